@@ -1,0 +1,131 @@
+//! `NSBC`: what a client tells the worker of its own request.
+//!
+//! ```text
+//!  0  4  "NSBC"     4 1 version   5 1 suite   6 1 kind   7 1 flags = 0
+//!  8 16  request id             24 32 salt              56 32 commitment
+//! 88     ciphertext, tag        all above is authenticated
+//! ```
+
+use nsbridge_protocol::{ControlKind, MAX_TRANSCRIPT_BYTES, RequestId};
+
+use crate::layout::{Cursor, SUITE, VERSION};
+use crate::{ContentType, Error, ReplyRoot, Result, Salt, derive, pad};
+
+const MAGIC: &[u8; 4] = b"NSBC";
+const HEADER: usize = 88;
+
+/// A resume holds a transcript and a little JSON.
+const LIMIT: usize = MAX_TRANSCRIPT_BYTES + (64 << 10);
+
+/// Seals a control frame, with a fresh salt.
+///
+/// # Errors
+///
+/// [`Error::Oversized`] or [`Error::NoRandomness`].
+pub fn seal_control(
+    root: &ReplyRoot,
+    request: RequestId,
+    kind: ControlKind,
+    content: &[u8],
+) -> Result<Vec<u8>> {
+    seal_with_salt(root, request, kind, content, Salt::fresh()?)
+}
+
+fn seal_with_salt(
+    root: &ReplyRoot,
+    request: RequestId,
+    kind: ControlKind,
+    content: &[u8],
+    salt: Salt,
+) -> Result<Vec<u8>> {
+    let keys = derive::control(root, &salt, request.as_bytes(), kind as u8);
+    let mut frame = MAGIC.to_vec();
+    frame.extend([VERSION, SUITE, kind as u8, 0]);
+    frame.extend(request.as_bytes());
+    frame.extend(salt.0);
+    frame.extend(keys.commitment);
+    pad::write(&mut frame, ContentType::Plain, LIMIT, |out| out.extend(content))?;
+    keys.cipher.seal(0, HEADER, &mut frame)?;
+    Ok(frame)
+}
+
+/// A control frame as it came.
+#[derive(Debug)]
+pub struct ControlFrame<'a> {
+    /// The request it is about, as claimed.
+    pub request: RequestId,
+    /// What it asks for.
+    pub kind: ControlKind,
+    salt: Salt,
+    commitment: derive::Commitment,
+    frame: &'a [u8],
+}
+
+impl<'a> ControlFrame<'a> {
+    /// Reads the header of a frame.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] or [`Error::Unsupported`].
+    pub fn parse(frame: &'a [u8]) -> Result<Self> {
+        let mut fields = Cursor::after_magic(frame, MAGIC)?;
+        let kind = ControlKind::from_byte(fields.byte("kind")?)
+            .ok_or(Error::Unsupported { what: "kind of control frame" })?;
+        fields.no_flags()?;
+        let request = RequestId::from_bytes(fields.take("request id")?);
+        let salt = Salt(fields.take("salt")?);
+        let commitment = fields.take("commitment")?;
+        Ok(Self { request, kind, salt, commitment, frame })
+    }
+
+    /// Opens the frame: only the request's own client can have made it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongKey`] or [`Error::Tampered`].
+    pub fn open(&self, root: &ReplyRoot) -> Result<Vec<u8>> {
+        let keys = derive::control(root, &self.salt, self.request.as_bytes(), self.kind as u8);
+        let cipher = keys.verify(&self.commitment)?;
+        pad::strip(cipher.open(0, HEADER, self.frame)?).map(|(_, content)| content)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nsbridge_protocol::{ControlKind, RequestId};
+
+    use super::{ControlFrame, seal_control};
+    use crate::{Error, ReplyRoot};
+
+    const ID: RequestId = RequestId(uuid(1));
+
+    const fn uuid(byte: u8) -> nsbridge_protocol::Uuid {
+        nsbridge_protocol::Uuid::from_bytes([byte; 16])
+    }
+
+    #[test]
+    fn only_the_requests_own_root_opens_a_control_frame() {
+        let (mine, other) = (ReplyRoot([1; 32].into()), ReplyRoot([2; 32].into()));
+        let frame = seal_control(&mine, ID, ControlKind::Cancel, b"body").unwrap();
+        let control = ControlFrame::parse(&frame).unwrap();
+        assert_eq!((control.request, control.kind), (ID, ControlKind::Cancel));
+        assert_eq!(control.open(&mine).unwrap(), b"body");
+        assert_eq!(control.open(&other), Err(Error::WrongKey));
+    }
+
+    #[test]
+    fn a_changed_or_cut_control_frame_is_refused() {
+        let root = ReplyRoot([1; 32].into());
+        let frame = seal_control(&root, ID, ControlKind::Cancel, b"body").unwrap();
+        for bit in 0..frame.len() * 8 {
+            let mut changed = frame.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            let opened = ControlFrame::parse(&changed).and_then(|frame| frame.open(&root));
+            assert!(opened.is_err(), "bit {bit}");
+        }
+        for end in 0..frame.len() {
+            let opened = ControlFrame::parse(&frame[..end]).and_then(|frame| frame.open(&root));
+            assert!(opened.is_err(), "cut at {end}");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The key schedule: HKDF-SHA-512 (RFC 5869) from a key to everything a frame needs.
+
+use hkdf::Hkdf;
+use sha2::{Digest, Sha512};
+use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
+
+use crate::aead::Cipher;
+use crate::{Error, ReplyRoot, Result, Salt};
+
+/// Commits a frame to one key, so that a ciphertext cannot open under two (partitioning oracles:
+/// Len, Grubbs, Ristenpart, USENIX Security 2021).
+pub(crate) type Commitment = [u8; 32];
+
+/// What a frame is sealed with.
+pub(crate) struct FrameKey {
+    pub(crate) cipher: Cipher,
+    pub(crate) commitment: Commitment,
+}
+
+impl FrameKey {
+    /// Checks the commitment before anything is decrypted.
+    pub(crate) fn verify(self, commitment: &Commitment) -> Result<Cipher> {
+        if bool::from(self.commitment.ct_eq(commitment)) {
+            Ok(self.cipher)
+        } else {
+            Err(Error::WrongKey)
+        }
+    }
+}
+
+/// The keys of a request whose header, up to the commitment, is `header`.
+pub(crate) fn request(key: &[u8; 32], salt: &Salt, header: &[u8]) -> (FrameKey, ReplyRoot) {
+    let hash = Sha512::digest(header);
+    let prk = extract(salt, key);
+    let frame = frame_key(&*expand::<76>(&prk, &[b"nsbridge/1 request\0", &hash]));
+    let root = expand::<32>(&prk, &[b"nsbridge/1 reply-root\0", &hash]);
+    (frame, ReplyRoot(root))
+}
+
+/// The keys and the stream id of one attempt at a reply.
+pub(crate) fn reply(
+    root: &ReplyRoot,
+    salt: &Salt,
+    request: &[u8; 16],
+    attempt: u32,
+) -> (FrameKey, [u8; 16]) {
+    let prk = extract(salt, &root.0);
+    let info: [&[u8]; 3] = [b"nsbridge/1 reply\0", request, &attempt.to_be_bytes()];
+    let material = expand::<92>(&prk, &info);
+    let mut stream = [0; 16];
+    stream.copy_from_slice(&material[76..]);
+    (frame_key(&material[..76]), stream)
+}
+
+/// The key of one control frame.
+pub(crate) fn control(root: &ReplyRoot, salt: &Salt, request: &[u8; 16], kind: u8) -> FrameKey {
+    let prk = extract(salt, &root.0);
+    frame_key(&*expand::<76>(&prk, &[b"nsbridge/1 control\0", request, &[kind]]))
+}
+
+/// A tenant's own key for one model, from a master key that the tenant never sees.
+pub(crate) fn tenant(master: &[u8; 32], tenant: &str, model: &str) -> Zeroizing<[u8; 32]> {
+    let prk = extract(&Salt([0; 32]), master);
+    let (t, m) = (tenant.as_bytes(), model.as_bytes());
+    let length = |bytes: &[u8]| (bytes.len() as u32).to_be_bytes();
+    expand(&prk, &[b"nsbridge/1 tenant\0", &length(t), t, &length(m), m])
+}
+
+/// Eight public bytes that tell two keys apart: catches a keyring that was pasted wrong.
+pub(crate) fn check_value(key: &[u8; 32]) -> [u8; 8] {
+    let prk = extract(&Salt([0; 32]), key);
+    let mut value = [0; 8];
+    value.copy_from_slice(&*expand::<8>(&prk, &[b"nsbridge/1 check value\0"]));
+    value
+}
+
+fn extract(salt: &Salt, key: &[u8; 32]) -> Hkdf<Sha512> {
+    Hkdf::new(Some(&salt.0), key)
+}
+
+fn expand<const N: usize>(prk: &Hkdf<Sha512>, info: &[&[u8]]) -> Zeroizing<[u8; N]> {
+    let mut material = Zeroizing::new([0; N]);
+    prk.expand_multi_info(info, &mut *material).expect("N is far below 255 hashes");
+    material
+}
+
+/// Splits `key 32, base nonce 12, commitment 32`.
+fn frame_key(material: &[u8]) -> FrameKey {
+    let (key, rest) = material.split_first_chunk::<32>().expect("76 bytes of material");
+    let (nonce, rest) = rest.split_first_chunk::<12>().expect("76 bytes of material");
+    let commitment = *rest.first_chunk::<32>().expect("76 bytes of material");
+    FrameKey { cipher: Cipher::new(key, *nonce), commitment }
+}

@@ -1,0 +1,56 @@
+//! `NSBE`: the one frame that is not sealed, for when no reply key could be derived.
+//!
+//! `"NSBE", u8 version, u8 0, u16 code, 16 request id`. Anybody could have sent it: a client may
+//! show it, and must not act on it.
+
+use nsbridge_protocol::{ErrorCode, RequestId};
+
+use crate::layout::VERSION;
+
+const MAGIC: &[u8; 4] = b"NSBE";
+
+/// A worker's unauthenticated word that a request could not even be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ErrorHint {
+    /// What it is about.
+    pub request: RequestId,
+    /// Why; a code this version does not know reads as internal.
+    pub code: ErrorCode,
+}
+
+/// Writes the frame.
+pub fn seal_nothing(hint: ErrorHint) -> Vec<u8> {
+    let mut frame = MAGIC.to_vec();
+    frame.extend([VERSION, 0]);
+    frame.extend(hint.code.number().to_be_bytes());
+    frame.extend(hint.request.as_bytes());
+    frame
+}
+
+impl ErrorHint {
+    /// Reads the frame, if it is one.
+    pub fn parse(frame: &[u8]) -> Option<Self> {
+        let rest = frame.strip_prefix(MAGIC)?.strip_prefix(&[VERSION, 0])?;
+        let (number, id) = rest.split_first_chunk::<2>()?;
+        let code = ErrorCode::from_number(u16::from_be_bytes(*number));
+        let request = RequestId::from_bytes(id.try_into().ok()?);
+        Some(Self { request, code: code.unwrap_or(ErrorCode::Internal) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nsbridge_protocol::{ErrorCode, RequestId};
+
+    use super::{ErrorHint, seal_nothing};
+
+    #[test]
+    fn a_hint_reads_back_and_a_cut_one_does_not() {
+        let request = RequestId::from_bytes([9; 16]);
+        let hint = ErrorHint { request, code: ErrorCode::WrongKey };
+        let frame = seal_nothing(hint);
+        assert_eq!(frame.len(), 24);
+        assert_eq!(ErrorHint::parse(&frame), Some(hint));
+        assert_eq!(ErrorHint::parse(&frame[..23]), None);
+    }
+}

@@ -1,0 +1,28 @@
+//! Seal and open: the frames of version 1, their keys, and where keys come from.
+//!
+//! This is the only crate that touches key bytes. A frame is opened in one piece or not at all;
+//! no plaintext leaves before its tag was verified. `docs/protocol.md` has the layout for other
+//! languages, and `vectors/wire-v1.json` the bytes to check it against.
+
+mod aead;
+mod control;
+mod derive;
+mod error;
+mod hint;
+mod key;
+mod keyring;
+mod layout;
+mod pad;
+mod provider;
+mod reply;
+mod request;
+
+pub use control::{ControlFrame, seal_control};
+pub use error::{Error, Result};
+pub use hint::{ErrorHint, seal_nothing};
+pub use key::{Key, ReplyRoot, Salt};
+pub use keyring::{Entry, Keyring, KeyringError, State};
+pub use pad::ContentType;
+pub use provider::{DataKey, KeyError, KeyProvider, Provider, Scope};
+pub use reply::{Opened, Read, ReplyHead, ReplyKind, ReplyOpener, ReplySealer};
+pub use request::{JobKey, OpenedRequest, RequestFrame, RequestHead, Sealed, seal_request};

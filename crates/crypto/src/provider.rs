@@ -1,0 +1,114 @@
+//! Where keys come from.
+
+use std::fmt::Debug;
+
+use async_trait::async_trait;
+use nsbridge_protocol::{ErrorCode, KeyId, ModelName, Tenant};
+
+use crate::{Error, Key, RequestFrame, Result};
+
+/// Who made the key of a request, as its header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Provider {
+    /// A keyring that both ends hold.
+    Keyring = 0,
+    /// AWS KMS: the frame carries a wrapped data key.
+    Kms = 1,
+}
+
+impl Provider {
+    pub(crate) fn from_byte(byte: u8) -> Result<Self> {
+        match byte {
+            0 => Ok(Self::Keyring),
+            1 => Ok(Self::Kms),
+            _ => Err(Error::Unsupported { what: "key provider" }),
+        }
+    }
+}
+
+/// What a key is to be used for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Scope {
+    /// The model that will read the request.
+    pub model: ModelName,
+    /// Who the request is for.
+    pub tenant: Tenant,
+}
+
+/// A key to seal a request with.
+#[derive(Clone, Debug)]
+pub struct DataKey {
+    /// Its name, which goes into the header.
+    pub id: KeyId,
+    /// The key.
+    pub key: Key,
+}
+
+/// Gives keys to clients and workers.
+#[async_trait]
+pub trait KeyProvider: Debug + Send + Sync {
+    /// A key to seal a request of this scope with.
+    ///
+    /// # Errors
+    ///
+    /// A [`KeyError`]; its kind says whether to try again.
+    async fn data_key(&self, scope: &Scope) -> Result<DataKey, KeyError>;
+
+    /// The key that a request claims to be sealed with, if it may be used for what the request
+    /// claims. Whether the claims are true shows when the frame opens under the key.
+    ///
+    /// # Errors
+    ///
+    /// A [`KeyError`]; its kind says what becomes of the request.
+    async fn open_key(&self, frame: &RequestFrame<'_>) -> Result<Key, KeyError>;
+}
+
+/// Why there is no key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// No key of this name is known; it may be on its way in a rotation.
+    #[error("no key `{id}` is known here")]
+    Unknown {
+        /// The name.
+        id: KeyId,
+    },
+    /// The key is not for this model or tenant.
+    #[error("the key `{id}` does not serve this model and tenant")]
+    OutOfScope {
+        /// The key's name.
+        id: KeyId,
+    },
+    /// The key was switched off.
+    #[error("the key `{id}` is disabled")]
+    Disabled {
+        /// The key's name.
+        id: KeyId,
+    },
+    /// The request's key provider is not set up here.
+    #[error("this process has no provider for the request's key")]
+    OtherProvider,
+    /// The key service said no, for good.
+    #[error("the key service refused the key `{id}`")]
+    Denied {
+        /// The key's name.
+        id: KeyId,
+    },
+    /// The key service cannot answer now.
+    #[error("the key service cannot answer now")]
+    Busy,
+}
+
+impl KeyError {
+    /// What both ends call this.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::Unknown { .. } => ErrorCode::UnknownKey,
+            Self::OutOfScope { .. } => ErrorCode::KeyScope,
+            Self::OtherProvider => ErrorCode::UnsupportedVersion,
+            Self::Disabled { .. } | Self::Denied { .. } => ErrorCode::KeyDenied,
+            Self::Busy => ErrorCode::Internal,
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! `NSBR`: one frame of a sealed reply stream.
+//!
+//! ```text
+//!  0  4  "NSBR"     4 1 version   5 1 suite   6 1 kind   7 1 flags = 0
+//!  8 16  request id             24 16 stream id         40 8 sequence number
+//!        in an open only:       48 32 attempt salt      80 4 attempt number   84 32 commitment
+//!  ..    ciphertext, tag        all above is authenticated
+//! ```
+//!
+//! Every attempt has a key of its own, from a fresh salt: a redelivered request is answered twice,
+//! and two streams under one key and counter would break AES-GCM.
+
+use nsbridge_protocol::{AttemptNo, MAX_FRAME_BYTES, RequestId, StreamId};
+
+use crate::aead::Cipher;
+use crate::layout::{Cursor, SUITE, VERSION};
+use crate::{ContentType, Error, ReplyRoot, Result, Salt, derive, pad};
+
+const MAGIC: &[u8; 4] = b"NSBR";
+const HEADER: usize = 48;
+const OPEN_HEADER: usize = 116;
+
+/// Sequence numbers stay below this.
+const MAX_SEQ: u64 = u32::MAX as u64;
+
+/// The most bytes a final frame's JSON or a piece frame's lengths add to the content.
+const LIMIT: usize = MAX_FRAME_BYTES + (64 << 10);
+
+/// What a frame is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ReplyKind {
+    /// The first of a stream: who answers.
+    Open = 0,
+    /// Pieces.
+    Data = 1,
+    /// Still at it.
+    Heartbeat = 2,
+    /// The last of a reply that came out well.
+    FinalOk = 3,
+    /// The last of a reply that did not.
+    FinalError = 4,
+    /// The last of a stream whose worker hands the job over; another attempt follows.
+    Moved = 5,
+}
+
+impl ReplyKind {
+    fn from_byte(byte: u8) -> Result<Self> {
+        Ok(match byte {
+            0 => Self::Open,
+            1 => Self::Data,
+            2 => Self::Heartbeat,
+            3 => Self::FinalOk,
+            4 => Self::FinalError,
+            5 => Self::Moved,
+            _ => return Err(Error::Unsupported { what: "kind of reply" }),
+        })
+    }
+}
+
+/// What a frame says of itself before it is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplyHead {
+    /// What it is for.
+    pub kind: ReplyKind,
+    /// The request it answers.
+    pub request: RequestId,
+    /// The stream it belongs to.
+    pub stream: StreamId,
+    /// Its number within the stream.
+    pub seq: u64,
+}
+
+impl ReplyHead {
+    /// Reads the header of a frame.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] or [`Error::Unsupported`].
+    pub fn parse(frame: &[u8]) -> Result<Self> {
+        Self::read(&mut Cursor::after_magic(frame, MAGIC)?)
+    }
+
+    fn read(fields: &mut Cursor<'_>) -> Result<Self> {
+        let kind = ReplyKind::from_byte(fields.byte("kind")?)?;
+        fields.no_flags()?;
+        let request = RequestId::from_bytes(fields.take("request id")?);
+        let stream = StreamId(fields.take("stream id")?);
+        let seq = fields.u64("sequence number")?;
+        Ok(Self { kind, request, stream, seq })
+    }
+}
+
+/// Seals one stream. It owns the counter, cannot be copied, and its ends consume it: a nonce
+/// cannot be used twice, and nothing can follow the last frame.
+pub struct ReplySealer {
+    cipher: Cipher,
+    request: RequestId,
+    stream: StreamId,
+    seq: u64,
+}
+
+impl ReplySealer {
+    /// Opens a stream for one attempt, with a fresh salt. Gives the open frame too.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Oversized`] or [`Error::NoRandomness`].
+    pub fn open(
+        root: &ReplyRoot,
+        request: RequestId,
+        attempt: AttemptNo,
+        content: &[u8],
+    ) -> Result<(Self, Vec<u8>)> {
+        Self::open_with_salt(root, request, attempt, content, Salt::fresh()?)
+    }
+
+    pub(crate) fn open_with_salt(
+        root: &ReplyRoot,
+        request: RequestId,
+        attempt: AttemptNo,
+        content: &[u8],
+        salt: Salt,
+    ) -> Result<(Self, Vec<u8>)> {
+        let (keys, stream) = derive::reply(root, &salt, request.as_bytes(), attempt.0);
+        let stream = StreamId(stream);
+        let mut sealer = Self { cipher: keys.cipher, request, stream, seq: 0 };
+        let mut more = salt.0.to_vec();
+        more.extend(attempt.0.to_be_bytes());
+        more.extend(keys.commitment);
+        let write = |out: &mut Vec<u8>| out.extend(content);
+        let frame = sealer.frame(ReplyKind::Open, &more, ContentType::Plain, write)?;
+        Ok((sealer, frame))
+    }
+
+    /// The stream's identifier.
+    pub fn stream(&self) -> StreamId {
+        self.stream
+    }
+
+    /// Seals pieces; `write` appends a piece frame's content.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Oversized`] or [`Error::Exhausted`].
+    pub fn pieces(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<Vec<u8>> {
+        self.frame(ReplyKind::Data, &[], ContentType::Pieces, write)
+    }
+
+    /// Seals a sign of life.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Exhausted`].
+    pub fn heartbeat(&mut self) -> Result<Vec<u8>> {
+        self.frame(ReplyKind::Heartbeat, &[], ContentType::Plain, |_| ())
+    }
+
+    /// Seals the last frame of a reply that came out well.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Oversized`] or [`Error::Exhausted`].
+    pub fn finish(mut self, content: &[u8]) -> Result<Vec<u8>> {
+        self.frame(ReplyKind::FinalOk, &[], ContentType::Plain, |out| out.extend(content))
+    }
+
+    /// Seals the last frame of a reply that did not come out well.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Oversized`] or [`Error::Exhausted`].
+    pub fn fail(mut self, content: &[u8]) -> Result<Vec<u8>> {
+        self.frame(ReplyKind::FinalError, &[], ContentType::Plain, |out| out.extend(content))
+    }
+
+    /// Seals the last frame of a stream that another attempt goes on from.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Exhausted`].
+    pub fn moved(mut self) -> Result<Vec<u8>> {
+        self.frame(ReplyKind::Moved, &[], ContentType::Plain, |_| ())
+    }
+
+    fn frame(
+        &mut self,
+        kind: ReplyKind,
+        more: &[u8],
+        content_type: ContentType,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<Vec<u8>> {
+        if self.seq >= MAX_SEQ {
+            return Err(Error::Exhausted);
+        }
+        let mut frame = Vec::with_capacity(256);
+        frame.extend(MAGIC);
+        frame.extend([VERSION, SUITE, kind as u8, 0]);
+        frame.extend(self.request.as_bytes());
+        frame.extend(self.stream.0);
+        frame.extend(self.seq.to_be_bytes());
+        frame.extend(more);
+        let header = frame.len();
+        pad::write(&mut frame, content_type, LIMIT, write)?;
+        self.cipher.seal(self.seq, header, &mut frame)?;
+        self.seq += 1;
+        Ok(frame)
+    }
+}
+
+impl std::fmt::Debug for ReplySealer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReplySealer")
+            .field("stream", &self.stream)
+            .field("seq", &self.seq)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Opens one stream, in order.
+pub struct ReplyOpener {
+    cipher: Cipher,
+    request: RequestId,
+    stream: StreamId,
+    attempt: AttemptNo,
+    next: u64,
+}
+
+/// An opened frame.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Opened {
+    /// What it is for.
+    pub kind: ReplyKind,
+    /// How to read the content.
+    pub content_type: ContentType,
+    /// The content.
+    pub content: Vec<u8>,
+}
+
+impl std::fmt::Debug for Opened {
+    /// Tells the content's size only.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Opened")
+            .field("kind", &self.kind)
+            .field("bytes", &self.content.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a frame turned out to be.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Read {
+    /// The next of the stream.
+    Frame(Opened),
+    /// One that was read before: the transport sent it twice.
+    Duplicate,
+    /// A later one: those between are missing, and may be sent again.
+    Gap,
+}
+
+impl ReplyOpener {
+    /// Accepts an open frame. Gives its content too.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongKey`] if the stream answers another sealing of the request, else
+    /// [`Error::Malformed`], [`Error::Unsupported`] or [`Error::Tampered`].
+    pub fn accept(root: &ReplyRoot, frame: &[u8]) -> Result<(Self, Vec<u8>)> {
+        let mut fields = Cursor::after_magic(frame, MAGIC)?;
+        let head = ReplyHead::read(&mut fields)?;
+        if head.kind != ReplyKind::Open || head.seq != 0 {
+            return Err(Error::Malformed { what: "a stream starts with an open" });
+        }
+        let salt = Salt(fields.take("attempt salt")?);
+        let attempt = u32::from_be_bytes(fields.take("attempt number")?);
+        let commitment = fields.take("commitment")?;
+        let (keys, stream) = derive::reply(root, &salt, head.request.as_bytes(), attempt);
+        let cipher = keys.verify(&commitment)?;
+        if stream != head.stream.0 {
+            return Err(Error::Tampered);
+        }
+        let (_, content) = pad::strip(cipher.open(0, OPEN_HEADER, frame)?)?;
+        let attempt = AttemptNo(attempt);
+        Ok((Self { cipher, request: head.request, stream: head.stream, attempt, next: 1 }, content))
+    }
+
+    /// The stream's identifier.
+    pub fn stream(&self) -> StreamId {
+        self.stream
+    }
+
+    /// The attempt that opened the stream.
+    pub fn attempt(&self) -> AttemptNo {
+        self.attempt
+    }
+
+    /// Opens the next frame.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] if the frame is of another stream, [`Error::Tampered`] if it was
+    /// changed. The opener stays where it is, so the true frame can still follow.
+    pub fn read(&mut self, frame: &[u8]) -> Result<Read> {
+        let head = ReplyHead::parse(frame)?;
+        if head.request != self.request || head.stream != self.stream {
+            return Err(Error::Malformed { what: "the frame is of another stream" });
+        }
+        if head.seq < self.next {
+            return Ok(Read::Duplicate);
+        }
+        if head.seq > self.next {
+            return Ok(Read::Gap);
+        }
+        if head.kind == ReplyKind::Open {
+            return Err(Error::Malformed { what: "a stream opens once" });
+        }
+        let (content_type, content) = pad::strip(self.cipher.open(head.seq, HEADER, frame)?)?;
+        self.next += 1;
+        Ok(Read::Frame(Opened { kind: head.kind, content_type, content }))
+    }
+}
+
+impl std::fmt::Debug for ReplyOpener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReplyOpener")
+            .field("stream", &self.stream)
+            .field("next", &self.next)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,47 @@
+//! The number of an attempt.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Which try at a request a reply stream belongs to: `epoch << 16 | min(delivery + 1, 65535)`.
+///
+/// The epoch counts copies republished by a worker, the low half counts deliveries of one copy,
+/// so the first attempt is 1. Two copies of a request may share a number; a reply stream is told
+/// apart by its salt, never by this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct AttemptNo(pub u32);
+
+impl AttemptNo {
+    /// The attempt of a copy with this `epoch` that was delivered `delivery` times before.
+    pub fn new(epoch: u16, delivery: u64) -> Self {
+        let low = delivery.saturating_add(1).min(0xffff) as u32;
+        Self(u32::from(epoch) << 16 | low)
+    }
+
+    /// Whether another attempt may have come before this one.
+    pub fn is_retry(self) -> bool {
+        self.0 > 1
+    }
+}
+
+impl fmt::Display for AttemptNo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::AttemptNo;
+
+    #[test]
+    fn the_first_attempt_is_one_and_the_count_saturates_below_the_epoch() {
+        assert_eq!(AttemptNo::new(0, 0), AttemptNo(1));
+        assert_eq!(AttemptNo::new(0, 1_000_000), AttemptNo(0xffff));
+        assert_eq!(AttemptNo::new(2, u64::MAX), AttemptNo(0x2_ffff));
+        assert!(AttemptNo::new(1, 0) > AttemptNo::new(0, 70_000));
+        assert!(!AttemptNo::new(0, 0).is_retry() && AttemptNo::new(1, 0).is_retry());
+    }
+}

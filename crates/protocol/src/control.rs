@@ -1,0 +1,83 @@
+//! What a client tells a worker beside its request.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Fingerprint, Pieces};
+
+/// The kind of a control frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ControlKind {
+    /// Stop working on the request.
+    Cancel = 0,
+    /// Go on after the pieces the client already has.
+    Resume = 1,
+}
+
+impl ControlKind {
+    /// The kind with this byte, if there is one.
+    pub fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            0 => Some(Self::Cancel),
+            1 => Some(Self::Resume),
+            _ => None,
+        }
+    }
+}
+
+/// The body of a `resume`: what the client already holds of the reply.
+///
+/// It travels as `u32 header length, header JSON, piece frame`, so that pieces stay bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resume {
+    /// The arithmetic that made the pieces; a worker with another one starts over.
+    pub fingerprint: Option<Fingerprint>,
+    /// The pieces, from the first.
+    pub pieces: Pieces,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    fingerprint: Option<Fingerprint>,
+    n: usize,
+}
+
+impl Resume {
+    /// Writes the body of the control frame.
+    pub fn encode(&self) -> Vec<u8> {
+        let header = Header { fingerprint: self.fingerprint, n: self.pieces.len() };
+        let header = serde_json::to_vec(&header).expect("a flat struct is always JSON");
+        let mut body = (header.len() as u32).to_be_bytes().to_vec();
+        body.extend(header);
+        body.extend(self.pieces.encode());
+        body
+    }
+
+    /// Reads the body of a control frame; `None` if it is not a resume from the first piece.
+    pub fn decode(body: &[u8]) -> Option<Self> {
+        let (length, rest) = body.split_first_chunk::<4>()?;
+        let (header, pieces) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;
+        let header: Header = serde_json::from_slice(header).ok()?;
+        let pieces = Pieces::decode(pieces).ok()?;
+        (pieces.first == 0 && pieces.len() == header.n)
+            .then_some(Self { fingerprint: header.fingerprint, pieces })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Fingerprint, Pieces, Resume};
+
+    #[test]
+    fn a_resume_survives_the_wire_and_a_cut_one_is_refused() {
+        let resume = Resume {
+            fingerprint: Some(Fingerprint([7; 16])),
+            pieces: Pieces { first: 0, pieces: vec![b"a".to_vec(), b"bc".to_vec()] },
+        };
+        let body = resume.encode();
+        assert_eq!(Resume::decode(&body), Some(resume));
+        for end in 0..body.len() {
+            assert_eq!(Resume::decode(&body[..end]), None, "cut at {end}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Names that people choose: of a model, a tenant, a key.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Why a text cannot be a name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a {what}: {rule}")]
+pub struct InvalidName {
+    text: String,
+    what: &'static str,
+    rule: &'static str,
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $broken_rule:path) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(String);
+
+        impl $name {
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = InvalidName;
+
+            fn try_from(text: String) -> Result<Self, InvalidName> {
+                match $broken_rule(&text) {
+                    Some(rule) => Err(InvalidName { text, what: $what, rule }),
+                    None => Ok(Self(text)),
+                }
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = InvalidName;
+
+            fn from_str(text: &str) -> Result<Self, InvalidName> {
+                text.to_owned().try_into()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> Self {
+                name.0
+            }
+        }
+    };
+}
+
+name! {
+    /// A model's name: names its queue, so it is kept to what every broker tool can show.
+    ModelName, "model name", model_rule
+}
+
+name! {
+    /// Who a request is for: scopes keys, caches and fairness.
+    Tenant, "tenant", label_rule
+}
+
+name! {
+    /// Which key sealed a request.
+    KeyId, "key id", label_rule
+}
+
+fn model_rule(text: &str) -> Option<&'static str> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if text.is_empty() || text.len() > 100 {
+        return Some("use 1 to 100 characters");
+    }
+    if !text.chars().all(plain) || !text.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        return Some("use ASCII letters, digits, `.`, `_` and `-`, the first a letter or digit");
+    }
+    // Queue names are `nsbridge.<model>` plus a suffix: these would be another model's queues.
+    let suffix = text.ends_with(".dead") || text.ends_with(".bulk") || text.contains(".retry.");
+    let prefix = text.starts_with("reply.") || text.starts_with("control.");
+    (suffix || prefix)
+        .then_some("it reads as the name of a reply, control, retry, bulk or dead queue")
+}
+
+fn label_rule(text: &str) -> Option<&'static str> {
+    if text.is_empty() || text.len() > 255 {
+        return Some("use 1 to 255 bytes");
+    }
+    text.chars().any(char::is_control).then_some("control characters are not allowed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ModelName, Tenant};
+
+    #[track_caller]
+    fn check_model(text: &str, fine: bool) {
+        assert_eq!(text.parse::<ModelName>().is_ok(), fine, "{text:?}");
+    }
+
+    #[test]
+    fn a_model_name_makes_a_queue_name_that_is_nobody_elses() {
+        check_model("llama-3.1-70b", true);
+        check_model("Tale_7m", true);
+        for bad in ["", "-a", "a b", "くま", "a/b", "a.dead", "a.retry.1s", "reply.x", "a.bulk"] {
+            check_model(bad, false);
+        }
+        check_model(&"x".repeat(101), false);
+    }
+
+    #[test]
+    fn a_refused_name_says_which_rule_it_breaks() {
+        let error = "a b".parse::<ModelName>().unwrap_err().to_string();
+        assert!(error.starts_with("`a b` is not a model name: use ASCII"), "{error}");
+        assert!("くま".parse::<Tenant>().is_ok() && "a\nb".parse::<Tenant>().is_err());
+    }
+}

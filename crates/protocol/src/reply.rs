@@ -1,0 +1,92 @@
+//! How a reply ends.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ErrorCode;
+
+/// Why a handler stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum FinishReason {
+    /// The model came to its end.
+    Stop,
+    /// The longest allowed reply was reached.
+    Length,
+    /// A stop text of the request was met.
+    StopText,
+}
+
+/// What a request cost, in the model's own tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub input_tokens: u64,
+    /// Tokens of the reply.
+    pub output_tokens: u64,
+    /// Tokens of the prompt that a cache already held.
+    pub cached_tokens: u64,
+}
+
+/// A handler's verdict on a reply that came out well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finish {
+    /// Why it stopped.
+    pub reason: FinishReason,
+    /// What it cost; zeros where tokens mean nothing.
+    pub usage: Usage,
+}
+
+impl Finish {
+    /// The model came to its end.
+    pub const STOP: Self = Self::because(FinishReason::Stop);
+
+    /// The longest allowed reply was reached.
+    pub const LENGTH: Self = Self::because(FinishReason::Length);
+
+    /// A finish for this reason, that counts no tokens yet.
+    pub const fn because(reason: FinishReason) -> Self {
+        let usage = Usage { input_tokens: 0, output_tokens: 0, cached_tokens: 0 };
+        Self { reason, usage }
+    }
+
+    /// The same finish, with what it cost.
+    pub const fn with_usage(self, usage: Usage) -> Self {
+        Self { usage, ..self }
+    }
+}
+
+/// The sealed body of a `final-ok`: the counts a client checks its copy against.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Data frames sent on this stream.
+    pub chunks: u64,
+    /// Bytes of all pieces of the reply, resumed ones included.
+    pub bytes: u64,
+    /// Pieces of the reply, resumed ones included.
+    #[serde(default)]
+    pub pieces: u64,
+    /// Why the handler stopped.
+    #[serde(default = "stop")]
+    pub finish_reason: FinishReason,
+    /// What the reply cost.
+    #[serde(default)]
+    pub usage: Usage,
+}
+
+fn stop() -> FinishReason {
+    FinishReason::Stop
+}
+
+/// The sealed body of a `final-error`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// What kind of failure it is.
+    pub code: ErrorCode,
+    /// One sentence for the person who sent the request.
+    pub message: String,
+    /// Data frames sent on this stream.
+    #[serde(default)]
+    pub chunks: u64,
+}

@@ -1,0 +1,107 @@
+//! Queues and exchanges: their names and arguments are constants of the protocol.
+//!
+//! Only workers and the command line declare model queues; a client declares its own reply queue.
+
+use std::time::Duration;
+
+use crate::ModelName;
+
+/// The direct exchange that carries control frames: key = a model, or a worker's control queue.
+pub const CONTROL_EXCHANGE: &str = "nsbridge.control";
+
+/// The direct exchange that carries replies: key = a client's reply queue.
+///
+/// Workers publish replies nowhere else, so a forged `reply_to` cannot reach a model queue.
+pub const REPLY_EXCHANGE: &str = "nsbridge.reply";
+
+/// How often a message may come back before the broker itself dead-letters it.
+///
+/// A backstop: workers give up at [`POISON_DELIVERIES`]. It must be set all the same, because
+/// RabbitMQ 3.10 returns a nacked message to the tail of a queue that has no limit.
+pub const DELIVERY_LIMIT: u32 = 64;
+
+/// At this many earlier deliveries a worker dead-letters the request instead of running it.
+pub const POISON_DELIVERIES: u64 = 16;
+
+/// The most bytes that may wait in a model's queue before publishers are refused.
+pub const MODEL_QUEUE_MAX_BYTES: u64 = 8 << 30;
+
+/// The most bytes that may wait in a client's reply queue before workers are held back.
+pub const REPLY_QUEUE_MAX_BYTES: u64 = 64 << 20;
+
+/// How long a reply queue outlives its client's connection.
+pub const REPLY_QUEUE_EXPIRES: Duration = Duration::from_secs(15);
+
+/// How long a dead letter is kept; must not exceed the retention of the keys that open it.
+pub const DEAD_LETTER_TTL: Duration = Duration::from_secs(14 * 24 * 3600);
+
+/// The longest a request may take from sealing to its end: below RabbitMQ's consumer timeout.
+pub const MAX_TIME_TO_FINISH: Duration = Duration::from_secs(25 * 60);
+
+/// The waiting rooms of requests that are to be tried again later.
+pub const RETRY_TIERS: [RetryTier; 3] = [
+    RetryTier { name: "1s", delay: Duration::from_secs(1) },
+    RetryTier { name: "10s", delay: Duration::from_secs(10) },
+    RetryTier { name: "60s", delay: Duration::from_secs(60) },
+];
+
+/// One waiting room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryTier {
+    /// The last word of its queue's name.
+    pub name: &'static str,
+    /// How long a message stays in it.
+    pub delay: Duration,
+}
+
+/// Names of message headers. Headers are hints: what counts is inside the sealed frame.
+pub mod header {
+    /// The model, for people who look at a queue.
+    pub const MODEL: &str = "nsb-model";
+    /// The key id, for the same.
+    pub const KEY_ID: &str = "nsb-kid";
+    /// How often a worker republished the request (u16); absent means 0.
+    pub const EPOCH: &str = "nsb-epoch";
+    /// Why a dead letter is one: an [`ErrorCode`](crate::ErrorCode).
+    pub const REASON: &str = "nsb-reason";
+    /// How often the request had been delivered when it was dead-lettered.
+    pub const DELIVERIES: &str = "nsb-deliveries";
+    /// When the request was dead-lettered, in milliseconds since 1970.
+    pub const DEAD_AT: &str = "nsb-dead-at";
+    /// The queue that a dead letter came from.
+    pub const QUEUE: &str = "nsb-queue";
+    /// Set by the broker: how often the message was delivered before.
+    pub const DELIVERY_COUNT: &str = "x-delivery-count";
+    /// Set by RabbitMQ from 4.3 on: the same, nacks included.
+    pub const ACQUIRED_COUNT: &str = "x-acquired-count";
+}
+
+/// The queue that holds a model's requests.
+pub fn model_queue(model: &ModelName) -> String {
+    format!("nsbridge.{model}")
+}
+
+/// The queue of low-priority requests for a model.
+pub fn bulk_queue(model: &ModelName) -> String {
+    format!("nsbridge.{model}.bulk")
+}
+
+/// The queue where a request waits before it is tried again.
+pub fn retry_queue(model: &ModelName, tier: RetryTier) -> String {
+    format!("nsbridge.{model}.retry.{}", tier.name)
+}
+
+/// The queue that keeps what could not be answered.
+pub fn dead_queue(model: &ModelName) -> String {
+    format!("nsbridge.{model}.dead")
+}
+
+/// The reply queue of the client with this random number.
+pub fn reply_queue(random: u128) -> String {
+    format!("nsbridge.reply.{random:032x}")
+}
+
+/// The control queue of the worker with this random number.
+pub fn control_queue(random: u128) -> String {
+    format!("nsbridge.control.{random:032x}")
+}
