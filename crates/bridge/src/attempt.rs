@@ -1,0 +1,168 @@
+//! One attempt at a reply: a key, a channel, and frames in order.
+
+use nsbridge_crypto::{Error as SealError, ReplyRoot, ReplySealer};
+use nsbridge_handler::transcript::Reader;
+use nsbridge_protocol::topology::REPLY_EXCHANGE;
+use nsbridge_protocol::{
+    AttemptNo, Failure, Fingerprint, Finish, Open, Pieces, RequestId, Summary,
+};
+use nsbridge_queue::{Error as QueueError, Message};
+
+use crate::clock::now_ms;
+use crate::config::ReplyConfig;
+use nsbridge_queue::Link;
+use crate::window::Window;
+
+/// What every attempt at one job has in common.
+pub(crate) struct Address<'a> {
+    pub(crate) link: &'a Link,
+    pub(crate) config: &'a ReplyConfig,
+    pub(crate) reply_to: &'a str,
+    pub(crate) control_queue: &'a str,
+    pub(crate) worker: &'a str,
+    pub(crate) root: &'a ReplyRoot,
+    pub(crate) request: RequestId,
+    pub(crate) attempt: AttemptNo,
+    pub(crate) fingerprint: Option<Fingerprint>,
+}
+
+/// Why an attempt could not send.
+#[derive(Debug)]
+pub(crate) enum Broken {
+    /// The channel is gone, what was on it may or may not have arrived: open another attempt.
+    Lost(QueueError),
+    /// A frame could not be sealed: no attempt will do better.
+    Seal(SealError),
+}
+
+impl From<QueueError> for Broken {
+    fn from(error: QueueError) -> Self {
+        Self::Lost(error)
+    }
+}
+
+impl From<SealError> for Broken {
+    fn from(error: SealError) -> Self {
+        Self::Seal(error)
+    }
+}
+
+/// How a stream ends.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    Ok(Finish),
+    Error(Failure),
+    /// Another attempt follows, here or elsewhere.
+    Moved,
+}
+
+/// A stream that was opened. It lives on one channel and dies with it (rule A5).
+pub(crate) struct Attempt<'a> {
+    address: &'a Address<'a>,
+    sealer: ReplySealer,
+    pub(crate) window: Window,
+    /// The next piece to send.
+    pub(crate) position: usize,
+    chunks: u64,
+}
+
+impl<'a> Attempt<'a> {
+    /// Opens an attempt under a fresh key. Tries until the broker takes it.
+    pub(crate) async fn open(address: &'a Address<'a>) -> Result<Self, SealError> {
+        loop {
+            match Self::try_open(address).await {
+                Ok(attempt) => return Ok(attempt),
+                Err(Broken::Seal(error)) => return Err(error),
+                Err(Broken::Lost(error)) => {
+                    tracing::warn!(request = %address.request, %error, "could not open a reply");
+                }
+            }
+        }
+    }
+
+    async fn try_open(address: &'a Address<'a>) -> Result<Self, Broken> {
+        let publisher = address.link.connection().await.publisher().await?;
+        let open = json(&Open {
+            opened_at_ms: now_ms(),
+            fingerprint: address.fingerprint,
+            worker: address.worker.to_owned(),
+        });
+        let (sealer, frame) =
+            ReplySealer::open(address.root, address.request, address.attempt, &open)?;
+        let mut window = Window::new(publisher, REPLY_EXCHANGE, address.reply_to.to_owned());
+        let mut message = message(address.request, frame, true);
+        message.properties.reply_to = Some(address.control_queue.to_owned());
+        window.push(message).await?;
+        Ok(Self { address, sealer, window, position: 0, chunks: 0 })
+    }
+
+    /// Whether another frame may be in flight.
+    pub(crate) fn has_room(&self) -> bool {
+        self.window.len() < self.address.config.window
+    }
+
+    /// Leaves out the pieces that the client had before this attempt.
+    pub(crate) fn skip_resumed(&mut self, reader: &Reader) {
+        self.position = self.position.max(reader.resumed());
+    }
+
+    /// Sends one frame of pieces.
+    pub(crate) async fn send_pieces(&mut self, reader: &Reader) -> Result<(), Broken> {
+        let most = self.address.config.coalesce_bytes;
+        let (first, mut count) = (self.position, 0);
+        let frame = self.sealer.pieces(|content| {
+            Pieces::write(content, first as u32, std::iter::empty());
+            count = reader.read(first, most, content);
+        })?;
+        self.window.push(message(self.address.request, frame, false)).await?;
+        self.position += count;
+        self.chunks += 1;
+        reader.sent(self.position);
+        Ok(())
+    }
+
+    /// Sends a sign of life.
+    pub(crate) async fn send_heartbeat(&mut self) -> Result<(), Broken> {
+        let frame = self.sealer.heartbeat()?;
+        self.window.push(message(self.address.request, frame, false)).await?;
+        Ok(())
+    }
+
+    /// Sends what is left and the last frame, and waits until the broker has confirmed it all.
+    pub(crate) async fn end(mut self, reader: &Reader, ending: &Ending) -> Result<(), Broken> {
+        self.skip_resumed(reader);
+        if !matches!(ending, Ending::Moved) {
+            while self.position < reader.len() {
+                self.send_pieces(reader).await?;
+                if !self.has_room() {
+                    self.window.settle().await?;
+                }
+            }
+        }
+        let Self { address, sealer, mut window, chunks, .. } = self;
+        let frame = match ending {
+            Ending::Ok(finish) => sealer.finish(&json(&Summary {
+                chunks,
+                bytes: reader.bytes(),
+                pieces: reader.len() as u64,
+                finish_reason: finish.reason,
+                usage: finish.usage,
+            }))?,
+            Ending::Error(failure) => sealer.fail(&json(&Failure { chunks, ..failure.clone() }))?,
+            Ending::Moved => sealer.moved()?,
+        };
+        window.push(message(address.request, frame, true)).await?;
+        Ok(window.flush().await?)
+    }
+}
+
+fn message(request: RequestId, frame: Vec<u8>, persistent: bool) -> Message {
+    let mut message = Message::new(frame);
+    message.properties.correlation_id = Some(request.to_string());
+    message.properties.persistent = persistent;
+    message
+}
+
+fn json(body: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(body).expect("the protocol's bodies are flat structs")
+}

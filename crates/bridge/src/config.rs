@@ -1,0 +1,202 @@
+//! A worker's configuration: TOML, with each field overridable from the environment.
+
+mod layers;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nsbridge_protocol::ModelName;
+use serde::Deserialize;
+
+/// Everything a worker is told. `deploy/worker.example.toml` has each field with its meaning.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Who this worker is and what it serves.
+    pub worker: WorkerConfig,
+    /// Where the queue is.
+    pub broker: BrokerConfig,
+    /// Where the keys are.
+    pub keys: KeysConfig,
+    /// Model folders by the name that the handler asks for.
+    #[serde(default)]
+    pub models: BTreeMap<String, PathBuf>,
+    /// How replies are cut into frames.
+    #[serde(default)]
+    pub reply: ReplyConfig,
+    /// What is logged.
+    #[serde(default)]
+    pub log: LogConfig,
+    /// The handler's own options.
+    #[serde(default)]
+    pub handler: toml::Table,
+}
+
+/// Who this worker is and what it serves.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerConfig {
+    /// The model whose queue it takes requests from.
+    pub model: ModelName,
+    /// Its name in logs and replies; the host's name if absent.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// Seconds that running jobs get to finish after a SIGTERM.
+    #[serde(default = "twenty")]
+    pub grace_s: u64,
+}
+
+fn twenty() -> u64 {
+    20
+}
+
+/// Where the queue is.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BrokerConfig {
+    /// `amqp://user:password@host:5672/%2f`, or `amqps://` for TLS.
+    #[serde(default)]
+    pub url: Option<String>,
+    /// A file that holds the URL, where a password must not stand in the configuration.
+    #[serde(default)]
+    pub url_file: Option<PathBuf>,
+}
+
+impl std::fmt::Debug for BrokerConfig {
+    /// Leaves the URL out: it may hold a password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BrokerConfig").field("url_file", &self.url_file).finish_non_exhaustive()
+    }
+}
+
+/// Where the keys are.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeysConfig {
+    /// The keyring file, readable by its owner alone.
+    #[serde(default)]
+    pub keyring: Option<PathBuf>,
+    /// The keyring's text, as an ECS secret carries it.
+    #[serde(default)]
+    pub keyring_json: Option<String>,
+}
+
+impl std::fmt::Debug for KeysConfig {
+    /// Leaves the keys out.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KeysConfig").field("keyring", &self.keyring).finish_non_exhaustive()
+    }
+}
+
+/// How replies are cut into frames.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ReplyConfig {
+    /// Milliseconds that pieces are collected for one frame; the first piece never waits.
+    pub coalesce_ms: u64,
+    /// Bytes at which a frame is sent before that.
+    pub coalesce_bytes: usize,
+    /// Frames of one reply that may wait for the broker's confirm.
+    pub window: usize,
+}
+
+impl Default for ReplyConfig {
+    fn default() -> Self {
+        Self { coalesce_ms: 20, coalesce_bytes: 4096, window: 256 }
+    }
+}
+
+impl ReplyConfig {
+    pub(crate) fn coalesce(&self) -> Duration {
+        Duration::from_millis(self.coalesce_ms)
+    }
+}
+
+/// What is logged, to stderr.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogConfig {
+    /// A `tracing` filter, such as `info` or `nsbridge=debug,info`.
+    pub filter: String,
+    /// For people or for machines.
+    pub format: LogFormat,
+}
+
+/// For whom logs are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// For machines: one JSON object per line.
+    Json,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { filter: "info".to_owned(), format: LogFormat::Text }
+    }
+}
+
+/// Why a configuration cannot be used: one sentence with the file, the field and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(pub(crate) String);
+
+impl Config {
+    /// Reads a file and lays the environment's `NSBRIDGE_<SECTION>__<FIELD>` over it.
+    ///
+    /// Relative paths in it are relative to the file's folder.
+    ///
+    /// # Errors
+    ///
+    /// One sentence that names the file and the field.
+    pub fn read(
+        path: &Path,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigError> {
+        let shown = path.display();
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| ConfigError(format!("cannot read the configuration {shown}: {error}")))?;
+        let mut config = layers::parse(&text, environment)
+            .map_err(|what| ConfigError(format!("{shown}: {what}")))?;
+        config.resolve(path.parent().unwrap_or(Path::new(".")));
+        config.check().map_err(|what| ConfigError(format!("{shown}: {what}")))?;
+        Ok(config)
+    }
+
+    fn resolve(&mut self, folder: &Path) {
+        let paths = self.models.values_mut();
+        let paths = paths.chain(&mut self.keys.keyring).chain(&mut self.broker.url_file);
+        for path in paths {
+            *path = folder.join(&*path);
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.broker.url.is_some() == self.broker.url_file.is_some() {
+            return Err("[broker] needs exactly one of `url` and `url_file`".into());
+        }
+        if self.keys.keyring.is_some() == self.keys.keyring_json.is_some() {
+            return Err("[keys] needs exactly one of `keyring` and `keyring_json`".into());
+        }
+        let most = nsbridge_protocol::MAX_FRAME_BYTES;
+        if !(1..=most).contains(&self.reply.coalesce_bytes) {
+            return Err(format!("[reply] coalesce_bytes must lie between 1 and {most}"));
+        }
+        if self.reply.window == 0 {
+            return Err("[reply] window must be at least 1".into());
+        }
+        for (name, folder) in &self.models {
+            if !folder.is_dir() {
+                let folder = folder.display();
+                return Err(format!("[models] {name}: there is no folder {folder}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

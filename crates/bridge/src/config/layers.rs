@@ -1,0 +1,100 @@
+//! The file, the environment over it, and sentences for what does not fit.
+
+use toml::{Table, Value};
+
+use super::Config;
+
+const PREFIX: &str = "NSBRIDGE_";
+
+/// Environment names with the prefix that are nobody's configuration field.
+const RESERVED: [&str; 1] = ["NSBRIDGE_TEST_"];
+
+/// Lays the environment over the file's text and reads the result.
+pub(super) fn parse(
+    text: &str,
+    environment: impl IntoIterator<Item = (String, String)>,
+) -> Result<Config, String> {
+    let mut table: Table = toml::from_str(text).map_err(|error| syntax(text, &error))?;
+    for (name, value) in environment {
+        let Some(field) = name.strip_prefix(PREFIX) else { continue };
+        if RESERVED.iter().any(|reserved| name.starts_with(reserved)) {
+            continue;
+        }
+        let path: Vec<String> = field.split("__").map(str::to_lowercase).collect();
+        set(&mut table, &path, read_value(&value))
+            .ok_or_else(|| format!("the environment's {name} names no field: use {PREFIX}<SECTION>__<FIELD>"))?;
+    }
+    Value::Table(table).try_into().map_err(|error: toml::de::Error| misfit(text, &error))
+}
+
+/// Puts `value` at `path`, making tables on the way; `None` if the path leads through a non-table.
+fn set(table: &mut Table, path: &[String], value: Value) -> Option<()> {
+    match path {
+        [] | [_] if path.iter().all(String::is_empty) => None,
+        [field] if !matches!(table.get(field), Some(Value::Table(_))) => {
+            table.insert(field.clone(), value);
+            // A bare field at the top is none of ours: every field lives in a section.
+            None
+        }
+        [section, rest @ ..] if !rest.is_empty() => {
+            let inner = table.entry(section).or_insert_with(|| Value::Table(Table::new()));
+            let inner = inner.as_table_mut()?;
+            match rest {
+                [field] => {
+                    inner.insert(field.clone(), value);
+                    Some(())
+                }
+                rest => set(inner, rest, value),
+            }
+        }
+        _ => None,
+    }
+}
+
+/// A number, a truth value, a list or a quoted text as TOML writes it; anything else is text.
+fn read_value(text: &str) -> Value {
+    let literal = format!("value = {text}");
+    toml::from_str::<Table>(&literal)
+        .ok()
+        .and_then(|mut table| (table.len() == 1).then(|| table.remove("value"))?)
+        .unwrap_or_else(|| Value::String(text.to_owned()))
+}
+
+fn syntax(text: &str, error: &toml::de::Error) -> String {
+    let line = error.span().map(|span| line_of(text, span.start));
+    let what = error.message();
+    line.map_or_else(|| what.to_owned(), |line| format!("line {line}: {what}"))
+}
+
+/// A sentence for a field that is unknown, missing or of another type.
+fn misfit(text: &str, error: &toml::de::Error) -> String {
+    // The message's first line has the words, the last names the table: "in `reply`".
+    let shown = error.to_string();
+    let what = error.message();
+    let place = shown.lines().last().and_then(|line| line.strip_prefix("in `"));
+    let place = place.map_or(String::new(), |table| format!("[{}] ", table.trim_end_matches('`')));
+    let mut names = what.split('`').skip(1).step_by(2);
+    if let Some(unknown) = what.strip_prefix("unknown field `").and_then(|_| names.next()) {
+        let line = find_line(text, unknown).map_or(String::new(), |n| format!("line {n}: "));
+        let nearest = names.max_by(|a, b| {
+            strsim::jaro_winkler(unknown, a).total_cmp(&strsim::jaro_winkler(unknown, b))
+        });
+        let hint = nearest
+            .filter(|near| strsim::jaro_winkler(unknown, near) > 0.7)
+            .map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+        return format!("{line}{place}unknown field `{unknown}`{hint}");
+    }
+    format!("{place}{what}")
+}
+
+fn find_line(text: &str, field: &str) -> Option<usize> {
+    let is_it = |line: &str| {
+        let line = line.trim_start().trim_start_matches('[');
+        line.strip_prefix(field).is_some_and(|rest| rest.trim_start().starts_with(['=', ']', '.']))
+    };
+    text.lines().position(is_it).map(|index| index + 1)
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
+}

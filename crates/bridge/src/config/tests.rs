@@ -1,0 +1,86 @@
+//! Configurations: what is read, what the environment changes, what the sentences say.
+
+use super::layers::parse;
+use super::{Config, LogFormat};
+
+const MINIMAL: &str = r#"
+[worker]
+model = "tale-7m"
+
+[broker]
+url = "amqp://localhost"
+
+[keys]
+keyring = "keys.json"
+"#;
+
+fn read(text: &str, environment: &[(&str, &str)]) -> Result<Config, String> {
+    parse(text, environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())))
+}
+
+#[track_caller]
+fn check_refused(text: &str, environment: &[(&str, &str)], expected: &str) {
+    assert_eq!(read(text, environment).unwrap_err(), expected);
+}
+
+#[test]
+fn the_minimum_is_enough() {
+    let config = read(MINIMAL, &[]).unwrap();
+    assert_eq!(config.worker.model.as_str(), "tale-7m");
+    assert_eq!((config.reply.coalesce_ms, config.reply.window), (20, 256));
+}
+
+#[test]
+fn the_environment_wins_over_the_file() {
+    let config = read(
+        MINIMAL,
+        &[
+            ("NSBRIDGE_WORKER__MODEL", "other"),
+            ("NSBRIDGE_REPLY__COALESCE_MS", "5"),
+            ("NSBRIDGE_LOG__FORMAT", "json"),
+            ("NSBRIDGE_HANDLER__TEMPERATURE", "0.5"),
+            ("NSBRIDGE_MODELS__TARGET", "/models/a"),
+            ("NSBRIDGE_TEST_AMQP_URL", "ignored"),
+            ("PATH", "ignored"),
+        ],
+    )
+    .unwrap();
+    assert_eq!(config.worker.model.as_str(), "other");
+    assert_eq!((config.reply.coalesce_ms, config.log.format), (5, LogFormat::Json));
+    assert_eq!(config.handler["temperature"].as_float(), Some(0.5));
+    assert!(config.models["target"].ends_with("models/a"));
+}
+
+#[test]
+fn an_unknown_field_is_refused_with_its_line_and_a_suggestion() {
+    let typo = MINIMAL.replace("model =", "modle =");
+    check_refused(&typo, &[], "line 3: [worker] unknown field `modle`; did you mean `model`?");
+    let section = MINIMAL.replace("[keys]", "[kyes]");
+    check_refused(&section, &[], "line 8: unknown field `kyes`; did you mean `keys`?");
+    check_refused(
+        MINIMAL,
+        &[("NSBRIDGE_REPLY__WINDOWS", "5")],
+        "[reply] unknown field `windows`; did you mean `window`?",
+    );
+}
+
+#[test]
+fn a_broken_file_or_environment_is_named_by_place() {
+    check_refused("[worker\n", &[], "line 1: unclosed table, expected `]`");
+    check_refused("", &[], "missing field `worker`");
+    check_refused(
+        MINIMAL,
+        &[("NSBRIDGE_MODEL", "x")],
+        "the environment's NSBRIDGE_MODEL names no field: use NSBRIDGE_<SECTION>__<FIELD>",
+    );
+    let bad = MINIMAL.replace("tale-7m", "tale 7m");
+    let said = read(&bad, &[]).unwrap_err();
+    assert!(said.contains("[worker.model]") && said.contains("is not a model name"), "{said}");
+}
+
+#[test]
+fn what_is_secret_does_not_show_in_debug() {
+    let text = MINIMAL.replace("localhost", "u:canary@host");
+    let secret = [("NSBRIDGE_KEYS__KEYRING_JSON", "canary")];
+    assert!(!format!("{:?}", read(&text, &secret).unwrap()).contains("canary"));
+}

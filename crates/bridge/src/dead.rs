@@ -1,0 +1,110 @@
+//! Messages that a worker moves to another queue: dead letters and retries.
+
+use std::time::SystemTime;
+
+use nsbridge_crypto::{ErrorHint, ReplySealer, seal_nothing};
+use nsbridge_protocol::topology::{REPLY_EXCHANGE, RETRY_TIERS, dead_queue, header, retry_queue};
+use nsbridge_protocol::{ErrorCode, Failure, ModelName, Open};
+use nsbridge_queue::{Confirmed, Delivery, Error, Header, Message, Result};
+
+use crate::clock::now_ms;
+use crate::intake::{Rejected, ReplyTo, epoch, remaining};
+use nsbridge_queue::Link;
+
+/// Headers that may follow a message into another queue. Everything else a publisher wrote stays
+/// behind: it may be anything.
+const KEPT: [&str; 3] = [header::MODEL, header::KEY_ID, header::EPOCH];
+
+/// Publishes a copy of `delivery`, still sealed, to the dead-letter queue, and waits for the
+/// broker's word.
+pub(crate) async fn bury(
+    link: &Link,
+    model: &ModelName,
+    delivery: &Delivery,
+    code: ErrorCode,
+) -> Result<()> {
+    let mut letter = copy(&delivery.message);
+    letter.properties.reply_to = delivery.message.properties.reply_to.clone();
+    let headers = &mut letter.properties.headers;
+    headers.insert(header::REASON.into(), Header::Text(code.as_str().into()));
+    headers.insert(header::DELIVERIES.into(), Header::Int(saturate(delivery.deliveries)));
+    headers.insert(header::DEAD_AT.into(), Header::Int(saturate(now_ms())));
+    let queue = nsbridge_protocol::topology::model_queue(model);
+    headers.insert(header::QUEUE.into(), Header::Text(queue));
+    confirmed(link, &dead_queue(model), letter).await
+}
+
+/// Publishes a copy of `delivery` to the retry queue that its epoch asks for. `false` if it was
+/// retried as often as there are tiers.
+pub(crate) async fn retry(
+    link: &Link,
+    model: &ModelName,
+    delivery: &Delivery,
+    deadline: SystemTime,
+) -> Result<bool> {
+    let epoch = epoch(&delivery.message);
+    let Some(tier) = RETRY_TIERS.get(usize::from(epoch)) else { return Ok(false) };
+    let left = remaining(deadline);
+    if left <= tier.delay {
+        return Ok(false);
+    }
+    let mut again = copy(&delivery.message);
+    again.properties.reply_to = delivery.message.properties.reply_to.clone();
+    again.properties.expiration = Some(left);
+    again.properties.headers.insert(header::EPOCH.into(), Header::Int(i64::from(epoch) + 1));
+    confirmed(link, &retry_queue(model, *tier), again).await.map(|()| true)
+}
+
+/// Tells the client of a request that will not run: sealed if its key opened, else as a hint.
+pub(crate) async fn tell(link: &Link, worker: &str, rejected: &Rejected) -> Result<()> {
+    let Some(reply) = &rejected.reply else { return Ok(()) };
+    let publisher = link.connection().await.publisher().await?;
+    for frame in rejection(worker, rejected, reply) {
+        let mut message = Message::new(frame);
+        message.properties.correlation_id = Some(reply.request.to_string());
+        message.properties.persistent = true;
+        // Returned counts: a client that is gone needs no answer. A full queue is not waited for.
+        publisher.publish(REPLY_EXCHANGE, &reply.queue, message).await?.await?;
+    }
+    Ok(())
+}
+
+fn rejection(worker: &str, rejected: &Rejected, reply: &ReplyTo) -> Vec<Vec<u8>> {
+    let sealed = reply.root.as_ref().and_then(|root| {
+        let open = Open { opened_at_ms: now_ms(), fingerprint: None, worker: worker.to_owned() };
+        let open = serde_json::to_vec(&open).ok()?;
+        let (sealer, first) =
+            ReplySealer::open(root, reply.request, reply.attempt, &open).ok()?;
+        let (code, message) = (rejected.code, rejected.message.clone());
+        let failure = serde_json::to_vec(&Failure { code, message, chunks: 0 }).ok()?;
+        Some(vec![first, sealer.fail(&failure).ok()?])
+    });
+    let hint = ErrorHint { request: reply.request, code: rejected.code };
+    sealed.unwrap_or_else(|| vec![seal_nothing(hint)])
+}
+
+fn copy(message: &Message) -> Message {
+    let mut copy = Message::new(message.body.clone());
+    copy.properties.persistent = true;
+    copy.properties.message_id = message.properties.message_id.clone();
+    copy.properties.correlation_id = message.properties.correlation_id.clone();
+    for name in KEPT {
+        if let Some(value) = message.properties.headers.get(name) {
+            copy.properties.headers.insert(name.to_owned(), value.clone());
+        }
+    }
+    copy
+}
+
+async fn confirmed(link: &Link, queue: &str, message: Message) -> Result<()> {
+    let publisher = link.connection().await.publisher().await?;
+    match publisher.publish("", queue, message).await?.await? {
+        Confirmed::Taken => Ok(()),
+        Confirmed::Returned => Err(Error::NoQueue { queue: queue.to_owned() }),
+        Confirmed::Refused => Err(Error::Lost { reason: format!("the queue {queue} is full") }),
+    }
+}
+
+fn saturate(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

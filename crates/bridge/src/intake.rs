@@ -1,0 +1,217 @@
+//! From a delivery to a request that may run: rules R1 and R2.
+
+use std::time::{Duration, SystemTime};
+
+use nsbridge_crypto::{JobKey, KeyError, KeyProvider, ReplyRoot, RequestFrame};
+use nsbridge_protocol::topology::{POISON_DELIVERIES, header};
+use nsbridge_protocol::{AttemptNo, ErrorCode, ModelName, Request, RequestId, Tenant};
+use nsbridge_queue::{Delivery, Message};
+use serde_json::value::RawValue;
+
+use crate::clock::{at_ms, now_ms};
+
+/// How far the clocks of client and worker may be apart.
+const CLOCK_TOLERANCE_MS: u64 = 60_000;
+
+/// A request that may run.
+pub(crate) struct Accepted {
+    pub(crate) job: JobKey,
+    pub(crate) attempt: AttemptNo,
+    pub(crate) redelivered: bool,
+    pub(crate) reply_to: String,
+    pub(crate) reply_root: ReplyRoot,
+    pub(crate) tenant: Tenant,
+    pub(crate) seed: u64,
+    pub(crate) input: Box<RawValue>,
+    pub(crate) submitted_at: SystemTime,
+    pub(crate) deadline: SystemTime,
+}
+
+impl Accepted {
+    /// Where a refusal of the request goes.
+    pub(crate) fn reply(&self) -> ReplyTo {
+        ReplyTo {
+            queue: self.reply_to.clone(),
+            request: self.job.id,
+            root: Some(self.reply_root.clone()),
+            attempt: self.attempt,
+        }
+    }
+}
+
+/// A request that may not: why, and how its client can be told.
+#[derive(Debug)]
+pub(crate) struct Rejected {
+    pub(crate) code: ErrorCode,
+    /// One sentence for the client, sealed if a root is there.
+    pub(crate) message: String,
+    pub(crate) reply: Option<ReplyTo>,
+}
+
+/// Where and under which keys a rejected request's client can be told.
+#[derive(Debug)]
+pub(crate) struct ReplyTo {
+    pub(crate) queue: String,
+    pub(crate) request: RequestId,
+    /// `None`: only an unsealed hint can be sent.
+    pub(crate) root: Option<ReplyRoot>,
+    pub(crate) attempt: AttemptNo,
+}
+
+/// What a key service may answer instead of yes or no.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The request is at fault.
+    Rejected(Rejected),
+    /// Not the request's fault: give it back and pause.
+    Later(KeyError),
+}
+
+/// Opens a delivery.
+pub(crate) async fn open(
+    delivery: &Delivery,
+    model: &ModelName,
+    keys: &dyn KeyProvider,
+) -> Result<Accepted, Refusal> {
+    let message = &delivery.message;
+    let attempt = attempt(message, delivery.deliveries);
+    let frame = RequestFrame::parse(&message.body)
+        .map_err(|error| reject(error.code(), error.to_string(), None))?;
+    let mut reply = message.properties.reply_to.clone().map(|queue| ReplyTo {
+        queue,
+        request: frame.head().id,
+        root: None,
+        attempt,
+    });
+    let key = match keys.open_key(&frame).await {
+        Ok(key) => key,
+        Err(error @ KeyError::Busy) => return Err(Refusal::Later(error)),
+        Err(error) => return Err(reject(error.code(), error.to_string(), reply)),
+    };
+    if let Some(reply) = &mut reply {
+        reply.root = frame.reply_root(&key);
+    }
+    if delivery.deliveries >= POISON_DELIVERIES {
+        let message = format!("it was delivered {} times without an end", delivery.deliveries);
+        return Err(reject(ErrorCode::Poison, message, reply));
+    }
+    let opened = match frame.open(&key) {
+        Ok(opened) => opened,
+        Err(error) => return Err(reject(error.code(), error.to_string(), reply)),
+    };
+    let Some(reply) = reply else {
+        let message = "it names no queue for its reply".to_owned();
+        return Err(reject(ErrorCode::Malformed, message, None));
+    };
+    if opened.head.model != *model {
+        let message = format!("this queue serves {model}, the request is for another model");
+        return Err(reject(ErrorCode::WrongModel, message, Some(reply)));
+    }
+    let vouched = message.properties.expiration.is_some();
+    let (created, expires) = (opened.head.created_at_ms, opened.head.expires_at_ms);
+    let deadline_ms = match deadline(now_ms(), created, expires, vouched) {
+        Ok(deadline) => deadline,
+        Err((code, message)) => return Err(reject(code, message.to_owned(), Some(reply))),
+    };
+    let request: Request<Box<RawValue>> = match serde_json::from_slice(&opened.content) {
+        Ok(request) => request,
+        // Sealed for the client; nobody else reads this sentence.
+        Err(error) => {
+            let message = format!("the request is not {{seed, input}}: {error}");
+            return Err(reject(ErrorCode::BadInput, message, Some(reply)));
+        }
+    };
+    Ok(Accepted {
+        job: opened.job_key,
+        attempt,
+        redelivered: delivery.redelivered || attempt.is_retry(),
+        reply_to: reply.queue,
+        reply_root: opened.reply_root,
+        tenant: opened.head.tenant,
+        seed: request.seed,
+        input: request.input,
+        submitted_at: at_ms(created),
+        deadline: at_ms(deadline_ms),
+    })
+}
+
+/// Rule A2: a broken or missing epoch is 0.
+fn attempt(message: &Message, deliveries: u64) -> AttemptNo {
+    AttemptNo::new(epoch(message), deliveries)
+}
+
+/// How often a worker republished the message.
+pub(crate) fn epoch(message: &Message) -> u16 {
+    message.properties.int(header::EPOCH).and_then(|n| u16::try_from(n).ok()).unwrap_or(0)
+}
+
+/// When the work must end by this machine's clock.
+///
+/// The broker drops what expired in its queue, so a message whose broker timer still ran
+/// (`vouched`) and that looks expired means that the clocks are apart.
+fn deadline(
+    now: u64,
+    created: u64,
+    expires: u64,
+    vouched: bool,
+) -> Result<u64, (ErrorCode, &'static str)> {
+    let apart = "the clocks of client and worker are more than a minute apart";
+    if created > now + CLOCK_TOLERANCE_MS {
+        return Err((ErrorCode::ClockSkew, apart));
+    }
+    let latest = expires.saturating_add(CLOCK_TOLERANCE_MS);
+    if latest <= now {
+        return Err(if vouched {
+            (ErrorCode::ClockSkew, apart)
+        } else {
+            (ErrorCode::Expired, "its finish-by time has passed")
+        });
+    }
+    Ok(now + (latest - now).min(expires.saturating_sub(created)))
+}
+
+fn reject(code: ErrorCode, message: String, reply: Option<ReplyTo>) -> Refusal {
+    Refusal::Rejected(Rejected { code, message, reply })
+}
+
+/// How much longer a copy of the request may wait in a queue.
+pub(crate) fn remaining(deadline: SystemTime) -> Duration {
+    deadline.duration_since(SystemTime::now()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use nsbridge_protocol::ErrorCode;
+
+    use super::deadline;
+
+    const NOW: u64 = 1_000_000_000;
+
+    #[track_caller]
+    fn check(created: i64, expires: i64, vouched: bool, expected: Result<u64, ErrorCode>) {
+        let at = |offset: i64| NOW.checked_add_signed(offset * 1000).unwrap();
+        let got = deadline(NOW, at(created), at(expires), vouched);
+        assert_eq!(got.map(|ms| (ms - NOW) / 1000).map_err(|(code, _)| code), expected);
+    }
+
+    #[test]
+    fn half_a_minute_of_skew_is_nothing_and_ten_minutes_are_named() {
+        check(0, 300, true, Ok(300));
+        check(-10, 290, true, Ok(300));
+        check(30, 330, true, Ok(300));
+        check(-330, -30, true, Ok(30));
+        check(600, 900, true, Err(ErrorCode::ClockSkew));
+        check(-900, -600, true, Err(ErrorCode::ClockSkew));
+    }
+
+    #[test]
+    fn a_stale_copy_that_no_broker_vouches_for_has_expired() {
+        check(-900, -61, false, Err(ErrorCode::Expired));
+    }
+
+    #[test]
+    fn work_never_lasts_longer_than_the_client_gave_it() {
+        check(0, 5, true, Ok(5));
+        check(50, 55, true, Ok(5));
+    }
+}

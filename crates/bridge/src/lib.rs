@@ -1,0 +1,41 @@
+//! The worker: takes sealed requests from a model's queue, runs a handler, streams sealed replies.
+//!
+//! A whole worker is a [`Handler`](nsbridge_handler::Handler) and one line:
+//!
+//! ```no_run
+//! # use nsbridge_handler::{Finish, Handler, Job, Models, Result};
+//! # struct MyHandler;
+//! # impl Handler for MyHandler {
+//! #     type Options = ();
+//! #     type Input = String;
+//! #     type Output = String;
+//! #     async fn load((): (), _: Models) -> Result<Self> { Ok(Self) }
+//! #     async fn handle(&self, _: String, _: &mut Job<String>) -> Result<Finish> { Ok(Finish::STOP) }
+//! # }
+//! fn main() -> std::process::ExitCode {
+//!     nsbridge::serve::<MyHandler>()
+//! }
+//! ```
+//!
+//! `job.rs` reads like the life of a request. What a worker promises is in `docs/protocol.md`.
+
+mod attempt;
+mod clock;
+mod config;
+mod dead;
+mod error;
+mod intake;
+mod job;
+mod registry;
+mod runner;
+mod serve;
+mod stream;
+mod window;
+mod worker;
+
+pub use config::{
+    BrokerConfig, Config, ConfigError, KeysConfig, LogConfig, LogFormat, ReplyConfig, WorkerConfig,
+};
+pub use error::Error;
+pub use serve::{log_to_stderr, run, serve, start};
+pub use worker::{Parts, Worker};

@@ -1,0 +1,228 @@
+//! The edge: command line, signals, logs and exit code of a worker's own binary.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nsbridge_crypto::{KeyProvider, Keyring};
+use nsbridge_handler::{Handler, Model, Models};
+use nsbridge_queue::{AmqpBroker, Broker};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{Config, ConfigError, LogConfig, LogFormat};
+use crate::error::Error;
+use crate::runner::Runner;
+use crate::worker::{Parts, Worker};
+
+const USAGE: &str = "\
+Usage: worker [--config worker.toml]
+
+Takes requests from a model's queue and answers them. Each field of the configuration can be set
+by NSBRIDGE_<SECTION>__<FIELD> in the environment too.
+";
+
+/// Runs a worker with this handler; the whole of a worker binary's `main`.
+///
+/// Reads `--config FILE` (`worker.toml` if absent). SIGTERM or Ctrl-C drains: running jobs get
+/// `grace_s` seconds, the rest goes back to the queue. The exit code is 0 after a drain, 1 after
+/// a failure, 2 for a wrong command line.
+pub fn serve<H: Handler>() -> ExitCode {
+    match read_arguments(std::env::args().skip(1)) {
+        Ok(Some(path)) => run::<H>(Config::read(&path, std::env::vars())),
+        Ok(None) => {
+            say(USAGE);
+            ExitCode::SUCCESS
+        }
+        Err(wrong) => {
+            say(&format!("error: {wrong}\n\n{USAGE}"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs a worker with this configuration until a signal ends it.
+pub fn run<H: Handler>(config: Result<Config, ConfigError>) -> ExitCode {
+    let ended = config.map_err(Error::from).and_then(|config| {
+        log_to_stderr(&config.log)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .thread_name("nsbridge")
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .map_err(|source| Error::System { what: "start the bridge's threads", source })?;
+        let ended = runtime.block_on(run_until_signal::<H>(config));
+        // A handler that does not stop must not keep the process.
+        runtime.shutdown_timeout(Duration::from_secs(1));
+        ended
+    });
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&format!("error: {}\n", chain(&error)));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Loads a handler and makes a worker of it, without running it yet.
+///
+/// # Errors
+///
+/// [`Error::Queue`] if the broker cannot be reached: at the start this is more likely a wrong
+/// address than an outage. [`Error::Load`] in the handler's own words.
+pub async fn start<H: Handler>(
+    parts: Parts,
+    options: H::Options,
+    models: Models,
+) -> Result<Worker, Error> {
+    let first = parts.broker.connect(&format!("{} start", parts.name)).await?;
+    first.declare_model(&parts.model).await?;
+    first.close().await;
+    let runner = Runner::load::<H>(options, models).await;
+    let runner = runner.map_err(|error| Error::Load(error.to_string()))?;
+    Worker::new(parts, runner)
+}
+
+async fn run_until_signal<H: Handler>(config: Config) -> Result<(), Error> {
+    let shutdown = CancellationToken::new();
+    watch_signals(shutdown.clone())?;
+    let options = H::Options::deserialize_from(config.handler.clone())?;
+    let parts = parts(&config)?;
+    let models = config.models.into_iter().map(|(name, dir)| (name, Model::in_dir(dir)));
+    let worker = tokio::select! {
+        worker = start::<H>(parts, options, models.collect::<Models>()) => worker?,
+        () = shutdown.cancelled() => return Ok(()),
+    };
+    worker.run(shutdown).await
+}
+
+fn parts(config: &Config) -> Result<Parts, Error> {
+    let keys: Arc<dyn KeyProvider> = Arc::new(match &config.keys.keyring_json {
+        Some(json) => Keyring::from_json(json)?,
+        None => Keyring::load(config.keys.keyring.as_deref().unwrap_or("keys.json".as_ref()))?,
+    });
+    let broker: Arc<dyn Broker> = Arc::new(AmqpBroker::new(&broker_url(config)?)?);
+    Ok(Parts {
+        model: config.worker.model.clone(),
+        name: config.worker.name.clone().unwrap_or_else(host_name),
+        broker,
+        keys,
+        reply: config.reply.clone(),
+        grace: Duration::from_secs(config.worker.grace_s),
+    })
+}
+
+fn broker_url(config: &Config) -> Result<String, ConfigError> {
+    match (&config.broker.url, &config.broker.url_file) {
+        (Some(url), _) => Ok(url.clone()),
+        (None, Some(path)) => std::fs::read_to_string(path)
+            .map(|text| text.trim().to_owned())
+            .map_err(|error| ConfigError(format!("[broker] url_file {}: {error}", path.display()))),
+        (None, None) => Err(ConfigError("[broker] has neither url nor url_file".into())),
+    }
+}
+
+/// Reads a handler's options; `()` and other types without fields accept an absent table.
+trait FromTable: Sized {
+    fn deserialize_from(table: toml::Table) -> Result<Self, ConfigError>;
+}
+
+impl<T: serde::de::DeserializeOwned> FromTable for T {
+    fn deserialize_from(table: toml::Table) -> Result<Self, ConfigError> {
+        let empty = table.is_empty();
+        let read = toml::Value::Table(table).try_into();
+        match read {
+            Ok(options) => Ok(options),
+            // TOML has no unit: an empty table stands for it.
+            Err(error) => serde_json::from_str("null")
+                .ok()
+                .filter(|_| empty)
+                .ok_or_else(|| ConfigError(format!("[handler] {}", error.message()))),
+        }
+    }
+}
+
+/// The first SIGTERM or Ctrl-C drains, the second ends the process at once.
+fn watch_signals(shutdown: CancellationToken) -> Result<(), Error> {
+    let listen = |kind| {
+        signal(kind).map_err(|source| Error::System { what: "listen for signals", source })
+    };
+    let (mut term, mut int) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+            if shutdown.is_cancelled() {
+                tracing::warn!("a second signal, leaving at once");
+                leave_now();
+            }
+            tracing::info!("draining: no new requests, running ones get their grace");
+            shutdown.cancel();
+        }
+    });
+    Ok(())
+}
+
+#[expect(clippy::exit, reason = "the second signal must end the process whatever it is doing")]
+fn leave_now() -> ! {
+    std::process::exit(1)
+}
+
+/// Sends logs to stderr as the configuration says.
+///
+/// # Errors
+///
+/// A sentence, if the filter cannot be read.
+pub fn log_to_stderr(config: &LogConfig) -> Result<(), ConfigError> {
+    let filter = EnvFilter::try_new(&config.filter)
+        .map_err(|error| ConfigError(format!("[log] filter `{}`: {error}", config.filter)))?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A second call in one process keeps the first one's choice.
+    let _ = match config.format {
+        LogFormat::Text => log.try_init(),
+        LogFormat::Json => log.json().try_init(),
+    };
+    Ok(())
+}
+
+fn read_arguments(mut args: impl Iterator<Item = String>) -> Result<Option<PathBuf>, String> {
+    let mut path = PathBuf::from("worker.toml");
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--help" | "-h" => return Ok(None),
+            "--config" => path = args.next().ok_or("--config needs a file")?.into(),
+            other => match other.strip_prefix("--config=") {
+                Some(file) => path = file.into(),
+                None => return Err(format!("`{other}` is not known here")),
+            },
+        }
+    }
+    Ok(Some(path))
+}
+
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { format!("worker-{}", std::process::id()) } else { name.to_owned() }
+}
+
+/// An error and its causes in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        line = format!("{line}: {cause}");
+        next = cause.source();
+    }
+    line
+}
+
+#[expect(clippy::print_stderr, reason = "this is the edge that talks to a person")]
+fn say(text: &str) {
+    eprint!("{text}");
+}

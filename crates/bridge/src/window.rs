@@ -1,0 +1,109 @@
+//! Published frames that the broker has not confirmed yet.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use nsbridge_queue::{Confirm, Confirmed, Message, Publisher, Result};
+use tokio::time::{Instant, sleep};
+
+/// A client is gone when its queue was missing twice, this far apart: a queue may be missing for a
+/// moment while its client comes back.
+const GONE_AFTER: Duration = Duration::from_secs(2);
+
+/// How long a full reply queue is left alone before the next try.
+const FULL_PAUSE: Duration = Duration::from_millis(50);
+
+/// One channel's frames, in the order they were published, until each is confirmed.
+#[derive(Debug)]
+pub(crate) struct Window {
+    publisher: Box<dyn Publisher>,
+    exchange: &'static str,
+    key: String,
+    frames: VecDeque<InFlight>,
+    missing_since: Option<Instant>,
+    gone: bool,
+}
+
+struct InFlight {
+    confirm: Confirm,
+    /// The same bytes are sent again if the queue was full: a frame is never sealed twice.
+    message: Message,
+}
+
+impl std::fmt::Debug for InFlight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.message.fmt(f)
+    }
+}
+
+impl Window {
+    pub(crate) fn new(publisher: Box<dyn Publisher>, exchange: &'static str, key: String) -> Self {
+        let frames = VecDeque::new();
+        Self { publisher, exchange, key, frames, missing_since: None, gone: false }
+    }
+
+    /// Frames in flight.
+    pub(crate) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Whether the receiver's queue has been missing for good.
+    pub(crate) fn receiver_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// Publishes a frame; its confirm is read later.
+    pub(crate) async fn push(&mut self, message: Message) -> Result<()> {
+        let confirm = self.publisher.publish(self.exchange, &self.key, message.clone()).await?;
+        self.frames.push_back(InFlight { confirm, message });
+        Ok(())
+    }
+
+    /// Waits for the oldest confirm, then takes all others that have come.
+    ///
+    /// Cancel safe up to the point where a full queue is tried again. Pends if nothing is in
+    /// flight.
+    pub(crate) async fn settle(&mut self) -> Result<()> {
+        let Some(oldest) = self.frames.front_mut() else { return std::future::pending().await };
+        let confirmed = oldest.confirm.as_mut().await?;
+        self.note(confirmed).await?;
+        while let Some(next) = self.frames.front_mut() {
+            let Some(confirmed) = next.confirm.as_mut().now_or_never() else { break };
+            self.note(confirmed?).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until every frame is confirmed.
+    pub(crate) async fn flush(&mut self) -> Result<()> {
+        while !self.frames.is_empty() {
+            self.settle().await?;
+        }
+        Ok(())
+    }
+
+    /// Takes the broker's answer to the oldest frame.
+    async fn note(&mut self, confirmed: Confirmed) -> Result<()> {
+        match confirmed {
+            Confirmed::Taken => self.missing_since = None,
+            Confirmed::Returned => {
+                let since = *self.missing_since.get_or_insert_with(Instant::now);
+                self.gone |= since.elapsed() >= GONE_AFTER;
+            }
+            Confirmed::Refused => return self.resend().await,
+        }
+        self.frames.pop_front();
+        Ok(())
+    }
+
+    /// Rule A6: goes back to the refused frame and sends it and all later ones again, in order.
+    async fn resend(&mut self) -> Result<()> {
+        sleep(FULL_PAUSE).await;
+        for frame in &mut self.frames {
+            let again = frame.message.clone();
+            frame.confirm = self.publisher.publish(self.exchange, &self.key, again).await?;
+        }
+        Ok(())
+    }
+}

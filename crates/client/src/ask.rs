@@ -1,0 +1,28 @@
+//! What a caller asks for.
+
+use std::time::Duration;
+
+use nsbridge_protocol::{ModelName, Tenant};
+
+/// A request before it is sealed.
+#[derive(Clone, Debug)]
+pub struct Ask<I> {
+    /// The model that is to answer.
+    pub model: ModelName,
+    /// Who it is for.
+    pub tenant: Tenant,
+    /// The handler's input.
+    pub input: I,
+    /// What the reply's randomness grows from; drawn here if absent, so that every attempt at the
+    /// request has the same.
+    pub seed: Option<u64>,
+    /// How long it may take, from now to its end.
+    pub timeout: Duration,
+}
+
+impl<I> Ask<I> {
+    /// Five minutes, any seed.
+    pub fn new(model: ModelName, tenant: Tenant, input: I) -> Self {
+        Self { model, tenant, input, seed: None, timeout: Duration::from_secs(300) }
+    }
+}

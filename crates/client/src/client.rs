@@ -1,0 +1,161 @@
+//! Sealing and publishing requests.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nsbridge_crypto::{KeyProvider, RequestHead, Scope, Sealed, seal_request};
+use nsbridge_protocol::topology::{MAX_TIME_TO_FINISH, header, model_queue, reply_queue};
+use nsbridge_protocol::{ModelName, Request, RequestId, Seam, Uuid};
+use nsbridge_queue::{Broker, Confirmed, Header, Link, Message};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::ask::Ask;
+use crate::error::{Error, Result};
+use crate::merge::Merge;
+use crate::reply::Reply;
+use crate::router::{Publish, Router};
+
+/// Random seeds keep within what every JSON reader holds exactly.
+const SEED_BITS: u64 = (1 << 53) - 1;
+
+/// Submits requests and reads replies, many at once. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Client(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    keys: Arc<dyn KeyProvider>,
+    publish: Arc<Publish>,
+    router: Arc<Router>,
+    reply_queue: String,
+    _close: DropGuard,
+}
+
+impl Client {
+    /// Connects to a broker; `name` is what the broker's own tools show.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Queue`] if the broker cannot be reached now. Later losses are mended.
+    pub async fn connect(
+        broker: Arc<dyn Broker>,
+        keys: Arc<dyn KeyProvider>,
+        name: &str,
+    ) -> Result<Self> {
+        let reply_queue = reply_queue(u128::from_ne_bytes(random()?));
+        let consume = Link::new(broker.clone(), format!("{name} replies"));
+        let publish = Arc::new(Publish::new(Link::new(broker, format!("{name} requests"))));
+        let router = Arc::new(Router::new(publish.clone()));
+        let closed = CancellationToken::new();
+        // The queue is there before the first request is: a reply cannot come too early.
+        let consumer = Router::subscribe(&consume, &reply_queue).await?;
+        tokio::spawn(router.clone().run(consume, reply_queue.clone(), consumer, closed.clone()));
+        let _close = closed.drop_guard();
+        Ok(Self(Arc::new(Inner { keys, publish, router, reply_queue, _close })))
+    }
+
+    /// Seals a request and publishes it; returns when the broker has it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSuchModel`], [`Error::QueueFull`], [`Error::Key`], [`Error::Queue`] and what
+    /// else keeps a request from being sent.
+    pub async fn submit<I: Serialize, O: DeserializeOwned + Seam>(
+        &self,
+        ask: Ask<I>,
+    ) -> Result<Reply<O>> {
+        if ask.timeout > MAX_TIME_TO_FINISH {
+            return Err(Error::TooLong { asked: ask.timeout, limit: MAX_TIME_TO_FINISH });
+        }
+        let (model, timeout) = (ask.model.clone(), ask.timeout);
+        let deadline = Instant::now() + timeout;
+        let (sealed, head) = self.seal(ask).await?;
+        let message = self.message(&sealed, &head, timeout);
+        let merge = Merge::new(sealed.reply_root, O::seam);
+        // Registered before it is published, so that no reply finds nobody.
+        let inbox = self.0.router.register(head.id, model.clone(), merge, deadline);
+        let reply = Reply::new(head.id, inbox, self.0.router.clone(), deadline);
+        self.publish(&model, message, deadline).await?;
+        Ok(reply)
+    }
+
+    async fn seal<I: Serialize>(&self, ask: Ask<I>) -> Result<(Sealed, RequestHead)> {
+        let Ask { model, tenant, input, seed, timeout } = ask;
+        let scope = Scope { model, tenant };
+        let key = self.0.keys.data_key(&scope).await?;
+        let seed = match seed {
+            Some(seed) => seed,
+            None => u64::from_ne_bytes(random()?) & SEED_BITS,
+        };
+        let content = serde_json::to_vec(&Request { seed, input }).map_err(Error::Input)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let head = RequestHead {
+            id: RequestId(Uuid::now_v7()),
+            created_at_ms: millis(now),
+            expires_at_ms: millis(now + timeout),
+            model: scope.model,
+            tenant: scope.tenant,
+            key_id: key.id,
+        };
+        Ok((seal_request(&key.key, &head, &content)?, head))
+    }
+
+    fn message(&self, sealed: &Sealed, head: &RequestHead, timeout: Duration) -> Message {
+        let mut message = Message::new(sealed.frame.clone());
+        let properties = &mut message.properties;
+        properties.message_id = Some(head.id.to_string());
+        properties.correlation_id = Some(head.id.to_string());
+        properties.reply_to = Some(self.0.reply_queue.clone());
+        properties.persistent = true;
+        // Never shorter than the finish-by time: the broker drops a returned message whose time
+        // is over, and a worker may have held it for long.
+        properties.expiration = Some(timeout);
+        let headers = &mut properties.headers;
+        headers.insert(header::MODEL.into(), Header::Text(head.model.to_string()));
+        headers.insert(header::KEY_ID.into(), Header::Text(head.key_id.to_string()));
+        message
+    }
+
+    /// Publishes until the broker answers; always the same bytes, so that a worker knows a second
+    /// copy for what it is.
+    async fn publish(&self, model: &ModelName, message: Message, deadline: Instant) -> Result<()> {
+        let queue = model_queue(model);
+        let publish = async {
+            loop {
+                match self.0.publish.confirmed("", &queue, message.clone()).await {
+                    Ok(Confirmed::Taken) => return Ok(()),
+                    Ok(Confirmed::Returned) => {
+                        return Err(Error::NoSuchModel { model: model.clone() });
+                    }
+                    Ok(Confirmed::Refused) => {
+                        return Err(Error::QueueFull { model: model.clone() });
+                    }
+                    Err(error) if error.is_retryable() => {
+                        tracing::warn!(%error, "a request may not have arrived, sending it again");
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        };
+        let late = |_| Error::Deadline { pieces: 0, hint: None };
+        timeout_at(deadline, publish).await.map_err(late)?
+    }
+
+    /// The name of the queue that replies come to.
+    pub fn reply_queue(&self) -> &str {
+        &self.0.reply_queue
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|_| nsbridge_crypto::Error::NoRandomness)?;
+    Ok(bytes)
+}

@@ -1,0 +1,305 @@
+//! Many attempts, one text: rules C1 to C5, without any I/O.
+//!
+//! The broker may give a request to a second worker while the first still runs. Each attempt is a
+//! stream of its own; what they agree on is the reply, and where they differ the later one wins.
+
+use std::borrow::Cow;
+
+use nsbridge_crypto::{ContentType, Opened, Read, ReplyHead, ReplyKind, ReplyOpener, ReplyRoot};
+use nsbridge_protocol::{
+    AttemptNo, ControlKind, Failure, Fingerprint, Open, Pieces, Resume, StreamId, Summary,
+};
+
+/// Streams of one request that are followed at once.
+const MAX_STREAMS: usize = 4;
+
+/// The bytes of a piece that every attempt must agree on.
+pub(crate) type SeamOf = fn(&[u8]) -> Cow<'_, [u8]>;
+
+/// What one frame led to, for the caller or for a worker.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The next piece of the reply.
+    Piece(Vec<u8>),
+    /// A later attempt differs from here on: the pieces after the first `kept` are withdrawn.
+    Restarted { kept: usize },
+    /// The reply is complete.
+    Done(Summary),
+    /// The worker ended the request without a reply.
+    Failed(Failure),
+    /// Tell the worker of the stream that was just opened.
+    Tell(ControlKind, Vec<u8>),
+}
+
+/// The state of one request's reply.
+#[derive(Debug)]
+pub(crate) struct Merge {
+    /// One root per enqueue, in order.
+    roots: Vec<ReplyRoot>,
+    seam: SeamOf,
+    pieces: Vec<Vec<u8>>,
+    streams: Vec<Stream>,
+    /// The stream that made the last piece, and its arithmetic.
+    author: Option<(Rank, Option<Fingerprint>)>,
+    state: State,
+    /// A frame was missing before one that came.
+    gap: bool,
+    heard: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Going,
+    Over,
+}
+
+/// Decides disagreements, and nothing else: enqueue, attempt, time of opening, stream.
+type Rank = (usize, AttemptNo, u64, StreamId);
+
+#[derive(Debug)]
+struct Stream {
+    opener: ReplyOpener,
+    rank: Rank,
+    fingerprint: Option<Fingerprint>,
+    /// The index of its next piece, once its first data frame said where it starts.
+    position: Option<usize>,
+    chunks: u64,
+    /// Bytes of the reply up to `position`, as this stream has them.
+    bytes: u64,
+    stale: bool,
+}
+
+impl Merge {
+    pub(crate) fn new(root: ReplyRoot, seam: SeamOf) -> Self {
+        Self {
+            roots: vec![root],
+            seam,
+            pieces: Vec::new(),
+            streams: Vec::new(),
+            author: None,
+            state: State::Going,
+            gap: false,
+            heard: 0,
+        }
+    }
+
+    /// Pieces received so far.
+    pub(crate) fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Whether a frame was missing before one that came.
+    pub(crate) fn has_gap(&self) -> bool {
+        self.gap
+    }
+
+    /// Frames that a worker of this request made, heartbeats included.
+    pub(crate) fn heard(&self) -> u64 {
+        self.heard
+    }
+
+    /// Whether another attempt than the one that ended may still run.
+    pub(crate) fn has_rivals(&self) -> bool {
+        self.streams.len() > 1
+    }
+
+    /// What seals control frames.
+    pub(crate) fn root(&self) -> &ReplyRoot {
+        self.roots.last().expect("a request is enqueued at least once")
+    }
+
+    /// Ends the request: from here on every open is answered with a cancel.
+    pub(crate) fn end(&mut self) {
+        self.state = State::Over;
+        self.pieces = Vec::new();
+        self.streams.clear();
+    }
+
+    /// Takes a frame. One that was not made by a worker of this request leads to nothing.
+    pub(crate) fn accept(&mut self, frame: &[u8]) -> Vec<Step> {
+        let Ok(head) = ReplyHead::parse(frame) else { return Vec::new() };
+        if head.kind == ReplyKind::Open {
+            return self.open(frame).into_iter().collect();
+        }
+        if self.state == State::Over {
+            return Vec::new();
+        }
+        let found = self.streams.iter().position(|s| s.opener.stream() == head.stream);
+        let Some(index) = found else { return Vec::new() };
+        match self.streams[index].opener.read(frame) {
+            Ok(Read::Frame(opened)) => {
+                self.heard += 1;
+                self.follow(index, &opened)
+            }
+            Ok(Read::Gap) => {
+                self.gap = true;
+                Vec::new()
+            }
+            Ok(Read::Duplicate) | Err(_) => Vec::new(),
+        }
+    }
+
+    /// Rule C1.
+    fn open(&mut self, frame: &[u8]) -> Option<Step> {
+        let tried = self.roots.iter().map(|root| ReplyOpener::accept(root, frame));
+        let (enqueue, (opener, content)) =
+            tried.enumerate().find_map(|(i, accepted)| Some((i, accepted.ok()?)))?;
+        self.heard += 1;
+        if self.state == State::Over {
+            return Some(Step::Tell(ControlKind::Cancel, Vec::new()));
+        }
+        if self.streams.iter().any(|s| s.opener.stream() == opener.stream()) {
+            return None;
+        }
+        let open: Open = serde_json::from_slice(&content).ok()?;
+        let rank = (enqueue, opener.attempt(), open.opened_at_ms, opener.stream());
+        let retry = opener.attempt().is_retry();
+        self.make_room();
+        let fingerprint = open.fingerprint;
+        let (position, chunks, bytes, stale) = (None, 0, 0, false);
+        self.streams.push(Stream { opener, rank, fingerprint, position, chunks, bytes, stale });
+        let resume = retry && !self.pieces.is_empty();
+        resume.then(|| Step::Tell(ControlKind::Resume, self.resume().encode()))
+    }
+
+    fn resume(&self) -> Resume {
+        let fingerprint = self.author.and_then(|(_, fingerprint)| fingerprint);
+        Resume { fingerprint, pieces: Pieces { first: 0, pieces: self.pieces.clone() } }
+    }
+
+    /// Forgets the stream that matters least, so that a flood of opens costs nothing.
+    fn make_room(&mut self) {
+        if self.streams.len() < MAX_STREAMS {
+            return;
+        }
+        let least = (0..self.streams.len())
+            .min_by_key(|i| (!self.streams[*i].stale, self.streams[*i].rank));
+        if let Some(least) = least {
+            self.streams.remove(least);
+        }
+    }
+
+    fn follow(&mut self, index: usize, frame: &Opened) -> Vec<Step> {
+        match frame.kind {
+            ReplyKind::Data => {
+                self.streams[index].chunks += 1;
+                match pieces(frame) {
+                    Some(pieces) => self.extend(index, pieces),
+                    None => Vec::new(),
+                }
+            }
+            ReplyKind::FinalOk => self.finish(index, &frame.content),
+            ReplyKind::FinalError => self.fail(index, &frame.content),
+            ReplyKind::Heartbeat | ReplyKind::Open => Vec::new(),
+            // The stream is over and another follows.
+            ReplyKind::Moved => {
+                self.streams.remove(index);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Rules C3 and C4.
+    fn extend(&mut self, index: usize, frame: Pieces) -> Vec<Step> {
+        let first = frame.first as usize;
+        let position = self.streams[index].position.unwrap_or(first);
+        if self.streams[index].stale || first != position || first > self.pieces.len() {
+            self.streams[index].stale = true;
+            return Vec::new();
+        }
+        if self.streams[index].position.is_none() {
+            self.streams[index].position = Some(first);
+            self.streams[index].bytes = self.bytes(first);
+        }
+        let mut steps = Vec::new();
+        for piece in frame.pieces {
+            if !self.take(index, piece, &mut steps) {
+                break;
+            }
+        }
+        steps
+    }
+
+    /// Holds one piece against what is there; `false` if its stream has become stale.
+    fn take(&mut self, index: usize, piece: Vec<u8>, steps: &mut Vec<Step>) -> bool {
+        let at = self.streams[index].position.unwrap_or(0);
+        let bytes = piece.len() as u64;
+        match self.pieces.get(at) {
+            Some(known) if (self.seam)(known) == (self.seam)(&piece) => {}
+            Some(_) => {
+                if !self.overrule(index, at, steps) {
+                    return false;
+                }
+                self.push(index, piece, steps);
+            }
+            None => self.push(index, piece, steps),
+        }
+        self.streams[index].position = Some(at + 1);
+        self.streams[index].bytes += bytes;
+        true
+    }
+
+    fn bytes(&self, pieces: usize) -> u64 {
+        self.pieces[..pieces].iter().map(|piece| piece.len() as u64).sum()
+    }
+
+    fn push(&mut self, index: usize, piece: Vec<u8>, steps: &mut Vec<Step>) {
+        let stream = &self.streams[index];
+        self.author = Some((stream.rank, stream.fingerprint));
+        self.pieces.push(piece.clone());
+        steps.push(Step::Piece(piece));
+    }
+
+    /// A stream says that the reply differs from piece `kept` on. Believed if it outranks the one
+    /// that made what is there.
+    fn overrule(&mut self, index: usize, kept: usize, steps: &mut Vec<Step>) -> bool {
+        let outranks = self.author.is_none_or(|(author, _)| self.streams[index].rank > author);
+        if outranks {
+            self.pieces.truncate(kept);
+            steps.push(Step::Restarted { kept });
+            for (i, stream) in self.streams.iter_mut().enumerate() {
+                stream.stale |= i != index;
+            }
+        } else {
+            self.streams[index].stale = true;
+        }
+        outranks
+    }
+
+    /// Rule C5.
+    fn finish(&mut self, index: usize, content: &[u8]) -> Vec<Step> {
+        let Ok(summary) = serde_json::from_slice::<Summary>(content) else { return Vec::new() };
+        let stream = &self.streams[index];
+        let claimed = usize::try_from(summary.pieces).unwrap_or(usize::MAX);
+        // A stream without pieces goes on from all that its worker was handed, or says nothing.
+        let position = stream.position.unwrap_or(claimed);
+        if stream.stale || position != claimed || position > self.pieces.len() {
+            return Vec::new();
+        }
+        let bytes = if stream.position.is_none() { self.bytes(position) } else { stream.bytes };
+        if (stream.chunks, bytes) != (summary.chunks, summary.bytes) {
+            return Vec::new();
+        }
+        let mut steps = Vec::new();
+        // An end before the end of what is there is a disagreement like any other.
+        if position < self.pieces.len() && !self.overrule(index, position, &mut steps) {
+            return steps;
+        }
+        steps.push(Step::Done(summary));
+        steps
+    }
+
+    fn fail(&mut self, index: usize, content: &[u8]) -> Vec<Step> {
+        match serde_json::from_slice::<Failure>(content) {
+            Ok(failure) if !self.streams[index].stale => vec![Step::Failed(failure)],
+            _ => Vec::new(),
+        }
+    }
+}
+
+fn pieces(frame: &Opened) -> Option<Pieces> {
+    (frame.content_type == ContentType::Pieces).then(|| Pieces::decode(&frame.content).ok())?
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,337 @@
+//! What a client makes of attempts that agree, differ, overlap, break off and lie.
+
+use std::borrow::Cow;
+
+use nsbridge_crypto::{
+    ControlFrame, Key, ReplyRoot, ReplySealer, RequestFrame, RequestHead, seal_control,
+    seal_request,
+};
+use nsbridge_protocol::{
+    AttemptNo, ControlKind, ErrorCode, Failure, FinishReason, Open, Pieces, RequestId, Resume,
+    Seam, Summary, Usage,
+};
+use proptest::prelude::{Just, Strategy, any, prop, proptest};
+
+use super::{Merge, Step};
+
+const ID: RequestId = RequestId(nsbridge_protocol::Uuid::from_bytes([3; 16]));
+
+fn root() -> ReplyRoot {
+    let key = Key::from_bytes([1; 32]);
+    let head = RequestHead {
+        id: ID,
+        created_at_ms: 0,
+        expires_at_ms: 1,
+        model: "m".parse().unwrap(),
+        tenant: "t".parse().unwrap(),
+        key_id: "k".parse().unwrap(),
+    };
+    let sealed = seal_request(&key, &head, b"").unwrap();
+    RequestFrame::parse(&sealed.frame).unwrap().open(&key).unwrap().reply_root
+}
+
+/// A worker's side of one attempt.
+struct Sender {
+    sealer: ReplySealer,
+    open: Vec<u8>,
+    next: u32,
+    chunks: u64,
+    bytes: u64,
+}
+
+impl Sender {
+    fn new(root: &ReplyRoot, attempt: u32, opened_at_ms: u64) -> Self {
+        let open = Open { opened_at_ms, fingerprint: None, worker: "w".into() };
+        let open = serde_json::to_vec(&open).unwrap();
+        let (sealer, open) = ReplySealer::open(root, ID, AttemptNo(attempt), &open).unwrap();
+        Self { sealer, open, next: 0, chunks: 0, bytes: 0 }
+    }
+
+    fn send(&mut self, text: &str) -> Vec<u8> {
+        let pieces: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
+        let first = self.next;
+        self.next += pieces.len() as u32;
+        self.bytes += text.len() as u64;
+        self.chunks += 1;
+        self.sealer.pieces(|out| Pieces::write(out, first, pieces.into_iter())).unwrap()
+    }
+
+    fn finish(self) -> Vec<u8> {
+        let summary = self.summary();
+        self.sealer.finish(&serde_json::to_vec(&summary).unwrap()).unwrap()
+    }
+
+    fn summary(&self) -> Summary {
+        Summary {
+            chunks: self.chunks,
+            bytes: self.bytes,
+            pieces: u64::from(self.next),
+            finish_reason: FinishReason::Stop,
+            usage: Usage::default(),
+        }
+    }
+}
+
+fn merge(root: &ReplyRoot) -> Merge {
+    Merge::new(root.clone(), |piece| Cow::Borrowed(piece))
+}
+
+/// What the caller has after these steps.
+fn apply(text: &mut String, steps: Vec<Step>) -> (usize, bool) {
+    let (mut restarts, mut done) = (0, false);
+    for step in steps {
+        match step {
+            Step::Piece(piece) => text.push_str(std::str::from_utf8(&piece).unwrap()),
+            Step::Restarted { kept } => {
+                text.truncate(kept);
+                restarts += 1;
+            }
+            Step::Done(_) => done = true,
+            Step::Failed(failure) => panic!("{failure:?}"),
+            Step::Tell(..) => {}
+        }
+    }
+    (restarts, done)
+}
+
+#[test]
+fn one_attempt_in_order_gives_its_pieces_and_its_end() {
+    let root = root();
+    let (mut merge, mut one, mut text) = (merge(&root), Sender::new(&root, 1, 0), String::new());
+    apply(&mut text, merge.accept(&one.open));
+    apply(&mut text, merge.accept(&one.send("hel")));
+    apply(&mut text, merge.accept(&one.send("lo")));
+    assert!(apply(&mut text, merge.accept(&one.finish())).1);
+    assert_eq!(text, "hello");
+}
+
+#[test]
+fn a_second_attempt_is_offered_the_pieces_and_continues_without_a_seam() {
+    let root = root();
+    let (mut merge, mut text) = (merge(&root), String::new());
+    let (mut one, mut two) = (Sender::new(&root, 1, 0), Sender::new(&root, 2, 5));
+    apply(&mut text, merge.accept(&one.open));
+    apply(&mut text, merge.accept(&one.send("hel")));
+    let told = merge.accept(&two.open);
+    let [Step::Tell(ControlKind::Resume, body)] = told.as_slice() else { panic!("{told:?}") };
+    assert_eq!(Resume::decode(body).unwrap().pieces.pieces.concat(), b"hel");
+    // It resumed: its first piece is the fourth. Or it did not, and says it all again.
+    two.next = 3;
+    two.bytes = 3;
+    apply(&mut text, merge.accept(&two.send("lo")));
+    assert!(apply(&mut text, merge.accept(&two.finish())).1);
+    assert_eq!(text, "hello");
+}
+
+#[test]
+fn an_attempt_that_says_it_all_again_repeats_nothing_to_the_caller() {
+    let root = root();
+    let (mut merge, mut text) = (merge(&root), String::new());
+    let (mut one, mut two) = (Sender::new(&root, 1, 0), Sender::new(&root, 2, 5));
+    for frame in [&one.open.clone(), &one.send("hel"), &two.open.clone(), &two.send("hello")] {
+        apply(&mut text, merge.accept(frame));
+    }
+    // The first one is late and still agrees.
+    apply(&mut text, merge.accept(&one.send("lo")));
+    assert!(apply(&mut text, merge.accept(&two.finish())).1);
+    assert_eq!(text, "hello");
+}
+
+#[test]
+fn where_attempts_differ_the_later_one_wins_and_says_so() {
+    let root = root();
+    let (mut merge, mut text) = (merge(&root), String::new());
+    let (mut one, mut two) = (Sender::new(&root, 1, 0), Sender::new(&root, 2, 5));
+    apply(&mut text, merge.accept(&one.open));
+    apply(&mut text, merge.accept(&two.open));
+    apply(&mut text, merge.accept(&one.send("help")));
+    assert_eq!(merge.accept(&two.send("hello"))[0], Step::Restarted { kept: 3 });
+    // The loser goes on, even to its end, and is not heard.
+    assert_eq!(merge.accept(&one.send("ful")), []);
+    assert_eq!(merge.accept(&one.finish()), []);
+    assert!(apply(&mut text, merge.accept(&two.finish())).1);
+}
+
+#[test]
+fn an_older_attempt_cannot_overrule_a_later_one() {
+    let root = root();
+    let (mut merge, mut text) = (merge(&root), String::new());
+    let (mut one, mut two) = (Sender::new(&root, 1, 0), Sender::new(&root, 2, 5));
+    apply(&mut text, merge.accept(&one.open));
+    apply(&mut text, merge.accept(&two.open));
+    apply(&mut text, merge.accept(&two.send("hello")));
+    assert_eq!(merge.accept(&one.send("help")), []);
+    assert_eq!(merge.accept(&one.finish()), []);
+    assert!(apply(&mut text, merge.accept(&two.finish())).1);
+    assert_eq!(text, "hello");
+}
+
+#[test]
+fn of_two_attempts_with_one_number_the_one_opened_later_wins() {
+    let root = root();
+    let (mut merge, mut text) = (merge(&root), String::new());
+    let (mut late, mut early) = (Sender::new(&root, 2, 9), Sender::new(&root, 2, 5));
+    for frame in [&late.open.clone(), &early.open.clone(), &early.send("abc")] {
+        apply(&mut text, merge.accept(frame));
+    }
+    assert_eq!(apply(&mut text, merge.accept(&late.send("axy"))).0, 1);
+    assert_eq!(text, "axy");
+}
+
+#[test]
+fn an_attempt_that_starts_beyond_what_is_here_is_not_believed() {
+    let root = root();
+    let (mut merge, mut two) = (merge(&root), Sender::new(&root, 2, 0));
+    merge.accept(&two.open);
+    two.next = 3;
+    assert_eq!(merge.accept(&two.send("lo")), []);
+    assert_eq!(merge.accept(&two.finish()), []);
+}
+
+#[test]
+fn a_missing_frame_holds_the_end_back_until_it_comes() {
+    let root = root();
+    let (mut merge, mut one, mut text) = (merge(&root), Sender::new(&root, 1, 0), String::new());
+    apply(&mut text, merge.accept(&one.open));
+    let (first, second) = (one.send("hel"), one.send("lo"));
+    let end = one.finish();
+    assert_eq!(merge.accept(&second), []);
+    assert_eq!(merge.accept(&end), []);
+    assert!(merge.has_gap());
+    for frame in [&first, &first, &second, &second] {
+        apply(&mut text, merge.accept(frame));
+    }
+    assert!(apply(&mut text, merge.accept(&end)).1);
+    assert_eq!(text, "hello");
+}
+
+#[test]
+fn a_final_whose_counts_do_not_agree_ends_nothing() {
+    let root = root();
+    for wrong in 0..3 {
+        let (mut merge, mut one) = (merge(&root), Sender::new(&root, 1, 0));
+        merge.accept(&one.open);
+        merge.accept(&one.send("hello"));
+        let mut summary = one.summary();
+        *[&mut summary.chunks, &mut summary.pieces, &mut summary.bytes][wrong] += 1;
+        let end = one.sealer.finish(&serde_json::to_vec(&summary).unwrap()).unwrap();
+        assert_eq!(merge.accept(&end), []);
+    }
+}
+
+#[test]
+fn an_end_before_the_end_of_what_is_here_is_a_disagreement() {
+    let root = root();
+    let (mut merge, mut text) = (merge(&root), String::new());
+    let (mut one, mut two) = (Sender::new(&root, 1, 0), Sender::new(&root, 2, 5));
+    for frame in [&one.open.clone(), &two.open.clone(), &one.send("hello"), &two.send("hel")] {
+        apply(&mut text, merge.accept(frame));
+    }
+    let (restarts, done) = apply(&mut text, merge.accept(&two.finish()));
+    assert_eq!((restarts, done, text.as_str()), (1, true, "hel"));
+}
+
+#[test]
+fn an_open_after_the_end_is_answered_with_a_cancel() {
+    let root = root();
+    let (mut merge, late) = (merge(&root), Sender::new(&root, 2, 0));
+    merge.end();
+    assert_eq!(merge.accept(&late.open), [Step::Tell(ControlKind::Cancel, Vec::new())]);
+}
+
+#[test]
+fn a_stranger_on_the_broker_cannot_say_anything() {
+    let (mine, strange) = (root(), root());
+    let (mut merge, mut forged) = (merge(&mine), Sender::new(&strange, 9, 99));
+    assert_eq!(merge.accept(&forged.open), []);
+    assert_eq!(merge.accept(&forged.send("forged")), []);
+    let control = seal_control(&mine, ID, ControlKind::Cancel, b"").unwrap();
+    assert!(ControlFrame::parse(&control).unwrap().open(&mine).is_ok());
+    for bytes in [&control[..], b"", b"NSBR", b"NSBE\x01\x00\x00\x01"] {
+        assert_eq!(merge.accept(bytes), []);
+    }
+}
+
+#[test]
+fn a_flood_of_opens_keeps_the_streams_that_matter() {
+    let root = root();
+    let (mut merge, mut text) = (merge(&root), String::new());
+    let mut best = Sender::new(&root, 9, 0);
+    apply(&mut text, merge.accept(&best.open));
+    for _ in 0..20 {
+        merge.accept(&Sender::new(&root, 1, 0).open);
+    }
+    assert!(merge.streams.len() <= super::MAX_STREAMS);
+    apply(&mut text, merge.accept(&best.send("hello")));
+    assert!(apply(&mut text, merge.accept(&best.finish())).1);
+}
+
+#[test]
+fn a_workers_failure_is_passed_on() {
+    let root = root();
+    let (mut merge, one) = (merge(&root), Sender::new(&root, 1, 0));
+    merge.accept(&one.open);
+    let failure = Failure { code: ErrorCode::BadInput, message: "no".into(), chunks: 0 };
+    let end = one.sealer.fail(&serde_json::to_vec(&failure).unwrap()).unwrap();
+    assert_eq!(merge.accept(&end), [Step::Failed(failure)]);
+}
+
+#[test]
+fn seams_of_text_pieces_forgive_log_probabilities() {
+    let root = root();
+    let mut merge = Merge::new(root.clone(), nsbridge_protocol::TextPiece::seam);
+    let [mut one, mut two] = [1, 2].map(|n| Sender::new(&root, n, 0).sealer_with_open(&mut merge));
+    let mut send = |sender: &mut ReplySealer, json: &str| {
+        let frame = sender.pieces(|out| Pieces::write(out, 0, [json.as_bytes()].into_iter()));
+        merge.accept(&frame.unwrap())
+    };
+    assert_eq!(send(&mut one, r#"{"token":1,"text":"a","logprob":-1.0}"#).len(), 1);
+    assert_eq!(send(&mut two, r#"{"token":1,"text":"a","logprob":-1.1}"#), []);
+}
+
+impl Sender {
+    fn sealer_with_open(self, merge: &mut Merge) -> ReplySealer {
+        merge.accept(&self.open);
+        self.sealer
+    }
+}
+
+proptest! {
+    /// Two honest attempts, cut into frames anywhere, interleaved anyhow, with transport
+    /// duplicates: the caller gets the text once, in order, with no restart.
+    #[test]
+    fn honest_attempts_merge_into_one_text(
+        text in "[a-z]{1,40}",
+        (cuts, order) in prop::collection::vec(1usize..8, 1..40).prop_flat_map(|cuts| {
+            (Just(cuts), prop::collection::vec((any::<bool>(), any::<bool>()), 200))
+        }),
+    ) {
+        let root = root();
+        let (mut merge, mut got) = (merge(&root), String::new());
+        let mut queues = [1, 2].map(|attempt| {
+            let mut sender = Sender::new(&root, attempt, u64::from(attempt));
+            let mut frames = std::collections::VecDeque::from([sender.open.clone()]);
+            let mut at = 0;
+            for cut in cuts.iter().cycle() {
+                if at == text.len() { break }
+                let end = (at + cut).min(text.len());
+                frames.push_back(sender.send(&text[at..end]));
+                at = end;
+            }
+            frames.push_back(sender.finish());
+            frames
+        });
+        let mut done = false;
+        for (second, twice) in order {
+            let Some(frame) = queues[usize::from(second)].pop_front() else { continue };
+            for _ in 0..=usize::from(twice) {
+                if done { break }
+                let (restarts, over) = apply(&mut got, merge.accept(&frame));
+                assert_eq!(restarts, 0);
+                done |= over;
+                assert!(text.starts_with(&got));
+            }
+        }
+        if done { assert_eq!(got, text) }
+    }
+}

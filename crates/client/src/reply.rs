@@ -1,0 +1,157 @@
+//! A reply, as its caller reads it.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nsbridge_protocol::{ErrorCode, RequestId, Summary};
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+
+use crate::error::{Error, Result};
+use crate::router::{INBOX, Note, Router};
+
+/// After this much silence the caller is told that it waits.
+const SILENCE: Duration = Duration::from_secs(15);
+
+/// What happens to a reply.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event<O> {
+    /// The next piece.
+    Piece(O),
+    /// A later attempt differs: of the pieces so far only the first `kept` stand.
+    Restarted {
+        /// How many stand.
+        kept: usize,
+    },
+    /// Nothing was heard for a while; a worker may be on its way.
+    Waiting,
+    /// An unsealed word that the request could not be opened. Anybody on the broker may have sent
+    /// it, so the reply is still waited for.
+    Hint(ErrorCode),
+    /// The reply is complete. Nothing follows.
+    Done(Summary),
+}
+
+/// A reply on its way. Dropping it cancels the request.
+pub struct Reply<O> {
+    id: RequestId,
+    inbox: mpsc::Receiver<Note>,
+    router: Arc<Router>,
+    deadline: Instant,
+    hint: Option<ErrorCode>,
+    over: bool,
+    output: PhantomData<fn() -> O>,
+}
+
+impl<O: DeserializeOwned> Reply<O> {
+    pub(crate) fn new(
+        id: RequestId,
+        inbox: mpsc::Receiver<Note>,
+        router: Arc<Router>,
+        deadline: Instant,
+    ) -> Self {
+        Self { id, inbox, router, deadline, hint: None, over: false, output: PhantomData }
+    }
+
+    /// The request's identifier, fit for logs.
+    pub fn id(&self) -> RequestId {
+        self.id
+    }
+
+    /// The next event; `None` after the last, which is [`Event::Done`] or an error.
+    ///
+    /// Cancel safe.
+    pub async fn next(&mut self) -> Option<Result<Event<O>>> {
+        if self.over {
+            return None;
+        }
+        let event = self.wait().await;
+        self.over = matches!(event, Ok(Event::Done(_)) | Err(_));
+        Some(event)
+    }
+
+    /// Stops the request: its workers are told, and no further event comes.
+    pub fn cancel(&mut self) {
+        self.over = true;
+        self.router.cancel(self.id);
+    }
+
+    /// All pieces, once the reply is complete.
+    ///
+    /// # Errors
+    ///
+    /// What [`next`](Self::next) gives.
+    pub async fn collect(mut self) -> Result<(Vec<O>, Summary)> {
+        let mut pieces = Vec::new();
+        while let Some(event) = self.next().await {
+            match event? {
+                Event::Piece(piece) => pieces.push(piece),
+                Event::Restarted { kept } => pieces.truncate(kept),
+                Event::Done(summary) => return Ok((pieces, summary)),
+                Event::Waiting | Event::Hint(_) => {}
+            }
+        }
+        Err(Error::Closed)
+    }
+
+    async fn wait(&mut self) -> Result<Event<O>> {
+        loop {
+            let progress = self.router.progress(self.id);
+            let heard = progress.map_or_else(Instant::now, |(_, _, heard)| heard);
+            let now = Instant::now();
+            // Heartbeats count as signs of life, so the time is looked up again after each wait.
+            let silence = (heard + SILENCE).max(now + Duration::from_secs(1));
+            match timeout_at(self.deadline.min(silence), self.inbox.recv()).await {
+                Ok(Some(note)) => return self.read(note),
+                Ok(None) if progress.is_none() => return Err(Error::Closed),
+                Ok(None) => return Err(Error::SlowConsumer { limit: INBOX }),
+                Err(_) if Instant::now() >= self.deadline => return Err(self.too_late()),
+                Err(_) => {
+                    let heard = self.router.progress(self.id).map(|(_, _, heard)| heard);
+                    if heard.is_none_or(|heard| heard.elapsed() >= SILENCE) {
+                        return Ok(Event::Waiting);
+                    }
+                }
+            }
+        }
+    }
+
+    fn read(&mut self, note: Note) -> Result<Event<O>> {
+        Ok(match note {
+            Note::Piece(piece) => {
+                Event::Piece(serde_json::from_slice(&piece).map_err(Error::Piece)?)
+            }
+            Note::Restarted { kept } => Event::Restarted { kept },
+            Note::Done(summary) => Event::Done(summary),
+            Note::Failed(failure) => {
+                return Err(Error::Failed { code: failure.code, message: failure.message });
+            }
+            Note::Hint(code) => {
+                self.hint = Some(code);
+                Event::Hint(code)
+            }
+        })
+    }
+
+    fn too_late(&self) -> Error {
+        let (pieces, gap, _) =
+            self.router.progress(self.id).unwrap_or((0, false, Instant::now()));
+        if gap { Error::Truncated { pieces } } else { Error::Deadline { pieces, hint: self.hint } }
+    }
+}
+
+impl<O> Drop for Reply<O> {
+    fn drop(&mut self) {
+        // Does nothing if the request is over.
+        self.router.cancel(self.id);
+    }
+}
+
+impl<O> fmt::Debug for Reply<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reply").field("id", &self.id).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,95 @@
+//! One request, as its handler sees it.
+
+use std::time::SystemTime;
+
+use nsbridge_protocol::{AttemptNo, Pieces, RequestId, Tenant};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::transcript::Writer;
+use crate::{Emitter, Stop};
+
+/// One request while it is answered: where its pieces go and how it is told to stop.
+#[derive(Debug)]
+pub struct Job<O> {
+    info: JobInfo,
+    emitter: Emitter<O>,
+    writer: Writer,
+    offered: Option<Pieces>,
+    resumed: Vec<O>,
+}
+
+/// What a handler may know about the request it answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobInfo {
+    /// The request's identifier, fit for logs.
+    pub id: RequestId,
+    /// Which try this is.
+    pub attempt: AttemptNo,
+    /// What all randomness must grow from.
+    pub seed: u64,
+    /// When the client sealed the request: the date a chat template may mention.
+    pub submitted_at: SystemTime,
+    /// Who it is for: what may be cached for one must not be shown to another.
+    pub tenant: Tenant,
+    /// When it must be finished.
+    pub deadline: SystemTime,
+}
+
+impl<O: Serialize + DeserializeOwned> Job<O> {
+    pub(crate) fn new(info: JobInfo, writer: Writer, offered: Option<Pieces>) -> Self {
+        let emitter = Emitter::new(writer.clone());
+        Self { info, emitter, writer, offered, resumed: Vec::new() }
+    }
+
+    /// What is known about the request.
+    pub fn info(&self) -> &JobInfo {
+        &self.info
+    }
+
+    /// Sends a piece; waits while the client is too far behind.
+    ///
+    /// # Errors
+    ///
+    /// The reason to stop, if the call is to end. Pass it on with `?`.
+    #[expect(clippy::needless_pass_by_value, reason = "a handler is done with what it sent")]
+    pub async fn emit(&mut self, piece: O) -> Result<(), Stop> {
+        self.emitter.emit(&piece).await
+    }
+
+    /// Whether to go on: for long stretches without a piece.
+    ///
+    /// # Errors
+    ///
+    /// The reason to stop, if the call is to end. Pass it on with `?`.
+    pub fn check(&self) -> Result<(), Stop> {
+        self.emitter.check()
+    }
+
+    /// Waits until the call is to stop.
+    pub async fn stopped(&self) -> Stop {
+        self.emitter.stopped().await
+    }
+
+    /// The pieces the client already has from an earlier attempt.
+    ///
+    /// Calling this is the promise to go on after them. A handler that never calls it starts over
+    /// from the first piece, which is slower and just as right: the client compares.
+    pub fn resumed(&mut self) -> &[O] {
+        if let Some(offered) = self.offered.take() {
+            let decoded: Result<Vec<O>, _> =
+                offered.pieces.iter().map(|piece| serde_json::from_slice(piece)).collect();
+            // Pieces of another type's making are as good as none: the handler starts over.
+            if let Ok(pieces) = decoded {
+                self.writer.resume(&offered);
+                self.resumed = pieces;
+            }
+        }
+        &self.resumed
+    }
+
+    /// A handle for an engine's own thread.
+    pub fn emitter(&self) -> Emitter<O> {
+        self.emitter.clone()
+    }
+}

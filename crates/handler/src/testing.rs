@@ -1,0 +1,294 @@
+//! Holds a handler to the contract of [`Handler`].
+//!
+//! ```
+//! # use nsbridge_handler::{Finish, Handler, Job, Models, Result, testing};
+//! # struct Echo;
+//! # impl Handler for Echo {
+//! #     type Options = ();
+//! #     type Input = String;
+//! #     type Output = String;
+//! #     async fn load((): (), _models: Models) -> Result<Self> {
+//! #         Ok(Self)
+//! #     }
+//! #     async fn handle(&self, input: String, job: &mut Job<String>) -> Result<Finish> {
+//! #         for word in input.split_inclusive(' ') {
+//! #             job.emit(word.to_owned()).await?;
+//! #         }
+//! #         Ok(Finish::STOP)
+//! #     }
+//! # }
+//! let echo = testing::load::<Echo>((), Models::default()).unwrap();
+//! testing::check(&echo, &"good morning".into()).unwrap();
+//! ```
+
+mod stage;
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::{Error, Finish, FinishReason, Handler, Models, Result, Stop};
+use stage::{End, Plan, Room, Stage};
+
+/// How long a call may take when nothing is asked of it.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How soon a call must end once it is told to stop.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
+/// How long the thread of a [`Slots::Tasks`](crate::Slots::Tasks) handler may be blocked.
+const BLOCK_LIMIT: Duration = Duration::from_secs(1);
+/// How long a leaked emitter has to give itself away.
+const AFTERMATH: Duration = Duration::from_millis(100);
+/// Calls at once, if the handler has so many slots.
+const CROWD: usize = 8;
+const SEED: u64 = 1_234_567_890_123;
+
+/// The clause of the contract that a handler broke.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Breach {
+    /// The handler could not be tried at all.
+    #[error("the check could not be set up: {0}")]
+    Setup(String),
+    /// The input is to be one that the handler answers.
+    #[error("the call failed: {0}")]
+    Failed(String),
+    /// Without a piece there is nothing to hold against the contract.
+    #[error("the input makes no piece: check with one that makes several")]
+    NoPieces,
+    /// A panic ends the worker.
+    #[error("the handler panicked")]
+    Panicked,
+    /// A call must come to an end.
+    #[error("the call had not returned after {} s", .0.as_secs())]
+    Hangs(Duration),
+    /// `handle` ends with what it returns.
+    #[error("a piece was emitted after `handle` had returned")]
+    EmitsAfterReturn,
+    /// The pieces depend on the weights, the input and the seed alone.
+    #[error("piece {0} differs when the same input and seed are answered again")]
+    NotRepeatable(usize),
+    /// The same, while others are answered.
+    #[error("piece {0} differs when other calls run at the same time")]
+    Disturbed(usize),
+    /// The same, while the client is slow.
+    #[error("piece {0} differs when the client falls behind")]
+    LosesPieces(usize),
+    /// A stop must be seen within two seconds.
+    #[error("the call went on for more than {} s after it was told to stop", STOP_LIMIT.as_secs())]
+    MissesStop,
+    /// A failed emit ends the call and is passed on.
+    #[error("the call was told to stop and returned {0} instead of `Error::Stopped(Cancelled)`")]
+    HidesStop(String),
+    /// Calls of a `Slots::Tasks` handler share a thread.
+    #[error("the calls' thread was blocked for {} ms: use `Slots::Threads`", .0.as_millis())]
+    Blocks(Duration),
+    /// Dropping the future of `handle` leaves the handler able to answer the next request.
+    #[error("the call after a dropped one went wrong: {0}")]
+    BrokenByDrop(String),
+    /// Going on after resumed pieces must give the same reply.
+    #[error("after a resume at piece {at}, piece {piece} differs from the uninterrupted reply")]
+    ResumesWrong {
+        /// How many pieces the client already had.
+        at: usize,
+        /// The first piece that differs.
+        piece: usize,
+    },
+}
+
+/// Loads a handler, waiting for it.
+///
+/// # Errors
+///
+/// What [`Handler::load`] says, or why it could not be run.
+pub fn load<H: Handler>(options: H::Options, models: Models) -> Result<Arc<H>> {
+    thread::scope(|scope| {
+        let load = scope.spawn(move || stage::runtime()?.block_on(H::load(options, models)));
+        load.join().unwrap_or_else(|_| Err(Error::fatal("the handler panicked while loading")))
+    })
+    .map(Arc::new)
+}
+
+/// The whole reply to one call, the `resumed` pieces included, and how it ended.
+///
+/// # Errors
+///
+/// What [`Handler::handle`] says, or how it broke the contract.
+pub fn answer<H: Handler>(
+    handler: &Arc<H>,
+    input: &Value,
+    seed: u64,
+    resumed: &[H::Output],
+) -> Result<(Vec<H::Output>, Finish)> {
+    let resumed = resumed.iter().map(serde_json::to_vec).collect::<Result<Vec<_>, _>>()?;
+    let plan = Plan { seed, resume: Some(resumed), room: Room::Free };
+    let mut watch = Stage::new(handler, input).start(vec![plan])?.remove(0);
+    match watch.end(PATIENCE)? {
+        End::Returned(finish) => {
+            let pieces = watch.pieces.iter().map(|piece| serde_json::from_slice(piece));
+            Ok((pieces.collect::<Result<_, _>>()?, finish?))
+        }
+        End::Dropped => Err(Error::fatal("the call was dropped")),
+    }
+}
+
+/// Tries a handler against every clause of its contract that can be tried.
+///
+/// `input` should make a reply of some ten pieces. The handler is called some twenty times, on
+/// threads as the bridge would; a call that never returns leaves its thread behind.
+///
+/// # Errors
+///
+/// The first clause found broken.
+pub fn check<H: Handler>(handler: &Arc<H>, input: &Value) -> Result<(), Breach> {
+    let check = Check { stage: Stage::new(handler, input) };
+    let alone = check.ends_with_its_return()?;
+    check.repeats(&alone)?;
+    check.is_not_disturbed(&alone)?;
+    check.waits_for_a_slow_client(&alone)?;
+    check.stops(Room::None)?;
+    if alone.pieces.len() > 1 {
+        check.stops(Room::OnePiece)?;
+    }
+    check.survives_a_drop(&alone)?;
+    check.resumes(&alone, alone.pieces.len() / 2)?;
+    check.resumes(&alone, alone.pieces.len())
+}
+
+/// A reply from beginning to end.
+#[derive(PartialEq)]
+struct Reply {
+    pieces: Vec<Vec<u8>>,
+    reason: FinishReason,
+    took: Duration,
+}
+
+impl Reply {
+    /// The first piece that is not the same in `other`, or the end if the finish differs.
+    fn differs(&self, other: &Self) -> Option<usize> {
+        let same = self.pieces.iter().zip(&other.pieces).take_while(|(a, b)| a == b).count();
+        let whole = same == self.pieces.len() && same == other.pieces.len();
+        (!whole || self.reason != other.reason).then_some(same)
+    }
+
+    fn expect(&self, other: &Self, breach: impl Fn(usize) -> Breach) -> Result<(), Breach> {
+        self.differs(other).map_or(Ok(()), |piece| Err(breach(piece)))
+    }
+}
+
+struct Check<'a, H> {
+    stage: Stage<'a, H>,
+}
+
+impl<H: Handler> Check<'_, H> {
+    fn replies(&self, plans: Vec<Plan>, limit: Duration) -> Result<Vec<Reply>, Breach> {
+        let started = Instant::now();
+        let mut replies = Vec::new();
+        let mut watches = self.stage.start(plans)?;
+        for at in 0..watches.len() {
+            // The calls that are not waited for yet must not be held back meanwhile.
+            let (this, others) = watches[at..].split_first_mut().ok_or(Breach::Panicked)?;
+            let end = this.end_while(limit, || others.iter_mut().for_each(|other| other.read()))?;
+            let finish = match end {
+                End::Returned(Ok(finish)) => finish,
+                End::Returned(Err(error)) => return Err(Breach::Failed(error.to_string())),
+                End::Dropped => return Err(Breach::Panicked),
+            };
+            let pieces = std::mem::take(&mut this.pieces);
+            replies.push(Reply { pieces, reason: finish.reason, took: started.elapsed() });
+        }
+        self.stage.blocked(BLOCK_LIMIT).map_or(Ok(replies), |long| Err(Breach::Blocks(long)))
+    }
+
+    fn reply(&self, plan: Plan, limit: Duration) -> Result<Reply, Breach> {
+        self.replies(vec![plan], limit)?.pop().ok_or(Breach::NoPieces)
+    }
+
+    fn ends_with_its_return(&self) -> Result<Reply, Breach> {
+        let started = Instant::now();
+        let mut watch = self.stage.start(vec![Plan::plain(SEED)])?.remove(0);
+        let end = watch.end(PATIENCE)?;
+        let took = started.elapsed();
+        let (pieces, ended) = (watch.pieces.clone(), watch.pieces.len());
+        thread::sleep(AFTERMATH);
+        watch.read();
+        if watch.pieces.len() > ended {
+            return Err(Breach::EmitsAfterReturn);
+        }
+        if let Some(long) = self.stage.blocked(BLOCK_LIMIT) {
+            return Err(Breach::Blocks(long));
+        }
+        match end {
+            End::Returned(Ok(_)) if ended == 0 => Err(Breach::NoPieces),
+            End::Returned(Ok(finish)) => Ok(Reply { pieces, reason: finish.reason, took }),
+            End::Returned(Err(error)) => Err(Breach::Failed(error.to_string())),
+            End::Dropped => Err(Breach::Panicked),
+        }
+    }
+
+    fn repeats(&self, alone: &Reply) -> Result<(), Breach> {
+        self.reply(Plan::plain(SEED), PATIENCE)?.expect(alone, Breach::NotRepeatable)
+    }
+
+    /// Many calls at once, with two seeds, so that calls that share state show it.
+    fn is_not_disturbed(&self, alone: &Reply) -> Result<(), Breach> {
+        let other = self.reply(Plan::plain(SEED + 1), PATIENCE)?;
+        let seeds = (0..CROWD as u64).map(|call| Plan::plain(SEED + call % 2)).collect();
+        let replies = self.replies(seeds, PATIENCE)?;
+        for pair in replies.chunks(2) {
+            for (reply, expected) in pair.iter().zip([alone, &other]) {
+                reply.expect(expected, Breach::Disturbed)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn waits_for_a_slow_client(&self, alone: &Reply) -> Result<(), Breach> {
+        let plan = Plan { room: Room::OnePiece, ..Plan::plain(SEED) };
+        let mut watch = self.stage.start(vec![plan])?.remove(0);
+        thread::sleep(AFTERMATH);
+        let finish = match watch.end(PATIENCE)? {
+            End::Returned(Ok(finish)) => finish,
+            End::Returned(Err(error)) => return Err(Breach::Failed(error.to_string())),
+            End::Dropped => return Err(Breach::Panicked),
+        };
+        let reply =
+            Reply { pieces: watch.pieces.clone(), reason: finish.reason, took: Duration::ZERO };
+        reply.expect(alone, Breach::LosesPieces)
+    }
+
+    /// Nobody reads, so the call cannot come to its end before it is told to stop.
+    fn stops(&self, room: Room) -> Result<(), Breach> {
+        let mut watch = self.stage.start(vec![Plan { room, ..Plan::plain(SEED) }])?.remove(0);
+        watch.until_held_back(PATIENCE)?;
+        watch.stop();
+        let returned = match watch.end_unread(STOP_LIMIT) {
+            Ok(End::Returned(Err(Error::Stopped(Stop::Cancelled)))) => return Ok(()),
+            Ok(End::Returned(Ok(_))) => "success".to_owned(),
+            Ok(End::Returned(Err(error))) => format!("`{error}`"),
+            Ok(End::Dropped) => return Err(Breach::Panicked),
+            Err(Breach::Hangs(_)) => return Err(Breach::MissesStop),
+            Err(breach) => return Err(breach),
+        };
+        Err(Breach::HidesStop(returned))
+    }
+
+    fn survives_a_drop(&self, alone: &Reply) -> Result<(), Breach> {
+        let room = if alone.pieces.len() > 1 { Room::OnePiece } else { Room::None };
+        let mut watch = self.stage.start(vec![Plan { room, ..Plan::plain(SEED) }])?.remove(0);
+        watch.until_held_back(PATIENCE)?;
+        watch.drop_call();
+        watch.end_unread(PATIENCE)?;
+        let limit = alone.took * 10 + Duration::from_secs(5);
+        self.reply(Plan::plain(SEED), limit)
+            .and_then(|reply| reply.expect(alone, Breach::NotRepeatable))
+            .map_err(|breach| Breach::BrokenByDrop(breach.to_string()))
+    }
+
+    fn resumes(&self, alone: &Reply, at: usize) -> Result<(), Breach> {
+        let resume = Some(alone.pieces[..at].to_vec());
+        self.reply(Plan { resume, ..Plan::plain(SEED) }, PATIENCE)?
+            .expect(alone, |piece| Breach::ResumesWrong { at, piece })
+    }
+}

@@ -1,0 +1,279 @@
+//! Runs calls as the bridge does: on threads of their own, watched from outside.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use futures_util::future::{Either, join_all, select};
+use nsbridge_protocol::Pieces;
+use serde_json::Value;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::oneshot;
+use tokio::task::{LocalSet, spawn_local};
+
+use super::{AFTERMATH, Breach};
+use crate::erased::{AnyHandler, Call};
+use crate::transcript::{ROOM_BYTES, Reader, transcript};
+use crate::{AttemptNo, Finish, Handler, JobInfo, RequestId, Result, Slots, Stop};
+
+const TICK: Duration = Duration::from_millis(10);
+/// How often a watched call is looked at.
+const GLANCE: Duration = Duration::from_millis(1);
+
+/// What a call is given.
+pub(super) struct Plan {
+    pub(super) seed: u64,
+    pub(super) resume: Option<Vec<Vec<u8>>>,
+    pub(super) room: Room,
+}
+
+impl Plan {
+    pub(super) fn plain(seed: u64) -> Self {
+        Self { seed, resume: None, room: Room::Free }
+    }
+}
+
+/// How much the call can emit before it is held back until somebody reads.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Room {
+    Free,
+    OnePiece,
+    None,
+}
+
+impl Room {
+    /// The piece that fills the transcript up to this room.
+    fn filler(self) -> Option<Vec<u8>> {
+        match self {
+            Self::Free => None,
+            Self::OnePiece => Some(vec![b' '; ROOM_BYTES - 4]),
+            Self::None => Some(vec![b' '; ROOM_BYTES]),
+        }
+    }
+}
+
+/// A handler, the input of all its calls, and the thread time it takes.
+pub(super) struct Stage<'a, H> {
+    handler: &'a Arc<H>,
+    input: Vec<u8>,
+    /// The longest time in ms that the thread of a `Slots::Tasks` handler was blocked.
+    gap: Arc<AtomicU64>,
+}
+
+impl<'a, H: Handler> Stage<'a, H> {
+    pub(super) fn new(handler: &'a Arc<H>, input: &Value) -> Self {
+        Self { handler, input: input.to_string().into_bytes(), gap: Arc::default() }
+    }
+
+    /// Starts these calls, as many at once as the handler has slots.
+    pub(super) fn start(&self, plans: Vec<Plan>) -> Result<Vec<Watch>, Breach> {
+        let slots = Handler::slots(&**self.handler);
+        let mut lanes: Vec<Vec<Run>> = Vec::new();
+        lanes.resize_with(slots.count().min(plans.len()), Vec::new);
+        let mut watches = Vec::new();
+        for (at, plan) in plans.into_iter().enumerate() {
+            let (run, watch) = self.prepare(at, plan);
+            let lane = at % lanes.len();
+            lanes[lane].push(run);
+            watches.push(watch);
+        }
+        match slots {
+            Slots::Threads(_) => lanes.into_iter().try_for_each(|lane| self.host(vec![lane], None)),
+            Slots::Tasks(_) => self.host(lanes, Some(self.gap.clone())),
+        }?;
+        Ok(watches)
+    }
+
+    /// How long the thread was blocked, if longer than `limit`.
+    pub(super) fn blocked(&self, limit: Duration) -> Option<Duration> {
+        let gap = Duration::from_millis(self.gap.load(Ordering::Relaxed));
+        (gap > limit).then_some(gap)
+    }
+
+    fn prepare(&self, at: usize, plan: Plan) -> (Run, Watch) {
+        let (writer, reader) = transcript();
+        let filler = plan.room.filler();
+        if let Some(filler) = &filler {
+            writer.try_push(filler);
+        }
+        let resume = plan.resume.map(|pieces| Pieces { first: 0, pieces });
+        let call = Call { input: self.input.clone(), info: info(at, plan.seed), resume, writer };
+        let (ended, end) = sync_channel(1);
+        let (dropper, dropped) = oneshot::channel();
+        let skip = usize::from(filler.is_some());
+        let watch = Watch {
+            reader,
+            end,
+            dropper: Some(dropper),
+            room: plan.room,
+            read: skip,
+            pieces: Vec::new(),
+        };
+        (Run { call, ended, dropped }, watch)
+    }
+
+    /// Runs each lane's calls one after the other, all lanes on one new thread.
+    fn host(&self, lanes: Vec<Vec<Run>>, gap: Option<Arc<AtomicU64>>) -> Result<(), Breach> {
+        let setup = |error: std::io::Error| Breach::Setup(error.to_string());
+        let runtime = runtime().map_err(setup)?;
+        let handler = self.handler.clone();
+        let body = move || {
+            LocalSet::new().block_on(&runtime, async move {
+                let ticker = Ticker { gap: gap.unwrap_or_default(), last: Instant::now() };
+                let ticker = spawn_local(ticker.run());
+                let lanes = lanes.into_iter().map(|lane| spawn_local(run(handler.clone(), lane)));
+                join_all(lanes).await;
+                ticker.abort();
+            });
+        };
+        thread::Builder::new().name("handler".into()).spawn(body).map_err(setup)?;
+        Ok(())
+    }
+}
+
+pub(super) fn runtime() -> std::io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
+}
+
+fn info(at: usize, seed: u64) -> JobInfo {
+    let submitted_at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+    JobInfo {
+        id: RequestId::from_bytes([at as u8; 16]),
+        attempt: AttemptNo(1),
+        seed,
+        submitted_at,
+        tenant: "check".parse().expect("`check` is a tenant's name"),
+        deadline: SystemTime::now() + Duration::from_secs(3600),
+    }
+}
+
+/// One call, on the handler's side.
+struct Run {
+    call: Call,
+    ended: SyncSender<End>,
+    dropped: oneshot::Receiver<()>,
+}
+
+/// How a call ended.
+pub(super) enum End {
+    Returned(Result<Finish>),
+    Dropped,
+}
+
+async fn run<H: Handler>(handler: Arc<H>, lane: Vec<Run>) {
+    for Run { call, ended, dropped } in lane {
+        let end = match select(handler.call(call), dropped).await {
+            Either::Left((result, _)) => End::Returned(result),
+            Either::Right((_, call)) => {
+                drop(call);
+                End::Dropped
+            }
+        };
+        // The ticker is to see how long this call blocked before the watcher asks.
+        tokio::time::sleep(2 * TICK).await;
+        // The watcher may have seen enough already.
+        drop(ended.try_send(end));
+    }
+}
+
+/// Shares the calls' thread and notices when it cannot run.
+struct Ticker {
+    gap: Arc<AtomicU64>,
+    last: Instant,
+}
+
+impl Ticker {
+    async fn run(mut self) {
+        loop {
+            tokio::time::sleep(TICK).await;
+            let gap = self.last.elapsed().as_millis() as u64;
+            self.gap.fetch_max(gap, Ordering::Relaxed);
+            self.last = Instant::now();
+        }
+    }
+}
+
+/// One call, from outside.
+pub(super) struct Watch {
+    reader: Reader,
+    end: Receiver<End>,
+    dropper: Option<oneshot::Sender<()>>,
+    room: Room,
+    read: usize,
+    /// What was read so far.
+    pub(super) pieces: Vec<Vec<u8>>,
+}
+
+impl Watch {
+    /// Reads what is there and makes room.
+    pub(super) fn read(&mut self) {
+        let mut frame = vec![0; 4];
+        self.read += self.reader.read(self.read, usize::MAX, &mut frame);
+        self.reader.sent(self.read);
+        self.pieces.extend(Pieces::decode(&frame).unwrap_or_default().pieces);
+    }
+
+    /// Reads until the call has ended.
+    pub(super) fn end(&mut self, limit: Duration) -> Result<End, Breach> {
+        self.end_while(limit, || {})
+    }
+
+    /// Reads, and does `more`, until the call has ended.
+    pub(super) fn end_while(
+        &mut self,
+        limit: Duration,
+        mut more: impl FnMut(),
+    ) -> Result<End, Breach> {
+        let end = self.wait(limit, |watch| {
+            watch.read();
+            more();
+        })?;
+        self.read();
+        Ok(end)
+    }
+
+    /// Waits until the call has ended, with nobody reading.
+    pub(super) fn end_unread(&mut self, limit: Duration) -> Result<End, Breach> {
+        self.wait(limit, |_| {})
+    }
+
+    fn wait(&mut self, limit: Duration, mut work: impl FnMut(&mut Self)) -> Result<End, Breach> {
+        let started = Instant::now();
+        loop {
+            work(self);
+            match self.end.recv_timeout(GLANCE) {
+                Ok(end) => return Ok(end),
+                Err(RecvTimeoutError::Disconnected) => return Err(Breach::Panicked),
+                Err(RecvTimeoutError::Timeout) if started.elapsed() > limit => {
+                    return Err(Breach::Hangs(limit));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Waits until the call has used its room and has had time to try another piece.
+    pub(super) fn until_held_back(&self, limit: Duration) -> Result<(), Breach> {
+        let used = self.read + usize::from(self.room == Room::OnePiece);
+        let started = Instant::now();
+        while self.reader.len() < used {
+            if started.elapsed() > limit {
+                return Err(Breach::Hangs(limit));
+            }
+            thread::sleep(GLANCE);
+        }
+        thread::sleep(AFTERMATH);
+        Ok(())
+    }
+
+    pub(super) fn stop(&self) {
+        self.reader.stop(Stop::Cancelled);
+    }
+
+    /// Drops the call's future the next time it waits.
+    pub(super) fn drop_call(&mut self) {
+        self.dropper = None;
+    }
+}

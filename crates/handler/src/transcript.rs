@@ -1,0 +1,277 @@
+//! The pieces of one call, on their way from the handler's thread to the bridge.
+//!
+//! The writing half is what an [`Emitter`](crate::Emitter) holds; the reading half belongs to
+//! whoever runs the call. Pieces stay here until the call ends: a reply stream that dies with its
+//! connection is sent again from the first piece, under another key.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nsbridge_protocol::{MAX_TRANSCRIPT_BYTES, Pieces};
+use tokio::sync::Notify;
+
+/// Bytes that may wait to be sent before a handler is held back.
+pub(crate) const ROOM_BYTES: usize = 64 << 10;
+
+/// Why a call is to end before the model does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stop {
+    /// Nobody listens any more.
+    ClientGone,
+    /// The client asked for it.
+    Cancelled,
+    /// The request's finish-by time has come.
+    Deadline,
+    /// The worker must leave and another one goes on.
+    HandOff,
+    /// The reply has grown beyond what a stream may hold.
+    TooLarge,
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ClientGone => "the client is gone",
+            Self::Cancelled => "the client cancelled",
+            Self::Deadline => "the finish-by time has come",
+            Self::HandOff => "the worker hands the job over",
+            Self::TooLarge => "the reply is larger than a stream may hold",
+        })
+    }
+}
+
+/// Makes the two halves of an empty transcript.
+pub fn transcript() -> (Writer, Reader) {
+    let shared = Arc::new(Shared::default());
+    (Writer(shared.clone()), Reader(shared))
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Woken when there is something to read.
+    readable: Notify,
+    /// Woken when there is room, or the call is to stop.
+    changed: Notify,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic of the handler while it emitted leaves whole pieces behind.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Default)]
+struct State {
+    /// `u32 length, bytes` for each piece: ready to be copied into a frame.
+    encoded: Vec<u8>,
+    /// Where each piece ends in `encoded`.
+    ends: Vec<usize>,
+    /// Up to where `encoded` was sent.
+    sent: usize,
+    /// The index of the first piece that is new: those before came from a resume.
+    resumed: usize,
+    stop: Option<Stop>,
+    closed: bool,
+    wake: Option<Wake>,
+}
+
+type Wake = Arc<dyn Fn() + Send + Sync>;
+
+impl State {
+    fn push(&mut self, piece: &[u8]) {
+        self.encoded.extend((piece.len() as u32).to_be_bytes());
+        self.encoded.extend(piece);
+        self.ends.push(self.encoded.len());
+    }
+
+    fn start(&self, index: usize) -> usize {
+        if index == 0 { 0 } else { self.ends[index - 1] }
+    }
+
+    fn admits(&self, piece: &[u8]) -> Admission {
+        if let Some(stop) = self.stop {
+            Admission::Stopped(stop)
+        } else if self.closed {
+            Admission::Closed
+        } else if self.encoded.len() + piece.len() > MAX_TRANSCRIPT_BYTES {
+            Admission::Stopped(Stop::TooLarge)
+        } else if self.encoded.len() - self.sent > ROOM_BYTES {
+            Admission::Full
+        } else {
+            Admission::Free
+        }
+    }
+}
+
+pub(crate) enum Admission {
+    Free,
+    Full,
+    Closed,
+    Stopped(Stop),
+}
+
+/// The handler's half.
+#[derive(Clone)]
+pub struct Writer(Arc<Shared>);
+
+impl Writer {
+    /// Appends a piece if there is room.
+    pub(crate) fn try_push(&self, piece: &[u8]) -> Admission {
+        let mut state = self.0.state();
+        let admission = state.admits(piece);
+        match admission {
+            Admission::Free => {
+                state.push(piece);
+                drop(state);
+                self.0.readable.notify_one();
+            }
+            Admission::Stopped(Stop::TooLarge) => state.stop = Some(Stop::TooLarge),
+            Admission::Stopped(_) | Admission::Full | Admission::Closed => {}
+        }
+        admission
+    }
+
+    /// Takes over the pieces that a client already has. Only before the first piece.
+    pub(crate) fn resume(&self, pieces: &Pieces) {
+        let mut state = self.0.state();
+        for piece in &pieces.pieces {
+            state.push(piece);
+        }
+        state.resumed = pieces.len();
+        state.sent = state.encoded.len();
+    }
+
+    pub(crate) fn stop(&self) -> Option<Stop> {
+        self.0.state().stop
+    }
+
+    /// Waits until room or a stop may have come; `check` is asked before each wait.
+    pub(crate) async fn until<T>(&self, check: impl Fn() -> Option<T>) -> T {
+        loop {
+            let changed = self.0.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if let Some(value) = check() {
+                return value;
+            }
+            changed.await;
+        }
+    }
+
+    pub(crate) fn on_change(&self, wake: Wake) {
+        self.0.state().wake = Some(wake);
+    }
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer").finish_non_exhaustive()
+    }
+}
+
+/// The bridge's half.
+pub struct Reader(Arc<Shared>);
+
+impl Reader {
+    /// How many pieces there are, resumed ones included.
+    pub fn len(&self) -> usize {
+        self.0.state().ends.len()
+    }
+
+    /// Whether there is no piece yet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of all pieces, without their lengths.
+    pub fn bytes(&self) -> u64 {
+        let state = self.0.state();
+        (state.encoded.len() - 4 * state.ends.len()) as u64
+    }
+
+    /// How many pieces at the start came from a resume.
+    pub fn resumed(&self) -> usize {
+        self.0.state().resumed
+    }
+
+    /// Waits until at least `bytes` bytes wait from piece `index` on.
+    pub async fn holds(&self, index: usize, bytes: usize) {
+        loop {
+            let readable = self.0.readable.notified();
+            tokio::pin!(readable);
+            readable.as_mut().enable();
+            if self.waiting(index) >= bytes {
+                return;
+            }
+            readable.await;
+        }
+    }
+
+    /// Appends encoded pieces from `index` on, up to `max` bytes but at least one piece, to
+    /// `content`; tells how many.
+    pub fn read(&self, index: usize, max: usize, content: &mut Vec<u8>) -> usize {
+        let state = self.0.state();
+        let start = state.start(index);
+        let mut end = index;
+        while end < state.ends.len() && (end == index || state.ends[end] - start <= max) {
+            end += 1;
+        }
+        content.extend(&state.encoded[start..state.start(end)]);
+        end - index
+    }
+
+    /// Bytes from piece `index` on that wait to be read.
+    pub fn waiting(&self, index: usize) -> usize {
+        let state = self.0.state();
+        state.encoded.len() - state.start(index)
+    }
+
+    /// Makes room for what was sent: all pieces before `index`.
+    pub fn sent(&self, index: usize) {
+        let wake = {
+            let mut state = self.0.state();
+            state.sent = state.sent.max(state.start(index));
+            state.wake.clone()
+        };
+        self.tell(wake);
+    }
+
+    /// Makes every further emit fail with `stop`; the first reason stays.
+    pub fn stop(&self, stop: Stop) {
+        let wake = {
+            let mut state = self.0.state();
+            state.stop.get_or_insert(stop);
+            state.wake.clone()
+        };
+        self.tell(wake);
+    }
+
+    /// Why the call was told to stop, if it was.
+    pub fn stopped(&self) -> Option<Stop> {
+        self.0.state().stop
+    }
+
+    /// Refuses further pieces: the call has returned.
+    pub fn close(&self) {
+        self.0.state().closed = true;
+        self.tell(None);
+    }
+
+    fn tell(&self, wake: Option<Wake>) {
+        self.0.changed.notify_waiters();
+        if let Some(wake) = wake {
+            wake();
+        }
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").field("pieces", &self.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;
