@@ -70,6 +70,23 @@ impl std::fmt::Debug for BrokerConfig {
     }
 }
 
+impl BrokerConfig {
+    /// The broker's URL, from the configuration or from the file it names.
+    ///
+    /// # Errors
+    ///
+    /// One sentence that names the file.
+    pub fn read_url(&self) -> Result<String, ConfigError> {
+        let Some(path) = &self.url_file else {
+            let missing = || ConfigError("[broker] has neither url nor url_file".into());
+            return self.url.clone().ok_or_else(missing);
+        };
+        std::fs::read_to_string(path)
+            .map(|text| text.trim().to_owned())
+            .map_err(|error| ConfigError(format!("[broker] url_file {}: {error}", path.display())))
+    }
+}
+
 /// Where the keys are.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]

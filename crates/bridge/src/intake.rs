@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use nsbridge_crypto::{JobKey, KeyError, KeyProvider, ReplyRoot, RequestFrame};
-use nsbridge_protocol::topology::{POISON_DELIVERIES, header};
+use nsbridge_protocol::topology::{MAX_TIME_TO_FINISH, POISON_DELIVERIES, header};
 use nsbridge_protocol::{AttemptNo, ErrorCode, ModelName, Request, RequestId, Tenant};
 use nsbridge_queue::{Delivery, Message};
 use serde_json::value::RawValue;
@@ -167,7 +167,8 @@ fn deadline(
             (ErrorCode::Expired, "its finish-by time has passed")
         });
     }
-    Ok(now + (latest - now).min(expires.saturating_sub(created)))
+    let longest = MAX_TIME_TO_FINISH.as_millis() as u64;
+    Ok(now + (latest - now).min(expires.saturating_sub(created)).min(longest))
 }
 
 fn reject(code: ErrorCode, message: String, reply: Option<ReplyTo>) -> Refusal {
@@ -213,5 +214,6 @@ mod tests {
     fn work_never_lasts_longer_than_the_client_gave_it() {
         check(0, 5, true, Ok(5));
         check(50, 55, true, Ok(5));
+        check(0, 24 * 3600, true, Ok(25 * 60));
     }
 }

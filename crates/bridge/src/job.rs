@@ -49,13 +49,12 @@ pub(crate) async fn run(shared: &Shared, delivery: Delivery, lost: &Cancellation
         Err(Refusal::Later(error)) => return put_off(delivery, &error).await,
         Err(Refusal::Rejected(rejected)) => return refuse(shared, delivery, rejected).await,
     };
-    let mut running = match shared.registry.admit(request.job) {
-        Admission::New(running) => running,
-        // The first copy answers, or has answered.
-        Admission::Runs | Admission::Done => {
-            settle(delivery, Settlement::Ack, &request).await;
+    let Some(mut running) = admit(shared, &delivery, &request, lost).await else {
+        if lost.is_cancelled() {
             return After::Next;
         }
+        settle(delivery, Settlement::Ack, &request).await;
+        return After::Next;
     };
     let address = shared.address(&request);
     let (writer, reader) = transcript();
@@ -86,6 +85,30 @@ pub(crate) async fn run(shared: &Shared, delivery: Delivery, lost: &Cancellation
     }
     finish(shared, delivery, settlement, &request).await;
     after
+}
+
+/// Registers the job; `None` if it needs no run: it is done, or this is a duplicate copy of one
+/// that runs.
+///
+/// A copy that comes back while its run goes on has lost the delivery that the run began with. It
+/// is held until that run is over: done, and this copy is acked, or stopped, and it runs again.
+async fn admit<'a>(
+    shared: &'a Shared,
+    delivery: &Delivery,
+    request: &Accepted,
+    lost: &CancellationToken,
+) -> Option<Running<'a>> {
+    loop {
+        match shared.registry.admit(request.job) {
+            Admission::New(running) => return Some(running),
+            Admission::Done => return None,
+            Admission::Runs(_) if !delivery.redelivered => return None,
+            Admission::Runs(left) => tokio::select! {
+                () = left.cancelled() => {}
+                () = lost.cancelled() => return None,
+            },
+        }
+    }
 }
 
 /// The pieces to go on from; `None` if the client cancelled first.

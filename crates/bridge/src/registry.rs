@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use nsbridge_crypto::JobKey;
 use nsbridge_protocol::RequestId;
 use tokio::sync::mpsc;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Jobs remembered after their end.
 const REMEMBERED: usize = 4096;
@@ -27,10 +28,17 @@ pub(crate) struct Registry(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    running: HashMap<JobKey, mpsc::Sender<Mail>>,
+    running: HashMap<JobKey, Run>,
     done: Bounded<JobKey>,
     cancels: HashMap<RequestId, Vec<Mail>>,
     cancel_order: VecDeque<RequestId>,
+}
+
+#[derive(Debug)]
+struct Run {
+    mail: mpsc::Sender<Mail>,
+    /// Cancelled when the run is over.
+    left: CancellationToken,
 }
 
 /// How a delivery of a job is to be treated.
@@ -38,8 +46,8 @@ struct State {
 pub(crate) enum Admission<'a> {
     /// Nobody runs it here: run it, and read its mail.
     New(Running<'a>),
-    /// It runs here already: this is a duplicate copy.
-    Runs,
+    /// It runs here already. The token is cancelled when that run is over.
+    Runs(CancellationToken),
     /// Its last frame was confirmed before.
     Done,
 }
@@ -51,25 +59,26 @@ impl Registry {
         if state.done.contains(&job) {
             return Admission::Done;
         }
-        if state.running.contains_key(&job) {
-            return Admission::Runs;
+        if let Some(run) = state.running.get(&job) {
+            return Admission::Runs(run.left.clone());
         }
         let (sender, mail) = mpsc::channel(MAILBOX);
         for early in state.cancels.remove(&job.id).unwrap_or_default() {
             let _ = sender.try_send(early);
         }
-        state.running.insert(job, sender);
-        Admission::New(Running { registry: self, job, mail })
+        let left = CancellationToken::new();
+        state.running.insert(job, Run { mail: sender, left: left.clone() });
+        Admission::New(Running { registry: self, job, mail, _left: left.drop_guard() })
     }
 
     /// Hands a control frame to the jobs it may be for; `keep` it if none is here yet.
     pub(crate) fn post(&self, request: RequestId, mail: &Mail, keep: bool) {
         let mut state = self.state();
         let mut found = false;
-        for (_, sender) in state.running.iter().filter(|(job, _)| job.id == request) {
+        for (_, run) in state.running.iter().filter(|(job, _)| job.id == request) {
             found = true;
             // A full mailbox holds frames that say the same.
-            let _ = sender.try_send(mail.clone());
+            let _ = run.mail.try_send(mail.clone());
         }
         if !found && keep {
             state.keep_cancel(request, mail.clone());
@@ -105,6 +114,8 @@ pub(crate) struct Running<'a> {
     job: JobKey,
     /// Control frames that claim to be about the job.
     pub(crate) mail: mpsc::Receiver<Mail>,
+    /// Dropped after the job was taken off the list, so that whoever waits finds it gone.
+    _left: DropGuard,
 }
 
 impl Running<'_> {
@@ -167,8 +178,10 @@ mod tests {
     fn a_job_runs_once_and_is_remembered_when_done() {
         let registry = Registry::default();
         let Admission::New(running) = registry.admit(job(1)) else { panic!() };
-        assert!(matches!(registry.admit(job(1)), Admission::Runs));
+        let Admission::Runs(left) = registry.admit(job(1)) else { panic!() };
+        assert!(!left.is_cancelled());
         drop(running);
+        assert!(left.is_cancelled());
         let Admission::New(running) = registry.admit(job(1)) else { panic!() };
         running.done();
         drop(running);

@@ -104,7 +104,7 @@ fn parts(config: &Config) -> Result<Parts, Error> {
         Some(json) => Keyring::from_json(json)?,
         None => Keyring::load(config.keys.keyring.as_deref().unwrap_or("keys.json".as_ref()))?,
     });
-    let broker: Arc<dyn Broker> = Arc::new(AmqpBroker::new(&broker_url(config)?)?);
+    let broker: Arc<dyn Broker> = Arc::new(AmqpBroker::new(&config.broker.read_url()?)?);
     Ok(Parts {
         model: config.worker.model.clone(),
         name: config.worker.name.clone().unwrap_or_else(host_name),
@@ -113,16 +113,6 @@ fn parts(config: &Config) -> Result<Parts, Error> {
         reply: config.reply.clone(),
         grace: Duration::from_secs(config.worker.grace_s),
     })
-}
-
-fn broker_url(config: &Config) -> Result<String, ConfigError> {
-    match (&config.broker.url, &config.broker.url_file) {
-        (Some(url), _) => Ok(url.clone()),
-        (None, Some(path)) => std::fs::read_to_string(path)
-            .map(|text| text.trim().to_owned())
-            .map_err(|error| ConfigError(format!("[broker] url_file {}: {error}", path.display()))),
-        (None, None) => Err(ConfigError("[broker] has neither url nor url_file".into())),
-    }
 }
 
 /// Reads a handler's options; `()` and other types without fields accept an absent table.

@@ -1,11 +1,12 @@
 //! Published frames that the broker has not confirmed yet.
 
 use std::collections::VecDeque;
+use std::future::pending;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use nsbridge_queue::{Confirm, Confirmed, Message, Publisher, Result};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 
 /// A client is gone when its queue was missing twice, this far apart: a queue may be missing for a
 /// moment while its client comes back.
@@ -21,6 +22,8 @@ pub(crate) struct Window {
     exchange: &'static str,
     key: String,
     frames: VecDeque<InFlight>,
+    /// The first frame to send again, and when.
+    resend: Option<(usize, Instant)>,
     missing_since: Option<Instant>,
     gone: bool,
 }
@@ -40,7 +43,8 @@ impl std::fmt::Debug for InFlight {
 impl Window {
     pub(crate) fn new(publisher: Box<dyn Publisher>, exchange: &'static str, key: String) -> Self {
         let frames = VecDeque::new();
-        Self { publisher, exchange, key, frames, missing_since: None, gone: false }
+        let (resend, missing_since, gone) = (None, None, false);
+        Self { publisher, exchange, key, frames, resend, missing_since, gone }
     }
 
     /// Frames in flight.
@@ -55,22 +59,31 @@ impl Window {
 
     /// Publishes a frame; its confirm is read later.
     pub(crate) async fn push(&mut self, message: Message) -> Result<()> {
-        let confirm = self.publisher.publish(self.exchange, &self.key, message.clone()).await?;
+        let confirm = if self.resend.is_some() {
+            // Sent in its turn, after those before it.
+            pending().boxed()
+        } else {
+            self.publisher.publish(self.exchange, &self.key, message.clone()).await?
+        };
         self.frames.push_back(InFlight { confirm, message });
         Ok(())
     }
 
     /// Waits for the oldest confirm, then takes all others that have come.
     ///
-    /// Cancel safe up to the point where a full queue is tried again. Pends if nothing is in
-    /// flight.
+    /// Cancel safe. Pends if nothing is in flight.
     pub(crate) async fn settle(&mut self) -> Result<()> {
-        let Some(oldest) = self.frames.front_mut() else { return std::future::pending().await };
+        if self.resend.is_some() {
+            return self.send_again().await;
+        }
+        let Some(oldest) = self.frames.front_mut() else { return pending().await };
         let confirmed = oldest.confirm.as_mut().await?;
-        self.note(confirmed).await?;
-        while let Some(next) = self.frames.front_mut() {
-            let Some(confirmed) = next.confirm.as_mut().now_or_never() else { break };
-            self.note(confirmed?).await?;
+        self.note(confirmed);
+        while self.resend.is_none()
+            && let Some(next) = self.frames.front_mut()
+            && let Some(confirmed) = next.confirm.as_mut().now_or_never()
+        {
+            self.note(confirmed?);
         }
         Ok(())
     }
@@ -84,26 +97,33 @@ impl Window {
     }
 
     /// Takes the broker's answer to the oldest frame.
-    async fn note(&mut self, confirmed: Confirmed) -> Result<()> {
+    fn note(&mut self, confirmed: Confirmed) {
         match confirmed {
             Confirmed::Taken => self.missing_since = None,
             Confirmed::Returned => {
                 let since = *self.missing_since.get_or_insert_with(Instant::now);
                 self.gone |= since.elapsed() >= GONE_AFTER;
             }
-            Confirmed::Refused => return self.resend().await,
+            Confirmed::Refused => {
+                self.resend = Some((0, Instant::now() + FULL_PAUSE));
+                return;
+            }
         }
         self.frames.pop_front();
-        Ok(())
     }
 
     /// Rule A6: goes back to the refused frame and sends it and all later ones again, in order.
-    async fn resend(&mut self) -> Result<()> {
-        sleep(FULL_PAUSE).await;
-        for frame in &mut self.frames {
+    ///
+    /// Cancel safe: it goes on where it was, and a frame sent twice is ignored by its reader.
+    async fn send_again(&mut self) -> Result<()> {
+        while let Some((next, at)) = self.resend {
+            let Some(frame) = self.frames.get_mut(next) else { break };
+            sleep_until(at).await;
             let again = frame.message.clone();
             frame.confirm = self.publisher.publish(self.exchange, &self.key, again).await?;
+            self.resend = Some((next + 1, at));
         }
+        self.resend = None;
         Ok(())
     }
 }

@@ -76,7 +76,8 @@ impl Client {
         let message = self.message(&sealed, &head, timeout);
         let merge = Merge::new(sealed.reply_root, O::seam);
         // Registered before it is published, so that no reply finds nobody.
-        let inbox = self.0.router.register(head.id, model.clone(), merge, deadline);
+        let bytes = sealed.frame.len() as u64;
+        let inbox = self.0.router.register(head.id, model.clone(), merge, deadline, bytes);
         let reply = Reply::new(head.id, inbox, self.0.router.clone(), deadline);
         self.publish(&model, message, deadline).await?;
         Ok(reply)

@@ -61,6 +61,11 @@ impl<O: DeserializeOwned> Reply<O> {
         self.id
     }
 
+    /// Sealed bytes that crossed the queue for this request, both ways.
+    pub fn sealed_bytes(&self) -> u64 {
+        self.router.progress(self.id).map_or(0, |progress| progress.sealed)
+    }
+
     /// The next event; `None` after the last, which is [`Event::Done`] or an error.
     ///
     /// Cancel safe.
@@ -100,7 +105,7 @@ impl<O: DeserializeOwned> Reply<O> {
     async fn wait(&mut self) -> Result<Event<O>> {
         loop {
             let progress = self.router.progress(self.id);
-            let heard = progress.map_or_else(Instant::now, |(_, _, heard)| heard);
+            let heard = progress.map_or_else(Instant::now, |progress| progress.heard);
             let now = Instant::now();
             // Heartbeats count as signs of life, so the time is looked up again after each wait.
             let silence = (heard + SILENCE).max(now + Duration::from_secs(1));
@@ -110,7 +115,7 @@ impl<O: DeserializeOwned> Reply<O> {
                 Ok(None) => return Err(Error::SlowConsumer { limit: INBOX }),
                 Err(_) if Instant::now() >= self.deadline => return Err(self.too_late()),
                 Err(_) => {
-                    let heard = self.router.progress(self.id).map(|(_, _, heard)| heard);
+                    let heard = self.router.progress(self.id).map(|progress| progress.heard);
                     if heard.is_none_or(|heard| heard.elapsed() >= SILENCE) {
                         return Ok(Event::Waiting);
                     }
@@ -137,8 +142,8 @@ impl<O: DeserializeOwned> Reply<O> {
     }
 
     fn too_late(&self) -> Error {
-        let (pieces, gap, _) =
-            self.router.progress(self.id).unwrap_or((0, false, Instant::now()));
+        let progress = self.router.progress(self.id);
+        let (pieces, gap) = progress.map_or((0, false), |now| (now.pieces, now.gap));
         if gap { Error::Truncated { pieces } } else { Error::Deadline { pieces, hint: self.hint } }
     }
 }

@@ -91,6 +91,18 @@ struct Entry {
     workers: Vec<String>,
     deadline: Instant,
     heard: Instant,
+    sealed: u64,
+}
+
+/// How far a request has come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    pub(crate) pieces: usize,
+    pub(crate) gap: bool,
+    /// The last sign of life.
+    pub(crate) heard: Instant,
+    /// Sealed bytes, both ways.
+    pub(crate) sealed: u64,
 }
 
 /// A control frame on its way.
@@ -107,23 +119,26 @@ impl Router {
         model: ModelName,
         merge: Merge,
         deadline: Instant,
+        sealed: u64,
     ) -> mpsc::Receiver<Note> {
-        let (sender, inbox) = mpsc::channel(INBOX);
+        let (sender, notes) = mpsc::channel(INBOX);
         let mut entries = self.entries();
         if entries.len() >= TOMBSTONES {
             let now = Instant::now();
             entries.retain(|_, entry| entry.inbox.is_some() || entry.deadline > now);
         }
         let (workers, heard) = (Vec::new(), Instant::now());
-        entries.insert(id, Entry { model, merge, inbox: Some(sender), workers, deadline, heard });
-        inbox
+        let inbox = Some(sender);
+        let entry = Entry { model, merge, inbox, workers, deadline, heard, sealed };
+        entries.insert(id, entry);
+        notes
     }
 
-    /// Pieces, gap and the last sign of life of a request.
-    pub(crate) fn progress(&self, id: RequestId) -> Option<(usize, bool, Instant)> {
+    /// How far a request has come; `None` if it is long over.
+    pub(crate) fn progress(&self, id: RequestId) -> Option<Progress> {
         let entries = self.entries();
-        let entry = entries.get(&id)?;
-        Some((entry.merge.len(), entry.merge.has_gap(), entry.heard))
+        let Entry { merge, heard, sealed, .. } = entries.get(&id)?;
+        Some(Progress { pieces: merge.len(), gap: merge.has_gap(), heard: *heard, sealed: *sealed })
     }
 
     /// Ends a request that its caller does not want any more, and tells its workers.
@@ -229,6 +244,7 @@ impl Entry {
         let heard = self.merge.heard();
         let steps = self.merge.accept(frame);
         if self.merge.heard() != heard {
+            self.sealed += frame.len() as u64;
             self.heard = Instant::now();
             if let Some(worker) = reply_to
                 && !self.workers.iter().any(|known| known == worker)

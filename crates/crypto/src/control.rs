@@ -31,7 +31,7 @@ pub fn seal_control(
     seal_with_salt(root, request, kind, content, Salt::fresh()?)
 }
 
-fn seal_with_salt(
+pub(crate) fn seal_with_salt(
     root: &ReplyRoot,
     request: RequestId,
     kind: ControlKind,
@@ -86,7 +86,7 @@ impl<'a> ControlFrame<'a> {
     pub fn open(&self, root: &ReplyRoot) -> Result<Vec<u8>> {
         let keys = derive::control(root, &self.salt, self.request.as_bytes(), self.kind as u8);
         let cipher = keys.verify(&self.commitment)?;
-        pad::strip(cipher.open(0, HEADER, self.frame)?).map(|(_, content)| content)
+        pad::strip_plain(cipher.open(0, HEADER, self.frame)?)
     }
 }
 

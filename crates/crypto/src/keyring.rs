@@ -10,6 +10,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -101,7 +102,9 @@ impl Keyring {
     /// A [`KeyringError`] that names the file and what to do.
     pub fn load(path: &Path) -> Result<Self, KeyringError> {
         let io = |source| KeyringError::Io { path: path.to_owned(), source };
-        let status = fs::metadata(path).map_err(io)?;
+        // One open file from here on: what was checked is what is read.
+        let mut file = fs::File::open(path).map_err(io)?;
+        let status = file.metadata().map_err(io)?;
         let mode = status.permissions().mode() & 0o777;
         if mode & 0o077 != 0 {
             return Err(KeyringError::Readable { path: path.to_owned(), mode });
@@ -111,7 +114,9 @@ impl Keyring {
         if status.uid() != me {
             return Err(KeyringError::Foreign { path: path.to_owned(), owner: status.uid() });
         }
-        Self::from_json(&Zeroizing::new(fs::read_to_string(path).map_err(io)?))
+        let mut text = Zeroizing::new(String::new());
+        file.read_to_string(&mut text).map_err(io)?;
+        Self::from_json(&text)
     }
 
     /// Reads a keyring's text, as an ECS secret carries it.

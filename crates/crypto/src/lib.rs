@@ -4,6 +4,8 @@
 //! no plaintext leaves before its tag was verified. `docs/protocol.md` has the layout for other
 //! languages, and `vectors/wire-v1.json` the bytes to check it against.
 
+#[cfg(test)]
+mod additions;
 mod aead;
 mod control;
 mod derive;

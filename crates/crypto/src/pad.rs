@@ -51,10 +51,19 @@ pub(crate) fn strip(mut text: Vec<u8>) -> Result<(ContentType, Vec<u8>)> {
         _ => return Err(Error::Unsupported { what: "content type" }),
     };
     let length = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize;
-    if text.len() - PREFIX < length {
+    let padding = text.get(PREFIX + length..).ok_or(MALFORMED)?;
+    if !text.len().is_multiple_of(BUCKET) || padding.iter().any(|byte| *byte != 0) {
         return Err(MALFORMED);
     }
     text.truncate(PREFIX + length);
     text.drain(..PREFIX);
     Ok((content_type, text))
+}
+
+/// Takes the content out of a plaintext that can only be plain.
+pub(crate) fn strip_plain(text: Vec<u8>) -> Result<Vec<u8>> {
+    match strip(text)? {
+        (ContentType::Plain, content) => Ok(content),
+        (ContentType::Pieces, _) => Err(Error::Unsupported { what: "content type" }),
+    }
 }

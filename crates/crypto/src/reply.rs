@@ -45,7 +45,7 @@ pub enum ReplyKind {
 }
 
 impl ReplyKind {
-    fn from_byte(byte: u8) -> Result<Self> {
+    pub(crate) fn from_byte(byte: u8) -> Result<Self> {
         Ok(match byte {
             0 => Self::Open,
             1 => Self::Data,
@@ -183,7 +183,7 @@ impl ReplySealer {
         self.frame(ReplyKind::Moved, &[], ContentType::Plain, |_| ())
     }
 
-    fn frame(
+    pub(crate) fn frame(
         &mut self,
         kind: ReplyKind,
         more: &[u8],
@@ -224,6 +224,8 @@ pub struct ReplyOpener {
     stream: StreamId,
     attempt: AttemptNo,
     next: u64,
+    /// The last frame was read: nothing may follow.
+    over: bool,
 }
 
 /// An opened frame.
@@ -279,9 +281,10 @@ impl ReplyOpener {
         if stream != head.stream.0 {
             return Err(Error::Tampered);
         }
-        let (_, content) = pad::strip(cipher.open(0, OPEN_HEADER, frame)?)?;
+        let content = pad::strip_plain(cipher.open(0, OPEN_HEADER, frame)?)?;
+        let ReplyHead { request, stream, .. } = head;
         let attempt = AttemptNo(attempt);
-        Ok((Self { cipher, request: head.request, stream: head.stream, attempt, next: 1 }, content))
+        Ok((Self { cipher, request, stream, attempt, next: 1, over: false }, content))
     }
 
     /// The stream's identifier.
@@ -308,6 +311,9 @@ impl ReplyOpener {
         if head.seq < self.next {
             return Ok(Read::Duplicate);
         }
+        if self.over {
+            return Err(Error::Malformed { what: "nothing follows the last frame" });
+        }
         if head.seq > self.next {
             return Ok(Read::Gap);
         }
@@ -316,6 +322,10 @@ impl ReplyOpener {
         }
         let (content_type, content) = pad::strip(self.cipher.open(head.seq, HEADER, frame)?)?;
         self.next += 1;
+        self.over = match head.kind {
+            ReplyKind::FinalOk | ReplyKind::FinalError | ReplyKind::Moved => true,
+            ReplyKind::Open | ReplyKind::Data | ReplyKind::Heartbeat => false,
+        };
         Ok(Read::Frame(Opened { kind: head.kind, content_type, content }))
     }
 }

@@ -122,7 +122,7 @@ impl<'a> RequestFrame<'a> {
         let tenant = name(&mut fields, "tenant")?;
         let key_id = name(&mut fields, "key id")?;
         let length = usize::from(u16::from_be_bytes(fields.take("wrapped key")?));
-        if length > MAX_WRAPPED {
+        if length > MAX_WRAPPED || (provider == Provider::Keyring && length > 0) {
             return Err(Error::Malformed { what: "wrapped key" });
         }
         let wrapped = fields.slice(length, "wrapped key")?;
@@ -162,10 +162,7 @@ impl<'a> RequestFrame<'a> {
             derive::request(key.bytes(), &self.salt, &self.frame[..self.unkeyed]);
         let cipher = keys.verify(&self.commitment)?;
         let text = cipher.open(0, self.unkeyed + self.commitment.len(), self.frame)?;
-        let (content_type, content) = pad::strip(text)?;
-        if content_type != ContentType::Plain {
-            return Err(Error::Unsupported { what: "content type" });
-        }
+        let content = pad::strip_plain(text)?;
         let job_key = self.job_key();
         Ok(OpenedRequest { head: self.head, job_key, reply_root, content })
     }

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nsbridge_protocol::{MAX_TRANSCRIPT_BYTES, Pieces};
+use nsbridge_protocol::{MAX_FRAME_BYTES, MAX_TRANSCRIPT_BYTES, Pieces};
 use tokio::sync::Notify;
 
 /// Bytes that may wait to be sent before a handler is held back.
@@ -24,7 +24,7 @@ pub enum Stop {
     Deadline,
     /// The worker must leave and another one goes on.
     HandOff,
-    /// The reply has grown beyond what a stream may hold.
+    /// A piece is larger than a frame may hold, or the reply larger than a stream.
     TooLarge,
 }
 
@@ -95,7 +95,9 @@ impl State {
             Admission::Stopped(stop)
         } else if self.closed {
             Admission::Closed
-        } else if self.encoded.len() + piece.len() > MAX_TRANSCRIPT_BYTES {
+        } else if piece.len() > MAX_FRAME_BYTES
+            || self.encoded.len() + piece.len() > MAX_TRANSCRIPT_BYTES
+        {
             Admission::Stopped(Stop::TooLarge)
         } else if self.encoded.len() - self.sent > ROOM_BYTES {
             Admission::Full

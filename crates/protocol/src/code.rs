@@ -46,7 +46,8 @@ pub enum ErrorCode {
     ReplyTooLarge,
     /// The key service refused.
     KeyDenied,
-    /// Something went wrong inside the worker.
+    /// Something went wrong inside the worker. A code of a later version reads as this.
+    #[serde(other)]
     Internal,
 }
 
@@ -125,6 +126,8 @@ mod tests {
             assert_eq!(json, format!("\"{}\"", code.as_str()));
             assert_eq!(ErrorCode::from_number(code.number()), Some(code));
         }
+        let unknown: ErrorCode = serde_json::from_str("\"of-a-later-version\"").unwrap();
+        assert_eq!(unknown, ErrorCode::Internal);
         assert_eq!(ErrorCode::from_number(0), None);
         assert_eq!(ErrorCode::from_number(ErrorCode::ALL.len() as u16 + 1), None);
     }

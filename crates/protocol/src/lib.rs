@@ -35,7 +35,7 @@ pub const CONTENT_TYPE: &str = "application/vnd.nsbridge.v1";
 /// The largest request plaintext in bytes; larger inputs belong into object storage.
 pub const MAX_REQUEST_BYTES: usize = 8 << 20;
 
-/// The largest plaintext of one reply frame in bytes.
+/// The largest piece of a reply in bytes. A frame holds one of this size, or more smaller ones.
 pub const MAX_FRAME_BYTES: usize = 64 << 10;
 
 /// The most piece bytes a reply may hold; what a `resume` can carry back.

@@ -86,8 +86,8 @@ fn model_rule(text: &str) -> Option<&'static str> {
     }
     // Queue names are `nsbridge.<model>` plus a suffix: these would be another model's queues.
     let suffix = text.ends_with(".dead") || text.ends_with(".bulk") || text.contains(".retry.");
-    let prefix = text.starts_with("reply.") || text.starts_with("control.");
-    (suffix || prefix)
+    let prefix = ["reply.", "control.", "nsbridge."].iter().any(|word| text.starts_with(word));
+    (suffix || prefix || text == "reply" || text == "control")
         .then_some("it reads as the name of a reply, control, retry, bulk or dead queue")
 }
 
@@ -111,7 +111,7 @@ mod tests {
     fn a_model_name_makes_a_queue_name_that_is_nobody_elses() {
         check_model("llama-3.1-70b", true);
         check_model("Tale_7m", true);
-        for bad in ["", "-a", "a b", "くま", "a/b", "a.dead", "a.retry.1s", "reply.x", "a.bulk"] {
+        for bad in ["", "-a", "a b", "くま", "a/b", "a.dead", "a.retry.1s", "reply.x", "control", "nsbridge.a", "a.bulk"] {
             check_model(bad, false);
         }
         check_model(&"x".repeat(101), false);

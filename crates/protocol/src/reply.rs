@@ -15,6 +15,9 @@ pub enum FinishReason {
     Length,
     /// A stop text of the request was met.
     StopText,
+    /// A reason of a later version.
+    #[serde(other)]
+    Other,
 }
 
 /// What a request cost, in the model's own tokens.

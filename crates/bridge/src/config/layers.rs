@@ -6,8 +6,9 @@ use super::Config;
 
 const PREFIX: &str = "NSBRIDGE_";
 
-/// Environment names with the prefix that are nobody's configuration field.
-const RESERVED: [&str; 1] = ["NSBRIDGE_TEST_"];
+/// Environment names that are nobody's configuration field: the tests' own, and those that an
+/// orchestrator sets for a service that happens to be called nsbridge.
+const RESERVED: [&str; 3] = ["NSBRIDGE_TEST_", "_SERVICE_", "_PORT"];
 
 /// Lays the environment over the file's text and reads the result.
 pub(super) fn parse(
@@ -17,7 +18,7 @@ pub(super) fn parse(
     let mut table: Table = toml::from_str(text).map_err(|error| syntax(text, &error))?;
     for (name, value) in environment {
         let Some(field) = name.strip_prefix(PREFIX) else { continue };
-        if RESERVED.iter().any(|reserved| name.starts_with(reserved)) {
+        if RESERVED.iter().any(|reserved| name.contains(reserved)) {
             continue;
         }
         let path: Vec<String> = field.split("__").map(str::to_lowercase).collect();

@@ -35,7 +35,7 @@ pub(crate) fn vectors() -> Vectors {
     }
 }
 
-fn unhex(hex: &str) -> Vec<u8> {
+pub(crate) fn unhex(hex: &str) -> Vec<u8> {
     let digits = |i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap();
     (0..hex.len()).step_by(2).map(digits).collect()
 }

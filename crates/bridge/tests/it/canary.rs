@@ -1,0 +1,82 @@
+//! What the user wrote is found nowhere but at the two ends.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use nsbridge_client::Ask;
+use nsbridge_protocol::topology::model_queue;
+use nsbridge_testkit::system::Setup;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::script::{Script, Scripted, submit};
+
+const CANARY: &str = "canary-in-the-prompt";
+
+/// Everything that was logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_that_the_user_wrote_is_in_a_queue_or_a_log() {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(log.clone())
+        .finish();
+    tracing::subscriber::set_global_default(subscriber).unwrap();
+
+    let broker = crate::rabbit();
+    let setup = Setup::new().unwrap();
+    let worker = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
+    let client = setup.client(broker.clone()).await.unwrap();
+    worker.stop().await.unwrap();
+
+    // With the worker away the request waits, and anybody with a seat on the broker can look.
+    let refuse = Script::Refuse(CANARY.into());
+    let reply = submit(&client, &setup, refuse.clone()).await.unwrap();
+    let odd = Ask::new(setup.model.clone(), setup.tenant(), CANARY);
+    let misfit = client.submit::<_, String>(odd).await.unwrap();
+    let connection = broker.connect("eavesdropper").await.unwrap();
+    let mut tap = connection.consume(&model_queue(&setup.model), 2).await.unwrap();
+    for _ in 0..2 {
+        let seen = tap.recv().await.unwrap();
+        assert!(!contains(&seen.message.body, CANARY));
+        assert!(!format!("{:?}", seen.message.properties).contains(CANARY));
+        drop(seen);
+    }
+    drop(tap);
+
+    // Every way to fail that quotes its input: the handler's refusal, a misfit, a panic, a retry.
+    let worker = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
+    assert!(reply.collect().await.unwrap_err().to_string().contains(CANARY), "the client is told");
+    assert!(misfit.collect().await.is_err());
+    worker.stop().await.unwrap();
+    connection.close().await;
+
+    let log = log.0.lock().unwrap();
+    assert!(contains(&log, "taking requests"), "the log was caught");
+    assert!(!contains(&log, CANARY), "what the user wrote is in the log");
+}
+
+fn contains(bytes: &[u8], text: &str) -> bool {
+    bytes.windows(text.len()).any(|window| window == text.as_bytes())
+}

@@ -1,0 +1,44 @@
+//! Whole stories: a client, a queue and a worker, on memory and on RabbitMQ.
+
+#![expect(clippy::unwrap_used, reason = "a helper of a test may end it")]
+
+mod canary;
+mod refusal;
+mod script;
+mod straight;
+mod trouble;
+
+use std::sync::Arc;
+
+use nsbridge_queue::{AmqpBroker, Broker, MemoryBroker};
+
+/// Makes one test per backend of each story.
+macro_rules! stories {
+    ($($story:ident),* $(,)?) => {
+        mod memory {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $story() {
+                    super::$story($crate::memory()).await;
+                }
+            )*
+        }
+        mod rabbit {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $story() {
+                    super::$story($crate::rabbit()).await;
+                }
+            )*
+        }
+    };
+}
+pub(crate) use stories;
+
+fn memory() -> Arc<dyn Broker> {
+    Arc::new(MemoryBroker::new())
+}
+
+fn rabbit() -> Arc<dyn Broker> {
+    Arc::new(AmqpBroker::new(&nsbridge_testkit::amqp_url()).unwrap())
+}

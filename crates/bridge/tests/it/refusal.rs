@@ -1,0 +1,205 @@
+//! Requests that may not run: each becomes a sealed dead letter with a reason, and the worker
+//! lives on.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nsbridge_client::Client;
+use nsbridge_crypto::{Entry, Key, Keyring, RequestHead, State, seal_request};
+use nsbridge_protocol::topology::{dead_queue, header, model_queue};
+use nsbridge_protocol::{ErrorCode, RequestId, Uuid};
+use nsbridge_queue::{Broker, Connection, Delivery, Message};
+use nsbridge_testkit::system::{Running, Setup};
+
+use crate::script::{Script, said, submit, system};
+use crate::stories;
+
+stories! {
+    garbage_is_a_dead_letter,
+    an_oversized_request_is_a_dead_letter,
+    a_changed_request_is_a_dead_letter,
+    another_version_is_a_dead_letter,
+    an_unknown_key_is_a_dead_letter,
+    a_wrong_key_under_a_known_name_is_a_dead_letter,
+    another_models_request_is_a_dead_letter,
+    a_key_out_of_its_scope_is_a_dead_letter,
+    an_expired_request_is_a_dead_letter,
+    a_request_from_the_future_is_a_dead_letter,
+    a_request_without_a_reply_queue_is_a_dead_letter,
+}
+
+struct Stage {
+    setup: Setup,
+    _worker: Running,
+    client: Client,
+    connection: Arc<dyn Connection>,
+}
+
+impl Stage {
+    async fn new(broker: Arc<dyn Broker>) -> Self {
+        let (setup, worker, client) = system(broker.clone()).await;
+        let connection = broker.connect("attacker").await.unwrap();
+        Self { setup, _worker: worker, client, connection }
+    }
+
+    fn head(&self) -> RequestHead {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+        RequestHead {
+            id: RequestId(Uuid::from_u128(u128::from(now))),
+            created_at_ms: now,
+            expires_at_ms: now + 60_000,
+            model: self.setup.model.clone(),
+            tenant: self.setup.tenant(),
+            key_id: "test".parse().unwrap(),
+        }
+    }
+
+    fn key(&self) -> Key {
+        key_of(&self.setup.keys)
+    }
+
+    fn sealed(&self, head: &RequestHead, key: &Key) -> Message {
+        let frame = seal_request(key, head, br#"{"seed":1,"input":"canary"}"#).unwrap().frame;
+        self.message(frame)
+    }
+
+    fn message(&self, frame: Vec<u8>) -> Message {
+        let mut message = Message::new(frame);
+        message.properties.reply_to = Some(self.client.reply_queue().to_owned());
+        message.properties.persistent = true;
+        message
+    }
+
+    /// Publishes `message`, finds it as a dead letter with this reason, and sees the worker work.
+    async fn check(&self, message: Message, reason: ErrorCode) {
+        let body = message.body.clone();
+        let publisher = self.connection.publisher().await.unwrap();
+        let queue = model_queue(&self.setup.model);
+        publisher.publish("", &queue, message).await.unwrap().await.unwrap();
+        let letter = self.dead_letter().await;
+        assert_eq!(letter.message.properties.text(header::REASON), Some(reason.as_str()));
+        assert_eq!(letter.message.body, body, "a dead letter is the sealed request, unchanged");
+        assert!(!format!("{:?}", letter.message.properties).contains("canary"));
+        letter.ack().await.unwrap();
+        let say = Script::Say { pieces: 3, every_ms: 0 };
+        let next = submit(&self.client, &self.setup, say).await.unwrap();
+        assert_eq!(next.collect().await.unwrap().0, said(7, 3), "the worker lives on");
+    }
+
+    async fn dead_letter(&self) -> Delivery {
+        let queue = dead_queue(&self.setup.model);
+        let mut dead = self.connection.consume(&queue, 1).await.unwrap();
+        let waited = tokio::time::timeout(Duration::from_secs(5), dead.recv()).await;
+        waited.expect("no dead letter within five seconds").unwrap()
+    }
+}
+
+/// The ring's only key, through the text form that holds it.
+fn key_of(ring: &Keyring) -> Key {
+    let json: serde_json::Value = serde_json::from_str(&ring.to_json()).unwrap();
+    let text = json["keys"][0]["key"].as_str().unwrap();
+    let bytes = base64(text);
+    Key::from_bytes(bytes.try_into().unwrap())
+}
+
+fn base64(text: &str) -> Vec<u8> {
+    let digit = |c: u8| match c {
+        b'A'..=b'Z' => c - b'A',
+        b'a'..=b'z' => c - b'a' + 26,
+        b'0'..=b'9' => c - b'0' + 52,
+        b'+' => 62,
+        _ => 63,
+    };
+    let bits = text.trim_end_matches('=').bytes().map(digit);
+    let (mut out, mut word, mut held) = (Vec::new(), 0u32, 0);
+    for bit in bits {
+        word = word << 6 | u32::from(bit);
+        held += 6;
+        if held >= 8 {
+            held -= 8;
+            out.push((word >> held) as u8);
+        }
+    }
+    out
+}
+
+async fn garbage_is_a_dead_letter(broker: Arc<dyn Broker>) {
+    let stage = Stage::new(broker).await;
+    stage.check(stage.message(b"canary".to_vec()), ErrorCode::Malformed).await;
+    stage.check(stage.message(Vec::new()), ErrorCode::Malformed).await;
+}
+
+async fn an_oversized_request_is_a_dead_letter(broker: Arc<dyn Broker>) {
+    let stage = Stage::new(broker).await;
+    stage.check(stage.message(vec![0; 9 << 20]), ErrorCode::Oversized).await;
+}
+
+async fn a_changed_request_is_a_dead_letter(broker: Arc<dyn Broker>) {
+    let stage = Stage::new(broker).await;
+    let mut message = stage.sealed(&stage.head(), &stage.key());
+    *message.body.last_mut().unwrap() ^= 1;
+    stage.check(message, ErrorCode::Tampered).await;
+}
+
+async fn another_version_is_a_dead_letter(broker: Arc<dyn Broker>) {
+    let stage = Stage::new(broker).await;
+    let mut message = stage.sealed(&stage.head(), &stage.key());
+    message.body[4] = 2;
+    stage.check(message, ErrorCode::UnsupportedVersion).await;
+}
+
+async fn an_unknown_key_is_a_dead_letter(broker: Arc<dyn Broker>) {
+    let stage = Stage::new(broker).await;
+    let head = RequestHead { key_id: "stranger".parse().unwrap(), ..stage.head() };
+    stage.check(stage.sealed(&head, &stage.key()), ErrorCode::UnknownKey).await;
+}
+
+async fn a_wrong_key_under_a_known_name_is_a_dead_letter(broker: Arc<dyn Broker>) {
+    let stage = Stage::new(broker).await;
+    let message = stage.sealed(&stage.head(), &Key::generate().unwrap());
+    stage.check(message, ErrorCode::WrongKey).await;
+}
+
+async fn another_models_request_is_a_dead_letter(broker: Arc<dyn Broker>) {
+    let stage = Stage::new(broker).await;
+    let head = RequestHead { model: "another".parse().unwrap(), ..stage.head() };
+    stage.check(stage.sealed(&head, &stage.key()), ErrorCode::WrongModel).await;
+}
+
+async fn a_key_out_of_its_scope_is_a_dead_letter(broker: Arc<dyn Broker>) {
+    let mut setup = Setup::new().unwrap();
+    let key = Key::generate().unwrap();
+    let mut narrow = Entry::new("test".parse().unwrap(), key.clone(), State::Primary);
+    narrow.tenants = Some(vec![setup.tenant()]);
+    setup.keys = Arc::new(Keyring::of(vec![narrow]).unwrap());
+    let _worker =
+        setup.worker::<crate::script::Scripted>(broker.clone(), ()).await.unwrap();
+    let client = setup.client(broker.clone()).await.unwrap();
+    let connection = broker.connect("attacker").await.unwrap();
+    let stage = Stage { setup, _worker, client, connection };
+    let head = RequestHead { tenant: "other".parse().unwrap(), ..stage.head() };
+    stage.check(stage.sealed(&head, &key), ErrorCode::KeyScope).await;
+}
+
+async fn an_expired_request_is_a_dead_letter(broker: Arc<dyn Broker>) {
+    let stage = Stage::new(broker).await;
+    let head = stage.head();
+    let (created_at_ms, expires_at_ms) = (head.created_at_ms - 900_000, head.created_at_ms - 600_000);
+    let head = RequestHead { created_at_ms, expires_at_ms, ..head };
+    stage.check(stage.sealed(&head, &stage.key()), ErrorCode::Expired).await;
+}
+
+async fn a_request_from_the_future_is_a_dead_letter(broker: Arc<dyn Broker>) {
+    let stage = Stage::new(broker).await;
+    let head = stage.head();
+    let (created_at_ms, expires_at_ms) = (head.created_at_ms + 600_000, head.created_at_ms + 900_000);
+    let head = RequestHead { created_at_ms, expires_at_ms, ..head };
+    stage.check(stage.sealed(&head, &stage.key()), ErrorCode::ClockSkew).await;
+}
+
+async fn a_request_without_a_reply_queue_is_a_dead_letter(broker: Arc<dyn Broker>) {
+    let stage = Stage::new(broker).await;
+    let mut message = stage.sealed(&stage.head(), &stage.key());
+    message.properties.reply_to = None;
+    stage.check(message, ErrorCode::Malformed).await;
+}

@@ -1,0 +1,112 @@
+//! A handler that does what its input says.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use nsbridge_client::{Ask, Client, Error, Reply};
+use nsbridge_handler::{Error as HandlerError, Finish, Handler, Job, Models, Result};
+use nsbridge_queue::Broker;
+use nsbridge_testkit::system::{Running, Setup};
+use serde::{Deserialize, Serialize};
+
+/// What the handler is to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Script {
+    /// Say so many pieces, so many milliseconds apart; resumes where it can.
+    Say { pieces: usize, every_ms: u64 },
+    /// Say one piece, then wait for a stop without looking for it.
+    Sleep { ms: u64 },
+    /// Refuse the input with this sentence.
+    Refuse(String),
+    /// Fail, as often as it is tried.
+    Fail,
+    /// Panic the first time this process sees it, then say two pieces.
+    PanicOnce,
+    /// Say a piece of so many bytes.
+    Big { bytes: usize },
+}
+
+#[derive(Debug)]
+pub(crate) struct Scripted;
+
+/// Panics in this test process, which restarts its worker in the same process.
+static PANICS: AtomicU32 = AtomicU32::new(0);
+
+/// The most pieces that a call of this process went on from.
+pub(crate) static RESUMED: AtomicUsize = AtomicUsize::new(0);
+
+impl Handler for Scripted {
+    type Options = ();
+    type Input = Script;
+    type Output = String;
+
+    async fn load((): (), _models: Models) -> Result<Self> {
+        Ok(Self)
+    }
+
+    async fn handle(&self, script: Script, job: &mut Job<String>) -> Result<Finish> {
+        match script {
+            Script::Say { pieces, every_ms } => {
+                let resumed = job.resumed().len();
+                RESUMED.fetch_max(resumed, Ordering::SeqCst);
+                for i in resumed..pieces {
+                    std::thread::sleep(Duration::from_millis(every_ms));
+                    job.emit(piece(job.info().seed, i)).await?;
+                }
+            }
+            Script::Sleep { ms } => {
+                job.emit("sleeping".into()).await?;
+                std::thread::sleep(Duration::from_millis(ms));
+                job.emit("awake".into()).await?;
+            }
+            Script::Refuse(why) => return Err(HandlerError::bad_input(why)),
+            Script::Fail => return Err(HandlerError::retry("the model is out of sorts")),
+            Script::PanicOnce => {
+                job.emit("one".into()).await?;
+                assert!(PANICS.fetch_add(1, Ordering::SeqCst) > 0, "as the script says");
+                job.emit("two".into()).await?;
+            }
+            Script::Big { bytes } => job.emit("x".repeat(bytes)).await?,
+        }
+        Ok(Finish::STOP)
+    }
+
+    fn fingerprint(&self) -> Option<[u8; 16]> {
+        Some(*b"scripted handler")
+    }
+}
+
+/// The piece at `index`: depends on the seed, as a model's token does.
+pub(crate) fn piece(seed: u64, index: usize) -> String {
+    format!("{:x} ", seed.wrapping_mul(6_364_136_223_846_793_005).rotate_left(index as u32 + 7))
+}
+
+/// All pieces of a [`Script::Say`].
+pub(crate) fn said(seed: u64, pieces: usize) -> Vec<String> {
+    (0..pieces).map(|i| piece(seed, i)).collect()
+}
+
+/// A worker and a client on `broker`.
+pub(crate) async fn system(broker: Arc<dyn Broker>) -> (Setup, Running, Client) {
+    let setup = Setup::new().unwrap();
+    let worker = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
+    let client = setup.client(broker).await.unwrap();
+    (setup, worker, client)
+}
+
+/// A request that must end within ten seconds.
+pub(crate) fn ask(setup: &Setup, script: Script, seed: u64) -> Ask<Script> {
+    let mut ask = Ask::new(setup.model.clone(), setup.tenant(), script);
+    ask.seed = Some(seed);
+    ask.timeout = Duration::from_secs(10);
+    ask
+}
+
+pub(crate) async fn submit(
+    client: &Client,
+    setup: &Setup,
+    script: Script,
+) -> Result<Reply<String>, Error> {
+    client.submit(ask(setup, script, 7)).await
+}

@@ -1,0 +1,155 @@
+//! The straight path, and the ends that a client may choose.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nsbridge_client::{Error, Event};
+use nsbridge_protocol::topology::model_queue;
+use nsbridge_protocol::{ErrorCode, FinishReason};
+use nsbridge_queue::Broker;
+
+use crate::script::{Script, ask, said, submit, system};
+use crate::stories;
+
+stories! {
+    a_request_is_answered_piece_by_piece,
+    many_requests_at_once_each_get_their_own_reply,
+    the_first_piece_does_not_wait_for_the_others,
+    a_cancel_stops_the_running_handler_and_the_next_request_is_answered,
+    dropping_a_reply_cancels_its_request,
+    a_cancel_finds_a_request_that_still_waits,
+    a_deadline_ends_the_request_on_both_sides,
+    what_the_handler_refuses_is_told_in_its_own_words,
+    a_model_that_nobody_serves_is_told_at_once,
+    a_reply_larger_than_its_client_reads_is_held_back_not_lost,
+    a_worker_that_stops_finishes_what_it_has,
+}
+
+async fn a_request_is_answered_piece_by_piece(broker: Arc<dyn Broker>) {
+    let (setup, _worker, client) = system(broker).await;
+    let reply = submit(&client, &setup, Script::Say { pieces: 40, every_ms: 1 }).await.unwrap();
+    let (pieces, summary) = reply.collect().await.unwrap();
+    assert_eq!(pieces, said(7, 40));
+    assert_eq!((summary.pieces, summary.finish_reason), (40, FinishReason::Stop));
+    assert!(summary.chunks < 40, "pieces that come fast share frames");
+}
+
+async fn many_requests_at_once_each_get_their_own_reply(broker: Arc<dyn Broker>) {
+    let (setup, _worker, client) = system(broker).await;
+    let mut replies = Vec::new();
+    for seed in 0..20 {
+        let say = Script::Say { pieces: 10, every_ms: 0 };
+        replies.push(client.submit::<_, String>(ask(&setup, say, seed)).await.unwrap());
+    }
+    for (seed, reply) in replies.into_iter().enumerate() {
+        assert_eq!(reply.collect().await.unwrap().0, said(seed as u64, 10));
+    }
+}
+
+async fn the_first_piece_does_not_wait_for_the_others(broker: Arc<dyn Broker>) {
+    let (setup, _worker, client) = system(broker).await;
+    let started = Instant::now();
+    let mut reply = submit(&client, &setup, Script::Sleep { ms: 3000 }).await.unwrap();
+    assert_eq!(reply.next().await.unwrap().unwrap(), Event::Piece("sleeping".into()));
+    assert!(started.elapsed() < Duration::from_secs(3));
+}
+
+async fn a_cancel_stops_the_running_handler_and_the_next_request_is_answered(
+    broker: Arc<dyn Broker>,
+) {
+    let (setup, _worker, client) = system(broker.clone()).await;
+    let endless = Script::Say { pieces: 1_000_000, every_ms: 5 };
+    let mut reply = submit(&client, &setup, endless).await.unwrap();
+    reply.next().await.unwrap().unwrap();
+    reply.cancel();
+    assert!(reply.next().await.is_none());
+    // The one slot is free again, and the cancelled request is gone from the queue.
+    let next = submit(&client, &setup, Script::Say { pieces: 3, every_ms: 0 }).await.unwrap();
+    assert_eq!(next.collect().await.unwrap().0, said(7, 3));
+    empty(&*broker, &model_queue(&setup.model)).await;
+}
+
+async fn dropping_a_reply_cancels_its_request(broker: Arc<dyn Broker>) {
+    let (setup, _worker, client) = system(broker).await;
+    let endless = Script::Say { pieces: 1_000_000, every_ms: 5 };
+    drop(submit(&client, &setup, endless).await.unwrap());
+    let next = submit(&client, &setup, Script::Say { pieces: 3, every_ms: 0 }).await.unwrap();
+    assert_eq!(next.collect().await.unwrap().0, said(7, 3));
+}
+
+async fn a_cancel_finds_a_request_that_still_waits(broker: Arc<dyn Broker>) {
+    let (setup, _worker, client) = system(broker).await;
+    let mut first =
+        submit(&client, &setup, Script::Say { pieces: 60, every_ms: 10 }).await.unwrap();
+    first.next().await.unwrap().unwrap();
+    let endless = Script::Say { pieces: 1_000_000, every_ms: 5 };
+    submit(&client, &setup, endless).await.unwrap().cancel();
+    assert_eq!(first.collect().await.unwrap().0, said(7, 60)[1..]);
+    let next = submit(&client, &setup, Script::Say { pieces: 3, every_ms: 0 }).await.unwrap();
+    assert_eq!(next.collect().await.unwrap().0, said(7, 3));
+}
+
+async fn a_deadline_ends_the_request_on_both_sides(broker: Arc<dyn Broker>) {
+    let (setup, _worker, client) = system(broker).await;
+    let mut late = ask(&setup, Script::Say { pieces: 1_000_000, every_ms: 5 }, 7);
+    late.timeout = Duration::from_secs(1);
+    let ended = client.submit::<_, String>(late).await.unwrap().collect().await;
+    // Whoever's clock is first says so.
+    match ended {
+        Err(Error::Deadline { .. } | Error::Failed { code: ErrorCode::Deadline, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    let next = submit(&client, &setup, Script::Say { pieces: 3, every_ms: 0 }).await.unwrap();
+    assert_eq!(next.collect().await.unwrap().0, said(7, 3));
+}
+
+async fn what_the_handler_refuses_is_told_in_its_own_words(broker: Arc<dyn Broker>) {
+    let (setup, _worker, client) = system(broker).await;
+    let refuse = Script::Refuse("top_p must lie between 0 and 1".into());
+    let ended = submit(&client, &setup, refuse).await.unwrap().collect().await;
+    match ended {
+        Err(Error::Failed { code: ErrorCode::BadInput, message }) => {
+            assert_eq!(message, "top_p must lie between 0 and 1");
+        }
+        other => panic!("{other:?}"),
+    }
+    let odd = nsbridge_client::Ask::new(setup.model.clone(), setup.tenant(), "no script at all");
+    let ended = client.submit::<_, String>(odd).await.unwrap().collect().await;
+    assert!(matches!(ended, Err(Error::Failed { code: ErrorCode::BadInput, .. })), "{ended:?}");
+}
+
+async fn a_model_that_nobody_serves_is_told_at_once(broker: Arc<dyn Broker>) {
+    let (setup, _worker, client) = system(broker).await;
+    let mut other = ask(&setup, Script::Fail, 7);
+    other.model = "nobody-serves-this".parse().unwrap();
+    let refused = client.submit::<_, String>(other).await.unwrap_err();
+    assert!(matches!(refused, Error::NoSuchModel { .. }), "{refused}");
+}
+
+async fn a_reply_larger_than_its_client_reads_is_held_back_not_lost(broker: Arc<dyn Broker>) {
+    let (setup, _worker, client) = system(broker).await;
+    let reply = submit(&client, &setup, Script::Say { pieces: 10_000, every_ms: 0 }).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(reply.collect().await.unwrap().0, said(7, 10_000));
+}
+
+async fn a_worker_that_stops_finishes_what_it_has(broker: Arc<dyn Broker>) {
+    let (setup, worker, client) = system(broker).await;
+    let mut reply =
+        submit(&client, &setup, Script::Say { pieces: 50, every_ms: 10 }).await.unwrap();
+    reply.next().await.unwrap().unwrap();
+    worker.stop().await.unwrap();
+    assert_eq!(reply.collect().await.unwrap().0, said(7, 50)[1..]);
+}
+
+/// Waits until nothing is left in a queue.
+async fn empty(broker: &dyn Broker, queue: &str) {
+    let connection = broker.connect("test").await.unwrap();
+    for _ in 0..100 {
+        if connection.depth(queue).await.unwrap().messages == 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{queue} is not empty");
+}

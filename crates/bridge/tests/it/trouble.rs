@@ -1,0 +1,105 @@
+//! Workers that die, panic, fail and lose their connections.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use nsbridge_client::{Error, Event};
+use nsbridge_protocol::ErrorCode;
+use nsbridge_queue::{AmqpBroker, Broker, MemoryBroker};
+use nsbridge_testkit::Proxy;
+use nsbridge_testkit::system::Setup;
+
+use crate::script::{RESUMED, Script, Scripted, ask, said, submit, system};
+use crate::stories;
+
+stories! {
+    a_failing_model_is_tried_again_and_then_told,
+    a_panic_gives_the_job_back_and_ends_the_worker,
+    a_job_that_does_not_fit_the_grace_moves_to_another_worker,
+    a_piece_that_no_frame_holds_ends_the_request,
+}
+
+async fn a_failing_model_is_tried_again_and_then_told(broker: Arc<dyn Broker>) {
+    let (setup, _worker, client) = system(broker).await;
+    // Ten seconds leave room for the first retry (1 s), not for the second (10 s).
+    let ended = submit(&client, &setup, Script::Fail).await.unwrap().collect().await;
+    assert!(matches!(ended, Err(Error::Failed { code: ErrorCode::ModelFailed, .. })), "{ended:?}");
+    let next = submit(&client, &setup, Script::Say { pieces: 3, every_ms: 0 }).await.unwrap();
+    assert_eq!(next.collect().await.unwrap().0, said(7, 3));
+}
+
+async fn a_panic_gives_the_job_back_and_ends_the_worker(broker: Arc<dyn Broker>) {
+    let (setup, worker, client) = system(broker.clone()).await;
+    let reply = submit(&client, &setup, Script::PanicOnce).await.unwrap();
+    let said = worker.ended().await.unwrap_err().to_string();
+    assert!(said.contains("it panicked"), "{said}");
+    let _second = setup.worker::<Scripted>(broker, ()).await.unwrap();
+    assert_eq!(reply.collect().await.unwrap().0, ["one", "two"]);
+}
+
+async fn a_job_that_does_not_fit_the_grace_moves_to_another_worker(broker: Arc<dyn Broker>) {
+    let mut setup = Setup::new().unwrap();
+    setup.grace = Duration::from_millis(100);
+    let first = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
+    let client = setup.client(broker.clone()).await.unwrap();
+    let mut reply =
+        submit(&client, &setup, Script::Say { pieces: 100, every_ms: 20 }).await.unwrap();
+    reply.next().await.unwrap().unwrap();
+    first.stop().await.unwrap();
+    let _second = setup.worker::<Scripted>(broker, ()).await.unwrap();
+    assert_eq!(rest(reply).await, said(7, 100)[1..]);
+    assert!(RESUMED.load(Ordering::SeqCst) > 0, "the second worker went on after the first's");
+}
+
+async fn a_piece_that_no_frame_holds_ends_the_request(broker: Arc<dyn Broker>) {
+    let (setup, _worker, client) = system(broker).await;
+    let ended = submit(&client, &setup, Script::Big { bytes: 100_000 }).await.unwrap();
+    let ended = ended.collect().await;
+    assert!(matches!(ended, Err(Error::Failed { code: ErrorCode::ReplyTooLarge, .. })), "{ended:?}");
+}
+
+/// The pieces that are left; a restart would show as a failure.
+async fn rest(mut reply: nsbridge_client::Reply<String>) -> Vec<String> {
+    let mut pieces = Vec::new();
+    while let Some(event) = reply.next().await {
+        match event.unwrap() {
+            Event::Piece(piece) => pieces.push(piece),
+            Event::Done(_) => return pieces,
+            Event::Waiting => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("the reply ended without an end")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reply_goes_on_when_only_the_publishing_connection_is_cut() {
+    let broker = MemoryBroker::new();
+    let (setup, _worker, client) = system(Arc::new(broker.clone())).await;
+    let mut reply =
+        submit(&client, &setup, Script::Say { pieces: 100, every_ms: 10 }).await.unwrap();
+    for i in 0..100 {
+        assert_eq!(reply.next().await.unwrap().unwrap(), Event::Piece(said(7, 100)[i].clone()));
+        if [10, 40, 41].contains(&i) {
+            broker.cut(&format!("{} publish", setup.worker));
+        }
+    }
+    assert!(matches!(reply.next().await, Some(Ok(Event::Done(_)))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn worker_and_client_come_back_when_every_connection_is_cut() {
+    let url = nsbridge_testkit::amqp_url();
+    let port = url.rsplit(':').next().and_then(|rest| rest.split('/').next()).unwrap();
+    let proxy = Proxy::to(format!("127.0.0.1:{port}").parse().unwrap()).unwrap();
+    let through = url.replace(&format!(":{port}/"), &format!(":{}/", proxy.addr().port()));
+    let broker: Arc<dyn Broker> = Arc::new(AmqpBroker::new(&through).unwrap());
+    let (setup, _worker, client) = system(broker).await;
+    let mut long = ask(&setup, Script::Say { pieces: 60, every_ms: 20 }, 7);
+    long.timeout = Duration::from_secs(60);
+    let mut reply = client.submit::<_, String>(long).await.unwrap();
+    reply.next().await.unwrap().unwrap();
+    proxy.cut();
+    assert_eq!(rest(reply).await, said(7, 60)[1..]);
+}

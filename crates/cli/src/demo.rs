@@ -1,0 +1,85 @@
+//! `nsbridge demo`: queue, keys, model and worker in one process.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use nsbridge::{LogConfig, LogFormat, Parts, ReplyConfig};
+use nsbridge_client::{Ask, Client};
+use nsbridge_crypto::{Entry, Key, Keyring, State};
+use nsbridge_handler::{Model, Models};
+use nsbridge_llama::Llama;
+use nsbridge_protocol::{ModelName, Tenant};
+use nsbridge_queue::MemoryBroker;
+use tokio_util::sync::CancellationToken;
+
+use crate::failure::note;
+use crate::prompt::Sampling;
+use crate::{prompt, stream};
+
+/// Streams a story from the bundled model: queue, keys and worker in this one process.
+///
+/// Everything is real but the queue, which is in memory: the request is sealed, taken by a worker,
+/// opened, answered by the model token by token, and each reply frame is sealed again.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: nsbridge demo --seed 7 --max-tokens 80 \"クマが海辺に行って\"")]
+pub(crate) struct Arguments {
+    /// The beginning of the story; `-` reads standard input.
+    #[arg(default_value = "クマが海辺に行って")]
+    prompt: String,
+    #[command(flatten)]
+    sampling: Sampling,
+    /// A folder with a Llama model as Hugging Face writes it.
+    #[arg(long, value_name = "DIR")]
+    model: Option<PathBuf>,
+    /// One JSON object per line: `piece` for each token, then `summary`.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
+    let log = LogConfig { filter: "warn".into(), format: LogFormat::Text };
+    nsbridge::log_to_stderr(&log)?;
+    let runtime = tokio::runtime::Runtime::new().context("starting the runtime")?;
+    runtime.block_on(tell(arguments))
+}
+
+async fn tell(arguments: Arguments) -> Result<ExitCode> {
+    let dir = arguments.model.unwrap_or_else(bundled);
+    ensure!(dir.is_dir(), "there is no model in {}: name one with --model DIR", dir.display());
+    let (model, tenant): (ModelName, Tenant) = ("demo".parse()?, "demo".parse()?);
+    let broker = Arc::new(MemoryBroker::new());
+    let key = Entry::new("demo".parse()?, Key::generate()?, State::Primary);
+    let keys = Arc::new(Keyring::of(vec![key])?);
+    let parts = Parts {
+        model: model.clone(),
+        name: "demo".into(),
+        broker: broker.clone(),
+        keys: keys.clone(),
+        reply: ReplyConfig::default(),
+        grace: Duration::ZERO,
+    };
+    let models = Models::from_iter([("target".to_owned(), Model::in_dir(&dir))]);
+    let worker = nsbridge::start::<Llama>(parts, nsbridge_llama::Options::default(), models).await?;
+    let stop = CancellationToken::new();
+    let worker = tokio::spawn(worker.run(stop.clone()));
+    let client = Client::connect(broker, keys, "demo").await?;
+    let mut ask = Ask::new(model, tenant, arguments.sampling.input(prompt::read(arguments.prompt)?));
+    ask.seed = arguments.sampling.seed;
+    let reply = client.submit(ask).await?;
+    let code = stream::show(reply, arguments.json).await?;
+    stop.cancel();
+    if let Err(error) = worker.await? {
+        note(&format!("the worker ended badly: {error}"));
+    }
+    Ok(code)
+}
+
+/// The pair that comes with the source tree; an image keeps it under `/models`.
+fn bundled() -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models/tale-7m");
+    let here = ["examples/models/tale-7m", "/models/tale-7m"].map(PathBuf::from);
+    here.into_iter().find(|dir| dir.is_dir()).unwrap_or(source)
+}

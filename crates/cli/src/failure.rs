@@ -1,0 +1,18 @@
+//! How a command ends that did not do its work.
+
+use std::process::ExitCode;
+
+/// After Ctrl-C, as shells expect: 128 + SIGINT.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// Prints the one sentence and its causes.
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    note(&format!("error: {error:#}"));
+    ExitCode::FAILURE
+}
+
+/// Writes a line for the person at the terminal.
+#[expect(clippy::print_stderr, reason = "this is the edge that talks to a person")]
+pub(crate) fn note(line: &str) {
+    eprintln!("{line}");
+}

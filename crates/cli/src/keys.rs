@@ -1,0 +1,191 @@
+//! `nsbridge keys`: makes and turns over keyrings.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Subcommand;
+use nsbridge_crypto::{Entry, Key, Keyring, Scope, State};
+use nsbridge_protocol::{KeyId, ModelName, Tenant};
+use serde_json::json;
+
+use crate::failure::note;
+
+/// Makes, shows and turns over keyrings.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "A rotation, in order:\n\
+    \x20 nsbridge keys rotate keys.json                  add a key that only opens; deploy everywhere\n\
+    \x20 nsbridge keys rotate keys.json --promote ID     seal with it from now on; deploy to clients\n\
+    \x20 nsbridge keys rotate keys.json --disable OLD    after the longest-lived message is gone")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Makes a keyring with one new key, readable by its owner alone.
+    Generate {
+        /// Where it goes; an existing file is never overwritten.
+        #[arg(long, value_name = "FILE", default_value = "keys.json")]
+        out: PathBuf,
+        /// The key's name; made from the time if absent.
+        #[arg(long)]
+        id: Option<KeyId>,
+        /// Make a master key: each tenant is to hold a key derived from it.
+        #[arg(long)]
+        derived: bool,
+    },
+    /// Shows a keyring without its keys.
+    List {
+        /// The keyring.
+        #[arg(default_value = "keys.json")]
+        keyring: PathBuf,
+        /// One JSON object per key.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Adds a key, or changes what one may do.
+    Rotate {
+        /// The keyring.
+        #[arg(default_value = "keys.json")]
+        keyring: PathBuf,
+        /// Seal with this key from now on; the old one still opens.
+        #[arg(long, value_name = "ID", conflicts_with = "disable")]
+        promote: Option<KeyId>,
+        /// Neither seal nor open with this key any more.
+        #[arg(long, value_name = "ID")]
+        disable: Option<KeyId>,
+    },
+    /// Makes the keyring that one tenant is to hold for one model.
+    Derive {
+        /// The keyring with the master key.
+        #[arg(default_value = "keys.json")]
+        keyring: PathBuf,
+        /// The tenant.
+        #[arg(long)]
+        tenant: Tenant,
+        /// The model.
+        #[arg(long)]
+        model: ModelName,
+        /// Where the tenant's keyring goes.
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+    },
+}
+
+pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
+    match arguments.command {
+        Command::Generate { out, id, derived } => generate(&out, id, derived)?,
+        Command::List { keyring, json } => list(&Keyring::load(&keyring)?, json)?,
+        Command::Rotate { keyring, promote, disable } => rotate(&keyring, promote, disable)?,
+        Command::Derive { keyring, tenant, model, out } => {
+            derive(&keyring, &Scope { model, tenant }, &out)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn generate(out: &Path, id: Option<KeyId>, derived: bool) -> Result<()> {
+    let mut entry = Entry::new(id.map_or_else(new_id, Ok)?, Key::generate()?, State::Primary);
+    entry.derived = derived;
+    let (id, check) = (entry.id.clone(), entry.check_value());
+    create(out, &Keyring::of(vec![entry])?)?;
+    note(&format!("{}: key {id}, check value {check}", out.display()));
+    Ok(())
+}
+
+fn list(ring: &Keyring, as_json: bool) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    for entry in ring.entries() {
+        let check = entry.check_value();
+        if as_json {
+            let Entry { id, state, models, tenants, derived, .. } = entry;
+            let line = json!({
+                "id": id, "state": state, "check": check,
+                "models": models, "tenants": tenants, "derived": derived,
+            });
+            writeln!(out, "{line}")?;
+        } else {
+            let state = format!("{:?}", entry.state).to_lowercase();
+            let derived = if entry.derived { "  derived" } else { "" };
+            writeln!(out, "{}  {state}  {check}{}{derived}", entry.id, scope(entry))?;
+        }
+    }
+    Ok(())
+}
+
+fn scope(entry: &Entry) -> String {
+    let models = entry.models.iter().flatten().map(|model| format!("  model {model}"));
+    let tenants = entry.tenants.iter().flatten().map(|tenant| format!("  tenant {tenant}"));
+    models.chain(tenants).collect()
+}
+
+fn rotate(path: &Path, promote: Option<KeyId>, disable: Option<KeyId>) -> Result<()> {
+    let mut entries = Keyring::load(path)?.entries().to_vec();
+    let said = match (promote, disable) {
+        (Some(id), _) => {
+            ensure!(has(&entries, &id), "there is no key {id} in {}", path.display());
+            for entry in &mut entries {
+                match entry.state {
+                    _ if entry.id == id => entry.state = State::Primary,
+                    State::Primary => entry.state = State::Decrypt,
+                    State::Decrypt | State::Disabled => {}
+                }
+            }
+            format!("{id} seals from now on")
+        }
+        (None, Some(id)) => {
+            let Some(entry) = entries.iter_mut().find(|entry| entry.id == id) else {
+                bail!("there is no key {id} in {}", path.display());
+            };
+            ensure!(entry.state != State::Primary, "{id} is primary: promote another key first");
+            entry.state = State::Disabled;
+            format!("{id} is disabled")
+        }
+        (None, None) => {
+            let entry = Entry::new(new_id()?, Key::generate()?, State::Decrypt);
+            let said = format!("{} was added and only opens as yet", entry.id);
+            entries.push(entry);
+            said
+        }
+    };
+    replace(path, &Keyring::of(entries)?)?;
+    note(&format!("{}: {said}", path.display()));
+    Ok(())
+}
+
+fn has(entries: &[Entry], id: &KeyId) -> bool {
+    entries.iter().any(|entry| entry.id == *id)
+}
+
+fn derive(path: &Path, scope: &Scope, out: &Path) -> Result<()> {
+    let ring = Keyring::load(path)?;
+    let masters = ring.entries().iter().filter(|entry| entry.derived);
+    let keys: Vec<Entry> = masters.map(|master| master.derive(scope)).collect();
+    ensure!(!keys.is_empty(), "{} has no master key: make one with --derived", path.display());
+    create(out, &Keyring::of(keys)?)
+}
+
+fn create(path: &Path, ring: &Keyring) -> Result<()> {
+    let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let mut file = file.with_context(|| format!("cannot create {}", path.display()))?;
+    file.write_all(ring.to_json().as_bytes())?;
+    Ok(file.sync_all()?)
+}
+
+/// Writes beside the file and renames, so that no reader ever sees half a keyring.
+fn replace(path: &Path, ring: &Keyring) -> Result<()> {
+    let beside = path.with_extension("new");
+    create(&beside, ring)?;
+    fs::rename(&beside, path).with_context(|| format!("cannot replace {}", path.display()))
+}
+
+fn new_id() -> Result<KeyId> {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    Ok(format!("key-{seconds}").parse()?)
+}

@@ -1,0 +1,55 @@
+//! The `nsbridge` command.
+
+mod ask;
+mod demo;
+mod doctor;
+mod failure;
+mod keys;
+mod prompt;
+mod stream;
+mod worker;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Run language models as workers on a message queue, sealed from end to end.
+#[derive(Debug, Parser)]
+#[command(name = "nsbridge", version, propagate_version = true, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Demo(demo::Arguments),
+    Worker(worker::Arguments),
+    Ask(ask::Arguments),
+    Keys(keys::Arguments),
+    Doctor(doctor::Arguments),
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Demo(arguments) => demo::run(arguments),
+        Command::Worker(arguments) => return worker::run(&arguments),
+        Command::Ask(arguments) => ask::run(arguments),
+        Command::Keys(arguments) => keys::run(arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) => failure::report(&error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Arguments::command().debug_assert();
+    }
+}

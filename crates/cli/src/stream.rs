@@ -1,0 +1,135 @@
+//! Shows a text reply as it comes.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::Result;
+use nsbridge_client::{Event, Reply};
+use nsbridge_protocol::{FinishReason, Summary, TextPiece};
+use serde::Serialize;
+use tokio::signal::ctrl_c;
+
+use crate::failure::{INTERRUPTED, note};
+
+/// One line of `--json`.
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Line<'a> {
+    Piece { token: u32, text: &'a str },
+    Restarted { kept: usize },
+    Summary(&'a Figures),
+}
+
+/// What a reply came to.
+#[derive(Serialize)]
+struct Figures {
+    text: String,
+    tokens: u64,
+    finish_reason: FinishReason,
+    ttft_ms: f64,
+    tokens_per_s: f64,
+    sealed_bytes: u64,
+}
+
+/// Writes the text to stdout and the figures to stderr, or both as JSON lines to stdout.
+pub(crate) async fn show(mut reply: Reply<TextPiece>, json: bool) -> Result<ExitCode> {
+    let mut shown = Shown { json, started: Instant::now(), first: None, last: None, texts: vec![] };
+    loop {
+        let event = tokio::select! {
+            event = reply.next() => event,
+            _ = ctrl_c() => {
+                reply.cancel();
+                note("\ncancelled");
+                // The cancel is on its way on the runtime's threads; give it a moment.
+                tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+                return Ok(ExitCode::from(INTERRUPTED));
+            }
+        };
+        match event.transpose()? {
+            Some(Event::Piece(piece)) => shown.piece(piece)?,
+            Some(Event::Restarted { kept }) => shown.restart(kept)?,
+            Some(Event::Done(summary)) => {
+                shown.finish(&summary, reply.sealed_bytes())?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            Some(Event::Waiting) => note("waiting: no worker has been heard for 15 s"),
+            Some(Event::Hint(code)) => {
+                note(&format!("an unsealed hint says `{code}`: the worker may lack this key"));
+            }
+            None => return Ok(ExitCode::FAILURE),
+        }
+    }
+}
+
+struct Shown {
+    json: bool,
+    started: Instant,
+    first: Option<Instant>,
+    last: Option<Instant>,
+    texts: Vec<String>,
+}
+
+impl Shown {
+    fn piece(&mut self, piece: TextPiece) -> Result<()> {
+        let now = Instant::now();
+        self.first.get_or_insert(now);
+        self.last = Some(now);
+        if self.json {
+            line(&Line::Piece { token: piece.token, text: &piece.text })?;
+        } else {
+            let mut out = std::io::stdout().lock();
+            out.write_all(piece.text.as_bytes())?;
+            out.flush()?;
+        }
+        self.texts.push(piece.text);
+        Ok(())
+    }
+
+    fn restart(&mut self, kept: usize) -> Result<()> {
+        self.texts.truncate(kept);
+        if self.json {
+            return line(&Line::Restarted { kept });
+        }
+        note("\n[another worker made another text; it starts again here]");
+        let mut out = std::io::stdout().lock();
+        out.write_all(self.texts.concat().as_bytes())?;
+        Ok(out.flush()?)
+    }
+
+    fn finish(self, summary: &Summary, sealed_bytes: u64) -> Result<()> {
+        let tokens = self.texts.len() as u64;
+        let first = self.first.unwrap_or_else(Instant::now);
+        let decoding = self.last.map_or(0.0, |last| (last - first).as_secs_f64());
+        let figures = Figures {
+            text: self.texts.concat(),
+            tokens,
+            finish_reason: summary.finish_reason,
+            ttft_ms: round((first - self.started).as_secs_f64() * 1000.0),
+            // The first token's time is the prompt's; the others are the decoder's.
+            tokens_per_s: round(tokens.saturating_sub(1) as f64 / decoding.max(1e-9)),
+            sealed_bytes,
+        };
+        if self.json {
+            return line(&Line::Summary(&figures));
+        }
+        std::io::stdout().lock().write_all(b"\n")?;
+        let Figures { tokens, ttft_ms, tokens_per_s, sealed_bytes, .. } = figures;
+        note(&format!(
+            "\n{tokens} tokens, {tokens_per_s} tokens/s, first after {ttft_ms} ms, \
+             {sealed_bytes} bytes sealed"
+        ));
+        Ok(())
+    }
+}
+
+fn line(line: &Line<'_>) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer(&mut out, line)?;
+    out.write_all(b"\n")?;
+    Ok(out.flush()?)
+}
+
+fn round(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
+}

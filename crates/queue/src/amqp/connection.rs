@@ -1,0 +1,135 @@
+//! One AMQP connection.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use lapin::options::QueueDeclareOptions;
+use lapin::types::FieldTable;
+use lapin::{Channel, Event};
+use nsbridge_protocol::ModelName;
+use tokio::sync::watch;
+
+use super::io::Io;
+use super::publisher::AmqpPublisher;
+use super::{consumer, fault, topology};
+use crate::{Connection, Consumer, Depth, Error, Limits, Publisher, Result};
+
+/// How often the connection's state is looked at besides its events: lapin tells errors, but not
+/// every orderly end.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+const GOODBYE: u16 = 200;
+
+/// What a connection takes over from its broker.
+pub(super) struct Settings {
+    pub(super) limits: Limits,
+    /// Whether the broker sets `x-acquired-count`.
+    pub(super) counts_acquired: bool,
+    pub(super) io: Arc<Io>,
+}
+
+/// A connection whose sockets and heartbeats are served by the broker's own thread.
+pub(super) struct AmqpConnection {
+    inner: Arc<lapin::Connection>,
+    settings: Settings,
+    /// Why the connection ended, once it has.
+    ended: watch::Sender<Option<String>>,
+}
+
+impl AmqpConnection {
+    pub(super) fn new(inner: lapin::Connection, settings: Settings) -> Self {
+        let inner = Arc::new(inner);
+        let (ended, _) = watch::channel(None);
+        settings.io.spawn(watch_over(Arc::clone(&inner), ended.clone()));
+        Self { inner, settings, ended }
+    }
+
+    async fn channel(&self) -> Result<Channel> {
+        self.inner.create_channel().await.map_err(|error| fault::lost(&error))
+    }
+}
+
+/// Waits for the end of the connection and writes down its reason.
+///
+/// A channel's error is an event too, so the connection's own state decides.
+async fn watch_over(connection: Arc<lapin::Connection>, ended: watch::Sender<Option<String>>) {
+    let mut events = Box::pin(connection.events_listener());
+    let status = connection.status().clone();
+    drop(connection);
+    let mut reason = None;
+    loop {
+        let event = tokio::time::timeout(LOOK_EVERY, events.next()).await;
+        if let Ok(Some(Event::Error(error))) = &event {
+            reason = Some(error.to_string());
+        }
+        if !status.connected() || matches!(event, Ok(None)) {
+            break;
+        }
+    }
+    let reason = reason.unwrap_or_else(|| "it was closed".to_owned());
+    ended.send_if_modified(|ended| ended.replace(reason).is_none());
+}
+
+#[async_trait]
+impl Connection for AmqpConnection {
+    async fn declare_model(&self, model: &ModelName) -> Result<()> {
+        topology::declare_model(&self.channel().await?, model, &self.settings.limits).await
+    }
+
+    async fn declare_reply_queue(&self, queue: &str) -> Result<()> {
+        topology::declare_reply_queue(&self.channel().await?, queue, &self.settings.limits).await
+    }
+
+    async fn declare_control_queue(&self, queue: &str, model: &ModelName) -> Result<()> {
+        topology::declare_control_queue(&self.channel().await?, queue, model).await
+    }
+
+    async fn consume(&self, queue: &str, prefetch: u16) -> Result<Consumer> {
+        consumer::subscribe(&self.settings, self.channel().await?, queue, prefetch).await
+    }
+
+    async fn publisher(&self) -> Result<Box<dyn Publisher>> {
+        let channel = self.channel().await?;
+        Ok(Box::new(AmqpPublisher::start(&self.settings.io, channel).await?))
+    }
+
+    async fn depth(&self, queue: &str) -> Result<Depth> {
+        let options = QueueDeclareOptions::default().passive();
+        let name = fault::name(queue)?;
+        let channel = self.channel().await?;
+        let asked = channel.queue_declare(name, options, FieldTable::default()).await;
+        let found = asked.map_err(|error| fault::using(queue, &error))?;
+        Ok(Depth { messages: found.message_count(), consumers: found.consumer_count() })
+    }
+
+    async fn lost(&self) -> Error {
+        let mut ended = self.ended.subscribe();
+        let reason = match ended.wait_for(Option::is_some).await {
+            Ok(reason) => reason.clone().unwrap_or_default(),
+            Err(_) => String::new(),
+        };
+        Error::Lost { reason }
+    }
+
+    async fn close(&self) {
+        let closing = self.inner.close(GOODBYE, "bye".into());
+        if let Err(error) = closing.await {
+            tracing::debug!(%error, "the connection was gone before it was closed");
+        }
+        self.ended.send_if_modified(|ended| match ended {
+            Some(_) => false,
+            None => ended.replace("we closed it".to_owned()).is_none(),
+        });
+    }
+}
+
+impl fmt::Debug for AmqpConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AmqpConnection")
+            .field("ended", &self.ended.borrow())
+            .finish_non_exhaustive()
+    }
+}

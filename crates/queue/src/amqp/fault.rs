@@ -1,0 +1,82 @@
+//! lapin's errors, told in the queue's words.
+
+use std::time::Duration;
+
+use lapin::ErrorKind;
+use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
+use lapin::types::ShortString;
+
+use super::address::Address;
+use crate::{Error, Result};
+
+/// A connection attempt failed.
+pub(super) fn connecting(address: &Address, error: lapin::Error) -> Error {
+    let address = address.to_string();
+    if refused_login(&error) {
+        return Error::Denied { address, source: Box::new(error) };
+    }
+    Error::Unreachable { address, source: Box::new(error) }
+}
+
+/// A connection attempt got no answer.
+pub(super) fn silent(address: &Address, waited: Duration) -> Error {
+    let source = format!("no answer within {} seconds", waited.as_secs());
+    Error::Unreachable { address: address.to_string(), source: source.into() }
+}
+
+/// Something failed on a connection that was open.
+pub(super) fn lost(error: &lapin::Error) -> Error {
+    Error::Lost { reason: words(error) }
+}
+
+/// A queue could not be declared.
+pub(super) fn declaring(queue: &str, error: &lapin::Error) -> Error {
+    let clash = [AMQPSoftError::PRECONDITIONFAILED, AMQPSoftError::RESOURCELOCKED];
+    match soft(error) {
+        Some(kind) if clash.contains(kind) => {
+            Error::Topology { queue: queue.to_owned(), broker_says: words(error) }
+        }
+        _ => lost(error),
+    }
+}
+
+/// A queue that should be there could not be used.
+pub(super) fn using(queue: &str, error: &lapin::Error) -> Error {
+    match soft(error) {
+        // A queue that is exclusive to another connection is none for us.
+        Some(AMQPSoftError::NOTFOUND | AMQPSoftError::RESOURCELOCKED) => {
+            Error::NoQueue { queue: queue.to_owned() }
+        }
+        _ => lost(error),
+    }
+}
+
+fn words(error: &lapin::Error) -> String {
+    match error.kind() {
+        ErrorKind::ProtocolError(error) => error.get_message().to_string(),
+        _ => error.to_string(),
+    }
+}
+
+fn soft(error: &lapin::Error) -> Option<&AMQPSoftError> {
+    let ErrorKind::ProtocolError(error) = error.kind() else { return None };
+    match error.kind() {
+        AMQPErrorKind::Soft(soft) => Some(soft),
+        AMQPErrorKind::Hard(_) => None,
+    }
+}
+
+/// Wrong user or password is a soft error in AMQP; a wrong virtual host is a hard one.
+fn refused_login(error: &lapin::Error) -> bool {
+    let ErrorKind::ProtocolError(error) = error.kind() else { return false };
+    matches!(
+        error.kind(),
+        AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED)
+            | AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED | AMQPHardError::INVALIDPATH)
+    )
+}
+
+/// A queue's name in AMQP's type; no broker has a queue whose name is too long for it.
+pub(super) fn name(queue: &str) -> Result<ShortString> {
+    ShortString::try_new(queue).map_err(|_| Error::NoQueue { queue: queue.to_owned() })
+}

@@ -1,0 +1,152 @@
+//! Publishing with confirms.
+//!
+//! One task per publisher owns its channel. It keeps the order of what is published (lapin numbers
+//! a message and sends it in two steps, which two publishing tasks could interleave), and it
+//! collects the confirmations, so that a caller may drop its [`Confirm`] without a leak.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::types::ShortString;
+use lapin::{Channel, Confirmation};
+use tokio::sync::{mpsc, oneshot};
+
+use super::io::Io;
+use super::returns::{Ledger, Mark};
+use super::{convert, fault};
+use crate::{Confirm, Confirmed, Error, Message, Publisher, Result};
+
+/// How many messages may be handed over ahead of the task.
+const AHEAD: usize = 64;
+
+/// How many messages may be unconfirmed. The broker's word for the oldest frees room.
+const UNCONFIRMED: usize = 2048;
+
+const MANDATORY: BasicPublishOptions = BasicPublishOptions { mandatory: true, immediate: false };
+
+/// A channel in confirm mode.
+pub(super) struct AmqpPublisher {
+    jobs: mpsc::Sender<Job>,
+    channel: Channel,
+}
+
+impl AmqpPublisher {
+    pub(super) async fn start(io: &Arc<Io>, channel: Channel) -> Result<Self> {
+        let confirming = channel.confirm_select(ConfirmSelectOptions::default()).await;
+        confirming.map_err(|error| fault::lost(&error))?;
+        let (jobs, queue) = mpsc::channel(AHEAD);
+        let pump = Pump { channel: channel.clone(), ledger: Ledger::default() };
+        io.spawn(pump.run(queue));
+        Ok(Self { jobs, channel })
+    }
+}
+
+#[async_trait]
+impl Publisher for AmqpPublisher {
+    async fn publish(&self, exchange: &str, key: &str, message: Message) -> Result<Confirm> {
+        let names = (ShortString::try_new(exchange), ShortString::try_new(key));
+        let (Ok(exchange), Ok(key)) = names else {
+            // No queue can be bound under a name that AMQP cannot carry.
+            return Ok(Box::pin(std::future::ready(Ok(Confirmed::Returned))));
+        };
+        if !self.channel.status().connected() {
+            return Err(gone());
+        }
+        let (answer, confirmed) = oneshot::channel();
+        let job = Job { exchange, key, message, answer };
+        self.jobs.send(job).await.map_err(|_| gone())?;
+        Ok(Box::pin(async { confirmed.await.unwrap_or_else(|_| Err(gone())) }))
+    }
+}
+
+impl fmt::Debug for AmqpPublisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AmqpPublisher").field("channel", &self.channel.id()).finish_non_exhaustive()
+    }
+}
+
+struct Job {
+    exchange: ShortString,
+    key: ShortString,
+    message: Message,
+    answer: oneshot::Sender<Result<Confirmed>>,
+}
+
+/// The task behind a publisher.
+struct Pump {
+    channel: Channel,
+    ledger: Ledger,
+}
+
+impl Pump {
+    async fn run(mut self, mut queue: mpsc::Receiver<Job>) {
+        let mut sent = FuturesUnordered::new();
+        let mut jobs = Vec::with_capacity(AHEAD);
+        let mut open = true;
+        while open || !sent.is_empty() {
+            let room = UNCONFIRMED.saturating_sub(sent.len()).min(AHEAD);
+            tokio::select! {
+                biased;
+                Some(first) = sent.next(), if !sent.is_empty() => {
+                    self.ledger.note(first);
+                    self.settle(&mut sent);
+                    if !self.channel.status().connected() {
+                        queue.close();
+                    }
+                }
+                count = queue.recv_many(&mut jobs, room), if open && room > 0 => open = count > 0,
+            }
+            for job in jobs.drain(..) {
+                let mark = Mark::new(job.exchange.as_str(), job.key.as_str(), &job.message.body);
+                let number = self.ledger.enter(mark, job.answer);
+                let (channel, message) = (self.channel.clone(), job.message);
+                sent.push(publish(channel, number, job.exchange, job.key, message));
+            }
+        }
+    }
+
+    /// Notes everything that is confirmed by now, and answers what is certain.
+    ///
+    /// Two empty looks in a row: the first may end early to let other tasks run.
+    fn settle<F>(&mut self, sent: &mut FuturesUnordered<F>)
+    where
+        F: Future<Output = (u64, lapin::Result<Confirmation>)>,
+    {
+        let mut empty_looks = 0;
+        while empty_looks < 2 {
+            match sent.next().now_or_never() {
+                Some(Some(confirmed)) => {
+                    self.ledger.note(confirmed);
+                    empty_looks = 0;
+                }
+                Some(None) => break,
+                None => empty_looks += 1,
+            }
+        }
+        self.ledger.answer(sent.is_empty());
+    }
+}
+
+/// Sends one message and waits for the broker's word.
+async fn publish(
+    channel: Channel,
+    number: u64,
+    exchange: ShortString,
+    key: ShortString,
+    message: Message,
+) -> (u64, lapin::Result<Confirmation>) {
+    let properties = convert::outgoing(&message.properties);
+    let sending = channel.basic_publish(exchange, key, MANDATORY, &message.body, properties);
+    match sending.await {
+        Ok(confirm) => (number, confirm.await),
+        Err(error) => (number, Err(error)),
+    }
+}
+
+fn gone() -> Error {
+    Error::Lost { reason: "its channel is closed".to_owned() }
+}

@@ -1,0 +1,150 @@
+//! The protocol's queues and exchanges, declared.
+
+use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Channel, ExchangeKind};
+use nsbridge_protocol::ModelName;
+use nsbridge_protocol::topology::{self, CONTROL_EXCHANGE, REPLY_EXCHANGE, RETRY_TIERS};
+
+use super::fault;
+use crate::{Limits, Result};
+
+/// Declares everything that a model needs.
+pub(super) async fn declare_model(
+    channel: &Channel,
+    model: &ModelName,
+    limits: &Limits,
+) -> Result<()> {
+    declare_exchanges(channel).await?;
+    let (requests, dead) = (topology::model_queue(model), topology::dead_queue(model));
+    declare(channel, &dead, durable(), dead_letters()).await?;
+    declare(channel, &requests, durable(), work(&dead, limits)).await?;
+    declare(channel, &topology::bulk_queue(model), durable(), work(&dead, limits)).await?;
+    for tier in RETRY_TIERS {
+        let arguments = retry(&requests, tier.delay.as_millis());
+        declare(channel, &topology::retry_queue(model, tier), durable(), arguments).await?;
+    }
+    Ok(())
+}
+
+/// Declares a client's reply queue.
+pub(super) async fn declare_reply_queue(
+    channel: &Channel,
+    queue: &str,
+    limits: &Limits,
+) -> Result<()> {
+    declare_exchanges(channel).await?;
+    declare(channel, queue, durable(), replies(limits)).await?;
+    bind(channel, queue, REPLY_EXCHANGE, queue).await
+}
+
+/// Declares a worker's control queue, which goes with the connection.
+pub(super) async fn declare_control_queue(
+    channel: &Channel,
+    queue: &str,
+    model: &ModelName,
+) -> Result<()> {
+    declare_exchanges(channel).await?;
+    let arguments = table([("x-queue-type", text("classic"))]);
+    declare(channel, queue, QueueDeclareOptions::exclusive(), arguments).await?;
+    bind(channel, queue, CONTROL_EXCHANGE, queue).await?;
+    bind(channel, queue, CONTROL_EXCHANGE, model.as_str()).await
+}
+
+async fn declare_exchanges(channel: &Channel) -> Result<()> {
+    for exchange in [CONTROL_EXCHANGE, REPLY_EXCHANGE] {
+        let options = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+        let declaring = channel.exchange_declare(
+            exchange.into(),
+            ExchangeKind::Direct,
+            options,
+            FieldTable::default(),
+        );
+        declaring.await.map_err(|error| fault::declaring(exchange, &error))?;
+    }
+    Ok(())
+}
+
+async fn declare(
+    channel: &Channel,
+    queue: &str,
+    options: QueueDeclareOptions,
+    arguments: FieldTable,
+) -> Result<()> {
+    let declared = channel.queue_declare(fault::name(queue)?, options, arguments).await;
+    declared.map(drop).map_err(|error| fault::declaring(queue, &error))
+}
+
+async fn bind(channel: &Channel, queue: &str, exchange: &str, key: &str) -> Result<()> {
+    let (queue, key) = (fault::name(queue)?, fault::name(key)?);
+    let binding = channel.queue_bind(
+        queue,
+        exchange.into(),
+        key,
+        QueueBindOptions::default(),
+        FieldTable::default(),
+    );
+    binding.await.map_err(|error| fault::lost(&error))
+}
+
+fn durable() -> QueueDeclareOptions {
+    QueueDeclareOptions::durable()
+}
+
+fn work(dead: &str, limits: &Limits) -> FieldTable {
+    let mut arguments = table([
+        ("x-queue-type", text("quorum")),
+        ("x-delivery-limit", number(u64::from(limits.deliveries))),
+        ("x-max-length-bytes", number(limits.model_queue_bytes)),
+    ]);
+    dead_letter_to(&mut arguments, dead);
+    arguments
+}
+
+fn retry(requests: &str, delay_ms: u128) -> FieldTable {
+    let delay = u64::try_from(delay_ms).unwrap_or(u64::MAX);
+    let mut arguments = table([("x-queue-type", text("quorum")), ("x-message-ttl", number(delay))]);
+    dead_letter_to(&mut arguments, requests);
+    arguments
+}
+
+/// What is expired, rejected or delivered too often goes to `queue`, and is not lost on the way.
+///
+/// RabbitMQ offers at-least-once dead-lettering only to queues that refuse what they cannot hold.
+fn dead_letter_to(arguments: &mut FieldTable, queue: &str) {
+    arguments.insert("x-overflow".into(), text("reject-publish"));
+    arguments.insert("x-dead-letter-exchange".into(), text(""));
+    arguments.insert("x-dead-letter-routing-key".into(), text(queue));
+    arguments.insert("x-dead-letter-strategy".into(), text("at-least-once"));
+}
+
+fn dead_letters() -> FieldTable {
+    let kept = u64::try_from(topology::DEAD_LETTER_TTL.as_millis()).unwrap_or(u64::MAX);
+    table([("x-queue-type", text("quorum")), ("x-message-ttl", number(kept))])
+}
+
+fn replies(limits: &Limits) -> FieldTable {
+    let lease = u64::try_from(limits.reply_lease.as_millis()).unwrap_or(u64::MAX);
+    table([
+        ("x-queue-type", text("classic")),
+        ("x-expires", number(lease)),
+        ("x-max-length-bytes", number(limits.reply_queue_bytes)),
+        ("x-overflow", text("reject-publish")),
+    ])
+}
+
+fn table<const N: usize>(entries: [(&str, AMQPValue); N]) -> FieldTable {
+    let mut table = FieldTable::default();
+    for (name, value) in entries {
+        table.insert(name.into(), value);
+    }
+    table
+}
+
+fn text(text: &str) -> AMQPValue {
+    AMQPValue::LongString(text.into())
+}
+
+fn number(number: u64) -> AMQPValue {
+    AMQPValue::LongLongInt(i64::try_from(number).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,117 @@
+//! The queue in memory, for one process: it behaves as RabbitMQ does, and keeps nothing.
+
+mod link;
+mod queue;
+mod state;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use tokio::sync::{Notify, watch};
+
+use crate::{Broker, Connection, Limits, Result};
+
+use link::{Link, MemoryConnection};
+use state::State;
+
+/// A broker in this process. Clones share their queues.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryBroker {
+    shared: Arc<Shared>,
+}
+
+/// What connections share.
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Told when an alarm was set that is earlier than all others.
+    earlier: Notify,
+    blocked: watch::Sender<bool>,
+}
+
+impl MemoryBroker {
+    /// An empty broker with the protocol's limits.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An empty broker with other limits: for tests.
+    pub fn with_limits(limits: Limits) -> Self {
+        let shared = Shared { state: Mutex::new(State::new(limits)), ..Shared::default() };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Breaks every connection that was opened under `name`.
+    #[cfg(feature = "testing")]
+    pub fn cut(&self, name: &str) {
+        let links = self.shared.lock().links();
+        links.iter().filter(|link| link.name() == name).for_each(|link| link.end("it was cut"));
+    }
+
+    /// Makes publishers wait, as RabbitMQ does when it is short of memory or disk.
+    #[cfg(feature = "testing")]
+    pub fn block(&self) {
+        self.shared.blocked.send_replace(true);
+    }
+
+    /// Lets publishers go on.
+    #[cfg(feature = "testing")]
+    pub fn unblock(&self) {
+        self.shared.blocked.send_replace(false);
+    }
+}
+
+#[async_trait]
+impl Broker for MemoryBroker {
+    async fn connect(&self, name: &str) -> Result<Arc<dyn Connection>> {
+        let link = Link::open(&self.shared, name);
+        tokio::spawn(keep_time(Arc::clone(&self.shared), link.ended()));
+        Ok(Arc::new(MemoryConnection(link)))
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.lock();
+        let before = state.next_alarm();
+        let done = work(&mut state);
+        let after = state.next_alarm();
+        drop(state);
+        if after.is_some_and(|after| before.is_none_or(|before| after < before)) {
+            self.earlier.notify_waiters();
+        }
+        done
+    }
+
+    async fn unblocked(&self) {
+        let mut blocked = self.blocked.subscribe();
+        // It cannot fail: the sender is ours.
+        let _ = blocked.wait_for(|blocked| !blocked).await;
+    }
+}
+
+/// Lets messages and queues expire for as long as a connection is there to see it.
+async fn keep_time(shared: Arc<Shared>, mut ended: watch::Receiver<Option<String>>) {
+    loop {
+        let earlier = shared.earlier.notified();
+        tokio::pin!(earlier);
+        // Registered before the alarm is read, so that none is missed in between.
+        earlier.as_mut().enable();
+        let alarm = shared.lock().next_alarm();
+        let due = async {
+            match alarm {
+                Some(alarm) => tokio::time::sleep_until(alarm).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = due => shared.change(State::sweep),
+            () = &mut earlier => {}
+            _ = ended.wait_for(Option::is_some) => return,
+        }
+    }
+}

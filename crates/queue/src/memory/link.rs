@@ -1,0 +1,242 @@
+//! A connection to the memory broker, and everything that ends with it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use nsbridge_protocol::ModelName;
+use tokio::sync::{mpsc, watch};
+
+use super::Shared;
+use crate::{
+    Confirm, Confirmed, Connection, Consumer, Delivery, Depth, Error, Message, Publisher, Result,
+    Settle,
+};
+
+/// One connection. It lives as long as anything that came from it, as over AMQP.
+pub(super) struct Link {
+    shared: Arc<Shared>,
+    id: u64,
+    name: String,
+    /// Why it ended, once it has.
+    ended: watch::Sender<Option<String>>,
+    /// Deliveries that could not be handed over, to be dropped without the broker's lock.
+    undeliverable: Mutex<Vec<Delivery>>,
+}
+
+impl Link {
+    pub(super) fn open(shared: &Arc<Shared>, name: &str) -> Arc<Self> {
+        let (ended, _) = watch::channel(None);
+        let mut state = shared.lock();
+        let link = Arc::new(Self {
+            shared: Arc::clone(shared),
+            id: state.next_id(),
+            name: name.to_owned(),
+            ended,
+            undeliverable: Mutex::default(),
+        });
+        state.links.insert(link.id, Arc::downgrade(&link));
+        link
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    #[cfg(feature = "testing")]
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn end(&self, reason: &str) {
+        let first = self.ended.send_if_modified(|ended| {
+            let first = ended.is_none();
+            ended.get_or_insert_with(|| reason.to_owned());
+            first
+        });
+        if first {
+            self.shared.change(|state| state.disconnect(self));
+        }
+    }
+
+    pub(super) fn ended(&self) -> watch::Receiver<Option<String>> {
+        self.ended.subscribe()
+    }
+
+    pub(super) fn drop_later(&self, delivery: Delivery) {
+        self.undeliverable.lock().unwrap_or_else(PoisonError::into_inner).push(delivery);
+    }
+
+    fn check(&self) -> Result<()> {
+        match &*self.ended.borrow() {
+            Some(reason) => Err(Error::Lost { reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Drops what could not be handed over; what is dropped goes back to its queue.
+    fn clear(&self) {
+        let undeliverable =
+            std::mem::take(&mut *self.undeliverable.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(undeliverable);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.end("it was dropped");
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// The handle that callers hold.
+#[derive(Debug)]
+pub(super) struct MemoryConnection(pub(super) Arc<Link>);
+
+#[async_trait]
+impl Connection for MemoryConnection {
+    async fn declare_model(&self, model: &ModelName) -> Result<()> {
+        self.0.check()?;
+        self.0.shared.change(|state| state.declare_model(model))
+    }
+
+    async fn declare_reply_queue(&self, queue: &str) -> Result<()> {
+        self.0.check()?;
+        self.0.shared.change(|state| state.declare_reply_queue(queue))
+    }
+
+    async fn declare_control_queue(&self, queue: &str, model: &ModelName) -> Result<()> {
+        self.0.check()?;
+        self.0.shared.change(|state| state.declare_control_queue(queue, model, self.0.id))
+    }
+
+    async fn consume(&self, queue: &str, prefetch: u16) -> Result<Consumer> {
+        self.0.check()?;
+        let prefetch = usize::from(prefetch.max(1));
+        let (sender, receiver) = mpsc::channel(prefetch);
+        let id = self.0.shared.change(|state| {
+            let id = state.next_id();
+            state.queue_for(queue, self.0.id)?.subscribe(id, &self.0, sender, prefetch);
+            state.with(queue, |_, _| ());
+            Ok(id)
+        })?;
+        let link = Arc::clone(&self.0);
+        Ok(Consumer::new(receiver, Subscription { link, queue: queue.to_owned(), id }))
+    }
+
+    async fn publisher(&self) -> Result<Box<dyn Publisher>> {
+        self.0.check()?;
+        let (closed, _) = watch::channel(false);
+        Ok(Box::new(MemoryPublisher { link: Arc::clone(&self.0), closed }))
+    }
+
+    async fn depth(&self, queue: &str) -> Result<Depth> {
+        self.0.check()?;
+        self.0.shared.change(|state| state.depth(queue, self.0.id))
+    }
+
+    async fn lost(&self) -> Error {
+        let mut ended = self.0.ended();
+        let reason = match ended.wait_for(Option::is_some).await {
+            Ok(reason) => reason.clone().unwrap_or_default(),
+            Err(_) => String::new(),
+        };
+        Error::Lost { reason }
+    }
+
+    async fn close(&self) {
+        self.0.end("we closed it");
+    }
+}
+
+struct Subscription {
+    link: Arc<Link>,
+    queue: String,
+    id: u64,
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        let id = self.id;
+        let ends = |state: &mut super::state::State| {
+            state.with(&self.queue, |queue, _| queue.unsubscribe(id));
+        };
+        self.link.shared.change(ends);
+        self.link.clear();
+    }
+}
+
+/// A delivery tag.
+pub(super) struct Tag {
+    link: Arc<Link>,
+    queue: String,
+    tag: u64,
+}
+
+impl Tag {
+    pub(super) fn new(link: &Arc<Link>, queue: &str, tag: u64) -> Self {
+        Self { link: Arc::clone(link), queue: queue.to_owned(), tag }
+    }
+
+    fn put_back(&self) -> bool {
+        let tag = self.tag;
+        let shared = &self.link.shared;
+        shared.change(|state| state.with(&self.queue, |queue, dead| queue.requeue(tag, dead)))
+    }
+}
+
+#[async_trait]
+impl Settle for Tag {
+    async fn ack(self: Box<Self>) -> Result<bool> {
+        let tag = self.tag;
+        let shared = &self.link.shared;
+        Ok(shared.change(|state| state.with(&self.queue, |queue, _| queue.ack(tag))))
+    }
+
+    async fn requeue(self: Box<Self>) -> Result<bool> {
+        Ok(self.put_back())
+    }
+
+    fn requeue_later(self: Box<Self>) {
+        self.put_back();
+    }
+}
+
+/// A channel that publishes.
+#[derive(Debug)]
+struct MemoryPublisher {
+    link: Arc<Link>,
+    /// Publishing to an exchange that is not there closes the channel, as in AMQP.
+    closed: watch::Sender<bool>,
+}
+
+#[async_trait]
+impl Publisher for MemoryPublisher {
+    async fn publish(&self, exchange: &str, key: &str, message: Message) -> Result<Confirm> {
+        let mut ended = self.link.ended();
+        tokio::select! {
+            biased;
+            _ = ended.wait_for(Option::is_some) => {}
+            () = self.link.shared.unblocked() => {}
+        }
+        self.link.check()?;
+        if *self.closed.borrow() {
+            return Err(no_exchange());
+        }
+        let routed = self.link.shared.change(|state| state.publish(exchange, key, message));
+        let confirmed: Result<Confirmed> = routed.ok_or_else(|| {
+            self.closed.send_replace(true);
+            no_exchange()
+        });
+        Ok(Box::pin(std::future::ready(confirmed)))
+    }
+}
+
+fn no_exchange() -> Error {
+    Error::Lost { reason: "the channel was closed: there is no such exchange".to_owned() }
+}

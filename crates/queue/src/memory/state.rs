@@ -1,0 +1,222 @@
+//! All queues and bindings, behind one lock.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+#[cfg(feature = "testing")]
+use std::sync::Arc;
+use std::sync::Weak;
+
+use nsbridge_protocol::ModelName;
+use nsbridge_protocol::topology::{self, CONTROL_EXCHANGE, REPLY_EXCHANGE, RETRY_TIERS};
+use tokio::time::Instant;
+
+use super::link::Link;
+use super::queue::{Arguments, DeadLetter, Queue};
+use crate::{Confirmed, Depth, Error, Limits, Message, Result};
+
+/// What a memory broker knows.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    queues: HashMap<String, Queue>,
+    bindings: HashMap<(&'static str, String), BTreeSet<String>>,
+    pub(super) links: BTreeMap<u64, Weak<Link>>,
+    /// Moments at which something expires. Those that turn out to be stale do no harm.
+    alarms: BTreeSet<Instant>,
+    pub(super) limits: Limits,
+    next_id: u64,
+}
+
+impl State {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
+    pub(super) fn next_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    pub(super) fn next_alarm(&self) -> Option<Instant> {
+        self.alarms.first().copied()
+    }
+
+    pub(super) fn declare_model(&mut self, model: &ModelName) -> Result<()> {
+        let (requests, dead) = (topology::model_queue(model), topology::dead_queue(model));
+        let work = Arguments {
+            max_bytes: Some(self.limits.model_queue_bytes),
+            dead_letter_to: Some(dead.clone()),
+            delivery_limit: Some(self.limits.deliveries),
+            counts: true,
+            ..Arguments::default()
+        };
+        let quorum = Arguments { counts: true, ..Arguments::default() };
+        let kept = Arguments { ttl: Some(topology::DEAD_LETTER_TTL), ..quorum.clone() };
+        self.declare(&dead, kept)?;
+        self.declare(&requests, work.clone())?;
+        self.declare(&topology::bulk_queue(model), work)?;
+        for tier in RETRY_TIERS {
+            let dead_letter_to = Some(requests.clone());
+            let waits = Arguments { ttl: Some(tier.delay), dead_letter_to, ..quorum.clone() };
+            self.declare(&topology::retry_queue(model, tier), waits)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn declare_reply_queue(&mut self, queue: &str) -> Result<()> {
+        let arguments = Arguments {
+            max_bytes: Some(self.limits.reply_queue_bytes),
+            lease: Some(self.limits.reply_lease),
+            ..Arguments::default()
+        };
+        self.declare(queue, arguments)?;
+        self.bind(REPLY_EXCHANGE, queue, queue);
+        Ok(())
+    }
+
+    pub(super) fn declare_control_queue(
+        &mut self,
+        queue: &str,
+        model: &ModelName,
+        owner: u64,
+    ) -> Result<()> {
+        self.declare(queue, Arguments { owner: Some(owner), ..Arguments::default() })?;
+        self.bind(CONTROL_EXCHANGE, queue, queue);
+        self.bind(CONTROL_EXCHANGE, model.as_str(), queue);
+        Ok(())
+    }
+
+    fn declare(&mut self, name: &str, arguments: Arguments) -> Result<()> {
+        if self.queues.get(name).is_some_and(|queue| queue.arguments != arguments) {
+            let broker_says = format!("it was not declared with {arguments:?}");
+            return Err(Error::Topology { queue: name.to_owned(), broker_says });
+        }
+        let queue = self.queues.entry(name.to_owned());
+        let queue = queue.or_insert_with(|| Queue::new(name, arguments));
+        queue.renew_lease();
+        self.alarms.extend(queue.alarm());
+        Ok(())
+    }
+
+    fn bind(&mut self, exchange: &'static str, key: &str, queue: &str) {
+        self.bindings.entry((exchange, key.to_owned())).or_default().insert(queue.to_owned());
+    }
+
+    /// A queue that this connection may consume from.
+    pub(super) fn queue_for(&mut self, name: &str, connection: u64) -> Result<&mut Queue> {
+        let free = |queue: &&mut Queue| queue.arguments.owner.is_none_or(|own| own == connection);
+        let missing = || Error::NoQueue { queue: name.to_owned() };
+        self.queues.get_mut(name).filter(free).ok_or_else(missing)
+    }
+
+    pub(super) fn depth(&mut self, name: &str, connection: u64) -> Result<Depth> {
+        let queue = self.queue_for(name, connection)?;
+        let count = |count| u32::try_from(count).unwrap_or(u32::MAX);
+        Ok(Depth { messages: count(queue.waiting()), consumers: count(queue.consumers()) })
+    }
+
+    /// Routes a message; `None` if there is no such exchange.
+    pub(super) fn publish(
+        &mut self,
+        exchange: &str,
+        key: &str,
+        message: Message,
+    ) -> Option<Confirmed> {
+        let mut targets = self.targets(exchange, key)?;
+        let bytes = message.body.len() as u64;
+        let has_room =
+            |name: &String| self.queues.get(name).is_none_or(|queue| queue.has_room_for(bytes));
+        let Some(last) = targets.pop() else { return Some(Confirmed::Returned) };
+        if !targets.iter().chain([&last]).all(has_room) {
+            return Some(Confirmed::Refused);
+        }
+        for name in targets {
+            self.put(&name, message.clone(), None);
+        }
+        self.put(&last, message, None);
+        Some(Confirmed::Taken)
+    }
+
+    fn targets(&self, exchange: &str, key: &str) -> Option<Vec<String>> {
+        let exchange = match exchange {
+            "" => {
+                return Some(
+                    self.queues.contains_key(key).then(|| key.to_owned()).into_iter().collect(),
+                );
+            }
+            CONTROL_EXCHANGE => CONTROL_EXCHANGE,
+            REPLY_EXCHANGE => REPLY_EXCHANGE,
+            _ => return None,
+        };
+        let bound = self.bindings.get(&(exchange, key.to_owned()));
+        Some(bound.map(|queues| queues.iter().cloned().collect()).unwrap_or_default())
+    }
+
+    fn put(&mut self, name: &str, message: Message, death: Option<&'static str>) {
+        let Some(queue) = self.queues.get_mut(name) else { return };
+        queue.push(message, death);
+        self.with(name, |_, _| ());
+    }
+
+    /// Does something to a queue, then lets it and those that it fills hand out what they can.
+    pub(super) fn with<T: Default>(
+        &mut self,
+        name: &str,
+        work: impl FnOnce(&mut Queue, &mut Vec<DeadLetter>) -> T,
+    ) -> T {
+        let Some(queue) = self.queues.get_mut(name) else { return T::default() };
+        let mut dead = Vec::new();
+        let done = work(queue, &mut dead);
+        queue.advance(&mut dead);
+        self.alarms.extend(queue.alarm());
+        self.bury(dead);
+        done
+    }
+
+    /// Moves dead letters. They are let into a full queue: RabbitMQ keeps them back instead, but
+    /// loses none either.
+    fn bury(&mut self, dead: Vec<DeadLetter>) {
+        for letter in dead {
+            if let Some(to) = letter.to {
+                self.put(&to, letter.message, Some(letter.reason));
+            }
+        }
+    }
+
+    /// Ends a connection: its queues go, its messages go back.
+    pub(super) fn disconnect(&mut self, link: &Link) {
+        let id = link.id();
+        self.links.remove(&id);
+        self.remove_queues(|queue| queue.arguments.owner == Some(id));
+        let names: Vec<String> = self.queues.keys().cloned().collect();
+        for name in names {
+            self.with(&name, |queue, dead| queue.disconnect(id, dead));
+        }
+    }
+
+    /// Lets everything expire whose time has come.
+    pub(super) fn sweep(&mut self) {
+        let now = Instant::now();
+        while self.next_alarm().is_some_and(|alarm| alarm <= now) {
+            self.alarms.pop_first();
+        }
+        self.remove_queues(|queue| queue.ends.is_some_and(|ends| ends <= now));
+        let names: Vec<String> = self.queues.keys().cloned().collect();
+        for name in names {
+            self.with(&name, |_, _| ());
+        }
+    }
+
+    fn remove_queues(&mut self, goes: impl Fn(&Queue) -> bool) {
+        self.queues.retain(|_, queue| !goes(queue));
+        let queues = &self.queues;
+        self.bindings.retain(|_, bound| {
+            bound.retain(|name| queues.contains_key(name));
+            !bound.is_empty()
+        });
+    }
+
+    /// All connections. They must be dropped without the lock on this: it is taken once more then.
+    #[cfg(feature = "testing")]
+    pub(super) fn links(&self) -> Vec<Arc<Link>> {
+        self.links.values().filter_map(Weak::upgrade).collect()
+    }
+}

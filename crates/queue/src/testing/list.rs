@@ -1,0 +1,52 @@
+//! The list itself.
+
+/// Makes a test of every rule; `$bench` is an async function that gives a fresh
+/// [`Bench`](crate::testing::Bench) for [`Limits`](crate::Limits).
+///
+/// The limits are small where a rule needs that: see [`limits`](super::limits).
+#[macro_export]
+macro_rules! conformance {
+    ($bench:path, $(#[$attribute:meta])+) => {
+        $crate::conformance! { @each $bench, [$(#[$attribute])+]
+            a_first_delivery_counts_zero_whatever_its_publisher_wrote
+            a_requeued_message_comes_back_counted
+            a_dropped_delivery_goes_back
+            a_requeued_message_goes_ahead_of_those_that_wait
+            a_consumer_holds_no_more_than_its_prefetch
+            a_busy_consumer_does_not_hold_up_another
+            a_dropped_consumer_gives_back_only_what_it_did_not_hand_out
+            an_acked_message_is_gone
+            a_lost_connection_gives_its_messages_back_counted
+            an_ack_after_the_connection_is_gone_is_not_success
+            a_requeue_after_the_connection_is_gone_does_nothing
+            everything_on_a_lost_connection_ends
+            a_closed_connection_is_lost_and_gives_its_messages_back
+            a_control_queue_goes_with_its_connection
+            a_reply_queue_outlives_its_clients_connection
+            a_message_arrives_as_it_was_sent
+            a_message_for_nobody_is_returned
+            a_return_is_told_to_the_publish_that_it_belongs_to
+            a_confirm_may_be_dropped
+            messages_arrive_in_the_order_of_publishing
+            a_full_queue_refuses_until_there_is_room
+            a_queue_that_is_not_there_is_told
+            declaring_again_changes_nothing
+            an_expired_message_is_a_dead_letter
+            a_message_expires_at_the_head_only
+            a_message_that_comes_back_after_its_time_is_a_dead_letter
+            a_message_that_comes_back_too_often_is_a_dead_letter
+            a_retry_queue_leads_back_after_its_delay
+            a_reply_queue_goes_when_its_lease_is_over
+        }
+    };
+    (@each $bench:path, $attributes:tt $($rule:ident)+) => {
+        $($crate::conformance! { @one $bench, $attributes $rule })+
+    };
+    (@one $bench:path, [$($attribute:tt)+] $rule:ident) => {
+        $($attribute)+
+        async fn $rule() {
+            let limits = $crate::testing::limits(stringify!($rule));
+            $crate::testing::$rule(&$bench(limits).await).await;
+        }
+    };
+}

@@ -1,0 +1,133 @@
+//! Rules on connections that end.
+
+use std::time::Duration;
+
+use nsbridge_protocol::topology::{self, CONTROL_EXCHANGE, REPLY_EXCHANGE};
+
+use super::bench::{
+    Bench, consumer, message, model, publish, publisher, put, reply_queue, silence, take,
+    take_and_ack, unique,
+};
+use crate::{Confirmed, Error};
+
+/// A lost connection is a failed delivery of everything that was on it, in the old order.
+pub async fn a_lost_connection_gives_its_messages_back_counted(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (_, queue) = model(&connection).await;
+    put(&connection, &queue, &["a", "b", "c"]).await;
+    let mut before = consumer(&connection, &queue, 2).await;
+    let _a = take(&mut before, "a").await;
+    let _b = take(&mut before, "b").await;
+
+    let connection = bench.cut(&connection).await;
+    let mut after = consumer(&connection, &queue, 3).await;
+    for (body, count) in [("a", 1), ("b", 1), ("c", 0)] {
+        let delivery = take(&mut after, body).await;
+        assert_eq!(delivery.deliveries, count, "deliveries of {body}");
+        assert!(delivery.ack().await.expect("the channel stays"));
+    }
+}
+
+/// The message is somebody else's by then.
+pub async fn an_ack_after_the_connection_is_gone_is_not_success(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (_, queue) = model(&connection).await;
+    put(&connection, &queue, &["a"]).await;
+    let mut before = consumer(&connection, &queue, 1).await;
+    let stale = take(&mut before, "a").await;
+
+    let connection = bench.cut(&connection).await;
+    assert!(!stale.ack().await.expect("a stale ack is an answer, not a failure"));
+    take_and_ack(&mut consumer(&connection, &queue, 1).await, "a").await;
+}
+
+/// Neither does a second requeue happen.
+pub async fn a_requeue_after_the_connection_is_gone_does_nothing(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (_, queue) = model(&connection).await;
+    put(&connection, &queue, &["a"]).await;
+    let mut before = consumer(&connection, &queue, 1).await;
+    let stale = take(&mut before, "a").await;
+
+    let connection = bench.cut(&connection).await;
+    assert!(!stale.requeue().await.expect("a stale requeue is an answer, not a failure"));
+    let mut after = consumer(&connection, &queue, 2).await;
+    let again = take(&mut after, "a").await;
+    assert_eq!(again.deliveries, 1);
+    silence(&mut after).await;
+}
+
+/// Whoever waits on a connection learns of its end, on every path.
+pub async fn everything_on_a_lost_connection_ends(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (_, queue) = model(&connection).await;
+    let publisher = publisher(&connection).await;
+    let mut consumer = consumer(&connection, &queue, 1).await;
+    bench.cut(&connection).await;
+
+    let ended = tokio::time::timeout(Duration::from_secs(10), consumer.recv()).await;
+    assert!(ended.expect("the subscription ends").is_none());
+    let published = match publisher.publish("", &queue, message("a")).await {
+        Ok(confirm) => confirm.await.map(drop),
+        Err(error) => Err(error),
+    };
+    assert!(matches!(published, Err(Error::Lost { .. })), "{published:?}");
+    let opened = connection.publisher().await.map(drop);
+    assert!(matches!(opened, Err(Error::Lost { .. })), "{opened:?}");
+}
+
+/// An orderly end is an end too, and a worker that leaves gives its messages back.
+pub async fn a_closed_connection_is_lost_and_gives_its_messages_back(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (_, queue) = model(&connection).await;
+    put(&connection, &queue, &["a"]).await;
+    let mut before = consumer(&connection, &queue, 1).await;
+    let stale = take(&mut before, "a").await;
+    connection.close().await;
+    let lost = tokio::time::timeout(Duration::from_secs(10), connection.lost()).await;
+    assert!(lost.expect("it says so").is_retryable());
+
+    let connection = bench.connect().await;
+    let mut after = consumer(&connection, &queue, 1).await;
+    assert_eq!(take(&mut after, "a").await.deliveries, 1);
+    assert!(!stale.ack().await.unwrap_or(false));
+}
+
+/// A worker that is gone must not be sent control messages.
+pub async fn a_control_queue_goes_with_its_connection(bench: &Bench) {
+    let worker = bench.connect().await;
+    let client = bench.connect().await;
+    let (model, _) = model(&worker).await;
+    let queue = topology::control_queue(unique());
+    worker.declare_control_queue(&queue, &model).await.expect("a control queue can be declared");
+    let mut control = consumer(&worker, &queue, 4).await;
+    let refused = client.consume(&queue, 1).await.map(drop);
+    assert!(matches!(refused, Err(Error::NoQueue { .. })), "{refused:?}");
+
+    let publisher = publisher(&client).await;
+    for key in [model.as_str(), &queue] {
+        let sent = publish(&*publisher, CONTROL_EXCHANGE, key, message(key)).await;
+        assert_eq!(sent, Confirmed::Taken);
+        take_and_ack(&mut control, key).await;
+    }
+    worker.close().await;
+    for key in [model.as_str(), &queue] {
+        let sent = publish(&*publisher, CONTROL_EXCHANGE, key, message(key)).await;
+        assert_eq!(sent, Confirmed::Returned);
+    }
+}
+
+/// A client that reconnects within the lease finds what came meanwhile.
+pub async fn a_reply_queue_outlives_its_clients_connection(bench: &Bench) {
+    let connection = bench.connect().await;
+    let queue = reply_queue(&connection).await;
+    let before = consumer(&connection, &queue, 8).await;
+    let connection = bench.cut(&connection).await;
+    drop(before);
+
+    let publisher = publisher(&connection).await;
+    let sent = publish(&*publisher, REPLY_EXCHANGE, &queue, message("late")).await;
+    assert_eq!(sent, Confirmed::Taken);
+    connection.declare_reply_queue(&queue).await.expect("declaring it again changes nothing");
+    take_and_ack(&mut consumer(&connection, &queue, 8).await, "late").await;
+}

@@ -1,0 +1,132 @@
+//! Rules on counting, order and prefetch.
+
+use nsbridge_protocol::topology::header;
+
+use super::bench::{
+    Bench, consumer, depth, message, model, next, publish, publisher, put, requeue, silence, take,
+    take_and_ack, text,
+};
+use crate::{Confirmed, Header};
+
+/// A publisher can write any count into the headers: on a first delivery none is believed, and
+/// the broker's headers are never shown.
+pub async fn a_first_delivery_counts_zero_whatever_its_publisher_wrote(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (_, queue) = model(&connection).await;
+    let mut spoofed = message("spoofed");
+    let names = [header::DELIVERY_COUNT, header::ACQUIRED_COUNT, "x-first-death-reason"];
+    for name in names {
+        spoofed.properties.headers.insert(name.to_owned(), Header::Int(7));
+    }
+    spoofed.properties.headers.insert(header::EPOCH.to_owned(), Header::Int(3));
+    let publisher = publisher(&connection).await;
+    assert_eq!(publish(&*publisher, "", &queue, spoofed).await, Confirmed::Taken);
+
+    let mut consumer = consumer(&connection, &queue, 1).await;
+    let first = take(&mut consumer, "spoofed").await;
+    assert_eq!((first.deliveries, first.redelivered), (0, false));
+    let headers = &first.message.properties.headers;
+    assert_eq!(headers.keys().collect::<Vec<_>>(), [header::EPOCH]);
+
+    requeue(first).await;
+    let second = take(&mut consumer, "spoofed").await;
+    assert_eq!((second.deliveries, second.redelivered), (1, true));
+    assert!(!second.message.properties.headers.contains_key(header::DELIVERY_COUNT));
+}
+
+/// Each way back counts once.
+pub async fn a_requeued_message_comes_back_counted(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (_, queue) = model(&connection).await;
+    put(&connection, &queue, &["a"]).await;
+    let mut consumer = consumer(&connection, &queue, 1).await;
+    for count in 0..4 {
+        let delivery = take(&mut consumer, "a").await;
+        assert_eq!((delivery.deliveries, delivery.redelivered), (count, count > 0));
+        requeue(delivery).await;
+    }
+}
+
+/// A delivery that is dropped unsettled is as good as requeued.
+pub async fn a_dropped_delivery_goes_back(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (_, queue) = model(&connection).await;
+    put(&connection, &queue, &["a"]).await;
+    let mut consumer = consumer(&connection, &queue, 1).await;
+    drop(take(&mut consumer, "a").await);
+    assert_eq!(take(&mut consumer, "a").await.deliveries, 1);
+}
+
+/// What comes back does not wait behind what never ran.
+pub async fn a_requeued_message_goes_ahead_of_those_that_wait(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (_, queue) = model(&connection).await;
+    put(&connection, &queue, &["a", "b", "c"]).await;
+    let mut consumer = consumer(&connection, &queue, 1).await;
+    requeue(take(&mut consumer, "a").await).await;
+    for body in ["a", "b", "c"] {
+        take_and_ack(&mut consumer, body).await;
+    }
+}
+
+/// A prefetch of two is two unsettled messages, not three.
+pub async fn a_consumer_holds_no_more_than_its_prefetch(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (_, queue) = model(&connection).await;
+    put(&connection, &queue, &["a", "b", "c"]).await;
+    let mut consumer = consumer(&connection, &queue, 2).await;
+    let first = take(&mut consumer, "a").await;
+    let _second = take(&mut consumer, "b").await;
+    silence(&mut consumer).await;
+    assert!(first.ack().await.expect("the channel stays"));
+    take_and_ack(&mut consumer, "c").await;
+}
+
+/// Prefetch is per consumer: one that is busy does not hold up another.
+pub async fn a_busy_consumer_does_not_hold_up_another(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (_, queue) = model(&connection).await;
+    let mut busy = consumer(&connection, &queue, 1).await;
+    put(&connection, &queue, &["a"]).await;
+    let _held = take(&mut busy, "a").await;
+    let mut free = consumer(&connection, &queue, 1).await;
+    put(&connection, &queue, &["b", "c"]).await;
+    take_and_ack(&mut free, "b").await;
+    take_and_ack(&mut free, "c").await;
+}
+
+/// What was sent ahead but never handed out goes to others; what was handed out stays ours.
+pub async fn a_dropped_consumer_gives_back_only_what_it_did_not_hand_out(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (_, queue) = model(&connection).await;
+    put(&connection, &queue, &["a", "b", "c"]).await;
+    let mut first = consumer(&connection, &queue, 3).await;
+    let held = take(&mut first, "a").await;
+    drop(first);
+
+    let mut second = consumer(&connection, &queue, 3).await;
+    let others = [next(&mut second).await, next(&mut second).await];
+    let mut bodies: Vec<_> = others.iter().map(text).collect();
+    bodies.sort();
+    assert_eq!(bodies, ["b", "c"]);
+    for other in others {
+        assert!(other.ack().await.expect("the channel stays"));
+    }
+    assert!(held.ack().await.expect("its channel stays open for it"), "it was still ours");
+    silence(&mut second).await;
+    drop(second);
+    depth(&connection, &queue, 0).await;
+}
+
+/// Settled is settled, also when the connection goes.
+pub async fn an_acked_message_is_gone(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (_, queue) = model(&connection).await;
+    put(&connection, &queue, &["a"]).await;
+    let mut first = consumer(&connection, &queue, 1).await;
+    take_and_ack(&mut first, "a").await;
+    // An ack has no answer: a second exchange on the connection shows that it went through.
+    depth(&connection, &queue, 0).await;
+    let connection = bench.cut(&connection).await;
+    silence(&mut consumer(&connection, &queue, 1).await).await;
+}

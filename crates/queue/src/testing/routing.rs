@@ -1,0 +1,149 @@
+//! Rules on where messages go, and what publishers are told.
+
+use std::time::Duration;
+
+use nsbridge_protocol::topology::{self, REPLY_EXCHANGE, header};
+
+use super::bench::{
+    Bench, consumer, message, model, next, publish, publisher, put, reply_queue, take,
+    take_and_ack, unique,
+};
+use crate::{Confirmed, Error, Header, Message};
+
+/// What a publisher sets is what a consumer sees.
+pub async fn a_message_arrives_as_it_was_sent(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (_, queue) = model(&connection).await;
+    let mut sent = Message::new((0..=255).cycle().take(300_000).collect());
+    sent.properties.message_id = Some("message".to_owned());
+    sent.properties.correlation_id = Some("request".to_owned());
+    sent.properties.reply_to = Some("reply".to_owned());
+    sent.properties.persistent = true;
+    sent.properties.expiration = Some(Duration::from_secs(900));
+    let headers = &mut sent.properties.headers;
+    headers.insert(header::MODEL.to_owned(), Header::Text("model".to_owned()));
+    headers.insert(header::EPOCH.to_owned(), Header::Int(-1));
+
+    let publisher = publisher(&connection).await;
+    assert_eq!(publish(&*publisher, "", &queue, sent.clone()).await, Confirmed::Taken);
+    let mut consumer = consumer(&connection, &queue, 1).await;
+    let delivery = next(&mut consumer).await;
+    assert_eq!(delivery.message.properties, sent.properties);
+    assert!(delivery.message.body == sent.body, "the body differs");
+    assert_eq!(delivery.death, None);
+}
+
+/// That is how a worker learns that its client is gone.
+pub async fn a_message_for_nobody_is_returned(bench: &Bench) {
+    let connection = bench.connect().await;
+    let _exchanges = reply_queue(&connection).await;
+    let publisher = publisher(&connection).await;
+    let nobody = topology::reply_queue(unique());
+    for exchange in ["", REPLY_EXCHANGE] {
+        let sent = publish(&*publisher, exchange, &nobody, message("anyone?")).await;
+        assert_eq!(sent, Confirmed::Returned);
+    }
+    let too_long = "q".repeat(300);
+    assert_eq!(publish(&*publisher, "", &too_long, message("?")).await, Confirmed::Returned);
+}
+
+/// Several clients share a publisher: one that is gone must not look as if another were.
+pub async fn a_return_is_told_to_the_publish_that_it_belongs_to(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (_, quorum) = model(&connection).await;
+    let classic = reply_queue(&connection).await;
+    let nobody = topology::reply_queue(unique());
+    let publisher = publisher(&connection).await;
+    let mut confirms = Vec::new();
+    for number in 0..600 {
+        let (key, expected) = match number % 7 {
+            0 | 3 => (&nobody, Confirmed::Returned),
+            1 | 4 | 5 => (&quorum, Confirmed::Taken),
+            _ => (&classic, Confirmed::Taken),
+        };
+        let message = message(&format!("message {number}"));
+        let confirm = publisher.publish("", key, message).await.expect("it can be published");
+        confirms.push((number, expected, confirm));
+    }
+    for (number, expected, confirm) in confirms {
+        let told = confirm.await.expect("the channel stays");
+        assert_eq!(told, expected, "message {number}");
+    }
+}
+
+/// A confirm that nobody waits for holds nothing up.
+pub async fn a_confirm_may_be_dropped(bench: &Bench) {
+    let connection = bench.connect().await;
+    let queue = reply_queue(&connection).await;
+    let publisher = publisher(&connection).await;
+    for _ in 0..5_000 {
+        drop(publisher.publish("", &queue, message("a")).await.expect("it can be published"));
+    }
+    assert_eq!(publish(&*publisher, "", &queue, message("a")).await, Confirmed::Taken);
+}
+
+/// Messages on one publisher keep their order, also when nobody waits for the confirms.
+pub async fn messages_arrive_in_the_order_of_publishing(bench: &Bench) {
+    let connection = bench.connect().await;
+    let queue = reply_queue(&connection).await;
+    let publisher = publisher(&connection).await;
+    for number in 0..500 {
+        let message = message(&number.to_string());
+        drop(publisher.publish(REPLY_EXCHANGE, &queue, message).await.expect("it can be sent"));
+    }
+    let mut consumer = consumer(&connection, &queue, 50).await;
+    for number in 0..500 {
+        take_and_ack(&mut consumer, &number.to_string()).await;
+    }
+}
+
+/// The limit must be small: `model_queue_bytes` of 20,000.
+pub async fn a_full_queue_refuses_until_there_is_room(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (_, queue) = model(&connection).await;
+    let publisher = publisher(&connection).await;
+    let large = "x".repeat(1_000);
+    let mut taken = 0;
+    while publish(&*publisher, "", &queue, message(&large)).await == Confirmed::Taken {
+        taken += 1;
+        assert!(taken < 1_000, "the queue never got full");
+    }
+    assert!(taken >= 10, "{taken} messages filled the queue");
+    let mut consumer = consumer(&connection, &queue, 1).await;
+    for _ in 0..taken {
+        take_and_ack(&mut consumer, &large).await;
+    }
+    // RabbitMQ lets publishers in again a moment after there is room.
+    let mut tries = 0;
+    while publish(&*publisher, "", &queue, message("small")).await != Confirmed::Taken {
+        tries += 1;
+        assert!(tries < 100, "an empty queue still refuses");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    drop(take(&mut consumer, "small").await);
+}
+
+/// Nothing makes a queue up by asking for it.
+pub async fn a_queue_that_is_not_there_is_told(bench: &Bench) {
+    let connection = bench.connect().await;
+    let missing = topology::reply_queue(unique());
+    let consumed = connection.consume(&missing, 1).await.map(drop);
+    assert!(matches!(&consumed, Err(Error::NoQueue { queue }) if *queue == missing));
+    let asked = connection.depth(&missing).await.map(drop);
+    assert!(matches!(&asked, Err(Error::NoQueue { queue }) if *queue == missing));
+    assert_eq!(
+        connection.depth(&reply_queue(&connection).await).await.map(|d| d.messages).ok(),
+        Some(0)
+    );
+}
+
+/// Every worker declares: all but the first change nothing.
+pub async fn declaring_again_changes_nothing(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (model, queue) = model(&connection).await;
+    put(&connection, &queue, &["a"]).await;
+    connection.declare_model(&model).await.expect("it can be declared again");
+    take_and_ack(&mut consumer(&connection, &queue, 1).await, "a").await;
+    let bulk = connection.depth(&topology::bulk_queue(&model)).await;
+    assert_eq!(bulk.map(|depth| depth.messages).ok(), Some(0));
+}

@@ -1,0 +1,113 @@
+//! Rules on expiry, retries and dead letters.
+
+use std::time::Duration;
+
+use nsbridge_protocol::topology::{self, REPLY_EXCHANGE, RETRY_TIERS};
+use tokio::time::{Instant, sleep};
+
+use super::bench::{
+    Bench, consumer, depth, expiring, message, model, publish, publisher, put, reply_queue,
+    requeue, silence, take, take_and_ack,
+};
+use crate::Confirmed;
+
+const SOON: Duration = Duration::from_millis(300);
+
+/// A message that nobody took in time is a dead letter.
+pub async fn an_expired_message_is_a_dead_letter(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (model, queue) = model(&connection).await;
+    let publisher = publisher(&connection).await;
+    publish(&*publisher, "", &queue, expiring("a", SOON)).await;
+    let mut dead = consumer(&connection, &topology::dead_queue(&model), 1).await;
+    let letter = take(&mut dead, "a").await;
+    assert_eq!(letter.death.as_deref(), Some("expired"));
+    assert_eq!(letter.deliveries, 0);
+    assert_eq!(letter.message.properties.expiration, None);
+    silence(&mut consumer(&connection, &queue, 1).await).await;
+}
+
+/// A message that waits behind another stays past its time, until it is at the head.
+pub async fn a_message_expires_at_the_head_only(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (model, queue) = model(&connection).await;
+    let publisher = publisher(&connection).await;
+    publish(&*publisher, "", &queue, message("a")).await;
+    publish(&*publisher, "", &queue, expiring("b", SOON)).await;
+    publish(&*publisher, "", &queue, message("c")).await;
+    sleep(4 * SOON).await;
+    depth(&connection, &queue, 3).await;
+    let mut consumer_ = consumer(&connection, &queue, 1).await;
+    take_and_ack(&mut consumer_, "a").await;
+    take_and_ack(&mut consumer_, "c").await;
+    take_and_ack(&mut consumer(&connection, &topology::dead_queue(&model), 1).await, "b").await;
+}
+
+/// A worker that gives a message back too late gives it to nobody.
+pub async fn a_message_that_comes_back_after_its_time_is_a_dead_letter(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (model, queue) = model(&connection).await;
+    let publisher = publisher(&connection).await;
+    let mut worker = consumer(&connection, &queue, 1).await;
+    publish(&*publisher, "", &queue, expiring("a", 2 * SOON)).await;
+    let held = take(&mut worker, "a").await;
+    sleep(4 * SOON).await;
+    requeue(held).await;
+    take_and_ack(&mut consumer(&connection, &topology::dead_queue(&model), 1).await, "a").await;
+    silence(&mut worker).await;
+}
+
+/// The limit must be small: `deliveries` of 2.
+pub async fn a_message_that_comes_back_too_often_is_a_dead_letter(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (model, queue) = model(&connection).await;
+    put(&connection, &queue, &["a"]).await;
+    let mut worker = consumer(&connection, &queue, 1).await;
+    for count in 0..=2 {
+        let delivery = take(&mut worker, "a").await;
+        assert_eq!(delivery.deliveries, count);
+        requeue(delivery).await;
+    }
+    let mut dead = consumer(&connection, &topology::dead_queue(&model), 1).await;
+    let letter = take(&mut dead, "a").await;
+    assert_eq!(letter.death.as_deref(), Some("delivery_limit"));
+    assert_eq!((letter.deliveries, letter.redelivered), (0, false));
+    silence(&mut worker).await;
+}
+
+/// A retry queue leads back to the model's queue, as if it were a first delivery.
+pub async fn a_retry_queue_leads_back_after_its_delay(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (model, queue) = model(&connection).await;
+    let publisher = publisher(&connection).await;
+    let mut worker = consumer(&connection, &queue, 1).await;
+    let sent = Instant::now();
+    let retry = topology::retry_queue(&model, RETRY_TIERS[0]);
+    let later = expiring("again", Duration::from_secs(600));
+    assert_eq!(publish(&*publisher, "", &retry, later).await, Confirmed::Taken);
+    let again = take(&mut worker, "again").await;
+    assert!(sent.elapsed() >= RETRY_TIERS[0].delay.mul_f64(0.9), "after {:?}", sent.elapsed());
+    assert_eq!((again.deliveries, again.redelivered), (0, false));
+    assert_eq!(again.death.as_deref(), Some("expired"));
+    // The broker takes the expiration off what it moves; what counts is sealed in the request.
+    assert_eq!(again.message.properties.expiration, None);
+}
+
+/// The lease must be short: `reply_lease` of one second.
+pub async fn a_reply_queue_goes_when_its_lease_is_over(bench: &Bench) {
+    let connection = bench.connect().await;
+    let queue = reply_queue(&connection).await;
+    let publisher = publisher(&connection).await;
+    let client = consumer(&connection, &queue, 1).await;
+    sleep(Duration::from_secs(3)).await;
+    let held = publish(&*publisher, REPLY_EXCHANGE, &queue, message("a")).await;
+    assert_eq!(held, Confirmed::Taken, "a queue with a consumer stays");
+
+    drop(client);
+    sleep(Duration::from_millis(200)).await;
+    let leased = publish(&*publisher, REPLY_EXCHANGE, &queue, message("b")).await;
+    assert_eq!(leased, Confirmed::Taken, "its lease is not over");
+    sleep(Duration::from_secs(4)).await;
+    let over = publish(&*publisher, REPLY_EXCHANGE, &queue, message("c")).await;
+    assert_eq!(over, Confirmed::Returned);
+}

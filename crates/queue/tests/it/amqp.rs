@@ -1,0 +1,85 @@
+//! What only RabbitMQ's backend has to show.
+
+use std::time::{Duration, Instant};
+
+use nsbridge_queue::{AmqpBroker, Broker, Error, Limits};
+use nsbridge_testkit::{Proxy, amqp_url};
+
+/// A proxy in front of RabbitMQ, and the address through it.
+pub(crate) fn proxied() -> (Proxy, String) {
+    let url = amqp_url();
+    let host = url.rsplit_once('@').unwrap().1.split('/').next().unwrap();
+    let proxy = Proxy::to(host.parse().unwrap()).unwrap();
+    let url = url.replace(host, &proxy.addr().to_string());
+    (proxy, url)
+}
+
+fn reply_queue() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    nsbridge_protocol::topology::reply_queue(now.as_nanos())
+}
+
+/// Blocks the thread that the caller's whole runtime has.
+#[tokio::test(flavor = "current_thread")]
+async fn a_caller_that_blocks_its_runtime_keeps_its_connection() {
+    let broker = AmqpBroker::new(&format!("{}?heartbeat=2", amqp_url())).unwrap();
+    let connection = broker.connect("blocked caller").await.unwrap();
+    let queue = reply_queue();
+    connection.declare_reply_queue(&queue).await.unwrap();
+
+    let blocked = Instant::now();
+    while blocked.elapsed() < Duration::from_secs(6) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+
+    let lost = tokio::time::timeout(Duration::from_millis(100), connection.lost());
+    assert!(lost.await.is_err(), "the connection was lost");
+    assert_eq!(connection.depth(&queue).await.unwrap().messages, 0);
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_denied_and_not_shown() {
+    let url = amqp_url().replace("guest:guest", "guest:secret");
+    let error = AmqpBroker::new(&url).unwrap().connect("denied").await.unwrap_err();
+    assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+    assert!(!format!("{error:?} {error}").contains("secret"));
+}
+
+#[tokio::test]
+async fn a_wrong_virtual_host_is_denied() {
+    let url = amqp_url().replace("%2f", "nowhere");
+    let error = AmqpBroker::new(&url).unwrap().connect("denied").await.unwrap_err();
+    assert!(matches!(error, Error::Denied { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_port_that_nobody_listens_on_is_unreachable() {
+    let error = AmqpBroker::new("amqp://127.0.0.1:1").unwrap().connect("nobody").await.unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_queue_declared_with_other_arguments_is_told_in_one_sentence() {
+    let ours = AmqpBroker::new(&amqp_url()).unwrap().connect("ours").await.unwrap();
+    let other = Limits { reply_queue_bytes: 1, ..Limits::default() };
+    let other = AmqpBroker::with_limits(&amqp_url(), other).unwrap();
+    let other = other.connect("other").await.unwrap();
+    let queue = reply_queue();
+    other.declare_reply_queue(&queue).await.unwrap();
+    let error = ours.declare_reply_queue(&queue).await.unwrap_err();
+    assert!(matches!(error, Error::Topology { .. }), "{error:?}");
+    let sentence = error.to_string();
+    assert!(sentence.contains(&queue) && sentence.contains("x-max-length-bytes"), "{sentence}");
+    // A failed declaration costs its own channel only.
+    ours.declare_reply_queue(&reply_queue()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_peer_that_falls_silent_is_noticed_by_its_missing_heartbeats() {
+    let (proxy, url) = proxied();
+    let broker = AmqpBroker::new(&format!("{url}?heartbeat=1")).unwrap();
+    let connection = broker.connect("silent").await.unwrap();
+    proxy.freeze();
+    let lost = tokio::time::timeout(Duration::from_secs(20), connection.lost()).await;
+    assert!(lost.is_ok(), "two seconds without a heartbeat went unnoticed");
+}

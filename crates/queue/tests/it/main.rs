@@ -1,0 +1,7 @@
+//! The queue against its backends: RabbitMQ, and memory.
+
+#![expect(clippy::unwrap_used, reason = "a helper of a test may end it")]
+
+mod amqp;
+mod conformance;
+mod memory;

@@ -1,0 +1,117 @@
+//! The node's directory, ports and environment.
+
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+
+use super::Config;
+
+const KEEPER: &str = include_str!("keeper.sh");
+
+/// Small enough to never be reached: what a disk or memory alarm does is not what tests are about.
+const CONF: &str = "\
+disk_free_limit.absolute = 1MB
+vm_memory_high_watermark.relative = 0.9
+log.console = false
+";
+
+/// Erlang's schedulers otherwise spin while they wait, on processors that the tests need.
+const ERLANG: &str = "+sbwt none +sbwtdcpu none +sbwtdio none";
+
+/// Everything that a node is started from.
+#[derive(Debug)]
+pub(super) struct Node {
+    scripts: PathBuf,
+    home: TempDir,
+    port: u16,
+    environment: Vec<(&'static str, String)>,
+}
+
+impl Node {
+    pub(super) fn prepare(scripts: &Path, config: &Config) -> Result<Self> {
+        let home = tempfile::Builder::new().prefix("nsbridge-rabbit-").tempdir()?;
+        let [port, epmd, distribution] = free_ports()?;
+        let root = home.path();
+        write_files(root, config).context("preparing RabbitMQ's directory")?;
+        let inside = |name: &str| root.join(name).display().to_string();
+        let environment = vec![
+            ("HOME", inside("")),
+            ("ERL_EPMD_PORT", epmd.to_string()),
+            ("RABBITMQ_NODENAME", format!("nsbridge-{port}@localhost")),
+            ("RABBITMQ_NODE_IP_ADDRESS", Ipv4Addr::LOCALHOST.to_string()),
+            ("RABBITMQ_NODE_PORT", port.to_string()),
+            ("RABBITMQ_DIST_PORT", distribution.to_string()),
+            ("RABBITMQ_MNESIA_BASE", inside("mnesia")),
+            ("RABBITMQ_LOG_BASE", inside("log")),
+            ("RABBITMQ_PID_FILE", inside("pid")),
+            ("RABBITMQ_CONFIG_FILE", inside("rabbitmq.conf")),
+            ("RABBITMQ_ADVANCED_CONFIG_FILE", inside("advanced.config")),
+            ("RABBITMQ_CONF_ENV_FILE", inside("rabbitmq-env.conf")),
+            ("RABBITMQ_ENABLED_PLUGINS_FILE", inside("enabled_plugins")),
+            ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", ERLANG.to_owned()),
+        ];
+        Ok(Self { scripts: scripts.to_owned(), port, environment, home })
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// One of RabbitMQ's own scripts, in the environment of this node.
+    pub(super) fn command(&self, script: &str) -> Command {
+        self.in_environment(self.scripts.join(script))
+    }
+
+    /// Starts the keeper, which starts the node.
+    pub(super) fn spawn(&self) -> Result<Child> {
+        let mut keeper = self.in_environment("/bin/sh");
+        keeper.args(["-c", KEEPER, "keeper"]).arg(&self.scripts).arg(self.home.path());
+        // A group of its own: what a terminal or a test runner sends to us is not for it.
+        keeper.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        keeper.spawn().context("starting RabbitMQ")
+    }
+
+    /// Whether the node ended by itself.
+    pub(super) fn has_ended(&self) -> bool {
+        self.home.path().join("ended").exists()
+    }
+
+    /// What the node wrote last, for a person.
+    pub(super) fn last_words(&self) -> String {
+        let output = fs::read_to_string(self.home.path().join("output.log")).unwrap_or_default();
+        let lines: Vec<&str> = output.lines().collect();
+        lines[lines.len().saturating_sub(30)..].join("\n")
+    }
+
+    fn in_environment(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+}
+
+fn write_files(root: &Path, config: &Config) -> Result<()> {
+    let conf = format!("{CONF}{}\n", config.conf.join("\n"));
+    fs::write(root.join("rabbitmq.conf"), conf)?;
+    fs::write(root.join("advanced.config"), config.advanced.as_deref().unwrap_or("[]."))?;
+    fs::write(root.join("rabbitmq-env.conf"), "")?;
+    fs::write(root.join("enabled_plugins"), "[].")?;
+    let cookie = root.join(".erlang.cookie");
+    fs::write(&cookie, "nsbridgetests")?;
+    fs::set_permissions(&cookie, fs::Permissions::from_mode(0o400))?;
+    Ok(())
+}
+
+/// Three ports that were free a moment ago.
+fn free_ports() -> Result<[u16; 3]> {
+    let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("looking for a free port");
+    let held = [bind()?, bind()?, bind()?];
+    let [a, b, c] = &held;
+    Ok([a.local_addr()?.port(), b.local_addr()?.port(), c.local_addr()?.port()])
+}

@@ -1,0 +1,32 @@
+//! The smallest handler: it says the input back, word by word.
+//!
+//! `cargo run -p echo -- --config examples/echo/worker.toml`
+
+use nsbridge_handler::{Finish, Handler, Job, Models, Result};
+
+fn main() -> std::process::ExitCode {
+    nsbridge::serve::<Echo>()
+}
+
+struct Echo;
+
+impl Handler for Echo {
+    type Options = ();
+    type Input = String;
+    type Output = String;
+
+    async fn load((): (), _models: Models) -> Result<Self> {
+        Ok(Self)
+    }
+
+    async fn handle(&self, input: String, job: &mut Job<String>) -> Result<Finish> {
+        let known = job.resumed().len();
+        for word in input.split_inclusive(' ').skip(known) {
+            job.emit(word.to_owned()).await?;
+        }
+        Ok(Finish::STOP)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,758 @@
+"""A client of the nsbridge protocol, version 1, in one file.
+
+It seals a request, publishes it to a model's queue, opens the streamed reply and merges the
+attempts of workers that come and go. `docs/protocol.md` is the text behind every line here.
+
+    python nsbridge_client.py --url amqp://guest:guest@localhost:5672/%2f --keyring keys.json \
+        --model tale-7m --tenant demo "Once upon a time"
+
+Parts 1 to 5 are pure: no network, no clock. Part 6 talks to RabbitMQ, part 7 is the command.
+Left out: a second enqueue after a lost reply queue (rule C6), key services, object storage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import hmac
+import json
+import logging
+import os
+import secrets
+import signal
+import stat
+import struct
+import sys
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Callable, NamedTuple
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+# --- 1. Words of the protocol -------------------------------------------------------------------
+
+CONTENT_TYPE = "application/vnd.nsbridge.v1"
+VERSION, SUITE, KEYRING_PROVIDER = 1, 1, 0
+PLAIN, PIECES = 1, 2  # how the content of a frame is read
+OPEN, DATA, HEARTBEAT, FINAL_OK, FINAL_ERROR, MOVED = range(6)  # kinds of NSBR
+CANCEL, RESUME = range(2)  # kinds of NSBC
+MAX_REQUEST_BYTES = 8 << 20
+MAX_STREAMS = 4
+MAX_SECONDS = 25 * 60
+CODES = (
+    "bad-input model-failed cancelled deadline expired clock-skew malformed unsupported-version "
+    "oversized unknown-key wrong-key tampered wrong-model key-scope poison reply-too-large "
+    "key-denied internal"
+).split()  # the code with number n is CODES[n - 1]
+
+REPLY_EXCHANGE, CONTROL_EXCHANGE = "nsbridge.reply", "nsbridge.control"
+REPLY_QUEUE_ARGUMENTS = {
+    "x-queue-type": "classic",
+    "x-expires": 15_000,
+    "x-max-length-bytes": 64 << 20,
+    "x-overflow": "reject-publish",
+}
+
+
+class Refused(Exception):
+    """A frame that is not what it claims to be. It is dropped as if it had never come."""
+
+
+class Failed(Exception):
+    """What ends the command with one sentence."""
+
+
+# --- 2. Key schedule: HKDF-SHA-512 (RFC 5869) and AES-256-GCM ------------------------------------
+
+
+def extract(salt: bytes, key: bytes) -> bytes:
+    return hmac.new(salt, key, hashlib.sha512).digest()
+
+
+def expand(prk: bytes, info: bytes, length: int) -> bytes:
+    out, block = b"", b""
+    for counter in range(1, -(-length // 64) + 1):
+        block = hmac.new(prk, block + info + bytes([counter]), hashlib.sha512).digest()
+        out += block
+    return out[:length]
+
+
+class FrameKey:
+    """The cipher of one frame or one stream, and what commits to it."""
+
+    def __init__(self, material: bytes):
+        self.key, self.base, self.commitment = material[:32], material[32:44], material[44:76]
+        self._gcm = AESGCM(self.key)
+
+    def check(self, commitment: bytes) -> None:
+        """Compared before anything is decrypted: tells a wrong key from changed bytes."""
+        if not hmac.compare_digest(self.commitment, commitment):
+            raise Refused("it was sealed with another key")
+
+    def nonce(self, seq: int) -> bytes:
+        return bytes(a ^ b for a, b in zip(self.base, bytes(4) + struct.pack(">Q", seq)))
+
+    def seal(self, seq: int, header: bytes, text: bytes) -> bytes:
+        return header + self._gcm.encrypt(self.nonce(seq), text, header)
+
+    def open(self, seq: int, header_length: int, frame: bytes) -> bytes:
+        try:
+            header, sealed = frame[:header_length], frame[header_length:]
+            return self._gcm.decrypt(self.nonce(seq), sealed, header)
+        except (InvalidTag, ValueError) as error:
+            raise Refused("it was changed on the way") from error
+
+
+def request_keys(key: bytes, salt: bytes, header: bytes) -> tuple[FrameKey, bytes]:
+    """The key of a request, and the root of all keys of its replies."""
+    digest = hashlib.sha512(header).digest()
+    prk = extract(salt, key)
+    frame_key = FrameKey(expand(prk, b"nsbridge/1 request\0" + digest, 76))
+    return frame_key, expand(prk, b"nsbridge/1 reply-root\0" + digest, 32)
+
+
+def reply_keys(root: bytes, salt: bytes, request_id: bytes, attempt: int) -> tuple[FrameKey, bytes]:
+    """The key of one reply stream, and its identifier."""
+    info = b"nsbridge/1 reply\0" + request_id + struct.pack(">I", attempt)
+    material = expand(extract(salt, root), info, 92)
+    return FrameKey(material[:76]), material[76:]
+
+
+def control_key(root: bytes, salt: bytes, request_id: bytes, kind: int) -> FrameKey:
+    info = b"nsbridge/1 control\0" + request_id + bytes([kind])
+    return FrameKey(expand(extract(salt, root), info, 76))
+
+
+def tenant_key(master: bytes, tenant: str, model: str) -> bytes:
+    """What a tenant holds for a model instead of the master key."""
+    t, m = tenant.encode(), model.encode()
+    lengths = struct.pack(">I", len(t)), struct.pack(">I", len(m))
+    info = b"nsbridge/1 tenant\0" + lengths[0] + t + lengths[1] + m
+    return expand(extract(bytes(32), master), info, 32)
+
+
+def check_value(key: bytes) -> str:
+    """Sixteen public hex digits that tell a key from one that was pasted wrong."""
+    return expand(extract(bytes(32), key), b"nsbridge/1 check value\0", 8).hex()
+
+
+# --- 3. Frames -----------------------------------------------------------------------------------
+
+
+def pad(content_type: int, content: bytes) -> bytes:
+    text = bytes([content_type]) + struct.pack(">I", len(content)) + content
+    return text + bytes(-len(text) % 64)
+
+
+def strip(text: bytes) -> tuple[int, bytes]:
+    if len(text) < 5 or text[0] not in (PLAIN, PIECES):
+        raise Refused("its content type is not known")
+    length = struct.unpack_from(">I", text, 1)[0]
+    if length > len(text) - 5:
+        raise Refused("its padding does not fit its content")
+    return text[0], text[5 : 5 + length]
+
+
+def start(frame: bytes, magic: bytes, length: int) -> None:
+    """Checks what every frame begins with, and that the fixed header is all there."""
+    if len(frame) < length or frame[:4] != magic:
+        raise Refused("it is no frame of this protocol")
+    if frame[4] != VERSION or frame[5] != SUITE or frame[7] != 0:
+        raise Refused("its version, suite or flags are not known")
+
+
+@dataclass(frozen=True)
+class RequestHead:
+    id: bytes
+    created_at_ms: int
+    expires_at_ms: int
+    model: str
+    tenant: str
+    key_id: str
+
+
+def seal_request(key: bytes, salt: bytes, head: RequestHead, content: bytes) -> tuple[bytes, bytes]:
+    """The frame, and the root of its replies' keys. The salt must be fresh for each sealing."""
+    if len(content) > MAX_REQUEST_BYTES:
+        raise Failed(f"the request has {len(content)} bytes, at most {MAX_REQUEST_BYTES} are taken")
+    header = b"NSBQ" + bytes([VERSION, SUITE, KEYRING_PROVIDER, 0]) + head.id + salt
+    header += struct.pack(">QQ", head.created_at_ms, head.expires_at_ms)
+    for text in (head.model, head.tenant, head.key_id):
+        raw = text.encode()
+        if not 1 <= len(raw) <= 255:
+            raise Failed("model, tenant and key id have 1 to 255 bytes each")
+        header += bytes([len(raw)]) + raw
+    header += bytes(2)  # no wrapped key: it is the keyring's
+    keys, root = request_keys(key, salt, header)
+    return keys.seal(0, header + keys.commitment, pad(PLAIN, content)), root
+
+
+def seal_control(root: bytes, salt: bytes, request_id: bytes, kind: int, content: bytes) -> bytes:
+    keys = control_key(root, salt, request_id, kind)
+    header = b"NSBC" + bytes([VERSION, SUITE, kind, 0]) + request_id + salt + keys.commitment
+    return keys.seal(0, header, pad(PLAIN, content))
+
+
+class ReplyHead(NamedTuple):
+    kind: int
+    request_id: bytes
+    stream_id: bytes
+    seq: int
+
+
+def reply_head(frame: bytes) -> ReplyHead:
+    start(frame, b"NSBR", 48)
+    if frame[6] > MOVED:
+        raise Refused("its kind is not known")
+    return ReplyHead(frame[6], frame[8:24], frame[24:40], struct.unpack_from(">Q", frame, 40)[0])
+
+
+def error_hint(frame: bytes) -> tuple[bytes, str] | None:
+    """The request and the code of an NSBE. Anybody can have written it: shown, never acted on."""
+    if len(frame) != 24 or frame[:6] != b"NSBE\x01\x00":
+        return None
+    number = struct.unpack_from(">H", frame, 6)[0]
+    return frame[8:], CODES[number - 1] if 1 <= number <= len(CODES) else "internal"
+
+
+def write_pieces(first: int, pieces: list[bytes]) -> bytes:
+    return struct.pack(">I", first) + b"".join(struct.pack(">I", len(p)) + p for p in pieces)
+
+
+def read_pieces(content: bytes) -> tuple[int, list[bytes]]:
+    if len(content) < 4:
+        raise Refused("it is no piece frame")
+    first, at, pieces = struct.unpack_from(">I", content)[0], 4, []
+    while at < len(content):
+        if at + 4 > len(content):
+            raise Refused("a piece frame ends in the middle of a length")
+        end = at + 4 + struct.unpack_from(">I", content, at)[0]
+        if end > len(content):
+            raise Refused("a piece frame ends in the middle of a piece")
+        pieces.append(content[at + 4 : end])
+        at = end
+    return first, pieces
+
+
+def write_resume(fingerprint: str | None, pieces: list[bytes]) -> bytes:
+    header = json.dumps({"fingerprint": fingerprint, "n": len(pieces)}, separators=(",", ":"))
+    return struct.pack(">I", len(header)) + header.encode() + write_pieces(0, pieces)
+
+
+def read_json(content: bytes) -> dict:
+    """An object with whatever fields; fields that are not known are left alone."""
+    try:
+        value = json.loads(content or b"{}")
+    except ValueError as error:
+        raise Refused("its content is not JSON") from error
+    if not isinstance(value, dict):
+        raise Refused("its content is not an object")
+    return value
+
+
+# --- 4. Merging attempts: rules C1 to C5 ---------------------------------------------------------
+
+
+def text_seam(piece: bytes) -> bytes:
+    """What two attempts at a text are compared by: token id and text, no log-probabilities."""
+    try:
+        value = json.loads(piece)
+        return struct.pack(">I", value["token"]) + value["text"].encode()
+    except (ValueError, KeyError, TypeError, AttributeError, struct.error):
+        return piece
+
+
+class Event(NamedTuple):
+    """What came of a frame: opened, pieces, restarted, moved, done, failed, hint or control.
+
+    The value of a `control` is (kind, content, routing key): the caller seals and sends it.
+    """
+
+    kind: str
+    value: object = None
+
+
+@dataclass
+class Stream:
+    """One attempt's reply as far as it was read."""
+
+    keys: FrameKey
+    rank: tuple  # attempt number, when it was opened, stream id
+    reply_to: str | None
+    fingerprint: str | None
+    next: int = 1
+    position: int | None = None  # index of the next piece; None before the first piece
+    chunks: int = 0
+    bytes: int = 0  # of the pieces before `position`, as this stream has them
+    gap: bool = False
+    stale: bool = False
+    ended: bool = False
+
+    def read(self, head: ReplyHead, frame: bytes) -> tuple[int, bytes] | None:
+        """Rule C2. None for a frame that was read before, and for one that came too early."""
+        if head.seq != self.next:
+            self.gap |= head.seq > self.next  # those between may be sent again
+            return None
+        if head.kind == OPEN:
+            raise Refused("a stream opens once")
+        content = strip(self.keys.open(head.seq, 48, frame))
+        self.next += 1
+        self.gap = False
+        return content
+
+
+@dataclass
+class Merge:
+    """One request's pieces, from all the streams that answer it."""
+
+    request_id: bytes
+    root: bytes
+    seam: Callable[[bytes], bytes] = text_seam
+    pieces: list[bytes] = field(default_factory=list)
+    streams: dict[bytes, Stream] = field(default_factory=dict)
+    over: bool = False  # done, failed or cancelled: a further open is answered by `cancel`
+    holder: Stream | None = None  # the stream that last extended the pieces
+
+    def feed(self, frame: bytes, reply_to: str | None = None) -> list[Event]:
+        """Takes one message of the reply queue; raises `Refused` for one that is not genuine."""
+        hint = error_hint(frame)
+        if hint is not None:
+            return [Event("hint", hint[1])] if hint[0] == self.request_id else []
+        head = reply_head(frame)
+        if head.request_id != self.request_id:
+            raise Refused("it answers another request")
+        stream = self.streams.get(head.stream_id)
+        if stream is None:
+            return self._open(head, frame, reply_to) if head.kind == OPEN else []
+        if self.over or stream.stale or stream.ended:
+            return []
+        content = stream.read(head, frame)
+        if content is None or head.kind == HEARTBEAT:
+            return []
+        if head.kind == DATA:
+            if content[0] != PIECES:
+                raise Refused("its content type does not fit its kind")
+            stream.chunks += 1
+            return self._extend(stream, *read_pieces(content[1]))
+        stream.ended = True
+        if head.kind == MOVED:
+            return [Event("moved")]
+        body = read_json(content[1])
+        return self._finish(stream, body) if head.kind == FINAL_OK else self._end("failed", body)
+
+    def cancels(self) -> list[Event]:
+        """A `cancel` for every stream that still runs."""
+        live = {s.reply_to for s in self.streams.values() if not s.ended and s.reply_to}
+        return [Event("control", (CANCEL, b"", key)) for key in sorted(live)]
+
+    def _open(self, head: ReplyHead, frame: bytes, reply_to: str | None) -> list[Event]:
+        start(frame, b"NSBR", 116)
+        attempt = struct.unpack_from(">I", frame, 80)[0]
+        keys, stream_id = reply_keys(self.root, frame[48:80], self.request_id, attempt)
+        keys.check(frame[84:116])
+        if head.seq != 0 or stream_id != head.stream_id:
+            raise Refused("its stream id is not its key's")
+        body = read_json(strip(keys.open(0, 116, frame))[1])
+        if self.over:  # C1
+            return [Event("control", (CANCEL, b"", reply_to))] if reply_to else []
+        opened_at = body.get("opened_at_ms", 0)
+        if not isinstance(opened_at, int):
+            raise Refused("its time of opening is no number")
+        if len(self.streams) >= MAX_STREAMS:  # a killed worker's stream never ends: the least goes
+            least = min(self.streams.items(), key=lambda i: (not (i[1].stale or i[1].ended), i[1].rank))
+            del self.streams[least[0]]
+        rank = (attempt, opened_at, stream_id)
+        stream = Stream(keys, rank, reply_to, body.get("fingerprint"))
+        self.streams[stream_id] = stream
+        events = [Event("opened", {"attempt": attempt, **body})]
+        if attempt > 1 and self.pieces and reply_to:
+            made_by = self.holder.fingerprint if self.holder else None
+            events.append(Event("control", (RESUME, write_resume(made_by, self.pieces), reply_to)))
+        return events
+
+    def _extend(self, stream: Stream, first: int, pieces: list[bytes]) -> list[Event]:
+        """Rules C3 and C4."""
+        in_step = stream.position in (None, first)
+        if not in_step or first > len(self.pieces):
+            stream.stale = True
+            return []
+        if stream.position is None:
+            stream.bytes = self._bytes(first)
+        stream.position = first + len(pieces)
+        stream.bytes += sum(map(len, pieces))
+        known = self.pieces[first : first + len(pieces)]
+        for i, (old, new) in enumerate(zip(known, pieces)):
+            if self.seam(old) != self.seam(new):
+                return self._disagree(stream, first + i, pieces[i:])
+        return self._append(stream, pieces[len(known) :])
+
+    def _append(self, stream: Stream, fresh: list[bytes]) -> list[Event]:
+        if not fresh:
+            return []
+        self.pieces += fresh
+        self.holder = stream
+        return [Event("pieces", fresh)]
+
+    def _disagree(self, stream: Stream, kept: int, pieces: list[bytes]) -> list[Event]:
+        """Rule C4: the higher rank wins; the caller learns how much of the old text stands."""
+        if self.holder is not None and stream.rank <= self.holder.rank:
+            stream.stale = True
+            return []
+        for other in self.streams.values():
+            other.stale |= other is not stream
+        del self.pieces[kept:]
+        self.holder = stream
+        return [Event("restarted", kept), *self._append(stream, pieces)]
+
+    def _finish(self, stream: Stream, summary: dict) -> list[Event]:
+        """Rule C5. A reply that ends before the pieces do is a disagreement like any other."""
+        chunks, claimed, size = (summary.get(name) for name in ("chunks", "pieces", "bytes"))
+        if stream.position is None and isinstance(claimed, int):
+            # No data frame: its worker had nothing to add to what it was handed.
+            stream.position, stream.bytes = claimed, self._bytes(claimed)
+        position = stream.position
+        agree = (stream.chunks, position, stream.bytes) == (chunks, claimed, size)
+        if position is None or not agree or not 0 <= position <= len(self.pieces):
+            wrong = "the counts of the last frame do not match what came"
+            return self._end("failed", {"code": "internal", "message": wrong})
+        events = self._disagree(stream, position, []) if position < len(self.pieces) else []
+        if stream.stale:
+            return events
+        return events + self._end("done", summary)
+
+    def _bytes(self, count: int) -> int:
+        return sum(map(len, self.pieces[:count]))
+
+    def _end(self, kind: str, body: dict) -> list[Event]:
+        self.over = True
+        return [Event(kind, body), *self.cancels()]
+
+
+# --- 5. Keyring ----------------------------------------------------------------------------------
+
+
+def read_keyring(text: str) -> list[dict]:
+    """The entries of a keyring's JSON. No message of this function ever quotes the text."""
+    try:
+        ring = json.loads(text)
+        entries = ring["keys"]
+        fits = ring["schema"] == 1 and all(isinstance(e["id"], str) for e in entries)
+        primaries = [e for e in entries if e["state"] == "primary"]
+    except (ValueError, KeyError, TypeError):
+        fits, primaries = False, []
+    if not fits or len(primaries) != 1:
+        raise Failed("the keyring is not schema 1 with exactly one primary key")
+    for entry in entries:
+        try:
+            entry["key"] = base64.b64decode(entry["key"], validate=True)
+        except (ValueError, KeyError, TypeError):
+            entry["key"] = b""
+        if len(entry["key"]) != 32:
+            raise Failed(f"the key `{entry['id']}` of the keyring is not 32 bytes in base64")
+        if entry.get("check", check_value(entry["key"])) != check_value(entry["key"]):
+            raise Failed(f"the key `{entry['id']}` does not match its check value: pasted wrong?")
+    return entries
+
+
+def load_keyring(path: str) -> list[dict]:
+    """Reads a keyring file, unless others on this machine can read it too."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            status = os.fstat(file.fileno())
+            if stat.S_IMODE(status.st_mode) & 0o077:
+                raise Failed(f"the keyring {path} can be read by others: chmod 600 it")
+            if status.st_uid != os.geteuid():
+                raise Failed(f"the keyring {path} belongs to another user")
+            return read_keyring(file.read())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise Failed(f"cannot use the keyring {path}: {reason}") from error
+
+
+def sealing_key(entries: list[dict], model: str, tenant: str) -> tuple[str, bytes]:
+    """The primary key for this model and tenant, and its id."""
+    entry = next(e for e in entries if e["state"] == "primary")
+    for allowed, wanted in ((entry.get("models"), model), (entry.get("tenants"), tenant)):
+        if allowed is not None and wanted not in allowed:
+            raise Failed(f"the key `{entry['id']}` does not serve `{wanted}`")
+    if entry.get("derived"):
+        return entry["id"], tenant_key(entry["key"], tenant, model)
+    return entry["id"], entry["key"]
+
+
+# --- 6. RabbitMQ ---------------------------------------------------------------------------------
+
+
+def uuid7(now_ms: int) -> bytes:
+    """RFC 9562, 5.7: 48 bits of time, then randomness around version and variant."""
+    value = now_ms << 80 | 7 << 76 | secrets.randbits(12) << 64 | 2 << 62 | secrets.randbits(62)
+    return value.to_bytes(16, "big")
+
+
+class Link:
+    """One connection and this client's reply queue, opened again when it is lost."""
+
+    def __init__(self, url: str):
+        import pika  # here, so that the pure parts can be tested without it
+
+        self.pika = pika
+        logging.getLogger("pika").addHandler(logging.NullHandler())
+        logging.getLogger("pika").propagate = False  # it would tell of each error in its own way
+        self.queue = f"nsbridge.reply.{secrets.randbits(128):032x}"
+        try:
+            self.parameters = pika.URLParameters(url)
+        except Exception as error:  # it raises many kinds, and may quote the password
+            raise Failed("the URL is not amqp://user:password@host:5672/%2f") from error
+        self.take: Callable = lambda *_: None
+        self.connect()
+
+    def connect(self) -> None:
+        try:
+            self.connection = self.pika.BlockingConnection(self.parameters)
+            self._declare()
+        except (self.pika.exceptions.AMQPError, OSError) as error:
+            where = f"{self.parameters.host}:{self.parameters.port}"
+            reason = str(error) or "nobody answers"
+            raise Failed(f"cannot use the broker at {where}: {reason}") from error
+
+    def _declare(self) -> None:
+        for exchange in (REPLY_EXCHANGE, CONTROL_EXCHANGE):
+            try:  # most brokers have them; then no right to configure them is needed
+                self.connection.channel().exchange_declare(exchange, "direct", passive=True)
+            except self.pika.exceptions.ChannelClosedByBroker:
+                self.connection.channel().exchange_declare(exchange, "direct", durable=True)
+        self.channel = self.connection.channel()
+        self.channel.confirm_delivery()
+        self.channel.queue_declare(self.queue, durable=True, arguments=REPLY_QUEUE_ARGUMENTS)
+        self.channel.queue_bind(self.queue, REPLY_EXCHANGE, routing_key=self.queue)
+        self.channel.basic_qos(prefetch_count=256)
+        self.channel.basic_consume(self.queue, self._on_message)
+
+    def _on_message(self, channel, method, properties, body) -> None:
+        self.take(body, properties.reply_to)
+        channel.basic_ack(method.delivery_tag)  # by hand, after use: what is lost comes again
+
+    def publish_request(self, head: RequestHead, frame: bytes) -> None:
+        text = str(uuid.UUID(bytes=head.id))
+        properties = self.pika.BasicProperties(
+            message_id=text,
+            correlation_id=text,
+            reply_to=self.queue,
+            delivery_mode=2,
+            expiration=str(max(1, head.expires_at_ms - int(time.time() * 1000))),
+            content_type=CONTENT_TYPE,
+            headers={"nsb-model": head.model, "nsb-kid": head.key_id},
+        )
+        queue = f"nsbridge.{head.model}"
+        try:  # returns when the broker has confirmed
+            self.channel.basic_publish("", queue, frame, properties, mandatory=True)
+        except self.pika.exceptions.UnroutableError as error:
+            raise Failed(f"there is no queue {queue}: no worker has served this model yet") from error
+        except self.pika.exceptions.NackError as error:
+            raise Failed(f"the queue {queue} is full, try again later") from error
+
+    def publish_control(self, frame: bytes, request_id: bytes, key: str) -> None:
+        """Not mandatory: a worker that is gone needs no control frame."""
+        properties = self.pika.BasicProperties(
+            correlation_id=str(uuid.UUID(bytes=request_id)),
+            delivery_mode=1,
+            content_type=CONTENT_TYPE,
+        )
+        self.channel.basic_publish(CONTROL_EXCHANGE, key, frame, properties)
+
+    def wait(self, seconds: float) -> None:
+        """Takes what comes; after a loss, consumes the same queue again before it expires."""
+        try:
+            self.connection.process_data_events(time_limit=seconds)
+        except self.pika.exceptions.AMQPError:
+            for pause in (0.2, 1, 2, 4):
+                time.sleep(pause)
+                try:
+                    return self.connect()
+                except Failed:
+                    continue
+            self.connect()
+
+    def close(self) -> None:
+        """Deletes the queue; what is left without that goes after fifteen seconds."""
+        try:
+            self.channel.queue_delete(self.queue)
+            self.connection.close()
+        except self.pika.exceptions.AMQPError:
+            pass
+
+
+# --- 7. The command ------------------------------------------------------------------------------
+
+
+class Ask:
+    """One request on its way: seals, shows what comes, sends what the merge asks for."""
+
+    def __init__(self, args: argparse.Namespace):
+        key_id, key = sealing_key(load_keyring(args.keyring), args.model, args.tenant)
+        self.args, self.notes = args, sys.stderr
+        self.interrupted = False
+        self.finished: Event | None = None
+        self.hint, self.restarts, self.attempts = None, 0, 0
+        now = int(time.time() * 1000)
+        expires = now + int(args.timeout * 1000)
+        self.head = RequestHead(uuid7(now), now, expires, args.model, args.tenant, key_id)
+        content = json.dumps({"seed": args.seed, "input": text_input(args)}).encode()
+        self.frame, root = seal_request(key, secrets.token_bytes(32), self.head, content)
+        self.merge = Merge(self.head.id, root)
+
+    def run(self) -> int:
+        signal.signal(signal.SIGINT, self._interrupt)
+        deadline = time.monotonic() + self.args.timeout
+        link = self.link = Link(self.args.url)
+        link.take = self._take
+        try:
+            link.publish_request(self.head, self.frame)
+            while not self.finished and not self.interrupted and time.monotonic() < deadline:
+                link.wait(0.2)
+            return self._end()
+        except BrokenPipeError:
+            self._cancel()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # no second complaint
+            raise Failed("the output was closed, the request is cancelled") from None
+        except link.pika.exceptions.AMQPError as error:
+            raise Failed(f"the broker ended the connection: {error}") from error
+        finally:
+            link.close()
+
+    def _interrupt(self, *_) -> None:
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = True
+
+    def _take(self, frame: bytes, reply_to: str | None) -> None:
+        try:
+            events = self.merge.feed(frame, reply_to)
+        except Refused:
+            return
+        for event in events:
+            self._on_event(event)
+
+    def _on_event(self, event: Event) -> None:
+        if event.kind == "control":
+            self._control(*event.value)
+        elif event.kind == "pieces":
+            self._show(event.value)
+        elif event.kind == "restarted":
+            self.restarts += 1
+            print(f"\nrestarted: {event.value} pieces stand, here again:", file=self.notes)
+            self._show(self.merge.pieces[: event.value])
+        elif event.kind == "opened":
+            self.attempts += 1
+        elif event.kind == "hint":
+            self.hint = event.value
+            print(f"unauthenticated hint from a worker: {event.value}", file=self.notes)
+        elif event.kind in ("done", "failed"):
+            self.finished = event
+
+    def _show(self, pieces: list[bytes]) -> None:
+        if not self.args.json:
+            sys.stdout.write(piece_text(pieces))
+            sys.stdout.flush()
+
+    def _control(self, kind: int, content: bytes, key: str) -> None:
+        salt = secrets.token_bytes(32)
+        frame = seal_control(self.merge.root, salt, self.head.id, kind, content)
+        self.link.publish_control(frame, self.head.id, key)
+
+    def _cancel(self) -> None:
+        """To every worker that answers; before any did, to all that serve the model."""
+        self.merge.over = True
+        cancels = self.merge.cancels() or [Event("control", (CANCEL, b"", self.head.model))]
+        for event in cancels:
+            self._control(*event.value)
+
+    def _end(self) -> int:
+        if not self.finished:
+            self._cancel()
+            if self.interrupted:
+                print("\ncancelled", file=self.notes)
+                return 130
+            hint = f"; a worker hints: {self.hint} (not authenticated)" if self.hint else ""
+            raise Failed(f"no complete reply within {self.args.timeout:g} seconds{hint}")
+        body = self.finished.value
+        if self.finished.kind == "failed":
+            raise Failed(f"{body.get('code', 'internal')}: {body.get('message', '')}")
+        report = {
+            "id": str(uuid.UUID(bytes=self.head.id)),
+            "seed": self.args.seed,
+            "pieces": len(self.merge.pieces),
+            "finish_reason": body.get("finish_reason", "stop"),
+            "usage": body.get("usage", {}),
+            "attempts": self.attempts,
+            "restarts": self.restarts,
+        }
+        if self.args.json:
+            print(json.dumps({"text": piece_text(self.merge.pieces), **report}))
+        else:
+            print()
+            print(" ".join(f"{k}={json.dumps(v)}" for k, v in report.items()), file=self.notes)
+        return 0
+
+
+def piece_text(pieces: list[bytes]) -> str:
+    """The text of pieces that are TextPiece or a JSON string; of any other, the piece itself."""
+    texts = []
+    for piece in pieces:
+        try:
+            value = json.loads(piece)
+            text = value["text"] if isinstance(value, dict) else value
+        except (ValueError, KeyError):
+            text = None
+        texts.append(text if isinstance(text, str) else piece.decode(errors="replace"))
+    return "".join(texts)
+
+
+def text_input(args: argparse.Namespace) -> dict:
+    """TextInput: fields that are not given are left out, so that the handler's defaults hold."""
+    if args.chat:
+        asked: dict = {"messages": [{"role": "user", "content": args.prompt}]}
+    else:
+        asked = {"prompt": args.prompt}
+    given = {"max_tokens": args.max_tokens, "temperature": args.temperature}
+    return {**asked, **{name: value for name, value in given.items() if value is not None}}
+
+
+def arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Ask a model behind nsbridge and stream the reply.")
+    parser.add_argument("prompt", metavar="PROMPT")
+    parser.add_argument("--url", required=True, help="amqp://user:password@host:5672/%%2f")
+    parser.add_argument("--keyring", required=True, help="the keyring file, mode 600")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--tenant", required=True)
+    parser.add_argument("--seed", type=int, help="the same seed gives the same text")
+    parser.add_argument("--max-tokens", type=int)
+    parser.add_argument("--temperature", type=float)
+    parser.add_argument("--chat", action="store_true", help="send the prompt as a user's message")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds, at most 1500")
+    parser.add_argument("--json", action="store_true", help="print one object at the end instead")
+    args = parser.parse_args(argv)
+    args.seed = secrets.randbits(53) if args.seed is None else args.seed
+    if not 0 <= args.seed < 1 << 64:
+        parser.error("--seed is between 0 and 2^64 - 1")
+    if not 0 < args.timeout <= MAX_SECONDS:
+        parser.error(f"--timeout is at most {MAX_SECONDS} seconds")
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = arguments(argv)
+    try:
+        return Ask(args).run()
+    except Failed as error:
+        print(f"nsbridge_client: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
