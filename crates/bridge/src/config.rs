@@ -152,7 +152,7 @@ pub enum LogFormat {
 
 impl Default for LogConfig {
     fn default() -> Self {
-        Self { filter: "info".to_owned(), format: LogFormat::Text }
+        Self { filter: "info,lapin=error".to_owned(), format: LogFormat::Text }
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
-    nsbridge::log_to_stderr(&LogConfig { filter: "warn".into(), format: LogFormat::Text })?;
+    nsbridge::log_to_stderr(&LogConfig { filter: "warn,lapin=error".into(), format: LogFormat::Text })?;
     let runtime = tokio::runtime::Runtime::new().context("starting the runtime")?;
     runtime.block_on(ask(arguments))
 }

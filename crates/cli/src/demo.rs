@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
-    let log = LogConfig { filter: "warn".into(), format: LogFormat::Text };
+    let log = LogConfig { filter: "warn,lapin=error".into(), format: LogFormat::Text };
     nsbridge::log_to_stderr(&log)?;
     let runtime = tokio::runtime::Runtime::new().context("starting the runtime")?;
     runtime.block_on(tell(arguments))

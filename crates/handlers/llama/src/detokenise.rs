@@ -1,0 +1,151 @@
+//! From tokens back to text, piece by piece and never in the middle of a character.
+
+use std::collections::HashMap;
+
+use tokenizers::Tokenizer;
+
+use crate::LoadError;
+
+/// The bytes that each token stands for; none for special tokens.
+#[derive(Debug)]
+pub(crate) struct TokenBytes(Vec<Box<[u8]>>);
+
+/// How a vocabulary writes bytes as text.
+#[derive(Clone, Copy)]
+enum Spelling {
+    /// Every byte is one character (GPT-2).
+    ByteLevel,
+    /// A space is `▁` and a lone byte is `<0x0A>` (SentencePiece).
+    SentencePiece,
+}
+
+impl TokenBytes {
+    /// The table of this tokenizer, which the text of `tokenizer.json` describes too.
+    pub(crate) fn new(tokenizer: &Tokenizer, json: &serde_json::Value) -> Result<Self, LoadError> {
+        let spelling = spelling(&json["decoder"])?;
+        let added = tokenizer.get_added_tokens_decoder();
+        let alphabet = byte_alphabet();
+        let vocabulary = tokenizer.get_vocab(true);
+        let size = vocabulary.values().max().map_or(0, |last| *last as usize + 1);
+        let mut table = vec![Box::default(); size];
+        for (token, id) in vocabulary {
+            table[id as usize] = match (added.get(&id), spelling) {
+                (Some(added), _) if added.special => Box::default(),
+                (Some(added), _) => added.content.as_bytes().into(),
+                (None, Spelling::ByteLevel) => byte_level(&token, &alphabet),
+                (None, Spelling::SentencePiece) => sentence_piece(&token),
+            };
+        }
+        Ok(Self(table))
+    }
+
+    /// What `token` stands for; nothing if it is not in the vocabulary.
+    pub(crate) fn get(&self, token: u32) -> &[u8] {
+        self.0.get(token as usize).map_or(&[], |bytes| bytes)
+    }
+}
+
+fn spelling(decoder: &serde_json::Value) -> Result<Spelling, LoadError> {
+    let parts = decoder["decoders"].as_array().map_or(std::slice::from_ref(decoder), Vec::as_slice);
+    let has = |kind: &str| parts.iter().any(|part| part["type"] == kind);
+    if has("ByteLevel") {
+        Ok(Spelling::ByteLevel)
+    } else if has("ByteFallback") || has("Metaspace") {
+        Ok(Spelling::SentencePiece)
+    } else {
+        let found = decoder["type"].as_str().unwrap_or("absent");
+        let supported = "ByteLevel, Metaspace or one with ByteFallback";
+        Err(LoadError::unsupported("decoder in tokenizer.json", found, supported))
+    }
+}
+
+/// GPT-2's `bytes_to_unicode`, the other way round: printable characters of Latin-1 stand for
+/// themselves, the other bytes for the characters from U+0100 on.
+fn byte_alphabet() -> HashMap<char, u8> {
+    let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    let mut others = '\u{100}'..;
+    (0..=u8::MAX)
+        .filter_map(|byte| {
+            let character = if printable(byte) { Some(char::from(byte)) } else { others.next() };
+            character.map(|character| (character, byte))
+        })
+        .collect()
+}
+
+fn byte_level(token: &str, alphabet: &HashMap<char, u8>) -> Box<[u8]> {
+    let bytes: Option<Box<[u8]>> = token.chars().map(|c| alphabet.get(&c).copied()).collect();
+    bytes.unwrap_or_else(|| token.as_bytes().into())
+}
+
+fn sentence_piece(token: &str) -> Box<[u8]> {
+    let hex = token.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
+    match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+        Some(byte) => Box::new([byte]),
+        None => token.replace('▁', " ").into_bytes().into(),
+    }
+}
+
+/// The text of one reply while its tokens come in.
+#[derive(Debug)]
+pub(crate) struct TextStream {
+    stops: Vec<String>,
+    /// The beginning of a character.
+    bytes: Vec<u8>,
+    /// What may be the beginning of a stop text.
+    held: String,
+}
+
+impl TextStream {
+    /// A stream that ends before the first of these texts.
+    pub(crate) fn new(stops: Vec<String>) -> Self {
+        Self { stops, bytes: Vec::new(), held: String::new() }
+    }
+
+    /// The text that became certain with a token's bytes, and whether a stop text was met.
+    ///
+    /// With the `last` token all that was held back comes out; bytes that are no character as
+    /// U+FFFD.
+    pub(crate) fn push(&mut self, bytes: &[u8], last: bool) -> (String, bool) {
+        self.bytes.extend(bytes);
+        self.take_characters(last);
+        let met = self.stops.iter().filter_map(|stop| self.held.find(stop.as_str())).min();
+        if let Some(at) = met {
+            self.held.truncate(at);
+            return (std::mem::take(&mut self.held), true);
+        }
+        let certain = if last { self.held.len() } else { self.held.len() - self.suspicious() };
+        let rest = self.held.split_off(certain);
+        (std::mem::replace(&mut self.held, rest), false)
+    }
+
+    /// Moves whole characters from `bytes` to `held`.
+    fn take_characters(&mut self, all: bool) {
+        let mut taken = 0;
+        for chunk in self.bytes.utf8_chunks() {
+            self.held.push_str(chunk.valid());
+            taken += chunk.valid().len();
+            let at_end = taken + chunk.invalid().len() == self.bytes.len();
+            // A character that is cut off by the end may still become whole.
+            let unfinished =
+                std::str::from_utf8(chunk.invalid()).is_err_and(|e| e.error_len().is_none());
+            if at_end && unfinished && !all {
+                break;
+            }
+            if !chunk.invalid().is_empty() {
+                self.held.push(char::REPLACEMENT_CHARACTER);
+                taken += chunk.invalid().len();
+            }
+        }
+        self.bytes.drain(..taken);
+    }
+
+    /// The length of the longest end of `held` with which a stop text begins.
+    fn suspicious(&self) -> usize {
+        let ends = self.held.char_indices().map(|(at, _)| &self.held[at..]);
+        let starts_a_stop = |end: &&str| self.stops.iter().any(|stop| stop.starts_with(*end));
+        ends.into_iter().find(starts_a_stop).map_or(0, str::len)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+//! A chat, put into the model's own template.
+
+use std::path::Path;
+use std::time::SystemTime;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Serde};
+use minijinja::{Environment, ErrorKind, Value, context};
+use nsbridge_handler::ChatMessage;
+use serde::Serialize;
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+
+use crate::LoadError;
+use crate::date::strftime;
+
+const NAME: &str = "chat";
+
+/// A model's chat template, with the dialect of Jinja that transformers gives templates.
+#[derive(Debug)]
+pub(crate) struct ChatTemplate {
+    environment: Environment<'static>,
+    bos: Option<String>,
+    eos: Option<String>,
+}
+
+impl ChatTemplate {
+    /// The template in `chat_template.jinja`, where transformers 5 writes it, or else in
+    /// `tokenizer_config.json`.
+    pub(crate) fn read(dir: &Path, tokenizer: &TokenizerConfig) -> Result<Option<Self>, LoadError> {
+        let path = dir.join("chat_template.jinja");
+        let source = if path.is_file() {
+            Some(std::fs::read_to_string(&path).map_err(LoadError::read(&path))?)
+        } else {
+            tokenizer.chat_template()
+        };
+        let template = source.map(|source| Self::new(&source, tokenizer));
+        template.transpose().map_err(LoadError::parse(path))
+    }
+
+    fn new(source: &str, tokenizer: &TokenizerConfig) -> Result<Self, minijinja::Error> {
+        let mut environment = Environment::new();
+        environment
+            .set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+        environment
+            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_function("raise_exception", |why: String| {
+            Err::<Value, _>(minijinja::Error::new(ErrorKind::InvalidOperation, why))
+        });
+        environment.add_filter("tojson", to_json);
+        environment.add_template_owned(NAME, without_generation_tags(source))?;
+        let (bos, eos) = (tokenizer.bos().map(Into::into), tokenizer.eos().map(Into::into));
+        Ok(Self { environment, bos, eos })
+    }
+
+    /// The prompt that asks the model for the next turn.
+    pub(crate) fn render(
+        &self,
+        messages: &[ChatMessage],
+        submitted_at: SystemTime,
+    ) -> Result<String, minijinja::Error> {
+        let today = move |format: String| strftime(&format, submitted_at);
+        self.environment.get_template(NAME)?.render(context! {
+            messages => Value::from(Serde(messages)),
+            add_generation_prompt => true,
+            bos_token => self.bos.as_deref(),
+            eos_token => self.eos.as_deref(),
+            tools => (),
+            documents => (),
+            strftime_now => Value::from_function(today),
+        })
+    }
+}
+
+/// `tokenizer_config.json`, as far as templates and prompts need it.
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub(crate) struct TokenizerConfig {
+    bos_token: Option<Special>,
+    eos_token: Option<Special>,
+    add_bos_token: Option<bool>,
+    chat_template: Option<Templates>,
+}
+
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(untagged)]
+enum Special {
+    Text(String),
+    Token { content: String },
+}
+
+impl Special {
+    fn text(&self) -> &str {
+        match self {
+            Self::Text(text) | Self::Token { content: text } => text,
+        }
+    }
+}
+
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(untagged)]
+enum Templates {
+    One(String),
+    Named(Vec<Named>),
+}
+
+#[derive(Clone, Debug, serde::Deserialize)]
+struct Named {
+    name: String,
+    template: String,
+}
+
+impl TokenizerConfig {
+    pub(crate) fn bos(&self) -> Option<&str> {
+        self.bos_token.as_ref().map(Special::text)
+    }
+
+    pub(crate) fn eos(&self) -> Option<&str> {
+        self.eos_token.as_ref().map(Special::text)
+    }
+
+    /// What a raw prompt begins with.
+    pub(crate) fn prompt_start(&self) -> Option<&str> {
+        self.bos().filter(|_| self.add_bos_token != Some(false))
+    }
+
+    fn chat_template(&self) -> Option<String> {
+        match self.chat_template.clone()? {
+            Templates::One(template) => Some(template),
+            Templates::Named(all) => {
+                all.into_iter().find(|named| named.name == "default").map(|named| named.template)
+            }
+        }
+    }
+}
+
+/// Writes transformers' `{% generation %}`, which marks what to train on, as a plain condition.
+fn without_generation_tags(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(start) = rest.find("{%") {
+        let Some(length) = rest[start..].find("%}") else { break };
+        let inside = &rest[start + 2..start + length];
+        out.push_str(&rest[..start + 2]);
+        match inside.trim_matches(|c: char| c.is_whitespace() || "-+".contains(c)) {
+            "generation" => out.push_str(&inside.replace("generation", "if true")),
+            "endgeneration" => out.push_str(&inside.replace("endgeneration", "endif")),
+            _ => out.push_str(inside),
+        }
+        rest = &rest[start + length..];
+    }
+    out + rest
+}
+
+/// `tojson` as Python's `json.dumps` writes it; minijinja's own escapes for HTML.
+#[expect(clippy::needless_pass_by_value, reason = "a filter takes its arguments by value")]
+fn to_json(value: &Value, options: Kwargs) -> Result<String, minijinja::Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    // Keys are never sorted and text is never escaped here, whatever these say.
+    let _: Option<Value> = options.get("ensure_ascii")?;
+    options.assert_all_used()?;
+    let text = match indent {
+        Some(indent) => {
+            let indent = " ".repeat(indent);
+            written(value, PrettyFormatter::with_indent(indent.as_bytes()))
+        }
+        None => written(value, Spaced),
+    };
+    text.map_err(|_| minijinja::Error::new(ErrorKind::BadSerialization, "tojson failed"))
+}
+
+fn written(value: &Value, formatter: impl Formatter) -> Result<String, serde_json::Error> {
+    let mut out = Vec::new();
+    value.serialize(&mut Serializer::with_formatter(&mut out, formatter))?;
+    String::from_utf8(out).map_err(serde::ser::Error::custom)
+}
+
+/// A space after each comma and colon.
+struct Spaced;
+
+impl Formatter for Spaced {
+    fn begin_array_value<W: ?Sized + std::io::Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + std::io::Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        self.begin_array_value(writer, first)
+    }
+
+    fn begin_object_value<W: ?Sized + std::io::Write>(
+        &mut self,
+        writer: &mut W,
+    ) -> std::io::Result<()> {
+        writer.write_all(b": ")
+    }
+}
+
+#[cfg(test)]
+mod tests;

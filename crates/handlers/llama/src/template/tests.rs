@@ -1,0 +1,94 @@
+//! Templates come out as transformers renders them.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use nsbridge_handler::ChatMessage;
+use serde_json::json;
+
+use super::{ChatTemplate, TokenizerConfig};
+
+fn render(source: &str, messages: &[(&str, &str)]) -> Result<String, minijinja::Error> {
+    let config = json!({ "bos_token": { "content": "<s>" }, "eos_token": "</s>" });
+    let config: TokenizerConfig = serde_json::from_value(config).unwrap();
+    let messages: Vec<ChatMessage> = messages
+        .iter()
+        .map(|(role, content)| ChatMessage { role: (*role).into(), content: (*content).into() })
+        .collect();
+    let noon = UNIX_EPOCH + Duration::from_secs(951_782_400);
+    ChatTemplate::new(source, &config).unwrap().render(&messages, noon)
+}
+
+#[track_caller]
+fn check(source: &str, expected: &str) {
+    assert_eq!(
+        render(source, &[("user", " ハロー & <b> "), ("assistant", "ok")]).unwrap(),
+        expected
+    );
+}
+
+#[test]
+fn a_chat_template_of_llama_3_is_rendered() {
+    check(
+        "{{- bos_token }}\n{%- for message in messages %}\n    {{- '<|start_header_id|>' + \
+         message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' \
+         }}\n{%- endfor %}\n{%- if add_generation_prompt %}\n    \
+         {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}\n{%- endif %}\n",
+        "<s><|start_header_id|>user<|end_header_id|>\n\nハロー & <b><|eot_id|><|start_header_id|>\
+         assistant<|end_header_id|>\n\nok<|eot_id|><|start_header_id|>assistant\
+         <|end_header_id|>\n\n",
+    );
+}
+
+#[test]
+fn blocks_are_trimmed_on_both_sides_and_python_methods_work() {
+    check(
+        "{% for message in messages %}\n  {% if message.role.startswith('u') %}\n\
+         {{ message.content.strip().upper() }}\n  {% endif %}\n{% endfor %}\n{{ eos_token }}",
+        "ハロー & <B>\n</s>",
+    );
+}
+
+#[test]
+fn generation_tags_leave_what_is_between_them() {
+    check(
+        "a {%- generation -%} b {%- endgeneration %} c{% generation %}d{% endgeneration %}e",
+        "ab cde",
+    );
+}
+
+#[test]
+fn the_date_is_that_of_the_request() {
+    check("{{ strftime_now('%d %b %Y') }}", "29 Feb 2000");
+    check("{% if strftime_now is defined %}{{ strftime_now(\"%Y\") }}{% endif %}", "2000");
+}
+
+#[test]
+fn json_is_written_as_python_writes_it() {
+    check("{{ messages[0] | tojson }}", "{\"role\": \"user\", \"content\": \" ハロー & <b> \"}");
+    check(
+        "{{ [1, [true, none]] | tojson(indent=2) }}",
+        "[\n  1,\n  [\n    true,\n    null\n  ]\n]",
+    );
+}
+
+#[test]
+fn tools_are_defined_as_none() {
+    check("{% if tools is defined and tools is none %}none{% endif %}", "none");
+}
+
+#[test]
+fn a_template_may_refuse_a_chat() {
+    let source =
+        "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}";
+    let error = render(source, &[("user", "x")]).unwrap_err();
+    assert_eq!(error.detail(), Some("no system"));
+}
+
+#[test]
+fn of_several_templates_the_default_is_taken() {
+    let config = json!({ "chat_template": [
+        { "name": "tool_use", "template": "t" }, { "name": "default", "template": "d" }
+    ] });
+    let config: TokenizerConfig = serde_json::from_value(config).unwrap();
+    assert_eq!(config.chat_template().as_deref(), Some("d"));
+}

@@ -1,0 +1,7 @@
+//! The handler from outside: its arithmetic against a reference, its replies against its contract.
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
+mod bundled;
+mod parity;
+mod replies;
+mod tiny;

@@ -1,0 +1,222 @@
+//! Replies of a tiny model with drawn weights: its tokens are bytes, so its text is noise.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use futures_util::FutureExt;
+use nsbridge_handler::erased::{AnyHandler, Call};
+use nsbridge_handler::testing::{answer, check};
+use nsbridge_handler::transcript::{Reader, transcript};
+use nsbridge_handler::{
+    AttemptNo, Error, Finish, FinishReason, Handler, JobInfo, RequestId, Stop, TextPiece,
+};
+use nsbridge_llama::{Llama, Options};
+use serde_json::{Value, json};
+
+use crate::tiny::{EOS, Tiny};
+
+fn llama() -> Arc<Llama> {
+    Tiny::new().load(Options::default()).unwrap()
+}
+
+fn reply(llama: &Arc<Llama>, input: &Value) -> (Vec<TextPiece>, Finish) {
+    answer(llama, input, 7, &[]).unwrap()
+}
+
+fn text(pieces: &[TextPiece]) -> String {
+    pieces.iter().map(|piece| piece.text.as_str()).collect()
+}
+
+fn call(input: &Value) -> (Call, Reader) {
+    let (writer, reader) = transcript();
+    let info = JobInfo {
+        id: RequestId::from_bytes([1; 16]),
+        attempt: AttemptNo(1),
+        seed: 7,
+        submitted_at: SystemTime::UNIX_EPOCH,
+        tenant: "someone".parse().unwrap(),
+        deadline: SystemTime::UNIX_EPOCH,
+    };
+    (Call { input: input.to_string().into_bytes(), info, resume: None, writer }, reader)
+}
+
+#[track_caller]
+fn check_refused(llama: &Arc<Llama>, input: &Value, words: &[&str]) {
+    match answer(llama, input, 7, &[]) {
+        Err(Error::BadInput(why)) => {
+            assert!(words.iter().all(|word| why.contains(word)), "{why}");
+            assert!(!why.contains("canary"), "{why}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_handler_keeps_its_contract() {
+    let llama = llama();
+    for temperature in [0.0, 0.8] {
+        let input = json!({ "prompt": "灯台", "temperature": temperature, "max_tokens": 24 });
+        assert_eq!(check(&llama, &input), Ok(()));
+    }
+}
+
+#[test]
+fn a_resumed_reply_is_the_uninterrupted_one_wherever_it_broke() {
+    let llama = Tiny::endless().load(Options::default()).unwrap();
+    for temperature in [0.0, 0.8] {
+        let input = json!({
+            "prompt": "a long enough prompt, so that its products have many rows: 灯台守の朝",
+            "temperature": temperature, "max_tokens": 40, "repetition_penalty": 1.2,
+            "stop": ["never met"]
+        });
+        let whole = reply(&llama, &input);
+        assert_eq!(whole.0.len(), 40);
+        for at in 0..=40 {
+            assert_eq!(answer(&llama, &input, 7, &whole.0[..at]).unwrap(), whole, "at {at}");
+        }
+    }
+}
+
+#[test]
+fn the_seed_decides_unless_the_temperature_is_zero() {
+    let llama = llama();
+    let with = |temperature: f64, seed| {
+        let input = json!({ "prompt": "x", "temperature": temperature, "max_tokens": 12 });
+        answer(&llama, &input, seed, &[]).unwrap().0
+    };
+    assert_ne!(with(0.8, 1), with(0.8, 2));
+    assert_eq!(with(0.8, 1), with(0.8, 1));
+    assert_eq!(with(0.0, 1), with(0.0, 2));
+}
+
+#[test]
+fn the_end_token_is_the_last_piece_and_has_no_text() {
+    let every_token: Vec<u32> = (0..=EOS).collect();
+    let tiny = Tiny::new().with("generation_config.json", &json!({ "eos_token_id": every_token }));
+    let llama = tiny.load(Options::default()).unwrap();
+    let (pieces, finish) = reply(&llama, &json!({ "prompt": "x" }));
+    assert_eq!((pieces.len(), text(&pieces).as_str()), (1, ""));
+    assert_eq!(finish.reason, FinishReason::Stop);
+    assert_eq!(finish.usage.output_tokens, 1);
+}
+
+#[test]
+fn a_reply_is_as_long_as_asked_or_as_there_is_room() {
+    let tiny = Tiny::endless();
+    let llama = tiny.load(Options::default()).unwrap();
+    let (pieces, finish) = reply(&llama, &json!({ "prompt": "four", "max_tokens": 9 }));
+    assert_eq!((pieces.len(), finish.reason), (9, FinishReason::Length));
+    assert_eq!((finish.usage.input_tokens, finish.usage.output_tokens), (5, 9));
+    // 160 positions, and the prompt has 5 tokens with its beginning.
+    for input in [json!({ "prompt": "four" }), json!({ "prompt": "four", "max_tokens": 500 })] {
+        assert_eq!(reply(&llama, &input).0.len(), 155);
+    }
+    let small = tiny.load(Options { n_positions: Some(20), ..Options::default() }).unwrap();
+    assert_eq!(reply(&small, &json!({ "prompt": "four" })).0.len(), 15);
+    let capped = tiny.load(Options { max_tokens: Some(3), ..Options::default() }).unwrap();
+    assert_eq!(reply(&capped, &json!({ "prompt": "four", "max_tokens": 9 })).0.len(), 3);
+}
+
+#[test]
+fn a_stop_text_ends_the_reply_before_it() {
+    let llama = Tiny::endless().load(Options::default()).unwrap();
+    let input = |stop: &str| json!({ "prompt": "x", "max_tokens": 60, "stop": [stop] });
+    let (pieces, _) = reply(&llama, &input("no such text"));
+    let whole = text(&pieces);
+    let stop: String = whole.chars().skip(8).take(3).collect();
+    let (pieces, finish) = reply(&llama, &input(&stop));
+    assert_eq!(text(&pieces), whole[..whole.find(&stop).unwrap()]);
+    assert_eq!(finish.reason, FinishReason::StopText);
+    // What only began like a stop text comes out with the last token.
+    let last = whole.chars().last().unwrap();
+    assert_eq!(text(&reply(&llama, &input(&format!("{last}never"))).0), whole);
+}
+
+#[test]
+fn pieces_are_whole_characters_and_every_token_has_one() {
+    let llama = llama();
+    let input = json!({ "prompt": "x", "max_tokens": 90, "temperature": 1.5 });
+    let (pieces, finish) = reply(&llama, &input);
+    assert_eq!(pieces.len() as u64, finish.usage.output_tokens);
+    let bytes: Vec<u8> =
+        pieces.iter().filter(|piece| piece.token < 256).map(|piece| piece.token as u8).collect();
+    assert_eq!(text(&pieces), String::from_utf8_lossy(&bytes));
+}
+
+#[test]
+fn bad_input_is_refused_in_words_that_do_not_quote_it() {
+    let llama = llama();
+    check_refused(&llama, &json!({}), &["`prompt`", "`messages`"]);
+    let both = json!({ "prompt": "canary", "messages": [{ "role": "user", "content": "canary" }] });
+    check_refused(&llama, &both, &["`prompt`", "`messages`"]);
+    check_refused(&llama, &json!({ "prompt": "canary", "top_p": 0.0 }), &["`top_p`"]);
+    check_refused(&llama, &json!({ "prompt": "canary", "max_tokens": 0 }), &["`max_tokens`"]);
+    check_refused(&llama, &json!({ "prompt": "canary", "temprature": 1 }), &["temprature"]);
+    check_refused(&llama, &json!({ "prompt": "canary ".repeat(30) }), &["211", "160"]);
+    // With its beginning this fills the context to the last position.
+    check_refused(&llama, &json!({ "prompt": "x".repeat(159) }), &["160 tokens"]);
+    assert_eq!(reply(&llama, &json!({ "prompt": "x".repeat(158) })).0.len(), 1);
+}
+
+#[test]
+fn pieces_that_another_model_made_are_refused() {
+    let llama = llama();
+    let foreign = TextPiece { token: 70_000, text: "x".into(), logprob: None };
+    let result = answer(&llama, &json!({ "prompt": "x" }), 7, &[foreign]);
+    assert!(matches!(result, Err(Error::BadInput(_))));
+}
+
+#[test]
+fn a_stop_is_seen_before_the_prompt_is_run_and_broken_weights_are_not_answered_with() {
+    let tiny = Tiny::new();
+    tiny.break_weights();
+    let llama = tiny.load(Options::default()).unwrap();
+    let input = json!({ "prompt": "x" });
+    let result = answer(&llama, &input, 7, &[]);
+    assert!(matches!(result, Err(Error::Retry(why)) if why.to_string().contains("logits")));
+    let (call, reader) = call(&input);
+    reader.stop(Stop::Cancelled);
+    let result = AnyHandler::call(&*llama, call).now_or_never().unwrap();
+    assert!(matches!(result, Err(Error::Stopped(Stop::Cancelled))));
+}
+
+#[test]
+fn a_chat_is_answered_through_the_template_and_refused_without_one() {
+    let messages = json!([{ "role": "user", "content": "canary" }]);
+    let chat = json!({ "messages": messages, "max_tokens": 4, "temperature": 0.0 });
+    let raw = json!({ "prompt": "user:canary\n", "max_tokens": 4, "temperature": 0.0 });
+    let tiny = Tiny::new();
+    let llama = tiny.load(Options::default()).unwrap();
+    assert_eq!(reply(&llama, &chat), reply(&llama, &raw));
+    let tiny = tiny.with("tokenizer_config.json", &json!({}));
+    check_refused(&tiny.load(Options::default()).unwrap(), &chat, &["chat template"]);
+}
+
+#[test]
+fn the_fingerprint_is_of_the_files_and_of_the_options_that_change_text() {
+    let tiny = Tiny::new();
+    let print = |options: Options| Handler::fingerprint(&*tiny.load(options).unwrap()).unwrap();
+    let plain = print(Options::default());
+    let threads = Options { max_rolling_batch_size: Some(5), ..Options::default() };
+    assert_eq!(plain, print(threads));
+    assert_ne!(plain, print(Options { temperature: Some(0.5), ..Options::default() }));
+    let weights = tiny.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&weights).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&weights, bytes).unwrap();
+    assert_ne!(plain, print(Options::default()));
+}
+
+#[test]
+fn options_that_cannot_be_are_refused_by_name() {
+    let tiny = Tiny::new();
+    for (options, name) in [
+        (Options { n_positions: Some(161), ..Options::default() }, "n_positions"),
+        (Options { top_p: Some(0.0), ..Options::default() }, "`top_p`"),
+    ] {
+        let error = tiny.load(options).unwrap_err();
+        assert!(matches!(error, Error::Fatal(_)));
+        assert!(error.to_string().contains(name), "{error}");
+    }
+    assert!(serde_json::from_value::<Options>(json!({ "temprature": 1 })).is_err());
+}

@@ -1,0 +1,153 @@
+//! Tiny models with drawn weights, written as transformers would.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use nsbridge_handler::{Model, Models, testing};
+use nsbridge_llama::{Llama, Options};
+use safetensors::tensor::{Dtype, TensorView};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// The token that ends a reply of a [`vocabulary`] model, and the one that begins a prompt.
+pub(crate) const EOS: u32 = 257;
+pub(crate) const BOS: u32 = 256;
+
+/// A model whose tokens are the 256 bytes, a beginning and an end.
+pub(crate) struct Tiny {
+    dir: TempDir,
+}
+
+impl Tiny {
+    pub(crate) fn new() -> Self {
+        let config = json!({
+            "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": 32,
+            "intermediate_size": 48, "vocab_size": 258, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
+            "rope_theta": 10_000.0, "max_position_embeddings": 160, "tie_word_embeddings": true,
+            "eos_token_id": EOS
+        });
+        let dir = tempfile::tempdir().unwrap();
+        write_model(dir.path(), &config, 5);
+        write_vocabulary(dir.path());
+        Self { dir }
+    }
+
+    /// One whose replies only end for want of room.
+    pub(crate) fn endless() -> Self {
+        Self::new().with("generation_config.json", &json!({ "eos_token_id": [] }))
+    }
+
+    /// Replaces a file of the model.
+    pub(crate) fn with(self, file: &str, content: &Value) -> Self {
+        std::fs::write(self.dir.path().join(file), content.to_string()).unwrap();
+        self
+    }
+
+    /// Makes every weight a NaN.
+    pub(crate) fn break_weights(&self) {
+        let path = self.path().join("model.safetensors");
+        let mut bytes = std::fs::read(&path).unwrap();
+        let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        bytes[8 + header..].fill(0xff);
+        std::fs::write(path, bytes).unwrap();
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn load(&self, options: Options) -> nsbridge_handler::Result<Arc<Llama>> {
+        testing::load(options, models(self.path()))
+    }
+}
+
+pub(crate) fn models(dir: &Path) -> Models {
+    [("target".to_owned(), Model::in_dir(dir))].into_iter().collect()
+}
+
+/// Writes `config.json` and weights drawn as `reference.py` says.
+pub(crate) fn write_model(dir: &Path, config: &Value, seed: u64) {
+    std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
+    let mut state = seed;
+    let mut draw = |offset: f32| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005);
+        state = state.wrapping_add(1_442_695_040_888_963_407);
+        let value = (state >> 40) as f32 / (1 << 23) as f32 - 1.0;
+        (value / 4.0 + offset).to_le_bytes()
+    };
+    let tensors: Vec<(String, Vec<usize>, Vec<u8>)> = shapes(config)
+        .into_iter()
+        .map(|(name, shape)| {
+            let offset = if shape.len() == 1 { 1.0 } else { 0.0 };
+            let bytes = (0..shape.iter().product()).flat_map(|_: usize| draw(offset)).collect();
+            (name, shape, bytes)
+        })
+        .collect();
+    let views: HashMap<_, _> = tensors
+        .iter()
+        .map(|(name, shape, bytes)| {
+            (name, TensorView::new(Dtype::F32, shape.clone(), bytes).unwrap())
+        })
+        .collect();
+    safetensors::serialize_to_file(&views, None, &dir.join("model.safetensors")).unwrap();
+}
+
+fn shapes(config: &Value) -> Vec<(String, Vec<usize>)> {
+    let number = |field: &str| config[field].as_u64().map(|n| n as usize);
+    let get = |field: &str| number(field).unwrap();
+    let (hidden, wide, vocab) = (get("hidden_size"), get("intermediate_size"), get("vocab_size"));
+    let heads = get("num_attention_heads");
+    let head = number("head_dim").unwrap_or(hidden / heads);
+    let (q, k) = (heads * head, get("num_key_value_heads") * head);
+    let mut shapes = vec![("model.embed_tokens.weight".to_owned(), vec![vocab, hidden])];
+    for layer in 0..get("num_hidden_layers") {
+        for (part, shape) in [
+            ("input_layernorm", vec![hidden]),
+            ("self_attn.q_proj", vec![q, hidden]),
+            ("self_attn.k_proj", vec![k, hidden]),
+            ("self_attn.v_proj", vec![k, hidden]),
+            ("self_attn.o_proj", vec![hidden, q]),
+            ("post_attention_layernorm", vec![hidden]),
+            ("mlp.gate_proj", vec![wide, hidden]),
+            ("mlp.up_proj", vec![wide, hidden]),
+            ("mlp.down_proj", vec![hidden, wide]),
+        ] {
+            shapes.push((format!("model.layers.{layer}.{part}.weight"), shape));
+        }
+    }
+    shapes.push(("model.norm.weight".to_owned(), vec![hidden]));
+    if config["tie_word_embeddings"] == false {
+        shapes.push(("lm_head.weight".to_owned(), vec![vocab, hidden]));
+    }
+    shapes
+}
+
+/// A byte-level tokenizer without merges: token `n` is byte `n`.
+fn write_vocabulary(dir: &Path) {
+    let mut others = '\u{100}'..;
+    let mut spelt = |byte: u8| match byte {
+        b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => char::from(byte),
+        _ => others.next().unwrap(),
+    };
+    let vocabulary: serde_json::Map<String, Value> =
+        (0..=u8::MAX).map(|byte| (spelt(byte).to_string(), json!(byte))).collect();
+    let special = |id: u32, content: &str| {
+        json!({ "id": id, "content": content, "special": true, "single_word": false,
+                "lstrip": false, "rstrip": false, "normalized": false })
+    };
+    let byte_level = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false });
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null,
+        "added_tokens": [special(BOS, "<s>"), special(EOS, "</s>")],
+        "pre_tokenizer": byte_level, "post_processor": null, "decoder": byte_level,
+        "model": { "type": "BPE", "vocab": vocabulary, "merges": [], "ignore_merges": false,
+                   "byte_fallback": false, "fuse_unk": false, "dropout": null, "unk_token": null,
+                   "continuing_subword_prefix": null, "end_of_word_suffix": null }
+    });
+    std::fs::write(dir.join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    let config = json!({ "bos_token": "<s>", "eos_token": "</s>", "chat_template":
+        "{{ bos_token }}{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}" });
+    std::fs::write(dir.join("tokenizer_config.json"), config.to_string()).unwrap();
+}

@@ -1,0 +1,35 @@
+//! A handler that emits as fast as it may.
+
+use nsbridge_handler::{Finish, Handler, Job, Models, Result, Slots};
+use serde::{Deserialize, Serialize};
+
+/// How many pieces of how many bytes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Order {
+    pub(crate) pieces: usize,
+    pub(crate) bytes: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Flood;
+
+impl Handler for Flood {
+    type Options = ();
+    type Input = Order;
+    type Output = String;
+
+    async fn load((): (), _models: Models) -> Result<Self> {
+        Ok(Self)
+    }
+
+    async fn handle(&self, order: Order, job: &mut Job<String>) -> Result<Finish> {
+        for _ in 0..order.pieces {
+            job.emit("x".repeat(order.bytes)).await?;
+        }
+        Ok(Finish::STOP)
+    }
+
+    fn slots(&self) -> Slots {
+        Slots::Tasks(super::STREAMS)
+    }
+}

@@ -1,0 +1,72 @@
+//! A worker and a client, as they are in production but for the handler.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nsbridge_client::{Ask, Client, Event};
+use nsbridge_queue::{AmqpBroker, Broker};
+use nsbridge_testkit::system::{Running, Setup};
+
+use crate::flood::{Flood, Order};
+
+/// Bytes of a piece: with its frame's header, padding and tag, 384 bytes on the wire.
+const PIECE: usize = 256;
+
+pub(crate) struct System {
+    setup: Setup,
+    worker: Running,
+    client: Client,
+}
+
+impl System {
+    pub(crate) async fn start(url: &str) -> Result<Self> {
+        let mut setup = Setup::new()?;
+        // A frame for every piece: what is measured is frames.
+        setup.reply.coalesce_ms = 0;
+        setup.reply.coalesce_bytes = 1;
+        let broker: Arc<dyn Broker> = Arc::new(AmqpBroker::new(url)?);
+        let worker = setup.worker::<Flood>(broker, ()).await?;
+        let client = setup.client(Arc::new(AmqpBroker::new(url)?)).await?;
+        Ok(Self { setup, worker, client })
+    }
+
+    pub(crate) async fn frames_per_s(&self, streams: usize, frames: usize) -> Result<f64> {
+        let started = Instant::now();
+        let mut tasks = Vec::new();
+        for _ in 0..streams {
+            let reply = self.client.submit::<_, String>(self.ask(frames)).await?;
+            tasks.push(tokio::spawn(reply.collect()));
+        }
+        let mut chunks = 0;
+        for task in tasks {
+            chunks += task.await??.1.chunks;
+        }
+        anyhow::ensure!(chunks == (streams * frames) as u64, "{chunks} frames came");
+        Ok(chunks as f64 / started.elapsed().as_secs_f64())
+    }
+
+    pub(crate) async fn first_piece_ms(&self, requests: usize) -> Result<Vec<f64>> {
+        let mut times = Vec::new();
+        for _ in 0..requests {
+            let started = Instant::now();
+            let mut reply = self.client.submit::<_, String>(self.ask(1)).await?;
+            let first = reply.next().await.context("no piece came")??;
+            times.push(started.elapsed().as_secs_f64() * 1000.0);
+            anyhow::ensure!(matches!(first, Event::Piece(_)), "{first:?} came first");
+            reply.collect().await?;
+        }
+        Ok(times)
+    }
+
+    pub(crate) async fn stop(self) -> Result<()> {
+        self.worker.stop().await
+    }
+
+    fn ask(&self, pieces: usize) -> Ask<Order> {
+        let order = Order { pieces, bytes: PIECE };
+        let mut ask = Ask::new(self.setup.model.clone(), self.setup.tenant(), order);
+        ask.timeout = Duration::from_secs(120);
+        ask
+    }
+}

@@ -1,0 +1,63 @@
+//! The file that a suite leaves behind.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+/// What was measured, on what, when.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    suite: &'static str,
+    machine: String,
+    /// As ISO 8601 writes it, UTC.
+    date: String,
+    rows: Vec<Row>,
+}
+
+/// One figure beside its peer's; a `ratio` above 1 means that ours is better.
+#[derive(Debug, Serialize)]
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    pub(crate) value: f64,
+    pub(crate) unit: &'static str,
+    pub(crate) better: &'static str,
+    pub(crate) peer: &'static str,
+    pub(crate) peer_value: f64,
+    pub(crate) ratio: f64,
+}
+
+impl Report {
+    pub(crate) fn new(suite: &'static str) -> Result<Self> {
+        let date = Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]).output()?;
+        let date = String::from_utf8(date.stdout)?.trim().to_owned();
+        Ok(Self { suite, machine: machine(), date, rows: Vec::new() })
+    }
+
+    pub(crate) fn push(&mut self, row: Row) {
+        self.rows.push(row);
+    }
+
+    pub(crate) fn write(&self, path: &Path) -> Result<()> {
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        let text = serde_json::to_string_pretty(self)?;
+        std::fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))
+    }
+}
+
+pub(crate) fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// The processor's name and how many of it there are.
+fn machine() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let name = name.map_or("unknown processor", |(_, name)| name);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{cores} x {name}")
+}
