@@ -4,7 +4,7 @@ It seals a request, publishes it to a model's queue, opens the streamed reply an
 attempts of workers that come and go. `docs/protocol.md` is the text behind every line here.
 
     python nsbridge_client.py --url amqp://guest:guest@localhost:5672/%2f --keyring keys.json \
-        --model tale-7m --tenant demo "Once upon a time"
+        --model tale-7m --tenant demo "Once a bear"
 
 Parts 1 to 5 are pure: no network, no clock. Part 6 talks to RabbitMQ, part 7 is the command.
 Left out: a second enqueue after a lost reply queue (rule C6), key services, object storage.

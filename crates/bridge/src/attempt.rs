@@ -10,8 +10,8 @@ use nsbridge_queue::{Error as QueueError, Message};
 
 use crate::clock::now_ms;
 use crate::config::ReplyConfig;
-use nsbridge_queue::Link;
 use crate::window::Window;
+use nsbridge_queue::Link;
 
 /// What every attempt at one job has in common.
 pub(crate) struct Address<'a> {

@@ -152,7 +152,7 @@ pub enum LogFormat {
 
 impl Default for LogConfig {
     fn default() -> Self {
-        Self { filter: "info,lapin=error".to_owned(), format: LogFormat::Text }
+        Self { filter: "info,lapin=off".to_owned(), format: LogFormat::Text }
     }
 }
 
@@ -174,8 +174,9 @@ impl Config {
         environment: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, ConfigError> {
         let shown = path.display();
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| ConfigError(format!("cannot read the configuration {shown}: {error}")))?;
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            ConfigError(format!("cannot read the configuration {shown}: {error}"))
+        })?;
         let mut config = layers::parse(&text, environment)
             .map_err(|what| ConfigError(format!("{shown}: {what}")))?;
         config.resolve(path.parent().unwrap_or(Path::new(".")));

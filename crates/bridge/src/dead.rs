@@ -73,8 +73,7 @@ fn rejection(worker: &str, rejected: &Rejected, reply: &ReplyTo) -> Vec<Vec<u8>>
     let sealed = reply.root.as_ref().and_then(|root| {
         let open = Open { opened_at_ms: now_ms(), fingerprint: None, worker: worker.to_owned() };
         let open = serde_json::to_vec(&open).ok()?;
-        let (sealer, first) =
-            ReplySealer::open(root, reply.request, reply.attempt, &open).ok()?;
+        let (sealer, first) = ReplySealer::open(root, reply.request, reply.attempt, &open).ok()?;
         let (code, message) = (rejected.code, rejected.message.clone());
         let failure = serde_json::to_vec(&Failure { code, message, chunks: 0 }).ok()?;
         Some(vec![first, sealer.fail(&failure).ok()?])

@@ -254,8 +254,12 @@ async fn settle(delivery: Delivery, settlement: Settlement, request: &Accepted) 
     };
     match settled {
         Ok(true) => {}
-        Ok(false) => tracing::warn!(request = %request.job.id, "the delivery was not ours any more"),
-        Err(error) => tracing::warn!(request = %request.job.id, %error, "the delivery will come back"),
+        Ok(false) => {
+            tracing::warn!(request = %request.job.id, "the delivery was not ours any more");
+        }
+        Err(error) => {
+            tracing::warn!(request = %request.job.id, %error, "the delivery will come back");
+        }
     }
 }
 

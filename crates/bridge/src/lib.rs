@@ -37,5 +37,5 @@ pub use config::{
     BrokerConfig, Config, ConfigError, KeysConfig, LogConfig, LogFormat, ReplyConfig, WorkerConfig,
 };
 pub use error::Error;
-pub use serve::{log_to_stderr, run, serve, start};
+pub use serve::{chain, log_to_stderr, run, serve, start};
 pub use worker::{Parts, Worker};

@@ -1,5 +1,6 @@
 //! The edge: command line, signals, logs and exit code of a worker's own binary.
 
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -137,9 +138,8 @@ impl<T: serde::de::DeserializeOwned> FromTable for T {
 
 /// The first SIGTERM or Ctrl-C drains, the second ends the process at once.
 fn watch_signals(shutdown: CancellationToken) -> Result<(), Error> {
-    let listen = |kind| {
-        signal(kind).map_err(|source| Error::System { what: "listen for signals", source })
-    };
+    let listen =
+        |kind| signal(kind).map_err(|source| Error::System { what: "listen for signals", source });
     let (mut term, mut int) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
     tokio::spawn(async move {
         loop {
@@ -171,7 +171,10 @@ fn leave_now() -> ! {
 pub fn log_to_stderr(config: &LogConfig) -> Result<(), ConfigError> {
     let filter = EnvFilter::try_new(&config.filter)
         .map_err(|error| ConfigError(format!("[log] filter `{}`: {error}", config.filter)))?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
     // A second call in one process keeps the first one's choice.
     let _ = match config.format {
         LogFormat::Text => log.try_init(),
@@ -201,12 +204,16 @@ fn host_name() -> String {
     if name.is_empty() { format!("worker-{}", std::process::id()) } else { name.to_owned() }
 }
 
-/// An error and its causes in one line.
-fn chain(error: &dyn std::error::Error) -> String {
+/// An error and its causes in one line. A cause that the line ends with already is left out: not
+/// every library keeps its sources out of its own words.
+pub fn chain(error: &dyn std::error::Error) -> String {
     let mut line = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
-        line = format!("{line}: {cause}");
+        let words = cause.to_string();
+        if !line.ends_with(&words) {
+            line = format!("{line}: {words}");
+        }
         next = cause.source();
     }
     line

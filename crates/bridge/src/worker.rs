@@ -18,9 +18,9 @@ use crate::config::ReplyConfig;
 use crate::error::Error;
 use crate::intake::Accepted;
 use crate::job::{self, After};
-use nsbridge_queue::Link;
 use crate::registry::Registry;
 use crate::runner::Runner;
+use nsbridge_queue::Link;
 
 /// Control frames that may be read ahead; each is small.
 const CONTROL_PREFETCH: u16 = 64;
@@ -264,11 +264,7 @@ impl Slot {
 }
 
 /// Hands control frames to the jobs they are for, as long as the connection lives.
-async fn read_control(
-    shared: Arc<Shared>,
-    mut control: Consumer,
-    connection: Arc<dyn Connection>,
-) {
+async fn read_control(shared: Arc<Shared>, mut control: Consumer, connection: Arc<dyn Connection>) {
     while let Some(delivery) = control.recv().await {
         let frame = delivery.message.body.clone();
         drop(delivery.ack().await);

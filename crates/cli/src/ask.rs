@@ -20,7 +20,11 @@ use crate::{prompt, stream};
 #[command(after_help = "Example: nsbridge ask --model tale-7m --keyring keys.json \"Once a bear\"")]
 pub(crate) struct Arguments {
     /// The prompt; `-` reads standard input.
-    prompt: String,
+    #[arg(required_unless_present = "input")]
+    prompt: Option<String>,
+    /// The input of a handler that is no text model, as JSON; its pieces are printed as JSON.
+    #[arg(long, value_name = "JSON", conflicts_with = "prompt")]
+    input: Option<serde_json::Value>,
     /// The model that is to answer.
     #[arg(long, short)]
     model: ModelName,
@@ -50,7 +54,10 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
-    nsbridge::log_to_stderr(&LogConfig { filter: "warn,lapin=error".into(), format: LogFormat::Text })?;
+    nsbridge::log_to_stderr(&LogConfig {
+        filter: "warn,lapin=off".into(),
+        format: LogFormat::Text,
+    })?;
     let runtime = tokio::runtime::Runtime::new().context("starting the runtime")?;
     runtime.block_on(ask(arguments))
 }
@@ -59,10 +66,14 @@ async fn ask(arguments: Arguments) -> Result<ExitCode> {
     let keys = Arc::new(Keyring::load(&arguments.keyring)?);
     let broker = Arc::new(AmqpBroker::new(&arguments.broker)?);
     let client = Client::connect(broker, keys, "nsbridge ask").await?;
-    let input = arguments.sampling.input(prompt::read(arguments.prompt)?);
-    let mut ask = Ask::new(arguments.model, arguments.tenant, input);
+    let mut ask = Ask::new(arguments.model, arguments.tenant, ());
     ask.seed = arguments.sampling.seed;
     ask.timeout = Duration::from_secs(arguments.timeout);
-    let reply = client.submit(ask).await?;
+    if let Some(input) = arguments.input {
+        let reply = client.submit(ask.with_input(input)).await?;
+        return stream::show_values(reply).await;
+    }
+    let prompt = prompt::read(arguments.prompt.unwrap_or_default())?;
+    let reply = client.submit(ask.with_input(arguments.sampling.input(prompt))).await?;
     stream::show(reply, arguments.json).await
 }

@@ -1,5 +1,6 @@
 //! `nsbridge demo`: queue, keys, model and worker in one process.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
-    let log = LogConfig { filter: "warn,lapin=error".into(), format: LogFormat::Text };
+    let log = LogConfig { filter: "warn,lapin=off".into(), format: LogFormat::Text };
     nsbridge::log_to_stderr(&log)?;
     let runtime = tokio::runtime::Runtime::new().context("starting the runtime")?;
     runtime.block_on(tell(arguments))
@@ -62,11 +63,17 @@ async fn tell(arguments: Arguments) -> Result<ExitCode> {
         grace: Duration::ZERO,
     };
     let models = Models::from_iter([("target".to_owned(), Model::in_dir(&dir))]);
-    let worker = nsbridge::start::<Llama>(parts, nsbridge_llama::Options::default(), models).await?;
+    let worker =
+        nsbridge::start::<Llama>(parts, nsbridge_llama::Options::default(), models).await?;
     let stop = CancellationToken::new();
     let worker = tokio::spawn(worker.run(stop.clone()));
     let client = Client::connect(broker, keys, "demo").await?;
-    let mut ask = Ask::new(model, tenant, arguments.sampling.input(prompt::read(arguments.prompt)?));
+    let prompt = prompt::read(arguments.prompt)?;
+    if !arguments.json && !arguments.sampling.chat {
+        // The model goes on from the prompt: together they are the story.
+        std::io::stdout().lock().write_all(prompt.as_bytes())?;
+    }
+    let mut ask = Ask::new(model, tenant, arguments.sampling.input(prompt));
     ask.seed = arguments.sampling.seed;
     let reply = client.submit(ask).await?;
     let code = stream::show(reply, arguments.json).await?;

@@ -112,7 +112,7 @@ fn shown(dir: &Path) -> String {
 fn print(what: &str, finding: &Finding, as_json: bool) {
     let (ok, said) = match finding {
         Ok(said) => (true, said.clone()),
-        Err(error) => (false, format!("{error:#}")),
+        Err(error) => (false, nsbridge::chain(error.as_ref())),
     };
     if as_json {
         println!("{}", json!({ "check": what, "ok": ok, "said": said }));

@@ -7,7 +7,7 @@ pub(crate) const INTERRUPTED: u8 = 130;
 
 /// Prints the one sentence and its causes.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
-    note(&format!("error: {error:#}"));
+    note(&format!("error: {}", nsbridge::chain(error.as_ref())));
     ExitCode::FAILURE
 }
 

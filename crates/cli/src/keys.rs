@@ -173,7 +173,10 @@ fn derive(path: &Path, scope: &Scope, out: &Path) -> Result<()> {
 
 fn create(path: &Path, ring: &Keyring) -> Result<()> {
     let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let mut file = file.with_context(|| format!("cannot create {}", path.display()))?;
+    let mut file = file.with_context(|| {
+        let shown = path.display();
+        format!("cannot create {shown}: name another file, or turn {shown} over with `keys rotate`")
+    })?;
     file.write_all(ring.to_json().as_bytes())?;
     Ok(file.sync_all()?)
 }

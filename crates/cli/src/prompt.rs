@@ -19,7 +19,7 @@ pub(crate) struct Sampling {
     top_p: Option<f32>,
     /// Put the prompt into the model's chat template instead of going on from it.
     #[arg(long)]
-    chat: bool,
+    pub(crate) chat: bool,
 }
 
 impl Sampling {

@@ -2,12 +2,13 @@
 
 use std::io::Write;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nsbridge_client::{Event, Reply};
-use nsbridge_protocol::{FinishReason, Summary, TextPiece};
+use nsbridge_protocol::{ErrorCode, FinishReason, Summary, TextPiece};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::signal::ctrl_c;
 
 use crate::failure::{INTERRUPTED, note};
@@ -36,16 +37,7 @@ struct Figures {
 pub(crate) async fn show(mut reply: Reply<TextPiece>, json: bool) -> Result<ExitCode> {
     let mut shown = Shown { json, started: Instant::now(), first: None, last: None, texts: vec![] };
     loop {
-        let event = tokio::select! {
-            event = reply.next() => event,
-            _ = ctrl_c() => {
-                reply.cancel();
-                note("\ncancelled");
-                // The cancel is on its way on the runtime's threads; give it a moment.
-                tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-                return Ok(ExitCode::from(INTERRUPTED));
-            }
-        };
+        let Some(event) = next(&mut reply).await else { return Ok(ExitCode::from(INTERRUPTED)) };
         match event.transpose()? {
             Some(Event::Piece(piece)) => shown.piece(piece)?,
             Some(Event::Restarted { kept }) => shown.restart(kept)?,
@@ -53,14 +45,49 @@ pub(crate) async fn show(mut reply: Reply<TextPiece>, json: bool) -> Result<Exit
                 shown.finish(&summary, reply.sealed_bytes())?;
                 return Ok(ExitCode::SUCCESS);
             }
-            Some(Event::Waiting) => note("waiting: no worker has been heard for 15 s"),
-            Some(Event::Hint(code)) => {
-                note(&format!("an unsealed hint says `{code}`: the worker may lack this key"));
-            }
+            Some(Event::Waiting) => note(WAITING),
+            Some(Event::Hint(code)) => note(&hint(code)),
             None => return Ok(ExitCode::FAILURE),
         }
     }
 }
+
+/// Writes each piece as a JSON value on a line of its own.
+pub(crate) async fn show_values(mut reply: Reply<serde_json::Value>) -> Result<ExitCode> {
+    loop {
+        let Some(event) = next(&mut reply).await else { return Ok(ExitCode::from(INTERRUPTED)) };
+        match event.transpose()? {
+            Some(Event::Piece(piece)) => line(&piece)?,
+            Some(Event::Restarted { kept }) => line(&Line::Restarted { kept })?,
+            Some(Event::Done(_)) => return Ok(ExitCode::SUCCESS),
+            Some(Event::Waiting) => note(WAITING),
+            Some(Event::Hint(code)) => note(&hint(code)),
+            None => return Ok(ExitCode::FAILURE),
+        }
+    }
+}
+
+const WAITING: &str = "waiting: no worker has been heard for 15 s";
+
+fn hint(code: ErrorCode) -> String {
+    format!("an unsealed hint says `{code}`: the worker may lack this key")
+}
+
+/// The next event; `None` after Ctrl-C, which cancels the request.
+async fn next<O: DeserializeOwned>(reply: &mut Reply<O>) -> Option<Option<Next<O>>> {
+    tokio::select! {
+        event = reply.next() => Some(event),
+        _ = ctrl_c() => {
+            reply.cancel();
+            note("\ncancelled");
+            // The cancel is on its way on the runtime's threads; give it a moment.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            None
+        }
+    }
+}
+
+type Next<O> = Result<Event<O>, nsbridge_client::Error>;
 
 struct Shown {
     json: bool,
@@ -123,7 +150,7 @@ impl Shown {
     }
 }
 
-fn line(line: &Line<'_>) -> Result<()> {
+fn line(line: &impl Serialize) -> Result<()> {
     let mut out = std::io::stdout().lock();
     serde_json::to_writer(&mut out, line)?;
     out.write_all(b"\n")?;

@@ -25,4 +25,10 @@ impl<I> Ask<I> {
     pub fn new(model: ModelName, tenant: Tenant, input: I) -> Self {
         Self { model, tenant, input, seed: None, timeout: Duration::from_secs(300) }
     }
+
+    /// The same request with another input.
+    pub fn with_input<J>(self, input: J) -> Ask<J> {
+        let Self { model, tenant, seed, timeout, .. } = self;
+        Ask { model, tenant, input, seed, timeout }
+    }
 }

@@ -55,7 +55,7 @@ pub enum Error {
         message: String,
     },
     /// The finish-by time passed.
-    #[error("no complete answer came in time: {pieces} pieces{}", hinted(.hint))]
+    #[error("no complete answer came in time: {pieces} pieces{}", hinted(*.hint))]
     Deadline {
         /// Pieces that had come.
         pieces: usize,
@@ -79,7 +79,7 @@ pub enum Error {
     Closed,
 }
 
-fn hinted(hint: &Option<ErrorCode>) -> String {
+fn hinted(hint: Option<ErrorCode>) -> String {
     hint.map_or(String::new(), |code| {
         format!("; an unsealed hint says `{code}`, which anybody on the broker may have sent")
     })

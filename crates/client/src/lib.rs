@@ -7,7 +7,7 @@
 //! use nsbridge_protocol::{TextInput, TextPiece};
 //!
 //! let client = Client::connect(broker, keys, "api-1").await?;
-//! let input = TextInput { prompt: Some("Once upon a time".into()), ..TextInput::default() };
+//! let input = TextInput { prompt: Some("Once a bear".into()), ..TextInput::default() };
 //! let mut reply = client.submit::<_, TextPiece>(Ask::new("tale-7m".parse()?, "acme".parse()?, input)).await?;
 //! while let Some(event) = reply.next().await {
 //!     if let Event::Piece(piece) = event? {

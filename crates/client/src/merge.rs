@@ -289,7 +289,7 @@ impl Merge {
         steps
     }
 
-    fn fail(&mut self, index: usize, content: &[u8]) -> Vec<Step> {
+    fn fail(&self, index: usize, content: &[u8]) -> Vec<Step> {
         match serde_json::from_slice::<Failure>(content) {
             Ok(failure) if !self.streams[index].stale => vec![Step::Failed(failure)],
             _ => Vec::new(),

@@ -27,7 +27,9 @@ const TOMBSTONES: usize = 10_000;
 #[derive(Debug)]
 pub(crate) enum Note {
     Piece(Vec<u8>),
-    Restarted { kept: usize },
+    Restarted {
+        kept: usize,
+    },
     Done(Summary),
     Failed(Failure),
     /// An unsealed word: never acted upon.

@@ -44,13 +44,13 @@ impl Cipher {
             .ok_or(Error::Malformed { what: "no room for a tag" })?;
         let mut text = text.to_vec();
         let buffer = InOutBuf::from(text.as_mut_slice());
-        match self.gcm.decrypt_inout_detached(&self.nonce(seq), aad, buffer, &Tag::from(*tag)) {
-            Ok(()) => Ok(text),
-            Err(_) => {
-                text.zeroize();
-                Err(Error::Tampered)
-            }
+        let tag = Tag::from(*tag);
+        let opened = self.gcm.decrypt_inout_detached(&self.nonce(seq), aad, buffer, &tag);
+        if opened.is_err() {
+            text.zeroize();
+            return Err(Error::Tampered);
         }
+        Ok(text)
     }
 
     fn nonce(&self, seq: u64) -> Nonce<aes_gcm::aead::consts::U12> {

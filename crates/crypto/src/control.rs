@@ -11,7 +11,7 @@ use nsbridge_protocol::{ControlKind, MAX_TRANSCRIPT_BYTES, RequestId};
 use crate::layout::{Cursor, SUITE, VERSION};
 use crate::{ContentType, Error, ReplyRoot, Result, Salt, derive, pad};
 
-const MAGIC: &[u8; 4] = b"NSBC";
+const MAGIC: [u8; 4] = *b"NSBC";
 const HEADER: usize = 88;
 
 /// A resume holds a transcript and a little JSON.

@@ -62,12 +62,18 @@ pub enum State {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyringError {
-    /// The file cannot be read or written.
-    #[error("cannot use the keyring {}: {source}", path.display())]
+    /// There is no such file.
+    #[error("there is no keyring {0}: make one with `nsbridge keys generate --out {0}`", path.display())]
+    Missing {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file cannot be read.
+    #[error("cannot read the keyring {}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said; a plain phrase, so it may stand in the sentence.
+        /// What the system said.
         source: std::io::Error,
     },
     /// Others on this machine can read the file.
@@ -101,7 +107,10 @@ impl Keyring {
     ///
     /// A [`KeyringError`] that names the file and what to do.
     pub fn load(path: &Path) -> Result<Self, KeyringError> {
-        let io = |source| KeyringError::Io { path: path.to_owned(), source };
+        let io = |source: std::io::Error| match source.kind() {
+            std::io::ErrorKind::NotFound => KeyringError::Missing { path: path.to_owned() },
+            _ => KeyringError::Io { path: path.to_owned(), source },
+        };
         // One open file from here on: what was checked is what is read.
         let mut file = fs::File::open(path).map_err(io)?;
         let status = file.metadata().map_err(io)?;

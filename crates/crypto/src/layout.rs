@@ -16,9 +16,9 @@ pub(crate) struct Cursor<'a> {
 
 impl<'a> Cursor<'a> {
     /// Starts behind `magic, version, suite`.
-    pub(crate) fn after_magic(frame: &'a [u8], magic: &[u8; 4]) -> Result<Self> {
+    pub(crate) fn after_magic(frame: &'a [u8], magic: [u8; 4]) -> Result<Self> {
         let mut cursor = Self { frame, at: 0 };
-        if cursor.take("magic")? != *magic {
+        if cursor.take("magic")? != magic {
             return Err(Error::Malformed { what: "the magic is another" });
         }
         if cursor.byte("version")? != VERSION {

@@ -16,7 +16,7 @@ use crate::aead::Cipher;
 use crate::layout::{Cursor, SUITE, VERSION};
 use crate::{ContentType, Error, ReplyRoot, Result, Salt, derive, pad};
 
-const MAGIC: &[u8; 4] = b"NSBR";
+const MAGIC: [u8; 4] = *b"NSBR";
 const HEADER: usize = 48;
 const OPEN_HEADER: usize = 116;
 

@@ -16,7 +16,7 @@ use crate::layout::{Cursor, SUITE, VERSION, push_text};
 use crate::provider::Provider;
 use crate::{ContentType, Error, Key, ReplyRoot, Result, Salt, derive, pad};
 
-const MAGIC: &[u8; 4] = b"NSBQ";
+const MAGIC: [u8; 4] = *b"NSBQ";
 const MAX_WRAPPED: usize = 4 << 10;
 
 /// The authenticated head of a request.

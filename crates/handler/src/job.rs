@@ -52,7 +52,6 @@ impl<O: Serialize + DeserializeOwned> Job<O> {
     /// # Errors
     ///
     /// The reason to stop, if the call is to end. Pass it on with `?`.
-    #[expect(clippy::needless_pass_by_value, reason = "a handler is done with what it sent")]
     pub async fn emit(&mut self, piece: O) -> Result<(), Stop> {
         self.emitter.emit(&piece).await
     }

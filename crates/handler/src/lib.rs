@@ -106,7 +106,6 @@ pub trait Handler: Send + Sync + Sized + 'static {
     /// # Errors
     ///
     /// Any error ends the worker, as one of [`load`](Self::load) does.
-    #[expect(clippy::unused_async, reason = "the default has nothing to wait for")]
     async fn warm_up(&self) -> Result<()> {
         Ok(())
     }

@@ -111,7 +111,19 @@ mod tests {
     fn a_model_name_makes_a_queue_name_that_is_nobody_elses() {
         check_model("llama-3.1-70b", true);
         check_model("Tale_7m", true);
-        for bad in ["", "-a", "a b", "くま", "a/b", "a.dead", "a.retry.1s", "reply.x", "control", "nsbridge.a", "a.bulk"] {
+        for bad in [
+            "",
+            "-a",
+            "a b",
+            "くま",
+            "a/b",
+            "a.dead",
+            "a.retry.1s",
+            "reply.x",
+            "control",
+            "nsbridge.a",
+            "a.bulk",
+        ] {
             check_model(bad, false);
         }
         check_model(&"x".repeat(101), false);

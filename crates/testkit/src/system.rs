@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nsbridge::{Parts, ReplyConfig, Worker};
+pub use nsbridge_client as client;
 use nsbridge_client::Client;
 use nsbridge_crypto::{Entry, Key, Keyring, State};
 use nsbridge_handler::{Handler, Models};

@@ -1,7 +1,7 @@
 //! A researcher's own model as a worker: candle's Llama in a plain loop.
 //!
 //! ```sh
-//! cargo run --release -p candle-llama -- examples/candle-llama/worker.toml
+//! cargo run --release -p candle-llama -- --config examples/candle-llama/worker.toml
 //! ```
 
 use std::process::ExitCode;

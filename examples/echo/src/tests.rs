@@ -1,11 +1,12 @@
 //! The example keeps the contract it shows.
 
-use nsbridge_handler::testing::check;
+use nsbridge_handler::{Models, testing};
 use serde_json::json;
 
 use super::Echo;
 
 #[test]
 fn echo_is_a_handler_by_the_book() {
-    check(Echo, &json!("the bear went down to the sea")).unwrap();
+    let echo = testing::load::<Echo>((), Models::default()).unwrap();
+    testing::check(&echo, &json!("the bear went down to the sea")).unwrap();
 }

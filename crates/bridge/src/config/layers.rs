@@ -22,8 +22,9 @@ pub(super) fn parse(
             continue;
         }
         let path: Vec<String> = field.split("__").map(str::to_lowercase).collect();
-        set(&mut table, &path, read_value(&value))
-            .ok_or_else(|| format!("the environment's {name} names no field: use {PREFIX}<SECTION>__<FIELD>"))?;
+        set(&mut table, &path, read_value(&value)).ok_or_else(|| {
+            format!("the environment's {name} names no field: use {PREFIX}<SECTION>__<FIELD>")
+        })?;
     }
     Value::Table(table).try_into().map_err(|error: toml::de::Error| misfit(text, &error))
 }

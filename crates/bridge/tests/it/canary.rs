@@ -3,9 +3,9 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use nsbridge_client::Ask;
 use nsbridge_protocol::topology::model_queue;
 use nsbridge_testkit::system::Setup;
+use nsbridge_testkit::system::client::Ask;
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::script::{Script, Scripted, submit};

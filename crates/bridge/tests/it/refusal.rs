@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use nsbridge_client::Client;
 use nsbridge_crypto::{Entry, Key, Keyring, RequestHead, State, seal_request};
 use nsbridge_protocol::topology::{dead_queue, header, model_queue};
 use nsbridge_protocol::{ErrorCode, RequestId, Uuid};
 use nsbridge_queue::{Broker, Connection, Delivery, Message};
+use nsbridge_testkit::system::client::Client;
 use nsbridge_testkit::system::{Running, Setup};
 
 use crate::script::{Script, said, submit, system};
@@ -172,8 +172,7 @@ async fn a_key_out_of_its_scope_is_a_dead_letter(broker: Arc<dyn Broker>) {
     let mut narrow = Entry::new("test".parse().unwrap(), key.clone(), State::Primary);
     narrow.tenants = Some(vec![setup.tenant()]);
     setup.keys = Arc::new(Keyring::of(vec![narrow]).unwrap());
-    let _worker =
-        setup.worker::<crate::script::Scripted>(broker.clone(), ()).await.unwrap();
+    let _worker = setup.worker::<crate::script::Scripted>(broker.clone(), ()).await.unwrap();
     let client = setup.client(broker.clone()).await.unwrap();
     let connection = broker.connect("attacker").await.unwrap();
     let stage = Stage { setup, _worker, client, connection };
@@ -184,7 +183,8 @@ async fn a_key_out_of_its_scope_is_a_dead_letter(broker: Arc<dyn Broker>) {
 async fn an_expired_request_is_a_dead_letter(broker: Arc<dyn Broker>) {
     let stage = Stage::new(broker).await;
     let head = stage.head();
-    let (created_at_ms, expires_at_ms) = (head.created_at_ms - 900_000, head.created_at_ms - 600_000);
+    let (created_at_ms, expires_at_ms) =
+        (head.created_at_ms - 900_000, head.created_at_ms - 600_000);
     let head = RequestHead { created_at_ms, expires_at_ms, ..head };
     stage.check(stage.sealed(&head, &stage.key()), ErrorCode::Expired).await;
 }
@@ -192,7 +192,8 @@ async fn an_expired_request_is_a_dead_letter(broker: Arc<dyn Broker>) {
 async fn a_request_from_the_future_is_a_dead_letter(broker: Arc<dyn Broker>) {
     let stage = Stage::new(broker).await;
     let head = stage.head();
-    let (created_at_ms, expires_at_ms) = (head.created_at_ms + 600_000, head.created_at_ms + 900_000);
+    let (created_at_ms, expires_at_ms) =
+        (head.created_at_ms + 600_000, head.created_at_ms + 900_000);
     let head = RequestHead { created_at_ms, expires_at_ms, ..head };
     stage.check(stage.sealed(&head, &stage.key()), ErrorCode::ClockSkew).await;
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nsbridge_client::{Ask, Client, Error, Reply};
 use nsbridge_handler::{Error as HandlerError, Finish, Handler, Job, Models, Result};
 use nsbridge_queue::Broker;
+use nsbridge_testkit::system::client::{Ask, Client, Error, Reply};
 use nsbridge_testkit::system::{Running, Setup};
 use serde::{Deserialize, Serialize};
 

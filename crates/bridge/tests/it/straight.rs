@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nsbridge_client::{Error, Event};
 use nsbridge_protocol::topology::model_queue;
 use nsbridge_protocol::{ErrorCode, FinishReason};
 use nsbridge_queue::Broker;
+use nsbridge_testkit::system::client::{Error, Event};
 
 use crate::script::{Script, ask, said, submit, system};
 use crate::stories;
@@ -113,7 +113,11 @@ async fn what_the_handler_refuses_is_told_in_its_own_words(broker: Arc<dyn Broke
         }
         other => panic!("{other:?}"),
     }
-    let odd = nsbridge_client::Ask::new(setup.model.clone(), setup.tenant(), "no script at all");
+    let odd = nsbridge_testkit::system::client::Ask::new(
+        setup.model.clone(),
+        setup.tenant(),
+        "no script at all",
+    );
     let ended = client.submit::<_, String>(odd).await.unwrap().collect().await;
     assert!(matches!(ended, Err(Error::Failed { code: ErrorCode::BadInput, .. })), "{ended:?}");
 }

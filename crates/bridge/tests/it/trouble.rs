@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use nsbridge_client::{Error, Event};
 use nsbridge_protocol::ErrorCode;
 use nsbridge_queue::{AmqpBroker, Broker, MemoryBroker};
 use nsbridge_testkit::Proxy;
 use nsbridge_testkit::system::Setup;
+use nsbridge_testkit::system::client::{Error, Event};
 
 use crate::script::{RESUMED, Script, Scripted, ask, said, submit, system};
 use crate::stories;
@@ -56,11 +56,14 @@ async fn a_piece_that_no_frame_holds_ends_the_request(broker: Arc<dyn Broker>) {
     let (setup, _worker, client) = system(broker).await;
     let ended = submit(&client, &setup, Script::Big { bytes: 100_000 }).await.unwrap();
     let ended = ended.collect().await;
-    assert!(matches!(ended, Err(Error::Failed { code: ErrorCode::ReplyTooLarge, .. })), "{ended:?}");
+    assert!(
+        matches!(ended, Err(Error::Failed { code: ErrorCode::ReplyTooLarge, .. })),
+        "{ended:?}"
+    );
 }
 
 /// The pieces that are left; a restart would show as a failure.
-async fn rest(mut reply: nsbridge_client::Reply<String>) -> Vec<String> {
+async fn rest(mut reply: nsbridge_testkit::system::client::Reply<String>) -> Vec<String> {
     let mut pieces = Vec::new();
     while let Some(event) = reply.next().await {
         match event.unwrap() {

@@ -66,7 +66,7 @@ fn a_file_that_others_can_read_is_refused_with_what_to_do() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     assert!(Keyring::load(&path).is_ok());
     fs::remove_dir_all(&dir).unwrap();
-    assert!(matches!(Keyring::load(&path), Err(KeyringError::Io { .. })));
+    assert!(matches!(Keyring::load(&path), Err(KeyringError::Missing { .. })));
 }
 
 #[track_caller]

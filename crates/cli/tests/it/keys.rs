@@ -1,0 +1,58 @@
+//! Keyrings from the command line.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::Value;
+
+use crate::place::{Place, output};
+
+#[test]
+fn a_generated_keyring_is_private_and_never_overwritten() {
+    let place = Place::new();
+    let path = place.path("keys.json");
+    let mode = fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let before = fs::read(&path).unwrap();
+    let (again, _, err) = output(&["keys", "generate", "--out", &path]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(err.contains("cannot create"), "{err}");
+    assert_eq!(fs::read(&path).unwrap(), before);
+}
+
+#[test]
+fn list_shows_everything_but_the_keys() {
+    let place = Place::new();
+    let path = place.path("keys.json");
+    let ring: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    for json in [None, Some("--json")] {
+        let mut arguments = vec!["keys", "list", &path];
+        arguments.extend(json);
+        let (_, out, _) = output(&arguments);
+        assert!(out.contains(ring["keys"][0]["check"].as_str().unwrap()), "{out}");
+        assert!(!out.contains(ring["keys"][0]["key"].as_str().unwrap()), "{out}");
+    }
+}
+
+#[test]
+fn a_rotation_adds_promotes_and_disables() {
+    let place = Place::new();
+    let path = place.path("keys.json");
+    let states = || {
+        let ring: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        let keys = ring["keys"].as_array().unwrap().clone();
+        keys.iter().map(|key| (key["id"].clone(), key["state"].clone())).collect::<Vec<_>>()
+    };
+    let old = states()[0].0.as_str().unwrap().to_owned();
+    // Names are made from the time in seconds, so a name of its own comes a second later.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    assert!(output(&["keys", "rotate", &path]).0.status.success());
+    let new = states()[1].0.as_str().unwrap().to_owned();
+    assert_eq!([&states()[0].1, &states()[1].1], ["primary", "decrypt"]);
+    assert!(output(&["keys", "rotate", &path, "--promote", &new]).0.status.success());
+    assert_eq!([&states()[0].1, &states()[1].1], ["decrypt", "primary"]);
+    let (_, _, err) = output(&["keys", "rotate", &path, "--disable", &new]);
+    assert!(err.contains("promote another key first"), "{err}");
+    assert!(output(&["keys", "rotate", &path, "--disable", &old]).0.status.success());
+    assert_eq!([&states()[0].1, &states()[1].1], ["disabled", "primary"]);
+}

@@ -1,0 +1,10 @@
+//! The `nsbridge` binary, as its users run it: real processes, a real broker, the bundled model.
+
+#![expect(clippy::unwrap_used, reason = "a helper of a test may end it")]
+
+mod demo;
+mod keys;
+mod place;
+mod python;
+mod sentences;
+mod worker;

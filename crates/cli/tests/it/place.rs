@@ -1,0 +1,125 @@
+//! A folder with a keyring and a configuration, and the binary in it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Lines};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// A command of the binary under test, away from the caller's own configuration.
+pub(crate) fn nsbridge(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nsbridge"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// What a command printed, both ways.
+#[track_caller]
+pub(crate) fn output(arguments: &[&str]) -> (Output, String, String) {
+    let output = nsbridge(arguments).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    (output, out, err)
+}
+
+/// The bundled model.
+pub(crate) fn model() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models/tale-7m")
+}
+
+pub(crate) struct Place {
+    dir: TempDir,
+    pub(crate) model: String,
+    pub(crate) url: String,
+}
+
+impl Place {
+    /// A keyring, and a worker's configuration for a model name that no other test has.
+    pub(crate) fn new() -> Self {
+        let dir = TempDir::new().unwrap();
+        let model = format!("cli-{}", dir.path().file_name().unwrap().to_string_lossy());
+        let place =
+            Self { dir, model: model.replace(".tmp", ""), url: nsbridge_testkit::amqp_url() };
+        let keys = place.path("keys.json");
+        let made = nsbridge(&["keys", "generate", "--out", &keys]).status().unwrap();
+        assert!(made.success());
+        place.configure("");
+        place
+    }
+
+    /// Writes the configuration, with `more` at its end.
+    pub(crate) fn configure(&self, more: &str) {
+        let (model, url, target) = (&self.model, &self.url, model());
+        let text = format!(
+            "[worker]\nmodel = \"{model}\"\ngrace_s = 1\n[broker]\nurl = \"{url}\"\n\
+             [keys]\nkeyring = \"keys.json\"\n[models]\ntarget = \"{}\"\n{more}",
+            target.display()
+        );
+        fs::write(self.path("worker.toml"), text).unwrap();
+    }
+
+    pub(crate) fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// Starts a worker and waits until it takes requests.
+    pub(crate) fn worker(&self) -> Process {
+        let mut worker = nsbridge(&["worker", "--config", &self.path("worker.toml")]);
+        // Its log says when it is ready; nobody reads the rest, so it must not fill a pipe.
+        let log = self.path(&format!("worker-{}.log", std::process::id()));
+        let file = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
+        let before = ready(&log);
+        let process = Process(worker.stderr(file).spawn().unwrap());
+        let start = Instant::now();
+        while ready(&log) == before {
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "{}",
+                fs::read_to_string(&log).unwrap()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        process
+    }
+
+    /// An `ask` for this model.
+    pub(crate) fn ask(&self, arguments: &[&str]) -> Command {
+        let mut ask = nsbridge(&["ask", "--model", &self.model, "--broker", &self.url]);
+        ask.args(["--keyring", &self.path("keys.json")]).args(arguments);
+        ask
+    }
+}
+
+/// How many workers have logged that they take requests.
+fn ready(log: &str) -> usize {
+    fs::read_to_string(log).unwrap_or_default().matches("taking requests").count()
+}
+
+/// A child that does not outlive its test.
+pub(crate) struct Process(pub(crate) Child);
+
+impl Process {
+    pub(crate) fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([name, &self.0.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// The lines that it prints, as they come.
+    pub(crate) fn lines(&mut self) -> Lines<BufReader<ChildStdout>> {
+        BufReader::new(self.0.stdout.take().unwrap()).lines()
+    }
+
+    /// Waits for its end and gives its exit code.
+    pub(crate) fn code(&mut self) -> Option<i32> {
+        self.0.wait().unwrap().code()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,73 @@
+//! A worker and its client in processes of their own.
+
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::place::{Place, Process};
+
+const STORY: [&str; 6] =
+    ["--seed", "7", "--max-tokens", "120", "--json", "Once a bear went to the sea"];
+
+#[track_caller]
+fn summary(lines: impl Iterator<Item = std::io::Result<String>>) -> String {
+    let last = lines.last().expect("ask printed nothing").unwrap();
+    let last: Value = serde_json::from_str(&last).unwrap();
+    last["text"].as_str().expect("the last line is the summary").to_owned()
+}
+
+#[test]
+fn ask_is_answered_by_a_worker_in_another_process() {
+    let place = Place::new();
+    let mut worker = place.worker();
+    let tell = || summary(Process(place.ask(&STORY).spawn().unwrap()).lines());
+    let story = tell();
+    assert!(story.len() > 100, "{story}");
+    assert_eq!(tell(), story);
+    worker.signal("-TERM");
+    assert_eq!(worker.code(), Some(0), "a drained worker leaves in good order");
+}
+
+#[test]
+fn a_killed_worker_is_replaced_without_a_seam() {
+    let place = Place::new();
+    let first = place.worker();
+    let whole = summary(Process(place.ask(&STORY).spawn().unwrap()).lines());
+
+    let mut asking = Process(place.ask(&STORY).spawn().unwrap());
+    let mut lines = asking.lines();
+    let mut text = String::new();
+    for _ in 0..10 {
+        text.push_str(&piece(&lines.next().unwrap().unwrap()));
+    }
+    first.signal("-KILL");
+    let _second = place.worker();
+    for line in lines {
+        let line = line.unwrap();
+        assert!(!line.contains("restarted"), "{line}");
+        text.push_str(&piece(&line));
+    }
+    assert_eq!(asking.code(), Some(0));
+    assert_eq!(text, whole, "each piece once, in order");
+}
+
+/// The text of a piece's line; nothing for other lines.
+fn piece(line: &str) -> String {
+    let line: Value = serde_json::from_str(line).unwrap();
+    let is_piece = line["type"] == "piece";
+    if is_piece { line["text"].as_str().unwrap().to_owned() } else { String::new() }
+}
+
+#[test]
+fn ctrl_c_cancels_the_request_and_frees_the_worker() {
+    let place = Place::new();
+    let _worker = place.worker();
+    let long = ["--seed", "7", "--max-tokens", "1000", "--temperature", "1", "--json", "Once"];
+    let mut asking = Process(place.ask(&long).spawn().unwrap());
+    asking.lines().next().unwrap().unwrap();
+    asking.signal("-INT");
+    assert_eq!(asking.code(), Some(130));
+    let started = Instant::now();
+    summary(Process(place.ask(&STORY).spawn().unwrap()).lines());
+    assert!(started.elapsed() < Duration::from_secs(30));
+}

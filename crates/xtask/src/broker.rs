@@ -1,0 +1,64 @@
+//! One private RabbitMQ node for a whole run.
+
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result};
+
+use crate::cargo::Cargo;
+use crate::say;
+
+/// Where tests and benchmarks look for their broker.
+const VARIABLE: &str = "NSBRIDGE_TEST_AMQP_URL";
+
+/// A node that lives as long as this.
+///
+/// The process that keeps it ends the node when its standard input ends, so the node is gone
+/// however we end: after a failed test, a Ctrl-C, a kill.
+#[derive(Debug)]
+pub(crate) struct Broker {
+    keeper: Option<Child>,
+    url: String,
+}
+
+impl Broker {
+    /// Starts a node, unless the environment names one.
+    ///
+    /// # Errors
+    ///
+    /// It did not start.
+    pub(crate) fn start(cargo: &Cargo) -> Result<Self> {
+        if let Some(url) = env::var_os(VARIABLE).and_then(|url| url.into_string().ok()) {
+            say::step(&format!("RabbitMQ: the one that {VARIABLE} names"));
+            return Ok(Self { keeper: None, url });
+        }
+        say::step("a private RabbitMQ");
+        let arguments = ["run", "--quiet", "--package", "nsbridge-testkit", "--example", "node"];
+        let mut command = cargo.command(&arguments);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut keeper = command.spawn().context("starting RabbitMQ")?;
+        let mut line = String::new();
+        let stdout = keeper.stdout.take().context("its output is a pipe")?;
+        BufReader::new(stdout).read_line(&mut line)?;
+        let url = line.trim().strip_prefix(VARIABLE).and_then(|rest| rest.strip_prefix('='));
+        let url = url.map(str::to_owned);
+        let broker = Self { keeper: Some(keeper), url: url.unwrap_or_default() };
+        (!broker.url.is_empty()).then_some(broker).context("the private RabbitMQ did not start")
+    }
+
+    /// Tells a command where the node is.
+    pub(crate) fn tell(&self, mut command: Command) -> Command {
+        command.env(VARIABLE, &self.url);
+        command
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        if let Some(keeper) = &mut self.keeper {
+            drop(keeper.stdin.take());
+            let _ = keeper.wait();
+        }
+    }
+}

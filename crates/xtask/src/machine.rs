@@ -1,0 +1,92 @@
+//! What the tests need on this machine, and how it gets there.
+
+mod apt;
+mod python;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::cargo::root;
+use crate::say;
+
+/// Where Debian and its kin keep RabbitMQ's own scripts.
+const RABBITMQ: [&str; 2] =
+    ["/usr/lib/rabbitmq/bin/rabbitmq-server", "/usr/local/lib/rabbitmq/bin/rabbitmq-server"];
+
+/// A machine that is ready.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    /// A Python with what the example client imports.
+    pub(crate) client: PathBuf,
+    /// A Python with what the trainer imports.
+    pub(crate) trainer: Option<PathBuf>,
+}
+
+/// Makes the machine ready for the tests.
+///
+/// # Errors
+///
+/// One sentence that says what to run, where something is missing and may not be installed.
+pub(crate) fn ready(with_trainer: bool) -> Result<Machine> {
+    say::step("what the tests need");
+    rabbitmq()?;
+    let client = client()?;
+    let trainer = if with_trainer { Some(trainer()?) } else { None };
+    Ok(Machine { client, trainer })
+}
+
+/// Makes sure that RabbitMQ is there, without a running node.
+///
+/// # Errors
+///
+/// It is not, and may not be installed.
+pub(crate) fn rabbitmq() -> Result<()> {
+    let there = || RABBITMQ.iter().any(|path| Path::new(path).exists());
+    if !there() {
+        apt::install("RabbitMQ", &["rabbitmq-server"])?;
+    }
+    if !there() {
+        bail!("RabbitMQ was installed, but {} is not there", RABBITMQ[0]);
+    }
+    Ok(())
+}
+
+fn client() -> Result<PathBuf> {
+    let requirements = root().join("examples/python-client/requirements.txt");
+    python::environment("python-client", &requirements, |folder| {
+        let base = find_or_install(python::VENV, "Python with venv", &["python3", "python3-venv"])?;
+        python::create(&base, folder, &[])?;
+        python::install(folder, &["-r".as_ref(), requirements.as_ref()])
+    })
+}
+
+/// The trainer's README says the same in words.
+fn trainer() -> Result<PathBuf> {
+    let sources = root().join("examples/train-pair");
+    let requirements = sources.join("requirements.txt");
+    python::environment("trainer", &requirements, |folder| {
+        let packages = ["python3", "python3-venv", "python3-torch", "libopenblas0-pthread"];
+        match find_or_install(python::TORCH, "PyTorch", &packages) {
+            Ok(base) => python::create(&base, folder, &["--system-site-packages"])?,
+            Err(why) => {
+                say::line(&format!("{why:#}: taking the large PyTorch that pip has"));
+                let base = find_or_install(python::VENV, "Python with venv", &packages[..2])?;
+                python::create(&base, folder, &[])?;
+                let large = sources.join("requirements-train.txt");
+                python::install(folder, &["-r".as_ref(), large.as_ref()])?;
+            }
+        }
+        python::install(folder, &["--no-deps".as_ref(), "-r".as_ref(), requirements.as_ref()])
+    })
+}
+
+/// A Python for which `program` ends well, from these Debian packages if there is none yet.
+fn find_or_install(program: &str, what: &str, packages: &[&str]) -> Result<PathBuf> {
+    if let Some(python) = python::find(program) {
+        return Ok(python);
+    }
+    apt::install(what, packages)?;
+    python::find(program)
+        .with_context(|| format!("{what} was installed, and `{program}` still fails in python3"))
+}

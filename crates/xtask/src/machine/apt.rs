@@ -1,0 +1,49 @@
+//! Debian packages.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::cargo::{in_root, run, succeeds};
+use crate::say;
+
+const SCRIPT: &str = include_str!("install.sh");
+
+/// Installs packages where that is possible and allowed; `what` is what they bring.
+///
+/// # Errors
+///
+/// A sentence that says what to run instead.
+pub(super) fn install(what: &str, packages: &[&str]) -> Result<()> {
+    let list = packages.join(" ");
+    let mut command = as_root().filter(|_| has("apt-get")).with_context(|| {
+        format!(
+            "the tests need {what}: run `sudo apt-get install {list}`, or its like on this system"
+        )
+    })?;
+    say::step(&format!("installing {list}"));
+    command.args(["/bin/sh", "-c", SCRIPT, "install"]).args(packages);
+    ensure!(run(command)?, "apt-get could not install {list}; it says why above");
+    Ok(())
+}
+
+/// A command that runs what follows as root, if we may.
+fn as_root() -> Option<Command> {
+    let user = Command::new("id").arg("-u").output().ok()?;
+    if user.stdout.trim_ascii() == b"0" {
+        return Some(in_root("env"));
+    }
+    let mut sudo = Command::new("sudo");
+    sudo.args(["-n", "true"]);
+    succeeds(sudo).then(|| {
+        let mut command = in_root("sudo");
+        command.arg("-n");
+        command
+    })
+}
+
+fn has(program: &str) -> bool {
+    let mut command = Command::new(program);
+    command.arg("--version");
+    succeeds(command)
+}

@@ -1,0 +1,57 @@
+//! The project's chores: `cargo xtask test | lint | ci | bench SUITE`.
+
+mod bench;
+mod broker;
+mod cargo;
+mod ci;
+mod lint;
+mod machine;
+mod say;
+mod tally;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cargo::Cargo;
+
+/// The project's chores.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+enum Chore {
+    /// Makes the machine ready, then runs all tests, Rust and Python.
+    ///
+    /// Installs what is missing (RabbitMQ, Python, a small PyTorch) where it may, and starts a
+    /// RabbitMQ node of its own for the run. Example: cargo xtask test -- -p nsbridge-queue
+    Test {
+        /// For `cargo nextest run` or `cargo test`; the Python parts are left out then.
+        #[arg(last = true)]
+        arguments: Vec<String>,
+    },
+    /// Checks form, lints, documentation and whatever else is read rather than run.
+    Lint,
+    /// Lints and tests, as the continuous integration does.
+    Ci,
+    /// Measures, and prints the figures beside those of others.
+    Bench {
+        /// What to measure, such as `bridge`.
+        suite: String,
+    },
+}
+
+fn main() -> ExitCode {
+    let done = match Chore::parse() {
+        Chore::Test { arguments } => test::run(&Cargo::here(), &arguments),
+        Chore::Lint => lint::run(&Cargo::here()),
+        Chore::Ci => ci::run(),
+        Chore::Bench { suite } => bench::run(&Cargo::here(), &suite),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say::error(&error);
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Counts tests in what their runners print.
+
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::say;
+
+/// Who prints, and so where and how the counts are printed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Runner {
+    /// `cargo nextest run`: a summary on stderr.
+    Nextest,
+    /// `cargo test`: a line on stdout for each binary.
+    Libtest,
+    /// `python -m unittest`: two lines on stderr.
+    Unittest,
+    /// A program that is one test itself.
+    Whole,
+}
+
+/// How many tests passed and failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    passed: u64,
+    failed: u64,
+}
+
+/// The parts of a test run.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    total: Tally,
+    failed: Vec<&'static str>,
+    uncounted: bool,
+}
+
+impl Report {
+    /// Runs one part. Its output goes where it would go anyway.
+    ///
+    /// # Errors
+    ///
+    /// It could not be started.
+    pub(crate) fn part(
+        &mut self,
+        name: &'static str,
+        runner: Runner,
+        command: Command,
+    ) -> Result<()> {
+        say::step(name);
+        let (success, printed) =
+            watch(command, runner).with_context(|| format!("running {name}"))?;
+        let tally = count(runner, &printed, success);
+        self.total.passed += tally.passed;
+        self.total.failed += tally.failed;
+        if !success {
+            self.failed.push(name);
+            // It ended otherwise than by a failed test: it did not compile, say.
+            self.uncounted |= tally.failed == 0;
+        }
+        Ok(())
+    }
+
+    /// Prints what it came to.
+    ///
+    /// # Errors
+    ///
+    /// A part failed.
+    pub(crate) fn end(&self) -> Result<()> {
+        if self.uncounted {
+            bail!("{} ended before all tests had run", self.failed.join(", "));
+        }
+        say::line(&format!("{} passed, {} failed", self.total.passed, self.total.failed));
+        if !self.failed.is_empty() {
+            bail!("failed: {}", self.failed.join(", "));
+        }
+        Ok(())
+    }
+}
+
+/// Runs a command; gives whether it succeeded, and what it printed on the stream with the counts.
+fn watch(mut command: Command, runner: Runner) -> Result<(bool, String)> {
+    let (mut child, mut theirs, mut ours): (_, Box<dyn Read>, Box<dyn Write>) = match runner {
+        Runner::Whole => return Ok((command.status()?.success(), String::new())),
+        Runner::Libtest => {
+            let mut child = command.stdout(Stdio::piped()).spawn()?;
+            let stdout = child.stdout.take().context("its output is a pipe")?;
+            (child, Box::new(stdout), Box::new(std::io::stdout()))
+        }
+        Runner::Nextest | Runner::Unittest => {
+            let mut child = command.stderr(Stdio::piped()).spawn()?;
+            let stderr = child.stderr.take().context("its output is a pipe")?;
+            (child, Box::new(stderr), Box::new(std::io::stderr()))
+        }
+    };
+    let (mut printed, mut piece) = (Vec::new(), [0; 4096]);
+    loop {
+        let read = theirs.read(&mut piece)?;
+        if read == 0 {
+            break;
+        }
+        ours.write_all(&piece[..read])?;
+        ours.flush()?;
+        printed.extend_from_slice(&piece[..read]);
+    }
+    Ok((child.wait()?.success(), String::from_utf8_lossy(&printed).into_owned()))
+}
+
+fn count(runner: Runner, printed: &str, success: bool) -> Tally {
+    let plain = without_colour(printed);
+    match runner {
+        Runner::Nextest => sum(plain.lines().filter_map(nextest)),
+        Runner::Libtest => sum(plain.lines().filter_map(libtest)),
+        Runner::Unittest => unittest(&plain),
+        Runner::Whole => Tally { passed: u64::from(success), failed: u64::from(!success) },
+    }
+}
+
+fn sum(tallies: impl Iterator<Item = Tally>) -> Tally {
+    tallies.fold(Tally::default(), |sum, next| Tally {
+        passed: sum.passed + next.passed,
+        failed: sum.failed + next.failed,
+    })
+}
+
+/// `Summary [  1.2s] 9 tests run: 7 passed (1 slow), 1 failed, 1 timed out, 0 skipped`
+fn nextest(line: &str) -> Option<Tally> {
+    let line = line.trim_start().strip_prefix("Summary [")?;
+    let (_, counts) = line.split_once("run: ")?;
+    let of = |word: &str| numbers_before(counts, ',', word);
+    Some(Tally { passed: of("passed"), failed: of("failed") + of("timed") + of("exec") })
+}
+
+/// `test result: FAILED. 7 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out`
+fn libtest(line: &str) -> Option<Tally> {
+    let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    let of = |word: &str| numbers_before(counts, ';', word);
+    Some(Tally { passed: of("passed"), failed: of("failed") })
+}
+
+/// The sum of the numbers that stand before `word` in a list.
+fn numbers_before(list: &str, separator: char, word: &str) -> u64 {
+    let number = |item: &str| {
+        let mut words = item.split_whitespace();
+        let number = words.next()?.parse::<u64>().ok()?;
+        (words.next()? == word).then_some(number)
+    };
+    list.split(separator).filter_map(number).sum()
+}
+
+/// `Ran 9 tests in 0.1s` and, if some did not pass, `FAILED (failures=1, errors=1, skipped=1)`
+fn unittest(printed: &str) -> Tally {
+    let mut lines = printed.lines().rev();
+    let last = lines.find(|line| line.starts_with("OK") || line.starts_with("FAILED"));
+    let ran = lines.find_map(|line| line.strip_prefix("Ran ")?.split(' ').next()?.parse().ok());
+    let of = |word: &str| -> u64 {
+        let items = last.unwrap_or_default().split(['(', ',', ')']);
+        items.filter_map(|item| item.trim().strip_prefix(word)?.parse::<u64>().ok()).sum()
+    };
+    let failed = of("failures=") + of("errors=") + of("unexpected successes=");
+    Tally { passed: ran.unwrap_or(0u64).saturating_sub(failed + of("skipped=")), failed }
+}
+
+fn without_colour(text: &str) -> String {
+    let mut pieces = text.split('\u{1b}');
+    let first = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(first, |plain, piece| {
+        plain + piece.split_once('m').map_or(piece, |(_code, rest)| rest)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Runner, Tally, count};
+
+    #[track_caller]
+    fn check(runner: Runner, printed: &str, passed: u64, failed: u64) {
+        assert_eq!(count(runner, printed, true), Tally { passed, failed });
+    }
+
+    #[test]
+    fn a_summary_of_nextest_is_read() {
+        let summary = "     Summary [   0.1s] 9 tests run: 7 passed (1 slow, 2 flaky), 0 skipped\n";
+        check(Runner::Nextest, summary, 7, 0);
+        let bad = "Summary [ 1s] 4/9 tests run: 1 passed, 1 failed, 1 timed out, 1 exec failed\n";
+        check(Runner::Nextest, bad, 1, 3);
+        let colour = "\u{1b}[31;1m Summary\u{1b}[0m [ 1s] \u{1b}[1m2\u{1b}[0m tests run: \
+                      \u{1b}[1m2\u{1b}[0m \u{1b}[32;1mpassed\u{1b}[0m, 0 skipped";
+        check(Runner::Nextest, colour, 2, 0);
+    }
+
+    #[test]
+    fn every_binary_of_cargo_test_counts() {
+        let printed = "running 3 tests\ntest result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\n\
+                       test result: FAILED. 1 passed; 2 failed; 0 ignored\n";
+        check(Runner::Libtest, printed, 4, 2);
+    }
+
+    #[test]
+    fn what_unittest_skipped_has_not_passed() {
+        check(Runner::Unittest, "...\nRan 9 tests in 0.1s\n\nOK\n", 9, 0);
+        let bad = "Ran 9 tests in 0.1s\n\nFAILED (failures=1, errors=2, skipped=1)\n";
+        check(Runner::Unittest, bad, 5, 3);
+    }
+
+    #[test]
+    fn what_printed_no_count_counts_for_nothing() {
+        check(Runner::Nextest, "error: could not compile\n", 0, 0);
+        check(Runner::Unittest, "", 0, 0);
+    }
+}

@@ -1,0 +1,97 @@
+//! `cargo xtask test`: everything that is run rather than read.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::broker::Broker;
+use crate::cargo::{Cargo, in_root, root};
+use crate::machine::{self, Machine};
+use crate::tally::{Report, Runner};
+
+pub(crate) fn run(cargo: &Cargo, arguments: &[String]) -> Result<()> {
+    let whole = arguments.is_empty();
+    let machine = machine::ready(whole)?;
+    let broker = Broker::start(cargo)?;
+    let mut report = Report::default();
+    let in_system = |mut command: Command| {
+        command.env("NSBRIDGE_TEST_PYTHON", &machine.client);
+        broker.tell(command)
+    };
+    if cargo.has("nextest") {
+        let command = in_system(rust_tests(cargo, &["nextest", "run"], arguments));
+        report.part("the Rust tests", Runner::Nextest, command)?;
+        if whole {
+            let command = in_system(rust_tests(cargo, &["test", "--doc"], arguments));
+            report.part("the examples in the documentation", Runner::Libtest, command)?;
+        }
+    } else {
+        let command = in_system(rust_tests(cargo, &["test", "--no-fail-fast"], arguments));
+        report.part("the Rust tests", Runner::Libtest, command)?;
+    }
+    if whole {
+        python_tests(&mut report, &machine)?;
+    }
+    drop(broker);
+    report.end()
+}
+
+fn rust_tests(cargo: &Cargo, runner: &[&str], arguments: &[String]) -> Command {
+    let mut command = cargo.command(runner);
+    // `--workspace` would outweigh the packages that a person names.
+    let named = |argument: &String| argument.starts_with("-p") || argument.starts_with("--package");
+    if !arguments.iter().any(named) {
+        command.arg("--workspace");
+    }
+    command.arg("--all-features").args(arguments);
+    command
+}
+
+fn python_tests(report: &mut Report, machine: &Machine) -> Result<()> {
+    let client = python(&machine.client, "examples/python-client");
+    let tests = with(client, &["-m", "unittest", "test_nsbridge_client"]);
+    report.part("the Python client's tests", Runner::Unittest, tests)?;
+    if let Some(trainer) = &machine.trainer {
+        let in_trainer = || python(trainer, "examples/train-pair");
+        let stories = with(in_trainer(), &["stories.py", "--selftest"]);
+        report.part("the trainer's stories", Runner::Whole, stories)?;
+        let check = with(in_trainer(), &["train.py", "--check"]);
+        report.part("the trainer's quick check", Runner::Whole, check)?;
+    }
+    Ok(())
+}
+
+/// A Python that runs in a folder of the repository and leaves nothing there.
+fn python(interpreter: &Path, folder: &str) -> Command {
+    let mut command = in_root(interpreter);
+    command.current_dir(root().join(folder)).env("PYTHONDONTWRITEBYTECODE", "1");
+    command
+}
+
+fn with(mut command: Command, arguments: &[&str]) -> Command {
+    command.args(arguments);
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rust_tests;
+    use crate::cargo::Cargo;
+
+    #[track_caller]
+    fn check(arguments: &[&str], expected: &str) {
+        let arguments: Vec<String> = arguments.iter().map(|&text| text.to_owned()).collect();
+        let command = rust_tests(&Cargo::here(), &["test"], &arguments);
+        let given: Vec<_> = command.get_args().map(|text| text.to_string_lossy()).collect();
+        assert_eq!(given.join(" "), expected);
+    }
+
+    #[test]
+    fn a_named_package_replaces_the_workspace() {
+        check(&[], "test --workspace --all-features");
+        check(&["a_name"], "test --workspace --all-features a_name");
+        check(&["-p", "xtask", "a_name"], "test --all-features -p xtask a_name");
+        check(&["--package=xtask"], "test --all-features --package=xtask");
+    }
+}

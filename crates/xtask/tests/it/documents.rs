@@ -1,0 +1,153 @@
+//! Documents that must keep up with the code.
+
+use crate::tree::{none, text};
+
+/// The map of the code is read in one go or not at all.
+const ARCHITECTURE_LINES: usize = 200;
+
+/// The codes as they travel: what `as_str` gives.
+fn codes(code: &str) -> Vec<&str> {
+    let arms = code.lines().filter(|line| line.trim_start().starts_with("Self::"));
+    arms.filter_map(|arm| arm.split_once("=> \"")?.1.split('"').next()).collect()
+}
+
+/// The codes that have no row in a table of `document`.
+fn without_row(codes: &[&str], document: &str) -> Vec<String> {
+    let row = |code: &&&str| {
+        let start = format!("| `{code}` |");
+        !document.lines().any(|line| line.starts_with(&start))
+    };
+    codes
+        .iter()
+        .filter(row)
+        .map(|code| format!("docs/operating.md has no row for {code}"))
+        .collect()
+}
+
+/// The public fields of a struct and their types.
+fn fields(source: &str, name: &str) -> Vec<(String, String)> {
+    let start = format!("pub struct {name} {{");
+    let body = source.split_once(&start).map_or("", |(_, rest)| rest);
+    let body = body.split("\n}").next().unwrap_or_default();
+    let declared = body.lines().filter_map(|line| line.trim().strip_prefix("pub "));
+    declared
+        .filter_map(|line| line.trim_end_matches(',').split_once(": "))
+        .map(|(field, of)| (field.to_owned(), of.to_owned()))
+        .collect()
+}
+
+/// The lines of a TOML file's table, those that are commented out among them.
+fn section<'a>(toml: &'a str, name: &str) -> Option<Vec<&'a str>> {
+    let plain = |line: &'a str| line.trim_start_matches(['#', ' ']);
+    let head = format!("[{name}]");
+    let mut lines = toml.lines().map(plain).skip_while(|line| !line.starts_with(&head));
+    lines.next()?;
+    Some(lines.take_while(|line| !line.starts_with('[')).collect())
+}
+
+/// The configuration's fields that the example does not show. `handler` has the fields of the
+/// bundled handler's options.
+fn not_shown(config: &str, options: &str, example: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (name, of) in fields(config, "Config") {
+        let Some(lines) = section(example, &name) else {
+            problems.push(format!("deploy/worker.example.toml has no [{name}]"));
+            continue;
+        };
+        let inner =
+            if name == "handler" { fields(options, "Options") } else { fields(config, &of) };
+        let shown = |field: &str| {
+            let rest = lines.iter().filter_map(|line| line.strip_prefix(field));
+            rest.map(str::trim_start).any(|rest| rest.starts_with('='))
+        };
+        let missing = inner.iter().filter(|(field, _)| !shown(field));
+        problems.extend(
+            missing.map(|(field, _)| {
+                format!("deploy/worker.example.toml has no `{field}` in [{name}]")
+            }),
+        );
+    }
+    problems
+}
+
+/// Why a document is too long.
+fn too_long(path: &str, document: &str, most: usize) -> Option<String> {
+    let lines = document.lines().count();
+    (lines > most).then(|| format!("{path} has {lines} lines, more than {most}"))
+}
+
+/// The blocks of code in `language` of a document.
+fn blocks<'a>(document: &'a str, language: &str) -> Vec<&'a str> {
+    let start = format!("```{language}\n");
+    let rest = document.split(&start).skip(1);
+    rest.filter_map(|rest| rest.split("```").next()).collect()
+}
+
+#[test]
+fn every_error_code_has_a_row_for_the_operator() {
+    let source = text("crates/protocol/src/code.rs");
+    let codes = codes(&source);
+    assert!(codes.len() >= 18, "{codes:?}");
+    none(&without_row(&codes, &text("docs/operating.md")));
+}
+
+#[test]
+fn every_field_of_the_configuration_is_shown() {
+    let config = text("crates/bridge/src/config.rs");
+    let options = text("crates/handlers/llama/src/handler.rs");
+    assert!(fields(&config, "Config").len() >= 7 && fields(&options, "Options").len() >= 7);
+    none(&not_shown(&config, &options, &text("deploy/worker.example.toml")));
+}
+
+#[test]
+fn the_architecture_is_read_in_one_go() {
+    let path = "docs/architecture.md";
+    none(&too_long(path, &text(path), ARCHITECTURE_LINES).into_iter().collect::<Vec<_>>());
+}
+
+#[test]
+fn the_readme_shows_the_example_as_it_is() {
+    let (readme, echo) = (text("README.md"), text("examples/echo/src/main.rs"));
+    let shown = blocks(&readme, "rust");
+    assert!(!shown.is_empty(), "README.md shows no handler");
+    for block in shown {
+        assert!(echo.contains(block.trim()), "not in examples/echo/src/main.rs:\n{block}");
+    }
+    let worker = text("examples/echo/worker.toml");
+    for block in blocks(&readme, "toml") {
+        assert!(worker.contains(block.trim()), "not in examples/echo/worker.toml:\n{block}");
+    }
+}
+
+#[test]
+fn a_code_without_a_row_is_found() {
+    let source = "match self {\n    Self::A => \"bad-input\",\n    Self::B => \"poison\",\n}";
+    assert_eq!(codes(source), ["bad-input", "poison"]);
+    let said = without_row(&codes(source), "| `poison` | x |\nsee `bad-input`");
+    assert_eq!(said, ["docs/operating.md has no row for bad-input"]);
+}
+
+#[test]
+fn a_field_that_is_not_shown_is_found() {
+    let config = "pub struct Config {\n    /// W.\n    pub worker: W,\n    pub handler: toml::Table,\n    \
+                  pub log: L,\n}\npub struct W {\n    pub model: String,\n    pub name: u8,\n}\n";
+    let options = "pub struct Options {\n    pub top_p: u8,\n    pub top_k: u8,\n}\n";
+    let example = "[worker]\nmodel = 1\n# named = 2\n[handler]\n# top_p = 1\n[other]\ntop_k = 1\n";
+    let place = "deploy/worker.example.toml has no";
+    let expected = ["`name` in [worker]", "`top_k` in [handler]", "[log]"];
+    assert_eq!(not_shown(config, options, example), expected.map(|what| format!("{place} {what}")));
+}
+
+#[test]
+fn a_document_that_grew_is_found() {
+    assert_eq!(too_long("a.md", "a\nb\n", 2), None);
+    assert!(too_long("a.md", "a\nb\nc\n", 2).is_some());
+}
+
+#[test]
+fn blocks_of_code_are_found() {
+    assert_eq!(
+        blocks("a\n```rust\nb\n```\nc\n```toml\nd\n```\n```rust\ne\n```", "rust"),
+        ["b\n", "e\n"]
+    );
+}
