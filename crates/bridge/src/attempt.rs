@@ -10,12 +10,12 @@ use nsbridge_queue::{Error as QueueError, Message};
 
 use crate::clock::now_ms;
 use crate::config::ReplyConfig;
+use crate::pool::Pool;
 use crate::window::Window;
-use nsbridge_queue::Link;
 
 /// What every attempt at one job has in common.
 pub(crate) struct Address<'a> {
-    pub(crate) link: &'a Link,
+    pub(crate) pool: &'a Pool,
     pub(crate) config: &'a ReplyConfig,
     pub(crate) reply_to: &'a str,
     pub(crate) control_queue: &'a str,
@@ -81,7 +81,7 @@ impl<'a> Attempt<'a> {
     }
 
     async fn try_open(address: &'a Address<'a>) -> Result<Self, Broken> {
-        let publisher = address.link.connection().await.publisher().await?;
+        let publisher = address.pool.take().await?;
         let open = json(&Open {
             opened_at_ms: now_ms(),
             fingerprint: address.fingerprint,
@@ -152,7 +152,9 @@ impl<'a> Attempt<'a> {
             Ending::Moved => sealer.moved()?,
         };
         window.push(message(address.request, frame, true)).await?;
-        Ok(window.flush().await?)
+        window.flush().await?;
+        address.pool.give_back(window.into_publisher());
+        Ok(())
     }
 }
 

@@ -9,7 +9,7 @@ use nsbridge_queue::{Confirmed, Delivery, Error, Header, Message, Result};
 
 use crate::clock::now_ms;
 use crate::intake::{Rejected, ReplyTo, epoch, remaining};
-use nsbridge_queue::Link;
+use crate::pool::Pool;
 
 /// Headers that may follow a message into another queue. Everything else a publisher wrote stays
 /// behind: it may be anything.
@@ -18,7 +18,7 @@ const KEPT: [&str; 3] = [header::MODEL, header::KEY_ID, header::EPOCH];
 /// Publishes a copy of `delivery`, still sealed, to the dead-letter queue, and waits for the
 /// broker's word.
 pub(crate) async fn bury(
-    link: &Link,
+    pool: &Pool,
     model: &ModelName,
     delivery: &Delivery,
     code: ErrorCode,
@@ -31,13 +31,13 @@ pub(crate) async fn bury(
     headers.insert(header::DEAD_AT.into(), Header::Int(saturate(now_ms())));
     let queue = nsbridge_protocol::topology::model_queue(model);
     headers.insert(header::QUEUE.into(), Header::Text(queue));
-    confirmed(link, &dead_queue(model), letter).await
+    confirmed(pool, &dead_queue(model), letter).await
 }
 
 /// Publishes a copy of `delivery` to the retry queue that its epoch asks for. `false` if it was
 /// retried as often as there are tiers.
 pub(crate) async fn retry(
-    link: &Link,
+    pool: &Pool,
     model: &ModelName,
     delivery: &Delivery,
     deadline: SystemTime,
@@ -52,13 +52,13 @@ pub(crate) async fn retry(
     again.properties.reply_to = delivery.message.properties.reply_to.clone();
     again.properties.expiration = Some(left);
     again.properties.headers.insert(header::EPOCH.into(), Header::Int(i64::from(epoch) + 1));
-    confirmed(link, &retry_queue(model, *tier), again).await.map(|()| true)
+    confirmed(pool, &retry_queue(model, *tier), again).await.map(|()| true)
 }
 
 /// Tells the client of a request that will not run: sealed if its key opened, else as a hint.
-pub(crate) async fn tell(link: &Link, worker: &str, rejected: &Rejected) -> Result<()> {
+pub(crate) async fn tell(pool: &Pool, worker: &str, rejected: &Rejected) -> Result<()> {
     let Some(reply) = &rejected.reply else { return Ok(()) };
-    let publisher = link.connection().await.publisher().await?;
+    let publisher = pool.take().await?;
     for frame in rejection(worker, rejected, reply) {
         let mut message = Message::new(frame);
         message.properties.correlation_id = Some(reply.request.to_string());
@@ -66,6 +66,7 @@ pub(crate) async fn tell(link: &Link, worker: &str, rejected: &Rejected) -> Resu
         // Returned counts: a client that is gone needs no answer. A full queue is not waited for.
         publisher.publish(REPLY_EXCHANGE, &reply.queue, message).await?.await?;
     }
+    pool.give_back(publisher);
     Ok(())
 }
 
@@ -95,9 +96,11 @@ fn copy(message: &Message) -> Message {
     copy
 }
 
-async fn confirmed(link: &Link, queue: &str, message: Message) -> Result<()> {
-    let publisher = link.connection().await.publisher().await?;
-    match publisher.publish("", queue, message).await?.await? {
+async fn confirmed(pool: &Pool, queue: &str, message: Message) -> Result<()> {
+    let publisher = pool.take().await?;
+    let answer = publisher.publish("", queue, message).await?.await?;
+    pool.give_back(publisher);
+    match answer {
         Confirmed::Taken => Ok(()),
         Confirmed::Returned => Err(Error::NoQueue { queue: queue.to_owned() }),
         Confirmed::Refused => Err(Error::Lost { reason: format!("the queue {queue} is full") }),

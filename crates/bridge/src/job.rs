@@ -214,9 +214,9 @@ async fn give_up(shared: &Shared, delivery: &Delivery, request: &Accepted) {
         message: "the model failed on this request, every time it was tried".to_owned(),
         reply: Some(request.reply()),
     };
-    let (link, model) = (&shared.publish, &shared.model);
-    let buried = dead::bury(link, model, delivery, code).await;
-    let told = dead::tell(link, &shared.name, &rejected).await;
+    let (pool, model) = (&shared.publish, &shared.model);
+    let buried = dead::bury(pool, model, delivery, code).await;
+    let told = dead::tell(pool, &shared.name, &rejected).await;
     for error in [buried.err(), told.err()].into_iter().flatten() {
         tracing::warn!(request = %request.job.id, %error, "could not bury a failed request");
     }

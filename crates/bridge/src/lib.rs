@@ -26,6 +26,7 @@ mod dead;
 mod error;
 mod intake;
 mod job;
+mod pool;
 mod registry;
 mod runner;
 mod serve;

@@ -47,6 +47,11 @@ impl Window {
         Self { publisher, exchange, key, frames, resend, missing_since, gone }
     }
 
+    /// The channel, once nothing is in flight.
+    pub(crate) fn into_publisher(self) -> Box<dyn Publisher> {
+        self.publisher
+    }
+
     /// Frames in flight.
     pub(crate) fn len(&self) -> usize {
         self.frames.len()

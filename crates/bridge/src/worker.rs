@@ -18,6 +18,7 @@ use crate::config::ReplyConfig;
 use crate::error::Error;
 use crate::intake::Accepted;
 use crate::job::{self, After};
+use crate::pool::Pool;
 use crate::registry::Registry;
 use crate::runner::Runner;
 use nsbridge_queue::Link;
@@ -50,7 +51,7 @@ pub(crate) struct Shared {
     pub(crate) keys: Arc<dyn KeyProvider>,
     pub(crate) runner: Runner,
     pub(crate) registry: Registry,
-    pub(crate) publish: Link,
+    pub(crate) publish: Pool,
     /// Cancelled when the grace is over.
     pub(crate) hand_off: CancellationToken,
 }
@@ -58,7 +59,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn address<'a>(&'a self, request: &'a Accepted) -> Address<'a> {
         Address {
-            link: &self.publish,
+            pool: &self.publish,
             config: &self.reply,
             reply_to: &request.reply_to,
             control_queue: &self.control_queue,
@@ -93,7 +94,7 @@ impl Worker {
         let Parts { model, name, broker, keys, reply, grace } = parts;
         let shared = Shared {
             control_queue: control_queue(random()?),
-            publish: Link::new(broker.clone(), format!("{name} publish")),
+            publish: Pool::new(broker.clone(), format!("{name} publish")),
             registry: Registry::default(),
             hand_off: CancellationToken::new(),
             model,
