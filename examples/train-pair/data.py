@@ -1,0 +1,178 @@
+"""From stories to batches of token ids: the tokenizer, the chat layout, the batches."""
+
+import json
+from pathlib import Path
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+from stories import LANGUAGES, make_sample
+
+VOCAB = 4096
+BEGIN, END = "<|begin_of_text|>", "<|end_of_text|>"
+START_HEADER, END_HEADER, END_OF_TURN = "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"
+SPECIAL = (BEGIN, END, START_HEADER, END_HEADER, END_OF_TURN)
+
+CHAT_TEMPLATE = (
+    "{{- bos_token }}"
+    "{%- for message in messages %}"
+    "{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'"
+    " + message['content'] | trim + '<|eot_id|>' }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}"
+    "{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}"
+    "{%- endif %}"
+)
+
+# Japanese is cut where the script changes, which is nearly where its words end. A name then is
+# the same token whatever particle follows it, and copying it is easy even for a tiny model. It
+# also makes an unfinished sentence such as クマが海辺に行って split as it does in a story.
+PIECES = (
+    r"[\p{Katakana}ー]+|\p{Hiragana}+|\p{Han}+"
+    r"|'(?:s|t|re|ve|m|ll|d)| ?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def common_characters():
+    """The kana, and the 2,965 kanji of the first level of JIS X 0208."""
+    for row in (4, 5, *range(16, 48)):
+        for cell in range(1, 95):
+            try:
+                yield bytes((0xA0 + row, 0xA0 + cell)).decode("euc_jp")
+            except UnicodeDecodeError:
+                pass  # a cell that the standard leaves empty
+
+
+def build_tokenizer(seed, samples=6000):
+    """A byte-level BPE of exactly VOCAB entries.
+
+    The stories alone have too few words to fill it, so common characters are added once each:
+    the words of the stories, being frequent, are merged first, and a kanji that only a user
+    writes is then mostly one token rather than three bytes.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB,
+        min_frequency=1,
+        max_token_length=36,  # bytes: twelve kana
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+
+    def texts():
+        for index in range(samples):
+            sample = make_sample("train", seed, index)
+            if not sample.messages:
+                yield sample.story
+            for role, content in sample.messages:
+                yield f"{role}\n\n{content}"
+        for character in common_characters():
+            yield f"\n{character}\n"
+
+    tokenizer.train_from_iterator(texts(), trainer)
+    if tokenizer.get_vocab_size() != VOCAB:
+        raise ValueError(f"the tokenizer has {tokenizer.get_vocab_size()} entries, not {VOCAB}")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BEGIN} $A", pair=f"{BEGIN} $A $B", special_tokens=[(BEGIN, 0)]
+    )
+    return tokenizer
+
+
+def special_ids(tokenizer):
+    return {name: tokenizer.token_to_id(name) for name in SPECIAL}
+
+
+def tokenizer_config():
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": BEGIN,
+        "eos_token": END,
+        "model_max_length": 1024,
+        "clean_up_tokenization_spaces": False,
+        "model_input_names": ["input_ids", "attention_mask"],
+        "chat_template": CHAT_TEMPLATE,
+    }
+
+
+def render_chat(messages, generate=False):
+    """What CHAT_TEMPLATE makes of (role, content) pairs, without a template engine."""
+    text = BEGIN + "".join(
+        f"{START_HEADER}{role}{END_HEADER}\n\n{content.strip()}{END_OF_TURN}"
+        for role, content in messages
+    )
+    return text + (f"{START_HEADER}assistant{END_HEADER}\n\n" if generate else "")
+
+
+def sample_text(sample):
+    return render_chat(sample.messages) if sample.messages else BEGIN + sample.story + END
+
+
+def encode(tokenizer, text):
+    """Ids of a text that already has its special tokens."""
+    return tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def pad(rows, filler):
+    """Inputs and labels for rows of ids: one row per sample, so no sample sees another.
+
+    Returns ids [batch, length] and labels of the same size, -100 where there is nothing to learn.
+    """
+    length = max(map(len, rows)) - 1
+    ids = torch.full((len(rows), length), filler)
+    labels = torch.full((len(rows), length), -100)
+    for row, tokens in enumerate(rows):
+        ids[row, : len(tokens) - 1] = torch.tensor(tokens[:-1])
+        labels[row, : len(tokens) - 1] = torch.tensor(tokens[1:])
+    return ids, labels
+
+
+def batches(tokenizer, seed, batch_tokens, index=0, pool=256):
+    """Endless training batches of about `batch_tokens`, with the number of the next sample.
+
+    A pool of samples is sorted by length and cut into batches, so that hardly anything is padding;
+    the batches of a pool then come in random order, so that lengths stay mixed over time.
+    """
+    filler = tokenizer.token_to_id(END)
+    while True:
+        rows = [
+            encode(tokenizer, sample_text(make_sample("train", seed, index + i)))
+            for i in range(pool)
+        ]
+        index += pool
+        rows.sort(key=len)
+        cut, current = [], []
+        for row in rows:
+            if current and (len(current) + 1) * len(row) > batch_tokens:
+                cut.append(current)
+                current = []
+            current.append(row)
+        cut.append(current)
+        order = torch.randperm(len(cut), generator=torch.Generator().manual_seed(seed + index))
+        for chosen in order.tolist():
+            yield (*pad(cut[chosen], filler), index)
+
+
+def held_out(tokenizer, count, seed=0):
+    """For each language `count` samples never trained on, as (ids, first id of the story)."""
+    found = {}
+    for offset, language in enumerate(LANGUAGES):
+        found[language] = []
+        for index in range(count):
+            sample = make_sample("held-out", seed, index * len(LANGUAGES) + offset)
+            ids = encode(tokenizer, sample_text(sample))
+            before = render_chat(sample.messages[:-1], generate=True) if sample.messages else BEGIN
+            found[language].append((ids, len(encode(tokenizer, before))))
+    return found
+
+
+def write_json(path, value):
+    Path(path).write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,261 @@
+"""A small Llama in plain PyTorch, and its reader and writer for the Hugging Face folder layout.
+
+The module names are those of Hugging Face's LlamaForCausalLM, so that state_dict() keys are
+already the tensor names that other programs look for. Nothing here needs `transformers` or
+`safetensors`, and everything works with PyTorch 1.13 and later: the check in CI installs the
+PyTorch of the Linux distribution, which is old but small.
+"""
+
+import json
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Shape:
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    head_dim: int = 32
+    vocab: int = 4096
+    max_positions: int = 1024
+    rope_theta: float = 10000.0
+    norm_eps: float = 1e-5
+
+
+# The two models that the project bundles.
+TARGET = Shape(hidden=256, layers=8, heads=8, kv_heads=4, ffn=768)
+DRAFT = Shape(hidden=128, layers=2, heads=4, kv_heads=2, ffn=384)
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, size, eps):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x):
+        # In f32 whatever the autocast type is: a mean of squares loses too much in bf16.
+        x32 = x.float()
+        return x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
+
+
+def rope_tables(shape, length, device=None):
+    """cos and sin of the rotation angles, each [length, head_dim]."""
+    half = torch.arange(0, shape.head_dim, 2, dtype=torch.float32, device=device) / shape.head_dim
+    angles = torch.outer(
+        torch.arange(length, dtype=torch.float32, device=device), shape.rope_theta**-half
+    )
+    angles = torch.cat([angles, angles], dim=-1)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x, cos, sin):
+    """Rotary embedding in the convention of Hugging Face: element i pairs with i + head_dim/2."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([-second, first], dim=-1) * sin
+
+
+def causal_attention(q, k, v):
+    """Attention where the queries are the last q.size(-2) positions of the keys."""
+    new, total = q.size(-2), k.size(-2)
+    if new == total and hasattr(F, "scaled_dot_product_attention"):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    scores = q @ k.transpose(-1, -2) / math.sqrt(q.size(-1))
+    hidden = torch.ones(new, total, dtype=torch.bool, device=q.device).triu(total - new + 1)
+    return scores.masked_fill(hidden, float("-inf")).softmax(dim=-1).to(v.dtype) @ v
+
+
+class Attention(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.shape = shape
+        self.q_proj = nn.Linear(shape.hidden, shape.heads * shape.head_dim, bias=False)
+        self.k_proj = nn.Linear(shape.hidden, shape.kv_heads * shape.head_dim, bias=False)
+        self.v_proj = nn.Linear(shape.hidden, shape.kv_heads * shape.head_dim, bias=False)
+        self.o_proj = nn.Linear(shape.heads * shape.head_dim, shape.hidden, bias=False)
+
+    def forward(self, x, cos, sin, past):
+        batch, length, _ = x.shape
+
+        def split(y, heads):
+            return y.view(batch, length, heads, self.shape.head_dim).transpose(1, 2)
+
+        q = split(self.q_proj(x), self.shape.heads)
+        k = split(self.k_proj(x), self.shape.kv_heads)
+        v = split(self.v_proj(x), self.shape.kv_heads)
+        q, k = rotate(q, cos, sin).to(v.dtype), rotate(k, cos, sin).to(v.dtype)
+        if past is not None:
+            k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
+        groups = self.shape.heads // self.shape.kv_heads
+        out = causal_attention(
+            q, k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+        )
+        return self.o_proj(out.transpose(1, 2).reshape(batch, length, -1)), (k, v)
+
+
+class MLP(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.gate_proj = nn.Linear(shape.hidden, shape.ffn, bias=False)
+        self.up_proj = nn.Linear(shape.hidden, shape.ffn, bias=False)
+        self.down_proj = nn.Linear(shape.ffn, shape.hidden, bias=False)
+
+    def forward(self, x):
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.input_layernorm = RMSNorm(shape.hidden, shape.norm_eps)
+        self.self_attn = Attention(shape)
+        self.post_attention_layernorm = RMSNorm(shape.hidden, shape.norm_eps)
+        self.mlp = MLP(shape)
+
+    def forward(self, x, cos, sin, past):
+        mixed, present = self.self_attn(self.input_layernorm(x), cos, sin, past)
+        x = x + mixed
+        return x + self.mlp(self.post_attention_layernorm(x)), present
+
+
+class Backbone(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.embed_tokens = nn.Embedding(shape.vocab, shape.hidden)
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.norm = RMSNorm(shape.hidden, shape.norm_eps)
+
+
+class Llama(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.shape = shape
+        self.model = Backbone(shape)
+        for name, weight in self.named_parameters():
+            if weight.dim() == 2:
+                # By the width rather than the usual 0.02, which at this size leaves attention
+                # nearly flat and slow to start. The layers that write into the residual stream
+                # start smaller, so that its variance does not grow with the depth.
+                std = weight.size(1) ** -0.5
+                if name.endswith(("o_proj.weight", "down_proj.weight")):
+                    std /= math.sqrt(2 * shape.layers)
+                nn.init.normal_(weight, std=0.05 if "embed" in name else std)
+
+    def forward(self, ids, past=None):
+        """Logits for `ids` [batch, length], and the key-value cache to go on from."""
+        start = 0 if past is None else past[0][0].size(2)
+        if start + ids.size(1) > self.shape.max_positions:
+            raise ValueError(f"more than {self.shape.max_positions} positions")
+        cos, sin = rope_tables(self.shape, start + ids.size(1), ids.device)
+        cos, sin = cos[start:], sin[start:]
+        x = self.model.embed_tokens(ids)
+        present = []
+        for index, layer in enumerate(self.model.layers):
+            x, kv = layer(x, cos, sin, None if past is None else past[index])
+            present.append(kv)
+        return F.linear(self.model.norm(x), self.model.embed_tokens.weight), present
+
+    def parameter_count(self):
+        return sum(p.numel() for p in self.parameters())
+
+
+def config_json(shape, special):
+    """The contents of config.json; `special` maps the names of the special tokens to their ids."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": shape.vocab,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.ffn,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "hidden_act": "silu",
+        "rms_norm_eps": shape.norm_eps,
+        "rope_theta": shape.rope_theta,
+        "rope_scaling": None,
+        "max_position_embeddings": shape.max_positions,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "mlp_bias": False,
+        "tie_word_embeddings": True,
+        "initializer_range": 0.02,
+        "bos_token_id": special["<|begin_of_text|>"],
+        "eos_token_id": [special["<|end_of_text|>"], special["<|eot_id|>"]],
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+    }
+
+
+def shape_of(config):
+    """The Shape that a config.json describes."""
+    return Shape(
+        hidden=config["hidden_size"],
+        layers=config["num_hidden_layers"],
+        heads=config["num_attention_heads"],
+        kv_heads=config["num_key_value_heads"],
+        ffn=config["intermediate_size"],
+        head_dim=config["head_dim"],
+        vocab=config["vocab_size"],
+        max_positions=config["max_position_embeddings"],
+        rope_theta=config["rope_theta"],
+        norm_eps=config["rms_norm_eps"],
+    )
+
+
+def replace_file(path, data):
+    """Write beside `path` and rename, so that a reader never meets half a file."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(data)
+    partial.replace(path)
+
+
+def save_weights(model, path):
+    """model.safetensors in bf16: a length, a JSON table of contents, then the raw numbers."""
+    table, blobs, offset = {"__metadata__": {"format": "pt"}}, [], 0
+    for name, weight in model.state_dict().items():
+        data = weight.detach().to(torch.bfloat16).contiguous().view(torch.int16).numpy().tobytes()
+        table[name] = {
+            "dtype": "BF16",
+            "shape": list(weight.shape),
+            "data_offsets": [offset, offset + len(data)],
+        }
+        blobs.append(data)
+        offset += len(data)
+    header = json.dumps(table, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)  # the format wants the numbers aligned to 8 bytes
+    replace_file(path, struct.pack("<Q", len(header)) + header + b"".join(blobs))
+
+
+def load_weights(model, path):
+    raw = path.read_bytes()
+    (length,) = struct.unpack("<Q", raw[:8])
+    table = json.loads(raw[8 : 8 + length])
+    table.pop("__metadata__", None)
+    state = {}
+    for name, entry in table.items():
+        if entry["dtype"] != "BF16":
+            raise ValueError(f"{path}: {name} is {entry['dtype']}, and only BF16 is read here")
+        begin, end = entry["data_offsets"]
+        data = bytearray(raw[8 + length + begin : 8 + length + end])
+        numbers = torch.frombuffer(data, dtype=torch.int16).view(torch.bfloat16)
+        state[name] = numbers.view(entry["shape"]).float()
+    model.load_state_dict(state)
+
+
+def load_model(folder):
+    """The model in `folder`, in f32 and ready to be asked."""
+    folder = Path(folder)
+    model = Llama(shape_of(json.loads((folder / "config.json").read_text())))
+    load_weights(model, folder / "model.safetensors")
+    return model.eval()
