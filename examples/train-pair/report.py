@@ -195,8 +195,7 @@ def card(folder, model, tokenizer, loss, facts, seen, other, agreed=None):
         "",
         f"On {COUNT} samples of each language from seeds never trained on; nats per token of the "
         "story and its end mark, with the exported bf16 weights"
-        f" (at most {seen:.1%} of these stories also occur word for word in the training, the "
-        "generator having only so many):",
+        f" ({seen:.1%} of these stories also occur word for word in the training data):",
         "",
         "| Language | Loss |",
         "|---|---|",

@@ -6,7 +6,6 @@ use std::time::Duration;
 use nsbridge_crypto::{ControlFrame, KeyProvider};
 use nsbridge_protocol::topology::{control_queue, model_queue};
 use nsbridge_protocol::{ControlKind, ModelName};
-use nsbridge_queue::Error::Lost;
 use nsbridge_queue::{Broker, Connection, Consumer};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -232,7 +231,6 @@ impl Slot {
         while !self.stop.is_cancelled() && !self.lost.is_cancelled() {
             match self.connection.consume(&model_queue(&self.shared.model), 1).await {
                 Ok(consumer) => self.take(consumer).await,
-                Err(Lost { .. }) => return,
                 Err(error) => tracing::warn!(%error, "cannot subscribe, trying again"),
             }
             // A subscription ends alone if the queue was deleted or a job held it for too long.

@@ -212,8 +212,7 @@ impl<H: Handler> Check<'_, H> {
         let took = started.elapsed();
         let (pieces, ended) = (watch.pieces.clone(), watch.pieces.len());
         thread::sleep(AFTERMATH);
-        watch.read();
-        if watch.pieces.len() > ended {
+        if watch.late() {
             return Err(Breach::EmitsAfterReturn);
         }
         if let Some(long) = self.stage.blocked(BLOCK_LIMIT) {

@@ -11,7 +11,7 @@ use nsbridge_protocol::{MAX_FRAME_BYTES, MAX_TRANSCRIPT_BYTES, Pieces};
 use tokio::sync::Notify;
 
 /// Bytes that may wait to be sent before a handler is held back.
-pub(crate) const ROOM_BYTES: usize = 64 << 10;
+pub(crate) const ROOM_BYTES: usize = 32 << 10;
 
 /// Why a call is to end before the model does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,6 +74,8 @@ struct State {
     resumed: usize,
     stop: Option<Stop>,
     closed: bool,
+    /// A piece came after that.
+    late: bool,
     wake: Option<Wake>,
 }
 
@@ -130,7 +132,8 @@ impl Writer {
                 self.0.readable.notify_one();
             }
             Admission::Stopped(Stop::TooLarge) => state.stop = Some(Stop::TooLarge),
-            Admission::Stopped(_) | Admission::Full | Admission::Closed => {}
+            Admission::Closed => state.late = true,
+            Admission::Stopped(_) | Admission::Full => {}
         }
         admission
     }
@@ -143,6 +146,12 @@ impl Writer {
         }
         state.resumed = pieces.len();
         state.sent = state.encoded.len();
+    }
+
+    /// [`Reader::close`], from the side that knows at once that the call has returned.
+    #[cfg(feature = "testing")]
+    pub(crate) fn close(&self) {
+        self.0.state().closed = true;
     }
 
     pub(crate) fn stop(&self) -> Option<Stop> {
@@ -259,6 +268,11 @@ impl Reader {
     pub fn close(&self) {
         self.0.state().closed = true;
         self.tell(None);
+    }
+
+    /// Whether a piece was emitted after [`close`](Self::close).
+    pub fn late(&self) -> bool {
+        self.0.state().late
     }
 
     fn tell(&self, wake: Option<Wake>) {

@@ -164,6 +164,7 @@ pub(super) enum End {
 
 async fn run<H: Handler>(handler: Arc<H>, lane: Vec<Run>) {
     for Run { call, ended, dropped } in lane {
+        let writer = call.writer.clone();
         let end = match select(handler.call(call), dropped).await {
             Either::Left((result, _)) => End::Returned(result),
             Either::Right((_, call)) => {
@@ -171,6 +172,7 @@ async fn run<H: Handler>(handler: Arc<H>, lane: Vec<Run>) {
                 End::Dropped
             }
         };
+        writer.close();
         // The ticker is to see how long this call blocked before the watcher asks.
         tokio::time::sleep(2 * TICK).await;
         // The watcher may have seen enough already.
@@ -213,6 +215,11 @@ impl Watch {
         self.read += self.reader.read(self.read, usize::MAX, &mut frame);
         self.reader.sent(self.read);
         self.pieces.extend(Pieces::decode(&frame).unwrap_or_default().pieces);
+    }
+
+    /// Whether a piece was emitted after the call had returned.
+    pub(super) fn late(&self) -> bool {
+        self.reader.late()
     }
 
     /// Reads until the call has ended.

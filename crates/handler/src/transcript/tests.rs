@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use futures_util::FutureExt;
-use nsbridge_protocol::{AttemptNo, MAX_TRANSCRIPT_BYTES, Pieces, RequestId};
+use nsbridge_protocol::{AttemptNo, MAX_FRAME_BYTES, MAX_TRANSCRIPT_BYTES, Pieces, RequestId};
 
 use super::{ROOM_BYTES, Reader, Stop, transcript};
 use crate::{Job, JobInfo, Refused};
@@ -98,14 +98,21 @@ fn a_stop_wakes_the_engine() {
 fn a_reply_beyond_the_limit_is_stopped_as_too_large() {
     let (job, reader) = job(None);
     let emitter = job.emitter();
-    let piece = "x".repeat(1 << 20);
-    for index in 1..MAX_TRANSCRIPT_BYTES >> 20 {
+    // Two quotation marks and four bytes of length come with each piece.
+    let piece = "x".repeat((32 << 10) - 6);
+    for index in 1..=MAX_TRANSCRIPT_BYTES >> 15 {
         emitter.try_emit(&piece).unwrap();
         reader.sent(index);
     }
-    assert_eq!(emitter.try_emit(&piece), Err(Refused::Stopped(Stop::TooLarge)));
+    assert_eq!(emitter.try_emit(&"one more".into()), Err(Refused::Stopped(Stop::TooLarge)));
     assert_eq!(reader.stopped(), Some(Stop::TooLarge));
-    assert_eq!(reader.len(), (MAX_TRANSCRIPT_BYTES >> 20) - 1);
+}
+
+#[test]
+fn a_piece_beyond_the_limit_is_stopped_as_too_large() {
+    let (job, _reader) = job(None);
+    let piece = "x".repeat(MAX_FRAME_BYTES);
+    assert_eq!(job.emitter().try_emit(&piece), Err(Refused::Stopped(Stop::TooLarge)));
 }
 
 #[test]

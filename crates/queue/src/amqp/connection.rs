@@ -23,6 +23,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 const GOODBYE: u16 = 200;
 
+/// How long the broker gets to say goodbye too.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// What a connection takes over from its broker.
 pub(super) struct Settings {
     pub(super) limits: Limits,
@@ -116,8 +119,10 @@ impl Connection for AmqpConnection {
 
     async fn close(&self) {
         let closing = self.inner.close(GOODBYE, "bye".into());
-        if let Err(error) = closing.await {
-            tracing::debug!(%error, "the connection was gone before it was closed");
+        match tokio::time::timeout(CLOSE_TIMEOUT, closing).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "the connection was gone before its close"),
+            Err(_) => tracing::debug!("the broker did not answer the close"),
         }
         self.ended.send_if_modified(|ended| match ended {
             Some(_) => false,
