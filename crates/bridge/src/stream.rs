@@ -204,11 +204,13 @@ async fn ripe(
     running: bool,
 ) {
     reader.holds(position, 1).await;
-    if running {
+    let due = last_sent + config.coalesce();
+    // A timer rounds up to its next tick, which a first piece need not wait for.
+    if running && Instant::now() < due {
         tokio::select! {
             biased;
             () = reader.holds(position, config.coalesce_bytes) => {}
-            () = sleep_until(last_sent + config.coalesce()) => {}
+            () = sleep_until(due) => {}
         }
     }
 }
