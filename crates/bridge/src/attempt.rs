@@ -1,5 +1,7 @@
 //! One attempt at a reply: a key, a channel, and frames in order.
 
+use std::time::Duration;
+
 use nsbridge_crypto::{Error as SealError, ReplyRoot, ReplySealer};
 use nsbridge_handler::transcript::Reader;
 use nsbridge_protocol::topology::REPLY_EXCHANGE;
@@ -7,11 +9,16 @@ use nsbridge_protocol::{
     AttemptNo, Failure, Fingerprint, Finish, Open, Pieces, RequestId, Summary,
 };
 use nsbridge_queue::{Error as QueueError, Message};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 use crate::clock::now_ms;
 use crate::config::ReplyConfig;
 use crate::pool::Pool;
 use crate::window::Window;
+
+/// Between two tries to open an attempt.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// What every attempt at one job has in common.
 pub(crate) struct Address<'a> {
@@ -24,6 +31,8 @@ pub(crate) struct Address<'a> {
     pub(crate) request: RequestId,
     pub(crate) attempt: AttemptNo,
     pub(crate) fingerprint: Option<Fingerprint>,
+    /// Cancelled when nobody waits for the reply any more.
+    pub(crate) overdue: CancellationToken,
 }
 
 /// Why an attempt could not send.
@@ -47,6 +56,15 @@ impl From<SealError> for Broken {
     }
 }
 
+/// Why a reply cannot be sent by any attempt.
+#[derive(Debug)]
+pub(crate) enum Stuck {
+    /// A frame could not be sealed.
+    Seal(SealError),
+    /// The broker or the client did not take it in time.
+    Overdue,
+}
+
 /// How a stream ends.
 #[derive(Debug)]
 pub(crate) enum Ending {
@@ -67,14 +85,19 @@ pub(crate) struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    /// Opens an attempt under a fresh key. Tries until the broker takes it.
-    pub(crate) async fn open(address: &'a Address<'a>) -> Result<Self, SealError> {
+    /// Opens an attempt under a fresh key. Tries until the broker takes it, or it is too late.
+    pub(crate) async fn open(address: &'a Address<'a>) -> Result<Self, Stuck> {
         loop {
-            match Self::try_open(address).await {
+            let opened = tokio::select! {
+                opened = Self::try_open(address) => opened,
+                () = address.overdue.cancelled() => return Err(Stuck::Overdue),
+            };
+            match opened {
                 Ok(attempt) => return Ok(attempt),
-                Err(Broken::Seal(error)) => return Err(error),
+                Err(Broken::Seal(error)) => return Err(Stuck::Seal(error)),
                 Err(Broken::Lost(error)) => {
                     tracing::warn!(request = %address.request, %error, "could not open a reply");
+                    sleep(PAUSE).await;
                 }
             }
         }
@@ -101,13 +124,20 @@ impl<'a> Attempt<'a> {
         self.window.len() < self.address.config.window
     }
 
-    /// Leaves out the pieces that the client had before this attempt.
+    /// Leaves out the pieces that the client had before this attempt. A handler takes them over
+    /// before its first piece, so nothing was sent yet.
     pub(crate) fn skip_resumed(&mut self, reader: &Reader) {
-        self.position = self.position.max(reader.resumed());
+        if self.chunks == 0 {
+            self.position = self.position.max(reader.resumed());
+        }
     }
 
-    /// Sends one frame of pieces.
+    /// Sends one frame of pieces, if there are any.
     pub(crate) async fn send_pieces(&mut self, reader: &Reader) -> Result<(), Broken> {
+        self.skip_resumed(reader);
+        if self.position == reader.len() {
+            return Ok(());
+        }
         let most = self.address.config.coalesce_bytes;
         let (first, mut count) = (self.position, 0);
         let frame = self.sealer.pieces(|content| {

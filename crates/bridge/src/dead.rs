@@ -63,8 +63,12 @@ pub(crate) async fn tell(pool: &Pool, worker: &str, rejected: &Rejected) -> Resu
         let mut message = Message::new(frame);
         message.properties.correlation_id = Some(reply.request.to_string());
         message.properties.persistent = true;
-        // Returned counts: a client that is gone needs no answer. A full queue is not waited for.
-        publisher.publish(REPLY_EXCHANGE, &reply.queue, message).await?.await?;
+        // Returned counts: a client that is gone needs no answer.
+        if publisher.publish(REPLY_EXCHANGE, &reply.queue, message).await?.await?
+            == Confirmed::Refused
+        {
+            return Err(Error::Lost { reason: "the client's reply queue is full".to_owned() });
+        }
     }
     pool.give_back(publisher);
     Ok(())
@@ -75,8 +79,8 @@ fn rejection(worker: &str, rejected: &Rejected, reply: &ReplyTo) -> Vec<Vec<u8>>
         let open = Open { opened_at_ms: now_ms(), fingerprint: None, worker: worker.to_owned() };
         let open = serde_json::to_vec(&open).ok()?;
         let (sealer, first) = ReplySealer::open(root, reply.request, reply.attempt, &open).ok()?;
-        let (code, message) = (rejected.code, rejected.message.clone());
-        let failure = serde_json::to_vec(&Failure { code, message, chunks: 0 }).ok()?;
+        let failure = Failure::new(rejected.code, rejected.message.clone());
+        let failure = serde_json::to_vec(&failure).ok()?;
         Some(vec![first, sealer.fail(&failure).ok()?])
     });
     let hint = ErrorHint { request: reply.request, code: rejected.code };

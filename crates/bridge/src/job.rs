@@ -1,5 +1,7 @@
 //! The life of a request, from the queue and back.
 
+use std::convert::Infallible;
+use std::future::pending;
 use std::time::Duration;
 
 use nsbridge_handler::erased::Call;
@@ -7,15 +9,19 @@ use nsbridge_handler::transcript::{Reader, transcript};
 use nsbridge_handler::{Error as HandlerError, Finish, JobInfo, Stop};
 use nsbridge_protocol::{ErrorCode, Failure, Pieces};
 use nsbridge_queue::Delivery;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::Ending;
+use crate::attempt::{Ending, Stuck};
 use crate::dead;
 use crate::intake::{self, Accepted, Refusal, Rejected};
 use crate::registry::{Admission, Running};
 use crate::runner::Outcome;
 use crate::stream::{ReplyStream, Until, Welcome};
 use crate::worker::Shared;
+
+/// How long sending may go on when the deadline, the grace or the connection is over.
+const MARGIN: Duration = Duration::from_secs(5);
 
 /// How long a worker rests when its key service cannot answer.
 const KEY_PAUSE: Duration = Duration::from_secs(5);
@@ -56,12 +62,14 @@ pub(crate) async fn run(shared: &Shared, delivery: Delivery, lost: &Cancellation
         settle(delivery, Settlement::Ack, &request).await;
         return After::Next;
     };
-    let address = shared.address(&request);
+    let overdue = CancellationToken::new();
+    let address = shared.address(&request, overdue.clone());
     let (writer, reader) = transcript();
     let answered = async {
         let mut reply = ReplyStream::open(&address).await?;
         let Some(resume) = welcome(&mut reply, &mut running, &request).await else {
-            let ending = Ending::Error(failure(ErrorCode::Cancelled, Stop::Cancelled.to_string()));
+            let ending =
+                Ending::Error(Failure::new(ErrorCode::Cancelled, Stop::Cancelled.to_string()));
             reply.end(&reader, &ending).await?;
             return Ok((Settlement::Ack, After::Next));
         };
@@ -74,17 +82,59 @@ pub(crate) async fn run(shared: &Shared, delivery: Delivery, lost: &Cancellation
         if let Some(ending) = &verdict.ending {
             reply.end(&reader, ending).await?;
         }
-        Ok::<_, nsbridge_crypto::Error>((verdict.settlement, verdict.after))
+        Ok::<_, Stuck>((verdict.settlement, verdict.after))
     };
-    let (settlement, after) = answered.await.unwrap_or_else(|error| {
-        tracing::error!(request = %request.job.id, %error, "a reply could not be sealed");
-        (Settlement::Requeue, After::Rest(KEY_PAUSE))
-    });
-    if matches!(settlement, Settlement::Ack) {
-        running.done();
-    }
+    let answered = tokio::select! {
+        answered = answered => answered,
+        never = watch(&request, shared, lost, overdue) => match never {},
+    };
+    let (settlement, after) = match answered {
+        Ok((settlement, after)) => {
+            if matches!(settlement, Settlement::Ack) {
+                running.done();
+            }
+            (settlement, after)
+        }
+        Err(stuck) => unsent(&stuck, &request, &reader),
+    };
+    // From here on a copy that comes back, or a retry of this one, is a job of its own.
+    drop(running);
     finish(shared, delivery, settlement, &request).await;
     after
+}
+
+/// Cancels `overdue` some time after the last moment at which anybody waits for the reply.
+async fn watch(
+    request: &Accepted,
+    shared: &Shared,
+    lost: &CancellationToken,
+    overdue: CancellationToken,
+) -> Infallible {
+    tokio::select! {
+        () = sleep(intake::remaining(request.deadline)) => {}
+        () = shared.hand_off.cancelled() => {}
+        () = lost.cancelled() => {}
+    }
+    sleep(MARGIN).await;
+    overdue.cancel();
+    pending().await
+}
+
+/// What becomes of a job whose reply could not be sent.
+fn unsent(stuck: &Stuck, request: &Accepted, reader: &Reader) -> (Settlement, After) {
+    let id = request.job.id;
+    match stuck {
+        Stuck::Seal(error) => {
+            tracing::error!(request = %id, %error, "a reply could not be sealed");
+            (Settlement::Requeue, After::Rest(KEY_PAUSE))
+        }
+        Stuck::Overdue => {
+            tracing::warn!(request = %id, "a reply could not be sent in time");
+            let over = intake::remaining(request.deadline).is_zero();
+            let handed = reader.stopped() == Some(Stop::HandOff) && !over;
+            (if handed { Settlement::Requeue } else { Settlement::Ack }, After::Next)
+        }
+    }
 }
 
 /// Registers the job; `None` if it needs no run: it is done, or this is a duplicate copy of one
@@ -152,7 +202,7 @@ fn judge(outcome: Outcome, reader: &Reader) -> Verdict {
     };
     let fail = |code: ErrorCode, message: String| Verdict {
         code: Some(code),
-        ending: Some(Ending::Error(failure(code, message))),
+        ending: Some(Ending::Error(Failure::new(code, message))),
         settlement: Settlement::Ack,
         after: After::Next,
     };
@@ -193,48 +243,51 @@ fn judge(outcome: Outcome, reader: &Reader) -> Verdict {
 
 /// Settles the message after its last frame was confirmed.
 async fn finish(shared: &Shared, delivery: Delivery, settlement: Settlement, request: &Accepted) {
-    if matches!(settlement, Settlement::Retry) {
-        match dead::retry(&shared.publish, &shared.model, &delivery, request.deadline).await {
-            Ok(true) => {}
-            Ok(false) => give_up(shared, &delivery, request).await,
+    let settlement = match settlement {
+        Settlement::Retry => match try_later(shared, &delivery, request).await {
+            Ok(()) => Settlement::Retry,
             Err(error) => {
-                tracing::warn!(request = %request.job.id, %error, "no retry queue, giving it back");
-                return settle(delivery, Settlement::Requeue, request).await;
+                tracing::warn!(request = %request.job.id, %error, "no retry, giving it back");
+                Settlement::Requeue
             }
-        }
-    }
+        },
+        other => other,
+    };
     settle(delivery, settlement, request).await;
 }
 
-/// Buries a request that failed as often as it may, and tells its client.
-async fn give_up(shared: &Shared, delivery: &Delivery, request: &Accepted) {
-    let code = ErrorCode::ModelFailed;
-    let rejected = Rejected {
-        code,
-        message: "the model failed on this request, every time it was tried".to_owned(),
-        reply: Some(request.reply()),
-    };
+/// Publishes a copy that comes back later; or buries the request if it failed as often as it may.
+async fn try_later(
+    shared: &Shared,
+    delivery: &Delivery,
+    request: &Accepted,
+) -> nsbridge_queue::Result<()> {
     let (pool, model) = (&shared.publish, &shared.model);
-    let buried = dead::bury(pool, model, delivery, code).await;
-    let told = dead::tell(pool, &shared.name, &rejected).await;
-    for error in [buried.err(), told.err()].into_iter().flatten() {
-        tracing::warn!(request = %request.job.id, %error, "could not bury a failed request");
+    if dead::retry(pool, model, delivery, request.deadline).await? {
+        return Ok(());
     }
+    let code = ErrorCode::ModelFailed;
+    let message = "the model failed on this request, every time it was tried".to_owned();
+    let rejected = Rejected { code, message, reply: Some(request.reply()) };
+    dead::tell(pool, &shared.name, &rejected).await?;
+    dead::bury(pool, model, delivery, code).await
 }
 
-/// Rules R1 and R2: dead letter, a word to the client, ack.
+/// Rules R1 and R2: a word to the client, a dead letter, ack; in this order, so that a failure in
+/// between repeats a word rather than a dead letter.
 async fn refuse(shared: &Shared, delivery: Delivery, rejected: Rejected) -> After {
     let (code, deliveries) = (rejected.code, delivery.deliveries);
     let bytes = delivery.message.body.len();
-    tracing::warn!(%code, deliveries, bytes, "a request was dead-lettered");
-    if let Err(error) = dead::bury(&shared.publish, &shared.model, &delivery, code).await {
-        tracing::warn!(%error, "no dead-letter queue, giving the request back");
+    let refused = async {
+        dead::tell(&shared.publish, &shared.name, &rejected).await?;
+        dead::bury(&shared.publish, &shared.model, &delivery, code).await
+    };
+    if let Err(error) = refused.await {
+        tracing::warn!(%code, %error, "a request could not be dead-lettered, giving it back");
         let _ = delivery.requeue().await;
         return After::Rest(Duration::from_secs(1));
     }
-    if let Err(error) = dead::tell(&shared.publish, &shared.name, &rejected).await {
-        tracing::warn!(%error, "could not tell the client of a refused request");
-    }
+    tracing::warn!(%code, deliveries, bytes, "a request was dead-lettered");
     if let Err(error) = delivery.ack().await {
         tracing::warn!(%error, "a refused request will come back");
     }
@@ -267,10 +320,6 @@ fn log(request: &Accepted, reader: &Reader, verdict: &Verdict) {
     let code = verdict.code.map_or("ok", ErrorCode::as_str);
     let (id, attempt) = (request.job.id, request.attempt);
     tracing::info!(request = %id, %attempt, code, pieces = reader.len(), "a request ended");
-}
-
-fn failure(code: ErrorCode, message: String) -> Failure {
-    Failure { code, message, chunks: 0 }
 }
 
 fn input(request: &Accepted) -> Vec<u8> {

@@ -1,6 +1,6 @@
 //! Publishing channels that wait for their next reply.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nsbridge_queue::{Broker, Connection, Link, Publisher, Result};
 
@@ -12,7 +12,14 @@ const IDLE: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Pool {
     link: Link,
-    idle: Mutex<Vec<Box<dyn Publisher>>>,
+    idle: Mutex<Idle>,
+}
+
+/// Channels of one connection.
+#[derive(Debug, Default)]
+struct Idle {
+    connection: Option<Arc<dyn Connection>>,
+    publishers: Vec<Box<dyn Publisher>>,
 }
 
 impl Pool {
@@ -22,28 +29,38 @@ impl Pool {
 
     /// A channel for one reply. It may turn out to be gone when it is used, as any channel may.
     pub(crate) async fn take(&self) -> Result<Box<dyn Publisher>> {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let connection = self.link.connection().await;
+        let idle = self.idle().take(&connection);
         match idle {
             Some(publisher) => Ok(publisher),
-            None => self.connection().await.publisher().await,
+            None => connection.publisher().await,
         }
     }
 
     /// Takes a channel back on which nothing is in flight.
     pub(crate) fn give_back(&self, publisher: Box<dyn Publisher>) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < IDLE {
-            idle.push(publisher);
+        let mut idle = self.idle();
+        if idle.publishers.len() < IDLE {
+            idle.publishers.push(publisher);
         }
     }
 
-    /// The connection, opened again if it is gone.
-    pub(crate) async fn connection(&self) -> Arc<dyn Connection> {
-        self.link.connection().await
+    fn idle(&self) -> MutexGuard<'_, Idle> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) async fn close(&self) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        *self.idle() = Idle::default();
         self.link.close().await;
+    }
+}
+
+impl Idle {
+    /// A channel of this connection; those of an earlier one went with it.
+    fn take(&mut self, connection: &Arc<dyn Connection>) -> Option<Box<dyn Publisher>> {
+        if !self.connection.as_ref().is_some_and(|known| Arc::ptr_eq(known, connection)) {
+            *self = Self { connection: Some(connection.clone()), publishers: Vec::new() };
+        }
+        self.publishers.pop()
     }
 }

@@ -2,15 +2,15 @@
 
 use std::time::{Duration, SystemTime};
 
-use nsbridge_crypto::{ControlFrame, Error as SealError};
+use nsbridge_crypto::ControlFrame;
 use nsbridge_handler::Stop;
 use nsbridge_handler::transcript::Reader;
 use nsbridge_protocol::{ControlKind, Pieces, Resume};
 use tokio::sync::mpsc::Receiver;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::{Address, Attempt, Broken, Ending};
+use crate::attempt::{Address, Attempt, Broken, Ending, Stuck};
 use crate::config::ReplyConfig;
 use crate::registry::Mail;
 use crate::runner::Outcome;
@@ -34,20 +34,20 @@ pub(crate) struct Until<'a> {
 pub(crate) struct ReplyStream<'a> {
     address: &'a Address<'a>,
     attempt: Attempt<'a>,
+    /// When pieces were sent.
     last_sent: Instant,
-    heartbeat: Interval,
+    /// When anything was sent.
+    last_frame: Instant,
 }
 
 impl<'a> ReplyStream<'a> {
     /// Opens the first attempt.
-    pub(crate) async fn open(address: &'a Address<'a>) -> Result<Self, SealError> {
+    pub(crate) async fn open(address: &'a Address<'a>) -> Result<Self, Stuck> {
         let attempt = Attempt::open(address).await?;
-        let mut heartbeat = interval(HEARTBEAT);
-        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // The first piece waits for nobody.
         let now = Instant::now();
         let last_sent = now.checked_sub(address.config.coalesce()).unwrap_or(now);
-        Ok(Self { address, attempt, last_sent, heartbeat })
+        Ok(Self { address, attempt, last_sent, last_frame: now })
     }
 
     /// Rule R7: waits for what the client of a redelivered job already has.
@@ -98,13 +98,14 @@ impl<'a> ReplyStream<'a> {
         reader: &Reader,
         mail: &mut Receiver<Mail>,
         until: Until<'_>,
-    ) -> Result<Outcome, SealError> {
+    ) -> Result<Outcome, Stuck> {
         let stop = stop_from_outside(&until);
         tokio::pin!(call, stop);
         let mut outcome = None;
         loop {
             self.attempt.skip_resumed(reader);
-            if self.nothing_left(reader)
+            let late = self.address.overdue.is_cancelled();
+            if (late || self.nothing_left(reader))
                 && let Some(outcome) = outcome.take()
             {
                 return Ok(outcome);
@@ -135,27 +136,30 @@ impl<'a> ReplyStream<'a> {
                 }
                 () = ripe(self.address.config, position, self.last_sent, reader, running), if room => {
                     self.last_sent = Instant::now();
+                    self.last_frame = self.last_sent;
                     self.attempt.send_pieces(reader).await
                 }
-                _ = self.heartbeat.tick() => {
-                    if self.last_sent.elapsed() < HEARTBEAT {
-                        Ok(())
-                    } else {
-                        self.attempt.send_heartbeat().await
-                    }
+                () = sleep_until(self.last_frame + HEARTBEAT), if room => {
+                    self.last_frame = Instant::now();
+                    self.attempt.send_heartbeat().await
                 }
+                () = self.address.overdue.cancelled(), if !running => Ok(()),
             };
             self.mend(sent).await?;
         }
     }
 
     /// Ends the stream: everything is sent, the last frame too, and the broker has confirmed it.
-    pub(crate) async fn end(self, reader: &Reader, ending: &Ending) -> Result<(), SealError> {
+    pub(crate) async fn end(self, reader: &Reader, ending: &Ending) -> Result<(), Stuck> {
         let Self { address, mut attempt, .. } = self;
         loop {
-            match attempt.end(reader, ending).await {
+            let ended = tokio::select! {
+                ended = attempt.end(reader, ending) => ended,
+                () = address.overdue.cancelled() => return Err(Stuck::Overdue),
+            };
+            match ended {
                 Ok(()) => return Ok(()),
-                Err(Broken::Seal(error)) => return Err(error),
+                Err(Broken::Seal(error)) => return Err(Stuck::Seal(error)),
                 Err(Broken::Lost(error)) => {
                     log_lost(address, &error);
                     attempt = Attempt::open(address).await?;
@@ -169,10 +173,10 @@ impl<'a> ReplyStream<'a> {
     }
 
     /// Rule A5: a stream whose channel is gone is never continued; another attempt sends it all.
-    async fn mend(&mut self, sent: Result<(), Broken>) -> Result<(), SealError> {
+    async fn mend(&mut self, sent: Result<(), Broken>) -> Result<(), Stuck> {
         match sent {
             Ok(()) => Ok(()),
-            Err(Broken::Seal(error)) => Err(error),
+            Err(Broken::Seal(error)) => Err(Stuck::Seal(error)),
             Err(Broken::Lost(error)) => {
                 log_lost(self.address, &error);
                 self.attempt = Attempt::open(self.address).await?;

@@ -1,8 +1,10 @@
 //! A worker: connections, slots, and the end of both.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use nsbridge_crypto::{ControlFrame, KeyProvider};
 use nsbridge_protocol::topology::{control_queue, model_queue};
 use nsbridge_protocol::{ControlKind, ModelName};
@@ -24,6 +26,9 @@ use nsbridge_queue::Link;
 
 /// Control frames that may be read ahead; each is small.
 const CONTROL_PREFETCH: u16 = 64;
+
+/// A cancel has no content: header, padding and tag.
+const MAX_CANCEL_BYTES: usize = 256;
 
 /// Between two tries at the same thing.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -56,7 +61,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn address<'a>(&'a self, request: &'a Accepted) -> Address<'a> {
+    pub(crate) fn address<'a>(
+        &'a self,
+        request: &'a Accepted,
+        overdue: CancellationToken,
+    ) -> Address<'a> {
         Address {
             pool: &self.publish,
             config: &self.reply,
@@ -67,6 +76,7 @@ impl Shared {
             request: request.job.id,
             attempt: request.attempt,
             fingerprint: self.runner.fingerprint(),
+            overdue,
         }
     }
 }
@@ -250,7 +260,9 @@ impl Slot {
                 delivery = consumer.recv() => delivery,
             };
             let Some(delivery) = delivery else { return };
-            match job::run(&self.shared, delivery, &self.lost).await {
+            let job = AssertUnwindSafe(job::run(&self.shared, delivery, &self.lost));
+            // Handler code runs here too: its fingerprint, the wake-ups of its engine.
+            match job.catch_unwind().await.unwrap_or(After::Leave("it panicked")) {
                 After::Next => {}
                 After::Rest(pause) => sleep(pause).await,
                 After::Leave(why) => {
@@ -267,7 +279,9 @@ async fn read_control(shared: Arc<Shared>, mut control: Consumer, connection: Ar
     while let Some(delivery) = control.recv().await {
         let frame = delivery.message.body.clone();
         drop(delivery.ack().await);
-        if let Ok(parsed) = ControlFrame::parse(&frame) {
+        let Ok(parsed) = ControlFrame::parse(&frame) else { continue };
+        // Cancels are kept before anybody can verify them, so they must be small.
+        if parsed.kind == ControlKind::Resume || frame.len() <= MAX_CANCEL_BYTES {
             shared.registry.post(parsed.request, &frame, parsed.kind == ControlKind::Cancel);
         }
     }

@@ -9,7 +9,7 @@ use nsbridge_protocol::{ModelName, Request, RequestId, Seam, Uuid};
 use nsbridge_queue::{Broker, Confirmed, Header, Link, Message};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::ask::Ask;
@@ -78,7 +78,7 @@ impl Client {
         // Registered before it is published, so that no reply finds nobody.
         let bytes = sealed.frame.len() as u64;
         let inbox = self.0.router.register(head.id, model.clone(), merge, deadline, bytes);
-        let reply = Reply::new(head.id, inbox, self.0.router.clone(), deadline);
+        let reply = Reply::new(head.id, inbox, self.0.router.clone(), self.clone(), deadline);
         self.publish(&model, message, deadline).await?;
         Ok(reply)
     }
@@ -136,6 +136,7 @@ impl Client {
                     }
                     Err(error) if error.is_retryable() => {
                         tracing::warn!(%error, "a request may not have arrived, sending it again");
+                        sleep(Duration::from_millis(200)).await;
                     }
                     Err(error) => return Err(error.into()),
                 }

@@ -4,11 +4,15 @@
 //! stream of its own; what they agree on is the reply, and where they differ the later one wins.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use nsbridge_crypto::{ContentType, Opened, Read, ReplyHead, ReplyKind, ReplyOpener, ReplyRoot};
 use nsbridge_protocol::{
     AttemptNo, ControlKind, Failure, Fingerprint, Open, Pieces, Resume, StreamId, Summary,
 };
+
+/// Frames of one stream that may wait for their turn; a worker's window holds no more.
+const MAX_AHEAD: usize = 256;
 
 /// Streams of one request that are followed at once.
 const MAX_STREAMS: usize = 4;
@@ -67,6 +71,22 @@ struct Stream {
     /// Bytes of the reply up to `position`, as this stream has them.
     bytes: u64,
     stale: bool,
+    /// Frames that came before their turn. After a reconnect the broker may hand out new frames
+    /// ahead of those that the old connection held.
+    ahead: BTreeMap<u64, Vec<u8>>,
+}
+
+impl Stream {
+    fn keep(&mut self, seq: u64, frame: Vec<u8>) {
+        if self.ahead.len() < MAX_AHEAD {
+            self.ahead.insert(seq, frame);
+        }
+    }
+
+    /// The frame whose turn it is, if it came before.
+    fn waiting(&mut self) -> Option<Vec<u8>> {
+        self.ahead.remove(&self.opener.next())
+    }
 }
 
 impl Merge {
@@ -124,18 +144,31 @@ impl Merge {
         if self.state == State::Over {
             return Vec::new();
         }
-        let found = self.streams.iter().position(|s| s.opener.stream() == head.stream);
-        let Some(index) = found else { return Vec::new() };
-        match self.streams[index].opener.read(frame) {
+        let mut steps = Vec::new();
+        let mut next = Some(frame.to_vec());
+        while let Some(frame) = next {
+            let Some(index) = self.find(head.stream) else { break };
+            self.read(index, head.seq, frame, &mut steps);
+            next = self.find(head.stream).and_then(|index| self.streams[index].waiting());
+        }
+        steps
+    }
+
+    fn find(&self, stream: StreamId) -> Option<usize> {
+        self.streams.iter().position(|known| known.opener.stream() == stream)
+    }
+
+    fn read(&mut self, index: usize, seq: u64, frame: Vec<u8>, steps: &mut Vec<Step>) {
+        match self.streams[index].opener.read(&frame) {
             Ok(Read::Frame(opened)) => {
                 self.heard += 1;
-                self.follow(index, &opened)
+                steps.extend(self.follow(index, &opened));
             }
             Ok(Read::Gap) => {
                 self.gap = true;
-                Vec::new()
+                self.streams[index].keep(seq, frame);
             }
-            Ok(Read::Duplicate) | Err(_) => Vec::new(),
+            Ok(Read::Duplicate) | Err(_) => {}
         }
     }
 
@@ -144,20 +177,29 @@ impl Merge {
         let tried = self.roots.iter().map(|root| ReplyOpener::accept(root, frame));
         let (enqueue, (opener, content)) =
             tried.enumerate().find_map(|(i, accepted)| Some((i, accepted.ok()?)))?;
+        if self.find(opener.stream()).is_some() {
+            return None;
+        }
         self.heard += 1;
         if self.state == State::Over {
             return Some(Step::Tell(ControlKind::Cancel, Vec::new()));
-        }
-        if self.streams.iter().any(|s| s.opener.stream() == opener.stream()) {
-            return None;
         }
         let open: Open = serde_json::from_slice(&content).ok()?;
         let rank = (enqueue, opener.attempt(), open.opened_at_ms, opener.stream());
         let retry = opener.attempt().is_retry();
         self.make_room();
         let fingerprint = open.fingerprint;
-        let (position, chunks, bytes, stale) = (None, 0, 0, false);
-        self.streams.push(Stream { opener, rank, fingerprint, position, chunks, bytes, stale });
+        let (position, chunks, bytes, stale, ahead) = (None, 0, 0, false, BTreeMap::new());
+        self.streams.push(Stream {
+            opener,
+            rank,
+            fingerprint,
+            position,
+            chunks,
+            bytes,
+            stale,
+            ahead,
+        });
         let resume = retry && !self.pieces.is_empty();
         resume.then(|| Step::Tell(ControlKind::Resume, self.resume().encode()))
     }

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
+use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::router::{INBOX, Note, Router};
 
@@ -40,6 +41,8 @@ pub struct Reply<O> {
     id: RequestId,
     inbox: mpsc::Receiver<Note>,
     router: Arc<Router>,
+    /// Keeps the reply queue read for as long as a reply is awaited.
+    _client: Client,
     deadline: Instant,
     hint: Option<ErrorCode>,
     over: bool,
@@ -51,9 +54,11 @@ impl<O: DeserializeOwned> Reply<O> {
         id: RequestId,
         inbox: mpsc::Receiver<Note>,
         router: Arc<Router>,
+        client: Client,
         deadline: Instant,
     ) -> Self {
-        Self { id, inbox, router, deadline, hint: None, over: false, output: PhantomData }
+        let (hint, over, output) = (None, false, PhantomData);
+        Self { id, inbox, router, _client: client, deadline, hint, over, output }
     }
 
     /// The request's identifier, fit for logs.

@@ -8,6 +8,7 @@ use nsbridge_crypto::{ErrorHint, ReplyHead, seal_control};
 use nsbridge_protocol::topology::CONTROL_EXCHANGE;
 use nsbridge_protocol::{ControlKind, ErrorCode, Failure, ModelName, RequestId, Summary};
 use nsbridge_queue::{Confirmed, Consumer, Link, Message, Publisher, Result};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -22,6 +23,9 @@ pub(crate) const INBOX: usize = 16 << 10;
 
 /// Finished requests whose late workers are still answered.
 const TOMBSTONES: usize = 10_000;
+
+/// Workers of one request that are told of its end.
+const MAX_WORKERS: usize = 4;
 
 /// What a caller gets.
 #[derive(Debug)]
@@ -80,6 +84,8 @@ impl Publish {
 #[derive(Debug)]
 pub(crate) struct Router {
     publish: Arc<Publish>,
+    /// A reply may be dropped where there is no runtime.
+    runtime: Handle,
     entries: Mutex<HashMap<RequestId, Entry>>,
 }
 
@@ -112,7 +118,7 @@ type Letter = (String, Vec<u8>);
 
 impl Router {
     pub(crate) fn new(publish: Arc<Publish>) -> Self {
-        Self { publish, entries: Mutex::default() }
+        Self { publish, runtime: Handle::current(), entries: Mutex::default() }
     }
 
     pub(crate) fn register(
@@ -178,19 +184,28 @@ impl Router {
                 () = closed.cancelled() => break,
                 () = self.read(&mut consumer) => {}
             }
-            consumer = loop {
-                link.connection().await;
-                match Self::subscribe(&link, &queue).await {
-                    Ok(consumer) => break consumer,
-                    Err(error) => {
-                        tracing::warn!(%error, "cannot read replies, trying again");
-                        sleep(Duration::from_millis(200)).await;
-                    }
-                }
+            // What the old subscription still holds must be back in the queue, in order.
+            drop(consumer);
+            consumer = tokio::select! {
+                () = closed.cancelled() => break,
+                consumer = Self::subscribe_again(&link, &queue) => consumer,
             };
         }
         link.close().await;
         self.publish.link.close().await;
+    }
+
+    async fn subscribe_again(link: &Link, queue: &str) -> Consumer {
+        loop {
+            link.connection().await;
+            match Self::subscribe(link, queue).await {
+                Ok(consumer) => return consumer,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot read replies, trying again");
+                    sleep(Duration::from_millis(200)).await;
+                }
+            }
+        }
     }
 
     async fn read(self: &Arc<Self>, consumer: &mut Consumer) {
@@ -225,7 +240,7 @@ impl Router {
             return;
         }
         let router = self.clone();
-        tokio::spawn(async move {
+        self.runtime.spawn(async move {
             for (key, frame) in letters {
                 let message = Message::new(frame);
                 if let Err(error) = router.publish.confirmed(CONTROL_EXCHANGE, &key, message).await
@@ -249,6 +264,7 @@ impl Entry {
             self.sealed += frame.len() as u64;
             self.heard = Instant::now();
             if let Some(worker) = reply_to
+                && self.workers.len() < MAX_WORKERS
                 && !self.workers.iter().any(|known| known == worker)
             {
                 self.workers.push(worker.to_owned());

@@ -292,6 +292,11 @@ impl ReplyOpener {
         self.stream
     }
 
+    /// The sequence number that is read next.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
     /// The attempt that opened the stream.
     pub fn attempt(&self) -> AttemptNo {
         self.attempt

@@ -82,6 +82,9 @@ fn stop() -> FinishReason {
     FinishReason::Stop
 }
 
+/// The longest message of a failure in bytes: it may quote an input, and a frame has an end.
+const MAX_MESSAGE_BYTES: usize = 4096;
+
 /// The sealed body of a `final-error`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
@@ -92,4 +95,24 @@ pub struct Failure {
     /// Data frames sent on this stream.
     #[serde(default)]
     pub chunks: u64,
+}
+
+impl Failure {
+    /// A failure before any data frame; a long message is cut.
+    pub fn new(code: ErrorCode, mut message: String) -> Self {
+        message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
+        Self { code, message, chunks: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ErrorCode, Failure};
+
+    #[test]
+    fn a_long_message_is_cut_between_characters() {
+        let failure = Failure::new(ErrorCode::BadInput, "く".repeat(100_000));
+        assert_eq!(failure.message, "く".repeat(4096 / 3));
+        assert_eq!(Failure::new(ErrorCode::BadInput, "short".into()).message, "short");
+    }
 }

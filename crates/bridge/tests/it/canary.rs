@@ -2,10 +2,11 @@
 
 use std::io;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use nsbridge_protocol::topology::model_queue;
 use nsbridge_testkit::system::Setup;
-use nsbridge_testkit::system::client::Ask;
+use nsbridge_testkit::system::client::{Ask, Error};
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::script::{Script, Scripted, submit};
@@ -53,7 +54,8 @@ async fn nothing_that_the_user_wrote_is_in_a_queue_or_a_log() {
     // With the worker away the request waits, and anybody with a seat on the broker can look.
     let refuse = Script::Refuse(CANARY.into());
     let reply = submit(&client, &setup, refuse.clone()).await.unwrap();
-    let odd = Ask::new(setup.model.clone(), setup.tenant(), CANARY);
+    let mut odd = Ask::new(setup.model.clone(), setup.tenant(), CANARY);
+    odd.timeout = Duration::from_secs(20);
     let misfit = client.submit::<_, String>(odd).await.unwrap();
     let connection = broker.connect("eavesdropper").await.unwrap();
     let mut tap = connection.consume(&model_queue(&setup.model), 2).await.unwrap();
@@ -68,7 +70,8 @@ async fn nothing_that_the_user_wrote_is_in_a_queue_or_a_log() {
     // Every way to fail that quotes its input: the handler's refusal, a misfit, a panic, a retry.
     let worker = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
     assert!(reply.collect().await.unwrap_err().to_string().contains(CANARY), "the client is told");
-    assert!(misfit.collect().await.is_err());
+    let ended = misfit.collect().await;
+    assert!(matches!(ended, Err(Error::Failed { .. })), "{ended:?}");
     worker.stop().await.unwrap();
     connection.close().await;
 

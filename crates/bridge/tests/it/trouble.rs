@@ -44,11 +44,14 @@ async fn a_job_that_does_not_fit_the_grace_moves_to_another_worker(broker: Arc<d
     let first = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
     let client = setup.client(broker.clone()).await.unwrap();
     let mut reply =
-        submit(&client, &setup, Script::Say { pieces: 100, every_ms: 20 }).await.unwrap();
-    reply.next().await.unwrap().unwrap();
+        submit(&client, &setup, Script::Say { pieces: 1000, every_ms: 2 }).await.unwrap();
+    // More than one frame's worth is there before the worker leaves.
+    for _ in 0..500 {
+        reply.next().await.unwrap().unwrap();
+    }
     first.stop().await.unwrap();
     let _second = setup.worker::<Scripted>(broker, ()).await.unwrap();
-    assert_eq!(rest(reply).await, said(7, 100)[1..]);
+    assert_eq!(rest(reply).await, said(7, 1000)[500..]);
     assert!(RESUMED.load(Ordering::SeqCst) > 0, "the second worker went on after the first's");
 }
 
