@@ -40,6 +40,7 @@ PLAIN, PIECES = 1, 2  # how the content of a frame is read
 OPEN, DATA, HEARTBEAT, FINAL_OK, FINAL_ERROR, MOVED = range(6)  # kinds of NSBR
 CANCEL, RESUME = range(2)  # kinds of NSBC
 MAX_REQUEST_BYTES = 8 << 20
+MAX_AHEAD = 256  # frames of one stream that may wait for their turn
 MAX_STREAMS = 4
 MAX_SECONDS = 25 * 60
 CODES = (
@@ -290,11 +291,16 @@ class Stream:
     gap: bool = False
     stale: bool = False
     ended: bool = False
+    ahead: dict[int, bytes] = field(default_factory=dict)  # frames that wait for their turn
 
     def read(self, head: ReplyHead, frame: bytes) -> tuple[int, bytes] | None:
         """Rule C2. None for a frame that was read before, and for one that came too early."""
-        if head.seq != self.next:
-            self.gap |= head.seq > self.next  # those between may be sent again
+        if head.seq > self.next:  # those between may be sent again, or come back
+            self.gap = True
+            if len(self.ahead) < MAX_AHEAD:
+                self.ahead[head.seq] = frame
+            return None
+        if head.seq < self.next:
             return None
         if head.kind == OPEN:
             raise Refused("a stream opens once")
@@ -327,6 +333,16 @@ class Merge:
         stream = self.streams.get(head.stream_id)
         if stream is None:
             return self._open(head, frame, reply_to) if head.kind == OPEN else []
+        events = self._take(stream, head, frame)
+        while stream.next in stream.ahead:
+            early = stream.ahead.pop(stream.next)
+            try:
+                events += self._take(stream, reply_head(early), early)
+            except Refused:  # it was never genuine, and what came before it still counts
+                break
+        return events
+
+    def _take(self, stream: Stream, head: ReplyHead, frame: bytes) -> list[Event]:
         if self.over or stream.stale or stream.ended:
             return []
         content = stream.read(head, frame)

@@ -220,12 +220,13 @@ class Merging(unittest.TestCase):
         self.assertEqual(kinds, ["opened", "pieces", "pieces", "done"])
         self.assertEqual(self.replay.given, WORDS[:3])
 
-    def test_a_dropped_frame_is_a_gap_until_it_comes_again(self):
+    def test_a_late_frame_is_a_gap_until_it_comes(self):
         a = Attempt()
         one, two, end = a.data(0, WORDS[:1]), a.data(1, WORDS[1:2]), a.finish(WORDS[:2])
         self.assertEqual(self.replay.feed(a.open, two, end), ["opened"])
         self.assertTrue(next(iter(self.replay.merge.streams.values())).gap)
-        self.assertEqual(self.replay.feed(one, two, end), ["pieces", "pieces", "done"])
+        self.assertEqual(self.replay.feed(one), ["pieces", "pieces", "done"], "kept for their turn")
+        self.assertEqual(self.replay.feed(two, end), [])
 
     def test_a_second_attempt_is_sent_what_is_there_and_goes_on(self):
         a, b = Attempt(1), Attempt(2, opened_at=2000)
