@@ -30,7 +30,9 @@ mod pool;
 mod registry;
 mod runner;
 mod serve;
+mod settle;
 mod stream;
+mod verdict;
 mod window;
 mod worker;
 

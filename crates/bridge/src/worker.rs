@@ -18,10 +18,11 @@ use crate::attempt::Address;
 use crate::config::ReplyConfig;
 use crate::error::Error;
 use crate::intake::Accepted;
-use crate::job::{self, After};
+use crate::job;
 use crate::pool::Pool;
 use crate::registry::Registry;
 use crate::runner::Runner;
+use crate::verdict::After;
 use nsbridge_queue::Link;
 
 /// Control frames that may be read ahead; each is small.
