@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     #[arg(required_unless_present = "input")]
     prompt: Option<String>,
     /// The input of a handler that is no text model, as JSON; its pieces are printed as JSON.
-    #[arg(long, value_name = "JSON", conflicts_with = "prompt")]
+    #[arg(long, value_name = "JSON", conflicts_with = "prompt", value_parser = read_json)]
     input: Option<serde_json::Value>,
     /// The model that is to answer.
     #[arg(long, short)]
@@ -53,6 +53,11 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
+/// Reads JSON; without this, any text would pass for a JSON string.
+fn read_json(text: &str) -> Result<serde_json::Value, String> {
+    serde_json::from_str(text).map_err(|error| format!("it is not JSON: {error}"))
+}
+
 pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
     nsbridge::log_to_stderr(&LogConfig {
         filter: "warn,lapin=off".into(),
@@ -76,4 +81,18 @@ async fn ask(arguments: Arguments) -> Result<ExitCode> {
     let prompt = prompt::read(arguments.prompt.unwrap_or_default())?;
     let reply = client.submit(ask.with_input(arguments.sampling.input(prompt))).await?;
     stream::show(reply, arguments.json).await
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::read_json;
+
+    #[test]
+    fn an_input_is_json_and_nothing_else() {
+        assert_eq!(read_json("\"hello there\""), Ok(json!("hello there")));
+        assert_eq!(read_json("{\"n\": 1}"), Ok(json!({ "n": 1 })));
+        assert!(read_json("hello there").unwrap_err().starts_with("it is not JSON"));
+    }
 }

@@ -102,6 +102,7 @@ fn what_the_model_cannot_do_is_told_to_whoever_asked() {
 fn a_wrong_flag_is_a_usage_error() {
     let code = |arguments: &[&str]| nsbridge(arguments).output().unwrap().status.code();
     assert_eq!(code(&["ask", "--frobnicate"]), Some(2));
+    assert_eq!(code(&["ask", "--model", "m", "--input", "no json"]), Some(2));
     assert_eq!(code(&[]), Some(2));
     assert_eq!(code(&["--help"]), Some(0));
 }
