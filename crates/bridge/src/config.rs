@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nsbridge_crypto::{Keyring, KeyringError};
 use nsbridge_protocol::ModelName;
 use serde::Deserialize;
 
@@ -103,6 +104,20 @@ impl std::fmt::Debug for KeysConfig {
     /// Leaves the keys out.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("KeysConfig").field("keyring", &self.keyring).finish_non_exhaustive()
+    }
+}
+
+impl KeysConfig {
+    /// The keyring, from the file or the text that the configuration names.
+    ///
+    /// # Errors
+    ///
+    /// A [`KeyringError`] that says what to do.
+    pub fn load(&self) -> Result<Keyring, KeyringError> {
+        match &self.keyring_json {
+            Some(json) => Keyring::from_json(json),
+            None => Keyring::load(self.keyring.as_deref().unwrap_or("keys.json".as_ref())),
+        }
     }
 }
 

@@ -3,7 +3,9 @@
 use std::time::SystemTime;
 
 use nsbridge_crypto::{ErrorHint, ReplySealer, seal_nothing};
-use nsbridge_protocol::topology::{REPLY_EXCHANGE, RETRY_TIERS, dead_queue, header, retry_queue};
+use nsbridge_protocol::topology::{
+    REPLY_EXCHANGE, RETRY_TIERS, dead_queue, header, model_queue, retry_queue,
+};
 use nsbridge_protocol::{ErrorCode, Failure, ModelName, Open};
 use nsbridge_queue::{Confirmed, Delivery, Error, Header, Message, Result};
 
@@ -24,13 +26,11 @@ pub(crate) async fn bury(
     code: ErrorCode,
 ) -> Result<()> {
     let mut letter = copy(&delivery.message);
-    letter.properties.reply_to = delivery.message.properties.reply_to.clone();
     let headers = &mut letter.properties.headers;
     headers.insert(header::REASON.into(), Header::Text(code.as_str().into()));
     headers.insert(header::DELIVERIES.into(), Header::Int(saturate(delivery.deliveries)));
     headers.insert(header::DEAD_AT.into(), Header::Int(saturate(now_ms())));
-    let queue = nsbridge_protocol::topology::model_queue(model);
-    headers.insert(header::QUEUE.into(), Header::Text(queue));
+    headers.insert(header::QUEUE.into(), Header::Text(model_queue(model)));
     confirmed(pool, &dead_queue(model), letter).await
 }
 
@@ -49,7 +49,6 @@ pub(crate) async fn retry(
         return Ok(false);
     }
     let mut again = copy(&delivery.message);
-    again.properties.reply_to = delivery.message.properties.reply_to.clone();
     again.properties.expiration = Some(left);
     again.properties.headers.insert(header::EPOCH.into(), Header::Int(i64::from(epoch) + 1));
     confirmed(pool, &retry_queue(model, *tier), again).await.map(|()| true)
@@ -91,6 +90,7 @@ fn copy(message: &Message) -> Message {
     let mut copy = Message::new(message.body.clone());
     copy.properties.persistent = true;
     copy.properties.message_id = message.properties.message_id.clone();
+    copy.properties.reply_to = message.properties.reply_to.clone();
     copy.properties.correlation_id = message.properties.correlation_id.clone();
     for name in KEPT {
         if let Some(value) = message.properties.headers.get(name) {

@@ -77,7 +77,7 @@ pub(crate) async fn open(
     let attempt = attempt(message, delivery.deliveries);
     let frame = RequestFrame::parse(&message.body)
         .map_err(|error| reject(error.code(), error.to_string(), None))?;
-    let mut reply = message.properties.reply_to.clone().map(|queue| ReplyTo {
+    let reply = message.properties.reply_to.clone().map(|queue| ReplyTo {
         queue,
         request: frame.head().id,
         root: None,
@@ -88,21 +88,22 @@ pub(crate) async fn open(
         Err(error @ KeyError::Busy) => return Err(Refusal::Later(error)),
         Err(error) => return Err(reject(error.code(), error.to_string(), reply)),
     };
-    if let Some(reply) = &mut reply {
-        reply.root = frame.reply_root(&key);
-    }
+    // Derived again for those that do not open alone; one that opens brings its root.
+    let sealed =
+        |reply: Option<ReplyTo>| reply.map(|to| ReplyTo { root: frame.reply_root(&key), ..to });
     if delivery.deliveries >= POISON_DELIVERIES {
         let message = format!("it was delivered {} times without an end", delivery.deliveries);
-        return Err(reject(ErrorCode::Poison, message, reply));
+        return Err(reject(ErrorCode::Poison, message, sealed(reply)));
     }
     let opened = match frame.open(&key) {
         Ok(opened) => opened,
-        Err(error) => return Err(reject(error.code(), error.to_string(), reply)),
+        Err(error) => return Err(reject(error.code(), error.to_string(), sealed(reply))),
     };
     let Some(reply) = reply else {
         let message = "it names no queue for its reply".to_owned();
         return Err(reject(ErrorCode::Malformed, message, None));
     };
+    let reply = ReplyTo { root: Some(opened.reply_root.clone()), ..reply };
     if opened.head.model != *model {
         let message = format!("this queue serves {model}, the request is for another model");
         return Err(reject(ErrorCode::WrongModel, message, Some(reply)));

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nsbridge_crypto::{KeyProvider, Keyring};
+use nsbridge_crypto::KeyProvider;
 use nsbridge_handler::{Handler, Model, Models};
 use nsbridge_queue::{AmqpBroker, Broker};
 use tokio::signal::unix::{SignalKind, signal};
@@ -101,10 +101,7 @@ async fn run_until_signal<H: Handler>(config: Config) -> Result<(), Error> {
 }
 
 fn parts(config: &Config) -> Result<Parts, Error> {
-    let keys: Arc<dyn KeyProvider> = Arc::new(match &config.keys.keyring_json {
-        Some(json) => Keyring::from_json(json)?,
-        None => Keyring::load(config.keys.keyring.as_deref().unwrap_or("keys.json".as_ref()))?,
-    });
+    let keys: Arc<dyn KeyProvider> = Arc::new(config.keys.load()?);
     let broker: Arc<dyn Broker> = Arc::new(AmqpBroker::new(&config.broker.read_url()?)?);
     Ok(Parts {
         model: config.worker.model.clone(),

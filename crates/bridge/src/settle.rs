@@ -39,27 +39,31 @@ async fn try_later(
     delivery: &Delivery,
     request: &Accepted,
 ) -> nsbridge_queue::Result<()> {
-    let (pool, model) = (&shared.publish, &shared.model);
-    if dead::retry(pool, model, delivery, request.deadline).await? {
+    if dead::retry(&shared.publish, &shared.model, delivery, request.deadline).await? {
         return Ok(());
     }
     let code = ErrorCode::ModelFailed;
     let message = "the model failed on this request, every time it was tried".to_owned();
     let rejected = Rejected { code, message, reply: Some(request.reply()) };
-    dead::tell(pool, &shared.name, &rejected).await?;
-    dead::bury(pool, model, delivery, code).await
+    tell_and_bury(shared, delivery, &rejected).await
 }
 
-/// Rules R1 and R2: a word to the client, a dead letter, ack; in this order, so that a failure in
-/// between repeats a word rather than a dead letter.
+/// A word to the client, then the dead letter: a failure in between repeats a word rather than a
+/// dead letter.
+async fn tell_and_bury(
+    shared: &Shared,
+    delivery: &Delivery,
+    rejected: &Rejected,
+) -> nsbridge_queue::Result<()> {
+    dead::tell(&shared.publish, &shared.name, rejected).await?;
+    dead::bury(&shared.publish, &shared.model, delivery, rejected.code).await
+}
+
+/// Rules R1 and R2: a word to the client, a dead letter, ack.
 pub(crate) async fn refuse(shared: &Shared, delivery: Delivery, rejected: Rejected) -> After {
     let (code, deliveries) = (rejected.code, delivery.deliveries);
     let bytes = delivery.message.body.len();
-    let refused = async {
-        dead::tell(&shared.publish, &shared.name, &rejected).await?;
-        dead::bury(&shared.publish, &shared.model, &delivery, code).await
-    };
-    if let Err(error) = refused.await {
+    if let Err(error) = tell_and_bury(shared, &delivery, &rejected).await {
         tracing::warn!(%code, %error, "a request could not be dead-lettered, giving it back");
         let _ = delivery.requeue().await;
         return After::Rest(Duration::from_secs(1));

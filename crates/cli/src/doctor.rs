@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use nsbridge::Config;
-use nsbridge_crypto::{Keyring, State};
+use nsbridge_crypto::State;
 use nsbridge_handler::{Handler, Model, Models};
 use nsbridge_llama::Llama;
 use nsbridge_protocol::topology::{dead_queue, model_queue};
@@ -50,11 +50,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 fn keys(config: &Config) -> Finding {
-    let ring = match (&config.keys.keyring, &config.keys.keyring_json) {
-        (Some(path), _) => Keyring::load(path)?,
-        (None, Some(json)) => Keyring::from_json(json)?,
-        (None, None) => bail!("no keyring is configured"),
-    };
+    let ring = config.keys.load()?;
     let primary = ring.entries().iter().find(|entry| entry.state == State::Primary);
     let primary = primary.context("no key is primary")?;
     let count = ring.entries().len();

@@ -157,14 +157,14 @@ impl<'a> RequestFrame<'a> {
     /// # Errors
     ///
     /// [`Error::WrongKey`] or [`Error::Tampered`].
-    pub fn open(self, key: &Key) -> Result<OpenedRequest> {
+    pub fn open(&self, key: &Key) -> Result<OpenedRequest> {
         let (keys, reply_root) =
             derive::request(key.bytes(), &self.salt, &self.frame[..self.unkeyed]);
         let cipher = keys.verify(&self.commitment)?;
         let text = cipher.open(0, self.unkeyed + self.commitment.len(), self.frame)?;
         let content = pad::strip_plain(text)?;
         let job_key = self.job_key();
-        Ok(OpenedRequest { head: self.head, job_key, reply_root, content })
+        Ok(OpenedRequest { head: self.head.clone(), job_key, reply_root, content })
     }
 
     /// What can be told to a client of a frame that did not open, if it was this key's: the reply

@@ -29,27 +29,19 @@ pub(super) fn parse(
     Value::Table(table).try_into().map_err(|error: toml::de::Error| misfit(text, &error))
 }
 
-/// Puts `value` at `path`, making tables on the way; `None` if the path leads through a non-table.
+/// Puts `value` at `path`, making tables on the way; `None` if the path names no field within a
+/// section, or leads through what is no table.
 fn set(table: &mut Table, path: &[String], value: Value) -> Option<()> {
-    match path {
-        [] | [_] if path.iter().all(String::is_empty) => None,
-        [field] if !matches!(table.get(field), Some(Value::Table(_))) => {
-            table.insert(field.clone(), value);
-            // A bare field at the top is none of ours: every field lives in a section.
-            None
+    let (section, rest) = path.split_first()?;
+    let inner = table.entry(section).or_insert_with(|| Value::Table(Table::new()));
+    let inner = inner.as_table_mut()?;
+    match rest {
+        [] => None,
+        [field] => {
+            inner.insert(field.clone(), value);
+            Some(())
         }
-        [section, rest @ ..] if !rest.is_empty() => {
-            let inner = table.entry(section).or_insert_with(|| Value::Table(Table::new()));
-            let inner = inner.as_table_mut()?;
-            match rest {
-                [field] => {
-                    inner.insert(field.clone(), value);
-                    Some(())
-                }
-                rest => set(inner, rest, value),
-            }
-        }
-        _ => None,
+        rest => set(inner, rest, value),
     }
 }
 
