@@ -87,6 +87,10 @@ impl Shared {
         done
     }
 
+    fn is_blocked(&self) -> bool {
+        *self.blocked.borrow()
+    }
+
     async fn unblocked(&self) {
         let mut blocked = self.blocked.subscribe();
         // It cannot fail: the sender is ours.

@@ -150,7 +150,10 @@ async fn another_version_is_a_dead_letter(broker: Arc<dyn Broker>) {
 
 async fn an_unknown_key_is_a_dead_letter(broker: Arc<dyn Broker>) {
     let stage = Stage::new(broker).await;
-    let head = RequestHead { key_id: "stranger".parse().unwrap(), ..stage.head() };
+    let head = stage.head();
+    // Time for the first retry, after 1 s; none for the second, after 10 s.
+    let expires_at_ms = head.created_at_ms + 4_000;
+    let head = RequestHead { key_id: "stranger".parse().unwrap(), expires_at_ms, ..head };
     stage.check(stage.sealed(&head, &stage.key()), ErrorCode::UnknownKey).await;
 }
 
