@@ -1,5 +1,6 @@
 //! One attempt at a reply: a key, a channel, and frames in order.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use nsbridge_crypto::{Error as SealError, ReplyRoot, ReplySealer};
@@ -25,13 +26,20 @@ pub(crate) struct Address<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) config: &'a ReplyConfig,
     pub(crate) reply_to: &'a str,
-    pub(crate) control_queue: &'a str,
+    pub(crate) control_queue: &'a Mutex<String>,
     pub(crate) worker: &'a str,
     pub(crate) root: &'a ReplyRoot,
     pub(crate) request: RequestId,
     pub(crate) fingerprint: Option<Fingerprint>,
     /// Cancelled when nobody waits for the reply any more.
     pub(crate) overdue: CancellationToken,
+}
+
+impl Address<'_> {
+    /// Where the worker hears its clients now.
+    fn control_queue(&self) -> String {
+        self.control_queue.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// Why an attempt could not send.
@@ -131,7 +139,7 @@ impl<'a> Attempt<'a> {
         let (sealer, frame) = ReplySealer::open(address.root, address.request, number, &open)?;
         let mut window = Window::new(publisher, REPLY_EXCHANGE, address.reply_to.to_owned());
         let mut message = message(address.request, frame, true);
-        message.properties.reply_to = Some(address.control_queue.to_owned());
+        message.properties.reply_to = Some(address.control_queue());
         window.push(message).await?;
         Ok(Self { address, sealer, window, position: 0, chunks: 0, start })
     }

@@ -8,12 +8,13 @@ use futures_util::FutureExt;
 use nsbridge_crypto::ControlFrame;
 use nsbridge_protocol::ControlKind;
 use nsbridge_protocol::topology::model_queue;
-use nsbridge_queue::{Connection, Consumer, Result};
+use nsbridge_queue::{Connection, Consumer};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::error::Error;
 use crate::job;
 use crate::registry::Held;
 use crate::verdict::After;
@@ -40,11 +41,12 @@ impl Session {
         shared: &Arc<Shared>,
         connection: Arc<dyn Connection>,
         jobs: &TaskTracker,
-    ) -> Result<Self> {
+    ) -> Result<Self, Error> {
         connection.declare_model(&shared.model).await?;
         // Bound before the first request is taken: a cancel must find the worker it is for.
-        connection.declare_control_queue(&shared.control_queue, &shared.model).await?;
-        let control = connection.consume(&shared.control_queue, CONTROL_PREFETCH).await?;
+        let control_queue = shared.name_control_queue()?;
+        connection.declare_control_queue(&control_queue, &shared.model).await?;
+        let control = connection.consume(&control_queue, CONTROL_PREFETCH).await?;
         tokio::spawn(read_control(shared.clone(), control, connection.clone()));
         let lost = CancellationToken::new();
         // Watched by a task of its own: running jobs must learn of the loss while draining too.

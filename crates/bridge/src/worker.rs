@@ -1,6 +1,6 @@
 //! A worker: connections, jobs, and the end of both.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nsbridge_crypto::KeyProvider;
@@ -41,7 +41,9 @@ pub struct Worker {
 pub(crate) struct Shared {
     pub(crate) model: ModelName,
     pub(crate) name: String,
-    pub(crate) control_queue: String,
+    /// The name of the session's own queue. A new one each time: the broker may keep an earlier
+    /// session's for as long as it believes in its connection.
+    control_queue: Mutex<String>,
     pub(crate) reply: ReplyConfig,
     pub(crate) keys: Arc<dyn KeyProvider>,
     pub(crate) runner: Runner,
@@ -74,6 +76,13 @@ impl Shared {
         }
     }
 
+    /// Draws the name of a session's control queue; streams that are opened from now on tell it.
+    pub(crate) fn name_control_queue(&self) -> Result<String, Error> {
+        let name = control_queue(random()?);
+        self.control_queue.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&name);
+        Ok(name)
+    }
+
     /// The handler is broken: the worker gives its jobs back and leaves.
     pub(crate) fn leave(&self, why: &'static str) {
         self.broken.send_replace(Some(why));
@@ -101,7 +110,7 @@ impl Worker {
     pub(crate) fn new(parts: Parts, runner: Runner) -> Result<Self, Error> {
         let Parts { model, name, broker, keys, reply, drain } = parts;
         let shared = Shared {
-            control_queue: control_queue(random()?),
+            control_queue: Mutex::default(),
             publish: Pool::new(broker.clone(), format!("{name} publish")),
             registry: Registry::default(),
             room: Room::new(runner.slots()),
@@ -162,11 +171,11 @@ impl Worker {
                         return Err(Error::Handler(why.ok().and_then(|why| *why).unwrap_or("")));
                     }
                 },
-                Err(error) if error.is_retryable() => {
+                Err(Error::Queue(error)) if error.is_retryable() => {
                     tracing::warn!(%error, "no session, trying again");
                     sleep(PAUSE).await;
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         }
     }

@@ -66,7 +66,9 @@ async fn a_piece_that_no_frame_holds_ends_the_request(broker: Arc<dyn Broker>) {
 }
 
 /// The pieces that are left; a restart would show as a failure.
-async fn rest(mut reply: nsbridge_testkit::system::client::Reply<String>) -> Vec<String> {
+pub(crate) async fn rest(
+    mut reply: nsbridge_testkit::system::client::Reply<String>,
+) -> Vec<String> {
     let mut pieces = Vec::new();
     while let Some(event) = reply.next().await {
         match event.unwrap() {

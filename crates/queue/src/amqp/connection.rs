@@ -71,7 +71,7 @@ async fn watch_over(connection: Arc<lapin::Connection>, ended: watch::Sender<Opt
                 tracing::warn!(%why, "the broker takes no messages for now");
             }
             Ok(Some(Event::ConnectionUnblocked)) => {
-                tracing::info!("the broker takes messages again")
+                tracing::info!("the broker takes messages again");
             }
             _ => {}
         }
