@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nsbridge_protocol::ErrorCode;
-use nsbridge_queue::{AmqpBroker, Broker, MemoryBroker};
+use nsbridge_queue::{AmqpBroker, Broker, Limits, MemoryBroker};
 use nsbridge_testkit::Proxy;
 use nsbridge_testkit::system::Setup;
 use nsbridge_testkit::system::client::{Error, Event};
@@ -110,4 +110,23 @@ async fn worker_and_client_come_back_when_every_connection_is_cut() {
     reply.next().await.unwrap().unwrap();
     proxy.cut();
     assert_eq!(rest(reply).await, said(7, 60)[1..]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c6_a_client_whose_reply_queue_was_lost_asks_again_and_goes_on_where_it_was() {
+    let limits = Limits { reply_lease: Duration::from_millis(300), ..Limits::default() };
+    let broker = MemoryBroker::with_limits(limits);
+    let (setup, _worker, client) = system(Arc::new(broker.clone())).await;
+    let mut long = ask(&setup, Script::Say { pieces: 400, every_ms: 20 }, 7);
+    long.timeout = Duration::from_secs(60);
+    let mut reply = client.submit::<_, String>(long).await.unwrap();
+    for _ in 0..20 {
+        reply.next().await.unwrap().unwrap();
+    }
+    // Away for longer than the queue's lease, and for longer than a worker takes to believe it.
+    broker.refuse();
+    broker.cut("test client replies");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    broker.accept();
+    assert_eq!(rest(reply).await, said(7, 400)[20..]);
 }
