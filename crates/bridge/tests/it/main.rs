@@ -5,6 +5,7 @@
 mod canary;
 mod orphans;
 mod refusal;
+mod rules;
 mod script;
 mod straight;
 mod trouble;

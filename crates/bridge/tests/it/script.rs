@@ -52,6 +52,7 @@ impl Handler for Scripted {
             Script::Say { pieces, every_ms } => {
                 let resumed = job.resumed().len();
                 RESUMED.fetch_max(resumed, Ordering::SeqCst);
+                job.at_most(pieces);
                 for i in resumed..pieces {
                     std::thread::sleep(Duration::from_millis(every_ms));
                     job.emit(piece(job.info().seed, i)).await?;

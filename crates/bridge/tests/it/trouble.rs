@@ -14,13 +14,13 @@ use crate::script::{RESUMED, Script, Scripted, ask, said, submit, system};
 use crate::stories;
 
 stories! {
-    a_failing_model_is_tried_again_and_then_told,
+    r3_a_failing_model_is_tried_again_and_then_told,
     a_panic_gives_the_job_back_and_ends_the_worker,
-    a_job_that_does_not_fit_the_grace_moves_to_another_worker,
+    r7_a_job_that_does_not_fit_the_grace_moves_to_another_worker,
     a_piece_that_no_frame_holds_ends_the_request,
 }
 
-async fn a_failing_model_is_tried_again_and_then_told(broker: Arc<dyn Broker>) {
+async fn r3_a_failing_model_is_tried_again_and_then_told(broker: Arc<dyn Broker>) {
     let (setup, _worker, client) = system(broker).await;
     // Ten seconds leave room for the first retry (1 s), not for the second (10 s).
     let ended = submit(&client, &setup, Script::Fail).await.unwrap().collect().await;
@@ -38,7 +38,7 @@ async fn a_panic_gives_the_job_back_and_ends_the_worker(broker: Arc<dyn Broker>)
     assert_eq!(reply.collect().await.unwrap().0, ["one", "two"]);
 }
 
-async fn a_job_that_does_not_fit_the_grace_moves_to_another_worker(broker: Arc<dyn Broker>) {
+async fn r7_a_job_that_does_not_fit_the_grace_moves_to_another_worker(broker: Arc<dyn Broker>) {
     let mut setup = Setup::new().unwrap();
     setup.grace = Duration::from_millis(100);
     let first = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
@@ -82,7 +82,7 @@ pub(crate) async fn rest(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reply_goes_on_when_only_the_publishing_connection_is_cut() {
+async fn a5_a_reply_goes_on_when_only_the_publishing_connection_is_cut() {
     let broker = MemoryBroker::new();
     let (setup, _worker, client) = system(Arc::new(broker.clone())).await;
     let mut reply =
