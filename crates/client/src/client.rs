@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nsbridge_crypto::{KeyProvider, RequestHead, Scope};
-use nsbridge_protocol::topology::{MAX_TIME_TO_FINISH, model_queue, reply_queue};
+use nsbridge_protocol::topology::{MAX_TIME_TO_FINISH, header, model_queue, reply_queue};
 use nsbridge_protocol::{ModelName, Request, RequestId, Seam, Uuid};
-use nsbridge_queue::{Broker, Confirmed, Link, Message};
+use nsbridge_queue::{Broker, Confirmed, Header, Link, Message};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -72,13 +72,17 @@ impl Client {
         if ask.timeout > MAX_TIME_TO_FINISH {
             return Err(Error::TooLong { asked: ask.timeout, limit: MAX_TIME_TO_FINISH });
         }
-        let model = ask.model.clone();
+        let (model, replay_of) = (ask.model.clone(), ask.replay_of);
         let deadline = Instant::now() + ask.timeout;
         let original = self.original(ask).await?;
         let sealed = original.seal()?;
         let id = original.head.id;
         let bytes = sealed.frame.len() as u64;
-        let message = request::message(sealed.frame, &original.head, &self.0.reply_queue, 0);
+        let mut message = request::message(sealed.frame, &original.head, &self.0.reply_queue, 0);
+        if let Some(of) = replay_of {
+            let headers = &mut message.properties.headers;
+            headers.insert(header::REPLAY_OF.into(), Header::Text(of.to_string()));
+        }
         let merge = Merge::new(sealed.reply_root, O::seam);
         // Registered before it is published, so that no reply finds nobody.
         let inbox = self.0.router.register(original, merge, deadline, bytes);
@@ -89,7 +93,7 @@ impl Client {
 
     /// Fixes what every copy of the request has in common.
     async fn original<I: Serialize>(&self, ask: Ask<I>) -> Result<Original> {
-        let Ask { model, tenant, input, seed, timeout } = ask;
+        let Ask { model, tenant, input, seed, timeout, replay_of: _ } = ask;
         let scope = Scope { model, tenant };
         let key = self.0.keys.data_key(&scope).await?;
         let seed = match seed {
