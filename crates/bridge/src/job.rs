@@ -108,7 +108,7 @@ async fn answer(
     }
     let mut reply = ReplyStream::open(address, running.attempt()).await?;
     cancelled |= cancelled_early(address, mail);
-    let welcome = match request.redelivered {
+    let welcome = match request.redelivered && shared.reply.resume_from_client {
         _ if cancelled => Welcome::Cancelled,
         true => reply.wait_for_resume(mail).await,
         false => Welcome::Start,

@@ -241,3 +241,24 @@ fn sealed(setup: &Setup, key: &Key, script: &Script) -> Sealed {
     let content = serde_json::json!({ "seed": 7, "input": script }).to_string();
     seal_request(key, &head, content.as_bytes()).unwrap()
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r7_a_worker_that_may_not_resume_makes_it_all_again_and_nobody_sees() {
+    let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
+    let mut setup = Setup::new().unwrap();
+    setup.grace = Duration::from_millis(10);
+    setup.reply.resume_from_client = false;
+    let first = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
+    let client = setup.client(broker.clone()).await.unwrap();
+    let seed = fresh_seed();
+    let asked = ask(&setup, Script::Say { pieces: 100, every_ms: 10 }, seed);
+    let mut reply = client.submit::<_, String>(asked).await.unwrap();
+    for _ in 0..60 {
+        reply.next().await.unwrap().unwrap();
+    }
+    first.stop().await.unwrap();
+    let _second = setup.worker::<Scripted>(broker, ()).await.unwrap();
+    assert_eq!(rest(reply).await, said(seed, 100)[60..]);
+    let again = runs(seed)[1];
+    assert!(again.until.unwrap() - again.from >= Duration::from_secs(1), "all hundred pieces");
+}
