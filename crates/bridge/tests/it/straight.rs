@@ -8,7 +8,7 @@ use nsbridge_protocol::{ErrorCode, FinishReason};
 use nsbridge_queue::Broker;
 use nsbridge_testkit::system::client::{Error, Event};
 
-use crate::script::{Script, ask, said, submit, system};
+use crate::script::{Script, ask, fresh_seed, runs, said, submit, system};
 use crate::stories;
 
 stories! {
@@ -82,11 +82,12 @@ async fn r4_a_cancel_finds_a_request_that_still_waits(broker: Arc<dyn Broker>) {
     let mut first =
         submit(&client, &setup, Script::Say { pieces: 60, every_ms: 10 }).await.unwrap();
     first.next().await.unwrap().unwrap();
-    let endless = Script::Say { pieces: 1_000_000, every_ms: 5 };
-    submit(&client, &setup, endless).await.unwrap().cancel();
+    let (endless, seed) = (Script::Say { pieces: 1_000_000, every_ms: 5 }, fresh_seed());
+    client.submit::<_, String>(ask(&setup, endless, seed)).await.unwrap().cancel();
     assert_eq!(first.collect().await.unwrap().0, said(7, 60)[1..]);
     let next = submit(&client, &setup, Script::Say { pieces: 3, every_ms: 0 }).await.unwrap();
     assert_eq!(next.collect().await.unwrap().0, said(7, 3));
+    assert!(runs(seed).is_empty(), "it was cancelled before it came");
 }
 
 async fn r10_a_deadline_ends_the_request_on_both_sides(broker: Arc<dyn Broker>) {
