@@ -130,26 +130,6 @@ async fn r11_a_job_that_ended_without_its_delivery_is_acked_when_the_copy_comes_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r8_nothing_is_acked_before_the_last_frame_is_confirmed() {
-    let stage = Arc::new(Stage::new().await);
-    // A runtime of its own stands for a process that dies.
-    let process = tokio::runtime::Runtime::new().unwrap();
-    let started = stage.clone();
-    let _a = process.spawn(async move { started.worker::<Scripted>("a").await }).await.unwrap();
-    let (seed, mut reply) = stage.say(10, 20).await;
-    reply.next().await.unwrap().unwrap();
-    stage.broker.block();
-    until("the handler ends", || ended(runs(seed).first())).await;
-    // Nothing could be sent since, so nothing may have been acked.
-    sleep(Duration::from_millis(200)).await;
-    process.shutdown_background();
-    stage.broker.unblock();
-    let _b = stage.worker::<Scripted>("b").await;
-    assert_eq!(rest(reply).await, said(seed, 10)[1..]);
-    assert_eq!(runs(seed).len(), 2);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r5_a_request_that_came_back_twice_runs_alone() {
     let stage = Stage::new().await;
     let queue = model_queue(&stage.setup.model);

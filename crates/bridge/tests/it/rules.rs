@@ -12,7 +12,7 @@ use nsbridge_protocol::topology::{
     POISON_DELIVERIES, dead_queue, header, model_queue, reply_queue,
 };
 use nsbridge_protocol::{ErrorCode, Pieces, RequestId, Uuid};
-use nsbridge_queue::{Broker, MemoryBroker, Message};
+use nsbridge_queue::{Broker, Limits, MemoryBroker, Message};
 use nsbridge_testkit::system::Setup;
 use nsbridge_testkit::system::client::{Error, Event};
 use tokio::time::{sleep, timeout};
@@ -145,10 +145,7 @@ async fn r7_pieces_of_another_fingerprint_are_not_gone_on_from_and_the_caller_is
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r10_a_client_that_is_gone_stops_its_run() {
-    let limits = nsbridge_queue::Limits {
-        reply_lease: Duration::from_millis(100),
-        ..nsbridge_queue::Limits::default()
-    };
+    let limits = Limits { reply_lease: Duration::from_millis(100), ..Limits::default() };
     let broker = MemoryBroker::with_limits(limits);
     let (setup, _worker, client) = system(Arc::new(broker.clone())).await;
     let seed = fresh_seed();
@@ -226,6 +223,40 @@ async fn a4_an_open_stream_is_heard_every_five_seconds_and_starts_at_the_first_p
     }
     let expected = [ReplyKind::Open, ReplyKind::Data, ReplyKind::Heartbeat, ReplyKind::Data];
     assert_eq!(kinds[..4], expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r8_nothing_is_acked_before_the_last_frame_is_confirmed() {
+    // Full once the open frame lies in it.
+    let limits = Limits { reply_queue_bytes: 100, ..Limits::default() };
+    let broker = MemoryBroker::with_limits(limits);
+    let mut setup = Setup::new().unwrap();
+    let key = Key::generate().unwrap();
+    let entry = Entry::new("test".parse().unwrap(), key.clone(), State::Primary);
+    setup.keys = Arc::new(Keyring::of(vec![entry]).unwrap());
+    // A runtime of its own stands for a process that dies.
+    let process = tokio::runtime::Runtime::new().unwrap();
+    let (starting, at) = (setup.clone(), broker.clone());
+    let start = async move { starting.worker::<Scripted>(Arc::new(at), ()).await };
+    let _worker = process.spawn(start).await.unwrap().unwrap();
+    let connection = broker.connect("client").await.unwrap();
+    let queue = reply_queue(8);
+    connection.declare_reply_queue(&queue).await.unwrap();
+    let mut message =
+        Message::new(sealed(&setup, &key, &Script::Say { pieces: 1, every_ms: 0 }).frame);
+    message.properties.reply_to = Some(queue.clone());
+    let publisher = connection.publisher().await.unwrap();
+    let requests = model_queue(&setup.model);
+    publisher.publish("", &requests, message).await.unwrap().await.unwrap();
+    while connection.depth(&queue).await.unwrap().messages == 0 {
+        sleep(Duration::from_millis(5)).await;
+    }
+    // The handler has long ended, and its end is refused again and again.
+    sleep(Duration::from_millis(500)).await;
+    assert_eq!(connection.depth(&queue).await.unwrap().messages, 1, "only the open fits");
+    process.shutdown_background();
+    sleep(Duration::from_millis(200)).await;
+    assert_eq!(connection.depth(&requests).await.unwrap().messages, 1, "it was not acked");
 }
 
 fn sealed(setup: &Setup, key: &Key, script: &Script) -> Sealed {
