@@ -27,6 +27,7 @@ mod drain;
 mod error;
 mod intake;
 mod job;
+mod metrics;
 mod pool;
 mod registry;
 mod room;
@@ -44,5 +45,6 @@ pub use config::{
 };
 pub use drain::Drain;
 pub use error::Error;
+pub use metrics::Metrics;
 pub use serve::{chain, log_to_stderr, run, serve, start};
 pub use worker::{Parts, Worker};
