@@ -25,6 +25,7 @@ mod config;
 mod dead;
 mod drain;
 mod error;
+mod http;
 mod intake;
 mod job;
 mod metrics;
