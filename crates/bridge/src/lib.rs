@@ -25,6 +25,7 @@ mod config;
 mod dead;
 mod drain;
 mod error;
+mod health;
 mod http;
 mod intake;
 mod job;
@@ -46,6 +47,7 @@ pub use config::{
 };
 pub use drain::Drain;
 pub use error::Error;
+pub use health::Health;
 pub use metrics::Metrics;
 pub use serve::{chain, log_to_stderr, run, serve, start};
 pub use worker::{Parts, Worker};
