@@ -25,6 +25,7 @@ mod config;
 mod dead;
 mod drain;
 mod error;
+mod fleet;
 mod health;
 mod http;
 mod intake;
@@ -43,7 +44,8 @@ mod window;
 mod worker;
 
 pub use config::{
-    BrokerConfig, Config, ConfigError, KeysConfig, LogConfig, LogFormat, ReplyConfig, WorkerConfig,
+    BrokerConfig, Config, ConfigError, FleetConfig, HealthConfig, KeysConfig, LogConfig, LogFormat,
+    ReplyConfig, TelemetryConfig, WorkerConfig,
 };
 pub use drain::Drain;
 pub use error::Error;
