@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use hyper::body::Bytes;
 use hyper::{Request, Response, StatusCode};
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::config::{ConfigError, FleetConfig};
+use crate::drain::Drain;
 use crate::http;
+use crate::metrics::Metrics;
 use protection::Protection;
 use spot::Spot;
 use task::Task;
@@ -28,16 +29,16 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 /// What ECS tells a container about itself, in its environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct EcsAddresses {
+pub struct EcsAddresses {
     /// `ECS_CONTAINER_METADATA_URI_V4`.
-    pub(crate) metadata: Option<String>,
+    pub metadata: Option<String>,
     /// `ECS_AGENT_URI`.
-    pub(crate) agent: Option<String>,
+    pub agent: Option<String>,
 }
 
 /// Why the worker should leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Notice {
+enum Notice {
     /// AWS takes the instance back. Whoever runs on it must have handed over by then.
     Spot(Instant),
     /// ECS stops the task, and is about to send SIGTERM.
@@ -46,7 +47,7 @@ pub(crate) enum Notice {
 
 /// The services of the machine that are asked.
 #[derive(Debug)]
-pub(crate) struct Fleet {
+pub struct Fleet {
     spot: Option<Spot>,
     task: Option<Task>,
     protection: Option<Protection>,
@@ -54,7 +55,11 @@ pub(crate) struct Fleet {
 
 impl Fleet {
     /// What the configuration and the task's own environment give.
-    pub(crate) fn new(config: &FleetConfig, ecs: EcsAddresses) -> Result<Self, ConfigError> {
+    ///
+    /// # Errors
+    ///
+    /// The configuration wants ECS, and this is no ECS task.
+    pub fn new(config: &FleetConfig, ecs: EcsAddresses) -> Result<Self, ConfigError> {
         if config.ecs == Some(true) && ecs == EcsAddresses::default() {
             return Err(ConfigError(
                 "[fleet] ecs is on, but the environment has neither ECS_CONTAINER_METADATA_URI_V4 \
@@ -62,29 +67,46 @@ impl Fleet {
                     .into(),
             ));
         }
+        let release_after = Duration::from_secs(config.release_after_s);
         let ecs = if config.ecs == Some(false) { EcsAddresses::default() } else { ecs };
         Ok(Self {
             spot: config.spot.then(|| Spot::new(&config.imds)),
             task: ecs.metadata.as_deref().map(Task::new),
-            protection: ecs.agent.as_deref().map(Protection::new),
+            protection: ecs.agent.as_deref().map(|agent| Protection::new(agent, release_after)),
         })
     }
 
+    /// Drains the worker when the machine or the task is about to go, and keeps ECS from scaling
+    /// the task in while requests run. Ends with whoever runs it.
+    pub async fn run(mut self, drain: Drain, metrics: Metrics) {
+        let protection = self.protection.take();
+        let protect = or_never(protection.map(|protection| protection.run(metrics.load())));
+        let leave = async {
+            loop {
+                match self.notice().await {
+                    Notice::Spot(by) => {
+                        drain.by(by);
+                        self.spot = None;
+                    }
+                    Notice::TaskStops => {
+                        drain.begin();
+                        self.task = None;
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            () = protect => {}
+            never = leave => never,
+        }
+    }
+
     /// Waits for a reason to leave.
-    pub(crate) async fn notice(&mut self) -> Notice {
+    async fn notice(&mut self) -> Notice {
         tokio::select! {
             by = or_never(self.spot.as_mut().map(Spot::notice)) => Notice::Spot(by),
             () = or_never(self.task.as_ref().map(Task::stopping)) => Notice::TaskStops,
         }
-    }
-
-    /// Keeps the task from being scaled in while `load` requests run. To be run on the side; `None`
-    /// if there is nobody to ask.
-    pub(crate) fn protect(
-        &self,
-        load: watch::Receiver<usize>,
-    ) -> Option<impl Future<Output = ()> + Send + use<>> {
-        self.protection.clone().map(|protection| protection.run(load))
     }
 }
 

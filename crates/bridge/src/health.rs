@@ -12,7 +12,7 @@ use nsbridge_protocol::{Fingerprint, ModelName};
 use serde::Serialize;
 use tokio::time::Instant;
 
-pub(crate) use pages::Pages;
+pub use pages::Pages;
 
 /// What a worker knows of its own state. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -29,18 +29,11 @@ struct Inner {
 struct State {
     loaded: bool,
     fingerprint: Option<Fingerprint>,
-    connected: bool,
-    subscriptions: usize,
+    consuming: bool,
     handler_failed: bool,
     draining: bool,
     /// Since when nothing is taken; tells nothing while something is.
     idle_since: Instant,
-}
-
-impl State {
-    fn consuming(&self) -> bool {
-        self.connected && self.subscriptions > 0
-    }
 }
 
 /// What the pages say.
@@ -50,7 +43,7 @@ pub(crate) struct Report {
     pub(crate) ready: bool,
     /// The handler is loaded and warmed up.
     pub(crate) loaded: bool,
-    /// The connection is up, and at least one slot is subscribed to the model's queue.
+    /// The connection is up and subscribed to the model's queue.
     pub(crate) consuming: bool,
     /// The handler says that it can answer.
     pub(crate) handler_ok: bool,
@@ -66,8 +59,7 @@ impl Health {
         let state = State {
             loaded: false,
             fingerprint: None,
-            connected: false,
-            subscriptions: 0,
+            consuming: false,
             handler_failed: false,
             draining: false,
             idle_since: Instant::now(),
@@ -84,15 +76,14 @@ impl Health {
         });
     }
 
-    /// The consuming connection came up, or is gone.
-    pub(crate) fn connected(&self, connected: bool) {
-        self.change(|state| state.connected = connected);
-    }
-
-    /// A slot is subscribed, for as long as the value lives.
-    pub(crate) fn subscribed(&self) -> Subscription {
-        self.change(|state| state.subscriptions += 1);
-        Subscription(self.clone())
+    /// The worker takes requests, or does not.
+    pub(crate) fn consuming(&self, consuming: bool) {
+        self.change(|state| {
+            if state.consuming && !consuming {
+                state.idle_since = Instant::now();
+            }
+            state.consuming = consuming;
+        });
     }
 
     /// What the handler says of itself.
@@ -107,7 +98,7 @@ impl Health {
 
     pub(crate) fn report(&self) -> Report {
         let state = self.state();
-        let (loaded, consuming, draining) = (state.loaded, state.consuming(), state.draining);
+        let (loaded, consuming, draining) = (state.loaded, state.consuming, state.draining);
         let handler_ok = !state.handler_failed;
         let lately = consuming || state.idle_since.elapsed() < self.0.dead_after;
         Report {
@@ -123,26 +114,11 @@ impl Health {
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
-        let mut state = self.state();
-        let before = state.consuming();
-        change(&mut state);
-        if before && !state.consuming() {
-            state.idle_since = Instant::now();
-        }
+        change(&mut self.state());
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// One slot's subscription.
-#[derive(Debug)]
-pub(crate) struct Subscription(Health);
-
-impl Drop for Subscription {
-    fn drop(&mut self) {
-        self.0.change(|state| state.subscriptions -= 1);
     }
 }
 
@@ -174,19 +150,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_worker_is_ready_while_it_is_connected_and_subscribed() {
+    async fn a_worker_is_ready_while_it_takes_requests() {
         let health = health();
         health.loaded(None);
-        health.connected(true);
         check(&health, true, false);
-        let subscription = health.subscribed();
-        check(&health, true, true);
+        health.consuming(true);
         sleep(Duration::from_secs(3600)).await;
         check(&health, true, true);
-        health.connected(false);
-        check(&health, true, false);
-        health.connected(true);
-        drop(subscription);
+        health.consuming(false);
         check(&health, true, false);
     }
 
@@ -194,15 +165,17 @@ mod tests {
     async fn a_worker_that_takes_nothing_for_too_long_is_dead_until_it_does_again() {
         let health = health();
         health.loaded(None);
-        let _subscription = health.subscribed();
         sleep(Duration::from_secs(59)).await;
-        health.connected(true);
-        health.connected(false);
+        health.consuming(true);
+        sleep(Duration::from_secs(100)).await;
+        health.consuming(false);
+        health.consuming(false);
         sleep(Duration::from_secs(59)).await;
         check(&health, true, false);
+        health.consuming(false);
         sleep(Duration::from_secs(1)).await;
         check(&health, false, false);
-        health.connected(true);
+        health.consuming(true);
         check(&health, true, true);
     }
 
@@ -210,8 +183,7 @@ mod tests {
     async fn a_handler_that_failed_is_neither() {
         let health = health();
         health.loaded(None);
-        health.connected(true);
-        let _subscription = health.subscribed();
+        health.consuming(true);
         health.handler(false);
         check(&health, false, false);
         health.handler(true);
@@ -222,11 +194,10 @@ mod tests {
     async fn draining_is_alive_and_not_ready() {
         let health = health();
         health.loaded(None);
-        health.connected(true);
-        let subscription = health.subscribed();
+        health.consuming(true);
         health.draining();
         check(&health, true, false);
-        drop(subscription);
+        health.consuming(false);
         sleep(Duration::from_secs(3600)).await;
         check(&health, true, false);
     }

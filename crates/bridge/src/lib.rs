@@ -41,6 +41,8 @@ mod settle;
 mod stream;
 mod telemetry;
 mod verdict;
+mod visit;
+mod vitals;
 mod window;
 mod worker;
 
@@ -50,8 +52,10 @@ pub use config::{
 };
 pub use drain::Drain;
 pub use error::Error;
-pub use health::Health;
+pub use fleet::{EcsAddresses, Fleet};
+pub use health::{Health, Pages};
 pub use metrics::Metrics;
 pub use serve::{chain, log_to_stderr, run, serve, start};
 pub use telemetry::Spans;
+pub use vitals::Vitals;
 pub use worker::{Parts, Worker};

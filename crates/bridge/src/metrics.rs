@@ -25,7 +25,7 @@ use names::Name;
 pub(crate) use request::{Outcome, RequestMeter};
 
 /// The type that [`Metrics::text`] is to be served as.
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// All that one worker measures. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -81,10 +81,32 @@ pub(crate) enum OrphanEnd {
     Expired,
     /// The worker left.
     Drained,
+    /// It came to its own end before any of these.
+    Done,
+}
+
+/// A run without a delivery.
+#[derive(Debug)]
+pub(crate) struct Orphan {
+    metrics: Metrics,
+    end: OrphanEnd,
+}
+
+impl Orphan {
+    /// It is one no more.
+    pub(crate) fn ended(mut self, how: OrphanEnd) {
+        self.end = how;
+    }
+}
+
+impl Drop for Orphan {
+    fn drop(&mut self) {
+        self.metrics.0.orphans_ended.of(self.end.as_str()).inc();
+    }
 }
 
 impl OrphanEnd {
-    const ALL: [Self; 4] = [Self::Adopted, Self::Evicted, Self::Expired, Self::Drained];
+    const ALL: [Self; 5] = [Self::Adopted, Self::Evicted, Self::Expired, Self::Drained, Self::Done];
 
     fn as_str(self) -> &'static str {
         match self {
@@ -92,6 +114,7 @@ impl OrphanEnd {
             Self::Evicted => "evicted",
             Self::Expired => "expired",
             Self::Drained => "drained",
+            Self::Done => "done",
         }
     }
 }
@@ -187,8 +210,8 @@ impl Metrics {
     }
 
     /// A request that did not run came to its end.
-    pub(crate) fn refused(&self, code: ErrorCode) {
-        self.0.ended.of(code.as_str()).inc();
+    pub(crate) fn ended(&self, outcome: Outcome) {
+        self.0.ended.of(outcome.as_str()).inc();
     }
 
     /// A reply stream was opened.
@@ -197,13 +220,9 @@ impl Metrics {
     }
 
     /// A run lost its delivery.
-    pub(crate) fn orphaned(&self) {
+    pub(crate) fn orphaned(&self) -> Orphan {
         self.0.orphans.inc();
-    }
-
-    /// That run ended, or was adopted.
-    pub(crate) fn orphan_ended(&self, how: OrphanEnd) {
-        self.0.orphans_ended.of(how.as_str()).inc();
+        Orphan { metrics: self.clone(), end: OrphanEnd::Done }
     }
 
     /// A request went to the dead-letter queue.

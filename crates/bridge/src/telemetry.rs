@@ -39,8 +39,8 @@ impl Trace {
     }
 
     /// The attempt before, as a client tells it together with the pieces to go on from.
-    pub(crate) fn follow(&mut self, resume: &Message) {
-        self.before = parent(&resume.properties, header::TRACE_BEFORE).or(self.before);
+    pub(crate) fn follow(&mut self, before: Option<TraceParent>) {
+        self.before = before.or(self.before);
     }
 
     /// What replies carry, and what a later attempt is linked to.
@@ -148,8 +148,8 @@ pub(crate) fn put(properties: &mut Properties, name: &str, span: TraceParent) {
     properties.headers.insert(name.to_owned(), Header::Text(span.to_string()));
 }
 
-/// A broken header is as good as none.
-fn parent(properties: &Properties, name: &str) -> Option<TraceParent> {
+/// The span that a header names; a broken one is as good as none.
+pub(crate) fn parent(properties: &Properties, name: &str) -> Option<TraceParent> {
     properties.text(name)?.parse().ok()
 }
 
@@ -175,7 +175,7 @@ mod tests {
     use nsbridge_protocol::topology::header;
     use nsbridge_queue::Message;
 
-    use super::{Trace, put};
+    use super::{Trace, parent, put};
 
     const CLIENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     const BEFORE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b8-01";
@@ -222,11 +222,11 @@ mod tests {
         assert_eq!(Trace::of(&copy).before, Some(before));
         copy.properties.headers.remove(header::TRACE_BEFORE);
         let mut trace = Trace::of(&copy);
-        trace.follow(&message(&[]));
+        trace.follow(None);
         assert_eq!(trace.before, None);
         let mut resume = message(&[]);
         put(&mut resume.properties, header::TRACE_BEFORE, before);
-        trace.follow(&resume);
+        trace.follow(parent(&resume.properties, header::TRACE_BEFORE));
         assert_eq!(trace.before, Some(before));
     }
 }

@@ -51,11 +51,18 @@ pub struct FleetConfig {
     pub imds: String,
     /// Whether this is an ECS task; if absent, the task's own environment tells.
     pub ecs: Option<bool>,
+    /// Seconds without a request after which an ECS task may be scaled in again.
+    pub release_after_s: u64,
 }
 
 impl Default for FleetConfig {
     fn default() -> Self {
-        Self { spot: false, imds: "http://169.254.169.254".to_owned(), ecs: None }
+        Self {
+            spot: false,
+            imds: "http://169.254.169.254".to_owned(),
+            ecs: None,
+            release_after_s: 15,
+        }
     }
 }
 

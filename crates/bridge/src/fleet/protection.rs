@@ -27,10 +27,11 @@ struct Timing {
     pause: Duration,
 }
 
+/// Without how long to linger, which is configured.
 const TIMING: Timing = Timing {
     expires: Duration::from_secs(30 * 60),
     renew: Duration::from_secs(10 * 60),
-    linger: Duration::from_secs(15),
+    linger: Duration::ZERO,
     pause: Duration::from_secs(1),
 };
 
@@ -74,9 +75,10 @@ struct Fault {
 }
 
 impl Protection {
-    pub(super) fn new(agent: &str) -> Self {
+    pub(super) fn new(agent: &str, release_after: Duration) -> Self {
         let agent = agent.trim_end_matches('/');
-        Self { url: format!("{agent}/task-protection/v1/state"), timing: TIMING }
+        let timing = Timing { linger: release_after, ..TIMING };
+        Self { url: format!("{agent}/task-protection/v1/state"), timing }
     }
 
     /// Protects the task while `load` is above zero, until its sender is gone.

@@ -41,7 +41,7 @@ async fn whichever_notice_comes_first_is_told() {
     })
     .await
     .unwrap();
-    let config = FleetConfig { spot: true, imds: server.url(""), ecs: None };
+    let config = FleetConfig { spot: true, imds: server.url(""), ..FleetConfig::default() };
     let addresses = EcsAddresses { metadata: Some(server.url("/v4")), agent: None };
     let mut fleet = Fleet::new(&config, addresses).unwrap();
     assert_eq!(fleet.notice().await, Notice::TaskStops);

@@ -34,22 +34,30 @@ const MAX_HEADERS: usize = 16 << 10;
 
 /// What orchestrators and Prometheus ask a worker.
 #[derive(Debug)]
-pub(crate) struct Pages(TcpListener);
+pub struct Pages(TcpListener);
 
 impl Pages {
-    /// Listens, so that a port in use ends the worker before it loads anything.
-    pub(crate) async fn bind(addr: SocketAddr) -> Result<Self, Error> {
+    /// Listens; a port in use is an error before anything is loaded.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Listen`].
+    pub async fn bind(addr: SocketAddr) -> Result<Self, Error> {
         TcpListener::bind(addr).await.map(Self).map_err(|source| Error::Listen { addr, source })
     }
 
-    /// Where it listens: the port, if any was as good.
-    #[cfg(test)]
-    fn addr(&self) -> SocketAddr {
-        self.0.local_addr().unwrap()
+    /// Where it listens: which port, where any was as good.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::System`], which does not happen to a socket that listens.
+    pub fn addr(&self) -> Result<SocketAddr, Error> {
+        let failed = |source| Error::System { what: "tell a socket's address", source };
+        self.0.local_addr().map_err(failed)
     }
 
     /// Answers until it is dropped.
-    pub(crate) async fn serve(self, health: Health, metrics: Metrics) -> Infallible {
+    pub async fn serve(self, health: Health, metrics: Metrics) -> Infallible {
         let free = Arc::new(Semaphore::new(CONNECTIONS));
         loop {
             let permit = free.clone().acquire_owned().await;
@@ -124,7 +132,7 @@ mod tests {
     async fn pages() -> (String, Health, Metrics) {
         let model = "tale-7m".parse().unwrap();
         let pages = Pages::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let addr = pages.addr().to_string();
+        let addr = pages.addr().unwrap().to_string();
         let metrics = Metrics::new(&model);
         let health = Health::new(model, Duration::from_millis(50));
         tokio::spawn(pages.serve(health.clone(), metrics.clone()));
@@ -144,8 +152,7 @@ mod tests {
         assert_eq!(get(&addr, "/livez").await.0, 200);
         assert_eq!(get(&addr, "/readyz").await.0, 503);
         health.loaded(None);
-        health.connected(true);
-        let subscription = health.subscribed();
+        health.consuming(true);
         let (status, body) = get(&addr, "/readyz").await;
         assert_eq!(status, 200);
         assert_eq!(
@@ -153,7 +160,7 @@ mod tests {
             "{\"alive\":true,\"ready\":true,\"loaded\":true,\"consuming\":true,\
              \"handler_ok\":true,\"draining\":false,\"model\":\"tale-7m\",\"fingerprint\":null}"
         );
-        drop(subscription);
+        health.consuming(false);
         tokio::time::sleep(Duration::from_millis(60)).await;
         assert_eq!(get(&addr, "/livez").await.0, 503);
         metrics.consumed();
@@ -175,9 +182,9 @@ mod tests {
     #[tokio::test]
     async fn a_port_in_use_is_one_sentence() {
         let first = Pages::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let error = Pages::bind(first.addr()).await.unwrap_err();
+        let error = Pages::bind(first.addr().unwrap()).await.unwrap_err();
         let said = crate::chain(&error);
-        let start = format!("cannot listen on {} ([health] listen): ", first.addr());
+        let start = format!("cannot listen on {} ([health] listen): ", first.addr().unwrap());
         assert!(said.starts_with(&start) && said.contains("in use"), "{said}");
     }
 

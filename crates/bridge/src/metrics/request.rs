@@ -29,7 +29,12 @@ impl Outcome {
         ["ok", "moved", "retried"].into_iter().chain(ErrorCode::ALL.map(ErrorCode::as_str))
     }
 
-    fn name(self) -> &'static str {
+    /// What the handler counted, if the request came to that.
+    pub(crate) fn usage(self) -> Usage {
+        if let Self::Ok(usage) = self { usage } else { Usage::default() }
+    }
+
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Ok(_) => "ok",
             Self::Moved => "moved",
@@ -86,7 +91,7 @@ impl RequestMeter {
     /// The request ended.
     pub(crate) fn ended(self, outcome: Outcome) {
         let inner = &self.metrics.0;
-        inner.ended.of(outcome.name()).inc();
+        self.metrics.ended(outcome);
         let took = self.began.elapsed().as_secs_f64();
         let Outcome::Ok(usage) = outcome else {
             inner.durations.of(error_type(true)).observe(took);

@@ -59,10 +59,9 @@ fn everything(metrics: &Metrics) {
     metrics.processed(Duration::from_secs(1), true);
     metrics.opened(Duration::from_secs(1));
     metrics.attempt_opened();
-    metrics.orphaned();
-    OrphanEnd::ALL.into_iter().for_each(|end| metrics.orphan_ended(end));
+    OrphanEnd::ALL.into_iter().for_each(|end| metrics.orphaned().ended(end));
     ErrorCode::ALL.into_iter().for_each(|code| metrics.dead_lettered(code));
-    ErrorCode::ALL.into_iter().for_each(|code| metrics.refused(code));
+    ErrorCode::ALL.into_iter().for_each(|code| metrics.ended(Outcome::Failed(code)));
     RETRY_TIERS.into_iter().for_each(|tier| metrics.retried(tier));
     metrics.reconnected(Side::Consume);
     metrics.reconnected(Side::Publish);

@@ -7,12 +7,14 @@ use nsbridge_testkit::http::{Answer, Server};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::{Plan, Protection, TIMING, Timing};
+use super::{Plan, Protection, Timing};
 
 const GRANTED: &str = r#"{"protection":{"ExpirationDate":"2031-12-20T21:57:44.837Z","ProtectionEnabled":true,"TaskArn":"arn:aws:ecs:us-west-2:111122223333:task/1234"}}"#;
 const RELEASED: &str = r#"{"protection":{"ProtectionEnabled":false,"TaskArn":"arn"}}"#;
 const BLOCKED: &str = r#"{"failure":{"Arn":"arn","Detail":null,"Reason":"DEPLOYMENT_BLOCKED"}}"#;
 const DENIED: &str = r#"{"requestID":"12345-abc","error":{"Arn":"arn","Code":"AccessDeniedException","Message":"User is not authorized to perform: ecs:UpdateTaskProtection"}}"#;
+
+const TIMING: Timing = Timing { linger: Duration::from_secs(15), ..super::TIMING };
 
 const QUICK: Timing = Timing {
     expires: Duration::from_secs(1800),
@@ -84,7 +86,7 @@ async fn agent(answers: Vec<Answer>) -> (Server, Protection) {
     })
     .await
     .unwrap();
-    let mut protection = Protection::new(&server.url("/api/0123"));
+    let mut protection = Protection::new(&server.url("/api/0123"), QUICK.linger);
     protection.timing = QUICK;
     (server, protection)
 }
