@@ -79,8 +79,8 @@ impl Spans {
         }
     }
 
-    /// Sends what is left.
-    pub(crate) async fn close(&self) {
+    /// Sends what is left. No span is sent after that.
+    pub async fn close(&self) {
         let Some(batches) = self.0.clone() else { return };
         let closed = tokio::task::spawn_blocking(move || batches.shutdown_with_timeout(GOODBYE));
         if !matches!(closed.await, Ok(Ok(()))) {

@@ -113,7 +113,6 @@ async fn a_task_is_protected_while_it_is_busy_and_released_some_time_after() {
     running.await.unwrap();
 }
 
-#[track_caller]
 async fn said(answer: Answer) -> String {
     let (_server, protection) = agent(vec![answer]).await;
     crate::chain(&protection.put(true).await.unwrap_err())
