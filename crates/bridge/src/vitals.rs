@@ -92,15 +92,13 @@ async fn ask_handler(shared: &Shared) -> Infallible {
         sleep(ASK_EVERY).await;
         let runner = shared.runner.clone();
         let mut asked = tokio::task::spawn_blocking(move || runner.health());
-        let answer = match timeout(ANSWER_WITHIN, &mut asked).await {
-            Ok(answer) => answer,
-            Err(_) => {
-                tracing::warn!("the handler does not say whether it is well");
-                shared.vitals.health.handler(false);
-                asked.await
-            }
-        };
-        let well = matches!(answer, Ok(HandlerHealth::Ok));
+        let mut answer = timeout(ANSWER_WITHIN, &mut asked).await.ok();
+        if answer.is_none() {
+            tracing::warn!("the handler does not say whether it is well");
+            shared.vitals.health.handler(false);
+            answer = Some(asked.await);
+        }
+        let well = matches!(answer, Some(Ok(HandlerHealth::Ok)));
         shared.vitals.health.handler(well);
         if !well {
             shared.leave("it said that it is not well");

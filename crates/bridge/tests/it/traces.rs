@@ -63,7 +63,7 @@ impl Stage {
 }
 
 #[track_caller]
-fn one<'a>(spans: &'a [Span], is_it: impl Fn(&&Span) -> bool) -> &'a Span {
+fn one(spans: &[Span], is_it: impl Fn(&&Span) -> bool) -> &Span {
     let found: Vec<_> = spans.iter().filter(is_it).collect();
     assert_eq!(found.len(), 1, "{spans:#?}");
     found[0]
