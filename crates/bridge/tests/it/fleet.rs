@@ -57,6 +57,13 @@ async fn a_spot_notice_drains_and_another_worker_goes_on() {
     assert!(worker.drain().moment().is_none());
     taken_back.store(true, Ordering::SeqCst);
     worker.ended().await.unwrap();
+    let moved = "nsbridge_requests_ended_total{model=";
+    let text = setup.vitals.metrics.text();
+    let moved = text.lines().find(|line| line.starts_with(moved) && line.contains("\"moved\""));
+    assert!(
+        moved.is_some_and(|line| line.ends_with(" 1")),
+        "it did not wait for the end: {moved:?}"
+    );
     let _second = setup.worker::<Scripted>(broker, ()).await.unwrap();
     assert_eq!(rest(reply).await, said(7, 900)[1..]);
 }

@@ -218,6 +218,32 @@ async fn a_cancel_is_counted_and_the_broker_that_blocks_is_seen() {
     broker.unblock();
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_publishing_connection_that_was_opened_again_is_counted_and_no_piece_twice() {
+    let broker = MemoryBroker::new();
+    let (setup, _worker, client) = system(Arc::new(broker.clone())).await;
+    let metrics = &setup.vitals.metrics;
+    let say = Script::Say { pieces: 50, every_ms: 10 };
+    let mut reply = submit(&client, &setup, say).await.unwrap();
+    reply.next().await.unwrap().unwrap();
+    broker.cut(&format!("{} publish", setup.worker));
+    assert_eq!(rest(reply).await, said(7, 50)[1..]);
+    becomes(metrics, "nsbridge_requests_ended_total", "\"ok\"", 1.0).await;
+    assert_eq!(value(metrics, "nsbridge_reconnects_total", "publish"), 1.0);
+    assert_eq!(value(metrics, "nsbridge_reconnects_total", "consume"), 0.0);
+    assert_eq!(value(metrics, "nsbridge_attempts_opened_total", ""), 2.0);
+    assert_eq!(value(metrics, "nsbridge_token_usage_sum", "output"), 50.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_model_that_is_silent_for_long_has_its_heartbeats_counted() {
+    let (setup, _worker, client) = system(Arc::new(MemoryBroker::new())).await;
+    let metrics = &setup.vitals.metrics;
+    let reply = submit(&client, &setup, Script::Sleep { ms: 5500 }).await.unwrap();
+    reply.collect().await.unwrap();
+    assert_eq!(value(metrics, "nsbridge_heartbeats_total", ""), 1.0);
+}
+
 /// The pages of a worker with this set-up.
 async fn pages(vitals: &Vitals) -> SocketAddr {
     let pages = Pages::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
