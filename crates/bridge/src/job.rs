@@ -89,7 +89,7 @@ async fn admit<'a>(
             Admission::Adopted => {
                 let (id, attempt) = (request.job.id, request.attempt);
                 tracing::info!(request = %id, %attempt, "a running job has its delivery back");
-                visit.passed_on();
+                visit.adopted();
                 return None;
             }
             Admission::Leaving(copy, left) => {

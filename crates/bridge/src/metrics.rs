@@ -47,6 +47,7 @@ struct Inner {
     attempts: Counter,
     resumes: Counter,
     resumed_pieces: Counter,
+    adoptions: Counter,
     orphans: Counter,
     orphans_ended: By<Counter>,
     dead_letters: By<Counter>,
@@ -219,6 +220,11 @@ impl Metrics {
         self.0.attempts.inc();
     }
 
+    /// A delivery was handed to the run that had lost its own.
+    pub(crate) fn adopted(&self) {
+        self.0.adoptions.inc();
+    }
+
     /// A run lost its delivery.
     pub(crate) fn orphaned(&self) -> Orphan {
         self.0.orphans.inc();
@@ -323,6 +329,7 @@ impl Inner {
             attempts: ours.put(&names::ATTEMPTS, &Counter::default()),
             resumes: ours.put(&names::RESUMES, &Counter::default()),
             resumed_pieces: ours.put(&names::RESUMED_PIECES, &Counter::default()),
+            adoptions: ours.put(&names::ADOPTIONS, &Counter::default()),
             orphans: ours.put(&names::ORPHANS, &Counter::default()),
             orphans_ended: {
                 let ends = OrphanEnd::ALL.map(OrphanEnd::as_str);

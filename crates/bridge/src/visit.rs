@@ -112,8 +112,9 @@ impl Visit {
         self.state().trace.process()
     }
 
-    /// It belongs to a run that goes on without it.
-    pub(crate) fn passed_on(&self) {
+    /// It was handed to a run that had lost its own delivery.
+    pub(crate) fn adopted(&self) {
+        self.metrics.adopted();
         self.state().passed_on = true;
     }
 

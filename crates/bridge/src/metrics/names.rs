@@ -53,6 +53,8 @@ names! {
         "Calls that went on after pieces of an earlier attempt";
     RESUMED_PIECES = "resumed_pieces",
         "Pieces that were taken over instead of computed again";
+    ADOPTIONS = "adoptions",
+        "Deliveries that were handed to a run of theirs that had lost its own";
     ORPHANS = "orphans",
         "Runs whose delivery was lost with its connection";
     ORPHANS_ENDED = "orphans_ended",

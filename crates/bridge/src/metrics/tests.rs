@@ -59,6 +59,7 @@ fn everything(metrics: &Metrics) {
     metrics.processed(Duration::from_secs(1), true);
     metrics.opened(Duration::from_secs(1));
     metrics.attempt_opened();
+    metrics.adopted();
     OrphanEnd::ALL.into_iter().for_each(|end| metrics.orphaned().ended(end));
     ErrorCode::ALL.into_iter().for_each(|code| metrics.dead_lettered(code));
     ErrorCode::ALL.into_iter().for_each(|code| metrics.ended(Outcome::Failed(code)));
