@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::now_ms;
 use crate::config::ReplyConfig;
 use crate::pool::Pool;
+use crate::visit::Visit;
 use crate::window::Window;
 
 /// Between two tries to open an attempt.
@@ -31,6 +32,7 @@ pub(crate) struct Address<'a> {
     pub(crate) root: &'a ReplyRoot,
     pub(crate) request: RequestId,
     pub(crate) fingerprint: Option<Fingerprint>,
+    pub(crate) visit: &'a Visit,
     /// Cancelled when nobody waits for the reply any more.
     pub(crate) overdue: CancellationToken,
 }
@@ -137,10 +139,13 @@ impl<'a> Attempt<'a> {
             worker: address.worker.to_owned(),
         });
         let (sealer, frame) = ReplySealer::open(address.root, address.request, number, &open)?;
-        let mut window = Window::new(publisher, REPLY_EXCHANGE, address.reply_to.to_owned());
+        let (key, metrics) = (address.reply_to.to_owned(), address.visit.metrics().clone());
+        let mut window = Window::new(publisher, REPLY_EXCHANGE, key, metrics);
         let mut message = message(address.request, frame, true);
         message.properties.reply_to = Some(address.control_queue());
+        address.visit.sign(&mut message.properties);
         window.push(message).await?;
+        address.visit.metrics().attempt_opened();
         Ok(Self { address, sealer, window, position: 0, chunks: 0, start })
     }
 
@@ -180,6 +185,7 @@ impl<'a> Attempt<'a> {
     pub(crate) async fn send_heartbeat(&mut self) -> Result<(), Broken> {
         let frame = self.sealer.heartbeat()?;
         self.window.push(message(self.address.request, frame, false)).await?;
+        self.address.visit.metrics().heartbeat_sent();
         Ok(())
     }
 

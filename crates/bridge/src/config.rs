@@ -1,6 +1,7 @@
 //! A worker's configuration: TOML, with each field overridable from the environment.
 
 mod layers;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,8 @@ use std::time::Duration;
 use nsbridge_crypto::{Keyring, KeyringError};
 use nsbridge_protocol::ModelName;
 use serde::Deserialize;
+
+pub use watch::{FleetConfig, HealthConfig, TelemetryConfig};
 
 /// Everything a worker is told. `deploy/worker.example.toml` has each field with its meaning.
 #[derive(Clone, Debug, Deserialize)]
@@ -29,6 +32,15 @@ pub struct Config {
     /// What is logged.
     #[serde(default)]
     pub log: LogConfig,
+    /// What orchestrators and Prometheus may ask.
+    #[serde(default)]
+    pub health: HealthConfig,
+    /// Where spans go.
+    #[serde(default)]
+    pub telemetry: TelemetryConfig,
+    /// The machines that it runs on.
+    #[serde(default)]
+    pub fleet: FleetConfig,
     /// The handler's own options.
     #[serde(default)]
     pub handler: toml::Table,
@@ -223,6 +235,8 @@ impl Config {
         if self.reply.window == 0 {
             return Err("[reply] window must be at least 1".into());
         }
+        self.telemetry.check()?;
+        self.fleet.check()?;
         for (name, folder) in &self.models {
             if !folder.is_dir() {
                 let folder = folder.display();

@@ -12,6 +12,8 @@ use nsbridge_queue::{Confirmed, Delivery, Error, Header, Message, Result};
 use crate::clock::now_ms;
 use crate::intake::{Rejected, ReplyTo, epoch, remaining};
 use crate::pool::Pool;
+use crate::telemetry::{parent, put};
+use crate::visit::Visit;
 
 /// Headers that may follow a message into another queue. Everything else a publisher wrote stays
 /// behind: it may be anything.
@@ -24,6 +26,7 @@ pub(crate) async fn bury(
     model: &ModelName,
     delivery: &Delivery,
     code: ErrorCode,
+    visit: &Visit,
 ) -> Result<()> {
     let mut letter = copy(&delivery.message);
     let headers = &mut letter.properties.headers;
@@ -31,7 +34,9 @@ pub(crate) async fn bury(
     headers.insert(header::DELIVERIES.into(), Header::Int(saturate(delivery.deliveries)));
     headers.insert(header::DEAD_AT.into(), Header::Int(saturate(now_ms())));
     headers.insert(header::QUEUE.into(), Header::Text(model_queue(model)));
-    confirmed(pool, &dead_queue(model), letter).await
+    confirmed(pool, &dead_queue(model), letter).await?;
+    visit.metrics().dead_lettered(code);
+    Ok(())
 }
 
 /// Publishes a copy of `delivery` to the retry queue that its epoch asks for. `false` if it was
@@ -41,6 +46,7 @@ pub(crate) async fn retry(
     model: &ModelName,
     delivery: &Delivery,
     deadline: SystemTime,
+    visit: &Visit,
 ) -> Result<bool> {
     let epoch = epoch(&delivery.message);
     let Some(tier) = RETRY_TIERS.get(usize::from(epoch)) else { return Ok(false) };
@@ -51,7 +57,10 @@ pub(crate) async fn retry(
     let mut again = copy(&delivery.message);
     again.properties.expiration = Some(left);
     again.properties.headers.insert(header::EPOCH.into(), Header::Int(i64::from(epoch) + 1));
-    confirmed(pool, &retry_queue(model, *tier), again).await.map(|()| true)
+    put(&mut again.properties, header::TRACE_BEFORE, visit.span());
+    confirmed(pool, &retry_queue(model, *tier), again).await?;
+    visit.metrics().retried(*tier);
+    Ok(true)
 }
 
 /// Tells the client of a request that will not run: sealed if its key opened, else as a hint.
@@ -96,6 +105,9 @@ fn copy(message: &Message) -> Message {
         if let Some(value) = message.properties.headers.get(name) {
             copy.properties.headers.insert(name.to_owned(), value.clone());
         }
+    }
+    if let Some(client) = parent(&message.properties, header::TRACE_PARENT) {
+        put(&mut copy.properties, header::TRACE_PARENT, client);
     }
     copy
 }

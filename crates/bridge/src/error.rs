@@ -21,6 +21,15 @@ pub enum Error {
     /// The handler broke while it ran; its jobs were given back.
     #[error("the handler broke ({0}); its jobs were given back")]
     Handler(&'static str),
+    /// The pages of `[health]` have no port.
+    #[error("cannot listen on {addr} ([health] listen)")]
+    Listen {
+        /// Where.
+        addr: std::net::SocketAddr,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
     /// The operating system refused something a worker needs.
     #[error("cannot {what}")]
     System {

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::pending;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use nsbridge_handler::erased::Call;
 use nsbridge_handler::transcript::{Reader, Writer, transcript};
@@ -14,12 +14,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attempt::{Address, Ending, Stuck};
 use crate::intake::{self, Accepted, Refusal};
+use crate::metrics::{self, OrphanEnd};
 use crate::registry::{Admission, Held, Mail, Running};
 use crate::room::Place;
 use crate::runner::Outcome;
 use crate::settle::{KEY_PAUSE, finish, put_off, refuse, settle};
 use crate::stream::{Letter, ReplyStream, Welcome};
 use crate::verdict::{After, Settlement, Verdict, judge};
+use crate::visit::Visit;
 use crate::worker::Shared;
 
 /// How long sending may go on when the deadline or the grace is over.
@@ -33,30 +35,41 @@ const ORPHANED_FOR: Duration = Duration::from_secs(60);
 const ADOPT_WINDOW: Duration = Duration::from_secs(5);
 
 /// Runs one delivery to its end, or hands it to the run that it belongs to.
-pub(crate) async fn run(shared: &Shared, held: Held) -> After {
+pub(crate) async fn run(shared: &Shared, held: Held, visit: &Visit) -> After {
     let request = match intake::open(&held.delivery, &shared.model, &*shared.keys).await {
         Ok(request) => request,
         Err(Refusal::Later(error)) => return put_off(held.delivery, &error).await,
-        Err(Refusal::Rejected(rejected)) => return refuse(shared, held.delivery, rejected).await,
+        Err(Refusal::Rejected(rejected)) => {
+            return refuse(shared, held.delivery, rejected, visit).await;
+        }
     };
-    let Some((running, mut mail)) = admit(shared, held, &request).await else {
+    visit.opened(&request);
+    let Some((running, mut mail)) = admit(shared, held, &request, visit).await else {
         return After::Next;
     };
     let overdue = CancellationToken::new();
-    let address = shared.address(&request, overdue.clone());
+    let address = shared.address(&request, visit, overdue.clone());
     let (writer, reader) = transcript();
     let answered = tokio::select! {
         answered = answer(shared, &request, &running, &mut mail, &address, writer, &reader) => answered,
         never = watch(shared, &request, &running, &reader, &overdue) => match never {},
     };
-    let (settlement, after) = match answered {
+    let Answered { settlement, after, outcome } = match answered {
         Ok(answered) => answered,
         Err(stuck) => unsent(&stuck, &request, &reader),
     };
     // From here on a copy that comes back, or a retry of this one, is a job of its own.
     let holds = running.end(settlement == Settlement::Ack);
-    finish(shared, holds, settlement, &request).await;
+    let changed = finish(shared, holds, settlement, &request, visit).await;
+    visit.ended(changed.unwrap_or(outcome));
     after
+}
+
+/// What becomes of a request's message, of the worker, and of the request.
+struct Answered {
+    settlement: Settlement,
+    after: After,
+    outcome: metrics::Outcome,
 }
 
 /// Registers the job (rule R6); `None` if it needs no run of its own.
@@ -64,17 +77,19 @@ async fn admit<'a>(
     shared: &'a Shared,
     mut held: Held,
     request: &Accepted,
+    visit: &Visit,
 ) -> Option<(Running<'a>, Receiver<Mail>)> {
     loop {
         match shared.registry.admit(request.job, held, request.attempt) {
             Admission::New(running, mail) => return Some((running, mail)),
             Admission::Duplicate(copy) | Admission::Done(copy) => {
-                settle(copy, Settlement::Ack, request).await;
+                settle(copy, Settlement::Ack, request, visit).await;
                 return None;
             }
             Admission::Adopted => {
                 let (id, attempt) = (request.job.id, request.attempt);
                 tracing::info!(request = %id, %attempt, "a running job has its delivery back");
+                visit.adopted();
                 return None;
             }
             Admission::Leaving(copy, left) => {
@@ -97,15 +112,18 @@ async fn answer(
     address: &Address<'_>,
     writer: Writer,
     reader: &Reader,
-) -> Result<(Settlement, After), Stuck> {
+) -> Result<Answered, Stuck> {
     let mut cancelled = cancelled_early(address, mail);
     let place = match cancelled {
         true => Place::Late,
         false => shared.room.place(shared, request, running).await,
     };
     if matches!(place, Place::None) {
-        return Ok((Settlement::Requeue, After::Next));
+        let outcome = metrics::Outcome::Moved;
+        return Ok(Answered { settlement: Settlement::Requeue, after: After::Next, outcome });
     }
+    let visit = address.visit;
+    visit.runs();
     let mut reply = ReplyStream::open(address, running.attempt()).await?;
     cancelled |= cancelled_early(address, mail);
     let welcome = match request.redelivered && shared.reply.resume_from_client {
@@ -119,31 +137,35 @@ async fn answer(
         // Rule R4.
         Welcome::Cancelled => {
             let failure = Failure::new(ErrorCode::Cancelled, Stop::Cancelled.to_string());
+            let outcome = metrics::Outcome::Failed(failure.code);
             reply.end(reader, &Ending::Error(failure)).await?;
-            return Ok((Settlement::Ack, After::Next));
+            return Ok(Answered { settlement: Settlement::Ack, after: After::Next, outcome });
         }
     };
     let call = async {
         if let Some(stop) = reader.stopped() {
             return Outcome::Returned(Err(stop.into()));
         }
-        let (input, info) = (input(request), info(request));
+        let (input, info) = (input(request), info(request, visit));
         shared.runner.call(Call { input, info, resume, writer }).await
     };
+    let called_at = SystemTime::now();
     let outcome = reply.follow(call, reader, mail).await?;
     drop(place);
     let verdict = judge(outcome, reader);
+    let outcome = verdict.outcome();
+    visit.called(called_at, reader, outcome.usage(), verdict.code);
     log(request, reader, &verdict);
     if let Some(ending) = &verdict.ending {
         reply.end(reader, ending).await?;
     }
-    Ok((verdict.settlement, verdict.after))
+    Ok(Answered { settlement: verdict.settlement, after: verdict.after, outcome })
 }
 
 /// Rule R4: whether a cancel has come before the work began.
 fn cancelled_early(address: &Address<'_>, mail: &mut Receiver<Mail>) -> bool {
-    while let Ok(frame) = mail.try_recv() {
-        if matches!(address.read_mail(&frame), Some(Letter::Cancel)) {
+    while let Ok(mail) = mail.try_recv() {
+        if matches!(address.read_mail(&mail), Some(Letter::Cancel)) {
             return true;
         }
     }
@@ -188,13 +210,17 @@ async fn forsaken(shared: &Shared, request: &Accepted, running: &Running<'_>) {
     loop {
         running.orphaned().await;
         tracing::warn!(request = %request.job.id, "a running job has lost its delivery");
-        tokio::select! {
-            () = running.adopted() => continue,
-            () = adoption_time(shared) => {}
-            () = running.evicted() => {}
-            _ = shared.drain.begun() => {}
-        }
-        if running.leave() {
+        let orphan = shared.vitals.metrics.orphaned();
+        let end = tokio::select! {
+            () = running.adopted() => OrphanEnd::Adopted,
+            () = adoption_time(shared) => OrphanEnd::Expired,
+            () = running.evicted() => OrphanEnd::Evicted,
+            _ = shared.drain.begun() => OrphanEnd::Drained,
+        };
+        // A copy may have come at the last moment.
+        let left = end != OrphanEnd::Adopted && running.leave();
+        orphan.ended(if left { end } else { OrphanEnd::Adopted });
+        if left {
             tracing::info!(request = %request.job.id, "a job without a delivery was stopped");
             return;
         }
@@ -227,12 +253,13 @@ async fn adoption_time(shared: &Shared) {
 }
 
 /// What becomes of a job whose reply could not be sent.
-fn unsent(stuck: &Stuck, request: &Accepted, reader: &Reader) -> (Settlement, After) {
+fn unsent(stuck: &Stuck, request: &Accepted, reader: &Reader) -> Answered {
     let id = request.job.id;
     match stuck {
         Stuck::Seal(error) => {
             tracing::error!(request = %id, %error, "a reply could not be sealed");
-            (Settlement::Requeue, After::Rest(KEY_PAUSE))
+            let outcome = metrics::Outcome::Moved;
+            Answered { settlement: Settlement::Requeue, after: After::Rest(KEY_PAUSE), outcome }
         }
         Stuck::Overdue => {
             let over = intake::remaining(request.deadline).is_zero();
@@ -240,7 +267,12 @@ fn unsent(stuck: &Stuck, request: &Accepted, reader: &Reader) -> (Settlement, Af
             if !handed {
                 tracing::warn!(request = %id, "a reply could not be sent in time");
             }
-            (if handed { Settlement::Requeue } else { Settlement::Ack }, After::Next)
+            let (settlement, outcome) = if handed {
+                (Settlement::Requeue, metrics::Outcome::Moved)
+            } else {
+                (Settlement::Ack, metrics::Outcome::Failed(ErrorCode::Deadline))
+            };
+            Answered { settlement, after: After::Next, outcome }
         }
     }
 }
@@ -255,8 +287,9 @@ fn input(request: &Accepted) -> Vec<u8> {
     request.input.get().as_bytes().to_vec()
 }
 
-fn info(request: &Accepted) -> JobInfo {
+fn info(request: &Accepted, visit: &Visit) -> JobInfo {
     JobInfo {
+        trace: Some(visit.call()),
         id: request.job.id,
         attempt: request.attempt,
         seed: request.seed,

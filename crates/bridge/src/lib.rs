@@ -25,8 +25,12 @@ mod config;
 mod dead;
 mod drain;
 mod error;
+mod fleet;
+mod health;
+mod http;
 mod intake;
 mod job;
+mod metrics;
 mod pool;
 mod registry;
 mod room;
@@ -35,14 +39,23 @@ mod serve;
 mod session;
 mod settle;
 mod stream;
+mod telemetry;
 mod verdict;
+mod visit;
+mod vitals;
 mod window;
 mod worker;
 
 pub use config::{
-    BrokerConfig, Config, ConfigError, KeysConfig, LogConfig, LogFormat, ReplyConfig, WorkerConfig,
+    BrokerConfig, Config, ConfigError, FleetConfig, HealthConfig, KeysConfig, LogConfig, LogFormat,
+    ReplyConfig, TelemetryConfig, WorkerConfig,
 };
 pub use drain::Drain;
 pub use error::Error;
+pub use fleet::{EcsAddresses, Fleet};
+pub use health::{Health, Pages};
+pub use metrics::Metrics;
 pub use serve::{chain, log_to_stderr, run, serve, start};
+pub use telemetry::Spans;
+pub use vitals::Vitals;
 pub use worker::{Parts, Worker};

@@ -4,6 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nsbridge_queue::{Broker, Connection, Link, Publisher, Result};
 
+use crate::metrics::{Metrics, Side};
+
 /// Channels kept open between replies; more are opened when needed, and closed after.
 const IDLE: usize = 64;
 
@@ -12,6 +14,7 @@ const IDLE: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Pool {
     link: Link,
+    metrics: Metrics,
     idle: Mutex<Idle>,
 }
 
@@ -23,14 +26,14 @@ struct Idle {
 }
 
 impl Pool {
-    pub(crate) fn new(broker: Arc<dyn Broker>, name: String) -> Self {
-        Self { link: Link::new(broker, name), idle: Mutex::default() }
+    pub(crate) fn new(broker: Arc<dyn Broker>, name: String, metrics: Metrics) -> Self {
+        Self { link: Link::new(broker, name), metrics, idle: Mutex::default() }
     }
 
     /// A channel for one reply. It may turn out to be gone when it is used, as any channel may.
     pub(crate) async fn take(&self) -> Result<Box<dyn Publisher>> {
         let connection = self.link.connection().await;
-        let idle = self.idle().take(&connection);
+        let idle = self.idle().take(&connection, &self.metrics);
         match idle {
             Some(publisher) => Ok(publisher),
             None => connection.publisher().await,
@@ -62,8 +65,15 @@ impl Pool {
 
 impl Idle {
     /// A channel of this connection; those of an earlier one went with it.
-    fn take(&mut self, connection: &Arc<dyn Connection>) -> Option<Box<dyn Publisher>> {
+    fn take(
+        &mut self,
+        connection: &Arc<dyn Connection>,
+        metrics: &Metrics,
+    ) -> Option<Box<dyn Publisher>> {
         if !self.connection.as_ref().is_some_and(|known| Arc::ptr_eq(known, connection)) {
+            if self.connection.is_some() {
+                metrics.reconnected(Side::Publish);
+            }
             *self = Self { connection: Some(connection.clone()), publishers: Vec::new() };
         }
         self.publishers.pop()

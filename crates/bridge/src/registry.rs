@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nsbridge_crypto::JobKey;
-use nsbridge_protocol::{AttemptNo, RequestId};
+use nsbridge_protocol::{AttemptNo, RequestId, TraceParent};
 use nsbridge_queue::Delivery;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -22,7 +22,12 @@ const WAITING_CANCELS: usize = 1024;
 const MAILBOX: usize = 8;
 
 /// A sealed control frame, on its way to the job that can open it.
-pub(crate) type Mail = Vec<u8>;
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mail {
+    pub(crate) frame: Vec<u8>,
+    /// The span of the attempt before, if the client told.
+    pub(crate) before: Option<TraceParent>,
+}
 
 /// A delivery, and whether it is still ours.
 #[derive(Debug)]

@@ -6,10 +6,11 @@ use std::thread;
 
 use futures_util::FutureExt;
 use nsbridge_handler::erased::{AnyHandler, Call};
-use nsbridge_handler::{Error, Finish, Handler, Models, Result, Slots};
+use nsbridge_handler::{Error, Finish, Handler, Health, Models, Result, Slots};
 use nsbridge_protocol::Fingerprint;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
+use tracing::{Instrument as _, Span};
 
 /// How a call ended.
 #[derive(Debug)]
@@ -29,6 +30,8 @@ pub(crate) struct Runner {
 
 struct Work {
     call: Call,
+    /// The span that the handler's own log lines and spans belong to.
+    span: Span,
     done: oneshot::Sender<Outcome>,
 }
 
@@ -75,7 +78,8 @@ impl Runner {
     /// Starts a call; the answer comes when it has ended.
     pub(crate) async fn call(&self, call: Call) -> Outcome {
         let (done, outcome) = oneshot::channel();
-        if self.calls.send(Work { call, done }).await.is_err() {
+        let span = Span::current();
+        if self.calls.send(Work { call, span, done }).await.is_err() {
             return Outcome::Panicked;
         }
         outcome.await.unwrap_or(Outcome::Panicked)
@@ -84,6 +88,11 @@ impl Runner {
     /// How many calls run at once.
     pub(crate) fn slots(&self) -> usize {
         self.handler.slots().count()
+    }
+
+    /// What the handler says of itself. May block.
+    pub(crate) fn health(&self) -> Health {
+        self.handler.health()
     }
 
     /// What the handler's tokens depend on.
@@ -107,8 +116,8 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
 fn one_by_one(handler: &dyn AnyHandler, work: &Mutex<mpsc::Receiver<Work>>) {
     loop {
         let next = work.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
-        let Some(Work { call, done }) = next else { return };
-        let _ = done.send(block_on(run(handler, call)));
+        let Some(Work { call, span, done }) = next else { return };
+        let _ = done.send(block_on(run(handler, call).instrument(span)));
     }
 }
 
@@ -116,11 +125,12 @@ fn one_by_one(handler: &dyn AnyHandler, work: &Mutex<mpsc::Receiver<Work>>) {
 fn interleaved(handler: &Arc<dyn AnyHandler>, mut work: mpsc::Receiver<Work>) {
     let local = LocalSet::new();
     let accept = local.run_until(async {
-        while let Some(Work { call, done }) = work.recv().await {
+        while let Some(Work { call, span, done }) = work.recv().await {
             let handler = handler.clone();
-            tokio::task::spawn_local(async move {
+            let call = async move {
                 let _ = done.send(run(&*handler, call).await);
-            });
+            };
+            tokio::task::spawn_local(call.instrument(span));
         }
     });
     block_on(accept);

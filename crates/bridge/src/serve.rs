@@ -15,7 +15,12 @@ use tracing_subscriber::EnvFilter;
 use crate::config::{Config, ConfigError, LogConfig, LogFormat};
 use crate::drain::Drain;
 use crate::error::Error;
+use crate::fleet::{EcsAddresses, Fleet};
+use crate::health::{Health, Pages};
+use crate::metrics::Metrics;
 use crate::runner::Runner;
+use crate::telemetry::Spans;
+use crate::vitals::Vitals;
 use crate::worker::{Parts, Worker};
 
 const USAGE: &str = "\
@@ -91,25 +96,61 @@ async fn run_until_signal<H: Handler>(config: Config) -> Result<(), Error> {
     let drain = Drain::new(Duration::from_secs(config.worker.grace_s));
     watch_signals(drain.clone())?;
     let options = H::Options::deserialize_from(config.handler.clone())?;
-    let parts = parts(&config, drain.clone())?;
+    let vitals = vitals(&config)?;
+    // Before the load, so that a worker that loads for minutes is seen to be alive.
+    if let Some(addr) = config.health.listen {
+        let pages = Pages::bind(addr).await?;
+        tokio::spawn(pages.serve(vitals.health.clone(), vitals.metrics.clone()));
+    }
+    let fleet = Fleet::new(&config.fleet, ecs_addresses())?;
+    tokio::spawn(fleet.run(drain.clone(), vitals.metrics.clone()));
+    let spans = vitals.spans.clone();
+    let parts = parts(&config, drain.clone(), vitals)?;
     let models = config.models.into_iter().map(|(name, dir)| (name, Model::in_dir(dir)));
     let worker = tokio::select! {
         worker = start::<H>(parts, options, models.collect::<Models>()) => worker?,
         _ = drain.begun() => return Ok(()),
     };
-    worker.run().await
+    let ended = worker.run().await;
+    spans.close().await;
+    ended
 }
 
-fn parts(config: &Config, drain: Drain) -> Result<Parts, Error> {
+/// What the worker tells about itself, where the configuration says.
+fn vitals(config: &Config) -> Result<Vitals, ConfigError> {
+    let model = &config.worker.model;
+    let spans = match &config.telemetry.otlp {
+        Some(collector) => Spans::to(collector, &name(config), model)?,
+        None => Spans::default(),
+    };
+    let health = Health::new(model.clone(), config.health.dead_after());
+    Ok(Vitals { metrics: Metrics::new(model), health, spans })
+}
+
+/// What ECS tells each container about itself.
+#[expect(clippy::disallowed_methods, reason = "this is the edge that reads the environment")]
+fn ecs_addresses() -> EcsAddresses {
+    EcsAddresses {
+        metadata: std::env::var("ECS_CONTAINER_METADATA_URI_V4").ok(),
+        agent: std::env::var("ECS_AGENT_URI").ok(),
+    }
+}
+
+fn name(config: &Config) -> String {
+    config.worker.name.clone().unwrap_or_else(host_name)
+}
+
+fn parts(config: &Config, drain: Drain, vitals: Vitals) -> Result<Parts, Error> {
     let keys: Arc<dyn KeyProvider> = Arc::new(config.keys.load()?);
     let broker: Arc<dyn Broker> = Arc::new(AmqpBroker::new(&config.broker.read_url()?)?);
     Ok(Parts {
         model: config.worker.model.clone(),
-        name: config.worker.name.clone().unwrap_or_else(host_name),
+        name: name(config),
         broker,
         keys,
         reply: config.reply.clone(),
         drain,
+        vitals,
     })
 }
 

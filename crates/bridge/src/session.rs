@@ -7,17 +7,20 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use nsbridge_crypto::ControlFrame;
 use nsbridge_protocol::ControlKind;
-use nsbridge_protocol::topology::model_queue;
+use nsbridge_protocol::topology::{header, model_queue};
 use nsbridge_queue::{Connection, Consumer};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
 
 use crate::error::Error;
 use crate::job;
-use crate::registry::Held;
+use crate::registry::{Held, Mail};
+use crate::telemetry::parent;
 use crate::verdict::After;
+use crate::visit::Visit;
 use crate::worker::Shared;
 
 /// Control frames that may be read ahead; each is small.
@@ -125,9 +128,13 @@ impl Subscriber {
 }
 
 async fn run(shared: Arc<Shared>, held: Held) {
-    let job = std::panic::AssertUnwindSafe(job::run(&shared, held));
+    let visit = Visit::begin(&shared.vitals, &shared.model, &held.delivery.message);
+    let job = job::run(&shared, held, &visit).instrument(visit.log());
+    let job = std::panic::AssertUnwindSafe(job);
     // Handler code runs here too: its fingerprint, the wake-ups of its engine.
-    match job.catch_unwind().await.unwrap_or(After::Leave("it panicked")) {
+    let after = job.catch_unwind().await.unwrap_or(After::Leave("it panicked"));
+    visit.settled();
+    match after {
         After::Next => {}
         After::Rest(pause) => shared.rest.take(pause),
         After::Leave(why) => shared.leave(why),
@@ -137,12 +144,13 @@ async fn run(shared: Arc<Shared>, held: Held) {
 /// Hands control frames to the jobs they are for, as long as the connection lives.
 async fn read_control(shared: Arc<Shared>, mut control: Consumer, connection: Arc<dyn Connection>) {
     while let Some(delivery) = control.recv().await {
-        let frame = delivery.message.body.clone();
+        let before = parent(&delivery.message.properties, header::TRACE_BEFORE);
+        let mail = Mail { frame: delivery.message.body.clone(), before };
         drop(delivery.ack().await);
-        let Ok(parsed) = ControlFrame::parse(&frame) else { continue };
+        let Ok(parsed) = ControlFrame::parse(&mail.frame) else { continue };
         // Cancels are kept before anybody can verify them, so they must be small.
-        if parsed.kind == ControlKind::Resume || frame.len() <= MAX_CANCEL_BYTES {
-            shared.registry.post(parsed.request, &frame, parsed.kind == ControlKind::Cancel);
+        if parsed.kind == ControlKind::Resume || mail.frame.len() <= MAX_CANCEL_BYTES {
+            shared.registry.post(parsed.request, &mail, parsed.kind == ControlKind::Cancel);
         }
     }
     // Without its control queue a worker would miss cancels: the session must start again.

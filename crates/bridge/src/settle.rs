@@ -7,14 +7,18 @@ use nsbridge_queue::Delivery;
 
 use crate::dead;
 use crate::intake::{Accepted, Rejected};
+use crate::metrics::Outcome;
 use crate::registry::Held;
 use crate::verdict::{After, Settlement};
+use crate::visit::Visit;
 use crate::worker::Shared;
 
 /// How long a worker rests when its key service cannot answer.
 pub(crate) const KEY_PAUSE: Duration = Duration::from_secs(5);
 
 /// Settles what a run was given for, after its last frame was confirmed.
+///
+/// Tells how the request ended, where that was not known before.
 ///
 /// Rule R11: only what is still ours is settled. A copy that the broker took away comes back, here
 /// or elsewhere, and meets a job that is done or a client that has its reply.
@@ -23,25 +27,27 @@ pub(crate) async fn finish(
     holds: Vec<Held>,
     settlement: Settlement,
     request: &Accepted,
-) {
+    visit: &Visit,
+) -> Option<Outcome> {
     let ours: Vec<Held> = holds.into_iter().filter(Held::is_ours).collect();
     let Some(first) = ours.first() else {
         tracing::info!(request = %request.job.id, "a job ended without a delivery to settle");
-        return;
+        return None;
     };
-    let settlement = match settlement {
-        Settlement::Retry => match try_later(shared, &first.delivery, request).await {
-            Ok(()) => Settlement::Ack,
+    let (settlement, outcome) = match settlement {
+        Settlement::Retry => match try_later(shared, &first.delivery, request, visit).await {
+            Ok(outcome) => (Settlement::Ack, Some(outcome)),
             Err(error) => {
                 tracing::warn!(request = %request.job.id, %error, "no retry, giving it back");
-                Settlement::Requeue
+                (Settlement::Requeue, Some(Outcome::Moved))
             }
         },
-        other => other,
+        other => (other, None),
     };
     for held in ours {
-        settle(held, settlement, request).await;
+        settle(held, settlement, request, visit).await;
     }
+    outcome
 }
 
 /// Publishes a copy that comes back later; or buries the request if it failed as often as it may.
@@ -49,30 +55,38 @@ async fn try_later(
     shared: &Shared,
     delivery: &Delivery,
     request: &Accepted,
-) -> nsbridge_queue::Result<()> {
-    if dead::retry(&shared.publish, &shared.model, delivery, request.deadline).await? {
-        return Ok(());
+    visit: &Visit,
+) -> nsbridge_queue::Result<Outcome> {
+    if dead::retry(&shared.publish, &shared.model, delivery, request.deadline, visit).await? {
+        return Ok(Outcome::Retried);
     }
     let code = ErrorCode::ModelFailed;
     let message = "the model failed on this request, every time it was tried".to_owned();
     let reply = Some(request.reply());
     let rejected = Rejected { code, message, reply, again_until: None };
-    refused(shared, delivery, &rejected).await.map(drop)
+    refused(shared, delivery, &rejected, visit).await.map(|_| Outcome::Failed(code))
 }
 
 /// Rules R1, R2 and R3: a word to the client, then another try where that can help, or the dead
 /// letter; ack.
-pub(crate) async fn refuse(shared: &Shared, delivery: Delivery, rejected: Rejected) -> After {
+pub(crate) async fn refuse(
+    shared: &Shared,
+    delivery: Delivery,
+    rejected: Rejected,
+    visit: &Visit,
+) -> After {
     let (code, deliveries) = (rejected.code, delivery.deliveries);
     let bytes = delivery.message.body.len();
-    let again = match refused(shared, &delivery, &rejected).await {
+    let again = match refused(shared, &delivery, &rejected, visit).await {
         Ok(again) => again,
         Err(error) => {
             tracing::warn!(%code, %error, "a request could not be dead-lettered, giving it back");
             let _ = delivery.requeue().await;
+            visit.ended(Outcome::Moved);
             return After::Rest(Duration::from_secs(1));
         }
     };
+    visit.ended(if again { Outcome::Retried } else { Outcome::Failed(code) });
     let what =
         if again { "a request waits for another try" } else { "a request was dead-lettered" };
     tracing::warn!(%code, deliveries, bytes, "{what}");
@@ -87,15 +101,16 @@ async fn refused(
     shared: &Shared,
     delivery: &Delivery,
     rejected: &Rejected,
+    visit: &Visit,
 ) -> nsbridge_queue::Result<bool> {
     let (pool, model) = (&shared.publish, &shared.model);
     dead::tell(pool, &shared.name, rejected).await?;
     if let Some(until) = rejected.again_until
-        && dead::retry(pool, model, delivery, until).await?
+        && dead::retry(pool, model, delivery, until, visit).await?
     {
         return Ok(true);
     }
-    dead::bury(pool, model, delivery, rejected.code).await.map(|()| false)
+    dead::bury(pool, model, delivery, rejected.code, visit).await.map(|()| false)
 }
 
 pub(crate) async fn put_off(delivery: Delivery, error: &nsbridge_crypto::KeyError) -> After {
@@ -104,7 +119,7 @@ pub(crate) async fn put_off(delivery: Delivery, error: &nsbridge_crypto::KeyErro
     After::Rest(KEY_PAUSE)
 }
 
-pub(crate) async fn settle(held: Held, settlement: Settlement, request: &Accepted) {
+pub(crate) async fn settle(held: Held, settlement: Settlement, request: &Accepted, visit: &Visit) {
     let settled = match settlement {
         Settlement::Ack | Settlement::Retry => held.delivery.ack().await,
         Settlement::Requeue => held.delivery.requeue().await,
@@ -112,6 +127,7 @@ pub(crate) async fn settle(held: Held, settlement: Settlement, request: &Accepte
     match settled {
         Ok(true) => {}
         Ok(false) => {
+            visit.metrics().stale_ack();
             tracing::warn!(request = %request.job.id, "the delivery was not ours any more");
         }
         Err(error) => {

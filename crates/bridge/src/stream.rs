@@ -55,10 +55,13 @@ impl<'a> ReplyStream<'a> {
                 // The next frame will open another attempt; nobody can answer this one.
                 return Welcome::Start;
             }
-            while let Some(frame) = mail.recv().await {
-                match self.address.read_mail(&frame) {
+            while let Some(mail) = mail.recv().await {
+                match self.address.read_mail(&mail) {
                     Some(Letter::Cancel) => return Welcome::Cancelled,
-                    Some(Letter::Resume(resume)) => return self.accept(resume),
+                    Some(Letter::Resume(resume)) => {
+                        self.address.visit.follows(mail.before);
+                        return self.accept(resume);
+                    }
                     None => {}
                 }
             }
@@ -105,6 +108,7 @@ impl<'a> ReplyStream<'a> {
     async fn send(&mut self, reader: &Reader, ended: &CancellationToken) -> Result<(), Stuck> {
         loop {
             self.attempt.skip_resumed(reader);
+            self.address.visit.sent(self.attempt.position, reader.resumed());
             let over = ended.is_cancelled();
             if over && self.nothing_left(reader) {
                 return Ok(());
@@ -198,8 +202,8 @@ async fn steer(
                 ended.cancel();
                 return outcome;
             }
-            Some(frame) = mail.recv() => {
-                if let Some(Letter::Cancel) = address.read_mail(&frame) {
+            Some(mail) = mail.recv() => {
+                if let Some(Letter::Cancel) = address.read_mail(&mail) {
                     reader.stop(Stop::Cancelled);
                 }
             }
@@ -209,14 +213,17 @@ async fn steer(
 
 impl Address<'_> {
     /// Opens a control frame; one that was not made by the request's client is nothing.
-    pub(crate) fn read_mail(&self, frame: &[u8]) -> Option<Letter> {
-        let control = ControlFrame::parse(frame).ok()?;
+    pub(crate) fn read_mail(&self, mail: &Mail) -> Option<Letter> {
+        let control = ControlFrame::parse(&mail.frame).ok()?;
         if control.request != self.request {
             return None;
         }
         let body = control.open(self.root).ok()?;
         match control.kind {
-            ControlKind::Cancel => Some(Letter::Cancel),
+            ControlKind::Cancel => {
+                self.visit.metrics().cancelled();
+                Some(Letter::Cancel)
+            }
             ControlKind::Resume => Resume::decode(&body).map(Letter::Resume),
         }
     }

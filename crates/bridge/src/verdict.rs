@@ -7,6 +7,7 @@ use nsbridge_handler::{Error as HandlerError, Finish, Stop};
 use nsbridge_protocol::{ErrorCode, Failure};
 
 use crate::attempt::Ending;
+use crate::metrics;
 use crate::runner::Outcome;
 
 /// What becomes of the slot after a job.
@@ -37,6 +38,20 @@ pub(crate) struct Verdict {
     pub(crate) ending: Option<Ending>,
     pub(crate) settlement: Settlement,
     pub(crate) after: After,
+}
+
+impl Verdict {
+    /// The same in the words of the metrics.
+    pub(crate) fn outcome(&self) -> metrics::Outcome {
+        match (&self.ending, self.settlement, self.code) {
+            (Some(Ending::Ok(finish)), _, _) => metrics::Outcome::Ok(finish.usage),
+            (_, Settlement::Requeue, _) => metrics::Outcome::Moved,
+            (_, Settlement::Retry, _) => metrics::Outcome::Retried,
+            (_, Settlement::Ack, code) => {
+                metrics::Outcome::Failed(code.unwrap_or(ErrorCode::Internal))
+            }
+        }
+    }
 }
 
 pub(crate) fn judge(outcome: Outcome, reader: &Reader) -> Verdict {

@@ -8,6 +8,8 @@ use futures_util::FutureExt;
 use nsbridge_queue::{Confirm, Confirmed, Message, Publisher, Result};
 use tokio::time::{Instant, sleep_until};
 
+use crate::metrics::Metrics;
+
 /// A client is gone when its queue was missing twice, this far apart: a queue may be missing for a
 /// moment while its client comes back.
 const GONE_AFTER: Duration = Duration::from_secs(2);
@@ -19,6 +21,7 @@ const FULL_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Window {
     publisher: Box<dyn Publisher>,
+    metrics: Metrics,
     exchange: &'static str,
     key: String,
     frames: VecDeque<InFlight>,
@@ -30,6 +33,8 @@ pub(crate) struct Window {
 
 struct InFlight {
     confirm: Confirm,
+    /// When it was first published.
+    since: Instant,
     /// The same bytes are sent again if the queue was full: a frame is never sealed twice.
     message: Message,
 }
@@ -41,10 +46,15 @@ impl std::fmt::Debug for InFlight {
 }
 
 impl Window {
-    pub(crate) fn new(publisher: Box<dyn Publisher>, exchange: &'static str, key: String) -> Self {
+    pub(crate) fn new(
+        publisher: Box<dyn Publisher>,
+        exchange: &'static str,
+        key: String,
+        metrics: Metrics,
+    ) -> Self {
         let frames = VecDeque::new();
         let (resend, missing_since, gone) = (None, None, false);
-        Self { publisher, exchange, key, frames, resend, missing_since, gone }
+        Self { publisher, metrics, exchange, key, frames, resend, missing_since, gone }
     }
 
     /// The channel, once nothing is in flight.
@@ -70,7 +80,8 @@ impl Window {
         } else {
             self.publisher.publish(self.exchange, &self.key, message.clone()).await?
         };
-        self.frames.push_back(InFlight { confirm, message });
+        self.metrics.frame_sent();
+        self.frames.push_back(InFlight { confirm, since: Instant::now(), message });
         Ok(())
     }
 
@@ -114,7 +125,9 @@ impl Window {
                 return;
             }
         }
-        self.frames.pop_front();
+        if let Some(frame) = self.frames.pop_front() {
+            self.metrics.confirmed(frame.since.elapsed());
+        }
     }
 
     /// Rule A6: goes back to the refused frame and sends it and all later ones again, in order.

@@ -17,11 +17,14 @@ use crate::config::ReplyConfig;
 use crate::drain::Drain;
 use crate::error::Error;
 use crate::intake::Accepted;
+use crate::metrics::Side;
 use crate::pool::Pool;
 use crate::registry::Registry;
 use crate::room::Room;
 use crate::runner::Runner;
 use crate::session::{Consuming, Rest, Session};
+use crate::visit::Visit;
+use crate::vitals::{Vitals, rounds};
 
 /// Between two tries at the same thing.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -53,6 +56,7 @@ pub(crate) struct Shared {
     pub(crate) drain: Drain,
     pub(crate) consuming: Consuming,
     pub(crate) rest: Rest,
+    pub(crate) vitals: Vitals,
     /// Why the handler cannot go on.
     broken: watch::Sender<Option<&'static str>>,
 }
@@ -61,6 +65,7 @@ impl Shared {
     pub(crate) fn address<'a>(
         &'a self,
         request: &'a Accepted,
+        visit: &'a Visit,
         overdue: CancellationToken,
     ) -> Address<'a> {
         Address {
@@ -72,6 +77,7 @@ impl Shared {
             root: &request.reply_root,
             request: request.job.id,
             fingerprint: self.runner.fingerprint(),
+            visit,
             overdue,
         }
     }
@@ -104,14 +110,17 @@ pub struct Parts {
     pub reply: ReplyConfig,
     /// The order to leave.
     pub drain: Drain,
+    /// What it tells about itself.
+    pub vitals: Vitals,
 }
 
 impl Worker {
     pub(crate) fn new(parts: Parts, runner: Runner) -> Result<Self, Error> {
-        let Parts { model, name, broker, keys, reply, drain } = parts;
+        let Parts { model, name, broker, keys, reply, drain, vitals } = parts;
+        vitals.loaded(runner.fingerprint());
         let shared = Shared {
             control_queue: Mutex::default(),
-            publish: Pool::new(broker.clone(), format!("{name} publish")),
+            publish: Pool::new(broker.clone(), format!("{name} publish"), vitals.metrics.clone()),
             registry: Registry::default(),
             room: Room::new(runner.slots()),
             consuming: Consuming::default(),
@@ -122,6 +131,7 @@ impl Worker {
             keys,
             runner,
             drain,
+            vitals,
             name,
         };
         let consume = Link::new(broker, format!("{} consume", shared.name));
@@ -146,6 +156,13 @@ impl Worker {
     /// [`Error::Handler`] if the handler broke, [`Error::Queue`] if the broker's queues are not
     /// the protocol's. A broker that is merely away is waited for.
     pub async fn run(self) -> Result<(), Error> {
+        tokio::select! {
+            ended = self.work() => ended,
+            never = rounds(&self.shared, &self.consume) => match never {},
+        }
+    }
+
+    async fn work(&self) -> Result<(), Error> {
         let jobs = TaskTracker::new();
         let drain = self.drain();
         let ended = tokio::select! {
@@ -166,7 +183,7 @@ impl Worker {
             let connection = self.consume.connection().await;
             match Session::start(&self.shared, connection, jobs).await {
                 Ok(session) => tokio::select! {
-                    () = session.lost() => {}
+                    () = session.lost() => self.shared.vitals.metrics.reconnected(Side::Consume),
                     why = broken.wait_for(Option::is_some) => {
                         return Err(Error::Handler(why.ok().and_then(|why| *why).unwrap_or("")));
                     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use nsbridge::{Drain, LogConfig, LogFormat, Parts, ReplyConfig};
+use nsbridge::{Drain, LogConfig, LogFormat, Parts, ReplyConfig, Vitals};
 use nsbridge_client::{Ask, Client};
 use nsbridge_crypto::{Entry, Key, Keyring, State};
 use nsbridge_handler::{Model, Models};
@@ -60,6 +60,7 @@ async fn tell(arguments: Arguments) -> Result<ExitCode> {
         keys: keys.clone(),
         reply: ReplyConfig::default(),
         drain: Drain::new(Duration::ZERO),
+        vitals: Vitals::new(&model),
     };
     let models = Models::from_iter([("target".to_owned(), Model::in_dir(&dir))]);
     let worker =

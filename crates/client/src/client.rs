@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nsbridge_crypto::{KeyProvider, RequestHead, Scope};
 use nsbridge_protocol::topology::{MAX_TIME_TO_FINISH, header, model_queue, reply_queue};
-use nsbridge_protocol::{ModelName, Request, RequestId, Seam, Uuid};
+use nsbridge_protocol::{ModelName, Request, RequestId, Seam, TraceParent, Uuid};
 use nsbridge_queue::{Broker, Confirmed, Header, Link, Message};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -17,7 +17,7 @@ use crate::entry::Original;
 use crate::error::{Error, Result};
 use crate::merge::Merge;
 use crate::reply::Reply;
-use crate::request;
+use crate::request::{self, Envelope};
 use crate::router::{Publish, Router};
 
 /// Random seeds keep within what every JSON reader holds exactly.
@@ -78,7 +78,9 @@ impl Client {
         let sealed = original.seal()?;
         let id = original.head.id;
         let bytes = sealed.frame.len() as u64;
-        let mut message = request::message(sealed.frame, &original.head, &self.0.reply_queue, 0);
+        let envelope =
+            Envelope { head: original.head.clone(), trace: original.trace, before: None };
+        let mut message = request::message(sealed.frame, &envelope, &self.0.reply_queue, 0);
         if let Some(of) = replay_of {
             let headers = &mut message.properties.headers;
             headers.insert(header::REPLAY_OF.into(), Header::Text(of.to_string()));
@@ -93,7 +95,7 @@ impl Client {
 
     /// Fixes what every copy of the request has in common.
     async fn original<I: Serialize>(&self, ask: Ask<I>) -> Result<Original> {
-        let Ask { model, tenant, input, seed, timeout, replay_of: _ } = ask;
+        let Ask { model, tenant, input, seed, timeout, trace, replay_of: _ } = ask;
         let scope = Scope { model, tenant };
         let key = self.0.keys.data_key(&scope).await?;
         let seed = match seed {
@@ -110,7 +112,11 @@ impl Client {
             tenant: scope.tenant,
             key_id: key.id,
         };
-        Ok(Original { head, key: key.key, content })
+        let trace = match trace {
+            Some(trace) => trace,
+            None => begin_trace()?,
+        };
+        Ok(Original { head, key: key.key, content, trace })
     }
 
     /// Publishes until the broker answers; always the same bytes, so that a worker knows a second
@@ -147,6 +153,16 @@ impl Client {
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The first span of a trace. Nobody exports it: it is the caller's, who has named none.
+fn begin_trace() -> Result<TraceParent> {
+    loop {
+        // Zeros are no id, and do not come twice.
+        if let Some(root) = TraceParent::root(random()?, random()?) {
+            return Ok(root);
+        }
+    }
 }
 
 fn random<const N: usize>() -> Result<[u8; N]> {

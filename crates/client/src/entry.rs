@@ -5,11 +5,14 @@ use std::fmt;
 use std::time::Duration;
 
 use nsbridge_crypto::{Key, RequestHead, Sealed, seal_control, seal_request};
-use nsbridge_protocol::{ControlKind, ErrorCode, Failure, ModelName, RequestId, Summary};
+use nsbridge_protocol::{
+    ControlKind, ErrorCode, Failure, ModelName, RequestId, Summary, TraceParent,
+};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::merge::{Merge, Step};
+use crate::request::Envelope;
 
 /// Pieces that may wait for a caller before its request is given up.
 pub(crate) const INBOX: usize = 16 << 10;
@@ -37,8 +40,8 @@ pub(crate) enum Note {
     Hint(ErrorCode),
 }
 
-/// A control frame on its way: routing key and frame.
-pub(crate) type Letter = (String, Vec<u8>);
+/// A control frame on its way: routing key, frame, and the span of the attempt before.
+pub(crate) type Letter = (String, Vec<u8>, Option<TraceParent>);
 
 /// What a request is sealed from, each time that it is enqueued.
 pub(crate) struct Original {
@@ -46,6 +49,8 @@ pub(crate) struct Original {
     pub(crate) key: Key,
     /// Seed and input as JSON.
     pub(crate) content: Vec<u8>,
+    /// The caller's span.
+    pub(crate) trace: TraceParent,
 }
 
 impl fmt::Debug for Original {
@@ -87,6 +92,8 @@ pub(crate) struct Entry {
     heard: Instant,
     /// When replies may have been lost with the reply queue.
     disturbed: Option<Instant>,
+    /// The span of the attempt that was heard last.
+    attempt: Option<TraceParent>,
     sealed: u64,
 }
 
@@ -107,6 +114,7 @@ impl Entry {
             deadline,
             heard: Instant::now(),
             disturbed: None,
+            attempt: None,
             sealed,
         };
         (entry, notes)
@@ -150,6 +158,11 @@ impl Entry {
             }
         }
         letters
+    }
+
+    /// An attempt was opened under this span: a later one is told of it.
+    pub(crate) fn attempted(&mut self, span: TraceParent) {
+        self.attempt = Some(span);
     }
 
     fn remember(&mut self, worker: &str, enqueue: usize) {
@@ -215,7 +228,7 @@ impl Entry {
         seal_control(root, self.id(), kind, body)
             .inspect_err(|error| tracing::warn!(%error, "a control frame could not be sealed"))
             .ok()
-            .map(|frame| (key.to_owned(), frame))
+            .map(|frame| (key.to_owned(), frame, self.attempt))
     }
 
     fn id(&self) -> RequestId {
@@ -249,8 +262,10 @@ impl Entry {
         Some((sealed.frame, again))
     }
 
-    pub(crate) fn head(&self) -> &RequestHead {
-        &self.original.head
+    /// What it was sealed from, without its content.
+    pub(crate) fn envelope(&self) -> Envelope {
+        let Original { head, trace, .. } = &self.original;
+        Envelope { head: head.clone(), trace: *trace, before: self.attempt }
     }
 }
 

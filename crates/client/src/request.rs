@@ -3,17 +3,29 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nsbridge_crypto::RequestHead;
+use nsbridge_protocol::TraceParent;
 use nsbridge_protocol::topology::header;
 use nsbridge_queue::{Header, Message};
+
+/// What is written on a sealed request for those who cannot open it.
+#[derive(Clone, Debug)]
+pub(crate) struct Envelope {
+    pub(crate) head: RequestHead,
+    /// The caller's span.
+    pub(crate) trace: TraceParent,
+    /// The span of an attempt at an earlier copy.
+    pub(crate) before: Option<TraceParent>,
+}
 
 /// The message that carries a sealed request. `again` counts the copies that were enqueued before:
 /// a worker that sees one waits for the pieces that are here already.
 pub(crate) fn message(
     frame: Vec<u8>,
-    head: &RequestHead,
+    envelope: &Envelope,
     reply_queue: &str,
     again: u16,
 ) -> Message {
+    let Envelope { head, trace, before } = envelope;
     let mut message = Message::new(frame);
     let properties = &mut message.properties;
     properties.message_id = Some(head.id.to_string());
@@ -28,6 +40,10 @@ pub(crate) fn message(
     let headers = &mut properties.headers;
     headers.insert(header::MODEL.into(), Header::Text(head.model.to_string()));
     headers.insert(header::KEY_ID.into(), Header::Text(head.key_id.to_string()));
+    headers.insert(header::TRACE_PARENT.into(), Header::Text(trace.to_string()));
+    if let Some(before) = before {
+        headers.insert(header::TRACE_BEFORE.into(), Header::Text(before.to_string()));
+    }
     if again > 0 {
         headers.insert(header::EPOCH.into(), Header::Int(again.into()));
     }

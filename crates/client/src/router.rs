@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use nsbridge_crypto::{ErrorHint, ReplyHead};
 use nsbridge_protocol::RequestId;
-use nsbridge_protocol::topology::{CONTROL_EXCHANGE, model_queue};
-use nsbridge_queue::{Confirmed, Consumer, Error, Link, Message, Publisher, Result};
+use nsbridge_protocol::topology::{CONTROL_EXCHANGE, header, model_queue};
+use nsbridge_queue::{Confirmed, Consumer, Error, Header, Link, Message, Publisher, Result};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, sleep};
@@ -177,9 +177,9 @@ impl Router {
                 .values_mut()
                 .filter_map(|entry| {
                     let (frame, number) = entry.ask_again()?;
-                    let head = entry.head().clone();
-                    let message = request::message(frame, &head, reply_queue, number);
-                    Some((head, message))
+                    let envelope = entry.envelope();
+                    let message = request::message(frame, &envelope, reply_queue, number);
+                    Some((envelope.head, message))
                 })
                 .collect();
             for (head, message) in again {
@@ -198,8 +198,7 @@ impl Router {
 
     async fn read(self: &Arc<Self>, consumer: &mut Consumer) {
         while let Some(delivery) = consumer.recv().await {
-            let reply_to = delivery.message.properties.reply_to.as_deref();
-            let letters = self.accept(&delivery.message.body, reply_to);
+            let letters = self.accept(&delivery.message);
             self.send(letters);
             // The frame is in this process's memory now, and nothing outlives that.
             if delivery.ack().await.is_err() {
@@ -209,7 +208,8 @@ impl Router {
     }
 
     /// Takes one frame; gives the control frames that answer it.
-    fn accept(&self, frame: &[u8], reply_to: Option<&str>) -> Vec<Letter> {
+    fn accept(&self, message: &Message) -> Vec<Letter> {
+        let (frame, properties) = (&*message.body, &message.properties);
         let mut entries = self.entries();
         if let Some(hint) = ErrorHint::parse(frame) {
             if let Some(entry) = entries.get(&hint.request) {
@@ -219,7 +219,10 @@ impl Router {
         }
         let Ok(head) = ReplyHead::parse(frame) else { return Vec::new() };
         let Some(entry) = entries.get_mut(&head.request) else { return Vec::new() };
-        entry.accept(frame, reply_to)
+        let letters = entry.accept(frame, properties.reply_to.as_deref());
+        let span = properties.text(header::TRACE_PARENT).and_then(|span| span.parse().ok());
+        span.into_iter().for_each(|span| entry.attempted(span));
+        letters
     }
 
     /// Control frames go on their own way: a worker that does not read one reads the next.
@@ -229,8 +232,12 @@ impl Router {
         }
         let router = self.clone();
         self.runtime.spawn(async move {
-            for (key, frame) in letters {
-                let message = Message::new(frame);
+            for (key, frame, before) in letters {
+                let mut message = Message::new(frame);
+                if let Some(before) = before {
+                    let header = Header::Text(before.to_string());
+                    message.properties.headers.insert(header::TRACE_BEFORE.into(), header);
+                }
                 if let Err(error) = router.publish.confirmed(CONTROL_EXCHANGE, &key, message).await
                 {
                     tracing::debug!(%error, "a control frame may not have arrived");

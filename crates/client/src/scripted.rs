@@ -1,7 +1,9 @@
 //! A worker's side of a reply, for tests.
 
 use nsbridge_crypto::{Key, ReplyRoot, ReplySealer, RequestHead};
-use nsbridge_protocol::{AttemptNo, FinishReason, Open, Pieces, RequestId, Summary, Usage};
+use nsbridge_protocol::{
+    AttemptNo, FinishReason, Open, Pieces, RequestId, Summary, TraceParent, Usage,
+};
 
 use crate::entry::Original;
 use crate::merge::Merge;
@@ -23,7 +25,8 @@ pub(crate) fn original() -> Original {
         tenant: "t".parse().unwrap(),
         key_id: "k".parse().unwrap(),
     };
-    Original { head, key: Key::from_bytes([1; 32]), content: b"{}".to_vec() }
+    let trace = TraceParent::root([7; 16], [7; 8]).unwrap();
+    Original { head, key: Key::from_bytes([1; 32]), content: b"{}".to_vec(), trace }
 }
 
 /// A worker's side of one attempt.

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use nsbridge_protocol::{AttemptNo, Pieces, RequestId, Tenant};
+use nsbridge_protocol::{AttemptNo, Pieces, RequestId, Tenant, TraceParent};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -34,6 +34,8 @@ pub struct JobInfo {
     pub tenant: Tenant,
     /// When it must be finished.
     pub deadline: SystemTime,
+    /// The span that spans of the handler's own are children of; `None` outside of a worker.
+    pub trace: Option<TraceParent>,
 }
 
 impl<O: Serialize + DeserializeOwned> Job<O> {

@@ -44,7 +44,7 @@ pub use job::{Job, JobInfo};
 pub use models::{Model, Models};
 pub use nsbridge_protocol::{
     AttemptNo, ChatMessage, Fingerprint, Finish, FinishReason, RequestId, Seam, Tenant, TextInput,
-    TextPiece, Usage,
+    TextPiece, TraceParent, Usage,
 };
 pub use transcript::Stop;
 

@@ -15,6 +15,7 @@ mod request;
 mod seam;
 mod text;
 pub mod topology;
+mod trace;
 
 pub use attempt::AttemptNo;
 pub use code::ErrorCode;
@@ -27,6 +28,7 @@ pub use reply::{Failure, Finish, FinishReason, Summary, Usage};
 pub use request::Request;
 pub use seam::Seam;
 pub use text::{ChatMessage, TextInput, TextPiece};
+pub use trace::{InvalidTraceParent, SpanId, TraceId, TraceParent};
 pub use uuid::Uuid;
 
 /// The content type of every message body of version 1.

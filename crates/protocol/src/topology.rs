@@ -68,6 +68,11 @@ pub mod header {
     pub const EPOCH: &str = "nsb-epoch";
     /// The request that died and that this one repeats; set by `nsbridge queue replay`.
     pub const REPLAY_OF: &str = "nsb-replay-of";
+    /// The sender's span, as the W3C's Trace Context writes it: a
+    /// [`TraceParent`](crate::TraceParent).
+    pub const TRACE_PARENT: &str = "traceparent";
+    /// The span of the attempt before, on a resume and on a copy that a worker published again.
+    pub const TRACE_BEFORE: &str = "nsb-traceparent-before";
     /// Why a dead letter is one: an [`ErrorCode`](crate::ErrorCode).
     pub const REASON: &str = "nsb-reason";
     /// How often the request had been delivered when it was dead-lettered.

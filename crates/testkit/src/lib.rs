@@ -1,5 +1,7 @@
 //! What nsbridge's tests stand on: a private RabbitMQ node, and a proxy that breaks connections.
 
+#[cfg(feature = "system")]
+pub mod http;
 pub mod proxy;
 pub mod rabbit;
 #[cfg(feature = "system")]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nsbridge::{Drain, Parts, ReplyConfig, Worker};
+use nsbridge::{Drain, Parts, ReplyConfig, Vitals, Worker};
 pub use nsbridge_client as client;
 use nsbridge_client::Client;
 use nsbridge_crypto::{Entry, Key, Keyring, State};
@@ -26,6 +26,8 @@ pub struct Setup {
     pub grace: Duration,
     /// The worker's name.
     pub worker: String,
+    /// What workers of this set-up tell about themselves.
+    pub vitals: Vitals,
 }
 
 impl Setup {
@@ -37,8 +39,10 @@ impl Setup {
     pub fn new() -> Result<Self> {
         let random = getrandom::u64().map_err(|error| anyhow::anyhow!("{error}"))?;
         let key = Entry::new("test".parse()?, Key::generate()?, State::Primary);
+        let model = format!("test-{random:016x}").parse()?;
         Ok(Self {
-            model: format!("test-{random:016x}").parse()?,
+            vitals: Vitals::new(&model),
+            model,
             keys: Arc::new(Keyring::of(vec![key])?),
             reply: ReplyConfig::default(),
             grace: Duration::from_secs(5),
@@ -55,6 +59,7 @@ impl Setup {
             keys: self.keys.clone(),
             reply: self.reply.clone(),
             drain: Drain::new(self.grace),
+            vitals: self.vitals.clone(),
         }
     }
 
@@ -116,6 +121,11 @@ impl Running {
     pub async fn stop(mut self) -> Result<()> {
         self.drain.begin();
         Ok((&mut self.task).await??)
+    }
+
+    /// The order to leave.
+    pub fn drain(&self) -> Drain {
+        self.drain.clone()
     }
 
     /// Waits until the worker ends by itself.

@@ -6,7 +6,7 @@ use nsbridge_protocol::{AttemptNo, RequestId};
 use nsbridge_queue::{Delivery, Message, Result, Settle};
 use tokio_util::sync::CancellationToken;
 
-use super::{Admission, Held, MAILBOX, Registry, WAITING_CANCELS};
+use super::{Admission, Held, MAILBOX, Mail, Registry, WAITING_CANCELS};
 
 struct Nothing;
 
@@ -25,6 +25,10 @@ fn held(redelivered: bool) -> Held {
     let count = u64::from(redelivered);
     let delivery = Delivery::new(Message::new(vec![]), redelivered, count, Box::new(Nothing));
     Held { delivery, gone: CancellationToken::new() }
+}
+
+fn mail(frame: &[u8]) -> Mail {
+    Mail { frame: frame.to_vec(), before: None }
 }
 
 fn job(n: u16) -> JobKey {
@@ -101,10 +105,10 @@ fn only_an_orphan_is_evicted_and_each_once() {
 #[test]
 fn r4_a_cancel_that_comes_first_waits_for_its_request() {
     let registry = Registry::default();
-    registry.post(job(1).id, &b"cancel".to_vec(), true);
-    registry.post(job(2).id, &b"resume".to_vec(), false);
+    registry.post(job(1).id, &mail(b"cancel"), true);
+    registry.post(job(2).id, &mail(b"resume"), false);
     let Admission::New(_one, mut mail) = admit(&registry, 1, held(false)) else { panic!() };
-    assert_eq!(mail.try_recv().unwrap(), b"cancel");
+    assert_eq!(mail.try_recv().unwrap().frame, b"cancel");
     let Admission::New(_two, mut mail) = admit(&registry, 2, held(false)) else { panic!() };
     assert!(mail.try_recv().is_err());
 }
@@ -114,7 +118,7 @@ fn unverified_cancels_are_bounded() {
     let registry = Registry::default();
     for n in 0..=WAITING_CANCELS as u16 {
         for _ in 0..100 {
-            registry.post(job(n).id, &vec![0; 10], true);
+            registry.post(job(n).id, &mail(&[0; 10]), true);
         }
     }
     let state = registry.state();

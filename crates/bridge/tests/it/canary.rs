@@ -41,6 +41,7 @@ async fn nothing_that_the_user_wrote_is_in_a_queue_or_a_log() {
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::TRACE)
+        .with_ansi(false)
         .with_writer(log.clone())
         .finish();
     tracing::subscriber::set_global_default(subscriber).unwrap();
@@ -77,6 +78,12 @@ async fn nothing_that_the_user_wrote_is_in_a_queue_or_a_log() {
 
     let log = log.0.lock().unwrap();
     assert!(contains(&log, "taking requests"), "the log was caught");
+    let text = String::from_utf8_lossy(&log);
+    for what in ["the handler was called", "a request ended"] {
+        let mut lines = text.lines().filter(|line| line.contains(what));
+        assert!(lines.all(|line| line.contains("request{trace=")), "{what} names no trace");
+        assert!(text.contains(what));
+    }
     assert!(!contains(&log, CANARY), "what the user wrote is in the log");
 }
 

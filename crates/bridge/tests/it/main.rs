@@ -3,12 +3,15 @@
 #![expect(clippy::unwrap_used, reason = "a helper of a test may end it")]
 
 mod canary;
+mod fleet;
 mod orphans;
 mod refusal;
 mod rules;
 mod script;
 mod straight;
+mod traces;
 mod trouble;
+mod watch;
 
 use std::sync::Arc;
 

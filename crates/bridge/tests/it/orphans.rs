@@ -14,14 +14,14 @@ use crate::script::{Ran, Script, Scripted, Two, ask, fresh_seed, runs, said};
 use crate::trouble::rest;
 
 /// One queue for workers that are told apart by their names.
-struct Stage {
-    broker: MemoryBroker,
-    setup: Setup,
+pub(crate) struct Stage {
+    pub(crate) broker: MemoryBroker,
+    pub(crate) setup: Setup,
     client: Client,
 }
 
 impl Stage {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let broker = MemoryBroker::new();
         let mut setup = Setup::new().unwrap();
         setup.worker = "a".into();
@@ -29,19 +29,19 @@ impl Stage {
         Self { broker, setup, client }
     }
 
-    async fn worker<H: Handler<Options = ()>>(&self, name: &str) -> Running {
+    pub(crate) async fn worker<H: Handler<Options = ()>>(&self, name: &str) -> Running {
         let setup = Setup { worker: name.into(), ..self.setup.clone() };
         setup.worker::<H>(Arc::new(self.broker.clone()), ()).await.unwrap()
     }
 
-    async fn say(&self, pieces: usize, every_ms: u64) -> (u64, Reply<String>) {
+    pub(crate) async fn say(&self, pieces: usize, every_ms: u64) -> (u64, Reply<String>) {
         let seed = fresh_seed();
         let mut ask = ask(&self.setup, Script::Say { pieces, every_ms }, seed);
         ask.timeout = Duration::from_secs(60);
         (seed, self.client.submit(ask).await.unwrap())
     }
 
-    fn cut_consuming(&self, worker: &str) {
+    pub(crate) fn cut_consuming(&self, worker: &str) {
         self.broker.cut(&format!("{worker} consume"));
     }
 }

@@ -48,6 +48,7 @@ impl Handler for Scripted {
 
     async fn handle(&self, script: Script, job: &mut Job<String>) -> Result<Finish> {
         let _run = Run::start(job.info().seed);
+        tracing::info!("the handler was called");
         match script {
             Script::Say { pieces, every_ms } => {
                 let resumed = job.resumed().len();

@@ -146,6 +146,7 @@ fn info(at: usize, seed: u64) -> JobInfo {
         submitted_at,
         tenant: "check".parse().expect("`check` is a tenant's name"),
         deadline: SystemTime::now() + Duration::from_secs(3600),
+        trace: None,
     }
 }
 

@@ -106,9 +106,10 @@ fn every_error_code_has_a_row_for_the_operator() {
 
 #[test]
 fn every_field_of_the_configuration_is_shown() {
-    let config = text("crates/bridge/src/config.rs");
+    let folder = "crates/bridge/src/config";
+    let config = [text(&format!("{folder}.rs")), text(&format!("{folder}/watch.rs"))].concat();
     let options = text("crates/handlers/llama/src/handler.rs");
-    assert!(fields(&config, "Config").len() >= 7 && fields(&options, "Options").len() >= 7);
+    assert!(fields(&config, "Config").len() >= 10 && fields(&options, "Options").len() >= 7);
     none(&not_shown(&config, &options, &text("deploy/worker.example.toml")));
 }
 

@@ -36,6 +36,7 @@ fn call(input: &Value) -> (Call, Reader) {
         submitted_at: SystemTime::UNIX_EPOCH,
         tenant: "someone".parse().unwrap(),
         deadline: SystemTime::UNIX_EPOCH,
+        trace: None,
     };
     (Call { input: input.to_string().into_bytes(), info, resume: None, writer }, reader)
 }

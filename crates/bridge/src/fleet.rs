@@ -1,0 +1,183 @@
+//! The machines that a worker runs on, and that leave under it: EC2 spot instances, ECS tasks.
+//!
+//! Nothing here is needed for correctness: a worker that vanishes costs time, never text. It is the
+//! difference between moving a reply in good order and computing it twice.
+
+mod protection;
+mod spot;
+mod task;
+
+use std::time::Duration;
+
+use hyper::body::Bytes;
+use hyper::{Request, Response, StatusCode};
+use tokio::time::Instant;
+
+use crate::config::{ConfigError, FleetConfig};
+use crate::drain::Drain;
+use crate::http;
+use crate::metrics::Metrics;
+use protection::Protection;
+use spot::Spot;
+use task::Task;
+
+/// How often the machine's services are asked; AWS says five seconds for spot notices.
+const POLL: Duration = Duration::from_secs(5);
+
+/// They answer from the machine itself.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+
+/// What ECS tells a container about itself, in its environment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EcsAddresses {
+    /// `ECS_CONTAINER_METADATA_URI_V4`.
+    pub metadata: Option<String>,
+    /// `ECS_AGENT_URI`.
+    pub agent: Option<String>,
+}
+
+/// Why the worker should leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Notice {
+    /// AWS takes the instance back. Whoever runs on it must have handed over by then.
+    Spot(Instant),
+    /// ECS stops the task, and is about to send SIGTERM.
+    TaskStops,
+}
+
+/// The services of the machine that are asked.
+#[derive(Debug)]
+pub struct Fleet {
+    spot: Option<Spot>,
+    task: Option<Task>,
+    protection: Option<Protection>,
+}
+
+impl Fleet {
+    /// What the configuration and the task's own environment give.
+    ///
+    /// # Errors
+    ///
+    /// The configuration wants ECS, and this is no ECS task.
+    pub fn new(config: &FleetConfig, ecs: EcsAddresses) -> Result<Self, ConfigError> {
+        if config.ecs == Some(true) && ecs == EcsAddresses::default() {
+            return Err(ConfigError(
+                "[fleet] ecs is on, but the environment has neither ECS_CONTAINER_METADATA_URI_V4 \
+                 nor ECS_AGENT_URI: this is no ECS task"
+                    .into(),
+            ));
+        }
+        let release_after = Duration::from_secs(config.release_after_s);
+        let ecs = if config.ecs == Some(false) { EcsAddresses::default() } else { ecs };
+        Ok(Self {
+            spot: config.spot.then(|| Spot::new(&config.imds)),
+            task: ecs.metadata.as_deref().map(Task::new),
+            protection: ecs.agent.as_deref().map(|agent| Protection::new(agent, release_after)),
+        })
+    }
+
+    /// Drains the worker when the machine or the task is about to go, and keeps ECS from scaling
+    /// the task in while requests run. Ends with whoever runs it.
+    pub async fn run(mut self, drain: Drain, metrics: Metrics) {
+        let protection = self.protection.take();
+        let protect = or_never(protection.map(|protection| protection.run(metrics.load())));
+        let leave = async {
+            loop {
+                match self.notice().await {
+                    Notice::Spot(by) => {
+                        drain.by(by);
+                        self.spot = None;
+                    }
+                    Notice::TaskStops => {
+                        drain.begin();
+                        self.task = None;
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            () = protect => {}
+            never = leave => never,
+        }
+    }
+
+    /// Waits for a reason to leave.
+    async fn notice(&mut self) -> Notice {
+        tokio::select! {
+            by = or_never(self.spot.as_mut().map(Spot::notice)) => Notice::Spot(by),
+            () = or_never(self.task.as_ref().map(Task::stopping)) => Notice::TaskStops,
+        }
+    }
+}
+
+async fn or_never<T>(wait: Option<impl Future<Output = T>>) -> T {
+    match wait {
+        Some(wait) => wait.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Why a service of the machine did not say what was asked.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    /// There was no answer.
+    #[error("cannot ask {url}")]
+    Http {
+        url: String,
+        #[source]
+        source: http::Error,
+    },
+    /// It is of a kind that AWS does not document.
+    #[error("{url} answered {status}")]
+    Status { url: String, status: StatusCode },
+    /// Its body is.
+    #[error("{url} answered what it is not documented to answer")]
+    Answer { url: String },
+    /// A refusal, in the words of AWS.
+    #[error("ECS refused: {0}")]
+    Refused(String),
+}
+
+/// Asks, and takes any status for an answer.
+async fn ask(
+    request: hyper::http::request::Builder,
+    body: String,
+) -> Result<Response<Bytes>, Error> {
+    let url = request.uri_ref().map(ToString::to_string).unwrap_or_default();
+    let answered = match request.body(Bytes::from(body)) {
+        Ok(request) => http::exchange(request, ANSWER_WITHIN).await,
+        Err(_) => Err(http::Error::Address),
+    };
+    answered.map_err(|source| Error::Http { url, source })
+}
+
+fn get(url: &str) -> hyper::http::request::Builder {
+    Request::get(url)
+}
+
+/// Logs the first failure of a row, so that an outage is one line.
+#[derive(Debug, Default)]
+struct Outage {
+    failing: bool,
+}
+
+impl Outage {
+    fn note<T>(&mut self, result: Result<T, Error>, what: &str) -> Option<T> {
+        match result {
+            Ok(value) => {
+                self.failing = false;
+                Some(value)
+            }
+            Err(error) => {
+                if !self.failing {
+                    tracing::warn!(error = %crate::serve::chain(&error), "{what}");
+                }
+                self.failing = true;
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

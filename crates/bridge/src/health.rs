@@ -1,0 +1,204 @@
+//! Whether a worker lives, and whether it works: what an orchestrator asks.
+//!
+//! A process that runs but takes nothing from the queue is worth nothing, so liveness here means
+//! that requests are taken. Loading and draining are alive: a restart would not help either.
+
+mod pages;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nsbridge_protocol::{Fingerprint, ModelName};
+use serde::Serialize;
+use tokio::time::Instant;
+
+pub use pages::Pages;
+
+/// What a worker knows of its own state. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Health(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    model: ModelName,
+    dead_after: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    loaded: bool,
+    fingerprint: Option<Fingerprint>,
+    consuming: bool,
+    handler_failed: bool,
+    draining: bool,
+    /// Since when nothing is taken; tells nothing while something is.
+    idle_since: Instant,
+}
+
+/// What the pages say.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Report {
+    pub(crate) alive: bool,
+    pub(crate) ready: bool,
+    /// The handler is loaded and warmed up.
+    pub(crate) loaded: bool,
+    /// The connection is up and subscribed to the model's queue.
+    pub(crate) consuming: bool,
+    /// The handler says that it can answer.
+    pub(crate) handler_ok: bool,
+    pub(crate) draining: bool,
+    pub(crate) model: ModelName,
+    pub(crate) fingerprint: Option<Fingerprint>,
+}
+
+impl Health {
+    /// The health of a worker that begins to load. It is dead if it took nothing for `dead_after`
+    /// once it has loaded.
+    pub fn new(model: ModelName, dead_after: Duration) -> Self {
+        let state = State {
+            loaded: false,
+            fingerprint: None,
+            consuming: false,
+            handler_failed: false,
+            draining: false,
+            idle_since: Instant::now(),
+        };
+        Self(Arc::new(Inner { model, dead_after, state: Mutex::new(state) }))
+    }
+
+    /// The handler is loaded and warmed up.
+    pub(crate) fn loaded(&self, fingerprint: Option<Fingerprint>) {
+        self.change(|state| {
+            state.loaded = true;
+            state.fingerprint = fingerprint;
+            state.idle_since = Instant::now();
+        });
+    }
+
+    /// The worker takes requests, or does not.
+    pub(crate) fn consuming(&self, consuming: bool) {
+        self.change(|state| {
+            if state.consuming && !consuming {
+                state.idle_since = Instant::now();
+            }
+            state.consuming = consuming;
+        });
+    }
+
+    /// What the handler says of itself.
+    pub(crate) fn handler(&self, ok: bool) {
+        self.change(|state| state.handler_failed = !ok);
+    }
+
+    /// The worker takes nothing new, and leaves.
+    pub(crate) fn draining(&self) {
+        self.change(|state| state.draining = true);
+    }
+
+    pub(crate) fn report(&self) -> Report {
+        let state = self.state();
+        let (loaded, consuming, draining) = (state.loaded, state.consuming, state.draining);
+        let handler_ok = !state.handler_failed;
+        let lately = consuming || state.idle_since.elapsed() < self.0.dead_after;
+        Report {
+            alive: !loaded || draining || (handler_ok && lately),
+            ready: loaded && consuming && handler_ok && !draining,
+            loaded,
+            consuming,
+            handler_ok,
+            draining,
+            model: self.0.model.clone(),
+            fingerprint: state.fingerprint,
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state());
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::sleep;
+
+    use super::Health;
+
+    fn health() -> Health {
+        Health::new("tale-7m".parse().unwrap(), Duration::from_secs(60))
+    }
+
+    #[track_caller]
+    fn check(health: &Health, alive: bool, ready: bool) {
+        let report = health.report();
+        assert_eq!((report.alive, report.ready), (alive, ready), "{report:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn loading_is_alive_for_as_long_as_it_takes_and_not_ready() {
+        let health = health();
+        sleep(Duration::from_secs(3600)).await;
+        check(&health, true, false);
+        health.loaded(None);
+        check(&health, true, false);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_is_ready_while_it_takes_requests() {
+        let health = health();
+        health.loaded(None);
+        check(&health, true, false);
+        health.consuming(true);
+        sleep(Duration::from_secs(3600)).await;
+        check(&health, true, true);
+        health.consuming(false);
+        check(&health, true, false);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_that_takes_nothing_for_too_long_is_dead_until_it_does_again() {
+        let health = health();
+        health.loaded(None);
+        sleep(Duration::from_secs(59)).await;
+        health.consuming(true);
+        sleep(Duration::from_secs(100)).await;
+        health.consuming(false);
+        health.consuming(false);
+        sleep(Duration::from_secs(59)).await;
+        check(&health, true, false);
+        health.consuming(false);
+        sleep(Duration::from_secs(1)).await;
+        check(&health, false, false);
+        health.consuming(true);
+        check(&health, true, true);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_handler_that_failed_is_neither() {
+        let health = health();
+        health.loaded(None);
+        health.consuming(true);
+        health.handler(false);
+        check(&health, false, false);
+        health.handler(true);
+        check(&health, true, true);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn draining_is_alive_and_not_ready() {
+        let health = health();
+        health.loaded(None);
+        health.consuming(true);
+        health.draining();
+        check(&health, true, false);
+        health.consuming(false);
+        sleep(Duration::from_secs(3600)).await;
+        check(&health, true, false);
+    }
+}

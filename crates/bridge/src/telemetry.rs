@@ -1,0 +1,232 @@
+//! Which spans a request leaves behind, here and in other services' traces.
+//!
+//! Ids are made here whether or not anybody collects spans: they stand in the log, and travel on to
+//! clients and other workers. A span is made of the few typed attributes below and never of log
+//! lines, so nothing that a user wrote can get into one.
+
+mod export;
+
+use std::time::SystemTime;
+
+use nsbridge_protocol::topology::header;
+use nsbridge_protocol::{ErrorCode, TraceParent, Usage};
+use nsbridge_queue::{Header, Message, Properties};
+use opentelemetry::trace::{SpanKind, Status};
+use opentelemetry::{KeyValue, Value};
+
+pub use export::Spans;
+
+/// Where one delivery of a request stands in traces.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trace {
+    /// The client's span, if it sent one.
+    client: Option<TraceParent>,
+    /// The attempt before, if somebody told of it.
+    before: Option<TraceParent>,
+    /// This worker's work on the delivery.
+    process: TraceParent,
+    /// The handler's part of it.
+    call: TraceParent,
+}
+
+impl Trace {
+    /// Goes on with the trace that a request's headers name, or begins one.
+    pub(crate) fn of(request: &Message) -> Self {
+        let client = parent(&request.properties, header::TRACE_PARENT);
+        let before = parent(&request.properties, header::TRACE_BEFORE);
+        let process = client.map_or_else(root, |client| client.child(random()));
+        Self { client, before, process, call: process.child(random()) }
+    }
+
+    /// The attempt before, as a client tells it together with the pieces to go on from.
+    pub(crate) fn follow(&mut self, before: Option<TraceParent>) {
+        self.before = before.or(self.before);
+    }
+
+    /// What replies carry, and what a later attempt is linked to.
+    pub(crate) fn process(&self) -> TraceParent {
+        self.process
+    }
+
+    /// What the handler's own spans are children of.
+    pub(crate) fn call(&self) -> TraceParent {
+        self.call
+    }
+
+    /// A span for the log lines about the delivery.
+    pub(crate) fn log(&self) -> tracing::Span {
+        tracing::info_span!("request", trace = %self.process.trace, span = %self.process.span)
+    }
+
+    /// The span of the whole delivery, once it is settled.
+    pub(crate) fn processed(&self, queue: &str, began: SystemTime) -> Span {
+        let attributes = [
+            ("messaging.system", "rabbitmq".into()),
+            ("messaging.operation.name", "process".into()),
+            ("messaging.operation.type", "process".into()),
+            ("messaging.destination.name", Value::from(queue.to_owned())),
+        ];
+        Span {
+            parent: self.client,
+            link: self.before,
+            ..Span::new(self.process, SpanKind::Consumer, format!("process {queue}"), began)
+        }
+        .with(attributes)
+    }
+
+    /// The span of the handler's call, once it has ended.
+    pub(crate) fn called(&self, model: &str, began: SystemTime) -> Span {
+        let attributes = [
+            ("gen_ai.operation.name", "generate_content".into()),
+            ("gen_ai.provider.name", "nsbridge".into()),
+            ("gen_ai.request.model", Value::from(model.to_owned())),
+        ];
+        let name = format!("generate_content {model}");
+        Span { parent: Some(self.process), ..Span::new(self.call, SpanKind::Internal, name, began) }
+            .with(attributes)
+    }
+}
+
+/// A span that has ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Span {
+    own: TraceParent,
+    parent: Option<TraceParent>,
+    link: Option<TraceParent>,
+    kind: SpanKind,
+    name: String,
+    began: SystemTime,
+    ended: SystemTime,
+    attributes: Vec<KeyValue>,
+    status: Status,
+}
+
+impl Span {
+    fn new(own: TraceParent, kind: SpanKind, name: String, began: SystemTime) -> Self {
+        let (parent, link, attributes, status) = (None, None, Vec::new(), Status::Unset);
+        let ended = SystemTime::now();
+        Self { own, parent, link, kind, name, began, ended, attributes, status }
+    }
+
+    fn with<const N: usize>(mut self, attributes: [(&'static str, Value); N]) -> Self {
+        self.attributes.extend(attributes.map(|(key, value)| KeyValue::new(key, value)));
+        self
+    }
+
+    /// It failed with this code, if with any.
+    pub(crate) fn failed(mut self, code: Option<ErrorCode>) -> Self {
+        if let Some(code) = code {
+            self.status = Status::error(code.as_str());
+            self = self.with([("error.type", code.as_str().into())]);
+        }
+        self
+    }
+
+    /// What it cost, and how many pieces of it came from an earlier attempt.
+    pub(crate) fn cost(self, usage: Usage, pieces: usize, resumed: usize) -> Self {
+        let int = |n: u64| Value::from(i64::try_from(n).unwrap_or(i64::MAX));
+        self.with([
+            ("gen_ai.usage.input_tokens", int(usage.input_tokens)),
+            ("gen_ai.usage.output_tokens", int(usage.output_tokens)),
+            ("gen_ai.usage.cache_read.input_tokens", int(usage.cached_tokens)),
+            ("nsbridge.pieces", int(pieces as u64)),
+            ("nsbridge.resumed_pieces", int(resumed as u64)),
+        ])
+    }
+
+    /// The request that it is about; ids are fit for logs, and for spans.
+    pub(crate) fn about(self, request: &str, attempt: u32) -> Self {
+        self.with([
+            ("messaging.message.id", Value::from(request.to_owned())),
+            ("nsbridge.attempt", Value::from(i64::from(attempt))),
+        ])
+    }
+}
+
+/// Writes a span's name into a header; no more than a hint for whoever reads it.
+pub(crate) fn put(properties: &mut Properties, name: &str, span: TraceParent) {
+    properties.headers.insert(name.to_owned(), Header::Text(span.to_string()));
+}
+
+/// The span that a header names; a broken one is as good as none.
+pub(crate) fn parent(properties: &Properties, name: &str) -> Option<TraceParent> {
+    properties.text(name)?.parse().ok()
+}
+
+fn root() -> TraceParent {
+    loop {
+        // Zeros are no id, and do not come twice.
+        if let Some(root) = TraceParent::root(random(), random()) {
+            return root;
+        }
+    }
+}
+
+/// Random bytes that protect nothing: without randomness of the system they are constant, and spans
+/// are shown in one heap.
+fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [1; N];
+    let _ = getrandom::fill(&mut bytes);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use nsbridge_protocol::topology::header;
+    use nsbridge_queue::Message;
+
+    use super::{Trace, parent, put};
+
+    const CLIENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    const BEFORE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b8-01";
+
+    fn message(headers: &[(&str, &str)]) -> Message {
+        let mut message = Message::new(Vec::new());
+        for (name, value) in headers {
+            let value = nsbridge_queue::Header::Text((*value).to_owned());
+            message.properties.headers.insert((*name).to_owned(), value);
+        }
+        message
+    }
+
+    #[test]
+    fn a_request_with_a_trace_goes_on_with_it() {
+        let trace = Trace::of(&message(&[(header::TRACE_PARENT, CLIENT)]));
+        let client = CLIENT.parse().unwrap();
+        assert_eq!(trace.client, Some(client));
+        assert_eq!((trace.process.trace, trace.call.trace), (client.trace, client.trace));
+        assert!(trace.process.span != client.span && trace.call.span != trace.process.span);
+        assert_eq!(trace.before, None);
+    }
+
+    #[test]
+    fn a_request_without_one_or_with_a_broken_one_begins_its_own() {
+        let (first, second) = (Trace::of(&message(&[])), Trace::of(&message(&[])));
+        assert!(first.client.is_none() && first.process.sampled);
+        assert_ne!(first.process.trace, second.process.trace);
+        let broken = Trace::of(&message(&[(header::TRACE_PARENT, "00-xyz")]));
+        assert!(broken.client.is_none());
+    }
+
+    #[test]
+    fn a_trace_that_nobody_keeps_is_not_kept_here() {
+        let unsampled = CLIENT.replace("-01", "-00");
+        let trace = Trace::of(&message(&[(header::TRACE_PARENT, &unsampled)]));
+        assert!(!trace.process.sampled && !trace.call.sampled);
+    }
+
+    #[test]
+    fn the_attempt_before_is_named_by_the_copy_or_by_the_resume() {
+        let mut copy = message(&[(header::TRACE_PARENT, CLIENT), (header::TRACE_BEFORE, BEFORE)]);
+        let before = BEFORE.parse().unwrap();
+        assert_eq!(Trace::of(&copy).before, Some(before));
+        copy.properties.headers.remove(header::TRACE_BEFORE);
+        let mut trace = Trace::of(&copy);
+        trace.follow(None);
+        assert_eq!(trace.before, None);
+        let mut resume = message(&[]);
+        put(&mut resume.properties, header::TRACE_BEFORE, before);
+        trace.follow(parent(&resume.properties, header::TRACE_BEFORE));
+        assert_eq!(trace.before, Some(before));
+    }
+}

@@ -1,0 +1,145 @@
+//! What a worker tells about itself, and the rounds that keep it true.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nsbridge_handler::Health as HandlerHealth;
+use nsbridge_protocol::topology::{dead_queue, model_queue};
+use nsbridge_protocol::{Fingerprint, ModelName};
+use nsbridge_queue::{Connection, Link};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::health::Health;
+use crate::metrics::{Metrics, Waiting};
+use crate::telemetry::Spans;
+use crate::worker::Shared;
+
+/// How often the broker's state is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How often the queues' depth is asked for.
+const DEPTH_EVERY: Duration = Duration::from_secs(15);
+
+/// How often the handler is asked whether it is well.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+
+/// How long it may think about that.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+/// What a worker tells about itself. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Vitals {
+    /// What it counts and times.
+    pub metrics: Metrics,
+    /// Whether it lives and works.
+    pub health: Health,
+    /// Where its spans go.
+    pub spans: Spans,
+}
+
+impl Vitals {
+    /// Those of a worker whose spans nobody collects; dead after a minute without requests taken.
+    pub fn new(model: &ModelName) -> Self {
+        Self {
+            metrics: Metrics::new(model),
+            health: Health::new(model.clone(), Duration::from_secs(60)),
+            spans: Spans::default(),
+        }
+    }
+
+    /// The handler is loaded and warmed up.
+    pub(crate) fn loaded(&self, fingerprint: Option<Fingerprint>) {
+        self.metrics.loaded(fingerprint);
+        self.health.loaded(fingerprint);
+    }
+}
+
+/// Keeps a worker's vitals true, for as long as it runs.
+pub(crate) async fn rounds(shared: &Shared, consume: &Link) -> Infallible {
+    tokio::select! {
+        never = follow(shared) => never,
+        never = ask_handler(shared) => never,
+        never = look_at_broker(shared) => never,
+        never = ask_depths(shared, consume) => never,
+    }
+}
+
+/// Follows what the worker does.
+async fn follow(shared: &Shared) -> Infallible {
+    let mut consuming = shared.consuming.since();
+    let draining = async {
+        shared.drain.begun().await;
+        shared.vitals.health.draining();
+        std::future::pending::<Infallible>().await
+    };
+    let following = async {
+        loop {
+            shared.vitals.health.consuming(consuming.borrow_and_update().is_some());
+            // The sender is the worker's.
+            let _ = consuming.changed().await;
+        }
+    };
+    tokio::select! {
+        never = draining => never,
+        never = following => never,
+    }
+}
+
+/// Asks the handler whether it is well, from a thread that may block.
+async fn ask_handler(shared: &Shared) -> Infallible {
+    loop {
+        sleep(ASK_EVERY).await;
+        let runner = shared.runner.clone();
+        let mut asked = tokio::task::spawn_blocking(move || runner.health());
+        let mut answer = timeout(ANSWER_WITHIN, &mut asked).await.ok();
+        if answer.is_none() {
+            tracing::warn!("the handler does not say whether it is well");
+            shared.vitals.health.handler(false);
+            answer = Some(asked.await);
+        }
+        let well = matches!(answer, Some(Ok(HandlerHealth::Ok)));
+        shared.vitals.health.handler(well);
+        if !well {
+            shared.leave("it said that it is not well");
+        }
+    }
+}
+
+async fn look_at_broker(shared: &Shared) -> Infallible {
+    loop {
+        shared.vitals.metrics.blocked(shared.publish.is_blocked());
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+/// Asks how much waits, while there is a connection: it is not opened for this.
+async fn ask_depths(shared: &Shared, consume: &Link) -> Infallible {
+    let mut consuming = shared.consuming.since();
+    let queues = [
+        (Waiting::Requests, model_queue(&shared.model)),
+        (Waiting::Dead, dead_queue(&shared.model)),
+    ];
+    loop {
+        let _ = consuming.wait_for(Option::is_some).await;
+        let asked = Instant::now();
+        if let Ok(connection) = consume.try_connection().await {
+            for (which, queue) in &queues {
+                tell_depth(shared, &connection, *which, queue).await;
+            }
+        }
+        tokio::time::sleep_until(asked + DEPTH_EVERY).await;
+    }
+}
+
+async fn tell_depth(
+    shared: &Shared,
+    connection: &Arc<dyn Connection>,
+    which: Waiting,
+    queue: &str,
+) {
+    match connection.depth(queue).await {
+        Ok(depth) => shared.vitals.metrics.waiting(which, depth.messages),
+        Err(error) => tracing::debug!(%error, queue, "a queue's depth could not be asked"),
+    }
+}
