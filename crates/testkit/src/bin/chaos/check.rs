@@ -93,7 +93,7 @@ fn judge(lines: &[Line], copies: &Copies) -> Result<Report> {
     };
     replies.check(plan, &mut report);
     runs.check(plan, &replies, &mut report);
-    frames::check(lines, &mut report);
+    frames::check(plan, lines, &mut report);
     rules::check(plan, lines, &replies, &runs, &mut report);
     let place = format!("{}-{}", plan.scenario, plan.round);
     let Report { lost, repeated, double_runs, broken, .. } = &mut report;

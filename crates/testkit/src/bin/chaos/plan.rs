@@ -61,6 +61,10 @@ pub(crate) struct Rules {
     pub(crate) taken_up: usize,
     /// At least so many runs went on after pieces that the client had.
     pub(crate) resumed: usize,
+    /// At least so many frames were sent again, the same bytes, because the broker refused them.
+    pub(crate) sent_again: usize,
+    /// Some caller waited at least so many milliseconds between two pieces.
+    pub(crate) stalled_ms: u64,
     /// No request ran twice.
     pub(crate) one_run_each: bool,
     /// The same sealed bytes are published twice: two workers may both run them.

@@ -346,7 +346,9 @@ impl Stage {
 
     /// Ends the round: looks for dead letters, and kills everybody.
     pub(crate) fn end(mut self) -> Result<()> {
-        self.runtime.block_on(self.dead_letters()).context("reading the dead letters")?;
+        if let Err(error) = self.runtime.block_on(self.dead_letters()) {
+            self.broken(format!("the dead letters could not be read: {error:#}"))?;
+        }
         self.journal.note(What::Over)?;
         // All at once: each waits for its own end.
         self.workers.values().chain(&self.clients).for_each(Kept::give_up);
@@ -357,7 +359,12 @@ impl Stage {
     async fn dead_letters(&self) -> Result<()> {
         let connection = AmqpBroker::new(&self.url)?.connect("chaos").await?;
         let queue = dead_queue(&self.model);
-        let waiting = connection.depth(&queue).await?.messages;
+        let waiting = match connection.depth(&queue).await {
+            Ok(depth) => depth.messages,
+            // No worker ever came as far as to declare it.
+            Err(nsbridge_queue::Error::NoQueue { .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
         let mut letters = connection.consume(&queue, 64).await?;
         for _ in 0..waiting {
             let Some(letter) = timeout(PATIENCE, letters.recv()).await? else { break };

@@ -72,6 +72,10 @@ impl Connection for Watched<Arc<dyn Connection>> {
         self.inner.depth(queue).await
     }
 
+    fn is_blocked(&self) -> bool {
+        self.inner.is_blocked()
+    }
+
     async fn lost(&self) -> Error {
         self.inner.lost().await
     }

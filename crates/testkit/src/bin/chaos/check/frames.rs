@@ -3,18 +3,28 @@
 use std::collections::HashMap;
 
 use crate::journal::{Line, What};
+use crate::plan::Plan;
 
 use super::Report;
 
 /// A stream has one key, and a frame's number is its nonce: the same number in the same stream
 /// must be the same bytes, however often it is sent.
-pub(super) fn check(lines: &[Line], report: &mut Report) {
+pub(super) fn check(plan: &Plan, lines: &[Line], report: &mut Report) {
     let mut seen: HashMap<(&str, u64), u64> = HashMap::new();
+    let mut again = 0;
     for line in lines {
         let What::Frame { stream, seq, hash, .. } = &line.what else { continue };
-        let first = *seen.entry((stream, *seq)).or_insert(*hash);
-        if first != *hash {
-            report.broken.push(format!("stream {stream} has two contents under number {seq}"));
+        match seen.insert((stream, *seq), *hash) {
+            None => {}
+            Some(first) if first == *hash => again += 1,
+            Some(_) => {
+                let what = format!("stream {stream} has two contents under number {seq}");
+                report.broken.push(what);
+            }
         }
+    }
+    if again < plan.rules.sent_again {
+        let meant = plan.rules.sent_again;
+        report.broken.push(format!("{again} frames were sent again, not {meant}"));
     }
 }

@@ -64,6 +64,12 @@ fn check_reach(plan: &Plan, lines: &[Line], runs: &Runs, report: &mut Report) {
         let meant = plan.rules.resumed;
         report.broken.push(format!("{} runs were resumed, not {meant}", report.resumed));
     }
+    let meant = plan.rules.stalled_ms as f64 / 1000.0;
+    if report.worst < meant {
+        report
+            .broken
+            .push(format!("no caller waited longer than {:.2} s, not {meant:.2} s", report.worst));
+    }
     for (n, count) in begun.iter().filter(|(_, count)| **count > 1) {
         if plan.rules.one_run_each {
             report.broken.push(format!("request {n} ran {count} times for no reason"));

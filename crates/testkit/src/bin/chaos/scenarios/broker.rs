@@ -22,9 +22,10 @@ pub(super) fn restart(stage: &mut Stage) -> Result<()> {
 
 pub(super) fn memory_alarm(stage: &mut Stage) -> Result<()> {
     stage.plan.rules.one_run_each = true;
-    let asks = stage.ask_for(4, &Ask::new(200, 20));
+    stage.plan.rules.stalled_ms = 2000;
+    let asks = stage.ask_for(4, &Ask::new(500, 20));
     for i in 0..8 {
-        stage.ask(Ask::new(20, 20).after(2000 + i * 200));
+        stage.ask(Ask::new(20, 20).after(3000 + i * 200));
     }
     stage.start_workers(2)?;
     stage.start_client()?;
@@ -41,6 +42,7 @@ pub(super) fn memory_alarm(stage: &mut Stage) -> Result<()> {
 pub(super) fn full_reply_queue(stage: &mut Stage) -> Result<()> {
     stage.settings.frame_each = true;
     stage.client_settings.reply_queue_bytes = Some(16 << 10);
+    stage.plan.rules.sent_again = 10;
     stage.plan.rules.one_run_each = true;
     let asks = stage.ask_for(3, &Ask::new(1500, 2));
     stage.start_workers(2)?;

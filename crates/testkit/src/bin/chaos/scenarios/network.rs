@@ -65,7 +65,6 @@ pub(super) fn cut_publish(stage: &mut Stage) -> Result<()> {
 pub(super) fn half_open(stage: &mut Stage) -> Result<()> {
     // The broker gives up after two of these, and so does the worker.
     stage.settings.heartbeat = 2;
-    stage.settings.slots = 2;
     stage.plan.rules.taken_up = 1;
     let asks = stage.ask_for(4, &Ask::new(400, 25));
     stage.start_workers(2)?;

@@ -133,6 +133,8 @@ pub(super) fn clock_skew(stage: &mut Stage) -> Result<()> {
         stage.start_worker("w1")?;
         stage.start_client_for(&asks[i..=i])?;
         stage.until_over(asks[i])?;
+        // The caller hears of it before the request is settled.
+        sleep(Duration::from_secs(1));
         stage.remove_worker("w1");
     }
     Ok(())
