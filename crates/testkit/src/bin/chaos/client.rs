@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::journal::{Journal, What};
 use crate::plan::{Ask, Reading};
-use crate::process::{leave_with_the_driver, wait_for_the_driver};
+use crate::process::{leave_with_the_starter, wait_for_the_driver};
 use crate::watched::{Trick, Watched};
 
 /// The file that a client process is started with.
@@ -54,7 +54,7 @@ async fn submit_all(config: Config) -> Result<()> {
     journal.note(What::Client { pid: std::process::id(), name, reply_queue })?;
     // Until the tap is there, nothing is asked.
     tokio::task::spawn_blocking(wait_for_the_driver).await??;
-    leave_with_the_driver();
+    leave_with_the_starter();
     let began = Instant::now();
     let tasks: Vec<_> = asks
         .into_iter()

@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 
 use crate::check::{self, Report};
 use crate::plan::Plan;
+use crate::process::leave_with_the_starter;
 use crate::scenarios::{Needs, SCENARIOS, Scenario};
 use crate::stage::Stage;
 use crate::table;
@@ -34,6 +35,9 @@ pub(crate) struct Drive {
     /// Rounds that are played at the same time.
     #[arg(long, default_value_t = 6)]
     at_once: usize,
+    /// Leaves when its standard input ends.
+    #[arg(long, hide = true)]
+    attended: bool,
     /// Where the journals go, in a folder named after the seed.
     #[arg(long, default_value = "target/chaos")]
     out: PathBuf,
@@ -44,6 +48,9 @@ pub(crate) fn run(drive: &Drive) -> Result<bool> {
     if drive.list {
         SCENARIOS.iter().for_each(|it| println!("{:18} {}", it.name, it.about));
         return Ok(true);
+    }
+    if drive.attended {
+        leave_with_the_starter();
     }
     let chosen = choose(&drive.scenarios)?;
     let seed = match drive.seed {
@@ -62,7 +69,7 @@ pub(crate) fn run(drive: &Drive) -> Result<bool> {
         Lane { rounds: Mutex::new(rounds.collect()), seed, folder: folder.clone() }
     };
     let (shared, own) = (lane(Needs::AnyNode), lane(Needs::ItsOwnNode));
-    let mut reports = thread::scope(|scope| {
+    let reports = thread::scope(|scope| {
         let lanes = [(&shared, drive.at_once), (&own, 1)];
         let playing: Vec<_> = lanes
             .into_iter()
@@ -77,8 +84,6 @@ pub(crate) fn run(drive: &Drive) -> Result<bool> {
         ended.collect::<Result<Vec<_>>>()
     })?
     .concat();
-    let place = |report: &Report| SCENARIOS.iter().position(|it| it.name == report.scenario);
-    reports.sort_by_key(place);
     Ok(table::print(reports))
 }
 

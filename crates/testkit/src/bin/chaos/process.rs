@@ -5,8 +5,8 @@ use std::thread;
 
 use anyhow::{Context, Result};
 
-/// Ends this process when its standard input ends: when the driver is gone, however it went.
-pub(crate) fn leave_with_the_driver() {
+/// Ends this process when its standard input ends: when whoever started it is gone, however it went.
+pub(crate) fn leave_with_the_starter() {
     thread::spawn(|| {
         let _ = stdin().lock().read_to_end(&mut Vec::new());
         leave();

@@ -1,6 +1,7 @@
 //! What a run came to, for people.
 
 use crate::check::Report;
+use crate::scenarios::SCENARIOS;
 
 const HEAD: [&str; 10] = [
     "scenario",
@@ -32,8 +33,10 @@ pub(crate) fn print(reports: Vec<Report>) -> bool {
     scenarios.iter().all(Report::is_good)
 }
 
-fn by_scenario(reports: Vec<Report>) -> Vec<Report> {
+fn by_scenario(mut reports: Vec<Report>) -> Vec<Report> {
     let mut scenarios: Vec<Report> = Vec::new();
+    let place = |report: &Report| SCENARIOS.iter().position(|it| it.name == report.scenario);
+    reports.sort_by_key(place);
     for report in reports {
         match scenarios.iter_mut().find(|known| known.scenario == report.scenario) {
             Some(known) => known.add(report),

@@ -18,13 +18,13 @@ use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::journal::{Journal, Run, What};
 use crate::order::{Does, Order, of_attempt, piece};
-use crate::process::leave_with_the_driver;
+use crate::process::leave_with_the_starter;
 
 /// What a worker logs when it has subscribed to its queue.
 const TAKING: &str = "taking requests";
 
 pub(crate) fn run(path: &Path) -> ExitCode {
-    leave_with_the_driver();
+    leave_with_the_starter();
     let config = Config::read(path, []);
     if let Ok(config) = &config
         && let Ok(options) = config.handler.clone().try_into::<Options>()

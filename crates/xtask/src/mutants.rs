@@ -1,0 +1,185 @@
+//! `cargo xtask chaos --mutants`: each promise is broken on purpose, and a scenario must notice.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::cargo::{Cargo, in_root, root};
+use crate::{chaos, say};
+
+/// A fault in the code.
+struct Mutant {
+    name: &'static str,
+    file: &'static str,
+    /// Stands in the file once.
+    text: &'static str,
+    replacement: &'static str,
+    /// What must notice.
+    judge: Judge,
+}
+
+/// What must notice a mutant.
+enum Judge {
+    /// A scenario of `cargo xtask chaos`, in one of so many rounds.
+    Scenario(&'static str, usize),
+    /// A test of this package whose name holds this.
+    Test(&'static str, &'static str),
+}
+
+const MUTANTS: &[Mutant] = &[];
+
+/// The seed that mutants are played with.
+const SEED: &str = "1";
+
+/// Builds and judges every mutant, or the one with this name.
+///
+/// # Errors
+///
+/// One was not noticed.
+pub(crate) fn run(cargo: &Cargo, only: Option<&str>) -> Result<()> {
+    let chosen: Vec<&Mutant> =
+        MUTANTS.iter().filter(|mutant| only.is_none_or(|name| name == mutant.name)).collect();
+    ensure!(!chosen.is_empty(), "there is no such mutant; there is: {}", names());
+    chaos::prepare(&[])?;
+    let tree = copy_of_the_tree()?;
+    let cargo = cargo.in_tree(&tree, &place().join("target"));
+    say::step("the code as it is, in the scenarios that judge");
+    ensure!(control(&cargo, &chosen)?, "a scenario fails without any mutant");
+    let mut unnoticed = Vec::new();
+    for mutant in chosen {
+        say::step(&format!("mutant: {}", mutant.name));
+        let noticed = in_tree(&tree, mutant, || judge(&cargo, mutant))?;
+        say::line(&format!("{}: {}", mutant.name, if noticed { "noticed" } else { "NOT NOTICED" }));
+        if !noticed {
+            unnoticed.push(mutant.name);
+        }
+    }
+    ensure!(unnoticed.is_empty(), "not noticed: {}", unnoticed.join(", "));
+    Ok(())
+}
+
+fn names() -> String {
+    MUTANTS.iter().map(|mutant| mutant.name).collect::<Vec<_>>().join(", ")
+}
+
+/// Where trees, builds and journals of mutants lie.
+fn place() -> PathBuf {
+    root().join("target/mutants")
+}
+
+/// A fresh copy of every file that git knows.
+fn copy_of_the_tree() -> Result<PathBuf> {
+    let tree = place().join("tree");
+    let listed = in_root("git").args(["ls-files", "-z"]).output().context("running git")?;
+    ensure!(listed.status.success(), "mutants are made of what git knows, and git fails here");
+    for path in String::from_utf8(listed.stdout)?.split_terminator('\0') {
+        copy(&root().join(path), &tree.join(path))?;
+    }
+    Ok(tree)
+}
+
+/// Leaves what is the same as it is, so that it is not built again.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let bytes = fs::read(from).with_context(|| format!("reading {}", from.display()))?;
+    if fs::read(to).is_ok_and(|known| known == bytes) {
+        return Ok(());
+    }
+    if let Some(folder) = to.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(to, bytes).with_context(|| format!("writing {}", to.display()))
+}
+
+/// Runs `judge` with the mutant's text in place.
+fn in_tree<T>(tree: &Path, mutant: &Mutant, judge: impl FnOnce() -> Result<T>) -> Result<T> {
+    let path = tree.join(mutant.file);
+    let sound = fs::read_to_string(&path)?;
+    fs::write(&path, mutant.applied(&sound)?)?;
+    let judged = judge();
+    fs::write(&path, sound)?;
+    judged
+}
+
+impl Mutant {
+    fn applied(&self, sound: &str) -> Result<String> {
+        let Self { name, file, text, replacement, .. } = self;
+        let found = sound.matches(text).count();
+        ensure!(found == 1, "the mutant {name} finds its text {found} times in {file}, not once");
+        Ok(sound.replacen(text, replacement, 1))
+    }
+}
+
+fn judge(cargo: &Cargo, mutant: &Mutant) -> Result<bool> {
+    match mutant.judge {
+        Judge::Scenario(name, rounds) => {
+            build(cargo, &["build", "--package", "nsbridge-testkit", "--features", "chaos"])?;
+            Ok(!chaos::attended(scenario(cargo, name, rounds, mutant.name))?)
+        }
+        Judge::Test(package, test) => {
+            build(cargo, &["test", "--package", package, "--no-run"])?;
+            let tested = cargo.command(&["test", "--package", package, test]).status()?;
+            Ok(!tested.success())
+        }
+    }
+}
+
+/// A mutant that does not build proves nothing.
+fn build(cargo: &Cargo, arguments: &[&str]) -> Result<()> {
+    let built = cargo.command(arguments).arg("--quiet").status()?;
+    if !built.success() {
+        bail!("it does not build");
+    }
+    Ok(())
+}
+
+fn control(cargo: &Cargo, chosen: &[&Mutant]) -> Result<bool> {
+    let mut command = chaos::driver(cargo);
+    command.args(["--seed", SEED]).arg("--out").arg(place().join("journals/control"));
+    let mut any = false;
+    for mutant in chosen {
+        if let Judge::Scenario(name, _) = mutant.judge {
+            command.args(["--scenario", name]);
+            any = true;
+        }
+    }
+    Ok(!any || chaos::attended(command)?)
+}
+
+fn scenario(cargo: &Cargo, name: &str, rounds: usize, mutant: &str) -> Command {
+    let mut command = chaos::driver(cargo);
+    command.args(["--seed", SEED, "--scenario", name, "--rounds", &rounds.to_string()]);
+    command.arg("--out").arg(place().join("journals").join(mutant));
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::{Judge, MUTANTS, Mutant};
+    use crate::cargo::root;
+
+    #[test]
+    fn each_mutant_finds_its_text_once() {
+        for mutant in MUTANTS {
+            let sound = fs::read_to_string(root().join(mutant.file)).unwrap();
+            mutant.applied(&sound).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_mutant_that_lost_its_text_is_found() {
+        let mutant = Mutant {
+            name: "x",
+            file: "a.rs",
+            text: "ack",
+            replacement: "nack",
+            judge: Judge::Test("nsbridge", "x"),
+        };
+        assert_eq!(mutant.applied("an ack").unwrap(), "an nack");
+        assert!(mutant.applied("an end").is_err());
+        assert!(mutant.applied("an ack, an ack").is_err());
+    }
+}
