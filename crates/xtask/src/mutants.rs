@@ -28,7 +28,86 @@ enum Judge {
     Test(&'static str, &'static str),
 }
 
-const MUTANTS: &[Mutant] = &[];
+const MUTANTS: &[Mutant] = &[
+    // A worker that dies between the ack and the confirm takes the last frame along.
+    Mutant {
+        name: "ack-before-confirm",
+        file: "crates/bridge/src/attempt.rs",
+        text: "        window.flush().await?;\n        address.pool.give_back",
+        replacement: "        address.pool.give_back",
+        judge: Judge::Scenario("cut-publish", 1),
+    },
+    // Two runs of one job in one process.
+    Mutant {
+        name: "restart-instead-of-adopt",
+        file: "crates/bridge/src/registry.rs",
+        text: "if let Some(run) = state.running.get_mut(&job) {",
+        replacement: "if let Some(run) = state.running.get_mut(&job).filter(|run| run.leaving) {",
+        judge: Judge::Scenario("cut-consume", 1),
+    },
+    // A worker that lost its job goes on as if it had not.
+    Mutant {
+        name: "endless-adopt-window",
+        file: "crates/bridge/src/job.rs",
+        text: "const ADOPT_WINDOW: Duration = Duration::from_secs(5);",
+        replacement: "const ADOPT_WINDOW: Duration = Duration::from_secs(500);",
+        judge: Judge::Scenario("half-open", 1),
+    },
+    // Two attempts seal different frames under one key and number.
+    Mutant {
+        name: "fixed-salt-and-attempt",
+        file: "crates/crypto/src/reply.rs",
+        text: "Self::open_with_salt(root, request, attempt, content, Salt::fresh()?)",
+        replacement: "{ let _ = attempt; \
+                      Self::open_with_salt(root, request, AttemptNo(1), content, Salt([7; 32])) }",
+        judge: Judge::Scenario("kill", 1),
+    },
+    // A client that takes over another attempt's pieces without a look at its own.
+    Mutant {
+        name: "no-prefix-check",
+        file: "crates/client/src/merge.rs",
+        text: "Some(known) if (self.seam)(known) == (self.seam)(&piece) => {}",
+        replacement: "Some(known) if !(self.seam)(known).is_empty() => {}",
+        judge: Judge::Scenario("differ", 1),
+    },
+    // RabbitMQ 3.10 writes the count itself and 4.0 does not, so the memory queue judges, which is
+    // as trusting as 4.0.
+    Mutant {
+        name: "trusted-count",
+        file: "crates/queue/src/delivery.rs",
+        text: "let deliveries = if redelivered { count } else { 0 };",
+        replacement: "let deliveries = count;",
+        judge: Judge::Test(
+            "nsbridge-queue",
+            "memory::a_first_delivery_counts_zero_whatever_its_publisher_wrote",
+        ),
+    },
+    // lapin mends a connection behind its user's back.
+    Mutant {
+        name: "auto-recovery",
+        file: "crates/queue/src/amqp.rs",
+        text: "ConnectionProperties::default().with_connection_name(name.into())",
+        replacement: "ConnectionProperties::default().with_connection_name(name.into())\
+                      .enable_auto_recover()",
+        judge: Judge::Scenario("cut", 1),
+    },
+    // A request that kills its worker takes its neighbours along, each time.
+    Mutant {
+        name: "poison-among-others",
+        file: "crates/bridge/src/room.rs",
+        text: "const ALONE_FROM: u64 = 2;",
+        replacement: "const ALONE_FROM: u64 = 200;",
+        judge: Judge::Scenario("poison", 1),
+    },
+    // A worker that takes over says everything again.
+    Mutant {
+        name: "resume-not-handed-over",
+        file: "crates/bridge/src/stream.rs",
+        text: "const RESUME_WAIT: Duration = Duration::from_millis(250);",
+        replacement: "const RESUME_WAIT: Duration = Duration::ZERO;",
+        judge: Judge::Scenario("drain", 1),
+    },
+];
 
 /// The seed that mutants are played with.
 const SEED: &str = "1";

@@ -99,6 +99,15 @@ pub(crate) fn was_said(lines: &[Line], n: usize) -> bool {
     lines.iter().any(|line| said(&line.what))
 }
 
+/// Whether a process with this name has ended with success.
+pub(crate) fn left_in_order(lines: &[Line], name: &str) -> bool {
+    let left = |what: &What| {
+        matches!(what, What::Gone { name: other, status, .. }
+        if other == name && status == "exit status: 0")
+    };
+    lines.iter().any(|line| left(&line.what))
+}
+
 /// Whether a process with this name has ended so often.
 pub(crate) fn gone(lines: &[Line], name: &str, times: usize) -> bool {
     let of = |line: &&Line| matches!(&line.what, What::Gone { name: other, .. } if other == name);

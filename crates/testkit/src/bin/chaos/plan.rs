@@ -23,6 +23,8 @@ pub(crate) struct Ask {
     pub(crate) after_ms: u64,
     pub(crate) timeout_ms: u64,
     pub(crate) reading: Reading,
+    /// There is no reason to run it twice.
+    pub(crate) once: bool,
     pub(crate) expect: Expect,
 }
 
@@ -82,6 +84,7 @@ impl Ask {
             after_ms: 0,
             timeout_ms: 60_000,
             reading: Reading::Eagerly,
+            once: false,
             expect: Expect::Text,
         }
     }
@@ -93,6 +96,11 @@ impl Ask {
 
     pub(crate) fn deaf(mut self, deaf: bool) -> Self {
         self.order.deaf = deaf;
+        self
+    }
+
+    pub(crate) fn once(mut self) -> Self {
+        self.once = true;
         self
     }
 

@@ -71,7 +71,7 @@ fn check_reach(plan: &Plan, lines: &[Line], runs: &Runs, report: &mut Report) {
             .push(format!("no caller waited longer than {:.2} s, not {meant:.2} s", report.worst));
     }
     for (n, count) in begun.iter().filter(|(_, count)| **count > 1) {
-        if plan.rules.one_run_each {
+        if plan.rules.one_run_each || plan.asks.get(*n).is_some_and(|ask| ask.once) {
             report.broken.push(format!("request {n} ran {count} times for no reason"));
         }
     }

@@ -66,7 +66,8 @@ pub(super) fn half_open(stage: &mut Stage) -> Result<()> {
     // The broker gives up after two of these, and so does the worker.
     stage.settings.heartbeat = 2;
     stage.plan.rules.taken_up = 1;
-    let asks = stage.ask_for(4, &Ask::new(400, 25));
+    // Long enough to be still running when the window of a worker that came back is over.
+    let asks = stage.ask_for(4, &Ask::new(850, 25));
     stage.start_workers(2)?;
     stage.start_client()?;
     let watched = asks[stage.random.between(0, asks.len() - 1)];

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::follow::gone;
+use crate::follow::{gone, left_in_order};
 use crate::order::Does;
 use crate::plan::{Ask, Expect};
 use crate::stage::Stage;
@@ -40,15 +40,16 @@ pub(super) fn drain(stage: &mut Stage) -> Result<()> {
     stage.plan.rules.taken_up = 1;
     stage.plan.rules.resumed = 1;
     let long = stage.ask(Ask::new(300, 25));
-    let short = stage.ask(Ask::new(80, 25));
+    // It ends where it began.
+    let short = stage.ask(Ask::new(80, 25).once());
     stage.start_worker("w1")?;
     stage.start_client()?;
     stage.until_piece(long, 20)?;
     stage.until_piece(short, 20)?;
     stage.start_worker("w2")?;
     stage.terminate("w1")?;
-    // The short one ends where it began: a second run of it would be one too many.
-    stage.until("w1 to leave", |lines| gone(lines, "w1.0", 1))
+    stage.until("w1 to leave", |lines| gone(lines, "w1.0", 1))?;
+    stage.until("w1 to leave in good order", |lines| left_in_order(lines, "w1.0"))
 }
 
 /// One worker, so that neighbours are neighbours.
