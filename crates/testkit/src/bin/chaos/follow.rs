@@ -92,6 +92,14 @@ pub(crate) fn running(lines: &[Line], n: usize) -> Option<Run> {
     latest
 }
 
+/// The run of request `n` that began last.
+pub(crate) fn last_run(lines: &[Line], n: usize) -> Option<Run> {
+    lines.iter().rev().find_map(|line| match &line.what {
+        What::Start { run, n: other, .. } if *other == n => Some(run.clone()),
+        _ => None,
+    })
+}
+
 /// Whether a run of request `n` said all that it had to say.
 pub(crate) fn was_said(lines: &[Line], n: usize) -> bool {
     let said =

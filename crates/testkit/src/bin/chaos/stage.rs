@@ -24,7 +24,7 @@ use tokio::time::timeout;
 
 use crate::check::KEYRING;
 use crate::client;
-use crate::follow::{Follow, gone, is_over, pieces, running};
+use crate::follow::{Follow, gone, is_over, last_run, pieces, running};
 use crate::journal::{Journal, Line, What};
 use crate::plan::{Ask, Expect, Plan};
 use crate::random::Random;
@@ -168,10 +168,12 @@ impl Stage {
         self.workers.remove(name);
     }
 
-    /// The worker that runs request `n` now.
+    /// The worker that runs request `n` now, or ran it last if that is over.
     pub(crate) fn runner_of(&mut self, n: usize) -> Result<String> {
         let what = format!("request {n} to run");
-        let run = self.follow.wait(&what, PATIENCE, |lines| running(lines, n))?;
+        let run = self.follow.wait(&what, PATIENCE, |lines| {
+            running(lines, n).or_else(|| last_run(lines, n).filter(|_| is_over(lines, n)))
+        })?;
         Ok(base(&run.worker).to_owned())
     }
 
