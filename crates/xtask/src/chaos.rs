@@ -14,6 +14,9 @@ use crate::{machine, mutants, say};
 /// The scenario that moves clocks, for which a library is needed.
 const CLOCKS: &str = "clock-skew";
 
+/// Every mutant.
+const ALL: &str = "all";
+
 /// What is to be played; without anything, each scenario once.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Arguments {
@@ -37,8 +40,8 @@ pub(crate) struct Arguments {
     list: bool,
     /// Breaks the code on purpose, one place at a time, and demands that a scenario fails; with a
     /// name, only that place.
-    #[arg(long, value_name = "NAME", num_args = 0..=1, exclusive = true)]
-    mutants: Option<Option<String>>,
+    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = ALL, exclusive = true)]
+    mutants: Option<String>,
 }
 
 /// Plays, or does what else the arguments say.
@@ -48,7 +51,7 @@ pub(crate) struct Arguments {
 /// Something was lost, repeated or run twice, or a scenario did not come out as it must.
 pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
     if let Some(only) = &arguments.mutants {
-        return mutants::run(cargo, only.as_deref());
+        return mutants::run(cargo, Some(&**only).filter(|name| *name != ALL));
     }
     let quiet = arguments.list || arguments.check.is_some();
     if !quiet {

@@ -95,6 +95,7 @@ fn judge(lines: &[Line], copies: &Copies) -> Result<Report> {
     runs.check(plan, &replies, &mut report);
     frames::check(plan, lines, &mut report);
     rules::check(plan, lines, &replies, &runs, &mut report);
+    rules::check_copies(plan, copies, &mut report);
     let place = format!("{}-{}", plan.scenario, plan.round);
     let Report { lost, repeated, double_runs, broken, .. } = &mut report;
     for problem in [lost, repeated, double_runs, broken].into_iter().flatten() {

@@ -42,6 +42,8 @@ macro_rules! scenarios {
 scenarios! {
     "client-gone" AnyNode clients::gone:
         "the client is killed in mid-stream; nothing runs on"
+    "queue-lost" AnyNode network::queue_lost:
+        "the client is cut off until the broker has dropped its reply queue"
     "client-restart" AnyNode clients::restart:
         "the client is killed, and another asks for what is missing"
     "poison" AnyNode workers::poison:

@@ -54,8 +54,10 @@ pub(crate) struct WorkerSettings {
 }
 
 /// How clients are started.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct ClientSettings {
+    /// Seconds between heartbeats to the broker.
+    pub(crate) heartbeat: u32,
     pub(crate) trick: Trick,
     pub(crate) reply_queue_bytes: Option<u64>,
 }
@@ -111,7 +113,11 @@ impl Stage {
                 frame_each: false,
                 skew_s: 0,
             },
-            client_settings: ClientSettings::default(),
+            client_settings: ClientSettings {
+                heartbeat: 10,
+                trick: Trick::None,
+                reply_queue_bytes: None,
+            },
             proxy: Proxy::to(addr)?,
             workers: BTreeMap::new(),
             clients: Vec::new(),
@@ -178,14 +184,14 @@ impl Stage {
     }
 
     /// Kills a worker's process where it stands. It is started again.
-    pub(crate) fn kill(&mut self, worker: &str) -> Result<()> {
+    pub(crate) fn kill(&self, worker: &str) -> Result<()> {
         self.fault("kill", worker)?;
         self.worker(worker)?.kill();
         Ok(())
     }
 
     /// Asks a worker's process to leave. It is started again.
-    pub(crate) fn terminate(&mut self, worker: &str) -> Result<()> {
+    pub(crate) fn terminate(&self, worker: &str) -> Result<()> {
         self.fault("terminate", worker)?;
         self.worker(worker)?.signal(Signal::TERM)
     }
@@ -225,30 +231,43 @@ impl Stage {
         let name = format!("c{}", self.clients.len() + 1);
         let open =
             |ask: &&Ask| asks.contains(&ask.order.n) && !is_over(&self.follow.lines, ask.order.n);
+        let settings = &self.client_settings;
         let config = client::Config {
             dir: self.dir.clone(),
             name: name.clone(),
-            url: format!("{}?heartbeat=10", self.through_proxy()),
+            url: format!("{}?heartbeat={}", self.through_proxy(), settings.heartbeat),
             keyring: self.dir.join(KEYRING),
             model: self.model.clone(),
             asks: self.plan.asks.iter().filter(open).cloned().collect(),
-            trick: self.client_settings.trick,
-            reply_queue_bytes: self.client_settings.reply_queue_bytes,
+            trick: settings.trick,
+            reply_queue_bytes: settings.reply_queue_bytes,
         };
         let path = self.dir.join(format!("{name}.json"));
         fs::write(&path, serde_json::to_vec(&config)?)?;
         let dir = self.dir.clone();
         let command = move |name: &str| part_command(&dir, name, "client", &path);
         self.clients.push(Kept::start(&name, &self.journal, false, command)?);
-        let queue = self.follow.wait("the client", PATIENCE, |lines| reply_queue(lines, &name))?;
-        self.tap = None;
-        self.tap = Some(Tap::start(&self.runtime, &self.url, &queue, &self.dir)?);
+        self.listen()?;
         self.client()?.say("go\n")
+    }
+
+    /// Listens to what goes to the present client.
+    pub(crate) fn listen(&mut self) -> Result<()> {
+        self.stop_listening();
+        let name = format!("c{}", self.clients.len());
+        let queue = self.follow.wait("the client", PATIENCE, |lines| reply_queue(lines, &name))?;
+        self.tap = Some(Tap::start(&self.runtime, &self.url, &queue, &self.dir)?);
+        Ok(())
+    }
+
+    /// Leaves the client's own queue as the only one that wants its replies.
+    pub(crate) fn stop_listening(&mut self) {
+        self.tap = None;
     }
 
     /// Kills the client where it stands, and whoever else would take its replies.
     pub(crate) fn kill_client(&mut self) -> Result<()> {
-        self.tap = None;
+        self.stop_listening();
         self.fault("kill", "client")?;
         self.client()?.kill();
         let name = format!("c{}", self.clients.len());
@@ -256,7 +275,7 @@ impl Stage {
     }
 
     /// Stops the client's process for a while: it reads nothing, and nobody knows.
-    pub(crate) fn suspend_client(&mut self, ms: u64) -> Result<()> {
+    pub(crate) fn suspend_client(&self, ms: u64) -> Result<()> {
         self.fault("suspend", "client")?;
         self.client()?.signal(Signal::STOP)?;
         sleep(Duration::from_millis(ms));
@@ -270,14 +289,14 @@ impl Stage {
     // The network and the broker.
 
     /// Closes all connections whose names hold `part`.
-    pub(crate) fn cut(&mut self, part: &str) -> Result<()> {
+    pub(crate) fn cut(&self, part: &str) -> Result<()> {
         self.fault("cut", if part.is_empty() { "everything" } else { part })?;
         self.proxy.cut_named(part);
         Ok(())
     }
 
     /// Holds back what connections send and get whose names hold `part`.
-    pub(crate) fn freeze(&mut self, part: &str) -> Result<()> {
+    pub(crate) fn freeze(&self, part: &str) -> Result<()> {
         self.fault("freeze", part)?;
         self.proxy.freeze_named(part);
         Ok(())

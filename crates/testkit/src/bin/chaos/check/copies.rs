@@ -14,7 +14,7 @@ use nsbridge_crypto::{KeyProvider, Keyring, ReplyOpener, ReplyRoot, RequestFrame
 use nsbridge_protocol::Open;
 
 use crate::clock::SECOND;
-use crate::journal::{Line, Run, What, from_hex};
+use crate::journal::{Line, Run, What, from_hex, to_hex};
 
 /// The keyring's name in the folder of a round.
 pub(crate) const KEYRING: &str = "keys.json";
@@ -46,7 +46,7 @@ impl Copies {
             let bytes = from_hex(frame).context("an enqueued request is no hex")?;
             let parsed = RequestFrame::parse(&bytes)?;
             let opened = parsed.open(&keys.open_key(&parsed).await?)?;
-            let salt = opened.job_key.salt.0.map(|byte| format!("{byte:02x}")).concat();
+            let salt = to_hex(&opened.job_key.salt.0);
             let known = copies.salts.entry(request.clone()).or_default();
             // The same bytes may be published again.
             if !known.contains(&salt) {
@@ -68,6 +68,11 @@ impl Copies {
         Ok(copies)
     }
 
+    /// Requests of which there is more than one copy.
+    pub(super) fn asked_again(&self) -> usize {
+        self.salts.values().filter(|salts| salts.len() > 1).count()
+    }
+
     /// The job key of a run that began at `start`. One that nothing is known of is held to be of
     /// the first copy: that may accuse, and never hides.
     pub(super) fn key(&self, run: &Run, start: u64) -> String {
@@ -80,5 +85,59 @@ impl Copies {
         });
         let salt = if salts.len() > 1 { before.or(salts.first()) } else { salts.first() };
         format!("{request} {}", salt.map_or("", String::as_str))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nsbridge_crypto::{Entry, Key, Keyring, ReplySealer, RequestHead, State, seal_request};
+    use nsbridge_protocol::{AttemptNo, Open, RequestId};
+
+    use super::Copies;
+    use crate::journal::{Line, Run, What, to_hex};
+
+    /// One request, enqueued twice; the worker `w` opened a stream for the second copy alone, as
+    /// the same attempt that it might have been of the first.
+    #[tokio::test]
+    async fn a_run_is_of_the_copy_whose_root_opens_its_stream() {
+        let id = RequestId::from_bytes([9; 16]);
+        let head = RequestHead {
+            id,
+            created_at_ms: 1,
+            expires_at_ms: 2,
+            model: "m".parse().unwrap(),
+            tenant: "t".parse().unwrap(),
+            key_id: "k".parse().unwrap(),
+        };
+        let key = || Key::from_bytes([1; 32]);
+        let keys = Entry::new("k".parse().unwrap(), key(), State::Primary);
+        let keys = Keyring::of(vec![keys]).unwrap();
+        let sealed = [0, 1].map(|_| seal_request(&key(), &head, b"{}").unwrap());
+        let open = Open { opened_at_ms: 1, fingerprint: None, worker: "w".to_owned() };
+        let open = serde_json::to_vec(&open).unwrap();
+        let root = &sealed[1].reply_root;
+        let (_, opened) = ReplySealer::open(root, id, AttemptNo(1), &open).unwrap();
+        let request = id.to_string();
+        let frame = What::Frame {
+            request: request.clone(),
+            stream: "s".to_owned(),
+            seq: 0,
+            hash: 0,
+            open: Some(to_hex(&opened)),
+        };
+        let enqueue =
+            |i: usize| What::Enqueue { request: request.clone(), frame: to_hex(&sealed[i].frame) };
+        let whats = [enqueue(0), enqueue(0), enqueue(1), frame].into_iter().enumerate();
+        let lines: Vec<Line> = whats.map(|(i, what)| Line { at: i as u64, what }).collect();
+        let copies = Copies::of(&keys, &lines).await.unwrap();
+        assert_eq!(copies.asked_again(), 1);
+        let key_of = |worker: &str| {
+            let worker = worker.to_owned();
+            let run = Run { pid: 1, call: 0, worker, request: request.clone(), attempt: 1 };
+            copies.key(&run, 10)
+        };
+        let salt = |i: usize| to_hex(&sealed[i].job_key.salt.0);
+        assert_eq!(key_of("w"), format!("{request} {}", salt(1)));
+        assert_eq!(key_of("unheard of"), format!("{request} {}", salt(0)));
     }
 }

@@ -1,6 +1,6 @@
 //! No nonce is used for two contents.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::journal::{Line, What};
 use crate::plan::Plan;
@@ -11,17 +11,18 @@ use super::Report;
 /// must be the same bytes, however often it is sent.
 pub(super) fn check(plan: &Plan, lines: &[Line], report: &mut Report) {
     let mut seen: HashMap<(&str, u64), u64> = HashMap::new();
-    let mut again = 0;
+    let (mut again, mut reused) = (0, BTreeMap::<&str, u64>::new());
     for line in lines {
         let What::Frame { stream, seq, hash, .. } = &line.what else { continue };
         match seen.insert((stream, *seq), *hash) {
             None => {}
             Some(first) if first == *hash => again += 1,
-            Some(_) => {
-                let what = format!("stream {stream} has two contents under number {seq}");
-                report.broken.push(what);
-            }
+            Some(_) => *reused.entry(stream).or_default() += 1,
         }
+    }
+    for (stream, times) in reused {
+        let what = format!("a nonce of stream {stream} has two contents, {times} times");
+        report.broken.push(what);
     }
     if again < plan.rules.sent_again {
         let meant = plan.rules.sent_again;

@@ -7,6 +7,7 @@ use crate::journal::{Line, What};
 use crate::plan::{Expect, Plan};
 
 use super::Report;
+use super::copies::Copies;
 use super::replies::{End, Replies};
 use super::runs::Runs;
 
@@ -35,6 +36,14 @@ fn check_end(lines: &[Line], report: &mut Report) {
     }
     if !lines.iter().any(|line| matches!(line.what, What::Over)) {
         report.broken.push("the round did not come to its end".to_owned());
+    }
+}
+
+/// Whether clients asked again where they should have.
+pub(super) fn check_copies(plan: &Plan, copies: &Copies, report: &mut Report) {
+    let (again, meant) = (copies.asked_again(), plan.rules.asked_again);
+    if again < meant {
+        report.broken.push(format!("{again} requests were enqueued anew, not {meant}"));
     }
 }
 

@@ -23,6 +23,8 @@ pub(super) fn client_reconnect(stage: &mut Stage) -> Result<()> {
 
 fn several_cuts(stage: &mut Stage, part: &str, taken_up: usize) -> Result<()> {
     stage.plan.rules.taken_up = taken_up;
+    // Room enough to run everything twice, for whoever would.
+    stage.settings.slots = 10;
     let asks: Vec<usize> = (0..5).map(|i| stage.ask(Ask::new(250, 20).deaf(i % 2 == 1))).collect();
     stage.start_workers(2)?;
     stage.start_client()?;
@@ -58,6 +60,24 @@ pub(super) fn cut_publish(stage: &mut Stage) -> Result<()> {
     sleep(Duration::from_millis(700));
     stage.kill(&worker)?;
     stage.cut(" publish")?;
+    stage.thaw();
+    Ok(())
+}
+
+/// The queue outlives its client's connection by 15 s, and that its last heartbeat by two more.
+pub(super) fn queue_lost(stage: &mut Stage) -> Result<()> {
+    stage.client_settings.heartbeat = 2;
+    stage.plan.rules.asked_again = 1;
+    let asks = stage.ask_for(3, &Ask::new(300, 20).within(90_000));
+    stage.start_workers(2)?;
+    stage.start_client()?;
+    let watched = asks[stage.random.between(0, asks.len() - 1)];
+    let moment = stage.random.between(20, 120);
+    stage.until_piece(watched, moment)?;
+    stage.stop_listening();
+    stage.freeze("c1 ")?;
+    sleep(Duration::from_secs(23));
+    stage.listen()?;
     stage.thaw();
     Ok(())
 }
