@@ -23,8 +23,8 @@ pub(crate) struct Ask {
     pub(crate) after_ms: u64,
     pub(crate) timeout_ms: u64,
     pub(crate) reading: Reading,
-    /// There is no reason to run it twice.
-    pub(crate) once: bool,
+    /// There is no reason to run it more often.
+    pub(crate) most_runs: Option<usize>,
     pub(crate) expect: Expect,
 }
 
@@ -86,7 +86,7 @@ impl Ask {
             after_ms: 0,
             timeout_ms: 60_000,
             reading: Reading::Eagerly,
-            once: false,
+            most_runs: None,
             expect: Expect::Text,
         }
     }
@@ -101,8 +101,8 @@ impl Ask {
         self
     }
 
-    pub(crate) fn once(mut self) -> Self {
-        self.once = true;
+    pub(crate) fn at_most(mut self, runs: usize) -> Self {
+        self.most_runs = Some(runs);
         self
     }
 

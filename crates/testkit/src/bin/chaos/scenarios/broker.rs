@@ -23,9 +23,10 @@ pub(super) fn restart(stage: &mut Stage) -> Result<()> {
 pub(super) fn memory_alarm(stage: &mut Stage) -> Result<()> {
     stage.plan.rules.one_run_each = true;
     stage.plan.rules.stalled_ms = 2000;
-    let asks = stage.ask_for(4, &Ask::new(500, 20));
+    // `rabbitmqctl` alone may take some of these 24 s.
+    let asks = stage.ask_for(4, &Ask::new(1200, 20).within(120_000));
     for i in 0..8 {
-        stage.ask(Ask::new(20, 20).after(3000 + i * 200));
+        stage.ask(Ask::new(20, 20).after(3000 + i * 500).within(120_000));
     }
     stage.start_workers(2)?;
     stage.start_client()?;

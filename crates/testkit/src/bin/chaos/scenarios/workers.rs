@@ -36,16 +36,17 @@ pub(super) fn kill(stage: &mut Stage) -> Result<()> {
 
 pub(super) fn drain(stage: &mut Stage) -> Result<()> {
     stage.settings.grace_s = 3;
-    stage.settings.slots = 2;
-    stage.plan.rules.taken_up = 1;
+    stage.plan.rules.taken_up = 3;
+    // A client that is slow to hand over what it has is no fault; three that are would be one.
     stage.plan.rules.resumed = 1;
-    let long = stage.ask(Ask::new(300, 25));
+    let long = stage.ask_for(3, &Ask::new(300, 25));
     // It ends where it began.
-    let short = stage.ask(Ask::new(80, 25).once());
+    let short = stage.ask(Ask::new(80, 25).at_most(1));
     stage.start_worker("w1")?;
     stage.start_client()?;
-    stage.until_piece(long, 20)?;
-    stage.until_piece(short, 20)?;
+    for ask in [long[0], long[1], long[2], short] {
+        stage.until_piece(ask, 20)?;
+    }
     stage.start_worker("w2")?;
     stage.terminate("w1")?;
     stage.until("w1 to leave", |lines| gone(lines, "w1.0", 1))?;
@@ -57,8 +58,9 @@ pub(super) fn poison(stage: &mut Stage) -> Result<()> {
     stage.plan.rules.dead = Some((1, "poison".to_owned()));
     let poison = Ask::new(10, 20).does(Does::AbortAt(3));
     stage.ask(poison.expect(Expect::Failure("poison".to_owned())));
+    // Beside its first two runs; from then on each runs alone that was delivered as often.
     for i in 0..6 {
-        stage.ask(Ask::new(60, 25).after(i * 200));
+        stage.ask(Ask::new(60, 25).after(i * 200).at_most(3));
     }
     stage.fault("poison", "w1")?;
     stage.start_worker("w1")?;
