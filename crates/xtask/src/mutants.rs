@@ -37,13 +37,21 @@ const MUTANTS: &[Mutant] = &[
         replacement: "        address.pool.give_back",
         judge: Judge::Scenario("cut-publish", 1),
     },
-    // Two runs of one job in one process.
+    // A run that loses its delivery is stopped, and starts again where it comes back.
     Mutant {
         name: "restart-instead-of-adopt",
+        file: "crates/bridge/src/job.rs",
+        text: "const ORPHANED_FOR: Duration = Duration::from_secs(60);",
+        replacement: "const ORPHANED_FOR: Duration = Duration::ZERO;",
+        judge: Judge::Scenario("adopt", 1),
+    },
+    // A copy that comes back to a run of it is run as well.
+    Mutant {
+        name: "run-beside-the-orphan",
         file: "crates/bridge/src/registry.rs",
         text: "if let Some(run) = state.running.get_mut(&job) {",
         replacement: "if let Some(run) = state.running.get_mut(&job).filter(|run| run.leaving) {",
-        judge: Judge::Scenario("cut-consume", 1),
+        judge: Judge::Scenario("adopt", 1),
     },
     // A worker that lost its job goes on as if it had not.
     Mutant {

@@ -70,6 +70,10 @@ scenarios! {
         "only what workers publish on is cut, with the last frame on its way"
     "cut-consume" AnyNode network::cut_consume:
         "only what workers consume on is cut"
+    "adopt" AnyNode network::adopt:
+        "the same, with one worker: what comes back to it still runs there"
+    "many-slots" AnyNode network::many_slots:
+        "the same with forty slots: a lost connection is one failure, not one for each channel"
     "client-reconnect" AnyNode network::client_reconnect:
         "only the client's connections are cut"
     "full-reply-queue" AnyNode broker::full_reply_queue:

@@ -17,6 +17,33 @@ pub(super) fn cut_consume(stage: &mut Stage) -> Result<()> {
     several_cuts(stage, " consume", 1)
 }
 
+pub(super) fn adopt(stage: &mut Stage) -> Result<()> {
+    stage.settings.slots = 4;
+    adopted(stage, 3)
+}
+
+/// The broker hands what a dying connection held to its next channel, as long as that is not known
+/// to be dead, and counts each time.
+pub(super) fn many_slots(stage: &mut Stage) -> Result<()> {
+    stage.settings.slots = 40;
+    adopted(stage, 8)
+}
+
+fn adopted(stage: &mut Stage, requests: usize) -> Result<()> {
+    stage.plan.rules.taken_up = 1;
+    stage.plan.rules.one_run_each = true;
+    let asks = stage.ask_for(requests, &Ask::new(250, 20));
+    stage.start_worker("w1")?;
+    stage.start_client()?;
+    for piece in [10, 80, 160] {
+        let watched = asks[stage.random.between(0, asks.len() - 1)];
+        let moment = stage.random.between(piece, piece + 50);
+        stage.until_piece(watched, moment)?;
+        stage.cut(" consume")?;
+    }
+    Ok(())
+}
+
 pub(super) fn client_reconnect(stage: &mut Stage) -> Result<()> {
     several_cuts(stage, "c1 ", 0)
 }
