@@ -63,6 +63,8 @@ pub(crate) struct Rules {
     pub(crate) taken_up: usize,
     /// At least so many runs went on after pieces that the client had.
     pub(crate) resumed: usize,
+    /// No attempt has a higher number: nothing was delivered more often.
+    pub(crate) most_attempts: Option<u32>,
     /// At least so many requests were enqueued anew by their client, under another salt.
     pub(crate) asked_again: usize,
     /// At least so many frames were sent again, the same bytes, because the broker refused them.

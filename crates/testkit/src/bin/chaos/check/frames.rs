@@ -24,8 +24,18 @@ pub(super) fn check(plan: &Plan, lines: &[Line], report: &mut Report) {
         let what = format!("a nonce of stream {stream} has two contents, {times} times");
         report.broken.push(what);
     }
+    let highest = lines.iter().filter_map(attempt).max().unwrap_or(0);
+    if let Some(most) = plan.rules.most_attempts.filter(|most| highest > *most) {
+        report.broken.push(format!("a request came to attempt {highest}, not {most} at most"));
+    }
     if again < plan.rules.sent_again {
         let meant = plan.rules.sent_again;
         report.broken.push(format!("{again} frames were sent again, not {meant}"));
     }
+}
+
+/// The number of the attempt that a frame opens, which stands at byte 80 of it.
+fn attempt(line: &Line) -> Option<u32> {
+    let What::Frame { open: Some(frame), .. } = &line.what else { return None };
+    u32::from_str_radix(frame.get(160..168)?, 16).ok()
 }

@@ -231,6 +231,19 @@ fn a_second_run_for_no_reason_is_found() {
 }
 
 #[test]
+fn more_attempts_than_faults_are_found() {
+    let round = |attempt: &str| {
+        let open = Some("00".repeat(80) + attempt);
+        let frame = What::Frame { request: r(), stream: "s".to_owned(), seq: 0, hash: 0, open };
+        let mut round = Round::answered().at(3.0, frame);
+        round.plan.rules.most_attempts = Some(4);
+        round
+    };
+    round("00000004").check([0; 4]);
+    round("00000005").check([0, 0, 0, 1]);
+}
+
+#[test]
 fn dead_letters_are_those_that_are_meant() {
     let dead = |reason: &str| What::Dead { request: r(), reason: reason.to_owned() };
     Round::answered().at(9.5, dead("poison")).check([0, 0, 0, 1]);

@@ -26,6 +26,7 @@ pub(super) fn adopt(stage: &mut Stage) -> Result<()> {
 /// to be dead, and counts each time.
 pub(super) fn many_slots(stage: &mut Stage) -> Result<()> {
     stage.settings.slots = 40;
+    stage.plan.rules.most_attempts = Some(4);
     adopted(stage, 8)
 }
 
