@@ -97,7 +97,7 @@ const MUTANTS: &[Mutant] = &[
         text: "ConnectionProperties::default().with_connection_name(name.into())",
         replacement: "ConnectionProperties::default().with_connection_name(name.into())\
                       .enable_auto_recover()",
-        judge: Judge::Scenario("cut", 1),
+        judge: Judge::Scenario("cut", 3),
     },
     // A request that kills its worker takes its neighbours along, each time.
     Mutant {

@@ -185,9 +185,11 @@ impl Stage {
 
     /// Kills a worker's process where it stands. It is started again.
     pub(crate) fn kill(&self, worker: &str) -> Result<()> {
-        self.fault("kill", worker)?;
-        self.worker(worker)?.kill();
-        Ok(())
+        // It may just be starting again; a fault that is not made does not count.
+        while !self.worker(worker)?.kill() {
+            sleep(Duration::from_millis(5));
+        }
+        self.fault("kill", worker)
     }
 
     /// Asks a worker's process to leave. It is started again.

@@ -68,10 +68,11 @@ impl Kept {
         self.lock().process.as_ref().map(|(child, _)| child.id())
     }
 
-    /// Ends the present process at once.
-    pub(super) fn kill(&self) {
-        if let Some((child, _)) = &mut self.lock().process {
-            let _ = child.kill();
+    /// Ends the present process at once; tells whether there was one.
+    pub(super) fn kill(&self) -> bool {
+        match &mut self.lock().process {
+            Some((child, _)) => child.kill().is_ok(),
+            None => false,
         }
     }
 
