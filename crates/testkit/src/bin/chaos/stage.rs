@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use nsbridge_crypto::{Entry, Key, Keyring, State};
 use nsbridge_protocol::ModelName;
 use nsbridge_protocol::topology::{dead_queue, header};
@@ -186,7 +186,9 @@ impl Stage {
     /// Kills a worker's process where it stands. It is started again.
     pub(crate) fn kill(&self, worker: &str) -> Result<()> {
         // It may just be starting again; a fault that is not made does not count.
+        let began = Instant::now();
         while !self.worker(worker)?.kill() {
+            ensure!(began.elapsed() < PATIENCE, "{worker} does not start again");
             sleep(Duration::from_millis(5));
         }
         self.fault("kill", worker)
