@@ -1,4 +1,8 @@
 //! A TCP proxy that breaks connections as networks do.
+//!
+//! AMQP clients name their connections, and what it does can be kept to those with a name.
+
+mod name;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -6,6 +10,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result};
+
+use name::Sniffer;
 
 /// More connections than this at a time are turned away.
 const MOST_CONNECTIONS: usize = 256;
@@ -30,11 +36,40 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     refuses: bool,
-    frozen: bool,
+    /// Connections whose names hold one of these are held.
+    frozen: Vec<String>,
     ended: bool,
-    /// Both sides of each connection.
-    sockets: Vec<(u64, TcpStream)>,
+    connections: Vec<Joined>,
     next: u64,
+}
+
+/// A client and the server.
+#[derive(Debug)]
+struct Joined {
+    number: u64,
+    /// Empty until the client has told it, and for clients that speak something else.
+    name: String,
+    sockets: [TcpStream; 2],
+}
+
+impl State {
+    fn holds(&self, number: u64) -> bool {
+        let found = self.connections.iter().find(|joined| joined.number == number);
+        found.is_some_and(|joined| self.frozen.iter().any(|part| joined.name.contains(part)))
+    }
+
+    fn close(&mut self, part: &str) -> usize {
+        let named = self.connections.extract_if(.., |joined| joined.name.contains(part));
+        named.map(|joined| joined.shut()).count()
+    }
+}
+
+impl Joined {
+    fn shut(&self) {
+        for socket in &self.sockets {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
 }
 
 impl Proxy {
@@ -57,11 +92,22 @@ impl Proxy {
         self.addr
     }
 
+    /// The names of the connections that are open, as the clients gave them.
+    pub fn names(&self) -> Vec<String> {
+        self.shared.lock().connections.iter().map(|joined| joined.name.clone()).collect()
+    }
+
     /// Closes all connections. New ones are taken.
     pub fn cut(&self) {
-        for (_, socket) in self.shared.lock().sockets.drain(..) {
-            let _ = socket.shutdown(Shutdown::Both);
-        }
+        self.cut_named("");
+    }
+
+    /// Closes the connections whose names hold `part`, and tells how many those were. What they
+    /// held back while frozen is lost.
+    pub fn cut_named(&self, part: &str) -> usize {
+        let closed = self.shared.lock().close(part);
+        self.shared.changed.notify_all();
+        closed
     }
 
     /// Closes every new connection at once, until [`accept`](Self::accept).
@@ -77,12 +123,17 @@ impl Proxy {
     /// Lets nothing through in either direction, while both sides believe in their connection:
     /// what a pulled cable looks like. Until [`thaw`](Self::thaw), which lets it all through late.
     pub fn freeze(&self) {
-        self.shared.lock().frozen = true;
+        self.freeze_named("");
     }
 
-    /// Ends [`freeze`](Self::freeze).
+    /// The same for connections whose names hold `part`, those that come later among them.
+    pub fn freeze_named(&self, part: &str) {
+        self.shared.lock().frozen.push(part.to_owned());
+    }
+
+    /// Ends every [`freeze`](Self::freeze).
     pub fn thaw(&self) {
-        self.shared.lock().frozen = false;
+        self.shared.lock().frozen.clear();
         self.shared.changed.notify_all();
     }
 }
@@ -106,7 +157,7 @@ impl Shared {
         for client in listener.incoming().flatten() {
             let (ended, refuses) = {
                 let state = self.lock();
-                (state.ended, state.refuses || state.sockets.len() >= 2 * MOST_CONNECTIONS)
+                (state.ended, state.refuses || state.connections.len() >= MOST_CONNECTIONS)
             };
             if ended {
                 return;
@@ -123,44 +174,67 @@ impl Shared {
         let server = TcpStream::connect(self.server)?;
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
+        let sockets = [client.try_clone()?, server.try_clone()?];
         let number = {
             let mut state = self.lock();
             state.next += 1;
             let number = state.next;
-            state.sockets.push((number, client.try_clone()?));
-            state.sockets.push((number, server.try_clone()?));
+            state.connections.push(Joined { number, name: String::new(), sockets });
             number
         };
-        self.copy_in_thread(number, client.try_clone()?, server.try_clone()?);
-        self.copy_in_thread(number, server, client);
+        let sniffer = Some(Sniffer::default());
+        self.copy_in_thread(number, client.try_clone()?, server.try_clone()?, sniffer);
+        self.copy_in_thread(number, server, client, None);
         Ok(())
     }
 
-    fn copy_in_thread(self: &Arc<Self>, number: u64, from: TcpStream, to: TcpStream) {
+    fn copy_in_thread(
+        self: &Arc<Self>,
+        number: u64,
+        from: TcpStream,
+        to: TcpStream,
+        sniffer: Option<Sniffer>,
+    ) {
         let shared = Arc::clone(self);
         thread::spawn(move || {
-            let _ = shared.copy(&from, &to);
+            let _ = shared.copy(number, &from, &to, sniffer);
             for socket in [from, to] {
                 let _ = socket.shutdown(Shutdown::Both);
             }
-            shared.lock().sockets.retain(|(other, _)| *other != number);
+            shared.lock().connections.retain(|joined| joined.number != number);
         });
     }
 
-    fn copy(&self, mut from: &TcpStream, mut to: &TcpStream) -> std::io::Result<()> {
+    fn copy(
+        &self,
+        number: u64,
+        mut from: &TcpStream,
+        mut to: &TcpStream,
+        mut sniffer: Option<Sniffer>,
+    ) -> std::io::Result<()> {
         let mut piece = vec![0; PIECE];
         loop {
             let count = from.read(&mut piece)?;
             if count == 0 {
                 return Ok(());
             }
-            self.wait_while_frozen();
+            if let Some(name) = sniffer.as_mut().and_then(|sniffer| sniffer.take(&piece[..count])) {
+                self.call(number, name);
+            }
+            self.wait_while_frozen(number);
             to.write_all(&piece[..count])?;
         }
     }
 
-    fn wait_while_frozen(&self) {
-        let held = |state: &mut State| state.frozen && !state.ended;
+    fn call(&self, number: u64, name: String) {
+        let mut state = self.lock();
+        if let Some(joined) = state.connections.iter_mut().find(|joined| joined.number == number) {
+            joined.name = name;
+        }
+    }
+
+    fn wait_while_frozen(&self, number: u64) {
+        let held = |state: &mut State| state.holds(number) && !state.ended;
         drop(self.changed.wait_while(self.lock(), held).unwrap_or_else(PoisonError::into_inner));
     }
 }

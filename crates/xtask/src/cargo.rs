@@ -11,6 +11,8 @@ use anyhow::{Context, Result};
 /// How cargo is called for a chore.
 #[derive(Debug, Default)]
 pub(crate) struct Cargo {
+    /// Another tree than ours.
+    tree: Option<PathBuf>,
     environment: Vec<(&'static str, OsString)>,
 }
 
@@ -26,10 +28,17 @@ impl Cargo {
         self
     }
 
-    /// `cargo` with these arguments, in the repository's root.
+    /// The same in another tree, with a target folder of its own.
+    pub(crate) fn in_tree(&self, tree: &Path, target: &Path) -> Self {
+        let tree = Some(tree.to_owned());
+        Self { tree, environment: self.environment.clone() }.with("CARGO_TARGET_DIR", target)
+    }
+
+    /// `cargo` with these arguments, in the tree's root.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = in_root(program);
+        command.current_dir(self.tree.as_deref().unwrap_or(&root()));
         // What `cargo run` sets for us is not for another cargo: some build scripts look at these,
         // and would run again each time that a chore and a person take turns.
         for (name, _) in env::vars_os() {

@@ -2,10 +2,10 @@
 
 use std::env;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 
 use crate::cargo::{self, Cargo};
-use crate::{lint, say, test};
+use crate::{chaos, lint, say, test};
 
 pub(crate) fn run() -> Result<()> {
     let mut cargo = Cargo::here().with("CARGO_INCREMENTAL", "0");
@@ -15,12 +15,16 @@ pub(crate) fn run() -> Result<()> {
         say::line(&format!("building in {}", target.display()));
         cargo = cargo.with("CARGO_TARGET_DIR", target);
     }
-    // A lint is no reason not to learn what the tests say.
-    let linted = lint::run(&cargo);
-    let tested = test::run(&cargo, &[]);
-    match (linted, tested) {
-        (Ok(()), tested) => tested,
-        (Err(lint), Ok(())) => Err(lint.context("lint")),
-        (Err(lint), Err(test)) => bail!("lint: {lint:#}; test: {test:#}"),
-    }
+    // A lint is no reason not to learn what the tests say, nor is a test one not to learn more.
+    let parts = [
+        ("lint", lint::run(&cargo)),
+        ("test", test::run(&cargo, &[])),
+        ("chaos", chaos::run(&cargo, &chaos::Arguments::default())),
+    ];
+    let failed: Vec<String> = parts
+        .into_iter()
+        .filter_map(|(part, done)| Some(format!("{part}: {:#}", done.err()?)))
+        .collect();
+    ensure!(failed.is_empty(), "{}", failed.join("; "));
+    Ok(())
 }

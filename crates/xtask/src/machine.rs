@@ -52,6 +52,20 @@ pub(crate) fn rabbitmq() -> Result<()> {
     Ok(())
 }
 
+/// Makes sure of the library that moves a process's clock.
+///
+/// # Errors
+///
+/// It is not there, and may not be installed.
+pub(crate) fn faketime() -> Result<()> {
+    let folders = Path::new("/usr/lib").read_dir().context("reading /usr/lib")?.flatten();
+    let there = |folder: &Path| folder.join("faketime/libfaketime.so.1").exists();
+    if !folders.map(|entry| entry.path()).any(|folder| there(&folder)) {
+        apt::install("libfaketime", &["faketime"])?;
+    }
+    Ok(())
+}
+
 fn client() -> Result<PathBuf> {
     let requirements = root().join("examples/python-client/requirements.txt");
     python::environment("python-client", &requirements, |folder| {

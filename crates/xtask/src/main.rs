@@ -1,11 +1,13 @@
-//! The project's chores: `cargo xtask test | lint | ci | bench SUITE`.
+//! The project's chores: `cargo xtask test | lint | ci | chaos | bench SUITE`.
 
 mod bench;
 mod broker;
 mod cargo;
+mod chaos;
 mod ci;
 mod lint;
 mod machine;
+mod mutants;
 mod say;
 mod tally;
 mod test;
@@ -31,8 +33,16 @@ enum Chore {
     },
     /// Checks form, lints, documentation and whatever else is read rather than run.
     Lint,
-    /// Lints and tests, as the continuous integration does.
+    /// Lints, tests and plays each scenario of faults once, as the continuous integration does.
     Ci,
+    /// Kills, cuts and starves real workers, clients and brokers, and checks what came of it.
+    ///
+    /// Without arguments each scenario is played once, in less than five minutes. The journals are
+    /// in target/chaos; docs/reliability.md says how to read them.
+    Chaos {
+        #[command(flatten)]
+        arguments: chaos::Arguments,
+    },
     /// Measures, and prints the figures beside those of others.
     Bench {
         /// What to measure, such as `bridge`.
@@ -45,6 +55,7 @@ fn main() -> ExitCode {
         Chore::Test { arguments } => test::run(&Cargo::here(), &arguments),
         Chore::Lint => lint::run(&Cargo::here()),
         Chore::Ci => ci::run(),
+        Chore::Chaos { arguments } => chaos::run(&Cargo::here(), &arguments),
         Chore::Bench { suite } => bench::run(&Cargo::here(), &suite),
     };
     match done {

@@ -80,3 +80,65 @@ fn a_frozen_proxy_holds_everything_back_until_it_thaws() {
     socket.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"hello");
 }
+
+/// Says what an AMQP client says of its name, and reads it back.
+fn introduce(proxy: &Proxy, name: &str) -> TcpStream {
+    let mut socket = connect(proxy);
+    let mut hello = b"AMQP\x00\x00\x09\x01\x0fconnection_nameS".to_vec();
+    hello.extend((name.len() as u32).to_be_bytes());
+    hello.extend(name.as_bytes());
+    socket.write_all(&hello).unwrap();
+    socket.read_exact(&mut vec![0; hello.len()]).unwrap();
+    socket
+}
+
+#[test]
+fn a_cut_by_name_spares_the_others() {
+    let proxy = echo();
+    let mut publishes = introduce(&proxy, "w1 publish");
+    let mut consumes = introduce(&proxy, "w1 consume");
+    assert_eq!(proxy.names(), ["w1 publish", "w1 consume"]);
+    assert_eq!(proxy.cut_named(" publish"), 1);
+    is_closed(&mut publishes);
+    answers(&mut consumes);
+}
+
+#[test]
+fn what_a_frozen_connection_held_is_lost_with_a_cut() {
+    let sink = TcpListener::bind("127.0.0.1:0").unwrap();
+    let proxy = Proxy::to(sink.local_addr().unwrap()).unwrap();
+    let mut socket = connect(&proxy);
+    socket.write_all(b"AMQP\x00\x00\x09\x01\x0fconnection_nameS\x00\x00\x00\x02w1").unwrap();
+    let (mut server, _) = sink.accept().unwrap();
+    server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    server.read_exact(&mut [0; 31]).unwrap();
+    proxy.freeze_named("w1");
+    socket.write_all(b"never seen").unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    proxy.cut_named("w1");
+    let mut rest = Vec::new();
+    let _ = server.read_to_end(&mut rest);
+    assert_eq!(rest, b"");
+}
+
+#[test]
+fn a_freeze_by_name_spares_the_others_and_holds_newcomers() {
+    let proxy = echo();
+    let mut frozen = introduce(&proxy, "w1 consume");
+    let mut free = introduce(&proxy, "w2 consume");
+    proxy.freeze_named("w1");
+    answers(&mut free);
+    frozen.write_all(b"hello").unwrap();
+    let mut newcomer = connect(&proxy);
+    newcomer.write_all(b"\x0fconnection_nameS\x00\x00\x00\x02w1").unwrap();
+    for socket in [&mut frozen, &mut newcomer] {
+        socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let silence = socket.read(&mut [0]).unwrap_err().kind();
+        assert!(matches!(silence, ErrorKind::WouldBlock | ErrorKind::TimedOut), "{silence:?}");
+    }
+    proxy.thaw();
+    frozen.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut answer = [0; 5];
+    frozen.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"hello");
+}

@@ -1,0 +1,143 @@
+//! Which copy of a request a run is of.
+//!
+//! The job key is the request's id and the salt of its sealing. A handler is told the id and the
+//! number of its attempt, not the salt; but the frame that opens its stream can only be opened
+//! with the reply root of its copy, and names its worker and attempt in what is sealed. So the
+//! copies come from what clients enqueued, the streams from the tap, and the round's keyring ties
+//! them together. Most requests are enqueued once, and then there is nothing to tie.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use nsbridge_crypto::{KeyProvider, Keyring, ReplyOpener, ReplyRoot, RequestFrame};
+use nsbridge_protocol::Open;
+
+use crate::clock::SECOND;
+use crate::journal::{Line, Run, What, from_hex, to_hex};
+
+/// The keyring's name in the folder of a round.
+pub(crate) const KEYRING: &str = "keys.json";
+
+/// The tap may be heard a little after the run that it announces.
+const LATE: u64 = SECOND / 2;
+
+/// What is known of the copies of a round.
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    /// The salts of each request's copies, in the order in which they were enqueued.
+    salts: HashMap<String, Vec<String>>,
+    /// Streams by worker, request and attempt: when they were opened, and for which salt.
+    streams: HashMap<(String, String, u32), Vec<(u64, String)>>,
+}
+
+impl Copies {
+    pub(super) fn read(dir: &Path, lines: &[Line]) -> Result<Self> {
+        let keys = Keyring::load(&dir.join(KEYRING))?;
+        let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+        runtime.block_on(Self::of(&keys, lines))
+    }
+
+    async fn of(keys: &Keyring, lines: &[Line]) -> Result<Self> {
+        let mut copies = Self::default();
+        let mut roots: BTreeMap<String, Vec<(String, ReplyRoot)>> = BTreeMap::new();
+        for line in lines {
+            let What::Enqueue { request, frame } = &line.what else { continue };
+            let bytes = from_hex(frame).context("an enqueued request is no hex")?;
+            let parsed = RequestFrame::parse(&bytes)?;
+            let opened = parsed.open(&keys.open_key(&parsed).await?)?;
+            let salt = to_hex(&opened.job_key.salt.0);
+            let known = copies.salts.entry(request.clone()).or_default();
+            // The same bytes may be published again.
+            if !known.contains(&salt) {
+                known.push(salt.clone());
+                roots.entry(request.clone()).or_default().push((salt, opened.reply_root));
+            }
+        }
+        for line in lines {
+            let What::Frame { request, open: Some(frame), .. } = &line.what else { continue };
+            let bytes = from_hex(frame).context("a frame is no hex")?;
+            let tried = roots.get(request).into_iter().flatten();
+            for (salt, root) in tried {
+                let Ok((opener, content)) = ReplyOpener::accept(root, &bytes) else { continue };
+                let open: Open = serde_json::from_slice(&content)?;
+                let stream = (open.worker, request.clone(), opener.attempt().0);
+                copies.streams.entry(stream).or_default().push((line.at, salt.clone()));
+            }
+        }
+        Ok(copies)
+    }
+
+    /// Requests of which there is more than one copy.
+    pub(super) fn asked_again(&self) -> usize {
+        self.salts.values().filter(|salts| salts.len() > 1).count()
+    }
+
+    /// The job key of a run that began at `start`. One that nothing is known of is held to be of
+    /// the first copy: that may accuse, and never hides.
+    pub(super) fn key(&self, run: &Run, start: u64) -> String {
+        let Run { worker, request, attempt, .. } = run;
+        let salts = self.salts.get(request).map_or(&[][..], Vec::as_slice);
+        let streams = self.streams.get(&(worker.clone(), request.clone(), *attempt));
+        let before = streams.and_then(|streams| {
+            let heard = |stream: &&(u64, String)| stream.0 <= start + LATE;
+            Some(&streams.iter().rev().find(heard)?.1)
+        });
+        let salt = if salts.len() > 1 { before.or(salts.first()) } else { salts.first() };
+        format!("{request} {}", salt.map_or("", String::as_str))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nsbridge_crypto::{Entry, Key, Keyring, ReplySealer, RequestHead, State, seal_request};
+    use nsbridge_protocol::{AttemptNo, Open, RequestId};
+
+    use super::Copies;
+    use crate::journal::{Line, Run, What, to_hex};
+
+    /// One request, enqueued twice; the worker `w` opened a stream for the second copy alone, as
+    /// the same attempt that it might have been of the first.
+    #[tokio::test]
+    async fn a_run_is_of_the_copy_whose_root_opens_its_stream() {
+        let id = RequestId::from_bytes([9; 16]);
+        let head = RequestHead {
+            id,
+            created_at_ms: 1,
+            expires_at_ms: 2,
+            model: "m".parse().unwrap(),
+            tenant: "t".parse().unwrap(),
+            key_id: "k".parse().unwrap(),
+        };
+        let key = || Key::from_bytes([1; 32]);
+        let keys = Entry::new("k".parse().unwrap(), key(), State::Primary);
+        let keys = Keyring::of(vec![keys]).unwrap();
+        let sealed = [0, 1].map(|_| seal_request(&key(), &head, b"{}").unwrap());
+        let open = Open { opened_at_ms: 1, fingerprint: None, worker: "w".to_owned() };
+        let open = serde_json::to_vec(&open).unwrap();
+        let root = &sealed[1].reply_root;
+        let (_, opened) = ReplySealer::open(root, id, AttemptNo(1), &open).unwrap();
+        let request = id.to_string();
+        let frame = What::Frame {
+            request: request.clone(),
+            stream: "s".to_owned(),
+            seq: 0,
+            hash: 0,
+            open: Some(to_hex(&opened)),
+        };
+        let enqueue =
+            |i: usize| What::Enqueue { request: request.clone(), frame: to_hex(&sealed[i].frame) };
+        let whats = [enqueue(0), enqueue(0), enqueue(1), frame].into_iter().enumerate();
+        let lines: Vec<Line> = whats.map(|(i, what)| Line { at: i as u64, what }).collect();
+        let copies = Copies::of(&keys, &lines).await.unwrap();
+        assert_eq!(copies.asked_again(), 1);
+        let key_of = |worker: &str| {
+            let worker = worker.to_owned();
+            let run = Run { pid: 1, call: 0, worker, request: request.clone(), attempt: 1 };
+            copies.key(&run, 10)
+        };
+        let salt = |i: usize| to_hex(&sealed[i].job_key.salt.0);
+        assert_eq!(key_of("w"), format!("{request} {}", salt(1)));
+        assert_eq!(key_of("unheard of"), format!("{request} {}", salt(0)));
+    }
+}

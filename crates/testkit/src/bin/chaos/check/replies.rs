@@ -1,0 +1,168 @@
+//! What callers were given.
+
+use std::collections::BTreeMap;
+
+use crate::clock::seconds;
+use crate::journal::{Line, What};
+use crate::order::{lone_run, of_attempt};
+use crate::plan::{Ask, Expect, Plan};
+
+use super::Report;
+
+/// More attempts than a request can have before it is a dead letter.
+const ATTEMPTS: u32 = 20;
+
+/// Every reply of a round, by request id.
+#[derive(Debug, Default)]
+pub(super) struct Replies(BTreeMap<String, Reply>);
+
+/// What one caller was given.
+#[derive(Debug, Default)]
+pub(super) struct Reply {
+    pub(super) n: usize,
+    /// As it stands after all restarts.
+    text: Vec<String>,
+    /// All that was ever given.
+    given: usize,
+    restarts: usize,
+    /// When the latest piece came, and the longest wait for one.
+    last: Option<u64>,
+    worst: f64,
+    pub(super) end: Option<(u64, End)>,
+}
+
+/// What a caller was told last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Done,
+    Failed(String),
+    Cancelled,
+}
+
+impl Replies {
+    pub(super) fn of(lines: &[Line]) -> Self {
+        let mut replies = Self::default();
+        for line in lines {
+            replies.take(line);
+        }
+        replies
+    }
+
+    fn take(&mut self, line: &Line) {
+        let at = line.at;
+        match &line.what {
+            What::Asked { n, request } => self.of_request(*n, request).n = *n,
+            What::Piece { n, request, text, .. } => {
+                let reply = self.of_request(*n, request);
+                reply.progress(at);
+                reply.text.push(text.clone());
+                reply.given += 1;
+            }
+            What::Restarted { n, request, kept } => {
+                let reply = self.of_request(*n, request);
+                reply.text.truncate(*kept);
+                reply.restarts += 1;
+            }
+            What::Done { n, request } => {
+                let reply = self.of_request(*n, request);
+                reply.progress(at);
+                reply.end = Some((at, End::Done));
+            }
+            What::Failed { n, request, code, .. } => {
+                self.of_request(*n, request).end = Some((at, End::Failed(code.clone())));
+            }
+            What::Cancelled { n, request } => {
+                self.of_request(*n, request).end = Some((at, End::Cancelled));
+            }
+            _ => {}
+        }
+    }
+
+    /// A request that could not be submitted has no id, only its number.
+    fn of_request(&mut self, n: usize, request: &str) -> &mut Reply {
+        let key = if request.is_empty() { format!("unsent {n}") } else { request.to_owned() };
+        self.0.entry(key).or_insert_with(|| Reply { n, ..Reply::default() })
+    }
+
+    pub(super) fn get(&self, request: &str) -> Option<&Reply> {
+        self.0.get(request)
+    }
+
+    pub(super) fn pieces(&self) -> usize {
+        self.0.values().map(|reply| reply.given).sum()
+    }
+
+    /// The replies to request `n`: several if its client was started again.
+    fn to(&self, n: usize) -> impl Iterator<Item = &Reply> {
+        self.0.values().filter(move |reply| reply.n == n)
+    }
+
+    pub(super) fn check(&self, plan: &Plan, report: &mut Report) {
+        for (request, reply) in &self.0 {
+            let Some(ask) = plan.asks.get(reply.n) else {
+                report.broken.push(format!("{request} is not in the plan"));
+                continue;
+            };
+            if let Some(problem) = reply.repeats(ask) {
+                report.repeated.push(format!("request {} ({request}): {problem}", reply.n));
+            }
+            if ask.expect == Expect::Text {
+                report.worst = report.worst.max(reply.worst);
+            }
+        }
+        for (n, ask) in plan.asks.iter().enumerate() {
+            if let Some(problem) = self.loses(n, ask) {
+                report.lost.push(format!("request {n}: {problem}"));
+            }
+        }
+    }
+
+    fn loses(&self, n: usize, ask: &Ask) -> Option<String> {
+        let ends: Vec<&End> = self.to(n).filter_map(|reply| Some(&reply.end.as_ref()?.1)).collect();
+        let as_expected = match &ask.expect {
+            Expect::Text => {
+                let whole = lone_run(ask.seed, ask.order.pieces);
+                self.to(n).any(|reply| reply.is_done() && reply.text == whole)
+            }
+            Expect::OneOfSeveral => self.to(n).any(Reply::is_done),
+            Expect::Failure(code) => ends.contains(&&End::Failed(code.clone())),
+            Expect::Cancelled(_) => ends.contains(&&End::Cancelled),
+            Expect::Abandoned(_) => self.to(n).next().is_some() && ends.is_empty(),
+        };
+        (!as_expected).then(|| {
+            let pieces: Vec<usize> = self.to(n).map(|reply| reply.text.len()).collect();
+            format!("expected {:?}, its ends were {ends:?} after {pieces:?} pieces", ask.expect)
+        })
+    }
+}
+
+impl Reply {
+    fn progress(&mut self, at: u64) {
+        self.worst = self.last.map_or(0.0, |last| seconds(last, at)).max(self.worst);
+        self.last = Some(at);
+    }
+
+    fn is_done(&self) -> bool {
+        matches!(self.end, Some((_, End::Done)))
+    }
+
+    /// Why the text is not what one lone run says.
+    fn repeats(&self, ask: &Ask) -> Option<String> {
+        let pieces = ask.order.pieces;
+        if ask.expect == Expect::OneOfSeveral {
+            let of = |attempt| lone_run(of_attempt(ask.seed, attempt), pieces);
+            let pure = (1..=ATTEMPTS).any(|attempt| of(attempt).starts_with(&self.text));
+            return (!pure).then(|| "the texts of two attempts are mixed".to_owned());
+        }
+        if self.restarts > 0 {
+            return Some(format!("its caller was told {} times of a restart", self.restarts));
+        }
+        let whole = lone_run(ask.seed, pieces);
+        let differs = (0..self.text.len()).find(|i| whole.get(*i) != self.text.get(*i));
+        if let Some(at) = differs {
+            return Some(format!("piece {at} is not the lone run's: {:?}", self.text[at]));
+        }
+        let short = self.is_done() && self.text.len() < pieces;
+        short.then(|| format!("it ended after {} of {pieces} pieces", self.text.len()))
+    }
+}

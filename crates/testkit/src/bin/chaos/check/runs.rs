@@ -1,0 +1,134 @@
+//! When the handler ran, and what ran when it should not.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::clock::{SECOND, seconds};
+use crate::journal::{Line, Run, What};
+use crate::plan::Plan;
+
+use super::Report;
+use super::copies::Copies;
+use super::replies::Replies;
+
+/// How long a worker that has subscribed again may keep a job that somebody else has.
+const ADOPT_WINDOW: u64 = 5 * SECOND;
+
+/// How long a worker that cannot subscribe may keep a job.
+const ORPHAN: u64 = 60 * SECOND;
+
+/// What two runs may overlap beyond that: a step of the handler, and a slow machine.
+const OVERLAP: u64 = 2 * SECOND;
+
+/// How long after its client has the end a run may begin.
+const AFTER_THE_END: u64 = SECOND;
+
+/// The runs of a round.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    pub(super) all: Vec<Interval>,
+    /// When each process subscribed.
+    taking: HashMap<u32, Vec<u64>>,
+}
+
+/// One run, from its begin to its end or that of its process.
+#[derive(Clone, Debug)]
+pub(super) struct Interval {
+    pub(super) run: Run,
+    pub(super) n: usize,
+    resumed: usize,
+    /// The job key: request and copy.
+    key: String,
+    pub(super) start: u64,
+    pub(super) end: u64,
+}
+
+impl Runs {
+    pub(super) fn of(lines: &[Line], copies: &Copies) -> Self {
+        let (mut runs, mut open) = (Self::default(), HashMap::<Run, Interval>::new());
+        let last = lines.last().map_or(0, |line| line.at);
+        let over = lines.iter().find(|line| matches!(line.what, What::Over));
+        let over = over.map_or(last, |line| line.at);
+        for Line { at, what } in lines {
+            match what {
+                What::Taking { pid } => runs.taking.entry(*pid).or_default().push(*at),
+                What::Start { run, n, resumed } => {
+                    let (key, run) = (copies.key(run, *at), run.clone());
+                    let (n, resumed, start, end) = (*n, *resumed, *at, over.max(*at));
+                    open.insert(run.clone(), Interval { run, n, resumed, key, start, end });
+                }
+                What::End { run, .. } => {
+                    runs.all.extend(open.remove(run).map(|begun| Interval { end: *at, ..begun }));
+                }
+                What::Gone { pid, .. } => {
+                    let ended = open.extract_if(|run, _| run.pid == *pid);
+                    runs.all.extend(ended.map(|(_, begun)| Interval { end: *at, ..begun }));
+                }
+                _ => {}
+            }
+        }
+        runs.all.extend(open.into_values());
+        runs.all.sort_by_key(|interval| interval.start);
+        runs
+    }
+
+    pub(super) fn resumed(&self) -> usize {
+        self.all.iter().filter(|interval| interval.resumed > 0).count()
+    }
+
+    pub(super) fn check(&self, plan: &Plan, replies: &Replies, report: &mut Report) {
+        let mut jobs: BTreeMap<&str, Vec<&Interval>> = BTreeMap::new();
+        for interval in &self.all {
+            jobs.entry(&interval.key).or_default().push(interval);
+        }
+        for runs in jobs.values() {
+            for (i, older) in runs.iter().enumerate() {
+                let newer = runs[i + 1..].iter();
+                let doubles = newer.filter_map(|newer| self.doubles(older, newer, plan));
+                report.double_runs.extend(doubles);
+            }
+        }
+        for Interval { run, n, start, .. } in &self.all {
+            let end = replies.get(&run.request).and_then(|reply| reply.end.as_ref());
+            if let Some((end, _)) = end.filter(|(end, _)| *start > end + AFTER_THE_END) {
+                let late = seconds(*end, *start);
+                let worker = &run.worker;
+                let what = format!("request {n} began in {worker} {late:.1} s after its end");
+                report.double_runs.push(what);
+            }
+        }
+    }
+
+    /// Says how two runs of one job overlap, if they may not.
+    fn doubles(&self, older: &Interval, newer: &Interval, plan: &Plan) -> Option<String> {
+        let until = older.end.min(newer.end);
+        if newer.start >= until {
+            return None;
+        }
+        let (a, b) = (&older.run, &newer.run);
+        let long = seconds(newer.start, until);
+        let what = format!("request {} in {} and {} for {long:.2} s", older.n, a.worker, b.worker);
+        if a.pid == b.pid {
+            return Some(format!("{what}: one process"));
+        }
+        let allowed = self.allowed_until(older, newer) + OVERLAP;
+        let excess = until > allowed && !plan.rules.published_twice;
+        excess.then(|| format!("{what}: {:.2} s too long", seconds(allowed, until)))
+    }
+
+    /// When the older run should have known that its job is somebody else's.
+    ///
+    /// Its worker lost its connection before the newer run began, and subscribed again some time
+    /// after its own run had begun. If it loses that one too, the window begins again.
+    fn allowed_until(&self, older: &Interval, newer: &Interval) -> u64 {
+        let again = self.taking.get(&older.run.pid).map_or(&[][..], Vec::as_slice);
+        let mut again = again.iter().filter(|at| **at > older.start);
+        let Some(first) = again.next() else { return newer.start + ORPHAN };
+        let mut allowed = first + ADOPT_WINDOW;
+        for at in again {
+            if *at <= allowed {
+                allowed = at + ADOPT_WINDOW;
+            }
+        }
+        allowed.max(newer.start)
+    }
+}

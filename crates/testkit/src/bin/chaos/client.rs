@@ -1,0 +1,145 @@
+//! A client as in production: submits what its plan says, and writes down all that it is given.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nsbridge_client::{Client, Error, Event, Reply};
+use nsbridge_crypto::Keyring;
+use nsbridge_protocol::ModelName;
+use nsbridge_queue::{AmqpBroker, Limits};
+use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::journal::{Journal, What};
+use crate::plan::{Ask, Reading};
+use crate::process::{leave_with_the_starter, wait_for_the_driver};
+use crate::watched::{Trick, Watched};
+
+/// The file that a client process is started with.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Config {
+    /// Where the journal is.
+    pub(crate) dir: PathBuf,
+    /// What its connections are named after.
+    pub(crate) name: String,
+    pub(crate) url: String,
+    pub(crate) keyring: PathBuf,
+    pub(crate) model: ModelName,
+    pub(crate) asks: Vec<Ask>,
+    pub(crate) trick: Trick,
+    /// A reply queue smaller than the protocol's.
+    pub(crate) reply_queue_bytes: Option<u64>,
+}
+
+pub(crate) fn run(path: &Path) -> Result<()> {
+    let text = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+    let config: Config = serde_json::from_slice(&text)?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(submit_all(config))
+}
+
+async fn submit_all(config: Config) -> Result<()> {
+    let Config { dir, name, url, keyring, model, asks, trick, reply_queue_bytes } = config;
+    let journal = Arc::new(Journal::in_dir(&dir)?);
+    let mut limits = Limits::default();
+    limits.reply_queue_bytes = reply_queue_bytes.unwrap_or(limits.reply_queue_bytes);
+    let inner = AmqpBroker::with_limits(&url, limits)?;
+    let broker = Arc::new(Watched { inner, journal: journal.clone(), trick });
+    let keys = Arc::new(Keyring::load(&keyring)?);
+    let client = Client::connect(broker, keys, &name).await?;
+    let reply_queue = client.reply_queue().to_owned();
+    journal.note(What::Client { pid: std::process::id(), name, reply_queue })?;
+    // Until the tap is there, nothing is asked.
+    tokio::task::spawn_blocking(wait_for_the_driver).await??;
+    leave_with_the_starter();
+    let began = Instant::now();
+    let tasks: Vec<_> = asks
+        .into_iter()
+        .map(|ask| {
+            let caller =
+                Caller { client: client.clone(), journal: journal.clone(), n: ask.order.n };
+            tokio::spawn(caller.ask(model.clone(), ask, began))
+        })
+        .collect();
+    for task in tasks {
+        task.await??;
+    }
+    // What the last reply has to tell a worker is still on its way.
+    sleep(Duration::from_secs(2)).await;
+    Ok(())
+}
+
+/// Who waits for one reply.
+struct Caller {
+    client: Client,
+    journal: Arc<Journal>,
+    n: usize,
+}
+
+impl Caller {
+    async fn ask(self, model: ModelName, ask: Ask, began: Instant) -> Result<()> {
+        sleep_until(began + Duration::from_millis(ask.after_ms)).await;
+        let tenant = "chaos".parse()?;
+        let mut question = nsbridge_client::Ask::new(model, tenant, ask.order);
+        question.seed = Some(ask.seed);
+        question.timeout = Duration::from_millis(ask.timeout_ms);
+        match self.client.submit::<_, String>(question).await {
+            Ok(reply) => self.read(reply, ask.reading).await,
+            Err(error) => self.failed(String::new(), &error),
+        }
+    }
+
+    async fn read(&self, mut reply: Reply<String>, reading: Reading) -> Result<()> {
+        let (n, request) = (self.n, reply.id().to_string());
+        self.journal.note(What::Asked { n, request: request.clone() })?;
+        if let Reading::AfterMs(ms) = reading {
+            sleep(Duration::from_millis(ms)).await;
+        }
+        let mut pieces = 0;
+        while let Some(event) = reply.next().await {
+            let request = request.clone();
+            self.journal.note(match event {
+                Ok(Event::Piece(text)) => {
+                    pieces += 1;
+                    What::Piece { n, request, index: pieces - 1, text }
+                }
+                Ok(Event::Restarted { kept }) => {
+                    pieces = kept;
+                    What::Restarted { n, request, kept }
+                }
+                Ok(Event::Waiting) => What::Waiting { n, request },
+                Ok(Event::Hint(code)) => What::Hint { n, request, code: code.to_string() },
+                Ok(Event::Done(_)) => What::Done { n, request },
+                Err(error) => return self.failed(request, &error),
+            })?;
+            if reading == Reading::UntilPiece(pieces) {
+                self.journal.note(What::Cancelled { n, request: reply.id().to_string() })?;
+                reply.cancel();
+            }
+        }
+        Ok(())
+    }
+
+    fn failed(&self, request: String, error: &Error) -> Result<()> {
+        let (code, message) = (code(error), error.to_string());
+        self.journal.note(What::Failed { n: self.n, request, code, message })?;
+        Ok(())
+    }
+}
+
+/// One word for each kind of failure; a worker's own are its error codes.
+fn code(error: &Error) -> String {
+    match error {
+        Error::Failed { code, .. } => code.to_string(),
+        Error::Deadline { .. } => "late".to_owned(),
+        Error::Truncated { .. } => "truncated".to_owned(),
+        Error::SlowConsumer { .. } => "slow-consumer".to_owned(),
+        Error::NoSuchModel { .. } => "no-such-model".to_owned(),
+        Error::QueueFull { .. } => "queue-full".to_owned(),
+        Error::Closed => "closed".to_owned(),
+        _ => "other".to_owned(),
+    }
+}

@@ -1,0 +1,165 @@
+//! The driver: rounds of scenarios, several at a time, and what came of them.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use nsbridge_testkit::Rabbit;
+use tokio::runtime::Handle;
+
+use crate::check::{self, Report};
+use crate::plan::Plan;
+use crate::process::leave_with_the_starter;
+use crate::scenarios::{Needs, SCENARIOS, Scenario};
+use crate::stage::Stage;
+use crate::table;
+
+/// What is to be played.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Drive {
+    /// Only this scenario; may be given several times.
+    #[arg(long = "scenario", value_name = "NAME")]
+    scenarios: Vec<String>,
+    /// How often each is played.
+    #[arg(long, default_value_t = 1)]
+    rounds: usize,
+    /// What moments and victims of the faults grow from; drawn and printed if absent.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Lists the scenarios.
+    #[arg(long)]
+    list: bool,
+    /// Rounds that are played at the same time.
+    #[arg(long, default_value_t = 6)]
+    at_once: usize,
+    /// Leaves when its standard input ends.
+    #[arg(long, hide = true)]
+    attended: bool,
+    /// Where the journals go, in a folder named after the seed.
+    #[arg(long, default_value = "target/chaos")]
+    out: PathBuf,
+}
+
+/// Plays, checks and prints. Whether all is well.
+pub(crate) fn run(drive: &Drive) -> Result<bool> {
+    if drive.list {
+        SCENARIOS.iter().for_each(|it| println!("{:18} {}", it.name, it.about));
+        return Ok(true);
+    }
+    if drive.attended {
+        leave_with_the_starter();
+    }
+    let chosen = choose(&drive.scenarios)?;
+    let seed = match drive.seed {
+        Some(seed) => seed,
+        None => u64::from(getrandom::u32().map_err(|error| anyhow::anyhow!("{error}"))?),
+    };
+    let folder = drive.out.join(seed.to_string());
+    println!("seed {seed}, journals in {}", folder.display());
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let lane = |needs: Needs| {
+        let rounds = (0..drive.rounds).flat_map(|round| {
+            let those = chosen.iter().filter(move |scenario| scenario.needs == needs);
+            those.map(move |scenario| (*scenario, round))
+        });
+        Lane { rounds: Mutex::new(rounds.collect()), seed, folder: folder.clone() }
+    };
+    let (shared, own) = (lane(Needs::AnyNode), lane(Needs::ItsOwnNode));
+    let reports = thread::scope(|scope| {
+        let lanes = [(&shared, drive.at_once), (&own, 1)];
+        let playing: Vec<_> = lanes
+            .into_iter()
+            .map(|(lane, at_once)| {
+                let runtime = runtime.handle();
+                scope.spawn(move || lane.play(at_once, runtime))
+            })
+            .collect();
+        let ended = playing.into_iter().map(|lane| {
+            lane.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the driver panicked")))
+        });
+        ended.collect::<Result<Vec<_>>>()
+    })?
+    .concat();
+    Ok(table::print(reports))
+}
+
+fn choose(names: &[String]) -> Result<Vec<&'static Scenario>> {
+    for name in names {
+        let known = SCENARIOS.iter().any(|scenario| scenario.name == name);
+        ensure!(known, "there is no scenario `{name}`; `--list` shows those that are");
+    }
+    let wanted = |it: &&Scenario| names.is_empty() || names.iter().any(|name| name == it.name);
+    Ok(SCENARIOS.iter().filter(wanted).collect())
+}
+
+/// Rounds that are played on one node.
+struct Lane {
+    rounds: Mutex<VecDeque<(&'static Scenario, usize)>>,
+    seed: u64,
+    folder: PathBuf,
+}
+
+impl Lane {
+    fn play(&self, at_once: usize, runtime: &Handle) -> Result<Vec<Report>> {
+        if self.left() == 0 {
+            return Ok(Vec::new());
+        }
+        let node = Arc::new(Mutex::new(Rabbit::start()?));
+        let reports = Mutex::new(Vec::new());
+        thread::scope(|scope| {
+            let players: Vec<_> = (0..at_once.clamp(1, self.left()))
+                .map(|_| scope.spawn(|| self.play_some(&node, runtime, &reports)))
+                .collect();
+            players.into_iter().try_for_each(|player| {
+                player.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a scenario panicked")))
+            })
+        })?;
+        Ok(reports.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn left(&self) -> usize {
+        self.rounds.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    fn play_some(
+        &self,
+        node: &Arc<Mutex<Rabbit>>,
+        runtime: &Handle,
+        reports: &Mutex<Vec<Report>>,
+    ) -> Result<()> {
+        loop {
+            let next = self.rounds.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            let Some((scenario, round)) = next else { return Ok(()) };
+            let report = self.play_one(scenario, round, node, runtime)?;
+            reports.lock().unwrap_or_else(PoisonError::into_inner).push(report);
+        }
+    }
+
+    fn play_one(
+        &self,
+        scenario: &Scenario,
+        round: usize,
+        node: &Arc<Mutex<Rabbit>>,
+        runtime: &Handle,
+    ) -> Result<Report> {
+        let began = Instant::now();
+        let dir = self.folder.join(format!("{}-{round}", scenario.name));
+        let plan =
+            Plan { scenario: scenario.name.into(), round, seed: self.seed, ..Plan::default() };
+        let mut stage = Stage::set(plan, &dir, Arc::clone(node), runtime)?;
+        // What went wrong on stage is for the checker to tell, with all else that it finds.
+        let played = (scenario.play)(&mut stage).and_then(|()| stage.finish());
+        if let Err(error) = played {
+            stage.broken(format!("{error:#}"))?;
+        }
+        stage.end().with_context(|| format!("ending {}", dir.display()))?;
+        let report = check::read(&dir).with_context(|| format!("checking {}", dir.display()))?;
+        let word = if report.is_good() { "ok" } else { "FAILED" };
+        eprintln!("{}-{round}: {word}, {:.1} s", scenario.name, began.elapsed().as_secs_f64());
+        Ok(report)
+    }
+}

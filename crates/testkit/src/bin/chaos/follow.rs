@@ -1,0 +1,123 @@
+//! The journal of a round while it is written: how a scenario sees what it does.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::journal::{FILE, Line, Run, What};
+
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Reads a journal as it grows.
+#[derive(Debug)]
+pub(crate) struct Follow {
+    file: File,
+    rest: Vec<u8>,
+    /// In the order in which they were written.
+    pub(crate) lines: Vec<Line>,
+}
+
+impl Follow {
+    pub(crate) fn in_dir(dir: &Path) -> Result<Self> {
+        let file = File::open(dir.join(FILE)).context("opening the journal")?;
+        Ok(Self { file, rest: Vec::new(), lines: Vec::new() })
+    }
+
+    /// Waits until `found` finds what it looks for in all lines so far; `what` is for people.
+    pub(crate) fn wait<T>(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        mut found: impl FnMut(&[Line]) -> Option<T>,
+    ) -> Result<T> {
+        let began = Instant::now();
+        loop {
+            self.read()?;
+            if let Some(found) = found(&self.lines) {
+                return Ok(found);
+            }
+            if began.elapsed() > limit {
+                bail!("waited {} s in vain for {what}", limit.as_secs());
+            }
+            sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Takes in what was written since.
+    pub(crate) fn read(&mut self) -> Result<()> {
+        self.file.read_to_end(&mut self.rest).context("reading the journal")?;
+        let Some(last) = self.rest.iter().rposition(|byte| *byte == b'\n') else { return Ok(()) };
+        let whole: Vec<u8> = self.rest.drain(..=last).collect();
+        for line in whole.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            self.lines.push(serde_json::from_slice(line).context("a line of the journal")?);
+        }
+        Ok(())
+    }
+}
+
+/// The pieces that callers got for request `n`, by any client.
+pub(crate) fn pieces(lines: &[Line], n: usize) -> usize {
+    let of = |line: &&Line| matches!(&line.what, What::Piece { n: other, .. } if *other == n);
+    lines.iter().filter(of).count()
+}
+
+/// Whether the caller of request `n` was told its end.
+pub(crate) fn is_over(lines: &[Line], n: usize) -> bool {
+    lines.iter().any(|line| ends(&line.what) == Some(n))
+}
+
+/// The number of the request that this ends for its caller.
+pub(crate) fn ends(what: &What) -> Option<usize> {
+    match what {
+        What::Done { n, .. } | What::Failed { n, .. } | What::Cancelled { n, .. } => Some(*n),
+        _ => None,
+    }
+}
+
+/// The latest run of request `n` that goes on, as far as the journal tells.
+pub(crate) fn running(lines: &[Line], n: usize) -> Option<Run> {
+    let mut latest = None;
+    for line in lines {
+        match &line.what {
+            What::Start { run, n: other, .. } if *other == n => latest = Some(run.clone()),
+            What::End { run, .. } if latest.as_ref() == Some(run) => latest = None,
+            What::Gone { pid, .. } => latest = latest.filter(|run| run.pid != *pid),
+            _ => {}
+        }
+    }
+    latest
+}
+
+/// The run of request `n` that began last.
+pub(crate) fn last_run(lines: &[Line], n: usize) -> Option<Run> {
+    lines.iter().rev().find_map(|line| match &line.what {
+        What::Start { run, n: other, .. } if *other == n => Some(run.clone()),
+        _ => None,
+    })
+}
+
+/// Whether a run of request `n` said all that it had to say.
+pub(crate) fn was_said(lines: &[Line], n: usize) -> bool {
+    let said =
+        |what: &What| matches!(what, What::End { n: other, how, .. } if *other == n && how == "ok");
+    lines.iter().any(|line| said(&line.what))
+}
+
+/// Whether a process with this name has ended with success.
+pub(crate) fn left_in_order(lines: &[Line], name: &str) -> bool {
+    let left = |what: &What| {
+        matches!(what, What::Gone { name: other, status, .. }
+        if other == name && status == "exit status: 0")
+    };
+    lines.iter().any(|line| left(&line.what))
+}
+
+/// Whether a process with this name has ended so often.
+pub(crate) fn gone(lines: &[Line], name: &str, times: usize) -> bool {
+    let of = |line: &&Line| matches!(&line.what, What::Gone { name: other, .. } if other == name);
+    lines.iter().filter(of).count() >= times
+}

@@ -1,0 +1,206 @@
+//! What happened, one JSON object a line, in one file that every process of a round appends to.
+//!
+//! A line is one write to a file opened with `O_APPEND`, so lines of several processes never mix,
+//! and what a process wrote before it was killed is there.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::clock;
+use crate::plan::Plan;
+
+/// The journal's name in the folder of a round.
+pub(crate) const FILE: &str = "journal.jsonl";
+
+/// One line.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Line {
+    /// Nanoseconds of `CLOCK_BOOTTIME`.
+    pub(crate) at: u64,
+    #[serde(flatten)]
+    pub(crate) what: What,
+}
+
+/// What happened.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "kebab-case")]
+pub(crate) enum What {
+    // The driver writes these.
+    Plan(Plan),
+    /// A fault is made now.
+    Fault {
+        fault: String,
+        on: String,
+    },
+    /// A process has ended.
+    Gone {
+        pid: u32,
+        name: String,
+        status: String,
+    },
+    /// A dead letter was found.
+    Dead {
+        request: String,
+        reason: String,
+    },
+    /// The scenario could not be played.
+    Broken {
+        why: String,
+    },
+    /// Whoever still runs now ran to the end of the round.
+    Over,
+
+    // A worker writes these.
+    /// It has subscribed to its queue, for the first time or again.
+    Taking {
+        pid: u32,
+    },
+    /// A call of the handler begins.
+    Start {
+        run: Run,
+        n: usize,
+        resumed: usize,
+    },
+    /// A call of the handler has ended.
+    End {
+        run: Run,
+        n: usize,
+        pieces: usize,
+        how: String,
+    },
+
+    // A client writes these.
+    /// It reads its reply queue.
+    Client {
+        pid: u32,
+        name: String,
+        reply_queue: String,
+    },
+    /// A sealed request is on its way to the broker, as hex.
+    Enqueue {
+        request: String,
+        frame: String,
+    },
+    /// A request was submitted.
+    Asked {
+        n: usize,
+        request: String,
+    },
+    Piece {
+        n: usize,
+        request: String,
+        index: usize,
+        text: String,
+    },
+    Restarted {
+        n: usize,
+        request: String,
+        kept: usize,
+    },
+    Waiting {
+        n: usize,
+        request: String,
+    },
+    Hint {
+        n: usize,
+        request: String,
+        code: String,
+    },
+    Done {
+        n: usize,
+        request: String,
+    },
+    Failed {
+        n: usize,
+        request: String,
+        code: String,
+        message: String,
+    },
+    Cancelled {
+        n: usize,
+        request: String,
+    },
+
+    // The tap writes this: a copy of a frame on its way to a client.
+    /// `open` is the whole frame, as hex, if it opens a stream.
+    Frame {
+        request: String,
+        stream: String,
+        seq: u64,
+        hash: u64,
+        open: Option<String>,
+    },
+}
+
+/// One call of the handler, in one process.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Run {
+    pub(crate) pid: u32,
+    /// Counts the calls of the process.
+    pub(crate) call: u64,
+    pub(crate) worker: String,
+    pub(crate) request: String,
+    pub(crate) attempt: u32,
+}
+
+/// Appends to a journal.
+#[derive(Debug)]
+pub(crate) struct Journal(File);
+
+impl Journal {
+    /// The journal of the round in `dir`, made now if there is none.
+    pub(crate) fn in_dir(dir: &Path) -> io::Result<Self> {
+        OpenOptions::new().create(true).append(true).open(dir.join(FILE)).map(Self)
+    }
+
+    /// Writes down what happens now.
+    pub(crate) fn note(&self, what: What) -> io::Result<()> {
+        let mut line = serde_json::to_vec(&Line { at: clock::now(), what })?;
+        line.push(b'\n');
+        (&self.0).write_all(&line)
+    }
+}
+
+/// All lines of the round in `dir`, in the order of their times.
+pub(crate) fn read(dir: &Path) -> Result<Vec<Line>> {
+    let path = dir.join(FILE);
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let mut lines = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let bad = || format!("{}: line {} is no line of a journal", path.display(), number + 1);
+        lines.push(serde_json::from_str::<Line>(line).with_context(bad)?);
+    }
+    lines.sort_by_key(|line| line.at);
+    Ok(lines)
+}
+
+/// The folders below `dir`, or it itself, that hold a journal.
+pub(crate) fn rounds_below(dir: &Path) -> Result<Vec<PathBuf>> {
+    if dir.join(FILE).exists() {
+        return Ok(vec![dir.to_owned()]);
+    }
+    let mut rounds = Vec::new();
+    for entry in dir.read_dir().with_context(|| format!("reading {}", dir.display()))? {
+        let path = entry?.path();
+        if path.is_dir() {
+            rounds.extend(rounds_below(&path)?);
+        }
+    }
+    rounds.sort();
+    Ok(rounds)
+}
+
+/// Bytes as text.
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Text as bytes; `None` if it is no hex.
+pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digits = |at: usize| u8::from_str_radix(text.get(at..at + 2)?, 16).ok();
+    (0..text.len()).step_by(2).map(digits).collect()
+}

@@ -1,0 +1,95 @@
+//! What is played.
+
+mod broker;
+mod clients;
+mod network;
+mod workers;
+
+use anyhow::Result;
+
+use crate::stage::Stage;
+
+/// A play, one round of which is one journal.
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    /// One line for people.
+    pub(crate) about: &'static str,
+    pub(crate) needs: Needs,
+    pub(crate) play: fn(&mut Stage) -> Result<()>,
+}
+
+/// Which broker a scenario can be played on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// Beside others on one node.
+    AnyNode,
+    /// Alone: it harms the node.
+    ItsOwnNode,
+}
+
+macro_rules! scenarios {
+    ($($name:literal $needs:ident $play:path: $about:literal)*) => {
+        /// All of them: what the table's rows are, in this order. The longest come first.
+        pub(crate) const SCENARIOS: &[Scenario] = &[$(Scenario {
+            name: $name,
+            about: $about,
+            needs: Needs::$needs,
+            play: $play,
+        }),*];
+    };
+}
+
+scenarios! {
+    "client-gone" AnyNode clients::gone:
+        "the client is killed in mid-stream; nothing runs on"
+    "queue-lost" AnyNode network::queue_lost:
+        "the client is cut off until the broker has dropped its reply queue"
+    "client-restart" AnyNode clients::restart:
+        "the client is killed, and another asks for what is missing"
+    "poison" AnyNode workers::poison:
+        "an input kills each process that runs it, beside innocent ones"
+    "clock-skew" AnyNode workers::clock_skew:
+        "workers whose clocks are 30 s and 10 min off, both ways"
+    "half-open" AnyNode network::half_open:
+        "a worker's packets vanish while both sides believe in the connection"
+    "block" AnyNode workers::block:
+        "a handler blocks its thread for longer than the broker's heartbeat"
+    "flood" AnyNode workers::flood:
+        "a thousand requests over three workers, one killed each second"
+    "kill" AnyNode workers::kill:
+        "workers are killed in mid-stream"
+    "drain" AnyNode workers::drain:
+        "a worker is told to leave; one job fits its grace, another does not"
+    "panic" AnyNode workers::panic:
+        "a handler panics beside others"
+    "differ" AnyNode workers::differ:
+        "a handler's second attempt says another text, which it must not"
+    "cut" AnyNode network::cut:
+        "every connection is cut, of workers and client"
+    "cut-publish" AnyNode network::cut_publish:
+        "only what workers publish on is cut, with the last frame on its way"
+    "cut-consume" AnyNode network::cut_consume:
+        "only what workers consume on is cut"
+    "adopt" AnyNode network::adopt:
+        "the same, with one worker: what comes back to it still runs there"
+    "many-slots" AnyNode network::many_slots:
+        "the same with forty slots: a lost connection is one failure, not one for each channel"
+    "client-reconnect" AnyNode network::client_reconnect:
+        "only the client's connections are cut"
+    "full-reply-queue" AnyNode broker::full_reply_queue:
+        "the client stands still, and its small reply queue fills up"
+    "duplicate-publish" AnyNode broker::duplicate_publish:
+        "the same sealed bytes are published twice, to one worker and to two"
+    "forged-count" AnyNode broker::forged_count:
+        "a publisher writes the broker's delivery count itself"
+    "slow-client" AnyNode clients::slow:
+        "callers that do not read, beside one that does"
+    "cancel" AnyNode clients::cancel:
+        "callers cancel in mid-stream"
+    "idle" AnyNode workers::idle:
+        "no fault at all"
+    "memory-alarm" ItsOwnNode broker::memory_alarm:
+        "the broker blocks publishers for a while"
+    "broker-restart" ItsOwnNode broker::restart:
+        "the broker is stopped and started again"
+}

@@ -1,0 +1,83 @@
+//! Faults of the broker, and of what is published to it.
+
+use anyhow::Result;
+
+use crate::plan::Ask;
+use crate::stage::Stage;
+use crate::watched::Trick;
+
+pub(super) fn restart(stage: &mut Stage) -> Result<()> {
+    stage.plan.rules.taken_up = 1;
+    let asks = stage.ask_for(4, &Ask::new(300, 20).within(150_000));
+    // These are in the queue when the broker stops.
+    stage.ask_for(8, &Ask::new(20, 20).within(150_000));
+    stage.settings.slots = 2;
+    stage.start_workers(2)?;
+    stage.start_client()?;
+    let moment = stage.random.between(10, 80);
+    stage.until_piece(asks[0], moment)?;
+    stage.fault("restart", "the broker")?;
+    stage.node().restart()
+}
+
+/// The node raises its alarm by its own timer: its command line takes seconds to start.
+pub(super) fn memory_alarm(stage: &mut Stage) -> Result<()> {
+    stage.plan.rules.one_run_each = true;
+    stage.plan.rules.stalled_ms = 2000;
+    stage.ask_for(4, &Ask::new(900, 20).within(120_000));
+    for i in 0..8 {
+        stage.ask(Ask::new(20, 20).after(3000 + i * 500).within(120_000));
+    }
+    stage.start_workers(2)?;
+    let from = stage.random.between(5000, 9000);
+    let until = from + stage.random.between(4000, 6000);
+    let at = |ms: usize, watermark: &str| {
+        format!(
+            "{{ok, _}} = timer:apply_after({ms}, vm_memory_monitor, \
+             set_vm_memory_high_watermark, [{watermark}])"
+        )
+    };
+    let alarm = format!("{}, {}.", at(from, "0.000001"), at(until, "0.9"));
+    stage.node().ctl(&["eval", &alarm])?;
+    stage.fault("memory alarm", "the broker")?;
+    stage.start_client()
+}
+
+/// More frames than a client reads ahead, then more bytes than its queue holds.
+pub(super) fn full_reply_queue(stage: &mut Stage) -> Result<()> {
+    stage.settings.frame_each = true;
+    stage.client_settings.reply_queue_bytes = Some(16 << 10);
+    stage.plan.rules.sent_again = 10;
+    stage.plan.rules.one_run_each = true;
+    let asks = stage.ask_for(3, &Ask::new(1500, 2));
+    stage.start_workers(2)?;
+    stage.start_client()?;
+    let moment = stage.random.between(50, 200);
+    stage.until_piece(asks[0], moment)?;
+    stage.suspend_client(4000)
+}
+
+pub(super) fn duplicate_publish(stage: &mut Stage) -> Result<()> {
+    stage.client_settings.trick = Trick::Twice;
+    stage.plan.rules.published_twice = true;
+    // Two slots: both copies of a request are there at once.
+    stage.settings.slots = 2;
+    let alone = stage.ask(Ask::new(100, 20));
+    let both = stage.ask_for(4, &Ask::new(60, 20));
+    stage.fault("publish twice", "one worker")?;
+    stage.start_worker("w1")?;
+    stage.start_client_for(&[alone])?;
+    stage.until_over(alone)?;
+    stage.fault("publish twice", "two workers")?;
+    stage.start_worker("w2")?;
+    stage.start_client_for(&both)
+}
+
+pub(super) fn forged_count(stage: &mut Stage) -> Result<()> {
+    stage.client_settings.trick = Trick::ForgedCount;
+    stage.plan.rules.one_run_each = true;
+    stage.ask_for(4, &Ask::new(30, 20));
+    stage.fault("forged count", "every request")?;
+    stage.start_workers(1)?;
+    stage.start_client()
+}

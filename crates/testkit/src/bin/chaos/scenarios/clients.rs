@@ -1,0 +1,61 @@
+//! Faults of clients and callers.
+
+use anyhow::Result;
+
+use crate::plan::{Ask, Expect, Reading};
+use crate::stage::Stage;
+
+/// A run may go on for as long as the reply queue outlives its client, 15 s, and until it was
+/// missing twice, 2 s apart; the rest is for slow machines.
+const GONE_WITHIN_MS: u64 = 25_000;
+
+pub(super) fn gone(stage: &mut Stage) -> Result<()> {
+    let endless = Ask::new(2000, 50).within(120_000).expect(Expect::Abandoned(GONE_WITHIN_MS));
+    let asks = stage.ask_for(3, &endless);
+    stage.start_workers(2)?;
+    stage.start_client()?;
+    let moment = stage.random.between(10, 40);
+    for ask in asks {
+        stage.until_piece(ask, moment)?;
+    }
+    stage.kill_client()
+}
+
+pub(super) fn restart(stage: &mut Stage) -> Result<()> {
+    let asks = stage.ask_for(6, &Ask::new(150, 20));
+    stage.start_workers(2)?;
+    for piece in [10, 40] {
+        stage.start_client()?;
+        let watched = asks[stage.random.between(0, asks.len() - 1)];
+        let moment = stage.random.between(piece, piece + 30);
+        stage.until_piece(watched, moment)?;
+        stage.kill_client()?;
+    }
+    stage.start_client()
+}
+
+/// One that reads late gets all the same; one that lets more wait than its client keeps fails
+/// alone; one that reads notices neither.
+pub(super) fn slow(stage: &mut Stage) -> Result<()> {
+    stage.plan.rules.one_run_each = true;
+    stage.ask(Ask::new(500, 5).reading(Reading::AfterMs(6000)));
+    let too_slow = Ask::new(20_000, 0).reading(Reading::AfterMs(8000));
+    stage.ask(too_slow.expect(Expect::Failure("slow-consumer".to_owned())));
+    stage.ask_for(3, &Ask::new(200, 20));
+    stage.fault("do not read", "two callers")?;
+    stage.start_workers(2)?;
+    stage.start_client()
+}
+
+/// A step of the handler takes 100 ms; it must not take many.
+pub(super) fn cancel(stage: &mut Stage) -> Result<()> {
+    stage.plan.rules.one_run_each = true;
+    for i in 0..6 {
+        let piece = stage.random.between(3, 20);
+        let ask = Ask::new(200, 100).after(i * 150).reading(Reading::UntilPiece(piece));
+        stage.ask(ask.expect(Expect::Cancelled(1000)));
+    }
+    stage.fault("cancel", "six requests")?;
+    stage.start_workers(2)?;
+    stage.start_client()
+}

@@ -1,0 +1,477 @@
+//! Where a scenario plays: a model of its own, a proxy, workers, clients, and the journal.
+
+mod kept;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use nsbridge_crypto::{Entry, Key, Keyring, State};
+use nsbridge_protocol::ModelName;
+use nsbridge_protocol::topology::{dead_queue, header};
+use nsbridge_queue::{AmqpBroker, Broker};
+use nsbridge_testkit::{Proxy, Rabbit};
+use rustix::process::Signal;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
+use crate::check::KEYRING;
+use crate::client;
+use crate::follow::{Follow, gone, is_over, last_run, pieces, running};
+use crate::journal::{Journal, Line, What};
+use crate::plan::{Ask, Expect, Plan};
+use crate::random::Random;
+use crate::tap::Tap;
+use crate::watched::Trick;
+
+use kept::Kept;
+
+/// How long anything may take that is no matter of the plan, such as the start of a process on a
+/// machine that has other things to do.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Between the last end and that of the round: what should not begin any more would begin now.
+const QUIET: Duration = Duration::from_millis(1500);
+
+/// How workers are started.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkerSettings {
+    pub(crate) slots: usize,
+    pub(crate) grace_s: u64,
+    /// Seconds between heartbeats to the broker.
+    pub(crate) heartbeat: u32,
+    /// Each piece travels in a frame of its own.
+    pub(crate) frame_each: bool,
+    /// Seconds by which the worker's clock is wrong.
+    pub(crate) skew_s: i64,
+}
+
+/// How clients are started.
+#[derive(Clone, Debug)]
+pub(crate) struct ClientSettings {
+    /// Seconds between heartbeats to the broker.
+    pub(crate) heartbeat: u32,
+    pub(crate) trick: Trick,
+    pub(crate) reply_queue_bytes: Option<u64>,
+}
+
+/// One round of a scenario.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub(crate) plan: Plan,
+    pub(crate) random: Random,
+    pub(crate) settings: WorkerSettings,
+    pub(crate) client_settings: ClientSettings,
+    dir: PathBuf,
+    journal: Arc<Journal>,
+    follow: Follow,
+    node: Arc<Mutex<Rabbit>>,
+    url: String,
+    proxy: Proxy,
+    model: ModelName,
+    runtime: Handle,
+    workers: BTreeMap<String, Kept>,
+    clients: Vec<Kept>,
+    tap: Option<Tap>,
+}
+
+impl Stage {
+    /// Sets up round `plan.round` in `dir`, which is made anew.
+    pub(crate) fn set(
+        plan: Plan,
+        dir: &Path,
+        node: Arc<Mutex<Rabbit>>,
+        runtime: &Handle,
+    ) -> Result<Self> {
+        if dir.exists() {
+            fs::remove_dir_all(dir).with_context(|| format!("removing {}", dir.display()))?;
+        }
+        fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+        let dir = dir.canonicalize()?;
+        write_keyring(&dir.join(KEYRING))?;
+        let journal = Arc::new(Journal::in_dir(&dir)?);
+        let follow = Follow::in_dir(&dir)?;
+        let (url, addr) = {
+            let node = lock(&node);
+            (node.url(), node.addr())
+        };
+        let unique = getrandom::u32().map_err(|error| anyhow::anyhow!("{error}"))?;
+        let model = format!("{}-{}-{unique:08x}", plan.scenario, plan.round).parse()?;
+        Ok(Self {
+            random: Random::of(plan.seed, &plan.scenario, plan.round),
+            settings: WorkerSettings {
+                slots: 4,
+                grace_s: 5,
+                heartbeat: 10,
+                frame_each: false,
+                skew_s: 0,
+            },
+            client_settings: ClientSettings {
+                heartbeat: 10,
+                trick: Trick::None,
+                reply_queue_bytes: None,
+            },
+            proxy: Proxy::to(addr)?,
+            workers: BTreeMap::new(),
+            clients: Vec::new(),
+            tap: None,
+            runtime: runtime.clone(),
+            plan,
+            dir,
+            journal,
+            follow,
+            node,
+            url,
+            model,
+        })
+    }
+
+    // Workers.
+
+    /// Starts workers `w1`, `w2`, .. and waits until all take requests.
+    pub(crate) fn start_workers(&mut self, count: usize) -> Result<()> {
+        for number in 1..=count {
+            self.launch_worker(&format!("w{number}"))?;
+        }
+        (1..=count).try_for_each(|number| self.until_taking(&format!("w{number}")))
+    }
+
+    /// Starts one worker, and again whenever it ends.
+    pub(crate) fn start_worker(&mut self, name: &str) -> Result<()> {
+        self.launch_worker(name)?;
+        self.until_taking(name)
+    }
+
+    fn launch_worker(&mut self, name: &str) -> Result<()> {
+        let (dir, model, url) = (self.dir.clone(), self.model.clone(), self.through_proxy());
+        let settings = self.settings.clone();
+        let command = move |name: &str| worker_command(&dir, &model, &url, &settings, name);
+        let worker = Kept::start(name, &self.journal, true, command)?;
+        self.workers.insert(name.to_owned(), worker);
+        Ok(())
+    }
+
+    /// Waits until the worker's present process takes requests.
+    pub(crate) fn until_taking(&mut self, name: &str) -> Result<()> {
+        let worker = self.workers.get(name).with_context(|| format!("no worker {name}"))?;
+        let taking = |lines: &[Line]| {
+            let pid = worker.pid()?;
+            let of = |line: &Line| matches!(line.what, What::Taking { pid: other } if other == pid);
+            lines.iter().any(of).then_some(())
+        };
+        self.follow.wait(&format!("{name} to take requests"), PATIENCE, taking)
+    }
+
+    /// Stops one for good, at once.
+    pub(crate) fn remove_worker(&mut self, name: &str) {
+        self.workers.remove(name);
+    }
+
+    /// The worker that runs request `n` now, or ran it last if that is over.
+    pub(crate) fn runner_of(&mut self, n: usize) -> Result<String> {
+        let what = format!("request {n} to run");
+        let run = self.follow.wait(&what, PATIENCE, |lines| {
+            running(lines, n).or_else(|| last_run(lines, n).filter(|_| is_over(lines, n)))
+        })?;
+        Ok(base(&run.worker).to_owned())
+    }
+
+    /// Kills a worker's process where it stands. It is started again.
+    pub(crate) fn kill(&self, worker: &str) -> Result<()> {
+        // It may just be starting again; a fault that is not made does not count.
+        let began = Instant::now();
+        while !self.worker(worker)?.kill() {
+            ensure!(began.elapsed() < PATIENCE, "{worker} does not start again");
+            sleep(Duration::from_millis(5));
+        }
+        self.fault("kill", worker)
+    }
+
+    /// Asks a worker's process to leave. It is started again.
+    pub(crate) fn terminate(&self, worker: &str) -> Result<()> {
+        self.fault("terminate", worker)?;
+        self.worker(worker)?.signal(Signal::TERM)
+    }
+
+    fn worker(&self, name: &str) -> Result<&Kept> {
+        self.workers.get(name).with_context(|| format!("there is no worker {name}"))
+    }
+
+    // Clients.
+
+    /// Adds a request to the plan.
+    pub(crate) fn ask(&mut self, mut ask: Ask) -> usize {
+        let n = self.plan.asks.len();
+        ask.order.n = n;
+        ask.seed = self.random.next() >> 11;
+        self.plan.asks.push(ask);
+        n
+    }
+
+    /// Adds several, the same but for their seeds.
+    pub(crate) fn ask_for(&mut self, count: usize, ask: &Ask) -> Vec<usize> {
+        (0..count).map(|_| self.ask(ask.clone())).collect()
+    }
+
+    /// Starts a client that submits every request of the plan that is not over.
+    pub(crate) fn start_client(&mut self) -> Result<()> {
+        let all: Vec<usize> = (0..self.plan.asks.len()).collect();
+        self.start_client_for(&all)
+    }
+
+    /// The same, for these requests alone.
+    pub(crate) fn start_client_for(&mut self, asks: &[usize]) -> Result<()> {
+        if self.clients.is_empty() {
+            self.journal.note(What::Plan(self.plan.clone()))?;
+        }
+        self.follow.read()?;
+        let name = format!("c{}", self.clients.len() + 1);
+        let open =
+            |ask: &&Ask| asks.contains(&ask.order.n) && !is_over(&self.follow.lines, ask.order.n);
+        let settings = &self.client_settings;
+        let config = client::Config {
+            dir: self.dir.clone(),
+            name: name.clone(),
+            url: format!("{}?heartbeat={}", self.through_proxy(), settings.heartbeat),
+            keyring: self.dir.join(KEYRING),
+            model: self.model.clone(),
+            asks: self.plan.asks.iter().filter(open).cloned().collect(),
+            trick: settings.trick,
+            reply_queue_bytes: settings.reply_queue_bytes,
+        };
+        let path = self.dir.join(format!("{name}.json"));
+        fs::write(&path, serde_json::to_vec(&config)?)?;
+        let dir = self.dir.clone();
+        let command = move |name: &str| part_command(&dir, name, "client", &path);
+        self.clients.push(Kept::start(&name, &self.journal, false, command)?);
+        self.listen()?;
+        self.client()?.say("go\n")
+    }
+
+    /// Listens to what goes to the present client.
+    pub(crate) fn listen(&mut self) -> Result<()> {
+        self.stop_listening();
+        let name = format!("c{}", self.clients.len());
+        let queue = self.follow.wait("the client", PATIENCE, |lines| reply_queue(lines, &name))?;
+        self.tap = Some(Tap::start(&self.runtime, &self.url, &queue, &self.dir)?);
+        Ok(())
+    }
+
+    /// Leaves the client's own queue as the only one that wants its replies.
+    pub(crate) fn stop_listening(&mut self) {
+        self.tap = None;
+    }
+
+    /// Kills the client where it stands, and whoever else would take its replies.
+    pub(crate) fn kill_client(&mut self) -> Result<()> {
+        self.stop_listening();
+        self.fault("kill", "client")?;
+        self.client()?.kill();
+        let name = format!("c{}", self.clients.len());
+        self.follow.wait("the client's end", PATIENCE, |lines| gone(lines, &name, 1).then_some(()))
+    }
+
+    /// Stops the client's process for a while: it reads nothing, and nobody knows.
+    pub(crate) fn suspend_client(&self, ms: u64) -> Result<()> {
+        self.fault("suspend", "client")?;
+        self.client()?.signal(Signal::STOP)?;
+        sleep(Duration::from_millis(ms));
+        self.client()?.signal(Signal::CONT)
+    }
+
+    fn client(&self) -> Result<&Kept> {
+        self.clients.last().context("there is no client")
+    }
+
+    // The network and the broker.
+
+    /// Closes all connections whose names hold `part`.
+    pub(crate) fn cut(&self, part: &str) -> Result<()> {
+        self.fault("cut", if part.is_empty() { "everything" } else { part })?;
+        self.proxy.cut_named(part);
+        Ok(())
+    }
+
+    /// Holds back what connections send and get whose names hold `part`.
+    pub(crate) fn freeze(&self, part: &str) -> Result<()> {
+        self.fault("freeze", part)?;
+        self.proxy.freeze_named(part);
+        Ok(())
+    }
+
+    pub(crate) fn thaw(&self) {
+        self.proxy.thaw();
+    }
+
+    /// The node, for scenarios that have one of their own.
+    pub(crate) fn node(&self) -> MutexGuard<'_, Rabbit> {
+        lock(&self.node)
+    }
+
+    // Time.
+
+    /// Waits until callers of request `n` got so many pieces.
+    pub(crate) fn until_piece(&mut self, n: usize, count: usize) -> Result<()> {
+        let what = format!("piece {count} of request {n}");
+        self.follow.wait(&what, PATIENCE, |lines| (pieces(lines, n) >= count).then_some(()))
+    }
+
+    /// Whether the caller of request `n` was told its end.
+    pub(crate) fn is_over(&mut self, n: usize) -> bool {
+        self.follow.read().is_ok() && is_over(&self.follow.lines, n)
+    }
+
+    /// Waits until the caller of request `n` was told its end.
+    pub(crate) fn until_over(&mut self, n: usize) -> Result<()> {
+        self.until(&format!("the end of request {n}"), |lines| is_over(lines, n))
+    }
+
+    /// Waits until the journal says so.
+    pub(crate) fn until(&mut self, what: &str, is_so: impl Fn(&[Line]) -> bool) -> Result<()> {
+        self.follow.wait(what, PATIENCE, |lines| is_so(lines).then_some(()))
+    }
+
+    /// Waits for a seeded while.
+    pub(crate) fn pause(&mut self, least_ms: usize, most_ms: usize) {
+        sleep(Duration::from_millis(self.random.between(least_ms, most_ms) as u64));
+    }
+
+    /// Writes down that a fault is made now.
+    pub(crate) fn fault(&self, fault: &str, on: &str) -> Result<()> {
+        Ok(self.journal.note(What::Fault { fault: fault.to_owned(), on: on.to_owned() })?)
+    }
+
+    /// Writes down that the scenario could not be played.
+    pub(crate) fn broken(&self, why: String) -> Result<()> {
+        Ok(self.journal.note(What::Broken { why })?)
+    }
+
+    /// Waits until every request came to its end, or is late.
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        let longest = self.plan.asks.iter().map(|ask| ask.after_ms + ask.timeout_ms).max();
+        let limit = Duration::from_millis(longest.unwrap_or(0)) + PATIENCE;
+        let asks = self.plan.asks.clone();
+        self.follow.wait("the end of every request", limit, |lines| {
+            let over = |ask: &Ask| match ask.expect {
+                Expect::Abandoned(_) => running(lines, ask.order.n).is_none(),
+                _ => is_over(lines, ask.order.n),
+            };
+            asks.iter().all(over).then_some(())
+        })?;
+        sleep(QUIET);
+        Ok(())
+    }
+
+    /// Ends the round: looks for dead letters, and kills everybody.
+    pub(crate) fn end(mut self) -> Result<()> {
+        if let Err(error) = self.runtime.block_on(self.dead_letters()) {
+            self.broken(format!("the dead letters could not be read: {error:#}"))?;
+        }
+        self.journal.note(What::Over)?;
+        // All at once: each waits for its own end.
+        self.workers.values().chain(&self.clients).for_each(Kept::give_up);
+        self.tap = None;
+        Ok(())
+    }
+
+    async fn dead_letters(&self) -> Result<()> {
+        let connection = AmqpBroker::new(&self.url)?.connect("chaos").await?;
+        let queue = dead_queue(&self.model);
+        let waiting = match connection.depth(&queue).await {
+            Ok(depth) => depth.messages,
+            // No worker ever came as far as to declare it.
+            Err(nsbridge_queue::Error::NoQueue { .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let mut letters = connection.consume(&queue, 64).await?;
+        for _ in 0..waiting {
+            let Some(letter) = timeout(PATIENCE, letters.recv()).await? else { break };
+            let properties = &letter.message.properties;
+            let request = properties.message_id.clone().unwrap_or_default();
+            let reason = properties.text(header::REASON).unwrap_or("none").to_owned();
+            self.journal.note(What::Dead { request, reason })?;
+            letter.ack().await?;
+        }
+        connection.close().await;
+        Ok(())
+    }
+
+    fn through_proxy(&self) -> String {
+        format!("amqp://guest:guest@{}/%2f", self.proxy.addr())
+    }
+}
+
+fn lock(node: &Mutex<Rabbit>) -> MutexGuard<'_, Rabbit> {
+    node.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `w1` for its third process, `w1.2`.
+fn base(worker: &str) -> &str {
+    worker.split('.').next().unwrap_or(worker)
+}
+
+fn reply_queue(lines: &[Line], client: &str) -> Option<String> {
+    lines.iter().find_map(|line| match &line.what {
+        What::Client { name, reply_queue, .. } if name == client => Some(reply_queue.clone()),
+        _ => None,
+    })
+}
+
+fn write_keyring(path: &Path) -> Result<()> {
+    let entry = Entry::new("chaos".parse()?, Key::generate()?, State::Primary);
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+    Ok(file.write_all(Keyring::of(vec![entry])?.to_json().as_bytes())?)
+}
+
+fn worker_command(
+    dir: &Path,
+    model: &ModelName,
+    url: &str,
+    settings: &WorkerSettings,
+    name: &str,
+) -> Result<Command> {
+    let WorkerSettings { slots, grace_s, heartbeat, frame_each, skew_s } = settings;
+    let (coalesce_ms, coalesce_bytes) = if *frame_each { (0, 1) } else { (20, 4096) };
+    let shown = dir.display();
+    let config = format!(
+        "[worker]\nmodel = \"{model}\"\nname = \"{name}\"\ngrace_s = {grace_s}\n\
+         [broker]\nurl = \"{url}?heartbeat={heartbeat}\"\n\
+         [keys]\nkeyring = \"{KEYRING}\"\n\
+         [reply]\ncoalesce_ms = {coalesce_ms}\ncoalesce_bytes = {coalesce_bytes}\n\
+         [handler]\ndir = \"{shown}\"\nworker = \"{name}\"\nslots = {slots}\n"
+    );
+    let path = dir.join(format!("{name}.toml"));
+    fs::write(&path, config)?;
+    let mut command = part_command(dir, name, "worker", &path)?;
+    if *skew_s != 0 {
+        command.env("LD_PRELOAD", faketime()?).env("FAKETIME", format!("{skew_s:+}s"));
+        command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    }
+    Ok(command)
+}
+
+/// This program in another part, with its words for people in a file.
+fn part_command(dir: &Path, name: &str, part: &str, config: &Path) -> Result<Command> {
+    let log = File::create(dir.join(format!("{name}.log")))?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg(part).arg(config);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
+    Ok(command)
+}
+
+/// The library that moves a process's clock.
+fn faketime() -> Result<PathBuf> {
+    let folders = Path::new("/usr/lib").read_dir()?.flatten().map(|entry| entry.path());
+    let mut found = folders.map(|folder| folder.join("faketime/libfaketime.so.1"));
+    found.find(|path| path.exists()).context(
+        "a worker's clock cannot be moved without libfaketime: `cargo xtask chaos` installs it, \
+         or run `apt-get install faketime`",
+    )
+}

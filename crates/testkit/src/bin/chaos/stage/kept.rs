@@ -1,0 +1,135 @@
+//! A process that is kept: started again when it ends, and ended with the round.
+
+use std::io::Write;
+use std::process::{Child, ChildStdin, Command};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle, sleep};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::journal::{Journal, What};
+
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// A process under this name, or none for the moment.
+#[derive(Debug)]
+pub(super) struct Kept {
+    state: Arc<Mutex<State>>,
+    watch: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// With the pipe whose end is the order to leave.
+    process: Option<(Child, ChildStdin)>,
+    again: bool,
+}
+
+impl Kept {
+    /// Starts `command(name)`. With `again` it is started as `name.1`, `name.2` .. whenever it ends,
+    /// and its first name is `name.0`.
+    pub(super) fn start(
+        name: &str,
+        journal: &Arc<Journal>,
+        again: bool,
+        command: impl Fn(&str) -> Result<Command> + Send + 'static,
+    ) -> Result<Self> {
+        let name = name.to_owned();
+        let called = move |life: usize| if again { format!("{name}.{life}") } else { name.clone() };
+        let process = Some(spawn(&command, &called(0))?);
+        let state = Arc::new(Mutex::new(State { process, again }));
+        let (watched, journal) = (Arc::clone(&state), Arc::clone(journal));
+        let watch = thread::spawn(move || {
+            for life in 0.. {
+                let (pid, status) = wait(&watched);
+                let name = called(life);
+                let _ = journal.note(What::Gone { pid, name, status });
+                let mut state = lock(&watched);
+                state.process = None;
+                if !state.again {
+                    return;
+                }
+                match spawn(&command, &called(life + 1)) {
+                    Ok(process) => state.process = Some(process),
+                    Err(error) => {
+                        let why = format!("{} could not be started: {error:#}", called(life + 1));
+                        let _ = journal.note(What::Broken { why });
+                        return;
+                    }
+                }
+            }
+        });
+        Ok(Self { state, watch: Some(watch) })
+    }
+
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.lock().process.as_ref().map(|(child, _)| child.id())
+    }
+
+    /// Ends the present process at once; tells whether there was one.
+    pub(super) fn kill(&self) -> bool {
+        match &mut self.lock().process {
+            Some((child, _)) => child.kill().is_ok(),
+            None => false,
+        }
+    }
+
+    pub(super) fn signal(&self, signal: Signal) -> Result<()> {
+        let state = self.lock();
+        let (child, _) = state.process.as_ref().context("the process has ended")?;
+        kill_process(Pid::from_child(child), signal).context("sending a signal")
+    }
+
+    /// Writes to its standard input.
+    pub(super) fn say(&self, word: &str) -> Result<()> {
+        let mut state = self.lock();
+        let (_, stdin) = state.process.as_mut().context("the process has ended")?;
+        stdin.write_all(word.as_bytes()).context("telling a process to go")
+    }
+
+    /// Ends it for good; returns before it has ended.
+    pub(super) fn give_up(&self) {
+        self.lock().again = false;
+        self.kill();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.give_up();
+        if let Some(watch) = self.watch.take() {
+            let _ = watch.join();
+        }
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn spawn(command: &impl Fn(&str) -> Result<Command>, name: &str) -> Result<(Child, ChildStdin)> {
+    let mut child = command(name)?.spawn().with_context(|| format!("starting {name}"))?;
+    let stdin = child.stdin.take().context("a process's input is a pipe")?;
+    Ok((child, stdin))
+}
+
+/// Waits for the end of the present process. Looked for under the lock, so that nobody signals a
+/// process that is no longer ours.
+fn wait(state: &Mutex<State>) -> (u32, String) {
+    loop {
+        if let Some((child, _)) = &mut lock(state).process {
+            match child.try_wait() {
+                Ok(None) => {}
+                Ok(Some(status)) => return (child.id(), status.to_string()),
+                Err(error) => return (child.id(), error.to_string()),
+            }
+        }
+        sleep(LOOK_EVERY);
+    }
+}

@@ -1,0 +1,133 @@
+//! A second queue that gets a copy of every reply frame, and writes down what is in the clear.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use futures_util::StreamExt;
+use lapin::options::{BasicConsumeOptions, QueueBindOptions, QueueDeclareOptions};
+use lapin::types::FieldTable;
+use lapin::{Connection, ConnectionProperties, Consumer};
+use nsbridge_crypto::{ReplyHead, ReplyKind};
+use nsbridge_protocol::topology::REPLY_EXCHANGE;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::journal::{Journal, What, to_hex};
+
+/// Between two tries to reach a broker that is away.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Listens to what goes to one client, until it is stopped or dropped.
+///
+/// While it listens a frame has a receiver even if the client is gone: whoever kills a client for
+/// good stops its tap first.
+#[derive(Debug)]
+pub(crate) struct Tap {
+    stop: CancellationToken,
+    task: Option<JoinHandle<()>>,
+    runtime: Handle,
+}
+
+impl Tap {
+    /// Listens at the node itself, past any proxy. Returns when every later frame will be heard.
+    pub(crate) fn start(
+        runtime: &Handle,
+        url: &str,
+        reply_queue: &str,
+        dir: &Path,
+    ) -> Result<Self> {
+        let stop = CancellationToken::new();
+        let (ready, listening) = oneshot::channel();
+        let ear =
+            Ear { url: url.to_owned(), reply_queue: reply_queue.to_owned(), dir: dir.to_owned() };
+        let task = runtime.spawn(ear.listen(stop.clone(), ready));
+        runtime.block_on(listening).context("the tap cannot listen")?;
+        Ok(Self { stop, task: Some(task), runtime: runtime.clone() })
+    }
+
+    /// Returns when its queue is gone.
+    pub(crate) fn stop(&mut self) {
+        self.stop.cancel();
+        if let Some(task) = self.task.take() {
+            let _ = self.runtime.block_on(task);
+        }
+    }
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+struct Ear {
+    url: String,
+    reply_queue: String,
+    dir: PathBuf,
+}
+
+impl Ear {
+    async fn listen(self, stop: CancellationToken, ready: oneshot::Sender<()>) {
+        let mut ready = Some(ready);
+        while !stop.is_cancelled() {
+            if let Ok((connection, mut frames)) = self.subscribe().await {
+                if let Some(ready) = ready.take() {
+                    let _ = ready.send(());
+                }
+                tokio::select! {
+                    _ = self.read(&mut frames) => {}
+                    () = stop.cancelled() => {
+                        // Its queue is exclusive, and goes with it.
+                        let _ = connection.close(200, "done".into()).await;
+                        return;
+                    }
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(PAUSE) => {}
+                () = stop.cancelled() => {}
+            }
+        }
+    }
+
+    async fn subscribe(&self) -> Result<(Connection, Consumer)> {
+        let properties = ConnectionProperties::default().with_connection_name("tap".into());
+        let connection = Connection::connect(&self.url, properties).await?;
+        let channel = connection.create_channel().await?;
+        let (options, none) = (QueueDeclareOptions::exclusive(), FieldTable::default());
+        let queue = channel.queue_declare("".into(), options, none.clone()).await?.name().clone();
+        let (exchange, key) = (REPLY_EXCHANGE.into(), self.reply_queue.as_str().into());
+        let binding = QueueBindOptions::default();
+        channel.queue_bind(queue.clone(), exchange, key, binding, none.clone()).await?;
+        let options = BasicConsumeOptions { no_ack: true, ..BasicConsumeOptions::default() };
+        Ok((connection, channel.basic_consume(queue, "".into(), options, none).await?))
+    }
+
+    async fn read(&self, frames: &mut Consumer) -> Result<()> {
+        let journal = Journal::in_dir(&self.dir)?;
+        while let Some(delivery) = frames.next().await {
+            if let Some(what) = describe(&delivery?.data) {
+                journal.note(what)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is in the clear, and a hash of the rest; nothing of what is no reply frame.
+fn describe(frame: &[u8]) -> Option<What> {
+    let head = ReplyHead::parse(frame).ok()?;
+    let mut hasher = DefaultHasher::new();
+    frame.hash(&mut hasher);
+    Some(What::Frame {
+        request: head.request.to_string(),
+        stream: head.stream.to_string(),
+        seq: head.seq,
+        hash: hasher.finish(),
+        open: (head.kind == ReplyKind::Open).then(|| to_hex(frame)),
+    })
+}

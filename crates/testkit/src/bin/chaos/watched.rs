@@ -1,0 +1,110 @@
+//! The client's broker, with a journal of what is enqueued, and with the harness's tricks.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use nsbridge_protocol::ModelName;
+use nsbridge_protocol::topology::header::{ACQUIRED_COUNT, DELIVERY_COUNT};
+use nsbridge_queue::{
+    Broker, Confirm, Connection, Consumer, Depth, Error, Header, Message, Publisher, Result,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::journal::{Journal, What, to_hex};
+
+/// What a sealed request begins with.
+const REQUEST: &[u8] = b"NSBQ";
+
+/// A count that would make a request a dead letter, if a worker believed it.
+const FORGED_COUNT: i64 = 40;
+
+/// What the harness does to requests on their way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Trick {
+    #[default]
+    None,
+    /// Publishes the same sealed bytes twice.
+    Twice,
+    /// Writes the headers that only a broker should write.
+    ForgedCount,
+}
+
+/// A broker whose publishers write down each sealed request before it leaves.
+#[derive(Debug)]
+pub(crate) struct Watched<B> {
+    pub(crate) inner: B,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) trick: Trick,
+}
+
+#[async_trait]
+impl<B: Broker> Broker for Watched<B> {
+    async fn connect(&self, name: &str) -> Result<Arc<dyn Connection>> {
+        let inner = self.inner.connect(name).await?;
+        Ok(Arc::new(Watched { inner, journal: self.journal.clone(), trick: self.trick }))
+    }
+}
+
+#[async_trait]
+impl Connection for Watched<Arc<dyn Connection>> {
+    async fn declare_model(&self, model: &ModelName) -> Result<()> {
+        self.inner.declare_model(model).await
+    }
+
+    async fn declare_reply_queue(&self, queue: &str) -> Result<()> {
+        self.inner.declare_reply_queue(queue).await
+    }
+
+    async fn declare_control_queue(&self, queue: &str, model: &ModelName) -> Result<()> {
+        self.inner.declare_control_queue(queue, model).await
+    }
+
+    async fn consume(&self, queue: &str, prefetch: u16) -> Result<Consumer> {
+        self.inner.consume(queue, prefetch).await
+    }
+
+    async fn publisher(&self) -> Result<Box<dyn Publisher>> {
+        let inner = self.inner.publisher().await?;
+        Ok(Box::new(Watched { inner, journal: self.journal.clone(), trick: self.trick }))
+    }
+
+    async fn depth(&self, queue: &str) -> Result<Depth> {
+        self.inner.depth(queue).await
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.inner.is_blocked()
+    }
+
+    async fn lost(&self) -> Error {
+        self.inner.lost().await
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+#[async_trait]
+impl Publisher for Watched<Box<dyn Publisher>> {
+    async fn publish(&self, exchange: &str, key: &str, mut message: Message) -> Result<Confirm> {
+        if !message.body.starts_with(REQUEST) {
+            return self.inner.publish(exchange, key, message).await;
+        }
+        let request = message.properties.message_id.clone().unwrap_or_default();
+        let frame = to_hex(&message.body);
+        self.journal
+            .note(What::Enqueue { request, frame })
+            .map_err(|error| Error::Lost { reason: format!("no journal: {error}") })?;
+        match self.trick {
+            Trick::None => {}
+            Trick::Twice => drop(self.inner.publish(exchange, key, message.clone()).await?.await?),
+            Trick::ForgedCount => {
+                for name in [DELIVERY_COUNT, ACQUIRED_COUNT] {
+                    message.properties.headers.insert(name.into(), Header::Int(FORGED_COUNT));
+                }
+            }
+        }
+        self.inner.publish(exchange, key, message).await
+    }
+}

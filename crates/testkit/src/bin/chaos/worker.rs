@@ -1,0 +1,162 @@
+//! A worker as in production, but for its handler, which writes a journal.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{panicking, sleep};
+use std::time::Duration;
+
+use nsbridge::Config;
+use nsbridge_handler::{Error, Finish, Handler, Job, JobInfo, Models, Result, Slots};
+use serde::Deserialize;
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, fmt};
+
+use crate::journal::{Journal, Run, What};
+use crate::order::{Does, Order, of_attempt, piece};
+use crate::process::leave_with_the_starter;
+
+/// What a worker logs when it has subscribed to its queue.
+const TAKING: &str = "taking requests";
+
+pub(crate) fn run(path: &Path) -> ExitCode {
+    leave_with_the_starter();
+    let config = Config::read(path, []);
+    if let Ok(config) = &config
+        && let Ok(options) = config.handler.clone().try_into::<Options>()
+        && let Ok(journal) = Journal::in_dir(&options.dir)
+    {
+        log_and_watch(&config.log.filter, journal);
+    }
+    nsbridge::run::<Scripted>(config)
+}
+
+/// The bridge keeps a subscriber that is there before its own.
+fn log_and_watch(filter: &str, journal: Journal) {
+    let filter = EnvFilter::try_new(filter).unwrap_or_default();
+    let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(false).with_filter(filter);
+    let watch = Taking(journal).with_filter(LevelFilter::INFO);
+    let _ = tracing_subscriber::registry().with(lines).with(watch).try_init();
+}
+
+/// Writes down when the worker subscribes: from then on its adopt window runs.
+struct Taking(Journal);
+
+impl<S: Subscriber> Layer<S> for Taking {
+    fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
+        let mut message = Message(false);
+        event.record(&mut message);
+        if message.0 {
+            let _ = self.0.note(What::Taking { pid: std::process::id() });
+        }
+    }
+}
+
+struct Message(bool);
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.0 |= field.name() == "message" && format!("{value:?}") == TAKING;
+    }
+}
+
+/// The handler's table of the configuration.
+#[derive(Clone, Debug, Deserialize)]
+struct Options {
+    /// Where the journal is.
+    dir: PathBuf,
+    worker: String,
+    slots: usize,
+}
+
+/// Does what its input says.
+#[derive(Debug)]
+struct Scripted {
+    options: Options,
+    journal: Journal,
+    calls: AtomicU64,
+}
+
+impl Handler for Scripted {
+    type Options = Options;
+    type Input = Order;
+    type Output = String;
+
+    async fn load(options: Options, _models: Models) -> Result<Self> {
+        let journal = Journal::in_dir(&options.dir).map_err(Error::fatal)?;
+        Ok(Self { options, journal, calls: AtomicU64::new(0) })
+    }
+
+    async fn handle(&self, order: Order, job: &mut Job<String>) -> Result<Finish> {
+        let differs = order.does == Does::Differ;
+        let from = if order.deaf || differs { 0 } else { job.resumed().len() };
+        let mut call = self.begin(order.n, job.info(), from);
+        let attempt = job.info().attempt;
+        let seed = job.info().seed;
+        let seed = if differs { of_attempt(seed, attempt.0) } else { seed };
+        for index in from..order.pieces {
+            sleep(Duration::from_millis(order.every_ms));
+            misbehave(order.does, index, attempt.is_retry());
+            if let Err(stop) = job.emit(piece(seed, index)).await {
+                call.how = stop.to_string();
+                return Err(stop.into());
+            }
+            call.pieces = index + 1;
+        }
+        call.how = "ok".to_owned();
+        Ok(Finish::STOP)
+    }
+
+    fn slots(&self) -> Slots {
+        Slots::Threads(self.options.slots)
+    }
+
+    fn fingerprint(&self) -> Option<[u8; 16]> {
+        Some(*b"chaos' handler 1")
+    }
+}
+
+impl Scripted {
+    fn begin(&self, n: usize, info: &JobInfo, resumed: usize) -> Call<'_> {
+        let run = Run {
+            pid: std::process::id(),
+            call: self.calls.fetch_add(1, Ordering::Relaxed),
+            worker: self.options.worker.clone(),
+            request: info.id.to_string(),
+            attempt: info.attempt.0,
+        };
+        let _ = self.journal.note(What::Start { run: run.clone(), n, resumed });
+        Call { journal: &self.journal, run, n, pieces: resumed, how: "dropped".to_owned() }
+    }
+}
+
+#[expect(clippy::panic, reason = "the order says so")]
+fn misbehave(does: Does, index: usize, is_retry: bool) {
+    match does {
+        Does::AbortAt(at) if at == index => std::process::abort(),
+        Does::PanicAt(at) if at == index && !is_retry => panic!("as the order says"),
+        Does::BlockAt(at, ms) if at == index && !is_retry => sleep(Duration::from_millis(ms)),
+        _ => {}
+    }
+}
+
+/// A call of the handler. However it ends, unless with the process, the journal has its end.
+struct Call<'a> {
+    journal: &'a Journal,
+    run: Run,
+    n: usize,
+    pieces: usize,
+    how: String,
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        let how = if panicking() { "panicked".to_owned() } else { self.how.clone() };
+        let (run, n, pieces) = (self.run.clone(), self.n, self.pieces);
+        let _ = self.journal.note(What::End { run, n, pieces, how });
+    }
+}

@@ -1,0 +1,272 @@
+//! `cargo xtask chaos --mutants`: each promise is broken on purpose, and a scenario must notice.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::cargo::{Cargo, in_root, root};
+use crate::{chaos, say};
+
+/// A fault in the code.
+struct Mutant {
+    name: &'static str,
+    file: &'static str,
+    /// Stands in the file once.
+    text: &'static str,
+    replacement: &'static str,
+    /// What must notice.
+    judge: Judge,
+}
+
+/// What must notice a mutant.
+enum Judge {
+    /// A scenario of `cargo xtask chaos`, in one of so many rounds.
+    Scenario(&'static str, usize),
+    /// A test of this package whose name holds this.
+    Test(&'static str, &'static str),
+}
+
+const MUTANTS: &[Mutant] = &[
+    // A worker that dies between the ack and the confirm takes the last frame along.
+    Mutant {
+        name: "ack-before-confirm",
+        file: "crates/bridge/src/attempt.rs",
+        text: "        window.flush().await?;\n        address.pool.give_back",
+        replacement: "        address.pool.give_back",
+        judge: Judge::Scenario("cut-publish", 1),
+    },
+    // A run that loses its delivery is stopped, and starts again where it comes back.
+    Mutant {
+        name: "restart-instead-of-adopt",
+        file: "crates/bridge/src/job.rs",
+        text: "const ORPHANED_FOR: Duration = Duration::from_secs(60);",
+        replacement: "const ORPHANED_FOR: Duration = Duration::ZERO;",
+        judge: Judge::Scenario("adopt", 1),
+    },
+    // A copy that comes back to a run of it is run as well.
+    Mutant {
+        name: "run-beside-the-orphan",
+        file: "crates/bridge/src/registry.rs",
+        text: "if let Some(run) = state.running.get_mut(&job) {",
+        replacement: "if let Some(run) = state.running.get_mut(&job).filter(|run| run.leaving) {",
+        judge: Judge::Scenario("adopt", 1),
+    },
+    // A worker that lost its job goes on as if it had not.
+    Mutant {
+        name: "endless-adopt-window",
+        file: "crates/bridge/src/job.rs",
+        text: "const ADOPT_WINDOW: Duration = Duration::from_secs(5);",
+        replacement: "const ADOPT_WINDOW: Duration = Duration::from_secs(500);",
+        judge: Judge::Scenario("half-open", 1),
+    },
+    // Two attempts seal different frames under one key and number.
+    Mutant {
+        name: "fixed-salt-and-attempt",
+        file: "crates/crypto/src/reply.rs",
+        text: "Self::open_with_salt(root, request, attempt, content, Salt::fresh()?)",
+        replacement: "{ let _ = attempt; \
+                      Self::open_with_salt(root, request, AttemptNo(1), content, Salt([7; 32])) }",
+        judge: Judge::Scenario("kill", 1),
+    },
+    // A client that takes over another attempt's pieces without a look at its own.
+    Mutant {
+        name: "no-prefix-check",
+        file: "crates/client/src/merge.rs",
+        text: "Some(known) if (self.seam)(known) == (self.seam)(&piece) => {}",
+        replacement: "Some(known) if !(self.seam)(known).is_empty() => {}",
+        judge: Judge::Scenario("differ", 1),
+    },
+    // RabbitMQ 3.10 writes the count itself and 4.0 does not, so the memory queue judges, which is
+    // as trusting as 4.0.
+    Mutant {
+        name: "trusted-count",
+        file: "crates/queue/src/delivery.rs",
+        text: "let deliveries = if redelivered { count } else { 0 };",
+        replacement: "let deliveries = count;",
+        judge: Judge::Test(
+            "nsbridge-queue",
+            "memory::a_first_delivery_counts_zero_whatever_its_publisher_wrote",
+        ),
+    },
+    // lapin mends a connection behind its user's back.
+    Mutant {
+        name: "auto-recovery",
+        file: "crates/queue/src/amqp.rs",
+        text: "ConnectionProperties::default().with_connection_name(name.into())",
+        replacement: "ConnectionProperties::default().with_connection_name(name.into())\
+                      .enable_auto_recover()",
+        judge: Judge::Scenario("cut", 3),
+    },
+    // A request that kills its worker takes its neighbours along, each time.
+    Mutant {
+        name: "poison-among-others",
+        file: "crates/bridge/src/room.rs",
+        text: "const ALONE_FROM: u64 = 2;",
+        replacement: "const ALONE_FROM: u64 = 200;",
+        judge: Judge::Scenario("poison", 1),
+    },
+    // A worker that takes over says everything again.
+    Mutant {
+        name: "resume-not-handed-over",
+        file: "crates/bridge/src/stream.rs",
+        text: "const RESUME_WAIT: Duration = Duration::from_millis(250);",
+        replacement: "const RESUME_WAIT: Duration = Duration::ZERO;",
+        judge: Judge::Scenario("drain", 1),
+    },
+];
+
+/// The seed that mutants are played with.
+const SEED: &str = "1";
+
+/// Builds and judges every mutant, or the one with this name.
+///
+/// # Errors
+///
+/// One was not noticed.
+pub(crate) fn run(cargo: &Cargo, only: Option<&str>) -> Result<()> {
+    let chosen: Vec<&Mutant> =
+        MUTANTS.iter().filter(|mutant| only.is_none_or(|name| name == mutant.name)).collect();
+    ensure!(!chosen.is_empty(), "there is no such mutant; there is: {}", names());
+    chaos::prepare(&[])?;
+    let tree = copy_of_the_tree()?;
+    let cargo = cargo.in_tree(&tree, &place().join("target"));
+    say::step("the code as it is, in the scenarios that judge");
+    ensure!(control(&cargo, &chosen)?, "a scenario fails without any mutant");
+    let mut unnoticed = Vec::new();
+    for mutant in chosen {
+        say::step(&format!("mutant: {}", mutant.name));
+        let noticed = in_tree(&tree, mutant, || judge(&cargo, mutant))?;
+        say::line(&format!("{}: {}", mutant.name, if noticed { "noticed" } else { "NOT NOTICED" }));
+        if !noticed {
+            unnoticed.push(mutant.name);
+        }
+    }
+    ensure!(unnoticed.is_empty(), "not noticed: {}", unnoticed.join(", "));
+    Ok(())
+}
+
+fn names() -> String {
+    MUTANTS.iter().map(|mutant| mutant.name).collect::<Vec<_>>().join(", ")
+}
+
+/// Where trees, builds and journals of mutants lie.
+fn place() -> PathBuf {
+    root().join("target/mutants")
+}
+
+/// A fresh copy of every file that git knows.
+fn copy_of_the_tree() -> Result<PathBuf> {
+    let tree = place().join("tree");
+    let listed = in_root("git").args(["ls-files", "-z"]).output().context("running git")?;
+    ensure!(listed.status.success(), "mutants are made of what git knows, and git fails here");
+    for path in String::from_utf8(listed.stdout)?.split_terminator('\0') {
+        copy(&root().join(path), &tree.join(path))?;
+    }
+    Ok(tree)
+}
+
+/// Leaves what is the same as it is, so that it is not built again.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let bytes = fs::read(from).with_context(|| format!("reading {}", from.display()))?;
+    if fs::read(to).is_ok_and(|known| known == bytes) {
+        return Ok(());
+    }
+    if let Some(folder) = to.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(to, bytes).with_context(|| format!("writing {}", to.display()))
+}
+
+/// Runs `judge` with the mutant's text in place.
+fn in_tree<T>(tree: &Path, mutant: &Mutant, judge: impl FnOnce() -> Result<T>) -> Result<T> {
+    let path = tree.join(mutant.file);
+    let sound = fs::read_to_string(&path)?;
+    fs::write(&path, mutant.applied(&sound)?)?;
+    let judged = judge();
+    fs::write(&path, sound)?;
+    judged
+}
+
+impl Mutant {
+    fn applied(&self, sound: &str) -> Result<String> {
+        let Self { name, file, text, replacement, .. } = self;
+        let found = sound.matches(text).count();
+        ensure!(found == 1, "the mutant {name} finds its text {found} times in {file}, not once");
+        Ok(sound.replacen(text, replacement, 1))
+    }
+}
+
+fn judge(cargo: &Cargo, mutant: &Mutant) -> Result<bool> {
+    match mutant.judge {
+        Judge::Scenario(name, rounds) => {
+            build(cargo, &["build", "--package", "nsbridge-testkit", "--features", "chaos"])?;
+            Ok(!chaos::attended(scenario(cargo, name, rounds, mutant.name))?)
+        }
+        Judge::Test(package, test) => {
+            build(cargo, &["test", "--package", package, "--no-run"])?;
+            let tested = cargo.command(&["test", "--package", package, test]).status()?;
+            Ok(!tested.success())
+        }
+    }
+}
+
+/// A mutant that does not build proves nothing.
+fn build(cargo: &Cargo, arguments: &[&str]) -> Result<()> {
+    let built = cargo.command(arguments).arg("--quiet").status()?;
+    if !built.success() {
+        bail!("it does not build");
+    }
+    Ok(())
+}
+
+fn control(cargo: &Cargo, chosen: &[&Mutant]) -> Result<bool> {
+    let mut command = chaos::driver(cargo);
+    command.args(["--seed", SEED]).arg("--out").arg(place().join("journals/control"));
+    let mut any = false;
+    for mutant in chosen {
+        if let Judge::Scenario(name, _) = mutant.judge {
+            command.args(["--scenario", name]);
+            any = true;
+        }
+    }
+    Ok(!any || chaos::attended(command)?)
+}
+
+fn scenario(cargo: &Cargo, name: &str, rounds: usize, mutant: &str) -> Command {
+    let mut command = chaos::driver(cargo);
+    command.args(["--seed", SEED, "--scenario", name, "--rounds", &rounds.to_string()]);
+    command.arg("--out").arg(place().join("journals").join(mutant));
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::{Judge, MUTANTS, Mutant};
+    use crate::cargo::root;
+
+    #[test]
+    fn each_mutant_finds_its_text_once() {
+        for mutant in MUTANTS {
+            let sound = fs::read_to_string(root().join(mutant.file)).unwrap();
+            mutant.applied(&sound).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_mutant_that_lost_its_text_is_found() {
+        let mutant = Mutant {
+            name: "x",
+            file: "a.rs",
+            text: "ack",
+            replacement: "nack",
+            judge: Judge::Test("nsbridge", "x"),
+        };
+        assert_eq!(mutant.applied("an ack").unwrap(), "an nack");
+        assert!(mutant.applied("an end").is_err());
+        assert!(mutant.applied("an ack, an ack").is_err());
+    }
+}
