@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use nsbridge::{EcsAddresses, Fleet, FleetConfig};
 use nsbridge_queue::{Broker, MemoryBroker};
 use nsbridge_testkit::http::{Answer, Server};
 
-use crate::script::{Script, Scripted, said, submit, system};
+use crate::script::{Script, Scripted, ask, said, submit, system};
 use crate::trouble::rest;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -51,8 +52,9 @@ async fn a_spot_notice_drains_and_another_worker_goes_on() {
     let config = FleetConfig { spot: true, imds: imds.url(""), ..FleetConfig::default() };
     let fleet = Fleet::new(&config, EcsAddresses::default()).unwrap();
     tokio::spawn(fleet.run(worker.drain(), setup.vitals.metrics.clone()));
-    let say = Script::Say { pieces: 900, every_ms: 10 };
-    let mut reply = submit(&client, &setup, say).await.unwrap();
+    let mut say = ask(&setup, Script::Say { pieces: 900, every_ms: 10 }, 7);
+    say.timeout = Duration::from_secs(60);
+    let mut reply = client.submit(say).await.unwrap();
     reply.next().await.unwrap().unwrap();
     assert!(worker.drain().moment().is_none());
     taken_back.store(true, Ordering::SeqCst);

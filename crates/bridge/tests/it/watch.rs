@@ -14,7 +14,7 @@ use nsbridge_testkit::system::Setup;
 use tokio::time::sleep;
 
 use crate::orphans::Stage;
-use crate::script::{Script, Scripted, said, submit, system};
+use crate::script::{Script, Scripted, ask, said, submit, system};
 use crate::stories;
 use crate::trouble::rest;
 
@@ -123,8 +123,9 @@ async fn a_resume_counts_the_pieces_that_were_not_made_again(broker: Arc<dyn Bro
     setup.grace = Duration::ZERO;
     let first = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
     let client = setup.client(broker.clone()).await.unwrap();
-    let mut reply =
-        submit(&client, &setup, Script::Say { pieces: 300, every_ms: 5 }).await.unwrap();
+    let mut say = ask(&setup, Script::Say { pieces: 300, every_ms: 5 }, 7);
+    say.timeout = Duration::from_secs(60);
+    let mut reply = client.submit(say).await.unwrap();
     for _ in 0..100 {
         reply.next().await.unwrap().unwrap();
     }
