@@ -32,6 +32,9 @@ pub(crate) struct Arguments {
     /// Rounds that are played at the same time.
     #[arg(long)]
     at_once: Option<usize>,
+    /// How long a soak takes.
+    #[arg(long)]
+    minutes: Option<u64>,
     /// Plays nothing: reads the journals below this folder again.
     #[arg(long, value_name = "DIR", exclusive = true)]
     check: Option<PathBuf>,
@@ -80,7 +83,8 @@ pub(crate) fn driver(cargo: &Cargo) -> Command {
 }
 
 fn play(mut command: Command, arguments: &Arguments) -> Result<bool> {
-    let Arguments { scenarios, rounds, seed, at_once, check, list, mutants: _ } = arguments;
+    let Arguments { scenarios, rounds, seed, at_once, minutes, check, list, mutants: _ } =
+        arguments;
     if let Some(dir) = check {
         // It runs in the root, wherever we were called.
         command.arg("check").arg(std::path::absolute(dir)?);
@@ -95,6 +99,7 @@ fn play(mut command: Command, arguments: &Arguments) -> Result<bool> {
     }
     let rounds = rounds.map(|rounds| format!("--rounds={rounds}"));
     let at_once = at_once.map(|at_once| format!("--at-once={at_once}"));
+    command.args(minutes.map(|minutes| format!("--minutes={minutes}")));
     command.args(rounds).args(seed.map(|seed| format!("--seed={seed}"))).args(at_once);
     attended(command)
 }

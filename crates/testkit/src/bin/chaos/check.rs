@@ -11,6 +11,7 @@
 //! nobody expects, a fault that hit nothing.
 
 mod copies;
+mod flat;
 mod frames;
 mod replies;
 mod rules;
@@ -48,6 +49,8 @@ pub(crate) struct Report {
     pub(crate) repeated: Vec<String>,
     pub(crate) double_runs: Vec<String>,
     pub(crate) broken: Vec<String>,
+    /// What is worth telling and no problem.
+    pub(crate) notes: Vec<String>,
 }
 
 impl Report {
@@ -68,6 +71,7 @@ impl Report {
         self.repeated.extend(other.repeated);
         self.double_runs.extend(other.double_runs);
         self.broken.extend(other.broken);
+        self.notes.extend(other.notes);
     }
 }
 
@@ -96,6 +100,7 @@ fn judge(lines: &[Line], copies: &Copies) -> Result<Report> {
     frames::check(plan, lines, &mut report);
     rules::check(plan, lines, &replies, &runs, &mut report);
     rules::check_copies(plan, copies, &mut report);
+    flat::check(plan, lines, &mut report);
     let place = format!("{}-{}", plan.scenario, plan.round);
     let Report { lost, repeated, double_runs, broken, .. } = &mut report;
     for problem in [lost, repeated, double_runs, broken].into_iter().flatten() {

@@ -32,6 +32,9 @@ pub(crate) struct Drive {
     /// Lists the scenarios.
     #[arg(long)]
     list: bool,
+    /// How long a soak takes.
+    #[arg(long, default_value_t = 30)]
+    minutes: u64,
     /// Rounds that are played at the same time.
     #[arg(long, default_value_t = 6)]
     at_once: usize,
@@ -61,14 +64,16 @@ pub(crate) fn run(drive: &Drive) -> Result<bool> {
     println!("seed {seed}, journals in {}", folder.display());
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let lane = |needs: Needs| {
+    let lane = |alone: bool| {
         let rounds = (0..drive.rounds).flat_map(|round| {
-            let those = chosen.iter().filter(move |scenario| scenario.needs == needs);
+            let own = |scenario: &Scenario| scenario.needs == Needs::ItsOwnNode;
+            let those = chosen.iter().filter(move |scenario| own(scenario) == alone);
             those.map(move |scenario| (*scenario, round))
         });
-        Lane { rounds: Mutex::new(rounds.collect()), seed, folder: folder.clone() }
+        let (rounds, folder) = (Mutex::new(rounds.collect()), folder.clone());
+        Lane { rounds, seed, folder, minutes: drive.minutes }
     };
-    let (shared, own) = (lane(Needs::AnyNode), lane(Needs::ItsOwnNode));
+    let (shared, own) = (lane(false), lane(true));
     let reports = thread::scope(|scope| {
         let lanes = [(&shared, drive.at_once), (&own, 1)];
         let playing: Vec<_> = lanes
@@ -92,7 +97,10 @@ fn choose(names: &[String]) -> Result<Vec<&'static Scenario>> {
         let known = SCENARIOS.iter().any(|scenario| scenario.name == name);
         ensure!(known, "there is no scenario `{name}`; `--list` shows those that are");
     }
-    let wanted = |it: &&Scenario| names.is_empty() || names.iter().any(|name| name == it.name);
+    let wanted = |it: &&Scenario| match names {
+        [] => it.needs != Needs::Time,
+        names => names.iter().any(|name| name == it.name),
+    };
     Ok(SCENARIOS.iter().filter(wanted).collect())
 }
 
@@ -101,6 +109,7 @@ struct Lane {
     rounds: Mutex<VecDeque<(&'static Scenario, usize)>>,
     seed: u64,
     folder: PathBuf,
+    minutes: u64,
 }
 
 impl Lane {
@@ -151,6 +160,7 @@ impl Lane {
         let plan =
             Plan { scenario: scenario.name.into(), round, seed: self.seed, ..Plan::default() };
         let mut stage = Stage::set(plan, &dir, Arc::clone(node), runtime)?;
+        stage.minutes = self.minutes;
         // What went wrong on stage is for the checker to tell, with all else that it finds.
         let played = (scenario.play)(&mut stage).and_then(|()| stage.finish());
         if let Err(error) = played {

@@ -51,6 +51,12 @@ pub(crate) enum What {
     Broken {
         why: String,
     },
+    /// What a process holds now.
+    Sample {
+        name: String,
+        memory_kib: u64,
+        descriptors: usize,
+    },
     /// Whoever still runs now ran to the end of the round.
     Over,
 

@@ -73,6 +73,8 @@ pub(crate) struct Rules {
     pub(crate) stalled_ms: u64,
     /// No request ran twice.
     pub(crate) one_run_each: bool,
+    /// What processes hold does not grow.
+    pub(crate) flat: bool,
     /// The same sealed bytes are published twice: two workers may both run them.
     pub(crate) published_twice: bool,
     /// This many dead letters, with this reason.

@@ -25,3 +25,12 @@ pub(crate) fn wait_for_the_driver() -> Result<()> {
 fn leave() -> ! {
     std::process::exit(3)
 }
+
+/// The resident memory of a process in KiB, and how many descriptors it has open.
+pub(crate) fn held(pid: u32) -> Result<(u64, usize)> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = resident.and_then(|text| text.trim().strip_suffix("kB")?.trim().parse().ok());
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd"))?.count();
+    Ok((kib.with_context(|| format!("/proc/{pid}/status tells no memory"))?, open))
+}

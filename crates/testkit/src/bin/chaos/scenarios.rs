@@ -3,6 +3,7 @@
 mod broker;
 mod clients;
 mod network;
+mod soak;
 mod workers;
 
 use anyhow::Result;
@@ -25,6 +26,8 @@ pub(crate) enum Needs {
     AnyNode,
     /// Alone: it harms the node.
     ItsOwnNode,
+    /// Half an hour: it is played only when it is asked for.
+    Time,
 }
 
 macro_rules! scenarios {
@@ -88,6 +91,8 @@ scenarios! {
         "callers cancel in mid-stream"
     "idle" AnyNode workers::idle:
         "no fault at all"
+    "soak" Time soak::soak:
+        "one worker under load for --minutes, with a cut each minute; nothing may grow"
     "memory-alarm" ItsOwnNode broker::memory_alarm:
         "the broker blocks publishers for a while"
     "broker-restart" ItsOwnNode broker::restart:

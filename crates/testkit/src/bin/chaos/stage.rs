@@ -27,6 +27,7 @@ use crate::client;
 use crate::follow::{Follow, gone, is_over, last_run, pieces, running};
 use crate::journal::{Journal, Line, What};
 use crate::plan::{Ask, Expect, Plan};
+use crate::process::held;
 use crate::random::Random;
 use crate::tap::Tap;
 use crate::watched::Trick;
@@ -69,6 +70,8 @@ pub(crate) struct Stage {
     pub(crate) random: Random,
     pub(crate) settings: WorkerSettings,
     pub(crate) client_settings: ClientSettings,
+    /// How long a soak takes.
+    pub(crate) minutes: u64,
     dir: PathBuf,
     journal: Arc<Journal>,
     follow: Follow,
@@ -118,6 +121,7 @@ impl Stage {
                 trick: Trick::None,
                 reply_queue_bytes: None,
             },
+            minutes: 0,
             proxy: Proxy::to(addr)?,
             workers: BTreeMap::new(),
             clients: Vec::new(),
@@ -341,6 +345,18 @@ impl Stage {
     /// Waits for a seeded while.
     pub(crate) fn pause(&mut self, least_ms: usize, most_ms: usize) {
         sleep(Duration::from_millis(self.random.between(least_ms, most_ms) as u64));
+    }
+
+    /// Writes down what worker and client hold now.
+    pub(crate) fn sample(&self) -> Result<()> {
+        let client = self.clients.last().map(|client| ("client", client));
+        let workers = self.workers.iter().map(|(name, worker)| (&**name, worker));
+        for (name, process) in workers.chain(client) {
+            let pid = process.pid().with_context(|| format!("{name} has ended"))?;
+            let (memory_kib, descriptors) = held(pid)?;
+            self.journal.note(What::Sample { name: name.to_owned(), memory_kib, descriptors })?;
+        }
+        Ok(())
     }
 
     /// Writes down that a fault is made now.

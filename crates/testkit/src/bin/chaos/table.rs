@@ -21,7 +21,8 @@ pub(crate) fn print(reports: Vec<Report>) -> bool {
     let scenarios = by_scenario(reports);
     println!("{}", table(&scenarios));
     for scenario in &scenarios {
-        let Report { lost, repeated, double_runs, broken, .. } = scenario;
+        let Report { lost, repeated, double_runs, broken, notes, .. } = scenario;
+        notes.iter().for_each(|note| println!("{note}"));
         let kinds = [("lost", lost), ("repeated", repeated), ("double run", double_runs)];
         for (kind, problems) in kinds.into_iter().chain([("broken", broken)]) {
             for problem in problems {
