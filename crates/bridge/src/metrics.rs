@@ -24,9 +24,6 @@ use tokio::sync::watch;
 use names::Name;
 pub(crate) use request::{Outcome, RequestMeter};
 
-/// The type that [`Metrics::text`] is to be served as.
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
 /// All that one worker measures. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Metrics(Arc<Inner>);
@@ -165,6 +162,10 @@ fn error_type(failed: bool) -> &'static str {
 }
 
 impl Metrics {
+    /// What [`text`](Self::text) is to be served as.
+    pub const CONTENT_TYPE: &'static str =
+        "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
     /// The metrics of a worker that serves this model, all zero.
     pub fn new(model: &ModelName) -> Self {
         let mut registry = Registry::default();
@@ -174,7 +175,7 @@ impl Metrics {
         metrics
     }
 
-    /// Everything, as [`CONTENT_TYPE`] says.
+    /// Everything, as [`CONTENT_TYPE`](Self::CONTENT_TYPE) says.
     pub fn text(&self) -> String {
         let mut text = String::new();
         encode(&mut text, &self.0.registry).expect("a String takes any text");

@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{Health, Report};
 use crate::error::Error;
-use crate::metrics::{self, Metrics};
+use crate::metrics::Metrics;
 
 /// Askers at once; the others wait in the listener's own queue.
 const CONNECTIONS: usize = 32;
@@ -97,7 +97,7 @@ fn page(method: &Method, path: &str, health: &Health, metrics: &Metrics) -> Page
         (&Method::GET, "/livez") => told(&health.report(), |report| report.alive),
         (&Method::GET, "/readyz") => told(&health.report(), |report| report.ready),
         (&Method::GET, "/metrics") => {
-            written(StatusCode::OK, metrics::CONTENT_TYPE, metrics.text().into())
+            written(StatusCode::OK, Metrics::CONTENT_TYPE, metrics.text().into())
         }
         _ => written(StatusCode::NOT_FOUND, "text/plain", Bytes::new()),
     }
