@@ -61,6 +61,20 @@ fn client() -> Result<PathBuf> {
     })
 }
 
+/// A Python with the systems that the bridge's figures stand beside.
+///
+/// # Errors
+///
+/// Python is not there, or pip could not get them.
+pub(crate) fn peers() -> Result<PathBuf> {
+    let requirements = root().join("crates/testkit/src/bin/bench-bridge/peers/requirements.txt");
+    python::environment("bench-peers", &requirements, |folder| {
+        let base = find_or_install(python::VENV, "Python with venv", &["python3", "python3-venv"])?;
+        python::create(&base, folder, &[])?;
+        python::install(folder, &["-r".as_ref(), requirements.as_ref()])
+    })
+}
+
 /// The trainer's README says the same in words.
 fn trainer() -> Result<PathBuf> {
     let sources = root().join("examples/train-pair");
