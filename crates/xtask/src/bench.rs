@@ -47,7 +47,7 @@ pub(crate) fn run(cargo: &Cargo, suite: &str) -> Result<()> {
         }
         _ => {}
     }
-    machine::rabbitmq()?;
+    machine::rabbitmq::ready()?;
     let peers = machine::peers();
     let broker = Broker::start(cargo)?;
     say::step(&format!("bench {suite}"));
