@@ -1,10 +1,10 @@
 # Runs a RabbitMQ node until it is told to stop, or until whoever started it is gone.
-# $1: the directory of RabbitMQ's scripts; $2: the node's own directory; $3: another system to run
-# them in, or nothing.
-root=$3
+# $1: the directory of RabbitMQ's scripts; $2: the node's own directory; $3, $4: a script that
+# becomes a program in another system, and that system; or nothing.
+enter=$3 root=$4
 # Becomes the program, so that the process that is waited for is the program's.
 enter() {
-    if [ -n "$root" ]; then exec chroot "$root" "$@"; else exec "$@"; fi
+    if [ -n "$root" ]; then exec /bin/sh -c "$enter" enter "$root" "$@"; else exec "$@"; fi
 }
 rm -f "$2/ended"
 enter epmd -port "$ERL_EPMD_PORT" -address 127.0.0.1 >/dev/null 2>&1 </dev/null &

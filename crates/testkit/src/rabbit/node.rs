@@ -14,12 +14,15 @@ use super::{Config, Place};
 
 const KEEPER: &str = include_str!("keeper.sh");
 
+/// Becomes `$2` in the system at `$1`, which gets a `/proc` for as long as it runs: RabbitMQ reads
+/// from there how much memory it uses.
+const ENTER: &str = "exec unshare --mount /bin/sh -c \
+    'mount --bind /proc \"$0/proc\" && exec chroot \"$0\" \"$@\"' \"$@\"";
+
 /// Small enough to never be reached: what a disk or memory alarm does is not what tests are about.
-/// Memory is counted by Erlang itself, since a chroot has no `/proc` to read it from.
 const CONF: &str = "\
 disk_free_limit.absolute = 1MB
 vm_memory_high_watermark.relative = 0.9
-vm_memory_calculation_strategy = allocated
 log.console = false
 ";
 
@@ -76,8 +79,8 @@ impl Node {
     pub(super) fn command(&self, script: &str) -> Command {
         let script = self.place.scripts.join(script);
         let Some(root) = &self.place.root else { return self.in_environment(script) };
-        let mut command = self.in_environment("chroot");
-        command.arg(root).arg(script);
+        let mut command = self.in_environment("/bin/sh");
+        command.args(["-c", ENTER, "enter"]).arg(root).arg(script);
         command
     }
 
@@ -85,7 +88,9 @@ impl Node {
     pub(super) fn spawn(&self) -> Result<Child> {
         let mut keeper = self.in_environment("/bin/sh");
         keeper.args(["-c", KEEPER, "keeper"]).arg(&self.place.scripts).arg(self.home.path());
-        keeper.args(&self.place.root);
+        if let Some(root) = &self.place.root {
+            keeper.arg(ENTER).arg(root);
+        }
         // A group of its own: what a terminal or a test runner sends to us is not for it.
         keeper.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         keeper.spawn().context("starting RabbitMQ")

@@ -33,4 +33,4 @@ mknod -m 444 "$1/dev/urandom" c 1 9
 echo "root:x:0:0:root:/root:/bin/sh" >"$1/etc/passwd"
 echo "127.0.0.1 localhost" >"$1/etc/hosts"
 # Does it run? It says which it is.
-HOME=/root chroot "$1" /usr/lib/rabbitmq/bin/rabbitmqctl version
+HOME=/root unshare --mount chroot "$1" /usr/lib/rabbitmq/bin/rabbitmqctl version
