@@ -35,6 +35,12 @@ pub const REPLY_QUEUE_EXPIRES: Duration = Duration::from_secs(15);
 /// How long a dead letter is kept; must not exceed the retention of the keys that open it.
 pub const DEAD_LETTER_TTL: Duration = Duration::from_secs(14 * 24 * 3600);
 
+/// How often a dead letter may be looked at and left where it is: as often as anybody will.
+///
+/// A queue that sets no limit gets one of 20 from RabbitMQ 4.0 on, and what comes back more often
+/// is gone. There -1 stands for no limit; on 3.10 it drops a message that comes back once.
+pub const DEAD_LETTER_DELIVERY_LIMIT: u32 = 1_000_000;
+
 /// The longest a request may take from sealing to its end: below RabbitMQ's consumer timeout.
 pub const MAX_TIME_TO_FINISH: Duration = Duration::from_secs(25 * 60);
 

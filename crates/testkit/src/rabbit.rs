@@ -175,7 +175,6 @@ struct Place {
 
 impl Place {
     fn find() -> Result<Self> {
-        #[expect(clippy::disallowed_methods, reason = "the testkit is an edge")]
         if let Some(root) = std::env::var_os("NSBRIDGE_TEST_RABBITMQ_ROOT") {
             return Ok(Self { scripts: PLACES[0].into(), root: Some(root.into()) });
         }

@@ -120,7 +120,11 @@ fn dead_letter_to(arguments: &mut FieldTable, queue: &str) {
 
 fn dead_letters() -> FieldTable {
     let kept = u64::try_from(topology::DEAD_LETTER_TTL.as_millis()).unwrap_or(u64::MAX);
-    table([("x-queue-type", text("quorum")), ("x-message-ttl", number(kept))])
+    table([
+        ("x-queue-type", text("quorum")),
+        ("x-message-ttl", number(kept)),
+        ("x-delivery-limit", number(u64::from(topology::DEAD_LETTER_DELIVERY_LIMIT))),
+    ])
 }
 
 fn replies(limits: &Limits) -> FieldTable {
