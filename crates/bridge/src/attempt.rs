@@ -1,5 +1,6 @@
 //! One attempt at a reply: a key, a channel, and frames in order.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use nsbridge_crypto::{Error as SealError, ReplyRoot, ReplySealer};
@@ -25,14 +26,20 @@ pub(crate) struct Address<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) config: &'a ReplyConfig,
     pub(crate) reply_to: &'a str,
-    pub(crate) control_queue: &'a str,
+    pub(crate) control_queue: &'a Mutex<String>,
     pub(crate) worker: &'a str,
     pub(crate) root: &'a ReplyRoot,
     pub(crate) request: RequestId,
-    pub(crate) attempt: AttemptNo,
     pub(crate) fingerprint: Option<Fingerprint>,
     /// Cancelled when nobody waits for the reply any more.
     pub(crate) overdue: CancellationToken,
+}
+
+impl Address<'_> {
+    /// Where the worker hears its clients now.
+    fn control_queue(&self) -> String {
+        self.control_queue.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// Why an attempt could not send.
@@ -82,14 +89,29 @@ pub(crate) struct Attempt<'a> {
     /// The next piece to send.
     pub(crate) position: usize,
     chunks: u64,
+    start: Start,
+}
+
+/// Where a stream starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// After the pieces that the client handed over, if its handler takes them: the first stream
+    /// of a run.
+    Resumed,
+    /// At the first piece: a stream that takes over from another one of the same run.
+    First,
 }
 
 impl<'a> Attempt<'a> {
     /// Opens an attempt under a fresh key. Tries until the broker takes it, or it is too late.
-    pub(crate) async fn open(address: &'a Address<'a>) -> Result<Self, Stuck> {
+    pub(crate) async fn open(
+        address: &'a Address<'a>,
+        number: AttemptNo,
+        start: Start,
+    ) -> Result<Self, Stuck> {
         loop {
             let opened = tokio::select! {
-                opened = Self::try_open(address) => opened,
+                opened = Self::try_open(address, number, start) => opened,
                 () = address.overdue.cancelled() => return Err(Stuck::Overdue),
             };
             match opened {
@@ -103,20 +125,23 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    async fn try_open(address: &'a Address<'a>) -> Result<Self, Broken> {
+    async fn try_open(
+        address: &'a Address<'a>,
+        number: AttemptNo,
+        start: Start,
+    ) -> Result<Self, Broken> {
         let publisher = address.pool.take().await?;
         let open = json(&Open {
             opened_at_ms: now_ms(),
             fingerprint: address.fingerprint,
             worker: address.worker.to_owned(),
         });
-        let (sealer, frame) =
-            ReplySealer::open(address.root, address.request, address.attempt, &open)?;
+        let (sealer, frame) = ReplySealer::open(address.root, address.request, number, &open)?;
         let mut window = Window::new(publisher, REPLY_EXCHANGE, address.reply_to.to_owned());
         let mut message = message(address.request, frame, true);
-        message.properties.reply_to = Some(address.control_queue.to_owned());
+        message.properties.reply_to = Some(address.control_queue());
         window.push(message).await?;
-        Ok(Self { address, sealer, window, position: 0, chunks: 0 })
+        Ok(Self { address, sealer, window, position: 0, chunks: 0, start })
     }
 
     /// Whether another frame may be in flight.
@@ -124,10 +149,10 @@ impl<'a> Attempt<'a> {
         self.window.len() < self.address.config.window
     }
 
-    /// Leaves out the pieces that the client had before this attempt. A handler takes them over
-    /// before its first piece, so nothing was sent yet.
+    /// Leaves out the pieces that the client had before this run. A handler takes them over before
+    /// its first piece, so nothing was sent yet.
     pub(crate) fn skip_resumed(&mut self, reader: &Reader) {
-        if self.chunks == 0 {
+        if self.start == Start::Resumed && self.chunks == 0 {
             self.position = self.position.max(reader.resumed());
         }
     }

@@ -131,11 +131,13 @@ pub struct ReplyConfig {
     pub coalesce_bytes: usize,
     /// Frames of one reply that may wait for the broker's confirm.
     pub window: usize,
+    /// Whether a request that comes back goes on after the pieces that its client has.
+    pub resume_from_client: bool,
 }
 
 impl Default for ReplyConfig {
     fn default() -> Self {
-        Self { coalesce_ms: 20, coalesce_bytes: 4096, window: 256 }
+        Self { coalesce_ms: 20, coalesce_bytes: 4096, window: 256, resume_from_client: true }
     }
 }
 

@@ -17,6 +17,8 @@ const CLOCK_TOLERANCE_MS: u64 = 60_000;
 pub(crate) struct Accepted {
     pub(crate) job: JobKey,
     pub(crate) attempt: AttemptNo,
+    /// How often this copy was delivered before.
+    pub(crate) deliveries: u64,
     pub(crate) redelivered: bool,
     pub(crate) reply_to: String,
     pub(crate) reply_root: ReplyRoot,
@@ -46,6 +48,8 @@ pub(crate) struct Rejected {
     /// One sentence for the client, sealed if a root is there.
     pub(crate) message: String,
     pub(crate) reply: Option<ReplyTo>,
+    /// Rule R3: until when the request may be tried again, if that can help.
+    pub(crate) again_until: Option<SystemTime>,
 }
 
 /// Where and under which keys a rejected request's client can be told.
@@ -86,7 +90,17 @@ pub(crate) async fn open(
     let key = match keys.open_key(&frame).await {
         Ok(key) => key,
         Err(error @ KeyError::Busy) => return Err(Refusal::Later(error)),
-        Err(error) => return Err(reject(error.code(), error.to_string(), reply)),
+        Err(error) => {
+            let mut rejected = rejected(error.code(), error.to_string(), reply);
+            // A key that is being rolled out may be here in a minute. The time is not verified,
+            // as nothing of this request can be: it is bounded instead.
+            if matches!(error, KeyError::Unknown { .. }) {
+                let head = frame.head();
+                let asked = deadline(now_ms(), head.created_at_ms, head.expires_at_ms, false);
+                rejected.again_until = asked.ok().map(at_ms);
+            }
+            return Err(Refusal::Rejected(rejected));
+        }
     };
     // Derived again for those that do not open alone; one that opens brings its root.
     let sealed =
@@ -125,6 +139,7 @@ pub(crate) async fn open(
     Ok(Accepted {
         job: opened.job_key,
         attempt,
+        deliveries: delivery.deliveries,
         redelivered: delivery.redelivered || attempt.is_retry(),
         reply_to: reply.queue,
         reply_root: opened.reply_root,
@@ -173,7 +188,11 @@ fn deadline(
 }
 
 fn reject(code: ErrorCode, message: String, reply: Option<ReplyTo>) -> Refusal {
-    Refusal::Rejected(Rejected { code, message, reply })
+    Refusal::Rejected(rejected(code, message, reply))
+}
+
+fn rejected(code: ErrorCode, message: String, reply: Option<ReplyTo>) -> Rejected {
+    Rejected { code, message, reply, again_until: None }
 }
 
 /// How much longer a copy of the request may wait in a queue.

@@ -5,97 +5,225 @@ use std::future::pending;
 use std::time::Duration;
 
 use nsbridge_handler::erased::Call;
-use nsbridge_handler::transcript::{Reader, transcript};
+use nsbridge_handler::transcript::{Reader, Writer, transcript};
 use nsbridge_handler::{JobInfo, Stop};
-use nsbridge_protocol::{ErrorCode, Failure, Pieces};
-use nsbridge_queue::Delivery;
-use tokio::time::sleep;
+use nsbridge_protocol::{ErrorCode, Failure};
+use tokio::sync::mpsc::Receiver;
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::{Ending, Stuck};
+use crate::attempt::{Address, Ending, Stuck};
 use crate::intake::{self, Accepted, Refusal};
-use crate::registry::{Admission, Running};
+use crate::registry::{Admission, Held, Mail, Running};
+use crate::room::Place;
+use crate::runner::Outcome;
 use crate::settle::{KEY_PAUSE, finish, put_off, refuse, settle};
-use crate::stream::{Letter, ReplyStream, Until, Welcome};
+use crate::stream::{Letter, ReplyStream, Welcome};
 use crate::verdict::{After, Settlement, Verdict, judge};
 use crate::worker::Shared;
 
-/// How long sending may go on when the deadline, the grace or the connection is over.
+/// How long sending may go on when the deadline or the grace is over.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// Runs one delivery to its end.
-///
-/// `lost` is cancelled when the connection that the delivery came on is gone: the broker gives the
-/// job to somebody else then, so the handler is stopped, and nothing is settled.
-pub(crate) async fn run(shared: &Shared, delivery: Delivery, lost: &CancellationToken) -> After {
-    let request = match intake::open(&delivery, &shared.model, &*shared.keys).await {
+/// How long a run goes on after the loss of its delivery, however long the broker stays away.
+const ORPHANED_FOR: Duration = Duration::from_secs(60);
+
+/// How long the copy of an orphan may take to come back here once it can. Somebody else has it
+/// then, and two workers compute the same: this bounds for how long.
+const ADOPT_WINDOW: Duration = Duration::from_secs(5);
+
+/// Runs one delivery to its end, or hands it to the run that it belongs to.
+pub(crate) async fn run(shared: &Shared, held: Held) -> After {
+    let request = match intake::open(&held.delivery, &shared.model, &*shared.keys).await {
         Ok(request) => request,
-        Err(Refusal::Later(error)) => return put_off(delivery, &error).await,
-        Err(Refusal::Rejected(rejected)) => return refuse(shared, delivery, rejected).await,
+        Err(Refusal::Later(error)) => return put_off(held.delivery, &error).await,
+        Err(Refusal::Rejected(rejected)) => return refuse(shared, held.delivery, rejected).await,
     };
-    let Some(mut running) = admit(shared, &delivery, &request, lost).await else {
-        if lost.is_cancelled() {
-            return After::Next;
-        }
-        settle(delivery, Settlement::Ack, &request).await;
+    let Some((running, mut mail)) = admit(shared, held, &request).await else {
         return After::Next;
     };
     let overdue = CancellationToken::new();
     let address = shared.address(&request, overdue.clone());
     let (writer, reader) = transcript();
-    let answered = async {
-        let mut reply = ReplyStream::open(&address).await?;
-        let Some(resume) = welcome(&mut reply, &mut running, &request).await else {
-            let ending =
-                Ending::Error(Failure::new(ErrorCode::Cancelled, Stop::Cancelled.to_string()));
-            reply.end(&reader, &ending).await?;
-            return Ok((Settlement::Ack, After::Next));
-        };
-        let (input, info) = (input(&request), info(&request));
-        let call = shared.runner.call(Call { input, info, resume, writer });
-        let until = Until { deadline: request.deadline, hand_off: &shared.hand_off, lost };
-        let outcome = reply.follow(call, &reader, &mut running.mail, until).await?;
-        let verdict = judge(outcome, &reader);
-        log(&request, &reader, &verdict);
-        if let Some(ending) = &verdict.ending {
-            reply.end(&reader, ending).await?;
-        }
-        Ok::<_, Stuck>((verdict.settlement, verdict.after))
-    };
     let answered = tokio::select! {
-        answered = answered => answered,
-        never = watch(&request, shared, lost, overdue) => match never {},
+        answered = answer(shared, &request, &running, &mut mail, &address, writer, &reader) => answered,
+        never = watch(shared, &request, &running, &reader, &overdue) => match never {},
     };
     let (settlement, after) = match answered {
-        Ok((settlement, after)) => {
-            if matches!(settlement, Settlement::Ack) {
-                running.done();
-            }
-            (settlement, after)
-        }
+        Ok(answered) => answered,
         Err(stuck) => unsent(&stuck, &request, &reader),
     };
     // From here on a copy that comes back, or a retry of this one, is a job of its own.
-    drop(running);
-    finish(shared, delivery, settlement, &request).await;
+    let holds = running.end(settlement == Settlement::Ack);
+    finish(shared, holds, settlement, &request).await;
     after
 }
 
-/// Cancels `overdue` some time after the last moment at which anybody waits for the reply.
-async fn watch(
+/// Registers the job (rule R6); `None` if it needs no run of its own.
+async fn admit<'a>(
+    shared: &'a Shared,
+    mut held: Held,
     request: &Accepted,
-    shared: &Shared,
-    lost: &CancellationToken,
-    overdue: CancellationToken,
-) -> Infallible {
-    tokio::select! {
-        () = sleep(intake::remaining(request.deadline)) => {}
-        () = shared.hand_off.cancelled() => {}
-        () = lost.cancelled() => {}
+) -> Option<(Running<'a>, Receiver<Mail>)> {
+    loop {
+        match shared.registry.admit(request.job, held, request.attempt) {
+            Admission::New(running, mail) => return Some((running, mail)),
+            Admission::Duplicate(copy) | Admission::Done(copy) => {
+                settle(copy, Settlement::Ack, request).await;
+                return None;
+            }
+            Admission::Adopted => {
+                let (id, attempt) = (request.job.id, request.attempt);
+                tracing::info!(request = %id, %attempt, "a running job has its delivery back");
+                return None;
+            }
+            Admission::Leaving(copy, left) => {
+                tokio::select! {
+                    () = left.cancelled() => {}
+                    () = copy.gone.cancelled() => return None,
+                }
+                held = copy;
+            }
+        }
     }
-    sleep(MARGIN).await;
+}
+
+/// Answers a request: opens a stream, runs the handler, sends what it makes and how it ended.
+async fn answer(
+    shared: &Shared,
+    request: &Accepted,
+    running: &Running<'_>,
+    mail: &mut Receiver<Mail>,
+    address: &Address<'_>,
+    writer: Writer,
+    reader: &Reader,
+) -> Result<(Settlement, After), Stuck> {
+    let mut cancelled = cancelled_early(address, mail);
+    let place = match cancelled {
+        true => Place::Late,
+        false => shared.room.place(shared, request, running).await,
+    };
+    if matches!(place, Place::None) {
+        return Ok((Settlement::Requeue, After::Next));
+    }
+    let mut reply = ReplyStream::open(address, running.attempt()).await?;
+    cancelled |= cancelled_early(address, mail);
+    let welcome = match request.redelivered && shared.reply.resume_from_client {
+        _ if cancelled => Welcome::Cancelled,
+        true => reply.wait_for_resume(mail).await,
+        false => Welcome::Start,
+    };
+    let resume = match welcome {
+        Welcome::Start => None,
+        Welcome::Resume(pieces) => Some(pieces),
+        // Rule R4.
+        Welcome::Cancelled => {
+            let failure = Failure::new(ErrorCode::Cancelled, Stop::Cancelled.to_string());
+            reply.end(reader, &Ending::Error(failure)).await?;
+            return Ok((Settlement::Ack, After::Next));
+        }
+    };
+    let call = async {
+        if let Some(stop) = reader.stopped() {
+            return Outcome::Returned(Err(stop.into()));
+        }
+        let (input, info) = (input(request), info(request));
+        shared.runner.call(Call { input, info, resume, writer }).await
+    };
+    let outcome = reply.follow(call, reader, mail).await?;
+    drop(place);
+    let verdict = judge(outcome, reader);
+    log(request, reader, &verdict);
+    if let Some(ending) = &verdict.ending {
+        reply.end(reader, ending).await?;
+    }
+    Ok((verdict.settlement, verdict.after))
+}
+
+/// Rule R4: whether a cancel has come before the work began.
+fn cancelled_early(address: &Address<'_>, mail: &mut Receiver<Mail>) -> bool {
+    while let Ok(frame) = mail.try_recv() {
+        if matches!(address.read_mail(&frame), Some(Letter::Cancel)) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Stops a job that is to end for another reason than its own or its client's. Sending may go on
+/// for a while after; then `overdue` is cancelled.
+async fn watch(
+    shared: &Shared,
+    request: &Accepted,
+    running: &Running<'_>,
+    reader: &Reader,
+    overdue: &CancellationToken,
+) -> Infallible {
+    let (stop, margin) = tokio::select! {
+        () = sleep(intake::remaining(request.deadline)) => (Stop::Deadline, MARGIN),
+        margin = must_move(shared, reader) => (Stop::HandOff, margin),
+        // Nobody waits for this one's frames: whoever has the delivery sends its own.
+        () = forsaken(shared, request, running) => (Stop::HandOff, Duration::ZERO),
+    };
+    reader.stop(stop);
+    sleep(margin).await;
     overdue.cancel();
     pending().await
+}
+
+/// Waits until a draining worker must hand the job over; tells how long that may take.
+async fn must_move(shared: &Shared, reader: &Reader) -> Duration {
+    let moment = shared.drain.begun().await;
+    // A job that cannot finish in the grace moves at once: what it still makes, it makes late.
+    let left = moment.saturating_duration_since(Instant::now());
+    if reader.expected_to_take().is_none_or(|needed| needed <= left) {
+        shared.drain.over().await;
+    }
+    // While the broker takes nothing, there is nothing to wait for.
+    if shared.publish.is_blocked() { Duration::ZERO } else { MARGIN }
+}
+
+/// Rule R9: waits until the run has lost its delivery, and will not have it back.
+async fn forsaken(shared: &Shared, request: &Accepted, running: &Running<'_>) {
+    loop {
+        running.orphaned().await;
+        tracing::warn!(request = %request.job.id, "a running job has lost its delivery");
+        tokio::select! {
+            () = running.adopted() => continue,
+            () = adoption_time(shared) => {}
+            () = running.evicted() => {}
+            _ = shared.drain.begun() => {}
+        }
+        if running.leave() {
+            tracing::info!(request = %request.job.id, "a job without a delivery was stopped");
+            return;
+        }
+    }
+}
+
+/// Waits as long as the copy of a job that was just orphaned may still come back here.
+async fn adoption_time(shared: &Shared) {
+    let lost = Instant::now();
+    let returned = async {
+        let mut subscribed = shared.consuming.since();
+        loop {
+            let since = *subscribed.borrow_and_update();
+            let window = async {
+                match since {
+                    Some(since) => sleep_until(since.max(lost) + ADOPT_WINDOW).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                () = window => return,
+                _ = subscribed.changed() => {}
+            }
+        }
+    };
+    tokio::select! {
+        () = returned => {}
+        () = sleep_until(lost + ORPHANED_FOR) => {}
+    }
 }
 
 /// What becomes of a job whose reply could not be sent.
@@ -107,57 +235,13 @@ fn unsent(stuck: &Stuck, request: &Accepted, reader: &Reader) -> (Settlement, Af
             (Settlement::Requeue, After::Rest(KEY_PAUSE))
         }
         Stuck::Overdue => {
-            tracing::warn!(request = %id, "a reply could not be sent in time");
             let over = intake::remaining(request.deadline).is_zero();
             let handed = reader.stopped() == Some(Stop::HandOff) && !over;
+            if !handed {
+                tracing::warn!(request = %id, "a reply could not be sent in time");
+            }
             (if handed { Settlement::Requeue } else { Settlement::Ack }, After::Next)
         }
-    }
-}
-
-/// Registers the job; `None` if it needs no run: it is done, or this is a duplicate copy of one
-/// that runs.
-///
-/// A copy that comes back while its run goes on has lost the delivery that the run began with. It
-/// is held until that run is over: done, and this copy is acked, or stopped, and it runs again.
-async fn admit<'a>(
-    shared: &'a Shared,
-    delivery: &Delivery,
-    request: &Accepted,
-    lost: &CancellationToken,
-) -> Option<Running<'a>> {
-    loop {
-        match shared.registry.admit(request.job) {
-            Admission::New(running) => return Some(running),
-            Admission::Done => return None,
-            Admission::Runs(_) if !delivery.redelivered => return None,
-            Admission::Runs(left) => tokio::select! {
-                () = left.cancelled() => {}
-                () = lost.cancelled() => return None,
-            },
-        }
-    }
-}
-
-/// The pieces to go on from; `None` if the client cancelled first.
-async fn welcome(
-    reply: &mut ReplyStream<'_>,
-    running: &mut Running<'_>,
-    request: &Accepted,
-) -> Option<Option<Pieces>> {
-    // Rule R4: cancels that came before the request.
-    while let Ok(frame) = running.mail.try_recv() {
-        if matches!(reply.read_mail(&frame), Some(Letter::Cancel)) {
-            return None;
-        }
-    }
-    if !request.redelivered {
-        return Some(None);
-    }
-    match reply.wait_for_resume(&mut running.mail).await {
-        Welcome::Start => Some(None),
-        Welcome::Resume(pieces) => Some(Some(pieces)),
-        Welcome::Cancelled => None,
     }
 }
 

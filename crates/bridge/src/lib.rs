@@ -23,13 +23,16 @@ mod attempt;
 mod clock;
 mod config;
 mod dead;
+mod drain;
 mod error;
 mod intake;
 mod job;
 mod pool;
 mod registry;
+mod room;
 mod runner;
 mod serve;
+mod session;
 mod settle;
 mod stream;
 mod verdict;
@@ -39,6 +42,7 @@ mod worker;
 pub use config::{
     BrokerConfig, Config, ConfigError, KeysConfig, LogConfig, LogFormat, ReplyConfig, WorkerConfig,
 };
+pub use drain::Drain;
 pub use error::Error;
 pub use serve::{chain, log_to_stderr, run, serve, start};
 pub use worker::{Parts, Worker};

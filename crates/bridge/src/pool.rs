@@ -45,6 +45,11 @@ impl Pool {
         }
     }
 
+    /// Whether the broker takes nothing from us now.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.idle().connection.as_ref().is_some_and(|connection| connection.is_blocked())
+    }
+
     fn idle(&self) -> MutexGuard<'_, Idle> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }

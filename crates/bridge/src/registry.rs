@@ -1,16 +1,18 @@
-//! What this worker knows of requests beside the deliveries it holds.
+//! What this worker knows of requests beside the deliveries it takes: who runs, who holds them,
+//! what is done, and cancels that came before their request.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::hash::Hash;
+mod bounded;
+
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nsbridge_crypto::JobKey;
-use nsbridge_protocol::RequestId;
-use tokio::sync::mpsc;
+use nsbridge_protocol::{AttemptNo, RequestId};
+use nsbridge_queue::Delivery;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Jobs remembered after their end.
-const REMEMBERED: usize = 4096;
+use bounded::Bounded;
 
 /// Cancels remembered for requests that are not here yet. Nobody has verified them, so an
 /// attacker may fill the set; then true ones are lost, and the client repeats its own.
@@ -21,6 +23,20 @@ const MAILBOX: usize = 8;
 
 /// A sealed control frame, on its way to the job that can open it.
 pub(crate) type Mail = Vec<u8>;
+
+/// A delivery, and whether it is still ours.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) delivery: Delivery,
+    /// Cancelled when the channel it came on is gone: the broker hands the copy out again then.
+    pub(crate) gone: CancellationToken,
+}
+
+impl Held {
+    pub(crate) fn is_ours(&self) -> bool {
+        !self.gone.is_cancelled()
+    }
+}
 
 /// The jobs that run here, those that are done, and cancels that came before their request.
 #[derive(Debug, Default)]
@@ -36,39 +52,91 @@ struct State {
 
 #[derive(Debug)]
 struct Run {
+    /// What the run was given for: usually one delivery, none for an orphan.
+    holds: Vec<Held>,
+    /// The highest attempt among them. Told anew with each delivery.
+    attempt: watch::Sender<AttemptNo>,
     mail: mpsc::Sender<Mail>,
+    evicted: CancellationToken,
+    /// An orphan that was told to stop: it takes no delivery any more.
+    leaving: bool,
     /// Cancelled when the run is over.
     left: CancellationToken,
+}
+
+impl Run {
+    fn is_held(&self) -> bool {
+        self.holds.iter().any(Held::is_ours)
+    }
 }
 
 /// How a delivery of a job is to be treated.
 #[derive(Debug)]
 pub(crate) enum Admission<'a> {
     /// Nobody runs it here: run it, and read its mail.
-    New(Running<'a>),
-    /// It runs here already. The token is cancelled when that run is over.
-    Runs(CancellationToken),
+    New(Running<'a>, mpsc::Receiver<Mail>),
+    /// It runs here under a delivery of its own, and this is another copy of the same bytes.
+    Duplicate(Held),
+    /// It ran on here without its delivery, and has this one now.
+    Adopted,
+    /// It runs here and is told to stop. The token is cancelled when that run is over.
+    Leaving(Held, CancellationToken),
     /// Its last frame was confirmed before.
-    Done,
+    Done(Held),
 }
 
 impl Registry {
-    /// Registers a job, unless it runs or is done.
-    pub(crate) fn admit(&self, job: JobKey) -> Admission<'_> {
+    /// Registers a delivery of a job (rule R6).
+    ///
+    /// A copy that was handed out before and comes back while its run goes on is the one that the
+    /// run has lost, even if the loss has not been noticed here yet.
+    pub(crate) fn admit(&self, job: JobKey, held: Held, attempt: AttemptNo) -> Admission<'_> {
         let mut state = self.state();
         if state.done.contains(&job) {
-            return Admission::Done;
+            return Admission::Done(held);
         }
-        if let Some(run) = state.running.get(&job) {
-            return Admission::Runs(run.left.clone());
+        if let Some(run) = state.running.get_mut(&job) {
+            return match run {
+                run if run.leaving => Admission::Leaving(held, run.left.clone()),
+                run if run.is_held() && !held.delivery.redelivered => Admission::Duplicate(held),
+                run => {
+                    run.holds.push(held);
+                    run.attempt.send_modify(|known| *known = attempt.max(*known));
+                    Admission::Adopted
+                }
+            };
         }
         let (sender, mail) = mpsc::channel(MAILBOX);
         for early in state.cancels.remove(&job.id).unwrap_or_default() {
             let _ = sender.try_send(early);
         }
-        let left = CancellationToken::new();
-        state.running.insert(job, Run { mail: sender, left: left.clone() });
-        Admission::New(Running { registry: self, job, mail, _left: left.drop_guard() })
+        let (left, evicted) = (CancellationToken::new(), CancellationToken::new());
+        let run = Run {
+            holds: vec![held],
+            attempt: watch::Sender::new(attempt),
+            mail: sender,
+            evicted: evicted.clone(),
+            leaving: false,
+            left: left.clone(),
+        };
+        let running = Running {
+            registry: self,
+            job,
+            attempt: run.attempt.subscribe(),
+            evicted,
+            _left: left.drop_guard(),
+        };
+        state.running.insert(job, run);
+        Admission::New(running, mail)
+    }
+
+    /// Tells one orphan that its place is needed.
+    pub(crate) fn evict(&self) {
+        let state = self.state();
+        let orphan = |run: &&Run| !run.leaving && !run.is_held() && !run.evicted.is_cancelled();
+        if let Some(orphan) = state.running.values().find(orphan) {
+            orphan.evicted.cancel();
+        }
     }
 
     /// Hands a control frame to the jobs it may be for; `keep` it if none is here yet.
@@ -112,104 +180,80 @@ impl State {
 pub(crate) struct Running<'a> {
     registry: &'a Registry,
     job: JobKey,
-    /// Control frames that claim to be about the job.
-    pub(crate) mail: mpsc::Receiver<Mail>,
+    attempt: watch::Receiver<AttemptNo>,
+    evicted: CancellationToken,
     /// Dropped after the job was taken off the list, so that whoever waits finds it gone.
     _left: DropGuard,
 }
 
 impl Running<'_> {
-    /// Remembers that the job's last frame was confirmed.
-    pub(crate) fn done(&self) {
-        self.registry.state().done.insert(self.job);
+    /// The attempt that the job's latest delivery asks for; told anew when it is adopted.
+    pub(crate) fn attempt(&self) -> watch::Receiver<AttemptNo> {
+        self.attempt.clone()
+    }
+
+    /// Whether a delivery of it is ours.
+    pub(crate) fn is_held(&self) -> bool {
+        self.registry.state().running.get(&self.job).is_some_and(Run::is_held)
+    }
+
+    /// Waits until no delivery of it is ours.
+    pub(crate) async fn orphaned(&self) {
+        loop {
+            let held = {
+                let state = self.registry.state();
+                let holds = state.running.get(&self.job).map(|run| run.holds.iter());
+                let mut ours = holds.into_iter().flatten().filter(|held| held.is_ours());
+                ours.next().map(|held| held.gone.clone())
+            };
+            let Some(gone) = held else { return };
+            gone.cancelled().await;
+        }
+    }
+
+    /// Waits until a delivery of it is ours again.
+    pub(crate) async fn adopted(&self) {
+        let mut told = self.attempt.clone();
+        loop {
+            told.mark_unchanged();
+            if self.is_held() {
+                return;
+            }
+            // The sender lives as long as we do.
+            let _ = told.changed().await;
+        }
+    }
+
+    /// Waits until somebody needs its place.
+    pub(crate) async fn evicted(&self) {
+        self.evicted.cancelled().await;
+    }
+
+    /// Takes no delivery any more, unless it has one now; tells which.
+    pub(crate) fn leave(&self) -> bool {
+        let mut state = self.registry.state();
+        let Some(run) = state.running.get_mut(&self.job) else { return true };
+        run.leaving = !run.is_held();
+        run.leaving
+    }
+
+    /// Ends the run and gives what is to be settled; `done` if the last frame was confirmed.
+    pub(crate) fn end(self, done: bool) -> Vec<Held> {
+        let mut state = self.registry.state();
+        if done {
+            state.done.insert(self.job);
+        }
+        state.running.remove(&self.job).map(|run| run.holds).unwrap_or_default()
     }
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        self.registry.state().running.remove(&self.job);
-    }
-}
-
-/// A set that forgets its oldest members.
-#[derive(Debug)]
-struct Bounded<T> {
-    members: HashSet<T>,
-    order: VecDeque<T>,
-}
-
-impl<T> Default for Bounded<T> {
-    fn default() -> Self {
-        Self { members: HashSet::new(), order: VecDeque::new() }
-    }
-}
-
-impl<T: Copy + Eq + Hash> Bounded<T> {
-    fn contains(&self, member: &T) -> bool {
-        self.members.contains(member)
-    }
-
-    fn insert(&mut self, member: T) {
-        if self.members.insert(member) {
-            self.order.push_back(member);
-        }
-        if self.order.len() > REMEMBERED
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.members.remove(&oldest);
-        }
+        let run = self.registry.state().running.remove(&self.job);
+        // Deliveries go back to their queue, outside of the lock.
+        drop(run);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use nsbridge_crypto::{JobKey, Salt};
-    use nsbridge_protocol::RequestId;
-
-    use super::{Admission, Registry, WAITING_CANCELS};
-
-    fn job(n: u16) -> JobKey {
-        let mut id = [0; 16];
-        id[..2].copy_from_slice(&n.to_be_bytes());
-        JobKey { id: RequestId::from_bytes(id), salt: Salt([0; 32]) }
-    }
-
-    #[test]
-    fn a_job_runs_once_and_is_remembered_when_done() {
-        let registry = Registry::default();
-        let Admission::New(running) = registry.admit(job(1)) else { panic!() };
-        let Admission::Runs(left) = registry.admit(job(1)) else { panic!() };
-        assert!(!left.is_cancelled());
-        drop(running);
-        assert!(left.is_cancelled());
-        let Admission::New(running) = registry.admit(job(1)) else { panic!() };
-        running.done();
-        drop(running);
-        assert!(matches!(registry.admit(job(1)), Admission::Done));
-    }
-
-    #[test]
-    fn a_cancel_that_comes_first_waits_for_its_request() {
-        let registry = Registry::default();
-        registry.post(job(1).id, &b"cancel".to_vec(), true);
-        registry.post(job(2).id, &b"resume".to_vec(), false);
-        let Admission::New(mut running) = registry.admit(job(1)) else { panic!() };
-        assert_eq!(running.mail.try_recv().unwrap(), b"cancel");
-        let Admission::New(mut running) = registry.admit(job(2)) else { panic!() };
-        assert!(running.mail.try_recv().is_err());
-    }
-
-    #[test]
-    fn unverified_cancels_are_bounded() {
-        let registry = Registry::default();
-        for n in 0..=WAITING_CANCELS as u16 {
-            for _ in 0..100 {
-                registry.post(job(n).id, &vec![0; 10], true);
-            }
-        }
-        let state = registry.state();
-        assert_eq!(state.cancels.len(), WAITING_CANCELS);
-        assert!(!state.cancels.contains_key(&job(0).id));
-        assert!(state.cancels.values().all(|mail| mail.len() <= super::MAILBOX));
-    }
-}
+mod tests;

@@ -10,10 +10,10 @@ use nsbridge_crypto::KeyProvider;
 use nsbridge_handler::{Handler, Model, Models};
 use nsbridge_queue::{AmqpBroker, Broker};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{Config, ConfigError, LogConfig, LogFormat};
+use crate::drain::Drain;
 use crate::error::Error;
 use crate::runner::Runner;
 use crate::worker::{Parts, Worker};
@@ -88,19 +88,19 @@ pub async fn start<H: Handler>(
 }
 
 async fn run_until_signal<H: Handler>(config: Config) -> Result<(), Error> {
-    let shutdown = CancellationToken::new();
-    watch_signals(shutdown.clone())?;
+    let drain = Drain::new(Duration::from_secs(config.worker.grace_s));
+    watch_signals(drain.clone())?;
     let options = H::Options::deserialize_from(config.handler.clone())?;
-    let parts = parts(&config)?;
+    let parts = parts(&config, drain.clone())?;
     let models = config.models.into_iter().map(|(name, dir)| (name, Model::in_dir(dir)));
     let worker = tokio::select! {
         worker = start::<H>(parts, options, models.collect::<Models>()) => worker?,
-        () = shutdown.cancelled() => return Ok(()),
+        _ = drain.begun() => return Ok(()),
     };
-    worker.run(shutdown).await
+    worker.run().await
 }
 
-fn parts(config: &Config) -> Result<Parts, Error> {
+fn parts(config: &Config, drain: Drain) -> Result<Parts, Error> {
     let keys: Arc<dyn KeyProvider> = Arc::new(config.keys.load()?);
     let broker: Arc<dyn Broker> = Arc::new(AmqpBroker::new(&config.broker.read_url()?)?);
     Ok(Parts {
@@ -109,7 +109,7 @@ fn parts(config: &Config) -> Result<Parts, Error> {
         broker,
         keys,
         reply: config.reply.clone(),
-        grace: Duration::from_secs(config.worker.grace_s),
+        drain,
     })
 }
 
@@ -134,22 +134,23 @@ impl<T: serde::de::DeserializeOwned> FromTable for T {
 }
 
 /// The first SIGTERM or Ctrl-C drains, the second ends the process at once.
-fn watch_signals(shutdown: CancellationToken) -> Result<(), Error> {
+fn watch_signals(drain: Drain) -> Result<(), Error> {
     let listen =
         |kind| signal(kind).map_err(|source| Error::System { what: "listen for signals", source });
     let (mut term, mut int) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
     tokio::spawn(async move {
-        loop {
+        // Signals are counted, not orders: after a spot notice the first one is no reason to run.
+        for signals in 0.. {
             tokio::select! {
                 _ = term.recv() => {}
                 _ = int.recv() => {}
             }
-            if shutdown.is_cancelled() {
+            if signals > 0 {
                 tracing::warn!("a second signal, leaving at once");
                 leave_now();
             }
             tracing::info!("draining: no new requests, running ones get their grace");
-            shutdown.cancel();
+            drain.begin();
         }
     });
     Ok(())

@@ -7,22 +7,31 @@ use nsbridge_queue::Delivery;
 
 use crate::dead;
 use crate::intake::{Accepted, Rejected};
+use crate::registry::Held;
 use crate::verdict::{After, Settlement};
 use crate::worker::Shared;
 
 /// How long a worker rests when its key service cannot answer.
 pub(crate) const KEY_PAUSE: Duration = Duration::from_secs(5);
 
-/// Settles the message after its last frame was confirmed.
+/// Settles what a run was given for, after its last frame was confirmed.
+///
+/// Rule R11: only what is still ours is settled. A copy that the broker took away comes back, here
+/// or elsewhere, and meets a job that is done or a client that has its reply.
 pub(crate) async fn finish(
     shared: &Shared,
-    delivery: Delivery,
+    holds: Vec<Held>,
     settlement: Settlement,
     request: &Accepted,
 ) {
+    let ours: Vec<Held> = holds.into_iter().filter(Held::is_ours).collect();
+    let Some(first) = ours.first() else {
+        tracing::info!(request = %request.job.id, "a job ended without a delivery to settle");
+        return;
+    };
     let settlement = match settlement {
-        Settlement::Retry => match try_later(shared, &delivery, request).await {
-            Ok(()) => Settlement::Retry,
+        Settlement::Retry => match try_later(shared, &first.delivery, request).await {
+            Ok(()) => Settlement::Ack,
             Err(error) => {
                 tracing::warn!(request = %request.job.id, %error, "no retry, giving it back");
                 Settlement::Requeue
@@ -30,7 +39,9 @@ pub(crate) async fn finish(
         },
         other => other,
     };
-    settle(delivery, settlement, request).await;
+    for held in ours {
+        settle(held, settlement, request).await;
+    }
 }
 
 /// Publishes a copy that comes back later; or buries the request if it failed as often as it may.
@@ -44,35 +55,47 @@ async fn try_later(
     }
     let code = ErrorCode::ModelFailed;
     let message = "the model failed on this request, every time it was tried".to_owned();
-    let rejected = Rejected { code, message, reply: Some(request.reply()) };
-    tell_and_bury(shared, delivery, &rejected).await
+    let reply = Some(request.reply());
+    let rejected = Rejected { code, message, reply, again_until: None };
+    refused(shared, delivery, &rejected).await.map(drop)
 }
 
-/// A word to the client, then the dead letter: a failure in between repeats a word rather than a
-/// dead letter.
-async fn tell_and_bury(
-    shared: &Shared,
-    delivery: &Delivery,
-    rejected: &Rejected,
-) -> nsbridge_queue::Result<()> {
-    dead::tell(&shared.publish, &shared.name, rejected).await?;
-    dead::bury(&shared.publish, &shared.model, delivery, rejected.code).await
-}
-
-/// Rules R1 and R2: a word to the client, a dead letter, ack.
+/// Rules R1, R2 and R3: a word to the client, then another try where that can help, or the dead
+/// letter; ack.
 pub(crate) async fn refuse(shared: &Shared, delivery: Delivery, rejected: Rejected) -> After {
     let (code, deliveries) = (rejected.code, delivery.deliveries);
     let bytes = delivery.message.body.len();
-    if let Err(error) = tell_and_bury(shared, &delivery, &rejected).await {
-        tracing::warn!(%code, %error, "a request could not be dead-lettered, giving it back");
-        let _ = delivery.requeue().await;
-        return After::Rest(Duration::from_secs(1));
-    }
-    tracing::warn!(%code, deliveries, bytes, "a request was dead-lettered");
+    let again = match refused(shared, &delivery, &rejected).await {
+        Ok(again) => again,
+        Err(error) => {
+            tracing::warn!(%code, %error, "a request could not be dead-lettered, giving it back");
+            let _ = delivery.requeue().await;
+            return After::Rest(Duration::from_secs(1));
+        }
+    };
+    let what =
+        if again { "a request waits for another try" } else { "a request was dead-lettered" };
+    tracing::warn!(%code, deliveries, bytes, "{what}");
     if let Err(error) = delivery.ack().await {
         tracing::warn!(%error, "a refused request will come back");
     }
     After::Next
+}
+
+/// Publishes what takes the delivery's place; whether that is a copy to be tried again.
+async fn refused(
+    shared: &Shared,
+    delivery: &Delivery,
+    rejected: &Rejected,
+) -> nsbridge_queue::Result<bool> {
+    let (pool, model) = (&shared.publish, &shared.model);
+    dead::tell(pool, &shared.name, rejected).await?;
+    if let Some(until) = rejected.again_until
+        && dead::retry(pool, model, delivery, until).await?
+    {
+        return Ok(true);
+    }
+    dead::bury(pool, model, delivery, rejected.code).await.map(|()| false)
 }
 
 pub(crate) async fn put_off(delivery: Delivery, error: &nsbridge_crypto::KeyError) -> After {
@@ -81,10 +104,10 @@ pub(crate) async fn put_off(delivery: Delivery, error: &nsbridge_crypto::KeyErro
     After::Rest(KEY_PAUSE)
 }
 
-pub(crate) async fn settle(delivery: Delivery, settlement: Settlement, request: &Accepted) {
+pub(crate) async fn settle(held: Held, settlement: Settlement, request: &Accepted) {
     let settled = match settlement {
-        Settlement::Ack | Settlement::Retry => delivery.ack().await,
-        Settlement::Requeue => delivery.requeue().await,
+        Settlement::Ack | Settlement::Retry => held.delivery.ack().await,
+        Settlement::Requeue => held.delivery.requeue().await,
     };
     match settled {
         Ok(true) => {}

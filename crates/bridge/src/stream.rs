@@ -1,16 +1,17 @@
 //! The reply of one job while it is made: pieces out, control frames in.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use nsbridge_crypto::ControlFrame;
 use nsbridge_handler::Stop;
 use nsbridge_handler::transcript::Reader;
-use nsbridge_protocol::{ControlKind, Pieces, Resume};
+use nsbridge_protocol::{AttemptNo, ControlKind, Pieces, Resume};
 use tokio::sync::mpsc::Receiver;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::{Address, Attempt, Broken, Ending, Stuck};
+use crate::attempt::{Address, Attempt, Broken, Ending, Start, Stuck};
 use crate::config::ReplyConfig;
 use crate::registry::Mail;
 use crate::runner::Outcome;
@@ -21,18 +22,11 @@ const RESUME_WAIT: Duration = Duration::from_millis(250);
 /// A client hears from an open stream at least this often.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// What may end a job from outside.
-pub(crate) struct Until<'a> {
-    pub(crate) deadline: SystemTime,
-    /// The worker's grace is over.
-    pub(crate) hand_off: &'a CancellationToken,
-    /// The connection that the job came on is gone, and the job is somebody else's.
-    pub(crate) lost: &'a CancellationToken,
-}
-
 /// The reply of one job, through as many attempts as it takes to send it.
 pub(crate) struct ReplyStream<'a> {
     address: &'a Address<'a>,
+    /// The attempt that the job's latest delivery asks for.
+    number: watch::Receiver<AttemptNo>,
     attempt: Attempt<'a>,
     /// When pieces were sent.
     last_sent: Instant,
@@ -42,12 +36,16 @@ pub(crate) struct ReplyStream<'a> {
 
 impl<'a> ReplyStream<'a> {
     /// Opens the first attempt.
-    pub(crate) async fn open(address: &'a Address<'a>) -> Result<Self, Stuck> {
-        let attempt = Attempt::open(address).await?;
+    pub(crate) async fn open(
+        address: &'a Address<'a>,
+        mut number: watch::Receiver<AttemptNo>,
+    ) -> Result<Self, Stuck> {
+        let first = *number.borrow_and_update();
+        let attempt = Attempt::open(address, first, Start::Resumed).await?;
         // The first piece waits for nobody.
         let now = Instant::now();
         let last_sent = now.checked_sub(address.config.coalesce()).unwrap_or(now);
-        Ok(Self { address, attempt, last_sent, last_frame: now })
+        Ok(Self { address, number, attempt, last_sent, last_frame: now })
     }
 
     /// Rule R7: waits for what the client of a redelivered job already has.
@@ -58,7 +56,7 @@ impl<'a> ReplyStream<'a> {
                 return Welcome::Start;
             }
             while let Some(frame) = mail.recv().await {
-                match self.read_mail(&frame) {
+                match self.address.read_mail(&frame) {
                     Some(Letter::Cancel) => return Welcome::Cancelled,
                     Some(Letter::Resume(resume)) => return self.accept(resume),
                     None => {}
@@ -78,54 +76,45 @@ impl<'a> ReplyStream<'a> {
         }
     }
 
-    /// Opens a control frame; one that was not made by the request's client is nothing.
-    pub(crate) fn read_mail(&self, frame: &[u8]) -> Option<Letter> {
-        let control = ControlFrame::parse(frame).ok()?;
-        if control.request != self.address.request {
-            return None;
-        }
-        let body = control.open(self.address.root).ok()?;
-        match control.kind {
-            ControlKind::Cancel => Some(Letter::Cancel),
-            ControlKind::Resume => Resume::decode(&body).map(Letter::Resume),
-        }
-    }
-
-    /// Sends pieces as they come, until the call has ended and all are on their way.
+    /// Sends pieces as they come, until the call has ended and all are on their way. A stop from
+    /// the client reaches the call whatever the sending is waiting for.
     pub(crate) async fn follow(
         &mut self,
         call: impl Future<Output = Outcome>,
         reader: &Reader,
         mail: &mut Receiver<Mail>,
-        until: Until<'_>,
     ) -> Result<Outcome, Stuck> {
-        let stop = stop_from_outside(&until);
-        tokio::pin!(call, stop);
-        let mut outcome = None;
+        let ended = CancellationToken::new();
+        let address = self.address;
+        let send = async {
+            let sent = tokio::select! {
+                sent = self.send(reader, &ended) => sent,
+                () = address.overdue.cancelled() => Err(Stuck::Overdue),
+            };
+            if sent.is_err() {
+                // Nobody will get what the call still makes.
+                reader.stop(Stop::HandOff);
+            }
+            sent
+        };
+        let (outcome, sent) = tokio::join!(steer(address, call, reader, mail, &ended), send);
+        sent.map(|()| outcome)
+    }
+
+    /// Sends what the call makes until it has `ended` and nothing is left.
+    async fn send(&mut self, reader: &Reader, ended: &CancellationToken) -> Result<(), Stuck> {
         loop {
             self.attempt.skip_resumed(reader);
-            let late = self.address.overdue.is_cancelled();
-            if (late || self.nothing_left(reader))
-                && let Some(outcome) = outcome.take()
-            {
-                return Ok(outcome);
+            let over = ended.is_cancelled();
+            if over && self.nothing_left(reader) {
+                return Ok(());
             }
-            let (running, room) = (outcome.is_none(), self.attempt.has_room());
+            let room = self.attempt.has_room();
             let position = self.attempt.position;
             let sent = tokio::select! {
-                ended = &mut call, if running => {
-                    reader.close();
-                    outcome = Some(ended);
-                    Ok(())
-                }
-                stop = &mut stop, if reader.stopped().is_none() => {
-                    reader.stop(stop);
-                    Ok(())
-                }
-                Some(frame) = mail.recv() => {
-                    if let Some(Letter::Cancel) = self.read_mail(&frame) {
-                        reader.stop(Stop::Cancelled);
-                    }
+                () = ended.cancelled(), if !over => Ok(()),
+                Ok(()) = self.number.changed() => {
+                    self.open_again().await?;
                     Ok(())
                 }
                 settled = self.attempt.window.settle() => {
@@ -134,7 +123,7 @@ impl<'a> ReplyStream<'a> {
                     }
                     settled.map_err(Broken::Lost)
                 }
-                () = ripe(self.address.config, position, self.last_sent, reader, running), if room => {
+                () = ripe(self.address.config, position, self.last_sent, reader, !over), if room => {
                     self.last_sent = Instant::now();
                     self.last_frame = self.last_sent;
                     self.attempt.send_pieces(reader).await
@@ -143,28 +132,26 @@ impl<'a> ReplyStream<'a> {
                     self.last_frame = Instant::now();
                     self.attempt.send_heartbeat().await
                 }
-                () = self.address.overdue.cancelled(), if !running => Ok(()),
             };
-            self.mend(sent).await?;
+            if lost(self.address, sent)? {
+                self.open_again().await?;
+            }
         }
     }
 
     /// Ends the stream: everything is sent, the last frame too, and the broker has confirmed it.
     pub(crate) async fn end(self, reader: &Reader, ending: &Ending) -> Result<(), Stuck> {
-        let Self { address, mut attempt, .. } = self;
+        let Self { address, number, mut attempt, .. } = self;
         loop {
             let ended = tokio::select! {
                 ended = attempt.end(reader, ending) => ended,
                 () = address.overdue.cancelled() => return Err(Stuck::Overdue),
             };
-            match ended {
-                Ok(()) => return Ok(()),
-                Err(Broken::Seal(error)) => return Err(Stuck::Seal(error)),
-                Err(Broken::Lost(error)) => {
-                    log_lost(address, &error);
-                    attempt = Attempt::open(address).await?;
-                }
+            if !lost(address, ended)? {
+                return Ok(());
             }
+            let number = *number.borrow();
+            attempt = Attempt::open(address, number, Start::First).await?;
         }
     }
 
@@ -172,16 +159,65 @@ impl<'a> ReplyStream<'a> {
         reader.stopped() == Some(Stop::ClientGone) || reader.len() == self.attempt.position
     }
 
-    /// Rule A5: a stream whose channel is gone is never continued; another attempt sends it all.
-    async fn mend(&mut self, sent: Result<(), Broken>) -> Result<(), Stuck> {
-        match sent {
-            Ok(()) => Ok(()),
-            Err(Broken::Seal(error)) => Err(Stuck::Seal(error)),
-            Err(Broken::Lost(error)) => {
-                log_lost(self.address, &error);
-                self.attempt = Attempt::open(self.address).await?;
-                Ok(())
+    /// Opens another attempt, that sends the whole transcript under its own key: of rule A5, or of
+    /// the delivery that adopted the job (rule R6).
+    async fn open_again(&mut self) -> Result<(), Stuck> {
+        let number = *self.number.borrow_and_update();
+        self.attempt = Attempt::open(self.address, number, Start::First).await?;
+        self.last_frame = Instant::now();
+        Ok(())
+    }
+}
+
+/// Rule A5: a stream whose channel is gone is never continued; another attempt sends it all.
+fn lost(address: &Address<'_>, sent: Result<(), Broken>) -> Result<bool, Stuck> {
+    match sent {
+        Ok(()) => Ok(false),
+        Err(Broken::Seal(error)) => Err(Stuck::Seal(error)),
+        Err(Broken::Lost(error)) => {
+            let request = address.request;
+            tracing::warn!(%request, %error, "a reply's channel is gone, opening another attempt");
+            Ok(true)
+        }
+    }
+}
+
+/// Runs the call to its end, and stops it when the client says so.
+async fn steer(
+    address: &Address<'_>,
+    call: impl Future<Output = Outcome>,
+    reader: &Reader,
+    mail: &mut Receiver<Mail>,
+    ended: &CancellationToken,
+) -> Outcome {
+    tokio::pin!(call);
+    loop {
+        tokio::select! {
+            outcome = &mut call => {
+                reader.close();
+                ended.cancel();
+                return outcome;
             }
+            Some(frame) = mail.recv() => {
+                if let Some(Letter::Cancel) = address.read_mail(&frame) {
+                    reader.stop(Stop::Cancelled);
+                }
+            }
+        }
+    }
+}
+
+impl Address<'_> {
+    /// Opens a control frame; one that was not made by the request's client is nothing.
+    pub(crate) fn read_mail(&self, frame: &[u8]) -> Option<Letter> {
+        let control = ControlFrame::parse(frame).ok()?;
+        if control.request != self.request {
+            return None;
+        }
+        let body = control.open(self.root).ok()?;
+        match control.kind {
+            ControlKind::Cancel => Some(Letter::Cancel),
+            ControlKind::Resume => Resume::decode(&body).map(Letter::Resume),
         }
     }
 }
@@ -217,17 +253,4 @@ async fn ripe(
             () = sleep_until(due) => {}
         }
     }
-}
-
-async fn stop_from_outside(until: &Until<'_>) -> Stop {
-    let left = until.deadline.duration_since(SystemTime::now()).unwrap_or_default();
-    tokio::select! {
-        () = tokio::time::sleep(left) => Stop::Deadline,
-        () = until.hand_off.cancelled() => Stop::HandOff,
-        () = until.lost.cancelled() => Stop::HandOff,
-    }
-}
-
-fn log_lost(address: &Address<'_>, error: &nsbridge_queue::Error) {
-    tracing::warn!(request = %address.request, %error, "a reply's channel is gone, opening another attempt");
 }

@@ -21,6 +21,7 @@ pub(crate) enum After {
 }
 
 /// What becomes of a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Settlement {
     Ack,
     Requeue,

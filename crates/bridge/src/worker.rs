@@ -1,35 +1,27 @@
-//! A worker: connections, slots, and the end of both.
+//! A worker: connections, jobs, and the end of both.
 
-use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use nsbridge_crypto::{ControlFrame, KeyProvider};
-use nsbridge_protocol::topology::{control_queue, model_queue};
-use nsbridge_protocol::{ControlKind, ModelName};
-use nsbridge_queue::{Broker, Connection, Consumer};
+use nsbridge_crypto::KeyProvider;
+use nsbridge_protocol::ModelName;
+use nsbridge_protocol::topology::control_queue;
+use nsbridge_queue::{Broker, Link};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::attempt::Address;
 use crate::config::ReplyConfig;
+use crate::drain::Drain;
 use crate::error::Error;
 use crate::intake::Accepted;
-use crate::job;
 use crate::pool::Pool;
 use crate::registry::Registry;
+use crate::room::Room;
 use crate::runner::Runner;
-use crate::verdict::After;
-use nsbridge_queue::Link;
-
-/// Control frames that may be read ahead; each is small.
-const CONTROL_PREFETCH: u16 = 64;
-
-/// A cancel has no content: header, padding and tag.
-const MAX_CANCEL_BYTES: usize = 256;
+use crate::session::{Consuming, Rest, Session};
 
 /// Between two tries at the same thing.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -42,8 +34,6 @@ const HAND_OVER: Duration = Duration::from_secs(10);
 pub struct Worker {
     shared: Arc<Shared>,
     consume: Link,
-    grace: Duration,
-    ready: watch::Sender<bool>,
 }
 
 /// What all jobs of a worker share.
@@ -51,14 +41,20 @@ pub struct Worker {
 pub(crate) struct Shared {
     pub(crate) model: ModelName,
     pub(crate) name: String,
-    pub(crate) control_queue: String,
+    /// The name of the session's own queue. A new one each time: the broker may keep an earlier
+    /// session's for as long as it believes in its connection.
+    control_queue: Mutex<String>,
     pub(crate) reply: ReplyConfig,
     pub(crate) keys: Arc<dyn KeyProvider>,
     pub(crate) runner: Runner,
     pub(crate) registry: Registry,
+    pub(crate) room: Room,
     pub(crate) publish: Pool,
-    /// Cancelled when the grace is over.
-    pub(crate) hand_off: CancellationToken,
+    pub(crate) drain: Drain,
+    pub(crate) consuming: Consuming,
+    pub(crate) rest: Rest,
+    /// Why the handler cannot go on.
+    broken: watch::Sender<Option<&'static str>>,
 }
 
 impl Shared {
@@ -75,10 +71,21 @@ impl Shared {
             worker: &self.name,
             root: &request.reply_root,
             request: request.job.id,
-            attempt: request.attempt,
             fingerprint: self.runner.fingerprint(),
             overdue,
         }
+    }
+
+    /// Draws the name of a session's control queue; streams that are opened from now on tell it.
+    pub(crate) fn name_control_queue(&self) -> Result<String, Error> {
+        let name = control_queue(random()?);
+        self.control_queue.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&name);
+        Ok(name)
+    }
+
+    /// The handler is broken: the worker gives its jobs back and leaves.
+    pub(crate) fn leave(&self, why: &'static str) {
+        self.broken.send_replace(Some(why));
     }
 }
 
@@ -95,199 +102,98 @@ pub struct Parts {
     pub keys: Arc<dyn KeyProvider>,
     /// How replies are cut into frames.
     pub reply: ReplyConfig,
-    /// How long running jobs get to finish when the worker is to leave.
-    pub grace: Duration,
+    /// The order to leave.
+    pub drain: Drain,
 }
 
 impl Worker {
     pub(crate) fn new(parts: Parts, runner: Runner) -> Result<Self, Error> {
-        let Parts { model, name, broker, keys, reply, grace } = parts;
+        let Parts { model, name, broker, keys, reply, drain } = parts;
         let shared = Shared {
-            control_queue: control_queue(random()?),
+            control_queue: Mutex::default(),
             publish: Pool::new(broker.clone(), format!("{name} publish")),
             registry: Registry::default(),
-            hand_off: CancellationToken::new(),
+            room: Room::new(runner.slots()),
+            consuming: Consuming::default(),
+            rest: Rest::default(),
+            broken: watch::Sender::new(None),
             model,
             reply,
             keys,
             runner,
+            drain,
             name,
         };
         let consume = Link::new(broker, format!("{} consume", shared.name));
-        Ok(Self { shared: Arc::new(shared), consume, grace, ready: watch::Sender::new(false) })
+        Ok(Self { shared: Arc::new(shared), consume })
     }
 
-    /// Tells whether the worker is subscribed to its queue.
-    pub fn ready(&self) -> watch::Receiver<bool> {
-        self.ready.subscribe()
+    /// Tells since when the worker is subscribed to its queue; `None` while it is not.
+    pub fn consuming(&self) -> watch::Receiver<Option<Instant>> {
+        self.shared.consuming.since()
     }
 
-    /// Takes and answers requests until `shutdown`, then finishes what fits into the grace and
-    /// gives the rest back.
+    /// The order to leave, that the worker was made with.
+    pub fn drain(&self) -> Drain {
+        self.shared.drain.clone()
+    }
+
+    /// Takes and answers requests until it is to leave, then finishes what fits into the time it
+    /// is given, and gives the rest back.
     ///
     /// # Errors
     ///
     /// [`Error::Handler`] if the handler broke, [`Error::Queue`] if the broker's queues are not
     /// the protocol's. A broker that is merely away is waited for.
-    pub async fn run(self, shutdown: CancellationToken) -> Result<(), Error> {
+    pub async fn run(self) -> Result<(), Error> {
         let jobs = TaskTracker::new();
-        let stop = shutdown.child_token();
-        let broken = watch::Sender::new(None);
+        let drain = self.drain();
         let ended = tokio::select! {
-            ended = self.serve(&jobs, &stop, &broken) => ended,
-            () = shutdown.cancelled() => Ok(()),
+            ended = self.serve(&jobs) => ended,
+            _ = drain.begun() => Ok(()),
         };
-        self.ready.send_replace(false);
-        stop.cancel();
-        self.drain(&jobs).await;
+        if ended.is_err() {
+            drain.begin();
+        }
+        self.leave(&jobs).await;
         ended
     }
 
     /// One session after another, until the handler breaks.
-    async fn serve(
-        &self,
-        jobs: &TaskTracker,
-        stop: &CancellationToken,
-        broken: &watch::Sender<Broken>,
-    ) -> Result<(), Error> {
-        let mut heard = broken.subscribe();
+    async fn serve(&self, jobs: &TaskTracker) -> Result<(), Error> {
+        let mut broken = self.shared.broken.subscribe();
         loop {
-            match self.session(jobs, stop, broken).await {
-                Ok(session) => {
-                    self.ready.send_replace(true);
-                    tokio::select! {
-                        error = session.connection.lost() => {
-                            tracing::warn!(%error, "the consuming connection is gone");
-                        }
-                        why = heard.wait_for(Option::is_some) => {
-                            return Err(Error::Handler(why.ok().and_then(|why| *why).unwrap_or("")));
-                        }
+            let connection = self.consume.connection().await;
+            match Session::start(&self.shared, connection, jobs).await {
+                Ok(session) => tokio::select! {
+                    () = session.lost() => {}
+                    why = broken.wait_for(Option::is_some) => {
+                        return Err(Error::Handler(why.ok().and_then(|why| *why).unwrap_or("")));
                     }
-                    self.ready.send_replace(false);
-                    session.lost.cancel();
-                }
-                Err(error) if error.is_retryable() => {
+                },
+                Err(Error::Queue(error)) if error.is_retryable() => {
                     tracing::warn!(%error, "no session, trying again");
                     sleep(PAUSE).await;
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(error),
             }
         }
     }
 
-    /// Opens the consuming connection and starts the slots on it.
-    async fn session(
-        &self,
-        jobs: &TaskTracker,
-        stop: &CancellationToken,
-        broken: &watch::Sender<Broken>,
-    ) -> nsbridge_queue::Result<Session> {
-        let connection = self.consume.connection().await;
-        let shared = &self.shared;
-        connection.declare_model(&shared.model).await?;
-        // Bound before the first request is taken: a cancel must find the worker it is for.
-        connection.declare_control_queue(&shared.control_queue, &shared.model).await?;
-        let control = connection.consume(&shared.control_queue, CONTROL_PREFETCH).await?;
-        tokio::spawn(read_control(shared.clone(), control, connection.clone()));
-        let lost = CancellationToken::new();
-        for _ in 0..shared.runner.slots() {
-            let slot = Slot {
-                shared: shared.clone(),
-                connection: connection.clone(),
-                lost: lost.clone(),
-                stop: stop.clone(),
-                broken: broken.clone(),
-            };
-            jobs.spawn(slot.run());
-        }
-        tracing::info!(model = %shared.model, slots = shared.runner.slots(), "taking requests");
-        Ok(Session { connection, lost })
-    }
-
-    async fn drain(&self, jobs: &TaskTracker) {
+    /// Waits for the jobs until the drain's time is over, then hands them over.
+    async fn leave(&self, jobs: &TaskTracker) {
         jobs.close();
-        if timeout(self.grace, jobs.wait()).await.is_err() {
-            tracing::info!(jobs = jobs.len(), "the grace is over, handing jobs over");
-            self.shared.hand_off.cancel();
-            // What cannot be handed over in this time comes back when the connection closes.
-            let _ = timeout(HAND_OVER, jobs.wait()).await;
+        tokio::select! {
+            () = jobs.wait() => {}
+            () = self.shared.drain.over() => {
+                tracing::info!(jobs = jobs.len(), "the grace is over, handing jobs over");
+                // What cannot be handed over in this time comes back when the connection closes.
+                let _ = timeout(HAND_OVER, jobs.wait()).await;
+            }
         }
         self.shared.publish.close().await;
         self.consume.close().await;
     }
-}
-
-/// One life of the consuming connection.
-struct Session {
-    connection: Arc<dyn Connection>,
-    /// To be cancelled when the connection is gone.
-    lost: CancellationToken,
-}
-
-/// Why the handler cannot go on.
-type Broken = Option<&'static str>;
-
-/// One subscription with one job at a time: a late job cannot send its neighbours back.
-struct Slot {
-    shared: Arc<Shared>,
-    connection: Arc<dyn Connection>,
-    lost: CancellationToken,
-    stop: CancellationToken,
-    broken: watch::Sender<Broken>,
-}
-
-impl Slot {
-    /// Takes jobs until told to stop or the connection is gone.
-    async fn run(self) {
-        while !self.stop.is_cancelled() && !self.lost.is_cancelled() {
-            match self.connection.consume(&model_queue(&self.shared.model), 1).await {
-                Ok(consumer) => self.take(consumer).await,
-                Err(error) => tracing::warn!(%error, "cannot subscribe, trying again"),
-            }
-            // A subscription ends alone if the queue was deleted or a job held it for too long.
-            tokio::select! {
-                () = self.stop.cancelled() => {}
-                () = self.lost.cancelled() => {}
-                () = sleep(PAUSE) => drop(self.connection.declare_model(&self.shared.model).await),
-            }
-        }
-    }
-
-    async fn take(&self, mut consumer: Consumer) {
-        loop {
-            let delivery = tokio::select! {
-                biased;
-                () = self.stop.cancelled() => return,
-                delivery = consumer.recv() => delivery,
-            };
-            let Some(delivery) = delivery else { return };
-            let job = AssertUnwindSafe(job::run(&self.shared, delivery, &self.lost));
-            // Handler code runs here too: its fingerprint, the wake-ups of its engine.
-            match job.catch_unwind().await.unwrap_or(After::Leave("it panicked")) {
-                After::Next => {}
-                After::Rest(pause) => sleep(pause).await,
-                After::Leave(why) => {
-                    self.broken.send_replace(Some(why));
-                    self.stop.cancel();
-                }
-            }
-        }
-    }
-}
-
-/// Hands control frames to the jobs they are for, as long as the connection lives.
-async fn read_control(shared: Arc<Shared>, mut control: Consumer, connection: Arc<dyn Connection>) {
-    while let Some(delivery) = control.recv().await {
-        let frame = delivery.message.body.clone();
-        drop(delivery.ack().await);
-        let Ok(parsed) = ControlFrame::parse(&frame) else { continue };
-        // Cancels are kept before anybody can verify them, so they must be small.
-        if parsed.kind == ControlKind::Resume || frame.len() <= MAX_CANCEL_BYTES {
-            shared.registry.post(parsed.request, &frame, parsed.kind == ControlKind::Cancel);
-        }
-    }
-    // Without its control queue a worker would miss cancels: the session must start again.
-    connection.close().await;
 }
 
 pub(crate) fn random() -> Result<u128, Error> {

@@ -7,14 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use nsbridge::{LogConfig, LogFormat, Parts, ReplyConfig};
+use nsbridge::{Drain, LogConfig, LogFormat, Parts, ReplyConfig};
 use nsbridge_client::{Ask, Client};
 use nsbridge_crypto::{Entry, Key, Keyring, State};
 use nsbridge_handler::{Model, Models};
 use nsbridge_llama::Llama;
 use nsbridge_protocol::{ModelName, Tenant};
 use nsbridge_queue::MemoryBroker;
-use tokio_util::sync::CancellationToken;
 
 use crate::failure::note;
 use crate::prompt::Sampling;
@@ -60,13 +59,13 @@ async fn tell(arguments: Arguments) -> Result<ExitCode> {
         broker: broker.clone(),
         keys: keys.clone(),
         reply: ReplyConfig::default(),
-        grace: Duration::ZERO,
+        drain: Drain::new(Duration::ZERO),
     };
     let models = Models::from_iter([("target".to_owned(), Model::in_dir(&dir))]);
     let worker =
         nsbridge::start::<Llama>(parts, nsbridge_llama::Options::default(), models).await?;
-    let stop = CancellationToken::new();
-    let worker = tokio::spawn(worker.run(stop.clone()));
+    let drain = worker.drain();
+    let worker = tokio::spawn(worker.run());
     let client = Client::connect(broker, keys, "demo").await?;
     let prompt = prompt::read(arguments.prompt)?;
     if !arguments.json && !arguments.sampling.chat {
@@ -77,7 +76,7 @@ async fn tell(arguments: Arguments) -> Result<ExitCode> {
     ask.seed = arguments.sampling.seed;
     let reply = client.submit(ask).await?;
     let code = stream::show(reply, arguments.json).await?;
-    stop.cancel();
+    drain.begin();
     if let Err(error) = worker.await? {
         note(&format!("the worker ended badly: {error}"));
     }

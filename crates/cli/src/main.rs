@@ -6,6 +6,7 @@ mod doctor;
 mod failure;
 mod keys;
 mod prompt;
+mod queue;
 mod stream;
 mod worker;
 
@@ -27,6 +28,7 @@ enum Command {
     Worker(worker::Arguments),
     Ask(ask::Arguments),
     Keys(keys::Arguments),
+    Queue(queue::Arguments),
     Doctor(doctor::Arguments),
 }
 
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         Command::Worker(arguments) => return worker::run(&arguments),
         Command::Ask(arguments) => ask::run(arguments),
         Command::Keys(arguments) => keys::run(arguments),
+        Command::Queue(arguments) => queue::run(arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
     };
     match done {

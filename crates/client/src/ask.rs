@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nsbridge_protocol::{ModelName, Tenant};
+use nsbridge_protocol::{ModelName, RequestId, Tenant};
 
 /// A request before it is sealed.
 #[derive(Clone, Debug)]
@@ -18,17 +18,27 @@ pub struct Ask<I> {
     pub seed: Option<u64>,
     /// How long it may take, from now to its end.
     pub timeout: Duration,
+    /// The request that died and is asked again by this one: a word for people who look at a
+    /// queue.
+    pub replay_of: Option<RequestId>,
 }
 
 impl<I> Ask<I> {
     /// Five minutes, any seed.
     pub fn new(model: ModelName, tenant: Tenant, input: I) -> Self {
-        Self { model, tenant, input, seed: None, timeout: Duration::from_secs(300) }
+        Self {
+            model,
+            tenant,
+            input,
+            seed: None,
+            timeout: Duration::from_secs(300),
+            replay_of: None,
+        }
     }
 
     /// The same request with another input.
     pub fn with_input<J>(self, input: J) -> Ask<J> {
-        let Self { model, tenant, seed, timeout, .. } = self;
-        Ask { model, tenant, input, seed, timeout }
+        let Self { model, tenant, seed, timeout, replay_of, .. } = self;
+        Ask { model, tenant, input, seed, timeout, replay_of }
     }
 }

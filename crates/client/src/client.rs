@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use nsbridge_crypto::{KeyProvider, RequestHead, Scope, Sealed, seal_request};
+use nsbridge_crypto::{KeyProvider, RequestHead, Scope};
 use nsbridge_protocol::topology::{MAX_TIME_TO_FINISH, header, model_queue, reply_queue};
 use nsbridge_protocol::{ModelName, Request, RequestId, Seam, Uuid};
 use nsbridge_queue::{Broker, Confirmed, Header, Link, Message};
@@ -13,9 +13,11 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::ask::Ask;
+use crate::entry::Original;
 use crate::error::{Error, Result};
 use crate::merge::Merge;
 use crate::reply::Reply;
+use crate::request;
 use crate::router::{Publish, Router};
 
 /// Random seeds keep within what every JSON reader holds exactly.
@@ -51,7 +53,7 @@ impl Client {
         let router = Arc::new(Router::new(publish.clone()));
         let closed = CancellationToken::new();
         // The queue is there before the first request is: a reply cannot come too early.
-        let consumer = Router::subscribe(&consume, &reply_queue).await?;
+        let (consumer, _) = Router::subscribe(&consume, &reply_queue).await?;
         tokio::spawn(router.clone().run(consume, reply_queue.clone(), consumer, closed.clone()));
         let _close = closed.drop_guard();
         Ok(Self(Arc::new(Inner { keys, publish, router, reply_queue, _close })))
@@ -70,21 +72,28 @@ impl Client {
         if ask.timeout > MAX_TIME_TO_FINISH {
             return Err(Error::TooLong { asked: ask.timeout, limit: MAX_TIME_TO_FINISH });
         }
-        let (model, timeout) = (ask.model.clone(), ask.timeout);
-        let deadline = Instant::now() + timeout;
-        let (sealed, head) = self.seal(ask).await?;
-        let message = self.message(&sealed, &head, timeout);
+        let (model, replay_of) = (ask.model.clone(), ask.replay_of);
+        let deadline = Instant::now() + ask.timeout;
+        let original = self.original(ask).await?;
+        let sealed = original.seal()?;
+        let id = original.head.id;
+        let bytes = sealed.frame.len() as u64;
+        let mut message = request::message(sealed.frame, &original.head, &self.0.reply_queue, 0);
+        if let Some(of) = replay_of {
+            let headers = &mut message.properties.headers;
+            headers.insert(header::REPLAY_OF.into(), Header::Text(of.to_string()));
+        }
         let merge = Merge::new(sealed.reply_root, O::seam);
         // Registered before it is published, so that no reply finds nobody.
-        let bytes = sealed.frame.len() as u64;
-        let inbox = self.0.router.register(head.id, model.clone(), merge, deadline, bytes);
-        let reply = Reply::new(head.id, inbox, self.0.router.clone(), self.clone(), deadline);
+        let inbox = self.0.router.register(original, merge, deadline, bytes);
+        let reply = Reply::new(id, inbox, self.0.router.clone(), self.clone(), deadline);
         self.publish(&model, message, deadline).await?;
         Ok(reply)
     }
 
-    async fn seal<I: Serialize>(&self, ask: Ask<I>) -> Result<(Sealed, RequestHead)> {
-        let Ask { model, tenant, input, seed, timeout } = ask;
+    /// Fixes what every copy of the request has in common.
+    async fn original<I: Serialize>(&self, ask: Ask<I>) -> Result<Original> {
+        let Ask { model, tenant, input, seed, timeout, replay_of: _ } = ask;
         let scope = Scope { model, tenant };
         let key = self.0.keys.data_key(&scope).await?;
         let seed = match seed {
@@ -101,23 +110,7 @@ impl Client {
             tenant: scope.tenant,
             key_id: key.id,
         };
-        Ok((seal_request(&key.key, &head, &content)?, head))
-    }
-
-    fn message(&self, sealed: &Sealed, head: &RequestHead, timeout: Duration) -> Message {
-        let mut message = Message::new(sealed.frame.clone());
-        let properties = &mut message.properties;
-        properties.message_id = Some(head.id.to_string());
-        properties.correlation_id = Some(head.id.to_string());
-        properties.reply_to = Some(self.0.reply_queue.clone());
-        properties.persistent = true;
-        // Never shorter than the finish-by time: the broker drops a returned message whose time
-        // is over, and a worker may have held it for long.
-        properties.expiration = Some(timeout);
-        let headers = &mut properties.headers;
-        headers.insert(header::MODEL.into(), Header::Text(head.model.to_string()));
-        headers.insert(header::KEY_ID.into(), Header::Text(head.key_id.to_string()));
-        message
+        Ok(Original { head, key: key.key, content })
     }
 
     /// Publishes until the broker answers; always the same bytes, so that a worker knows a second

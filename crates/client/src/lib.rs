@@ -24,10 +24,14 @@
 
 mod ask;
 mod client;
+mod entry;
 mod error;
 mod merge;
 mod reply;
+mod request;
 mod router;
+#[cfg(test)]
+mod scripted;
 
 pub use ask::Ask;
 pub use client::Client;

@@ -31,8 +31,8 @@ pub(crate) enum Step {
     Done(Summary),
     /// The worker ended the request without a reply.
     Failed(Failure),
-    /// Tell the worker of the stream that was just opened.
-    Tell(ControlKind, Vec<u8>),
+    /// Tell the worker of the stream that was just opened, under the root of its enqueue.
+    Tell { enqueue: usize, kind: ControlKind, body: Vec<u8> },
 }
 
 /// The state of one request's reply.
@@ -48,7 +48,11 @@ pub(crate) struct Merge {
     state: State,
     /// A frame was missing before one that came.
     gap: bool,
+    /// An end came that its stream's frames do not lead up to.
+    broken_end: bool,
     heard: u64,
+    /// The enqueue that the latest open belongs to.
+    answered: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,8 +103,16 @@ impl Merge {
             author: None,
             state: State::Going,
             gap: false,
+            broken_end: false,
             heard: 0,
+            answered: None,
         }
+    }
+
+    /// The request was sealed and enqueued once more: replies to that copy come under its own root.
+    pub(crate) fn enqueued(&mut self, root: ReplyRoot) {
+        self.roots.push(root);
+        self.broken_end = false;
     }
 
     /// Pieces received so far.
@@ -113,6 +125,22 @@ impl Merge {
         self.gap
     }
 
+    /// Whether an end came that does not fit what came before it: frames were lost on the way, and
+    /// no worker knows.
+    pub(crate) fn has_broken_end(&self) -> bool {
+        self.broken_end
+    }
+
+    /// The enqueue whose copy was opened last, if any was.
+    pub(crate) fn answered(&self) -> Option<usize> {
+        self.answered
+    }
+
+    /// How often the request was enqueued.
+    pub(crate) fn enqueues(&self) -> usize {
+        self.roots.len()
+    }
+
     /// Frames that a worker of this request made, heartbeats included.
     pub(crate) fn heard(&self) -> u64 {
         self.heard
@@ -123,9 +151,9 @@ impl Merge {
         self.streams.len() > 1
     }
 
-    /// What seals control frames.
-    pub(crate) fn root(&self) -> &ReplyRoot {
-        self.roots.last().expect("a request is enqueued at least once")
+    /// What seals control frames for the workers of one enqueue; those of another cannot open them.
+    pub(crate) fn root(&self, enqueue: usize) -> Option<&ReplyRoot> {
+        self.roots.get(enqueue)
     }
 
     /// Ends the request: from here on every open is answered with a cancel.
@@ -148,7 +176,7 @@ impl Merge {
         let mut next = Some(frame.to_vec());
         while let Some(frame) = next {
             let Some(index) = self.find(head.stream) else { break };
-            self.read(index, head.seq, frame, &mut steps);
+            self.read(index, &head, frame, &mut steps);
             next = self.find(head.stream).and_then(|index| self.streams[index].waiting());
         }
         steps
@@ -158,7 +186,7 @@ impl Merge {
         self.streams.iter().position(|known| known.opener.stream() == stream)
     }
 
-    fn read(&mut self, index: usize, seq: u64, frame: Vec<u8>, steps: &mut Vec<Step>) {
+    fn read(&mut self, index: usize, head: &ReplyHead, frame: Vec<u8>, steps: &mut Vec<Step>) {
         match self.streams[index].opener.read(&frame) {
             Ok(Read::Frame(opened)) => {
                 self.heard += 1;
@@ -166,7 +194,8 @@ impl Merge {
             }
             Ok(Read::Gap) => {
                 self.gap = true;
-                self.streams[index].keep(seq, frame);
+                self.broken_end |= head.kind == ReplyKind::FinalOk && !self.streams[index].stale;
+                self.streams[index].keep(head.seq, frame);
             }
             Ok(Read::Duplicate) | Err(_) => {}
         }
@@ -181,8 +210,9 @@ impl Merge {
             return None;
         }
         self.heard += 1;
+        self.answered = Some(enqueue);
         if self.state == State::Over {
-            return Some(Step::Tell(ControlKind::Cancel, Vec::new()));
+            return Some(Step::Tell { enqueue, kind: ControlKind::Cancel, body: Vec::new() });
         }
         let open: Open = serde_json::from_slice(&content).ok()?;
         let rank = (enqueue, opener.attempt(), open.opened_at_ms, opener.stream());
@@ -201,7 +231,8 @@ impl Merge {
             ahead,
         });
         let resume = retry && !self.pieces.is_empty();
-        resume.then(|| Step::Tell(ControlKind::Resume, self.resume().encode()))
+        let kind = ControlKind::Resume;
+        resume.then(|| Step::Tell { enqueue, kind, body: self.resume().encode() })
     }
 
     fn resume(&self) -> Resume {
@@ -315,11 +346,16 @@ impl Merge {
         let claimed = usize::try_from(summary.pieces).unwrap_or(usize::MAX);
         // A stream without pieces goes on from all that its worker was handed, or says nothing.
         let position = stream.position.unwrap_or(claimed);
-        if stream.stale || position != claimed || position > self.pieces.len() {
+        if stream.stale {
+            return Vec::new();
+        }
+        if position != claimed || position > self.pieces.len() {
+            self.broken_end = true;
             return Vec::new();
         }
         let bytes = if stream.position.is_none() { self.bytes(position) } else { stream.bytes };
         if (stream.chunks, bytes) != (summary.chunks, summary.bytes) {
+            self.broken_end = true;
             return Vec::new();
         }
         let mut steps = Vec::new();

@@ -11,8 +11,9 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use crate::client::Client;
+use crate::entry::{INBOX, Note};
 use crate::error::{Error, Result};
-use crate::router::{INBOX, Note, Router};
+use crate::router::Router;
 
 /// After this much silence the caller is told that it waits.
 const SILENCE: Duration = Duration::from_secs(15);
@@ -80,6 +81,10 @@ impl<O: DeserializeOwned> Reply<O> {
         }
         let event = self.wait().await;
         self.over = matches!(event, Ok(Event::Done(_)) | Err(_));
+        if self.over {
+            // Does nothing if its worker ended it.
+            self.router.cancel(self.id);
+        }
         Some(event)
     }
 

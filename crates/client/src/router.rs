@@ -4,41 +4,27 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nsbridge_crypto::{ErrorHint, ReplyHead, seal_control};
-use nsbridge_protocol::topology::CONTROL_EXCHANGE;
-use nsbridge_protocol::{ControlKind, ErrorCode, Failure, ModelName, RequestId, Summary};
-use nsbridge_queue::{Confirmed, Consumer, Link, Message, Publisher, Result};
+use nsbridge_crypto::{ErrorHint, ReplyHead};
+use nsbridge_protocol::RequestId;
+use nsbridge_protocol::topology::{CONTROL_EXCHANGE, model_queue};
+use nsbridge_queue::{Confirmed, Consumer, Error, Link, Message, Publisher, Result};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::merge::{Merge, Step};
+use crate::entry::{Entry, Letter, Note, Original, Progress};
+use crate::merge::Merge;
+use crate::request;
 
 /// Reply frames that may be read ahead.
 const PREFETCH: u16 = 512;
 
-/// Pieces that may wait for a caller before its request is given up.
-pub(crate) const INBOX: usize = 16 << 10;
-
 /// Finished requests whose late workers are still answered.
 const TOMBSTONES: usize = 10_000;
 
-/// Workers of one request that are told of its end.
-const MAX_WORKERS: usize = 4;
-
-/// What a caller gets.
-#[derive(Debug)]
-pub(crate) enum Note {
-    Piece(Vec<u8>),
-    Restarted {
-        kept: usize,
-    },
-    Done(Summary),
-    Failed(Failure),
-    /// An unsealed word: never acted upon.
-    Hint(ErrorCode),
-}
+/// How often requests are looked after whose replies may have been lost.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// One publishing channel, opened again when it is gone.
 #[derive(Debug)]
@@ -89,86 +75,51 @@ pub(crate) struct Router {
     entries: Mutex<HashMap<RequestId, Entry>>,
 }
 
-#[derive(Debug)]
-struct Entry {
-    model: ModelName,
-    merge: Merge,
-    /// `None` once the request is over.
-    inbox: Option<mpsc::Sender<Note>>,
-    /// Control queues of the workers that opened a reply.
-    workers: Vec<String>,
-    deadline: Instant,
-    heard: Instant,
-    sealed: u64,
-}
-
-/// How far a request has come.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Progress {
-    pub(crate) pieces: usize,
-    pub(crate) gap: bool,
-    /// The last sign of life.
-    pub(crate) heard: Instant,
-    /// Sealed bytes, both ways.
-    pub(crate) sealed: u64,
-}
-
-/// A control frame on its way.
-type Letter = (String, Vec<u8>);
-
 impl Router {
     pub(crate) fn new(publish: Arc<Publish>) -> Self {
         Self { publish, runtime: Handle::current(), entries: Mutex::default() }
     }
 
+    /// Registers a request that is about to be published; what becomes of it comes out here.
     pub(crate) fn register(
         &self,
-        id: RequestId,
-        model: ModelName,
+        original: Original,
         merge: Merge,
         deadline: Instant,
         sealed: u64,
     ) -> mpsc::Receiver<Note> {
-        let (sender, notes) = mpsc::channel(INBOX);
+        let id = original.head.id;
+        let (entry, notes) = Entry::new(original, merge, deadline, sealed);
         let mut entries = self.entries();
         if entries.len() >= TOMBSTONES {
             let now = Instant::now();
-            entries.retain(|_, entry| entry.inbox.is_some() || entry.deadline > now);
+            entries.retain(|_, entry| !entry.is_over() || entry.deadline > now);
         }
-        let (workers, heard) = (Vec::new(), Instant::now());
-        let inbox = Some(sender);
-        let entry = Entry { model, merge, inbox, workers, deadline, heard, sealed };
         entries.insert(id, entry);
         notes
     }
 
     /// How far a request has come; `None` if it is long over.
     pub(crate) fn progress(&self, id: RequestId) -> Option<Progress> {
-        let entries = self.entries();
-        let Entry { merge, heard, sealed, .. } = entries.get(&id)?;
-        Some(Progress { pieces: merge.len(), gap: merge.has_gap(), heard: *heard, sealed: *sealed })
+        self.entries().get(&id).map(Entry::progress)
     }
 
     /// Ends a request that its caller does not want any more, and tells its workers.
     pub(crate) fn cancel(self: &Arc<Self>, id: RequestId) {
-        let letters = {
-            let mut entries = self.entries();
-            let Some(entry) = entries.get_mut(&id) else { return };
-            if entry.inbox.take().is_none() {
-                return;
-            }
-            let letters = entry.cancels(id);
-            entry.merge.end();
-            letters
-        };
+        let letters = self.entries().get_mut(&id).map(Entry::cancel).unwrap_or_default();
         self.send(letters);
     }
 
-    /// Declares the reply queue and subscribes to it.
-    pub(crate) async fn subscribe(link: &Link, queue: &str) -> Result<Consumer> {
+    /// Declares the reply queue and subscribes to it. Tells whether it was there already.
+    pub(crate) async fn subscribe(link: &Link, queue: &str) -> Result<(Consumer, bool)> {
         let connection = link.try_connection().await?;
+        let known = match connection.depth(queue).await {
+            Ok(_) => true,
+            Err(Error::NoQueue { .. }) => false,
+            Err(error) => return Err(error),
+        };
         connection.declare_reply_queue(queue).await?;
-        connection.consume(queue, PREFETCH).await
+        Ok((connection.consume(queue, PREFETCH).await?, known))
     }
 
     /// Reads the reply queue until the client is closed, through any number of connections.
@@ -183,27 +134,64 @@ impl Router {
             tokio::select! {
                 () = closed.cancelled() => break,
                 () = self.read(&mut consumer) => {}
+                () = self.look_after(&queue) => {}
             }
             // What the old subscription still holds must be back in the queue, in order.
             drop(consumer);
-            consumer = tokio::select! {
+            let known;
+            (consumer, known) = tokio::select! {
                 () = closed.cancelled() => break,
-                consumer = Self::subscribe_again(&link, &queue) => consumer,
+                subscribed = Self::subscribe_again(&link, &queue) => subscribed,
             };
+            if !known {
+                tracing::warn!(
+                    "the reply queue was lost: what it held may have to be asked for again"
+                );
+                self.entries().values_mut().for_each(Entry::disturb);
+            }
         }
         link.close().await;
         self.publish.link.close().await;
     }
 
-    async fn subscribe_again(link: &Link, queue: &str) -> Consumer {
+    async fn subscribe_again(link: &Link, queue: &str) -> (Consumer, bool) {
         loop {
             link.connection().await;
             match Self::subscribe(link, queue).await {
-                Ok(consumer) => return consumer,
+                Ok(subscribed) => return subscribed,
                 Err(error) => {
                     tracing::warn!(%error, "cannot read replies, trying again");
                     sleep(Duration::from_millis(200)).await;
                 }
+            }
+        }
+    }
+
+    /// Rule C6: asks again for what was lost.
+    async fn look_after(self: &Arc<Self>, reply_queue: &str) {
+        let mut look = interval(LOOK_EVERY);
+        loop {
+            look.tick().await;
+            let again: Vec<_> = self
+                .entries()
+                .values_mut()
+                .filter_map(|entry| {
+                    let (frame, number) = entry.ask_again()?;
+                    let head = entry.head().clone();
+                    let message = request::message(frame, &head, reply_queue, number);
+                    Some((head, message))
+                })
+                .collect();
+            for (head, message) in again {
+                tracing::warn!(request = %head.id, "replies were lost, asking again");
+                let (router, queue) = (self.clone(), model_queue(&head.model));
+                self.runtime.spawn(async move {
+                    match router.publish.confirmed("", &queue, message).await {
+                        Ok(Confirmed::Taken) => {}
+                        Ok(refused) => tracing::warn!(?refused, "nobody took the request"),
+                        Err(error) => tracing::warn!(%error, "a request may not have arrived"),
+                    }
+                });
             }
         }
     }
@@ -224,14 +212,14 @@ impl Router {
     fn accept(&self, frame: &[u8], reply_to: Option<&str>) -> Vec<Letter> {
         let mut entries = self.entries();
         if let Some(hint) = ErrorHint::parse(frame) {
-            if let Some(inbox) = entries.get(&hint.request).and_then(|e| e.inbox.as_ref()) {
-                let _ = inbox.try_send(Note::Hint(hint.code));
+            if let Some(entry) = entries.get(&hint.request) {
+                entry.hint(hint.code);
             }
             return Vec::new();
         }
         let Ok(head) = ReplyHead::parse(frame) else { return Vec::new() };
         let Some(entry) = entries.get_mut(&head.request) else { return Vec::new() };
-        entry.accept(head.request, frame, reply_to)
+        entry.accept(frame, reply_to)
     }
 
     /// Control frames go on their own way: a worker that does not read one reads the next.
@@ -254,69 +242,4 @@ impl Router {
     fn entries(&self) -> MutexGuard<'_, HashMap<RequestId, Entry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-impl Entry {
-    fn accept(&mut self, id: RequestId, frame: &[u8], reply_to: Option<&str>) -> Vec<Letter> {
-        let heard = self.merge.heard();
-        let steps = self.merge.accept(frame);
-        if self.merge.heard() != heard {
-            self.sealed += frame.len() as u64;
-            self.heard = Instant::now();
-            if let Some(worker) = reply_to
-                && self.workers.len() < MAX_WORKERS
-                && !self.workers.iter().any(|known| known == worker)
-            {
-                self.workers.push(worker.to_owned());
-            }
-        }
-        let mut letters = Vec::new();
-        for step in steps {
-            match step {
-                Step::Tell(kind, body) => {
-                    let key = reply_to.unwrap_or(self.model.as_str()).to_owned();
-                    letters.extend(seal(&self.merge, id, kind, &body).map(|frame| (key, frame)));
-                }
-                step => letters.extend(self.pass(id, step)),
-            }
-        }
-        letters
-    }
-
-    /// Hands a step to the caller; ends the request if it was the last, or nobody reads it.
-    fn pass(&mut self, id: RequestId, step: Step) -> Vec<Letter> {
-        let (note, last) = match step {
-            Step::Piece(piece) => (Note::Piece(piece), false),
-            Step::Restarted { kept } => (Note::Restarted { kept }, false),
-            Step::Done(summary) => (Note::Done(summary), true),
-            Step::Failed(failure) => (Note::Failed(failure), true),
-            Step::Tell(..) => return Vec::new(),
-        };
-        let Some(inbox) = &self.inbox else { return Vec::new() };
-        let unread = inbox.try_send(note).is_err();
-        if !last && !unread {
-            return Vec::new();
-        }
-        // A lone worker knows that it is done; rivals must be told.
-        let letters = if unread || self.merge.has_rivals() { self.cancels(id) } else { Vec::new() };
-        self.inbox = None;
-        self.merge.end();
-        letters
-    }
-
-    /// A cancel for each worker that opened a reply, or for whoever will.
-    fn cancels(&self, id: RequestId) -> Vec<Letter> {
-        let keys = match self.workers.as_slice() {
-            [] => vec![self.model.to_string()],
-            workers => workers.to_vec(),
-        };
-        let seal = |key| Some((key, seal(&self.merge, id, ControlKind::Cancel, b"")?));
-        keys.into_iter().filter_map(seal).collect()
-    }
-}
-
-fn seal(merge: &Merge, id: RequestId, kind: ControlKind, body: &[u8]) -> Option<Vec<u8>> {
-    seal_control(merge.root(), id, kind, body)
-        .inspect_err(|error| tracing::warn!(%error, "a control frame could not be sealed"))
-        .ok()
 }

@@ -87,6 +87,14 @@ impl<O: Serialize + DeserializeOwned> Job<O> {
         &self.resumed
     }
 
+    /// Tells how many pieces the reply has at most, those of [`resumed`](Self::resumed) included.
+    ///
+    /// A worker that is to leave hands a job over at once that cannot end in the time it has.
+    /// Without this it waits for as long as it may, and then hands it over.
+    pub fn at_most(&mut self, pieces: usize) {
+        self.writer.at_most(pieces);
+    }
+
     /// A handle for an engine's own thread.
     pub fn emitter(&self) -> Emitter<O> {
         self.emitter.clone()

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use nsbridge_protocol::{MAX_FRAME_BYTES, MAX_TRANSCRIPT_BYTES, Pieces};
 use tokio::sync::Notify;
@@ -72,6 +73,10 @@ struct State {
     sent: usize,
     /// The index of the first piece that is new: those before came from a resume.
     resumed: usize,
+    /// The most pieces that there will be, if the handler said so.
+    most: Option<usize>,
+    /// When the first new piece came.
+    first_new: Option<Instant>,
     stop: Option<Stop>,
     closed: bool,
     /// A piece came after that.
@@ -127,6 +132,7 @@ impl Writer {
         let admission = state.admits(piece);
         match admission {
             Admission::Free => {
+                state.first_new.get_or_insert_with(Instant::now);
                 state.push(piece);
                 drop(state);
                 self.0.readable.notify_one();
@@ -146,6 +152,10 @@ impl Writer {
         }
         state.resumed = pieces.len();
         state.sent = state.encoded.len();
+    }
+
+    pub(crate) fn at_most(&self, pieces: usize) {
+        self.0.state().most = Some(pieces);
     }
 
     /// [`Reader::close`], from the side that knows at once that the call has returned.
@@ -205,6 +215,17 @@ impl Reader {
     /// How many pieces at the start came from a resume.
     pub fn resumed(&self) -> usize {
         self.0.state().resumed
+    }
+
+    /// How much longer the call takes at most, judged by what it has made so far; `None` if that
+    /// cannot be said.
+    pub fn expected_to_take(&self) -> Option<Duration> {
+        let state = self.0.state();
+        let (most, since) = (state.most?, state.first_new?);
+        // The first piece's own time is the prompt's, not the pace.
+        let paced = state.ends.len().checked_sub(state.resumed + 1).filter(|paced| *paced > 0)?;
+        let left = most.saturating_sub(state.ends.len());
+        Some(since.elapsed().div_f64(paced as f64).mul_f64(left as f64))
     }
 
     /// Waits until at least `bytes` bytes wait from piece `index` on.

@@ -37,7 +37,7 @@ mod tests {
     use super::AttemptNo;
 
     #[test]
-    fn the_first_attempt_is_one_and_the_count_saturates_below_the_epoch() {
+    fn a2_the_first_attempt_is_one_and_the_count_saturates_below_the_epoch() {
         assert_eq!(AttemptNo::new(0, 0), AttemptNo(1));
         assert_eq!(AttemptNo::new(0, 1_000_000), AttemptNo(0xffff));
         assert_eq!(AttemptNo::new(2, u64::MAX), AttemptNo(0x2_ffff));

@@ -35,11 +35,10 @@ pub const REPLY_QUEUE_EXPIRES: Duration = Duration::from_secs(15);
 /// How long a dead letter is kept; must not exceed the retention of the keys that open it.
 pub const DEAD_LETTER_TTL: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// How often a dead letter may be looked at and left where it is: as often as anybody will.
-///
-/// A queue that sets no limit gets one of 20 from RabbitMQ 4.0 on, and what comes back more often
-/// is gone. There -1 stands for no limit; on 3.10 it drops a message that comes back once.
-pub const DEAD_LETTER_DELIVERY_LIMIT: u32 = 1_000_000;
+/// How often a dead letter may be looked at. RabbitMQ 4 drops what came back 20 times to a queue
+/// that does not say otherwise, and who looks gives back. -1, no limit there, drops a message of
+/// 3.10 that comes back once.
+pub const DEAD_LETTER_LOOKS: u64 = 1_000_000;
 
 /// The longest a request may take from sealing to its end: below RabbitMQ's consumer timeout.
 pub const MAX_TIME_TO_FINISH: Duration = Duration::from_secs(25 * 60);
@@ -68,6 +67,8 @@ pub mod header {
     pub const KEY_ID: &str = "nsb-kid";
     /// How often a worker republished the request (u16); absent means 0.
     pub const EPOCH: &str = "nsb-epoch";
+    /// The request that died and that this one repeats; set by `nsbridge queue replay`.
+    pub const REPLAY_OF: &str = "nsb-replay-of";
     /// Why a dead letter is one: an [`ErrorCode`](crate::ErrorCode).
     pub const REASON: &str = "nsb-reason";
     /// How often the request had been delivered when it was dead-lettered.

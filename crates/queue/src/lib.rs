@@ -86,6 +86,10 @@ pub trait Connection: Debug + Send + Sync {
     /// [`Error::NoQueue`] if there is no such queue.
     async fn depth(&self, queue: &str) -> Result<Depth>;
 
+    /// Whether the broker takes no messages now, because it runs out of memory or disk. Publishing
+    /// waits meanwhile; what is consumed and settled goes on.
+    fn is_blocked(&self) -> bool;
+
     /// Waits until the connection is gone, for whatever reason, and tells it.
     async fn lost(&self) -> Error;
 

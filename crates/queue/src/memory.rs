@@ -4,12 +4,13 @@ mod link;
 mod queue;
 mod state;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use tokio::sync::{Notify, watch};
 
-use crate::{Broker, Connection, Limits, Result};
+use crate::{Broker, Connection, Error, Limits, Result};
 
 use link::{Link, MemoryConnection};
 use state::State;
@@ -27,6 +28,7 @@ struct Shared {
     /// Told when an alarm was set that is earlier than all others.
     earlier: Notify,
     blocked: watch::Sender<bool>,
+    refuses: AtomicBool,
 }
 
 impl MemoryBroker {
@@ -48,6 +50,18 @@ impl MemoryBroker {
         links.iter().filter(|link| link.name() == name).for_each(|link| link.end("it was cut"));
     }
 
+    /// Takes no new connections, until [`accept`](Self::accept).
+    #[cfg(feature = "testing")]
+    pub fn refuse(&self) {
+        self.shared.refuses.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes new connections again.
+    #[cfg(feature = "testing")]
+    pub fn accept(&self) {
+        self.shared.refuses.store(false, Ordering::Relaxed);
+    }
+
     /// Makes publishers wait, as RabbitMQ does when it is short of memory or disk.
     #[cfg(feature = "testing")]
     pub fn block(&self) {
@@ -64,6 +78,10 @@ impl MemoryBroker {
 #[async_trait]
 impl Broker for MemoryBroker {
     async fn connect(&self, name: &str) -> Result<Arc<dyn Connection>> {
+        if self.shared.refuses.load(Ordering::Relaxed) {
+            let address = "memory".to_owned();
+            return Err(Error::Unreachable { address, source: "it refuses".into() });
+        }
         let link = Link::open(&self.shared, name);
         tokio::spawn(keep_time(Arc::clone(&self.shared), link.ended()));
         Ok(Arc::new(MemoryConnection(link)))
@@ -85,6 +103,10 @@ impl Shared {
             self.earlier.notify_waiters();
         }
         done
+    }
+
+    fn is_blocked(&self) -> bool {
+        *self.blocked.borrow()
     }
 
     async fn unblocked(&self) {

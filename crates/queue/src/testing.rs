@@ -25,9 +25,8 @@ pub use loss::{
 pub use order::{
     a_busy_consumer_does_not_hold_up_another, a_consumer_holds_no_more_than_its_prefetch,
     a_dropped_consumer_gives_back_only_what_it_did_not_hand_out, a_dropped_delivery_goes_back,
-    a_first_delivery_counts_zero_whatever_its_publisher_wrote,
     a_requeued_message_comes_back_counted, a_requeued_message_goes_ahead_of_those_that_wait,
-    an_acked_message_is_gone,
+    a1_a_first_delivery_counts_zero_whatever_its_publisher_wrote, an_acked_message_is_gone,
 };
 pub use routing::{
     a_confirm_may_be_dropped, a_full_queue_refuses_until_there_is_room,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nsbridge::{Parts, ReplyConfig, Worker};
+use nsbridge::{Drain, Parts, ReplyConfig, Worker};
 pub use nsbridge_client as client;
 use nsbridge_client::Client;
 use nsbridge_crypto::{Entry, Key, Keyring, State};
@@ -12,7 +12,6 @@ use nsbridge_handler::{Handler, Models};
 use nsbridge_protocol::{ModelName, Tenant};
 use nsbridge_queue::Broker;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 
 /// What a system is made of; each field has a plain default.
 #[derive(Clone, Debug)]
@@ -55,7 +54,7 @@ impl Setup {
             broker,
             keys: self.keys.clone(),
             reply: self.reply.clone(),
-            grace: self.grace,
+            drain: Drain::new(self.grace),
         }
     }
 
@@ -91,7 +90,7 @@ impl Setup {
 /// A worker that runs until it is stopped or dropped.
 #[derive(Debug)]
 pub struct Running {
-    stop: CancellationToken,
+    drain: Drain,
     task: JoinHandle<Result<(), nsbridge::Error>>,
 }
 
@@ -102,10 +101,11 @@ impl Running {
     ///
     /// The worker ended before that.
     pub async fn start(worker: Worker) -> Result<Self> {
-        let (stop, mut ready) = (CancellationToken::new(), worker.ready());
-        let task = tokio::spawn(worker.run(stop.clone()));
-        ready.wait_for(|ready| *ready).await.context("the worker ended before it was ready")?;
-        Ok(Self { stop, task })
+        let (drain, mut consuming) = (worker.drain(), worker.consuming());
+        let task = tokio::spawn(worker.run());
+        let ready = consuming.wait_for(Option::is_some).await;
+        ready.context("the worker ended before it was ready")?;
+        Ok(Self { drain, task })
     }
 
     /// Drains the worker and tells how it ended.
@@ -114,7 +114,7 @@ impl Running {
     ///
     /// What the worker says.
     pub async fn stop(mut self) -> Result<()> {
-        self.stop.cancel();
+        self.drain.begin();
         Ok((&mut self.task).await??)
     }
 
@@ -130,6 +130,6 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.stop.cancel();
+        self.drain.begin();
     }
 }

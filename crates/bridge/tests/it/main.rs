@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a helper of a test may end it")]
 
 mod canary;
+mod orphans;
 mod refusal;
+mod rules;
 mod script;
 mod straight;
 mod trouble;

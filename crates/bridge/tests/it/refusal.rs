@@ -15,17 +15,17 @@ use crate::script::{Script, said, submit, system};
 use crate::stories;
 
 stories! {
-    garbage_is_a_dead_letter,
-    an_oversized_request_is_a_dead_letter,
-    a_changed_request_is_a_dead_letter,
-    another_version_is_a_dead_letter,
-    an_unknown_key_is_a_dead_letter,
-    a_wrong_key_under_a_known_name_is_a_dead_letter,
-    another_models_request_is_a_dead_letter,
-    a_key_out_of_its_scope_is_a_dead_letter,
-    an_expired_request_is_a_dead_letter,
-    a_request_from_the_future_is_a_dead_letter,
-    a_request_without_a_reply_queue_is_a_dead_letter,
+    r2_garbage_is_a_dead_letter,
+    r2_an_oversized_request_is_a_dead_letter,
+    r2_a_changed_request_is_a_dead_letter,
+    r2_another_version_is_a_dead_letter,
+    r3_an_unknown_key_is_a_dead_letter_after_its_retries,
+    r2_a_wrong_key_under_a_known_name_is_a_dead_letter,
+    r2_another_models_request_is_a_dead_letter,
+    r2_a_key_out_of_its_scope_is_a_dead_letter,
+    r2_an_expired_request_is_a_dead_letter,
+    r2_a_request_from_the_future_is_a_dead_letter,
+    r2_a_request_without_a_reply_queue_is_a_dead_letter,
 }
 
 struct Stage {
@@ -123,50 +123,53 @@ fn base64(text: &str) -> Vec<u8> {
     out
 }
 
-async fn garbage_is_a_dead_letter(broker: Arc<dyn Broker>) {
+async fn r2_garbage_is_a_dead_letter(broker: Arc<dyn Broker>) {
     let stage = Stage::new(broker).await;
     stage.check(stage.message(b"canary".to_vec()), ErrorCode::Malformed).await;
     stage.check(stage.message(Vec::new()), ErrorCode::Malformed).await;
 }
 
-async fn an_oversized_request_is_a_dead_letter(broker: Arc<dyn Broker>) {
+async fn r2_an_oversized_request_is_a_dead_letter(broker: Arc<dyn Broker>) {
     let stage = Stage::new(broker).await;
     stage.check(stage.message(vec![0; 9 << 20]), ErrorCode::Oversized).await;
 }
 
-async fn a_changed_request_is_a_dead_letter(broker: Arc<dyn Broker>) {
+async fn r2_a_changed_request_is_a_dead_letter(broker: Arc<dyn Broker>) {
     let stage = Stage::new(broker).await;
     let mut message = stage.sealed(&stage.head(), &stage.key());
     *message.body.last_mut().unwrap() ^= 1;
     stage.check(message, ErrorCode::Tampered).await;
 }
 
-async fn another_version_is_a_dead_letter(broker: Arc<dyn Broker>) {
+async fn r2_another_version_is_a_dead_letter(broker: Arc<dyn Broker>) {
     let stage = Stage::new(broker).await;
     let mut message = stage.sealed(&stage.head(), &stage.key());
     message.body[4] = 2;
     stage.check(message, ErrorCode::UnsupportedVersion).await;
 }
 
-async fn an_unknown_key_is_a_dead_letter(broker: Arc<dyn Broker>) {
+async fn r3_an_unknown_key_is_a_dead_letter_after_its_retries(broker: Arc<dyn Broker>) {
     let stage = Stage::new(broker).await;
-    let head = RequestHead { key_id: "stranger".parse().unwrap(), ..stage.head() };
+    let head = stage.head();
+    // Time for the first retry, after 1 s; none for the second, after 10 s.
+    let expires_at_ms = head.created_at_ms + 4_000;
+    let head = RequestHead { key_id: "stranger".parse().unwrap(), expires_at_ms, ..head };
     stage.check(stage.sealed(&head, &stage.key()), ErrorCode::UnknownKey).await;
 }
 
-async fn a_wrong_key_under_a_known_name_is_a_dead_letter(broker: Arc<dyn Broker>) {
+async fn r2_a_wrong_key_under_a_known_name_is_a_dead_letter(broker: Arc<dyn Broker>) {
     let stage = Stage::new(broker).await;
     let message = stage.sealed(&stage.head(), &Key::generate().unwrap());
     stage.check(message, ErrorCode::WrongKey).await;
 }
 
-async fn another_models_request_is_a_dead_letter(broker: Arc<dyn Broker>) {
+async fn r2_another_models_request_is_a_dead_letter(broker: Arc<dyn Broker>) {
     let stage = Stage::new(broker).await;
     let head = RequestHead { model: "another".parse().unwrap(), ..stage.head() };
     stage.check(stage.sealed(&head, &stage.key()), ErrorCode::WrongModel).await;
 }
 
-async fn a_key_out_of_its_scope_is_a_dead_letter(broker: Arc<dyn Broker>) {
+async fn r2_a_key_out_of_its_scope_is_a_dead_letter(broker: Arc<dyn Broker>) {
     let mut setup = Setup::new().unwrap();
     let key = Key::generate().unwrap();
     let mut narrow = Entry::new("test".parse().unwrap(), key.clone(), State::Primary);
@@ -180,7 +183,7 @@ async fn a_key_out_of_its_scope_is_a_dead_letter(broker: Arc<dyn Broker>) {
     stage.check(stage.sealed(&head, &key), ErrorCode::KeyScope).await;
 }
 
-async fn an_expired_request_is_a_dead_letter(broker: Arc<dyn Broker>) {
+async fn r2_an_expired_request_is_a_dead_letter(broker: Arc<dyn Broker>) {
     let stage = Stage::new(broker).await;
     let head = stage.head();
     let (created_at_ms, expires_at_ms) =
@@ -189,7 +192,7 @@ async fn an_expired_request_is_a_dead_letter(broker: Arc<dyn Broker>) {
     stage.check(stage.sealed(&head, &stage.key()), ErrorCode::Expired).await;
 }
 
-async fn a_request_from_the_future_is_a_dead_letter(broker: Arc<dyn Broker>) {
+async fn r2_a_request_from_the_future_is_a_dead_letter(broker: Arc<dyn Broker>) {
     let stage = Stage::new(broker).await;
     let head = stage.head();
     let (created_at_ms, expires_at_ms) =
@@ -198,7 +201,7 @@ async fn a_request_from_the_future_is_a_dead_letter(broker: Arc<dyn Broker>) {
     stage.check(stage.sealed(&head, &stage.key()), ErrorCode::ClockSkew).await;
 }
 
-async fn a_request_without_a_reply_queue_is_a_dead_letter(broker: Arc<dyn Broker>) {
+async fn r2_a_request_without_a_reply_queue_is_a_dead_letter(broker: Arc<dyn Broker>) {
     let stage = Stage::new(broker).await;
     let mut message = stage.sealed(&stage.head(), &stage.key());
     message.properties.reply_to = None;

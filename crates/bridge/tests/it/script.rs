@@ -1,10 +1,11 @@
 //! A handler that does what its input says.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use nsbridge_handler::{Error as HandlerError, Finish, Handler, Job, Models, Result};
+use nsbridge_handler::{Error as HandlerError, Finish, Handler, Job, Models, Result, Slots};
 use nsbridge_queue::Broker;
 use nsbridge_testkit::system::client::{Ask, Client, Error, Reply};
 use nsbridge_testkit::system::{Running, Setup};
@@ -46,10 +47,12 @@ impl Handler for Scripted {
     }
 
     async fn handle(&self, script: Script, job: &mut Job<String>) -> Result<Finish> {
+        let _run = Run::start(job.info().seed);
         match script {
             Script::Say { pieces, every_ms } => {
                 let resumed = job.resumed().len();
                 RESUMED.fetch_max(resumed, Ordering::SeqCst);
+                job.at_most(pieces);
                 for i in resumed..pieces {
                     std::thread::sleep(Duration::from_millis(every_ms));
                     job.emit(piece(job.info().seed, i)).await?;
@@ -75,6 +78,77 @@ impl Handler for Scripted {
     fn fingerprint(&self) -> Option<[u8; 16]> {
         Some(*b"scripted handler")
     }
+}
+
+/// The same with two slots.
+#[derive(Debug)]
+pub(crate) struct Two;
+
+impl Handler for Two {
+    type Options = ();
+    type Input = Script;
+    type Output = String;
+
+    async fn load((): (), _models: Models) -> Result<Self> {
+        Ok(Self)
+    }
+
+    async fn handle(&self, script: Script, job: &mut Job<String>) -> Result<Finish> {
+        Scripted.handle(script, job).await
+    }
+
+    fn slots(&self) -> Slots {
+        Slots::Threads(2)
+    }
+
+    fn fingerprint(&self) -> Option<[u8; 16]> {
+        Handler::fingerprint(&Scripted)
+    }
+}
+
+/// All runs of this process, by their request's seed.
+static RUNS: Mutex<Option<HashMap<u64, Vec<Ran>>>> = Mutex::new(None);
+
+/// When a run began and ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ran {
+    pub(crate) from: Instant,
+    pub(crate) until: Option<Instant>,
+}
+
+/// The runs so far of the request with this seed, in the order of their start.
+pub(crate) fn runs(seed: u64) -> Vec<Ran> {
+    let runs = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
+    runs.as_ref().and_then(|runs| runs.get(&seed).cloned()).unwrap_or_default()
+}
+
+/// Writes a run down, however it ends.
+struct Run {
+    seed: u64,
+    index: usize,
+}
+
+impl Run {
+    fn start(seed: u64) -> Self {
+        let mut runs = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
+        let runs = runs.get_or_insert_default().entry(seed).or_default();
+        runs.push(Ran { from: Instant::now(), until: None });
+        Self { seed, index: runs.len() - 1 }
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let mut runs = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
+        let runs = runs.get_or_insert_default().entry(self.seed).or_default();
+        runs[self.index].until = Some(Instant::now());
+    }
+}
+
+/// A seed that no other test of this process uses.
+pub(crate) fn fresh_seed() -> u64 {
+    static NEXT: AtomicU32 = AtomicU32::new(1000);
+    NEXT.fetch_add(1, Ordering::SeqCst).into()
 }
 
 /// The piece at `index`: depends on the seed, as a model's token does.

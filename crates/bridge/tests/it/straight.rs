@@ -15,13 +15,13 @@ stories! {
     a_request_is_answered_piece_by_piece,
     many_requests_at_once_each_get_their_own_reply,
     the_first_piece_does_not_wait_for_the_others,
-    a_cancel_stops_the_running_handler_and_the_next_request_is_answered,
-    dropping_a_reply_cancels_its_request,
-    a_cancel_finds_a_request_that_still_waits,
-    a_deadline_ends_the_request_on_both_sides,
+    r10_a_cancel_stops_the_running_handler_and_the_next_request_is_answered,
+    r10_dropping_a_reply_cancels_its_request,
+    r4_a_cancel_finds_a_request_that_still_waits,
+    r10_a_deadline_ends_the_request_on_both_sides,
     what_the_handler_refuses_is_told_in_its_own_words,
     a_model_that_nobody_serves_is_told_at_once,
-    a_reply_larger_than_its_client_reads_is_held_back_not_lost,
+    a6_a_reply_larger_than_its_client_reads_is_held_back_not_lost,
     a_worker_that_stops_finishes_what_it_has,
 }
 
@@ -54,7 +54,7 @@ async fn the_first_piece_does_not_wait_for_the_others(broker: Arc<dyn Broker>) {
     assert!(started.elapsed() < Duration::from_secs(3));
 }
 
-async fn a_cancel_stops_the_running_handler_and_the_next_request_is_answered(
+async fn r10_a_cancel_stops_the_running_handler_and_the_next_request_is_answered(
     broker: Arc<dyn Broker>,
 ) {
     let (setup, _worker, client) = system(broker.clone()).await;
@@ -69,7 +69,7 @@ async fn a_cancel_stops_the_running_handler_and_the_next_request_is_answered(
     empty(&*broker, &model_queue(&setup.model)).await;
 }
 
-async fn dropping_a_reply_cancels_its_request(broker: Arc<dyn Broker>) {
+async fn r10_dropping_a_reply_cancels_its_request(broker: Arc<dyn Broker>) {
     let (setup, _worker, client) = system(broker).await;
     let endless = Script::Say { pieces: 1_000_000, every_ms: 5 };
     drop(submit(&client, &setup, endless).await.unwrap());
@@ -77,7 +77,7 @@ async fn dropping_a_reply_cancels_its_request(broker: Arc<dyn Broker>) {
     assert_eq!(next.collect().await.unwrap().0, said(7, 3));
 }
 
-async fn a_cancel_finds_a_request_that_still_waits(broker: Arc<dyn Broker>) {
+async fn r4_a_cancel_finds_a_request_that_still_waits(broker: Arc<dyn Broker>) {
     let (setup, _worker, client) = system(broker).await;
     let mut first =
         submit(&client, &setup, Script::Say { pieces: 60, every_ms: 10 }).await.unwrap();
@@ -89,7 +89,7 @@ async fn a_cancel_finds_a_request_that_still_waits(broker: Arc<dyn Broker>) {
     assert_eq!(next.collect().await.unwrap().0, said(7, 3));
 }
 
-async fn a_deadline_ends_the_request_on_both_sides(broker: Arc<dyn Broker>) {
+async fn r10_a_deadline_ends_the_request_on_both_sides(broker: Arc<dyn Broker>) {
     let (setup, _worker, client) = system(broker).await;
     let mut late = ask(&setup, Script::Say { pieces: 1_000_000, every_ms: 5 }, 7);
     late.timeout = Duration::from_secs(1);
@@ -130,7 +130,7 @@ async fn a_model_that_nobody_serves_is_told_at_once(broker: Arc<dyn Broker>) {
     assert!(matches!(refused, Error::NoSuchModel { .. }), "{refused}");
 }
 
-async fn a_reply_larger_than_its_client_reads_is_held_back_not_lost(broker: Arc<dyn Broker>) {
+async fn a6_a_reply_larger_than_its_client_reads_is_held_back_not_lost(broker: Arc<dyn Broker>) {
     let (setup, _worker, client) = system(broker).await;
     let reply = submit(&client, &setup, Script::Say { pieces: 10_000, every_ms: 0 }).await.unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;

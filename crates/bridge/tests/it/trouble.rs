@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nsbridge_protocol::ErrorCode;
-use nsbridge_queue::{AmqpBroker, Broker, MemoryBroker};
+use nsbridge_queue::{AmqpBroker, Broker, Limits, MemoryBroker};
 use nsbridge_testkit::Proxy;
 use nsbridge_testkit::system::Setup;
 use nsbridge_testkit::system::client::{Error, Event};
@@ -14,13 +14,13 @@ use crate::script::{RESUMED, Script, Scripted, ask, said, submit, system};
 use crate::stories;
 
 stories! {
-    a_failing_model_is_tried_again_and_then_told,
+    r3_a_failing_model_is_tried_again_and_then_told,
     a_panic_gives_the_job_back_and_ends_the_worker,
-    a_job_that_does_not_fit_the_grace_moves_to_another_worker,
+    r7_a_job_that_does_not_fit_the_grace_moves_to_another_worker,
     a_piece_that_no_frame_holds_ends_the_request,
 }
 
-async fn a_failing_model_is_tried_again_and_then_told(broker: Arc<dyn Broker>) {
+async fn r3_a_failing_model_is_tried_again_and_then_told(broker: Arc<dyn Broker>) {
     let (setup, _worker, client) = system(broker).await;
     // Ten seconds leave room for the first retry (1 s), not for the second (10 s).
     let ended = submit(&client, &setup, Script::Fail).await.unwrap().collect().await;
@@ -38,7 +38,7 @@ async fn a_panic_gives_the_job_back_and_ends_the_worker(broker: Arc<dyn Broker>)
     assert_eq!(reply.collect().await.unwrap().0, ["one", "two"]);
 }
 
-async fn a_job_that_does_not_fit_the_grace_moves_to_another_worker(broker: Arc<dyn Broker>) {
+async fn r7_a_job_that_does_not_fit_the_grace_moves_to_another_worker(broker: Arc<dyn Broker>) {
     let mut setup = Setup::new().unwrap();
     setup.grace = Duration::from_millis(100);
     let first = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
@@ -66,7 +66,9 @@ async fn a_piece_that_no_frame_holds_ends_the_request(broker: Arc<dyn Broker>) {
 }
 
 /// The pieces that are left; a restart would show as a failure.
-async fn rest(mut reply: nsbridge_testkit::system::client::Reply<String>) -> Vec<String> {
+pub(crate) async fn rest(
+    mut reply: nsbridge_testkit::system::client::Reply<String>,
+) -> Vec<String> {
     let mut pieces = Vec::new();
     while let Some(event) = reply.next().await {
         match event.unwrap() {
@@ -80,7 +82,7 @@ async fn rest(mut reply: nsbridge_testkit::system::client::Reply<String>) -> Vec
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reply_goes_on_when_only_the_publishing_connection_is_cut() {
+async fn a5_a_reply_goes_on_when_only_the_publishing_connection_is_cut() {
     let broker = MemoryBroker::new();
     let (setup, _worker, client) = system(Arc::new(broker.clone())).await;
     let mut reply =
@@ -108,4 +110,23 @@ async fn worker_and_client_come_back_when_every_connection_is_cut() {
     reply.next().await.unwrap().unwrap();
     proxy.cut();
     assert_eq!(rest(reply).await, said(7, 60)[1..]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c6_a_client_whose_reply_queue_was_lost_asks_again_and_goes_on_where_it_was() {
+    let limits = Limits { reply_lease: Duration::from_millis(300), ..Limits::default() };
+    let broker = MemoryBroker::with_limits(limits);
+    let (setup, _worker, client) = system(Arc::new(broker.clone())).await;
+    let mut long = ask(&setup, Script::Say { pieces: 400, every_ms: 20 }, 7);
+    long.timeout = Duration::from_secs(60);
+    let mut reply = client.submit::<_, String>(long).await.unwrap();
+    for _ in 0..20 {
+        reply.next().await.unwrap().unwrap();
+    }
+    // Away for longer than the queue's lease, and for longer than a worker takes to believe it.
+    broker.refuse();
+    broker.cut("test client replies");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    broker.accept();
+    assert_eq!(rest(reply).await, said(7, 400)[20..]);
 }

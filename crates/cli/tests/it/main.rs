@@ -6,5 +6,6 @@ mod demo;
 mod keys;
 mod place;
 mod python;
+mod queue;
 mod sentences;
 mod worker;

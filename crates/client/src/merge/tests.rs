@@ -2,75 +2,12 @@
 
 use std::borrow::Cow;
 
-use nsbridge_crypto::{
-    ControlFrame, Key, ReplyRoot, ReplySealer, RequestFrame, RequestHead, seal_control,
-    seal_request,
-};
-use nsbridge_protocol::{
-    AttemptNo, ControlKind, ErrorCode, Failure, FinishReason, Open, Pieces, RequestId, Resume,
-    Seam, Summary, Usage,
-};
+use nsbridge_crypto::{ControlFrame, ReplyRoot, ReplySealer, seal_control};
+use nsbridge_protocol::{ControlKind, ErrorCode, Failure, Pieces, Resume, Seam};
 use proptest::prelude::{Just, Strategy, any, prop, proptest};
 
 use super::{Merge, Step};
-
-const ID: RequestId = RequestId(nsbridge_protocol::Uuid::from_bytes([3; 16]));
-
-fn root() -> ReplyRoot {
-    let key = Key::from_bytes([1; 32]);
-    let head = RequestHead {
-        id: ID,
-        created_at_ms: 0,
-        expires_at_ms: 1,
-        model: "m".parse().unwrap(),
-        tenant: "t".parse().unwrap(),
-        key_id: "k".parse().unwrap(),
-    };
-    let sealed = seal_request(&key, &head, b"").unwrap();
-    RequestFrame::parse(&sealed.frame).unwrap().open(&key).unwrap().reply_root
-}
-
-/// A worker's side of one attempt.
-struct Sender {
-    sealer: ReplySealer,
-    open: Vec<u8>,
-    next: u32,
-    chunks: u64,
-    bytes: u64,
-}
-
-impl Sender {
-    fn new(root: &ReplyRoot, attempt: u32, opened_at_ms: u64) -> Self {
-        let open = Open { opened_at_ms, fingerprint: None, worker: "w".into() };
-        let open = serde_json::to_vec(&open).unwrap();
-        let (sealer, open) = ReplySealer::open(root, ID, AttemptNo(attempt), &open).unwrap();
-        Self { sealer, open, next: 0, chunks: 0, bytes: 0 }
-    }
-
-    fn send(&mut self, text: &str) -> Vec<u8> {
-        let pieces: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
-        let first = self.next;
-        self.next += pieces.len() as u32;
-        self.bytes += text.len() as u64;
-        self.chunks += 1;
-        self.sealer.pieces(|out| Pieces::write(out, first, pieces.into_iter())).unwrap()
-    }
-
-    fn finish(self) -> Vec<u8> {
-        let summary = self.summary();
-        self.sealer.finish(&serde_json::to_vec(&summary).unwrap()).unwrap()
-    }
-
-    fn summary(&self) -> Summary {
-        Summary {
-            chunks: self.chunks,
-            bytes: self.bytes,
-            pieces: u64::from(self.next),
-            finish_reason: FinishReason::Stop,
-            usage: Usage::default(),
-        }
-    }
-}
+use crate::scripted::{ID, Sender, root};
 
 fn merge(root: &ReplyRoot) -> Merge {
     Merge::new(root.clone(), |piece| Cow::Borrowed(piece))
@@ -88,7 +25,7 @@ fn apply(text: &mut String, steps: Vec<Step>) -> (usize, bool) {
             }
             Step::Done(_) => done = true,
             Step::Failed(failure) => panic!("{failure:?}"),
-            Step::Tell(..) => {}
+            Step::Tell { .. } => {}
         }
     }
     (restarts, done)
@@ -106,14 +43,16 @@ fn one_attempt_in_order_gives_its_pieces_and_its_end() {
 }
 
 #[test]
-fn a_second_attempt_is_offered_the_pieces_and_continues_without_a_seam() {
+fn c1_a_second_attempt_is_offered_the_pieces_and_continues_without_a_seam() {
     let root = root();
     let (mut merge, mut text) = (merge(&root), String::new());
     let (mut one, mut two) = (Sender::new(&root, 1, 0), Sender::new(&root, 2, 5));
     apply(&mut text, merge.accept(&one.open));
     apply(&mut text, merge.accept(&one.send("hel")));
     let told = merge.accept(&two.open);
-    let [Step::Tell(ControlKind::Resume, body)] = told.as_slice() else { panic!("{told:?}") };
+    let [Step::Tell { kind: ControlKind::Resume, body, .. }] = told.as_slice() else {
+        panic!("{told:?}")
+    };
     assert_eq!(Resume::decode(body).unwrap().pieces.pieces.concat(), b"hel");
     // It resumed: its first piece is the fourth. Or it did not, and says it all again.
     two.next = 3;
@@ -124,7 +63,7 @@ fn a_second_attempt_is_offered_the_pieces_and_continues_without_a_seam() {
 }
 
 #[test]
-fn an_attempt_that_says_it_all_again_repeats_nothing_to_the_caller() {
+fn c3_an_attempt_that_says_it_all_again_repeats_nothing_to_the_caller() {
     let root = root();
     let (mut merge, mut text) = (merge(&root), String::new());
     let (mut one, mut two) = (Sender::new(&root, 1, 0), Sender::new(&root, 2, 5));
@@ -138,7 +77,7 @@ fn an_attempt_that_says_it_all_again_repeats_nothing_to_the_caller() {
 }
 
 #[test]
-fn where_attempts_differ_the_later_one_wins_and_says_so() {
+fn c4_where_attempts_differ_the_later_one_wins_and_says_so() {
     let root = root();
     let (mut merge, mut text) = (merge(&root), String::new());
     let (mut one, mut two) = (Sender::new(&root, 1, 0), Sender::new(&root, 2, 5));
@@ -153,7 +92,7 @@ fn where_attempts_differ_the_later_one_wins_and_says_so() {
 }
 
 #[test]
-fn an_older_attempt_cannot_overrule_a_later_one() {
+fn c4_an_older_attempt_cannot_overrule_a_later_one() {
     let root = root();
     let (mut merge, mut text) = (merge(&root), String::new());
     let (mut one, mut two) = (Sender::new(&root, 1, 0), Sender::new(&root, 2, 5));
@@ -167,7 +106,7 @@ fn an_older_attempt_cannot_overrule_a_later_one() {
 }
 
 #[test]
-fn of_two_attempts_with_one_number_the_one_opened_later_wins() {
+fn a3_of_two_attempts_with_one_number_the_one_opened_later_wins() {
     let root = root();
     let (mut merge, mut text) = (merge(&root), String::new());
     let (mut late, mut early) = (Sender::new(&root, 2, 9), Sender::new(&root, 2, 5));
@@ -179,7 +118,7 @@ fn of_two_attempts_with_one_number_the_one_opened_later_wins() {
 }
 
 #[test]
-fn an_attempt_that_starts_beyond_what_is_here_is_not_believed() {
+fn c3_an_attempt_that_starts_beyond_what_is_here_is_not_believed() {
     let root = root();
     let (mut merge, mut two) = (merge(&root), Sender::new(&root, 2, 0));
     merge.accept(&two.open);
@@ -189,7 +128,7 @@ fn an_attempt_that_starts_beyond_what_is_here_is_not_believed() {
 }
 
 #[test]
-fn a_missing_frame_holds_the_end_back_until_it_comes() {
+fn c2_a_missing_frame_holds_the_end_back_until_it_comes() {
     let root = root();
     let (mut merge, mut one, mut text) = (merge(&root), Sender::new(&root, 1, 0), String::new());
     apply(&mut text, merge.accept(&one.open));
@@ -206,7 +145,7 @@ fn a_missing_frame_holds_the_end_back_until_it_comes() {
 }
 
 #[test]
-fn a_final_whose_counts_do_not_agree_ends_nothing() {
+fn c5_a_final_whose_counts_do_not_agree_ends_nothing() {
     let root = root();
     for wrong in 0..3 {
         let (mut merge, mut one) = (merge(&root), Sender::new(&root, 1, 0));
@@ -220,7 +159,7 @@ fn a_final_whose_counts_do_not_agree_ends_nothing() {
 }
 
 #[test]
-fn an_end_before_the_end_of_what_is_here_is_a_disagreement() {
+fn c5_an_end_before_the_end_of_what_is_here_is_a_disagreement() {
     let root = root();
     let (mut merge, mut text) = (merge(&root), String::new());
     let (mut one, mut two) = (Sender::new(&root, 1, 0), Sender::new(&root, 2, 5));
@@ -232,11 +171,12 @@ fn an_end_before_the_end_of_what_is_here_is_a_disagreement() {
 }
 
 #[test]
-fn an_open_after_the_end_is_answered_with_a_cancel() {
+fn c1_an_open_after_the_end_is_answered_with_a_cancel() {
     let root = root();
     let (mut merge, late) = (merge(&root), Sender::new(&root, 2, 0));
     merge.end();
-    assert_eq!(merge.accept(&late.open), [Step::Tell(ControlKind::Cancel, Vec::new())]);
+    let cancel = Step::Tell { enqueue: 0, kind: ControlKind::Cancel, body: Vec::new() };
+    assert_eq!(merge.accept(&late.open), [cancel]);
 }
 
 #[test]
@@ -287,13 +227,6 @@ fn seams_of_text_pieces_forgive_log_probabilities() {
     };
     assert_eq!(send(&mut one, r#"{"token":1,"text":"a","logprob":-1.0}"#).len(), 1);
     assert_eq!(send(&mut two, r#"{"token":1,"text":"a","logprob":-1.1}"#), []);
-}
-
-impl Sender {
-    fn sealer_with_open(self, merge: &mut Merge) -> ReplySealer {
-        merge.accept(&self.open);
-        self.sealer
-    }
 }
 
 proptest! {

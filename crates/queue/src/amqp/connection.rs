@@ -65,8 +65,15 @@ async fn watch_over(connection: Arc<lapin::Connection>, ended: watch::Sender<Opt
     let mut reason = None;
     loop {
         let event = tokio::time::timeout(LOOK_EVERY, events.next()).await;
-        if let Ok(Some(Event::Error(error))) = &event {
-            reason = Some(error.to_string());
+        match &event {
+            Ok(Some(Event::Error(error))) => reason = Some(error.to_string()),
+            Ok(Some(Event::ConnectionBlocked(why))) => {
+                tracing::warn!(%why, "the broker takes no messages for now");
+            }
+            Ok(Some(Event::ConnectionUnblocked)) => {
+                tracing::info!("the broker takes messages again");
+            }
+            _ => {}
         }
         if !status.connected() || matches!(event, Ok(None)) {
             break;
@@ -106,6 +113,10 @@ impl Connection for AmqpConnection {
         let asked = channel.queue_declare(name, options, FieldTable::default()).await;
         let found = asked.map_err(|error| fault::using(queue, &error))?;
         Ok(Depth { messages: found.message_count(), consumers: found.consumer_count() })
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.inner.status().blocked()
     }
 
     async fn lost(&self) -> Error {

@@ -123,7 +123,7 @@ fn dead_letters() -> FieldTable {
     table([
         ("x-queue-type", text("quorum")),
         ("x-message-ttl", number(kept)),
-        ("x-delivery-limit", number(u64::from(topology::DEAD_LETTER_DELIVERY_LIMIT))),
+        ("x-delivery-limit", number(topology::DEAD_LETTER_LOOKS)),
     ])
 }
 

@@ -140,6 +140,10 @@ impl Connection for MemoryConnection {
         self.0.shared.change(|state| state.depth(queue, self.0.id))
     }
 
+    fn is_blocked(&self) -> bool {
+        self.0.shared.is_blocked()
+    }
+
     async fn lost(&self) -> Error {
         let mut ended = self.0.ended();
         let reason = match ended.wait_for(Option::is_some).await {

@@ -49,11 +49,7 @@ impl State {
             ..Arguments::default()
         };
         let quorum = Arguments { counts: true, ..Arguments::default() };
-        let kept = Arguments {
-            ttl: Some(topology::DEAD_LETTER_TTL),
-            delivery_limit: Some(topology::DEAD_LETTER_DELIVERY_LIMIT),
-            ..quorum.clone()
-        };
+        let kept = Arguments { ttl: Some(topology::DEAD_LETTER_TTL), ..quorum.clone() };
         self.declare(&dead, kept)?;
         self.declare(&requests, work.clone())?;
         self.declare(&topology::bulk_queue(model), work)?;

@@ -8,7 +8,7 @@
 macro_rules! conformance {
     ($bench:path, $(#[$attribute:meta])+) => {
         $crate::conformance! { @each $bench, [$(#[$attribute])+]
-            a_first_delivery_counts_zero_whatever_its_publisher_wrote
+            a1_a_first_delivery_counts_zero_whatever_its_publisher_wrote
             a_requeued_message_comes_back_counted
             a_dropped_delivery_goes_back
             a_requeued_message_goes_ahead_of_those_that_wait

@@ -10,7 +10,7 @@ use crate::{Confirmed, Header};
 
 /// A publisher can write any count into the headers: on a first delivery none is believed, and
 /// the broker's headers are never shown.
-pub async fn a_first_delivery_counts_zero_whatever_its_publisher_wrote(bench: &Bench) {
+pub async fn a1_a_first_delivery_counts_zero_whatever_its_publisher_wrote(bench: &Bench) {
     let connection = bench.connect().await;
     let (_, queue) = model(&connection).await;
     let mut spoofed = message("spoofed");

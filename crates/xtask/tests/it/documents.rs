@@ -70,6 +70,19 @@ fn not_shown(config: &str, options: &str, example: &str) -> Vec<String> {
     problems
 }
 
+/// The rules that the protocol's page names, such as `r5`.
+fn rules(protocol: &str) -> Vec<String> {
+    let words = protocol.split(|c: char| !c.is_ascii_alphanumeric());
+    let is_rule = |word: &&str| {
+        let (kind, number) = word.split_at_checked(1).unwrap_or_default();
+        "ARC".contains(kind) && !number.is_empty() && number.bytes().all(|c| c.is_ascii_digit())
+    };
+    let mut rules: Vec<_> = words.filter(is_rule).map(str::to_lowercase).collect();
+    rules.sort();
+    rules.dedup();
+    rules
+}
+
 /// Why a document is too long.
 fn too_long(path: &str, document: &str, most: usize) -> Option<String> {
     let lines = document.lines().count();
@@ -150,4 +163,16 @@ fn blocks_of_code_are_found() {
         blocks("a\n```rust\nb\n```\nc\n```toml\nd\n```\n```rust\ne\n```", "rust"),
         ["b\n", "e\n"]
     );
+}
+
+#[test]
+fn every_rule_of_the_protocol_has_a_test_that_bears_its_name() {
+    let rules = rules(&text("docs/protocol.md"));
+    assert!(rules.len() > 20, "{rules:?}");
+    let sources: Vec<_> =
+        crate::tree::texts().into_iter().filter(|(path, _)| path.ends_with(".rs")).collect();
+    let tested =
+        |rule: &&String| sources.iter().any(|(_, text)| text.contains(&format!("fn {rule}_")));
+    let untested = rules.iter().filter(|rule| !tested(rule));
+    none(&untested.map(|rule| format!("no test is named {rule}_..")).collect::<Vec<_>>());
 }

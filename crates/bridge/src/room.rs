@@ -1,0 +1,78 @@
+//! Places for calls: as many as the handler takes at once.
+//!
+//! There are as many channels with a prefetch of one as there are places, so a delivery finds one
+//! free, unless orphans hold it or somebody is to run alone.
+
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::sleep;
+
+use crate::intake::{Accepted, remaining};
+use crate::registry::Running;
+use crate::worker::Shared;
+
+/// Rule R5: from so many earlier deliveries on, a request runs alone. If it is what kills its
+/// workers, by memory for example, it must not take its neighbours along.
+const ALONE_FROM: u64 = 2;
+
+/// How long a delivery waits before an orphan has to go for it: the orphan's own copy may be the
+/// next that comes.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// The worker's places.
+#[derive(Debug)]
+pub(crate) struct Room {
+    places: Semaphore,
+    count: u32,
+}
+
+/// What came of asking for a place.
+#[derive(Debug)]
+pub(crate) enum Place<'a> {
+    /// It is free again when this is dropped.
+    Taken { _permit: SemaphorePermit<'a> },
+    /// The deadline came first.
+    Late,
+    /// The delivery was lost, or the worker is to leave: give it back.
+    None,
+}
+
+impl Room {
+    pub(crate) fn new(places: usize) -> Self {
+        let count = u32::try_from(places).unwrap_or(u32::MAX);
+        Self { places: Semaphore::new(count as usize), count }
+    }
+
+    /// Waits for a place. Those who ask first are served first, so that whoever wants to be alone
+    /// is, some time.
+    pub(crate) async fn place<'a>(
+        &'a self,
+        shared: &Shared,
+        request: &Accepted,
+        running: &Running<'_>,
+    ) -> Place<'a> {
+        let alone = request.deliveries >= ALONE_FROM;
+        let wanted = if alone { self.count } else { 1 };
+        if alone {
+            tracing::info!(request = %request.job.id, deliveries = request.deliveries, "to run alone");
+        }
+        let evict = async {
+            sleep(PATIENCE).await;
+            shared.registry.evict();
+            std::future::pending().await
+        };
+        tokio::select! {
+            biased;
+            _ = shared.drain.begun() => Place::None,
+            permit = self.places.acquire_many(wanted) => match permit {
+                Ok(_permit) => Place::Taken { _permit },
+                // Never closed.
+                Err(_) => Place::None,
+            },
+            () = running.orphaned() => Place::None,
+            () = sleep(remaining(request.deadline)) => Place::Late,
+            never = evict, if !alone => never,
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Runs that lose their delivery: rules R5, R6, R8, R9 and R11.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nsbridge_handler::Handler;
+use nsbridge_protocol::topology::model_queue;
+use nsbridge_queue::{Broker, MemoryBroker};
+use nsbridge_testkit::system::client::{Client, Reply};
+use nsbridge_testkit::system::{Running, Setup};
+use tokio::time::sleep;
+
+use crate::script::{Ran, Script, Scripted, Two, ask, fresh_seed, runs, said};
+use crate::trouble::rest;
+
+/// One queue for workers that are told apart by their names.
+struct Stage {
+    broker: MemoryBroker,
+    setup: Setup,
+    client: Client,
+}
+
+impl Stage {
+    async fn new() -> Self {
+        let broker = MemoryBroker::new();
+        let mut setup = Setup::new().unwrap();
+        setup.worker = "a".into();
+        let client = setup.client(Arc::new(broker.clone())).await.unwrap();
+        Self { broker, setup, client }
+    }
+
+    async fn worker<H: Handler<Options = ()>>(&self, name: &str) -> Running {
+        let setup = Setup { worker: name.into(), ..self.setup.clone() };
+        setup.worker::<H>(Arc::new(self.broker.clone()), ()).await.unwrap()
+    }
+
+    async fn say(&self, pieces: usize, every_ms: u64) -> (u64, Reply<String>) {
+        let seed = fresh_seed();
+        let mut ask = ask(&self.setup, Script::Say { pieces, every_ms }, seed);
+        ask.timeout = Duration::from_secs(60);
+        (seed, self.client.submit(ask).await.unwrap())
+    }
+
+    fn cut_consuming(&self, worker: &str) {
+        self.broker.cut(&format!("{worker} consume"));
+    }
+}
+
+async fn until(what: &str, done: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !done() {
+        assert!(started.elapsed() < Duration::from_secs(20), "{what}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn ended(run: Option<&Ran>) -> bool {
+    run.is_some_and(|run| run.until.is_some())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r6_a_run_that_lost_its_delivery_is_adopted_and_never_run_twice() {
+    let stage = Stage::new().await;
+    let _a = stage.worker::<Scripted>("a").await;
+    let (seed, mut reply) = stage.say(150, 10).await;
+    for _ in 0..10 {
+        reply.next().await.unwrap().unwrap();
+    }
+    for _ in 0..3 {
+        stage.cut_consuming("a");
+        sleep(Duration::from_millis(300)).await;
+    }
+    assert_eq!(rest(reply).await, said(seed, 150)[10..]);
+    assert_eq!(runs(seed).len(), 1, "one run, whatever its delivery went through");
+    let (next, reply) = stage.say(3, 0).await;
+    assert_eq!(reply.collect().await.unwrap().0, said(next, 3));
+    assert_eq!(runs(seed).len(), 1, "and it is acked for good");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r9_an_orphan_whose_copy_went_elsewhere_ends_within_the_adopt_window() {
+    let stage = Stage::new().await;
+    let _a = stage.worker::<Scripted>("a").await;
+    let (seed, mut reply) = stage.say(900, 10).await;
+    for _ in 0..10 {
+        reply.next().await.unwrap().unwrap();
+    }
+    let _b = stage.worker::<Scripted>("b").await;
+    let cut = Instant::now();
+    stage.cut_consuming("a");
+    until("the other worker starts", || runs(seed).len() == 2).await;
+    until("the orphan ends", || ended(runs(seed).first())).await;
+    let orphaned_for = runs(seed)[0].until.unwrap() - cut;
+    assert!(orphaned_for < Duration::from_secs(7), "{orphaned_for:?}");
+    assert!(orphaned_for > Duration::from_secs(4), "{orphaned_for:?}");
+    assert_eq!(rest(reply).await, said(seed, 900)[10..], "and the caller has seen nothing of it");
+    assert_eq!(runs(seed).len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r9_an_orphan_goes_at_once_when_another_delivery_needs_its_place() {
+    let stage = Stage::new().await;
+    let _a = stage.worker::<Scripted>("a").await;
+    let (seed, mut reply) = stage.say(900, 10).await;
+    reply.next().await.unwrap().unwrap();
+    let _b = stage.worker::<Scripted>("b").await;
+    stage.cut_consuming("a");
+    until("the other worker starts", || runs(seed).len() == 2).await;
+    let asked = Instant::now();
+    let (next, second) = stage.say(3, 0).await;
+    assert_eq!(second.collect().await.unwrap().0, said(next, 3));
+    assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
+    assert!(ended(runs(seed).first()), "the orphan made room");
+    assert_eq!(rest(reply).await, said(seed, 900)[1..]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r11_a_job_that_ended_without_its_delivery_is_acked_when_the_copy_comes_back() {
+    let stage = Stage::new().await;
+    let _a = stage.worker::<Scripted>("a").await;
+    let (seed, mut reply) = stage.say(30, 10).await;
+    reply.next().await.unwrap().unwrap();
+    stage.broker.refuse();
+    stage.cut_consuming("a");
+    assert_eq!(rest(reply).await, said(seed, 30)[1..], "it ends all the same");
+    stage.broker.accept();
+    let (next, second) = stage.say(3, 0).await;
+    assert_eq!(second.collect().await.unwrap().0, said(next, 3));
+    assert_eq!(runs(seed).len(), 1, "nothing is run for a client that has its reply");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r8_nothing_is_acked_before_the_last_frame_is_confirmed() {
+    let stage = Arc::new(Stage::new().await);
+    // A runtime of its own stands for a process that dies.
+    let process = tokio::runtime::Runtime::new().unwrap();
+    let started = stage.clone();
+    let _a = process.spawn(async move { started.worker::<Scripted>("a").await }).await.unwrap();
+    let (seed, mut reply) = stage.say(10, 20).await;
+    reply.next().await.unwrap().unwrap();
+    stage.broker.block();
+    until("the handler ends", || ended(runs(seed).first())).await;
+    // Nothing could be sent since, so nothing may have been acked.
+    sleep(Duration::from_millis(200)).await;
+    process.shutdown_background();
+    stage.broker.unblock();
+    let _b = stage.worker::<Scripted>("b").await;
+    assert_eq!(rest(reply).await, said(seed, 10)[1..]);
+    assert_eq!(runs(seed).len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r5_a_request_that_came_back_twice_runs_alone() {
+    let stage = Stage::new().await;
+    let queue = model_queue(&stage.setup.model);
+    let rival = stage.broker.connect("rival").await.unwrap();
+    rival.declare_model(&stage.setup.model).await.unwrap();
+    let (suspect, suspected) = stage.say(30, 10).await;
+    // Taken and given back as if it had killed two workers; held until its neighbour runs.
+    let mut taken = rival.consume(&queue, 1).await.unwrap();
+    taken.recv().await.unwrap().requeue().await.unwrap();
+    taken.recv().await.unwrap().requeue().await.unwrap();
+    let held = taken.recv().await.unwrap();
+    drop(taken);
+    let (long, mut neighbour) = stage.say(60, 10).await;
+    let _a = stage.worker::<Two>("a").await;
+    neighbour.next().await.unwrap().unwrap();
+    held.requeue().await.unwrap();
+    let (late, last) = stage.say(5, 0).await;
+    assert_eq!(suspected.collect().await.unwrap().0, said(suspect, 30));
+    assert_eq!(last.collect().await.unwrap().0, said(late, 5));
+    assert_eq!(rest(neighbour).await, said(long, 60)[1..]);
+    let alone = runs(suspect)[0];
+    for seed in [long, late] {
+        let ran = runs(seed)[0];
+        let apart = ran.until.unwrap() <= alone.from || ran.from >= alone.until.unwrap();
+        assert!(apart, "a neighbour ran at the same time");
+    }
+}

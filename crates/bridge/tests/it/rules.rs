@@ -1,0 +1,264 @@
+//! Rules of the protocol that show only when somebody breaks them on purpose.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use nsbridge_crypto::{
+    Entry, Key, Keyring, Read, ReplyHead, ReplyKind, ReplyOpener, RequestHead, Sealed, State,
+    seal_request,
+};
+use nsbridge_handler::{Finish, Handler, Job, Models, Result};
+use nsbridge_protocol::topology::{
+    POISON_DELIVERIES, dead_queue, header, model_queue, reply_queue,
+};
+use nsbridge_protocol::{ErrorCode, Pieces, RequestId, Uuid};
+use nsbridge_queue::{Broker, MemoryBroker, Message};
+use nsbridge_testkit::system::Setup;
+use nsbridge_testkit::system::client::{Error, Event};
+use tokio::time::{sleep, timeout};
+
+use crate::script::{Script, Scripted, ask, fresh_seed, runs, said, system};
+use crate::stories;
+use crate::trouble::rest;
+
+stories! {
+    r1_a_request_that_kills_its_workers_is_a_dead_letter_in_the_end,
+    r3_an_unknown_key_waits_for_its_rotation,
+    r6_a_request_that_was_published_twice_runs_once,
+}
+
+async fn r1_a_request_that_kills_its_workers_is_a_dead_letter_in_the_end(broker: Arc<dyn Broker>) {
+    let setup = Setup::new().unwrap();
+    let rival = broker.connect("rival").await.unwrap();
+    rival.declare_model(&setup.model).await.unwrap();
+    let client = setup.client(broker.clone()).await.unwrap();
+    let seed = fresh_seed();
+    let asked = ask(&setup, Script::Say { pieces: 3, every_ms: 0 }, seed);
+    let reply = client.submit::<_, String>(asked).await.unwrap();
+    let mut taken = rival.consume(&model_queue(&setup.model), 1).await.unwrap();
+    for _ in 0..POISON_DELIVERIES {
+        taken.recv().await.unwrap().requeue().await.unwrap();
+    }
+    drop(taken);
+    let _worker = setup.worker::<Scripted>(broker, ()).await.unwrap();
+    let ended = reply.collect().await;
+    assert!(matches!(ended, Err(Error::Failed { code: ErrorCode::Poison, .. })), "{ended:?}");
+    let mut dead = rival.consume(&dead_queue(&setup.model), 1).await.unwrap();
+    let letter = timeout(Duration::from_secs(5), dead.recv()).await.unwrap().unwrap();
+    let properties = &letter.message.properties;
+    assert_eq!(properties.text(header::REASON), Some("poison"));
+    assert!(properties.int(header::DELIVERIES) >= Some(POISON_DELIVERIES as i64));
+    assert!(runs(seed).is_empty());
+}
+
+async fn r3_an_unknown_key_waits_for_its_rotation(broker: Arc<dyn Broker>) {
+    let setup = Setup::new().unwrap();
+    let _old = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
+    let new = Entry::new("new".parse().unwrap(), Key::generate().unwrap(), State::Primary);
+    let keys = Arc::new(Keyring::of(vec![new]).unwrap());
+    let rotated = Setup { keys, worker: "rotated".into(), ..setup.clone() };
+    let client = rotated.client(broker.clone()).await.unwrap();
+    let asked = ask(&rotated, Script::Say { pieces: 3, every_ms: 0 }, 7);
+    let mut reply = client.submit::<_, String>(asked).await.unwrap();
+    // The client hears at once why it waits; it is told by nobody it could trust.
+    assert_eq!(reply.next().await.unwrap().unwrap(), Event::Hint(ErrorCode::UnknownKey));
+    drop(_old);
+    let _new = rotated.worker::<Scripted>(broker, ()).await.unwrap();
+    assert_eq!(reply.collect().await.unwrap().0, said(7, 3));
+}
+
+async fn r6_a_request_that_was_published_twice_runs_once(broker: Arc<dyn Broker>) {
+    let setup = Setup::new().unwrap();
+    let rival = broker.connect("rival").await.unwrap();
+    rival.declare_model(&setup.model).await.unwrap();
+    let client = setup.client(broker.clone()).await.unwrap();
+    let seed = fresh_seed();
+    let asked = ask(&setup, Script::Say { pieces: 50, every_ms: 10 }, seed);
+    let reply = client.submit::<_, String>(asked).await.unwrap();
+    // The same bytes again, as a client sends them whose confirm was lost.
+    let queue = model_queue(&setup.model);
+    let mut taken = rival.consume(&queue, 1).await.unwrap();
+    let copy = taken.recv().await.unwrap();
+    let publisher = rival.publisher().await.unwrap();
+    publisher.publish("", &queue, copy.message.clone()).await.unwrap().await.unwrap();
+    copy.requeue().await.unwrap();
+    drop(taken);
+    let _worker = setup.worker::<crate::script::Two>(broker, ()).await.unwrap();
+    assert_eq!(reply.collect().await.unwrap().0, said(seed, 50));
+    let next = ask(&setup, Script::Say { pieces: 1, every_ms: 0 }, 7);
+    client.submit::<_, String>(next).await.unwrap().collect().await.unwrap();
+    assert_eq!(runs(seed).len(), 1);
+}
+
+/// The same texts by another arithmetic: a rolled-out revision of a model.
+#[derive(Debug)]
+struct Revised;
+
+impl Handler for Revised {
+    type Options = ();
+    type Input = Script;
+    type Output = String;
+
+    async fn load((): (), _models: Models) -> Result<Self> {
+        Ok(Self)
+    }
+
+    async fn handle(&self, _: Script, job: &mut Job<String>) -> Result<Finish> {
+        assert!(job.resumed().is_empty(), "pieces of another arithmetic were mixed in");
+        for _ in 0..3 {
+            job.emit("revised ".into()).await?;
+        }
+        Ok(Finish::STOP)
+    }
+
+    fn fingerprint(&self) -> Option<[u8; 16]> {
+        Some(*b"another revision")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r7_pieces_of_another_fingerprint_are_not_gone_on_from_and_the_caller_is_told() {
+    let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
+    let mut setup = Setup::new().unwrap();
+    setup.grace = Duration::from_millis(50);
+    let first = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
+    let client = setup.client(broker.clone()).await.unwrap();
+    let asked = ask(&setup, Script::Say { pieces: 1000, every_ms: 5 }, 7);
+    let mut reply = client.submit::<_, String>(asked).await.unwrap();
+    reply.next().await.unwrap().unwrap();
+    first.stop().await.unwrap();
+    let _second = setup.worker::<Revised>(broker, ()).await.unwrap();
+    let (mut text, mut restarts) = (Vec::new(), 0);
+    loop {
+        match reply.next().await.unwrap().unwrap() {
+            Event::Piece(piece) if restarts > 0 => text.push(piece),
+            Event::Piece(_) | Event::Waiting | Event::Hint(_) => {}
+            Event::Restarted { kept } => {
+                assert_eq!(kept, 0);
+                restarts += 1;
+            }
+            Event::Done(_) => break,
+        }
+    }
+    assert_eq!((restarts, text.concat().as_str()), (1, "revised revised revised "));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r10_a_client_that_is_gone_stops_its_run() {
+    let limits = nsbridge_queue::Limits {
+        reply_lease: Duration::from_millis(100),
+        ..nsbridge_queue::Limits::default()
+    };
+    let broker = MemoryBroker::with_limits(limits);
+    let (setup, _worker, client) = system(Arc::new(broker.clone())).await;
+    let seed = fresh_seed();
+    let mut asked = ask(&setup, Script::Say { pieces: 1_000_000, every_ms: 5 }, seed);
+    asked.timeout = Duration::from_secs(60);
+    let mut reply = client.submit::<_, String>(asked).await.unwrap();
+    reply.next().await.unwrap().unwrap();
+    broker.refuse();
+    broker.cut("test client replies");
+    let gone = Instant::now();
+    while runs(seed)[0].until.is_none() {
+        assert!(gone.elapsed() < Duration::from_secs(10), "it runs on for nobody");
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert!(gone.elapsed() > Duration::from_secs(2), "a queue may be missing for a moment");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_that_cannot_end_in_the_grace_moves_at_once_and_one_that_can_stays() {
+    let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
+    for (pieces, moves) in [(100, false), (4000, true)] {
+        let mut setup = Setup::new().unwrap();
+        setup.grace = Duration::from_secs(5);
+        let worker = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
+        let client = setup.client(broker.clone()).await.unwrap();
+        let seed = fresh_seed();
+        let mut asked = ask(&setup, Script::Say { pieces, every_ms: 10 }, seed);
+        asked.timeout = Duration::from_secs(60);
+        let mut reply = client.submit::<_, String>(asked).await.unwrap();
+        for _ in 0..20 {
+            reply.next().await.unwrap().unwrap();
+        }
+        let told = Instant::now();
+        worker.stop().await.unwrap();
+        assert_eq!(told.elapsed() < Duration::from_millis(700), moves, "{:?}", told.elapsed());
+        if !moves {
+            assert_eq!(rest(reply).await, said(seed, pieces)[20..]);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a4_an_open_stream_is_heard_every_five_seconds_and_starts_at_the_first_piece() {
+    let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
+    let mut setup = Setup::new().unwrap();
+    let key = Key::generate().unwrap();
+    let entry = Entry::new("test".parse().unwrap(), key.clone(), State::Primary);
+    setup.keys = Arc::new(Keyring::of(vec![entry]).unwrap());
+    let _worker = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
+    let connection = broker.connect("client").await.unwrap();
+    let queue = reply_queue(7);
+    connection.declare_reply_queue(&queue).await.unwrap();
+    let sealed = sealed(&setup, &key, &Script::Sleep { ms: 6000 });
+    let mut message = Message::new(sealed.frame);
+    message.properties.reply_to = Some(queue.clone());
+    let publisher = connection.publisher().await.unwrap();
+    publisher.publish("", &model_queue(&setup.model), message).await.unwrap().await.unwrap();
+    let mut replies = connection.consume(&queue, 16).await.unwrap();
+    let (mut kinds, mut opener) = (Vec::new(), None);
+    while kinds.last() != Some(&ReplyKind::FinalOk) {
+        let frame = timeout(Duration::from_millis(5500), replies.recv()).await;
+        let frame = frame.expect("nothing was heard for too long").unwrap();
+        let body = frame.message.body.clone();
+        frame.ack().await.unwrap();
+        let head = ReplyHead::parse(&body).unwrap();
+        if kinds.is_empty() {
+            opener = Some(ReplyOpener::accept(&sealed.reply_root, &body).unwrap().0);
+        } else if let Read::Frame(opened) = opener.as_mut().unwrap().read(&body).unwrap()
+            && head.kind == ReplyKind::Data
+        {
+            let first = Pieces::decode(&opened.content).unwrap().first;
+            assert_eq!(first as usize, kinds.iter().filter(|k| **k == ReplyKind::Data).count());
+        }
+        kinds.push(head.kind);
+    }
+    let expected = [ReplyKind::Open, ReplyKind::Data, ReplyKind::Heartbeat, ReplyKind::Data];
+    assert_eq!(kinds[..4], expected);
+}
+
+fn sealed(setup: &Setup, key: &Key, script: &Script) -> Sealed {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+    let head = RequestHead {
+        id: RequestId(Uuid::from_u128(u128::from(now))),
+        created_at_ms: now,
+        expires_at_ms: now + 60_000,
+        model: setup.model.clone(),
+        tenant: setup.tenant(),
+        key_id: "test".parse().unwrap(),
+    };
+    let content = serde_json::json!({ "seed": 7, "input": script }).to_string();
+    seal_request(key, &head, content.as_bytes()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r7_a_worker_that_may_not_resume_makes_it_all_again_and_nobody_sees() {
+    let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
+    let mut setup = Setup::new().unwrap();
+    setup.grace = Duration::from_millis(10);
+    setup.reply.resume_from_client = false;
+    let first = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
+    let client = setup.client(broker.clone()).await.unwrap();
+    let seed = fresh_seed();
+    let asked = ask(&setup, Script::Say { pieces: 100, every_ms: 10 }, seed);
+    let mut reply = client.submit::<_, String>(asked).await.unwrap();
+    for _ in 0..60 {
+        reply.next().await.unwrap().unwrap();
+    }
+    first.stop().await.unwrap();
+    let _second = setup.worker::<Scripted>(broker, ()).await.unwrap();
+    assert_eq!(rest(reply).await, said(seed, 100)[60..]);
+    let again = runs(seed)[1];
+    assert!(again.until.unwrap() - again.from >= Duration::from_secs(1), "all hundred pieces");
+}

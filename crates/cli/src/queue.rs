@@ -1,0 +1,223 @@
+//! `nsbridge queue`: what waits, what died and why.
+
+mod letters;
+mod replay;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::Subcommand;
+use nsbridge::{LogConfig, LogFormat};
+use nsbridge_crypto::Keyring;
+use nsbridge_protocol::ModelName;
+use nsbridge_protocol::topology::{RETRY_TIERS, bulk_queue, dead_queue, model_queue, retry_queue};
+use nsbridge_queue::{AmqpBroker, Broker, Connection, Error};
+use serde_json::json;
+
+use crate::failure::note;
+use letters::{Letters, Which};
+
+/// Shows what waits in a model's queues, and what died and why; replays or removes it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n\
+    \x20 nsbridge queue status --model tale-7m\n\
+    \x20 nsbridge queue dead --model tale-7m --reason poison\n\
+    \x20 nsbridge queue replay --model tale-7m --id 01a1fdb5-450d-7586-aefc-2a7a24e6ed40\n\
+    \x20 nsbridge queue purge --model tale-7m --older-than 7 --yes")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Counts what waits in each queue of a model, and who takes from it.
+    Status {
+        #[command(flatten)]
+        place: Place,
+        /// One JSON object per queue.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Lists the dead letters, the oldest first. They stay where they are, and sealed.
+    Dead {
+        #[command(flatten)]
+        place: Place,
+        #[command(flatten)]
+        which: Which,
+        /// Open them with the keyring and show what was asked. It may be confidential.
+        #[arg(long)]
+        open: bool,
+        #[command(flatten)]
+        keys: Keys,
+        /// One JSON object per letter.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Asks again what died: opens each letter, seals it anew and waits for its reply.
+    ///
+    /// The reply comes here, not to the client that asked first. A letter is removed once the
+    /// broker has its successor; if this command dies just before that, the next replay asks a
+    /// second time. One JSON object per letter is printed.
+    Replay {
+        #[command(flatten)]
+        place: Place,
+        #[command(flatten)]
+        which: Which,
+        /// Replay all letters that fit, not one by its --id.
+        #[arg(long, required_unless_present = "id")]
+        all: bool,
+        #[command(flatten)]
+        keys: Keys,
+        /// Seconds until each answer must be complete.
+        #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+        timeout: u64,
+        /// Where the replies go, readable by its owner alone; standard output if absent.
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+    /// Removes dead letters, or requests that wait, for good.
+    Purge {
+        #[command(flatten)]
+        place: Place,
+        #[command(flatten)]
+        which: Which,
+        /// Remove the requests that wait for a worker instead of the dead letters.
+        #[arg(long, conflicts_with_all = ["reason", "older_than"])]
+        waiting: bool,
+        /// Do it. Without this, what would be removed is counted.
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+/// Where to look.
+#[derive(Debug, clap::Args)]
+struct Place {
+    /// The model.
+    #[arg(long, short)]
+    model: ModelName,
+    /// The broker: amqp://user:password@host:5672/%2f
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "NSBRIDGE_BROKER__URL",
+        hide_env_values = true,
+        default_value = "amqp://localhost"
+    )]
+    broker: String,
+}
+
+/// What opens and seals.
+#[derive(Debug, clap::Args)]
+struct Keys {
+    /// The keyring file.
+    #[arg(long, value_name = "FILE", env = "NSBRIDGE_KEYS__KEYRING", default_value = "keys.json")]
+    keyring: PathBuf,
+}
+
+impl Place {
+    async fn connect(&self) -> Result<Arc<dyn Connection>> {
+        Ok(AmqpBroker::new(&self.broker)?.connect("nsbridge queue").await?)
+    }
+}
+
+pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
+    nsbridge::log_to_stderr(&LogConfig {
+        filter: "warn,lapin=off".into(),
+        format: LogFormat::Text,
+    })?;
+    let runtime = tokio::runtime::Runtime::new().context("starting the runtime")?;
+    runtime.block_on(async {
+        match arguments.command {
+            Command::Status { place, json } => status(&place, json).await,
+            Command::Dead { place, which, open, keys, json } => {
+                let keys = if open { Some(Keyring::load(&keys.keyring)?) } else { None };
+                dead(&place, &which, keys.as_ref(), json).await
+            }
+            Command::Replay { place, which, all: _, keys, timeout, out } => {
+                let keys = Arc::new(Keyring::load(&keys.keyring)?);
+                let timeout = Duration::from_secs(timeout);
+                replay::run(&place, &which, keys, timeout, out.as_deref()).await
+            }
+            Command::Purge { place, which, waiting, yes } => {
+                purge(&place, &which, waiting, yes).await
+            }
+        }
+    })
+}
+
+async fn status(place: &Place, as_json: bool) -> Result<ExitCode> {
+    let connection = place.connect().await?;
+    let model = &place.model;
+    let mut queues = vec![model_queue(model), bulk_queue(model)];
+    queues.extend(RETRY_TIERS.map(|tier| retry_queue(model, tier)));
+    queues.push(dead_queue(model));
+    let mut out = std::io::stdout().lock();
+    for queue in queues {
+        let depth = match connection.depth(&queue).await {
+            Ok(depth) => depth,
+            Err(Error::NoQueue { .. }) if queue == model_queue(model) => {
+                anyhow::bail!("there is no queue for the model {model}: no worker ever served it");
+            }
+            // An older release may not have had it.
+            Err(Error::NoQueue { .. }) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let (messages, consumers) = (depth.messages, depth.consumers);
+        if as_json {
+            let line = json!({ "queue": queue, "messages": messages, "consumers": consumers });
+            writeln!(out, "{line}")?;
+        } else {
+            writeln!(out, "{messages:>8} waiting  {consumers:>4} taking  {queue}")?;
+        }
+    }
+    connection.close().await;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn dead(
+    place: &Place,
+    which: &Which,
+    keys: Option<&Keyring>,
+    as_json: bool,
+) -> Result<ExitCode> {
+    let letters = Letters::read(place.connect().await?, &dead_queue(&place.model)).await?;
+    let mut sealed_for_good = 0;
+    let mut out = std::io::stdout().lock();
+    for letter in letters.fitting(which) {
+        let opened = match keys {
+            Some(keys) => Some(letter.open(keys).await),
+            None => None,
+        };
+        if let Some(Err(why)) = &opened {
+            sealed_for_good += 1;
+            note(&format!("{}: {why:#}", letter.name()));
+        }
+        let asked = opened.and_then(Result::ok);
+        let line = if as_json { letter.json(asked.as_ref()) } else { letter.line(asked.as_ref()) };
+        writeln!(out, "{line}")?;
+    }
+    letters.leave().await;
+    ensure!(sealed_for_good == 0, "{sealed_for_good} letters did not open");
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn purge(place: &Place, which: &Which, waiting: bool, yes: bool) -> Result<ExitCode> {
+    let queue = if waiting { model_queue(&place.model) } else { dead_queue(&place.model) };
+    let letters = Letters::read(place.connect().await?, &queue).await?;
+    let count = letters.fitting(which).count();
+    if !yes {
+        letters.leave().await;
+        ensure!(count == 0, "{count} messages of {queue} would be removed: say --yes to do it");
+        note(&format!("nothing in {queue} fits"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let removed = letters.remove(which).await?;
+    note(&format!("{removed} messages were removed from {queue}"));
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,213 @@
+//! Messages that lie in a queue, looked at without being taken out.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use nsbridge_crypto::{KeyProvider, RequestFrame, RequestHead};
+use nsbridge_protocol::topology::header;
+use nsbridge_protocol::{ErrorCode, Request, RequestId};
+use nsbridge_queue::{Connection, Delivery, Error};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+/// The most messages that are looked at in one go.
+const MOST: u16 = 1000;
+
+/// When nothing more comes for so long, all is there that there is.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// Which letters are meant.
+#[derive(Debug, Default, clap::Args)]
+pub(super) struct Which {
+    /// Only the letter of this request.
+    #[arg(long)]
+    pub(super) id: Option<RequestId>,
+    /// Only letters with this reason, such as `poison`.
+    #[arg(long, value_parser = read_reason)]
+    pub(super) reason: Option<ErrorCode>,
+    /// Only letters that died more than so many days ago.
+    #[arg(long, value_name = "DAYS")]
+    pub(super) older_than: Option<u64>,
+}
+
+fn read_reason(text: &str) -> Result<ErrorCode, String> {
+    let known = ErrorCode::ALL.into_iter().find(|code| code.as_str() == text);
+    known.ok_or_else(|| {
+        let all = ErrorCode::ALL.map(ErrorCode::as_str).join(", ");
+        format!("there is no such reason; there are: {all}")
+    })
+}
+
+impl Which {
+    fn fits(&self, letter: &Letter) -> bool {
+        let old = |days: u64| {
+            let age = letter.dead_at().and_then(|at| SystemTime::now().duration_since(at).ok());
+            age.is_some_and(|age| age > Duration::from_secs(days * 24 * 3600))
+        };
+        self.id.is_none_or(|id| letter.id() == Some(id))
+            && self.reason.is_none_or(|code| letter.reason() == code.as_str())
+            && self.older_than.is_none_or(old)
+    }
+}
+
+/// What is in a queue. It is given back in its order when this is done with.
+pub(super) struct Letters {
+    connection: Arc<dyn Connection>,
+    letters: Vec<Letter>,
+}
+
+impl Letters {
+    /// Reads a queue, as far as one look goes.
+    pub(super) async fn read(connection: Arc<dyn Connection>, queue: &str) -> Result<Self> {
+        let depth = match connection.depth(queue).await {
+            Ok(depth) => usize::try_from(depth.messages).unwrap_or(usize::MAX),
+            Err(Error::NoQueue { .. }) => {
+                bail!("there is no queue {queue}: no worker ever served this model")
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let most = usize::from(MOST).min(depth);
+        let mut letters = Vec::new();
+        if most > 0 {
+            let mut consumer = connection.consume(queue, MOST).await?;
+            while letters.len() < most
+                && let Ok(Some(delivery)) = timeout(IDLE, consumer.recv()).await
+            {
+                letters.push(Letter { delivery });
+            }
+        }
+        if depth > most {
+            crate::failure::note(&format!("only the oldest {most} of {depth} were looked at"));
+        }
+        Ok(Self { connection, letters })
+    }
+
+    pub(super) fn fitting<'a>(&'a self, which: &'a Which) -> impl Iterator<Item = &'a Letter> {
+        self.letters.iter().filter(|letter| which.fits(letter))
+    }
+
+    /// Leaves everything where it was: what a closed connection held goes back in order.
+    pub(super) async fn leave(self) {
+        self.connection.close().await;
+    }
+
+    /// Takes out the letters that fit and gives the others back.
+    pub(super) async fn take(self, which: &Which) -> Result<Vec<Letter>> {
+        let (taken, others): (Vec<_>, Vec<_>) =
+            self.letters.into_iter().partition(|letter| which.fits(letter));
+        // Each goes to the head: the last one first keeps their order.
+        for letter in others.into_iter().rev() {
+            letter.delivery.requeue().await?;
+        }
+        Ok(taken)
+    }
+
+    /// Removes the letters that fit; tells how many.
+    pub(super) async fn remove(self, which: &Which) -> Result<usize> {
+        let connection = self.connection.clone();
+        let mut removed = 0;
+        for letter in self.take(which).await? {
+            removed += usize::from(letter.delivery.ack().await?);
+        }
+        connection.close().await;
+        Ok(removed)
+    }
+}
+
+/// One message, held while it is looked at.
+#[derive(Debug)]
+pub(super) struct Letter {
+    pub(super) delivery: Delivery,
+}
+
+/// What somebody asked for.
+pub(super) struct Asked {
+    pub(super) head: RequestHead,
+    pub(super) request: Request<Box<RawValue>>,
+}
+
+impl Letter {
+    fn head(&self) -> Option<RequestHead> {
+        RequestFrame::parse(&self.delivery.message.body).ok().map(|frame| frame.head().clone())
+    }
+
+    pub(super) fn id(&self) -> Option<RequestId> {
+        self.head().map(|head| head.id)
+    }
+
+    /// How a person calls it.
+    pub(super) fn name(&self) -> String {
+        self.id().map_or_else(|| "a message that is no request".to_owned(), |id| id.to_string())
+    }
+
+    /// Why it died: the worker's word, or the broker's for what it moved itself.
+    pub(super) fn reason(&self) -> &str {
+        let properties = &self.delivery.message.properties;
+        properties.text(header::REASON).or(self.delivery.death.as_deref()).unwrap_or("-")
+    }
+
+    fn dead_at(&self) -> Option<SystemTime> {
+        let ms = self.delivery.message.properties.int(header::DEAD_AT)?;
+        Some(UNIX_EPOCH + Duration::from_millis(u64::try_from(ms).ok()?))
+    }
+
+    /// Opens it.
+    pub(super) async fn open(&self, keys: &dyn KeyProvider) -> Result<Asked> {
+        let frame = RequestFrame::parse(&self.delivery.message.body)?;
+        let key = keys.open_key(&frame).await?;
+        let opened = frame.open(&key)?;
+        let request = serde_json::from_slice(&opened.content);
+        let request = request.context("what was sealed is no request")?;
+        Ok(Asked { head: opened.head, request })
+    }
+
+    pub(super) fn json(&self, asked: Option<&Asked>) -> String {
+        let head = self.head();
+        let properties = &self.delivery.message.properties;
+        let mut line = json!({
+            "id": head.as_ref().map(|head| head.id),
+            "reason": self.reason(),
+            "deliveries": properties.int(header::DELIVERIES),
+            "dead_at_ms": properties.int(header::DEAD_AT),
+            "key_id": head.as_ref().map(|head| &head.key_id),
+            "tenant": head.as_ref().map(|head| &head.tenant),
+            "bytes": self.delivery.message.body.len(),
+        });
+        if let (Some(asked), Value::Object(line)) = (asked, &mut line) {
+            line.insert("seed".into(), asked.request.seed.into());
+            line.insert("input".into(), json!(asked.request.input));
+        }
+        line.to_string()
+    }
+
+    pub(super) fn line(&self, asked: Option<&Asked>) -> String {
+        let age = self.dead_at().and_then(|at| SystemTime::now().duration_since(at).ok());
+        let age = age.map_or_else(|| "-".to_owned(), |age| Age(age).to_string());
+        let deliveries = self.delivery.message.properties.int(header::DELIVERIES);
+        let deliveries = deliveries.map_or_else(|| "-".to_owned(), |count| count.to_string());
+        let bytes = self.delivery.message.body.len();
+        let (name, reason) = (self.name(), self.reason());
+        let line = format!("{age:>5} ago  {name:<36}  {reason}  delivered {deliveries}  {bytes} B");
+        match asked {
+            Some(asked) => format!("{line}\n      {}", asked.request.input.get()),
+            None => line,
+        }
+    }
+}
+
+/// A time span in its largest unit.
+struct Age(Duration);
+
+impl fmt::Display for Age {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_secs() {
+            seconds @ 0..120 => f.pad(&format!("{seconds}s")),
+            seconds @ 120..7200 => f.pad(&format!("{}m", seconds / 60)),
+            seconds @ 7200..172_800 => f.pad(&format!("{}h", seconds / 3600)),
+            seconds => f.pad(&format!("{}d", seconds / 86_400)),
+        }
+    }
+}

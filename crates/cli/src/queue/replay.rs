@@ -1,0 +1,89 @@
+//! Asking again what died.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use nsbridge_client::{Ask, Client};
+use nsbridge_crypto::Keyring;
+use nsbridge_protocol::topology::dead_queue;
+use nsbridge_queue::AmqpBroker;
+use serde_json::{Value, json};
+
+use super::Place;
+use super::letters::{Letter, Letters, Which};
+use crate::failure::note;
+
+pub(super) async fn run(
+    place: &Place,
+    which: &Which,
+    keys: Arc<Keyring>,
+    timeout: Duration,
+    out: Option<&Path>,
+) -> Result<ExitCode> {
+    let mut out = output(out)?;
+    let connection = place.connect().await?;
+    let letters = Letters::read(connection.clone(), &dead_queue(&place.model)).await?;
+    let letters = letters.take(which).await?;
+    if letters.is_empty() {
+        bail!("no dead letter of {} fits", place.model);
+    }
+    let broker = Arc::new(AmqpBroker::new(&place.broker)?);
+    let client = Client::connect(broker, keys.clone(), "nsbridge replay").await?;
+    let (count, mut failed) = (letters.len(), 0);
+    for letter in letters {
+        let name = letter.name();
+        match replay(&client, &keys, letter, timeout).await {
+            Ok(line) => {
+                serde_json::to_writer(&mut out, &line)?;
+                out.write_all(b"\n")?;
+                out.flush()?;
+                failed += usize::from(line.get("error").is_some());
+            }
+            Err(error) => {
+                failed += 1;
+                note(&format!("{name}: {error:#}; it stays a dead letter"));
+            }
+        }
+    }
+    connection.close().await;
+    ensure!(failed == 0, "{failed} of {count} letters came to no reply");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn output(path: Option<&Path>) -> Result<Box<dyn Write>> {
+    let Some(path) = path else { return Ok(Box::new(std::io::stdout())) };
+    // Replies are what the user must not lose and others must not read.
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    Ok(Box::new(file.with_context(|| format!("cannot create {}", path.display()))?))
+}
+
+/// Asks once more. An error leaves the letter where it is.
+async fn replay(
+    client: &Client,
+    keys: &Keyring,
+    letter: Letter,
+    timeout: Duration,
+) -> Result<Value> {
+    let asked = letter.open(keys).await?;
+    let mut ask = Ask::new(asked.head.model, asked.head.tenant, asked.request.input);
+    ask.seed = Some(asked.request.seed);
+    ask.timeout = timeout;
+    ask.replay_of = Some(asked.head.id);
+    let reply = client.submit::<_, Value>(ask).await?;
+    let (of, id) = (asked.head.id, reply.id());
+    // The broker has its successor.
+    letter.delivery.ack().await?;
+    Ok(match reply.collect().await {
+        Ok((pieces, summary)) => json!({
+            "replay_of": of, "id": id, "pieces": pieces,
+            "finish_reason": summary.finish_reason,
+        }),
+        Err(error) => json!({ "replay_of": of, "id": id, "error": error.to_string() }),
+    })
+}

@@ -1,0 +1,91 @@
+//! Dead letters: seen, opened, asked again, removed.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::place::{Place, nsbridge, output};
+
+const PROMPT: &str = "Once there was a bear";
+
+fn queue(place: &Place, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let (verb, rest) = arguments.split_first().unwrap();
+    let common = ["queue", verb, "--model", &place.model, "--broker", &place.url];
+    let (output, out, err) = output(&[&common, rest].concat());
+    (output.status.code(), out, err)
+}
+
+fn dead_letters(place: &Place) -> Option<u64> {
+    let (_, out, _) = queue(place, &["status", "--json"]);
+    let mut lines = out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.find(|line| line["queue"].as_str().unwrap().ends_with(".dead"))?["messages"].as_u64()
+}
+
+#[test]
+fn what_died_is_listed_sealed_opened_with_its_key_and_asked_again() {
+    let place = Place::new();
+    let other = place.path("other.json");
+    let generate = ["keys", "generate", "--out", &other, "--id", "other"];
+    assert!(nsbridge(&generate).status().unwrap().success());
+    let sampling = ["--seed", "7", "--max-tokens", "12"];
+    let worker = place.worker();
+    // No worker has this key: tried again after a second, then there is no time left.
+    let unanswered = [&sampling[..], &["--keyring", &other, "--timeout", "4", PROMPT]].concat();
+    let mut ask = nsbridge(&["ask", "--model", &place.model, "--broker", &place.url]);
+    assert_eq!(ask.args(&unanswered).status().unwrap().code(), Some(1));
+
+    assert_eq!(dead_letters(&place), Some(1));
+    let (code, out, _) = queue(&place, &["dead", "--json"]);
+    let letter: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(code, Some(0));
+    assert_eq!(letter["reason"], "unknown-key");
+    assert_eq!(letter["key_id"], "other");
+    assert!(!out.contains("bear"), "{out}");
+    let id = letter["id"].as_str().unwrap();
+    let (_, out, _) = queue(&place, &["dead", "--id", id]);
+    assert!(out.contains(id) && out.contains("unknown-key"), "{out}");
+    let (_, out, _) = queue(&place, &["dead", "--reason", "poison"]);
+    assert_eq!(out, "");
+    let (code, _, err) = queue(&place, &["dead", "--reason", "posion"]);
+    assert!(code == Some(2) && err.contains("there is no such reason"), "{err}");
+    let (_, out, _) = queue(&place, &["dead", "--open", "--keyring", &other]);
+    assert!(out.contains(PROMPT), "{out}");
+    let (code, _, err) = queue(&place, &["dead", "--open", "--keyring", &place.path("keys.json")]);
+    assert!(code == Some(1) && err.contains("no key `other` is known here"), "{err}");
+    let (code, _, err) = queue(&place, &["purge"]);
+    assert!(code == Some(1) && err.contains("1 messages") && err.contains("--yes"), "{err}");
+    assert_eq!(dead_letters(&place), Some(1), "looking takes nothing out");
+
+    drop(worker);
+    fs::copy(&other, place.path("keys.json")).unwrap();
+    let _worker = place.worker();
+    let replies = place.path("replies.jsonl");
+    let (code, _, err) =
+        queue(&place, &["replay", "--all", "--keyring", &other, "--out", &replies]);
+    assert_eq!(code, Some(0), "{err}");
+    let reply: Value = serde_json::from_str(&fs::read_to_string(&replies).unwrap()).unwrap();
+    assert_eq!(reply["replay_of"], id);
+    let pieces = reply["pieces"].as_array().unwrap().iter();
+    let replayed: String = pieces.map(|piece| piece["text"].as_str().unwrap()).collect();
+    let asked = place.ask(&[&sampling[..], &[PROMPT]].concat()).output().unwrap();
+    assert_eq!(replayed, String::from_utf8(asked.stdout).unwrap().trim_end_matches('\n'));
+    assert_eq!(dead_letters(&place), Some(0));
+    let (code, _, err) = queue(&place, &["replay", "--all", "--keyring", &other]);
+    assert!(code == Some(1) && err.contains("no dead letter"), "{err}");
+}
+
+#[test]
+fn what_waits_for_a_worker_can_be_counted_and_removed() {
+    let place = Place::new();
+    drop(place.worker());
+    let unanswered = ["--timeout", "1", PROMPT];
+    assert!(!place.ask(&unanswered).status().unwrap().success());
+    // Its broker's timer runs out at the head of the queue only, so it may have died meanwhile.
+    let waiting = queue(&place, &["purge", "--waiting", "--yes"]);
+    let died = queue(&place, &["purge", "--yes"]);
+    assert_eq!((waiting.0, died.0), (Some(0), Some(0)));
+    let removed = [waiting.2, died.2].concat();
+    assert_eq!(removed.matches("1 messages were removed").count(), 1, "{removed}");
+    let (code, _, err) = queue(&Place::new(), &["status"]);
+    assert!(code == Some(1) && err.contains("no worker ever served it"), "{err}");
+}

@@ -1,0 +1,258 @@
+//! One request at its client: what its frames lead to, whom to tell, and when to ask again.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+
+use nsbridge_crypto::{Key, RequestHead, Sealed, seal_control, seal_request};
+use nsbridge_protocol::{ControlKind, ErrorCode, Failure, ModelName, RequestId, Summary};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::merge::{Merge, Step};
+
+/// Pieces that may wait for a caller before its request is given up.
+pub(crate) const INBOX: usize = 16 << 10;
+
+/// Workers of one request that are told of its end.
+const MAX_WORKERS: usize = 8;
+
+/// How often a request is enqueued again after a loss (rule C6).
+const MAX_ENQUEUES: usize = 1 + 3;
+
+/// How long nothing must have been heard for that: a worker that lives is heard every 5 s. Twice as
+/// long before each further time, since a copy may just wait for its turn.
+const QUIET: Duration = Duration::from_secs(6);
+
+/// What a caller gets.
+#[derive(Debug)]
+pub(crate) enum Note {
+    Piece(Vec<u8>),
+    Restarted {
+        kept: usize,
+    },
+    Done(Summary),
+    Failed(Failure),
+    /// An unsealed word: never acted upon.
+    Hint(ErrorCode),
+}
+
+/// A control frame on its way: routing key and frame.
+pub(crate) type Letter = (String, Vec<u8>);
+
+/// What a request is sealed from, each time that it is enqueued.
+pub(crate) struct Original {
+    pub(crate) head: RequestHead,
+    pub(crate) key: Key,
+    /// Seed and input as JSON.
+    pub(crate) content: Vec<u8>,
+}
+
+impl fmt::Debug for Original {
+    /// Leaves out what the user wrote.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Original").field("head", &self.head).finish_non_exhaustive()
+    }
+}
+
+impl Original {
+    /// Seals it under a fresh salt: a copy that no worker takes for an earlier one.
+    pub(crate) fn seal(&self) -> nsbridge_crypto::Result<Sealed> {
+        seal_request(&self.key, &self.head, &self.content)
+    }
+}
+
+/// How far a request has come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    pub(crate) pieces: usize,
+    pub(crate) gap: bool,
+    /// The last sign of life.
+    pub(crate) heard: Instant,
+    /// Sealed bytes, both ways.
+    pub(crate) sealed: u64,
+}
+
+/// A request that waits for its reply, or ended lately.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    model: ModelName,
+    original: Original,
+    merge: Merge,
+    /// `None` once the request is over.
+    inbox: Option<mpsc::Sender<Note>>,
+    /// The workers that opened a reply last: their control queues, and for which enqueue.
+    workers: VecDeque<(String, usize)>,
+    pub(crate) deadline: Instant,
+    heard: Instant,
+    /// When replies may have been lost with the reply queue.
+    disturbed: Option<Instant>,
+    sealed: u64,
+}
+
+impl Entry {
+    pub(crate) fn new(
+        original: Original,
+        merge: Merge,
+        deadline: Instant,
+        sealed: u64,
+    ) -> (Self, mpsc::Receiver<Note>) {
+        let (sender, notes) = mpsc::channel(INBOX);
+        let entry = Self {
+            model: original.head.model.clone(),
+            original,
+            merge,
+            inbox: Some(sender),
+            workers: VecDeque::new(),
+            deadline,
+            heard: Instant::now(),
+            disturbed: None,
+            sealed,
+        };
+        (entry, notes)
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.inbox.is_none()
+    }
+
+    pub(crate) fn progress(&self) -> Progress {
+        let (pieces, gap) = (self.merge.len(), self.merge.has_gap());
+        Progress { pieces, gap, heard: self.heard, sealed: self.sealed }
+    }
+
+    /// Passes an unsealed word on.
+    pub(crate) fn hint(&self, code: ErrorCode) {
+        if let Some(inbox) = &self.inbox {
+            let _ = inbox.try_send(Note::Hint(code));
+        }
+    }
+
+    /// Takes one frame; gives the control frames that answer it.
+    pub(crate) fn accept(&mut self, frame: &[u8], reply_to: Option<&str>) -> Vec<Letter> {
+        let heard = self.merge.heard();
+        let steps = self.merge.accept(frame);
+        if self.merge.heard() != heard {
+            self.sealed += frame.len() as u64;
+            self.heard = Instant::now();
+            if let (Some(worker), Some(enqueue)) = (reply_to, self.merge.answered()) {
+                self.remember(worker, enqueue);
+            }
+        }
+        let mut letters = Vec::new();
+        for step in steps {
+            match step {
+                Step::Tell { enqueue, kind, body } => {
+                    let key = reply_to.unwrap_or(self.model.as_str());
+                    letters.extend(self.letter(key, enqueue, kind, &body));
+                }
+                step => letters.extend(self.pass(step)),
+            }
+        }
+        letters
+    }
+
+    fn remember(&mut self, worker: &str, enqueue: usize) {
+        if self.workers.iter().any(|(known, of)| known == worker && *of == enqueue) {
+            return;
+        }
+        if self.workers.len() == MAX_WORKERS {
+            self.workers.pop_front();
+        }
+        self.workers.push_back((worker.to_owned(), enqueue));
+    }
+
+    /// Hands a step to the caller; ends the request if it was the last, or nobody reads it.
+    fn pass(&mut self, step: Step) -> Vec<Letter> {
+        let (note, last) = match step {
+            Step::Piece(piece) => (Note::Piece(piece), false),
+            Step::Restarted { kept } => (Note::Restarted { kept }, false),
+            Step::Done(summary) => (Note::Done(summary), true),
+            Step::Failed(failure) => (Note::Failed(failure), true),
+            Step::Tell { .. } => return Vec::new(),
+        };
+        let Some(inbox) = &self.inbox else { return Vec::new() };
+        let unread = inbox.try_send(note).is_err();
+        if !last && !unread {
+            return Vec::new();
+        }
+        // A lone worker knows that it is done; rivals must be told.
+        let rivals = self.merge.has_rivals() || self.merge.enqueues() > 1;
+        let letters = if unread || rivals { self.cancels() } else { Vec::new() };
+        self.end();
+        letters
+    }
+
+    /// Ends a request that nobody wants any more; gives what its workers are told.
+    pub(crate) fn cancel(&mut self) -> Vec<Letter> {
+        if self.is_over() {
+            return Vec::new();
+        }
+        let letters = self.cancels();
+        self.end();
+        letters
+    }
+
+    fn end(&mut self) {
+        self.inbox = None;
+        self.merge.end();
+        // What could still ask for it is not needed any more; only the roots are.
+        self.original.content = Vec::new();
+    }
+
+    /// A cancel for each worker that opened a reply, and for whoever will.
+    fn cancels(&self) -> Vec<Letter> {
+        let unopened = |enqueue: &usize| !self.workers.iter().any(|(_, of)| of == enqueue);
+        let waiting = (0..self.merge.enqueues()).filter(unopened);
+        let waiting = waiting.map(|enqueue| (self.model.as_str(), enqueue));
+        let opened = self.workers.iter().map(|(worker, enqueue)| (worker.as_str(), *enqueue));
+        let cancel = |(key, enqueue)| self.letter(key, enqueue, ControlKind::Cancel, b"");
+        opened.chain(waiting).filter_map(cancel).collect()
+    }
+
+    fn letter(&self, key: &str, enqueue: usize, kind: ControlKind, body: &[u8]) -> Option<Letter> {
+        let root = self.merge.root(enqueue)?;
+        seal_control(root, self.id(), kind, body)
+            .inspect_err(|error| tracing::warn!(%error, "a control frame could not be sealed"))
+            .ok()
+            .map(|frame| (key.to_owned(), frame))
+    }
+
+    fn id(&self) -> RequestId {
+        self.original.head.id
+    }
+
+    /// The reply queue was lost, and what was in it: an end may have been among that.
+    pub(crate) fn disturb(&mut self) {
+        self.disturbed = Some(Instant::now());
+    }
+
+    /// Rule C6: seals the request again if replies to it were lost and nobody is heard of; gives
+    /// the copy and its number.
+    pub(crate) fn ask_again(&mut self) -> Option<(Vec<u8>, u16)> {
+        let lost = self.merge.has_broken_end() || self.disturbed.is_some_and(|at| at >= self.heard);
+        let since = self.disturbed.map_or(self.heard, |at| at.max(self.heard));
+        let again = u16::try_from(self.merge.enqueues()).ok()?;
+        let may = !self.is_over() && usize::from(again) < MAX_ENQUEUES;
+        let quiet = QUIET * (1 << (again - 1));
+        if !lost || !may || since.elapsed() < quiet || Instant::now() >= self.deadline {
+            return None;
+        }
+        let sealed = self.original.seal();
+        let sealed = sealed
+            .inspect_err(|error| tracing::warn!(%error, "a request could not be sealed again"))
+            .ok()?;
+        self.merge.enqueued(sealed.reply_root);
+        self.sealed += sealed.frame.len() as u64;
+        // The next time only if this copy brings no sign of life either.
+        self.disturb();
+        Some((sealed.frame, again))
+    }
+
+    pub(crate) fn head(&self) -> &RequestHead {
+        &self.original.head
+    }
+}
+
+#[cfg(test)]
+mod tests;

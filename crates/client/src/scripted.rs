@@ -1,0 +1,74 @@
+//! A worker's side of a reply, for tests.
+
+use nsbridge_crypto::{Key, ReplyRoot, ReplySealer, RequestHead};
+use nsbridge_protocol::{AttemptNo, FinishReason, Open, Pieces, RequestId, Summary, Usage};
+
+use crate::entry::Original;
+use crate::merge::Merge;
+
+pub(crate) const ID: RequestId = RequestId(nsbridge_protocol::Uuid::from_bytes([3; 16]));
+
+/// The root of a request that was sealed just now.
+pub(crate) fn root() -> ReplyRoot {
+    original().seal().unwrap().reply_root
+}
+
+/// What the request is sealed from.
+pub(crate) fn original() -> Original {
+    let head = RequestHead {
+        id: ID,
+        created_at_ms: 0,
+        expires_at_ms: 1,
+        model: "m".parse().unwrap(),
+        tenant: "t".parse().unwrap(),
+        key_id: "k".parse().unwrap(),
+    };
+    Original { head, key: Key::from_bytes([1; 32]), content: b"{}".to_vec() }
+}
+
+/// A worker's side of one attempt.
+pub(crate) struct Sender {
+    pub(crate) sealer: ReplySealer,
+    pub(crate) open: Vec<u8>,
+    pub(crate) next: u32,
+    pub(crate) chunks: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Sender {
+    pub(crate) fn new(root: &ReplyRoot, attempt: u32, opened_at_ms: u64) -> Self {
+        let open = Open { opened_at_ms, fingerprint: None, worker: "w".into() };
+        let open = serde_json::to_vec(&open).unwrap();
+        let (sealer, open) = ReplySealer::open(root, ID, AttemptNo(attempt), &open).unwrap();
+        Self { sealer, open, next: 0, chunks: 0, bytes: 0 }
+    }
+
+    pub(crate) fn send(&mut self, text: &str) -> Vec<u8> {
+        let pieces: Vec<&[u8]> = text.as_bytes().chunks(1).collect();
+        let first = self.next;
+        self.next += pieces.len() as u32;
+        self.bytes += text.len() as u64;
+        self.chunks += 1;
+        self.sealer.pieces(|out| Pieces::write(out, first, pieces.into_iter())).unwrap()
+    }
+
+    pub(crate) fn finish(self) -> Vec<u8> {
+        let summary = self.summary();
+        self.sealer.finish(&serde_json::to_vec(&summary).unwrap()).unwrap()
+    }
+
+    pub(crate) fn summary(&self) -> Summary {
+        Summary {
+            chunks: self.chunks,
+            bytes: self.bytes,
+            pieces: u64::from(self.next),
+            finish_reason: FinishReason::Stop,
+            usage: Usage::default(),
+        }
+    }
+
+    pub(crate) fn sealer_with_open(self, merge: &mut Merge) -> ReplySealer {
+        merge.accept(&self.open);
+        self.sealer
+    }
+}
