@@ -44,7 +44,7 @@ MAX_AHEAD = 256  # frames of one stream that may wait for their turn
 MAX_STREAMS = 4
 MAX_SECONDS = 25 * 60
 SILENCE_S = 15  # without a frame: the caller is told
-CALM_S = 5  # without progress, after something was lost: the request is sealed again
+QUIET_S = 6  # after a loss: the request is sealed again. A worker that lives is heard every 5 s
 MAX_AGAIN = 3
 CODES = (
     "bad-input model-failed cancelled deadline expired clock-skew malformed unsupported-version "
@@ -272,8 +272,8 @@ def text_seam(piece: bytes) -> bytes:
 class Event(NamedTuple):
     """What came of a frame: opened, pieces, restarted, moved, done, failed, hint or control.
 
-    The value of a `control` is a `Letter`. A silence leads to `waiting`, and to `enqueue` with a
-    frame that was sealed anew.
+    The value of a `control` is a `Letter`. A silence leads to `waiting`, and to `enqueue` with
+    a `Copy`.
     """
 
     kind: str
@@ -287,6 +287,13 @@ class Letter(NamedTuple):
     content: bytes
     key: str | None  # a worker's control queue; None: all that serve the model
     root: bytes  # of the enqueue that it is about: no other worker can open it
+
+
+class Copy(NamedTuple):
+    """A sealed request that is to be enqueued."""
+
+    frame: bytes
+    again: int  # copies that were enqueued before it
 
 
 @dataclass
@@ -305,6 +312,7 @@ class Stream:
     stale: bool = False
     ended: bool = False
     final: bool = False  # its last frame is here, if not yet in its turn
+    broken: bool = False  # its last frame does not agree with what came
     ahead: dict[int, tuple] = field(default_factory=dict)  # kind and content, by number
 
     def keep(self, head: ReplyHead, frame: bytes) -> bool:
@@ -389,6 +397,11 @@ class Merge:
             return [Event("moved")]
         body = read_json(content)
         return self._finish(stream, body) if kind == FINAL_OK else self._end("failed", body)
+
+    def broken_ends(self) -> int:
+        """Streams that came to an end with something missing: nobody works on their copies."""
+        ends = (s.broken or s.final and not s.ended for s in self.streams.values() if not s.stale)
+        return sum(ends)
 
     def cancels(self) -> list[Event]:
         """A `cancel` for every stream that still runs, and for every copy that nobody opened."""
@@ -479,8 +492,8 @@ class Merge:
         position = stream.position
         agree = (stream.chunks, position, stream.bytes) == (chunks, claimed, size)
         if position is None or not agree or not 0 <= position <= len(self.pieces):
-            wrong = "the counts of the last frame do not match what came"
-            return self._end("failed", {"code": "internal", "message": wrong})
+            stream.broken = True  # no end: a part is missing
+            return []
         events = self._disagree(stream, position, []) if position < len(self.pieces) else []
         if stream.stale:
             return events
@@ -556,30 +569,30 @@ class Inquiry:
         self.key, self.head, self.content = key, head, content
         self.merge = Merge(head.id, [])
         self.told = self.heard = now  # of a silence; of a worker
-        self.calm = now  # since when nothing has moved
-        self.lost = False  # connection or reply queue, and nothing moved after that
-        self.given_up: set[bytes] = set()  # streams whose missing frames are not waited for
+        self.calm = now  # since when nothing was read, or was lost
+        self.lost = False  # the reply queue or all copies, and nothing was read after that
 
-    def seal(self) -> bytes:
+    def seal(self) -> Copy:
         """One more enqueue: the same request under a fresh salt, and so a reply root of its own."""
         frame, root = seal_request(self.key, secrets.token_bytes(32), self.head, self.content)
         self.merge.roots.append(root)
-        return frame
+        return Copy(frame, len(self.merge.roots) - 1)
 
     def feed(self, frame: bytes, reply_to: str | None, now: float) -> list[Event]:
-        heard, moved, short = self.merge.heard, self.merge.moved, self._short()
+        merge = self.merge
+        heard, moved, broken = merge.heard, merge.moved, merge.broken_ends()
         try:
-            return self.merge.feed(frame, reply_to)
+            return merge.feed(frame, reply_to)
         finally:
-            if self.merge.heard > heard:
+            if merge.heard > heard:
                 self.heard = self.told = now
-            if self.merge.moved > moved:
-                self.calm, self.lost = now, False  # a lost frame would have left a gap
-            if self._short() - short:
+            if merge.moved > moved:
+                self.calm, self.lost = now, False  # a frame that was lost would have left a gap
+            if merge.broken_ends() > broken:
                 self.calm = now  # time for what is missing to be sent again (A6)
 
-    def back(self, now: float) -> None:
-        """The connection or the reply queue was lost, and is there again."""
+    def queue_lost(self, now: float) -> None:
+        """The reply queue was gone, with all that it held, and is there again."""
         self.calm, self.lost = now, True
 
     def due(self, now: float) -> list[Event]:
@@ -590,18 +603,12 @@ class Inquiry:
         if now - self.told >= SILENCE_S:
             self.told = now
             events.append(Event("waiting", now - self.heard))
-        missing = self.lost or self._short()
-        if missing and now - self.calm >= CALM_S and len(self.merge.roots) <= MAX_AGAIN:
-            self.given_up |= self._short()
-            self.calm, self.lost = now, False
+        copies = len(self.merge.roots)
+        missing = self.lost or self.merge.broken_ends()
+        if missing and copies <= MAX_AGAIN and now - self.calm >= QUIET_S << (copies - 1):
+            self.queue_lost(now)  # once more only if this copy brings no sign of life either
             events.append(Event("enqueue", self.seal()))
         return events
-
-    def _short(self) -> set[bytes]:
-        """Streams whose final came with a gap: their copies are acked, nobody works on them."""
-        streams = self.merge.streams.items()
-        short = {i for i, s in streams if s.final and not (s.ended or s.stale)}
-        return short - self.given_up
 
 
 # --- 7. RabbitMQ ---------------------------------------------------------------------------------
@@ -634,21 +641,27 @@ class Link:
         self.trouble: Failed | None = None  # why there is no connection
         self.connect()
 
-    def connect(self) -> None:
+    def connect(self) -> bool:
+        """Whether the reply queue was there before, with what it held for us."""
         try:
             self.connection = self.pika.BlockingConnection(self.parameters)
-            self._declare()
+            return self._declare()
         except (self.pika.exceptions.AMQPError, OSError) as error:
             where = f"{self.parameters.host}:{self.parameters.port}"
             reason = str(error) or "nobody answers"
             raise Failed(f"cannot use the broker at {where}: {reason}") from error
 
-    def _declare(self) -> None:
+    def _declare(self) -> bool:
         for exchange in (REPLY_EXCHANGE, CONTROL_EXCHANGE):
             try:  # most brokers have them; then no right to configure them is needed
                 self.connection.channel().exchange_declare(exchange, "direct", passive=True)
             except self.pika.exceptions.ChannelClosedByBroker:
                 self.connection.channel().exchange_declare(exchange, "direct", durable=True)
+        try:
+            self.connection.channel().queue_declare(self.queue, passive=True)
+            known = True
+        except self.pika.exceptions.ChannelClosedByBroker:
+            known = False
         self.channel = self.connection.channel()
         self.channel.confirm_delivery()
         self.channel.queue_declare(self.queue, durable=True, arguments=REPLY_QUEUE_ARGUMENTS)
@@ -657,6 +670,7 @@ class Link:
         # The broker ends the subscription when somebody deletes the queue.
         self.channel.add_on_cancel_callback(lambda _: self._give_up("the reply queue was deleted"))
         self.channel.basic_consume(self.queue, self._on_message)
+        return known
 
     def _on_message(self, channel, method, properties, body) -> None:
         self.take(body, properties.reply_to)
@@ -665,9 +679,12 @@ class Link:
     def _give_up(self, reason: object) -> None:
         self.trouble = Failed(f"lost the broker: {reason}")
 
-    def publish_request(self, head: RequestHead, frame: bytes) -> bool:
+    def publish_request(self, head: RequestHead, copy: Copy) -> bool:
         """False if the connection is gone: then the same bytes must be published again."""
         text = str(uuid.UUID(bytes=head.id))
+        headers = {"nsb-model": head.model, "nsb-kid": head.key_id}
+        if copy.again:  # then its worker waits for what is here already
+            headers["nsb-epoch"] = copy.again
         properties = self.pika.BasicProperties(
             message_id=text,
             correlation_id=text,
@@ -675,11 +692,11 @@ class Link:
             delivery_mode=2,
             expiration=str(max(1, head.expires_at_ms - int(time.time() * 1000))),
             content_type=CONTENT_TYPE,
-            headers={"nsb-model": head.model, "nsb-kid": head.key_id},
+            headers=headers,
         )
         queue = f"nsbridge.{head.model}"
         try:
-            return self._publish("", queue, frame, properties, mandatory=True)
+            return self._publish("", queue, copy.frame, properties, mandatory=True)
         except self.pika.exceptions.UnroutableError as error:
             raise Failed(f"there is no queue {queue}: no worker has served this model yet") from error
         except self.pika.exceptions.NackError as error:
@@ -707,9 +724,9 @@ class Link:
         return True
 
     def wait(self, seconds: float) -> bool:
-        """Takes what comes. True when the connection or the queue was lost and is there again.
+        """Takes what comes. True if the reply queue was found to be gone, with what it held.
 
-        The same queue is consumed again: what it held for us comes back, if it still exists.
+        After a lost connection the same queue is consumed again, and what it held comes back.
         """
         if not self.trouble:
             try:
@@ -719,12 +736,13 @@ class Link:
             return False
         self._drop()
         try:
-            self.connect()
-            self.trouble = None
+            known = self.connect()
         except Failed as error:
             self.trouble = error
             time.sleep(seconds)
-        return not self.trouble
+            return False
+        self.trouble = None
+        return not known
 
     def _drop(self) -> None:
         try:
@@ -760,7 +778,7 @@ class Ask:
         self.inquiry = Inquiry(key, self.head, content, clock())
         self.merge = self.inquiry.merge
         # What the broker has not confirmed: it stays here through any number of connections.
-        self.requests: list[bytes] = [self.inquiry.seal()]
+        self.requests: list[Copy] = [self.inquiry.seal()]
         self.letters: list[Letter] = []
 
     def run(self) -> int:
@@ -772,8 +790,9 @@ class Ask:
             while not self.finished and not self.interrupted and self.clock() < deadline:
                 self._publish()
                 if link.wait(0.2):
-                    self.inquiry.back(self.clock())
-                if not link.trouble:  # nothing can come without a connection
+                    self.inquiry.queue_lost(self.clock())
+                # Nothing can come without a connection, and nothing helps after the deadline.
+                if not link.trouble and self.clock() < deadline:
                     self._on_events(self.inquiry.due(self.clock()))
             return self._end()
         except BrokenPipeError:
