@@ -6,8 +6,8 @@ attempts of workers that come and go. `docs/protocol.md` is the text behind ever
     python nsbridge_client.py --url amqp://guest:guest@localhost:5672/%2f --keyring keys.json \
         --model tale-7m --tenant demo "Once a bear"
 
-Parts 1 to 5 are pure: no network, no clock. Part 6 talks to RabbitMQ, part 7 is the command.
-Left out: a second enqueue after a lost reply queue (rule C6), key services, object storage.
+Parts 1 to 6 are pure: no network, no clock. Part 7 talks to RabbitMQ, part 8 is the command.
+Left out: key services, object storage.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ MAX_REQUEST_BYTES = 8 << 20
 MAX_AHEAD = 256  # frames of one stream that may wait for their turn
 MAX_STREAMS = 4
 MAX_SECONDS = 25 * 60
+SILENCE_S = 15  # without a frame: the caller is told
+QUIET_S = 6  # after a loss: the request is sealed again. A worker that lives is heard every 5 s
+MAX_AGAIN = 3
 CODES = (
     "bad-input model-failed cancelled deadline expired clock-skew malformed unsupported-version "
     "oversized unknown-key wrong-key tampered wrong-model key-scope poison reply-too-large "
@@ -269,11 +272,28 @@ def text_seam(piece: bytes) -> bytes:
 class Event(NamedTuple):
     """What came of a frame: opened, pieces, restarted, moved, done, failed, hint or control.
 
-    The value of a `control` is (kind, content, routing key): the caller seals and sends it.
+    The value of a `control` is a `Letter`. A silence leads to `waiting`, and to `enqueue` with
+    a `Copy`.
     """
 
     kind: str
     value: object = None
+
+
+class Letter(NamedTuple):
+    """A control frame that is to be sealed and sent."""
+
+    kind: int
+    content: bytes
+    key: str | None  # a worker's control queue; None: all that serve the model
+    root: bytes  # of the enqueue that it is about: no other worker can open it
+
+
+class Copy(NamedTuple):
+    """A sealed request that is to be enqueued."""
+
+    frame: bytes
+    again: int  # copies that were enqueued before it
 
 
 @dataclass
@@ -281,33 +301,45 @@ class Stream:
     """One attempt's reply as far as it was read."""
 
     keys: FrameKey
-    rank: tuple  # attempt number, when it was opened, stream id
+    rank: tuple  # enqueue, attempt number, when it was opened, stream id
+    root: bytes
     reply_to: str | None
     fingerprint: str | None
     next: int = 1
     position: int | None = None  # index of the next piece; None before the first piece
     chunks: int = 0
     bytes: int = 0  # of the pieces before `position`, as this stream has them
-    gap: bool = False
     stale: bool = False
     ended: bool = False
-    ahead: dict[int, bytes] = field(default_factory=dict)  # frames that wait for their turn
+    final: bool = False  # its last frame is here, if not yet in its turn
+    broken: bool = False  # its last frame does not agree with what came
+    ahead: dict[int, tuple] = field(default_factory=dict)  # kind and content, by number
 
-    def read(self, head: ReplyHead, frame: bytes) -> tuple[int, bytes] | None:
-        """Rule C2. None for a frame that was read before, and for one that came too early."""
-        if head.seq > self.next:  # those between may be sent again, or come back
-            self.gap = True
-            if len(self.ahead) < MAX_AHEAD:
-                self.ahead[head.seq] = frame
-            return None
-        if head.seq < self.next:
-            return None
+    def keep(self, head: ReplyHead, frame: bytes) -> bool:
+        """Rule C2: keeps a genuine frame for its turn. False for one that was here before.
+
+        It is opened at once: what is not genuine must not take the place of what is.
+        """
+        if head.seq < self.next or head.seq in self.ahead:
+            return False
         if head.kind == OPEN:
             raise Refused("a stream opens once")
         content = strip(self.keys.open(head.seq, 48, frame))
-        self.next += 1
-        self.gap = False
-        return content
+        self.final |= head.kind in (FINAL_OK, FINAL_ERROR)
+        if head.seq == self.next or len(self.ahead) < MAX_AHEAD:
+            self.ahead[head.seq] = (head.kind, *content)
+        return True
+
+    def turn(self) -> tuple | None:
+        """The next frame as (kind, content type, content), if it is there."""
+        frame = self.ahead.pop(self.next, None)
+        self.next += frame is not None
+        return frame
+
+    @property
+    def gap(self) -> bool:
+        """Frames are missing before one that came: they may be sent again, or come back."""
+        return bool(self.ahead)
 
 
 @dataclass
@@ -315,12 +347,15 @@ class Merge:
     """One request's pieces, from all the streams that answer it."""
 
     request_id: bytes
-    root: bytes
+    roots: list[bytes]  # of the reply keys, in the order of enqueue
     seam: Callable[[bytes], bytes] = text_seam
     pieces: list[bytes] = field(default_factory=list)
     streams: dict[bytes, Stream] = field(default_factory=dict)
     over: bool = False  # done, failed or cancelled: a further open is answered by `cancel`
     holder: Stream | None = None  # the stream that last extended the pieces
+    answered: set[bytes] = field(default_factory=set)  # roots under which a stream was opened
+    heard: int = 0  # genuine frames
+    moved: int = 0  # frames that were read in their turn
 
     def feed(self, frame: bytes, reply_to: str | None = None) -> list[Event]:
         """Takes one message of the reply queue; raises `Refused` for one that is not genuine."""
@@ -333,60 +368,85 @@ class Merge:
         stream = self.streams.get(head.stream_id)
         if stream is None:
             return self._open(head, frame, reply_to) if head.kind == OPEN else []
-        events = self._take(stream, head, frame)
-        while stream.next in stream.ahead:
-            early = stream.ahead.pop(stream.next)
-            try:
-                events += self._take(stream, reply_head(early), early)
-            except Refused:  # it was never genuine, and what came before it still counts
-                break
-        return events
-
-    def _take(self, stream: Stream, head: ReplyHead, frame: bytes) -> list[Event]:
         if self.over or stream.stale or stream.ended:
             return []
-        content = stream.read(head, frame)
-        if content is None or head.kind == HEARTBEAT:
+        self.heard += stream.keep(head, frame)
+        return self._take(stream)
+
+    def _take(self, stream: Stream) -> list[Event]:
+        """Reads all frames of a stream whose turn has come."""
+        events: list[Event] = []
+        while not (self.over or stream.stale or stream.ended) and (frame := stream.turn()):
+            self.moved += 1
+            try:
+                events += self._read(stream, *frame)
+            except Refused:  # sealed by its worker, and no sense in it: another may do better
+                stream.stale = True
+        return events
+
+    def _read(self, stream: Stream, kind: int, content_type: int, content: bytes) -> list[Event]:
+        if kind == HEARTBEAT:
             return []
-        if head.kind == DATA:
-            if content[0] != PIECES:
+        if kind == DATA:
+            if content_type != PIECES:
                 raise Refused("its content type does not fit its kind")
             stream.chunks += 1
-            return self._extend(stream, *read_pieces(content[1]))
+            return self._extend(stream, *read_pieces(content))
         stream.ended = True
-        if head.kind == MOVED:
+        if kind == MOVED:
             return [Event("moved")]
-        body = read_json(content[1])
-        return self._finish(stream, body) if head.kind == FINAL_OK else self._end("failed", body)
+        body = read_json(content)
+        return self._finish(stream, body) if kind == FINAL_OK else self._end("failed", body)
+
+    def broken_ends(self) -> int:
+        """Streams that came to an end with something missing: nobody works on their copies."""
+        ends = (s.broken or s.final and not s.ended for s in self.streams.values() if not s.stale)
+        return sum(ends)
 
     def cancels(self) -> list[Event]:
-        """A `cancel` for every stream that still runs."""
-        live = {s.reply_to for s in self.streams.values() if not s.ended and s.reply_to}
-        return [Event("control", (CANCEL, b"", key)) for key in sorted(live)]
+        """A `cancel` for every stream that still runs, and for every copy that nobody opened."""
+        live = [s for s in self.streams.values() if not s.ended and s.reply_to]
+        letters = [Letter(CANCEL, b"", s.reply_to, s.root) for s in live]
+        letters += [Letter(CANCEL, b"", None, r) for r in self.roots if r not in self.answered]
+        return [Event("control", letter) for letter in dict.fromkeys(letters)]
+
+    def _enqueue_of(self, head: ReplyHead, frame: bytes, attempt: int) -> tuple[int, FrameKey]:
+        """The enqueue that an open belongs to: only its root fits the commitment."""
+        for enqueue, root in enumerate(self.roots):
+            keys, stream_id = reply_keys(root, frame[48:80], self.request_id, attempt)
+            try:
+                keys.check(frame[84:116])
+            except Refused:
+                continue
+            if head.seq != 0 or stream_id != head.stream_id:
+                raise Refused("its stream id is not its key's")
+            return enqueue, keys
+        raise Refused("it was sealed with another key")
 
     def _open(self, head: ReplyHead, frame: bytes, reply_to: str | None) -> list[Event]:
         start(frame, b"NSBR", 116)
         attempt = struct.unpack_from(">I", frame, 80)[0]
-        keys, stream_id = reply_keys(self.root, frame[48:80], self.request_id, attempt)
-        keys.check(frame[84:116])
-        if head.seq != 0 or stream_id != head.stream_id:
-            raise Refused("its stream id is not its key's")
+        enqueue, keys = self._enqueue_of(head, frame, attempt)
+        root = self.roots[enqueue]
         body = read_json(strip(keys.open(0, 116, frame))[1])
+        self.answered.add(root)
         if self.over:  # C1
-            return [Event("control", (CANCEL, b"", reply_to))] if reply_to else []
+            return [Event("control", Letter(CANCEL, b"", reply_to, root))] if reply_to else []
         opened_at = body.get("opened_at_ms", 0)
         if not isinstance(opened_at, int):
             raise Refused("its time of opening is no number")
+        self.heard, self.moved = self.heard + 1, self.moved + 1
         if len(self.streams) >= MAX_STREAMS:  # a killed worker's stream never ends: the least goes
             least = min(self.streams.items(), key=lambda i: (not (i[1].stale or i[1].ended), i[1].rank))
             del self.streams[least[0]]
-        rank = (attempt, opened_at, stream_id)
-        stream = Stream(keys, rank, reply_to, body.get("fingerprint"))
-        self.streams[stream_id] = stream
+        rank = (enqueue, attempt, opened_at, head.stream_id)
+        stream = Stream(keys, rank, root, reply_to, body.get("fingerprint"))
+        self.streams[head.stream_id] = stream
         events = [Event("opened", {"attempt": attempt, **body})]
         if attempt > 1 and self.pieces and reply_to:
             made_by = self.holder.fingerprint if self.holder else None
-            events.append(Event("control", (RESUME, write_resume(made_by, self.pieces), reply_to)))
+            resume = write_resume(made_by, self.pieces)
+            events.append(Event("control", Letter(RESUME, resume, reply_to, root)))
         return events
 
     def _extend(self, stream: Stream, first: int, pieces: list[bytes]) -> list[Event]:
@@ -432,8 +492,8 @@ class Merge:
         position = stream.position
         agree = (stream.chunks, position, stream.bytes) == (chunks, claimed, size)
         if position is None or not agree or not 0 <= position <= len(self.pieces):
-            wrong = "the counts of the last frame do not match what came"
-            return self._end("failed", {"code": "internal", "message": wrong})
+            stream.broken = True  # no end: a part is missing
+            return []
         events = self._disagree(stream, position, []) if position < len(self.pieces) else []
         if stream.stale:
             return events
@@ -499,7 +559,59 @@ def sealing_key(entries: list[dict], model: str, tenant: str) -> tuple[str, byte
     return entry["id"], entry["key"]
 
 
-# --- 6. RabbitMQ ---------------------------------------------------------------------------------
+# --- 6. Patience: rule C6 ------------------------------------------------------------------------
+
+
+class Inquiry:
+    """One request from its first sealing to its end; the caller has the clock and the wire."""
+
+    def __init__(self, key: bytes, head: RequestHead, content: bytes, now: float):
+        self.key, self.head, self.content = key, head, content
+        self.merge = Merge(head.id, [])
+        self.told = self.heard = now  # of a silence; of a worker
+        self.calm = now  # since when nothing was read, or was lost
+        self.lost = False  # the reply queue or all copies, and nothing was read after that
+
+    def seal(self) -> Copy:
+        """One more enqueue: the same request under a fresh salt, and so a reply root of its own."""
+        frame, root = seal_request(self.key, secrets.token_bytes(32), self.head, self.content)
+        self.merge.roots.append(root)
+        return Copy(frame, len(self.merge.roots) - 1)
+
+    def feed(self, frame: bytes, reply_to: str | None, now: float) -> list[Event]:
+        merge = self.merge
+        heard, moved, broken = merge.heard, merge.moved, merge.broken_ends()
+        try:
+            return merge.feed(frame, reply_to)
+        finally:
+            if merge.heard > heard:
+                self.heard = self.told = now
+            if merge.moved > moved:
+                self.calm, self.lost = now, False  # a frame that was lost would have left a gap
+            if merge.broken_ends() > broken:
+                self.calm = now  # time for what is missing to be sent again (A6)
+
+    def queue_lost(self, now: float) -> None:
+        """The reply queue was gone, with all that it held, and is there again."""
+        self.calm, self.lost = now, True
+
+    def due(self, now: float) -> list[Event]:
+        """What a silence calls for."""
+        if self.merge.over:
+            return []
+        events = []
+        if now - self.told >= SILENCE_S:
+            self.told = now
+            events.append(Event("waiting", now - self.heard))
+        copies = len(self.merge.roots)
+        missing = self.lost or self.merge.broken_ends()
+        if missing and copies <= MAX_AGAIN and now - self.calm >= QUIET_S << (copies - 1):
+            self.queue_lost(now)  # once more only if this copy brings no sign of life either
+            events.append(Event("enqueue", self.seal()))
+        return events
+
+
+# --- 7. RabbitMQ ---------------------------------------------------------------------------------
 
 
 def uuid7(now_ms: int) -> bytes:
@@ -522,37 +634,57 @@ class Link:
             self.parameters = pika.URLParameters(url)
         except Exception as error:  # it raises many kinds, and may quote the password
             raise Failed("the URL is not amqp://user:password@host:5672/%2f") from error
+        # Well below the fifteen seconds for which an unused reply queue is kept.
+        self.parameters.socket_timeout = self.parameters.stack_timeout = 5
+        self.parameters.blocked_connection_timeout = 10
         self.take: Callable = lambda *_: None
+        self.trouble: Failed | None = None  # why there is no connection
         self.connect()
 
-    def connect(self) -> None:
+    def connect(self) -> bool:
+        """Whether the reply queue was there before, with what it held for us."""
         try:
             self.connection = self.pika.BlockingConnection(self.parameters)
-            self._declare()
+            return self._declare()
         except (self.pika.exceptions.AMQPError, OSError) as error:
             where = f"{self.parameters.host}:{self.parameters.port}"
             reason = str(error) or "nobody answers"
             raise Failed(f"cannot use the broker at {where}: {reason}") from error
 
-    def _declare(self) -> None:
+    def _declare(self) -> bool:
         for exchange in (REPLY_EXCHANGE, CONTROL_EXCHANGE):
             try:  # most brokers have them; then no right to configure them is needed
                 self.connection.channel().exchange_declare(exchange, "direct", passive=True)
             except self.pika.exceptions.ChannelClosedByBroker:
                 self.connection.channel().exchange_declare(exchange, "direct", durable=True)
+        try:
+            self.connection.channel().queue_declare(self.queue, passive=True)
+            known = True
+        except self.pika.exceptions.ChannelClosedByBroker:
+            known = False
         self.channel = self.connection.channel()
         self.channel.confirm_delivery()
         self.channel.queue_declare(self.queue, durable=True, arguments=REPLY_QUEUE_ARGUMENTS)
         self.channel.queue_bind(self.queue, REPLY_EXCHANGE, routing_key=self.queue)
         self.channel.basic_qos(prefetch_count=256)
+        # The broker ends the subscription when somebody deletes the queue.
+        self.channel.add_on_cancel_callback(lambda _: self._give_up("the reply queue was deleted"))
         self.channel.basic_consume(self.queue, self._on_message)
+        return known
 
     def _on_message(self, channel, method, properties, body) -> None:
         self.take(body, properties.reply_to)
         channel.basic_ack(method.delivery_tag)  # by hand, after use: what is lost comes again
 
-    def publish_request(self, head: RequestHead, frame: bytes) -> None:
+    def _give_up(self, reason: object) -> None:
+        self.trouble = Failed(f"lost the broker: {reason}")
+
+    def publish_request(self, head: RequestHead, copy: Copy) -> bool:
+        """False if the connection is gone: then the same bytes must be published again."""
         text = str(uuid.UUID(bytes=head.id))
+        headers = {"nsb-model": head.model, "nsb-kid": head.key_id}
+        if copy.again:  # then its worker waits for what is here already
+            headers["nsb-epoch"] = copy.again
         properties = self.pika.BasicProperties(
             message_id=text,
             correlation_id=text,
@@ -560,56 +692,82 @@ class Link:
             delivery_mode=2,
             expiration=str(max(1, head.expires_at_ms - int(time.time() * 1000))),
             content_type=CONTENT_TYPE,
-            headers={"nsb-model": head.model, "nsb-kid": head.key_id},
+            headers=headers,
         )
         queue = f"nsbridge.{head.model}"
-        try:  # returns when the broker has confirmed
-            self.channel.basic_publish("", queue, frame, properties, mandatory=True)
+        try:
+            return self._publish("", queue, copy.frame, properties, mandatory=True)
         except self.pika.exceptions.UnroutableError as error:
             raise Failed(f"there is no queue {queue}: no worker has served this model yet") from error
         except self.pika.exceptions.NackError as error:
             raise Failed(f"the queue {queue} is full, try again later") from error
 
-    def publish_control(self, frame: bytes, request_id: bytes, key: str) -> None:
+    def publish_control(self, frame: bytes, request_id: bytes, key: str) -> bool:
         """Not mandatory: a worker that is gone needs no control frame."""
         properties = self.pika.BasicProperties(
             correlation_id=str(uuid.UUID(bytes=request_id)),
             delivery_mode=1,
             content_type=CONTENT_TYPE,
         )
-        self.channel.basic_publish(CONTROL_EXCHANGE, key, frame, properties)
+        return self._publish(CONTROL_EXCHANGE, key, frame, properties)
 
-    def wait(self, seconds: float) -> None:
-        """Takes what comes; after a loss, consumes the same queue again before it expires."""
+    def _publish(self, exchange: str, key: str, frame: bytes, properties, **options) -> bool:
+        """Returns when the broker has confirmed, or the connection is gone."""
+        errors = self.pika.exceptions
         try:
-            self.connection.process_data_events(time_limit=seconds)
+            self.channel.basic_publish(exchange, key, frame, properties, **options)
+        except (errors.UnroutableError, errors.NackError):
+            raise
+        except errors.AMQPError as error:
+            self._give_up(error)
+            return False
+        return True
+
+    def wait(self, seconds: float) -> bool:
+        """Takes what comes. True if the reply queue was found to be gone, with what it held.
+
+        After a lost connection the same queue is consumed again, and what it held comes back.
+        """
+        if not self.trouble:
+            try:
+                self.connection.process_data_events(time_limit=seconds)
+            except self.pika.exceptions.AMQPError as error:
+                self._give_up(error)
+            return False
+        self._drop()
+        try:
+            known = self.connect()
+        except Failed as error:
+            self.trouble = error
+            time.sleep(seconds)
+            return False
+        self.trouble = None
+        return not known
+
+    def _drop(self) -> None:
+        try:
+            self.connection.close()
         except self.pika.exceptions.AMQPError:
-            for pause in (0.2, 1, 2, 4):
-                time.sleep(pause)
-                try:
-                    return self.connect()
-                except Failed:
-                    continue
-            self.connect()
+            pass  # it is closed
 
     def close(self) -> None:
         """Deletes the queue; what is left without that goes after fifteen seconds."""
         try:
             self.channel.queue_delete(self.queue)
-            self.connection.close()
         except self.pika.exceptions.AMQPError:
             pass
+        self._drop()
 
 
-# --- 7. The command ------------------------------------------------------------------------------
+# --- 8. The command ------------------------------------------------------------------------------
 
 
 class Ask:
-    """One request on its way: seals, shows what comes, sends what the merge asks for."""
+    """One request on its way: shows what comes, publishes what is to be sent."""
 
-    def __init__(self, args: argparse.Namespace):
+    def __init__(self, args: argparse.Namespace, clock: Callable[[], float] = time.monotonic):
         key_id, key = sealing_key(load_keyring(args.keyring), args.model, args.tenant)
-        self.args, self.notes = args, sys.stderr
+        self.args, self.clock, self.notes = args, clock, sys.stderr
         self.interrupted = False
         self.finished: Event | None = None
         self.hint, self.restarts, self.attempts = None, 0, 0
@@ -617,25 +775,31 @@ class Ask:
         expires = now + int(args.timeout * 1000)
         self.head = RequestHead(uuid7(now), now, expires, args.model, args.tenant, key_id)
         content = json.dumps({"seed": args.seed, "input": text_input(args)}).encode()
-        self.frame, root = seal_request(key, secrets.token_bytes(32), self.head, content)
-        self.merge = Merge(self.head.id, root)
+        self.inquiry = Inquiry(key, self.head, content, clock())
+        self.merge = self.inquiry.merge
+        # What the broker has not confirmed: it stays here through any number of connections.
+        self.requests: list[Copy] = [self.inquiry.seal()]
+        self.letters: list[Letter] = []
 
     def run(self) -> int:
         signal.signal(signal.SIGINT, self._interrupt)
-        deadline = time.monotonic() + self.args.timeout
+        deadline = self.clock() + self.args.timeout
         link = self.link = Link(self.args.url)
         link.take = self._take
         try:
-            link.publish_request(self.head, self.frame)
-            while not self.finished and not self.interrupted and time.monotonic() < deadline:
-                link.wait(0.2)
+            while not self.finished and not self.interrupted and self.clock() < deadline:
+                self._publish()
+                if link.wait(0.2):
+                    self.inquiry.queue_lost(self.clock())
+                # Nothing can come without a connection, and nothing helps after the deadline.
+                if not link.trouble and self.clock() < deadline:
+                    self._on_events(self.inquiry.due(self.clock()))
             return self._end()
         except BrokenPipeError:
             self._cancel()
+            self._publish()
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # no second complaint
             raise Failed("the output was closed, the request is cancelled") from None
-        except link.pika.exceptions.AMQPError as error:
-            raise Failed(f"the broker ended the connection: {error}") from error
         finally:
             link.close()
 
@@ -644,17 +808,35 @@ class Ask:
             raise KeyboardInterrupt
         self.interrupted = True
 
+    def _publish(self) -> None:
+        try:
+            while self.requests and self.link.publish_request(self.head, self.requests[0]):
+                del self.requests[0]
+        except Failed:
+            if len(self.merge.roots) == 1:
+                raise
+            # A copy that is out may still be answered; this one is tried again.
+        while self.letters and self._send(self.letters[0]):
+            del self.letters[0]
+
+    def _send(self, letter: Letter) -> bool:
+        salt, key = secrets.token_bytes(32), letter.key or self.head.model
+        frame = seal_control(letter.root, salt, self.head.id, letter.kind, letter.content)
+        return self.link.publish_control(frame, self.head.id, key)
+
     def _take(self, frame: bytes, reply_to: str | None) -> None:
         try:
-            events = self.merge.feed(frame, reply_to)
+            self._on_events(self.inquiry.feed(frame, reply_to, self.clock()))
         except Refused:
-            return
+            pass  # as if it had never come
+
+    def _on_events(self, events: list[Event]) -> None:
         for event in events:
             self._on_event(event)
 
     def _on_event(self, event: Event) -> None:
         if event.kind == "control":
-            self._control(*event.value)
+            self.letters.append(event.value)
         elif event.kind == "pieces":
             self._show(event.value)
         elif event.kind == "restarted":
@@ -663,6 +845,11 @@ class Ask:
             self._show(self.merge.pieces[: event.value])
         elif event.kind == "opened":
             self.attempts += 1
+        elif event.kind == "waiting":
+            print(f"waiting: nothing came for {event.value:.0f} seconds", file=self.notes)
+        elif event.kind == "enqueue":
+            self.requests.append(event.value)
+            print("a part of the reply was lost: asking again", file=self.notes)
         elif event.kind == "hint":
             self.hint = event.value
             print(f"unauthenticated hint from a worker: {event.value}", file=self.notes)
@@ -674,26 +861,23 @@ class Ask:
             sys.stdout.write(piece_text(pieces))
             sys.stdout.flush()
 
-    def _control(self, kind: int, content: bytes, key: str) -> None:
-        salt = secrets.token_bytes(32)
-        frame = seal_control(self.merge.root, salt, self.head.id, kind, content)
-        self.link.publish_control(frame, self.head.id, key)
-
     def _cancel(self) -> None:
-        """To every worker that answers; before any did, to all that serve the model."""
+        """To every worker that answers; for a copy that none has opened, to all of the model."""
         self.merge.over = True
-        cancels = self.merge.cancels() or [Event("control", (CANCEL, b"", self.head.model))]
-        for event in cancels:
-            self._control(*event.value)
+        self.requests.clear()
+        self._on_events(self.merge.cancels())
 
     def _end(self) -> int:
         if not self.finished:
             self._cancel()
+        self._publish()
+        if not self.finished:
             if self.interrupted:
                 print("\ncancelled", file=self.notes)
                 return 130
-            hint = f"; a worker hints: {self.hint} (not authenticated)" if self.hint else ""
-            raise Failed(f"no complete reply within {self.args.timeout:g} seconds{hint}")
+            why = f"; {self.link.trouble}" if self.link.trouble else ""
+            why += f"; a worker hints: {self.hint} (not authenticated)" if self.hint else ""
+            raise Failed(f"no complete reply within {self.args.timeout:g} seconds{why}")
         body = self.finished.value
         if self.finished.kind == "failed":
             raise Failed(f"{body.get('code', 'internal')}: {body.get('message', '')}")
@@ -703,6 +887,7 @@ class Ask:
             "pieces": len(self.merge.pieces),
             "finish_reason": body.get("finish_reason", "stop"),
             "usage": body.get("usage", {}),
+            "enqueues": len(self.merge.roots),
             "attempts": self.attempts,
             "restarts": self.restarts,
         }

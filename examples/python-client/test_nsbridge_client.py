@@ -9,11 +9,14 @@ broker that reorders, drops, repeats, changes and splices.
 from __future__ import annotations
 
 import base64
+import contextlib
+import io
 import json
 import os
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import make_vectors as worker
 import nsbridge_client as client
@@ -40,10 +43,11 @@ WORDS = [token(i, f"w{i} ") for i in range(6)]
 class Attempt:
     """A worker's stream, with its frames at hand for mischief."""
 
-    def __init__(self, attempt: int = 1, opened_at: int = 1000, root: bytes = ROOT):
-        self.sealer = worker.ReplySealer(root, ID, attempt, os.urandom(32))
-        self.chunks = 0
-        body = {"opened_at_ms": opened_at, "fingerprint": "00" * 16, "worker": "w", "new": 1}
+    def __init__(self, attempt: int = 1, opened_at: int = 1000, root: bytes = ROOT,
+                 fingerprint: str = "00" * 16, request_id: bytes = ID):
+        self.root, self.chunks = root, 0
+        self.sealer = worker.ReplySealer(root, request_id, attempt, os.urandom(32))
+        body = {"opened_at_ms": opened_at, "fingerprint": fingerprint, "worker": "w", "new": 1}
         self.open = self.sealer.seal(OPEN, worker.compact(body))
 
     def data(self, first: int, pieces: list[bytes]) -> bytes:
@@ -59,7 +63,7 @@ class Replay:
     """A merge, and what came of it."""
 
     def __init__(self) -> None:
-        self.merge = Merge(ID, ROOT)
+        self.merge = Merge(ID, [ROOT])
         self.given: list[bytes] = []
 
     def feed(self, *frames: bytes, reply_to: str = "control") -> list[str]:
@@ -93,11 +97,12 @@ class KnownAnswers(unittest.TestCase):
         contents = [b"", b"Hel", b"lo", b'{"chunks":2,"bytes":5}']
         kinds = [OPEN, DATA, DATA, FINAL_OK]
         self.assertEqual([sealer.seal(k, c) for k, c in zip(kinds, contents)], chunks)
-        merge = Merge(request_id, root)
+        merge = Merge(request_id, [root])
         merge.feed(chunks[0])
         stream = merge.streams[client.reply_head(chunks[0]).stream_id]
-        for chunk, content in zip(chunks[1:], contents[1:]):
-            self.assertEqual(stream.read(client.reply_head(chunk), chunk), (PLAIN, content))
+        for chunk, kind, content in zip(chunks[1:], kinds[1:], contents[1:]):
+            stream.keep(client.reply_head(chunk), chunk)
+            self.assertEqual(stream.turn(), (kind, PLAIN, content))
 
     def test_the_additions_on_disk_are_what_this_program_makes(self):
         self.assertEqual(known("wire-v1-additions.json"), worker.vectors())
@@ -106,11 +111,11 @@ class KnownAnswers(unittest.TestCase):
         v = known("wire-v1-additions.json")
         root, request_id = bytes.fromhex(v["reply_root"]), bytes.fromhex(v["request_id"])
         frames = [[bytes.fromhex(f["frame"]) for f in r["frames"]] for r in v["replies"]]
-        merge = Merge(request_id, root)
+        merge = Merge(request_id, [root])
         kinds = [e.kind for r in frames[:2] for f in r for e in merge.feed(f, "control")]
         self.assertEqual(kinds, ["opened", "pieces", "moved", "opened", "control", "pieces", "done"])
         self.assertEqual(client.piece_text(merge.pieces), "Hello.")
-        merge = Merge(request_id, root)
+        merge = Merge(request_id, [root])
         kinds = [e.kind for f in frames[2] for e in merge.feed(f, "control")]
         self.assertEqual(kinds, ["opened", "failed"])
         for c in v["controls"]:
@@ -213,36 +218,100 @@ class Merging(unittest.TestCase):
     def setUp(self):
         self.replay = Replay()
 
-    def test_one_attempt_in_order_with_heartbeats_and_repeats(self):
+    def letters(self) -> list[tuple]:
+        return [(e.value.kind, e.value.key) for e in self.replay.events if e.kind == "control"]
+
+    def test_c1_a_second_attempt_is_sent_what_is_there_and_goes_on(self):
+        a, b = Attempt(1), Attempt(2, opened_at=2000)
+        self.replay.feed(a.open, a.data(0, WORDS[:3]))
+        self.assertEqual(self.replay.feed(b.open, reply_to="b"), ["opened", "control"])
+        kind, content, key, root = self.replay.events[1].value
+        length = int.from_bytes(content[:4], "big")
+        self.assertEqual(json.loads(content[4 : 4 + length]), {"fingerprint": "00" * 16, "n": 3})
+        self.assertEqual((kind, key, root), (RESUME, "b", ROOT))
+        self.assertEqual(client.read_pieces(content[4 + length :]), (0, WORDS[:3]))
+        self.assertEqual(self.replay.feed(b.data(3, WORDS[3:]), b.finish(WORDS), reply_to="b"),
+                         ["pieces", "done", "control"])
+        self.assertEqual(self.replay.given, WORDS)
+        self.assertEqual(self.letters(), [(CANCEL, "control")], "the first may still run")
+
+    def test_c1_a_first_attempt_and_one_without_pieces_are_sent_nothing(self):
+        self.assertEqual(self.replay.feed(Attempt(2).open), ["opened"], "there are no pieces")
+        a = Attempt(1)
+        self.replay.feed(a.open, a.data(0, WORDS[:3]))
+        self.assertEqual(self.replay.feed(Attempt(1).open), ["opened"], "it waits for nothing")
+
+    def test_c1_a_resume_names_the_arithmetic_that_made_the_last_piece(self):
+        a, b = Attempt(1), Attempt(2, fingerprint="11" * 16)
+        self.replay.feed(a.open, b.open, a.data(0, WORDS[:3]), b.data(0, WORDS[:2]), Attempt(3).open)
+        self.assertIn(b'"00000000', self.replay.events[-1].value.content, "b only agreed")
+        self.replay.feed(b.data(2, WORDS[2:4]), Attempt(4).open)
+        self.assertIn(b'"11111111', self.replay.events[-1].value.content)
+
+    def test_c1_an_open_after_the_end_is_answered_by_a_cancel(self):
+        a, b = Attempt(1), Attempt(2)
+        self.replay.feed(a.open, a.data(0, WORDS), a.finish(WORDS))
+        self.assertEqual(self.replay.feed(b.open, reply_to="b"), ["control"])
+        self.assertEqual(self.replay.events[0].value, (CANCEL, b"", "b", ROOT))
+
+    def test_c1_two_live_attempts_interleave(self):
+        a, b = Attempt(1), Attempt(2)
+        self.replay.feed(a.open, b.open, a.data(0, WORDS[:2]), b.data(0, WORDS[:4]))
+        self.replay.feed(a.data(2, WORDS[2:5]), b.data(4, WORDS[4:]))
+        self.assertEqual(self.replay.feed(a.data(5, WORDS[5:]), a.finish(WORDS))[-2:], ["done", "control"])
+        self.assertEqual(self.replay.given, WORDS)
+
+    def test_c1_after_many_killed_workers_the_next_is_still_heard(self):
+        for number in range(1, 9):
+            a = Attempt(number)
+            self.replay.feed(a.open, a.data(0, WORDS[:2]))
+        self.assertLessEqual(len(self.replay.merge.streams), client.MAX_STREAMS)
+        self.assertEqual(self.replay.feed(a.finish(WORDS[:2]))[0], "done")
+
+    def test_c1_a_fifth_stream_takes_the_place_of_the_least(self):
+        attempts = [Attempt(number) for number in (1, 2, 3, 4, 5, 6)]
+        self.replay.feed(*(a.open for a in attempts[:4]), attempts[3].sealer.seal(MOVED))
+        for a in attempts[4:]:
+            self.replay.feed(a.open)
+        followed = [s.rank[1] for s in self.replay.merge.streams.values()]
+        self.assertEqual(followed, [2, 3, 5, 6], "first what has ended, then the lowest rank")
+
+    def test_c2_heartbeats_and_repeats_give_nothing(self):
         a = Attempt()
         beat, one, two = a.sealer.seal(HEARTBEAT), a.data(0, WORDS[:2]), a.data(2, WORDS[2:3])
         kinds = self.replay.feed(a.open, beat, beat, one, one, a.open, two, a.finish(WORDS[:3]))
         self.assertEqual(kinds, ["opened", "pieces", "pieces", "done"])
         self.assertEqual(self.replay.given, WORDS[:3])
 
-    def test_a_late_frame_is_a_gap_until_it_comes(self):
+    def test_c2_a_late_frame_is_a_gap_until_it_comes(self):
         a = Attempt()
         one, two, end = a.data(0, WORDS[:1]), a.data(1, WORDS[1:2]), a.finish(WORDS[:2])
         self.assertEqual(self.replay.feed(a.open, two, end), ["opened"])
-        self.assertTrue(next(iter(self.replay.merge.streams.values())).gap)
+        self.assertTrue(self.replay.merge.streams[a.sealer.stream_id].gap)
         self.assertEqual(self.replay.feed(one), ["pieces", "pieces", "done"], "kept for their turn")
         self.assertEqual(self.replay.feed(two, end), [])
 
-    def test_a_second_attempt_is_sent_what_is_there_and_goes_on(self):
-        a, b = Attempt(1), Attempt(2, opened_at=2000)
-        self.replay.feed(a.open, a.data(0, WORDS[:3]))
-        self.assertEqual(self.replay.feed(b.open, reply_to="b"), ["opened", "control"])
-        kind, content, key = self.replay.events[1].value
-        length = int.from_bytes(content[:4], "big")
-        self.assertEqual(json.loads(content[4 : 4 + length]), {"fingerprint": "00" * 16, "n": 3})
-        self.assertEqual((kind, key), (RESUME, "b"))
-        self.assertEqual(client.read_pieces(content[4 + length :]), (0, WORDS[:3]))
-        self.assertEqual(self.replay.feed(b.data(3, WORDS[3:]), b.finish(WORDS), reply_to="b"),
-                         ["pieces", "done", "control"])
-        self.assertEqual(self.replay.given, WORDS)
-        self.assertEqual(self.replay.events[2].value[0], CANCEL, "the first may still run")
+    def test_c2_a_forged_early_frame_takes_no_place_and_makes_no_gap(self):
+        a = Attempt()
+        one, two = a.data(0, WORDS[:1]), a.data(1, WORDS[1:2])
+        forged = two[:-1] + bytes([two[-1] ^ 1])
+        self.replay.feed(a.open)
+        self.assertRaises(Refused, self.replay.feed, forged)
+        self.assertFalse(self.replay.merge.streams[a.sealer.stream_id].gap)
+        self.replay.feed(two, forged)
+        self.replay.feed(one)
+        self.assertEqual(self.replay.given, WORDS[:2])
 
-    def test_an_attempt_that_starts_over_gives_each_piece_once(self):
+    def test_c2_what_waits_for_its_turn_is_bounded(self):
+        a = Attempt()
+        late = a.data(0, WORDS[:1])
+        early = [a.sealer.seal(HEARTBEAT) for _ in range(client.MAX_AHEAD + 1)]
+        self.replay.feed(a.open, *early)
+        stream = self.replay.merge.streams[a.sealer.stream_id]
+        self.assertEqual(len(stream.ahead), client.MAX_AHEAD)
+        self.assertEqual(self.replay.feed(late), ["pieces"], "the one whose turn it is has a place")
+
+    def test_c3_an_attempt_that_starts_over_gives_each_piece_once(self):
         a, b = Attempt(1), Attempt(2)
         self.replay.feed(a.open, a.data(0, WORDS[:3]), b.open)
         again = [token(i, f"w{i} ", logprob=-0.5) for i in range(6)]  # no part of the seam
@@ -251,14 +320,26 @@ class Merging(unittest.TestCase):
         self.assertEqual(self.replay.given, WORDS[:3] + again[3:])
         self.assertEqual(self.replay.feed(b.finish(again))[0], "done", "its own bytes count")
 
-    def test_two_live_attempts_interleave(self):
-        a, b = Attempt(1), Attempt(2)
-        self.replay.feed(a.open, b.open, a.data(0, WORDS[:2]), b.data(0, WORDS[:4]))
-        self.replay.feed(a.data(2, WORDS[2:5]), b.data(4, WORDS[4:]))
-        self.assertEqual(self.replay.feed(a.data(5, WORDS[5:]), a.finish(WORDS))[-2:], ["done", "control"])
-        self.assertEqual(self.replay.given, WORDS)
+    def test_c3_a_stream_that_starts_past_the_pieces_is_stale(self):
+        a = Attempt()
+        self.assertEqual(self.replay.feed(a.open, a.data(1, WORDS[1:]), a.finish(WORDS)), ["opened"])
 
-    def test_a_disagreeing_later_attempt_restarts(self):
+    def test_c3_a_stream_that_leaves_pieces_out_is_stale(self):
+        a, b = Attempt(1), Attempt(2)
+        self.replay.feed(a.open, a.data(0, WORDS[:4]), b.open, b.data(0, WORDS[:1]))
+        self.assertEqual(self.replay.feed(b.data(2, WORDS[2:])), [])
+        self.assertEqual(self.replay.given, WORDS[:4])
+
+    def test_c3_a_frame_without_sense_ends_its_stream_and_loses_nothing(self):
+        a, b = Attempt(1), Attempt(2)
+        one = a.data(0, WORDS[:1])
+        nonsense = a.sealer.seal(DATA, b"\0\0", PIECES)
+        self.assertEqual(self.replay.feed(a.open, nonsense, one), ["opened", "pieces"])
+        self.assertEqual(self.replay.feed(a.data(1, WORDS[1:])), [], "it is stale")
+        self.assertEqual(self.replay.feed(b.open, b.data(0, WORDS), b.finish(WORDS))[-2:],
+                         ["done", "control"])
+
+    def test_c4_a_disagreeing_later_attempt_restarts(self):
         a, b = Attempt(1), Attempt(2)
         self.replay.feed(a.open, a.data(0, WORDS[:4]), b.open)
         other = [WORDS[0], token(99, "x"), token(98, "y"), token(97, "z")]
@@ -267,59 +348,58 @@ class Merging(unittest.TestCase):
         self.assertEqual(self.replay.feed(a.data(4, WORDS[4:])), [], "the first is stale")
         self.assertEqual(self.replay.feed(b.finish(other))[0], "done")
 
-    def test_a_disagreeing_earlier_attempt_is_stale(self):
+    def test_c4_a_disagreeing_earlier_attempt_is_stale(self):
         a, b = Attempt(1), Attempt(2)
         self.replay.feed(a.open, b.open, b.data(0, WORDS[:4]))
         self.assertEqual(self.replay.feed(a.data(0, [token(99, "x")])), [])
         self.assertEqual(self.replay.feed(a.finish([token(99, "x")])), [])
         self.assertEqual(self.replay.given, WORDS[:4])
 
-    def test_attempts_of_one_number_rank_by_when_they_opened(self):
+    def test_c4_attempts_of_one_number_rank_by_when_they_opened(self):
         a, b = Attempt(1, opened_at=2000), Attempt(1, opened_at=1000)
         kinds = self.replay.feed(a.open, a.data(0, WORDS[:1]), b.open)
-        self.assertEqual(kinds, ["opened", "pieces", "opened"], "a first attempt waits for nothing")
+        self.assertEqual(kinds, ["opened", "pieces", "opened"])
         self.assertEqual(self.replay.feed(b.data(0, [token(99, "x")])), [])
 
-    def test_a_later_attempt_that_ends_sooner_restarts(self):
+    def test_c4_a_later_attempt_that_ends_sooner_restarts(self):
         a, b = Attempt(1), Attempt(2)
         self.replay.feed(a.open, a.data(0, WORDS[:4]), b.open, b.data(0, WORDS[:2]))
         self.assertEqual(self.replay.feed(b.finish(WORDS[:2]))[:2], ["restarted", "done"])
         self.assertEqual(self.replay.given, WORDS[:2])
 
-    def test_a_stream_that_starts_past_the_pieces_is_stale(self):
-        a = Attempt()
-        self.assertEqual(self.replay.feed(a.open, a.data(1, WORDS[1:]), a.finish(WORDS)), ["opened"])
-
-    def test_after_many_killed_workers_the_next_is_still_heard(self):
-        for number in range(1, 9):
-            a = Attempt(number)
-            self.replay.feed(a.open, a.data(0, WORDS[:2]))
-        self.assertLessEqual(len(self.replay.merge.streams), client.MAX_STREAMS)
-        self.assertEqual(self.replay.feed(a.finish(WORDS[:2]))[0], "done")
-
-    def test_counts_that_do_not_agree_are_a_failure(self):
+    def test_c5_counts_that_do_not_agree_are_no_end(self):
         for wrong in ({"chunks": 2}, {"pieces": 3}, {"bytes": 1}, {"pieces": None}):
-            a, replay = Attempt(), Replay()
+            a, b, replay = Attempt(1), Attempt(2), Replay()
             replay.feed(a.open, a.data(0, WORDS[:2]))
-            self.assertEqual(replay.feed(a.finish(WORDS[:2], **wrong)), ["failed"])
+            self.assertEqual(replay.feed(a.finish(WORDS[:2], **wrong)), [])
+            self.assertEqual(replay.merge.broken_ends(), 1)
+            replay.feed(b.open, b.data(0, WORDS))
+            self.assertEqual(replay.feed(b.finish(WORDS)), ["done"], "another may end it")
 
-    def test_a_resume_of_everything_may_be_followed_by_the_end(self):
+    def test_c5_a_resume_of_everything_may_be_followed_by_the_end(self):
         a, b = Attempt(1), Attempt(2)
         self.replay.feed(a.open, a.data(0, WORDS), b.open)
         self.assertEqual(self.replay.feed(b.finish(WORDS))[0], "done")
 
-    def test_an_open_after_the_end_is_answered_by_a_cancel(self):
-        a, b = Attempt(1), Attempt(2)
-        self.replay.feed(a.open, a.data(0, WORDS), a.finish(WORDS))
-        self.assertEqual(self.replay.feed(b.open, reply_to="b"), ["control"])
-        self.assertEqual(self.replay.events[0].value, (CANCEL, b"", "b"))
-
-    def test_a_failure_of_any_code_ends_the_request(self):
+    def test_c5_a_failure_of_any_code_ends_the_request(self):
         a = Attempt()
         body = {"code": "not-known-yet", "message": "m", "chunks": 0}
         self.assertEqual(self.replay.feed(a.open, a.sealer.seal(FINAL_ERROR, worker.compact(body))),
                          ["opened", "failed"])
         self.assertEqual(self.replay.events[1].value["code"], "not-known-yet")
+
+    def test_c5_the_end_of_a_stale_stream_is_no_end(self):
+        a, b = Attempt(1), Attempt(2)
+        self.replay.feed(a.open, b.open, b.data(0, WORDS[:2]), a.data(0, [token(99, "x")]))
+        body = {"code": "cancelled", "message": "m", "chunks": 1}
+        self.assertEqual(self.replay.feed(a.sealer.seal(FINAL_ERROR, worker.compact(body))), [])
+
+    def test_c5_a_moved_stream_leaves_the_rest_to_the_next(self):
+        a, b = Attempt(1), Attempt(2)
+        self.assertEqual(self.replay.feed(a.open, a.data(0, WORDS[:2]), a.sealer.seal(MOVED)),
+                         ["opened", "pieces", "moved"])
+        self.replay.feed(b.open)
+        self.assertEqual(self.replay.feed(b.data(2, WORDS[2:]), b.finish(WORDS)), ["pieces", "done"])
 
     def test_a_hint_changes_nothing(self):
         a = Attempt()
@@ -327,12 +407,275 @@ class Merging(unittest.TestCase):
         self.assertEqual(self.replay.feed(a.open, hint, a.data(0, WORDS)), ["opened", "hint", "pieces"])
         self.assertEqual(self.replay.feed(b"NSBE\x01\x00\x00\x0b" + bytes(16)), [])
 
-    def test_a_moved_stream_leaves_the_rest_to_the_next(self):
-        a, b = Attempt(1), Attempt(2)
-        self.assertEqual(self.replay.feed(a.open, a.data(0, WORDS[:2]), a.sealer.seal(MOVED)),
-                         ["opened", "pieces", "moved"])
-        self.replay.feed(b.open)
-        self.assertEqual(self.replay.feed(b.data(2, WORDS[2:]), b.finish(WORDS)), ["pieces", "done"])
+
+class Patience(unittest.TestCase):
+    """Rule C6, with a worker that seals frames and a clock that is told."""
+
+    def setUp(self):
+        head = RequestHead(ID, 1000, 61_000, "tale-7m", "acme", "dev")
+        self.inquiry = client.Inquiry(KEY, head, b'{"seed":7}', now=0.0)
+        self.copies = [self.inquiry.seal().frame]
+
+    def worker(self, copy: int = 0, attempt: int = 1, **more) -> Attempt:
+        """The worker that took this copy: it has nothing but the copy's bytes."""
+        head, self.content, root = worker.open_request(self.copies[copy], KEY)
+        return Attempt(attempt, root=root, **more)
+
+    def feed(self, now: float, *frames: bytes, reply_to: str = "control") -> list:
+        return [e for f in frames for e in self.inquiry.feed(f, reply_to, now)]
+
+    def due(self, now: float) -> list[str]:
+        events = self.inquiry.due(now)
+        self.copies += [e.value.frame for e in events if e.kind == "enqueue"]
+        return [e.kind for e in events]
+
+    def test_c6_silence_is_told_and_is_no_error(self):
+        self.assertEqual([self.due(t) for t in (14.9, 15, 16, 30)], [[], ["waiting"], [], ["waiting"]])
+        a = self.worker()
+        self.feed(31, a.open)
+        self.assertEqual((self.due(45.9), self.due(46)), ([], ["waiting"]))
+        self.assertFalse(self.inquiry.merge.over)
+
+    def test_c6_silence_alone_is_no_reason_to_ask_again(self):
+        a = self.worker()
+        self.feed(1, a.open, a.data(0, WORDS[:2]))
+        self.assertNotIn("enqueue", [k for t in range(2, 60) for k in self.due(t)])
+
+    def test_c6_after_a_lost_reply_queue_the_same_request_is_sealed_again(self):
+        a = self.worker()
+        self.feed(1, a.open, a.data(0, WORDS[:2]))
+        self.inquiry.queue_lost(10)
+        self.assertEqual((self.due(15.9), self.due(16)), ([], ["waiting", "enqueue"]))
+        (one, content, root), (two, again, other) = (
+            worker.open_request(frame, KEY) for frame in self.copies)
+        self.assertEqual((one, content), (two, again), "same id, seed and expires_at")
+        self.assertNotEqual(self.copies[0][24:56], self.copies[1][24:56], "another salt")
+        self.assertNotEqual(root, other)
+
+    def test_c6_a_reply_that_goes_on_is_not_asked_for_again(self):
+        a = self.worker()
+        self.feed(1, a.open, a.data(0, WORDS[:2]))
+        self.inquiry.queue_lost(10)
+        self.feed(11, a.sealer.seal(HEARTBEAT))
+        self.assertNotIn("enqueue", self.due(40))
+
+    def test_c6_frames_after_a_hole_are_no_progress(self):
+        a = self.worker()
+        self.feed(1, a.open)
+        a.data(0, WORDS[:1])  # went with the reply queue
+        self.inquiry.queue_lost(10)
+        for second in range(10, 16):
+            self.feed(second, a.data(1, WORDS[1:2]))
+        self.assertEqual(self.due(16), ["enqueue"])
+
+    def test_c6_a_final_with_a_gap_is_waited_for_and_then_asked_for_again(self):
+        a = self.worker()
+        lost = a.data(0, WORDS[:1])
+        self.feed(10, a.open)
+        self.feed(20, a.finish(WORDS[:1]))
+        self.assertEqual((self.due(25.9), self.due(26), self.due(34)), ([], ["enqueue"], []))
+        self.assertEqual([e.kind for e in self.feed(35, lost)], ["pieces", "done", "control"])
+
+    def test_c6_a_final_whose_counts_do_not_agree_is_asked_for_again(self):
+        a = self.worker()
+        self.feed(10, a.open)
+        self.feed(20, a.finish(WORDS))
+        self.assertEqual((self.due(25.9), self.due(26)), ([], ["enqueue"]))
+
+    def test_c6_a_gap_before_the_final_is_waited_for(self):
+        a = self.worker()
+        late, beat = a.data(0, WORDS[:1]), a.sealer.seal(HEARTBEAT)
+        self.feed(10, a.open, beat)
+        self.assertNotIn("enqueue", [k for t in range(11, 60) for k in self.due(t)])
+        self.assertEqual([e.kind for e in self.feed(60, late)], ["pieces"])
+
+    def test_c6_a_request_is_enqueued_at_most_three_times_more_at_growing_distances(self):
+        self.inquiry.queue_lost(10)
+        events = [(t, e) for t in range(10, 200) for e in self.inquiry.due(t) if e.kind == "enqueue"]
+        self.assertEqual([t for t, _ in events], [16, 28, 52])
+        self.assertEqual([e.value.again for _, e in events], [1, 2, 3])
+
+    def test_c6_a_request_that_is_over_waits_for_nothing(self):
+        a = self.worker()
+        self.feed(1, a.open, a.data(0, WORDS), a.finish(WORDS))
+        self.inquiry.queue_lost(2)
+        self.assertEqual(self.due(60), [])
+
+    def again(self) -> tuple[Attempt, Attempt]:
+        """Two pieces of a first copy, and the streams of both copies, opened."""
+        a = self.worker()
+        self.feed(1, a.open, a.data(0, WORDS[:2]), reply_to="a")
+        self.inquiry.queue_lost(2)
+        self.due(8)
+        b = self.worker(1, opened_at=500)
+        self.feed(8, b.open, reply_to="b")
+        return a, b
+
+    def test_c6_both_copies_give_each_piece_once(self):
+        a, b = self.again()
+        events = self.feed(9, b.data(0, WORDS[:4]), a.data(2, WORDS[2:]), b.data(4, WORDS[4:]))
+        self.assertEqual([p for e in events for p in e.value], WORDS[2:])
+        self.assertEqual(self.feed(10, b.finish(WORDS), reply_to="b")[0].kind, "done")
+
+    def test_c6_the_later_enqueue_outranks_whatever_its_attempt_and_time(self):
+        _, b = self.again()
+        late = self.worker(0, attempt=9, opened_at=9000)
+        events = self.feed(9, late.open, b.data(0, [token(99, "x")]), late.data(0, WORDS[:1]))
+        self.assertEqual([e.kind for e in events], ["opened", "control", "restarted", "pieces"])
+
+    def test_c6_the_worker_of_a_later_copy_is_sent_what_is_there(self):
+        self.again()
+        b = self.worker(1, attempt=1 << 16 | 1)
+        letter = self.feed(9, b.open, reply_to="b")[1].value
+        self.assertEqual((letter.kind, letter.key, letter.root), (RESUME, "b", b.root))
+
+    def test_c6_each_control_frame_is_sealed_for_the_copy_that_its_worker_took(self):
+        a, b = self.again()
+        resume = self.feed(9, self.worker(0, attempt=2).open, reply_to="c")[1].value
+        self.inquiry.merge.over = True
+        cancels = [e.value for e in self.inquiry.merge.cancels()]
+        self.assertEqual([c.key for c in cancels], ["a", "b", "c"])
+        for letter, copy in [(resume, 0), *zip(cancels, (0, 1, 0))]:
+            _, _, root = worker.open_request(self.copies[copy], KEY)
+            frame = client.seal_control(letter.root, bytes(32), ID, letter.kind, letter.content)
+            self.assertEqual(worker.open_control(frame, root), (letter.kind, letter.content))
+
+    def test_c6_a_copy_that_nobody_opened_is_cancelled_too(self):
+        a = self.worker()
+        self.inquiry.queue_lost(2)
+        self.due(8)
+        events = self.feed(8, a.open, a.data(0, WORDS), a.finish(WORDS))
+        self.assertEqual(events[-1].value, (CANCEL, b"", None, self.inquiry.merge.roots[1]))
+        b = self.worker(1)
+        self.assertEqual(self.feed(9, b.open, reply_to="b")[0].value.root, b.root)
+
+    def test_c6_an_open_of_another_request_fits_no_enqueue(self):
+        self.again()
+        self.assertRaisesRegex(Refused, "another key", self.feed, 9, Attempt(root=bytes(32)).open)
+
+
+class ScriptedLink:
+    """A broker and a worker that follow a script: one step each time the command waits."""
+
+    def __init__(self, script, unconfirmed: int):
+        self.script, self.trouble, self.unconfirmed = script(self), None, unconfirmed
+        self.sent: list[bytes] = []
+        self.epochs: list[int] = []
+        self.controls: list[tuple[bytes, str]] = []
+
+    def publish_request(self, head, copy) -> bool:
+        self.sent.append(copy.frame)
+        self.epochs.append(copy.again)
+        return len(self.sent) > self.unconfirmed
+
+    def publish_control(self, frame, request_id, key) -> bool:
+        self.controls.append((frame, key))
+        return True
+
+    def wait(self, seconds) -> bool:
+        lost = next(self.script, None)
+        if lost is None:
+            self.script = None  # once more, and the test fails: the command waits for ever
+        return bool(lost)
+
+    def close(self) -> None:
+        pass
+
+
+class Command(unittest.TestCase):
+    """The command, with a scripted broker and worker in place of RabbitMQ."""
+
+    def ask(self, script, unconfirmed: int = 0) -> tuple[int | str, str, str]:
+        """The exit code or the sentence, what went to stdout, and what to stderr."""
+        self.now = 0.0
+        out, err = io.StringIO(), io.StringIO()
+        ring = {"id": "dev", "state": "primary", "key": base64.b64encode(KEY).decode()}
+        with tempfile.TemporaryDirectory() as folder:
+            keyring = Path(folder) / "keys.json"
+            keyring.touch(0o600)
+            keyring.write_text(json.dumps({"schema": 1, "keys": [ring]}))
+            args = client.arguments(["--url", "amqp://x", "--keyring", str(keyring), "--model", "m",
+                                     "--tenant", "t", "--seed", "7", "--timeout", "60", "a bear"])
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                ask = client.Ask(args, clock=lambda: self.now)
+                self.link = ScriptedLink(script, unconfirmed)
+                with mock.patch.object(client, "Link", lambda _: self.link):
+                    try:
+                        code = ask.run()
+                    except Failed as failed:
+                        code = str(failed)
+        return code, out.getvalue(), err.getvalue()
+
+    def attempt(self, copy: int) -> Attempt:
+        head, _, root = worker.open_request(self.link.sent[copy], KEY)
+        return Attempt(root=root, request_id=head.id)
+
+    def test_c6_the_command_asks_again_and_shows_each_piece_once(self):
+        def script(link):
+            a = self.attempt(0)
+            link.take(a.open, "a")
+            link.take(a.data(0, WORDS[:2]), None)
+            yield False
+            link.trouble = Failed("gone")
+            self.now = 20.0
+            yield False
+            link.trouble = None
+            yield True
+            self.now = 26.0
+            yield False
+            b = self.attempt(1)
+            for frame in (b.open, b.data(0, WORDS), b.finish(WORDS)):
+                link.take(frame, "b")
+            yield False
+
+        code, out, err = self.ask(script)
+        self.assertEqual((code, out), (0, "w0 w1 w2 w3 w4 w5 \n"))
+        self.assertIn("enqueues=2", err)
+        self.assertEqual(self.link.epochs, [0, 1])
+        (frame, key), = self.link.controls
+        _, _, root = worker.open_request(self.link.sent[0], KEY)
+        self.assertEqual((worker.open_control(frame, root), key), ((CANCEL, b""), "a"))
+
+    def test_c6_a_publish_without_an_answer_is_repeated_with_the_same_bytes(self):
+        def script(link):
+            yield from (False, True, False)
+            self.now = 60.0
+
+        self.ask(script, unconfirmed=2)
+        self.assertEqual((len(self.link.sent), len(set(self.link.sent))), (3, 1))
+
+    def test_c6_no_time_counts_while_there_is_no_connection(self):
+        def script(link):
+            yield True
+            link.trouble, self.now = Failed("gone"), 20.0
+            yield False
+            self.assertEqual(len(link.sent), 1)
+            link.trouble = None
+            yield True
+            self.now = 25.0
+            yield False
+            yield False
+            self.assertEqual(len(link.sent), 1)
+            self.now = 60.0
+
+        self.ask(script)
+
+    def test_c6_at_the_deadline_all_copies_are_cancelled(self):
+        def script(link):
+            a = self.attempt(0)
+            link.take(a.open, "a")
+            yield True
+            self.now = 6.0
+            yield False
+            yield False
+            self.now = 60.0
+
+        code, _, _ = self.ask(script)
+        self.assertEqual(code, "no complete reply within 60 seconds")
+        self.assertEqual([key for _, key in self.link.controls], ["a", "m"])
+        for (frame, _), sent in zip(self.link.controls, self.link.sent, strict=True):
+            _, _, root = worker.open_request(sent, KEY)
+            self.assertEqual(worker.open_control(frame, root), (CANCEL, b""))
 
 
 class Keyrings(unittest.TestCase):

@@ -36,7 +36,8 @@ pub const REPLY_QUEUE_EXPIRES: Duration = Duration::from_secs(15);
 pub const DEAD_LETTER_TTL: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// How often a dead letter may be looked at. RabbitMQ 4 drops what came back 20 times to a queue
-/// that does not say otherwise, and who looks gives back.
+/// that does not say otherwise, and who looks gives back. -1, no limit there, drops a message of
+/// 3.10 that comes back once.
 pub const DEAD_LETTER_LOOKS: u64 = 1_000_000;
 
 /// The longest a request may take from sealing to its end: below RabbitMQ's consumer timeout.

@@ -57,7 +57,7 @@ impl Rabbit {
     ///
     /// RabbitMQ is not installed, or did not start within 90 seconds.
     pub fn with(config: &Config) -> Result<Self> {
-        let node = Node::prepare(&scripts()?, config)?;
+        let node = Node::prepare(&Place::find()?, config)?;
         let mut rabbit = Self { port: node.port(), node, keeper: None };
         rabbit.launch()?;
         Ok(rabbit)
@@ -164,12 +164,27 @@ pub fn amqp_url() -> String {
     }
 }
 
-fn scripts() -> Result<PathBuf> {
-    let there = |place: &&str| Path::new(place).join("rabbitmq-server").exists();
-    PLACES.into_iter().find(there).map(PathBuf::from).context(
-        "this test needs RabbitMQ: `cargo xtask test` installs and starts it, or set \
-         NSBRIDGE_TEST_AMQP_URL to the address of one that tests may fill",
-    )
+/// Where RabbitMQ is.
+#[derive(Clone, Debug)]
+struct Place {
+    /// The folder of its own scripts.
+    scripts: PathBuf,
+    /// The folder of another system, which it must be run in by `chroot`.
+    root: Option<PathBuf>,
+}
+
+impl Place {
+    fn find() -> Result<Self> {
+        if let Some(root) = std::env::var_os("NSBRIDGE_TEST_RABBITMQ_ROOT") {
+            return Ok(Self { scripts: PLACES[0].into(), root: Some(root.into()) });
+        }
+        let there = |place: &&str| Path::new(place).join("rabbitmq-server").exists();
+        let scripts = PLACES.into_iter().find(there).map(PathBuf::from).context(
+            "this test needs RabbitMQ: `cargo xtask test` installs and starts it, or set \
+             NSBRIDGE_TEST_AMQP_URL to the address of one that tests may fill",
+        )?;
+        Ok(Self { scripts, root: None })
+    }
 }
 
 /// Whether something at `addr` answers an AMQP greeting.

@@ -47,12 +47,18 @@ pub(crate) fn run(cargo: &Cargo, suite: &str) -> Result<()> {
         }
         _ => {}
     }
-    machine::rabbitmq()?;
+    machine::rabbitmq::ready()?;
+    let peers = machine::peers();
     let broker = Broker::start(cargo)?;
     say::step(&format!("bench {suite}"));
     let binary = format!("bench-{suite}");
     let mut command = cargo.command(&["run", "--release", "--package", "nsbridge-testkit"]);
     command.args(["--features", "bench", "--bin", &binary]);
+    match peers {
+        Ok(python) => command.env("NSBRIDGE_BENCH_PYTHON", python),
+        // Their rows say why they are empty.
+        Err(why) => command.env("NSBRIDGE_BENCH_NO_PEERS", format!("{why:#}")),
+    };
     let done = cargo::run(broker.tell(command))?;
     drop(broker);
     ensure!(done, "the suite `{suite}` failed");

@@ -47,6 +47,11 @@ impl Broker {
         (!broker.url.is_empty()).then_some(broker).context("the private RabbitMQ did not start")
     }
 
+    /// Whether the environment names one.
+    pub(crate) fn is_named() -> bool {
+        env::var_os(VARIABLE).is_some()
+    }
+
     /// Tells a command where the node is.
     pub(crate) fn tell(&self, mut command: Command) -> Command {
         command.env(VARIABLE, &self.url);

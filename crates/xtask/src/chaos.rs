@@ -67,7 +67,7 @@ pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
 
 /// Makes sure of what these scenarios need; none stands for all.
 pub(crate) fn prepare(scenarios: &[String]) -> Result<()> {
-    machine::rabbitmq()?;
+    machine::rabbitmq::ready()?;
     if scenarios.is_empty() || scenarios.iter().any(|name| name == CLOCKS) {
         machine::faketime()?;
     }

@@ -2,17 +2,14 @@
 
 mod apt;
 mod python;
+pub(crate) mod rabbitmq;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use crate::cargo::root;
 use crate::say;
-
-/// Where Debian and its kin keep RabbitMQ's own scripts.
-const RABBITMQ: [&str; 2] =
-    ["/usr/lib/rabbitmq/bin/rabbitmq-server", "/usr/local/lib/rabbitmq/bin/rabbitmq-server"];
 
 /// A machine that is ready.
 #[derive(Debug)]
@@ -30,26 +27,10 @@ pub(crate) struct Machine {
 /// One sentence that says what to run, where something is missing and may not be installed.
 pub(crate) fn ready(with_trainer: bool) -> Result<Machine> {
     say::step("what the tests need");
-    rabbitmq()?;
+    rabbitmq::ready()?;
     let client = client()?;
     let trainer = if with_trainer { Some(trainer()?) } else { None };
     Ok(Machine { client, trainer })
-}
-
-/// Makes sure that RabbitMQ is there, without a running node.
-///
-/// # Errors
-///
-/// It is not, and may not be installed.
-pub(crate) fn rabbitmq() -> Result<()> {
-    let there = || RABBITMQ.iter().any(|path| Path::new(path).exists());
-    if !there() {
-        apt::install("RabbitMQ", &["rabbitmq-server"])?;
-    }
-    if !there() {
-        bail!("RabbitMQ was installed, but {} is not there", RABBITMQ[0]);
-    }
-    Ok(())
 }
 
 /// Makes sure of the library that moves a process's clock.
@@ -69,6 +50,20 @@ pub(crate) fn faketime() -> Result<()> {
 fn client() -> Result<PathBuf> {
     let requirements = root().join("examples/python-client/requirements.txt");
     python::environment("python-client", &requirements, |folder| {
+        let base = find_or_install(python::VENV, "Python with venv", &["python3", "python3-venv"])?;
+        python::create(&base, folder, &[])?;
+        python::install(folder, &["-r".as_ref(), requirements.as_ref()])
+    })
+}
+
+/// A Python with the systems that the bridge's figures stand beside.
+///
+/// # Errors
+///
+/// Python is not there, or pip could not get them.
+pub(crate) fn peers() -> Result<PathBuf> {
+    let requirements = root().join("crates/testkit/src/bin/bench-bridge/peers/requirements.txt");
+    python::environment("bench-peers", &requirements, |folder| {
         let base = find_or_install(python::VENV, "Python with venv", &["python3", "python3-venv"])?;
         python::create(&base, folder, &[])?;
         python::install(folder, &["-r".as_ref(), requirements.as_ref()])

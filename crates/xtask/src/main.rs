@@ -27,6 +27,13 @@ enum Chore {
     /// Installs what is missing (RabbitMQ, Python, a small PyTorch) where it may, and starts a
     /// RabbitMQ node of its own for the run. Example: cargo xtask test -- -p nsbridge-queue
     Test {
+        /// Runs what touches a broker on this RabbitMQ instead of the system's own.
+        ///
+        /// It is unpacked from Debian 13, once per machine, and started in a chroot: that takes
+        /// root. Without names of packages, the tests of the queue, the worker, the client and the
+        /// command line are run.
+        #[arg(long, value_name = "MAJOR", value_parser = ["4"])]
+        rabbitmq: Option<String>,
         /// For `cargo nextest run` or `cargo test`; the Python parts are left out then.
         #[arg(last = true)]
         arguments: Vec<String>,
@@ -52,7 +59,8 @@ enum Chore {
 
 fn main() -> ExitCode {
     let done = match Chore::parse() {
-        Chore::Test { arguments } => test::run(&Cargo::here(), &arguments),
+        Chore::Test { rabbitmq: None, arguments } => test::run(&Cargo::here(), &arguments),
+        Chore::Test { rabbitmq: Some(_), arguments } => test::run_on_rabbitmq_4(&arguments),
         Chore::Lint => lint::run(&Cargo::here()),
         Chore::Ci => ci::run(),
         Chore::Chaos { arguments } => chaos::run(&Cargo::here(), &arguments),

@@ -3,12 +3,43 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::broker::Broker;
 use crate::cargo::{Cargo, in_root, root};
 use crate::machine::{self, Machine};
 use crate::tally::{Report, Runner};
+
+/// Where the testkit looks for another system to start RabbitMQ in.
+const RABBITMQ_ROOT: &str = "NSBRIDGE_TEST_RABBITMQ_ROOT";
+
+/// What touches a broker.
+const ON_A_BROKER: [&str; 10] = [
+    "-p",
+    "nsbridge-testkit",
+    "-p",
+    "nsbridge-queue",
+    "-p",
+    "nsbridge",
+    "-p",
+    "nsbridge-client",
+    "-p",
+    "nsbridge-cli",
+];
+
+/// Runs the tests that touch a broker on RabbitMQ 4.
+pub(crate) fn run_on_rabbitmq_4(arguments: &[String]) -> Result<()> {
+    ensure!(
+        !Broker::is_named(),
+        "NSBRIDGE_TEST_AMQP_URL names a broker: unset it to test on a RabbitMQ 4 of our own"
+    );
+    let folder = machine::rabbitmq::four()?;
+    let mut arguments = arguments.to_vec();
+    if !arguments.iter().any(|argument| names_a_package(argument)) {
+        arguments.splice(0..0, ON_A_BROKER.map(str::to_owned));
+    }
+    run(&Cargo::here().with(RABBITMQ_ROOT, folder), &arguments)
+}
 
 pub(crate) fn run(cargo: &Cargo, arguments: &[String]) -> Result<()> {
     let whole = arguments.is_empty();
@@ -40,12 +71,15 @@ pub(crate) fn run(cargo: &Cargo, arguments: &[String]) -> Result<()> {
 fn rust_tests(cargo: &Cargo, runner: &[&str], arguments: &[String]) -> Command {
     let mut command = cargo.command(runner);
     // `--workspace` would outweigh the packages that a person names.
-    let named = |argument: &String| argument.starts_with("-p") || argument.starts_with("--package");
-    if !arguments.iter().any(named) {
+    if !arguments.iter().any(|argument| names_a_package(argument)) {
         command.arg("--workspace");
     }
     command.arg("--all-features").args(arguments);
     command
+}
+
+fn names_a_package(argument: &str) -> bool {
+    argument.starts_with("-p") || argument.starts_with("--package")
 }
 
 fn python_tests(report: &mut Report, machine: &Machine) -> Result<()> {

@@ -1,30 +1,107 @@
 //! The example client in another language, against a live worker.
 
-use std::path::Path;
-use std::process::Command;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use nsbridge_testkit::Proxy;
 
 use crate::place::{Place, Process};
 
+const STORY: [&str; 5] = ["--seed", "7", "--max-tokens", "200", "クマが海辺に行って"];
+
+/// The client, and somebody who deletes its reply queue when three frames are in it.
+const VANDAL: &str = "\
+import sys, time
+import nsbridge_client as client
+from pika.adapters.blocking_connection import BlockingChannel
+
+taken, on_message, qos = 0, client.Link._on_message, BlockingChannel.basic_qos
+
+def take(link, *message):
+    global taken
+    taken += 1
+    on_message(link, *message)
+    if taken == 2:
+        other = link.pika.BlockingConnection(link.parameters)
+        channel = other.channel()
+        while channel.queue_declare(link.queue, passive=True).method.message_count < 3:
+            time.sleep(0.01)
+        channel.queue_delete(link.queue)
+        other.close()
+
+client.Link._on_message = take
+BlockingChannel.basic_qos = lambda channel, **_: qos(channel, prefetch_count=1)
+sys.exit(client.main(sys.argv[1:]))
+";
+
 /// The interpreter with the client's two libraries, as `cargo xtask test` sets it up.
 #[expect(clippy::disallowed_methods, reason = "the test run says where its Python is")]
-fn python() -> String {
-    std::env::var("NSBRIDGE_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned())
+fn python() -> Command {
+    let program = std::env::var("NSBRIDGE_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let mut python = Command::new(program);
+    python.env("PYTHONPATH", folder()).env("PYTHONDONTWRITEBYTECODE", "1");
+    python
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/python-client")
+}
+
+/// Asks for the story through `url`, by the client or by what stands around it.
+fn ask(mut python: Command, place: &Place, url: &str) -> Command {
+    python.args(["--url", url, "--keyring", &place.path("keys.json")]);
+    python.args(["--model", &place.model, "--tenant", "t"]).args(STORY);
+    python.stdout(Stdio::piped()).stderr(Stdio::piped());
+    python
+}
+
+/// Checks that a client tells the story of our own client, each piece once, whatever happens after
+/// its first byte; gives its last words.
+#[track_caller]
+fn check(place: &Place, mut client: Command, happens: impl FnOnce()) -> String {
+    let ours = Process(place.ask(&STORY).spawn().unwrap()).lines().next().unwrap().unwrap();
+    let mut client = Process(client.spawn().unwrap());
+    let (mut first, mut story, mut said) = ([0; 1], Vec::new(), String::new());
+    let mut stdout = client.0.stdout.take().unwrap();
+    let read = stdout.read(&mut first).unwrap();
+    happens();
+    story.extend(&first[..read]);
+    stdout.read_to_end(&mut story).unwrap();
+    client.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(client.code(), Some(0), "run `cargo xtask test`, which sets Python up: {said}");
+    assert_eq!(String::from_utf8(story).unwrap().lines().next(), Some(&*ours));
+    said
 }
 
 #[test]
 fn the_python_client_reads_the_same_story() {
     let place = Place::new();
     let _worker = place.worker();
-    let story = ["--seed", "7", "--max-tokens", "60", "クマが海辺に行って"];
-    let ours = Process(place.ask(&story).spawn().unwrap()).lines().next().unwrap().unwrap();
+    let mut client = python();
+    client.args(["-m", "nsbridge_client"]);
+    check(&place, ask(client, &place, &place.url), || ());
+}
 
-    let client = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../examples/python-client/nsbridge_client.py");
-    let mut python = Command::new(python());
-    python.arg(client).args(["--url", &place.url, "--keyring", &place.path("keys.json")]);
-    let output =
-        python.args(["--model", &place.model, "--tenant", "t"]).args(story).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "run `cargo xtask test`, which sets Python up: {said}");
-    assert_eq!(String::from_utf8(output.stdout).unwrap().lines().next(), Some(&*ours));
+#[test]
+fn the_python_client_goes_on_after_a_cut() {
+    let place = Place::new();
+    let _worker = place.worker();
+    let host = place.url.rsplit_once('@').unwrap().1.split('/').next().unwrap();
+    let proxy = Proxy::to(host.parse().unwrap()).unwrap();
+    let mut client = python();
+    client.args(["-m", "nsbridge_client"]);
+    let through = place.url.replace(host, &proxy.addr().to_string());
+    let said = check(&place, ask(client, &place, &through), || proxy.cut());
+    assert!(said.contains("enqueues=1"), "its reply queue was still there: {said}");
+}
+
+#[test]
+fn the_python_client_asks_again_when_its_reply_queue_was_deleted() {
+    let place = Place::new();
+    let _worker = place.worker();
+    let mut client = python();
+    client.args(["-c", VANDAL]);
+    let said = check(&place, ask(client, &place, &place.url), || ());
+    assert!(said.contains("asking again"), "{said}");
 }

@@ -35,6 +35,7 @@ macro_rules! conformance {
             a_message_expires_at_the_head_only
             a_message_that_comes_back_after_its_time_is_a_dead_letter
             a_message_that_comes_back_too_often_is_a_dead_letter
+            a_dead_letter_may_be_looked_at_often
             a_retry_queue_leads_back_after_its_delay
             a_reply_queue_goes_when_its_lease_is_over
         }

@@ -111,3 +111,16 @@ pub async fn a_reply_queue_goes_when_its_lease_is_over(bench: &Bench) {
     let over = publish(&*publisher, REPLY_EXCHANGE, &queue, message("c")).await;
     assert_eq!(over, Confirmed::Returned);
 }
+
+/// People look at dead letters and leave them where they are.
+pub async fn a_dead_letter_may_be_looked_at_often(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (model, _) = model(&connection).await;
+    let dead = topology::dead_queue(&model);
+    put(&connection, &dead, &["a"]).await;
+    let mut reader = consumer(&connection, &dead, 1).await;
+    for _ in 0..25 {
+        requeue(take(&mut reader, "a").await).await;
+    }
+    take_and_ack(&mut reader, "a").await;
+}

@@ -10,9 +10,14 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-use super::Config;
+use super::{Config, Place};
 
 const KEEPER: &str = include_str!("keeper.sh");
+
+/// Becomes `$2` in the system at `$1`, which gets a `/proc` for as long as it runs: RabbitMQ reads
+/// from there how much memory it uses.
+const ENTER: &str = "exec unshare --mount /bin/sh -c \
+    'mount --bind /proc \"$0/proc\" && exec chroot \"$0\" \"$@\"' \"$@\"";
 
 /// Small enough to never be reached: what a disk or memory alarm does is not what tests are about.
 const CONF: &str = "\
@@ -27,19 +32,26 @@ const ERLANG: &str = "+sbwt none +sbwtdcpu none +sbwtdio none";
 /// Everything that a node is started from.
 #[derive(Debug)]
 pub(super) struct Node {
-    scripts: PathBuf,
+    place: Place,
     home: TempDir,
     port: u16,
     environment: Vec<(&'static str, String)>,
 }
 
 impl Node {
-    pub(super) fn prepare(scripts: &Path, config: &Config) -> Result<Self> {
-        let home = tempfile::Builder::new().prefix("nsbridge-rabbit-").tempdir()?;
+    pub(super) fn prepare(place: &Place, config: &Config) -> Result<Self> {
+        let mut home = tempfile::Builder::new();
+        let home = home.prefix("nsbridge-rabbit-");
+        let home = match &place.root {
+            Some(root) => home.tempdir_in(root.join("tmp")),
+            None => home.tempdir(),
+        };
+        let home = home.context("making RabbitMQ's directory")?;
         let [port, epmd, distribution] = free_ports()?;
         let root = home.path();
         write_files(root, config).context("preparing RabbitMQ's directory")?;
-        let inside = |name: &str| root.join(name).display().to_string();
+        let seen = seen_from(place.root.as_deref(), root);
+        let inside = |name: &str| seen.join(name).display().to_string();
         let environment = vec![
             ("HOME", inside("")),
             ("ERL_EPMD_PORT", epmd.to_string()),
@@ -56,7 +68,7 @@ impl Node {
             ("RABBITMQ_ENABLED_PLUGINS_FILE", inside("enabled_plugins")),
             ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", ERLANG.to_owned()),
         ];
-        Ok(Self { scripts: scripts.to_owned(), port, environment, home })
+        Ok(Self { place: place.clone(), port, environment, home })
     }
 
     pub(super) fn port(&self) -> u16 {
@@ -65,13 +77,20 @@ impl Node {
 
     /// One of RabbitMQ's own scripts, in the environment of this node.
     pub(super) fn command(&self, script: &str) -> Command {
-        self.in_environment(self.scripts.join(script))
+        let script = self.place.scripts.join(script);
+        let Some(root) = &self.place.root else { return self.in_environment(script) };
+        let mut command = self.in_environment("/bin/sh");
+        command.args(["-c", ENTER, "enter"]).arg(root).arg(script);
+        command
     }
 
     /// Starts the keeper, which starts the node.
     pub(super) fn spawn(&self) -> Result<Child> {
         let mut keeper = self.in_environment("/bin/sh");
-        keeper.args(["-c", KEEPER, "keeper"]).arg(&self.scripts).arg(self.home.path());
+        keeper.args(["-c", KEEPER, "keeper"]).arg(&self.place.scripts).arg(self.home.path());
+        if let Some(root) = &self.place.root {
+            keeper.arg(ENTER).arg(root);
+        }
         // A group of its own: what a terminal or a test runner sends to us is not for it.
         keeper.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         keeper.spawn().context("starting RabbitMQ")
@@ -94,6 +113,12 @@ impl Node {
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
     }
+}
+
+/// A path as it reads for what runs in `root`.
+fn seen_from(root: Option<&Path>, path: &Path) -> PathBuf {
+    let below = root.and_then(|root| path.strip_prefix(root).ok());
+    below.map_or_else(|| path.to_owned(), |below| Path::new("/").join(below))
 }
 
 fn write_files(root: &Path, config: &Config) -> Result<()> {

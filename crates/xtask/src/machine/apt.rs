@@ -27,10 +27,22 @@ pub(super) fn install(what: &str, packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// A shell that runs this script, where there is an apt; its arguments follow.
+pub(super) fn script(text: &str) -> Option<Command> {
+    let mut command = in_root("/bin/sh");
+    command.args(["-c", text, "script"]);
+    has("apt-get").then_some(command)
+}
+
+/// Whether we are root ourselves, and need not become it.
+pub(super) fn is_root() -> bool {
+    let user = Command::new("id").arg("-u").output();
+    user.is_ok_and(|user| user.stdout.trim_ascii() == b"0")
+}
+
 /// A command that runs what follows as root, if we may.
 fn as_root() -> Option<Command> {
-    let user = Command::new("id").arg("-u").output().ok()?;
-    if user.stdout.trim_ascii() == b"0" {
+    if is_root() {
         return Some(in_root("env"));
     }
     let mut sudo = Command::new("sudo");

@@ -28,14 +28,12 @@ fn walk(folder: &Path, found: &mut Vec<(String, String)>) {
     for entry in folder.read_dir().expect("a folder that was just listed") {
         let path = entry.expect("a folder's entry").path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // A folder, or in a linked work tree a file.
-        if name == ".git" {
+        // Of a second work tree, `.git` is a file.
+        if [".git", "target", ".venv", "__pycache__"].contains(&&*name) {
             continue;
         }
         if path.is_dir() {
-            if !["target", ".venv", "__pycache__"].contains(&&*name) {
-                walk(&path, found);
-            }
+            walk(&path, found);
         } else if let Ok(text) = fs::read_to_string(&path) {
             found.push((from_root(&path), text));
         }

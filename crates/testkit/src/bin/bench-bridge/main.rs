@@ -1,30 +1,41 @@
-//! The bridge's figures through RabbitMQ, beside plain lapin in the same run.
+//! The bridge's figures through RabbitMQ, beside those of others in the same run.
 //!
-//! `cargo xtask bench bridge` starts a node, runs this, and prints the rows.
+//! `cargo xtask bench bridge` starts a node, makes the Python of the peers, runs this, and prints
+//! the rows. `docs/benchmarks.md` says what they mean.
 
 #![expect(clippy::disallowed_methods, reason = "a chore is an edge")]
 #![expect(clippy::print_stderr, reason = "progress is for the person who waits")]
 
+mod cancel;
 mod flood;
 mod ours;
+mod peer;
 mod raw;
 mod report;
+mod runpod;
+mod script;
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use report::{Report, Row, median};
+use flood::Flood;
+use ours::System;
+use peer::Peer;
+use report::{Report, Row, median, percentile};
 
-/// Pairs of runs, ours and the peer's in turn.
-const PAIRS: usize = 5;
+/// Rounds of ours and of each peer in turn; the ratio is the median of theirs.
+const ROUNDS: usize = 5;
 
 /// Replies under way at once, and frames in each.
 const STREAMS: usize = 16;
 const FRAMES: usize = 2_000;
 
-/// Requests for the time to the first token, one after another.
-const REQUESTS: usize = 300;
+/// Bytes of a piece: with its frame's header, padding and tag, 384 bytes on the wire.
+const PIECE: usize = 256;
+
+/// Requests of a round for the time to the first token, one after another.
+const REQUESTS: usize = 100;
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -32,60 +43,71 @@ async fn main() -> Result<()> {
         .context("NSBRIDGE_TEST_AMQP_URL names no broker: run `cargo xtask bench bridge`")?;
     let out = PathBuf::from(std::env::args().nth(1).unwrap_or("target/bench/bridge.json".into()));
     let mut report = Report::new("bridge")?;
-    throughput(&url, &mut report).await?;
-    latency(&url, &mut report).await?;
+    let mut peers = Peer::all(&url).await;
+    throughput(&url, &mut peers, &mut report).await?;
+    latency(&url, &mut peers, &mut report).await?;
+    for peer in peers {
+        peer.stop().await;
+    }
+    cancel::rows(&url, &mut report).await?;
     report.write(&out)
 }
 
-/// Frames a second from one worker connection to one client, every one sealed and confirmed.
-async fn throughput(url: &str, report: &mut Report) -> Result<()> {
-    let system = ours::System::start(url).await?;
-    let (mut mine, mut theirs, mut ratios) = (vec![], vec![], vec![]);
-    for pair in 0..PAIRS {
-        let ours = system.frames_per_s(STREAMS, FRAMES).await?;
-        let raw = raw::frames_per_s(url, STREAMS, FRAMES).await?;
-        eprintln!("pair {}: {ours:.0} sealed, {raw:.0} plain frames/s", pair + 1);
-        mine.push(ours);
-        theirs.push(raw);
-        ratios.push(ours / raw);
+/// Frames a second from one worker to one client, every one sealed and confirmed.
+async fn throughput(url: &str, peers: &mut [Peer], report: &mut Report) -> Result<()> {
+    let system = System::start::<Flood>(url).await?;
+    let mut ours = Vec::new();
+    for round in 1..=ROUNDS {
+        let rate = system.frames_per_s(STREAMS, FRAMES).await?;
+        eprintln!("round {round}: ours {rate:.0} chunks/s");
+        ours.push(rate);
+        for peer in &mut *peers {
+            peer.measure_chunks(rate).await;
+        }
     }
-    report.push(Row {
-        name: "bridge.chunks_per_s",
-        value: median(&mut mine),
-        unit: "frames/s",
-        better: "higher",
-        peer: "lapin 4.12 alone: plain bodies of the same size, same windows and acks",
-        peer_value: median(&mut theirs),
-        ratio: median(&mut ratios),
-    });
-    system.stop().await
-}
-
-/// From the call of `submit` to the first piece, with a handler that answers at once.
-async fn latency(url: &str, report: &mut Report) -> Result<()> {
-    let system = ours::System::start(url).await?;
-    let (mut ours, mut raw) = (vec![], vec![]);
-    for _ in 0..PAIRS {
-        ours.extend(system.first_piece_ms(REQUESTS / PAIRS).await?);
-        raw.extend(raw::round_trip_ms(url, REQUESTS / PAIRS).await?);
-    }
-    let percentiles = [("bridge.ttft_added_p50", 0.50), ("bridge.ttft_added_p99", 0.99)];
-    for (name, share) in percentiles {
-        let (value, peer_value) = (percentile(&mut ours, share), percentile(&mut raw, share));
+    let value = median(&mut ours);
+    for peer in peers {
         report.push(Row {
-            name,
+            name: format!("bridge.chunks_per_s{}", peer.suffix),
             value,
-            unit: "ms",
-            better: "lower",
-            peer: "lapin 4.12 alone: one plain request and reply over the same kinds of queues",
-            peer_value,
-            ratio: peer_value / value,
+            unit: "frames/s",
+            better: "higher",
+            peer: Some(peer.about_chunks()),
+            peer_value: peer.chunks.value(median),
+            ratio: peer.chunks.ratio(),
         });
     }
     system.stop().await
 }
 
-fn percentile(values: &mut [f64], share: f64) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[((values.len() - 1) as f64 * share).round() as usize]
+/// From the call of `submit` to the first piece, with a handler that answers at once.
+async fn latency(url: &str, peers: &mut [Peer], report: &mut Report) -> Result<()> {
+    let system = System::start::<Flood>(url).await?;
+    system.first_piece_ms(REQUESTS / 10).await?;
+    let mut ours = Vec::new();
+    for round in 1..=ROUNDS {
+        let mut times = system.first_piece_ms(REQUESTS).await?;
+        eprintln!("round {round}: ours {:.2} ms to the first", percentile(&mut times, 0.5));
+        for peer in &mut *peers {
+            peer.measure_first(&mut times).await;
+        }
+        ours.extend(times);
+    }
+    for (name, share) in [("p50", 0.50), ("p99", 0.99)] {
+        let value = percentile(&mut ours, share);
+        for peer in &mut *peers {
+            let first = if share > 0.9 { &mut peer.slowest } else { &mut peer.first };
+            let (peer_value, ratio) = (first.value(|all| percentile(all, share)), first.ratio());
+            report.push(Row {
+                name: format!("bridge.ttft_added_{name}{}", peer.suffix),
+                value,
+                unit: "ms",
+                better: "lower",
+                peer: Some(peer.about_first()),
+                peer_value,
+                ratio,
+            });
+        }
+    }
+    system.stop().await
 }

@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use nsbridge_client::{Ask, Client, Event};
+use nsbridge_client::{Ask, Client, Event, Reply};
+use nsbridge_handler::Handler;
 use nsbridge_queue::{AmqpBroker, Broker};
 use nsbridge_testkit::system::{Running, Setup};
 
-use crate::flood::{Flood, Order};
-
-/// Bytes of a piece: with its frame's header, padding and tag, 384 bytes on the wire.
-const PIECE: usize = 256;
+use crate::PIECE;
+use crate::flood::Order;
 
 pub(crate) struct System {
     setup: Setup,
@@ -20,13 +19,13 @@ pub(crate) struct System {
 }
 
 impl System {
-    pub(crate) async fn start(url: &str) -> Result<Self> {
+    pub(crate) async fn start<H: Handler<Options = ()>>(url: &str) -> Result<Self> {
         let mut setup = Setup::new()?;
         // A frame for every piece: what is measured is frames.
         setup.reply.coalesce_ms = 0;
         setup.reply.coalesce_bytes = 1;
         let broker: Arc<dyn Broker> = Arc::new(AmqpBroker::new(url)?);
-        let worker = setup.worker::<Flood>(broker, ()).await?;
+        let worker = setup.worker::<H>(broker, ()).await?;
         let client = setup.client(Arc::new(AmqpBroker::new(url)?)).await?;
         Ok(Self { setup, worker, client })
     }
@@ -35,8 +34,7 @@ impl System {
         let started = Instant::now();
         let mut tasks = Vec::new();
         for _ in 0..streams {
-            let reply = self.client.submit::<_, String>(self.ask(frames)).await?;
-            tasks.push(tokio::spawn(reply.collect()));
+            tasks.push(tokio::spawn(self.submit(frames).await?.collect()));
         }
         let mut chunks = 0;
         for task in tasks {
@@ -50,7 +48,7 @@ impl System {
         let mut times = Vec::new();
         for _ in 0..requests {
             let started = Instant::now();
-            let mut reply = self.client.submit::<_, String>(self.ask(1)).await?;
+            let mut reply = self.submit(1).await?;
             let first = reply.next().await.context("no piece came")??;
             times.push(started.elapsed().as_secs_f64() * 1000.0);
             anyhow::ensure!(matches!(first, Event::Piece(_)), "{first:?} came first");
@@ -59,14 +57,15 @@ impl System {
         Ok(times)
     }
 
-    pub(crate) async fn stop(self) -> Result<()> {
-        self.worker.stop().await
-    }
-
-    fn ask(&self, pieces: usize) -> Ask<Order> {
+    /// Asks for so many pieces.
+    pub(crate) async fn submit(&self, pieces: usize) -> Result<Reply<String>> {
         let order = Order { pieces, bytes: PIECE };
         let mut ask = Ask::new(self.setup.model.clone(), self.setup.tenant(), order);
         ask.timeout = Duration::from_secs(120);
-        ask
+        Ok(self.client.submit(ask).await?)
+    }
+
+    pub(crate) async fn stop(self) -> Result<()> {
+        self.worker.stop().await
     }
 }

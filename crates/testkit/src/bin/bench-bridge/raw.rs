@@ -40,8 +40,7 @@ pub(crate) async fn frames_per_s(url: &str, streams: usize, frames: usize) -> Re
     }
     reading.await??;
     let rate = (streams * frames) as f64 / started.elapsed().as_secs_f64();
-    sender.close(200, "done".into()).await?;
-    receiver.close(200, "done".into()).await?;
+    close([sender, receiver]).await;
     Ok(rate)
 }
 
@@ -64,8 +63,7 @@ pub(crate) async fn round_trip_ms(url: &str, requests: usize) -> Result<Vec<f64>
         reply.ack(BasicAckOptions::default()).await?;
     }
     answering.await??;
-    client.close(200, "done".into()).await?;
-    worker.close(200, "done".into()).await?;
+    close([client, worker]).await;
     Ok(times)
 }
 
@@ -114,6 +112,13 @@ async fn publish(channel: &Channel, queue: &str, mode: u8) -> Result<lapin::Publ
     let properties = BasicProperties::default().with_delivery_mode(mode);
     let body = vec![0; FRAME];
     Ok(channel.basic_publish("".into(), queue.into(), options, &body, properties).await?)
+}
+
+/// A channel that is closing just now makes lapin say that its connection cannot be closed.
+async fn close(connections: [Connection; 2]) {
+    for connection in connections {
+        let _ = connection.close(200, "done".into()).await;
+    }
 }
 
 async fn connect(url: &str) -> Result<Connection> {

@@ -19,13 +19,14 @@ pub(crate) struct Report {
 /// One figure beside its peer's; a `ratio` above 1 means that ours is better.
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     pub(crate) value: f64,
     pub(crate) unit: &'static str,
     pub(crate) better: &'static str,
-    pub(crate) peer: &'static str,
-    pub(crate) peer_value: f64,
-    pub(crate) ratio: f64,
+    /// Who, and how; or why there is no value of theirs. `None` where nobody compares.
+    pub(crate) peer: Option<String>,
+    pub(crate) peer_value: Option<f64>,
+    pub(crate) ratio: Option<f64>,
 }
 
 impl Report {
@@ -49,8 +50,12 @@ impl Report {
 }
 
 pub(crate) fn median(values: &mut [f64]) -> f64 {
+    percentile(values, 0.5)
+}
+
+pub(crate) fn percentile(values: &mut [f64], share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    values[((values.len() - 1) as f64 * share).round() as usize]
 }
 
 /// The processor's name and how many of it there are.
