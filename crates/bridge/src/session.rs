@@ -53,7 +53,7 @@ impl Session {
         tokio::spawn(read_control(shared.clone(), control, connection.clone()));
         let lost = CancellationToken::new();
         // Watched by a task of its own: running jobs must learn of the loss while draining too.
-        tokio::spawn(tell_when_lost(connection.clone(), lost.clone()));
+        tokio::spawn(tell_when_lost(shared.clone(), connection.clone(), lost.clone()));
         for _ in 0..shared.runner.slots() {
             let (shared, connection) = (shared.clone(), connection.clone());
             let subscriber =
@@ -69,9 +69,15 @@ impl Session {
     }
 }
 
-async fn tell_when_lost(connection: Arc<dyn Connection>, lost: CancellationToken) {
+async fn tell_when_lost(
+    shared: Arc<Shared>,
+    connection: Arc<dyn Connection>,
+    lost: CancellationToken,
+) {
     let error = connection.lost().await;
-    tracing::warn!(%error, "the consuming connection is gone");
+    if shared.drain.moment().is_none() {
+        tracing::warn!(%error, "the consuming connection is gone");
+    }
     lost.cancel();
 }
 

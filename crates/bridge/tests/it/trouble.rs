@@ -10,7 +10,7 @@ use nsbridge_testkit::Proxy;
 use nsbridge_testkit::system::Setup;
 use nsbridge_testkit::system::client::{Error, Event};
 
-use crate::script::{RESUMED, Script, Scripted, ask, said, submit, system};
+use crate::script::{RESUMED, Script, Scripted, ask, fresh_seed, said, submit, system};
 use crate::stories;
 
 stories! {
@@ -31,7 +31,8 @@ async fn r3_a_failing_model_is_tried_again_and_then_told(broker: Arc<dyn Broker>
 
 async fn a_panic_gives_the_job_back_and_ends_the_worker(broker: Arc<dyn Broker>) {
     let (setup, worker, client) = system(broker.clone()).await;
-    let reply = submit(&client, &setup, Script::PanicOnce).await.unwrap();
+    let once = ask(&setup, Script::PanicOnce, fresh_seed());
+    let reply = client.submit::<_, String>(once).await.unwrap();
     let said = worker.ended().await.unwrap_err().to_string();
     assert!(said.contains("it panicked"), "{said}");
     let _second = setup.worker::<Scripted>(broker, ()).await.unwrap();
