@@ -83,7 +83,7 @@ struct Stream {
 impl Stream {
     fn keep(&mut self, seq: u64, frame: Vec<u8>) {
         if self.ahead.len() < MAX_AHEAD {
-            self.ahead.insert(seq, frame);
+            self.ahead.entry(seq).or_insert(frame);
         }
     }
 
@@ -193,6 +193,7 @@ impl Merge {
                 steps.extend(self.follow(index, &opened));
             }
             Ok(Read::Gap) => {
+                self.heard += 1;
                 self.gap = true;
                 self.broken_end |= head.kind == ReplyKind::FinalOk && !self.streams[index].stale;
                 self.streams[index].keep(head.seq, frame);

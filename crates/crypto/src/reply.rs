@@ -256,7 +256,7 @@ pub enum Read {
     Frame(Opened),
     /// One that was read before: the transport sent it twice.
     Duplicate,
-    /// A later one: those between are missing, and may be sent again.
+    /// A later one, and a true one: those between are missing, and may be sent again.
     Gap,
 }
 
@@ -319,13 +319,13 @@ impl ReplyOpener {
         if self.over {
             return Err(Error::Malformed { what: "nothing follows the last frame" });
         }
-        if head.seq > self.next {
-            return Ok(Read::Gap);
-        }
         if head.kind == ReplyKind::Open {
             return Err(Error::Malformed { what: "a stream opens once" });
         }
         let (content_type, content) = pad::strip(self.cipher.open(head.seq, HEADER, frame)?)?;
+        if head.seq > self.next {
+            return Ok(Read::Gap);
+        }
         self.next += 1;
         self.over = match head.kind {
             ReplyKind::FinalOk | ReplyKind::FinalError | ReplyKind::Moved => true,

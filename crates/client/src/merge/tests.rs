@@ -145,6 +145,26 @@ fn c2_a_missing_frame_holds_the_end_back_until_it_comes() {
 }
 
 #[test]
+fn c2_a_forged_frame_that_comes_early_takes_nobodys_place() {
+    let root = root();
+    let (mut merge, mut one, mut text) = (merge(&root), Sender::new(&root, 1, 0), String::new());
+    apply(&mut text, merge.accept(&one.open));
+    let (first, second) = (one.send("hel"), one.send("lo"));
+    let end = one.finish();
+    for true_one in [&second, &end] {
+        let mut forged = true_one.clone();
+        *forged.last_mut().unwrap() ^= 1;
+        assert_eq!(merge.accept(&forged), []);
+    }
+    assert!(!merge.has_gap() && !merge.has_broken_end());
+    merge.accept(&second);
+    merge.accept(&end);
+    assert!(merge.has_broken_end());
+    assert!(apply(&mut text, merge.accept(&first)).1);
+    assert_eq!(text, "hello");
+}
+
+#[test]
 fn c5_a_final_whose_counts_do_not_agree_ends_nothing() {
     let root = root();
     for wrong in 0..3 {

@@ -99,6 +99,9 @@ fn a_stream_reads_in_order_and_a_repeated_frame_is_ignored() {
 fn a_dropped_or_reordered_frame_shows_as_a_gap_and_can_still_come() {
     let frames = stream(&root(1), ID);
     let (mut opener, _) = ReplyOpener::accept(&root(1), &frames[0]).unwrap();
+    let mut forged = frames[3].clone();
+    *forged.last_mut().unwrap() ^= 1;
+    assert!(opener.read(&forged).is_err(), "a frame that comes early is no less checked");
     assert_eq!(opener.read(&frames[2]).unwrap(), Read::Gap);
     assert_eq!(opener.read(&frames[3]).unwrap(), Read::Gap);
     assert_eq!(next(&mut opener, &frames[1]).1, b"one");
