@@ -20,7 +20,7 @@ use crate::request;
 /// Reply frames that may be read ahead.
 const PREFETCH: u16 = 512;
 
-/// Finished requests whose late workers are still answered.
+/// Finished requests whose late workers are still answered, until their time is over.
 const TOMBSTONES: usize = 10_000;
 
 /// How often requests are looked after whose replies may have been lost.
@@ -90,12 +90,7 @@ impl Router {
     ) -> mpsc::Receiver<Note> {
         let id = original.head.id;
         let (entry, notes) = Entry::new(original, merge, deadline, sealed);
-        let mut entries = self.entries();
-        if entries.len() >= TOMBSTONES {
-            let now = Instant::now();
-            entries.retain(|_, entry| !entry.is_over() || entry.deadline > now);
-        }
-        entries.insert(id, entry);
+        self.entries().insert(id, entry);
         notes
     }
 
@@ -172,6 +167,7 @@ impl Router {
         let mut look = interval(LOOK_EVERY);
         loop {
             look.tick().await;
+            forget(&mut self.entries());
             let again: Vec<_> = self
                 .entries()
                 .values_mut()
@@ -248,5 +244,63 @@ impl Router {
 
     fn entries(&self) -> MutexGuard<'_, HashMap<RequestId, Entry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Forgets requests that ended: those whose time is over, and the oldest if there are too many.
+fn forget(entries: &mut HashMap<RequestId, Entry>) {
+    let now = Instant::now();
+    entries.retain(|_, entry| !entry.is_over() || entry.deadline > now);
+    let ended = entries.iter().filter(|(_, entry)| entry.is_over());
+    let mut ended: Vec<_> = ended.map(|(id, entry)| (entry.deadline, *id)).collect();
+    ended.sort_unstable();
+    let too_many = ended.len().saturating_sub(TOMBSTONES);
+    for (_, id) in &ended[..too_many] {
+        entries.remove(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+    use std::collections::HashMap;
+    use std::time::Duration;
+
+    use nsbridge_protocol::{RequestId, Uuid};
+    use tokio::time::{Instant, advance};
+
+    use super::{Entry, TOMBSTONES, forget};
+    use crate::merge::Merge;
+    use crate::scripted::{original, root};
+
+    #[tokio::test(start_paused = true)]
+    async fn what_ended_is_remembered_for_its_time_and_in_a_bounded_number() {
+        let (root, now) = (root(), Instant::now());
+        let entry = |seconds: u64| {
+            let merge = Merge::new(root.clone(), |piece| Cow::Borrowed(piece));
+            Entry::new(original(), merge, now + Duration::from_secs(seconds), 0)
+        };
+        let id = |n: u64| RequestId(Uuid::from_u128(n.into()));
+        let mut entries = HashMap::new();
+        // Number n ends after n seconds, but for the last, which its caller still reads.
+        let most = TOMBSTONES as u64 + 10;
+        let mut inbox = None;
+        for n in 0..=most {
+            let (mut entry, notes) = entry(n);
+            if n == most {
+                inbox = Some(notes);
+            } else {
+                entry.cancel();
+            }
+            entries.insert(id(n), entry);
+        }
+        advance(Duration::from_millis(4500)).await;
+        forget(&mut entries);
+        assert_eq!(entries.len(), TOMBSTONES + 1);
+        assert!(!entries.contains_key(&id(9)) && entries.contains_key(&id(10)));
+        advance(Duration::from_secs(2 * most)).await;
+        forget(&mut entries);
+        assert!(entries.len() == 1 && entries.contains_key(&id(most)));
+        drop(inbox);
     }
 }
