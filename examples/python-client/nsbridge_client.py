@@ -368,9 +368,12 @@ class Merge:
         stream = self.streams.get(head.stream_id)
         if stream is None:
             return self._open(head, frame, reply_to) if head.kind == OPEN else []
-        if self.over or stream.stale or stream.ended:
+        if self.over or stream.ended:
             return []
         self.heard += stream.keep(head, frame)
+        if stream.stale:
+            stream.ahead.clear()  # it is listened to for its end alone
+            return []
         return self._take(stream)
 
     def _take(self, stream: Stream) -> list[Event]:
@@ -400,8 +403,14 @@ class Merge:
 
     def broken_ends(self) -> int:
         """Streams that came to an end with something missing: nobody works on their copies."""
-        ends = (s.broken or s.final and not s.ended for s in self.streams.values() if not s.stale)
-        return sum(ends)
+        highest = max((s.rank for s in self.streams.values()), default=None)
+
+        def broken(s: Stream) -> bool:
+            if s.stale:  # the one that held the request, and was not believed
+                return s.final and s.rank == highest
+            return s.broken or s.final and not s.ended
+
+        return sum(map(broken, self.streams.values()))
 
     def cancels(self) -> list[Event]:
         """A `cancel` for every stream that still runs, and for every copy that nobody opened."""
@@ -474,11 +483,13 @@ class Merge:
 
     def _disagree(self, stream: Stream, kept: int, pieces: list[bytes]) -> list[Event]:
         """Rule C4: the higher rank wins; the caller learns how much of the old text stands."""
-        if self.holder is not None and stream.rank <= self.holder.rank:
+        higher = [s for s in self.streams.values() if s.rank > stream.rank and not s.stale]
+        outranked = self.holder is not None and stream.rank <= self.holder.rank
+        if outranked or any(s.position is not None and s.position > kept for s in higher):
             stream.stale = True
             return []
         for other in self.streams.values():
-            other.stale |= other is not stream
+            other.stale |= other.rank < stream.rank
         del self.pieces[kept:]
         self.holder = stream
         return [Event("restarted", kept), *self._append(stream, pieces)]

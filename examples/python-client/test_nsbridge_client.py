@@ -361,6 +361,27 @@ class Merging(unittest.TestCase):
         self.assertEqual(kinds, ["opened", "pieces", "opened"])
         self.assertEqual(self.replay.feed(b.data(0, [token(99, "x")])), [])
 
+    def test_c4_a_higher_attempt_that_has_not_spoken_is_not_silenced_by_others(self):
+        a, b, c = Attempt(1), Attempt(2), Attempt(3)
+        other = [WORDS[0], token(99, "x")]
+        self.replay.feed(a.open, b.open, c.open, a.data(0, WORDS[:4]))
+        self.assertEqual(self.replay.feed(b.data(0, other)), ["restarted", "pieces"])
+        self.assertEqual(self.replay.feed(c.data(0, WORDS)), ["restarted", "pieces"])
+        self.assertEqual(self.replay.feed(c.finish(WORDS))[0], "done")
+
+    def test_c4_what_a_higher_attempt_agrees_with_stands(self):
+        a, b, c = Attempt(1), Attempt(2), Attempt(3)
+        self.replay.feed(a.open, b.open, c.open, a.data(0, WORDS[:4]), c.data(0, WORDS[:4]))
+        self.assertEqual(self.replay.feed(b.data(0, [WORDS[0], token(99, "x")])), [])
+        self.assertEqual(self.replay.given, WORDS[:4])
+
+    def test_c6_the_holder_that_ended_stale_is_a_broken_end(self):
+        a, b = Attempt(1), Attempt(2)
+        self.replay.feed(a.open, a.data(0, WORDS[:1]), b.open, b.data(3, WORDS[3:]))
+        self.assertEqual(self.replay.merge.broken_ends(), 0)
+        self.replay.feed(b.finish(WORDS))
+        self.assertEqual(self.replay.merge.broken_ends(), 1)
+
     def test_c4_a_later_attempt_that_ends_sooner_restarts(self):
         a, b = Attempt(1), Attempt(2)
         self.replay.feed(a.open, a.data(0, WORDS[:4]), b.open, b.data(0, WORDS[:2]))

@@ -1,6 +1,6 @@
 //! Messages that a worker moves to another queue: dead letters and retries.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use nsbridge_crypto::{ErrorHint, ReplySealer, seal_nothing};
 use nsbridge_protocol::topology::{
@@ -8,6 +8,7 @@ use nsbridge_protocol::topology::{
 };
 use nsbridge_protocol::{ErrorCode, Failure, ModelName, Open};
 use nsbridge_queue::{Confirmed, Delivery, Error, Header, Message, Result};
+use tokio::time::sleep;
 
 use crate::clock::now_ms;
 use crate::intake::{Rejected, ReplyTo, epoch, remaining};
@@ -17,7 +18,11 @@ use crate::visit::Visit;
 
 /// Headers that may follow a message into another queue. Everything else a publisher wrote stays
 /// behind: it may be anything.
-const KEPT: [&str; 3] = [header::MODEL, header::KEY_ID, header::EPOCH];
+const KEPT: [&str; 4] = [header::MODEL, header::KEY_ID, header::EPOCH, header::TRIES];
+
+/// Between tries to put a refusal into a full reply queue.
+const FULL_PAUSES: [Duration; 3] =
+    [Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(500)];
 
 /// Publishes a copy of `delivery`, still sealed, to the dead-letter queue, and waits for the
 /// broker's word.
@@ -39,8 +44,8 @@ pub(crate) async fn bury(
     Ok(())
 }
 
-/// Publishes a copy of `delivery` to the retry queue that its epoch asks for. `false` if it was
-/// retried as often as there are tiers.
+/// Publishes a copy of `delivery` to the next retry queue. `false` if it was retried as often as
+/// there are tiers.
 pub(crate) async fn retry(
     pool: &Pool,
     model: &ModelName,
@@ -48,15 +53,19 @@ pub(crate) async fn retry(
     deadline: SystemTime,
     visit: &Visit,
 ) -> Result<bool> {
-    let epoch = epoch(&delivery.message);
-    let Some(tier) = RETRY_TIERS.get(usize::from(epoch)) else { return Ok(false) };
+    let tries = delivery.message.properties.int(header::TRIES).unwrap_or(0);
+    let tier = usize::try_from(tries).ok().and_then(|tries| RETRY_TIERS.get(tries));
+    let Some(tier) = tier else { return Ok(false) };
     let left = remaining(deadline);
     if left <= tier.delay {
         return Ok(false);
     }
     let mut again = copy(&delivery.message);
     again.properties.expiration = Some(left);
-    again.properties.headers.insert(header::EPOCH.into(), Header::Int(i64::from(epoch) + 1));
+    let headers = &mut again.properties.headers;
+    headers.insert(header::TRIES.into(), Header::Int(tries + 1));
+    let epoch = epoch(&delivery.message).saturating_add(1);
+    headers.insert(header::EPOCH.into(), Header::Int(epoch.into()));
     put(&mut again.properties, header::TRACE_BEFORE, visit.span());
     confirmed(pool, &retry_queue(model, *tier), again).await?;
     visit.metrics().retried(*tier);
@@ -64,19 +73,26 @@ pub(crate) async fn retry(
 }
 
 /// Tells the client of a request that will not run: sealed if its key opened, else as a hint.
+///
+/// A client that is gone needs no answer, and one whose queue stays full gets none: its request
+/// must not come back for that, again and again.
 pub(crate) async fn tell(pool: &Pool, worker: &str, rejected: &Rejected) -> Result<()> {
     let Some(reply) = &rejected.reply else { return Ok(()) };
     let publisher = pool.take().await?;
-    for frame in rejection(worker, rejected, reply) {
+    'frames: for frame in rejection(worker, rejected, reply) {
         let mut message = Message::new(frame);
         message.properties.correlation_id = Some(reply.request.to_string());
         message.properties.persistent = true;
-        // Returned counts: a client that is gone needs no answer.
-        if publisher.publish(REPLY_EXCHANGE, &reply.queue, message).await?.await?
-            == Confirmed::Refused
-        {
-            return Err(Error::Lost { reason: "the client's reply queue is full".to_owned() });
+        for pause in FULL_PAUSES {
+            let again = message.clone();
+            match publisher.publish(REPLY_EXCHANGE, &reply.queue, again).await?.await? {
+                Confirmed::Taken => continue 'frames,
+                Confirmed::Returned => break 'frames,
+                Confirmed::Refused => sleep(pause).await,
+            }
         }
+        tracing::warn!(request = %reply.request, "a client's full queue took no refusal");
+        break;
     }
     pool.give_back(publisher);
     Ok(())

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::future::pending;
 use std::time::{Duration, SystemTime};
 
+use nsbridge_crypto::JobKey;
 use nsbridge_handler::erased::Call;
 use nsbridge_handler::transcript::{Reader, Writer, transcript};
 use nsbridge_handler::{JobInfo, Stop};
@@ -36,7 +37,9 @@ const ADOPT_WINDOW: Duration = Duration::from_secs(5);
 
 /// Runs one delivery to its end, or hands it to the run that it belongs to.
 pub(crate) async fn run(shared: &Shared, held: Held, visit: &Visit) -> After {
-    let request = match intake::open(&held.delivery, &shared.model, &*shared.keys).await {
+    let is_known = |job: &JobKey| shared.registry.knows(job);
+    let opened = intake::open(&held.delivery, &shared.model, &*shared.keys, is_known).await;
+    let request = match opened {
         Ok(request) => request,
         Err(Refusal::Later(error)) => return put_off(held.delivery, &error).await,
         Err(Refusal::Rejected(rejected)) => {
@@ -114,9 +117,16 @@ async fn answer(
     reader: &Reader,
 ) -> Result<Answered, Stuck> {
     let mut cancelled = cancelled_early(address, mail);
-    let place = match cancelled {
-        true => Place::Late,
-        false => shared.room.place(shared, request, running).await,
+    let place = if cancelled {
+        Place::Late
+    } else {
+        tokio::select! {
+            place = shared.room.place(shared, request, running) => place,
+            () = cancel(address, mail) => {
+                cancelled = true;
+                Place::Late
+            }
+        }
     };
     if matches!(place, Place::None) {
         let outcome = metrics::Outcome::Moved;
@@ -170,6 +180,16 @@ fn cancelled_early(address: &Address<'_>, mail: &mut Receiver<Mail>) -> bool {
         }
     }
     false
+}
+
+/// Waits for the client's cancel. Before a stream is opened nothing else can come for it.
+async fn cancel(address: &Address<'_>, mail: &mut Receiver<Mail>) {
+    while let Some(mail) = mail.recv().await {
+        if matches!(address.read_mail(&mail), Some(Letter::Cancel)) {
+            return;
+        }
+    }
+    pending::<()>().await;
 }
 
 /// Stops a job that is to end for another reason than its own or its client's. Sending may go on
@@ -263,7 +283,8 @@ fn unsent(stuck: &Stuck, request: &Accepted, reader: &Reader) -> Answered {
         }
         Stuck::Overdue => {
             let over = intake::remaining(request.deadline).is_zero();
-            let handed = reader.stopped() == Some(Stop::HandOff) && !over;
+            let wanted = !matches!(reader.stopped(), Some(Stop::ClientGone | Stop::Cancelled));
+            let handed = wanted && !over;
             if !handed {
                 tracing::warn!(request = %id, "a reply could not be sent in time");
             }

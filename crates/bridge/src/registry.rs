@@ -106,6 +106,8 @@ impl Registry {
                 run if run.is_held() && !held.delivery.redelivered => Admission::Duplicate(held),
                 run => {
                     run.holds.push(held);
+                    // An eviction that came too late is none for its next loss.
+                    run.evicted = CancellationToken::new();
                     run.attempt.send_modify(|known| *known = attempt.max(*known));
                     Admission::Adopted
                 }
@@ -115,12 +117,12 @@ impl Registry {
         for early in state.cancels.remove(&job.id).unwrap_or_default() {
             let _ = sender.try_send(early);
         }
-        let (left, evicted) = (CancellationToken::new(), CancellationToken::new());
+        let left = CancellationToken::new();
         let run = Run {
             holds: vec![held],
             attempt: watch::Sender::new(attempt),
             mail: sender,
-            evicted: evicted.clone(),
+            evicted: CancellationToken::new(),
             leaving: false,
             left: left.clone(),
         };
@@ -128,11 +130,17 @@ impl Registry {
             registry: self,
             job,
             attempt: run.attempt.subscribe(),
-            evicted,
+            ended: false,
             _left: left.drop_guard(),
         };
         state.running.insert(job, run);
         Admission::New(running, mail)
+    }
+
+    /// Whether the job runs here or is done.
+    pub(crate) fn knows(&self, job: &JobKey) -> bool {
+        let state = self.state();
+        state.done.contains(job) || state.running.contains_key(job)
     }
 
     /// Tells one orphan that its place is needed.
@@ -186,7 +194,8 @@ pub(crate) struct Running<'a> {
     registry: &'a Registry,
     job: JobKey,
     attempt: watch::Receiver<AttemptNo>,
-    evicted: CancellationToken,
+    /// It was taken off the list; another run of the job may stand there now.
+    ended: bool,
     /// Dropped after the job was taken off the list, so that whoever waits finds it gone.
     _left: DropGuard,
 }
@@ -231,7 +240,10 @@ impl Running<'_> {
 
     /// Waits until somebody needs its place.
     pub(crate) async fn evicted(&self) {
-        self.evicted.cancelled().await;
+        let token = self.registry.state().running.get(&self.job).map(|run| run.evicted.clone());
+        if let Some(token) = token {
+            token.cancelled().await;
+        }
     }
 
     /// Takes no delivery any more, unless it has one now; tells which.
@@ -243,20 +255,23 @@ impl Running<'_> {
     }
 
     /// Ends the run and gives what is to be settled; `done` if the last frame was confirmed.
-    pub(crate) fn end(self, done: bool) -> Vec<Held> {
+    pub(crate) fn end(mut self, done: bool) -> Vec<Held> {
         let mut state = self.registry.state();
         if done {
             state.done.insert(self.job);
         }
+        self.ended = true;
         state.running.remove(&self.job).map(|run| run.holds).unwrap_or_default()
     }
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        let run = self.registry.state().running.remove(&self.job);
-        // Deliveries go back to their queue, outside of the lock.
-        drop(run);
+        if !self.ended {
+            let run = self.registry.state().running.remove(&self.job);
+            // Deliveries go back to their queue, outside of the lock.
+            drop(run);
+        }
     }
 }
 

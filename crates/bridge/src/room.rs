@@ -3,6 +3,7 @@
 //! There are as many channels with a prefetch of one as there are places, so a delivery finds one
 //! free, unless orphans hold it or somebody is to run alone.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -25,6 +26,8 @@ const PATIENCE: Duration = Duration::from_millis(250);
 pub(crate) struct Room {
     places: Semaphore,
     count: u32,
+    /// Those who wait to be alone: what others wait for then is them, not orphans.
+    lonely: AtomicUsize,
 }
 
 /// What came of asking for a place.
@@ -41,7 +44,7 @@ pub(crate) enum Place<'a> {
 impl Room {
     pub(crate) fn new(places: usize) -> Self {
         let count = u32::try_from(places).unwrap_or(u32::MAX);
-        Self { places: Semaphore::new(count as usize), count }
+        Self { places: Semaphore::new(count as usize), count, lonely: AtomicUsize::new(0) }
     }
 
     /// Waits for a place. Those who ask first are served first, so that whoever wants to be alone
@@ -57,9 +60,12 @@ impl Room {
         if alone {
             tracing::info!(request = %request.job.id, deliveries = request.deliveries, "to run alone");
         }
+        let _lonely = alone.then(|| Lonely::count(&self.lonely));
         let evict = async {
             sleep(PATIENCE).await;
-            shared.registry.evict();
+            if self.lonely.load(Ordering::Relaxed) == 0 {
+                shared.registry.evict();
+            }
             std::future::pending().await
         };
         tokio::select! {
@@ -74,5 +80,21 @@ impl Room {
             () = sleep(remaining(request.deadline)) => Place::Late,
             never = evict, if !alone => never,
         }
+    }
+}
+
+/// One who waits to be alone.
+struct Lonely<'a>(&'a AtomicUsize);
+
+impl<'a> Lonely<'a> {
+    fn count(all: &'a AtomicUsize) -> Self {
+        all.fetch_add(1, Ordering::Relaxed);
+        Self(all)
+    }
+}
+
+impl Drop for Lonely<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }

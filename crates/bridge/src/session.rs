@@ -1,7 +1,7 @@
 //! One life of the consuming connection: subscriptions, and what comes over them.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -39,7 +39,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Makes sure of the queues and subscribes to them, once for each place.
+    /// Makes sure of the queues and subscribes to them.
     pub(crate) async fn start(
         shared: &Arc<Shared>,
         connection: Arc<dyn Connection>,
@@ -54,12 +54,8 @@ impl Session {
         let lost = CancellationToken::new();
         // Watched by a task of its own: running jobs must learn of the loss while draining too.
         tokio::spawn(tell_when_lost(shared.clone(), connection.clone(), lost.clone()));
-        for _ in 0..shared.runner.slots() {
-            let (shared, connection) = (shared.clone(), connection.clone());
-            let subscriber =
-                Subscriber { shared, connection, lost: lost.clone(), jobs: jobs.clone() };
-            tokio::spawn(subscriber.run());
-        }
+        let (shared, jobs) = (shared.clone(), jobs.clone());
+        tokio::spawn(Subscriber { shared, connection, lost: lost.clone(), jobs }.run());
         Ok(Self { lost })
     }
 
@@ -81,7 +77,11 @@ async fn tell_when_lost(
     lost.cancel();
 }
 
-/// One channel with one delivery at a time: a late job cannot send its neighbours back.
+/// The one subscription: as many deliveries at once as there are places.
+///
+/// One channel holds them all. With a channel for each, a dying connection's broker hands what the
+/// first channel held to the next, and counts it as delivered again, and so on through all of
+/// them: a few losses, and an innocent request counts as poison.
 struct Subscriber {
     shared: Arc<Shared>,
     connection: Arc<dyn Connection>,
@@ -100,9 +100,10 @@ impl Subscriber {
     }
 
     async fn subscribe(&self) -> Infallible {
+        let (queue, places) = (model_queue(&self.shared.model), self.shared.runner.slots());
+        let places = u16::try_from(places).unwrap_or(u16::MAX);
         loop {
-            self.shared.rest.over().await;
-            match self.connection.consume(&model_queue(&self.shared.model), 1).await {
+            match self.connection.consume(&queue, places).await {
                 Ok(consumer) => self.take(consumer).await,
                 Err(error) => tracing::warn!(%error, "cannot subscribe, trying again"),
             }
@@ -112,24 +113,18 @@ impl Subscriber {
         }
     }
 
-    /// Takes deliveries until the channel is gone or the worker rests.
+    /// Takes deliveries until the channel is gone.
     async fn take(&self, mut consumer: Consumer) {
-        let _consuming = self.shared.consuming.one_more(&self.shared);
+        let _consuming = self.shared.consuming.begin(&self.shared);
         // A child: what ends with the channel ends with the connection too.
         let gone = self.lost.child_token();
-        loop {
-            let delivery = tokio::select! {
-                biased;
-                () = self.shared.rest.begun() => return,
-                delivery = consumer.recv() => delivery,
-            };
-            let Some(delivery) = delivery else {
-                gone.cancel();
-                return;
-            };
+        while let Some(delivery) = consumer.recv().await {
+            // What has come waits here meanwhile: given back, it would count as delivered again.
+            self.shared.rest.over().await;
             let held = Held { delivery, gone: gone.clone() };
             self.jobs.spawn(run(self.shared.clone(), held));
         }
+        gone.cancel();
     }
 }
 
@@ -163,44 +158,40 @@ async fn read_control(shared: Arc<Shared>, mut control: Consumer, connection: Ar
     connection.close().await;
 }
 
-/// How many subscriptions there are, and since when there is any.
+/// Since when there is a subscription.
 #[derive(Debug, Default)]
-pub(crate) struct Consuming {
-    count: Mutex<usize>,
-    since: watch::Sender<Option<Instant>>,
-}
+pub(crate) struct Consuming(watch::Sender<Option<Instant>>);
 
 impl Consuming {
     /// Since when the worker takes requests; `None` while it does not.
     pub(crate) fn since(&self) -> watch::Receiver<Option<Instant>> {
-        self.since.subscribe()
+        self.0.subscribe()
     }
 
-    /// Counts a subscription for as long as the value lives.
-    fn one_more<'a>(&'a self, shared: &Shared) -> OneMore<'a> {
-        if self.change(|count| count + 1) == 1 {
-            tracing::info!(model = %shared.model, slots = shared.runner.slots(), "taking requests");
-        }
-        OneMore(self)
-    }
-
-    fn change(&self, change: impl FnOnce(usize) -> usize) -> usize {
-        let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
-        *count = change(*count);
-        self.since.send_if_modified(|since| {
-            let before = *since;
-            *since = (*count > 0).then(|| since.unwrap_or_else(Instant::now));
-            *since != before
-        });
-        *count
+    /// There is one for as long as the value lives.
+    fn begin(&self, shared: &Shared) -> Begun<'_> {
+        tracing::info!(model = %shared.model, slots = shared.runner.slots(), "taking requests");
+        let since = Instant::now();
+        self.0.send_replace(Some(since));
+        Begun { consuming: self, since }
     }
 }
 
-struct OneMore<'a>(&'a Consuming);
+struct Begun<'a> {
+    consuming: &'a Consuming,
+    since: Instant,
+}
 
-impl Drop for OneMore<'_> {
+impl Drop for Begun<'_> {
     fn drop(&mut self) {
-        self.0.change(|count| count - 1);
+        // The next session may have begun before this one's end is noticed.
+        self.consuming.0.send_if_modified(|since| {
+            let ours = *since == Some(self.since);
+            if ours {
+                *since = None;
+            }
+            ours
+        });
     }
 }
 
@@ -211,13 +202,6 @@ pub(crate) struct Rest(watch::Sender<Option<Instant>>);
 impl Rest {
     pub(crate) fn take(&self, pause: Duration) {
         self.0.send_replace(Some(Instant::now() + pause));
-    }
-
-    /// Waits until the worker rests.
-    pub(crate) async fn begun(&self) {
-        let mut until = self.0.subscribe();
-        let rests = |until: &Option<Instant>| until.is_some_and(|until| until > Instant::now());
-        let _ = until.wait_for(rests).await;
     }
 
     /// Waits until the worker does not rest.

@@ -51,9 +51,16 @@ impl<'a> ReplyStream<'a> {
     /// Rule R7: waits for what the client of a redelivered job already has.
     pub(crate) async fn wait_for_resume(&mut self, mail: &mut Receiver<Mail>) -> Welcome {
         let welcome = async {
-            if self.attempt.window.flush().await.is_err() {
-                // The next frame will open another attempt; nobody can answer this one.
-                return Welcome::Start;
+            while let Err(error) = self.attempt.window.flush().await {
+                // Nobody can answer this one: another is opened, as it is later on.
+                let request = self.address.request;
+                tracing::warn!(%request, %error, "a reply's channel is gone, opening another attempt");
+                let number = *self.number.borrow_and_update();
+                match Attempt::open(self.address, number, Start::Resumed).await {
+                    Ok(attempt) => self.attempt = attempt,
+                    // Told again by whoever sends next.
+                    Err(_) => return Welcome::Start,
+                }
             }
             while let Some(mail) = mail.recv().await {
                 match self.address.read_mail(&mail) {

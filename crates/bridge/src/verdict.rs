@@ -74,7 +74,9 @@ pub(crate) fn judge(outcome: Outcome, reader: &Reader) -> Verdict {
         after,
     };
     let error = match outcome {
-        Outcome::Returned(Ok(finish)) => return ok(finish),
+        // A handler may finish before it meets a stop, and not after.
+        Outcome::Returned(Ok(finish)) if !reader.told() => return ok(finish),
+        Outcome::Returned(Ok(_)) => HandlerError::retry("it was stopped and took no notice"),
         Outcome::Panicked => {
             let after = After::Leave("it panicked");
             return hand_over(Settlement::Requeue, ErrorCode::ModelFailed, after);

@@ -5,7 +5,7 @@ use std::future::pending;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use nsbridge_queue::{Confirm, Confirmed, Message, Publisher, Result};
+use nsbridge_queue::{Confirm, Confirmed, Error, Message, Publisher, Result};
 use tokio::time::{Instant, sleep_until};
 
 use crate::metrics::Metrics;
@@ -29,6 +29,8 @@ pub(crate) struct Window {
     resend: Option<(usize, Instant)>,
     missing_since: Option<Instant>,
     gone: bool,
+    /// Why the channel can confirm nothing more, once that is so.
+    lost: Option<String>,
 }
 
 struct InFlight {
@@ -53,8 +55,8 @@ impl Window {
         metrics: Metrics,
     ) -> Self {
         let frames = VecDeque::new();
-        let (resend, missing_since, gone) = (None, None, false);
-        Self { publisher, metrics, exchange, key, frames, resend, missing_since, gone }
+        let (resend, missing_since, gone, lost) = (None, None, false, None);
+        Self { publisher, metrics, exchange, key, frames, resend, missing_since, gone, lost }
     }
 
     /// The channel, once nothing is in flight.
@@ -87,8 +89,20 @@ impl Window {
 
     /// Waits for the oldest confirm, then takes all others that have come.
     ///
-    /// Cancel safe. Pends if nothing is in flight.
+    /// Cancel safe. Pends if nothing is in flight. Once it fails it fails for good: a confirm that
+    /// was told is not asked again.
     pub(crate) async fn settle(&mut self) -> Result<()> {
+        if let Some(reason) = &self.lost {
+            return Err(Error::Lost { reason: reason.clone() });
+        }
+        let settled = self.settle_some().await;
+        if let Err(error) = &settled {
+            self.lost = Some(error.to_string());
+        }
+        settled
+    }
+
+    async fn settle_some(&mut self) -> Result<()> {
         if self.resend.is_some() {
             return self.send_again().await;
         }

@@ -60,9 +60,9 @@ enum Command {
     },
     /// Asks again what died: opens each letter, seals it anew and waits for its reply.
     ///
-    /// The reply comes here, not to the client that asked first. A letter is removed once the
-    /// broker has its successor; if this command dies just before that, the next replay asks a
-    /// second time. One JSON object per letter is printed.
+    /// The reply comes here, not to the client that asked first. A letter is removed once its reply
+    /// is written; if this command dies just before that, the next replay asks a second time. One
+    /// JSON object per letter is printed.
     Replay {
         #[command(flatten)]
         place: Place,
@@ -87,7 +87,7 @@ enum Command {
         #[command(flatten)]
         which: Which,
         /// Remove the requests that wait for a worker instead of the dead letters.
-        #[arg(long, conflicts_with_all = ["reason", "older_than"])]
+        #[arg(long, conflicts_with_all = ["id", "reason", "older_than"])]
         waiting: bool,
         /// Do it. Without this, what would be removed is counted.
         #[arg(long)]
@@ -209,15 +209,22 @@ async fn dead(
 
 async fn purge(place: &Place, which: &Which, waiting: bool, yes: bool) -> Result<ExitCode> {
     let queue = if waiting { model_queue(&place.model) } else { dead_queue(&place.model) };
-    let letters = Letters::read(place.connect().await?, &queue).await?;
-    let count = letters.fitting(which).count();
+    let connection = place.connect().await?;
     if !yes {
-        letters.leave().await;
+        // Requests that wait are only counted: each look at one counts as a delivery of it.
+        let count = if waiting {
+            letters::depth(&*connection, &queue).await?
+        } else {
+            let letters = Letters::read(connection, &queue).await?;
+            let count = letters.fitting(which).count();
+            letters.leave().await;
+            count
+        };
         ensure!(count == 0, "{count} messages of {queue} would be removed: say --yes to do it");
         note(&format!("nothing in {queue} fits"));
         return Ok(ExitCode::SUCCESS);
     }
-    let removed = letters.remove(which).await?;
+    let removed = Letters::read(connection, &queue).await?.remove(which).await?;
     note(&format!("{removed} messages were removed from {queue}"));
     Ok(ExitCode::SUCCESS)
 }

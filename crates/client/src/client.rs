@@ -53,7 +53,7 @@ impl Client {
         let router = Arc::new(Router::new(publish.clone()));
         let closed = CancellationToken::new();
         // The queue is there before the first request is: a reply cannot come too early.
-        let (consumer, _) = Router::subscribe(&consume, &reply_queue).await?;
+        let consumer = Router::subscribe(&consume, &reply_queue, &mut false).await?;
         tokio::spawn(router.clone().run(consume, reply_queue.clone(), consumer, closed.clone()));
         let _close = closed.drop_guard();
         Ok(Self(Arc::new(Inner { keys, publish, router, reply_queue, _close })))

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 
 use nsbridge_crypto::{ContentType, Opened, Read, ReplyHead, ReplyKind, ReplyOpener, ReplyRoot};
 use nsbridge_protocol::{
@@ -21,7 +22,7 @@ const MAX_STREAMS: usize = 4;
 pub(crate) type SeamOf = fn(&[u8]) -> Cow<'_, [u8]>;
 
 /// What one frame led to, for the caller or for a worker.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 pub(crate) enum Step {
     /// The next piece of the reply.
     Piece(Vec<u8>),
@@ -35,8 +36,20 @@ pub(crate) enum Step {
     Tell { enqueue: usize, kind: ControlKind, body: Vec<u8> },
 }
 
+impl fmt::Debug for Step {
+    /// Leaves out what the reply says.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Piece(piece) => write!(f, "Piece({} bytes)", piece.len()),
+            Self::Restarted { kept } => write!(f, "Restarted({kept})"),
+            Self::Done(summary) => write!(f, "Done({summary:?})"),
+            Self::Failed(failure) => write!(f, "Failed({})", failure.code),
+            Self::Tell { enqueue, kind, .. } => write!(f, "Tell({enqueue}, {kind:?})"),
+        }
+    }
+}
+
 /// The state of one request's reply.
-#[derive(Debug)]
 pub(crate) struct Merge {
     /// One root per enqueue, in order.
     roots: Vec<ReplyRoot>,
@@ -64,7 +77,6 @@ enum State {
 /// Decides disagreements, and nothing else: enqueue, attempt, time of opening, stream.
 type Rank = (usize, AttemptNo, u64, StreamId);
 
-#[derive(Debug)]
 struct Stream {
     opener: ReplyOpener,
     rank: Rank,
@@ -78,6 +90,16 @@ struct Stream {
     /// Frames that came before their turn. After a reconnect the broker may hand out new frames
     /// ahead of those that the old connection held.
     ahead: BTreeMap<u64, Vec<u8>>,
+}
+
+impl fmt::Debug for Merge {
+    /// Leaves out what the reply says.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Merge")
+            .field("pieces", &self.pieces.len())
+            .field("streams", &self.streams.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Stream {
@@ -195,7 +217,8 @@ impl Merge {
             Ok(Read::Gap) => {
                 self.heard += 1;
                 self.gap = true;
-                self.broken_end |= head.kind == ReplyKind::FinalOk && !self.streams[index].stale;
+                let end = matches!(head.kind, ReplyKind::FinalOk | ReplyKind::FinalError);
+                self.broken_end |= end && !self.streams[index].stale;
                 self.streams[index].keep(head.seq, frame);
             }
             Ok(Read::Duplicate) | Err(_) => {}
@@ -325,19 +348,24 @@ impl Merge {
     }
 
     /// A stream says that the reply differs from piece `kept` on. Believed if it outranks the one
-    /// that made what is there.
+    /// that made what is there, and nobody of a higher rank agrees with that.
     fn overrule(&mut self, index: usize, kept: usize, steps: &mut Vec<Step>) -> bool {
-        let outranks = self.author.is_none_or(|(author, _)| self.streams[index].rank > author);
-        if outranks {
-            self.pieces.truncate(kept);
-            steps.push(Step::Restarted { kept });
-            for (i, stream) in self.streams.iter_mut().enumerate() {
-                stream.stale |= i != index;
-            }
-        } else {
+        let rank = self.streams[index].rank;
+        let vouches = |other: &Stream| {
+            !other.stale && other.rank > rank && other.position.is_some_and(|at| at > kept)
+        };
+        let outranks = self.author.is_none_or(|(author, _)| rank > author);
+        if !outranks || self.streams.iter().any(vouches) {
             self.streams[index].stale = true;
+            return false;
         }
-        outranks
+        self.pieces.truncate(kept);
+        steps.push(Step::Restarted { kept });
+        for stream in &mut self.streams {
+            // A higher one has not spoken up to here: it is heard when it does.
+            stream.stale |= stream.rank < rank;
+        }
+        true
     }
 
     /// Rule C5.
@@ -348,6 +376,9 @@ impl Merge {
         // A stream without pieces goes on from all that its worker was handed, or says nothing.
         let position = stream.position.unwrap_or(claimed);
         if stream.stale {
+            // The job is over for its worker, and this was the one that held it.
+            let highest = self.streams.iter().map(|stream| stream.rank).max();
+            self.broken_end |= highest == Some(stream.rank);
             return Vec::new();
         }
         if position != claimed || position > self.pieces.len() {

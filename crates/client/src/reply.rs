@@ -46,6 +46,8 @@ pub struct Reply<O> {
     _client: Client,
     deadline: Instant,
     hint: Option<ErrorCode>,
+    /// When the caller was told last that it waits.
+    told: Option<Instant>,
     over: bool,
     output: PhantomData<fn() -> O>,
 }
@@ -58,8 +60,8 @@ impl<O: DeserializeOwned> Reply<O> {
         client: Client,
         deadline: Instant,
     ) -> Self {
-        let (hint, over, output) = (None, false, PhantomData);
-        Self { id, inbox, router, _client: client, deadline, hint, over, output }
+        let (hint, told, over, output) = (None, None, false, PhantomData);
+        Self { id, inbox, router, _client: client, deadline, hint, told, over, output }
     }
 
     /// The request's identifier, fit for logs.
@@ -118,7 +120,8 @@ impl<O: DeserializeOwned> Reply<O> {
             let heard = progress.map_or_else(Instant::now, |progress| progress.heard);
             let now = Instant::now();
             // Heartbeats count as signs of life, so the time is looked up again after each wait.
-            let silence = (heard + SILENCE).max(now + Duration::from_secs(1));
+            let told = self.told.map_or(heard, |told| told.max(heard));
+            let silence = (told + SILENCE).max(now + Duration::from_secs(1));
             match timeout_at(self.deadline.min(silence), self.inbox.recv()).await {
                 Ok(Some(note)) => return self.read(note),
                 Ok(None) if progress.is_none() => return Err(Error::Closed),
@@ -126,7 +129,9 @@ impl<O: DeserializeOwned> Reply<O> {
                 Err(_) if Instant::now() >= self.deadline => return Err(self.too_late()),
                 Err(_) => {
                     let heard = self.router.progress(self.id).map(|progress| progress.heard);
-                    if heard.is_none_or(|heard| heard.elapsed() >= SILENCE) {
+                    let quiet = |since: Instant| since.elapsed() >= SILENCE;
+                    if heard.is_none_or(quiet) && self.told.is_none_or(quiet) {
+                        self.told = Some(Instant::now());
                         return Ok(Event::Waiting);
                     }
                 }

@@ -105,16 +105,17 @@ impl Router {
         self.send(letters);
     }
 
-    /// Declares the reply queue and subscribes to it. Tells whether it was there already.
-    pub(crate) async fn subscribe(link: &Link, queue: &str) -> Result<(Consumer, bool)> {
+    /// Declares the reply queue and subscribes to it. Notes in `lost` that it was not there.
+    pub(crate) async fn subscribe(link: &Link, queue: &str, lost: &mut bool) -> Result<Consumer> {
         let connection = link.try_connection().await?;
-        let known = match connection.depth(queue).await {
-            Ok(_) => true,
-            Err(Error::NoQueue { .. }) => false,
+        match connection.depth(queue).await {
+            Ok(_) => {}
+            // Noted before it is made anew: if what follows fails, the next try will find it.
+            Err(Error::NoQueue { .. }) => *lost = true,
             Err(error) => return Err(error),
-        };
+        }
         connection.declare_reply_queue(queue).await?;
-        Ok((connection.consume(queue, PREFETCH).await?, known))
+        connection.consume(queue, PREFETCH).await
     }
 
     /// Reads the reply queue until the client is closed, through any number of connections.
@@ -133,12 +134,12 @@ impl Router {
             }
             // What the old subscription still holds must be back in the queue, in order.
             drop(consumer);
-            let known;
-            (consumer, known) = tokio::select! {
+            let mut lost = false;
+            consumer = tokio::select! {
                 () = closed.cancelled() => break,
-                subscribed = Self::subscribe_again(&link, &queue) => subscribed,
+                subscribed = Self::subscribe_again(&link, &queue, &mut lost) => subscribed,
             };
-            if !known {
+            if lost {
                 tracing::warn!(
                     "the reply queue was lost: what it held may have to be asked for again"
                 );
@@ -149,10 +150,10 @@ impl Router {
         self.publish.link.close().await;
     }
 
-    async fn subscribe_again(link: &Link, queue: &str) -> (Consumer, bool) {
+    async fn subscribe_again(link: &Link, queue: &str, lost: &mut bool) -> Consumer {
         loop {
             link.connection().await;
-            match Self::subscribe(link, queue).await {
+            match Self::subscribe(link, queue, lost).await {
                 Ok(subscribed) => return subscribed,
                 Err(error) => {
                     tracing::warn!(%error, "cannot read replies, trying again");

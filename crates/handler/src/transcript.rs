@@ -78,6 +78,8 @@ struct State {
     /// When the first new piece came.
     first_new: Option<Instant>,
     stop: Option<Stop>,
+    /// The handler was told so: what it returns then is not the whole reply.
+    told: bool,
     closed: bool,
     /// A piece came after that.
     late: bool,
@@ -137,9 +139,12 @@ impl Writer {
                 drop(state);
                 self.0.readable.notify_one();
             }
-            Admission::Stopped(Stop::TooLarge) => state.stop = Some(Stop::TooLarge),
+            Admission::Stopped(stop) => {
+                state.stop.get_or_insert(stop);
+                state.told = true;
+            }
             Admission::Closed => state.late = true,
-            Admission::Stopped(_) | Admission::Full => {}
+            Admission::Full => {}
         }
         admission
     }
@@ -165,7 +170,9 @@ impl Writer {
     }
 
     pub(crate) fn stop(&self) -> Option<Stop> {
-        self.0.state().stop
+        let mut state = self.0.state();
+        state.told |= state.stop.is_some();
+        state.stop
     }
 
     /// Waits until room or a stop may have come; `check` is asked before each wait.
@@ -225,7 +232,8 @@ impl Reader {
         // The first piece's own time is the prompt's, not the pace.
         let paced = state.ends.len().checked_sub(state.resumed + 1).filter(|paced| *paced > 0)?;
         let left = most.saturating_sub(state.ends.len());
-        Some(since.elapsed().div_f64(paced as f64).mul_f64(left as f64))
+        let seconds = since.elapsed().as_secs_f64() / paced as f64 * left as f64;
+        Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
     }
 
     /// Waits until at least `bytes` bytes wait from piece `index` on.
@@ -285,6 +293,12 @@ impl Reader {
         self.0.state().stop
     }
 
+    /// Whether the handler has met the stop, in an emit or a check. What it returns then is not the
+    /// whole reply, whatever it says.
+    pub fn told(&self) -> bool {
+        self.0.state().told
+    }
+
     /// Refuses further pieces: the call has returned.
     pub fn close(&self) {
         self.0.state().closed = true;
@@ -301,6 +315,13 @@ impl Reader {
         if let Some(wake) = wake {
             wake();
         }
+    }
+}
+
+impl Drop for Reader {
+    /// A call that nobody reads from any more is over.
+    fn drop(&mut self) {
+        self.stop(Stop::HandOff);
     }
 }
 

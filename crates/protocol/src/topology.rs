@@ -65,7 +65,10 @@ pub mod header {
     pub const MODEL: &str = "nsb-model";
     /// The key id, for the same.
     pub const KEY_ID: &str = "nsb-kid";
-    /// How often a worker republished the request (u16); absent means 0.
+    /// How often a worker tried the request and put it off; absent means 0. It chooses the tier.
+    pub const TRIES: &str = "nsb-tries";
+    /// Which copy of the request it is, put off by a worker or asked again by its client (u16);
+    /// absent means 0, the first.
     pub const EPOCH: &str = "nsb-epoch";
     /// The request that died and that this one repeats; set by `nsbridge queue replay`.
     pub const REPLAY_OF: &str = "nsb-replay-of";

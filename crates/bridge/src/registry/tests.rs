@@ -69,6 +69,16 @@ async fn r6_an_orphan_is_adopted_by_the_copy_that_comes_back() {
 }
 
 #[test]
+fn r1_a_job_that_runs_here_is_known_and_so_no_poison() {
+    let registry = Registry::default();
+    assert!(!registry.knows(&job(1)));
+    let Admission::New(running, _mail) = admit(&registry, 1, held(false)) else { panic!() };
+    assert!(registry.knows(&job(1)));
+    running.end(true);
+    assert!(registry.knows(&job(1)));
+}
+
+#[test]
 fn a_copy_that_comes_back_before_the_loss_is_noticed_is_bound_and_not_acked() {
     let registry = Registry::default();
     let Admission::New(running, _mail) = admit(&registry, 1, held(false)) else { panic!() };
@@ -99,7 +109,10 @@ fn only_an_orphan_is_evicted_and_each_once() {
     let Admission::New(orphan, _mail) = admit(&registry, 2, lost) else { panic!() };
     registry.evict();
     registry.evict();
-    assert!(orphan.evicted.is_cancelled() && !live.evicted.is_cancelled());
+    let gone = |run: &super::Running<'_>| registry.state().running[&run.job].evicted.is_cancelled();
+    assert!(gone(&orphan) && !gone(&live));
+    assert!(matches!(admit(&registry, 2, held(true)), Admission::Adopted));
+    assert!(!gone(&orphan), "adopted, it has its whole window again");
 }
 
 #[test]

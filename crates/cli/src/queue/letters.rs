@@ -45,7 +45,7 @@ impl Which {
     fn fits(&self, letter: &Letter) -> bool {
         let old = |days: u64| {
             let age = letter.dead_at().and_then(|at| SystemTime::now().duration_since(at).ok());
-            age.is_some_and(|age| age > Duration::from_secs(days * 24 * 3600))
+            age.is_some_and(|age| age.as_secs() / (24 * 3600) >= days)
         };
         self.id.is_none_or(|id| letter.id() == Some(id))
             && self.reason.is_none_or(|code| letter.reason() == code.as_str())
@@ -62,13 +62,7 @@ pub(super) struct Letters {
 impl Letters {
     /// Reads a queue, as far as one look goes.
     pub(super) async fn read(connection: Arc<dyn Connection>, queue: &str) -> Result<Self> {
-        let depth = match connection.depth(queue).await {
-            Ok(depth) => usize::try_from(depth.messages).unwrap_or(usize::MAX),
-            Err(Error::NoQueue { .. }) => {
-                bail!("there is no queue {queue}: no worker ever served this model")
-            }
-            Err(error) => return Err(error.into()),
-        };
+        let depth = depth(&*connection, queue).await?;
         let most = usize::from(MOST).min(depth);
         let mut letters = Vec::new();
         if most > 0 {
@@ -114,6 +108,17 @@ impl Letters {
         }
         connection.close().await;
         Ok(removed)
+    }
+}
+
+/// How many messages wait in a queue.
+pub(super) async fn depth(connection: &dyn Connection, queue: &str) -> Result<usize> {
+    match connection.depth(queue).await {
+        Ok(depth) => Ok(usize::try_from(depth.messages).unwrap_or(usize::MAX)),
+        Err(Error::NoQueue { .. }) => {
+            bail!("there is no queue {queue}: no worker ever served this model")
+        }
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -138,3 +138,13 @@ async fn a_copy_that_nobody_has_opened_is_cancelled_for_whoever_will() {
     let cancels = asked.entry.cancel();
     assert!(cancels.len() == 1 && cancels[0].0 == "m" && opens(&cancels[0], &asked.root));
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_the_reply_says_is_in_no_debug_output() {
+    let mut asked = asked();
+    let mut worker = Sender::new(&asked.root, 1, 0);
+    asked.entry.accept(&worker.open, Some("w"));
+    asked.entry.accept(&worker.send("q"), None);
+    let shown = format!("{:?} {:?}", asked.entry, asked.notes.try_recv());
+    assert!(shown.contains("Piece") && !shown.contains("113") && !shown.contains('q'), "{shown}");
+}

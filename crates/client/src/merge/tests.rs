@@ -106,6 +106,37 @@ fn c4_an_older_attempt_cannot_overrule_a_later_one() {
 }
 
 #[test]
+fn c4_a_higher_attempt_that_has_not_spoken_yet_is_not_silenced_by_the_quarrel_of_others() {
+    let root = root();
+    let (mut merge, mut text) = (merge(&root), String::new());
+    let [mut one, mut two, mut three] = [1, 2, 3].map(|n| Sender::new(&root, n, 0));
+    for frame in [&one.open, &two.open, &three.open] {
+        apply(&mut text, merge.accept(frame));
+    }
+    apply(&mut text, merge.accept(&one.send("help")));
+    assert_eq!(apply(&mut text, merge.accept(&two.send("hell"))).0, 1);
+    // The one that holds the request is heard all the same, and has the last word.
+    assert_eq!(apply(&mut text, merge.accept(&three.send("hello"))).0, 0);
+    assert!(apply(&mut text, merge.accept(&three.finish())).1);
+    assert_eq!(text, "hello");
+}
+
+#[test]
+fn c4_what_a_higher_attempt_agrees_with_stands() {
+    let root = root();
+    let (mut merge, mut text) = (merge(&root), String::new());
+    let [mut one, mut two, mut three] = [1, 2, 3].map(|n| Sender::new(&root, n, 0));
+    for frame in [&one.open, &two.open, &three.open] {
+        apply(&mut text, merge.accept(frame));
+    }
+    apply(&mut text, merge.accept(&one.send("help")));
+    apply(&mut text, merge.accept(&three.send("help")));
+    assert_eq!(merge.accept(&two.send("hell")), []);
+    assert!(apply(&mut text, merge.accept(&three.finish())).1);
+    assert_eq!(text, "help");
+}
+
+#[test]
 fn a3_of_two_attempts_with_one_number_the_one_opened_later_wins() {
     let root = root();
     let (mut merge, mut text) = (merge(&root), String::new());

@@ -73,9 +73,9 @@ impl Handler for Llama {
     async fn handle(&self, input: TextInput, job: &mut Job<TextPiece>) -> Result<Finish> {
         let resumed: Vec<u32> = job.resumed().iter().map(|piece| piece.token).collect();
         let asked = Asked::new(&input, &self.options, &self.config.advice)?;
-        job.at_most(asked.max_tokens);
         let prompt = self.text.prompt(&input, job.info().submitted_at)?;
         let mut reply = Reply::new(self, prompt, asked, job.info().seed)?;
+        job.at_most(reply.room - reply.prompt);
         if let Some(finish) = reply.take_resumed(&resumed)? {
             return Ok(finish);
         }
