@@ -207,7 +207,10 @@ fn judge(cargo: &Cargo, mutant: &Mutant) -> Result<bool> {
             build(cargo, &["build", "--package", "nsbridge-testkit", "--features", "chaos"])?;
             Ok(!chaos::attended(scenario(cargo, name, rounds, mutant.name))?)
         }
-        Judge::Test { package, module, name, .. } => {
+        Judge::Test { package, file, module, name } => {
+            // A filter that fits no test would pass.
+            let there = fs::read_to_string(root().join(file))?.contains(&format!("fn {name}("));
+            ensure!(there, "there is no test {name} in {file}");
             build(cargo, &["test", "--package", package, "--no-run"])?;
             let test = format!("{module}{name}");
             let tested = cargo.command(&["test", "--package", package, &test]).status()?;
