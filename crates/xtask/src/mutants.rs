@@ -24,8 +24,8 @@ struct Mutant {
 enum Judge {
     /// A scenario of `cargo xtask chaos`, in one of so many rounds.
     Scenario(&'static str, usize),
-    /// A test of this package whose name holds this.
-    Test(&'static str, &'static str),
+    /// A test of this package, written in this file.
+    Test { package: &'static str, file: &'static str, module: &'static str, name: &'static str },
 }
 
 const MUTANTS: &[Mutant] = &[
@@ -85,10 +85,12 @@ const MUTANTS: &[Mutant] = &[
         file: "crates/queue/src/delivery.rs",
         text: "let deliveries = if redelivered { count } else { 0 };",
         replacement: "let deliveries = count;",
-        judge: Judge::Test(
-            "nsbridge-queue",
-            "memory::a_first_delivery_counts_zero_whatever_its_publisher_wrote",
-        ),
+        judge: Judge::Test {
+            package: "nsbridge-queue",
+            file: "crates/queue/src/testing/order.rs",
+            module: "memory::",
+            name: "a1_a_first_delivery_counts_zero_whatever_its_publisher_wrote",
+        },
     },
     // lapin mends a connection behind its user's back.
     Mutant {
@@ -97,7 +99,8 @@ const MUTANTS: &[Mutant] = &[
         text: "ConnectionProperties::default().with_connection_name(name.into())",
         replacement: "ConnectionProperties::default().with_connection_name(name.into())\
                       .enable_auto_recover()",
-        judge: Judge::Scenario("cut", 3),
+        // Not every moment shows it: each round has three.
+        judge: Judge::Scenario("client-reconnect", 6),
     },
     // A request that kills its worker takes its neighbours along, each time.
     Mutant {
@@ -204,9 +207,13 @@ fn judge(cargo: &Cargo, mutant: &Mutant) -> Result<bool> {
             build(cargo, &["build", "--package", "nsbridge-testkit", "--features", "chaos"])?;
             Ok(!chaos::attended(scenario(cargo, name, rounds, mutant.name))?)
         }
-        Judge::Test(package, test) => {
+        Judge::Test { package, file, module, name } => {
+            // A filter that fits no test would pass.
+            let there = fs::read_to_string(root().join(file))?.contains(&format!("fn {name}("));
+            ensure!(there, "there is no test {name} in {file}");
             build(cargo, &["test", "--package", package, "--no-run"])?;
-            let tested = cargo.command(&["test", "--package", package, test]).status()?;
+            let test = format!("{module}{name}");
+            let tested = cargo.command(&["test", "--package", package, &test]).status()?;
             Ok(!tested.success())
         }
     }
@@ -249,10 +256,20 @@ mod tests {
     use crate::cargo::root;
 
     #[test]
-    fn each_mutant_finds_its_text_once() {
+    fn each_mutant_finds_its_text_once_and_has_its_judge() {
+        let text = |file: &str| fs::read_to_string(root().join(file)).unwrap();
+        let scenarios = text("crates/testkit/src/bin/chaos/scenarios.rs");
         for mutant in MUTANTS {
-            let sound = fs::read_to_string(root().join(mutant.file)).unwrap();
-            mutant.applied(&sound).unwrap();
+            mutant.applied(&text(mutant.file)).unwrap();
+            let name = mutant.name;
+            match mutant.judge {
+                Judge::Scenario(judge, _) => {
+                    assert!(scenarios.contains(&format!("\n    \"{judge}\" ")), "{name}: {judge}");
+                }
+                Judge::Test { file, name: judge, .. } => {
+                    assert!(text(file).contains(&format!("fn {judge}(")), "{name}: {judge}");
+                }
+            }
         }
     }
 
@@ -263,7 +280,7 @@ mod tests {
             file: "a.rs",
             text: "ack",
             replacement: "nack",
-            judge: Judge::Test("nsbridge", "x"),
+            judge: Judge::Scenario("kill", 1),
         };
         assert_eq!(mutant.applied("an ack").unwrap(), "an nack");
         assert!(mutant.applied("an end").is_err());

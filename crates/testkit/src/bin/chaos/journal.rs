@@ -86,6 +86,11 @@ pub(crate) enum What {
         name: String,
         reply_queue: String,
     },
+    /// It is subscribed to its reply queue, or has lost that subscription's connection.
+    Listening {
+        pid: u32,
+        hears: bool,
+    },
     /// A sealed request is on its way to the broker, as hex.
     Enqueue {
         request: String,

@@ -60,7 +60,15 @@ impl Connection for Watched<Arc<dyn Connection>> {
     }
 
     async fn consume(&self, queue: &str, prefetch: u16) -> Result<Consumer> {
-        self.inner.consume(queue, prefetch).await
+        let consumer = self.inner.consume(queue, prefetch).await?;
+        let (connection, journal) = (self.inner.clone(), self.journal.clone());
+        let note = move |hears| journal.note(What::Listening { pid: std::process::id(), hears });
+        let _ = note(true);
+        tokio::spawn(async move {
+            connection.lost().await;
+            let _ = note(false);
+        });
+        Ok(consumer)
     }
 
     async fn publisher(&self) -> Result<Box<dyn Publisher>> {

@@ -28,6 +28,8 @@ pub(super) struct Runs {
     pub(super) all: Vec<Interval>,
     /// When each process subscribed.
     taking: HashMap<u32, Vec<u64>>,
+    /// When a client heard, and when it did not any more.
+    hearing: Vec<(u64, bool)>,
 }
 
 /// One run, from its begin to its end or that of its process.
@@ -51,6 +53,7 @@ impl Runs {
         for Line { at, what } in lines {
             match what {
                 What::Taking { pid } => runs.taking.entry(*pid).or_default().push(*at),
+                What::Listening { hears, .. } => runs.hearing.push((*at, *hears)),
                 What::Start { run, n, resumed } => {
                     let (key, run) = (copies.key(run, *at), run.clone());
                     let (n, resumed, start, end) = (*n, *resumed, *at, over.max(*at));
@@ -89,13 +92,21 @@ impl Runs {
         }
         for Interval { run, n, start, .. } in &self.all {
             let end = replies.get(&run.request).and_then(|reply| reply.end.as_ref());
-            if let Some((end, _)) = end.filter(|(end, _)| *start > end + AFTER_THE_END) {
+            let late = |end: u64| *start > end + AFTER_THE_END && !self.deaf(*start);
+            if let Some((end, _)) = end.filter(|(end, _)| late(*end)) {
                 let late = seconds(*end, *start);
                 let worker = &run.worker;
                 let what = format!("request {n} began in {worker} {late:.1} s after its end");
                 report.double_runs.push(what);
             }
         }
+    }
+
+    /// Whether the client heard nothing at this time, so that nobody could know of the end. It has
+    /// a second to answer once it hears again.
+    fn deaf(&self, at: u64) -> bool {
+        let before = self.hearing.iter().rev().find(|(changed, _)| *changed <= at);
+        before.is_some_and(|(changed, hears)| !hears || at <= changed + AFTER_THE_END)
     }
 
     /// Says how two runs of one job overlap, if they may not.

@@ -166,6 +166,18 @@ fn a_run_that_begins_after_the_end_is_a_double_run() {
 }
 
 #[test]
+fn a_client_that_hears_nothing_cannot_stop_what_begins() {
+    let hears = |hears: bool| What::Listening { pid: 9, hears };
+    let cut_off = |until: f64| {
+        let round = Round::answered().at(0.5, hears(true)).at(9.5, hears(false));
+        round.at(until, hears(true)).start(15.0, 2, 2).end(15.1, 2, 2)
+    };
+    cut_off(16.0).check([0; 4]);
+    cut_off(14.1).check([0; 4]);
+    cut_off(13.9).check([0, 0, 1, 0]);
+}
+
+#[test]
 fn one_nonce_with_two_contents_is_found() {
     Round::answered().frame(0, 1).frame(1, 2).frame(1, 2).check([0; 4]);
     Round::answered().frame(0, 1).frame(1, 2).frame(1, 3).check([0, 0, 0, 1]);

@@ -51,8 +51,6 @@ pub(super) fn client_reconnect(stage: &mut Stage) -> Result<()> {
 
 fn several_cuts(stage: &mut Stage, part: &str, taken_up: usize) -> Result<()> {
     stage.plan.rules.taken_up = taken_up;
-    // Room enough to run everything twice, for whoever would.
-    stage.settings.slots = 10;
     let asks: Vec<usize> = (0..5).map(|i| stage.ask(Ask::new(250, 20).deaf(i % 2 == 1))).collect();
     stage.start_workers(2)?;
     stage.start_client()?;
