@@ -64,7 +64,9 @@ fn ctrl_c_cancels_the_request_and_frees_the_worker() {
     let _worker = place.worker();
     let long = ["--seed", "7", "--max-tokens", "1000", "--temperature", "1", "--json", "Once"];
     let mut asking = Process(place.ask(&long).spawn().unwrap());
-    asking.lines().next().unwrap().unwrap();
+    // Held until its end: a pipe that nobody reads would end it too.
+    let mut lines = asking.lines();
+    lines.next().unwrap().unwrap();
     asking.signal("-INT");
     assert_eq!(asking.code(), Some(130));
     let started = Instant::now();
