@@ -34,6 +34,34 @@ pub(super) struct Settings {
     pub(super) io: Arc<Io>,
 }
 
+/// How long a connection lives.
+///
+/// lapin may leave a call unanswered whose connection dies while it is made, so every call that
+/// waits for the broker is made under this.
+#[derive(Clone)]
+pub(super) struct Life(watch::Receiver<Option<String>>);
+
+impl Life {
+    /// Waits for the end; tells why.
+    pub(super) async fn ended(&self) -> Error {
+        let mut ended = self.0.clone();
+        let reason = match ended.wait_for(Option::is_some).await {
+            Ok(reason) => reason.clone().unwrap_or_default(),
+            Err(_) => String::new(),
+        };
+        Error::Lost { reason }
+    }
+
+    /// Does this, unless the connection ends first.
+    pub(super) async fn during<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            biased;
+            done = work => done,
+            error = self.ended() => Err(error),
+        }
+    }
+}
+
 /// A connection whose sockets and heartbeats are served by the broker's own thread.
 pub(super) struct AmqpConnection {
     inner: Arc<lapin::Connection>,
@@ -52,6 +80,10 @@ impl AmqpConnection {
 
     async fn channel(&self) -> Result<Channel> {
         self.inner.create_channel().await.map_err(|error| fault::lost(&error))
+    }
+
+    fn life(&self) -> Life {
+        Life(self.ended.subscribe())
     }
 }
 
@@ -86,33 +118,55 @@ async fn watch_over(connection: Arc<lapin::Connection>, ended: watch::Sender<Opt
 #[async_trait]
 impl Connection for AmqpConnection {
     async fn declare_model(&self, model: &ModelName) -> Result<()> {
-        topology::declare_model(&self.channel().await?, model, &self.settings.limits).await
+        let declaring = async {
+            topology::declare_model(&self.channel().await?, model, &self.settings.limits).await
+        };
+        self.life().during(declaring).await
     }
 
     async fn declare_reply_queue(&self, queue: &str) -> Result<()> {
-        topology::declare_reply_queue(&self.channel().await?, queue, &self.settings.limits).await
+        let declaring = async {
+            topology::declare_reply_queue(&self.channel().await?, queue, &self.settings.limits)
+                .await
+        };
+        self.life().during(declaring).await
     }
 
     async fn declare_control_queue(&self, queue: &str, model: &ModelName) -> Result<()> {
-        topology::declare_control_queue(&self.channel().await?, queue, model).await
+        let declaring =
+            async { topology::declare_control_queue(&self.channel().await?, queue, model).await };
+        self.life().during(declaring).await
     }
 
     async fn consume(&self, queue: &str, prefetch: u16) -> Result<Consumer> {
-        consumer::subscribe(&self.settings, self.channel().await?, queue, prefetch).await
+        let life = self.life();
+        let subscribing = async {
+            let channel = self.channel().await?;
+            consumer::subscribe(&self.settings, life.clone(), channel, queue, prefetch).await
+        };
+        life.during(subscribing).await
     }
 
     async fn publisher(&self) -> Result<Box<dyn Publisher>> {
-        let channel = self.channel().await?;
-        Ok(Box::new(AmqpPublisher::start(&self.settings.io, channel).await?))
+        let life = self.life();
+        let opening = async {
+            let publisher =
+                AmqpPublisher::start(&self.settings.io, life.clone(), self.channel().await?);
+            Ok(Box::new(publisher.await?) as Box<dyn Publisher>)
+        };
+        life.during(opening).await
     }
 
     async fn depth(&self, queue: &str) -> Result<Depth> {
-        let options = QueueDeclareOptions::default().passive();
-        let name = fault::name(queue)?;
-        let channel = self.channel().await?;
-        let asked = channel.queue_declare(name, options, FieldTable::default()).await;
-        let found = asked.map_err(|error| fault::using(queue, &error))?;
-        Ok(Depth { messages: found.message_count(), consumers: found.consumer_count() })
+        let asking = async {
+            let options = QueueDeclareOptions::default().passive();
+            let name = fault::name(queue)?;
+            let channel = self.channel().await?;
+            let asked = channel.queue_declare(name, options, FieldTable::default()).await;
+            let found = asked.map_err(|error| fault::using(queue, &error))?;
+            Ok(Depth { messages: found.message_count(), consumers: found.consumer_count() })
+        };
+        self.life().during(asking).await
     }
 
     fn is_blocked(&self) -> bool {
@@ -120,12 +174,7 @@ impl Connection for AmqpConnection {
     }
 
     async fn lost(&self) -> Error {
-        let mut ended = self.ended.subscribe();
-        let reason = match ended.wait_for(Option::is_some).await {
-            Ok(reason) => reason.clone().unwrap_or_default(),
-            Err(_) => String::new(),
-        };
-        Error::Lost { reason }
+        self.life().ended().await
     }
 
     async fn close(&self) {

@@ -11,7 +11,7 @@ use lapin::types::{FieldTable, ShortString};
 use lapin::{Acker, Channel};
 use tokio::sync::mpsc;
 
-use super::connection::Settings;
+use super::connection::{Life, Settings};
 use super::io::Io;
 use super::{convert, fault};
 use crate::{Consumer, Delivery, Result, Settle};
@@ -21,6 +21,7 @@ use crate::{Consumer, Delivery, Result, Settle};
 /// AMQP's prefetch of 0 means "without limit", which nobody here wants: it is taken as 1.
 pub(super) async fn subscribe(
     settings: &Settings,
+    life: Life,
     channel: Channel,
     queue: &str,
     prefetch: u16,
@@ -38,6 +39,7 @@ pub(super) async fn subscribe(
     let (sender, receiver) = mpsc::channel(prefetch.into());
     let subscription = Subscription {
         channel,
+        life,
         counts_acquired: settings.counts_acquired,
         io: Arc::clone(&settings.io),
     };
@@ -49,6 +51,7 @@ pub(super) async fn subscribe(
 #[derive(Clone)]
 struct Subscription {
     channel: Channel,
+    life: Life,
     counts_acquired: bool,
     io: Arc<Io>,
 }
@@ -66,6 +69,7 @@ async fn forward(
             biased;
             () = sender.closed() => break,
             next = stream.next() => next,
+            _ = subscription.life.ended() => return,
         };
         let Some(Ok(message)) = next else { return };
         if sender.send(subscription.delivery(message)).await.is_err() {
@@ -73,11 +77,15 @@ async fn forward(
         }
     }
     let cancelling = subscription.channel.basic_cancel(stream.tag(), BasicCancelOptions::default());
-    if cancelling.await.is_ok() {
-        while let Some(Ok(message)) = stream.next().await {
-            drop(subscription.delivery(message));
+    let given_back = async {
+        if cancelling.await.is_ok() {
+            while let Some(Ok(message)) = stream.next().await {
+                drop(subscription.delivery(message));
+            }
         }
-    }
+        Ok(())
+    };
+    drop(subscription.life.during(given_back).await);
 }
 
 impl Subscription {
@@ -105,8 +113,9 @@ impl Tag {
             return Ok(false);
         }
         let options = BasicNackOptions { requeue: true, multiple: false };
-        let settled = self.subscription.channel.basic_nack(self.tag, options).await;
-        settled.map(|()| true).map_err(|error| fault::lost(&error))
+        let settled = self.subscription.channel.basic_nack(self.tag, options);
+        let settled = async { settled.await.map(|()| true).map_err(|error| fault::lost(&error)) };
+        self.subscription.life.during(settled).await
     }
 }
 
@@ -117,8 +126,9 @@ impl Settle for Tag {
             return Ok(false);
         }
         let options = BasicAckOptions { multiple: false };
-        let settled = self.subscription.channel.basic_ack(self.tag, options).await;
-        settled.map(|()| true).map_err(|error| fault::lost(&error))
+        let settled = self.subscription.channel.basic_ack(self.tag, options);
+        let settled = async { settled.await.map(|()| true).map_err(|error| fault::lost(&error)) };
+        self.subscription.life.during(settled).await
     }
 
     async fn requeue(self: Box<Self>) -> Result<bool> {

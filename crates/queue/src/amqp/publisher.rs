@@ -15,6 +15,7 @@ use lapin::types::ShortString;
 use lapin::{Channel, Confirmation};
 use tokio::sync::{mpsc, oneshot};
 
+use super::connection::Life;
 use super::io::Io;
 use super::returns::{Ledger, Mark};
 use super::{convert, fault};
@@ -35,12 +36,18 @@ pub(super) struct AmqpPublisher {
 }
 
 impl AmqpPublisher {
-    pub(super) async fn start(io: &Arc<Io>, channel: Channel) -> Result<Self> {
+    pub(super) async fn start(io: &Arc<Io>, life: Life, channel: Channel) -> Result<Self> {
         let confirming = channel.confirm_select(ConfirmSelectOptions::default()).await;
         confirming.map_err(|error| fault::lost(&error))?;
         let (jobs, queue) = mpsc::channel(AHEAD);
         let pump = Pump { channel: channel.clone(), ledger: Ledger::default() };
-        io.spawn(pump.run(queue));
+        io.spawn(async move {
+            tokio::select! {
+                () = pump.run(queue) => {}
+                // Whoever waits for a confirm learns of the end by losing it.
+                _ = life.ended() => {}
+            }
+        });
         Ok(Self { jobs, channel })
     }
 }
