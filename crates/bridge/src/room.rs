@@ -21,6 +21,10 @@ const ALONE_FROM: u64 = 2;
 /// next that comes.
 const PATIENCE: Duration = Duration::from_millis(250);
 
+/// Suspects ask for their turn within so long, each at a random moment. In the order of the queue
+/// the guilty one could be first each time, until all who wait with it count as poison too.
+const SHUFFLE: Duration = Duration::from_millis(100);
+
 /// The worker's places.
 #[derive(Debug)]
 pub(crate) struct Room {
@@ -71,7 +75,12 @@ impl Room {
         tokio::select! {
             biased;
             _ = shared.drain.begun() => Place::None,
-            permit = self.places.acquire_many(wanted) => match permit {
+            permit = async {
+                if alone {
+                    sleep(SHUFFLE.mul_f64(f64::from(getrandom::u32().unwrap_or(0)) / f64::from(u32::MAX))).await;
+                }
+                self.places.acquire_many(wanted).await
+            } => match permit {
                 Ok(_permit) => Place::Taken { _permit },
                 // Never closed.
                 Err(_) => Place::None,
