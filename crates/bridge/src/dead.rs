@@ -7,7 +7,7 @@ use nsbridge_protocol::topology::{
     REPLY_EXCHANGE, RETRY_TIERS, dead_queue, header, model_queue, retry_queue,
 };
 use nsbridge_protocol::{ErrorCode, Failure, ModelName, Open};
-use nsbridge_queue::{Confirmed, Delivery, Error, Header, Message, Result};
+use nsbridge_queue::{Confirmed, Delivery, Error, Header, Message, Publisher, Result};
 use tokio::time::sleep;
 
 use crate::clock::now_ms;
@@ -79,23 +79,37 @@ pub(crate) async fn retry(
 pub(crate) async fn tell(pool: &Pool, worker: &str, rejected: &Rejected) -> Result<()> {
     let Some(reply) = &rejected.reply else { return Ok(()) };
     let publisher = pool.take().await?;
-    'frames: for frame in rejection(worker, rejected, reply) {
+    for frame in rejection(worker, rejected, reply) {
         let mut message = Message::new(frame);
         message.properties.correlation_id = Some(reply.request.to_string());
         message.properties.persistent = true;
-        for pause in FULL_PAUSES {
-            let again = message.clone();
-            match publisher.publish(REPLY_EXCHANGE, &reply.queue, again).await?.await? {
-                Confirmed::Taken => continue 'frames,
-                Confirmed::Returned => break 'frames,
-                Confirmed::Refused => sleep(pause).await,
+        match put_into_full(&*publisher, &reply.queue, &message).await? {
+            Confirmed::Taken => {}
+            Confirmed::Returned => break,
+            Confirmed::Refused => {
+                tracing::warn!(request = %reply.request, "a client's full queue took no refusal");
+                break;
             }
         }
-        tracing::warn!(request = %reply.request, "a client's full queue took no refusal");
-        break;
     }
     pool.give_back(publisher);
     Ok(())
+}
+
+/// Publishes to a reply queue, again some times if it is full.
+async fn put_into_full(
+    publisher: &dyn Publisher,
+    queue: &str,
+    message: &Message,
+) -> Result<Confirmed> {
+    for pause in FULL_PAUSES {
+        let answer = publisher.publish(REPLY_EXCHANGE, queue, message.clone()).await?.await?;
+        if answer != Confirmed::Refused {
+            return Ok(answer);
+        }
+        sleep(pause).await;
+    }
+    Ok(Confirmed::Refused)
 }
 
 fn rejection(worker: &str, rejected: &Rejected, reply: &ReplyTo) -> Vec<Vec<u8>> {

@@ -86,7 +86,7 @@ async fn admit<'a>(
         match shared.registry.admit(request.job, held, request.attempt) {
             Admission::New(running, mail) => return Some((running, mail)),
             Admission::Duplicate(copy) | Admission::Done(copy) => {
-                settle(copy, Settlement::Ack, request, visit).await;
+                settle(copy, true, request, visit).await;
                 return None;
             }
             Admission::Adopted => {
@@ -116,17 +116,14 @@ async fn answer(
     writer: Writer,
     reader: &Reader,
 ) -> Result<Answered, Stuck> {
-    let mut cancelled = cancelled_early(address, mail);
-    let place = if cancelled {
-        Place::Late
-    } else {
-        tokio::select! {
-            place = shared.room.place(shared, request, running) => place,
-            () = cancel(address, mail) => {
-                cancelled = true;
-                Place::Late
-            }
+    let mut cancelled = false;
+    let place = tokio::select! {
+        biased;
+        () = cancel(address, mail) => {
+            cancelled = true;
+            Place::Late
         }
+        place = shared.room.place(shared, request, running) => place,
     };
     if matches!(place, Place::None) {
         let outcome = metrics::Outcome::Moved;
@@ -182,7 +179,7 @@ fn cancelled_early(address: &Address<'_>, mail: &mut Receiver<Mail>) -> bool {
     false
 }
 
-/// Waits for the client's cancel. Before a stream is opened nothing else can come for it.
+/// Waits for a cancel that comes before the work began. Nothing else can come for it then.
 async fn cancel(address: &Address<'_>, mail: &mut Receiver<Mail>) {
     while let Some(mail) = mail.recv().await {
         if matches!(address.read_mail(&mail), Some(Letter::Cancel)) {

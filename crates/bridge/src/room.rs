@@ -1,11 +1,12 @@
 //! Places for calls: as many as the handler takes at once.
 //!
-//! There are as many channels with a prefetch of one as there are places, so a delivery finds one
+//! The worker is handed as many deliveries at once as there are places, so a delivery finds one
 //! free, unless orphans hold it or somebody is to run alone.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use nsbridge_queue::random_part;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::sleep;
 
@@ -72,15 +73,16 @@ impl Room {
             }
             std::future::pending().await
         };
+        let permit = async {
+            if alone {
+                sleep(random_part(SHUFFLE)).await;
+            }
+            self.places.acquire_many(wanted).await
+        };
         tokio::select! {
             biased;
             _ = shared.drain.begun() => Place::None,
-            permit = async {
-                if alone {
-                    sleep(SHUFFLE.mul_f64(f64::from(getrandom::u32().unwrap_or(0)) / f64::from(u32::MAX))).await;
-                }
-                self.places.acquire_many(wanted).await
-            } => match permit {
+            permit = permit => match permit {
                 Ok(_permit) => Place::Taken { _permit },
                 // Never closed.
                 Err(_) => Place::None,

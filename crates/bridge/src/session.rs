@@ -1,7 +1,7 @@
 //! One life of the consuming connection: subscriptions, and what comes over them.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -30,7 +30,7 @@ const CONTROL_PREFETCH: u16 = 64;
 const MAX_CANCEL_BYTES: usize = 256;
 
 /// Between two tries at the same thing.
-const PAUSE: Duration = Duration::from_millis(200);
+pub(crate) const PAUSE: Duration = Duration::from_millis(200);
 
 /// One life of the consuming connection.
 pub(crate) struct Session {
@@ -197,18 +197,22 @@ impl Drop for Begun<'_> {
 
 /// When the worker takes deliveries again, after its key service could not answer.
 #[derive(Debug, Default)]
-pub(crate) struct Rest(watch::Sender<Option<Instant>>);
+pub(crate) struct Rest(Mutex<Option<Instant>>);
 
 impl Rest {
     pub(crate) fn take(&self, pause: Duration) {
-        self.0.send_replace(Some(Instant::now() + pause));
+        *self.until() = Some(Instant::now() + pause);
     }
 
     /// Waits until the worker does not rest.
     pub(crate) async fn over(&self) {
-        let until = *self.0.borrow();
+        let until = *self.until();
         if let Some(until) = until {
             sleep_until(until).await;
         }
+    }
+
+    fn until(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -34,18 +34,19 @@ pub(crate) async fn finish(
         tracing::info!(request = %request.job.id, "a job ended without a delivery to settle");
         return None;
     };
-    let (settlement, outcome) = match settlement {
+    let (ack, outcome) = match settlement {
+        Settlement::Ack => (true, None),
+        Settlement::Requeue => (false, None),
         Settlement::Retry => match try_later(shared, &first.delivery, request, visit).await {
-            Ok(outcome) => (Settlement::Ack, Some(outcome)),
+            Ok(outcome) => (true, Some(outcome)),
             Err(error) => {
                 tracing::warn!(request = %request.job.id, %error, "no retry, giving it back");
-                (Settlement::Requeue, Some(Outcome::Moved))
+                (false, Some(Outcome::Moved))
             }
         },
-        other => (other, None),
     };
     for held in ours {
-        settle(held, settlement, request, visit).await;
+        settle(held, ack, request, visit).await;
     }
     outcome
 }
@@ -119,11 +120,9 @@ pub(crate) async fn put_off(delivery: Delivery, error: &nsbridge_crypto::KeyErro
     After::Rest(KEY_PAUSE)
 }
 
-pub(crate) async fn settle(held: Held, settlement: Settlement, request: &Accepted, visit: &Visit) {
-    let settled = match settlement {
-        Settlement::Ack | Settlement::Retry => held.delivery.ack().await,
-        Settlement::Requeue => held.delivery.requeue().await,
-    };
+/// Acks a delivery, or gives it back.
+pub(crate) async fn settle(held: Held, ack: bool, request: &Accepted, visit: &Visit) {
+    let settled = if ack { held.delivery.ack().await } else { held.delivery.requeue().await };
     match settled {
         Ok(true) => {}
         Ok(false) => {

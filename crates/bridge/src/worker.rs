@@ -22,12 +22,9 @@ use crate::pool::Pool;
 use crate::registry::Registry;
 use crate::room::Room;
 use crate::runner::Runner;
-use crate::session::{Consuming, Rest, Session};
+use crate::session::{Consuming, PAUSE, Rest, Session};
 use crate::visit::Visit;
 use crate::vitals::{Vitals, rounds};
-
-/// Between two tries at the same thing.
-const PAUSE: Duration = Duration::from_millis(200);
 
 /// How long handing over may take after the grace.
 const HAND_OVER: Duration = Duration::from_secs(10);

@@ -1,17 +1,16 @@
 //! `nsbridge ask`: one request through the broker.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use nsbridge::{LogConfig, LogFormat};
+use anyhow::Result;
 use nsbridge_client::{Ask, Client};
 use nsbridge_crypto::Keyring;
 use nsbridge_protocol::{ModelName, Tenant};
 use nsbridge_queue::AmqpBroker;
 
+use crate::place::{self, Broker, Keys};
 use crate::prompt::Sampling;
 use crate::{prompt, stream};
 
@@ -31,18 +30,10 @@ pub(crate) struct Arguments {
     /// Who the request is for.
     #[arg(long, default_value = "default")]
     tenant: Tenant,
-    /// The broker: amqp://user:password@host:5672/%2f
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "NSBRIDGE_BROKER__URL",
-        hide_env_values = true,
-        default_value = "amqp://localhost"
-    )]
-    broker: String,
-    /// The keyring file.
-    #[arg(long, value_name = "FILE", env = "NSBRIDGE_KEYS__KEYRING", default_value = "keys.json")]
-    keyring: PathBuf,
+    #[command(flatten)]
+    broker: Broker,
+    #[command(flatten)]
+    keys: Keys,
     #[command(flatten)]
     sampling: Sampling,
     /// Seconds until the answer must be complete.
@@ -59,17 +50,12 @@ fn read_json(text: &str) -> Result<serde_json::Value, String> {
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
-    nsbridge::log_to_stderr(&LogConfig {
-        filter: "warn,lapin=off".into(),
-        format: LogFormat::Text,
-    })?;
-    let runtime = tokio::runtime::Runtime::new().context("starting the runtime")?;
-    runtime.block_on(ask(arguments))
+    place::block_on(ask(arguments))
 }
 
 async fn ask(arguments: Arguments) -> Result<ExitCode> {
-    let keys = Arc::new(Keyring::load(&arguments.keyring)?);
-    let broker = Arc::new(AmqpBroker::new(&arguments.broker)?);
+    let keys = Arc::new(Keyring::load(&arguments.keys.keyring)?);
+    let broker = Arc::new(AmqpBroker::new(&arguments.broker.url)?);
     let client = Client::connect(broker, keys, "nsbridge ask").await?;
     let mut ask = Ask::new(arguments.model, arguments.tenant, ());
     ask.seed = arguments.sampling.seed;

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use nsbridge::{Drain, LogConfig, LogFormat, Parts, ReplyConfig, Vitals};
+use anyhow::{Result, ensure};
+use nsbridge::{Drain, Parts, ReplyConfig, Vitals};
 use nsbridge_client::{Ask, Client};
 use nsbridge_crypto::{Entry, Key, Keyring, State};
 use nsbridge_handler::{Model, Models};
@@ -17,7 +17,7 @@ use nsbridge_queue::MemoryBroker;
 
 use crate::failure::note;
 use crate::prompt::Sampling;
-use crate::{prompt, stream};
+use crate::{place, prompt, stream};
 
 /// Streams a story from the bundled model: queue, keys and worker in this one process.
 ///
@@ -40,10 +40,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
-    let log = LogConfig { filter: "warn,lapin=off".into(), format: LogFormat::Text };
-    nsbridge::log_to_stderr(&log)?;
-    let runtime = tokio::runtime::Runtime::new().context("starting the runtime")?;
-    runtime.block_on(tell(arguments))
+    place::block_on(tell(arguments))
 }
 
 async fn tell(arguments: Arguments) -> Result<ExitCode> {

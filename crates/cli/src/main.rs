@@ -5,6 +5,7 @@ mod demo;
 mod doctor;
 mod failure;
 mod keys;
+mod place;
 mod prompt;
 mod queue;
 mod stream;

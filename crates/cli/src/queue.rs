@@ -9,16 +9,16 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Subcommand;
-use nsbridge::{LogConfig, LogFormat};
 use nsbridge_crypto::Keyring;
 use nsbridge_protocol::ModelName;
 use nsbridge_protocol::topology::{RETRY_TIERS, bulk_queue, dead_queue, model_queue, retry_queue};
-use nsbridge_queue::{AmqpBroker, Broker, Connection, Error};
+use nsbridge_queue::{AmqpBroker, Broker as _, Connection, Error};
 use serde_json::json;
 
 use crate::failure::note;
+use crate::place::{self, Broker, Keys};
 use letters::{Letters, Which};
 
 /// Shows what waits in a model's queues, and what died and why; replays or removes it.
@@ -101,38 +101,18 @@ struct Place {
     /// The model.
     #[arg(long, short)]
     model: ModelName,
-    /// The broker: amqp://user:password@host:5672/%2f
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "NSBRIDGE_BROKER__URL",
-        hide_env_values = true,
-        default_value = "amqp://localhost"
-    )]
-    broker: String,
-}
-
-/// What opens and seals.
-#[derive(Debug, clap::Args)]
-struct Keys {
-    /// The keyring file.
-    #[arg(long, value_name = "FILE", env = "NSBRIDGE_KEYS__KEYRING", default_value = "keys.json")]
-    keyring: PathBuf,
+    #[command(flatten)]
+    broker: Broker,
 }
 
 impl Place {
     async fn connect(&self) -> Result<Arc<dyn Connection>> {
-        Ok(AmqpBroker::new(&self.broker)?.connect("nsbridge queue").await?)
+        Ok(AmqpBroker::new(&self.broker.url)?.connect("nsbridge queue").await?)
     }
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
-    nsbridge::log_to_stderr(&LogConfig {
-        filter: "warn,lapin=off".into(),
-        format: LogFormat::Text,
-    })?;
-    let runtime = tokio::runtime::Runtime::new().context("starting the runtime")?;
-    runtime.block_on(async {
+    place::block_on(async {
         match arguments.command {
             Command::Status { place, json } => status(&place, json).await,
             Command::Dead { place, which, open, keys, json } => {

@@ -5,9 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use nsbridge_crypto::{Key, RequestHead, Sealed, seal_control, seal_request};
-use nsbridge_protocol::{
-    ControlKind, ErrorCode, Failure, ModelName, RequestId, Summary, TraceParent,
-};
+use nsbridge_protocol::{ControlKind, ErrorCode, Failure, RequestId, Summary, TraceParent};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -93,7 +91,6 @@ pub(crate) struct Progress {
 /// A request that waits for its reply, or ended lately.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    model: ModelName,
     original: Original,
     merge: Merge,
     /// `None` once the request is over.
@@ -118,7 +115,6 @@ impl Entry {
     ) -> (Self, mpsc::Receiver<Note>) {
         let (sender, notes) = mpsc::channel(INBOX);
         let entry = Self {
-            model: original.head.model.clone(),
             original,
             merge,
             inbox: Some(sender),
@@ -163,7 +159,7 @@ impl Entry {
         for step in steps {
             match step {
                 Step::Tell { enqueue, kind, body } => {
-                    let key = reply_to.unwrap_or(self.model.as_str());
+                    let key = reply_to.unwrap_or(self.model());
                     letters.extend(self.letter(key, enqueue, kind, &body));
                 }
                 step => letters.extend(self.pass(step)),
@@ -229,7 +225,7 @@ impl Entry {
     fn cancels(&self) -> Vec<Letter> {
         let unopened = |enqueue: &usize| !self.workers.iter().any(|(_, of)| of == enqueue);
         let waiting = (0..self.merge.enqueues()).filter(unopened);
-        let waiting = waiting.map(|enqueue| (self.model.as_str(), enqueue));
+        let waiting = waiting.map(|enqueue| (self.model(), enqueue));
         let opened = self.workers.iter().map(|(worker, enqueue)| (worker.as_str(), *enqueue));
         let cancel = |(key, enqueue)| self.letter(key, enqueue, ControlKind::Cancel, b"");
         opened.chain(waiting).filter_map(cancel).collect()
@@ -241,6 +237,11 @@ impl Entry {
             .inspect_err(|error| tracing::warn!(%error, "a control frame could not be sealed"))
             .ok()
             .map(|frame| (key.to_owned(), frame, self.attempt))
+    }
+
+    /// Where a worker hears that has not opened the request yet.
+    fn model(&self) -> &str {
+        self.original.head.model.as_str()
     }
 
     fn id(&self) -> RequestId {

@@ -254,9 +254,9 @@ fn forget(entries: &mut HashMap<RequestId, Entry>) {
     entries.retain(|_, entry| !entry.is_over() || entry.deadline > now);
     let ended = entries.iter().filter(|(_, entry)| entry.is_over());
     let mut ended: Vec<_> = ended.map(|(id, entry)| (entry.deadline, *id)).collect();
-    ended.sort_unstable();
-    let too_many = ended.len().saturating_sub(TOMBSTONES);
-    for (_, id) in &ended[..too_many] {
+    let Some(too_many) = ended.len().checked_sub(TOMBSTONES + 1) else { return };
+    ended.select_nth_unstable(too_many);
+    for (_, id) in &ended[..=too_many] {
         entries.remove(id);
     }
 }

@@ -28,7 +28,7 @@ pub use amqp::AmqpBroker;
 pub use delivery::{Consumer, Delivery, Settle};
 pub use error::{Error, Result};
 pub use limits::Limits;
-pub use link::Link;
+pub use link::{Link, random_part};
 pub use memory::MemoryBroker;
 pub use message::{Header, Message, Properties};
 

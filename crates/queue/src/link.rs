@@ -75,6 +75,12 @@ async fn lives(connection: &dyn Connection) -> bool {
 
 /// Between half of the pause and all of it, so that a fleet does not come back in step.
 fn jitter(pause: Duration) -> Duration {
+    pause / 2 + random_part(pause / 2)
+}
+
+/// Between nothing and all of a time, for those who must not act in step. All of it where there is
+/// no randomness.
+pub fn random_part(whole: Duration) -> Duration {
     let random = getrandom::u32().unwrap_or(u32::MAX);
-    pause / 2 + (pause / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))
+    whole.mul_f64(f64::from(random) / f64::from(u32::MAX))
 }

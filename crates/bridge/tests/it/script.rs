@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nsbridge_handler::{Error as HandlerError, Finish, Handler, Job, Models, Result, Slots};
+use nsbridge_handler::{
+    Error as HandlerError, Finish, Handler, Health, Job, Models, Result, Slots,
+};
 use nsbridge_queue::Broker;
 use nsbridge_testkit::system::client::{Ask, Client, Error, Reply};
 use nsbridge_testkit::system::{Running, Setup};
@@ -28,13 +30,22 @@ pub(crate) enum Script {
     Big { bytes: usize },
 }
 
+/// So many slots, and whether it says that it is well.
 #[derive(Debug)]
-pub(crate) struct Scripted;
+pub(crate) struct Actor<const SLOTS: usize, const WELL: bool>;
+
+pub(crate) type Scripted = Actor<1, true>;
+
+/// The same with two slots.
+pub(crate) type Two = Actor<2, true>;
+
+/// A model that breaks while it is idle.
+pub(crate) type Sick = Actor<1, false>;
 
 /// The most pieces that a call of this process went on from.
 pub(crate) static RESUMED: AtomicUsize = AtomicUsize::new(0);
 
-impl Handler for Scripted {
+impl<const SLOTS: usize, const WELL: bool> Handler for Actor<SLOTS, WELL> {
     type Options = ();
     type Input = Script;
     type Output = String;
@@ -73,34 +84,16 @@ impl Handler for Scripted {
         Ok(Finish::STOP)
     }
 
+    fn slots(&self) -> Slots {
+        Slots::Threads(SLOTS)
+    }
+
+    fn health(&self) -> Health {
+        if WELL { Health::Ok } else { Health::Failed("the device is gone".into()) }
+    }
+
     fn fingerprint(&self) -> Option<[u8; 16]> {
         Some(*b"scripted handler")
-    }
-}
-
-/// The same with two slots.
-#[derive(Debug)]
-pub(crate) struct Two;
-
-impl Handler for Two {
-    type Options = ();
-    type Input = Script;
-    type Output = String;
-
-    async fn load((): (), _models: Models) -> Result<Self> {
-        Ok(Self)
-    }
-
-    async fn handle(&self, script: Script, job: &mut Job<String>) -> Result<Finish> {
-        Scripted.handle(script, job).await
-    }
-
-    fn slots(&self) -> Slots {
-        Slots::Threads(2)
-    }
-
-    fn fingerprint(&self) -> Option<[u8; 16]> {
-        Handler::fingerprint(&Scripted)
     }
 }
 

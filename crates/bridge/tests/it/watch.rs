@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nsbridge::{Health, Metrics, Pages, Vitals};
-use nsbridge_handler::{Finish, Handler, Health as HandlerHealth, Job, Models, Result};
 use nsbridge_protocol::ErrorCode;
 use nsbridge_protocol::topology::model_queue;
 use nsbridge_queue::{Broker, MemoryBroker, Message};
@@ -14,7 +13,7 @@ use nsbridge_testkit::system::Setup;
 use tokio::time::sleep;
 
 use crate::orphans::Stage;
-use crate::script::{Script, Scripted, ask, said, submit, system};
+use crate::script::{Script, Scripted, Sick, ask, said, submit, system};
 use crate::stories;
 use crate::trouble::rest;
 
@@ -246,27 +245,6 @@ async fn a_model_that_is_silent_for_long_has_its_heartbeats_counted() {
     let reply = submit(&client, &setup, Script::Sleep { ms: 5500 }).await.unwrap();
     reply.collect().await.unwrap();
     assert_eq!(value(metrics, "nsbridge_heartbeats_total", ""), 1.0);
-}
-
-/// A model that breaks while it is idle.
-struct Sick;
-
-impl Handler for Sick {
-    type Options = ();
-    type Input = Script;
-    type Output = String;
-
-    async fn load((): (), _models: Models) -> Result<Self> {
-        Ok(Self)
-    }
-
-    async fn handle(&self, script: Script, job: &mut Job<String>) -> Result<Finish> {
-        Scripted.handle(script, job).await
-    }
-
-    fn health(&self) -> HandlerHealth {
-        HandlerHealth::Failed("the device is gone".into())
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -33,7 +33,7 @@ pub(super) async fn run(
     if letters.is_empty() {
         bail!("no dead letter of {} fits", place.model);
     }
-    let broker = Arc::new(AmqpBroker::new(&place.broker)?);
+    let broker = Arc::new(AmqpBroker::new(&place.broker.url)?);
     let client = Client::connect(broker, keys.clone(), "nsbridge replay").await?;
     let (count, mut failed) = (letters.len(), 0);
     for letter in letters {

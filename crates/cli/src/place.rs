@@ -1,0 +1,37 @@
+//! Where the broker is, and what opens and seals: what every command that speaks to a queue is told.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use nsbridge::{LogConfig, LogFormat};
+
+/// Where the queue is.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Broker {
+    /// The broker: amqp://user:password@host:5672/%2f
+    #[arg(
+        long = "broker",
+        value_name = "URL",
+        env = "NSBRIDGE_BROKER__URL",
+        hide_env_values = true,
+        default_value = "amqp://localhost"
+    )]
+    pub(crate) url: String,
+}
+
+/// Where the keys are.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Keys {
+    /// The keyring file.
+    #[arg(long, value_name = "FILE", env = "NSBRIDGE_KEYS__KEYRING", default_value = "keys.json")]
+    pub(crate) keyring: PathBuf,
+}
+
+/// Runs a command that waits for others, with warnings to stderr.
+pub(crate) fn block_on(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
+    let log = LogConfig { filter: "warn,lapin=off".into(), format: LogFormat::Text };
+    nsbridge::log_to_stderr(&log)?;
+    let runtime = tokio::runtime::Runtime::new().context("starting the runtime")?;
+    runtime.block_on(command)
+}
