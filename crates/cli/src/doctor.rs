@@ -1,6 +1,6 @@
 //! `nsbridge doctor`: looks at everything a worker needs, and says what to do.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ async fn model(config: &Config) -> Finding {
     let models = config.models.iter().map(|(name, dir)| (name.clone(), Model::in_dir(dir)));
     let options = toml_to(&config.handler)?;
     let models: Models = models.collect();
-    let dir = models.get("target").map_err(|error| anyhow!("{error}"))?.dir().to_owned();
+    let place = models.get("target").map_err(|error| anyhow!("{error}"))?.place();
     let started = std::time::Instant::now();
     let loading = tokio::task::spawn_blocking(move || {
         tokio::runtime::Handle::current().block_on(async {
@@ -90,18 +90,14 @@ async fn model(config: &Config) -> Finding {
     });
     match tokio::time::timeout(Duration::from_secs(600), loading).await {
         Ok(loaded) => loaded?.map_err(|error| anyhow!("{error}"))?,
-        Err(_) => bail!("{} did not load within 10 minutes", dir.display()),
+        Err(_) => bail!("{place} did not load within 10 minutes"),
     }
     let took = started.elapsed().as_secs_f64();
-    Ok(format!("{} loads and makes a token in {took:.1} s", shown(&dir)))
+    Ok(format!("{place} loads and makes a token in {took:.1} s"))
 }
 
 fn toml_to(table: &toml::Table) -> Result<nsbridge_llama::Options> {
     table.clone().try_into().map_err(|error| anyhow!("[handler] {}", error.message()))
-}
-
-fn shown(dir: &Path) -> String {
-    dir.canonicalize().unwrap_or_else(|_| dir.to_owned()).display().to_string()
 }
 
 #[expect(clippy::print_stdout, reason = "the findings are this command's result")]
