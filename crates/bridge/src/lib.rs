@@ -32,6 +32,7 @@ mod health;
 mod http;
 mod intake;
 mod job;
+mod loading;
 mod metrics;
 mod pool;
 mod registry;
@@ -40,6 +41,7 @@ mod runner;
 mod serve;
 mod session;
 mod settle;
+pub mod store;
 mod stream;
 mod telemetry;
 mod verdict;
@@ -50,7 +52,7 @@ mod worker;
 
 pub use config::{
     BrokerConfig, Config, ConfigError, FleetConfig, HealthConfig, KeysConfig, LogConfig, LogFormat,
-    ReplyConfig, TelemetryConfig, WorkerConfig,
+    ModelConfig, ReplyConfig, StoreConfig, TelemetryConfig, WorkerConfig,
 };
 pub use drain::Drain;
 pub use error::Error;

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use nsbridge::Config;
+use nsbridge::store::Store;
 use nsbridge_crypto::State;
-use nsbridge_handler::{Handler, Model, Models};
+use nsbridge_handler::{Handler, Models};
 use nsbridge_llama::Llama;
 use nsbridge_protocol::topology::{dead_queue, model_queue};
 use nsbridge_queue::{AmqpBroker, Broker, Error};
@@ -77,9 +78,13 @@ async fn broker(config: &Config) -> Finding {
 }
 
 async fn model(config: &Config) -> Finding {
-    let models = config.models.iter().map(|(name, dir)| (name.clone(), Model::in_dir(dir)));
     let options = toml_to(&config.handler)?;
-    let models: Models = models.collect();
+    let store = Store::open(&config.store)?;
+    let mut models = Vec::new();
+    for (name, model) in &config.models {
+        models.push((name.clone(), store.model(model.wanted()).await?.model));
+    }
+    let models: Models = models.into_iter().collect();
     let place = models.get("target").map_err(|error| anyhow!("{error}"))?.place();
     let started = std::time::Instant::now();
     let loading = tokio::task::spawn_blocking(move || {

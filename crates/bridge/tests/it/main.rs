@@ -8,6 +8,7 @@ mod orphans;
 mod refusal;
 mod rules;
 mod script;
+mod store;
 mod straight;
 mod traces;
 mod trouble;
