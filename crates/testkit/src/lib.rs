@@ -1,11 +1,14 @@
-//! What nsbridge's tests stand on: a private RabbitMQ node, and a proxy that breaks connections.
+//! What nsbridge's tests stand on: a private RabbitMQ node, a moto server, and a proxy that
+//! breaks connections.
 
-#[cfg(feature = "system")]
+#[cfg(feature = "http")]
 pub mod http;
+pub mod moto;
 pub mod proxy;
 pub mod rabbit;
 #[cfg(feature = "system")]
 pub mod system;
 
+pub use moto::Moto;
 pub use proxy::Proxy;
 pub use rabbit::{Rabbit, amqp_url};
