@@ -35,11 +35,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 # --- 1. Words of the protocol -------------------------------------------------------------------
 
 CONTENT_TYPE = "application/vnd.nsbridge.v1"
-VERSION, SUITE, KEYRING_PROVIDER = 1, 1, 0
+VERSION, SUITE = 1, 1
+KEYRING_PROVIDER, KMS_PROVIDER = range(2)
 PLAIN, PIECES = 1, 2  # how the content of a frame is read
 OPEN, DATA, HEARTBEAT, FINAL_OK, FINAL_ERROR, MOVED = range(6)  # kinds of NSBR
 CANCEL, RESUME = range(2)  # kinds of NSBC
 MAX_REQUEST_BYTES = 8 << 20
+MAX_WRAPPED_BYTES = 4 << 10
 MAX_AHEAD = 256  # frames of one stream that may wait for their turn
 MAX_STREAMS = 4
 MAX_SECONDS = 25 * 60
@@ -178,18 +180,26 @@ class RequestHead:
     key_id: str
 
 
-def seal_request(key: bytes, salt: bytes, head: RequestHead, content: bytes) -> tuple[bytes, bytes]:
-    """The frame, and the root of its replies' keys. The salt must be fresh for each sealing."""
+def seal_request(
+    key: bytes, salt: bytes, head: RequestHead, content: bytes, wrapped: bytes = b""
+) -> tuple[bytes, bytes]:
+    """The frame, and the root of its replies' keys. The salt must be fresh for each sealing.
+
+    A data key of AWS KMS comes with itself `wrapped`; the head's key id is the KMS key's then.
+    """
     if len(content) > MAX_REQUEST_BYTES:
         raise Failed(f"the request has {len(content)} bytes, at most {MAX_REQUEST_BYTES} are taken")
-    header = b"NSBQ" + bytes([VERSION, SUITE, KEYRING_PROVIDER, 0]) + head.id + salt
+    provider = KMS_PROVIDER if wrapped else KEYRING_PROVIDER
+    header = b"NSBQ" + bytes([VERSION, SUITE, provider, 0]) + head.id + salt
     header += struct.pack(">QQ", head.created_at_ms, head.expires_at_ms)
     for text in (head.model, head.tenant, head.key_id):
         raw = text.encode()
         if not 1 <= len(raw) <= 255:
             raise Failed("model, tenant and key id have 1 to 255 bytes each")
         header += bytes([len(raw)]) + raw
-    header += bytes(2)  # no wrapped key: it is the keyring's
+    if len(wrapped) > MAX_WRAPPED_BYTES:
+        raise Failed(f"a wrapped key has at most {MAX_WRAPPED_BYTES} bytes")
+    header += struct.pack(">H", len(wrapped)) + wrapped
     keys, root = request_keys(key, salt, header)
     return keys.seal(0, header + keys.commitment, pad(PLAIN, content)), root
 

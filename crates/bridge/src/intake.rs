@@ -91,7 +91,7 @@ pub(crate) async fn open(
     });
     let key = match keys.open_key(&frame).await {
         Ok(key) => key,
-        Err(error @ KeyError::Busy) => return Err(Refusal::Later(error)),
+        Err(error @ KeyError::Busy { .. }) => return Err(Refusal::Later(error)),
         Err(error) => {
             let mut rejected = rejected(error.code(), error.to_string(), reply);
             // A key that is being rolled out may be here in a minute. The time is not verified,

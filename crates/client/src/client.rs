@@ -110,13 +110,13 @@ impl Client {
             expires_at_ms: millis(now + timeout),
             model: scope.model,
             tenant: scope.tenant,
-            key_id: key.id,
+            key_id: key.id.clone(),
         };
         let trace = match trace {
             Some(trace) => trace,
             None => begin_trace()?,
         };
-        Ok(Original { head, key: key.key, content, trace })
+        Ok(Original { head, key, content, trace })
     }
 
     /// Publishes until the broker answers; always the same bytes, so that a worker knows a second

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
-use nsbridge_crypto::{Key, RequestHead, Sealed, seal_control, seal_request};
+use nsbridge_crypto::{DataKey, RequestHead, Sealed, seal_control};
 use nsbridge_protocol::{ControlKind, ErrorCode, Failure, RequestId, Summary, TraceParent};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -56,7 +56,7 @@ pub(crate) type Letter = (String, Vec<u8>, Option<TraceParent>);
 /// What a request is sealed from, each time that it is enqueued.
 pub(crate) struct Original {
     pub(crate) head: RequestHead,
-    pub(crate) key: Key,
+    pub(crate) key: DataKey,
     /// Seed and input as JSON.
     pub(crate) content: Vec<u8>,
     /// The caller's span.
@@ -73,7 +73,7 @@ impl fmt::Debug for Original {
 impl Original {
     /// Seals it under a fresh salt: a copy that no worker takes for an earlier one.
     pub(crate) fn seal(&self) -> nsbridge_crypto::Result<Sealed> {
-        seal_request(&self.key, &self.head, &self.content)
+        self.key.seal(&self.head, &self.content)
     }
 }
 

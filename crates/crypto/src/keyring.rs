@@ -189,7 +189,7 @@ impl KeyProvider for Keyring {
     async fn data_key(&self, scope: &Scope) -> Result<DataKey, KeyError> {
         let primary = self.entries.iter().find(|entry| entry.state == State::Primary);
         let primary = primary.expect("a keyring has one primary key");
-        Ok(DataKey { id: primary.id.clone(), key: primary.key_for(scope)? })
+        Ok(DataKey::of_keyring(primary.id.clone(), primary.key_for(scope)?))
     }
 
     async fn open_key(&self, frame: &RequestFrame<'_>) -> Result<Key, KeyError> {

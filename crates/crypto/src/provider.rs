@@ -43,6 +43,17 @@ pub struct DataKey {
     pub id: KeyId,
     /// The key.
     pub key: Key,
+    /// Where a worker gets it from.
+    pub provider: Provider,
+    /// The key as its provider wrapped it, for the header; empty for a keyring's.
+    pub wrapped: Vec<u8>,
+}
+
+impl DataKey {
+    /// A key that both ends hold.
+    pub fn of_keyring(id: KeyId, key: Key) -> Self {
+        Self { id, key, provider: Provider::Keyring, wrapped: Vec::new() }
+    }
 }
 
 /// Gives keys to clients and workers.
@@ -90,14 +101,19 @@ pub enum KeyError {
     #[error("this process has no provider for the request's key")]
     OtherProvider,
     /// The key service said no, for good.
-    #[error("the key service refused the key `{id}`")]
+    #[error("the key `{id}` was refused: {why}")]
     Denied {
         /// The key's name.
         id: KeyId,
+        /// What the service calls it.
+        why: String,
     },
-    /// The key service cannot answer now.
-    #[error("the key service cannot answer now")]
-    Busy,
+    /// The key service cannot answer now. No request is at fault.
+    #[error("the key service cannot answer now: {why}")]
+    Busy {
+        /// What the service calls it, or what came between.
+        why: String,
+    },
 }
 
 impl KeyError {
@@ -108,7 +124,7 @@ impl KeyError {
             Self::OutOfScope { .. } => ErrorCode::KeyScope,
             Self::OtherProvider => ErrorCode::UnsupportedVersion,
             Self::Disabled { .. } | Self::Denied { .. } => ErrorCode::KeyDenied,
-            Self::Busy => ErrorCode::Internal,
+            Self::Busy { .. } => ErrorCode::Internal,
         }
     }
 }
