@@ -11,7 +11,6 @@ use aws_types::SdkConfig;
 /// Credentials, and the region where none is given, come from where AWS's own tools look: the
 /// environment, the profile, the task's or the instance's role. `endpoint_url` is for services that
 /// are not AWS's own.
-#[expect(dead_code, reason = "its first caller comes with the KMS provider")]
 pub(crate) async fn sdk_config(region: Option<&str>, endpoint_url: Option<&str>) -> SdkConfig {
     let http = Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https();
     let mut config = aws_config::defaults(BehaviorVersion::latest()).http_client(http);

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use nsbridge_crypto::{ErrorHint, ReplySealer, seal_nothing};
 use nsbridge_protocol::topology::{
-    REPLY_EXCHANGE, RETRY_TIERS, dead_queue, header, model_queue, retry_queue,
+    REPLY_EXCHANGE, RETRY_TIERS, RetryTier, dead_queue, header, model_queue, retry_queue,
 };
 use nsbridge_protocol::{ErrorCode, Failure, ModelName, Open};
 use nsbridge_queue::{Confirmed, Delivery, Error, Header, Message, Publisher, Result};
@@ -56,20 +56,47 @@ pub(crate) async fn retry(
     let tries = delivery.message.properties.int(header::TRIES).unwrap_or(0);
     let tier = usize::try_from(tries).ok().and_then(|tries| RETRY_TIERS.get(tries));
     let Some(tier) = tier else { return Ok(false) };
-    let left = remaining(deadline);
-    if left <= tier.delay {
-        return Ok(false);
-    }
-    let mut again = copy(&delivery.message);
-    again.properties.expiration = Some(left);
-    let headers = &mut again.properties.headers;
-    headers.insert(header::TRIES.into(), Header::Int(tries + 1));
-    let epoch = epoch(&delivery.message).saturating_add(1);
-    headers.insert(header::EPOCH.into(), Header::Int(epoch.into()));
-    put(&mut again.properties, header::TRACE_BEFORE, visit.span());
+    let Some(mut again) = later(delivery, *tier, deadline, visit) else { return Ok(false) };
+    again.properties.headers.insert(header::TRIES.into(), Header::Int(tries + 1));
     confirmed(pool, &retry_queue(model, *tier), again).await?;
     visit.metrics().retried(*tier);
     Ok(true)
+}
+
+/// Publishes a copy of `delivery` that comes back after about `pause`, and counts it as no try.
+/// `false` if its time would be over by then.
+pub(crate) async fn wait(
+    pool: &Pool,
+    model: &ModelName,
+    delivery: &Delivery,
+    deadline: SystemTime,
+    pause: Duration,
+    visit: &Visit,
+) -> Result<bool> {
+    let [first, longer @ ..] = RETRY_TIERS;
+    let tier = longer.into_iter().rev().find(|tier| tier.delay <= pause).unwrap_or(first);
+    let Some(again) = later(delivery, tier, deadline, visit) else { return Ok(false) };
+    confirmed(pool, &retry_queue(model, tier), again).await?;
+    Ok(true)
+}
+
+/// A copy for a retry queue, if there is time for that.
+fn later(
+    delivery: &Delivery,
+    tier: RetryTier,
+    deadline: SystemTime,
+    visit: &Visit,
+) -> Option<Message> {
+    let left = remaining(deadline);
+    if left <= tier.delay {
+        return None;
+    }
+    let mut again = copy(&delivery.message);
+    again.properties.expiration = Some(left);
+    let epoch = epoch(&delivery.message).saturating_add(1);
+    again.properties.headers.insert(header::EPOCH.into(), Header::Int(epoch.into()));
+    put(&mut again.properties, header::TRACE_BEFORE, visit.span());
+    Some(again)
 }
 
 /// Tells the client of a request that will not run: sealed if its key opened, else as a hint.

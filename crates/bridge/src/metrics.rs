@@ -49,6 +49,8 @@ struct Inner {
     orphans_ended: By<Counter>,
     dead_letters: By<Counter>,
     retries: By<Counter>,
+    key_pauses: Counter,
+    keyring_reloads: By<Counter>,
     reconnects: By<Counter>,
     blocked: Gauge,
     confirm_latency: Histogram,
@@ -157,6 +159,9 @@ impl Waiting {
 /// of its own: the codes are told apart by `requests_ended`, not by each bucket.
 const ERROR_TYPES: [&str; 2] = ["", "_OTHER"];
 
+/// What becomes of a keyring's file that has changed.
+const RELOADS: [&str; 2] = ["refused", "taken"];
+
 fn error_type(failed: bool) -> &'static str {
     ERROR_TYPES[usize::from(failed)]
 }
@@ -240,6 +245,16 @@ impl Metrics {
     /// A request waits to be tried again.
     pub(crate) fn retried(&self, tier: RetryTier) {
         self.0.retries.of(tier.name).inc();
+    }
+
+    /// The key service could not answer, and the worker rests.
+    pub(crate) fn key_pause(&self) {
+        self.0.key_pauses.inc();
+    }
+
+    /// The keyring's file has changed and was taken, or refused.
+    pub(crate) fn keyring_reloaded(&self, taken: bool) {
+        self.0.keyring_reloads.of(RELOADS[usize::from(taken)]).inc();
     }
 
     /// A connection was opened again.
@@ -340,6 +355,10 @@ impl Inner {
             retries: {
                 let tiers = RETRY_TIERS.map(|tier| tier.name);
                 ours.by(&names::RETRIES, "tier", tiers, Counter::default)
+            },
+            key_pauses: ours.put(&names::KEY_PAUSES, &Counter::default()),
+            keyring_reloads: {
+                ours.by(&names::KEYRING_RELOADS, "result", RELOADS, Counter::default)
             },
             reconnects: {
                 let sides = [Side::Consume, Side::Publish].map(Side::as_str);

@@ -20,9 +20,10 @@ use crate::intake::Accepted;
 use crate::metrics::Side;
 use crate::pool::Pool;
 use crate::registry::Registry;
+use crate::rest::Rest;
 use crate::room::Room;
 use crate::runner::Runner;
-use crate::session::{Consuming, PAUSE, Rest, Session};
+use crate::session::{Consuming, PAUSE, Session};
 use crate::visit::Visit;
 use crate::vitals::{Vitals, rounds};
 

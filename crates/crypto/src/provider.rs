@@ -1,6 +1,7 @@
 //! Where keys come from.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use nsbridge_protocol::{ErrorCode, KeyId, ModelName, Tenant};
@@ -73,6 +74,31 @@ pub trait KeyProvider: Debug + Send + Sync {
     ///
     /// A [`KeyError`]; its kind says what becomes of the request.
     async fn open_key(&self, frame: &RequestFrame<'_>) -> Result<Key, KeyError>;
+}
+
+/// The provider that a request names: for a worker whose clients move from one to the other.
+#[derive(Clone, Debug, Default)]
+pub struct ByProvider {
+    /// Keys that both ends hold.
+    pub keyring: Option<Arc<dyn KeyProvider>>,
+    /// Data keys of AWS KMS; they seal where both are there.
+    pub kms: Option<Arc<dyn KeyProvider>>,
+}
+
+#[async_trait]
+impl KeyProvider for ByProvider {
+    async fn data_key(&self, scope: &Scope) -> Result<DataKey, KeyError> {
+        let provider = self.kms.as_ref().or(self.keyring.as_ref());
+        provider.ok_or(KeyError::OtherProvider)?.data_key(scope).await
+    }
+
+    async fn open_key(&self, frame: &RequestFrame<'_>) -> Result<Key, KeyError> {
+        let provider = match frame.provider() {
+            Provider::Keyring => &self.keyring,
+            Provider::Kms => &self.kms,
+        };
+        provider.as_ref().ok_or(KeyError::OtherProvider)?.open_key(frame).await
+    }
 }
 
 /// Why there is no key.

@@ -64,6 +64,9 @@ fn everything(metrics: &Metrics) {
     ErrorCode::ALL.into_iter().for_each(|code| metrics.dead_lettered(code));
     ErrorCode::ALL.into_iter().for_each(|code| metrics.ended(Outcome::Failed(code)));
     RETRY_TIERS.into_iter().for_each(|tier| metrics.retried(tier));
+    metrics.key_pause();
+    metrics.keyring_reloaded(true);
+    metrics.keyring_reloaded(false);
     metrics.reconnected(Side::Consume);
     metrics.reconnected(Side::Publish);
     metrics.blocked(true);
