@@ -73,3 +73,46 @@ fn follow(path: &Path, metrics: Metrics) -> Result<Arc<WatchedKeyring>, Error> {
     });
     Ok(ring)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Duration;
+
+    use nsbridge_crypto::{Entry, Key, Keyring, State};
+
+    use super::follow;
+    use crate::metrics::Metrics;
+
+    #[tokio::test]
+    async fn a_hang_up_has_the_keyring_read_and_a_broken_one_is_counted() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("keys.json");
+        let key = Entry::new("one".parse().unwrap(), Key::generate().unwrap(), State::Primary);
+        std::fs::write(&path, &*Keyring::of(vec![key]).unwrap().to_json()).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let metrics = Metrics::new(&"tale-7m".parse().unwrap());
+        let ring = follow(&path, metrics.clone()).unwrap();
+        let counted = async |result: &str| {
+            let result = format!("\"{result}\"");
+            let value = || {
+                let text = metrics.text();
+                let mut lines = text.lines().filter(|line| line.contains("keyring_reloads_total"));
+                lines.any(|line| line.contains(&result) && line.ends_with(" 1"))
+            };
+            for _ in 0..1000 {
+                if value() {
+                    return true;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            false
+        };
+        let pid = std::process::id().to_string();
+        std::process::Command::new("kill").args(["-HUP", &pid]).status().unwrap();
+        assert!(counted("taken").await);
+        std::fs::write(&path, "{").unwrap();
+        assert!(counted("refused").await, "the file is looked at by itself, too");
+        assert_eq!(ring.ring().entries()[0].id.as_str(), "one");
+    }
+}

@@ -4,6 +4,8 @@
 
 mod canary;
 mod fleet;
+#[cfg(feature = "kms")]
+mod keys;
 mod orphans;
 mod refusal;
 mod rules;
