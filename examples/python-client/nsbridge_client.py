@@ -51,7 +51,7 @@ MAX_AGAIN = 3
 CODES = (
     "bad-input model-failed cancelled deadline expired clock-skew malformed unsupported-version "
     "oversized unknown-key wrong-key tampered wrong-model key-scope poison reply-too-large "
-    "key-denied internal"
+    "key-denied internal wrong-revision"
 ).split()  # the code with number n is CODES[n - 1]
 
 REPLY_EXCHANGE, CONTROL_EXCHANGE = "nsbridge.reply", "nsbridge.control"
@@ -792,10 +792,14 @@ class Ask:
         self.interrupted = False
         self.finished: Event | None = None
         self.hint, self.restarts, self.attempts = None, 0, 0
+        self.revision: str | None = None  # of the model, at the worker that opened last
         now = int(time.time() * 1000)
         expires = now + int(args.timeout * 1000)
         self.head = RequestHead(uuid7(now), now, expires, args.model, args.tenant, key_id)
-        content = json.dumps({"seed": args.seed, "input": text_input(args)}).encode()
+        asked = {"seed": args.seed, "input": text_input(args)}
+        if args.revision is not None:
+            asked["revision"] = args.revision
+        content = json.dumps(asked).encode()
         self.inquiry = Inquiry(key, self.head, content, clock())
         self.merge = self.inquiry.merge
         # What the broker has not confirmed: it stays here through any number of connections.
@@ -866,6 +870,7 @@ class Ask:
             self._show(self.merge.pieces[: event.value])
         elif event.kind == "opened":
             self.attempts += 1
+            self.revision = event.value.get("revision")
         elif event.kind == "waiting":
             print(f"waiting: nothing came for {event.value:.0f} seconds", file=self.notes)
         elif event.kind == "enqueue":
@@ -905,6 +910,7 @@ class Ask:
         report = {
             "id": str(uuid.UUID(bytes=self.head.id)),
             "seed": self.args.seed,
+            "revision": self.revision,
             "pieces": len(self.merge.pieces),
             "finish_reason": body.get("finish_reason", "stop"),
             "usage": body.get("usage", {}),
@@ -950,6 +956,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--keyring", required=True, help="the keyring file, mode 600")
     parser.add_argument("--model", required=True)
     parser.add_argument("--tenant", required=True)
+    parser.add_argument("--revision", help="the only revision of the model that may answer")
     parser.add_argument("--seed", type=int, help="the same seed gives the same text")
     parser.add_argument("--max-tokens", type=int)
     parser.add_argument("--temperature", type=float)

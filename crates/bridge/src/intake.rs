@@ -6,7 +6,7 @@ use nsbridge_crypto::{
     JobKey, KeyError, KeyProvider, Provider, ReplyRoot, RequestFrame, RequestHead,
 };
 use nsbridge_protocol::topology::{MAX_TIME_TO_FINISH, POISON_DELIVERIES, header};
-use nsbridge_protocol::{AttemptNo, ErrorCode, ModelName, Request, RequestId, Tenant};
+use nsbridge_protocol::{AttemptNo, ErrorCode, ModelName, Request, RequestId, Revision, Tenant};
 use nsbridge_queue::{Delivery, Message};
 use serde_json::value::RawValue;
 
@@ -52,7 +52,7 @@ pub(crate) struct Rejected {
     /// One sentence for the client, sealed if a root is there.
     pub(crate) message: String,
     pub(crate) reply: Option<ReplyTo>,
-    /// Rule R3: until when the request may be tried again, if that can help.
+    /// Rules R3, R12: until when the request may be tried again, if that can help.
     pub(crate) again_until: Option<SystemTime>,
 }
 
@@ -88,6 +88,7 @@ pub(crate) struct Later {
 pub(crate) async fn open(
     delivery: &Delivery,
     model: &ModelName,
+    revision: Option<&Revision>,
     keys: &dyn KeyProvider,
     is_known: impl Fn(&JobKey) -> bool,
 ) -> Result<Accepted, Refusal> {
@@ -152,6 +153,17 @@ pub(crate) async fn open(
             return Err(reject(ErrorCode::BadInput, message, Some(reply)));
         }
     };
+    // Rule R12.
+    if request.revision.is_some() && request.revision.as_ref() != revision {
+        let pinned = request.revision.as_ref().map_or("", Revision::as_str);
+        let served = revision.map_or("none that it knows", Revision::as_str);
+        let message = format!(
+            "the request is for revision {pinned}, and only {served} was served while it waited"
+        );
+        let mut rejected = rejected(ErrorCode::WrongRevision, message, Some(reply));
+        rejected.again_until = Some(at_ms(deadline_ms));
+        return Err(Refusal::Rejected(rejected));
+    }
     Ok(Accepted {
         job: opened.job_key,
         attempt,

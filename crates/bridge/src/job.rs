@@ -38,7 +38,8 @@ const ADOPT_WINDOW: Duration = Duration::from_secs(5);
 /// Runs one delivery to its end, or hands it to the run that it belongs to.
 pub(crate) async fn run(shared: &Shared, held: Held, visit: &Visit) -> After {
     let is_known = |job: &JobKey| shared.registry.knows(job);
-    let opened = intake::open(&held.delivery, &shared.model, &*shared.keys, is_known).await;
+    let (model, revision) = (&shared.model, shared.revision.as_ref());
+    let opened = intake::open(&held.delivery, model, revision, &*shared.keys, is_known).await;
     let request = match opened {
         Ok(request) => request,
         Err(Refusal::Later(later)) => return put_off(shared, held.delivery, &later, visit).await,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nsbridge_protocol::topology::{RETRY_TIERS, RetryTier, model_queue};
-use nsbridge_protocol::{ErrorCode, Fingerprint, ModelName};
+use nsbridge_protocol::{ErrorCode, Fingerprint, ModelName, Revision};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -59,7 +59,7 @@ struct Inner {
     heartbeats: Counter,
     cancels: Counter,
     queue_messages: By<Gauge>,
-    info: Family<[(&'static str, String); 2], Gauge>,
+    info: Family<[(&'static str, String); 3], Gauge>,
     /// Requests that run now, for whoever must act on it.
     load: watch::Sender<usize>,
 }
@@ -176,7 +176,7 @@ impl Metrics {
         let mut registry = Registry::default();
         let inner = Inner::register(&mut registry, model);
         let metrics = Self(Arc::new(Inner { registry, ..inner }));
-        metrics.loaded(None);
+        metrics.loaded(None, None);
         metrics
     }
 
@@ -192,12 +192,13 @@ impl Metrics {
         self.0.load.subscribe()
     }
 
-    /// The handler is loaded, with this arithmetic.
-    pub(crate) fn loaded(&self, fingerprint: Option<Fingerprint>) {
+    /// The handler is loaded, with this arithmetic and this revision of the model.
+    pub(crate) fn loaded(&self, fingerprint: Option<Fingerprint>, revision: Option<&Revision>) {
         let fingerprint = fingerprint.map_or_else(String::new, |print| print.to_string());
+        let revision = revision.map_or_else(String::new, Revision::to_string);
         let version = env!("CARGO_PKG_VERSION").to_owned();
         self.0.info.clear();
-        let labels = [("fingerprint", fingerprint), ("version", version)];
+        let labels = [("fingerprint", fingerprint), ("revision", revision), ("version", version)];
         self.0.info.get_or_create(&labels).set(1);
     }
 

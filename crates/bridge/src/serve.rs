@@ -151,6 +151,7 @@ fn parts(
     let broker: Arc<dyn Broker> = Arc::new(AmqpBroker::new(&config.broker.read_url()?)?);
     Ok(Parts {
         model: config.worker.model.clone(),
+        revision: None,
         name: name(config),
         broker,
         keys,

@@ -105,12 +105,16 @@ async fn refused(
     visit: &Visit,
 ) -> nsbridge_queue::Result<bool> {
     let (pool, model) = (&shared.publish, &shared.model);
-    dead::tell(pool, &shared.name, rejected).await?;
     if let Some(until) = rejected.again_until
-        && dead::retry(pool, model, delivery, until, visit).await?
+        && dead::may_retry(delivery, until)
     {
-        return Ok(true);
+        dead::tell_why(pool, rejected).await?;
+        if dead::retry(pool, model, delivery, until, visit).await? {
+            return Ok(true);
+        }
     }
+    let from = dead::Sender { worker: &shared.name, revision: shared.revision.as_ref() };
+    dead::tell(pool, &from, rejected).await?;
     dead::bury(pool, model, delivery, rejected.code, visit).await.map(|()| false)
 }
 

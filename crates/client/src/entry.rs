@@ -5,7 +5,9 @@ use std::fmt;
 use std::time::Duration;
 
 use nsbridge_crypto::{DataKey, RequestHead, Sealed, seal_control};
-use nsbridge_protocol::{ControlKind, ErrorCode, Failure, RequestId, Summary, TraceParent};
+use nsbridge_protocol::{
+    ControlKind, ErrorCode, Failure, RequestId, Revision, Summary, TraceParent,
+};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -78,7 +80,7 @@ impl Original {
 }
 
 /// How far a request has come.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Progress {
     pub(crate) pieces: usize,
     pub(crate) gap: bool,
@@ -86,6 +88,8 @@ pub(crate) struct Progress {
     pub(crate) heard: Instant,
     /// Sealed bytes, both ways.
     pub(crate) sealed: u64,
+    /// Of the model, as the worker of the pieces so far says.
+    pub(crate) revision: Option<Revision>,
 }
 
 /// A request that waits for its reply, or ended lately.
@@ -134,7 +138,8 @@ impl Entry {
 
     pub(crate) fn progress(&self) -> Progress {
         let (pieces, gap) = (self.merge.len(), self.merge.has_gap());
-        Progress { pieces, gap, heard: self.heard, sealed: self.sealed }
+        let revision = self.merge.revision().cloned();
+        Progress { pieces, gap, heard: self.heard, sealed: self.sealed, revision }
     }
 
     /// Passes an unsealed word on.

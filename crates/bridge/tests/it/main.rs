@@ -8,6 +8,7 @@ mod fleet;
 mod keys;
 mod orphans;
 mod refusal;
+mod revision;
 mod rules;
 mod script;
 mod straight;
