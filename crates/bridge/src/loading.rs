@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use nsbridge_handler::Models;
+use nsbridge_protocol::Revision;
 use tokio::time::sleep;
 
 use crate::config::ModelConfig;
@@ -26,8 +27,7 @@ pub(crate) struct Found {
     /// What the handler gets.
     pub(crate) models: Models,
     /// The revision that this worker serves, if its model has one.
-    #[expect(dead_code, reason = "replies and pages are to tell it")]
-    pub(crate) revision: Option<String>,
+    pub(crate) revision: Option<Revision>,
 }
 
 /// Finds the models that a configuration names.
@@ -50,7 +50,7 @@ pub(crate) async fn find(
     metrics.phase(Phase::Find, started.elapsed());
     let target = found.iter().find(|(name, _)| name == TARGET);
     let target = target.or(if found.len() == 1 { found.first() } else { None });
-    let revision = target.and_then(|(_, model)| model.revision()).map(str::to_owned);
+    let revision = target.and_then(|(_, model)| model.revision()?.parse().ok());
     Ok(Found { models: found.into_iter().collect(), revision })
 }
 

@@ -17,6 +17,7 @@ use crate::drain::Drain;
 use crate::error::Error;
 use crate::fleet::{EcsAddresses, Fleet};
 use crate::health::{Health, Pages};
+use crate::keys;
 use crate::loading;
 use crate::metrics::Metrics;
 use crate::runner::Runner;
@@ -109,10 +110,12 @@ async fn run_until_signal<H: Handler>(config: Config) -> Result<(), Error> {
     tokio::spawn(fleet.run(drain.clone(), vitals.metrics.clone()));
     let spans = vitals.spans.clone();
     let metrics = vitals.metrics.clone();
-    let parts = parts(&config, drain.clone(), vitals)?;
+    let keys = keys::open(&config.keys, &metrics).await?;
+    let mut parts = parts(&config, keys, drain.clone(), vitals)?;
     let store = Store::open(&config.store)?;
     let loading = async {
         let found = loading::find(&store, &config.models, &metrics).await?;
+        parts.revision = found.revision;
         start::<H>(parts, options, found.models).await
     };
     let worker = tokio::select! {
@@ -150,11 +153,16 @@ fn name(config: &Config) -> String {
     config.worker.name.clone().unwrap_or_else(host_name)
 }
 
-fn parts(config: &Config, drain: Drain, vitals: Vitals) -> Result<Parts, Error> {
-    let keys: Arc<dyn KeyProvider> = Arc::new(config.keys.load()?);
+fn parts(
+    config: &Config,
+    keys: Arc<dyn KeyProvider>,
+    drain: Drain,
+    vitals: Vitals,
+) -> Result<Parts, Error> {
     let broker: Arc<dyn Broker> = Arc::new(AmqpBroker::new(&config.broker.read_url()?)?);
     Ok(Parts {
         model: config.worker.model.clone(),
+        revision: None,
         name: name(config),
         broker,
         keys,

@@ -36,6 +36,7 @@ impl Moto {
     /// `NSBRIDGE_TEST_MOTO` names no Python that has moto, or the server did not answer within a
     /// minute; the error says what it said.
     pub fn start() -> Result<Self> {
+        #[expect(clippy::disallowed_methods, reason = "the testkit is an edge")]
         let python = std::env::var_os(PYTHON).with_context(|| {
             format!(
                 "this test needs a moto server: `cargo xtask test` installs and names one, or set \

@@ -95,6 +95,6 @@ mod tests {
         check("s3://b", Ok("s3://b/"));
         check("s3:///x", Err("names no bucket"));
         check("gs://b/x", Err("`gs://` is not known"));
-        check("s3://b/x@../y", Err("no revision"));
+        check("s3://b/x@../y", Err("not a revision"));
     }
 }

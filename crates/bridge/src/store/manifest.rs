@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use nsbridge_protocol::Revision;
 use serde::{Deserialize, Serialize};
 
 use super::digest::{Digest, file_digest};
@@ -169,14 +170,9 @@ pub(crate) fn check_path(path: &str) -> Result<(), String> {
     if bad { Err(format!("the path {path:?} is not one within a folder")) } else { Ok(()) }
 }
 
-/// A revision stands in addresses and headers.
+/// A revision stands in addresses and in requests.
 pub(crate) fn check_revision(revision: &str) -> Result<(), String> {
-    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    let plain = !revision.is_empty() && revision.len() <= 64 && revision.chars().all(good);
-    if plain && !revision.starts_with('.') {
-        return Ok(());
-    }
-    Err(format!("{revision:?} is no revision: use up to 64 letters, digits, dots, dashes"))
+    revision.parse::<Revision>().map(|_| ()).map_err(|error| error.to_string())
 }
 
 /// The folders that a path goes through.

@@ -84,7 +84,7 @@ fn a_path_that_leads_elsewhere_is_refused() {
 #[test]
 fn sizes_and_chunks_that_do_not_agree_are_refused() {
     check("/schema", json!(2), "schema");
-    check("/revision", json!("../x"), "no revision");
+    check("/revision", json!("../x"), "not a revision");
     for size in [0, 1, 12345, 70_000] {
         check("/chunk_bytes", json!(size), "chunk_bytes");
     }
