@@ -136,12 +136,15 @@ impl Store {
 
     /// The same, which speaks to AWS as this configuration says: other credentials than those that
     /// AWS's own tools would find, another region, another endpoint.
+    ///
+    /// # Errors
+    ///
+    /// It names no region.
     #[cfg(feature = "s3")]
-    #[must_use]
-    pub fn with_aws(mut self, config: &aws_types::SdkConfig) -> Self {
-        let path_style = self.config.path_style.unwrap_or(config.endpoint_url().is_some());
-        self.client = tokio::sync::OnceCell::from(objects::s3::client(config, path_style));
-        self
+    pub fn with_aws(mut self, config: &aws_types::SdkConfig) -> Result<Self, StoreError> {
+        let client = objects::s3::client(config, self.config.path_style)?;
+        self.client = tokio::sync::OnceCell::from(client);
+        Ok(self)
     }
 
     /// What it has done so far.

@@ -95,7 +95,7 @@ impl Store {
         use super::objects::s3::S3;
         use super::versions::Alias;
 
-        let top = S3::new(self.client().await, bucket, prefix);
+        let top = S3::new(self.client().await?, bucket, prefix);
         let name = version.unwrap_or(super::CURRENT).to_owned();
         let (fetcher, within) = (self.fetcher.clone(), top.clone());
         let alias = {
@@ -117,15 +117,14 @@ impl Store {
     }
 
     #[cfg(feature = "s3")]
-    pub(super) async fn client(&self) -> aws_sdk_s3::Client {
+    pub(super) async fn client(&self) -> Result<aws_sdk_s3::Client, StoreError> {
         let make = || async {
             let (region, endpoint) =
                 (self.config.region.as_deref(), self.config.endpoint_url.as_deref());
             let config = crate::aws::sdk_config(region, endpoint).await;
-            let path_style = self.config.path_style.unwrap_or(endpoint.is_some());
-            super::objects::s3::client(&config, path_style)
+            super::objects::s3::client(&config, self.config.path_style)
         };
-        self.client.get_or_init(make).await.clone()
+        self.client.get_or_try_init(make).await.cloned()
     }
 }
 

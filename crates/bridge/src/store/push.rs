@@ -87,7 +87,7 @@ impl Store {
             let why = "name the revision apart from the address".to_owned();
             return Err(StoreError::unusable(push.to.to_string(), why));
         }
-        let top = S3::new(self.client().await, bucket, prefix);
+        let top = S3::new(self.client().await?, bucket, prefix);
         let fetcher = self.fetcher.clone();
         self.run(async move { run(&top, &fetcher, &push, &progress).await }).await
     }
@@ -103,7 +103,7 @@ impl Store {
             return Err(StoreError::unusable(to.to_string(), why));
         };
         check_revision(alias).map_err(StoreError::Refused)?;
-        let top = S3::new(self.client().await, bucket, prefix);
+        let top = S3::new(self.client().await?, bucket, prefix);
         let fetcher = self.fetcher.clone();
         let (alias, revision) = (alias.to_owned(), revision.clone());
         self.run(async move {

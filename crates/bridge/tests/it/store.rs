@@ -27,7 +27,7 @@ fn store_on(server: &S3Server, change: impl FnOnce(&mut StoreConfig)) -> Store {
     let mut config =
         StoreConfig { stall_s: 0.4, patience_s: 8.0, in_flight: 4, ..StoreConfig::default() };
     change(&mut config);
-    Store::open(&config).unwrap().with_aws(&aws(server))
+    Store::open(&config).unwrap().with_aws(&aws(server)).unwrap()
 }
 
 fn aws(server: &S3Server) -> SdkConfig {

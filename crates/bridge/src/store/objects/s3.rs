@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::retry::RetryConfig;
 use aws_sdk_s3::config::timeout::TimeoutConfig;
@@ -15,6 +16,7 @@ use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_s3::operation::get_object::GetObjectOutput;
 use aws_smithy_types::byte_stream::ByteStream;
 use aws_types::SdkConfig;
+use aws_types::region::Region;
 use bytes::{Bytes, BytesMut};
 use tokio::time::timeout;
 
@@ -26,9 +28,25 @@ use crate::store::sink::Sink;
 const ANSWER: Duration = Duration::from_secs(20);
 
 /// A client that makes each request once: what is tried again, and how long, is decided here.
-pub(crate) fn client(config: &SdkConfig, path_style: bool) -> Client {
-    let config = aws_sdk_s3::config::Builder::from(config)
-        .force_path_style(path_style)
+///
+/// # Errors
+///
+/// There is no region.
+pub(crate) fn client(config: &SdkConfig, path_style: Option<bool>) -> Result<Client, StoreError> {
+    let elsewhere = config.endpoint_url().is_some();
+    let mut builder = aws_sdk_s3::config::Builder::from(config);
+    match config.region() {
+        Some(_) => {}
+        // Other services sign for the region that AWS began with.
+        None if elsewhere => builder = builder.region(Region::from_static("us-east-1")),
+        None => {
+            let what =
+                "no region is set: set `region` in [store], or AWS_REGION, or your AWS profile's";
+            return Err(StoreError::Refused(what.to_owned()));
+        }
+    }
+    let config = builder
+        .force_path_style(path_style.unwrap_or(elsewhere))
         .retry_config(RetryConfig::disabled())
         .timeout_config(TimeoutConfig::disabled())
         // Digests of ranges are not what S3 keeps; ours cover each byte.
@@ -36,7 +54,7 @@ pub(crate) fn client(config: &SdkConfig, path_style: bool) -> Client {
         .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
         .build();
-    Client::from_conf(config)
+    Ok(Client::from_conf(config))
 }
 
 /// The objects below a prefix.
@@ -236,6 +254,11 @@ where
     R: HasStatus + fmt::Debug + 'static,
 {
     let SdkError::ServiceError(answer) = error else {
+        if no_credentials(error) {
+            let what = "no AWS credentials were found: a task or instance has a role, a person a profile \
+                        or AWS_ACCESS_KEY_ID";
+            return StoreError::Refused(what.to_owned()).into();
+        }
         return Fault::Passing(chain(error));
     };
     let status = answer.raw().status();
@@ -256,6 +279,14 @@ where
         (408 | 429 | 500.., _) => Fault::Passing(format!("{status} {code}")),
         _ => StoreError::unusable(object, format!("the store says {status} {code}")).into(),
     }
+}
+
+/// Whether a request was not made because nobody says who we are.
+fn no_credentials(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes.any(|cause| {
+        matches!(cause.downcast_ref(), Some(CredentialsError::CredentialsNotLoaded(_)))
+    })
 }
 
 fn chain(error: &(dyn std::error::Error + 'static)) -> String {
