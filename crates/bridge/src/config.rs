@@ -106,7 +106,7 @@ impl BrokerConfig {
 }
 
 /// Where the keys are.
-#[derive(Clone, Deserialize)]
+#[derive(Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeysConfig {
     /// The keyring file, readable by its owner alone.
@@ -150,7 +150,7 @@ impl KeysConfig {
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         let ring = match (&self.keyring, &self.keyring_json) {
             (Some(_), Some(_)) => {
                 return Err("[keys] may have one of `keyring` and `keyring_json`, not both".into());
