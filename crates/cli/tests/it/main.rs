@@ -4,6 +4,7 @@
 
 mod demo;
 mod keys;
+mod model;
 mod place;
 mod python;
 mod queue;
