@@ -191,7 +191,7 @@ fn pin_listed(
 
 /// A model without a manifest: pinned to what is there now, and not verified.
 async fn unverified(objects: &dyn Objects, fetcher: &Fetcher) -> Result<Found, StoreError> {
-    let place = objects.address("");
+    let place = objects.address("").trim_end_matches('/').to_owned();
     let mut listed = fetcher.patiently(&place, || objects.list()).await?;
     if listed.is_empty() {
         let object = format!("model in {place}: it has no {MANIFEST} and no other file");

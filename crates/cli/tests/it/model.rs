@@ -142,11 +142,8 @@ fn a_model_is_pulled_verified_and_inspected() {
     {
         assert!(words.contains(part), "{words}");
     }
-    let other = format!("{}/../draft-900k", model().display());
-    let force = ["push", &other, PLACE, "--revision", "r1"];
-    if std::path::Path::new(&other).is_dir() {
-        bucket.refuses(&force, "holds another model");
-    }
+    let other = format!("{}/../tale-1m", model().display());
+    bucket.refuses(&["push", &other, PLACE, "--revision", "r1"], "holds another model");
 }
 
 #[test]
