@@ -9,4 +9,5 @@ mod place;
 mod python;
 mod queue;
 mod sentences;
+mod stores;
 mod worker;
