@@ -13,7 +13,7 @@ use nsbridge_handler::buffer::{Filling, Segment};
 use nsbridge_handler::source::Stream;
 use nsbridge_handler::{Buffer, Error, Result};
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
 use super::error::StoreError;
@@ -243,10 +243,8 @@ impl Shared {
         self.work.notify_one();
     }
 
-    fn fail(&self, error: &Error) {
-        let place = self.contents.place();
-        let error = Arc::new(StoreError::unusable(place, error.to_string()));
-        self.lock().failed.get_or_insert(error);
+    fn fail(&self, error: StoreError) {
+        self.lock().failed.get_or_insert(Arc::new(error));
         self.ready.notify_all();
     }
 
@@ -256,34 +254,60 @@ impl Shared {
     }
 }
 
+/// Fails the load if a task goes without a word: it panicked, or its runtime went away. A reader that
+/// waits would wait for ever.
+struct Duty(Option<Arc<Shared>>);
+
+impl Duty {
+    fn done(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Duty {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.0 {
+            shared.fail(StoreError::GivenUp);
+        }
+    }
+}
+
 /// Begins chunk after chunk, as many at once as the store's gate lets through.
 async fn dispatch(shared: Arc<Shared>, ended: CancellationToken) {
+    let duty = Duty(Some(shared.clone()));
     let gate = shared.contents.fetcher().gate.clone();
     loop {
         let work = shared.work.notified();
         let Ok(permit) = gate.clone().acquire_owned().await else { return };
         let next = shared.next(&mut shared.lock());
         match next {
-            Err(error) => return shared.fail(&error),
+            Err(error) => {
+                let place = shared.contents.place();
+                return shared.fail(StoreError::unusable(place, error.to_string()));
+            }
             Ok(None) => {
                 drop(permit);
                 if shared.lock().begun.iter().all(|begun| *begun) {
-                    return;
+                    return duty.done();
                 }
                 work.await;
             }
             Ok(Some((index, sink))) => {
-                let shared = shared.clone();
-                tokio::spawn(ended.clone().run_until_cancelled_owned(async move {
-                    let chunk = shared.chunk(index);
-                    let file = shared.plan.chunks[index].file;
-                    let fetched = shared.contents.fetch(file, &chunk, sink).await;
-                    drop(permit);
-                    shared.finish(index, fetched);
-                }));
+                let fetching = fetch(shared.clone(), index, sink, permit);
+                tokio::spawn(ended.clone().run_until_cancelled_owned(fetching));
             }
         }
     }
+}
+
+async fn fetch(shared: Arc<Shared>, index: usize, sink: Sink, permit: OwnedSemaphorePermit) {
+    let duty = Duty(Some(shared.clone()));
+    let chunk = shared.chunk(index);
+    let file = shared.plan.chunks[index].file;
+    let fetched = shared.contents.fetch(file, &chunk, sink).await;
+    drop(permit);
+    shared.finish(index, fetched);
+    duty.done();
 }
 
 /// An error that several readers are told.

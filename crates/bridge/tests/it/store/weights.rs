@@ -213,3 +213,24 @@ async fn a_folder_with_a_manifest_is_held_against_it() {
     let wrong = store.verify(&opened, |_| ()).await.unwrap();
     assert_eq!(wrong.len(), 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_is_told_when_the_store_goes_away() {
+    use nsbridge_testkit::s3::{Fault, Faults, Rule};
+    use std::time::Duration;
+
+    let fixture = Fixture::new().await;
+    let store = store_on(&fixture.server, |config| config.patience_s = 1000.0);
+    let model = store.model(&top().into()).await.unwrap().model;
+    let weights =
+        on_a_thread(move || model.checkpoint().unwrap().load(&Order::everything()).unwrap()).await;
+    let never = Fault::Stall(0, Duration::from_secs(1000));
+    fixture.server.faults(Faults::none().with(Rule::new(never)));
+    let reader = tokio::task::spawn_blocking(move || {
+        weights.tensor("layers.1.weight").map(|_| ()).unwrap_err().to_string()
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    drop(store);
+    let told = tokio::time::timeout(Duration::from_secs(10), reader).await.expect("it is told");
+    assert!(told.unwrap().contains("given up"));
+}
