@@ -234,3 +234,29 @@ async fn a_reader_is_told_when_the_store_goes_away() {
     let told = tokio::time::timeout(Duration::from_secs(10), reader).await.expect("it is told");
     assert!(told.unwrap().contains("given up"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_load_runs_no_further_ahead_than_its_memory_and_serves_whoever_waits() {
+    use std::time::Duration;
+
+    let fixture = Fixture::new().await;
+    let store = store_on(&fixture.server, |config| config.memory_mb = 34);
+    let model = store.model(&top().into()).await.unwrap().model;
+    let counts = store.counts().clone();
+    let weights =
+        on_a_thread(move || model.checkpoint().unwrap().load(&Order::everything()).unwrap()).await;
+    // Nobody reads: what is fetched settles.
+    let mut before = 0;
+    while before != counts.from_store.get() || before < 16 << 20 {
+        before = counts.from_store.get();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    // Two chunks hold the first tensor; the third has none of it.
+    assert!(before < 34 << 20, "{before}");
+    on_a_thread(move || {
+        for name in ["layers.10.bias", "layers.2.weight", "layers.1.weight", "layers.0.weight"] {
+            weights.tensor(name).unwrap();
+        }
+    })
+    .await;
+}
