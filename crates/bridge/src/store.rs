@@ -42,6 +42,7 @@ use crate::config::StoreConfig;
 use cache::Cache;
 use fetch::Fetcher;
 use manifest::LONGEST_MANIFEST;
+use objects::Objects as _;
 use pace::Pace;
 
 /// The most threads that fetching takes; sockets and digests are spread over them.
@@ -87,6 +88,8 @@ pub struct Opened {
     pub model: Model,
     /// What it is made of; `None` where nothing says so, and nothing can be verified.
     pub manifest: Option<Arc<Manifest>>,
+    /// The manifest as it stands in the store, whose BLAKE3 a configuration may pin.
+    written: Option<bytes::Bytes>,
     contents: Arc<model::Contents>,
 }
 
@@ -95,8 +98,9 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`StoreError::System`] if the cache's folder cannot be made or threads cannot be started.
+    /// [`StoreError::Refused`] for a number that cannot be, [`StoreError::System`] if the cache's folder cannot be made or threads cannot be started.
     pub fn open(config: &StoreConfig) -> Result<Self, StoreError> {
+        config.check().map_err(StoreError::Refused)?;
         let counts = Arc::new(Counts::default());
         let cache = match &config.cache {
             Some(dir) => Some(Cache::open(dir, config.cache_bytes(), counts.clone())?),
@@ -159,7 +163,8 @@ impl Store {
         }
     }
 
-    /// Brings all of a model's files into a folder, keeping what is there and right.
+    /// Brings all of a model's files into a folder, its manifest last, keeping what is there and
+    /// right.
     ///
     /// # Errors
     ///
@@ -171,14 +176,23 @@ impl Store {
         progress: impl Fn(u64) + Send + Sync + 'static,
     ) -> Result<(), StoreError> {
         let (contents, dir) = (opened.contents.clone(), dir.to_owned());
-        self.run(async move { pull::bring(&contents, &dir, &progress).await }).await
+        let written = opened.written.clone();
+        self.run(async move {
+            pull::bring(&contents, &dir, &progress).await?;
+            let Some(written) = written else { return Ok(()) };
+            // So that the folder can be verified and served like the bucket.
+            let folder = objects::Folder::new(dir);
+            let put = folder.put(MANIFEST, written.to_vec(), false);
+            put.await.map(|_| ()).map_err(|fault| fault.lasting(MANIFEST))
+        })
+        .await
     }
 
     /// Holds all of a model's bytes against its manifest; gives what was wrong.
     ///
     /// # Errors
     ///
-    /// There is no manifest, or the store is going away.
+    /// There is no manifest, or the bytes cannot be had.
     pub async fn verify(
         &self,
         opened: &Opened,
@@ -189,7 +203,7 @@ impl Store {
             return Err(StoreError::unusable(opened.model.place(), why));
         }
         let contents = opened.contents.clone();
-        self.run(async move { Ok(verify::verify(&contents, &progress).await) }).await
+        self.run(async move { verify::verify(&contents, &progress).await }).await
     }
 
     /// Runs on the store's own threads.

@@ -4,7 +4,8 @@ mod bar;
 mod inspect;
 mod ranks;
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
@@ -126,7 +127,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
         let said = tokio::select! {
             done = carry_out(command, &store, json) => done?,
             _ = tokio::signal::ctrl_c() => {
-                note("stopped; the same command goes on from here");
+                note("stopped; a push or a pull goes on from here when it is run again");
                 return Ok(ExitCode::from(crate::failure::INTERRUPTED));
             }
         };
@@ -149,7 +150,9 @@ async fn carry_out(command: Command, store: &Store, json: bool) -> Result<Option
         Command::Verify { model } => verify(store, model, json).await?,
         Command::Inspect { model, tensors } => {
             let opened = open(store, model).await?;
-            return inspect::run(&opened, tensors, json);
+            // Reading heads blocks, and Ctrl-C is to be heard meanwhile.
+            let inspect = move || inspect::run(&opened, tensors, json);
+            return tokio::task::spawn_blocking(inspect).await?;
         }
         Command::Point { to, alias } => {
             let pointed = store.point(&to, &alias).await?;
@@ -161,7 +164,11 @@ async fn carry_out(command: Command, store: &Store, json: bool) -> Result<Option
 }
 
 async fn open(store: &Store, location: Location) -> Result<Opened> {
-    Ok(store.model(&Wanted::from(location)).await?)
+    let opened = store.model(&Wanted::from(location)).await?;
+    if opened.manifest.is_none() {
+        note(&format!("{} has no {MANIFEST}: nothing can be verified", opened.model.place()));
+    }
+    Ok(opened)
 }
 
 async fn push(store: &Store, push: Push, json: bool) -> Result<Value> {
@@ -198,17 +205,26 @@ async fn pull(store: &Store, from: Location, to: PathBuf, json: bool) -> Result<
     bar.expect(opened.manifest.as_ref().map_or(0, |manifest| manifest.size()));
     let told = bar.clone();
     store.pull(&opened, &to, move |bytes| told.add(bytes)).await?;
-    if let Some(manifest) = &opened.manifest {
-        // Beside the files, so that the folder can be verified and served like the bucket.
-        let path = to.join(MANIFEST);
-        std::fs::write(&path, manifest.to_json())
-            .with_context(|| format!("writing {}", path.display()))?;
-    }
     bar.end();
+    say_what_is_not_the_models(&opened, &to);
     let fetched = store.counts().from_store.get();
     let place = opened.model.place();
     note(&format!("{place} is in {}, {} fetched", to.display(), bar::size(fetched)));
     Ok(json!({ "place": place, "folder": to, "fetched": fetched }))
+}
+
+/// Files of another model beside these may be read for theirs.
+fn say_what_is_not_the_models(opened: &Opened, folder: &Path) {
+    let Ok(found) = nsbridge_handler::source::files_of(folder) else { return };
+    let ours: BTreeSet<&str> = opened.model.files().chain([MANIFEST]).collect();
+    let others: Vec<_> = found.iter().filter(|file| !ours.contains(file.path.as_str())).collect();
+    if let Some(first) = others.first() {
+        let (count, folder) = (others.len(), folder.display());
+        note(&format!(
+            "{folder} has {count} files that are not this model's, such as {}",
+            first.path
+        ));
+    }
 }
 
 async fn verify(store: &Store, model: Location, json: bool) -> Result<Value> {
@@ -221,11 +237,12 @@ async fn verify(store: &Store, model: Location, json: bool) -> Result<Value> {
     let wrong = store.verify(&opened, move |bytes| told.add(bytes)).await?;
     bar.end();
     let wrong: Vec<_> = wrong.iter().map(|error| nsbridge::chain(error)).collect();
-    if !wrong.is_empty() {
+    if let Some(first) = wrong.first() {
         if json {
             print(&json!({ "place": place, "good": false, "wrong": wrong }));
         }
-        bail!("{place} is not what its manifest says: {}", wrong.join("; "));
+        let count = wrong.len();
+        bail!("{place} is not what its manifest says, {count} of its chunks; the first: {first}");
     }
     note(&format!("{place} is what its manifest says, {} of it", bar::size(size)));
     Ok(json!({ "place": place, "good": true, "bytes": size }))

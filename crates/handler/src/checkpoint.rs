@@ -87,7 +87,7 @@ impl Checkpoint {
     }
 
     fn new(model: Model, mut tensors: Vec<TensorInfo>, metadata: Metadata) -> Result<Self> {
-        tensors.sort_by(|a, b| order::natural(&a.name, &b.name));
+        tensors.sort_by(|a, b| order::as_built(&a.name, &b.name));
         let mut names = HashMap::with_capacity(tensors.len());
         for (index, tensor) in tensors.iter().enumerate() {
             if names.insert(tensor.name.clone(), index).is_some() {

@@ -73,10 +73,10 @@ impl StoreConfig {
         Duration::from_secs_f64(self.patience_s)
     }
 
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         let positive = |field: &str, value: f64| {
             // Neither a NaN nor more seconds than a Duration has.
-            let good = value > 0.0 && value < 1e9;
+            let good = value > 1e-6 && value < 1e9;
             if good { Ok(()) } else { Err(format!("[store] {field} must be a number above 0")) }
         };
         positive("cache_gb", self.cache_gb)?;

@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io::{self, IoSlice, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -22,6 +23,9 @@ use super::sink::Sink;
 
 /// Chunks that wait to be written; further ones are not cached. It bounds the memory they hold.
 const WAITING: usize = 8;
+
+/// After so many writes that failed, a full disk is left alone.
+const MOST_FAILURES: u32 = 8;
 
 /// What a writer left behind is removed after this.
 const ABANDONED: Duration = Duration::from_secs(3600);
@@ -40,6 +44,8 @@ struct Inner {
     budget: u64,
     writers: Arc<Semaphore>,
     counts: Arc<Counts>,
+    /// Writes that failed, one after the other.
+    failures: AtomicU32,
 }
 
 impl Cache {
@@ -51,7 +57,14 @@ impl Cache {
             fs::create_dir_all(folder).map_err(StoreError::system(what()))?;
         }
         let writers = Arc::new(Semaphore::new(WAITING));
-        let cache = Self(Arc::new(Inner { chunks, new, budget, writers, counts }));
+        let cache = Self(Arc::new(Inner {
+            chunks,
+            new,
+            budget,
+            writers,
+            counts,
+            failures: AtomicU32::new(0),
+        }));
         cache.0.remove_abandoned();
         cache.0.keep_to_budget();
         Ok(cache)
@@ -81,7 +94,8 @@ impl Cache {
 
     /// Whether a chunk that is fetched now can be written.
     pub(crate) fn has_room(&self) -> bool {
-        self.0.writers.available_permits() > 0
+        let given_up = self.0.failures.load(Ordering::Relaxed) >= MOST_FAILURES;
+        self.0.writers.available_permits() > 0 && !given_up
     }
 
     /// Writes a verified chunk when the disk has time for it, or not at all.
@@ -90,8 +104,14 @@ impl Cache {
         let inner = self.0.clone();
         tokio::task::spawn_blocking(move || {
             let _permit = permit;
-            if let Err(error) = inner.write(&digest, &frames) {
-                tracing::warn!(%error, "a chunk could not be cached in {}", inner.chunks.display());
+            match inner.write(&digest, &frames) {
+                Ok(()) => inner.failures.store(0, Ordering::Relaxed),
+                Err(error) if inner.failures.fetch_add(1, Ordering::Relaxed) == 0 => {
+                    let place = inner.chunks.display();
+                    tracing::warn!(%error, "a chunk could not be cached in {place}: making room");
+                    inner.keep_to_budget();
+                }
+                Err(_) => {}
             }
         });
     }
@@ -138,8 +158,7 @@ impl Inner {
             let _ = fs::remove_file(&new);
         }
         let bytes = written?;
-        let before = self.counts.to_cache.get();
-        self.counts.to_cache.add(bytes);
+        let before = self.counts.to_cache.add(bytes);
         if before / BETWEEN_LOOKS != (before + bytes) / BETWEEN_LOOKS {
             self.keep_to_budget();
         }
@@ -157,8 +176,10 @@ impl Inner {
             if size <= self.budget {
                 return;
             }
-            if fs::remove_file(&chunk.path).is_ok() {
-                size -= chunk.size;
+            match fs::remove_file(&chunk.path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {}
+                // Removed now, or by another process that keeps the same budget.
+                _ => size -= chunk.size,
             }
         }
     }

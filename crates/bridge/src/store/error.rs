@@ -21,7 +21,7 @@ pub enum StoreError {
     /// The bytes are not those that the manifest promises.
     #[error(
         "chunk {chunk} of {object} is not what the manifest says, in {tries} readings: \
-         push the model again"
+         push the model again, with --force"
     )]
     Corrupt {
         /// The object.
@@ -90,6 +90,16 @@ pub(crate) enum Fault {
     Passing(String),
     /// It will not.
     Lasting(StoreError),
+}
+
+impl Fault {
+    /// What it is where nothing is tried again.
+    pub(crate) fn lasting(self, object: &str) -> StoreError {
+        match self {
+            Self::Lasting(error) => error,
+            Self::Passing(why) => StoreError::unusable(object, why),
+        }
+    }
 }
 
 impl From<StoreError> for Fault {

@@ -19,6 +19,10 @@ use super::sink::Sink;
 /// How often a chunk may come wrong before it is taken for what the store has.
 const WRONG: u32 = 3;
 
+/// What a reading must bring to count as one that went on: else a byte a minute would be patience
+/// without end.
+const PROGRESS: u64 = 64 << 10;
+
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -53,7 +57,9 @@ impl Fetcher {
         chunk: &Chunk,
         mut sink: Sink,
     ) -> Result<Sink, StoreError> {
-        if let (Some(cache), Some(digest)) = (&self.cache, &chunk.digest) {
+        // A folder is as near as the cache.
+        let cache = self.cache.as_ref().filter(|_| objects.folder().is_none());
+        if let (Some(cache), Some(digest)) = (cache, &chunk.digest) {
             let address =
                 || format!("chunk {} of {}", chunk.number, objects.address(&chunk.object.path));
             let found;
@@ -67,8 +73,7 @@ impl Fetcher {
             }
         }
         sink = self.over_the_network(objects, chunk, sink).await?;
-        if let (Some(cache), Some(digest), Some(frames)) =
-            (&self.cache, &chunk.digest, sink.take_kept())
+        if let (Some(cache), Some(digest), Some(frames)) = (cache, &chunk.digest, sink.take_kept())
         {
             cache.write_behind(*digest, frames);
         }
@@ -107,12 +112,13 @@ impl Fetcher {
                         "a chunk came damaged, reading it again"
                     );
                     sink.rewind();
+                    moved = Instant::now();
                     "the chunk came damaged".to_owned()
                 }
                 Err(Fault::Lasting(error)) => return Err(error),
                 Err(Fault::Passing(why)) => why,
             };
-            if sink.received() > before {
+            if sink.received() >= before + PROGRESS {
                 (moved, failures) = (Instant::now(), 0);
             }
             let waited = moved.elapsed();

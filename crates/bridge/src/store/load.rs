@@ -234,8 +234,11 @@ impl Shared {
                     std::mem::replace(place, Progress::Taken)
             {
                 drop(segments);
-                if let Ok(buffer) = filling.finish() {
-                    *place = Progress::Ready(buffer);
+                match filling.finish() {
+                    Ok(buffer) => *place = Progress::Ready(buffer),
+                    Err(_) => {
+                        state.failed.get_or_insert(Arc::new(StoreError::GivenUp));
+                    }
                 }
             }
         }

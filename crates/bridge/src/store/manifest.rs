@@ -21,6 +21,9 @@ pub const MANIFEST: &str = "nsb-manifest.json";
 /// The size of a chunk, where nothing else is asked for.
 pub const CHUNK_BYTES: u64 = 16 << 20;
 
+/// The largest chunk that is read, and the largest part that is sent.
+pub(crate) const LARGEST_CHUNK: u64 = 64 << 20;
+
 /// The digests of 2 TB fit with room to spare.
 pub(crate) const LONGEST_MANIFEST: u64 = 64 << 20;
 
@@ -90,7 +93,7 @@ impl Manifest {
             return Err(format!("its schema is {}, this program reads {SCHEMA}", written.schema));
         }
         let chunk_bytes = written.chunk_bytes;
-        if !chunk_bytes.is_power_of_two() || !(64 << 10..=64 << 20).contains(&chunk_bytes) {
+        if !chunk_bytes.is_power_of_two() || !(64 << 10..=LARGEST_CHUNK).contains(&chunk_bytes) {
             return Err("its chunk_bytes is no power of two from 64 KiB to 64 MiB".to_owned());
         }
         let files = written.files.into_iter().map(|file| file.check(chunk_bytes));

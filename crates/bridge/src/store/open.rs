@@ -10,7 +10,7 @@ use super::digest::Digest;
 use super::error::StoreError;
 use super::fetch::Fetcher;
 use super::location::Location;
-use super::manifest::{CHUNK_BYTES, LONGEST_MANIFEST, MANIFEST, Manifest, hex};
+use super::manifest::{CHUNK_BYTES, LONGEST_MANIFEST, MANIFEST, Manifest, check_path, hex};
 use super::model::{Contents, Digests, Stored, StoredFile};
 use super::objects::{Folder, Object, Objects};
 use super::{Opened, Store, Wanted};
@@ -33,7 +33,7 @@ impl Store {
     }
 
     fn opened(&self, objects: Arc<dyn Objects>, found: Found) -> Result<Opened, StoreError> {
-        let Found { manifest, digest, files } = found;
+        let Found { written, manifest, digest, files } = found;
         let entry = |file: &StoredFile| {
             let Object { path, size, .. } = file.object.clone();
             FileEntry { path, size }
@@ -44,7 +44,7 @@ impl Store {
             // A folder is its own tree; what is damaged in it is not mended behind its owner's back.
             (Some(folder), _) => folder.to_owned(),
             (None, Some(digest)) => self.trees.join(&hex(&digest)[..32]),
-            (None, None) => self.trees.join(format!("{:016x}", super::random())),
+            (None, None) => self.trees.join(&hex(&versions_of(&*objects, &files))[..32]),
         };
         let memory = self.config.memory_bytes();
         let fetcher = self.fetcher.clone();
@@ -56,6 +56,7 @@ impl Store {
         Ok(Opened {
             model: Model::from_source(Arc::new(stored)),
             manifest: manifest.map(Arc::new),
+            written,
             contents,
         })
     }
@@ -107,10 +108,12 @@ impl Store {
                 tracing::info!(model = %top.address(""), alias = name, revision = alias.revision);
                 Ok((Arc::new(top.below(&alias.revision)), Some(alias.manifest)))
             }
-            // No alias of this name: it is a revision's own.
-            (Ok(None), Some(revision)) => Ok((Arc::new(top.below(revision)), None)),
+            // No alias of this name: it is a revision's own. S3 calls a missing object forbidden to
+            // those who may not list.
+            (Ok(None) | Err(StoreError::Denied { .. }), Some(revision)) => {
+                Ok((Arc::new(top.below(revision)), None))
+            }
             // A folder of files as somebody else put them there.
-            // S3 calls a missing object forbidden to those who may not list.
             (Ok(None) | Err(StoreError::Denied { .. }), None) => Ok((Arc::new(top), None)),
             (Err(error), _) => Err(error),
         }
@@ -128,7 +131,21 @@ impl Store {
     }
 }
 
+/// A name for what is there now, where nothing says what should be.
+fn versions_of(objects: &dyn Objects, files: &[StoredFile]) -> Digest {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(objects.address("").as_bytes());
+    for StoredFile { object, .. } in files {
+        for part in [object.path.as_str(), object.etag.as_deref().unwrap_or_default()] {
+            hasher.update(&(part.len() as u64).to_le_bytes());
+            hasher.update(part.as_bytes());
+        }
+    }
+    hasher.finalize().into()
+}
+
 struct Found {
+    written: Option<bytes::Bytes>,
     manifest: Option<Manifest>,
     digest: Option<Digest>,
     files: Vec<StoredFile>,
@@ -166,7 +183,7 @@ async fn find(
         Ok(StoredFile { object, digests })
     };
     let files = manifest.files.iter().map(pinned).collect::<Result<_, StoreError>>()?;
-    Ok(Found { manifest: Some(manifest), digest, files })
+    Ok(Found { written: Some(bytes), manifest: Some(manifest), digest, files })
 }
 
 fn pin_listed(
@@ -200,9 +217,34 @@ async fn unverified(objects: &dyn Objects, fetcher: &Fetcher) -> Result<Found, S
     if objects.folder().is_none() {
         tracing::warn!("{place} has no {MANIFEST}: its bytes cannot be verified");
     }
+    let revisions = listed.iter().filter_map(|object| object.path.strip_suffix(MANIFEST));
+    let revisions: Vec<_> = revisions.map(|path| path.trim_end_matches('/')).take(5).collect();
+    if !revisions.is_empty() {
+        let why = format!(
+            "it has no alias `{}`: name one of its revisions behind an @, such as {}",
+            super::CURRENT,
+            revisions.join(", ")
+        );
+        return Err(StoreError::unusable(place, why));
+    }
     listed.sort_by(|a, b| a.path.cmp(&b.path));
+    check_listing(&listed).map_err(|why| StoreError::unusable(place, why))?;
     let files = listed.into_iter().map(|object| StoredFile { object, digests: None }).collect();
-    Ok(Found { manifest: None, digest: None, files })
+    Ok(Found { written: None, manifest: None, digest: None, files })
+}
+
+/// Names that a store tells are no better than those of a manifest.
+fn check_listing(listed: &[Object]) -> Result<(), String> {
+    for object in listed {
+        check_path(&object.path)?;
+        if object.size > i64::MAX as u64 {
+            return Err(format!("{:?} claims {} bytes", object.path, object.size));
+        }
+    }
+    let folders = listed.windows(2).find(|pair| {
+        pair[0].path == pair[1].path || pair[1].path.starts_with(&format!("{}/", pair[0].path))
+    });
+    folders.map_or(Ok(()), |pair| Err(format!("{:?} is there twice", pair[0].path)))
 }
 
 fn by_path(objects: Vec<Object>) -> HashMap<String, Object> {

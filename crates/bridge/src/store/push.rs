@@ -13,7 +13,9 @@ use super::digest::{ChunkHasher, Digest, file_digest};
 use super::error::StoreError;
 use super::fetch::Fetcher;
 use super::location::Location;
-use super::manifest::{CHUNK_BYTES, MANIFEST, Manifest, ManifestFile, check_path, check_revision};
+use super::manifest::{
+    CHUNK_BYTES, LARGEST_CHUNK, MANIFEST, Manifest, ManifestFile, check_path, check_revision,
+};
 use super::objects::Objects;
 use super::objects::s3::S3;
 use super::versions::Alias;
@@ -125,48 +127,84 @@ async fn run(
     push: &Push,
     progress: &(dyn Fn(Pushing) + Send + Sync),
 ) -> Result<Pushed, StoreError> {
+    check_before(top, fetcher, push).await?;
     let mut manifest = hash_folder(push, progress).await?;
     let revision = match &push.revision {
         Some(revision) => revision.clone(),
         // The same files have the same name, so a push that is repeated finds itself.
         None => super::manifest::hex(&content(&manifest))[..16].to_owned(),
     };
-    check_revision(&revision).map_err(StoreError::Refused)?;
     manifest.revision.clone_from(&revision);
     let within = top.below(&revision);
+    let place = within.address("").trim_end_matches('/').to_owned();
     let found = find_manifest(&within, fetcher).await?;
-    let same = found.as_ref().is_some_and(|(found, _)| content(found) == content(&manifest));
-    let digest = match found {
-        Some((_, digest)) if same => {
-            progress(Pushing::There(manifest.size()));
-            digest
-        }
-        Some(_) if !push.force => {
-            return Err(StoreError::Refused(format!(
-                "{} holds another model: push under a new revision, or say --force",
-                within.address("").trim_end_matches('/')
-            )));
-        }
-        _ => {
-            upload::files(&within, fetcher, &push.from, &mut manifest, progress).await?;
-            let json = manifest.to_json();
-            let digest = blake3::hash(&json).into();
-            let address = within.address(MANIFEST);
-            let put = || within.put(MANIFEST, json.clone(), !push.force);
-            if !fetcher.patiently(&address, put).await? {
-                // Somebody else pushed the same revision meanwhile.
-                return Err(StoreError::Changed { object: address });
-            }
-            digest
-        }
+    let same = found.as_ref().filter(|(found, _)| content(found) == content(&manifest));
+    if found.is_some() && same.is_none() && !push.force {
+        return Err(StoreError::Refused(format!(
+            "{place} holds another model: push under a new revision, or say --force"
+        )));
+    }
+    // Where the manifest is there, what it names may have gone since.
+    let sent = upload::files(&within, fetcher, push, &mut manifest, progress).await?;
+    let digest = match same {
+        Some((_, digest)) => *digest,
+        None => publish(&within, fetcher, &manifest, push.force).await?,
     };
     if let Some(alias) = &push.alias {
-        check_revision(alias).map_err(StoreError::Refused)?;
         let pointed = Alias { revision: revision.clone(), manifest: digest };
         set_alias(top, fetcher, alias, &pointed).await?;
     }
-    let place = within.address("").trim_end_matches('/').to_owned();
-    Ok(Pushed { place, revision, manifest: digest, was_there: same })
+    let was_there = same.is_some() && sent == 0;
+    Ok(Pushed { place, revision, manifest: digest, was_there })
+}
+
+/// Refuses what can be refused before hours of hashing and sending.
+async fn check_before(top: &S3, fetcher: &Fetcher, push: &Push) -> Result<(), StoreError> {
+    for name in push.revision.iter().chain(&push.alias) {
+        check_revision(name).map_err(StoreError::Refused)?;
+    }
+    if push.alias.is_some() && push.alias == push.revision {
+        return Err(StoreError::Refused("an alias cannot bear its revision's name".to_owned()));
+    }
+    match Alias::find(top, fetcher, super::CURRENT).await {
+        // One who may write and not read.
+        Ok(_) | Err(StoreError::Denied { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Writes the manifest, if the objects are still those that were sent.
+async fn publish(
+    within: &S3,
+    fetcher: &Fetcher,
+    manifest: &Manifest,
+    force: bool,
+) -> Result<Digest, StoreError> {
+    let place = within.address("");
+    let other = || StoreError::Refused(format!("another push to {place} went on at the same time"));
+    match fetcher.patiently(&place, || within.list()).await {
+        Err(StoreError::Denied { .. }) => {}
+        listed => {
+            let listed = listed?;
+            let is_there = |file: &ManifestFile| {
+                listed.iter().any(|object| object.path == file.path && object.etag == file.etag)
+            };
+            if !manifest.files.iter().all(is_there) {
+                return Err(other());
+            }
+        }
+    }
+    let json = manifest.to_json();
+    let digest = blake3::hash(&json).into();
+    let put = || within.put(MANIFEST, json.clone(), !force);
+    if !fetcher.patiently(&within.address(MANIFEST), put).await? {
+        // Written by a try whose answer was lost, or by somebody else.
+        let written = find_manifest(within, fetcher).await?;
+        if written.is_none_or(|(_, written)| written != digest) {
+            return Err(other());
+        }
+    }
+    Ok(digest)
 }
 
 async fn set_alias(
@@ -175,6 +213,10 @@ async fn set_alias(
     name: &str,
     alias: &Alias,
 ) -> Result<(), StoreError> {
+    if find_manifest(&top.below(name), fetcher).await?.is_some() {
+        let why = format!("{name} is a revision, and cannot be an alias too");
+        return Err(StoreError::Refused(why));
+    }
     let put = || top.put(name, alias.to_json(), false);
     fetcher.patiently(&top.address(name), put).await.map(|_| ())
 }
@@ -217,6 +259,10 @@ async fn hash_folder(
     }
     let largest = files.iter().map(|file| file.size).max().unwrap_or(0);
     let chunk_bytes = CHUNK_BYTES.max(largest.div_ceil(MOST_PARTS).next_power_of_two());
+    if chunk_bytes > LARGEST_CHUNK {
+        let why = format!("a file of {largest} bytes is more than S3's {MOST_PARTS} parts hold");
+        return Err(StoreError::unusable(dir.display().to_string(), why));
+    }
     progress(Pushing::Planned(files.iter().map(|file| file.size).sum()));
     let mut hashed = Vec::with_capacity(files.len());
     for file in files {

@@ -105,7 +105,10 @@ impl Sink {
             };
             // Hashed while it is still in the core's own cache.
             let most = place.len().min(SKIPPED_AT_ONCE);
-            let count = reader.read(&mut place[..most])?;
+            let count = match reader.read(&mut place[..most]) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read?,
+            };
             if count == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }

@@ -13,10 +13,14 @@ const AT_ONCE: usize = 64;
 
 /// Reads everything and keeps nothing; gives what was wrong, chunk by chunk. `progress` is told of
 /// each chunk's bytes.
+///
+/// # Errors
+///
+/// The bytes cannot be had, which says nothing about them.
 pub(crate) async fn verify(
     contents: &Arc<Contents>,
     progress: &(dyn Fn(u64) + Sync),
-) -> Vec<StoreError> {
+) -> Result<Vec<StoreError>, StoreError> {
     let files = 0..contents.files().len();
     let chunks: Vec<(usize, Chunk)> =
         files.flat_map(|file| contents.chunks_of(file).map(move |chunk| (file, chunk))).collect();
@@ -29,6 +33,16 @@ pub(crate) async fn verify(
         progress(len);
         Ok::<(), StoreError>(())
     };
-    let wrong = stream::iter(chunks).map(read).buffer_unordered(AT_ONCE);
-    wrong.filter_map(|read| async { read.err() }).collect().await
+    let mut reads = stream::iter(chunks).map(read).buffer_unordered(AT_ONCE);
+    let mut wrong = Vec::new();
+    while let Some(read) = reads.next().await {
+        match read {
+            Ok(()) => {}
+            Err(damage @ (StoreError::Corrupt { .. } | StoreError::Changed { .. })) => {
+                wrong.push(damage);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(wrong)
 }

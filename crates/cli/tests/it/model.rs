@@ -48,8 +48,9 @@ impl Bucket {
         let output = self.run(arguments);
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(said.starts_with("error: ") && said.trim_end().lines().count() == 1, "{said}");
-        assert!(said.contains(reason), "{said}");
+        let last = said.trim_end().lines().last().unwrap();
+        assert!(last.starts_with("error: ") && last.contains(reason), "{said}");
+        assert_eq!(said.matches("error: ").count(), 1, "{said}");
     }
 
     fn push(&self, revision: &str) -> Value {

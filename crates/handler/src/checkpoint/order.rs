@@ -19,7 +19,8 @@ impl Default for Order {
 }
 
 impl Order {
-    /// All tensors, by name with numbers by value: nearly the order in which models are built.
+    /// All tensors, by name with numbers by value, embeddings first and heads last: nearly the order
+    /// in which models are built.
     pub fn everything() -> Self {
         Self { ranks: 1, names: None }
     }
@@ -30,12 +31,22 @@ impl Order {
     }
 
     /// Each tensor is read once by each of this many tensor-parallel ranks, and is kept until the
-    /// last of them has read its part.
+    /// last of them has read its part: a rank that runs ahead of the others fills the memory.
     #[must_use]
     pub fn for_ranks(mut self, ranks: usize) -> Self {
         self.ranks = ranks.max(1);
         self
     }
+}
+
+/// Compares names by where models need them: what is embedded with first, what is put out with last.
+pub(crate) fn as_built(a: &str, b: &str) -> Ordering {
+    let place = |name: &str| match name {
+        _ if name.contains("embed_tokens") || name.starts_with("token_embd") => 0,
+        _ if name.contains("lm_head") || name == "output.weight" => 2,
+        _ => 1,
+    };
+    place(a).cmp(&place(b)).then_with(|| natural(a, b))
 }
 
 /// Compares names with the numbers in them by value.
@@ -79,6 +90,13 @@ fn parts(text: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::natural;
+
+    #[test]
+    fn a_model_is_read_as_it_is_built() {
+        let mut names = ["lm_head.weight", "model.norm", "model.layers.1", "model.embed_tokens"];
+        names.sort_by(|a, b| super::as_built(a, b));
+        assert_eq!(names, ["model.embed_tokens", "model.layers.1", "model.norm", "lm_head.weight"]);
+    }
 
     #[test]
     fn layers_are_ordered_by_their_number() {

@@ -34,7 +34,10 @@ impl Folder {
     /// Lists a folder. One that is not there has no files, and says so when it is read.
     pub(crate) fn new(dir: impl Into<PathBuf>) -> Self {
         let dir = dir.into();
-        Self { files: files_of(&dir).unwrap_or_default(), dir }
+        let mut files = Vec::new();
+        let _ = list(&dir, "", DEPTH, &mut files, &mut |_| Ok(()));
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        Self { files, dir }
     }
 }
 
@@ -116,28 +119,40 @@ fn cannot_read(path: &Path, error: &io::Error) -> Error {
 ///
 /// # Errors
 ///
-/// A folder cannot be listed.
+/// A folder cannot be listed, lies too deep, or has a link that leads nowhere: files would be missing.
 pub fn files_of(dir: &Path) -> io::Result<Vec<FileEntry>> {
     let mut files = Vec::new();
-    list(dir, "", DEPTH, &mut files)?;
+    let refuse = |what: String| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    list(dir, "", DEPTH, &mut files, &mut |what| refuse(what))?;
     files.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(files)
 }
 
-fn list(dir: &Path, prefix: &str, depth: usize, files: &mut Vec<FileEntry>) -> io::Result<()> {
+fn list(
+    dir: &Path,
+    prefix: &str,
+    depth: usize,
+    files: &mut Vec<FileEntry>,
+    left_out: &mut dyn FnMut(String) -> io::Result<()>,
+) -> io::Result<()> {
     for entry in dir.read_dir()? {
         let entry = entry?;
         // A name that is not UTF-8 is no file of a model.
         let Ok(name) = entry.file_name().into_string() else { continue };
-        let Ok(what) = entry.path().metadata() else { continue };
         if name.starts_with('.') {
             continue;
         }
         let path = format!("{prefix}{name}");
+        let Ok(what) = entry.path().metadata() else {
+            left_out(format!("{} leads nowhere", entry.path().display()))?;
+            continue;
+        };
         if what.is_file() {
             files.push(FileEntry { path, size: what.len() });
         } else if what.is_dir() && depth > 0 {
-            list(&entry.path(), &format!("{path}/"), depth - 1, files)?;
+            list(&entry.path(), &format!("{path}/"), depth - 1, files, left_out)?;
+        } else if what.is_dir() {
+            left_out(format!("{} lies too deep", entry.path().display()))?;
         }
     }
     Ok(())

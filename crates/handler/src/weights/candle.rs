@@ -145,7 +145,9 @@ impl Backend for CandleWeights {
             return Err(Error::ShapeMismatchSplit { shape, dim, n_parts: world_size }.bt());
         }
         let share = size / world_size;
-        let part = tensor.narrow(dim, rank * share, share)?.contiguous()?;
+        let part = tensor.narrow(dim, rank * share, share)?;
+        // A view of rows takes its whole tensor along to another device.
+        let part = if dev.is_cpu() { part.contiguous()? } else { part.force_contiguous()? };
         part.to_device(dev)?.to_dtype(dtype)
     }
 

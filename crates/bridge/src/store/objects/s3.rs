@@ -27,6 +27,28 @@ use crate::store::sink::Sink;
 /// A request whose answer does not begin by then is made again.
 const ANSWER: Duration = Duration::from_secs(20);
 
+/// Bytes a second below which an upload is taken for stuck.
+const SLOWEST_UPLOAD: u64 = 50_000;
+
+/// More objects than this are no model.
+const MOST_OBJECTS: usize = 100_000;
+
+/// What S3 says when the same request may go better in a moment, whatever the status.
+const PASSING: [&str; 12] = [
+    "ExpiredToken",
+    "RequestExpired",
+    "TokenRefreshRequired",
+    "RequestTimeout",
+    "RequestTimeTooSkewed",
+    "BadDigest",
+    "ConditionalRequestConflict",
+    "OperationAborted",
+    "InternalError",
+    "SlowDown",
+    "ServiceUnavailable",
+    "ThrottlingException",
+];
+
 /// A client that makes each request once: what is tried again, and how long, is decided here.
 ///
 /// # Errors
@@ -94,18 +116,37 @@ impl S3 {
     }
 
     /// A page of keys, or whatever else a request gives, within its time.
-    pub(crate) async fn ask<T, E, R>(
+    pub(crate) fn ask<T, E, R>(
         &self,
         path: &str,
-        request: impl Future<Output = Result<T, SdkError<E, R>>>,
-    ) -> Result<T, Fault>
+        request: impl Future<Output = Result<T, SdkError<E, R>>> + Send,
+    ) -> impl Future<Output = Result<T, Fault>> + Send
     where
         E: ProvideErrorMetadata + fmt::Debug + std::error::Error + 'static,
         R: HasStatus + fmt::Debug + 'static,
     {
-        match timeout(ANSWER, request).await {
-            Ok(answered) => answered.map_err(|error| fault(self.address(path), &error)),
-            Err(_) => Err(Fault::Passing(format!("no answer within {} s", ANSWER.as_secs()))),
+        self.send(0, path, request)
+    }
+
+    /// The same for a request that carries so many bytes.
+    pub(crate) fn send<T, E, R>(
+        &self,
+        bytes: u64,
+        path: &str,
+        request: impl Future<Output = Result<T, SdkError<E, R>>> + Send,
+    ) -> impl Future<Output = Result<T, Fault>> + Send
+    where
+        E: ProvideErrorMetadata + fmt::Debug + std::error::Error + 'static,
+        R: HasStatus + fmt::Debug + 'static,
+    {
+        let within = ANSWER + Duration::from_secs(bytes / SLOWEST_UPLOAD);
+        // The SDK's futures have tens of kilobytes.
+        let request = Box::pin(request);
+        async move {
+            match timeout(within, request).await {
+                Ok(answered) => answered.map_err(|error| fault(self.address(path), &error)),
+                Err(_) => Err(Fault::Passing(format!("no answer within {} s", within.as_secs()))),
+            }
         }
     }
 
@@ -153,6 +194,10 @@ impl S3 {
         range: &Range<u64>,
         answer: &GetObjectOutput,
     ) -> Result<(), Fault> {
+        let other = |etag: &String| answer.e_tag().is_some_and(|given| given != etag);
+        if object.etag.as_ref().is_some_and(other) {
+            return Err(Fault::Passing("another version of the object was given".to_owned()));
+        }
         let expected = format!("bytes {}-{}/{}", range.start, range.end - 1, object.size);
         let whole = *range == (0..object.size);
         let length = answer.content_length().and_then(|n| u64::try_from(n).ok());
@@ -174,7 +219,7 @@ impl Objects for S3 {
     async fn list(&self) -> Result<Vec<Object>, Fault> {
         let start = self.key("");
         let mut objects = Vec::new();
-        let mut next = None;
+        let (mut before, mut next) = (None, None);
         loop {
             let request = self.client.list_objects_v2().bucket(&self.bucket).prefix(&start);
             let page = self.ask("", request.set_continuation_token(next).send()).await?;
@@ -186,10 +231,15 @@ impl Objects for S3 {
                 let etag = object.e_tag().map(str::to_owned);
                 is_file.then(|| Object { path: path.to_owned(), size, etag })
             }));
-            next = page.next_continuation_token().map(str::to_owned);
-            if next.is_none() {
+            if objects.len() > MOST_OBJECTS {
+                let why = format!("it has more than {MOST_OBJECTS} objects");
+                return Err(unusable(self.address(""), &why));
+            }
+            let token = page.next_continuation_token().map(str::to_owned);
+            if token.is_none() || token == before {
                 return Ok(objects);
             }
+            (before, next) = (token.clone(), token);
         }
     }
 
@@ -259,6 +309,9 @@ where
                         or AWS_ACCESS_KEY_ID";
             return StoreError::Refused(what.to_owned()).into();
         }
+        if matches!(error, SdkError::ConstructionFailure(_)) {
+            return StoreError::unusable(object, chain(error)).into();
+        }
         return Fault::Passing(chain(error));
     };
     let status = answer.raw().status();
@@ -271,11 +324,16 @@ where
         (_, "NoSuchBucket") => StoreError::unusable(object, "the bucket does not exist").into(),
         (404, _) | (_, "NoSuchKey") => StoreError::Missing { object }.into(),
         (412 | 416, _) => StoreError::Changed { object }.into(),
-        // The next try asks for fresh credentials.
-        (_, "ExpiredToken" | "RequestExpired" | "TokenRefreshRequired") => {
-            Fault::Passing(code.into())
-        }
+        // With fresh credentials, where those were too old.
+        (_, code) if PASSING.contains(&code) => Fault::Passing(format!("{status} {code}")),
         (401 | 403, _) => StoreError::Denied { object, code: code.to_owned() }.into(),
+        (301, _) | (_, "PermanentRedirect" | "AuthorizationHeaderMalformed") => {
+            let why = "the bucket is in another region: set `region`, --region or AWS_REGION";
+            StoreError::unusable(object, why).into()
+        }
+        (501, _) => {
+            StoreError::unusable(object, format!("the store cannot do this ({code})")).into()
+        }
         (408 | 429 | 500.., _) => Fault::Passing(format!("{status} {code}")),
         _ => StoreError::unusable(object, format!("the store says {status} {code}")).into(),
     }

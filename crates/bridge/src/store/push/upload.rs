@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use aws_sdk_s3::types::{ChecksumAlgorithm, CompletedMultipartUpload, CompletedPart};
 use aws_smithy_types::byte_stream::ByteStream;
@@ -10,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 
-use super::{Pushing, read_part};
+use super::{Push, Pushing, read_part};
 use crate::store::digest::ChunkHasher;
 use crate::store::error::{Fault, StoreError};
 use crate::store::fetch::Fetcher;
@@ -25,30 +26,38 @@ const DIGEST: &str = "nsb-blake3";
 const FILES_AT_ONCE: usize = 4;
 const PARTS_AT_ONCE: usize = 16;
 
-/// Sends what is not there yet, and notes what the bucket calls each object.
+/// As many bytes as a request may take to send that asks for parts to be put together.
+const GATHERED: u64 = 20_000_000;
+
+/// Sends what is not there yet, and notes what the bucket calls each object; gives how many bytes
+/// were sent.
 pub(super) async fn files(
     within: &S3,
     fetcher: &Fetcher,
-    from: &Path,
+    push: &Push,
     manifest: &mut Manifest,
     progress: &(dyn Fn(Pushing) + Send + Sync),
-) -> Result<(), StoreError> {
-    let chunk_bytes = manifest.chunk_bytes;
+) -> Result<u64, StoreError> {
+    let (chunk_bytes, force) = (manifest.chunk_bytes, push.force);
+    let sent = AtomicU64::new(0);
     let send = |file: &ManifestFile| {
-        let file = file.clone();
+        let (file, sent) = (file.clone(), &sent);
         async move {
-            let sender =
-                Sender { within, fetcher, path: &from.join(&file.path), file: &file, chunk_bytes };
+            let (path, file) = (&push.from.join(&file.path), &file);
+            let sender = Sender { within, fetcher, path, file, chunk_bytes, force, sent };
             sender.send(progress).await
         }
     };
-    let sent = stream::iter(manifest.files.iter().map(send).collect::<Vec<_>>());
-    let etags: Vec<_> = sent.buffered(FILES_AT_ONCE).try_collect().await?;
+    let sends = stream::iter(manifest.files.iter().map(send).collect::<Vec<_>>());
+    let etags: Vec<_> = sends.buffered(FILES_AT_ONCE).try_collect().await?;
     for (file, etag) in manifest.files.iter_mut().zip(etags) {
         file.etag = etag;
     }
-    Ok(())
+    Ok(sent.load(Ordering::Relaxed))
 }
+
+/// By number, the ETag and the checksum of each part that is there.
+type Parts = HashMap<usize, (String, String)>;
 
 /// One file on its way.
 struct Sender<'a> {
@@ -57,6 +66,9 @@ struct Sender<'a> {
     path: &'a Path,
     file: &'a ManifestFile,
     chunk_bytes: u64,
+    /// Whether to send what is there already.
+    force: bool,
+    sent: &'a AtomicU64,
 }
 
 impl Sender<'_> {
@@ -65,7 +77,9 @@ impl Sender<'_> {
         &self,
         progress: &(dyn Fn(Pushing) + Send + Sync),
     ) -> Result<Option<String>, StoreError> {
-        if let Some(etag) = self.patiently(|| self.find_whole()).await? {
+        if !self.force
+            && let Some(etag) = self.patiently(|| self.find_whole()).await?
+        {
             progress(Pushing::There(self.file.size));
             return Ok(etag);
         }
@@ -75,14 +89,12 @@ impl Sender<'_> {
             progress(Pushing::There(self.file.size));
             return Ok(etag);
         }
-        let upload = match self.patiently(|| self.find_upload()).await? {
-            Some(upload) => upload,
-            None => self.patiently(|| self.create_upload()).await?,
-        };
-        let there = self.patiently(|| self.list_parts(&upload)).await?;
+        let (upload, there) = self.upload().await?;
         let send = |number: usize| {
             let (upload, there) = (&upload, &there);
             async move {
+                // Before the part is read: what waits for its turn holds no memory.
+                let _permit = self.fetcher.gate.acquire().await;
                 let body = self.part(number).await?;
                 let bytes = body.len() as u64;
                 let checksum = checksum(&body);
@@ -90,7 +102,6 @@ impl Sender<'_> {
                 let etag = if let Some((etag, _)) = known {
                     etag.clone()
                 } else {
-                    let _permit = self.fetcher.gate.acquire().await;
                     let put = || self.put_part(upload, number, body.clone(), &checksum);
                     self.patiently(put).await?
                 };
@@ -102,6 +113,34 @@ impl Sender<'_> {
         let parts = stream::iter(0..self.file.chunks.len()).map(send);
         let parts: Vec<_> = parts.buffered(PARTS_AT_ONCE).try_collect().await?;
         self.patiently(|| self.complete(&upload, parts.clone())).await
+    }
+
+    /// An upload of this very file that was begun before, with its parts, or a new one.
+    async fn upload(&self) -> Result<(String, Parts), StoreError> {
+        if let Some(upload) = self.patiently(|| self.find_upload()).await? {
+            let there = self.patiently(|| self.list_parts(&upload)).await?;
+            let mut ours = !there.is_empty();
+            for (&number, (_, known)) in &there {
+                ours = ours
+                    && number < self.file.chunks.len()
+                    && checksum(&self.part(number).await?) == *known;
+            }
+            if ours {
+                return Ok((upload, there));
+            }
+            // It says that it holds another content, and would go on saying so when it is whole.
+            self.patiently(|| self.abort(&upload)).await?;
+        }
+        Ok((self.patiently(|| self.create_upload()).await?, Parts::new()))
+    }
+
+    async fn abort(&self, upload: &str) -> Result<(), Fault> {
+        let client = self.within.client();
+        let request = client.abort_multipart_upload().bucket(self.within.bucket()).key(self.key());
+        match self.within.ask(&self.file.path, request.upload_id(upload).send()).await {
+            Ok(_) | Err(Fault::Lasting(StoreError::Missing { .. })) => Ok(()),
+            Err(other) => Err(other),
+        }
     }
 
     async fn patiently<T, F>(&self, request: impl FnMut() -> F) -> Result<T, StoreError>
@@ -153,7 +192,9 @@ impl Sender<'_> {
             .checksum_algorithm(ChecksumAlgorithm::Crc32C)
             .checksum_crc32_c(checksum(&body))
             .body(ByteStream::from(body));
-        let put = Box::pin(self.within.ask(&self.file.path, request.send())).await?;
+        let send = self.within.send(self.file.size, &self.file.path, request.send());
+        let put = send.await?;
+        self.sent.fetch_add(self.file.size, Ordering::Relaxed);
         Ok(put.e_tag().map(str::to_owned))
     }
 
@@ -181,14 +222,14 @@ impl Sender<'_> {
             .key(self.key())
             .metadata(DIGEST, hex(&self.file.blake3))
             .checksum_algorithm(ChecksumAlgorithm::Crc32C);
-        let created = Box::pin(self.within.ask(&self.file.path, request.send())).await?;
+        let created = self.within.ask(&self.file.path, request.send()).await?;
         let none = || StoreError::unusable(self.key(), "the store began an upload without a name");
         Ok(created.upload_id().ok_or_else(none)?.to_owned())
     }
 
-    /// The ETag and the checksum of each part that is there.
-    async fn list_parts(&self, upload: &str) -> Result<HashMap<usize, (String, String)>, Fault> {
-        let mut parts = HashMap::new();
+    /// What of an upload is there.
+    async fn list_parts(&self, upload: &str) -> Result<Parts, Fault> {
+        let mut parts = Parts::new();
         let mut next = None;
         loop {
             let client = self.within.client();
@@ -217,6 +258,8 @@ impl Sender<'_> {
         body: Bytes,
         checksum: &str,
     ) -> Result<String, Fault> {
+        let bytes = body.len() as u64;
+        self.fetcher.pace.wait(body.len()).await;
         let request = self
             .within
             .client()
@@ -228,7 +271,9 @@ impl Sender<'_> {
             .checksum_algorithm(ChecksumAlgorithm::Crc32C)
             .checksum_crc32_c(checksum)
             .body(ByteStream::from(body));
-        let sent = Box::pin(self.within.ask(&self.file.path, request.send())).await?;
+        let send = self.within.send(bytes, &self.file.path, request.send());
+        let sent = send.await?;
+        self.sent.fetch_add(bytes, Ordering::Relaxed);
         Ok(sent.e_tag().unwrap_or_default().to_owned())
     }
 
@@ -246,7 +291,16 @@ impl Sender<'_> {
             .key(self.key())
             .upload_id(upload)
             .multipart_upload(parts);
-        let done = Box::pin(self.within.ask(&self.file.path, request.send())).await?;
+        // The store puts the parts together, which may take minutes.
+        let send = self.within.send(GATHERED, &self.file.path, request.send());
+        let done = match send.await {
+            // Done by a try whose answer was lost, or by somebody else.
+            Err(Fault::Lasting(StoreError::Missing { object })) => {
+                let missing = StoreError::Missing { object };
+                return self.find_whole().await?.ok_or(Fault::Lasting(missing));
+            }
+            other => other?,
+        };
         Ok(done.e_tag().map(str::to_owned))
     }
 }

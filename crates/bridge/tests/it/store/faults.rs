@@ -23,7 +23,15 @@ fn load(model: &Model) -> Result<Vec<Vec<u8>>, String> {
 }
 
 async fn load_under(fixture: &Fixture, faults: Faults) -> Result<Vec<Vec<u8>>, String> {
-    let store = store_on(&fixture.server, |_| ());
+    load_with(fixture, faults, 4).await
+}
+
+async fn load_with(
+    fixture: &Fixture,
+    faults: Faults,
+    in_flight: usize,
+) -> Result<Vec<Vec<u8>>, String> {
+    let store = store_on(&fixture.server, |config| config.in_flight = in_flight);
     fixture.server.faults(faults);
     let opened = store.model(&top().into()).await;
     let loaded = match opened {
@@ -37,7 +45,8 @@ async fn load_under(fixture: &Fixture, faults: Faults) -> Result<Vec<Vec<u8>>, S
 /// A passing fault: the load ends well.
 async fn check_mended(fixture: &Fixture, right: &[Vec<u8>], rule: Rule) {
     let name = format!("{rule:?}");
-    let loaded = load_under(fixture, Faults::seeded(1).with(rule)).await;
+    // One after the other, so that the second request is for the second chunk.
+    let loaded = load_with(fixture, Faults::seeded(1).with(rule), 1).await;
     assert!(loaded.as_deref() == Ok(right), "{name}: {:?}", loaded.err());
 }
 
@@ -65,7 +74,7 @@ async fn what_passes_is_mended() {
         Fault::ResetAtOnce,
         Fault::Reset(3_000_000),
         Fault::Truncate(5_000_000),
-        Fault::Stall(1_000_000, Duration::from_secs(5)),
+        Fault::Stall(1_000_000, Duration::from_secs(300)),
         Fault::Endless,
         Fault::Longer(1000),
         Fault::IgnoreRange,
