@@ -1,6 +1,7 @@
-"""Writes crates/crypto/vectors/wire-v1-additions.json, and holds the worker's half for the tests.
+"""Writes vectors of crates/crypto/vectors, and holds the worker's half for the tests.
 
     python make_vectors.py > ../../crates/crypto/vectors/wire-v1-additions.json
+    python make_vectors.py kms > ../../crates/crypto/vectors/wire-v1-kms.json
 
 Made from the text of docs/protocol.md, not from the Rust code: two programs that agree on these
 bytes have read the same protocol. All values are fixed; a real sealer draws each salt afresh.
@@ -47,11 +48,13 @@ def open_request(frame: bytes, key: bytes) -> tuple[RequestHead, bytes, bytes]:
         at = end
     if len(frame) < at + 2:
         raise Refused("it ends in its header")
-    at += 2 + struct.unpack_from(">H", frame, at)[0]  # a wrapped key, none for a keyring
+    wrapped = struct.unpack_from(">H", frame, at)[0]  # none for a keyring
+    at += 2 + wrapped
     keys, root = client.request_keys(key, frame[24:56], frame[:at])
     keys.check(frame[at : at + 32])
     content_type, content = client.strip(keys.open(0, at + 32, frame))
-    if frame[6] != client.KEYRING_PROVIDER or content_type != PLAIN:
+    provider = client.KMS_PROVIDER if wrapped else client.KEYRING_PROVIDER
+    if frame[6] != provider or content_type != PLAIN:
         raise Refused("its provider or content type is not known")
     return RequestHead(frame[8:24], created, expires, *names), content, root
 
@@ -151,6 +154,19 @@ def vectors() -> dict:
     }
 
 
+def kms_vectors() -> dict:
+    """A request under a data key of AWS KMS, whose wrapped form is opaque to this protocol."""
+    key, salt, wrapped = run(0x10), run(0x20), run(0x00, 184)
+    arn = "arn:aws:kms:eu-central-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+    head = RequestHead(REQUEST_ID, 1_800_000_000_000, 1_800_000_300_000, "tale-7m", "acme", arn)
+    content = compact({"seed": 7, "input": {"prompt": "hi"}})
+    frame, root = client.seal_request(key, salt, head, content, wrapped)
+    return {
+        "key": key.hex(), "wrapped": wrapped.hex(), "key_id": arn, "salt": salt.hex(),
+        "content": content.hex(), "request": frame.hex(), "reply_root": root.hex(),
+    }
+
+
 if __name__ == "__main__":
-    json.dump(vectors(), sys.stdout, indent=1)
+    json.dump(kms_vectors() if sys.argv[1:] == ["kms"] else vectors(), sys.stdout, indent=1)
     print()

@@ -35,11 +35,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 # --- 1. Words of the protocol -------------------------------------------------------------------
 
 CONTENT_TYPE = "application/vnd.nsbridge.v1"
-VERSION, SUITE, KEYRING_PROVIDER = 1, 1, 0
+VERSION, SUITE = 1, 1
+KEYRING_PROVIDER, KMS_PROVIDER = range(2)
 PLAIN, PIECES = 1, 2  # how the content of a frame is read
 OPEN, DATA, HEARTBEAT, FINAL_OK, FINAL_ERROR, MOVED = range(6)  # kinds of NSBR
 CANCEL, RESUME = range(2)  # kinds of NSBC
 MAX_REQUEST_BYTES = 8 << 20
+MAX_WRAPPED_BYTES = 4 << 10
 MAX_AHEAD = 256  # frames of one stream that may wait for their turn
 MAX_STREAMS = 4
 MAX_SECONDS = 25 * 60
@@ -49,7 +51,7 @@ MAX_AGAIN = 3
 CODES = (
     "bad-input model-failed cancelled deadline expired clock-skew malformed unsupported-version "
     "oversized unknown-key wrong-key tampered wrong-model key-scope poison reply-too-large "
-    "key-denied internal"
+    "key-denied internal wrong-revision"
 ).split()  # the code with number n is CODES[n - 1]
 
 REPLY_EXCHANGE, CONTROL_EXCHANGE = "nsbridge.reply", "nsbridge.control"
@@ -178,18 +180,26 @@ class RequestHead:
     key_id: str
 
 
-def seal_request(key: bytes, salt: bytes, head: RequestHead, content: bytes) -> tuple[bytes, bytes]:
-    """The frame, and the root of its replies' keys. The salt must be fresh for each sealing."""
+def seal_request(
+    key: bytes, salt: bytes, head: RequestHead, content: bytes, wrapped: bytes = b""
+) -> tuple[bytes, bytes]:
+    """The frame, and the root of its replies' keys. The salt must be fresh for each sealing.
+
+    A data key of AWS KMS comes with itself `wrapped`; the head's key id is the KMS key's then.
+    """
     if len(content) > MAX_REQUEST_BYTES:
         raise Failed(f"the request has {len(content)} bytes, at most {MAX_REQUEST_BYTES} are taken")
-    header = b"NSBQ" + bytes([VERSION, SUITE, KEYRING_PROVIDER, 0]) + head.id + salt
+    provider = KMS_PROVIDER if wrapped else KEYRING_PROVIDER
+    header = b"NSBQ" + bytes([VERSION, SUITE, provider, 0]) + head.id + salt
     header += struct.pack(">QQ", head.created_at_ms, head.expires_at_ms)
     for text in (head.model, head.tenant, head.key_id):
         raw = text.encode()
         if not 1 <= len(raw) <= 255:
             raise Failed("model, tenant and key id have 1 to 255 bytes each")
         header += bytes([len(raw)]) + raw
-    header += bytes(2)  # no wrapped key: it is the keyring's
+    if len(wrapped) > MAX_WRAPPED_BYTES:
+        raise Failed(f"a wrapped key has at most {MAX_WRAPPED_BYTES} bytes")
+    header += struct.pack(">H", len(wrapped)) + wrapped
     keys, root = request_keys(key, salt, header)
     return keys.seal(0, header + keys.commitment, pad(PLAIN, content)), root
 
@@ -782,10 +792,14 @@ class Ask:
         self.interrupted = False
         self.finished: Event | None = None
         self.hint, self.restarts, self.attempts = None, 0, 0
+        self.revision: str | None = None  # of the model, at the worker that opened last
         now = int(time.time() * 1000)
         expires = now + int(args.timeout * 1000)
         self.head = RequestHead(uuid7(now), now, expires, args.model, args.tenant, key_id)
-        content = json.dumps({"seed": args.seed, "input": text_input(args)}).encode()
+        asked = {"seed": args.seed, "input": text_input(args)}
+        if args.revision is not None:
+            asked["revision"] = args.revision
+        content = json.dumps(asked).encode()
         self.inquiry = Inquiry(key, self.head, content, clock())
         self.merge = self.inquiry.merge
         # What the broker has not confirmed: it stays here through any number of connections.
@@ -856,6 +870,7 @@ class Ask:
             self._show(self.merge.pieces[: event.value])
         elif event.kind == "opened":
             self.attempts += 1
+            self.revision = event.value.get("revision")
         elif event.kind == "waiting":
             print(f"waiting: nothing came for {event.value:.0f} seconds", file=self.notes)
         elif event.kind == "enqueue":
@@ -895,6 +910,7 @@ class Ask:
         report = {
             "id": str(uuid.UUID(bytes=self.head.id)),
             "seed": self.args.seed,
+            "revision": self.revision,
             "pieces": len(self.merge.pieces),
             "finish_reason": body.get("finish_reason", "stop"),
             "usage": body.get("usage", {}),
@@ -940,6 +956,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--keyring", required=True, help="the keyring file, mode 600")
     parser.add_argument("--model", required=True)
     parser.add_argument("--tenant", required=True)
+    parser.add_argument("--revision", help="the only revision of the model that may answer")
     parser.add_argument("--seed", type=int, help="the same seed gives the same text")
     parser.add_argument("--max-tokens", type=int)
     parser.add_argument("--temperature", type=float)

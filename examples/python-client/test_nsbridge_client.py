@@ -104,6 +104,12 @@ class KnownAnswers(unittest.TestCase):
             stream.keep(client.reply_head(chunk), chunk)
             self.assertEqual(stream.turn(), (kind, PLAIN, content))
 
+    def test_the_request_with_a_wrapped_key_on_disk_is_what_this_program_makes(self):
+        v = known("wire-v1-kms.json")
+        self.assertEqual(v, worker.kms_vectors())
+        head, content, _ = worker.open_request(bytes.fromhex(v["request"]), bytes.fromhex(v["key"]))
+        self.assertEqual((head.key_id, content.hex()), (v["key_id"], v["content"]))
+
     def test_the_additions_on_disk_are_what_this_program_makes(self):
         self.assertEqual(known("wire-v1-additions.json"), worker.vectors())
 

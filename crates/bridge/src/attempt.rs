@@ -7,7 +7,7 @@ use nsbridge_crypto::{Error as SealError, ReplyRoot, ReplySealer};
 use nsbridge_handler::transcript::Reader;
 use nsbridge_protocol::topology::REPLY_EXCHANGE;
 use nsbridge_protocol::{
-    AttemptNo, Failure, Fingerprint, Finish, Open, Pieces, RequestId, Summary,
+    AttemptNo, Failure, Fingerprint, Finish, Open, Pieces, RequestId, Revision, Summary,
 };
 use nsbridge_queue::{Error as QueueError, Message};
 use tokio::time::sleep;
@@ -29,6 +29,7 @@ pub(crate) struct Address<'a> {
     pub(crate) reply_to: &'a str,
     pub(crate) control_queue: &'a Mutex<String>,
     pub(crate) worker: &'a str,
+    pub(crate) revision: Option<&'a Revision>,
     pub(crate) root: &'a ReplyRoot,
     pub(crate) request: RequestId,
     pub(crate) fingerprint: Option<Fingerprint>,
@@ -137,6 +138,7 @@ impl<'a> Attempt<'a> {
             opened_at_ms: now_ms(),
             fingerprint: address.fingerprint,
             worker: address.worker.to_owned(),
+            revision: address.revision.cloned(),
         });
         let (sealer, frame) = ReplySealer::open(address.root, address.request, number, &open)?;
         let (key, metrics) = (address.reply_to.to_owned(), address.visit.metrics().clone());

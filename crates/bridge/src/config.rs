@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nsbridge_crypto::{Keyring, KeyringError};
-use nsbridge_protocol::ModelName;
+use nsbridge_protocol::{KeyId, ModelName};
 use serde::Deserialize;
 
 pub use watch::{FleetConfig, HealthConfig, TelemetryConfig};
@@ -110,26 +110,57 @@ pub struct KeysConfig {
     /// The keyring's text, as an ECS secret carries it.
     #[serde(default)]
     pub keyring_json: Option<String>,
+    /// The AWS KMS keys that requests may be opened with: ARNs or aliases, as clients name them.
+    #[serde(default)]
+    pub kms_keys: Vec<KeyId>,
+    /// Their region; if absent, the environment's or the profile's.
+    #[serde(default)]
+    pub region: Option<String>,
+    /// Where KMS is, if not at AWS's own address.
+    #[serde(default)]
+    pub endpoint_url: Option<String>,
 }
 
 impl std::fmt::Debug for KeysConfig {
     /// Leaves the keys out.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("KeysConfig").field("keyring", &self.keyring).finish_non_exhaustive()
+        f.debug_struct("KeysConfig")
+            .field("keyring", &self.keyring)
+            .field("kms_keys", &self.kms_keys)
+            .finish_non_exhaustive()
     }
 }
 
 impl KeysConfig {
-    /// The keyring, from the file or the text that the configuration names.
+    /// The keyring, from the file or the text that the configuration names, if it names one.
     ///
     /// # Errors
     ///
     /// A [`KeyringError`] that says what to do.
-    pub fn load(&self) -> Result<Keyring, KeyringError> {
-        match &self.keyring_json {
-            Some(json) => Keyring::from_json(json),
-            None => Keyring::load(self.keyring.as_deref().unwrap_or("keys.json".as_ref())),
+    pub fn load(&self) -> Result<Option<Keyring>, KeyringError> {
+        match (&self.keyring_json, &self.keyring) {
+            (Some(json), _) => Keyring::from_json(json).map(Some),
+            (None, Some(path)) => Keyring::load(path).map(Some),
+            (None, None) => Ok(None),
         }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let ring = match (&self.keyring, &self.keyring_json) {
+            (Some(_), Some(_)) => {
+                return Err("[keys] may have one of `keyring` and `keyring_json`, not both".into());
+            }
+            (None, None) => false,
+            _ => true,
+        };
+        if !ring && self.kms_keys.is_empty() {
+            let needed = "[keys] needs `keyring`, `keyring_json` or `kms_keys`";
+            return Err(format!("{needed}: without keys no request can be opened"));
+        }
+        if !self.kms_keys.is_empty() && cfg!(not(feature = "kms")) {
+            return Err("[keys] kms_keys: this worker was built without its feature `kms`".into());
+        }
+        self.endpoint_url.as_deref().map_or(Ok(()), watch::private)
     }
 }
 
@@ -225,9 +256,7 @@ impl Config {
         if self.broker.url.is_some() == self.broker.url_file.is_some() {
             return Err("[broker] needs exactly one of `url` and `url_file`".into());
         }
-        if self.keys.keyring.is_some() == self.keys.keyring_json.is_some() {
-            return Err("[keys] needs exactly one of `keyring` and `keyring_json`".into());
-        }
+        self.keys.check()?;
         let most = nsbridge_protocol::MAX_FRAME_BYTES;
         if !(1..=most).contains(&self.reply.coalesce_bytes) {
             return Err(format!("[reply] coalesce_bytes must lie between 1 and {most}"));

@@ -4,9 +4,9 @@ use std::time::{Duration, SystemTime};
 
 use nsbridge_crypto::{ErrorHint, ReplySealer, seal_nothing};
 use nsbridge_protocol::topology::{
-    REPLY_EXCHANGE, RETRY_TIERS, dead_queue, header, model_queue, retry_queue,
+    REPLY_EXCHANGE, RETRY_TIERS, RetryTier, dead_queue, header, model_queue, retry_queue,
 };
-use nsbridge_protocol::{ErrorCode, Failure, ModelName, Open};
+use nsbridge_protocol::{ErrorCode, Failure, ModelName, Open, Revision};
 use nsbridge_queue::{Confirmed, Delivery, Error, Header, Message, Publisher, Result};
 use tokio::time::sleep;
 
@@ -44,6 +44,19 @@ pub(crate) async fn bury(
     Ok(())
 }
 
+/// Whether the request could wait in the next retry queue: it was not retried as often as there are
+/// tiers, and has time for this one.
+pub(crate) fn may_retry(delivery: &Delivery, deadline: SystemTime) -> bool {
+    next_tier(delivery).is_some_and(|(_, tier)| remaining(deadline) > tier.delay)
+}
+
+/// How often it was retried, and where it waits next.
+fn next_tier(delivery: &Delivery) -> Option<(i64, RetryTier)> {
+    let tries = delivery.message.properties.int(header::TRIES).unwrap_or(0);
+    let tier = usize::try_from(tries).ok().and_then(|tries| RETRY_TIERS.get(tries))?;
+    Some((tries, *tier))
+}
+
 /// Publishes a copy of `delivery` to the next retry queue. `false` if it was retried as often as
 /// there are tiers.
 pub(crate) async fn retry(
@@ -53,33 +66,70 @@ pub(crate) async fn retry(
     deadline: SystemTime,
     visit: &Visit,
 ) -> Result<bool> {
-    let tries = delivery.message.properties.int(header::TRIES).unwrap_or(0);
-    let tier = usize::try_from(tries).ok().and_then(|tries| RETRY_TIERS.get(tries));
-    let Some(tier) = tier else { return Ok(false) };
+    let Some((tries, tier)) = next_tier(delivery) else { return Ok(false) };
+    let Some(mut again) = later(delivery, tier, deadline, visit) else { return Ok(false) };
+    again.properties.headers.insert(header::TRIES.into(), Header::Int(tries + 1));
+    confirmed(pool, &retry_queue(model, tier), again).await?;
+    visit.metrics().retried(tier);
+    Ok(true)
+}
+
+/// Publishes a copy of `delivery` that comes back after about `pause`, and counts it as no try.
+/// `false` if its time would be over by then.
+pub(crate) async fn wait(
+    pool: &Pool,
+    model: &ModelName,
+    delivery: &Delivery,
+    deadline: SystemTime,
+    pause: Duration,
+    visit: &Visit,
+) -> Result<bool> {
+    let [first, longer @ ..] = RETRY_TIERS;
+    let tier = longer.into_iter().rev().find(|tier| tier.delay <= pause).unwrap_or(first);
+    let Some(again) = later(delivery, tier, deadline, visit) else { return Ok(false) };
+    confirmed(pool, &retry_queue(model, tier), again).await?;
+    Ok(true)
+}
+
+/// A copy for a retry queue, if there is time for that.
+fn later(
+    delivery: &Delivery,
+    tier: RetryTier,
+    deadline: SystemTime,
+    visit: &Visit,
+) -> Option<Message> {
     let left = remaining(deadline);
     if left <= tier.delay {
-        return Ok(false);
+        return None;
     }
     let mut again = copy(&delivery.message);
     again.properties.expiration = Some(left);
-    let headers = &mut again.properties.headers;
-    headers.insert(header::TRIES.into(), Header::Int(tries + 1));
     let epoch = epoch(&delivery.message).saturating_add(1);
-    headers.insert(header::EPOCH.into(), Header::Int(epoch.into()));
+    again.properties.headers.insert(header::EPOCH.into(), Header::Int(epoch.into()));
     put(&mut again.properties, header::TRACE_BEFORE, visit.span());
-    confirmed(pool, &retry_queue(model, *tier), again).await?;
-    visit.metrics().retried(*tier);
-    Ok(true)
+    Some(again)
 }
 
 /// Tells the client of a request that will not run: sealed if its key opened, else as a hint.
 ///
 /// A client that is gone needs no answer, and one whose queue stays full gets none: its request
 /// must not come back for that, again and again.
-pub(crate) async fn tell(pool: &Pool, worker: &str, rejected: &Rejected) -> Result<()> {
+pub(crate) async fn tell(pool: &Pool, from: &Sender<'_>, rejected: &Rejected) -> Result<()> {
     let Some(reply) = &rejected.reply else { return Ok(()) };
+    let sealed = rejection(from, rejected, reply);
+    send(pool, reply, sealed.unwrap_or_else(|| vec![hint(rejected, reply)])).await
+}
+
+/// Tells the client of a request that waits for another worker why it does: by a hint, since it is
+/// not over.
+pub(crate) async fn tell_why(pool: &Pool, rejected: &Rejected) -> Result<()> {
+    let Some(reply) = &rejected.reply else { return Ok(()) };
+    send(pool, reply, vec![hint(rejected, reply)]).await
+}
+
+async fn send(pool: &Pool, reply: &ReplyTo, frames: Vec<Vec<u8>>) -> Result<()> {
     let publisher = pool.take().await?;
-    for frame in rejection(worker, rejected, reply) {
+    for frame in frames {
         let mut message = Message::new(frame);
         message.properties.correlation_id = Some(reply.request.to_string());
         message.properties.persistent = true;
@@ -112,17 +162,26 @@ async fn put_into_full(
     Ok(Confirmed::Refused)
 }
 
-fn rejection(worker: &str, rejected: &Rejected, reply: &ReplyTo) -> Vec<Vec<u8>> {
-    let sealed = reply.root.as_ref().and_then(|root| {
-        let open = Open { opened_at_ms: now_ms(), fingerprint: None, worker: worker.to_owned() };
-        let open = serde_json::to_vec(&open).ok()?;
-        let (sealer, first) = ReplySealer::open(root, reply.request, reply.attempt, &open).ok()?;
-        let failure = Failure::new(rejected.code, rejected.message.clone());
-        let failure = serde_json::to_vec(&failure).ok()?;
-        Some(vec![first, sealer.fail(&failure).ok()?])
-    });
-    let hint = ErrorHint { request: reply.request, code: rejected.code };
-    sealed.unwrap_or_else(|| vec![seal_nothing(hint)])
+/// The worker that refuses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sender<'a> {
+    pub(crate) worker: &'a str,
+    pub(crate) revision: Option<&'a Revision>,
+}
+
+fn rejection(from: &Sender<'_>, rejected: &Rejected, reply: &ReplyTo) -> Option<Vec<Vec<u8>>> {
+    let root = reply.root.as_ref()?;
+    let (worker, revision) = (from.worker.to_owned(), from.revision.cloned());
+    let open = Open { opened_at_ms: now_ms(), fingerprint: None, worker, revision };
+    let open = serde_json::to_vec(&open).ok()?;
+    let (sealer, first) = ReplySealer::open(root, reply.request, reply.attempt, &open).ok()?;
+    let failure = Failure::new(rejected.code, rejected.message.clone());
+    let failure = serde_json::to_vec(&failure).ok()?;
+    Some(vec![first, sealer.fail(&failure).ok()?])
+}
+
+fn hint(rejected: &Rejected, reply: &ReplyTo) -> Vec<u8> {
+    seal_nothing(ErrorHint { request: reply.request, code: rejected.code })
 }
 
 fn copy(message: &Message) -> Message {

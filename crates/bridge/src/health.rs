@@ -8,7 +8,7 @@ mod pages;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nsbridge_protocol::{Fingerprint, ModelName};
+use nsbridge_protocol::{Fingerprint, ModelName, Revision};
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -29,6 +29,7 @@ struct Inner {
 struct State {
     loaded: bool,
     fingerprint: Option<Fingerprint>,
+    revision: Option<Revision>,
     consuming: bool,
     handler_failed: bool,
     draining: bool,
@@ -50,6 +51,7 @@ pub(crate) struct Report {
     pub(crate) draining: bool,
     pub(crate) model: ModelName,
     pub(crate) fingerprint: Option<Fingerprint>,
+    pub(crate) revision: Option<Revision>,
 }
 
 impl Health {
@@ -59,6 +61,7 @@ impl Health {
         let state = State {
             loaded: false,
             fingerprint: None,
+            revision: None,
             consuming: false,
             handler_failed: false,
             draining: false,
@@ -68,10 +71,11 @@ impl Health {
     }
 
     /// The handler is loaded and warmed up.
-    pub(crate) fn loaded(&self, fingerprint: Option<Fingerprint>) {
+    pub(crate) fn loaded(&self, fingerprint: Option<Fingerprint>, revision: Option<Revision>) {
         self.change(|state| {
             state.loaded = true;
             state.fingerprint = fingerprint;
+            state.revision = revision;
             state.idle_since = Instant::now();
         });
     }
@@ -110,6 +114,7 @@ impl Health {
             draining,
             model: self.0.model.clone(),
             fingerprint: state.fingerprint,
+            revision: state.revision.clone(),
         }
     }
 
@@ -145,14 +150,14 @@ mod tests {
         let health = health();
         sleep(Duration::from_secs(3600)).await;
         check(&health, true, false);
-        health.loaded(None);
+        health.loaded(None, None);
         check(&health, true, false);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_worker_is_ready_while_it_takes_requests() {
         let health = health();
-        health.loaded(None);
+        health.loaded(None, None);
         check(&health, true, false);
         health.consuming(true);
         sleep(Duration::from_secs(3600)).await;
@@ -164,7 +169,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_worker_that_takes_nothing_for_too_long_is_dead_until_it_does_again() {
         let health = health();
-        health.loaded(None);
+        health.loaded(None, None);
         sleep(Duration::from_secs(59)).await;
         health.consuming(true);
         sleep(Duration::from_secs(100)).await;
@@ -182,7 +187,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_handler_that_failed_is_neither() {
         let health = health();
-        health.loaded(None);
+        health.loaded(None, None);
         health.consuming(true);
         health.handler(false);
         check(&health, false, false);
@@ -193,7 +198,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn draining_is_alive_and_not_ready() {
         let health = health();
-        health.loaded(None);
+        health.loaded(None, None);
         health.consuming(true);
         health.draining();
         check(&health, true, false);

@@ -2,9 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
-use nsbridge_crypto::{JobKey, KeyError, KeyProvider, ReplyRoot, RequestFrame};
+use nsbridge_crypto::{
+    JobKey, KeyError, KeyProvider, Provider, ReplyRoot, RequestFrame, RequestHead,
+};
 use nsbridge_protocol::topology::{MAX_TIME_TO_FINISH, POISON_DELIVERIES, header};
-use nsbridge_protocol::{AttemptNo, ErrorCode, ModelName, Request, RequestId, Tenant};
+use nsbridge_protocol::{AttemptNo, ErrorCode, ModelName, Request, RequestId, Revision, Tenant};
 use nsbridge_queue::{Delivery, Message};
 use serde_json::value::RawValue;
 
@@ -20,6 +22,8 @@ pub(crate) struct Accepted {
     /// How often this copy was delivered before.
     pub(crate) deliveries: u64,
     pub(crate) redelivered: bool,
+    /// Where its key came from.
+    pub(crate) provider: Provider,
     pub(crate) reply_to: String,
     pub(crate) reply_root: ReplyRoot,
     pub(crate) tenant: Tenant,
@@ -48,7 +52,7 @@ pub(crate) struct Rejected {
     /// One sentence for the client, sealed if a root is there.
     pub(crate) message: String,
     pub(crate) reply: Option<ReplyTo>,
-    /// Rule R3: until when the request may be tried again, if that can help.
+    /// Rules R3, R12: until when the request may be tried again, if that can help.
     pub(crate) again_until: Option<SystemTime>,
 }
 
@@ -67,8 +71,16 @@ pub(crate) struct ReplyTo {
 pub(crate) enum Refusal {
     /// The request is at fault.
     Rejected(Rejected),
-    /// Not the request's fault: give it back and pause.
-    Later(KeyError),
+    /// Not the request's fault: put it off and pause.
+    Later(Later),
+}
+
+/// Why a request cannot be opened now, whoever sent it.
+#[derive(Debug)]
+pub(crate) struct Later {
+    pub(crate) error: KeyError,
+    /// Until when a copy of it may wait.
+    pub(crate) until: Option<SystemTime>,
 }
 
 /// Opens a delivery. `is_known` tells whether a job runs or is done here: what does is no poison,
@@ -76,6 +88,7 @@ pub(crate) enum Refusal {
 pub(crate) async fn open(
     delivery: &Delivery,
     model: &ModelName,
+    revision: Option<&Revision>,
     keys: &dyn KeyProvider,
     is_known: impl Fn(&JobKey) -> bool,
 ) -> Result<Accepted, Refusal> {
@@ -91,15 +104,17 @@ pub(crate) async fn open(
     });
     let key = match keys.open_key(&frame).await {
         Ok(key) => key,
-        Err(error @ KeyError::Busy) => return Err(Refusal::Later(error)),
+        Err(error @ KeyError::Busy { .. }) => {
+            return Err(Refusal::Later(Later { error, until: claimed_deadline(frame.head()) }));
+        }
         Err(error) => {
+            if matches!(error, KeyError::Denied { .. }) {
+                tracing::warn!(%error, "a request has no key");
+            }
             let mut rejected = rejected(error.code(), error.to_string(), reply);
-            // A key that is being rolled out may be here in a minute. The time is not verified,
-            // as nothing of this request can be: it is bounded instead.
+            // A key that is being rolled out may be here in a minute.
             if matches!(error, KeyError::Unknown { .. }) {
-                let head = frame.head();
-                let asked = deadline(now_ms(), head.created_at_ms, head.expires_at_ms, false);
-                rejected.again_until = asked.ok().map(at_ms);
+                rejected.again_until = claimed_deadline(frame.head());
             }
             return Err(Refusal::Rejected(rejected));
         }
@@ -138,11 +153,23 @@ pub(crate) async fn open(
             return Err(reject(ErrorCode::BadInput, message, Some(reply)));
         }
     };
+    // Rule R12.
+    if request.revision.is_some() && request.revision.as_ref() != revision {
+        let pinned = request.revision.as_ref().map_or("", Revision::as_str);
+        let served = revision.map_or("none that it knows", Revision::as_str);
+        let message = format!(
+            "the request is for revision {pinned}, and only {served} was served while it waited"
+        );
+        let mut rejected = rejected(ErrorCode::WrongRevision, message, Some(reply));
+        rejected.again_until = Some(at_ms(deadline_ms));
+        return Err(Refusal::Rejected(rejected));
+    }
     Ok(Accepted {
         job: opened.job_key,
         attempt,
         deliveries: delivery.deliveries,
         redelivered: delivery.redelivered || attempt.is_retry(),
+        provider: frame.provider(),
         reply_to: reply.queue,
         reply_root: opened.reply_root,
         tenant: opened.head.tenant,
@@ -151,6 +178,12 @@ pub(crate) async fn open(
         submitted_at: at_ms(created),
         deadline: at_ms(deadline_ms),
     })
+}
+
+/// Until when a request that cannot be opened may be tried again. The time is not verified, as
+/// nothing of this request can be: it is bounded instead.
+fn claimed_deadline(head: &RequestHead) -> Option<SystemTime> {
+    deadline(now_ms(), head.created_at_ms, head.expires_at_ms, false).ok().map(at_ms)
 }
 
 /// Rule A2: a broken or missing epoch is 0.

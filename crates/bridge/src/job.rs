@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::future::pending;
 use std::time::{Duration, SystemTime};
 
-use nsbridge_crypto::JobKey;
+use nsbridge_crypto::{JobKey, Provider};
 use nsbridge_handler::erased::Call;
 use nsbridge_handler::transcript::{Reader, Writer, transcript};
 use nsbridge_handler::{JobInfo, Stop};
@@ -19,7 +19,7 @@ use crate::metrics::{self, OrphanEnd};
 use crate::registry::{Admission, Held, Mail, Running};
 use crate::room::Place;
 use crate::runner::Outcome;
-use crate::settle::{KEY_PAUSE, finish, put_off, refuse, settle};
+use crate::settle::{SEAL_PAUSE, finish, put_off, refuse, settle};
 use crate::stream::{Letter, ReplyStream, Welcome};
 use crate::verdict::{After, Settlement, Verdict, judge};
 use crate::visit::Visit;
@@ -38,14 +38,18 @@ const ADOPT_WINDOW: Duration = Duration::from_secs(5);
 /// Runs one delivery to its end, or hands it to the run that it belongs to.
 pub(crate) async fn run(shared: &Shared, held: Held, visit: &Visit) -> After {
     let is_known = |job: &JobKey| shared.registry.knows(job);
-    let opened = intake::open(&held.delivery, &shared.model, &*shared.keys, is_known).await;
+    let (model, revision) = (&shared.model, shared.revision.as_ref());
+    let opened = intake::open(&held.delivery, model, revision, &*shared.keys, is_known).await;
     let request = match opened {
         Ok(request) => request,
-        Err(Refusal::Later(error)) => return put_off(held.delivery, &error).await,
+        Err(Refusal::Later(later)) => return put_off(shared, held.delivery, &later, visit).await,
         Err(Refusal::Rejected(rejected)) => {
             return refuse(shared, held.delivery, rejected, visit).await;
         }
     };
+    if request.provider == Provider::Kms {
+        shared.rest.keys_came();
+    }
     visit.opened(&request);
     let Some((running, mut mail)) = admit(shared, held, &request, visit).await else {
         return After::Next;
@@ -276,7 +280,7 @@ fn unsent(stuck: &Stuck, request: &Accepted, reader: &Reader) -> Answered {
         Stuck::Seal(error) => {
             tracing::error!(request = %id, %error, "a reply could not be sealed");
             let outcome = metrics::Outcome::Moved;
-            Answered { settlement: Settlement::Requeue, after: After::Rest(KEY_PAUSE), outcome }
+            Answered { settlement: Settlement::Requeue, after: After::Rest(SEAL_PAUSE), outcome }
         }
         Stuck::Overdue => {
             let over = intake::remaining(request.deadline).is_zero();

@@ -20,6 +20,8 @@
 //! `job.rs` reads like the life of a request. What a worker promises is in `docs/protocol.md`.
 
 mod attempt;
+#[cfg(any(feature = "s3", feature = "kms"))]
+mod aws;
 mod clock;
 mod config;
 mod dead;
@@ -30,9 +32,11 @@ mod health;
 mod http;
 mod intake;
 mod job;
+mod keys;
 mod metrics;
 mod pool;
 mod registry;
+mod rest;
 mod room;
 mod runner;
 mod serve;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nsbridge_protocol::topology::{RETRY_TIERS, RetryTier, model_queue};
-use nsbridge_protocol::{ErrorCode, Fingerprint, ModelName};
+use nsbridge_protocol::{ErrorCode, Fingerprint, ModelName, Revision};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -49,6 +49,8 @@ struct Inner {
     orphans_ended: By<Counter>,
     dead_letters: By<Counter>,
     retries: By<Counter>,
+    key_pauses: Counter,
+    keyring_reloads: By<Counter>,
     reconnects: By<Counter>,
     blocked: Gauge,
     confirm_latency: Histogram,
@@ -57,7 +59,7 @@ struct Inner {
     heartbeats: Counter,
     cancels: Counter,
     queue_messages: By<Gauge>,
-    info: Family<[(&'static str, String); 2], Gauge>,
+    info: Family<[(&'static str, String); 3], Gauge>,
     /// Requests that run now, for whoever must act on it.
     load: watch::Sender<usize>,
 }
@@ -157,6 +159,9 @@ impl Waiting {
 /// of its own: the codes are told apart by `requests_ended`, not by each bucket.
 const ERROR_TYPES: [&str; 2] = ["", "_OTHER"];
 
+/// What becomes of a keyring's file that has changed.
+const RELOADS: [&str; 2] = ["refused", "taken"];
+
 fn error_type(failed: bool) -> &'static str {
     ERROR_TYPES[usize::from(failed)]
 }
@@ -171,7 +176,7 @@ impl Metrics {
         let mut registry = Registry::default();
         let inner = Inner::register(&mut registry, model);
         let metrics = Self(Arc::new(Inner { registry, ..inner }));
-        metrics.loaded(None);
+        metrics.loaded(None, None);
         metrics
     }
 
@@ -187,12 +192,13 @@ impl Metrics {
         self.0.load.subscribe()
     }
 
-    /// The handler is loaded, with this arithmetic.
-    pub(crate) fn loaded(&self, fingerprint: Option<Fingerprint>) {
+    /// The handler is loaded, with this arithmetic and this revision of the model.
+    pub(crate) fn loaded(&self, fingerprint: Option<Fingerprint>, revision: Option<&Revision>) {
         let fingerprint = fingerprint.map_or_else(String::new, |print| print.to_string());
+        let revision = revision.map_or_else(String::new, Revision::to_string);
         let version = env!("CARGO_PKG_VERSION").to_owned();
         self.0.info.clear();
-        let labels = [("fingerprint", fingerprint), ("version", version)];
+        let labels = [("fingerprint", fingerprint), ("revision", revision), ("version", version)];
         self.0.info.get_or_create(&labels).set(1);
     }
 
@@ -240,6 +246,16 @@ impl Metrics {
     /// A request waits to be tried again.
     pub(crate) fn retried(&self, tier: RetryTier) {
         self.0.retries.of(tier.name).inc();
+    }
+
+    /// The key service could not answer, and the worker rests.
+    pub(crate) fn key_pause(&self) {
+        self.0.key_pauses.inc();
+    }
+
+    /// The keyring's file has changed and was taken, or refused.
+    pub(crate) fn keyring_reloaded(&self, taken: bool) {
+        self.0.keyring_reloads.of(RELOADS[usize::from(taken)]).inc();
     }
 
     /// A connection was opened again.
@@ -340,6 +356,10 @@ impl Inner {
             retries: {
                 let tiers = RETRY_TIERS.map(|tier| tier.name);
                 ours.by(&names::RETRIES, "tier", tiers, Counter::default)
+            },
+            key_pauses: ours.put(&names::KEY_PAUSES, &Counter::default()),
+            keyring_reloads: {
+                ours.by(&names::KEYRING_RELOADS, "result", RELOADS, Counter::default)
             },
             reconnects: {
                 let sides = [Side::Consume, Side::Publish].map(Side::as_str);

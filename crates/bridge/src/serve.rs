@@ -17,6 +17,7 @@ use crate::drain::Drain;
 use crate::error::Error;
 use crate::fleet::{EcsAddresses, Fleet};
 use crate::health::{Health, Pages};
+use crate::keys;
 use crate::metrics::Metrics;
 use crate::runner::Runner;
 use crate::telemetry::Spans;
@@ -105,7 +106,8 @@ async fn run_until_signal<H: Handler>(config: Config) -> Result<(), Error> {
     let fleet = Fleet::new(&config.fleet, ecs_addresses())?;
     tokio::spawn(fleet.run(drain.clone(), vitals.metrics.clone()));
     let spans = vitals.spans.clone();
-    let parts = parts(&config, drain.clone(), vitals)?;
+    let keys = keys::open(&config.keys, &vitals.metrics).await?;
+    let parts = parts(&config, keys, drain.clone(), vitals)?;
     let models = config.models.into_iter().map(|(name, dir)| (name, Model::in_dir(dir)));
     let worker = tokio::select! {
         worker = start::<H>(parts, options, models.collect::<Models>()) => worker?,
@@ -140,11 +142,16 @@ fn name(config: &Config) -> String {
     config.worker.name.clone().unwrap_or_else(host_name)
 }
 
-fn parts(config: &Config, drain: Drain, vitals: Vitals) -> Result<Parts, Error> {
-    let keys: Arc<dyn KeyProvider> = Arc::new(config.keys.load()?);
+fn parts(
+    config: &Config,
+    keys: Arc<dyn KeyProvider>,
+    drain: Drain,
+    vitals: Vitals,
+) -> Result<Parts, Error> {
     let broker: Arc<dyn Broker> = Arc::new(AmqpBroker::new(&config.broker.read_url()?)?);
     Ok(Parts {
         model: config.worker.model.clone(),
+        revision: None,
         name: name(config),
         broker,
         keys,

@@ -1,7 +1,7 @@
 //! One life of the consuming connection: subscriptions, and what comes over them.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -10,7 +10,7 @@ use nsbridge_protocol::ControlKind;
 use nsbridge_protocol::topology::{header, model_queue};
 use nsbridge_queue::{Connection, Consumer};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
@@ -192,27 +192,5 @@ impl Drop for Begun<'_> {
             }
             ours
         });
-    }
-}
-
-/// When the worker takes deliveries again, after its key service could not answer.
-#[derive(Debug, Default)]
-pub(crate) struct Rest(Mutex<Option<Instant>>);
-
-impl Rest {
-    pub(crate) fn take(&self, pause: Duration) {
-        *self.until() = Some(Instant::now() + pause);
-    }
-
-    /// Waits until the worker does not rest.
-    pub(crate) async fn over(&self) {
-        let until = *self.until();
-        if let Some(until) = until {
-            sleep_until(until).await;
-        }
-    }
-
-    fn until(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

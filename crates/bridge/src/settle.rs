@@ -6,15 +6,15 @@ use nsbridge_protocol::ErrorCode;
 use nsbridge_queue::Delivery;
 
 use crate::dead;
-use crate::intake::{Accepted, Rejected};
+use crate::intake::{Accepted, Later, Rejected};
 use crate::metrics::Outcome;
 use crate::registry::Held;
 use crate::verdict::{After, Settlement};
 use crate::visit::Visit;
 use crate::worker::Shared;
 
-/// How long a worker rests when its key service cannot answer.
-pub(crate) const KEY_PAUSE: Duration = Duration::from_secs(5);
+/// How long a worker rests when it cannot seal.
+pub(crate) const SEAL_PAUSE: Duration = Duration::from_secs(5);
 
 /// Settles what a run was given for, after its last frame was confirmed.
 ///
@@ -105,19 +105,49 @@ async fn refused(
     visit: &Visit,
 ) -> nsbridge_queue::Result<bool> {
     let (pool, model) = (&shared.publish, &shared.model);
-    dead::tell(pool, &shared.name, rejected).await?;
     if let Some(until) = rejected.again_until
-        && dead::retry(pool, model, delivery, until, visit).await?
+        && dead::may_retry(delivery, until)
     {
-        return Ok(true);
+        dead::tell_why(pool, rejected).await?;
+        if dead::retry(pool, model, delivery, until, visit).await? {
+            return Ok(true);
+        }
     }
+    let from = dead::Sender { worker: &shared.name, revision: shared.revision.as_ref() };
+    dead::tell(pool, &from, rejected).await?;
     dead::bury(pool, model, delivery, rejected.code, visit).await.map(|()| false)
 }
 
-pub(crate) async fn put_off(delivery: Delivery, error: &nsbridge_crypto::KeyError) -> After {
-    tracing::warn!(%error, "resting until keys can be had");
-    let _ = delivery.requeue().await;
-    After::Rest(KEY_PAUSE)
+/// Rule R3: the key service cannot answer. The worker rests, and the request comes back without
+/// blame: as a copy, since each time that a delivery is given back counts towards its poison.
+pub(crate) async fn put_off(
+    shared: &Shared,
+    delivery: Delivery,
+    later: &Later,
+    visit: &Visit,
+) -> After {
+    let pause = shared.rest.back_off();
+    let (error, rest_s) = (&later.error, pause.as_secs_f64());
+    tracing::warn!(%error, rest_s, "taking nothing until keys can be had");
+    visit.metrics().key_pause();
+    let (pool, model) = (&shared.publish, &shared.model);
+    let copied = match later.until {
+        Some(until) => dead::wait(pool, model, &delivery, until, pause, visit).await,
+        None => Ok(false),
+    };
+    let settled = match copied {
+        Ok(true) => delivery.ack().await,
+        Ok(false) => delivery.requeue().await,
+        Err(error) => {
+            tracing::warn!(%error, "a request could not be put off, giving it back");
+            delivery.requeue().await
+        }
+    };
+    if let Err(error) = settled {
+        tracing::warn!(%error, "a request that was put off will come back");
+    }
+    visit.ended(Outcome::Moved);
+    After::Next
 }
 
 /// Acks a delivery, or gives it back.

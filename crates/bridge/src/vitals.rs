@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nsbridge_handler::Health as HandlerHealth;
 use nsbridge_protocol::topology::{dead_queue, model_queue};
-use nsbridge_protocol::{Fingerprint, ModelName};
+use nsbridge_protocol::{Fingerprint, ModelName, Revision};
 use nsbridge_queue::{Connection, Link};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -49,9 +49,9 @@ impl Vitals {
     }
 
     /// The handler is loaded and warmed up.
-    pub(crate) fn loaded(&self, fingerprint: Option<Fingerprint>) {
-        self.metrics.loaded(fingerprint);
-        self.health.loaded(fingerprint);
+    pub(crate) fn loaded(&self, fingerprint: Option<Fingerprint>, revision: Option<&Revision>) {
+        self.metrics.loaded(fingerprint, revision);
+        self.health.loaded(fingerprint, revision.cloned());
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nsbridge_crypto::KeyProvider;
-use nsbridge_protocol::ModelName;
 use nsbridge_protocol::topology::control_queue;
+use nsbridge_protocol::{ModelName, Revision};
 use nsbridge_queue::{Broker, Link};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -20,9 +20,10 @@ use crate::intake::Accepted;
 use crate::metrics::Side;
 use crate::pool::Pool;
 use crate::registry::Registry;
+use crate::rest::Rest;
 use crate::room::Room;
 use crate::runner::Runner;
-use crate::session::{Consuming, PAUSE, Rest, Session};
+use crate::session::{Consuming, PAUSE, Session};
 use crate::visit::Visit;
 use crate::vitals::{Vitals, rounds};
 
@@ -40,6 +41,7 @@ pub struct Worker {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) model: ModelName,
+    pub(crate) revision: Option<Revision>,
     pub(crate) name: String,
     /// The name of the session's own queue. A new one each time: the broker may keep an earlier
     /// session's for as long as it believes in its connection.
@@ -71,6 +73,7 @@ impl Shared {
             reply_to: &request.reply_to,
             control_queue: &self.control_queue,
             worker: &self.name,
+            revision: self.revision.as_ref(),
             root: &request.reply_root,
             request: request.job.id,
             fingerprint: self.runner.fingerprint(),
@@ -97,6 +100,8 @@ impl Shared {
 pub struct Parts {
     /// The model whose queue it takes requests from.
     pub model: ModelName,
+    /// The revision of the model that it serves, if it has one.
+    pub revision: Option<Revision>,
     /// Its name in logs and replies.
     pub name: String,
     /// Where the queue is.
@@ -113,8 +118,8 @@ pub struct Parts {
 
 impl Worker {
     pub(crate) fn new(parts: Parts, runner: Runner) -> Result<Self, Error> {
-        let Parts { model, name, broker, keys, reply, drain, vitals } = parts;
-        vitals.loaded(runner.fingerprint());
+        let Parts { model, revision, name, broker, keys, reply, drain, vitals } = parts;
+        vitals.loaded(runner.fingerprint(), revision.as_ref());
         let shared = Shared {
             control_queue: Mutex::default(),
             publish: Pool::new(broker.clone(), format!("{name} publish"), vitals.metrics.clone()),
@@ -124,6 +129,7 @@ impl Worker {
             rest: Rest::default(),
             broken: watch::Sender::new(None),
             model,
+            revision,
             reply,
             keys,
             runner,

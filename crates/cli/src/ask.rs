@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use nsbridge_client::{Ask, Client};
 use nsbridge_crypto::Keyring;
-use nsbridge_protocol::{ModelName, Tenant};
+use nsbridge_protocol::{ModelName, Revision, Tenant};
 use nsbridge_queue::AmqpBroker;
 
 use crate::place::{self, Broker, Keys};
@@ -36,6 +36,9 @@ pub(crate) struct Arguments {
     keys: Keys,
     #[command(flatten)]
     sampling: Sampling,
+    /// The only revision of the model that may answer.
+    #[arg(long, value_name = "ID")]
+    revision: Option<Revision>,
     /// Seconds until the answer must be complete.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     timeout: u64,
@@ -59,6 +62,7 @@ async fn ask(arguments: Arguments) -> Result<ExitCode> {
     let client = Client::connect(broker, keys, "nsbridge ask").await?;
     let mut ask = Ask::new(arguments.model, arguments.tenant, ());
     ask.seed = arguments.sampling.seed;
+    ask.revision = arguments.revision;
     ask.timeout = Duration::from_secs(arguments.timeout);
     if let Some(input) = arguments.input {
         let reply = client.submit(ask.with_input(input)).await?;

@@ -52,6 +52,7 @@ async fn tell(arguments: Arguments) -> Result<ExitCode> {
     let keys = Arc::new(Keyring::of(vec![key])?);
     let parts = Parts {
         model: model.clone(),
+        revision: None,
         name: "demo".into(),
         broker: broker.clone(),
         keys: keys.clone(),

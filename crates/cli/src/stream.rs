@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nsbridge_client::{Event, Reply};
-use nsbridge_protocol::{ErrorCode, FinishReason, Summary, TextPiece};
+use nsbridge_protocol::{ErrorCode, FinishReason, Revision, Summary, TextPiece};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::signal::ctrl_c;
@@ -31,6 +31,8 @@ struct Figures {
     ttft_ms: f64,
     tokens_per_s: f64,
     sealed_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revision: Option<Revision>,
 }
 
 /// Writes the text to stdout and the figures to stderr, or both as JSON lines to stdout.
@@ -42,7 +44,7 @@ pub(crate) async fn show(mut reply: Reply<TextPiece>, json: bool) -> Result<Exit
             Some(Event::Piece(piece)) => shown.piece(piece)?,
             Some(Event::Restarted { kept }) => shown.restart(kept)?,
             Some(Event::Done(summary)) => {
-                shown.finish(&summary, reply.sealed_bytes())?;
+                shown.finish(&summary, &reply)?;
                 return Ok(ExitCode::SUCCESS);
             }
             Some(Event::Waiting) => note(WAITING),
@@ -70,7 +72,11 @@ pub(crate) async fn show_values(mut reply: Reply<serde_json::Value>) -> Result<E
 const WAITING: &str = "waiting: no worker has been heard for 15 s";
 
 fn hint(code: ErrorCode) -> String {
-    format!("an unsealed hint says `{code}`: the worker may lack this key")
+    let why = match code {
+        ErrorCode::WrongRevision => "no worker of this revision has taken it yet",
+        _ => "the worker may lack this key",
+    };
+    format!("an unsealed hint says `{code}`: {why}")
 }
 
 /// The next event; `None` after Ctrl-C, which cancels the request.
@@ -124,7 +130,7 @@ impl Shown {
         Ok(out.flush()?)
     }
 
-    fn finish(self, summary: &Summary, sealed_bytes: u64) -> Result<()> {
+    fn finish(self, summary: &Summary, reply: &Reply<TextPiece>) -> Result<()> {
         let tokens = self.texts.len() as u64;
         let first = self.first.unwrap_or_else(Instant::now);
         let decoding = self.last.map_or(0.0, |last| (last - first).as_secs_f64());
@@ -135,16 +141,18 @@ impl Shown {
             ttft_ms: round((first - self.started).as_secs_f64() * 1000.0),
             // The first token's time is the prompt's; the others are the decoder's.
             tokens_per_s: round(tokens.saturating_sub(1) as f64 / decoding.max(1e-9)),
-            sealed_bytes,
+            sealed_bytes: reply.sealed_bytes(),
+            revision: reply.revision(),
         };
         if self.json {
             return line(&Line::Summary(&figures));
         }
         std::io::stdout().lock().write_all(b"\n")?;
-        let Figures { tokens, ttft_ms, tokens_per_s, sealed_bytes, .. } = figures;
+        let Figures { tokens, ttft_ms, tokens_per_s, sealed_bytes, revision, .. } = figures;
+        let revision = revision.map_or_else(String::new, |id| format!(", revision {id}"));
         note(&format!(
             "\n{tokens} tokens, {tokens_per_s} tokens/s, first after {ttft_ms} ms, \
-             {sealed_bytes} bytes sealed"
+             {sealed_bytes} bytes sealed{revision}"
         ));
         Ok(())
     }

@@ -95,14 +95,15 @@ impl Client {
 
     /// Fixes what every copy of the request has in common.
     async fn original<I: Serialize>(&self, ask: Ask<I>) -> Result<Original> {
-        let Ask { model, tenant, input, seed, timeout, trace, replay_of: _ } = ask;
+        let Ask { model, tenant, input, seed, revision, timeout, trace, replay_of: _ } = ask;
         let scope = Scope { model, tenant };
         let key = self.0.keys.data_key(&scope).await?;
         let seed = match seed {
             Some(seed) => seed,
             None => u64::from_ne_bytes(random()?) & SEED_BITS,
         };
-        let content = serde_json::to_vec(&Request { seed, input }).map_err(Error::Input)?;
+        let request = Request { seed, input, revision };
+        let content = serde_json::to_vec(&request).map_err(Error::Input)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let head = RequestHead {
             id: RequestId(Uuid::now_v7()),
@@ -110,13 +111,13 @@ impl Client {
             expires_at_ms: millis(now + timeout),
             model: scope.model,
             tenant: scope.tenant,
-            key_id: key.id,
+            key_id: key.id.clone(),
         };
         let trace = match trace {
             Some(trace) => trace,
             None => begin_trace()?,
         };
-        Ok(Original { head, key: key.key, content, trace })
+        Ok(Original { head, key, content, trace })
     }
 
     /// Publishes until the broker answers; always the same bytes, so that a worker knows a second

@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
-use nsbridge_crypto::{Key, RequestHead, Sealed, seal_control, seal_request};
-use nsbridge_protocol::{ControlKind, ErrorCode, Failure, RequestId, Summary, TraceParent};
+use nsbridge_crypto::{DataKey, RequestHead, Sealed, seal_control};
+use nsbridge_protocol::{
+    ControlKind, ErrorCode, Failure, RequestId, Revision, Summary, TraceParent,
+};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -56,7 +58,7 @@ pub(crate) type Letter = (String, Vec<u8>, Option<TraceParent>);
 /// What a request is sealed from, each time that it is enqueued.
 pub(crate) struct Original {
     pub(crate) head: RequestHead,
-    pub(crate) key: Key,
+    pub(crate) key: DataKey,
     /// Seed and input as JSON.
     pub(crate) content: Vec<u8>,
     /// The caller's span.
@@ -73,12 +75,12 @@ impl fmt::Debug for Original {
 impl Original {
     /// Seals it under a fresh salt: a copy that no worker takes for an earlier one.
     pub(crate) fn seal(&self) -> nsbridge_crypto::Result<Sealed> {
-        seal_request(&self.key, &self.head, &self.content)
+        self.key.seal(&self.head, &self.content)
     }
 }
 
 /// How far a request has come.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Progress {
     pub(crate) pieces: usize,
     pub(crate) gap: bool,
@@ -86,6 +88,8 @@ pub(crate) struct Progress {
     pub(crate) heard: Instant,
     /// Sealed bytes, both ways.
     pub(crate) sealed: u64,
+    /// Of the model, as the worker of the pieces so far says.
+    pub(crate) revision: Option<Revision>,
 }
 
 /// A request that waits for its reply, or ended lately.
@@ -134,7 +138,8 @@ impl Entry {
 
     pub(crate) fn progress(&self) -> Progress {
         let (pieces, gap) = (self.merge.len(), self.merge.has_gap());
-        Progress { pieces, gap, heard: self.heard, sealed: self.sealed }
+        let revision = self.merge.revision().cloned();
+        Progress { pieces, gap, heard: self.heard, sealed: self.sealed, revision }
     }
 
     /// Passes an unsealed word on.

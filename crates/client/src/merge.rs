@@ -9,7 +9,7 @@ use std::fmt;
 
 use nsbridge_crypto::{ContentType, Opened, Read, ReplyHead, ReplyKind, ReplyOpener, ReplyRoot};
 use nsbridge_protocol::{
-    AttemptNo, ControlKind, Failure, Fingerprint, Open, Pieces, Resume, StreamId, Summary,
+    AttemptNo, ControlKind, Failure, Fingerprint, Open, Pieces, Resume, Revision, StreamId, Summary,
 };
 
 /// Frames of one stream that may wait for their turn; a worker's window holds no more.
@@ -58,6 +58,8 @@ pub(crate) struct Merge {
     streams: Vec<Stream>,
     /// The stream that made the last piece, and its arithmetic.
     author: Option<(Rank, Option<Fingerprint>)>,
+    /// The model's revision at the author; before there is one, at the stream that opened last.
+    revision: Option<Revision>,
     state: State,
     /// A frame was missing before one that came.
     gap: bool,
@@ -81,6 +83,7 @@ struct Stream {
     opener: ReplyOpener,
     rank: Rank,
     fingerprint: Option<Fingerprint>,
+    revision: Option<Revision>,
     /// The index of its next piece, once its first data frame said where it starts.
     position: Option<usize>,
     chunks: u64,
@@ -123,6 +126,7 @@ impl Merge {
             pieces: Vec::new(),
             streams: Vec::new(),
             author: None,
+            revision: None,
             state: State::Going,
             gap: false,
             broken_end: false,
@@ -140,6 +144,11 @@ impl Merge {
     /// Pieces received so far.
     pub(crate) fn len(&self) -> usize {
         self.pieces.len()
+    }
+
+    /// The model's revision that made the pieces so far, as far as their worker says.
+    pub(crate) fn revision(&self) -> Option<&Revision> {
+        self.revision.as_ref()
     }
 
     /// Whether a frame was missing before one that came.
@@ -242,12 +251,16 @@ impl Merge {
         let rank = (enqueue, opener.attempt(), open.opened_at_ms, opener.stream());
         let retry = opener.attempt().is_retry();
         self.make_room();
-        let fingerprint = open.fingerprint;
+        let (fingerprint, revision) = (open.fingerprint, open.revision);
+        if self.author.is_none() {
+            self.revision.clone_from(&revision);
+        }
         let (position, chunks, bytes, stale, ahead) = (None, 0, 0, false, BTreeMap::new());
         self.streams.push(Stream {
             opener,
             rank,
             fingerprint,
+            revision,
             position,
             chunks,
             bytes,
@@ -342,7 +355,10 @@ impl Merge {
 
     fn push(&mut self, index: usize, piece: Vec<u8>, steps: &mut Vec<Step>) {
         let stream = &self.streams[index];
-        self.author = Some((stream.rank, stream.fingerprint));
+        if self.author.is_none_or(|(author, _)| author != stream.rank) {
+            self.author = Some((stream.rank, stream.fingerprint));
+            self.revision.clone_from(&stream.revision);
+        }
         self.pieces.push(piece.clone());
         steps.push(Step::Piece(piece));
     }

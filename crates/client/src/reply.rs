@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nsbridge_protocol::{ErrorCode, RequestId, Summary};
+use nsbridge_protocol::{ErrorCode, RequestId, Revision, Summary};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
@@ -74,6 +74,12 @@ impl<O: DeserializeOwned> Reply<O> {
         self.router.progress(self.id).map_or(0, |progress| progress.sealed)
     }
 
+    /// The revision of the model that made the pieces so far; before the first piece, the one that
+    /// answers. `None` while nobody does, or if its worker has none.
+    pub fn revision(&self) -> Option<Revision> {
+        self.router.progress(self.id)?.revision
+    }
+
     /// The next event; `None` after the last, which is [`Event::Done`] or an error.
     ///
     /// Cancel safe.
@@ -117,7 +123,7 @@ impl<O: DeserializeOwned> Reply<O> {
     async fn wait(&mut self) -> Result<Event<O>> {
         loop {
             let progress = self.router.progress(self.id);
-            let heard = progress.map_or_else(Instant::now, |progress| progress.heard);
+            let heard = progress.as_ref().map_or_else(Instant::now, |progress| progress.heard);
             let now = Instant::now();
             // Heartbeats count as signs of life, so the time is looked up again after each wait.
             let told = self.told.map_or(heard, |told| told.max(heard));

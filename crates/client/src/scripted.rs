@@ -1,6 +1,6 @@
 //! A worker's side of a reply, for tests.
 
-use nsbridge_crypto::{Key, ReplyRoot, ReplySealer, RequestHead};
+use nsbridge_crypto::{DataKey, Key, ReplyRoot, ReplySealer, RequestHead};
 use nsbridge_protocol::{
     AttemptNo, FinishReason, Open, Pieces, RequestId, Summary, TraceParent, Usage,
 };
@@ -26,7 +26,8 @@ pub(crate) fn original() -> Original {
         key_id: "k".parse().unwrap(),
     };
     let trace = TraceParent::root([7; 16], [7; 8]).unwrap();
-    Original { head, key: Key::from_bytes([1; 32]), content: b"{}".to_vec(), trace }
+    let key = DataKey::of_keyring(head.key_id.clone(), Key::from_bytes([1; 32]));
+    Original { head, key, content: b"{}".to_vec(), trace }
 }
 
 /// A worker's side of one attempt.
@@ -40,7 +41,7 @@ pub(crate) struct Sender {
 
 impl Sender {
     pub(crate) fn new(root: &ReplyRoot, attempt: u32, opened_at_ms: u64) -> Self {
-        let open = Open { opened_at_ms, fingerprint: None, worker: "w".into() };
+        let open = Open { opened_at_ms, fingerprint: None, worker: "w".into(), revision: None };
         let open = serde_json::to_vec(&open).unwrap();
         let (sealer, open) = ReplySealer::open(root, ID, AttemptNo(attempt), &open).unwrap();
         Self { sealer, open, next: 0, chunks: 0, bytes: 0 }

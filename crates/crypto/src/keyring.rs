@@ -8,6 +8,8 @@
 //! `models` and `tenants` narrow what a key may be used for; absent means any. With `derived`, the
 //! key is a master: each tenant holds only its own key for a model, made from it.
 
+mod watched;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Read as _;
@@ -20,6 +22,8 @@ use base64::engine::general_purpose::STANDARD;
 use nsbridge_protocol::{KeyId, ModelName, Tenant};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
+
+pub use watched::{Reread, WatchedKeyring};
 
 use crate::provider::Provider;
 use crate::{DataKey, Key, KeyError, KeyProvider, RequestFrame, Scope, derive};
@@ -189,7 +193,7 @@ impl KeyProvider for Keyring {
     async fn data_key(&self, scope: &Scope) -> Result<DataKey, KeyError> {
         let primary = self.entries.iter().find(|entry| entry.state == State::Primary);
         let primary = primary.expect("a keyring has one primary key");
-        Ok(DataKey { id: primary.id.clone(), key: primary.key_for(scope)? })
+        Ok(DataKey::of_keyring(primary.id.clone(), primary.key_for(scope)?))
     }
 
     async fn open_key(&self, frame: &RequestFrame<'_>) -> Result<Key, KeyError> {

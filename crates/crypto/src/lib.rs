@@ -13,6 +13,8 @@ mod error;
 mod hint;
 mod key;
 mod keyring;
+#[cfg(feature = "kms")]
+mod kms;
 mod layout;
 mod pad;
 mod provider;
@@ -23,8 +25,10 @@ pub use control::{ControlFrame, seal_control};
 pub use error::{Error, Result};
 pub use hint::{ErrorHint, seal_nothing};
 pub use key::{Key, ReplyRoot, Salt};
-pub use keyring::{Entry, Keyring, KeyringError, State};
+pub use keyring::{Entry, Keyring, KeyringError, Reread, State, WatchedKeyring};
+#[cfg(feature = "kms")]
+pub use kms::KmsProvider;
 pub use pad::ContentType;
-pub use provider::{DataKey, KeyError, KeyProvider, Provider, Scope};
+pub use provider::{ByProvider, DataKey, KeyError, KeyProvider, Provider, Scope};
 pub use reply::{Opened, Read, ReplyHead, ReplyKind, ReplyOpener, ReplySealer};
 pub use request::{JobKey, OpenedRequest, RequestFrame, RequestHead, Sealed, seal_request};

@@ -1,6 +1,7 @@
 //! Where keys come from.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use nsbridge_protocol::{ErrorCode, KeyId, ModelName, Tenant};
@@ -43,6 +44,17 @@ pub struct DataKey {
     pub id: KeyId,
     /// The key.
     pub key: Key,
+    /// Where a worker gets it from.
+    pub provider: Provider,
+    /// The key as its provider wrapped it, for the header; empty for a keyring's.
+    pub wrapped: Vec<u8>,
+}
+
+impl DataKey {
+    /// A key that both ends hold.
+    pub fn of_keyring(id: KeyId, key: Key) -> Self {
+        Self { id, key, provider: Provider::Keyring, wrapped: Vec::new() }
+    }
 }
 
 /// Gives keys to clients and workers.
@@ -62,6 +74,31 @@ pub trait KeyProvider: Debug + Send + Sync {
     ///
     /// A [`KeyError`]; its kind says what becomes of the request.
     async fn open_key(&self, frame: &RequestFrame<'_>) -> Result<Key, KeyError>;
+}
+
+/// The provider that a request names: for a worker whose clients move from one to the other.
+#[derive(Clone, Debug, Default)]
+pub struct ByProvider {
+    /// Keys that both ends hold.
+    pub keyring: Option<Arc<dyn KeyProvider>>,
+    /// Data keys of AWS KMS; they seal where both are there.
+    pub kms: Option<Arc<dyn KeyProvider>>,
+}
+
+#[async_trait]
+impl KeyProvider for ByProvider {
+    async fn data_key(&self, scope: &Scope) -> Result<DataKey, KeyError> {
+        let provider = self.kms.as_ref().or(self.keyring.as_ref());
+        provider.ok_or(KeyError::OtherProvider)?.data_key(scope).await
+    }
+
+    async fn open_key(&self, frame: &RequestFrame<'_>) -> Result<Key, KeyError> {
+        let provider = match frame.provider() {
+            Provider::Keyring => &self.keyring,
+            Provider::Kms => &self.kms,
+        };
+        provider.as_ref().ok_or(KeyError::OtherProvider)?.open_key(frame).await
+    }
 }
 
 /// Why there is no key.
@@ -90,14 +127,19 @@ pub enum KeyError {
     #[error("this process has no provider for the request's key")]
     OtherProvider,
     /// The key service said no, for good.
-    #[error("the key service refused the key `{id}`")]
+    #[error("the key `{id}` was refused: {why}")]
     Denied {
         /// The key's name.
         id: KeyId,
+        /// What the service calls it.
+        why: String,
     },
-    /// The key service cannot answer now.
-    #[error("the key service cannot answer now")]
-    Busy,
+    /// The key service cannot answer now. No request is at fault.
+    #[error("the key service cannot answer now: {why}")]
+    Busy {
+        /// What the service calls it, or what came between.
+        why: String,
+    },
 }
 
 impl KeyError {
@@ -108,7 +150,7 @@ impl KeyError {
             Self::OutOfScope { .. } => ErrorCode::KeyScope,
             Self::OtherProvider => ErrorCode::UnsupportedVersion,
             Self::Disabled { .. } | Self::Denied { .. } => ErrorCode::KeyDenied,
-            Self::Busy => ErrorCode::Internal,
+            Self::Busy { .. } => ErrorCode::Internal,
         }
     }
 }

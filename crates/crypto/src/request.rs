@@ -14,7 +14,7 @@ use nsbridge_protocol::{KeyId, MAX_REQUEST_BYTES, ModelName, RequestId, Tenant};
 
 use crate::layout::{Cursor, SUITE, VERSION, push_text};
 use crate::provider::Provider;
-use crate::{ContentType, Error, Key, ReplyRoot, Result, Salt, derive, pad};
+use crate::{ContentType, DataKey, Error, Key, ReplyRoot, Result, Salt, derive, pad};
 
 const MAGIC: [u8; 4] = *b"NSBQ";
 const MAX_WRAPPED: usize = 4 << 10;
@@ -64,12 +64,33 @@ pub struct Sealed {
 ///
 /// [`Error::Oversized`] beyond [`MAX_REQUEST_BYTES`], or [`Error::NoRandomness`].
 pub fn seal_request(key: &Key, head: &RequestHead, content: &[u8]) -> Result<Sealed> {
-    seal_with_salt(key, Salt::fresh()?, head, content)
+    let key = DataKey::of_keyring(head.key_id.clone(), key.clone());
+    seal_with_salt(&key, Salt::fresh()?, head, content)
 }
 
-fn seal_with_salt(key: &Key, salt: Salt, head: &RequestHead, content: &[u8]) -> Result<Sealed> {
+impl DataKey {
+    /// Seals a request under this key, with a fresh salt. The head must name this key.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Oversized`] beyond [`MAX_REQUEST_BYTES`], [`Error::Malformed`] if the wrapped key
+    /// is longer than a header holds, or [`Error::NoRandomness`].
+    pub fn seal(&self, head: &RequestHead, content: &[u8]) -> Result<Sealed> {
+        seal_with_salt(self, Salt::fresh()?, head, content)
+    }
+}
+
+fn seal_with_salt(
+    data: &DataKey,
+    salt: Salt,
+    head: &RequestHead,
+    content: &[u8],
+) -> Result<Sealed> {
+    let length = u16::try_from(data.wrapped.len()).ok();
+    let length = length.filter(|length| usize::from(*length) <= MAX_WRAPPED);
+    let length = length.ok_or(Error::Malformed { what: "wrapped key" })?;
     let mut frame = MAGIC.to_vec();
-    frame.extend([VERSION, SUITE, Provider::Keyring as u8, 0]);
+    frame.extend([VERSION, SUITE, data.provider as u8, 0]);
     frame.extend(head.id.as_bytes());
     frame.extend(salt.0);
     frame.extend(head.created_at_ms.to_be_bytes());
@@ -77,8 +98,9 @@ fn seal_with_salt(key: &Key, salt: Salt, head: &RequestHead, content: &[u8]) -> 
     push_text(&mut frame, head.model.as_str());
     push_text(&mut frame, head.tenant.as_str());
     push_text(&mut frame, head.key_id.as_str());
-    frame.extend([0, 0]);
-    let (keys, reply_root) = derive::request(key.bytes(), &salt, &frame);
+    frame.extend(length.to_be_bytes());
+    frame.extend(&data.wrapped);
+    let (keys, reply_root) = derive::request(data.key.bytes(), &salt, &frame);
     frame.extend(keys.commitment);
     let header = frame.len();
     pad::write(&mut frame, ContentType::Plain, MAX_REQUEST_BYTES, |out| out.extend(content))?;
@@ -122,7 +144,7 @@ impl<'a> RequestFrame<'a> {
         let tenant = name(&mut fields, "tenant")?;
         let key_id = name(&mut fields, "key id")?;
         let length = usize::from(u16::from_be_bytes(fields.take("wrapped key")?));
-        if length > MAX_WRAPPED || (provider == Provider::Keyring && length > 0) {
+        if length > MAX_WRAPPED || (provider == Provider::Keyring) != (length == 0) {
             return Err(Error::Malformed { what: "wrapped key" });
         }
         let wrapped = fields.slice(length, "wrapped key")?;

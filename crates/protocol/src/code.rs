@@ -46,14 +46,16 @@ pub enum ErrorCode {
     ReplyTooLarge,
     /// The key service refused.
     KeyDenied,
+    /// The request is for another revision of the model than the ones served.
+    WrongRevision = 18,
     /// Something went wrong inside the worker. A code of a later version reads as this.
     #[serde(other)]
-    Internal,
+    Internal = 17,
 }
 
 impl ErrorCode {
     /// Every code, in the order of its numbers.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::BadInput,
         Self::ModelFailed,
         Self::Cancelled,
@@ -72,6 +74,7 @@ impl ErrorCode {
         Self::ReplyTooLarge,
         Self::KeyDenied,
         Self::Internal,
+        Self::WrongRevision,
     ];
 
     /// The code as it travels, such as `wrong-key`.
@@ -95,6 +98,7 @@ impl ErrorCode {
             Self::ReplyTooLarge => "reply-too-large",
             Self::KeyDenied => "key-denied",
             Self::Internal => "internal",
+            Self::WrongRevision => "wrong-revision",
         }
     }
 

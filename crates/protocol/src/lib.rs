@@ -21,7 +21,7 @@ pub use attempt::AttemptNo;
 pub use code::ErrorCode;
 pub use control::{ControlKind, Resume};
 pub use id::{Fingerprint, RequestId, StreamId};
-pub use name::{InvalidName, KeyId, ModelName, Tenant};
+pub use name::{InvalidName, KeyId, ModelName, Revision, Tenant};
 pub use open::Open;
 pub use pieces::{MalformedPieces, Pieces};
 pub use reply::{Failure, Finish, FinishReason, Summary, Usage};

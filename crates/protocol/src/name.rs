@@ -76,6 +76,20 @@ name! {
     KeyId, "key id", label_rule
 }
 
+name! {
+    /// Which version of a model's files a worker serves, such as `2026-11-21-a1b2c3`.
+    Revision, "revision", revision_rule
+}
+
+fn revision_rule(text: &str) -> Option<&'static str> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if text.is_empty() || text.len() > 100 {
+        return Some("use 1 to 100 characters");
+    }
+    let good = text.chars().all(plain) && text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    (!good).then_some("use ASCII letters, digits, `.`, `_` and `-`, the first a letter or digit")
+}
+
 fn model_rule(text: &str) -> Option<&'static str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if text.is_empty() || text.len() > 100 {
@@ -100,7 +114,7 @@ fn label_rule(text: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ModelName, Tenant};
+    use super::{ModelName, Revision, Tenant};
 
     #[track_caller]
     fn check_model(text: &str, fine: bool) {
@@ -133,6 +147,12 @@ mod tests {
     fn a_refused_name_says_which_rule_it_breaks() {
         let error = "a b".parse::<ModelName>().unwrap_err().to_string();
         assert!(error.starts_with("`a b` is not a model name: use ASCII"), "{error}");
+        for good in ["2026-11-21-a1b2c3", "v1.0_rc", &"7".repeat(100)] {
+            assert!(good.parse::<Revision>().is_ok(), "{good}");
+        }
+        for bad in ["", "-a", ".", "a/b", "a b", "é", &"7".repeat(101)] {
+            assert!(bad.parse::<Revision>().is_err(), "{bad}");
+        }
         assert!("くま".parse::<Tenant>().is_ok() && "a\nb".parse::<Tenant>().is_err());
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Fingerprint;
+use crate::{Fingerprint, Revision};
 
 /// The sealed body of an `open` frame: who answers, since when, with what arithmetic.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,4 +13,7 @@ pub struct Open {
     pub fingerprint: Option<Fingerprint>,
     /// The worker's name, for people who read logs.
     pub worker: String,
+    /// The revision of the model that answers, if its worker knows one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<Revision>,
 }

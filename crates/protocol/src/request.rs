@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Revision;
+
 /// What a client asks for: content type 1, JSON.
 ///
 /// The seed is fixed by the client before sealing, so that every attempt at the request makes
@@ -14,6 +16,9 @@ pub struct Request<I> {
     pub seed: u64,
     /// The handler's input.
     pub input: I,
+    /// The only revision of the model that may answer; any if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<Revision>,
 }
 
 impl<I> fmt::Debug for Request<I> {

@@ -41,8 +41,9 @@ impl Answer {
     /// An answer with this status and body.
     pub fn new(status: u16, body: &str) -> Self {
         let length = body.len();
-        let head = format!("HTTP/1.1 {status} x\r\ncontent-length: {length}\r\n\r\n{body}");
-        Self(Some(head.into_bytes()))
+        // Each connection ends with its answer: who keeps connections must not count on this one.
+        let head = format!("HTTP/1.1 {status} x\r\nconnection: close\r\ncontent-length: {length}");
+        Self(Some(format!("{head}\r\n\r\n{body}").into_bytes()))
     }
 
     /// These bytes, whatever they are; then the connection ends.

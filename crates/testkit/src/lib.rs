@@ -1,8 +1,9 @@
-//! What nsbridge's tests stand on: a private RabbitMQ node, a proxy that breaks connections, and an
-//! object store in memory.
+//! What nsbridge's tests stand on: a private RabbitMQ node, a moto server, an object store in memory,
+//! and a proxy that breaks connections.
 
-#[cfg(feature = "system")]
+#[cfg(feature = "http")]
 pub mod http;
+pub mod moto;
 pub mod proxy;
 pub mod rabbit;
 #[cfg(feature = "s3")]
@@ -10,5 +11,6 @@ pub mod s3;
 #[cfg(feature = "system")]
 pub mod system;
 
+pub use moto::Moto;
 pub use proxy::Proxy;
 pub use rabbit::{Rabbit, amqp_url};

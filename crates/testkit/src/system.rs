@@ -9,7 +9,7 @@ pub use nsbridge_client as client;
 use nsbridge_client::Client;
 use nsbridge_crypto::{Entry, Key, Keyring, State};
 use nsbridge_handler::{Handler, Models};
-use nsbridge_protocol::{ModelName, Tenant};
+use nsbridge_protocol::{ModelName, Revision, Tenant};
 use nsbridge_queue::Broker;
 use tokio::task::JoinHandle;
 
@@ -18,6 +18,8 @@ use tokio::task::JoinHandle;
 pub struct Setup {
     /// The model that is served; unique by default, so that tests can share a broker.
     pub model: ModelName,
+    /// The revision of the model, if its workers have one.
+    pub revision: Option<Revision>,
     /// The keyring that client and worker share.
     pub keys: Arc<Keyring>,
     /// How replies are cut into frames.
@@ -43,6 +45,7 @@ impl Setup {
         Ok(Self {
             vitals: Vitals::new(&model),
             model,
+            revision: None,
             keys: Arc::new(Keyring::of(vec![key])?),
             reply: ReplyConfig::default(),
             grace: Duration::from_secs(5),
@@ -54,6 +57,7 @@ impl Setup {
     pub fn parts(&self, broker: Arc<dyn Broker>) -> Parts {
         Parts {
             model: self.model.clone(),
+            revision: self.revision.clone(),
             name: self.worker.clone(),
             broker,
             keys: self.keys.clone(),

@@ -16,6 +16,8 @@ use crate::say;
 pub(crate) struct Machine {
     /// A Python with what the example client imports.
     pub(crate) client: PathBuf,
+    /// A Python with a server that speaks the protocols of AWS.
+    pub(crate) moto: PathBuf,
     /// A Python with what the trainer imports.
     pub(crate) trainer: Option<PathBuf>,
 }
@@ -28,9 +30,9 @@ pub(crate) struct Machine {
 pub(crate) fn ready(with_trainer: bool) -> Result<Machine> {
     say::step("what the tests need");
     rabbitmq::ready()?;
-    let client = client()?;
+    let (client, moto) = (client()?, moto()?);
     let trainer = if with_trainer { Some(trainer()?) } else { None };
-    Ok(Machine { client, trainer })
+    Ok(Machine { client, moto, trainer })
 }
 
 /// Makes sure of the library that moves a process's clock.
@@ -48,12 +50,11 @@ pub(crate) fn faketime() -> Result<()> {
 }
 
 fn client() -> Result<PathBuf> {
-    let requirements = root().join("examples/python-client/requirements.txt");
-    python::environment("python-client", &requirements, |folder| {
-        let base = find_or_install(python::VENV, "Python with venv", &["python3", "python3-venv"])?;
-        python::create(&base, folder, &[])?;
-        python::install(folder, &["-r".as_ref(), requirements.as_ref()])
-    })
+    plain("python-client", "examples/python-client/requirements.txt")
+}
+
+fn moto() -> Result<PathBuf> {
+    plain("moto", "crates/testkit/src/moto/requirements.txt")
 }
 
 /// A Python with the systems that the bridge's figures stand beside.
@@ -62,8 +63,13 @@ fn client() -> Result<PathBuf> {
 ///
 /// Python is not there, or pip could not get them.
 pub(crate) fn peers() -> Result<PathBuf> {
-    let requirements = root().join("crates/testkit/src/bin/bench-bridge/peers/requirements.txt");
-    python::environment("bench-peers", &requirements, |folder| {
+    plain("bench-peers", "crates/testkit/src/bin/bench-bridge/peers/requirements.txt")
+}
+
+/// An environment with what a list of requirements names, and nothing else.
+fn plain(name: &str, requirements: &str) -> Result<PathBuf> {
+    let requirements = root().join(requirements);
+    python::environment(name, &requirements, |folder| {
         let base = find_or_install(python::VENV, "Python with venv", &["python3", "python3-venv"])?;
         python::create(&base, folder, &[])?;
         python::install(folder, &["-r".as_ref(), requirements.as_ref()])

@@ -48,6 +48,7 @@ pub(crate) fn run(cargo: &Cargo, arguments: &[String]) -> Result<()> {
     let mut report = Report::default();
     let in_system = |mut command: Command| {
         command.env("NSBRIDGE_TEST_PYTHON", &machine.client);
+        command.env("NSBRIDGE_TEST_MOTO", &machine.moto);
         broker.tell(command)
     };
     if cargo.has("nextest") {

@@ -79,6 +79,39 @@ fn a_broken_file_or_environment_is_named_by_place() {
 }
 
 #[test]
+fn keys_come_from_a_keyring_from_kms_or_from_both() {
+    let kms = "kms_keys = [\"alias/a\", \"arn:aws:kms:eu-central-1:1:key/2\"]";
+    let keys = |fields: &str| {
+        let text = MINIMAL.replace("keyring = \"keys.json\"", fields);
+        read(&text, &[]).unwrap().keys.check()
+    };
+    assert_eq!(keys("keyring = \"a\""), Ok(()));
+    assert_eq!(keys(&format!("keyring_json = \"{{}}\"\n{kms}")), Ok(()));
+    assert_eq!(keys(kms), Ok(()));
+    let needed = "[keys] needs `keyring`, `keyring_json` or `kms_keys`: without keys no request \
+                  can be opened";
+    assert_eq!(keys("region = \"eu-central-1\""), Err(needed.to_owned()));
+    let one = "[keys] may have one of `keyring` and `keyring_json`, not both";
+    assert_eq!(keys("keyring = \"a\"\nkeyring_json = \"{}\""), Err(one.to_owned()));
+}
+
+#[test]
+fn data_keys_cross_no_network_in_the_open() {
+    let keys = |url: &str| {
+        let fields = format!("kms_keys = [\"alias/a\"]\nendpoint_url = \"{url}\"");
+        let text = MINIMAL.replace("keyring = \"keys.json\"", &fields);
+        read(&text, &[]).unwrap().keys.check()
+    };
+    for good in ["https://kms.example", "http://localhost:4566", "http://127.0.0.1:1"] {
+        assert_eq!(keys(good), Ok(()), "{good}");
+    }
+    for bad in ["http://kms.example", "http://localhost.example", "kms.example", "ftp://localhost"]
+    {
+        assert!(keys(bad).unwrap_err().contains("https://"), "{bad}");
+    }
+}
+
+#[test]
 fn what_is_secret_does_not_show_in_debug() {
     let text = MINIMAL.replace("localhost", "u:canary@host");
     let secret = [("NSBRIDGE_KEYS__KEYRING_JSON", "canary")];

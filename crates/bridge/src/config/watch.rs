@@ -72,6 +72,19 @@ impl FleetConfig {
     }
 }
 
+/// Refuses addresses from which data keys would cross a network as they are.
+pub(super) fn private(url: &str) -> Result<(), String> {
+    let uri = url.parse::<hyper::Uri>().ok();
+    let here = |host: &str| ["localhost", "127.0.0.1", "[::1]"].contains(&host);
+    let good = uri.is_some_and(|uri| match (uri.scheme_str(), uri.host()) {
+        (Some("https"), Some(_)) => true,
+        (Some("http"), Some(host)) => here(host),
+        _ => false,
+    });
+    let wanted = "[keys] endpoint_url must begin with https://, or with http:// on this machine";
+    if good { Ok(()) } else { Err(wanted.to_owned()) }
+}
+
 /// Refuses what is not plain HTTP: these are services on the machine itself, or beside it.
 fn plain(field: &str, url: &str) -> Result<(), String> {
     let uri = url.parse::<hyper::Uri>().ok();

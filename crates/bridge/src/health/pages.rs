@@ -151,14 +151,15 @@ mod tests {
         let (addr, health, metrics) = pages().await;
         assert_eq!(get(&addr, "/livez").await.0, 200);
         assert_eq!(get(&addr, "/readyz").await.0, 503);
-        health.loaded(None);
+        health.loaded(None, Some("2026-11-21-a1b2c3".parse().unwrap()));
         health.consuming(true);
         let (status, body) = get(&addr, "/readyz").await;
         assert_eq!(status, 200);
         assert_eq!(
             body,
             "{\"alive\":true,\"ready\":true,\"loaded\":true,\"consuming\":true,\
-             \"handler_ok\":true,\"draining\":false,\"model\":\"tale-7m\",\"fingerprint\":null}"
+             \"handler_ok\":true,\"draining\":false,\"model\":\"tale-7m\",\"fingerprint\":null,\
+             \"revision\":\"2026-11-21-a1b2c3\"}"
         );
         health.consuming(false);
         tokio::time::sleep(Duration::from_millis(60)).await;

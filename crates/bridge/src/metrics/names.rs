@@ -63,6 +63,10 @@ names! {
         "Requests moved to the dead-letter queue, by reason";
     RETRIES = "retries",
         "Requests put off after a failure of the model, by waiting time";
+    KEY_PAUSES = "key_pauses",
+        "Deliveries put off because the key service could not answer";
+    KEYRING_RELOADS = "keyring_reloads",
+        "Changes of the keyring's file that were taken, or refused";
     RECONNECTS = "reconnects",
         "Connections to the broker opened again";
     BLOCKED = "broker_blocked",

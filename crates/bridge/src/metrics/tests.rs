@@ -64,6 +64,9 @@ fn everything(metrics: &Metrics) {
     ErrorCode::ALL.into_iter().for_each(|code| metrics.dead_lettered(code));
     ErrorCode::ALL.into_iter().for_each(|code| metrics.ended(Outcome::Failed(code)));
     RETRY_TIERS.into_iter().for_each(|tier| metrics.retried(tier));
+    metrics.key_pause();
+    metrics.keyring_reloaded(true);
+    metrics.keyring_reloaded(false);
     metrics.reconnected(Side::Consume);
     metrics.reconnected(Side::Publish);
     metrics.blocked(true);
@@ -170,8 +173,9 @@ async fn the_load_is_told_and_a_dropped_request_ends_it() {
 #[test]
 fn the_worker_says_what_it_is() {
     let metrics = metrics();
-    metrics.loaded(Some(Fingerprint([7; 16])));
-    let label = format!("fingerprint=\"{}\"", "07".repeat(16));
+    let revision = "2026-11-21-a1b2c3".parse().unwrap();
+    metrics.loaded(Some(Fingerprint([7; 16])), Some(&revision));
+    let label = format!("fingerprint=\"{}\",revision=\"{revision}\"", "07".repeat(16));
     assert_eq!(value(&metrics, "nsbridge_worker_info", &label), 1.0);
     let text = metrics.text();
     assert!(text.ends_with("# EOF\n"));

@@ -4,8 +4,11 @@
 
 mod canary;
 mod fleet;
+#[cfg(feature = "kms")]
+mod keys;
 mod orphans;
 mod refusal;
+mod revision;
 mod rules;
 mod script;
 mod straight;

@@ -78,6 +78,7 @@ async fn replay(
     let asked = letter.open(keys).await?;
     let mut ask = Ask::new(asked.head.model, asked.head.tenant, asked.request.input);
     ask.seed = Some(asked.request.seed);
+    ask.revision = asked.request.revision;
     ask.timeout = timeout;
     ask.replay_of = Some(asked.head.id);
     let reply = client.submit::<_, Value>(ask).await?;

@@ -30,7 +30,7 @@ fn asked() -> Asked {
 
 /// The root of a copy, as a worker finds it.
 fn root_of(frame: &[u8]) -> ReplyRoot {
-    RequestFrame::parse(frame).unwrap().open(&original().key).unwrap().reply_root
+    RequestFrame::parse(frame).unwrap().open(&original().key.key).unwrap().reply_root
 }
 
 fn opens(letter: &Letter, root: &ReplyRoot) -> bool {

@@ -3,9 +3,9 @@
 use nsbridge_protocol::{ModelName, RequestId};
 use proptest::prelude::{any, prop, proptest};
 
-use super::{RequestFrame, RequestHead, seal_request, seal_with_salt};
-use crate::reply::tests::vectors;
-use crate::{Error, Key, Salt};
+use super::{MAX_WRAPPED, RequestFrame, RequestHead, seal_request, seal_with_salt};
+use crate::reply::tests::{unhex, vectors};
+use crate::{DataKey, Error, Key, Provider, Salt};
 
 fn head() -> RequestHead {
     RequestHead {
@@ -16,6 +16,10 @@ fn head() -> RequestHead {
         tenant: "acme".parse().unwrap(),
         key_id: "dev-1".parse().unwrap(),
     }
+}
+
+fn data(head: &RequestHead, key: &Key) -> DataKey {
+    DataKey::of_keyring(head.key_id.clone(), key.clone())
 }
 
 #[test]
@@ -29,8 +33,63 @@ fn the_known_answer_is_reproduced_byte_for_byte() {
     let opened = frame.open(&known.key).unwrap();
     assert_eq!(opened.content, br#"{"prompt":"hi"}"#);
     assert_eq!(*opened.reply_root.0, known.reply_root);
-    let sealed = seal_with_salt(&known.key, salt, &head, &opened.content).unwrap();
+    let sealed = seal_with_salt(&data(&head, &known.key), salt, &head, &opened.content).unwrap();
     assert_eq!(sealed.frame, known.request);
+}
+
+/// `vectors/wire-v1-kms.json`, made by the Python client's own implementation.
+#[test]
+fn the_known_answer_with_a_wrapped_key_is_reproduced_byte_for_byte() {
+    #[derive(serde::Deserialize)]
+    struct File {
+        key: String,
+        wrapped: String,
+        salt: String,
+        content: String,
+        request: String,
+        reply_root: String,
+    }
+    let file: File = serde_json::from_str(include_str!("../../vectors/wire-v1-kms.json")).unwrap();
+    let fixed = |hex: &str| <[u8; 32]>::try_from(unhex(hex)).unwrap();
+    let (request, key) = (unhex(&file.request), Key::from_bytes(fixed(&file.key)));
+    let frame = RequestFrame::parse(&request).unwrap();
+    assert_eq!(frame.provider(), Provider::Kms);
+    assert_eq!(frame.wrapped_key(), unhex(&file.wrapped));
+    let opened = frame.open(&key).unwrap();
+    assert_eq!(opened.content, unhex(&file.content));
+    assert_eq!(*opened.reply_root.0, fixed(&file.reply_root));
+    let (provider, wrapped) = (Provider::Kms, unhex(&file.wrapped));
+    let data = DataKey { id: frame.head().key_id.clone(), key, provider, wrapped };
+    let salt = Salt(fixed(&file.salt));
+    let sealed = seal_with_salt(&data, salt, frame.head(), &opened.content).unwrap();
+    assert_eq!(sealed.frame, request);
+}
+
+fn wrapped(bytes: usize) -> DataKey {
+    let (key, wrapped) = (Key::generate().unwrap(), vec![7; bytes]);
+    DataKey { id: head().key_id, key, provider: Provider::Kms, wrapped }
+}
+
+#[test]
+fn a_changed_wrapped_key_or_provider_is_refused() {
+    let data = wrapped(100);
+    let sealed = data.seal(&head(), b"x").unwrap();
+    let at = sealed.frame.windows(100).position(|bytes| bytes == data.wrapped).unwrap();
+    for changed in [6, at - 1, at, at + 99] {
+        let mut frame = sealed.frame.clone();
+        frame[changed] ^= 1;
+        assert!(RequestFrame::parse(&frame).and_then(|frame| frame.open(&data.key)).is_err());
+    }
+}
+
+#[test]
+fn a_wrapped_key_that_no_header_holds_is_refused_on_both_ends() {
+    let largest = wrapped(MAX_WRAPPED).seal(&head(), b"x").unwrap();
+    assert!(RequestFrame::parse(&largest.frame).is_ok());
+    for bytes in [MAX_WRAPPED + 1, 1 << 16] {
+        let sealed = wrapped(bytes).seal(&head(), b"x");
+        assert_eq!(sealed.map(drop), Err(Error::Malformed { what: "wrapped key" }));
+    }
 }
 
 #[test]
@@ -92,7 +151,7 @@ fn more_than_a_request_holds_is_refused_on_both_ends() {
 #[test]
 fn nothing_secret_shows_in_debug() {
     let key = Key::from_bytes([0x5a; 32]);
-    let sealed = seal_with_salt(&key, Salt([1; 32]), &head(), b"canary").unwrap();
+    let sealed = seal_with_salt(&data(&head(), &key), Salt([1; 32]), &head(), b"canary").unwrap();
     let opened = RequestFrame::parse(&sealed.frame).unwrap().open(&key).unwrap();
     let shown = format!("{key:?} {opened:?}");
     assert!(!shown.contains("canary") && !shown.contains("90, 90"), "{shown}");

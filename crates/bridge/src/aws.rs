@@ -1,0 +1,24 @@
+//! How this process speaks to AWS: whose credentials, which region, over which TLS.
+
+use aws_config::{BehaviorVersion, Region};
+use aws_smithy_http_client::Builder;
+use aws_smithy_http_client::tls::Provider;
+use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
+use aws_types::SdkConfig;
+
+/// What every client of an AWS service is made with.
+///
+/// Credentials, and the region where none is given, come from where AWS's own tools look: the
+/// environment, the profile, the task's or the instance's role. `endpoint_url` is for services that
+/// are not AWS's own.
+pub(crate) async fn sdk_config(region: Option<&str>, endpoint_url: Option<&str>) -> SdkConfig {
+    let http = Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https();
+    let mut config = aws_config::defaults(BehaviorVersion::latest()).http_client(http);
+    if let Some(region) = region {
+        config = config.region(Region::new(region.to_owned()));
+    }
+    if let Some(url) = endpoint_url {
+        config = config.endpoint_url(url);
+    }
+    config.load().await
+}

@@ -1,0 +1,118 @@
+//! Where a worker's keys come from, as its configuration says.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nsbridge_crypto::{ByProvider, KeyProvider, Reread, WatchedKeyring};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::config::KeysConfig;
+use crate::error::Error;
+use crate::metrics::Metrics;
+use crate::serve::chain;
+
+/// How often the keyring's file is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// The keys of a worker: a keyring, AWS KMS, or both. A keyring's file is followed from here on.
+pub(crate) async fn open(
+    config: &KeysConfig,
+    metrics: &Metrics,
+) -> Result<Arc<dyn KeyProvider>, Error> {
+    let keyring: Option<Arc<dyn KeyProvider>> = match (&config.keyring, &config.keyring_json) {
+        (Some(path), None) => Some(follow(path, metrics.clone())?),
+        _ => config.load()?.map(|ring| Arc::new(ring) as _),
+    };
+    Ok(Arc::new(ByProvider { keyring, kms: kms(config).await }))
+}
+
+#[cfg(feature = "kms")]
+async fn kms(config: &KeysConfig) -> Option<Arc<dyn KeyProvider>> {
+    let KeysConfig { kms_keys, region, endpoint_url, .. } = config;
+    if kms_keys.is_empty() {
+        return None;
+    }
+    let aws = crate::aws::sdk_config(region.as_deref(), endpoint_url.as_deref()).await;
+    Some(Arc::new(nsbridge_crypto::KmsProvider::new(&aws, kms_keys.clone())))
+}
+
+#[cfg(not(feature = "kms"))]
+#[expect(clippy::unused_async, reason = "with the feature `kms` it is one")]
+async fn kms(_: &KeysConfig) -> Option<Arc<dyn KeyProvider>> {
+    None
+}
+
+/// Reads a keyring, and again whenever its file changes and on SIGHUP.
+fn follow(path: &Path, metrics: Metrics) -> Result<Arc<WatchedKeyring>, Error> {
+    let shown = path.display().to_string();
+    let ring = WatchedKeyring::open(path, LOOK_EVERY, move |reread| match reread {
+        Reread::Taken(ring) => {
+            metrics.keyring_reloaded(true);
+            tracing::info!(keyring = shown, keys = ring.entries().len(), "the keyring was read");
+        }
+        Reread::Refused(error) => {
+            metrics.keyring_reloaded(false);
+            let error = chain(error);
+            tracing::error!(keyring = shown, error, "the keyring has changed and cannot be used");
+        }
+    })?;
+    let ring = Arc::new(ring);
+    let mut hang_up = signal(SignalKind::hangup())
+        .map_err(|source| Error::System { what: "listen for signals", source })?;
+    let followed = Arc::downgrade(&ring);
+    tokio::spawn(async move {
+        loop {
+            let asked = tokio::select! {
+                asked = hang_up.recv() => asked.is_some(),
+                () = tokio::time::sleep(LOOK_EVERY) => false,
+            };
+            let Some(ring) = followed.upgrade() else { return };
+            if asked { ring.reread() } else { ring.look() }
+        }
+    });
+    Ok(ring)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::Duration;
+
+    use nsbridge_crypto::{Entry, Key, Keyring, State};
+
+    use super::follow;
+    use crate::metrics::Metrics;
+
+    #[tokio::test]
+    async fn a_hang_up_has_the_keyring_read_and_a_broken_one_is_counted() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("keys.json");
+        let key = Entry::new("one".parse().unwrap(), Key::generate().unwrap(), State::Primary);
+        std::fs::write(&path, &*Keyring::of(vec![key]).unwrap().to_json()).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let metrics = Metrics::new(&"tale-7m".parse().unwrap());
+        let ring = follow(&path, metrics.clone()).unwrap();
+        let counted = async |result: &str| {
+            let result = format!("\"{result}\"");
+            let value = || {
+                let text = metrics.text();
+                let mut lines = text.lines().filter(|line| line.contains("keyring_reloads_total"));
+                lines.any(|line| line.contains(&result) && line.ends_with(" 1"))
+            };
+            for _ in 0..1000 {
+                if value() {
+                    return true;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            false
+        };
+        let pid = std::process::id().to_string();
+        std::process::Command::new("kill").args(["-HUP", &pid]).status().unwrap();
+        assert!(counted("taken").await);
+        std::fs::write(&path, "{").unwrap();
+        assert!(counted("refused").await, "the file is looked at by itself, too");
+        assert_eq!(ring.ring().entries()[0].id.as_str(), "one");
+    }
+}

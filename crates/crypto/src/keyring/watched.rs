@@ -1,0 +1,261 @@
+//! A keyring whose file may change under it: how keys are rotated without a restart.
+
+use std::fmt;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+
+use super::{Keyring, KeyringError};
+use crate::{DataKey, Key, KeyError, KeyProvider, RequestFrame, Scope};
+
+/// A keyring file that is read again when it changes.
+///
+/// It needs no runtime: the file is looked at when a key is asked for, at most once in a while. What
+/// cannot be read, or is no keyring, leaves the keys as they were. A request that has its key keeps
+/// it, whatever becomes of the file.
+pub struct WatchedKeyring {
+    path: PathBuf,
+    every: Duration,
+    tell: Box<dyn Fn(Reread<'_>) + Send + Sync>,
+    state: Mutex<State>,
+}
+
+/// What a file that has changed led to.
+#[derive(Debug)]
+pub enum Reread<'a> {
+    /// Its keys are in use from now on.
+    Taken(&'a Keyring),
+    /// It cannot be used: the old keys stay.
+    Refused(&'a KeyringError),
+}
+
+struct State {
+    ring: Arc<Keyring>,
+    stamp: Option<Stamp>,
+    looked: Instant,
+}
+
+/// What tells a file from its next version: device, inode, length, and the times of the last change
+/// of its content and of its owner or mode.
+type Stamp = [i128; 5];
+
+impl WatchedKeyring {
+    /// Reads a keyring file that is looked at again at most once `every` so often. `tell` hears of
+    /// each change; it is the place for a line in a log.
+    ///
+    /// # Errors
+    ///
+    /// What [`Keyring::load`] says. Later versions of the file are only told of.
+    pub fn open(
+        path: &Path,
+        every: Duration,
+        tell: impl Fn(Reread<'_>) + Send + Sync + 'static,
+    ) -> Result<Self, KeyringError> {
+        // Taken first: a version that comes while this one is read is noticed later.
+        let stamp = stamp(path);
+        let state = State { ring: Arc::new(Keyring::load(path)?), stamp, looked: Instant::now() };
+        let (path, tell) = (path.to_owned(), Box::new(tell));
+        Ok(Self { path, every, tell, state: Mutex::new(state) })
+    }
+
+    /// The keys as they are now.
+    pub fn ring(&self) -> Arc<Keyring> {
+        if self.state().looked.elapsed() >= self.every {
+            self.look();
+        }
+        self.state().ring.clone()
+    }
+
+    /// Looks at the file now, and reads it if it has changed.
+    pub fn look(&self) {
+        let stamp = stamp(&self.path);
+        let mut state = self.state();
+        state.looked = Instant::now();
+        if state.stamp != stamp {
+            state.stamp = stamp;
+            self.read(state);
+        }
+    }
+
+    /// Reads the file now, changed or not.
+    pub fn reread(&self) {
+        let stamp = stamp(&self.path);
+        let mut state = self.state();
+        (state.stamp, state.looked) = (stamp, Instant::now());
+        self.read(state);
+    }
+
+    fn read(&self, mut state: MutexGuard<'_, State>) {
+        match Keyring::load(&self.path) {
+            Ok(ring) => {
+                state.ring = Arc::new(ring);
+                let ring = state.ring.clone();
+                drop(state);
+                (self.tell)(Reread::Taken(&ring));
+            }
+            Err(error) => {
+                drop(state);
+                (self.tell)(Reread::Refused(&error));
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `None` for a file that is not there.
+fn stamp(path: &Path) -> Option<Stamp> {
+    let status = fs::metadata(path).ok()?;
+    let time = |seconds: i64, ns: i64| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
+    Some([
+        status.dev().into(),
+        status.ino().into(),
+        status.len().into(),
+        time(status.mtime(), status.mtime_nsec()),
+        time(status.ctime(), status.ctime_nsec()),
+    ])
+}
+
+#[async_trait]
+impl KeyProvider for WatchedKeyring {
+    async fn data_key(&self, scope: &Scope) -> Result<DataKey, KeyError> {
+        self.ring().data_key(scope).await
+    }
+
+    async fn open_key(&self, frame: &RequestFrame<'_>) -> Result<Key, KeyError> {
+        self.ring().open_key(frame).await
+    }
+}
+
+impl fmt::Debug for WatchedKeyring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WatchedKeyring").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::PathBuf;
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use tempfile::TempDir;
+
+    use super::{Reread, WatchedKeyring};
+    use crate::{Entry, Key, Keyring, State};
+
+    struct Stage {
+        _home: TempDir,
+        path: PathBuf,
+        said: Arc<Mutex<Vec<String>>>,
+    }
+
+    impl Stage {
+        fn new() -> Self {
+            let home = tempfile::tempdir().unwrap();
+            let path = home.path().join("keys.json");
+            let stage = Self { path, _home: home, said: Arc::default() };
+            stage.write("one");
+            stage
+        }
+
+        /// Puts a ring with this key in place, as `nsbridge keys rotate` does.
+        fn write(&self, id: &str) {
+            let key = Entry::new(id.parse().unwrap(), Key::generate().unwrap(), State::Primary);
+            self.replace(&Keyring::of(vec![key]).unwrap().to_json());
+        }
+
+        fn replace(&self, text: &str) {
+            let beside = self.path.with_extension("new");
+            fs::write(&beside, text).unwrap();
+            fs::set_permissions(&beside, fs::Permissions::from_mode(0o600)).unwrap();
+            fs::rename(beside, &self.path).unwrap();
+        }
+
+        fn watch(&self, every: Duration) -> WatchedKeyring {
+            let said = self.said.clone();
+            let tell = move |reread: Reread<'_>| {
+                said.lock().unwrap().push(match reread {
+                    Reread::Taken(ring) => ring.entries()[0].id.to_string(),
+                    Reread::Refused(error) => error.to_string(),
+                });
+            };
+            WatchedKeyring::open(&self.path, every, tell).unwrap()
+        }
+
+        fn said(&self) -> Vec<String> {
+            self.said.lock().unwrap().clone()
+        }
+    }
+
+    fn id(ring: &WatchedKeyring) -> String {
+        ring.ring().entries()[0].id.to_string()
+    }
+
+    #[test]
+    fn a_file_that_was_replaced_is_read_at_its_next_use() {
+        let stage = Stage::new();
+        let ring = stage.watch(Duration::ZERO);
+        assert_eq!(id(&ring), "one");
+        stage.write("two");
+        assert_eq!(id(&ring), "two");
+        assert_eq!(id(&ring), "two");
+        assert_eq!(stage.said(), ["two"], "a change is told once");
+    }
+
+    #[test]
+    fn a_file_is_not_looked_at_more_often_than_it_is_to_be() {
+        let stage = Stage::new();
+        let ring = stage.watch(Duration::from_secs(3600));
+        stage.write("two");
+        assert_eq!(id(&ring), "one");
+        ring.look();
+        assert_eq!(id(&ring), "two");
+    }
+
+    #[test]
+    fn a_broken_file_leaves_the_keys_and_is_told_once() {
+        let stage = Stage::new();
+        let ring = stage.watch(Duration::ZERO);
+        stage.replace("{\"schema\": 1");
+        assert_eq!((id(&ring), id(&ring)), ("one".to_owned(), "one".to_owned()));
+        fs::remove_file(&stage.path).unwrap();
+        assert_eq!((id(&ring), id(&ring)), ("one".to_owned(), "one".to_owned()));
+        let said = stage.said();
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(said[0].starts_with("the keyring is not valid") && said[1].contains("there is no"));
+        stage.write("two");
+        assert_eq!(id(&ring), "two");
+    }
+
+    #[test]
+    fn a_mode_that_was_corrected_is_noticed() {
+        let stage = Stage::new();
+        let ring = stage.watch(Duration::ZERO);
+        let mode = |mode| fs::set_permissions(&stage.path, fs::Permissions::from_mode(mode));
+        mode(0o644).unwrap();
+        assert_eq!(id(&ring), "one");
+        assert!(stage.said()[0].contains("can be read by others"), "{:?}", stage.said());
+        // The clock of a file's times has steps.
+        std::thread::sleep(Duration::from_millis(20));
+        mode(0o600).unwrap();
+        assert_eq!(id(&ring), "one");
+        assert_eq!(stage.said()[1..], ["one"]);
+    }
+
+    #[test]
+    fn who_asks_for_it_has_the_file_read_again_unchanged() {
+        let stage = Stage::new();
+        let ring = stage.watch(Duration::from_secs(3600));
+        ring.reread();
+        assert_eq!(stage.said(), ["one"]);
+    }
+}
