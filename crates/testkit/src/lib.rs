@@ -6,6 +6,8 @@ pub mod http;
 pub mod moto;
 pub mod proxy;
 pub mod rabbit;
+#[cfg(feature = "bench")]
+pub mod report;
 #[cfg(feature = "s3")]
 pub mod s3;
 #[cfg(feature = "system")]
