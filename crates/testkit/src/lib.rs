@@ -1,11 +1,13 @@
-//! What nsbridge's tests stand on: a private RabbitMQ node, a proxy that breaks connections, an
-//! object store in memory, and moto.
+//! What nsbridge's tests stand on: a private RabbitMQ node, a moto server, an object store in memory,
+//! and a proxy that breaks connections.
 
 #[cfg(feature = "http")]
 pub mod http;
 pub mod moto;
 pub mod proxy;
 pub mod rabbit;
+#[cfg(feature = "bench")]
+pub mod report;
 #[cfg(feature = "s3")]
 pub mod s3;
 #[cfg(feature = "system")]

@@ -13,6 +13,9 @@ use crate::{machine, say};
 /// Where the suites are: one binary `bench-SUITE` each.
 const FOLDER: &str = "crates/testkit/src/bin";
 
+/// The suites that need RabbitMQ.
+const ON_A_BROKER: [&str; 1] = ["bridge"];
+
 /// What a suite writes.
 #[derive(Debug, Deserialize)]
 struct Figures {
@@ -47,9 +50,13 @@ pub(crate) fn run(cargo: &Cargo, suite: &str) -> Result<()> {
         }
         _ => {}
     }
-    machine::rabbitmq::ready()?;
-    let peers = machine::peers();
-    let broker = Broker::start(cargo)?;
+    let peers = machine::peers(suite);
+    let broker = if ON_A_BROKER.contains(&suite) {
+        machine::rabbitmq::ready()?;
+        Some(Broker::start(cargo)?)
+    } else {
+        None
+    };
     say::step(&format!("bench {suite}"));
     let binary = format!("bench-{suite}");
     let mut command = cargo.command(&["run", "--release", "--package", "nsbridge-testkit"]);
@@ -59,7 +66,10 @@ pub(crate) fn run(cargo: &Cargo, suite: &str) -> Result<()> {
         // Their rows say why they are empty.
         Err(why) => command.env("NSBRIDGE_BENCH_NO_PEERS", format!("{why:#}")),
     };
-    let done = cargo::run(broker.tell(command))?;
+    if let Some(broker) = &broker {
+        command = broker.tell(command);
+    }
+    let done = cargo::run(command)?;
     drop(broker);
     ensure!(done, "the suite `{suite}` failed");
     let text = fs::read_to_string(&written)

@@ -57,13 +57,29 @@ fn moto() -> Result<PathBuf> {
     plain("moto", "crates/testkit/src/moto/requirements.txt")
 }
 
-/// A Python with the systems that the bridge's figures stand beside.
+/// A Python with the systems that a suite's figures stand beside.
 ///
 /// # Errors
 ///
 /// Python is not there, or pip could not get them.
-pub(crate) fn peers() -> Result<PathBuf> {
-    plain("bench-peers", "crates/testkit/src/bin/bench-bridge/peers/requirements.txt")
+pub(crate) fn peers(suite: &str) -> Result<PathBuf> {
+    let requirements = format!("crates/testkit/src/bin/bench-{suite}/peers/requirements.txt");
+    match suite {
+        // Its one peer wants a PyTorch with CUDA, 5 GB; the system's is enough for it here.
+        "load" => on_torch("bench-load-peers", &requirements),
+        _ => plain("bench-peers", &requirements),
+    }
+}
+
+/// An environment on the system's PyTorch, with what is listed and nothing that the list requires.
+fn on_torch(name: &str, requirements: &str) -> Result<PathBuf> {
+    let requirements = root().join(requirements);
+    python::environment(name, &requirements, |folder| {
+        let packages = ["python3", "python3-venv", "python3-torch", "libopenblas0-pthread"];
+        let base = find_or_install(python::TORCH, "PyTorch", &packages)?;
+        python::create(&base, folder, &["--system-site-packages"])?;
+        python::install(folder, &["--no-deps".as_ref(), "-r".as_ref(), requirements.as_ref()])
+    })
 }
 
 /// An environment with what a list of requirements names, and nothing else.

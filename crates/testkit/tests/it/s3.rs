@@ -3,6 +3,7 @@
 mod conformance;
 mod credentials;
 mod faults;
+mod others;
 
 use aws_credential_types::Credentials;
 use aws_sdk_s3::Client;

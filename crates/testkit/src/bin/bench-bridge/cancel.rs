@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::flood::Order;
 use crate::ours::System;
-use crate::report::{Report, Row, percentile};
+use nsbridge_testkit::report::{Report, Row, percentile};
 
 /// How often the handler emits.
 const STEP: Duration = Duration::from_millis(10);

@@ -11,7 +11,6 @@ mod flood;
 mod ours;
 mod peer;
 mod raw;
-mod report;
 mod runpod;
 mod script;
 
@@ -20,9 +19,9 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 
 use flood::Flood;
+use nsbridge_testkit::report::{Report, Row, median, percentile};
 use ours::System;
 use peer::Peer;
-use report::{Report, Row, median, percentile};
 
 /// Rounds of ours and of each peer in turn; the ratio is the median of theirs.
 const ROUNDS: usize = 5;

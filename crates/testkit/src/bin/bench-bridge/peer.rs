@@ -2,10 +2,10 @@
 
 use anyhow::Result;
 
-use crate::report::{median, percentile};
 use crate::runpod::Runpod;
 use crate::script::Script;
 use crate::{PIECE, REQUESTS, STREAMS, raw};
+use nsbridge_testkit::report::{median, percentile};
 
 /// One of them, and what it came to.
 pub(crate) struct Peer {

@@ -16,12 +16,12 @@ use super::client_of;
 
 /// An empty bucket, and who may use it.
 #[derive(Clone)]
-struct Place {
-    client: Client,
-    bucket: String,
+pub(super) struct Place {
+    pub(super) client: Client,
+    pub(super) bucket: String,
 }
 
-type Check = fn(Place) -> Pin<Box<dyn Future<Output = Result<()>>>>;
+pub(super) type Check = fn(Place) -> Pin<Box<dyn Future<Output = Result<()>>>>;
 
 /// Makes a test on our own server of each function named, and a list of them all.
 macro_rules! conformance {
@@ -37,7 +37,7 @@ macro_rules! conformance {
         )*
 
         /// The same by name, for other servers.
-        const ALL: &[(&str, Check)] =
+        pub(super) const ALL: &[(&str, Check)] =
             &[$((stringify!($name), |place| Box::pin($module::$name(place)))),*];
     };
 }

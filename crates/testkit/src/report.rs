@@ -1,4 +1,4 @@
-//! The file that a suite leaves behind.
+//! The file that a suite of `cargo xtask bench` leaves behind.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// What was measured, on what, when.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub struct Report {
     suite: &'static str,
     machine: String,
     /// As ISO 8601 writes it, UTC.
@@ -18,29 +18,46 @@ pub(crate) struct Report {
 
 /// One figure beside its peer's; a `ratio` above 1 means that ours is better.
 #[derive(Debug, Serialize)]
-pub(crate) struct Row {
-    pub(crate) name: String,
-    pub(crate) value: f64,
-    pub(crate) unit: &'static str,
-    pub(crate) better: &'static str,
+pub struct Row {
+    /// The suite's name, a dot, what was measured; behind another dot, beside whom.
+    pub name: String,
+    /// Ours.
+    pub value: f64,
+    /// Of both values.
+    pub unit: &'static str,
+    /// `higher` or `lower`.
+    pub better: &'static str,
     /// Who, and how; or why there is no value of theirs. `None` where nobody compares.
-    pub(crate) peer: Option<String>,
-    pub(crate) peer_value: Option<f64>,
-    pub(crate) ratio: Option<f64>,
+    pub peer: Option<String>,
+    /// Theirs.
+    pub peer_value: Option<f64>,
+    /// The median of the rounds' ratios.
+    pub ratio: Option<f64>,
 }
 
 impl Report {
-    pub(crate) fn new(suite: &'static str) -> Result<Self> {
+    /// An empty one, of now and here.
+    ///
+    /// # Errors
+    ///
+    /// The machine does not say what day it is.
+    pub fn new(suite: &'static str) -> Result<Self> {
         let date = Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]).output()?;
         let date = String::from_utf8(date.stdout)?.trim().to_owned();
         Ok(Self { suite, machine: machine(), date, rows: Vec::new() })
     }
 
-    pub(crate) fn push(&mut self, row: Row) {
+    /// One more row.
+    pub fn push(&mut self, row: Row) {
         self.rows.push(row);
     }
 
-    pub(crate) fn write(&self, path: &Path) -> Result<()> {
+    /// Writes the file, and the folders above it.
+    ///
+    /// # Errors
+    ///
+    /// It could not be written.
+    pub fn write(&self, path: &Path) -> Result<()> {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
         }
@@ -49,11 +66,13 @@ impl Report {
     }
 }
 
-pub(crate) fn median(values: &mut [f64]) -> f64 {
+/// The value in the middle.
+pub fn median(values: &mut [f64]) -> f64 {
     percentile(values, 0.5)
 }
 
-pub(crate) fn percentile(values: &mut [f64], share: f64) -> f64 {
+/// The value below which this share of them lies.
+pub fn percentile(values: &mut [f64], share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     values[((values.len() - 1) as f64 * share).round() as usize]
 }
