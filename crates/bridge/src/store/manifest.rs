@@ -13,7 +13,7 @@ use base64::engine::general_purpose::STANDARD;
 use nsbridge_protocol::Revision;
 use serde::{Deserialize, Serialize};
 
-use super::digest::{Digest, file_digest};
+use super::digest::{ChunkHasher, Digest, file_digest};
 
 /// The manifest's name beside the model's files.
 pub const MANIFEST: &str = "nsb-manifest.json";
@@ -135,6 +135,22 @@ impl Manifest {
     /// The bytes of all files.
     pub fn size(&self) -> u64 {
         self.files.iter().map(|file| file.size).sum()
+    }
+}
+
+impl ManifestFile {
+    /// What a manifest says of a file with these bytes.
+    pub fn of(path: impl Into<String>, bytes: &[u8], chunk_bytes: u64) -> Self {
+        let size = bytes.len() as u64;
+        let chunks = bytes.chunks(chunk_bytes as usize).zip(0..);
+        let chunks = chunks.map(|(chunk, number)| {
+            let mut hasher = ChunkHasher::new(number * chunk_bytes, size <= chunk_bytes);
+            hasher.update(chunk);
+            hasher.finish()
+        });
+        let chunks: Vec<_> = chunks.collect();
+        let blake3 = file_digest(size, chunk_bytes, &chunks);
+        Self { path: path.into(), size, blake3, chunks, etag: None }
     }
 }
 

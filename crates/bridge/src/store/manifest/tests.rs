@@ -6,21 +6,12 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{Manifest, ManifestFile, STANDARD, hex};
-use crate::store::digest::{ChunkHasher, file_digest};
 use base64::Engine as _;
 
 const CHUNK: u64 = 64 << 10;
 
 fn file(path: &str, bytes: &[u8]) -> ManifestFile {
-    let alone = bytes.len() as u64 <= CHUNK;
-    let chunks = bytes.chunks(CHUNK as usize).zip(0..).map(|(chunk, i)| {
-        let mut hasher = ChunkHasher::new(i * CHUNK, alone);
-        hasher.update(chunk);
-        hasher.finish()
-    });
-    let chunks: Vec<_> = chunks.collect();
-    let blake3 = file_digest(bytes.len() as u64, CHUNK, &chunks);
-    ManifestFile { path: path.to_owned(), size: bytes.len() as u64, blake3, chunks, etag: None }
+    ManifestFile::of(path, bytes, CHUNK)
 }
 
 fn manifest() -> Manifest {

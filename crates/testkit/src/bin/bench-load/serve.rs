@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use anyhow::{Context, Result};
+use nsbridge::store::{CHUNK_BYTES, MANIFEST, Manifest, ManifestFile};
 use nsbridge_testkit::s3::S3Server;
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +48,7 @@ pub(crate) struct Server {
 pub(crate) fn run(megabytes: usize) -> Result<()> {
     let server = S3Server::start()?;
     let (mut bytes, mut tensor_bytes, mut words) = (0, 0, 0_u64);
+    let mut files = Vec::new();
     for (name, file) in checkpoint::files(megabytes << 20) {
         bytes += file.len() as u64;
         if name.ends_with(".safetensors") {
@@ -54,8 +56,14 @@ pub(crate) fn run(megabytes: usize) -> Result<()> {
             tensor_bytes += tensors.len() as u64;
             words = words.wrapping_add(sum_of_words(tensors));
         }
+        // Ours verifies each chunk; the others have nothing to hold theirs against.
+        files.push(ManifestFile::of(&name, &file, CHUNK_BYTES));
         server.put(BUCKET, &format!("{PREFIX}{name}"), file);
     }
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    let (model, revision) = ("bench".to_owned(), "1".to_owned());
+    let manifest = Manifest { model, revision, chunk_bytes: CHUNK_BYTES, files };
+    server.put(BUCKET, &format!("{PREFIX}{MANIFEST}"), manifest.to_json());
     let place = Place {
         endpoint: server.endpoint(),
         access_key: server.access_key().into(),
