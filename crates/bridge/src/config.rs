@@ -1,6 +1,7 @@
 //! A worker's configuration: TOML, with each field overridable from the environment.
 
 mod layers;
+mod store;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use nsbridge_crypto::{Keyring, KeyringError};
 use nsbridge_protocol::{KeyId, ModelName};
 use serde::Deserialize;
 
+pub use store::{ModelConfig, StoreConfig};
 pub use watch::{FleetConfig, HealthConfig, TelemetryConfig};
 
 /// Everything a worker is told. `deploy/worker.example.toml` has each field with its meaning.
@@ -23,9 +25,12 @@ pub struct Config {
     pub broker: BrokerConfig,
     /// Where the keys are.
     pub keys: KeysConfig,
-    /// Model folders by the name that the handler asks for.
+    /// Models by the name that the handler asks for.
     #[serde(default)]
-    pub models: BTreeMap<String, PathBuf>,
+    pub models: BTreeMap<String, ModelConfig>,
+    /// How models are brought.
+    #[serde(default)]
+    pub store: StoreConfig,
     /// How replies are cut into frames.
     #[serde(default)]
     pub reply: ReplyConfig,
@@ -101,7 +106,7 @@ impl BrokerConfig {
 }
 
 /// Where the keys are.
-#[derive(Clone, Deserialize)]
+#[derive(Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeysConfig {
     /// The keyring file, readable by its owner alone.
@@ -145,7 +150,7 @@ impl KeysConfig {
         }
     }
 
-    fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), String> {
         let ring = match (&self.keyring, &self.keyring_json) {
             (Some(_), Some(_)) => {
                 return Err("[keys] may have one of `keyring` and `keyring_json`, not both".into());
@@ -245,9 +250,9 @@ impl Config {
     }
 
     fn resolve(&mut self, folder: &Path) {
-        let paths = self.models.values_mut();
-        let paths = paths.chain(&mut self.keys.keyring).chain(&mut self.broker.url_file);
-        for path in paths {
+        self.models.values_mut().for_each(|model| model.resolve(folder));
+        let paths = [&mut self.keys.keyring, &mut self.broker.url_file, &mut self.store.cache];
+        for path in paths.into_iter().flatten() {
             *path = folder.join(&*path);
         }
     }
@@ -266,13 +271,8 @@ impl Config {
         }
         self.telemetry.check()?;
         self.fleet.check()?;
-        for (name, folder) in &self.models {
-            if !folder.is_dir() {
-                let folder = folder.display();
-                return Err(format!("[models] {name}: there is no folder {folder}"));
-            }
-        }
-        Ok(())
+        self.store.check()?;
+        self.models.iter().try_for_each(|(name, model)| model.check(name))
     }
 }
 

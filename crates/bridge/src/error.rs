@@ -15,6 +15,9 @@ pub enum Error {
     /// The broker cannot be used.
     #[error("the queue cannot be used")]
     Queue(#[from] nsbridge_queue::Error),
+    /// A model cannot be had.
+    #[error(transparent)]
+    Store(#[from] crate::store::StoreError),
     /// The handler did not load.
     #[error("the handler did not load: {0}")]
     Load(String),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nsbridge_crypto::{ByProvider, KeyProvider, Reread, WatchedKeyring};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::config::KeysConfig;
+use crate::config::{ConfigError, KeysConfig};
 use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::serve::chain;
@@ -25,6 +25,20 @@ pub(crate) async fn open(
         _ => config.load()?.map(|ring| Arc::new(ring) as _),
     };
     Ok(Arc::new(ByProvider { keyring, kms: kms(config).await }))
+}
+
+impl KeysConfig {
+    /// What this configuration opens with, and seals with: AWS KMS where it names a key of it. A
+    /// keyring's file is read once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] or [`Error::Keys`], in a sentence.
+    pub async fn open(&self) -> Result<Arc<dyn KeyProvider>, Error> {
+        self.check().map_err(ConfigError)?;
+        let keyring = self.load()?.map(|ring| Arc::new(ring) as Arc<dyn KeyProvider>);
+        Ok(Arc::new(ByProvider { keyring, kms: kms(self).await }))
+    }
 }
 
 #[cfg(feature = "kms")]

@@ -33,6 +33,7 @@ mod http;
 mod intake;
 mod job;
 mod keys;
+mod loading;
 mod metrics;
 mod pool;
 mod registry;
@@ -42,6 +43,7 @@ mod runner;
 mod serve;
 mod session;
 mod settle;
+pub mod store;
 mod stream;
 mod telemetry;
 mod verdict;
@@ -52,7 +54,7 @@ mod worker;
 
 pub use config::{
     BrokerConfig, Config, ConfigError, FleetConfig, HealthConfig, KeysConfig, LogConfig, LogFormat,
-    ReplyConfig, TelemetryConfig, WorkerConfig,
+    ModelConfig, ReplyConfig, StoreConfig, TelemetryConfig, WorkerConfig,
 };
 pub use drain::Drain;
 pub use error::Error;

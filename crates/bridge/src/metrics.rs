@@ -3,6 +3,7 @@
 //! Every series is there from the start, at zero: an alert on a series that does not exist yet never
 //! fires. No label tells of a tenant, a request or anything that a user wrote.
 
+mod loading;
 mod names;
 mod request;
 
@@ -21,6 +22,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry, Unit};
 use tokio::sync::watch;
 
+pub(crate) use loading::Phase;
 use names::Name;
 pub(crate) use request::{Outcome, RequestMeter};
 
@@ -59,6 +61,7 @@ struct Inner {
     heartbeats: Counter,
     cancels: Counter,
     queue_messages: By<Gauge>,
+    loading: loading::Loading,
     info: Family<[(&'static str, String); 3], Gauge>,
     /// Requests that run now, for whoever must act on it.
     load: watch::Sender<usize>,
@@ -378,6 +381,7 @@ impl Inner {
                 let queues = [Waiting::Requests, Waiting::Dead].map(Waiting::as_str);
                 ours.by(&names::QUEUE_MESSAGES, "queue", queues, Gauge::default)
             },
+            loading: loading::Loading::register(&mut ours),
             info: ours.put(&names::INFO, &Family::default()),
             registry: Registry::default(),
             model: model.clone(),

@@ -3,6 +3,7 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::Instant;
 
 use futures_util::FutureExt;
 use nsbridge_handler::erased::{AnyHandler, Call};
@@ -11,6 +12,8 @@ use nsbridge_protocol::Fingerprint;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 use tracing::{Instrument as _, Span};
+
+use crate::metrics::{Metrics, Phase};
 
 /// How a call ended.
 #[derive(Debug)]
@@ -41,12 +44,22 @@ impl Runner {
     /// # Errors
     ///
     /// What the handler says, or that it panicked.
-    pub(crate) async fn load<H: Handler>(options: H::Options, models: Models) -> Result<Self> {
+    pub(crate) async fn load<H: Handler>(
+        options: H::Options,
+        models: Models,
+        metrics: Metrics,
+    ) -> Result<Self> {
         let (loaded, ready) = oneshot::channel::<Result<Arc<H>>>();
         let load = move || {
             let _ = loaded.send(block_on(async {
+                let started = Instant::now();
                 let handler = H::load(options, models).await?;
+                let (load, warm) = (started.elapsed(), Instant::now());
                 handler.warm_up().await?;
+                let warm_up = warm.elapsed();
+                metrics.phase(Phase::Load, load);
+                metrics.phase(Phase::WarmUp, warm_up);
+                tracing::info!(?load, ?warm_up, "the handler is loaded");
                 Ok(Arc::new(handler))
             }));
         };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nsbridge_crypto::KeyProvider;
-use nsbridge_handler::{Handler, Model, Models};
+use nsbridge_handler::{Handler, Models};
 use nsbridge_queue::{AmqpBroker, Broker};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -18,8 +18,10 @@ use crate::error::Error;
 use crate::fleet::{EcsAddresses, Fleet};
 use crate::health::{Health, Pages};
 use crate::keys;
+use crate::loading;
 use crate::metrics::Metrics;
 use crate::runner::Runner;
+use crate::store::Store;
 use crate::telemetry::Spans;
 use crate::vitals::Vitals;
 use crate::worker::{Parts, Worker};
@@ -88,7 +90,8 @@ pub async fn start<H: Handler>(
     let first = parts.broker.connect(&format!("{} start", parts.name)).await?;
     first.declare_model(&parts.model).await?;
     first.close().await;
-    let runner = Runner::load::<H>(options, models).await;
+    let metrics = parts.vitals.metrics.clone();
+    let runner = Runner::load::<H>(options, models, metrics).await;
     let runner = runner.map_err(|error| Error::Load(error.to_string()))?;
     Worker::new(parts, runner)
 }
@@ -106,13 +109,21 @@ async fn run_until_signal<H: Handler>(config: Config) -> Result<(), Error> {
     let fleet = Fleet::new(&config.fleet, ecs_addresses())?;
     tokio::spawn(fleet.run(drain.clone(), vitals.metrics.clone()));
     let spans = vitals.spans.clone();
-    let keys = keys::open(&config.keys, &vitals.metrics).await?;
-    let parts = parts(&config, keys, drain.clone(), vitals)?;
-    let models = config.models.into_iter().map(|(name, dir)| (name, Model::in_dir(dir)));
+    let metrics = vitals.metrics.clone();
+    let keys = keys::open(&config.keys, &metrics).await?;
+    let mut parts = parts(&config, keys, drain.clone(), vitals)?;
+    let store = Store::open(&config.store)?;
+    let loading = async {
+        let found = loading::find(&store, &config.models, &metrics).await?;
+        parts.revision = found.revision;
+        start::<H>(parts, options, found.models).await
+    };
     let worker = tokio::select! {
-        worker = start::<H>(parts, options, models.collect::<Models>()) => worker?,
+        worker = loading => worker?,
+        never = loading::tell(&store, &metrics) => match never {},
         _ = drain.begun() => return Ok(()),
     };
+    metrics.store(store.counts());
     let ended = worker.run().await;
     spans.close().await;
     ended

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use nsbridge::KeysConfig;
 use nsbridge_client::{Ask, Client};
 use nsbridge_crypto::Keyring;
-use nsbridge_protocol::{ModelName, Revision, Tenant};
+use nsbridge_protocol::{KeyId, ModelName, Revision, Tenant};
 use nsbridge_queue::AmqpBroker;
 
 use crate::place::{self, Broker, Keys};
@@ -34,6 +35,10 @@ pub(crate) struct Arguments {
     broker: Broker,
     #[command(flatten)]
     keys: Keys,
+    /// Seal with a data key of this AWS KMS key, an ARN or alias, instead of the keyring. Region and
+    /// credentials come from the environment or the profile.
+    #[arg(long, value_name = "KEY")]
+    kms_key: Option<KeyId>,
     #[command(flatten)]
     sampling: Sampling,
     /// The only revision of the model that may answer.
@@ -57,7 +62,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
 }
 
 async fn ask(arguments: Arguments) -> Result<ExitCode> {
-    let keys = Arc::new(Keyring::load(&arguments.keys.keyring)?);
+    let keys = match arguments.kms_key {
+        Some(key) => KeysConfig { kms_keys: vec![key], ..KeysConfig::default() }.open().await?,
+        None => Arc::new(Keyring::load(&arguments.keys.keyring)?),
+    };
     let broker = Arc::new(AmqpBroker::new(&arguments.broker.url)?);
     let client = Client::connect(broker, keys, "nsbridge ask").await?;
     let mut ask = Ask::new(arguments.model, arguments.tenant, ());

@@ -1,13 +1,14 @@
 //! `nsbridge doctor`: looks at everything a worker needs, and says what to do.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use nsbridge::Config;
+use nsbridge::store::Store;
 use nsbridge_crypto::State;
-use nsbridge_handler::{Handler, Model, Models};
+use nsbridge_handler::{Handler, Models};
 use nsbridge_llama::Llama;
 use nsbridge_protocol::topology::{dead_queue, model_queue};
 use nsbridge_queue::{AmqpBroker, Broker, Error};
@@ -52,7 +53,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn keys(config: &Config) -> Finding {
     let kms = config.keys.kms_keys.len();
     let Some(ring) = config.keys.load()? else {
-        return Ok(format!("no keyring; {kms} of AWS KMS on the list, which was not asked"));
+        return Ok(format!("no keyring; {kms} named on `kms_keys`, and AWS KMS was not asked"));
     };
     let primary = ring.entries().iter().find(|entry| entry.state == State::Primary);
     let primary = primary.context("no key is primary")?;
@@ -80,10 +81,14 @@ async fn broker(config: &Config) -> Finding {
 }
 
 async fn model(config: &Config) -> Finding {
-    let models = config.models.iter().map(|(name, dir)| (name.clone(), Model::in_dir(dir)));
     let options = toml_to(&config.handler)?;
-    let models: Models = models.collect();
-    let dir = models.get("target").map_err(|error| anyhow!("{error}"))?.dir().to_owned();
+    let store = Store::open(&config.store)?;
+    let mut models = Vec::new();
+    for (name, model) in &config.models {
+        models.push((name.clone(), store.model(model.wanted()).await?.model));
+    }
+    let models: Models = models.into_iter().collect();
+    let place = models.get("target").map_err(|error| anyhow!("{error}"))?.place();
     let started = std::time::Instant::now();
     let loading = tokio::task::spawn_blocking(move || {
         tokio::runtime::Handle::current().block_on(async {
@@ -93,18 +98,14 @@ async fn model(config: &Config) -> Finding {
     });
     match tokio::time::timeout(Duration::from_secs(600), loading).await {
         Ok(loaded) => loaded?.map_err(|error| anyhow!("{error}"))?,
-        Err(_) => bail!("{} did not load within 10 minutes", dir.display()),
+        Err(_) => bail!("{place} did not load within 10 minutes"),
     }
     let took = started.elapsed().as_secs_f64();
-    Ok(format!("{} loads and makes a token in {took:.1} s", shown(&dir)))
+    Ok(format!("{place} loads and makes a token in {took:.1} s"))
 }
 
 fn toml_to(table: &toml::Table) -> Result<nsbridge_llama::Options> {
     table.clone().try_into().map_err(|error| anyhow!("[handler] {}", error.message()))
-}
-
-fn shown(dir: &Path) -> String {
-    dir.canonicalize().unwrap_or_else(|_| dir.to_owned()).display().to_string()
 }
 
 #[expect(clippy::print_stdout, reason = "the findings are this command's result")]

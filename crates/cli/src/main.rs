@@ -5,6 +5,7 @@ mod demo;
 mod doctor;
 mod failure;
 mod keys;
+mod model;
 mod place;
 mod prompt;
 mod queue;
@@ -29,6 +30,7 @@ enum Command {
     Worker(worker::Arguments),
     Ask(ask::Arguments),
     Keys(keys::Arguments),
+    Model(model::Arguments),
     Queue(queue::Arguments),
     Doctor(doctor::Arguments),
 }
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Command::Worker(arguments) => return worker::run(&arguments),
         Command::Ask(arguments) => ask::run(arguments),
         Command::Keys(arguments) => keys::run(arguments),
+        Command::Model(arguments) => model::run(arguments),
         Command::Queue(arguments) => queue::run(arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
     };

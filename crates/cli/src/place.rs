@@ -30,7 +30,8 @@ pub(crate) struct Keys {
 
 /// Runs a command that waits for others, with warnings to stderr.
 pub(crate) fn block_on(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
-    let log = LogConfig { filter: "warn,lapin=off".into(), format: LogFormat::Text };
+    let log =
+        LogConfig { filter: "warn,lapin=off,aws_config=error".into(), format: LogFormat::Text };
     nsbridge::log_to_stderr(&log)?;
     let runtime = tokio::runtime::Runtime::new().context("starting the runtime")?;
     runtime.block_on(command)

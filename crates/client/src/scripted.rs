@@ -41,7 +41,9 @@ pub(crate) struct Sender {
 
 impl Sender {
     pub(crate) fn new(root: &ReplyRoot, attempt: u32, opened_at_ms: u64) -> Self {
-        let open = Open { opened_at_ms, fingerprint: None, worker: "w".into(), revision: None };
+        // Each attempt is another revision's.
+        let revision = format!("r{attempt}").parse().ok();
+        let open = Open { opened_at_ms, fingerprint: None, worker: "w".into(), revision };
         let open = serde_json::to_vec(&open).unwrap();
         let (sealer, open) = ReplySealer::open(root, ID, AttemptNo(attempt), &open).unwrap();
         Self { sealer, open, next: 0, chunks: 0, bytes: 0 }

@@ -26,18 +26,24 @@
 //! }
 //! ```
 
+pub mod buffer;
+mod checkpoint;
 mod emitter;
 pub mod erased;
 mod error;
 mod job;
 mod models;
+pub mod source;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod transcript;
+mod weights;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub use buffer::Buffer;
+pub use checkpoint::{Checkpoint, Dtype, GgufValue, Metadata, Order, TensorInfo};
 pub use emitter::{Emitter, Refused};
 pub use error::{Cause, Error, Result};
 pub use job::{Job, JobInfo};
@@ -47,6 +53,9 @@ pub use nsbridge_protocol::{
     TextPiece, TraceParent, Usage,
 };
 pub use transcript::Stop;
+#[cfg(feature = "candle")]
+pub use weights::candle::CandleWeights;
+pub use weights::{Weight, Weights};
 
 /// A loaded model that answers requests.
 ///

@@ -1,9 +1,15 @@
-//! The model files a handler loads from.
+//! The models a handler loads from.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use crate::{Error, Result};
+use crate::source::{Folder, Source};
+use crate::{Checkpoint, Error, Result};
+
+/// The most that is read of a file in one piece: configuration, tokenizer, template.
+const MOST_IN_ONE_PIECE: u64 = 256 << 20;
 
 /// The models that the worker's configuration names, each ready to be read.
 #[derive(Clone, Debug, Default)]
@@ -33,37 +39,120 @@ impl FromIterator<(String, Model)> for Models {
     }
 }
 
-/// One model: a folder of files.
-#[derive(Clone, Debug)]
-pub struct Model {
-    dir: PathBuf,
-}
+/// One model: its files, wherever they are.
+///
+/// Small files are read with [`read`](Self::read), weights tensor by tensor with
+/// [`checkpoint`](Self::checkpoint). Code that wants plain paths asks for [`dir`](Self::dir),
+/// and waits until all is there. All of it may block.
+#[derive(Clone)]
+pub struct Model(Arc<dyn Source>);
 
 impl Model {
     /// The model in this folder.
     pub fn in_dir(dir: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into() }
+        Self::from_source(Arc::new(Folder::new(dir)))
     }
 
-    /// The model's folder.
-    pub fn dir(&self) -> &Path {
-        &self.dir
+    /// The model whose bytes come from here.
+    pub fn from_source(source: Arc<dyn Source>) -> Self {
+        Self(source)
     }
 
-    /// Where a file of the model lies.
+    /// Where the model is, for people: a folder or an address.
+    pub fn place(&self) -> String {
+        self.0.place()
+    }
+
+    /// Which revision of the model this is, where revisions are kept.
+    pub fn revision(&self) -> Option<&str> {
+        self.0.revision()
+    }
+
+    /// The paths of its files, ascending.
+    pub fn files(&self) -> impl Iterator<Item = &str> {
+        self.0.files().iter().map(|file| file.path.as_str())
+    }
+
+    /// The bytes of a file.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that names the file, if the model has none of this name, or it is larger than
+    /// 256 MiB, or it cannot be read.
+    pub fn read(&self, path: &str) -> Result<Vec<u8>> {
+        self.find(path)?.ok_or_else(|| self.has_no(path))
+    }
+
+    /// The same, for a file that is optional.
+    ///
+    /// # Errors
+    ///
+    /// As for [`read`](Self::read), save that the file may be absent.
+    pub fn find(&self, path: &str) -> Result<Option<Vec<u8>>> {
+        let Some(file) = self.index(path) else { return Ok(None) };
+        let size = self.0.files()[file].size;
+        if size > MOST_IN_ONE_PIECE {
+            let place = self.place();
+            return Err(Error::fatal(format!(
+                "{path} in {place} has {size} bytes, which is too large to be read in one piece"
+            )));
+        }
+        Ok(self.0.read(&[(file, 0..size)])?.pop())
+    }
+
+    /// BLAKE3 of a file: what it is, whatever its name and place.
+    ///
+    /// # Errors
+    ///
+    /// As for [`read`](Self::read), without the limit.
+    pub fn digest(&self, path: &str) -> Result<[u8; 32]> {
+        self.0.digest(self.index(path).ok_or_else(|| self.has_no(path))?)
+    }
+
+    /// The model's tensors, by name: safetensors, in one file or in shards, or GGUF.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that names the file, if there is no such file or it is not what it should be.
+    pub fn checkpoint(&self) -> Result<Checkpoint> {
+        Checkpoint::open(self.clone())
+    }
+
+    /// A folder with all of the model's files. Brings them there first, which may take minutes.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that names the file that cannot be had.
+    pub fn dir(&self) -> Result<PathBuf> {
+        self.0.dir()
+    }
+
+    /// Where a file of the model lies; brings all of the model there first.
     ///
     /// # Errors
     ///
     /// A sentence that names the file, if the model has none of this name.
-    pub fn file(&self, name: &str) -> Result<PathBuf> {
-        self.find_file(name).ok_or_else(|| {
-            Error::fatal(format!("the model in {} has no {name}", self.dir.display()))
-        })
+    pub fn file(&self, path: &str) -> Result<PathBuf> {
+        let _ = self.index(path).ok_or_else(|| self.has_no(path))?;
+        Ok(self.0.dir()?.join(Path::new(path)))
     }
 
-    /// The same, for a file that is optional.
-    pub fn find_file(&self, name: &str) -> Option<PathBuf> {
-        let path = self.dir.join(name);
-        path.is_file().then_some(path)
+    pub(crate) fn index(&self, path: &str) -> Option<usize> {
+        let files = self.0.files();
+        files.binary_search_by(|file| file.path.as_str().cmp(path)).ok()
+    }
+
+    pub(crate) fn source(&self) -> &dyn Source {
+        &*self.0
+    }
+
+    fn has_no(&self, path: &str) -> Error {
+        Error::fatal(format!("the model in {} has no {path}", self.place()))
+    }
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Model({})", self.place())
     }
 }

@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
 const KEEPER: &str = include_str!("moto/keeper.sh");
@@ -36,7 +36,6 @@ impl Moto {
     /// `NSBRIDGE_TEST_MOTO` names no Python that has moto, or the server did not answer within a
     /// minute; the error says what it said.
     pub fn start() -> Result<Self> {
-        #[expect(clippy::disallowed_methods, reason = "the testkit is an edge")]
         let python = std::env::var_os(PYTHON).with_context(|| {
             format!(
                 "this test needs a moto server: `cargo xtask test` installs and names one, or set \
@@ -60,6 +59,37 @@ impl Moto {
     /// The server's address, for clients of any service that it plays: `http://127.0.0.1:port`.
     pub fn url(&self) -> String {
         format!("http://{}", self.addr)
+    }
+
+    /// Makes a key of KMS that is called by this alias, in eu-central-1.
+    ///
+    /// # Errors
+    ///
+    /// The server says why not.
+    pub fn kms_key(&self, alias: &str) -> Result<()> {
+        let made = self.kms("CreateKey", "{}")?;
+        let id = made.split("\"KeyId\": \"").nth(1).and_then(|rest| rest.split('"').next());
+        let id = id.with_context(|| format!("no key was made: {made}"))?;
+        let body = format!("{{\"AliasName\": \"{alias}\", \"TargetKeyId\": \"{id}\"}}");
+        self.kms("CreateAlias", &body).map(drop)
+    }
+
+    /// Has an action of KMS done. The server reads the region from the signature, and no more.
+    fn kms(&self, action: &str, body: &str) -> Result<String> {
+        let mut socket = TcpStream::connect(self.addr)?;
+        let scope = "Credential=test/20260101/eu-central-1/kms/aws4_request";
+        let (length, signed) = (body.len(), "SignedHeaders=host, Signature=0");
+        let head = format!(
+            "POST / HTTP/1.0\r\nhost: kms\r\ncontent-type: application/x-amz-json-1.1\r\n\
+             x-amz-target: TrentService.{action}\r\n\
+             authorization: AWS4-HMAC-SHA256 {scope}, {signed}\r\ncontent-length: {length}\r\n\r\n"
+        );
+        socket.write_all(head.as_bytes())?;
+        socket.write_all(body.as_bytes())?;
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer)?;
+        ensure!(answer.contains(" 200 OK"), "moto refused {action}: {answer}");
+        Ok(answer)
     }
 
     fn wait(&self) -> Result<()> {

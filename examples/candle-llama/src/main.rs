@@ -7,10 +7,11 @@
 use std::process::ExitCode;
 
 use candle_core::{DType, Device, Tensor};
-use candle_nn::VarBuilder;
 use candle_transformers::generation::LogitsProcessor;
 use candle_transformers::models::llama::{Cache, Config, Llama, LlamaConfig, LlamaEosToks};
-use nsbridge_handler::{Error, Finish, Handler, Job, Models, Result, TextInput, TextPiece};
+use nsbridge_handler::{
+    CandleWeights, Error, Finish, Handler, Job, Models, Order, Result, TextInput, TextPiece,
+};
 use serde::Deserialize;
 use tokenizers::Tokenizer;
 
@@ -41,17 +42,16 @@ impl Handler for Storyteller {
 
     async fn load(options: Options, models: Models) -> Result<Self> {
         let model = models.get("target")?;
-        let config = std::fs::read(model.file("config.json")?)?;
+        let config = model.read("config.json")?;
         let config = serde_json::from_slice::<LlamaConfig>(&config)?.into_config(false);
         let ends = match config.eos_token_id.clone() {
             Some(LlamaEosToks::Single(end)) => vec![end],
             Some(LlamaEosToks::Multiple(ends)) => ends,
             None => Vec::new(),
         };
-        let weights = std::fs::read(model.file("model.safetensors")?)?;
-        let weights = VarBuilder::from_buffered_safetensors(weights, DType::F32, &Device::Cpu)?;
-        let llama = Llama::load(weights, &config)?;
-        let tokenizer = Tokenizer::from_file(model.file("tokenizer.json")?);
+        let weights = CandleWeights::load(&model.checkpoint()?, &Order::everything())?;
+        let llama = Llama::load(weights.var_builder(DType::F32, &Device::Cpu), &config)?;
+        let tokenizer = Tokenizer::from_bytes(model.read("tokenizer.json")?);
         let tokenizer = tokenizer.map_err(Error::fatal)?;
         Ok(Self { llama, config, ends, tokenizer, options })
     }

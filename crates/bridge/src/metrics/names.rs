@@ -83,6 +83,14 @@ names! {
         "Cancels that were verified";
     QUEUE_MESSAGES = "queue_messages",
         "Messages that wait in a queue of the model";
+    LOAD_PHASE = "load_phase",
+        "What a part of the worker's start took: find, load or warm_up";
+    MODEL_BYTES = "model_bytes",
+        "Bytes of models that were read, from the store or from the cache";
+    DAMAGED_CHUNKS = "model_damaged_chunks",
+        "Chunks of models that did not have their digest, and were read again";
+    STORE_RETRIES = "store_retries",
+        "Requests to the store of models that were made again";
     INFO = "worker_info",
         "1; the labels say what this worker is";
 }

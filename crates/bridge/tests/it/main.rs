@@ -11,6 +11,7 @@ mod refusal;
 mod revision;
 mod rules;
 mod script;
+mod store;
 mod straight;
 mod traces;
 mod trouble;

@@ -4,8 +4,10 @@
 
 mod demo;
 mod keys;
+mod model;
 mod place;
 mod python;
 mod queue;
 mod sentences;
+mod stores;
 mod worker;

@@ -66,7 +66,13 @@ impl Place {
 
     /// Starts a worker and waits until it takes requests.
     pub(crate) fn worker(&self) -> Process {
+        self.worker_in(&[])
+    }
+
+    /// The same with these variables in its environment.
+    pub(crate) fn worker_in(&self, environment: &[(&str, String)]) -> Process {
         let mut worker = nsbridge(&["worker", "--config", &self.path("worker.toml")]);
+        worker.envs(environment.iter().map(|(name, value)| (name, value)));
         // Its log says when it is ready; nobody reads the rest, so it must not fill a pipe.
         let log = self.path(&format!("worker-{}.log", std::process::id()));
         let file = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();

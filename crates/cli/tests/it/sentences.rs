@@ -47,6 +47,8 @@ fn a_model_without_its_files_is_named() {
     let text = fs::read_to_string(place.path("worker.toml")).unwrap();
     let target = text.lines().find(|line| line.starts_with("target")).unwrap();
     fs::write(place.path("worker.toml"), text.replace(target, "target = \"empty\"")).unwrap();
+    check(&refused(&place), &["empty", "no other file"]);
+    fs::write(place.path("empty/notes.txt"), "what shall be a model").unwrap();
     check(&refused(&place), &["empty", "config.json"]);
     fs::write(place.path("worker.toml"), text.replace(target, "target = \"nowhere\"")).unwrap();
     check(&refused(&place), &["[models] target", "nowhere"]);

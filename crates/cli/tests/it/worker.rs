@@ -29,6 +29,25 @@ fn ask_is_answered_by_a_worker_in_another_process() {
 }
 
 #[test]
+fn a_worker_and_ask_share_keys_of_kms() {
+    let moto = nsbridge_testkit::Moto::start().unwrap();
+    moto.kms_key("alias/nsbridge").unwrap();
+    let aws = [
+        ("AWS_ACCESS_KEY_ID", "test".to_owned()),
+        ("AWS_SECRET_ACCESS_KEY", "test".to_owned()),
+        ("AWS_REGION", "eu-central-1".to_owned()),
+        ("AWS_ENDPOINT_URL_KMS", moto.url()),
+        ("NSBRIDGE_KEYS__KMS_KEYS", "[\"alias/nsbridge\"]".to_owned()),
+    ];
+    let place = Place::new();
+    let _worker = place.worker_in(&aws);
+    let by_keyring = summary(Process(place.ask(&STORY).spawn().unwrap()).lines());
+    let mut ask = place.ask(&STORY);
+    ask.args(["--kms-key", "alias/nsbridge"]).envs(aws);
+    assert_eq!(summary(Process(ask.spawn().unwrap()).lines()), by_keyring);
+}
+
+#[test]
 fn a_killed_worker_is_replaced_without_a_seam() {
     let place = Place::new();
     let first = place.worker();

@@ -32,6 +32,27 @@ fn apply(text: &mut String, steps: Vec<Step>) -> (usize, bool) {
 }
 
 #[test]
+fn the_revision_is_that_of_the_pieces_whoever_opened_last() {
+    let root = root();
+    let (mut merge, mut text) = (merge(&root), String::new());
+    let says = |merge: &Merge| merge.revision().map(ToString::to_string);
+    assert_eq!(says(&merge), None);
+    let [mut one, mut two] = [1, 2].map(|attempt| Sender::new(&root, attempt, 0));
+    merge.accept(&one.open);
+    assert_eq!(says(&merge).as_deref(), Some("r1"));
+    apply(&mut text, merge.accept(&one.send("hel")));
+    merge.accept(&two.open);
+    assert_eq!(says(&merge).as_deref(), Some("r1"));
+    // It agrees as far as there is something, and then goes on.
+    apply(&mut text, merge.accept(&two.send("hel")));
+    assert_eq!(says(&merge).as_deref(), Some("r1"));
+    apply(&mut text, merge.accept(&two.send("lo")));
+    assert_eq!((says(&merge).as_deref(), text.as_str()), (Some("r2"), "hello"));
+    merge.end();
+    assert_eq!(says(&merge).as_deref(), Some("r2"), "it can be asked for after the end");
+}
+
+#[test]
 fn one_attempt_in_order_gives_its_pieces_and_its_end() {
     let root = root();
     let (mut merge, mut one, mut text) = (merge(&root), Sender::new(&root, 1, 0), String::new());

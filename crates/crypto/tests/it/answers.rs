@@ -104,7 +104,7 @@ async fn a_port_where_nobody_listens_is_no_requests_fault() {
 
 #[tokio::test]
 async fn kms_is_told_the_key_and_the_context_and_no_more() {
-    let answer = format!("{{\"Plaintext\":\"{}\",\"CiphertextBlob\":\"AAAA\"}}", KEY_IN_BASE64);
+    let answer = format!("{{\"Plaintext\":\"{KEY_IN_BASE64}\",\"CiphertextBlob\":\"AAAA\"}}");
     let server = Server::start(move |_| Answer::new(200, &answer)).await.unwrap();
     let keys = provider(&server.url(""), ALIAS);
     let data = keys.data_key(&scope("acme")).await.unwrap();

@@ -1,8 +1,10 @@
 //! A model's shape: `config.json` and `generation_config.json`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use nsbridge_handler::Model;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::LoadError;
@@ -128,16 +130,14 @@ struct File {
 }
 
 impl Config {
-    /// Reads the shape of the model in this folder.
+    /// Reads the shape of a model.
     ///
     /// # Errors
     ///
     /// A file that cannot be read, or a field that cannot be served.
-    pub fn read(dir: &Path) -> Result<Self, LoadError> {
-        let file = read_json(&dir.join(FILE))?;
-        let advice = dir.join("generation_config.json");
-        let advice = if advice.is_file() { read_json(&advice)? } else { Advice::default() };
-        Self::new(file, advice)
+    pub fn read(model: &Model) -> Result<Self, LoadError> {
+        let advice = find_json(model, "generation_config.json")?;
+        Self::new(read_json(model, FILE)?, advice.unwrap_or_default())
     }
 
     fn new(file: File, advice: Advice) -> Result<Self, LoadError> {
@@ -248,9 +248,24 @@ fn scaling(parameters: &Map<String, Value>, name: &str) -> Result<RopeScaling, L
     }
 }
 
-pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, LoadError> {
-    let text = std::fs::read(path).map_err(LoadError::read(path))?;
-    serde_json::from_slice(&text).map_err(LoadError::parse(path))
+pub(crate) fn read_json<T: DeserializeOwned>(model: &Model, path: &str) -> Result<T, LoadError> {
+    let text = model.read(path).map_err(LoadError::read)?;
+    serde_json::from_slice(&text).map_err(LoadError::parse(within(model, path)))
+}
+
+/// The same, for a file that is optional.
+pub(crate) fn find_json<T: DeserializeOwned>(
+    model: &Model,
+    path: &str,
+) -> Result<Option<T>, LoadError> {
+    let text = model.find(path).map_err(LoadError::read)?;
+    let parse = |text: Vec<u8>| serde_json::from_slice(&text);
+    text.map(parse).transpose().map_err(LoadError::parse(within(model, path)))
+}
+
+/// A file's path as a person would write it.
+pub(crate) fn within(model: &Model, path: &str) -> PathBuf {
+    Path::new(&model.place()).join(path)
 }
 
 #[cfg(test)]

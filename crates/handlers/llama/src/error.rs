@@ -8,14 +8,9 @@ use nsbridge_handler::Error;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// A file cannot be read.
-    #[error("could not read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: std::io::Error,
-    },
+    /// A file cannot be had.
+    #[error("{0}")]
+    Read(String),
     /// A file is not what its name says.
     #[error("could not understand {}", path.display())]
     Parse {
@@ -48,15 +43,17 @@ impl LoadError {
         Self::Unsupported { field: field.into(), found: found.into(), supported: supported.into() }
     }
 
-    pub(crate) fn read(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
-        move |source| Self::Read { path: path.into(), source }
-    }
-
     pub(crate) fn parse<E>(path: impl Into<PathBuf>) -> impl FnOnce(E) -> Self
     where
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         move |source| Self::Parse { path: path.into(), source: source.into() }
+    }
+
+    /// The handler's own errors are no `std::error::Error`; their sentence is what counts.
+    #[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
+    pub(crate) fn read(error: Error) -> Self {
+        Self::Read(error.to_string())
     }
 
     /// A model that does not load here will not load on the next try either.

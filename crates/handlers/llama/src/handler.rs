@@ -1,7 +1,5 @@
 //! The handler: one plain loop from a request to its tokens.
 
-use std::path::Path;
-
 use nsbridge_handler::{
     Error, Finish, FinishReason, Handler, Job, Models, Result, Slots, TextInput, TextPiece, Usage,
 };
@@ -67,7 +65,7 @@ impl Handler for Llama {
     type Output = TextPiece;
 
     async fn load(options: Options, models: Models) -> Result<Self> {
-        Self::read(options, models.get("target")?.dir()).map_err(LoadError::fatal)
+        Self::read(options, models.get("target")?).map_err(LoadError::fatal)
     }
 
     async fn handle(&self, input: TextInput, job: &mut Job<TextPiece>) -> Result<Finish> {
@@ -107,8 +105,8 @@ impl Handler for Llama {
 }
 
 impl Llama {
-    fn read(options: Options, dir: &Path) -> Result<Self, LoadError> {
-        let config = Config::read(dir)?;
+    fn read(options: Options, files: &nsbridge_handler::Model) -> Result<Self, LoadError> {
+        let config = Config::read(files)?;
         let context = match options.n_positions {
             Some(n) if n < 2 || n > config.context => {
                 let supported = format!("2 to {}, the model's own context,", config.context);
@@ -122,10 +120,11 @@ impl Llama {
         };
         Asked::new(&TextInput::default(), &options, &config.advice)
             .map_err(|error| LoadError::Missing(format!("in the worker's options, {error}")))?;
-        let mut weights = Weights::read(dir)?;
-        let fingerprint = fingerprint(dir, &weights, &options)?;
-        let model = Model::new(&config, context, &mut weights)?;
-        Ok(Self { text: Text::read(dir)?, config, model, options, fingerprint })
+        let weights = Weights::read(files)?;
+        let fingerprint = fingerprint(files, &weights, &options)?;
+        let text = Text::read(files)?;
+        let model = Model::new(&config, context, &weights)?;
+        Ok(Self { text, config, model, options, fingerprint })
     }
 
     /// Runs the prompt and then the resumed tokens; gives the logits of the next one.
@@ -229,7 +228,11 @@ impl<'a> Reply<'a> {
 }
 
 /// What the tokens depend on beside the request.
-fn fingerprint(dir: &Path, weights: &Weights, options: &Options) -> Result<[u8; 16], LoadError> {
+fn fingerprint(
+    files: &nsbridge_handler::Model,
+    weights: &Weights,
+    options: &Options,
+) -> Result<[u8; 16], LoadError> {
     let mut digest = Sha256::new();
     let mut add = |part: &[u8]| {
         digest.update((part.len() as u64).to_be_bytes());
@@ -238,16 +241,10 @@ fn fingerprint(dir: &Path, weights: &Weights, options: &Options) -> Result<[u8; 
     add(&ARITHMETIC_VERSION.to_be_bytes());
     add(arithmetic().as_bytes());
     for name in FILES {
-        let path = dir.join(name);
-        let bytes = if path.is_file() {
-            std::fs::read(&path).map_err(LoadError::read(&path))?
-        } else {
-            Vec::new()
-        };
-        add(&bytes);
+        add(&files.find(name).map_err(LoadError::read)?.unwrap_or_default());
     }
-    add(weights.digest());
-    add(&serde_json::to_vec(options).map_err(LoadError::parse(dir))?);
+    weights.digests().iter().for_each(|digest| add(digest));
+    add(&serde_json::to_vec(options).map_err(LoadError::parse(files.place()))?);
     let digest: [u8; 32] = digest.finalize().into();
     let mut fingerprint = [0; 16];
     fingerprint.copy_from_slice(&digest[..16]);

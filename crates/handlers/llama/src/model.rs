@@ -48,7 +48,7 @@ impl Model {
     pub fn new(
         config: &Config,
         context: usize,
-        weights: &mut Weights,
+        weights: &Weights,
     ) -> std::result::Result<Self, LoadError> {
         let (hidden, vocab_size) = (config.hidden_size, config.vocab_size);
         let embedding = weights.take("model.embed_tokens.weight", &[vocab_size, hidden])?;
@@ -135,7 +135,7 @@ impl Layer {
     fn new(
         config: &Config,
         index: usize,
-        weights: &mut Weights,
+        weights: &Weights,
     ) -> std::result::Result<Self, LoadError> {
         let name = |part: &str| format!("model.layers.{index}.{part}.weight");
         Ok(Self {
@@ -176,11 +176,11 @@ impl Attention {
     fn new(
         config: &Config,
         name: impl Fn(&str) -> String,
-        weights: &mut Weights,
+        weights: &Weights,
     ) -> std::result::Result<Self, LoadError> {
         let hidden = config.hidden_size;
         let (queries, keys) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
-        let mut linear = |part: &str, rows, columns| {
+        let linear = |part: &str, rows, columns| {
             weights.take(&name(&format!("self_attn.{part}")), &[rows, columns]).map(Linear)
         };
         Ok(Self {
@@ -241,10 +241,10 @@ impl FeedForward {
     fn new(
         config: &Config,
         name: impl Fn(&str) -> String,
-        weights: &mut Weights,
+        weights: &Weights,
     ) -> std::result::Result<Self, LoadError> {
         let (narrow, wide) = (config.hidden_size, config.intermediate_size);
-        let mut linear = |part: &str, rows, columns| {
+        let linear = |part: &str, rows, columns| {
             weights.take(&name(&format!("mlp.{part}")), &[rows, columns]).map(Linear)
         };
         Ok(Self {
@@ -268,11 +268,7 @@ struct Norm {
 }
 
 impl Norm {
-    fn new(
-        config: &Config,
-        name: &str,
-        weights: &mut Weights,
-    ) -> std::result::Result<Self, LoadError> {
+    fn new(config: &Config, name: &str, weights: &Weights) -> std::result::Result<Self, LoadError> {
         Ok(Self { scale: weights.take(name, &[config.hidden_size])?, eps: config.rms_norm_eps })
     }
 

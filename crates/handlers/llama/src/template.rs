@@ -1,19 +1,21 @@
 //! A chat, put into the model's own template.
 
-use std::path::Path;
 use std::time::SystemTime;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde};
 use minijinja::{Environment, ErrorKind, Value, context};
-use nsbridge_handler::ChatMessage;
+use nsbridge_handler::{ChatMessage, Model};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use crate::LoadError;
+use crate::config::within;
 use crate::date::strftime;
 
 const NAME: &str = "chat";
+
+const FILE: &str = "chat_template.jinja";
 
 /// A model's chat template, with the dialect of Jinja that transformers gives templates.
 #[derive(Debug)]
@@ -26,12 +28,14 @@ pub(crate) struct ChatTemplate {
 impl ChatTemplate {
     /// The template in `chat_template.jinja`, where transformers 5 writes it, or else in
     /// `tokenizer_config.json`.
-    pub(crate) fn read(dir: &Path, tokenizer: &TokenizerConfig) -> Result<Option<Self>, LoadError> {
-        let path = dir.join("chat_template.jinja");
-        let source = if path.is_file() {
-            Some(std::fs::read_to_string(&path).map_err(LoadError::read(&path))?)
-        } else {
-            tokenizer.chat_template()
+    pub(crate) fn read(
+        model: &Model,
+        tokenizer: &TokenizerConfig,
+    ) -> Result<Option<Self>, LoadError> {
+        let path = within(model, FILE);
+        let source = match model.find(FILE).map_err(LoadError::read)? {
+            Some(text) => Some(String::from_utf8(text).map_err(LoadError::parse(&path))?),
+            None => tokenizer.chat_template(),
         };
         let template = source.map(|source| Self::new(&source, tokenizer));
         template.transpose().map_err(LoadError::parse(path))

@@ -1,13 +1,12 @@
 //! Between text and tokens: what a model's `tokenizer.json` and its companions say.
 
-use std::path::Path;
 use std::time::SystemTime;
 
-use nsbridge_handler::{Error, Result, TextInput};
+use nsbridge_handler::{Error, Model, Result, TextInput};
 use tokenizers::Tokenizer;
 
 use crate::LoadError;
-use crate::config::read_json;
+use crate::config::{find_json, read_json, within};
 use crate::detokenise::TokenBytes;
 use crate::template::{ChatTemplate, TokenizerConfig};
 
@@ -25,14 +24,12 @@ pub(crate) struct Text {
 }
 
 impl Text {
-    /// Reads the text side of the model in this folder.
-    pub(crate) fn read(dir: &Path) -> Result<Self, LoadError> {
-        let path = dir.join(FILE);
-        let json: serde_json::Value = read_json(&path)?;
-        let tokenizer = Tokenizer::from_bytes(json.to_string()).map_err(LoadError::parse(&path))?;
-        let config = dir.join(CONFIG);
-        let config: TokenizerConfig =
-            if config.is_file() { read_json(&config)? } else { TokenizerConfig::default() };
+    /// Reads the text side of a model.
+    pub(crate) fn read(model: &Model) -> Result<Self, LoadError> {
+        let json: serde_json::Value = read_json(model, FILE)?;
+        let tokenizer = Tokenizer::from_bytes(json.to_string());
+        let tokenizer = tokenizer.map_err(LoadError::parse(within(model, FILE)))?;
+        let config: TokenizerConfig = find_json(model, CONFIG)?.unwrap_or_default();
         let start = config.prompt_start().map(|token| {
             let id = tokenizer.token_to_id(token);
             id.ok_or_else(|| LoadError::Missing(format!("{FILE} lacks the bos_token of {CONFIG}")))
@@ -40,7 +37,7 @@ impl Text {
         Ok(Self {
             start: start.transpose()?,
             bytes: TokenBytes::new(&tokenizer, &json)?,
-            template: ChatTemplate::read(dir, &config)?,
+            template: ChatTemplate::read(model, &config)?,
             tokenizer,
         })
     }

@@ -107,7 +107,8 @@ fn every_error_code_has_a_row_for_the_operator() {
 #[test]
 fn every_field_of_the_configuration_is_shown() {
     let folder = "crates/bridge/src/config";
-    let config = [text(&format!("{folder}.rs")), text(&format!("{folder}/watch.rs"))].concat();
+    let parts = ["", "/store", "/watch"].map(|part| text(&format!("{folder}{part}.rs")));
+    let config = parts.concat();
     let options = text("crates/handlers/llama/src/handler.rs");
     assert!(fields(&config, "Config").len() >= 10 && fields(&options, "Options").len() >= 7);
     none(&not_shown(&config, &options, &text("deploy/worker.example.toml")));

@@ -27,9 +27,10 @@ impl Case {
     fn model(&self) -> Model {
         let dir = tempfile::tempdir().unwrap();
         write_model(dir.path(), &self.config, self.seed);
-        let config = Config::read(dir.path()).unwrap();
-        let mut weights = Weights::read(dir.path()).unwrap();
-        Model::new(&config, config.context, &mut weights).unwrap()
+        let files = nsbridge_handler::Model::in_dir(dir.path());
+        let config = Config::read(&files).unwrap();
+        let weights = Weights::read(&files).unwrap();
+        Model::new(&config, config.context, &weights).unwrap()
     }
 
     /// Runs the tokens in chunks of this size; gives the largest difference from the reference.
@@ -96,9 +97,10 @@ fn a_missing_tensor_and_a_wrong_shape_are_named() {
         let mut config = case.config.clone();
         config[field] = value;
         std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
-        let config = Config::read(dir.path()).unwrap();
-        let mut weights = Weights::read(dir.path()).unwrap();
-        Model::new(&config, config.context, &mut weights).unwrap_err().to_string()
+        let files = nsbridge_handler::Model::in_dir(dir.path());
+        let config = Config::read(&files).unwrap();
+        let weights = Weights::read(&files).unwrap();
+        Model::new(&config, config.context, &weights).unwrap_err().to_string()
     };
     assert!(load("tie_word_embeddings", false.into()).contains("lm_head.weight"));
     assert!(load("intermediate_size", 65.into()).contains("mlp.gate_proj.weight"));

@@ -1,14 +1,84 @@
-//! The worker's own way to a model's tensors.
-//!
-//! The one place of the bench that changes with it. Until it loads from S3, this is the reference.
+//! The worker's own way to a model's tensors: the store, and weights as a handler reads them.
 
-use anyhow::Result;
+use std::thread;
 
-use crate::raw::{self, File};
-use crate::serve::Place;
+use anyhow::{Result, anyhow};
+use aws_credential_types::Credentials;
+use aws_credential_types::provider::SharedCredentialsProvider;
+use aws_sdk_s3::config::{BehaviorVersion, Region};
+use aws_types::SdkConfig;
+use nsbridge::StoreConfig;
+use nsbridge::store::{Location, Store};
+use nsbridge_handler::{Order, Weight, Weights};
+
+use crate::serve::{BUCKET, PREFIX, Place};
+
+/// What a rank has of a tensor: the memory that it arrived in, or columns copied out of it.
+pub(crate) enum Piece {
+    Here(Weight),
+    Copied(Vec<u8>),
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Here(weight) => weight.runs().next().unwrap_or_default(),
+            Self::Copied(bytes) => bytes,
+        }
+    }
+}
 
 /// Every tensor of the checkpoint, for `degree` ranks of this host together.
-pub(crate) fn load(place: &Place, degree: usize) -> Result<Vec<File>> {
-    let _ = degree;
-    raw::load(place)
+pub(crate) fn load(place: &Place, degree: usize) -> Result<Vec<Piece>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let store = Store::open(&StoreConfig::default())?.with_aws(&aws(place))?;
+    let location: Location = format!("s3://{BUCKET}/{}", PREFIX.trim_end_matches('/'))
+        .parse()
+        .map_err(|why: String| anyhow!(why))?;
+    let model = runtime.block_on(store.model(&location.into()))?.model;
+    let read = || {
+        let weights = model.checkpoint()?.load(&Order::everything().for_ranks(degree))?;
+        thread::scope(|scope| {
+            let ranks: Vec<_> = (0..degree)
+                .map(|rank| {
+                    let weights = weights.clone();
+                    scope.spawn(move || share(&weights, rank))
+                })
+                .collect();
+            let shares = ranks.into_iter().map(|rank| rank.join().expect("a rank does not panic"));
+            shares.collect::<nsbridge_handler::Result<Vec<_>>>()
+        })
+    };
+    let pieces = read().map_err(|error| anyhow!("{error}"))?;
+    Ok(pieces.into_iter().flatten().collect())
+}
+
+/// As tensor-parallel ranks of a Llama cut their weights.
+fn share(weights: &Weights, rank: usize) -> nsbridge_handler::Result<Vec<Piece>> {
+    let piece = |name: &str| {
+        let columns = name.contains("o_proj") || name.contains("down_proj");
+        if weights.ranks() == 1 {
+            return Ok(Some(Piece::Here(weights.tensor(name)?)));
+        }
+        if name.contains("norm") {
+            // Each rank has it whole; it is counted once.
+            return Ok(Some(weights.tensor(name)?).filter(|_| rank == 0).map(Piece::Here));
+        }
+        let share = weights.shard(name, usize::from(columns), rank)?;
+        let copied = || Piece::Copied(share.contiguous().into_owned());
+        Ok(Some(if columns { copied() } else { Piece::Here(share) }))
+    };
+    let tensors = weights.checkpoint().tensors().iter();
+    tensors.filter_map(|tensor| piece(&tensor.name).transpose()).collect()
+}
+
+fn aws(place: &Place) -> SdkConfig {
+    let keys = Credentials::new(&place.access_key, &place.secret_key, None, None, "bench");
+    SdkConfig::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .credentials_provider(SharedCredentialsProvider::new(keys))
+        .region(Region::from_static("us-east-1"))
+        .endpoint_url(&place.endpoint)
+        .http_client(aws_smithy_http_client::Builder::new().build_http())
+        .build()
 }

@@ -1,0 +1,89 @@
+//! A worker's cold start: its models are found, its handler loads them, and all of it is told.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::time::{Duration, Instant};
+
+use nsbridge_handler::Models;
+use nsbridge_protocol::Revision;
+use tokio::time::sleep;
+
+use crate::config::ModelConfig;
+use crate::metrics::{Metrics, Phase};
+use crate::store::{Opened, Store, StoreError};
+
+/// How often a long load says how far it is.
+const SAY_EVERY: Duration = Duration::from_secs(10);
+
+/// How often its figures are brought up to date.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
+
+/// The model whose revision is the worker's, where there are several.
+const TARGET: &str = "target";
+
+/// Models that were found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// What the handler gets.
+    pub(crate) models: Models,
+    /// The revision that this worker serves, if its model has one.
+    pub(crate) revision: Option<Revision>,
+}
+
+/// Finds the models that a configuration names.
+///
+/// # Errors
+///
+/// The first one that is not there, or is not what it should be.
+pub(crate) async fn find(
+    store: &Store,
+    models: &BTreeMap<String, ModelConfig>,
+    metrics: &Metrics,
+) -> Result<Found, StoreError> {
+    let started = Instant::now();
+    let mut found = Vec::new();
+    for (name, config) in models {
+        let opened = store.model(config.wanted()).await?;
+        say_found(name, &opened);
+        found.push((name.clone(), opened.model));
+    }
+    metrics.phase(Phase::Find, started.elapsed());
+    let target = found.iter().find(|(name, _)| name == TARGET);
+    let target = target.or(if found.len() == 1 { found.first() } else { None });
+    let revision = target.and_then(|(_, model)| model.revision()?.parse().ok());
+    Ok(Found { models: found.into_iter().collect(), revision })
+}
+
+/// Tells how a load goes on, for as long as it does.
+pub(crate) async fn tell(store: &Store, metrics: &Metrics) -> Infallible {
+    let started = Instant::now();
+    let (mut said, mut before) = (started, 0);
+    loop {
+        sleep(COUNT_EVERY).await;
+        metrics.store(store.counts());
+        if said.elapsed() < SAY_EVERY {
+            continue;
+        }
+        let (from_store, from_cache) =
+            (store.counts().from_store.get(), store.counts().from_cache.get());
+        let rate = (from_store + from_cache - before) as f64 / said.elapsed().as_secs_f64() / 1e6;
+        tracing::info!(
+            from_store_mb = from_store / 1_000_000,
+            from_cache_mb = from_cache / 1_000_000,
+            mb_per_s = rate.round(),
+            "loading for {:.0} s",
+            started.elapsed().as_secs_f64()
+        );
+        (said, before) = (Instant::now(), from_store + from_cache);
+    }
+}
+
+fn say_found(name: &str, opened: &Opened) {
+    let place = opened.model.place();
+    if let Some(manifest) = &opened.manifest {
+        let (files, mb) = (manifest.files.len(), manifest.size() / 1_000_000);
+        tracing::info!(model = name, place, revision = manifest.revision, files, mb, "found");
+    } else {
+        tracing::info!(model = name, place, "found, without a manifest");
+    }
+}

@@ -1,0 +1,78 @@
+//! What a cold start takes, and where its bytes come from.
+
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+
+use super::{By, Metrics, Shelf, names};
+use crate::store::{Count, Counts};
+
+/// A part of a cold start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Finding the models: aliases, manifests, versions of objects.
+    Find,
+    /// The handler's `load`: fetching weights, and building the model as they come.
+    Load,
+    /// The handler's `warm_up`.
+    WarmUp,
+}
+
+impl Phase {
+    const ALL: [Self; 3] = [Self::Find, Self::Load, Self::WarmUp];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Find => "find",
+            Self::Load => "load",
+            Self::WarmUp => "warm_up",
+        }
+    }
+}
+
+/// The store's own folder or bucket, and the cache before it.
+const SOURCES: [&str; 2] = ["store", "cache"];
+
+pub(super) struct Loading {
+    phases: By<Gauge<f64, AtomicU64>>,
+    bytes: By<Counter>,
+    damaged: By<Counter>,
+    retries: Counter,
+}
+
+impl Loading {
+    pub(super) fn register(shelf: &mut Shelf<'_>) -> Self {
+        let phases = Phase::ALL.map(Phase::as_str);
+        let phases = By::new("phase", phases, Gauge::<f64, AtomicU64>::default as fn() -> _);
+        shelf.seconds(&names::LOAD_PHASE, &phases.family);
+        Self {
+            phases,
+            bytes: shelf.by(&names::MODEL_BYTES, "from", SOURCES, Counter::default),
+            damaged: shelf.by(&names::DAMAGED_CHUNKS, "from", SOURCES, Counter::default),
+            retries: shelf.put(&names::STORE_RETRIES, &Counter::default()),
+        }
+    }
+}
+
+impl Metrics {
+    /// A phase of the start is over.
+    pub(crate) fn phase(&self, phase: Phase, took: Duration) {
+        self.0.loading.phases.of(phase.as_str()).set(took.as_secs_f64());
+    }
+
+    /// What the store has done so far.
+    pub(crate) fn store(&self, counts: &Counts) {
+        let loading = &self.0.loading;
+        catch_up(&loading.bytes.of("store"), &counts.from_store);
+        catch_up(&loading.bytes.of("cache"), &counts.from_cache);
+        catch_up(&loading.damaged.of("store"), &counts.wrong);
+        catch_up(&loading.damaged.of("cache"), &counts.wrong_in_cache);
+        catch_up(&loading.retries, &counts.retries);
+    }
+}
+
+fn catch_up(counter: &Counter, count: &Count) {
+    counter.inc_by(count.get().saturating_sub(counter.get()));
+}

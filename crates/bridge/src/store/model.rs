@@ -1,0 +1,277 @@
+//! A model in the store, as a handler reads it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+
+use bytes::Bytes;
+use futures_util::future::try_join_all;
+use nsbridge_handler::source::{Extent, FileEntry, Source, Stream};
+use nsbridge_handler::{Error, Result};
+use tokio::runtime::Handle;
+
+use super::digest::{ChunkHasher, Digest};
+use super::error::StoreError;
+use super::fetch::{Chunk, Fetcher};
+use super::load::Load;
+use super::load::plan::{Cut, Plan};
+use super::objects::{Object, Objects};
+use super::pull;
+use super::sink::Sink;
+
+/// The files of a model, and how their bytes are had.
+#[derive(Debug)]
+pub(crate) struct Contents {
+    objects: Arc<dyn Objects>,
+    files: Vec<StoredFile>,
+    chunk_bytes: u64,
+    fetcher: Arc<Fetcher>,
+    /// Chunks that were read for a header, until a load takes them: each byte comes once.
+    kept: Mutex<HashMap<(usize, u64), Bytes>>,
+    /// How many bytes may be kept so.
+    room: u64,
+}
+
+/// A file, pinned to what it was when the model was opened.
+#[derive(Clone, Debug)]
+pub(crate) struct StoredFile {
+    pub(crate) object: Object,
+    /// What the manifest says of it, if there is one.
+    pub(crate) digests: Option<Digests>,
+}
+
+/// What verifies a file.
+#[derive(Clone, Debug)]
+pub(crate) struct Digests {
+    pub(crate) file: Digest,
+    pub(crate) chunks: Vec<Digest>,
+}
+
+impl Contents {
+    pub(crate) fn new(
+        objects: Arc<dyn Objects>,
+        files: Vec<StoredFile>,
+        chunk_bytes: u64,
+        fetcher: Arc<Fetcher>,
+        room: u64,
+    ) -> Self {
+        Self { objects, files, chunk_bytes, fetcher, kept: Mutex::default(), room }
+    }
+
+    pub(crate) fn place(&self) -> String {
+        self.objects.address("").trim_end_matches('/').to_owned()
+    }
+
+    pub(crate) fn folder(&self) -> Option<&Path> {
+        self.objects.folder()
+    }
+
+    pub(crate) fn files(&self) -> &[StoredFile] {
+        &self.files
+    }
+
+    pub(crate) fn fetcher(&self) -> &Fetcher {
+        &self.fetcher
+    }
+
+    pub(crate) fn cut(&self, file: usize) -> Cut {
+        let StoredFile { object, digests } = &self.files[file];
+        Cut { size: object.size, chunk: self.chunk_bytes, whole: digests.is_some() }
+    }
+
+    /// The numbers of a file's chunks and the bytes that each has.
+    pub(crate) fn chunks_of(&self, file: usize) -> impl Iterator<Item = Chunk> + '_ {
+        let Cut { size, chunk, .. } = self.cut(file);
+        (0..size.div_ceil(chunk)).map(move |number| {
+            self.chunk(file, number, number * chunk..size.min((number + 1) * chunk))
+        })
+    }
+
+    pub(crate) fn chunk(&self, file: usize, number: u64, range: Range<u64>) -> Chunk {
+        let StoredFile { object, digests } = &self.files[file];
+        let digest = digests.as_ref().map(|digests| digests.chunks[number as usize]);
+        Chunk { object: object.clone(), number, range, digest }
+    }
+
+    pub(crate) fn hasher(&self, file: usize, number: u64) -> Option<ChunkHasher> {
+        let digests = self.files[file].digests.as_ref()?;
+        Some(ChunkHasher::new(number * self.chunk_bytes, digests.chunks.len() == 1))
+    }
+
+    /// Fills a sink with a chunk that may have been kept.
+    pub(crate) async fn fetch(
+        &self,
+        file: usize,
+        chunk: &Chunk,
+        mut sink: Sink,
+    ) -> Result<Sink, StoreError> {
+        if let Some(bytes) = self.kept().remove(&(file, chunk.number)) {
+            // It was verified when it came.
+            let start = (chunk.range.start - chunk.number * self.chunk_bytes) as usize;
+            let len = (chunk.range.end - chunk.range.start) as usize;
+            if sink.push(bytes.slice(start..start + len)).is_ok() {
+                return Ok(sink);
+            }
+            sink.rewind();
+        }
+        self.fetcher.fetch(&*self.objects, chunk, sink).await
+    }
+
+    /// The verified bytes of a chunk.
+    pub(crate) async fn bytes(&self, file: usize, chunk: &Chunk) -> Result<Bytes, StoreError> {
+        let alone = self.files[file].digests.as_ref().is_none_or(|all| all.chunks.len() == 1);
+        self.fetcher.bytes(&*self.objects, chunk, alone).await
+    }
+
+    /// Some stretches of files, from chunks that are kept for the load that may follow.
+    async fn read(&self, wanted: &[(usize, Range<u64>)]) -> Result<Vec<Vec<u8>>, StoreError> {
+        for (file, range) in wanted {
+            let object = &self.files[*file].object;
+            if range.start > range.end || range.end > object.size {
+                let why = format!("it has {} bytes, not those of {range:?}", object.size);
+                return Err(StoreError::unusable(self.objects.address(&object.path), why));
+            }
+        }
+        let chunks: BTreeSet<(usize, u64)> =
+            wanted.iter().flat_map(|(file, range)| self.numbers(*file, range)).collect();
+        let fetched = chunks.into_iter().map(|(file, number)| async move {
+            let start = number * self.chunk_bytes;
+            let end = self.files[file].object.size.min(start + self.chunk_bytes);
+            let bytes = self.keep(file, number, start..end).await?;
+            Ok::<_, StoreError>(((file, number), bytes))
+        });
+        let fetched: HashMap<_, _> = try_join_all(fetched).await?.into_iter().collect();
+        let assemble = |(file, range): &(usize, Range<u64>)| {
+            let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
+            for (file, number) in self.numbers(*file, range) {
+                let Some(chunk) = fetched.get(&(file, number)) else { continue };
+                let first = number * self.chunk_bytes;
+                let start = range.start.max(first) - first;
+                let end = (range.end - first).min(chunk.len() as u64);
+                bytes.extend_from_slice(&chunk[start as usize..end as usize]);
+            }
+            bytes
+        };
+        Ok(wanted.iter().map(assemble).collect())
+    }
+
+    fn numbers(
+        &self,
+        file: usize,
+        range: &Range<u64>,
+    ) -> impl Iterator<Item = (usize, u64)> + use<> {
+        let numbers = range.start / self.chunk_bytes..range.end.div_ceil(self.chunk_bytes);
+        let numbers = if range.is_empty() { 0..0 } else { numbers };
+        numbers.map(move |number| (file, number))
+    }
+
+    async fn keep(&self, file: usize, number: u64, range: Range<u64>) -> Result<Bytes, StoreError> {
+        if let Some(bytes) = self.kept().get(&(file, number)) {
+            return Ok(bytes.clone());
+        }
+        let bytes = self.bytes(file, &self.chunk(file, number, range)).await?;
+        let mut kept = self.kept();
+        let held: u64 = kept.values().map(|bytes| bytes.len() as u64).sum();
+        if held + bytes.len() as u64 <= self.room {
+            kept.insert((file, number), bytes.clone());
+        }
+        Ok(bytes)
+    }
+
+    fn kept(&self) -> std::sync::MutexGuard<'_, HashMap<(usize, u64), Bytes>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A model in the store.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    pub(crate) contents: Arc<Contents>,
+    pub(crate) entries: Vec<FileEntry>,
+    pub(crate) revision: Option<String>,
+    /// Where fetching goes on while a handler's threads wait.
+    pub(crate) runtime: Handle,
+    /// How far a load may run ahead.
+    pub(crate) memory: u64,
+    /// Where files are put for code that wants plain paths.
+    pub(crate) tree: PathBuf,
+}
+
+impl Stored {
+    /// Runs on the store's threads; the caller's waits.
+    fn wait<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T> {
+        let (done, result) = mpsc::sync_channel(1);
+        self.runtime.spawn(async move {
+            let _ = done.send(work.await);
+        });
+        result.recv().unwrap_or(Err(StoreError::GivenUp)).map_err(Error::fatal)
+    }
+}
+
+impl Source for Stored {
+    fn place(&self) -> String {
+        self.contents.place()
+    }
+
+    fn revision(&self) -> Option<&str> {
+        self.revision.as_deref()
+    }
+
+    fn files(&self) -> &[FileEntry] {
+        &self.entries
+    }
+
+    fn digest(&self, file: usize) -> Result<[u8; 32]> {
+        let stored = &self.contents.files()[file];
+        if let Some(digests) = &stored.digests {
+            return Ok(digests.file);
+        }
+        if let Some(dir) = self.contents.folder() {
+            return hash_file(&dir.join(&stored.object.path));
+        }
+        // Without a manifest, what the store calls the content stands for it: equal promises equal.
+        let mut hasher = blake3::Hasher::new_derive_key("nsbridge 2026-11-21 object version");
+        hasher.update(&stored.object.size.to_le_bytes());
+        hasher.update(stored.object.etag.as_deref().unwrap_or_default().as_bytes());
+        Ok(hasher.finalize().into())
+    }
+
+    fn read(&self, wanted: &[(usize, Range<u64>)]) -> Result<Vec<Vec<u8>>> {
+        let (contents, wanted) = (self.contents.clone(), wanted.to_vec());
+        self.wait(async move { contents.read(&wanted).await })
+    }
+
+    fn stream(&self, extents: Vec<Extent>) -> Result<Box<dyn Stream>> {
+        for extent in &extents {
+            let file = &self.entries[extent.file];
+            if extent.range.start > extent.range.end || extent.range.end > file.size {
+                let (path, size, range) = (&file.path, file.size, &extent.range);
+                return Err(Error::fatal(format!(
+                    "{path} has {size} bytes, not those of {range:?}"
+                )));
+            }
+        }
+        let plan = Plan::new(&extents, |file| self.contents.cut(file));
+        let plan = plan.map_err(|why| Error::fatal(format!("in {}, {why}", self.place())))?;
+        Ok(Box::new(Load::start(&self.runtime, self.contents.clone(), plan, self.memory)))
+    }
+
+    fn dir(&self) -> Result<PathBuf> {
+        let (contents, tree) = (self.contents.clone(), self.tree.clone());
+        self.wait(async move {
+            pull::bring(&contents, &tree, &|_| {}).await?;
+            Ok(tree)
+        })
+    }
+}
+
+fn hash_file(path: &Path) -> Result<[u8; 32]> {
+    let mut hasher = blake3::Hasher::new();
+    let read = std::fs::File::open(path).and_then(|file| hasher.update_reader(file).map(|_| ()));
+    read.map_err(StoreError::system(format!("read {}", path.display()))).map_err(Error::fatal)?;
+    Ok(hasher.finalize().into())
+}

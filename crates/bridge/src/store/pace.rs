@@ -1,0 +1,66 @@
+//! A cap on what all readings together take a second.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+/// Unused time is not saved up beyond this.
+const SAVED: Duration = Duration::from_millis(100);
+
+/// A cap in bytes a second, or none.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    rate: Option<f64>,
+    /// When all that was taken will have been paid for.
+    paid: Mutex<Option<Instant>>,
+}
+
+impl Pace {
+    pub(crate) fn new(bytes_per_second: Option<f64>) -> Self {
+        Self { rate: bytes_per_second, paid: Mutex::default() }
+    }
+
+    /// Takes so many bytes, and waits until they are within the cap.
+    pub(crate) async fn wait(&self, bytes: usize) {
+        let Some(rate) = self.rate else { return };
+        let until = {
+            let mut paid = self.paid.lock().unwrap_or_else(PoisonError::into_inner);
+            let now = Instant::now();
+            let from = paid.unwrap_or(now).max(now.checked_sub(SAVED).unwrap_or(now));
+            let until = from + Duration::from_secs_f64(bytes as f64 / rate);
+            *paid = Some(until);
+            until
+        };
+        sleep_until(until).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::Pace;
+
+    #[tokio::test(start_paused = true)]
+    async fn many_readers_together_keep_to_the_cap() {
+        let pace = Pace::new(Some(1000.0));
+        let started = Instant::now();
+        tokio::join!(
+            async {
+                for _ in 0..10 {
+                    pace.wait(100).await;
+                }
+            },
+            async {
+                for _ in 0..20 {
+                    pace.wait(50).await;
+                }
+            },
+        );
+        let took = started.elapsed();
+        assert!(took >= Duration::from_millis(1800) && took <= Duration::from_secs(2), "{took:?}");
+    }
+}

@@ -1,0 +1,265 @@
+//! `nsbridge model`: models in object storage.
+
+mod bar;
+mod inspect;
+mod ranks;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Subcommand;
+use nsbridge::StoreConfig;
+use nsbridge::store::{CURRENT, Location, MANIFEST, Opened, Push, Pushing, Store, Wanted};
+use serde_json::{Value, json};
+
+use crate::failure::note;
+use crate::place;
+use bar::Bar;
+
+/// Pushes, pulls, checks and describes models.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "A model is a folder, or a place in a bucket; its revisions are kept beside each other:\n\
+    \x20 nsbridge model push ./tale-7m s3://bucket/models/tale-7m --revision 2026-11-21\n\
+    \x20 nsbridge model inspect s3://bucket/models/tale-7m\n\
+    \x20 nsbridge model point s3://bucket/models/tale-7m@2026-11-20      undo a rollout\n\
+    \n\
+    Credentials and region are found where AWS's own tools look for them."
+)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    store: StoreArguments,
+    /// One JSON object on stdout instead of words.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct StoreArguments {
+    /// The bucket's region.
+    #[arg(long, global = true, env = "NSBRIDGE_STORE__REGION")]
+    region: Option<String>,
+    /// The address of a service that speaks S3 and is not AWS's own.
+    #[arg(long, global = true, value_name = "URL", env = "NSBRIDGE_STORE__ENDPOINT_URL")]
+    endpoint_url: Option<String>,
+    /// Requests under way at once.
+    #[arg(long, global = true, value_name = "N", default_value_t = 16)]
+    in_flight: usize,
+    /// A cap on all traffic together, in megabytes a second.
+    #[arg(long, global = true, value_name = "MB/S")]
+    bandwidth: Option<f64>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Sends a folder to a bucket as a new revision. What is there already is not sent again.
+    #[command(after_help = "Example:\n  nsbridge model push ./tale-7m s3://bucket/models/tale-7m")]
+    Push {
+        /// The folder with the model's files.
+        from: PathBuf,
+        /// The model's place, s3://bucket/prefix.
+        to: Location,
+        /// The revision's name; from the content of the files if absent.
+        #[arg(long)]
+        revision: Option<String>,
+        /// The alias that is to point to it.
+        #[arg(long, default_value = CURRENT)]
+        alias: String,
+        /// Point no alias to it: roll it out later with `model point`.
+        #[arg(long, conflicts_with = "alias")]
+        no_alias: bool,
+        /// Replace another model under the same revision.
+        #[arg(long)]
+        force: bool,
+    },
+    /// Brings a model into a folder, verified; goes on where an earlier pull stopped.
+    #[command(after_help = "Example:\n  nsbridge model pull s3://bucket/models/tale-7m ./tale-7m")]
+    Pull {
+        /// The model: s3://bucket/prefix, with @revision or @alias if it is not to be `current`.
+        from: Location,
+        /// The folder.
+        to: PathBuf,
+    },
+    /// Reads all of a model and holds it against its manifest.
+    #[command(
+        after_help = "Example:\n  nsbridge model verify s3://bucket/models/tale-7m@2026-11-21"
+    )]
+    Verify {
+        /// The model: a folder or s3://bucket/prefix.
+        model: Location,
+    },
+    /// Tells a model's tensors, its parameters, and the memory that each rank needs.
+    #[command(after_help = "Example:\n  nsbridge model inspect ./tale-7m --tensors")]
+    Inspect {
+        /// The model: a folder or s3://bucket/prefix.
+        model: Location,
+        /// List every tensor.
+        #[arg(long)]
+        tensors: bool,
+    },
+    /// Points an alias to a revision: a rollout, or its undoing.
+    #[command(
+        after_help = "Example:\n  nsbridge model point s3://bucket/models/tale-7m@2026-11-20"
+    )]
+    Point {
+        /// The revision: s3://bucket/prefix@revision.
+        to: Location,
+        /// The alias.
+        #[arg(long, default_value = CURRENT)]
+        alias: String,
+    },
+}
+
+pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
+    let Arguments { command, store, json } = arguments;
+    place::block_on(async move {
+        let store = Store::open(&StoreConfig {
+            region: store.region,
+            endpoint_url: store.endpoint_url,
+            in_flight: store.in_flight,
+            bandwidth_mb_s: store.bandwidth,
+            ..StoreConfig::default()
+        })?;
+        let said = tokio::select! {
+            done = carry_out(command, &store, json) => done?,
+            _ = tokio::signal::ctrl_c() => {
+                note("stopped; a push or a pull goes on from here when it is run again");
+                return Ok(ExitCode::from(crate::failure::INTERRUPTED));
+            }
+        };
+        if let Some(said) = said {
+            print(&said);
+        }
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Gives what is to be printed as JSON.
+async fn carry_out(command: Command, store: &Store, json: bool) -> Result<Option<Value>> {
+    let said = match command {
+        Command::Push { from, to, revision, alias, no_alias, force } => {
+            let model = name(&to).with_context(|| format!("{to} ends with no model's name"))?;
+            let alias = (!no_alias).then_some(alias);
+            push(store, Push { from, to, model, revision, alias, force }, json).await?
+        }
+        Command::Pull { from, to } => pull(store, from, to, json).await?,
+        Command::Verify { model } => verify(store, model, json).await?,
+        Command::Inspect { model, tensors } => {
+            let opened = open(store, model).await?;
+            // Reading heads blocks, and Ctrl-C is to be heard meanwhile.
+            let inspect = move || inspect::run(&opened, tensors, json);
+            return tokio::task::spawn_blocking(inspect).await?;
+        }
+        Command::Point { to, alias } => {
+            let pointed = store.point(&to, &alias).await?;
+            note(&format!("{alias} is {} from now on", pointed.revision));
+            json!({ "alias": alias, "revision": pointed.revision })
+        }
+    };
+    Ok(json.then_some(said))
+}
+
+async fn open(store: &Store, location: Location) -> Result<Opened> {
+    let opened = store.model(&Wanted::from(location)).await?;
+    if opened.manifest.is_none() {
+        note(&format!("{} has no {MANIFEST}: nothing can be verified", opened.model.place()));
+    }
+    Ok(opened)
+}
+
+async fn push(store: &Store, push: Push, json: bool) -> Result<Value> {
+    let (hashing, sending) = (Bar::new("hashing", json), Bar::new("sending", json));
+    let bars = (hashing.clone(), sending.clone());
+    let told = move |step| match step {
+        Pushing::Planned(bytes) => {
+            hashing.expect(bytes);
+            sending.expect(bytes);
+        }
+        Pushing::Hashed(bytes) => hashing.add(bytes),
+        Pushing::There(bytes) => sending.add(bytes),
+    };
+    let alias = push.alias.clone();
+    let pushed = store.push(push, told).await?;
+    bars.0.end();
+    bars.1.end();
+    let manifest = hex(&pushed.manifest);
+    let was_there = if pushed.was_there { " (all of it was there)" } else { "" };
+    note(&format!("{}{was_there}", pushed.place));
+    note(&format!("manifest {manifest}"));
+    if let Some(alias) = &alias {
+        note(&format!("{alias} is {} from now on", pushed.revision));
+    }
+    Ok(json!({
+        "place": pushed.place, "revision": pushed.revision, "manifest": manifest,
+        "alias": alias, "was_there": pushed.was_there,
+    }))
+}
+
+async fn pull(store: &Store, from: Location, to: PathBuf, json: bool) -> Result<Value> {
+    let opened = open(store, from).await?;
+    let bar = Bar::new("pulling", json);
+    bar.expect(opened.manifest.as_ref().map_or(0, |manifest| manifest.size()));
+    let told = bar.clone();
+    store.pull(&opened, &to, move |bytes| told.add(bytes)).await?;
+    bar.end();
+    say_what_is_not_the_models(&opened, &to);
+    let fetched = store.counts().from_store.get();
+    let place = opened.model.place();
+    note(&format!("{place} is in {}, {} fetched", to.display(), bar::size(fetched)));
+    Ok(json!({ "place": place, "folder": to, "fetched": fetched }))
+}
+
+/// Files of another model beside these may be read for theirs.
+fn say_what_is_not_the_models(opened: &Opened, folder: &Path) {
+    let Ok(found) = nsbridge_handler::source::files_of(folder) else { return };
+    let ours: BTreeSet<&str> = opened.model.files().chain([MANIFEST]).collect();
+    let others: Vec<_> = found.iter().filter(|file| !ours.contains(file.path.as_str())).collect();
+    if let Some(first) = others.first() {
+        let (count, folder) = (others.len(), folder.display());
+        note(&format!(
+            "{folder} has {count} files that are not this model's, such as {}",
+            first.path
+        ));
+    }
+}
+
+async fn verify(store: &Store, model: Location, json: bool) -> Result<Value> {
+    let opened = open(store, model).await?;
+    let place = opened.model.place();
+    let bar = Bar::new("reading", json);
+    let size = opened.manifest.as_ref().map_or(0, |manifest| manifest.size());
+    bar.expect(size);
+    let told = bar.clone();
+    let wrong = store.verify(&opened, move |bytes| told.add(bytes)).await?;
+    bar.end();
+    let wrong: Vec<_> = wrong.iter().map(|error| nsbridge::chain(error)).collect();
+    if let Some(first) = wrong.first() {
+        if json {
+            print(&json!({ "place": place, "good": false, "wrong": wrong }));
+        }
+        let count = wrong.len();
+        bail!("{place} is not what its manifest says, {count} of its chunks; the first: {first}");
+    }
+    note(&format!("{place} is what its manifest says, {} of it", bar::size(size)));
+    Ok(json!({ "place": place, "good": true, "bytes": size }))
+}
+
+/// The last part of an address.
+fn name(location: &Location) -> Option<String> {
+    let Location::S3 { bucket, prefix, .. } = location else { return Some(String::new()) };
+    let last = prefix.rsplit('/').next().filter(|part| !part.is_empty());
+    last.or(Some(bucket)).map(str::to_owned)
+}
+
+fn hex(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[expect(clippy::print_stdout, reason = "this is the command's result")]
+fn print(value: &Value) {
+    println!("{value}");
+}

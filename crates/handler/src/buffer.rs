@@ -1,0 +1,253 @@
+//! Memory that is filled from several sides at once, and then belongs to one.
+//!
+//! A tensor's bytes arrive in pieces, out of order, on several threads, and are wanted in one
+//! place, at an alignment that lets them become a `Vec` of numbers without another copy.
+
+#![expect(unsafe_code, reason = "a Vec of any element type can only be made from raw parts")]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::fmt;
+use std::mem::{ManuallyDrop, align_of, size_of};
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::{Error, Result};
+
+/// From this size on the system is asked for huge pages: a fault for each 4 KiB costs more than
+/// the copy into it.
+const HUGE: usize = 4 << 20;
+
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Bytes that nobody else can see or change.
+pub struct Buffer(Memory);
+
+/// A buffer whose [`Segment`]s are still being filled.
+pub struct Filling(Arc<Memory>);
+
+/// A part of a buffer to be, which only its holder can read and write.
+pub struct Segment {
+    memory: Arc<Memory>,
+    range: Range<usize>,
+}
+
+/// A type that any bytes are a value of.
+///
+/// # Safety
+///
+/// It has no padding and no invalid bit pattern, and needs no drop.
+pub unsafe trait Plain: Copy + 'static {}
+
+macro_rules! plain {
+    ($($type:ty),*) => { $(
+        // SAFETY: a number of one machine word or less.
+        unsafe impl Plain for $type {}
+    )* };
+}
+
+plain!(u8, i8, u16, i16, u32, i32, u64, i64, f32, f64);
+
+#[cfg(feature = "candle")]
+plain!(half::bf16, half::f16);
+
+impl Buffer {
+    /// A buffer of `len` zero bytes, cut at `cuts` into segments that can be filled independently.
+    ///
+    /// `align` is that of the elements it will hold. The cuts ascend and lie within the buffer;
+    /// `cuts.len() + 1` segments come back.
+    ///
+    /// # Errors
+    ///
+    /// A sentence, if there is not so much memory.
+    ///
+    /// # Panics
+    ///
+    /// If the cuts are out of order, or `align` is no power of two.
+    pub fn filled_by(len: usize, align: usize, cuts: &[usize]) -> Result<(Filling, Vec<Segment>)> {
+        let memory = Arc::new(Memory::zeroed(len, align)?);
+        let starts = std::iter::once(0).chain(cuts.iter().copied());
+        let ends = cuts.iter().copied().chain([len]);
+        let segment = |(start, end)| {
+            assert!(start <= end && end <= len, "cuts ascend and lie within the buffer");
+            Segment { memory: memory.clone(), range: start..end }
+        };
+        let segments = starts.zip(ends).map(segment).collect();
+        Ok((Filling(memory), segments))
+    }
+
+    /// The bytes as a `Vec`, without a copy.
+    ///
+    /// # Errors
+    ///
+    /// The buffer itself, if it was not made for elements of this alignment and size.
+    pub fn into_vec<T: Plain>(self) -> Result<Vec<T>, Self> {
+        let memory = &self.0;
+        if memory.align != align_of::<T>() || !memory.len.is_multiple_of(size_of::<T>()) {
+            return Err(self);
+        }
+        if memory.len == 0 {
+            return Ok(Vec::new());
+        }
+        let memory = ManuallyDrop::new(self.0);
+        let (pointer, count) = (memory.pointer.as_ptr().cast::<T>(), memory.len / size_of::<T>());
+        // SAFETY: the memory was allocated by the global allocator with the layout of `count`
+        // elements of T, all of it is initialised, any bytes are a T, and nobody else owns it.
+        Ok(unsafe { Vec::from_raw_parts(pointer, count, count) })
+    }
+}
+
+impl Filling {
+    /// The buffer, once each of its segments is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Itself, while one is still held.
+    pub fn finish(self) -> Result<Buffer, Self> {
+        Arc::try_unwrap(self.0).map(Buffer).map_err(Self)
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: initialised when it was allocated; no segment is left that could write.
+        unsafe { std::slice::from_raw_parts(self.0.pointer.as_ptr(), self.0.len) }
+    }
+}
+
+impl Deref for Segment {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: within the allocation, initialised, and in no other segment's range.
+        unsafe {
+            let start = self.memory.pointer.as_ptr().add(self.range.start);
+            std::slice::from_raw_parts(start, self.range.len())
+        }
+    }
+}
+
+impl DerefMut for Segment {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above; a segment is not Clone and is borrowed mutably.
+        unsafe {
+            let start = self.memory.pointer.as_ptr().add(self.range.start);
+            std::slice::from_raw_parts_mut(start, self.range.len())
+        }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes)", self.0.len)
+    }
+}
+
+impl fmt::Debug for Filling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Filling({} bytes)", self.0.len)
+    }
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Segment({:?})", self.range)
+    }
+}
+
+struct Memory {
+    pointer: NonNull<u8>,
+    len: usize,
+    align: usize,
+}
+
+// SAFETY: plain memory; who may touch which part of it is settled by `Buffer` and `Segment`.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    fn zeroed(len: usize, align: usize) -> Result<Self> {
+        assert!(align.is_power_of_two(), "an alignment is a power of two");
+        let none = || Error::fatal(format!("there is no memory for {len} bytes of a model"));
+        if len == 0 {
+            return Ok(Self { pointer: NonNull::dangling(), len, align });
+        }
+        let layout = Layout::from_size_align(len, align).map_err(|_| none())?;
+        // SAFETY: the layout has a size.
+        let pointer = unsafe { alloc_zeroed(layout) };
+        let memory = Self { pointer: NonNull::new(pointer).ok_or_else(none)?, len, align };
+        memory.ask_for_huge_pages();
+        Ok(memory)
+    }
+
+    fn ask_for_huge_pages(&self) {
+        if self.len < HUGE {
+            return;
+        }
+        let address = self.pointer.as_ptr() as usize;
+        let start = address.next_multiple_of(HUGE_PAGE);
+        let len = (address + self.len - start) / HUGE_PAGE * HUGE_PAGE;
+        let advice = rustix::mm::Advice::LinuxHugepage;
+        // SAFETY: whole pages within the allocation; this advice changes no content. A system
+        // without huge pages refuses, and nothing is lost.
+        let _ = unsafe { rustix::mm::madvise(start as *mut _, len, advice) };
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.len > 0 {
+            // SAFETY: allocated with this layout, and dropped once.
+            unsafe {
+                let layout = Layout::from_size_align_unchecked(self.len, self.align);
+                dealloc(self.pointer.as_ptr(), layout);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::Buffer;
+
+    #[test]
+    fn segments_are_filled_on_several_threads_and_make_one_buffer() {
+        let (filling, segments) = Buffer::filled_by(10 << 20, 4, &[5, 5, 1 << 20]).unwrap();
+        assert_eq!(
+            segments.iter().map(|s| s.len()).collect::<Vec<_>>(),
+            [5, 0, (1 << 20) - 5, 9 << 20]
+        );
+        let filling = filling.finish().unwrap_err();
+        thread::scope(|scope| {
+            for (i, mut segment) in segments.into_iter().enumerate() {
+                scope.spawn(move || segment.fill(i as u8 + 1));
+            }
+        });
+        let buffer = filling.finish().unwrap();
+        assert_eq!(buffer[..6], [1, 1, 1, 1, 1, 3]);
+        assert_eq!((buffer[(1 << 20) - 1], buffer[1 << 20], buffer[(10 << 20) - 1]), (3, 4, 4));
+    }
+
+    #[test]
+    fn a_buffer_becomes_a_vec_of_what_it_was_made_for_and_of_nothing_else() {
+        let of_floats = |len| {
+            let (filling, segments) = Buffer::filled_by(len, 4, &[]).unwrap();
+            for mut segment in segments {
+                segment.copy_from_slice(&1.5f32.to_le_bytes().repeat(len / 4)[..len]);
+            }
+            filling.finish().unwrap()
+        };
+        let whole = of_floats(8 << 20);
+        let address = whole.as_ptr() as usize;
+        let numbers = whole.into_vec::<f32>().unwrap();
+        assert_eq!((numbers.len(), numbers[7]), (2 << 20, 1.5));
+        assert_eq!(numbers.as_ptr() as usize, address, "nothing was copied");
+        assert!(of_floats(8).into_vec::<u16>().is_err());
+        assert_eq!(of_floats(0).into_vec::<f32>().unwrap(), Vec::<f32>::new());
+    }
+}

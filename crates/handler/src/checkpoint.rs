@@ -1,0 +1,199 @@
+//! A model's tensors: where each lies, and what it is.
+
+mod dtype;
+mod gguf;
+mod order;
+mod safetensors;
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+pub use dtype::Dtype;
+pub use gguf::{GgufValue, Metadata};
+pub use order::Order;
+
+use crate::{Error, Model, Result, Weights};
+
+/// A header longer than this is refused unread.
+const LONGEST_HEADER: u64 = 100 << 20;
+
+/// What of a file is read before its header's length is known.
+const FIRST_LOOK: u64 = 256 << 10;
+
+const INDEX: &str = "model.safetensors.index.json";
+
+/// The tensors of a model, with none of their bytes.
+///
+/// Read from `model.safetensors.index.json` and the shards that it names, from all `.safetensors`
+/// files beside each other, or from a `.gguf` file. Headers are checked against the sizes of the
+/// files: extents lie within them, are as long as dtype and shape say, and do not overlap.
+#[derive(Clone)]
+pub struct Checkpoint(Arc<Inner>);
+
+struct Inner {
+    model: Model,
+    tensors: Vec<TensorInfo>,
+    names: HashMap<String, usize>,
+    metadata: Metadata,
+}
+
+/// What a tensor is and where it lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Its name.
+    pub name: String,
+    /// What its elements are.
+    pub dtype: Dtype,
+    /// Its dimensions, slowest first.
+    pub shape: Vec<usize>,
+    pub(crate) file: usize,
+    pub(crate) range: Range<u64>,
+}
+
+impl TensorInfo {
+    /// Its size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    /// The number of its elements.
+    pub fn elements(&self) -> u64 {
+        self.shape.iter().map(|&n| n as u64).product()
+    }
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: HashMap<String, String>,
+}
+
+impl Checkpoint {
+    pub(crate) fn open(model: Model) -> Result<Self> {
+        let (tensors, metadata) = match model.find(INDEX)? {
+            Some(index) => (sharded(&model, &index)?, Metadata::default()),
+            None => match (with_suffix(&model, ".safetensors"), with_suffix(&model, ".gguf")) {
+                (shards, _) if !shards.is_empty() => {
+                    (safetensors::read(&model, &shards)?, Metadata::default())
+                }
+                (_, files) if files.len() == 1 => gguf::read(&model, files[0])?,
+                (_, files) => return Err(no_weights(&model, files.len())),
+            },
+        };
+        Self::new(model, tensors, metadata)
+    }
+
+    fn new(model: Model, mut tensors: Vec<TensorInfo>, metadata: Metadata) -> Result<Self> {
+        tensors.sort_by(|a, b| order::as_built(&a.name, &b.name));
+        let mut names = HashMap::with_capacity(tensors.len());
+        for (index, tensor) in tensors.iter().enumerate() {
+            if names.insert(tensor.name.clone(), index).is_some() {
+                let (name, place) = (&tensor.name, model.place());
+                return Err(Error::fatal(format!("{place} has two tensors {name}")));
+            }
+        }
+        Ok(Self(Arc::new(Inner { model, tensors, names, metadata })))
+    }
+
+    /// The tensors, ordered by name with numbers by value: layer 2 before layer 10.
+    pub fn tensors(&self) -> &[TensorInfo] {
+        &self.0.tensors
+    }
+
+    /// The tensor with this name.
+    pub fn find(&self, name: &str) -> Option<&TensorInfo> {
+        self.index(name).map(|index| &self.0.tensors[index])
+    }
+
+    /// What a GGUF file tells beside its tensors; empty for safetensors.
+    pub fn metadata(&self) -> &Metadata {
+        &self.0.metadata
+    }
+
+    /// The model that this was read from.
+    pub fn model(&self) -> &Model {
+        &self.0.model
+    }
+
+    /// The files that hold the tensors, ascending by path.
+    pub fn files(&self) -> impl Iterator<Item = &str> {
+        let files: BTreeSet<usize> = self.0.tensors.iter().map(|tensor| tensor.file).collect();
+        files.into_iter().map(|file| self.0.model.source().files()[file].path.as_str())
+    }
+
+    /// Begins to bring the tensors' bytes.
+    ///
+    /// # Errors
+    ///
+    /// The order names a tensor that is not there.
+    pub fn load(&self, order: &Order) -> Result<Weights> {
+        Weights::start(self.clone(), order)
+    }
+
+    pub(crate) fn index(&self, name: &str) -> Option<usize> {
+        self.0.names.get(name).copied()
+    }
+
+    pub(crate) fn has_no(&self, name: &str) -> Error {
+        Error::fatal(format!("the model in {} has no tensor {name}", self.0.model.place()))
+    }
+}
+
+impl fmt::Debug for Checkpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Checkpoint({}, {} tensors)", self.0.model.place(), self.0.tensors.len())
+    }
+}
+
+/// The tensors that the index names, each in the shard that it names.
+fn sharded(model: &Model, index: &[u8]) -> Result<Vec<TensorInfo>> {
+    let place = model.place();
+    let index: Index = serde_json::from_slice(index)
+        .map_err(|error| Error::fatal(format!("{INDEX} in {place} is not an index: {error}")))?;
+    let mut shards: Vec<&str> = index.weight_map.values().map(String::as_str).collect();
+    shards.sort_unstable();
+    shards.dedup();
+    let shard = |path: &&str| {
+        model.index(path).ok_or_else(|| {
+            Error::fatal(format!("{INDEX} in {place} names {path}, which is not there"))
+        })
+    };
+    let files: Vec<usize> = shards.iter().map(shard).collect::<Result<_>>()?;
+    let mut tensors = safetensors::read(model, &files)?;
+    let paths = model.source().files();
+    tensors.retain(|tensor| index.weight_map.get(&tensor.name) == Some(&paths[tensor.file].path));
+    if tensors.len() < index.weight_map.len() {
+        let there = |name: &String| tensors.iter().any(|tensor| tensor.name == *name);
+        let missing = index.weight_map.iter().find(|(name, _)| !there(name));
+        let (name, path) = missing.map_or(("", ""), |(name, path)| (name, path));
+        return Err(Error::fatal(format!("{path} in {place} lacks {name}, which {INDEX} names")));
+    }
+    Ok(tensors)
+}
+
+/// The files of the model's top folder whose names end so.
+fn with_suffix(model: &Model, suffix: &str) -> Vec<usize> {
+    let files = model.source().files().iter().enumerate();
+    let files = files.filter(|(_, file)| file.path.ends_with(suffix) && !file.path.contains('/'));
+    files.map(|(index, _)| index).collect()
+}
+
+fn no_weights(model: &Model, ggufs: usize) -> Error {
+    let place = model.place();
+    Error::fatal(match ggufs {
+        0 => format!("the model in {place} has no weights: no .safetensors and no .gguf file"),
+        n => format!("the model in {place} has {n} .gguf files, and nothing says which to take"),
+    })
+}
+
+/// A header that is not what it should be.
+fn broken(model: &Model, file: usize, what: impl fmt::Display) -> Error {
+    let path = &model.source().files()[file].path;
+    Error::fatal(format!("{path} in {} cannot be used: {what}", model.place()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! What a tensor's elements are, and how many bytes they take.
+
+use std::fmt;
+
+/// The type of a tensor's elements.
+///
+/// The quantised ones are ggml's: a block of elements shares its scales and is cut nowhere else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names are those of the formats")]
+#[expect(non_camel_case_types, reason = "as above")]
+#[non_exhaustive]
+pub enum Dtype {
+    F64,
+    F32,
+    F16,
+    BF16,
+    F8_E4M3,
+    F8_E5M2,
+    I64,
+    I32,
+    I16,
+    I8,
+    U64,
+    U32,
+    U16,
+    U8,
+    Bool,
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q8_1,
+    Q2_K,
+    Q3_K,
+    Q4_K,
+    Q5_K,
+    Q6_K,
+    Q8_K,
+}
+
+impl Dtype {
+    /// Elements in a block, and the bytes that the block takes.
+    pub fn block(self) -> (usize, usize) {
+        match self {
+            Self::F64 | Self::I64 | Self::U64 => (1, 8),
+            Self::F32 | Self::I32 | Self::U32 => (1, 4),
+            Self::F16 | Self::BF16 | Self::I16 | Self::U16 => (1, 2),
+            Self::F8_E4M3 | Self::F8_E5M2 | Self::I8 | Self::U8 | Self::Bool => (1, 1),
+            Self::Q4_0 => (32, 18),
+            Self::Q4_1 => (32, 20),
+            Self::Q5_0 => (32, 22),
+            Self::Q5_1 => (32, 24),
+            Self::Q8_0 => (32, 34),
+            Self::Q8_1 => (32, 36),
+            Self::Q2_K => (256, 84),
+            Self::Q3_K => (256, 110),
+            Self::Q4_K => (256, 144),
+            Self::Q5_K => (256, 176),
+            Self::Q6_K => (256, 210),
+            Self::Q8_K => (256, 292),
+        }
+    }
+
+    /// The bytes of this many elements in a row; `None` if that is no whole number of blocks.
+    pub fn bytes_of(self, elements: u64) -> Option<u64> {
+        let (count, bytes) = self.block();
+        let blocks = elements.is_multiple_of(count as u64).then(|| elements / count as u64)?;
+        blocks.checked_mul(bytes as u64)
+    }
+
+    /// The alignment that lets the bytes be read as numbers.
+    pub(crate) fn align(self) -> usize {
+        match self.block() {
+            (1, bytes) => bytes,
+            // Kernels read blocks as bytes; a cache line keeps the first of them whole.
+            _ => 64,
+        }
+    }
+
+    pub(crate) fn from_safetensors(dtype: safetensors::Dtype) -> Option<Self> {
+        use safetensors::Dtype as Theirs;
+        Some(match dtype {
+            Theirs::F64 => Self::F64,
+            Theirs::F32 => Self::F32,
+            Theirs::F16 => Self::F16,
+            Theirs::BF16 => Self::BF16,
+            Theirs::F8_E4M3 => Self::F8_E4M3,
+            Theirs::F8_E5M2 => Self::F8_E5M2,
+            Theirs::I64 => Self::I64,
+            Theirs::I32 => Self::I32,
+            Theirs::I16 => Self::I16,
+            Theirs::I8 => Self::I8,
+            Theirs::U64 => Self::U64,
+            Theirs::U32 => Self::U32,
+            Theirs::U16 => Self::U16,
+            Theirs::U8 => Self::U8,
+            Theirs::BOOL => Self::Bool,
+            _ => return None,
+        })
+    }
+
+    /// The numbers are `ggml_type`'s, in ggml.h.
+    pub(crate) fn from_ggml(number: u32) -> Option<Self> {
+        Some(match number {
+            0 => Self::F32,
+            1 => Self::F16,
+            2 => Self::Q4_0,
+            3 => Self::Q4_1,
+            6 => Self::Q5_0,
+            7 => Self::Q5_1,
+            8 => Self::Q8_0,
+            9 => Self::Q8_1,
+            10 => Self::Q2_K,
+            11 => Self::Q3_K,
+            12 => Self::Q4_K,
+            13 => Self::Q5_K,
+            14 => Self::Q6_K,
+            15 => Self::Q8_K,
+            24 => Self::I8,
+            25 => Self::I16,
+            26 => Self::I32,
+            27 => Self::I64,
+            28 => Self::F64,
+            30 => Self::BF16,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}

@@ -1,0 +1,238 @@
+//! The head of a GGUF file: metadata and the directory of tensors.
+//!
+//! The format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>, versions 2 and 3.
+
+use std::collections::BTreeMap;
+
+use super::{Dtype, FIRST_LOOK, LONGEST_HEADER, TensorInfo, broken};
+use crate::{Model, Result};
+
+/// Tensors have at most this many dimensions in ggml.
+const MOST_DIMENSIONS: u32 = 4;
+
+const DEFAULT_ALIGNMENT: u64 = 32;
+
+/// How deep arrays of arrays may go.
+const DEEPEST: usize = 4;
+
+/// A vocabulary has some hundred thousand words; a value in memory is larger than in the file.
+const MOST_VALUES: u32 = 4 << 20;
+
+/// What a GGUF file tells beside its tensors.
+pub type Metadata = BTreeMap<String, GgufValue>;
+
+/// A value of GGUF's metadata.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum GgufValue {
+    /// Any unsigned integer.
+    Unsigned(u64),
+    /// Any signed integer.
+    Signed(i64),
+    /// Any floating-point number.
+    Float(f64),
+    /// A truth value.
+    Bool(bool),
+    /// A text.
+    Text(String),
+    /// Values of one type.
+    Array(Vec<Self>),
+}
+
+/// Why a head cannot be read.
+enum Trouble {
+    /// It goes on behind these bytes.
+    Short,
+    /// What is wrong with it.
+    Wrong(String),
+}
+
+impl From<String> for Trouble {
+    fn from(what: String) -> Self {
+        Self::Wrong(what)
+    }
+}
+
+impl From<&str> for Trouble {
+    fn from(what: &str) -> Self {
+        Self::Wrong(what.to_owned())
+    }
+}
+
+/// The tensors and the metadata of a file.
+pub(super) fn read(model: &Model, file: usize) -> Result<(Vec<TensorInfo>, Metadata)> {
+    let size = model.source().files()[file].size;
+    let mut head = Vec::new();
+    let mut look = FIRST_LOOK;
+    // A tokenizer's words may make the head some megabytes long; nothing tells its length before.
+    while (head.len() as u64) < size && look <= LONGEST_HEADER {
+        let more = model.source().read(&[(file, head.len() as u64..look.min(size))])?;
+        head.extend(more.into_iter().flatten());
+        match parse(&head, file, size) {
+            Ok(parsed) => return Ok(parsed),
+            Err(Trouble::Short) => look *= 4,
+            Err(Trouble::Wrong(what)) => return Err(broken(model, file, what)),
+        }
+    }
+    Err(broken(model, file, "its head has no end"))
+}
+
+fn parse(head: &[u8], file: usize, size: u64) -> Result<(Vec<TensorInfo>, Metadata), Trouble> {
+    let mut cursor = Cursor { rest: head, values: MOST_VALUES };
+    if cursor.take(4)? != b"GGUF" {
+        return Err("it does not begin with GGUF".into());
+    }
+    let version = cursor.u32()?;
+    if !matches!(version, 2 | 3) {
+        return Err(format!("GGUF version {version} is not known").into());
+    }
+    let (tensors, values) = (cursor.u64()?, cursor.u64()?);
+    let mut metadata = Metadata::new();
+    for _ in 0..values {
+        let name = cursor.text()?;
+        let kind = cursor.u32()?;
+        metadata.insert(name, cursor.value(kind, DEEPEST)?);
+    }
+    let alignment = match metadata.get("general.alignment") {
+        None => DEFAULT_ALIGNMENT,
+        Some(GgufValue::Unsigned(n)) if n.is_power_of_two() && *n <= 1 << 20 => *n,
+        Some(_) => return Err("general.alignment is no power of two".into()),
+    };
+    let mut claimed = Vec::new();
+    for _ in 0..tensors {
+        claimed.push(cursor.tensor()?);
+    }
+    let data = ((head.len() - cursor.rest.len()) as u64).next_multiple_of(alignment);
+    let mut tensors = claimed
+        .into_iter()
+        .map(|claim| claim.place(file, data, size, alignment))
+        .collect::<Result<Vec<_>, _>>()?;
+    tensors.sort_by_key(|tensor| tensor.range.start);
+    let overlap = tensors.windows(2).find(|pair| pair[0].range.end > pair[1].range.start);
+    if let Some([a, b]) = overlap {
+        return Err(format!("{} and {} overlap", a.name, b.name).into());
+    }
+    Ok((tensors, metadata))
+}
+
+/// A tensor as the directory claims it.
+struct Claim {
+    name: String,
+    shape: Vec<usize>,
+    dtype: Dtype,
+    offset: u64,
+}
+
+impl Claim {
+    fn place(
+        self,
+        file: usize,
+        data: u64,
+        size: u64,
+        alignment: u64,
+    ) -> Result<TensorInfo, Trouble> {
+        let Self { name, shape, dtype, offset } = self;
+        let elements = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64));
+        let row = shape.last().copied().unwrap_or(1) as u64;
+        let bytes = elements
+            .filter(|_| dtype.bytes_of(row).is_some())
+            .and_then(|elements| dtype.bytes_of(elements))
+            .ok_or_else(|| format!("{name} has the shape {shape:?}, which {dtype} cannot have"))?;
+        if !offset.is_multiple_of(alignment) {
+            return Err(format!("{name} is not aligned").into());
+        }
+        let start = data.checked_add(offset);
+        let end = start.and_then(|start| start.checked_add(bytes)).filter(|&end| end <= size);
+        let (Some(start), Some(end)) = (start, end) else {
+            return Err(format!("{name} ends behind the file's {size} bytes").into());
+        };
+        Ok(TensorInfo { name, dtype, shape, file, range: start..end })
+    }
+}
+
+struct Cursor<'a> {
+    rest: &'a [u8],
+    /// How many more values are taken.
+    values: u32,
+}
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Trouble> {
+        let (taken, rest) = self.rest.split_at_checked(len).ok_or(Trouble::Short)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Trouble> {
+        self.take(N)?.try_into().map_err(|_| Trouble::Short)
+    }
+
+    fn u32(&mut self) -> Result<u32, Trouble> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, Trouble> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    fn text(&mut self) -> Result<String, Trouble> {
+        let len = self.u64()?;
+        if len > LONGEST_HEADER {
+            return Err(format!("a text of {len} bytes").into());
+        }
+        let bytes = self.take(usize::try_from(len).map_err(|_| "a text of too many bytes")?)?;
+        Ok(String::from_utf8_lossy(bytes).into_owned())
+    }
+
+    fn value(&mut self, kind: u32, depth: usize) -> Result<GgufValue, Trouble> {
+        self.values = self.values.checked_sub(1).ok_or("it has too many values")?;
+        Ok(match kind {
+            0 => GgufValue::Unsigned(u8::from_le_bytes(self.array()?).into()),
+            1 => GgufValue::Signed(i8::from_le_bytes(self.array()?).into()),
+            2 => GgufValue::Unsigned(u16::from_le_bytes(self.array()?).into()),
+            3 => GgufValue::Signed(i16::from_le_bytes(self.array()?).into()),
+            4 => GgufValue::Unsigned(self.u32()?.into()),
+            5 => GgufValue::Signed(i32::from_le_bytes(self.array()?).into()),
+            6 => GgufValue::Float(f32::from_le_bytes(self.array()?).into()),
+            7 => GgufValue::Bool(self.array::<1>()? != [0]),
+            8 => GgufValue::Text(self.text()?),
+            9 => self.values(depth)?,
+            10 => GgufValue::Unsigned(self.u64()?),
+            11 => GgufValue::Signed(i64::from_le_bytes(self.array()?)),
+            12 => GgufValue::Float(f64::from_le_bytes(self.array()?)),
+            other => return Err(format!("a value of the unknown type {other}").into()),
+        })
+    }
+
+    fn values(&mut self, depth: usize) -> Result<GgufValue, Trouble> {
+        let depth = depth.checked_sub(1).ok_or("arrays within arrays without end")?;
+        let (kind, count) = (self.u32()?, self.u64()?);
+        // Each value takes a byte at least, so a count that lies meets the end of the head.
+        let mut values = Vec::new();
+        for _ in 0..count {
+            values.push(self.value(kind, depth)?);
+        }
+        Ok(GgufValue::Array(values))
+    }
+
+    fn tensor(&mut self) -> Result<Claim, Trouble> {
+        let name = self.text()?;
+        let dimensions = self.u32()?;
+        if dimensions > MOST_DIMENSIONS {
+            return Err(format!("{name} claims {dimensions} dimensions").into());
+        }
+        // GGUF puts the fastest dimension first.
+        let mut shape = Vec::new();
+        for _ in 0..dimensions {
+            let n = self.u64()?;
+            shape.insert(0, usize::try_from(n).map_err(|_| format!("{name} claims {n} rows"))?);
+        }
+        let number = self.u32()?;
+        let dtype = Dtype::from_ggml(number)
+            .ok_or_else(|| format!("{name} has ggml's type {number}, which is not known"))?;
+        Ok(Claim { name, shape, dtype, offset: self.u64()? })
+    }
+}
+
+#[cfg(test)]
+mod tests;

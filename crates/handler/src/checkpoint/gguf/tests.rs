@@ -1,0 +1,1 @@
+//! Heads of GGUF files, good and hostile.

@@ -1,0 +1,1 @@
+//! Headers, good and hostile.

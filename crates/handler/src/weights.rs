@@ -1,0 +1,162 @@
+//! Weights on their way from where they are kept to where they are used.
+
+#[cfg(feature = "candle")]
+pub(crate) mod candle;
+mod weight;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+pub use weight::Weight;
+
+use crate::source::{Extent, Stream};
+use crate::{Buffer, Checkpoint, Error, Order, Result, TensorInfo};
+
+/// A load that runs: tensors come ahead of their readers, as far as memory allows.
+///
+/// Each byte is brought once, however many ranks read it. Clones share the load; each rank's thread
+/// may have one.
+///
+/// ```
+/// use nsbridge_handler::{Model, Order, Result};
+///
+/// fn load(model: &Model) -> Result<()> {
+///     let weights = model.checkpoint()?.load(&Order::everything().for_ranks(2))?;
+///     for rank in 0..2 {
+///         // Rank 0 has the first half of the rows, rank 1 the second.
+///         let rows = weights.shard("model.layers.0.mlp.up_proj.weight", 0, rank)?;
+///         let columns = weights.shard("model.layers.0.mlp.down_proj.weight", 1, rank)?;
+///         println!("{:?} {:?}", rows.shape(), columns.shape());
+///     }
+///     Ok(())
+/// }
+/// ```
+#[derive(Clone)]
+pub struct Weights(Arc<Inner>);
+
+struct Inner {
+    checkpoint: Checkpoint,
+    ranks: usize,
+    stream: Box<dyn Stream>,
+    /// By tensor, where it is in the stream and what became of it.
+    places: HashMap<usize, Place>,
+}
+
+struct Place {
+    extent: usize,
+    held: Mutex<Held>,
+}
+
+/// A tensor's bytes, while a rank has not read them yet.
+#[derive(Default)]
+struct Held {
+    reads: usize,
+    bytes: Option<Arc<Buffer>>,
+    /// Found again for as long as somebody uses them.
+    given: Weak<Buffer>,
+}
+
+impl Weights {
+    pub(crate) fn start(checkpoint: Checkpoint, order: &Order) -> Result<Self> {
+        let indices = match &order.names {
+            None => (0..checkpoint.tensors().len()).collect(),
+            Some(names) => {
+                let index =
+                    |name: &String| checkpoint.index(name).ok_or_else(|| checkpoint.has_no(name));
+                names.iter().map(index).collect::<Result<Vec<_>>>()?
+            }
+        };
+        let mut extents = Vec::new();
+        let mut places = HashMap::new();
+        for index in indices {
+            let place = Place { extent: extents.len(), held: Mutex::default() };
+            if places.insert(index, place).is_none() {
+                extents.push(extent(&checkpoint.tensors()[index]));
+            }
+        }
+        let stream = checkpoint.model().source().stream(extents)?;
+        Ok(Self(Arc::new(Inner { checkpoint, ranks: order.ranks, stream, places })))
+    }
+
+    /// The tensors and what they are.
+    pub fn checkpoint(&self) -> &Checkpoint {
+        &self.0.checkpoint
+    }
+
+    /// How many ranks read each tensor.
+    pub fn ranks(&self) -> usize {
+        self.0.ranks
+    }
+
+    /// Waits for a whole tensor.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that names the tensor or the file.
+    pub fn tensor(&self, name: &str) -> Result<Weight> {
+        let (info, bytes) = self.read(name)?;
+        Ok(Weight::whole(info, bytes))
+    }
+
+    /// Waits for a tensor and gives the part of it whose indices in dimension `dim` are these.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that names the tensor, if it has no such part, or a quantised block would be cut.
+    pub fn slice(&self, name: &str, dim: usize, range: Range<usize>) -> Result<Weight> {
+        let (info, bytes) = self.read(name)?;
+        Weight::whole(info, bytes).slice(dim, range)
+    }
+
+    /// Waits for a tensor and gives this rank's share of it, cut along dimension `dim`.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that names the tensor, if the ranks cannot share it evenly.
+    pub fn shard(&self, name: &str, dim: usize, rank: usize) -> Result<Weight> {
+        let (info, bytes) = self.read(name)?;
+        Weight::whole(info, bytes).shard(dim, rank, self.0.ranks)
+    }
+
+    fn read(&self, name: &str) -> Result<(&TensorInfo, Arc<Buffer>)> {
+        let Inner { checkpoint, ranks, stream, places } = &*self.0;
+        let index = checkpoint.index(name).ok_or_else(|| checkpoint.has_no(name))?;
+        let info = &checkpoint.tensors()[index];
+        let Some(place) = places.get(&index) else { return Ok((info, self.alone(info)?)) };
+        // Ranks that want the same tensor wait here for the first of them.
+        let mut held = place.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = match held.bytes.take().or_else(|| held.given.upgrade()) {
+            Some(bytes) => bytes,
+            None if held.reads == 0 => Arc::new(stream.take(place.extent)?),
+            None => self.alone(info)?,
+        };
+        held.reads += 1;
+        held.given = Arc::downgrade(&bytes);
+        if held.reads < *ranks {
+            held.bytes = Some(bytes.clone());
+        }
+        Ok((info, bytes))
+    }
+
+    /// Brings a tensor that was not ordered, or that is read more often than ranks were named.
+    fn alone(&self, info: &TensorInfo) -> Result<Arc<Buffer>> {
+        let stream = self.0.checkpoint.model().source().stream(vec![extent(info)])?;
+        stream.take(0).map(Arc::new)
+    }
+}
+
+impl fmt::Debug for Weights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Weights({:?}, {} ranks)", self.0.checkpoint, self.0.ranks)
+    }
+}
+
+fn extent(info: &TensorInfo) -> Extent {
+    Extent { file: info.file, range: info.range.clone(), align: info.dtype.align() }
+}
+
+fn no_part(name: &str, what: impl fmt::Display) -> Error {
+    Error::fatal(format!("the tensor {name} {what}"))
+}
