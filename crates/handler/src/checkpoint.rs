@@ -5,7 +5,7 @@ mod gguf;
 mod order;
 mod safetensors;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,6 +23,9 @@ const LONGEST_HEADER: u64 = 100 << 20;
 
 /// What of a file is read before its header's length is known.
 const FIRST_LOOK: u64 = 256 << 10;
+
+/// This many characters of what a file holds go into a message.
+const LONGEST_QUOTE: usize = 400;
 
 const INDEX: &str = "model.safetensors.index.json";
 
@@ -90,9 +93,8 @@ impl Checkpoint {
         tensors.sort_by(|a, b| order::as_built(&a.name, &b.name));
         let mut names = HashMap::with_capacity(tensors.len());
         for (index, tensor) in tensors.iter().enumerate() {
-            if names.insert(tensor.name.clone(), index).is_some() {
-                let (name, place) = (&tensor.name, model.place());
-                return Err(Error::fatal(format!("{place} has two tensors {name}")));
+            if let Some(other) = names.insert(tensor.name.clone(), index) {
+                return Err(twice(&model, tensor, &tensors[other]));
             }
         }
         Ok(Self(Arc::new(Inner { model, tensors, names, metadata })))
@@ -152,12 +154,14 @@ impl fmt::Debug for Checkpoint {
 fn sharded(model: &Model, index: &[u8]) -> Result<Vec<TensorInfo>> {
     let place = model.place();
     let index: Index = serde_json::from_slice(index)
-        .map_err(|error| Error::fatal(format!("{INDEX} in {place} is not an index: {error}")))?;
+        .map_err(|error| format!("{INDEX} in {place} is not an index: {}", quote(error)))
+        .map_err(Error::fatal)?;
     let mut shards: Vec<&str> = index.weight_map.values().map(String::as_str).collect();
     shards.sort_unstable();
     shards.dedup();
     let shard = |path: &&str| {
         model.index(path).ok_or_else(|| {
+            let path = quote(path);
             Error::fatal(format!("{INDEX} in {place} names {path}, which is not there"))
         })
     };
@@ -165,13 +169,15 @@ fn sharded(model: &Model, index: &[u8]) -> Result<Vec<TensorInfo>> {
     let mut tensors = safetensors::read(model, &files)?;
     let paths = model.source().files();
     tensors.retain(|tensor| index.weight_map.get(&tensor.name) == Some(&paths[tensor.file].path));
-    if tensors.len() < index.weight_map.len() {
-        let there = |name: &String| tensors.iter().any(|tensor| tensor.name == *name);
-        let missing = index.weight_map.iter().find(|(name, _)| !there(name));
-        let (name, path) = missing.map_or(("", ""), |(name, path)| (name, path));
-        return Err(Error::fatal(format!("{path} in {place} lacks {name}, which {INDEX} names")));
+    let there: HashSet<&str> = tensors.iter().map(|tensor| tensor.name.as_str()).collect();
+    let missing = index.weight_map.iter().filter(|(name, _)| !there.contains(name.as_str())).min();
+    match missing {
+        None => Ok(tensors),
+        Some((name, path)) => {
+            let name = quote(name);
+            Err(Error::fatal(format!("{path} in {place} lacks {name}, which {INDEX} names")))
+        }
     }
-    Ok(tensors)
 }
 
 /// The files of the model's top folder whose names end so.
@@ -189,10 +195,30 @@ fn no_weights(model: &Model, ggufs: usize) -> Error {
     })
 }
 
+fn twice(model: &Model, tensor: &TensorInfo, other: &TensorInfo) -> Error {
+    let path = |tensor: &TensorInfo| &model.source().files()[tensor.file].path;
+    let (a, b, name, place) = (path(other), path(tensor), quote(&tensor.name), model.place());
+    Error::fatal(match a == b {
+        true => format!("{a} in {place} has two tensors {name}"),
+        false => format!("{a} and {b} in {place} both have a tensor {name}"),
+    })
+}
+
 /// A header that is not what it should be.
 fn broken(model: &Model, file: usize, what: impl fmt::Display) -> Error {
     let path = &model.source().files()[file].path;
-    Error::fatal(format!("{path} in {} cannot be used: {what}", model.place()))
+    Error::fatal(format!("{path} in {} cannot be used: {}", model.place(), quote(what)))
+}
+
+/// What a file says, for a message: on one line, and not without end.
+fn quote(what: impl fmt::Display) -> String {
+    let what = what.to_string();
+    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
+    let mut quoted: String = what.chars().take(LONGEST_QUOTE).map(escape).collect();
+    if what.chars().nth(LONGEST_QUOTE).is_some() {
+        quoted.push('…');
+    }
+    quoted
 }
 
 #[cfg(test)]

@@ -31,6 +31,8 @@ mod checkpoint;
 mod emitter;
 pub mod erased;
 mod error;
+#[cfg(test)]
+mod fixtures;
 mod job;
 mod models;
 pub mod source;

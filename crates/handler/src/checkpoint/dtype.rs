@@ -69,6 +69,16 @@ impl Dtype {
         blocks.checked_mul(bytes as u64)
     }
 
+    /// The bytes of a tensor of this shape; `None` if rows are no whole blocks, or no machine could
+    /// count it.
+    pub(crate) fn bytes_of_shape(self, shape: &[usize]) -> Option<u64> {
+        // A tensor without elements has parts of which sizes are computed too.
+        let most = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d.max(1) as u64))?;
+        most.checked_mul(self.block().1 as u64)?;
+        self.bytes_of(shape.last().map_or(1, |&row| row as u64))?;
+        self.bytes_of(shape.iter().map(|&d| d as u64).product())
+    }
+
     /// The alignment that lets the bytes be read as numbers.
     pub(crate) fn align(self) -> usize {
         match self.block() {

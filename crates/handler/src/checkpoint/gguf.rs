@@ -3,6 +3,7 @@
 //! The format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>, versions 2 and 3.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use super::{Dtype, FIRST_LOOK, LONGEST_HEADER, TensorInfo, broken};
 use crate::{Model, Result};
@@ -65,8 +66,9 @@ pub(super) fn read(model: &Model, file: usize) -> Result<(Vec<TensorInfo>, Metad
     let mut head = Vec::new();
     let mut look = FIRST_LOOK;
     // A tokenizer's words may make the head some megabytes long; nothing tells its length before.
-    while (head.len() as u64) < size && look <= LONGEST_HEADER {
-        let more = model.source().read(&[(file, head.len() as u64..look.min(size))])?;
+    let most = size.min(LONGEST_HEADER);
+    while (head.len() as u64) < most {
+        let more = model.source().read(&[(file, head.len() as u64..look.min(most))])?;
         head.extend(more.into_iter().flatten());
         match parse(&head, file, size) {
             Ok(parsed) => return Ok(parsed),
@@ -91,7 +93,11 @@ fn parse(head: &[u8], file: usize, size: u64) -> Result<(Vec<TensorInfo>, Metada
     for _ in 0..values {
         let name = cursor.text()?;
         let kind = cursor.u32()?;
-        metadata.insert(name, cursor.value(kind, DEEPEST)?);
+        let value = cursor.value(kind, DEEPEST)?;
+        match metadata.entry(name) {
+            Entry::Vacant(place) => place.insert(value),
+            Entry::Occupied(first) => return Err(format!("it says {} twice", first.key()).into()),
+        };
     }
     let alignment = match metadata.get("general.alignment") {
         None => DEFAULT_ALIGNMENT,
@@ -107,7 +113,7 @@ fn parse(head: &[u8], file: usize, size: u64) -> Result<(Vec<TensorInfo>, Metada
         .into_iter()
         .map(|claim| claim.place(file, data, size, alignment))
         .collect::<Result<Vec<_>, _>>()?;
-    tensors.sort_by_key(|tensor| tensor.range.start);
+    tensors.sort_by_key(|tensor| (tensor.range.start, tensor.range.end));
     let overlap = tensors.windows(2).find(|pair| pair[0].range.end > pair[1].range.start);
     if let Some([a, b]) = overlap {
         return Err(format!("{} and {} overlap", a.name, b.name).into());
@@ -132,11 +138,8 @@ impl Claim {
         alignment: u64,
     ) -> Result<TensorInfo, Trouble> {
         let Self { name, shape, dtype, offset } = self;
-        let elements = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64));
-        let row = shape.last().copied().unwrap_or(1) as u64;
-        let bytes = elements
-            .filter(|_| dtype.bytes_of(row).is_some())
-            .and_then(|elements| dtype.bytes_of(elements))
+        let bytes = dtype
+            .bytes_of_shape(&shape)
             .ok_or_else(|| format!("{name} has the shape {shape:?}, which {dtype} cannot have"))?;
         if !offset.is_multiple_of(alignment) {
             return Err(format!("{name} is not aligned").into());

@@ -1,14 +1,22 @@
 //! The headers of safetensors files.
 //!
-//! The format: <https://github.com/huggingface/safetensors#format>. The library's own reader of
-//! headers checks that tensors neither overlap nor leave holes; sizes of files are checked here.
+//! The format: <https://github.com/huggingface/safetensors#format>. The library's own reader of a
+//! header keeps tensors in a map, where a name that stands twice hides the first of the two.
 
-use safetensors::tensor::Metadata;
+use std::collections::HashMap;
+use std::fmt;
+
+use safetensors::tensor::TensorInfo as Entry;
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
 
 use super::{Dtype, FIRST_LOOK, LONGEST_HEADER, TensorInfo, broken};
 use crate::{Model, Result};
 
 const LENGTH: u64 = 8;
+
+/// What stands among the tensors and is none.
+const METADATA: &str = "__metadata__";
 
 /// The tensors of these files.
 pub(super) fn read(model: &Model, files: &[usize]) -> Result<Vec<TensorInfo>> {
@@ -53,29 +61,67 @@ fn header_end(head: &[u8], size: u64) -> Result<u64, String> {
 /// # Errors
 ///
 /// What is wrong with the header, for a sentence that names the file.
-pub(super) fn parse(head: &[u8], file: usize, size: u64) -> Result<Vec<TensorInfo>, String> {
+fn parse(head: &[u8], file: usize, size: u64) -> Result<Vec<TensorInfo>, String> {
     let end = header_end(head, size)?;
     let json = head.get(LENGTH as usize..end as usize).ok_or("its header is cut short")?;
-    let header: Metadata =
+    let Header(mut entries) =
         serde_json::from_slice(json).map_err(|error| format!("its header is wrong: {error}"))?;
-    let mut tensors = Vec::new();
-    for (name, info) in header.tensors() {
-        let dtype = Dtype::from_safetensors(info.dtype)
-            .ok_or_else(|| format!("{name} has the dtype {:?}, which is not known", info.dtype))?;
-        let (start, stop) = info.data_offsets;
-        let range = (end + start as u64)..(end.saturating_add(stop as u64));
-        if range.end > size {
-            return Err(format!("{name} ends at byte {}, the file has {size}", range.end));
+    entries.sort_by_key(|(_, entry)| entry.data_offsets);
+    // Each begins where the one before ends.
+    let mut at = 0;
+    let mut tensors = Vec::with_capacity(entries.len());
+    for (name, Entry { dtype, shape, data_offsets: (start, stop) }) in entries {
+        let dtype = Dtype::from_safetensors(dtype)
+            .ok_or_else(|| format!("{name} has the dtype {dtype:?}, which is not known"))?;
+        let (start, stop) = (start as u64, stop as u64);
+        if start != at {
+            return Err(format!("{name} begins at byte {start} of the data, not at {at}"));
         }
-        let elements = info.shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d as u64));
-        let bytes = elements.and_then(|elements| dtype.bytes_of(elements));
-        if bytes != Some(range.end - range.start) {
+        let Some(bytes) = stop.checked_sub(start) else {
+            return Err(format!("{name} ends before it begins"));
+        };
+        if stop > size - end {
+            return Err(format!("{name} ends at byte {stop} of the data's {}", size - end));
+        }
+        if dtype.bytes_of_shape(&shape) != Some(bytes) {
             return Err(format!("{name} has not as many bytes as its dtype and shape say"));
         }
-        tensors.push(TensorInfo { name, dtype, shape: info.shape.clone(), file, range });
+        tensors.push(TensorInfo { name, dtype, shape, file, range: end + start..end + stop });
+        at = stop;
     }
-    if tensors.iter().map(|tensor| tensor.range.end).max().unwrap_or(end) != size {
+    if at != size - end {
         return Err("it has bytes that belong to no tensor".to_owned());
     }
     Ok(tensors)
+}
+
+/// The tensors as they stand in a header.
+struct Header(Vec<(String, Entry)>);
+
+impl<'de> Deserialize<'de> for Header {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Entries)
+    }
+}
+
+struct Entries;
+
+impl<'de> Visitor<'de> for Entries {
+    type Value = Header;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with tensors by their names")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Header, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(name) = map.next_key::<String>()? {
+            if name == METADATA {
+                let _: HashMap<String, String> = map.next_value()?;
+            } else {
+                entries.push((name, map.next_value()?));
+            }
+        }
+        Ok(Header(entries))
+    }
 }

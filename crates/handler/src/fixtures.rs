@@ -1,0 +1,115 @@
+//! Models written by hand, for tests.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::source::{Extent, FileEntry, Source, Stream, check_range};
+use crate::{Buffer, Error, Model, Result};
+
+/// A model in memory that remembers what was asked of it.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    files: Vec<FileEntry>,
+    contents: Vec<Vec<u8>>,
+    pub(crate) reads: Arc<Reads>,
+}
+
+/// What was asked of a [`Memory`].
+#[derive(Debug, Default)]
+pub(crate) struct Reads {
+    /// Streams that were begun.
+    pub(crate) streams: AtomicUsize,
+    /// Bytes that were brought.
+    pub(crate) bytes: AtomicUsize,
+    /// The next extent cannot be brought.
+    pub(crate) fails: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Brought {
+    extents: Mutex<Vec<Option<(Extent, Vec<u8>)>>>,
+    reads: Arc<Reads>,
+}
+
+impl Memory {
+    pub(crate) fn new(files: &[(&str, Vec<u8>)]) -> Self {
+        let mut files = files.to_vec();
+        files.sort();
+        let entry = |(path, bytes): &(&str, Vec<u8>)| FileEntry {
+            path: (*path).to_owned(),
+            size: bytes.len() as u64,
+        };
+        let entries = files.iter().map(entry).collect();
+        let contents = files.into_iter().map(|(_, bytes)| bytes).collect();
+        Self { files: entries, contents, ..Self::default() }
+    }
+
+    pub(crate) fn model(self) -> Model {
+        Model::from_source(Arc::new(self))
+    }
+}
+
+impl Source for Memory {
+    fn place(&self) -> String {
+        "memory".to_owned()
+    }
+
+    fn revision(&self) -> Option<&str> {
+        None
+    }
+
+    fn files(&self) -> &[FileEntry] {
+        &self.files
+    }
+
+    fn digest(&self, file: usize) -> Result<[u8; 32]> {
+        Ok(blake3::hash(&self.contents[file]).into())
+    }
+
+    fn read(&self, wanted: &[(usize, Range<u64>)]) -> Result<Vec<Vec<u8>>> {
+        let read = |(file, range): &(usize, Range<u64>)| {
+            check_range(&self.files[*file], range)?;
+            Ok(self.contents[*file][range.start as usize..range.end as usize].to_vec())
+        };
+        wanted.iter().map(read).collect()
+    }
+
+    fn stream(&self, extents: Vec<Extent>) -> Result<Box<dyn Stream>> {
+        self.reads.streams.fetch_add(1, Ordering::Relaxed);
+        let wanted: Vec<_> = extents.iter().map(|e| (e.file, e.range.clone())).collect();
+        let brought = extents.into_iter().zip(self.read(&wanted)?).map(Some).collect();
+        Ok(Box::new(Brought { extents: Mutex::new(brought), reads: self.reads.clone() }))
+    }
+
+    fn dir(&self) -> Result<PathBuf> {
+        Err(Error::fatal("a model in memory has no folder"))
+    }
+}
+
+impl Stream for Brought {
+    fn take(&self, extent: usize) -> Result<Buffer> {
+        let (extent, bytes) = self.extents.lock().unwrap()[extent].take().expect("taken twice");
+        if self.reads.fails.swap(false, Ordering::Relaxed) {
+            return Err(Error::fatal("the line is cut"));
+        }
+        self.reads.bytes.fetch_add(bytes.len(), Ordering::Relaxed);
+        let (filling, mut segments) = Buffer::filled_by(bytes.len(), extent.align, &[])?;
+        segments[0].copy_from_slice(&bytes);
+        drop(segments);
+        Ok(filling.finish().expect("no segment is held"))
+    }
+}
+
+/// A safetensors file: a header, and as many bytes of data, each its own number.
+pub(crate) fn safetensors(header: &str, data: usize) -> Vec<u8> {
+    let length = (header.len() as u64).to_le_bytes();
+    let data: Vec<u8> = (0..data).map(|i| i as u8).collect();
+    [&length, header.as_bytes(), &data].concat()
+}
+
+/// An entry of a safetensors header.
+pub(crate) fn entry(name: &str, dtype: &str, shape: &str, offsets: &str) -> String {
+    format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{offsets}}}"#)
+}
