@@ -1,5 +1,7 @@
 //! Parts of tensors, and who gets them when.
 
+#![expect(clippy::single_range_in_vec_init, reason = "runs are lists of ranges, some of one")]
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
