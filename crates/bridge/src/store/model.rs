@@ -1,12 +1,12 @@
 //! A model in the store, as a handler reads it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use bytes::Bytes;
-use futures_util::future::try_join_all;
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 use nsbridge_handler::source::{Extent, FileEntry, Source, Stream};
 use nsbridge_handler::{Error, Result};
 use tokio::runtime::Handle;
@@ -19,6 +19,9 @@ use super::load::plan::{Cut, Plan};
 use super::objects::{Object, Objects};
 use super::pull;
 use super::sink::Sink;
+
+/// Stretches that are read at once before a load: each takes a chunk of memory meanwhile.
+const READ_AT_ONCE: usize = 16;
 
 /// The files of a model, and how their bytes are had.
 #[derive(Debug)]
@@ -133,27 +136,23 @@ impl Contents {
                 return Err(StoreError::unusable(self.objects.address(&object.path), why));
             }
         }
-        let chunks: BTreeSet<(usize, u64)> =
-            wanted.iter().flat_map(|(file, range)| self.numbers(*file, range)).collect();
-        let fetched = chunks.into_iter().map(|(file, number)| async move {
-            let start = number * self.chunk_bytes;
-            let end = self.files[file].object.size.min(start + self.chunk_bytes);
-            let bytes = self.keep(file, number, start..end).await?;
-            Ok::<_, StoreError>(((file, number), bytes))
-        });
-        let fetched: HashMap<_, _> = try_join_all(fetched).await?.into_iter().collect();
-        let assemble = |(file, range): &(usize, Range<u64>)| {
-            let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
-            for (file, number) in self.numbers(*file, range) {
-                let Some(chunk) = fetched.get(&(file, number)) else { continue };
-                let first = number * self.chunk_bytes;
-                let start = range.start.max(first) - first;
-                let end = (range.end - first).min(chunk.len() as u64);
-                bytes.extend_from_slice(&chunk[start as usize..end as usize]);
-            }
-            bytes
-        };
-        Ok(wanted.iter().map(assemble).collect())
+        // As many at once as hold little memory: a checkpoint may have hundreds of files.
+        let reads: Vec<_> =
+            wanted.iter().map(|(file, range)| self.stretch(*file, range.clone())).collect();
+        stream::iter(reads).buffered(READ_AT_ONCE).try_collect().await
+    }
+
+    async fn stretch(&self, file: usize, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
+        let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
+        for (file, number) in self.numbers(file, &range) {
+            let first = number * self.chunk_bytes;
+            let last = self.files[file].object.size.min(first + self.chunk_bytes);
+            let chunk = self.keep(file, number, first..last).await?;
+            let start = range.start.max(first) - first;
+            let end = range.end.min(last) - first;
+            bytes.extend_from_slice(&chunk[start as usize..end as usize]);
+        }
+        Ok(bytes)
     }
 
     fn numbers(
