@@ -34,7 +34,7 @@ impl Broker {
             return Ok(Self { keeper: None, url });
         }
         say::step("a private RabbitMQ");
-        let arguments = ["run", "--quiet", "--package", "nsbridge-testkit", "--example", "node"];
+        let arguments = ["run", "--quiet", "--package", "nsbridge-testkit", "--bin", "node"];
         let mut command = cargo.command(&arguments);
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut keeper = command.spawn().context("starting RabbitMQ")?;
