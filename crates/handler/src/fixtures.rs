@@ -27,9 +27,12 @@ pub(crate) struct Reads {
     pub(crate) fails: AtomicBool,
 }
 
+/// An extent and its bytes.
+type Wanted = (Extent, Vec<u8>);
+
 #[derive(Debug)]
 struct Brought {
-    extents: Mutex<Vec<Option<(Extent, Vec<u8>)>>>,
+    extents: Mutex<Vec<Option<Wanted>>>,
     reads: Arc<Reads>,
 }
 

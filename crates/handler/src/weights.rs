@@ -6,6 +6,7 @@ mod weight;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::mem;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -52,6 +53,8 @@ struct Place {
 /// A tensor's bytes, while a rank has not read them yet.
 #[derive(Default)]
 struct Held {
+    /// Whether it was asked of the stream, which gives it once.
+    taken: bool,
     reads: usize,
     bytes: Option<Arc<Buffer>>,
     /// Found again for as long as somebody uses them.
@@ -71,10 +74,11 @@ impl Weights {
         let mut extents = Vec::new();
         let mut places = HashMap::new();
         for index in indices {
-            let place = Place { extent: extents.len(), held: Mutex::default() };
-            if places.insert(index, place).is_none() {
+            // A name may stand twice in an order; the first time counts.
+            places.entry(index).or_insert_with(|| {
                 extents.push(extent(&checkpoint.tensors()[index]));
-            }
+                Place { extent: extents.len() - 1, held: Mutex::default() }
+            });
         }
         let stream = checkpoint.model().source().stream(extents)?;
         Ok(Self(Arc::new(Inner { checkpoint, ranks: order.ranks, stream, places })))
@@ -129,7 +133,7 @@ impl Weights {
         let mut held = place.held.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = match held.bytes.take().or_else(|| held.given.upgrade()) {
             Some(bytes) => bytes,
-            None if held.reads == 0 => Arc::new(stream.take(place.extent)?),
+            None if !mem::replace(&mut held.taken, true) => Arc::new(stream.take(place.extent)?),
             None => self.alone(info)?,
         };
         held.reads += 1;
@@ -160,3 +164,6 @@ fn extent(info: &TensorInfo) -> Extent {
 fn no_part(name: &str, what: impl fmt::Display) -> Error {
     Error::fatal(format!("the tensor {name} {what}"))
 }
+
+#[cfg(test)]
+mod tests;

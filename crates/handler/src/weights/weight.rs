@@ -114,6 +114,10 @@ impl Weight {
         let first = self.first + skipped;
         let mut shape = shape.clone();
         shape[dim] = range.len();
+        if shape.contains(&0) {
+            // There may be any number of rows of nothing, anywhere.
+            return Ok(Self { shape, first: 0, run: 0, stride: 0, runs: 1, ..self });
+        }
         Ok(Self { shape, first, run, stride, runs, ..self })
     }
 
