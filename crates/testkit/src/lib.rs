@@ -1,6 +1,8 @@
 //! What nsbridge's tests stand on: a private RabbitMQ node, a proxy that breaks connections, an
-//! object store in memory, and moto.
+//! object store in memory, moto, and what is fuzzed.
 
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 #[cfg(feature = "http")]
 pub mod http;
 pub mod moto;

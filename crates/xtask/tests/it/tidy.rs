@@ -87,8 +87,8 @@ fn environment(path: &str, text: &str) -> Vec<String> {
 
 /// Words that tell of somebody's machine.
 fn strange_words(path: &str, text: &str) -> Vec<String> {
-    // It names the registry of every package.
-    if path == "Cargo.lock" {
+    // It names the registry of every package. The fuzz room has a copy.
+    if path.rsplit('/').next() == Some("Cargo.lock") {
         return Vec::new();
     }
     let words = STRANGE.iter().map(|halves| halves.concat());
@@ -163,6 +163,8 @@ fn strange_words_are_found() {
     }
     assert_eq!(strange_words("docs/a.md", "https://docs.rs/tokio"), Vec::<String>::new());
     assert_eq!(strange_words("Cargo.lock", &STRANGE[4].concat()), Vec::<String>::new());
+    assert_eq!(strange_words("a/b/Cargo.lock", &STRANGE[4].concat()), Vec::<String>::new());
+    assert_eq!(strange_words("a/NotCargo.lock", &STRANGE[4].concat()).len(), 1);
 }
 
 #[test]
