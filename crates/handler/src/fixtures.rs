@@ -27,12 +27,12 @@ pub(crate) struct Reads {
     pub(crate) fails: AtomicBool,
 }
 
-/// An extent and its bytes, until they are taken.
-type Waiting = Option<(Extent, Vec<u8>)>;
+/// An extent and its bytes.
+type Wanted = (Extent, Vec<u8>);
 
 #[derive(Debug)]
 struct Brought {
-    extents: Mutex<Vec<Waiting>>,
+    extents: Mutex<Vec<Option<Wanted>>>,
     reads: Arc<Reads>,
 }
 

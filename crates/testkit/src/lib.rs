@@ -1,6 +1,8 @@
 //! What nsbridge's tests stand on: a private RabbitMQ node, a moto server, an object store in memory,
 //! and a proxy that breaks connections.
 
+#[cfg(feature = "fuzz")]
+pub mod fuzz;
 #[cfg(feature = "http")]
 pub mod http;
 pub mod moto;

@@ -1,10 +1,11 @@
-//! The project's chores: `cargo xtask test | lint | ci | chaos | bench SUITE`.
+//! The project's chores: `cargo xtask test | lint | ci | chaos | fuzz | bench SUITE`.
 
 mod bench;
 mod broker;
 mod cargo;
 mod chaos;
 mod ci;
+mod fuzz;
 mod lint;
 mod machine;
 mod mutants;
@@ -50,6 +51,14 @@ enum Chore {
         #[command(flatten)]
         arguments: chaos::Arguments,
     },
+    /// Feeds the parsers of models' files whatever breaks them, led by the code they run through.
+    ///
+    /// Without arguments each target runs for a minute. What is found is kept in target/fuzz/findings.
+    /// Example: cargo xtask fuzz gguf --seconds 600
+    Fuzz {
+        #[command(flatten)]
+        arguments: fuzz::Arguments,
+    },
     /// Measures, and prints the figures beside those of others.
     Bench {
         /// What to measure, such as `bridge`.
@@ -64,6 +73,7 @@ fn main() -> ExitCode {
         Chore::Lint => lint::run(&Cargo::here()),
         Chore::Ci => ci::run(),
         Chore::Chaos { arguments } => chaos::run(&Cargo::here(), &arguments),
+        Chore::Fuzz { arguments } => fuzz::run(&Cargo::here(), &arguments),
         Chore::Bench { suite } => bench::run(&Cargo::here(), &suite),
     };
     match done {

@@ -33,7 +33,12 @@ struct Written {
 }
 
 impl Alias {
-    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, String> {
+    /// Reads an alias.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, for a sentence that names it.
+    pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let written: Written =
             serde_json::from_slice(bytes).map_err(|error| format!("it is no alias: {error}"))?;
         if written.schema != SCHEMA {
@@ -44,7 +49,8 @@ impl Alias {
         Ok(Self { revision: written.revision, manifest })
     }
 
-    pub(crate) fn to_json(&self) -> Vec<u8> {
+    /// The bytes that [`parse`](Self::parse) reads.
+    pub fn to_json(&self) -> Vec<u8> {
         let (revision, manifest) = (self.revision.clone(), hex(&self.manifest));
         let written = Written { schema: SCHEMA, revision, manifest };
         let mut json = serde_json::to_vec_pretty(&written).unwrap_or_default();

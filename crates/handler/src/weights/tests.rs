@@ -1,7 +1,5 @@
 //! Parts of tensors, and who gets them when.
 
-#![expect(clippy::single_range_in_vec_init, reason = "runs are lists of ranges, some of one")]
-
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,17 +22,17 @@ fn numbered(dtype: Dtype, shape: &[usize]) -> Weight {
     Weight::whole(&info, Arc::new(filling.finish().unwrap()))
 }
 
-/// A cut, the shape that it gives, and the runs of numbered bytes.
+/// A cut, the shape that it gives, and from where to where its runs of numbered bytes go.
 #[track_caller]
 fn check(
     (dtype, shape): (Dtype, &[usize]),
     (dim, range): (usize, Range<usize>),
     cut_shape: &[usize],
-    runs: &[Range<u8>],
+    runs: &[(u8, u8)],
 ) {
     let weight = numbered(dtype, shape).slice(dim, range).unwrap();
     assert_eq!((weight.shape(), weight.dtype()), (cut_shape, dtype));
-    let runs: Vec<Vec<u8>> = runs.iter().map(|run| run.clone().collect()).collect();
+    let runs: Vec<Vec<u8>> = runs.iter().map(|&(from, to)| (from..to).collect()).collect();
     assert_eq!(weight.runs().collect::<Vec<_>>(), runs);
     assert_eq!(*weight.contiguous(), runs.concat());
     if dtype.block() == (1, 1) {
@@ -45,24 +43,32 @@ fn check(
 #[test]
 fn a_slice_is_what_its_indices_say() {
     let (f32, u8) = (Dtype::F32, Dtype::U8);
-    check((u8, &[7]), (0, 2..5), &[3], &[2..5]);
-    check((u8, &[7]), (0, 0..7), &[7], &[0..7]);
-    check((f32, &[4, 3]), (0, 1..3), &[2, 3], &[12..36]);
-    check((f32, &[3, 4]), (1, 1..3), &[3, 2], &[4..12, 20..28, 36..44]);
-    check((u8, &[3, 4]), (1, 0..4), &[3, 4], &[0..4, 4..8, 8..12]);
-    check((u8, &[1, 8]), (1, 2..6), &[1, 4], &[2..6]);
-    check((u8, &[2, 3, 4]), (0, 1..2), &[1, 3, 4], &[12..24]);
-    check((u8, &[2, 3, 4]), (1, 1..3), &[2, 2, 4], &[4..12, 16..24]);
-    check((u8, &[2, 2, 2, 3]), (1, 1..2), &[2, 1, 2, 3], &[6..12, 18..24]);
+    check((u8, &[7]), (0, 2..5), &[3], &[(2, 5)]);
+    check((u8, &[7]), (0, 0..7), &[7], &[(0, 7)]);
+    check((f32, &[4, 3]), (0, 1..3), &[2, 3], &[(12, 36)]);
+    check((f32, &[3, 4]), (1, 1..3), &[3, 2], &[(4, 12), (20, 28), (36, 44)]);
+    check((u8, &[3, 4]), (1, 0..4), &[3, 4], &[(0, 4), (4, 8), (8, 12)]);
+    check((u8, &[1, 8]), (1, 2..6), &[1, 4], &[(2, 6)]);
+    check((u8, &[2, 3, 4]), (0, 1..2), &[1, 3, 4], &[(12, 24)]);
+    check((u8, &[2, 3, 4]), (1, 1..3), &[2, 2, 4], &[(4, 12), (16, 24)]);
+    check((u8, &[2, 2, 2, 3]), (1, 1..2), &[2, 1, 2, 3], &[(6, 12), (18, 24)]);
+}
+
+#[test]
+fn rows_are_cut_again_by_rows_and_by_columns() {
+    let rows = || numbered(Dtype::U8, &[5, 4]).slice(0, 1..4).unwrap();
+    assert_eq!(*rows().slice(0, 1..2).unwrap().contiguous(), [8, 9, 10, 11]);
+    assert_eq!(rows().slice(1, 1..3).unwrap().into_vec::<u8>().unwrap(), [5, 6, 9, 10, 13, 14]);
+    assert!(rows().slice(0, 3..4).is_err(), "the tensor has it, the part does not");
 }
 
 #[test]
 fn a_slice_of_nothing_is_empty_and_costs_nothing() {
     let u8 = Dtype::U8;
-    check((u8, &[7]), (0, 7..7), &[0], &[0..0]);
-    check((u8, &[3, 4]), (1, 4..4), &[3, 0], &[0..0]);
-    check((u8, &[0, 8]), (1, 3..8), &[0, 5], &[0..0]);
-    check((u8, &[1 << 60, 4, 0]), (1, 0..2), &[1 << 60, 2, 0], &[0..0]);
+    check((u8, &[7]), (0, 7..7), &[0], &[(0, 0)]);
+    check((u8, &[3, 4]), (1, 4..4), &[3, 0], &[(0, 0)]);
+    check((u8, &[0, 8]), (1, 3..8), &[0, 5], &[(0, 0)]);
+    check((u8, &[1 << 60, 4, 0]), (1, 0..2), &[1 << 60, 2, 0], &[(0, 0)]);
     let none_of_one = numbered(u8, &[1, 4]).slice(0, 0..0).unwrap().slice(1, 0..4).unwrap();
     assert_eq!(none_of_one.into_vec::<u8>().unwrap(), Vec::<u8>::new());
     let twice = numbered(u8, &[0, 8]).slice(1, 3..8).unwrap().slice(0, 0..0).unwrap();
@@ -72,10 +78,10 @@ fn a_slice_of_nothing_is_empty_and_costs_nothing() {
 #[test]
 fn blocks_are_cut_between_and_never_through() {
     let q8 = Dtype::Q8_0;
-    check((q8, &[2, 96]), (1, 32..96), &[2, 64], &[34..102, 136..204]);
-    check((q8, &[3, 32]), (0, 1..3), &[2, 32], &[34..102]);
-    check((q8, &[96]), (0, 64..96), &[32], &[68..102]);
-    check((q8, &[2, 2, 32]), (1, 1..2), &[2, 1, 32], &[34..68, 102..136]);
+    check((q8, &[2, 96]), (1, 32..96), &[2, 64], &[(34, 102), (136, 204)]);
+    check((q8, &[3, 32]), (0, 1..3), &[2, 32], &[(34, 102)]);
+    check((q8, &[96]), (0, 64..96), &[32], &[(68, 102)]);
+    check((q8, &[2, 2, 32]), (1, 1..2), &[2, 1, 32], &[(34, 68), (102, 136)]);
     let refused = |dim, range| numbered(q8, &[2, 96]).slice(dim, range).unwrap_err().to_string();
     for range in [16..64, 0..48, 32..33, 1..1] {
         assert_eq!(

@@ -87,7 +87,7 @@ fn environment(path: &str, text: &str) -> Vec<String> {
 
 /// Words that tell of somebody's machine.
 fn strange_words(path: &str, text: &str) -> Vec<String> {
-    // It names the registry of every package. Some rooms have a copy.
+    // It names the registry of every package. The fuzz room has a copy.
     if path.rsplit('/').next() == Some("Cargo.lock") {
         return Vec::new();
     }

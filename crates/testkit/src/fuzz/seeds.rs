@@ -1,0 +1,107 @@
+//! Small good files, from which a fuzzer starts.
+
+use nsbridge::store::{Alias, Manifest, ManifestFile};
+
+/// Names the tensors of [`shard`].
+const INDEX: &[u8] =
+    br#"{"metadata":{"total_size":28},"weight_map":{"w.1":"a.safetensors","w.2":"a.safetensors"}}"#;
+
+pub(super) fn safetensors() -> Vec<Vec<u8>> {
+    let metadata = r#""__metadata__":{"format":"pt"}"#.to_owned();
+    let empty = [metadata, entry("a", "BF16", "[0,8]", [0, 0])];
+    let deep = [entry("a", "U8", "[2,2,2]", [0, 8]), entry("b", "I64", "[]", [8, 16])];
+    vec![shard(), in_safetensors(&empty, 0), in_safetensors(&deep, 16), INDEX.into(), b"{}".into()]
+}
+
+/// The shard that the index among the seeds names.
+pub(super) fn shard() -> Vec<u8> {
+    let entries = [entry("w.1", "F32", "[2,3]", [0, 24]), entry("w.2", "F16", "[2]", [24, 28])];
+    in_safetensors(&entries, 28)
+}
+
+fn entry(name: &str, dtype: &str, shape: &str, [start, end]: [u64; 2]) -> String {
+    format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{start},{end}]}}"#)
+}
+
+fn in_safetensors(entries: &[String], data: u8) -> Vec<u8> {
+    let header = format!("{{{}}}", entries.join(","));
+    let length = (header.len() as u64).to_le_bytes();
+    [&length, header.as_bytes(), &(0..data).collect::<Vec<_>>()].concat()
+}
+
+pub(super) fn gguf() -> Vec<Vec<u8>> {
+    let words = || [value("words", 9), number(8), long(2), text("a"), text("bc")].concat();
+    let nested = || [value("n", 9), number(9), long(1), number(1), long(2), vec![1, 255]].concat();
+    let align = || [value("general.alignment", 4), number(64)].concat();
+    let all = (0..13).filter(|kind| *kind != 9).map(|kind| {
+        let bytes = [1usize, 1, 2, 2, 4, 4, 4, 1, 8, 0, 8, 8, 8][kind];
+        [value(&format!("v{kind}"), kind as u32), vec![0; bytes]].concat()
+    });
+    let all: Vec<Vec<u8>> = all.collect();
+    vec![
+        in_gguf(3, &[], &[tensor("f", &[3, 2], 0, 0), tensor("q", &[64], 8, 32)], 32, 100),
+        in_gguf(2, &[words(), align()], &[tensor("k", &[256, 1], 12, 0)], 64, 144),
+        in_gguf(3, &[nested()], &[tensor("h", &[2, 2, 2, 2], 1, 0)], 32, 32),
+        in_gguf(3, &all, &[], 32, 0),
+    ]
+}
+
+fn in_gguf(
+    version: u32,
+    values: &[Vec<u8>],
+    tensors: &[Vec<u8>],
+    align: usize,
+    data: usize,
+) -> Vec<u8> {
+    let counts = [long(tensors.len() as u64), long(values.len() as u64)].concat();
+    let mut file =
+        [b"GGUF".to_vec(), number(version), counts, values.concat(), tensors.concat()].concat();
+    file.resize(file.len().next_multiple_of(align) + data, 7);
+    file
+}
+
+/// The beginning of a value: its name and its type.
+fn value(name: &str, kind: u32) -> Vec<u8> {
+    [text(name), number(kind)].concat()
+}
+
+fn tensor(name: &str, dimensions: &[u64], kind: u32, offset: u64) -> Vec<u8> {
+    let sizes: Vec<u8> = dimensions.iter().flat_map(|&n| long(n)).collect();
+    [text(name), number(dimensions.len() as u32), sizes, number(kind), long(offset)].concat()
+}
+
+fn text(text: &str) -> Vec<u8> {
+    [&long(text.len() as u64), text.as_bytes()].concat()
+}
+
+fn number(number: u32) -> Vec<u8> {
+    number.to_le_bytes().to_vec()
+}
+
+fn long(number: u64) -> Vec<u8> {
+    number.to_le_bytes().to_vec()
+}
+
+pub(super) fn manifest() -> Vec<Vec<u8>> {
+    let small = Manifest {
+        model: "tale-7m".to_owned(),
+        revision: "2026-11-21".to_owned(),
+        chunk_bytes: 64 << 10,
+        files: vec![file("config.json", b"{}"), file("empty", b""), file("original/a", b"abc")],
+    };
+    let alias = Alias { revision: "2026-11-21".to_owned(), manifest: [7; 32] };
+    vec![
+        small.to_json(),
+        alias.to_json(),
+        b"s3://bucket/models/tale-7m@current".to_vec(),
+        b"models/tale-7m".to_vec(),
+    ]
+}
+
+/// A file of one chunk at most, whose digest is that of the whole.
+fn file(path: &str, bytes: &[u8]) -> ManifestFile {
+    let blake3 = blake3::hash(bytes).into();
+    let chunks = if bytes.is_empty() { Vec::new() } else { vec![blake3] };
+    let etag = Some("\"9bb5\"".to_owned()).filter(|_| path == "empty");
+    ManifestFile { path: path.to_owned(), size: bytes.len() as u64, blake3, chunks, etag }
+}

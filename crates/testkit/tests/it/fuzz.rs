@@ -1,0 +1,88 @@
+//! A short pass over what is fuzzed: the seeds, and mutations of them from a fixed seed.
+
+use std::collections::BTreeSet;
+use std::panic::catch_unwind;
+
+use nsbridge_testkit::fuzz::{TARGETS, Target};
+
+/// Of each seed.
+const MUTATIONS: u64 = 1000;
+
+/// Numbers of eight bytes that programs trip over.
+const NUMBERS: [u64; 6] = [0, 1, u32::MAX as u64, 1 << 60, 1 << 63, u64::MAX];
+
+/// A few changes of the kinds that libFuzzer makes.
+fn mutation(seed: &[u8], random: &mut impl FnMut(usize) -> usize) -> Vec<u8> {
+    let mut bytes = seed.to_vec();
+    for _ in 0..=random(4) {
+        let at = random(bytes.len().max(1));
+        let end = (at + 1 + random(16)).min(bytes.len());
+        match random(7) {
+            _ if bytes.is_empty() => bytes.push(random(256) as u8),
+            0 => bytes[at] = random(256) as u8,
+            1 => bytes[at] ^= 1 << random(8),
+            2 => bytes.truncate(at),
+            3 => drop(bytes.drain(at..end)),
+            4 => {
+                let copied = bytes[at..end].to_vec();
+                let to = random(bytes.len());
+                bytes.splice(to..to, copied);
+            }
+            5 => bytes[at] = bytes[at].wrapping_add(1),
+            _ => {
+                let number = NUMBERS[random(NUMBERS.len())].to_le_bytes();
+                let end = (at + 8).min(bytes.len());
+                bytes.splice(at..end, number);
+            }
+        }
+    }
+    bytes
+}
+
+/// Numbers below what is asked for: xorshift64*, always the same.
+fn random() -> impl FnMut(usize) -> usize {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    move |below| {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % below
+    }
+}
+
+#[track_caller]
+fn check(name: &str) {
+    let target = TARGETS.into_iter().find(|target| target.name == name).unwrap();
+    let mut random = random();
+    let mut seen = BTreeSet::new();
+    for seed in (target.seeds)() {
+        run(target, &seed);
+        for _ in 0..MUTATIONS {
+            let bytes = mutation(&seed, &mut random);
+            run(target, &bytes);
+            seen.insert(bytes);
+        }
+    }
+    assert!(seen.len() > 2000, "{} inputs differ", seen.len());
+}
+
+#[track_caller]
+fn run(target: Target, bytes: &[u8]) {
+    let done = catch_unwind(|| (target.run)(bytes));
+    assert!(done.is_ok(), "{} fails on {}", target.name, bytes.escape_ascii());
+}
+
+#[test]
+fn mutated_safetensors_files_and_indices_end_in_order() {
+    check("safetensors");
+}
+
+#[test]
+fn mutated_gguf_files_end_in_order() {
+    check("gguf");
+}
+
+#[test]
+fn mutated_manifests_aliases_and_addresses_end_in_order() {
+    check("manifest");
+}
