@@ -98,7 +98,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Refused`] for a number that cannot be, [`StoreError::System`] if the cache's folder cannot be made or threads cannot be started.
+    /// [`StoreError::Refused`] for a number that cannot be, [`StoreError::System`] if the cache's
+    /// folder cannot be made or threads cannot be started.
     pub fn open(config: &StoreConfig) -> Result<Self, StoreError> {
         config.check().map_err(StoreError::Refused)?;
         let counts = Arc::new(Counts::default());
@@ -227,6 +228,7 @@ impl Drop for Store {
     }
 }
 
+/// For names that nobody else has, of files and folders.
 fn random() -> u64 {
     getrandom::u64().unwrap_or_else(|_| crate::clock::now_ms())
 }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use crate::{Buffer, Error, Result};
 
 pub(crate) use folder::Folder;
-pub use folder::files_of;
+pub use folder::{digest_of, files_of};
 
 /// One file of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +92,11 @@ pub trait Stream: Debug + Send + Sync {
 }
 
 /// Refuses a stretch that a file does not have.
-pub(crate) fn check_range(file: &FileEntry, range: &Range<u64>) -> Result<()> {
+///
+/// # Errors
+///
+/// A sentence that names the file.
+pub fn check_range(file: &FileEntry, range: &Range<u64>) -> Result<()> {
     if range.start <= range.end && range.end <= file.size {
         return Ok(());
     }

@@ -19,6 +19,7 @@ use super::counts::Counts;
 use super::digest::Digest;
 use super::error::StoreError;
 use super::manifest::hex;
+use super::random;
 use super::sink::Sink;
 
 /// Chunks that wait to be written; further ones are not cached. It bounds the memory they hold.
@@ -225,10 +226,6 @@ fn write_all(path: &Path, frames: &[Bytes]) -> io::Result<u64> {
         IoSlice::advance_slices(&mut rest, written);
     }
     Ok(total)
-}
-
-fn random() -> u64 {
-    getrandom::u64().unwrap_or_else(|_| crate::clock::now_ms())
 }
 
 #[cfg(test)]

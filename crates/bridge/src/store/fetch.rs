@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use nsbridge_handler::Buffer;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
 use super::cache::Cache;
 use super::counts::Counts;
-use super::digest::Digest;
+use super::digest::{ChunkHasher, Digest};
 use super::error::{Fault, StoreError};
 use super::objects::{Object, Objects, Reading};
 use super::pace::Pace;
-use super::sink::Sink;
+use super::sink::{Piece, Sink};
 
 /// How often a chunk may come wrong before it is taken for what the store has.
 const WRONG: u32 = 3;
@@ -163,23 +164,17 @@ impl Fetcher {
         Err(StoreError::GivenUp)
     }
 
-    /// What a sink's frames are joined from, for bytes that are looked at more than once.
+    /// A chunk in memory of its own; the hasher is the chunk's, where it has a digest.
     pub(crate) async fn bytes(
         &self,
         objects: &dyn Objects,
         chunk: &Chunk,
-        alone: bool,
+        hasher: Option<ChunkHasher>,
     ) -> Result<Bytes, StoreError> {
-        use nsbridge_handler::Buffer;
-
-        use super::digest::ChunkHasher;
-        use super::sink::Piece;
-
         let out_of = |what: &str| StoreError::unusable(objects.address(&chunk.object.path), what);
         let len = usize::try_from(chunk.range.end - chunk.range.start).unwrap_or(usize::MAX);
         let (filling, segments) =
             Buffer::filled_by(len, 1, &[]).map_err(|error| out_of(&error.to_string()))?;
-        let hasher = chunk.digest.map(|_| ChunkHasher::new(chunk.range.start, alone));
         let sink = Sink::new(segments.into_iter().map(Piece::Into).collect(), hasher);
         let _permit = self.gate.acquire().await.map_err(|_| StoreError::GivenUp)?;
         drop(self.fetch(objects, chunk, sink).await?);

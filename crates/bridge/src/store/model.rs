@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
-use nsbridge_handler::source::{Extent, FileEntry, Source, Stream};
+use nsbridge_handler::source::{Extent, FileEntry, Source, Stream, check_range, digest_of};
 use nsbridge_handler::{Error, Result};
 use tokio::runtime::Handle;
 
@@ -123,8 +123,7 @@ impl Contents {
 
     /// The verified bytes of a chunk.
     pub(crate) async fn bytes(&self, file: usize, chunk: &Chunk) -> Result<Bytes, StoreError> {
-        let alone = self.files[file].digests.as_ref().is_none_or(|all| all.chunks.len() == 1);
-        self.fetcher.bytes(&*self.objects, chunk, alone).await
+        self.fetcher.bytes(&*self.objects, chunk, self.hasher(file, chunk.number)).await
     }
 
     /// Some stretches of files, from chunks that are kept for the load that may follow.
@@ -144,7 +143,8 @@ impl Contents {
 
     async fn stretch(&self, file: usize, range: Range<u64>) -> Result<Vec<u8>, StoreError> {
         let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
-        for (file, number) in self.numbers(file, &range) {
+        let numbers = range.start / self.chunk_bytes..range.end.div_ceil(self.chunk_bytes);
+        for number in numbers.filter(|_| !range.is_empty()) {
             let first = number * self.chunk_bytes;
             let last = self.files[file].object.size.min(first + self.chunk_bytes);
             let chunk = self.keep(file, number, first..last).await?;
@@ -153,16 +153,6 @@ impl Contents {
             bytes.extend_from_slice(&chunk[start as usize..end as usize]);
         }
         Ok(bytes)
-    }
-
-    fn numbers(
-        &self,
-        file: usize,
-        range: &Range<u64>,
-    ) -> impl Iterator<Item = (usize, u64)> + use<> {
-        let numbers = range.start / self.chunk_bytes..range.end.div_ceil(self.chunk_bytes);
-        let numbers = if range.is_empty() { 0..0 } else { numbers };
-        numbers.map(move |number| (file, number))
     }
 
     async fn keep(&self, file: usize, number: u64, range: Range<u64>) -> Result<Bytes, StoreError> {
@@ -230,7 +220,7 @@ impl Source for Stored {
             return Ok(digests.file);
         }
         if let Some(dir) = self.contents.folder() {
-            return hash_file(&dir.join(&stored.object.path));
+            return digest_of(&dir.join(&stored.object.path));
         }
         // Without a manifest, what the store calls the content stands for it: equal promises equal.
         let mut hasher = blake3::Hasher::new_derive_key("nsbridge 2026-11-21 object version");
@@ -246,13 +236,7 @@ impl Source for Stored {
 
     fn stream(&self, extents: Vec<Extent>) -> Result<Box<dyn Stream>> {
         for extent in &extents {
-            let file = &self.entries[extent.file];
-            if extent.range.start > extent.range.end || extent.range.end > file.size {
-                let (path, size, range) = (&file.path, file.size, &extent.range);
-                return Err(Error::fatal(format!(
-                    "{path} has {size} bytes, not those of {range:?}"
-                )));
-            }
+            check_range(&self.entries[extent.file], &extent.range)?;
         }
         let plan = Plan::new(&extents, |file| self.contents.cut(file));
         let plan = plan.map_err(|why| Error::fatal(format!("in {}, {why}", self.place())))?;
@@ -266,11 +250,4 @@ impl Source for Stored {
             Ok(tree)
         })
     }
-}
-
-fn hash_file(path: &Path) -> Result<[u8; 32]> {
-    let mut hasher = blake3::Hasher::new();
-    let read = std::fs::File::open(path).and_then(|file| hasher.update_reader(file).map(|_| ()));
-    read.map_err(StoreError::system(format!("read {}", path.display()))).map_err(Error::fatal)?;
-    Ok(hasher.finalize().into())
 }

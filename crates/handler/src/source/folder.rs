@@ -55,11 +55,7 @@ impl Source for Folder {
     }
 
     fn digest(&self, file: usize) -> Result<[u8; 32]> {
-        let path = self.dir.join(&self.files[file].path);
-        let mut hasher = blake3::Hasher::new();
-        let read = File::open(&path).and_then(|file| hasher.update_reader(file).map(|_| ()));
-        read.map_err(|error| cannot_read(&path, &error))?;
-        Ok(hasher.finalize().into())
+        digest_of(&self.dir.join(&self.files[file].path))
     }
 
     fn read(&self, wanted: &[(usize, Range<u64>)]) -> Result<Vec<Vec<u8>>> {
@@ -113,6 +109,18 @@ fn read_at(dir: &Path, file: &FileEntry, at: u64, into: &mut [u8]) -> Result<()>
 
 fn cannot_read(path: &Path, error: &io::Error) -> Error {
     Error::fatal(format!("could not read {}: {error}", path.display()))
+}
+
+/// BLAKE3 of a file on this machine, as `b3sum` prints it.
+///
+/// # Errors
+///
+/// A sentence that names the file.
+pub fn digest_of(path: &Path) -> Result<[u8; 32]> {
+    let mut hasher = blake3::Hasher::new();
+    let read = File::open(path).and_then(|file| hasher.update_reader(file).map(|_| ()));
+    read.map_err(|error| cannot_read(path, &error))?;
+    Ok(hasher.finalize().into())
 }
 
 /// The files of a folder and of those within, ascending by path; none whose name begins with a dot.

@@ -277,8 +277,7 @@ impl Objects for S3 {
     async fn put(&self, path: &str, content: Vec<u8>, only_new: bool) -> Result<bool, Fault> {
         let request = self.client.put_object().bucket(&self.bucket).key(self.key(path));
         let request = request.set_if_none_match(only_new.then(|| "*".to_owned()));
-        let sent = Box::pin(self.ask(path, request.body(ByteStream::from(content)).send())).await;
-        match sent {
+        match self.ask(path, request.body(ByteStream::from(content)).send()).await {
             Ok(_) => Ok(true),
             Err(Fault::Lasting(StoreError::Changed { .. })) if only_new => Ok(false),
             Err(other) => Err(other),

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use rustix::fs::{FlockOperation, flock};
 
-use super::super::error::StoreError;
-use super::super::fetch::Chunk;
-use super::super::model::Contents;
+use crate::store::error::StoreError;
+use crate::store::fetch::Chunk;
+use crate::store::model::Contents;
+use crate::store::random;
 
 /// `NAME.part`, or a name of its own while somebody else is at that.
 ///
@@ -127,10 +128,6 @@ fn create(path: &Path) -> io::Result<File> {
 fn gone(file: &File, name: &Path) -> bool {
     let same = |a: &fs::Metadata, b: &fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
     !matches!((file.metadata(), name.symlink_metadata()), (Ok(a), Ok(b)) if same(&a, &b))
-}
-
-fn random() -> u64 {
-    super::super::random()
 }
 
 async fn blocking<T: Send + 'static>(

@@ -207,7 +207,7 @@ fn object_store() -> Result<PathBuf> {
     let target = std::env::current_exe()?.with_file_name("bench-load-peers");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
-        .args(["build", "--release", "--locked", "--quiet", "--manifest-path"])
+        .args(["build", "--release", "--quiet", "--manifest-path"])
         .arg(project.join("Cargo.toml"))
         .arg("--target-dir")
         .arg(&target)
