@@ -4,6 +4,7 @@ use aws_config::{BehaviorVersion, Region};
 use aws_smithy_http_client::Builder;
 use aws_smithy_http_client::tls::Provider;
 use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
+use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use aws_types::SdkConfig;
 
 /// What every client of an AWS service is made with.
@@ -12,8 +13,7 @@ use aws_types::SdkConfig;
 /// environment, the profile, the task's or the instance's role. `endpoint_url` is for services that
 /// are not AWS's own.
 pub(crate) async fn sdk_config(region: Option<&str>, endpoint_url: Option<&str>) -> SdkConfig {
-    let http = Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https();
-    let mut config = aws_config::defaults(BehaviorVersion::latest()).http_client(http);
+    let mut config = aws_config::defaults(BehaviorVersion::latest()).http_client(http_client());
     if let Some(region) = region {
         config = config.region(Region::new(region.to_owned()));
     }
@@ -21,4 +21,9 @@ pub(crate) async fn sdk_config(region: Option<&str>, endpoint_url: Option<&str>)
         config = config.endpoint_url(url);
     }
     config.load().await
+}
+
+/// On ring, as every TLS connection of this process.
+pub(crate) fn http_client() -> SharedHttpClient {
+    Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https()
 }

@@ -113,7 +113,7 @@ impl Contents {
             // It was verified when it came.
             let start = (chunk.range.start - chunk.number * self.chunk_bytes) as usize;
             let len = (chunk.range.end - chunk.range.start) as usize;
-            if sink.push(bytes.slice(start..start + len)).is_ok() {
+            if sink.fill(&mut &bytes[start..start + len]).is_ok() {
                 return Ok(sink);
             }
             sink.rewind();

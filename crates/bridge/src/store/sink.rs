@@ -7,8 +7,9 @@ use nsbridge_handler::buffer::Segment;
 
 use super::digest::{ChunkHasher, Digest};
 
-/// What is skipped is read into a buffer of this size where it cannot be left out.
-const SKIPPED_AT_ONCE: usize = 256 << 10;
+/// What is hashed at once: enough for BLAKE3 to hash many leaves side by side, and few enough that they
+/// are still in the core's own cache.
+const STEP: usize = 256 << 10;
 
 /// A stretch of a chunk.
 #[derive(Debug)]
@@ -25,25 +26,27 @@ pub(crate) struct Sink {
     pieces: Vec<Piece>,
     /// The piece that is being filled, and how far.
     at: usize,
-    within: u64,
+    within: usize,
+    /// How many of the last bytes in this piece are not hashed yet.
+    fresh: usize,
+    /// Where the last bytes of a piece lie that nobody wants.
+    skipped: Vec<u8>,
     received: u64,
     expected: u64,
     hasher: Option<ChunkHasher>,
-    /// The frames as they came, for the cache.
+    /// What came, for the cache.
     kept: Option<Vec<Bytes>>,
 }
-
-/// More bytes came than were asked for.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct TooMany;
 
 impl Sink {
     pub(crate) fn new(pieces: Vec<Piece>, hasher: Option<ChunkHasher>) -> Self {
         let expected = pieces.iter().map(Piece::len).sum();
-        Self { pieces, at: 0, within: 0, received: 0, expected, hasher, kept: None }
+        let (at, within, fresh, received) = (0, 0, 0, 0);
+        let skipped = Vec::new();
+        Self { pieces, at, within, fresh, skipped, received, expected, hasher, kept: None }
     }
 
-    /// Keeps the frames too.
+    /// Keeps what comes, too.
     pub(crate) fn keep(&mut self) {
         self.kept = Some(Vec::new());
     }
@@ -57,73 +60,64 @@ impl Sink {
         self.received == self.expected
     }
 
-    /// Takes the next bytes.
-    pub(crate) fn push(&mut self, frame: Bytes) -> Result<(), TooMany> {
-        if frame.len() as u64 > self.expected - self.received {
-            return Err(TooMany);
+    /// Where the next bytes go; empty if the sink is full.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        while self.pieces.get(self.at).is_some_and(|piece| piece.len() == self.within as u64) {
+            (self.at, self.within) = (self.at + 1, 0);
         }
-        if let Some(hasher) = &mut self.hasher {
-            hasher.update(&frame);
+        let (fresh, within) = (self.fresh, self.within);
+        match self.pieces.get_mut(self.at) {
+            None => &mut [],
+            Some(Piece::Into(segment)) => {
+                let end = segment.len().min(within - fresh + STEP);
+                &mut segment[within..end]
+            }
+            Some(Piece::Skip(len)) => {
+                let count = STEP.min((*len - (within - fresh) as u64) as usize);
+                self.skipped.resize(count, 0);
+                &mut self.skipped[fresh..]
+            }
         }
-        let mut rest = &frame[..];
-        while !rest.is_empty() {
-            let count = match self.current() {
-                Some(Place::Into(into)) => {
-                    let count = into.len().min(rest.len());
-                    into[..count].copy_from_slice(&rest[..count]);
-                    count
-                }
-                Some(Place::Skip(left)) => left.min(rest.len() as u64) as usize,
-                None => return Err(TooMany),
-            };
-            self.within += count as u64;
-            rest = &rest[count..];
-        }
-        self.received += frame.len() as u64;
-        if let Some(kept) = &mut self.kept {
-            kept.push(frame);
-        }
-        Ok(())
     }
 
-    /// Fills what is left from a reader, without a buffer between.
+    /// So many bytes were written to the room.
+    pub(crate) fn advance(&mut self, count: usize) {
+        self.within += count;
+        self.fresh += count;
+        self.received += count as u64;
+        let Some(piece) = self.pieces.get(self.at) else { return };
+        if self.fresh < STEP && piece.len() > self.within as u64 {
+            return;
+        }
+        let bytes = match piece {
+            Piece::Into(segment) => &segment[self.within - self.fresh..self.within],
+            Piece::Skip(_) => &self.skipped[..self.fresh],
+        };
+        if let Some(hasher) = &mut self.hasher {
+            hasher.update(bytes);
+        }
+        if let Some(kept) = &mut self.kept {
+            kept.push(Bytes::copy_from_slice(bytes));
+        }
+        self.fresh = 0;
+    }
+
+    /// Fills what is left from a reader.
     pub(crate) fn fill(&mut self, reader: &mut impl io::Read) -> io::Result<()> {
-        let mut skipped = Vec::new();
         while !self.is_full() {
-            let hasher = &mut self.hasher;
-            let place = match self.pieces.get_mut(self.at) {
-                Some(piece) if piece.len() == self.within => {
-                    (self.at, self.within) = (self.at + 1, 0);
-                    continue;
-                }
-                Some(Piece::Into(segment)) => &mut segment[self.within as usize..],
-                Some(Piece::Skip(len)) => {
-                    skipped.resize(SKIPPED_AT_ONCE.min((*len - self.within) as usize), 0);
-                    &mut skipped[..]
-                }
-                None => return Ok(()),
-            };
-            // Hashed while it is still in the core's own cache.
-            let most = place.len().min(SKIPPED_AT_ONCE);
-            let count = match reader.read(&mut place[..most]) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                read => read?,
-            };
-            if count == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
+            match reader.read(self.room()) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.advance(count),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
-            if let Some(hasher) = hasher {
-                hasher.update(&place[..count]);
-            }
-            self.within += count as u64;
-            self.received += count as u64;
         }
         Ok(())
     }
 
     /// Forgets what has come.
     pub(crate) fn rewind(&mut self) {
-        (self.at, self.within, self.received) = (0, 0, 0);
+        (self.at, self.within, self.fresh, self.received) = (0, 0, 0, 0);
         if let Some(hasher) = &mut self.hasher {
             hasher.restart();
         }
@@ -137,25 +131,10 @@ impl Sink {
         self.hasher.as_ref().map(ChunkHasher::finish)
     }
 
-    /// The frames, if they were kept.
+    /// What came, if it was kept.
     pub(crate) fn take_kept(&mut self) -> Option<Vec<Bytes>> {
         self.kept.take()
     }
-
-    fn current(&mut self) -> Option<Place<'_>> {
-        while self.pieces.get(self.at)?.len() == self.within {
-            (self.at, self.within) = (self.at + 1, 0);
-        }
-        Some(match &mut self.pieces[self.at] {
-            Piece::Into(segment) => Place::Into(&mut segment[self.within as usize..]),
-            Piece::Skip(len) => Place::Skip(*len - self.within),
-        })
-    }
-}
-
-enum Place<'a> {
-    Into(&'a mut [u8]),
-    Skip(u64),
 }
 
 impl Piece {
@@ -169,47 +148,58 @@ impl Piece {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use nsbridge_handler::Buffer;
 
-    use super::{ChunkHasher, Piece, Sink, TooMany};
+    use super::{ChunkHasher, Piece, STEP, Sink};
 
-    fn sink() -> (nsbridge_handler::buffer::Filling, Sink) {
-        let (filling, segments) = Buffer::filled_by(6, 1, &[2]).unwrap();
-        let mut segments = segments.into_iter().map(Piece::Into);
-        let (first, second) = (segments.next().unwrap(), segments.next().unwrap());
-        let pieces = vec![Piece::Skip(3), first, Piece::Skip(1), second, Piece::Skip(2)];
-        (filling, Sink::new(pieces, Some(ChunkHasher::new(0, true))))
-    }
+    /// Takes what there is at most so many bytes at a time.
+    struct Slow<'a>(&'a [u8], usize);
 
-    const BYTES: &[u8] = b"...AB.CDEF..";
-
-    #[test]
-    fn frames_of_any_size_reach_their_places_and_the_digest_covers_all() {
-        for size in 1..=BYTES.len() {
-            let (filling, mut sink) = sink();
-            sink.push(Bytes::from_static(b"torn")).unwrap();
-            sink.rewind();
-            for frame in BYTES.chunks(size) {
-                sink.push(Bytes::from_static(frame)).unwrap();
-            }
-            assert!(sink.is_full());
-            assert_eq!(sink.digest(), Some(blake3::hash(BYTES).into()));
-            assert_eq!(sink.push(Bytes::from_static(b"x")), Err(TooMany));
-            drop(sink);
-            assert_eq!(&*filling.finish().unwrap(), b"ABCDEF");
+    impl std::io::Read for Slow<'_> {
+        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+            let most = into.len().min(self.1);
+            self.0.read(&mut into[..most])
         }
     }
 
-    #[test]
-    fn a_reader_fills_the_same_places() {
-        let (filling, mut sink) = sink();
-        sink.push(Bytes::from_static(&BYTES[..4])).unwrap();
-        sink.fill(&mut &BYTES[4..]).unwrap();
-        assert_eq!(sink.digest(), Some(blake3::hash(BYTES).into()));
+    fn sink(unit: usize) -> (nsbridge_handler::buffer::Filling, Sink) {
+        let (filling, segments) = Buffer::filled_by(6 * unit, 1, &[2 * unit]).unwrap();
+        let mut segments = segments.into_iter().map(Piece::Into);
+        let (first, second) = (segments.next().unwrap(), segments.next().unwrap());
+        let skip = |units: usize| Piece::Skip((units * unit) as u64);
+        let pieces = vec![skip(3), first, skip(1), second, skip(2)];
+        (filling, Sink::new(pieces, Some(ChunkHasher::new(0, true))))
+    }
+
+    fn content(unit: usize) -> Vec<u8> {
+        b"...AB.CDEF..".iter().flat_map(|byte| vec![*byte; unit]).collect()
+    }
+
+    /// Fills a sink so, with a false start, and holds it against what is right.
+    fn check(unit: usize, at_once: usize) {
+        let (filling, mut sink) = sink(unit);
+        let bytes = content(unit);
+        sink.keep();
+        assert!(sink.fill(&mut &b"torn"[..]).is_err());
+        sink.rewind();
+        // Broken off and resumed.
+        assert!(sink.fill(&mut Slow(&bytes[..bytes.len() / 2], at_once)).is_err());
+        let came = sink.received() as usize;
+        assert_eq!(came, bytes.len() / 2);
+        sink.fill(&mut Slow(&bytes[came..], at_once)).unwrap();
+        assert!(sink.is_full() && sink.room().is_empty());
+        assert_eq!(sink.digest(), Some(blake3::hash(&bytes).into()));
+        assert_eq!(sink.take_kept().unwrap().concat(), bytes);
         drop(sink);
-        assert_eq!(&*filling.finish().unwrap(), b"ABCDEF");
-        let (_filling, mut short) = self::sink();
-        assert!(short.fill(&mut &BYTES[..5]).is_err());
+        let wanted: Vec<u8> = bytes.into_iter().filter(|byte| *byte != b'.').collect();
+        assert!(*filling.finish().unwrap() == *wanted);
+    }
+
+    #[test]
+    fn bytes_that_come_in_any_way_reach_their_places_and_the_digest_covers_all() {
+        (1..=12).for_each(|at_once| check(1, at_once));
+        for unit in [STEP / 2, STEP - 1, STEP, STEP + 1] {
+            [STEP / 3, STEP, usize::MAX].map(|at_once| check(unit, at_once));
+        }
     }
 }

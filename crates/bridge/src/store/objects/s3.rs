@@ -1,6 +1,10 @@
 //! Objects in a bucket that speaks S3.
 
+mod straight;
+mod wire;
+
 use std::fmt;
+use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -20,6 +24,7 @@ use aws_types::region::Region;
 use bytes::{Bytes, BytesMut};
 use tokio::time::timeout;
 
+use self::straight::{Handover, Straight};
 use super::{Object, Objects, Reading, unusable};
 use crate::store::error::{Fault, StoreError};
 use crate::store::sink::Sink;
@@ -53,7 +58,7 @@ const PASSING: [&str; 12] = [
 ///
 /// # Errors
 ///
-/// There is no region.
+/// There is no region, or no root certificates.
 pub(crate) fn client(config: &SdkConfig, path_style: Option<bool>) -> Result<Client, StoreError> {
     let elsewhere = config.endpoint_url().is_some();
     let mut builder = aws_sdk_s3::config::Builder::from(config);
@@ -67,7 +72,13 @@ pub(crate) fn client(config: &SdkConfig, path_style: Option<bool>) -> Result<Cli
             return Err(StoreError::Refused(what.to_owned()));
         }
     }
+    let others = config.http_client().unwrap_or_else(crate::aws::http_client);
+    let straight = Straight::new(others).map_err(|source| {
+        let what = "read this machine's root certificates".to_owned();
+        StoreError::System { what, source }
+    })?;
     let config = builder
+        .http_client(straight)
         .force_path_style(path_style.unwrap_or(elsewhere))
         .retry_config(RetryConfig::disabled())
         .timeout_config(TimeoutConfig::disabled())
@@ -157,35 +168,41 @@ impl S3 {
         sink: &mut Sink,
         how: Reading<'_>,
     ) -> Result<(), Fault> {
+        let handover = Handover::default();
+        let carried = handover.clone();
         let request = self
             .client
             .get_object()
             .bucket(&self.bucket)
             .key(self.key(&object.path))
             .range(format!("bytes={}-{}", range.start, range.end - 1))
-            .set_if_match(object.etag.clone());
-        let mut answer = self.ask(&object.path, request.send()).await?;
+            .set_if_match(object.etag.clone())
+            .customize()
+            .mutate_request(move |request| request.add_extension(carried.clone()));
+        let answer = self.ask(&object.path, request.send()).await?;
         Self::check_range(object, &range, &answer)?;
-        loop {
-            let frame = match timeout(how.stall, answer.body.next()).await {
-                Ok(Some(Ok(frame))) => frame,
-                Ok(Some(Err(error))) => return Err(Fault::Passing(chain(&error))),
-                Ok(None) => break,
+        let passing = |why: &str| Fault::Passing(why.to_owned());
+        let mut body = handover.take().ok_or_else(|| passing("the answer has no body"))?;
+        if body.left() != Some(range.end - range.start) {
+            return Err(passing("the body has another length than was asked for"));
+        }
+        while !sink.is_full() {
+            match timeout(how.stall, body.read(sink.room())).await {
+                Ok(Ok(count)) => {
+                    sink.advance(count);
+                    how.pace.wait(count).await;
+                }
+                Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    return Err(passing("the body ended early"));
+                }
+                Ok(Err(error)) => return Err(Fault::Passing(chain(&error))),
                 Err(_) => {
                     let seconds = how.stall.as_secs_f32();
                     return Err(Fault::Passing(format!("no byte for {seconds} s")));
                 }
-            };
-            let count = frame.len();
-            if sink.push(frame).is_err() {
-                return Err(Fault::Passing("more bytes came than were asked for".to_owned()));
             }
-            if sink.is_full() {
-                break;
-            }
-            how.pace.wait(count).await;
         }
-        if sink.is_full() { Ok(()) } else { Err(Fault::Passing("the body ended early".to_owned())) }
+        Ok(())
     }
 
     /// Holds the answer's own words against what was asked for.
