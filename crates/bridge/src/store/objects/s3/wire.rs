@@ -301,3 +301,6 @@ impl Body {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

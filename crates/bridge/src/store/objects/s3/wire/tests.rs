@@ -1,0 +1,146 @@
+//! Answers as servers give them, well and badly.
+
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+use super::Pool;
+
+/// What the server does with one connection: for each request, these bytes; then it closes.
+type Script<'a> = &'a [&'a str];
+
+/// A server whose connections go by these scripts, and the number of requests that each saw.
+async fn server(scripts: &[Script<'_>]) -> (http::Uri, JoinHandle<Vec<usize>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let uri = format!("http://{}/b/k?x=1", listener.local_addr().unwrap()).parse().unwrap();
+    let owned = |script: &Script<'_>| script.iter().map(|&answer| answer.to_owned()).collect();
+    let scripts: Vec<Vec<String>> = scripts.iter().map(owned).collect();
+    let serve = async move {
+        let mut seen = Vec::new();
+        for script in scripts {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let mut requests = 0;
+            for answer in script {
+                if !request(&mut socket).await {
+                    break;
+                }
+                requests += 1;
+                // Byte by byte in the head, so that nothing is taken for granted.
+                socket.set_nodelay(true).unwrap();
+                for part in answer.as_bytes().chunks(7) {
+                    // Whoever has read enough goes away.
+                    let _ = socket.write_all(part).await;
+                    tokio::task::yield_now().await;
+                }
+            }
+            seen.push(requests);
+        }
+        seen
+    };
+    (uri, tokio::spawn(serve))
+}
+
+async fn request(socket: &mut TcpStream) -> bool {
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(b"\r\n\r\n") {
+        match socket.read_u8().await {
+            Ok(byte) => bytes.push(byte),
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+const REQUEST: &[u8] = b"GET /b/k?x=1 HTTP/1.1\r\nhost: there\r\n\r\n";
+
+/// Status and body, or what went wrong.
+async fn get(pool: &Arc<Pool>, uri: &http::Uri) -> Result<(u16, String), String> {
+    let work = async {
+        let answer = pool.send(uri, REQUEST).await?;
+        let status = answer.head.status().as_u16();
+        let mut body = answer.body;
+        if status >= 300 {
+            return Ok((status, String::from_utf8(body.whole(64).await?).unwrap()));
+        }
+        let mut bytes = vec![0; body.left().unwrap_or_default() as usize];
+        let mut at = 0;
+        while at < bytes.len() {
+            // Small places, as the ends of tensors are.
+            let end = bytes.len().min(at + 3);
+            at += body.read(&mut bytes[at..end]).await?;
+        }
+        Ok((status, String::from_utf8(bytes).unwrap()))
+    };
+    work.await.map_err(|error: std::io::Error| error.to_string())
+}
+
+async fn check(scripts: &[Script<'_>], answers: &[Result<(u16, &str), &str>], seen: &[usize]) {
+    let (uri, served) = server(scripts).await;
+    let pool = Arc::new(Pool::new().unwrap());
+    for answer in answers {
+        let got = get(&pool, &uri).await;
+        match answer {
+            Ok((status, body)) => assert_eq!(got, Ok((*status, (*body).to_owned()))),
+            Err(why) => assert!(got.as_ref().is_err_and(|said| said.contains(why)), "{got:?}"),
+        }
+    }
+    drop(pool);
+    assert_eq!(served.await.unwrap(), seen);
+}
+
+const HELLO: &str = "HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\n\r\nhello";
+
+#[tokio::test]
+async fn a_connection_is_used_again_and_an_old_one_is_made_anew() {
+    check(&[&[HELLO, HELLO]], &[Ok((206, "hello")), Ok((206, "hello"))], &[2]).await;
+    // The server closed it meanwhile.
+    check(&[&[HELLO], &[HELLO]], &[Ok((206, "hello")), Ok((206, "hello"))], &[1, 1]).await;
+}
+
+#[tokio::test]
+async fn a_connection_that_is_to_be_closed_is_not_used_again() {
+    let closing = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: Close\r\n\r\nhi";
+    let old = "HTTP/1.0 200 OK\r\ncontent-length: 2\r\n\r\nhi";
+    let more = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi there";
+    for first in [closing, old, more] {
+        let scripts: [Script<'_>; 2] = [&[first, "HTTP/1.1 404 Never\r\n\r\n"], &[HELLO]];
+        check(&scripts, &[Ok((200, "hi")), Ok((206, "hello"))], &[1, 1]).await;
+    }
+}
+
+#[tokio::test]
+async fn errors_are_read_however_their_length_is_told() {
+    let counted = "HTTP/1.1 403 Forbidden\r\nContent-Length: 6\r\n\r\ndenied";
+    let chunked = "HTTP/1.1 503 Slow Down\r\nTransfer-Encoding: chunked\r\n\r\n\
+                   4;x=1\r\nSlow\r\n5\r\n Down\r\n0\r\n\r\n";
+    let closed = "HTTP/1.1 500 Oh\r\n\r\noh";
+    let early = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
+    check(&[&[counted, HELLO]], &[Ok((403, "denied")), Ok((206, "hello"))], &[2]).await;
+    for (answer, status, body) in
+        [(chunked, 503, "Slow Down"), (closed, 500, "oh"), (early, 404, "")]
+    {
+        check(&[&[answer]], &[Ok((status, body))], &[1]).await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_answer_is_an_error() {
+    let endless = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(70_000));
+    let wordy = format!("HTTP/1.1 403 No\r\nContent-Length: 65\r\n\r\n{:65}", "no");
+    let cases = [
+        ("", "closed without an answer"),
+        ("SSH-2.0-OpenSSH_9\r\n\r\n", "invalid HTTP version"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello", "no sense"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nhello", "no sense"),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nhello", "no sense"),
+        ("HTTP/1.1 206 OK\r\nContent-Length: 6\r\n\r\nhello", "unexpected end of file"),
+        ("HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\nfive\r\nhello", "tells no length"),
+        (&endless, "has no end"),
+        (&wordy, "many words"),
+    ];
+    for (answer, why) in cases {
+        check(&[&[answer]], &[Err(why)], &[1]).await;
+    }
+}
