@@ -139,6 +139,7 @@ async fn what_is_no_answer_is_an_error() {
         ("HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\nfive\r\nhello", "tells no length"),
         (&endless, "has no end"),
         (&wordy, "many words"),
+        ("HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\n41\r\nhello", "many words"),
     ];
     for (answer, why) in cases {
         check(&[&[answer]], &[Err(why)], &[1]).await;
