@@ -18,7 +18,7 @@ mod template;
 mod text;
 mod weights;
 
-pub use config::{Config, Rope, RopeScaling};
+pub use config::{Config, Memory, Rope, RopeScaling, parameters, tensors};
 pub use error::LoadError;
 pub use handler::{Llama, Options};
 pub use model::{KvCache, Model};

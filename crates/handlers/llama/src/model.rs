@@ -50,6 +50,7 @@ impl Model {
         context: usize,
         weights: &Weights,
     ) -> std::result::Result<Self, LoadError> {
+        refuse_what_is_not_done(config)?;
         let (hidden, vocab_size) = (config.hidden_size, config.vocab_size);
         let embedding = weights.take("model.embed_tokens.weight", &[vocab_size, hidden])?;
         let output = if config.tied {
@@ -108,6 +109,22 @@ impl Model {
         cache.len += tokens.len();
         Ok(x)
     }
+}
+
+/// What a configuration can ask for and this network does not have.
+fn refuse_what_is_not_done(config: &Config) -> std::result::Result<(), LoadError> {
+    let biases = config.qkv_bias || config.output_bias || config.mlp_bias;
+    let windows = config.windows.iter().any(Option::is_some);
+    for (asked, what) in [
+        (biases, "a bias"),
+        (config.qk_norm, "the norm of queries and keys"),
+        (windows, "a sliding window"),
+    ] {
+        if asked {
+            return Err(LoadError::unsupported(what, "asked for", "a network without it"));
+        }
+    }
+    Ok(())
 }
 
 /// What keeps a token from seeing later ones: 0 or minus infinity, `[tokens, past + tokens]`.

@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Result, Tensor};
 
-use crate::{Rope, RopeScaling};
+use crate::Rope;
 
 /// Cosines and sines for every position of the context, both `[context, head_dim / 2]`.
 #[derive(Debug)]
@@ -21,14 +21,15 @@ impl RopeTable {
     ///
     /// Only candle's own, for want of memory.
     pub fn new(rope: &Rope, head_dim: usize, context: usize) -> Result<Self> {
-        let frequencies: Vec<f32> = frequencies(rope, head_dim).collect();
+        let frequencies = rope.frequencies(head_dim);
+        let scaling = rope.attention_scaling();
         let angles = || {
             (0..context).flat_map(|position| {
                 frequencies.iter().map(move |frequency| f64::from(position as f32 * frequency))
             })
         };
         let table = |of: fn(f64) -> f64| {
-            let values: Vec<f32> = angles().map(|angle| of(angle) as f32).collect();
+            let values: Vec<f32> = angles().map(|angle| of(angle) as f32 * scaling).collect();
             Tensor::from_vec(values, (context, frequencies.len()), &Device::Cpu)
         };
         Ok(Self { cos: table(libm::cos)?, sin: table(libm::sin)? })
@@ -44,46 +45,5 @@ impl RopeTable {
         let cos = self.cos.narrow(0, position, tokens)?;
         let sin = self.sin.narrow(0, position, tokens)?;
         candle_nn::rotary_emb::rope(x, &cos, &sin)
-    }
-}
-
-/// Turns per position, in radians, of each pair.
-fn frequencies(rope: &Rope, head_dim: usize) -> impl Iterator<Item = f32> {
-    (0..head_dim / 2).map(move |pair| {
-        let frequency = 1.0 / libm::pow(rope.theta, 2.0 * pair as f64 / head_dim as f64);
-        scaled(frequency, &rope.scaling) as f32
-    })
-}
-
-/// As `ROPE_INIT_FUNCTIONS` in transformers' `modeling_rope_utils.py`.
-fn scaled(frequency: f64, scaling: &RopeScaling) -> f64 {
-    match *scaling {
-        RopeScaling::None => frequency,
-        RopeScaling::Linear { factor } => frequency / factor,
-        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
-            let turns = original_context * frequency / std::f64::consts::TAU;
-            let high = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
-            let high = high.clamp(0.0, 1.0);
-            high * frequency + (1.0 - high) * frequency / factor
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{RopeScaling, scaled};
-
-    #[test]
-    fn llama_3_keeps_high_frequencies_and_divides_low_ones() {
-        let scaling = RopeScaling::Llama3 {
-            factor: 8.0,
-            low_freq_factor: 1.0,
-            high_freq_factor: 4.0,
-            original_context: 8192.0,
-        };
-        assert_eq!(scaled(1.0, &scaling), 1.0);
-        assert_eq!(scaled(1e-4, &scaling), 1e-4 / 8.0);
-        let between = scaled(2e-3, &scaling);
-        assert!(between < 2e-3 && between > 2e-3 / 8.0);
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nsbridge_handler::{Model, Models, testing};
-use nsbridge_llama::{Llama, Options};
+use nsbridge_llama::{Config, Llama, Options, tensors};
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -69,19 +69,25 @@ pub(crate) fn models(dir: &Path) -> Models {
 
 /// Writes `config.json` and weights drawn as `reference.py` says.
 pub(crate) fn write_model(dir: &Path, config: &Value, seed: u64) {
+    write_drawn(dir, config, seed, 0.25);
+}
+
+/// The same with `scale` instead of a quarter for what is no norm, as `families.py` says.
+pub(crate) fn write_drawn(dir: &Path, config: &Value, seed: u64, scale: f32) {
     std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
+    let config = Config::read(&Model::in_dir(dir)).unwrap();
     let mut state = seed;
-    let mut draw = |offset: f32| {
+    let mut draw = |norm: bool| {
         state = state.wrapping_mul(6_364_136_223_846_793_005);
         state = state.wrapping_add(1_442_695_040_888_963_407);
         let value = (state >> 40) as f32 / (1 << 23) as f32 - 1.0;
-        (value / 4.0 + offset).to_le_bytes()
+        if norm { value / 4.0 + 1.0 } else { value * scale }
     };
-    let tensors: Vec<(String, Vec<usize>, Vec<u8>)> = shapes(config)
-        .into_iter()
+    let tensors: Vec<(String, Vec<usize>, Vec<u8>)> = tensors(&config)
         .map(|(name, shape)| {
-            let offset = if shape.len() == 1 { 1.0 } else { 0.0 };
-            let bytes = (0..shape.iter().product()).flat_map(|_: usize| draw(offset)).collect();
+            let norm = name.ends_with("norm.weight");
+            let values = (0..shape.iter().product()).map(|_: usize| draw(norm));
+            let bytes = values.flat_map(f32::to_le_bytes).collect();
             (name, shape, bytes)
         })
         .collect();
@@ -92,36 +98,6 @@ pub(crate) fn write_model(dir: &Path, config: &Value, seed: u64) {
         })
         .collect();
     safetensors::serialize_to_file(&views, None, &dir.join("model.safetensors")).unwrap();
-}
-
-fn shapes(config: &Value) -> Vec<(String, Vec<usize>)> {
-    let number = |field: &str| config[field].as_u64().map(|n| n as usize);
-    let get = |field: &str| number(field).unwrap();
-    let (hidden, wide, vocab) = (get("hidden_size"), get("intermediate_size"), get("vocab_size"));
-    let heads = get("num_attention_heads");
-    let head = number("head_dim").unwrap_or(hidden / heads);
-    let (q, k) = (heads * head, get("num_key_value_heads") * head);
-    let mut shapes = vec![("model.embed_tokens.weight".to_owned(), vec![vocab, hidden])];
-    for layer in 0..get("num_hidden_layers") {
-        for (part, shape) in [
-            ("input_layernorm", vec![hidden]),
-            ("self_attn.q_proj", vec![q, hidden]),
-            ("self_attn.k_proj", vec![k, hidden]),
-            ("self_attn.v_proj", vec![k, hidden]),
-            ("self_attn.o_proj", vec![hidden, q]),
-            ("post_attention_layernorm", vec![hidden]),
-            ("mlp.gate_proj", vec![wide, hidden]),
-            ("mlp.up_proj", vec![wide, hidden]),
-            ("mlp.down_proj", vec![hidden, wide]),
-        ] {
-            shapes.push((format!("model.layers.{layer}.{part}.weight"), shape));
-        }
-    }
-    shapes.push(("model.norm.weight".to_owned(), vec![hidden]));
-    if config["tie_word_embeddings"] == false {
-        shapes.push(("lm_head.weight".to_owned(), vec![vocab, hidden]));
-    }
-    shapes
 }
 
 /// A byte-level tokenizer without merges: token `n` is byte `n`.

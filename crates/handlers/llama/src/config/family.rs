@@ -1,0 +1,61 @@
+//! The families of models, and what each takes for granted.
+
+use super::refused;
+use crate::LoadError;
+
+/// What `architectures` names. The defaults are those of transformers' own classes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Family {
+    /// Llama 2 and 3 (Touvron et al., arXiv:2302.13971).
+    Llama,
+    /// Mistral (Jiang et al., arXiv:2310.06825).
+    Mistral,
+    /// Qwen2 and Qwen2.5 (arXiv:2407.10671), the dense ones.
+    Qwen2,
+    /// Qwen3 (arXiv:2505.09388), the dense ones.
+    Qwen3,
+}
+
+impl Family {
+    pub(super) fn named(architectures: &[String]) -> Result<Self, LoadError> {
+        match architectures.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+            ["LlamaForCausalLM"] => Ok(Self::Llama),
+            ["MistralForCausalLM"] => Ok(Self::Mistral),
+            ["Qwen2ForCausalLM"] => Ok(Self::Qwen2),
+            ["Qwen3ForCausalLM"] => Ok(Self::Qwen3),
+            _ => {
+                let supported = "one of LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM \
+                                 and Qwen3ForCausalLM";
+                refused("architectures", format!("{architectures:?}"), supported)
+            }
+        }
+    }
+
+    /// Queries, keys and values have biases without being asked, and the output has none.
+    pub(super) fn always_has_qkv_bias(self) -> bool {
+        self == Self::Qwen2
+    }
+
+    /// `attention_bias` is a field of the family, and not one that transformers ignores.
+    pub(super) fn reads_attention_bias(self) -> bool {
+        matches!(self, Self::Llama | Self::Qwen3)
+    }
+
+    pub(super) fn norms_queries_and_keys(self) -> bool {
+        self == Self::Qwen3
+    }
+
+    /// Heads of keys and values when the file does not say; `None` for as many as of queries.
+    pub(super) fn default_kv_heads(self) -> Option<usize> {
+        match self {
+            Self::Llama => None,
+            Self::Mistral => Some(8),
+            Self::Qwen2 | Self::Qwen3 => Some(32),
+        }
+    }
+
+    /// The width of a head when the file does not say; `None` where it follows from the rest.
+    pub(super) fn default_head_dim(self) -> Option<usize> {
+        (self == Self::Qwen3).then_some(128)
+    }
+}

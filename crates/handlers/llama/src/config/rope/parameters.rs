@@ -1,0 +1,140 @@
+//! What `rope_parameters` or `rope_scaling` of `config.json` say.
+
+use serde_json::{Map, Value};
+
+use super::{Rope, RopeScaling};
+use crate::LoadError;
+use crate::config::{FILE, refused};
+
+const DEFAULT_THETA: f64 = 10_000.0;
+
+/// The object, its name in the file, and the model's context.
+pub(in crate::config) struct Parameters<'a> {
+    pub(in crate::config) fields: &'a Map<String, Value>,
+    pub(in crate::config) name: &'a str,
+    pub(in crate::config) context: f64,
+}
+
+impl Parameters<'_> {
+    /// Reads them; the arguments are what stands beside them in the file.
+    pub(in crate::config) fn rope(
+        &self,
+        theta: Option<f64>,
+        original_context: Option<f64>,
+        partial: Option<f64>,
+    ) -> Result<Rope, LoadError> {
+        if let Some((field, _)) = self.fields.iter().find(|(_, value)| value.is_object()) {
+            let field = format!("{}.{field}", self.name);
+            return refused(&field, "an object", "one set of numbers for all layers");
+        }
+        let partial = self.number("partial_rotary_factor")?.or(partial).unwrap_or(1.0);
+        if partial != 1.0 {
+            return refused("partial_rotary_factor", partial, "1");
+        }
+        let theta = self.number("rope_theta")?.or(theta).unwrap_or(DEFAULT_THETA);
+        // A base of 1 turns every pair alike, and its logarithm is divided by.
+        if theta <= 1.0 {
+            return refused("rope_theta", theta, "a number above 1");
+        }
+        Ok(Rope { theta, scaling: self.scaling(original_context)? })
+    }
+
+    fn scaling(&self, original_context: Option<f64>) -> Result<RopeScaling, LoadError> {
+        match self.kind()? {
+            "default" | "dynamic" => Ok(RopeScaling::None),
+            "linear" => Ok(RopeScaling::Linear { factor: self.needed("factor")? }),
+            "llama3" => self.llama3(self.original(original_context)?),
+            "yarn" => self.yarn(self.original(original_context)?),
+            other => {
+                let field = format!("{}.rope_type", self.name);
+                refused(&field, other, "default, dynamic, linear, llama3 or yarn")
+            }
+        }
+    }
+
+    fn kind(&self) -> Result<&str, LoadError> {
+        match self.fields.get("rope_type").or_else(|| self.fields.get("type")) {
+            None | Some(Value::Null) => Ok("default"),
+            Some(Value::String(kind)) => Ok(kind),
+            Some(other) => refused(&format!("{}.rope_type", self.name), other, "a string"),
+        }
+    }
+
+    /// transformers lets the number outside of the object win, and falls back on the context.
+    fn original(&self, outside: Option<f64>) -> Result<f64, LoadError> {
+        let field = "original_max_position_embeddings";
+        match outside {
+            Some(outside) if outside > 0.0 => Ok(outside),
+            Some(outside) => refused(field, outside, "a number above 0"),
+            None => Ok(self.number(field)?.unwrap_or(self.context)),
+        }
+    }
+
+    fn llama3(&self, original_context: f64) -> Result<RopeScaling, LoadError> {
+        let factor = self.needed("factor")?;
+        let low_freq_factor = self.needed("low_freq_factor")?;
+        let high_freq_factor = self.needed("high_freq_factor")?;
+        if high_freq_factor <= low_freq_factor {
+            let field = format!("{}.high_freq_factor", self.name);
+            return refused(&field, high_freq_factor, "a number above low_freq_factor");
+        }
+        Ok(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context })
+    }
+
+    /// An explicit `factor` wins over the ratio of the two contexts, as in transformers 5; some
+    /// releases of 4 took the ratio.
+    fn yarn(&self, original_context: f64) -> Result<RopeScaling, LoadError> {
+        let factor = self.number("factor")?.unwrap_or(self.context / original_context);
+        let mscales = self.number_or_0("mscale")?.zip(self.number_or_0("mscale_all_dim")?);
+        let inferred = match mscales {
+            Some((one, all)) => magnitude(factor, one) / magnitude(factor, all),
+            None => magnitude(factor, 1.0),
+        };
+        let truncate = match self.fields.get("truncate") {
+            None => true,
+            Some(Value::Bool(truncate)) => *truncate,
+            Some(other) => {
+                return refused(&format!("{}.truncate", self.name), other, "true or false");
+            }
+        };
+        Ok(RopeScaling::Yarn {
+            factor,
+            beta_fast: self.number_or_0("beta_fast")?.unwrap_or(32.0),
+            beta_slow: self.number_or_0("beta_slow")?.unwrap_or(1.0),
+            original_context,
+            truncate,
+            attention_factor: self.number("attention_factor")?.unwrap_or(inferred),
+        })
+    }
+
+    /// A number above 0, if the field is there and not null.
+    fn number(&self, field: &str) -> Result<Option<f64>, LoadError> {
+        match self.fields.get(field) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => match value.as_f64().filter(|value| *value > 0.0) {
+                Some(number) => Ok(Some(number)),
+                None => refused(&format!("{}.{field}", self.name), value, "a number above 0"),
+            },
+        }
+    }
+
+    /// The same where transformers takes 0 for an absent field.
+    fn number_or_0(&self, field: &str) -> Result<Option<f64>, LoadError> {
+        match self.fields.get(field).and_then(Value::as_f64) {
+            Some(0.0) => Ok(None),
+            _ => self.number(field),
+        }
+    }
+
+    fn needed(&self, field: &str) -> Result<f64, LoadError> {
+        self.number(field)?.ok_or_else(|| {
+            let name = self.name;
+            LoadError::Missing(format!("{name}.{field} in {FILE} must be a number above 0"))
+        })
+    }
+}
+
+/// By how much longer contexts sharpen the attention: `get_mscale`.
+fn magnitude(factor: f64, mscale: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * mscale * libm::log(factor) + 1.0 }
+}

@@ -1,0 +1,134 @@
+//! Every family against Hugging Face's own classes, as `families.py` ran them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use nsbridge_llama::{Config, Model, Weights};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tempfile::TempDir;
+
+use crate::tiny::write_drawn;
+
+/// The logits after each of `tokens`, by the network under test.
+fn logits(dir: &Path, tokens: &[u32]) -> Vec<Vec<f32>> {
+    let files = nsbridge_handler::Model::in_dir(dir);
+    let config = Config::read(&files).unwrap();
+    let weights = Weights::read(&files).unwrap();
+    let model = Model::new(&config, config.context, &weights).unwrap();
+    let mut cache = model.cache();
+    tokens.iter().map(|token| model.forward(&[*token], &mut cache).unwrap()).collect()
+}
+
+/// Cases whose name begins so are not run: the engine that serves these replaces this one.
+const NOT_SERVED_YET: [&str; 4] = ["llama with biases", "mistral", "qwen 2", "qwen 3"];
+
+#[derive(Deserialize)]
+struct Case {
+    name: String,
+    config: Value,
+    seed: u64,
+    scale: f32,
+    tokens: Vec<u32>,
+    tolerance: f32,
+    /// What transformers was seen to do: the positions that the last token of each layer sees.
+    windows: Vec<Option<usize>>,
+    frequencies: Vec<f32>,
+    attention_scaling: f32,
+    /// What each plausible bug would change in the config.
+    mutants: BTreeMap<String, Map<String, Value>>,
+    /// The logits after this many tokens.
+    logits: HashMap<usize, Vec<f32>>,
+}
+
+impl Case {
+    fn all() -> Vec<Self> {
+        serde_json::from_str(include_str!("../families.json")).unwrap()
+    }
+
+    fn served() -> impl Iterator<Item = Self> {
+        let skipped = |case: &Self| NOT_SERVED_YET.iter().any(|name| case.name.starts_with(name));
+        Self::all().into_iter().filter(move |case| !skipped(case))
+    }
+
+    fn write(&self) -> TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        write_drawn(dir.path(), &self.config, self.seed, self.scale);
+        dir
+    }
+
+    fn config(&self) -> Config {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("config.json"), self.config.to_string()).unwrap();
+        Config::read(&nsbridge_handler::Model::in_dir(dir.path())).unwrap()
+    }
+
+    /// The largest difference from the reference.
+    fn worst(&self) -> f32 {
+        let found = logits(self.write().path(), &self.tokens);
+        assert_eq!(found.len(), self.tokens.len());
+        let of = |(after, expected): (&usize, &Vec<f32>)| {
+            let found = &found[after - 1];
+            assert_eq!(found.len(), expected.len());
+            found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+        };
+        self.logits.iter().map(of).fold(0.0, f32::max)
+    }
+
+    fn change(&mut self, fields: &Map<String, Value>) {
+        for (field, value) in fields {
+            self.config[field] = value.clone();
+        }
+    }
+}
+
+#[test]
+fn the_logits_of_every_family_are_those_of_transformers() {
+    for case in Case::served() {
+        let (worst, tolerance) = (case.worst(), case.tolerance);
+        assert!(worst <= tolerance, "{}: {worst} is above {tolerance}", case.name);
+    }
+}
+
+/// What the tolerances are worth: each change stands for a bug that one could have written.
+#[test]
+fn a_wrong_theta_a_wrong_epsilon_and_the_like_are_seen() {
+    for mut case in Case::served() {
+        let original = case.config.clone();
+        for (name, change) in std::mem::take(&mut case.mutants) {
+            case.config = original.clone();
+            case.change(&change);
+            let (worst, tolerance) = (case.worst(), case.tolerance);
+            assert!(worst > 5.0 * tolerance, "{}, {name}: {worst} is too little", case.name);
+        }
+    }
+}
+
+#[test]
+fn each_layer_looks_back_as_far_as_in_transformers() {
+    for case in Case::all() {
+        assert_eq!(case.config().windows, case.windows, "{}", case.name);
+    }
+}
+
+/// To the last bit: what is off by a little turns far positions by a lot.
+#[test]
+fn positions_turn_by_the_numbers_of_transformers() {
+    for case in Case::all() {
+        let Config { rope, head_dim, .. } = case.config();
+        assert_eq!(rope.frequencies(head_dim), case.frequencies, "{}", case.name);
+        assert_eq!(rope.attention_scaling(), case.attention_scaling, "{}", case.name);
+    }
+}
+
+#[test]
+fn a_file_of_transformers_4_says_what_one_of_5_says() {
+    let mut pairs: BTreeMap<String, Vec<Config>> = BTreeMap::new();
+    for case in Case::all() {
+        let title = case.name.split(',').next().unwrap_or_default();
+        pairs.entry(title.to_owned()).or_default().push(case.config());
+    }
+    for (title, pair) in pairs {
+        assert_eq!(pair[0], pair[1], "{title}");
+    }
+}
