@@ -102,10 +102,10 @@ impl Config {
     /// A file that cannot be read, or a field that cannot be served.
     pub fn read(model: &Model) -> Result<Self, LoadError> {
         let advice = find_json(model, "generation_config.json")?;
-        Self::new(read_json(model, FILE)?, advice.unwrap_or_default())
+        Self::new(&read_json(model, FILE)?, advice.unwrap_or_default())
     }
 
-    fn new(file: File, advice: Advice) -> Result<Self, LoadError> {
+    fn new(file: &File, advice: Advice) -> Result<Self, LoadError> {
         let family = file.family()?;
         file.refuse_what_is_not_done(family)?;
         let eos = advice.eos_token_id.clone().or_else(|| file.eos_token_id.clone());
@@ -164,6 +164,7 @@ impl Config {
 }
 
 /// What a field of `config.json` is, and what it would have to be.
+#[expect(clippy::needless_pass_by_value, reason = "what is found is often made on the spot")]
 fn refused<T>(field: &str, found: impl ToString, supported: &str) -> Result<T, LoadError> {
     Err(LoadError::unsupported(format!("{field} in {FILE}"), found.to_string(), supported))
 }

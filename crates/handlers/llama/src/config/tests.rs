@@ -20,7 +20,7 @@ fn read(changes: &Value, advice: &Value) -> Result<Config, LoadError> {
         file[field] = value.clone();
     }
     let advice: Advice = serde_json::from_value(advice.clone()).unwrap();
-    Config::new(serde_json::from_value(file).unwrap(), advice)
+    Config::new(&serde_json::from_value(file).unwrap(), advice)
 }
 
 #[track_caller]
@@ -119,7 +119,7 @@ fn windows_are_where_the_family_puts_them() {
     assert_eq!(of("Qwen2", json!({ "sliding_window": 8, "max_window_layers": 0 })), [None, None]);
     let sliding = json!({ "use_sliding_window": true, "sliding_window": 8 });
     assert_eq!(of("Qwen2", sliding.clone()), [None, None]);
-    let mut first = sliding.clone();
+    let mut first = sliding;
     first["max_window_layers"] = json!(1);
     assert_eq!(of("Qwen3", first.clone()), [None, Some(8)]);
     first["layer_types"] = json!(["sliding_attention", "full_attention"]);
