@@ -1,5 +1,7 @@
 //! The handler: one plain loop from a request to its tokens.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use nsbridge_handler::{
     Error, Finish, FinishReason, Handler, Job, Models, Result, Slots, TextInput, TextPiece, Usage,
 };
@@ -9,13 +11,16 @@ use sha2::{Digest, Sha256};
 use crate::detokenise::TextStream;
 use crate::request::Asked;
 use crate::text::Text;
-use crate::{Config, KvCache, LoadError, Model, Noise, Sampling, Weights, sample};
+use crate::{Chunk, Config, Engine, LoadError, Model, Noise, Sampling, Table, Weights, sample};
 
 /// Rises whenever the same request could get other tokens from the same files.
-const ARITHMETIC_VERSION: u32 = 1;
+const ARITHMETIC_VERSION: u32 = 2;
 
 /// Prompt tokens that are run before the request is looked at again.
 const PREFILL_CHUNK: usize = 64;
+
+/// Requests answered at once, if the options do not say.
+const SLOTS: usize = 2;
 
 /// The files whose bytes decide the text, beside the weights.
 const FILES: [&str; 5] = [
@@ -53,7 +58,9 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Llama {
     config: Config,
-    model: Model,
+    model: Mutex<Model>,
+    context: usize,
+    vocab_size: usize,
     text: Text,
     options: Options,
     fingerprint: [u8; 16],
@@ -77,26 +84,21 @@ impl Handler for Llama {
         if let Some(finish) = reply.take_resumed(&resumed)? {
             return Ok(finish);
         }
-        let mut cache = self.model.cache();
-        let mut logits = self.prefill(&reply, &mut cache, job)?;
-        loop {
-            let token = reply.next(&logits)?;
-            let (piece, finish) = reply.take(token);
-            job.emit(piece).await?;
-            if let Some(finish) = finish {
-                return Ok(finish);
-            }
-            logits = self.model.forward(&[token], &mut cache)?;
-        }
+        let mut table = Table::default();
+        let done = self.answer(&mut reply, &mut table, job).await;
+        self.model().cache().release(table);
+        done
     }
 
     fn slots(&self) -> Slots {
-        Slots::Threads(self.options.max_rolling_batch_size.unwrap_or(2))
+        Slots::Threads(self.options.max_rolling_batch_size.unwrap_or(SLOTS))
     }
 
     async fn warm_up(&self) -> Result<()> {
-        self.model.forward(&[0], &mut self.model.cache())?;
-        Ok(())
+        let mut table = Table::default();
+        let done = self.forward(&[0], &mut table);
+        self.model().cache().release(table);
+        done.map(drop)
     }
 
     fn fingerprint(&self) -> Option<[u8; 16]> {
@@ -121,35 +123,52 @@ impl Llama {
         Asked::new(&TextInput::default(), &options, &config.advice)
             .map_err(|error| LoadError::Missing(format!("in the worker's options, {error}")))?;
         let weights = Weights::read(files)?;
-        let fingerprint = fingerprint(files, &weights, &options)?;
         let text = Text::read(files)?;
-        let model = Model::new(&config, context, &weights)?;
-        Ok(Self { text, config, model, options, fingerprint })
+        let slots = options.max_rolling_batch_size.unwrap_or(SLOTS);
+        let engine = Engine { blocks: slots * context.div_ceil(32), ..Engine::default() };
+        let model = Model::new(&config, context, &weights, &engine)?;
+        let fingerprint = fingerprint(files, &weights, &model.arithmetic(), &options)?;
+        let vocab_size = model.vocab_size();
+        let model = Mutex::new(model);
+        Ok(Self { text, config, model, context, vocab_size, options, fingerprint })
     }
 
-    /// Runs the prompt and then the resumed tokens; gives the logits of the next one.
-    fn prefill(
+    fn model(&self) -> MutexGuard<'_, Model> {
+        self.model.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a reply, token by token.
+    async fn answer(
         &self,
-        reply: &Reply<'_>,
-        cache: &mut KvCache,
-        job: &Job<TextPiece>,
-    ) -> Result<Vec<f32>> {
+        reply: &mut Reply<'_>,
+        table: &mut Table,
+        job: &mut Job<TextPiece>,
+    ) -> Result<Finish> {
         let mut logits = Vec::new();
-        for tokens in prefill_chunks(&reply.tokens, reply.prompt) {
+        for tokens in reply.tokens.chunks(PREFILL_CHUNK) {
             job.check()?;
-            logits = self.model.forward(tokens, cache)?;
+            logits = self.forward(tokens, table)?;
         }
-        Ok(logits)
+        loop {
+            let token = reply.next(&logits)?;
+            let (piece, finish) = reply.take(token);
+            job.emit(piece).await?;
+            if let Some(finish) = finish {
+                return Ok(finish);
+            }
+            logits = self.forward(&[token], table)?;
+        }
     }
-}
 
-/// Cuts the prompt, and the resumed tokens behind it, into what is run at once.
-///
-/// Resumed tokens are run one at a time, as they were made: a product of many rows rounds
-/// otherwise than one of a single row, and the reply must go on as if nothing had happened.
-fn prefill_chunks(tokens: &[u32], prompt: usize) -> impl Iterator<Item = &[u32]> {
-    let (prompt, resumed) = tokens.split_at(prompt);
-    prompt.chunks(PREFILL_CHUNK).chain(resumed.chunks(1))
+    /// The logits after the last of these tokens.
+    fn forward(&self, tokens: &[u32], table: &mut Table) -> Result<Vec<f32>> {
+        let mut model = self.model();
+        if !model.cache().reserve(table, tokens.len()) {
+            return Err(Error::retry("all of the cache is in use"));
+        }
+        let logits = model.forward(&mut [Chunk { table, tokens, logits: 1 }])?;
+        Ok(logits.rows().next().unwrap_or_default().to_vec())
+    }
 }
 
 /// One reply while it grows.
@@ -168,7 +187,7 @@ struct Reply<'a> {
 
 impl<'a> Reply<'a> {
     fn new(llama: &'a Llama, prompt: Vec<u32>, asked: Asked, seed: u64) -> Result<Self> {
-        let context = llama.model.context();
+        let context = llama.context;
         if prompt.len() >= context {
             return Err(Error::bad_input(format!(
                 "the prompt has {} tokens, which leaves no room in this model's context of {context}",
@@ -190,7 +209,7 @@ impl<'a> Reply<'a> {
     fn take_resumed(&mut self, resumed: &[u32]) -> Result<Option<Finish>> {
         let mut finish = None;
         for &token in resumed {
-            if finish.is_some() || token as usize >= self.llama.model.vocab_size() {
+            if finish.is_some() || token as usize >= self.llama.vocab_size {
                 return Err(Error::bad_input("the resumed pieces are not of this model's making"));
             }
             finish = self.take(token).1;
@@ -231,6 +250,7 @@ impl<'a> Reply<'a> {
 fn fingerprint(
     files: &nsbridge_handler::Model,
     weights: &Weights,
+    arithmetic: &str,
     options: &Options,
 ) -> Result<[u8; 16], LoadError> {
     let mut digest = Sha256::new();
@@ -239,7 +259,7 @@ fn fingerprint(
         digest.update(part);
     };
     add(&ARITHMETIC_VERSION.to_be_bytes());
-    add(arithmetic().as_bytes());
+    add(arithmetic.as_bytes());
     for name in FILES {
         add(&files.find(name).map_err(LoadError::read)?.unwrap_or_default());
     }
@@ -249,27 +269,4 @@ fn fingerprint(
     let mut fingerprint = [0; 16];
     fingerprint.copy_from_slice(&digest[..16]);
     Ok(fingerprint)
-}
-
-/// The kind of machine: candle's products round as the widest vectors of the CPU have it.
-fn arithmetic() -> String {
-    use std::env::consts::{ARCH, OS};
-    #[cfg(target_arch = "x86_64")]
-    let vectors = (is_x86_feature_detected!("avx512f"), is_x86_feature_detected!("fma"));
-    #[cfg(not(target_arch = "x86_64"))]
-    let vectors = ();
-    format!("candle 0.11 {ARCH} {OS} {vectors:?}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{PREFILL_CHUNK, prefill_chunks};
-
-    #[test]
-    fn a_prompt_is_run_in_chunks_and_resumed_tokens_as_they_were_made() {
-        let tokens = vec![0; PREFILL_CHUNK + 5 + 3];
-        let sizes: Vec<usize> =
-            prefill_chunks(&tokens, PREFILL_CHUNK + 5).map(<[u32]>::len).collect();
-        assert_eq!(sizes, [PREFILL_CHUNK, 5, 1, 1, 1]);
-    }
 }

@@ -1,14 +1,13 @@
 //! Rotary positions: the angle of each pair of dimensions at each position.
 
-use candle_core::{Device, Result, Tensor};
-
 use crate::Rope;
 
-/// Cosines and sines for every position of the context, both `[context, head_dim / 2]`.
+/// Cosines and sines for every position of the context.
 #[derive(Debug)]
 pub struct RopeTable {
-    cos: Tensor,
-    sin: Tensor,
+    /// By position, `half` cosines and `half` sines.
+    table: Vec<f32>,
+    half: usize,
 }
 
 impl RopeTable {
@@ -16,34 +15,25 @@ impl RopeTable {
     ///
     /// Frequencies and angles are rounded to f32 as transformers does, so that far positions
     /// turn by what the model was trained on.
-    ///
-    /// # Errors
-    ///
-    /// Only candle's own, for want of memory.
-    pub fn new(rope: &Rope, head_dim: usize, context: usize) -> Result<Self> {
+    pub fn new(rope: &Rope, head_dim: usize, context: usize) -> Self {
         let frequencies = rope.frequencies(head_dim);
         let scaling = rope.attention_scaling();
-        let angles = || {
-            (0..context).flat_map(|position| {
-                frequencies.iter().map(move |frequency| f64::from(position as f32 * frequency))
-            })
+        let row = |position: usize| {
+            let of = |function: fn(f64) -> f64| {
+                let angle = move |frequency: &f32| f64::from(position as f32 * frequency);
+                frequencies.iter().map(move |f| function(angle(f)) as f32 * scaling)
+            };
+            of(libm::cos).chain(of(libm::sin)).collect::<Vec<_>>()
         };
-        let table = |of: fn(f64) -> f64| {
-            let values: Vec<f32> = angles().map(|angle| of(angle) as f32 * scaling).collect();
-            Tensor::from_vec(values, (context, frequencies.len()), &Device::Cpu)
-        };
-        Ok(Self { cos: table(libm::cos)?, sin: table(libm::sin)? })
+        Self { table: (0..context).flat_map(row).collect(), half: frequencies.len() }
     }
 
-    /// Turns `x`, `[1, heads, tokens, head_dim]`, whose first token is at `position`.
+    /// The cosines and the sines of a position, each `head_dim / 2`.
     ///
-    /// # Errors
+    /// # Panics
     ///
-    /// If the positions are beyond the table.
-    pub fn apply(&self, x: &Tensor, position: usize) -> Result<Tensor> {
-        let tokens = x.dim(2)?;
-        let cos = self.cos.narrow(0, position, tokens)?;
-        let sin = self.sin.narrow(0, position, tokens)?;
-        candle_nn::rotary_emb::rope(x, &cos, &sin)
+    /// If the position is beyond the table.
+    pub fn at(&self, position: usize) -> (&[f32], &[f32]) {
+        self.table[position * 2 * self.half..][..2 * self.half].split_at(self.half)
     }
 }

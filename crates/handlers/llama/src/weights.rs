@@ -1,16 +1,13 @@
 //! A model's tensors, as the network takes them.
 
-use candle_core::{DType, Tensor};
-use nsbridge_handler::{CandleWeights, Dtype, Model, Order};
+use nsbridge_handler::{Dtype, Model, Order, Weight};
 
 use crate::LoadError;
 
-/// The tensors of a model, in f32.
-///
-/// candle 0.11 has no bf16 matmul on the CPU, so bf16 and f16 are widened here, which is exact.
+/// The tensors of a model, as they are stored.
 #[derive(Debug)]
 pub struct Weights {
-    tensors: CandleWeights,
+    tensors: nsbridge_handler::Weights,
     digests: Vec<[u8; 32]>,
 }
 
@@ -28,7 +25,7 @@ impl Weights {
                 return Err(LoadError::unsupported(field, found.to_string(), "F32, BF16 or F16"));
             }
         }
-        let tensors = CandleWeights::load(&checkpoint, &Order::everything());
+        let tensors = checkpoint.load(&Order::everything());
         let digests: Result<_, _> = checkpoint.files().map(|path| model.digest(path)).collect();
         Ok(Self {
             tensors: tensors.map_err(LoadError::read)?,
@@ -46,7 +43,7 @@ impl Weights {
     /// # Errors
     ///
     /// A sentence that names the tensor.
-    pub fn take(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
+    pub fn take(&self, name: &str, shape: &[usize]) -> Result<Weight, LoadError> {
         let Some(info) = self.tensors.checkpoint().find(name) else {
             return Err(LoadError::Missing(format!("there is no tensor {name}")));
         };
@@ -54,7 +51,6 @@ impl Weights {
             let (found, expected) = (format!("{:?}", info.shape), format!("{shape:?}"));
             return Err(LoadError::unsupported(format!("the shape of {name}"), found, expected));
         }
-        let tensor = self.tensors.tensor(name).and_then(|tensor| tensor.to_dtype(DType::F32));
-        tensor.map_err(|error| LoadError::Read(error.to_string()))
+        self.tensors.tensor(name).map_err(LoadError::read)
     }
 }

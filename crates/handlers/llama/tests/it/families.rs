@@ -3,25 +3,18 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use nsbridge_llama::{Config, Model, Weights};
+use nsbridge_llama::{Config, Engine};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tempfile::TempDir;
 
+use crate::network;
 use crate::tiny::write_drawn;
 
 /// The logits after each of `tokens`, by the network under test.
 fn logits(dir: &Path, tokens: &[u32]) -> Vec<Vec<f32>> {
-    let files = nsbridge_handler::Model::in_dir(dir);
-    let config = Config::read(&files).unwrap();
-    let weights = Weights::read(&files).unwrap();
-    let model = Model::new(&config, config.context, &weights).unwrap();
-    let mut cache = model.cache();
-    tokens.iter().map(|token| model.forward(&[*token], &mut cache).unwrap()).collect()
+    network::logits(&mut network::open(dir, &Engine::default()), tokens, 50)
 }
-
-/// Cases whose name begins so are not run: the engine that serves these replaces this one.
-const NOT_SERVED_YET: [&str; 4] = ["llama with biases", "mistral", "qwen 2", "qwen 3"];
 
 #[derive(Deserialize)]
 struct Case {
@@ -44,11 +37,6 @@ struct Case {
 impl Case {
     fn all() -> Vec<Self> {
         serde_json::from_str(include_str!("../families.json")).unwrap()
-    }
-
-    fn served() -> impl Iterator<Item = Self> {
-        let skipped = |case: &Self| NOT_SERVED_YET.iter().any(|name| case.name.starts_with(name));
-        Self::all().into_iter().filter(move |case| !skipped(case))
     }
 
     fn write(&self) -> TempDir {
@@ -84,7 +72,7 @@ impl Case {
 
 #[test]
 fn the_logits_of_every_family_are_those_of_transformers() {
-    for case in Case::served() {
+    for case in Case::all() {
         let (worst, tolerance) = (case.worst(), case.tolerance);
         assert!(worst <= tolerance, "{}: {worst} is above {tolerance}", case.name);
     }
@@ -93,7 +81,7 @@ fn the_logits_of_every_family_are_those_of_transformers() {
 /// What the tolerances are worth: each change stands for a bug that one could have written.
 #[test]
 fn a_wrong_theta_a_wrong_epsilon_and_the_like_are_seen() {
-    for mut case in Case::served() {
+    for mut case in Case::all() {
         let original = case.config.clone();
         for (name, change) in std::mem::take(&mut case.mutants) {
             case.config = original.clone();

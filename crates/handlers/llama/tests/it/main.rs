@@ -1,8 +1,10 @@
 //! The handler from outside: its arithmetic against a reference, its replies against its contract.
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
+mod bits;
 mod bundled;
 mod families;
+mod network;
 mod parity;
 mod replies;
 mod tiny;

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
-use nsbridge_llama::{Config, Model, Weights};
+use nsbridge_llama::{Config, Engine, Model, Weights};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::network;
 use crate::tiny::write_model;
 
 const TOLERANCE: f32 = 1e-4;
@@ -27,24 +28,16 @@ impl Case {
     fn model(&self) -> Model {
         let dir = tempfile::tempdir().unwrap();
         write_model(dir.path(), &self.config, self.seed);
-        let files = nsbridge_handler::Model::in_dir(dir.path());
-        let config = Config::read(&files).unwrap();
-        let weights = Weights::read(&files).unwrap();
-        Model::new(&config, config.context, &weights).unwrap()
+        network::open(dir.path(), &Engine::default())
     }
 
     /// Runs the tokens in chunks of this size; gives the largest difference from the reference.
     fn worst(&self, chunk: usize) -> f32 {
-        let model = self.model();
+        let found = network::logits(&mut self.model(), &self.tokens, chunk);
         let mut worst: f32 = 0.0;
         for (&tokens, expected) in &self.logits {
-            let mut cache = model.cache();
-            let mut logits = Vec::new();
-            for tokens in self.tokens[..tokens].chunks(chunk) {
-                logits = model.forward(tokens, &mut cache).unwrap();
-            }
-            assert_eq!(cache.len(), tokens);
-            assert_eq!(argmax(&logits), argmax(expected));
+            let logits = &found[tokens - 1];
+            assert_eq!(argmax(logits), argmax(expected));
             let difference = logits.iter().zip(expected).map(|(a, b)| (a - b).abs());
             worst = difference.fold(worst, f32::max);
         }
@@ -79,9 +72,8 @@ fn a_wrong_theta_a_wrong_epsilon_and_wrong_scaling_are_seen() {
     ] {
         let mut case = Case::all().remove(case);
         *case.config.pointer_mut(pointer).unwrap() = wrong.into();
-        let model = case.model();
         let expected = &case.logits[&60];
-        let logits = model.forward(&case.tokens, &mut model.cache()).unwrap();
+        let logits = &network::logits(&mut case.model(), &case.tokens, 60)[59];
         let worst = logits.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(worst > 2.0 * TOLERANCE, "{pointer}: {worst}");
     }
@@ -100,7 +92,7 @@ fn a_missing_tensor_and_a_wrong_shape_are_named() {
         let files = nsbridge_handler::Model::in_dir(dir.path());
         let config = Config::read(&files).unwrap();
         let weights = Weights::read(&files).unwrap();
-        Model::new(&config, config.context, &weights).unwrap_err().to_string()
+        Model::new(&config, config.context, &weights, &Engine::default()).unwrap_err().to_string()
     };
     assert!(load("tie_word_embeddings", false.into()).contains("lm_head.weight"));
     assert!(load("intermediate_size", 65.into()).contains("mlp.gate_proj.weight"));

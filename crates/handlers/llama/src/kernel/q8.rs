@@ -1,0 +1,184 @@
+//! Products of blocks of eight-bit integers: exact, so in whichever order the machine likes.
+
+#![expect(unsafe_code, reason = "the instructions for it are intrinsics")]
+
+use super::row::BLOCK;
+use super::{LANES, Tier};
+
+/// Bytes of a tile's block: for each four columns the four bytes of each of the 16 rows.
+pub(crate) const TILE_BLOCK: usize = LANES * BLOCK;
+
+/// The 16 rows' dot products with each of `M` activations' blocks.
+///
+/// No value may be -128, of which the machine's absolute value is negative.
+#[inline(always)]
+pub(super) fn dots<const M: usize>(
+    tier: Tier,
+    weights: &[i8; TILE_BLOCK],
+    activations: [&[i8; BLOCK]; M],
+) -> [[i32; LANES]; M] {
+    match tier {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: whoever runs in a tier has checked that the machine has it.
+        Tier::Avx2 => unsafe { x86::dots_avx2(weights, activations) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Tier::Avx512 => unsafe { x86::dots_avx512(weights, activations) },
+        _ => dots_portable(weights, activations),
+    }
+}
+
+#[inline(always)]
+fn dots_portable<const M: usize>(
+    weights: &[i8; TILE_BLOCK],
+    activations: [&[i8; BLOCK]; M],
+) -> [[i32; LANES]; M] {
+    let mut sums = [[0; LANES]; M];
+    for (group, weights) in weights.as_chunks::<{ 4 * LANES }>().0.iter().enumerate() {
+        for (sums, activations) in sums.iter_mut().zip(activations) {
+            for (row, sum) in sums.iter_mut().enumerate() {
+                for k in 0..4 {
+                    let weight = i32::from(weights[4 * row + k]);
+                    *sum += weight * i32::from(activations[4 * group + k]);
+                }
+            }
+        }
+    }
+    sums
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::{
+        __m256i, _mm256_abs_epi8, _mm256_add_epi32, _mm256_loadu_si256, _mm256_madd_epi16,
+        _mm256_maddubs_epi16, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_setzero_si256,
+        _mm256_sign_epi8, _mm256_storeu_si256, _mm512_dpbusd_epi32, _mm512_loadu_si512,
+        _mm512_set1_epi8, _mm512_set1_epi32, _mm512_setzero_si512, _mm512_slli_epi32,
+        _mm512_storeu_si512, _mm512_sub_epi32, _mm512_xor_si512,
+    };
+
+    use super::{BLOCK, LANES, TILE_BLOCK};
+
+    /// The next four bytes in every lane.
+    #[inline(always)]
+    fn four(bytes: &[i8; BLOCK], group: usize) -> i32 {
+        let at = 4 * group;
+        i32::from_le_bytes(
+            [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]].map(|b| b as u8),
+        )
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn dots_avx2<const M: usize>(
+        weights: &[i8; TILE_BLOCK],
+        activations: [&[i8; BLOCK]; M],
+    ) -> [[i32; LANES]; M] {
+        let ones = _mm256_set1_epi16(1);
+        let mut sums = [[_mm256_setzero_si256(); 2]; M];
+        for group in 0..BLOCK / 4 {
+            // SAFETY: 64 bytes from here are within the block.
+            let halves = unsafe {
+                let at = weights.as_ptr().add(4 * LANES * group).cast::<__m256i>();
+                [_mm256_loadu_si256(at), _mm256_loadu_si256(at.add(1))]
+            };
+            for m in 0..M {
+                let a = _mm256_set1_epi32(four(activations[m], group));
+                let magnitude = _mm256_abs_epi8(a);
+                for half in 0..2 {
+                    // Unsigned times signed: the activation's sign goes to the weight. A pair of
+                    // products is at most 2 * 127 * 127, which 16 bits hold.
+                    let pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(halves[half], a));
+                    let fours = _mm256_madd_epi16(pairs, ones);
+                    sums[m][half] = _mm256_add_epi32(sums[m][half], fours);
+                }
+            }
+        }
+        let mut out = [[0; LANES]; M];
+        for m in 0..M {
+            // SAFETY: two times eight numbers.
+            unsafe {
+                _mm256_storeu_si256(out[m].as_mut_ptr().cast(), sums[m][0]);
+                _mm256_storeu_si256(out[m].as_mut_ptr().add(8).cast(), sums[m][1]);
+            }
+        }
+        out
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+    pub(super) unsafe fn dots_avx512<const M: usize>(
+        weights: &[i8; TILE_BLOCK],
+        activations: [&[i8; BLOCK]; M],
+    ) -> [[i32; LANES]; M] {
+        let mut sums = [_mm512_setzero_si512(); M];
+        let ones = _mm512_set1_epi8(1);
+        let high = _mm512_set1_epi8(-128);
+        let mut extra = [_mm512_setzero_si512(); M];
+        for group in 0..BLOCK / 4 {
+            // SAFETY: 64 bytes from here are within the block.
+            let signed = unsafe { _mm512_loadu_si512(weights.as_ptr().add(64 * group).cast()) };
+            // Unsigned times signed: 128 is added to each weight, and 128 times the activations
+            // taken away again.
+            let unsigned = _mm512_xor_si512(signed, high);
+            for m in 0..M {
+                let a = _mm512_set1_epi32(four(activations[m], group));
+                sums[m] = _mm512_dpbusd_epi32(sums[m], unsigned, a);
+                extra[m] = _mm512_dpbusd_epi32(extra[m], ones, a);
+            }
+        }
+        let mut out = [[0; LANES]; M];
+        for m in 0..M {
+            let exact = _mm512_sub_epi32(sums[m], _mm512_slli_epi32::<7>(extra[m]));
+            // SAFETY: sixteen numbers.
+            unsafe { _mm512_storeu_si512(out[m].as_mut_ptr().cast(), exact) };
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::{LANES, Tier, Work};
+    use super::{BLOCK, TILE_BLOCK, dots, dots_portable};
+
+    struct Dots<'a>(&'a [i8; TILE_BLOCK], [&'a [i8; BLOCK]; 3], &'a mut [[i32; LANES]; 3]);
+
+    impl Work for Dots<'_> {
+        #[inline(always)]
+        fn run(self, tier: Tier) {
+            *self.2 = dots(tier, self.0, self.1);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_tier_gives_the_exact_products(
+            weights in prop::array::uniform32(prop::array::uniform16(-127i8..=127)),
+            activations in prop::array::uniform3(prop::array::uniform32(-127i8..=127)),
+            extreme in 0..4u8,
+        ) {
+            let mut flat: [i8; TILE_BLOCK] = std::array::from_fn(|i| weights[i / 16][i % 16]);
+            let mut activations = activations;
+            match extreme {
+                1 => flat = [127; TILE_BLOCK],
+                2 => { flat = [-127; TILE_BLOCK]; activations = [[127; BLOCK]; 3]; }
+                3 => activations = [[-127; BLOCK]; 3],
+                _ => {}
+            }
+            let lanes = activations.each_ref();
+            let right: [[i32; LANES]; 3] = std::array::from_fn(|m| std::array::from_fn(|row| {
+                let at = |k: usize| i32::from(flat[k / 4 * 64 + 4 * row + k % 4]);
+                (0..BLOCK).map(|k| at(k) * i32::from(activations[m][k])).sum()
+            }));
+            prop_assert_eq!(dots_portable(&flat, lanes), right);
+            for tier in Tier::available() {
+                let mut sums = [[0; LANES]; 3];
+                tier.run(Dots(&flat, lanes, &mut sums));
+                prop_assert_eq!(sums, right, "{:?}", tier);
+            }
+        }
+    }
+}

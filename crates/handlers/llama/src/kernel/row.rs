@@ -1,0 +1,132 @@
+//! What is done to one token's row: norms, positions, activations, and blocks of eight bits.
+
+use super::math::{silu, sum_of_squares};
+use super::{Tier, Work};
+
+/// Numbers that share a scale.
+pub(crate) const BLOCK: usize = 32;
+
+/// RMSNorm (Zhang and Sennrich, arXiv:1910.07467): `out = x / sqrt(mean(x²) + eps) * weight`.
+pub(crate) struct Norm<'a> {
+    pub(crate) x: &'a [f32],
+    pub(crate) weight: &'a [f32],
+    pub(crate) eps: f32,
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Work for Norm<'_> {
+    #[inline(always)]
+    fn run(self, _: Tier) {
+        let mean = sum_of_squares(self.x) / self.x.len() as f32;
+        let scale = 1.0 / (mean + self.eps).sqrt();
+        for ((out, x), weight) in self.out.iter_mut().zip(self.x).zip(self.weight) {
+            *out = x * scale * weight;
+        }
+    }
+}
+
+/// Turns the pairs (i, i + half) of a head by its position's angles.
+pub(crate) struct Rotate<'a> {
+    pub(crate) head: &'a mut [f32],
+    pub(crate) cos: &'a [f32],
+    pub(crate) sin: &'a [f32],
+}
+
+impl Work for Rotate<'_> {
+    #[inline(always)]
+    fn run(self, _: Tier) {
+        let (first, second) = self.head.split_at_mut(self.cos.len());
+        let pairs = first.iter_mut().zip(second).zip(self.cos.iter().zip(self.sin));
+        for ((a, b), (cos, sin)) in pairs {
+            let (x, y) = (*a, *b);
+            *a = x.mul_add(*cos, -(y * sin));
+            *b = y.mul_add(*cos, x * sin);
+        }
+    }
+}
+
+/// SwiGLU (Shazeer, arXiv:2002.05202): `gate = silu(gate) * up`.
+#[inline(always)]
+pub(crate) fn swiglu(gate: &mut [f32], up: &[f32]) {
+    for (gate, up) in gate.iter_mut().zip(up) {
+        *gate = silu(*gate) * up;
+    }
+}
+
+/// A row in blocks of 32 integers of eight bits and a scale: `x` is about `scale * value`.
+///
+/// The scale is that of the largest number of the block, over 127. A block with an infinity or a
+/// NaN has a NaN for its scale, so that it is not lost.
+pub(crate) struct Quantise<'a> {
+    pub(crate) x: &'a [f32],
+    pub(crate) values: &'a mut [i8],
+    pub(crate) scales: &'a mut [f32],
+}
+
+impl Work for Quantise<'_> {
+    #[inline(always)]
+    fn run(self, _: Tier) {
+        let blocks = self.x.as_chunks::<BLOCK>().0;
+        let values = self.values.as_chunks_mut::<BLOCK>().0;
+        for ((x, values), scale) in blocks.iter().zip(values).zip(self.scales) {
+            *scale = quantise(x, values);
+        }
+    }
+}
+
+/// Fills a block and gives its scale.
+#[inline(always)]
+pub(crate) fn quantise(x: &[f32; BLOCK], values: &mut [i8; BLOCK]) -> f32 {
+    // As bits, the larger magnitude is the larger integer, and infinities and NaNs are the largest.
+    let mut most = 0u32;
+    for x in x {
+        most = most.max(x.to_bits() & 0x7fff_ffff);
+    }
+    let largest = f32::from_bits(most);
+    let broken = most >= f32::INFINITY.to_bits();
+    // So small that the inverse would be infinite: zero.
+    let nothing = largest < 1e-36;
+    let inverse = if nothing || broken { 0.0 } else { 127.0 / largest };
+    for (value, x) in values.iter_mut().zip(x) {
+        // Rounds to an integer, ties to even; see `math::exp`.
+        const ROUND: f32 = 12_582_912.0;
+        let rounded = x.mul_add(inverse, ROUND).to_bits() as i32 - ROUND.to_bits() as i32;
+        *value = if broken { 0 } else { rounded as i8 };
+    }
+    match (broken, nothing) {
+        (true, _) => f32::NAN,
+        (_, true) => 0.0,
+        _ => largest / 127.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BLOCK, quantise};
+
+    #[test]
+    fn a_block_is_within_half_a_step_and_reaches_127() {
+        let x: [f32; BLOCK] = std::array::from_fn(|i| (i as f32 - 20.0) * 0.37);
+        let mut values = [0; BLOCK];
+        let scale = quantise(&x, &mut values);
+        for (x, value) in x.iter().zip(values) {
+            assert!((x - scale * f32::from(value)).abs() <= scale * 0.5001);
+        }
+        assert_eq!(values[0], -127);
+    }
+
+    #[test]
+    fn tiny_huge_and_broken_blocks_are_not_lost() {
+        let of = |x: f32| {
+            let mut values = [0; BLOCK];
+            let mut block = [0.0; BLOCK];
+            block[3] = x;
+            (quantise(&block, &mut values), values[3])
+        };
+        assert_eq!(of(0.0), (0.0, 0));
+        assert_eq!(of(f32::MAX), (f32::MAX / 127.0, 127));
+        assert_eq!(of(-2e-36), (2e-36 / 127.0, -127));
+        assert_eq!(of(1e-40), (0.0, 0));
+        assert!(of(f32::NAN).0.is_nan() && of(f32::NEG_INFINITY).0.is_nan());
+    }
+}

@@ -1,0 +1,157 @@
+//! Every tier, format, shape and number of rows gives the bits of the plain definition.
+
+use half::bf16;
+use nsbridge_handler::Dtype;
+use proptest::prelude::*;
+
+use super::{Format, Matrix, Source};
+use crate::kernel::row::{BLOCK, Quantise, quantise};
+use crate::kernel::tile::{Input, Multiply, Store};
+use crate::kernel::{Lanes, Tier};
+
+struct Into<'a>(&'a mut [f32], usize);
+
+impl Store for Into<'_> {
+    #[inline(always)]
+    fn store(&mut self, row: usize, tile: usize, lanes: &Lanes) {
+        self.0[row * self.1 + tile * 16..][..16].copy_from_slice(lanes);
+    }
+}
+
+fn draw(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed;
+    let mut next = || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        bf16::from_f32((state >> 40) as f32 / (1 << 23) as f32 - 1.0).to_f32()
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+pub(crate) fn packed(format: Format, weights: &[f32], rows: usize) -> Matrix {
+    let bytes: Vec<u8> = weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
+    let mut matrix = Matrix::zeroed(format, rows, weights.len() / rows).unwrap();
+    let source = Source { name: "w", dtype: Dtype::F32, bytes: &bytes, rows };
+    matrix.pack(&source, |row| row).unwrap();
+    matrix
+}
+
+/// The product as the rules say it, number by number.
+fn plain(matrix: &Matrix, x: &[f32], row: usize) -> f32 {
+    let columns = matrix.columns;
+    let mut weights = vec![0.0; columns];
+    matrix.row(row, &mut weights);
+    let length = columns / matrix.segments;
+    let mut sums: Vec<f32> = (0..matrix.segments)
+        .map(|segment| {
+            let part = segment * length..(segment + 1) * length;
+            let mut sum = 0.0f32;
+            if matrix.format() == Format::Q8_0 {
+                for block in part.step_by(BLOCK) {
+                    let (mut a, mut w) = ([0; BLOCK], [0; BLOCK]);
+                    let of_x = quantise(x[block..block + BLOCK].try_into().unwrap(), &mut a);
+                    let raw: &[f32; BLOCK] = weights[block..block + BLOCK].try_into().unwrap();
+                    let largest = raw.iter().fold(0.0f32, |most, w| most.max(w.abs()));
+                    let of_w = largest / 127.0;
+                    for (w, raw) in w.iter_mut().zip(raw) {
+                        *w = (raw / of_w.max(f32::MIN_POSITIVE)).round() as i8;
+                    }
+                    let product: i32 =
+                        a.iter().zip(w).map(|(a, w)| i32::from(*a) * i32::from(w)).sum();
+                    sum = (product as f32).mul_add(of_w * of_x, sum);
+                }
+            } else {
+                for k in part {
+                    sum = weights[k].mul_add(x[k], sum);
+                }
+            }
+            sum
+        })
+        .collect();
+    while sums.len() > 1 {
+        sums = sums.chunks(2).map(|pair| pair[0] + pair[1]).collect();
+    }
+    sums[0]
+}
+
+fn product(tier: Tier, matrix: &Matrix, x: &[f32], tiles: std::ops::Range<usize>) -> Vec<f32> {
+    let rows = x.len() / matrix.columns;
+    let mut out = vec![0.0; rows * matrix.padded()];
+    let (mut values, mut scales) = (vec![0; x.len()], vec![0.0; x.len() / BLOCK]);
+    let input = if matrix.format() == Format::Q8_0 {
+        tier.run(Quantise { x, values: &mut values, scales: &mut scales });
+        Input::Quantised { values: &values, scales: &scales }
+    } else {
+        Input::Float { x, stride: matrix.columns }
+    };
+    let store = Into(&mut out, matrix.padded());
+    tier.run(Multiply { matrix, tiles, input, rows, store });
+    out
+}
+
+fn bits(numbers: &[f32]) -> Vec<u32> {
+    numbers.iter().map(|x| x.to_bits()).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn every_tier_and_number_of_rows_gives_the_bits_of_the_definition(
+        format in prop::sample::select(vec![Format::F32, Format::Bf16, Format::Q8_0]),
+        rows in 1..40usize, blocks in 1..9usize, activations in 1..7usize, odd in 0..3usize,
+        seed: u64,
+    ) {
+        let columns = if format == Format::Q8_0 { blocks * BLOCK } else { blocks * 16 + odd };
+        let matrix = packed(format, &draw(rows * columns, seed), rows);
+        let x = draw(activations * columns, !seed);
+        let right: Vec<f32> = (0..activations)
+            .flat_map(|m| (0..rows).map(move |row| (m, row)))
+            .map(|(m, row)| plain(&matrix, &x[m * columns..][..columns], row))
+            .collect();
+        for tier in Tier::available() {
+            let all = product(tier, &matrix, &x, 0..matrix.tiles());
+            let out: Vec<f32> =
+                all.chunks(matrix.padded()).flat_map(|row| row[..rows].to_vec()).collect();
+            prop_assert_eq!(bits(&out), bits(&right), "{:?}", tier);
+        }
+    }
+}
+
+#[test]
+fn bf16_weights_give_the_bits_of_the_same_weights_in_f32() {
+    for columns in [64, 90, 33] {
+        let weights = draw(20 * columns, 3);
+        let x = draw(3 * columns, 4);
+        let of = |format| {
+            let matrix = packed(format, &weights, 20);
+            bits(&product(Tier::best(), &matrix, &x, 0..matrix.tiles()))
+        };
+        assert_eq!(of(Format::F32), of(Format::Bf16));
+    }
+}
+
+#[test]
+fn a_row_is_found_again_and_q8_0_is_within_its_step() {
+    let weights = draw(20 * 64, 5);
+    let mut row = vec![0.0; 64];
+    for format in [Format::F32, Format::Bf16, Format::Q8_0] {
+        let matrix = packed(format, &weights, 20);
+        for index in 0..20 {
+            matrix.row(index, &mut row);
+            for (found, weight) in row.iter().zip(&weights[index * 64..]) {
+                let step = if format == Format::Q8_0 { 0.5 / 127.0 + 1e-3 } else { 0.0 };
+                assert!((found - weight).abs() <= step, "{format:?}: {found} for {weight}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_packed_is_refused() {
+    assert!(Matrix::zeroed(Format::Q8_0, 16, 48).is_err());
+    let mut matrix = Matrix::zeroed(Format::Q8_0, 1, 32).unwrap();
+    let bytes = [1e9f32; 32].map(f32::to_le_bytes).concat();
+    let source = Source { name: "w", dtype: Dtype::F32, bytes: &bytes, rows: 1 };
+    assert!(matrix.pack(&source, |row| row).unwrap_err().to_string().contains("row 0 of w"));
+}

@@ -1,0 +1,123 @@
+//! Memory for weights and caches: aligned to cache lines, in huge pages where there are some.
+
+#![expect(unsafe_code, reason = "no Vec has an alignment beyond its elements'")]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use crate::LoadError;
+
+const ALIGN: usize = 64;
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Any bits are a value of these.
+///
+/// # Safety
+///
+/// It has no padding, no invalid bits, no drop, and at most the alignment of a cache line.
+pub(crate) unsafe trait Plain: Copy + Send + Sync + 'static {}
+
+// SAFETY: numbers.
+unsafe impl Plain for f32 {}
+// SAFETY: a number.
+unsafe impl Plain for u32 {}
+// SAFETY: a number.
+unsafe impl Plain for u16 {}
+// SAFETY: a number.
+unsafe impl Plain for i8 {}
+
+/// Zeroed numbers of a fixed count.
+pub(crate) struct Memory<T: Plain> {
+    pointer: NonNull<T>,
+    len: usize,
+}
+
+// SAFETY: it owns plain numbers.
+unsafe impl<T: Plain> Send for Memory<T> {}
+// SAFETY: as above.
+unsafe impl<T: Plain> Sync for Memory<T> {}
+
+impl<T: Plain> Memory<T> {
+    /// # Errors
+    ///
+    /// There is not so much memory.
+    pub(crate) fn zeroed(len: usize) -> Result<Self, LoadError> {
+        if len == 0 {
+            return Ok(Self { pointer: NonNull::dangling(), len });
+        }
+        let none = || LoadError::Missing(format!("there is no memory for {len} numbers"));
+        let layout = layout::<T>(len).ok_or_else(none)?;
+        // SAFETY: the layout has a size.
+        let pointer = unsafe { alloc_zeroed(layout) };
+        let pointer = NonNull::new(pointer.cast::<T>()).ok_or_else(none)?;
+        // Fewer of the processor's page entries are used up: a fifth more bandwidth in decoding.
+        #[cfg(target_os = "linux")]
+        if layout.size() >= 2 * HUGE_PAGE {
+            // SAFETY: pages of this allocation; the advice changes no content.
+            let _ = unsafe {
+                let advice = rustix::mm::Advice::LinuxHugepage;
+                rustix::mm::madvise(pointer.as_ptr().cast(), layout.size(), advice)
+            };
+        }
+        Ok(Self { pointer, len })
+    }
+}
+
+/// Large ones begin where a huge page can.
+fn layout<T: Plain>(len: usize) -> Option<Layout> {
+    let size = len.checked_mul(size_of::<T>())?;
+    let align = if size >= 2 * HUGE_PAGE { HUGE_PAGE } else { ALIGN };
+    Layout::from_size_align(size, align).ok()
+}
+
+impl<T: Plain> Drop for Memory<T> {
+    fn drop(&mut self) {
+        if self.len > 0
+            && let Some(layout) = layout::<T>(self.len)
+        {
+            // SAFETY: allocated with this layout, and not used any more.
+            unsafe { dealloc(self.pointer.as_ptr().cast(), layout) };
+        }
+    }
+}
+
+impl<T: Plain> Deref for Memory<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: so many initialised numbers of ours.
+        unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.len) }
+    }
+}
+
+impl<T: Plain> DerefMut for Memory<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as above, and borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.len) }
+    }
+}
+
+impl<T: Plain> fmt::Debug for Memory<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Memory({})", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Memory;
+
+    #[test]
+    fn memory_is_zeroed_aligned_and_one_s_own() {
+        for len in [0, 1, 17, 3 << 20] {
+            let mut memory = Memory::<f32>::zeroed(len).unwrap();
+            assert!(memory.iter().all(|x| x.to_bits() == 0) && memory.len() == len);
+            assert!(len == 0 || memory.as_ptr().addr().is_multiple_of(64));
+            memory.fill(1.5);
+            assert!(memory.iter().all(|x| *x == 1.5));
+        }
+        assert!(Memory::<f32>::zeroed(usize::MAX / 2).is_err());
+    }
+}

@@ -1,0 +1,173 @@
+//! A token's logits are the same to the last bit, whatever runs beside it and on what.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, OnceLock};
+
+use nsbridge_llama::{Chunk, Engine, Format, KvFormat, Model, Table, Tier};
+use proptest::prelude::*;
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::network;
+use crate::tiny::write_drawn;
+
+/// Windows, biases, norms of heads, grouped heads, and columns in eight segments of 32.
+fn model_dir() -> &'static TempDir {
+    static DIR: OnceLock<TempDir> = OnceLock::new();
+    DIR.get_or_init(|| {
+        let config = json!({
+            "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu",
+            "hidden_size": 64, "intermediate_size": 256, "vocab_size": 70,
+            "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "head_dim": 40, "rms_norm_eps": 1e-6, "rope_theta": 10_000.0,
+            "max_position_embeddings": 700, "tie_word_embeddings": true, "attention_bias": true,
+            "use_sliding_window": true, "sliding_window": 300, "max_window_layers": 1
+        });
+        let dir = tempfile::tempdir().unwrap();
+        write_drawn(dir.path(), &config, 3, 0.2);
+        dir
+    })
+}
+
+type Bits = Vec<u32>;
+
+fn bits(logits: &[f32]) -> Bits {
+    logits.iter().map(|logit| logit.to_bits()).collect()
+}
+
+fn prompt(seed: u32, len: usize) -> Vec<u32> {
+    (0..len as u32).map(|i| (i * i + 7 * seed * i + seed) % 70).collect()
+}
+
+const LONGEST: usize = 600;
+
+/// What a prompt's tokens give alone, one after the other, on one thread of the portable tier.
+fn alone(seed: u32, formats: (Format, KvFormat)) -> Vec<Bits> {
+    type Known = HashMap<(u32, String), Vec<Bits>>;
+    static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+    let mut known = KNOWN.lock().unwrap();
+    let key = (seed, format!("{formats:?}"));
+    let all = known.get_or_insert_default().entry(key).or_insert_with(|| {
+        let mut model = open(formats, Tier::Portable, 1);
+        let all = network::logits(&mut model, &prompt(seed, LONGEST), 1);
+        all.iter().map(|logits| bits(logits)).collect()
+    });
+    all.clone()
+}
+
+fn open((format, kv): (Format, KvFormat), tier: Tier, threads: usize) -> Model {
+    let engine = Engine {
+        threads: Some(threads),
+        tier: Some(tier),
+        format: Some(format),
+        kv,
+        blocks: 3 * LONGEST.div_ceil(32),
+    };
+    network::open(model_dir().path(), &engine)
+}
+
+/// A sequence of a schedule.
+struct Running {
+    seed: u32,
+    tokens: Vec<u32>,
+    table: Table,
+    done: usize,
+}
+
+/// What happens in one step: for each of three places, how many tokens run, or whether the sequence
+/// there makes way for another, or forgets its last tokens.
+#[derive(Clone, Debug)]
+enum Event {
+    Run(usize),
+    Rest,
+    Replace(u32),
+    Forget(usize),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        6 => (1..90usize).prop_map(Event::Run),
+        3 => Just(Event::Run(1)),
+        1 => Just(Event::Rest),
+        1 => (0..4u32).prop_map(Event::Replace),
+        1 => (1..70usize).prop_map(Event::Forget),
+    ]
+}
+
+fn check(model: &mut Model, formats: (Format, KvFormat), steps: &[[Event; 3]]) {
+    let new =
+        |seed| Running { seed, tokens: prompt(seed, LONGEST), table: Table::default(), done: 0 };
+    let mut places = [new(0), new(1), new(2)];
+    for step in steps {
+        let mut counts = [0; 3];
+        for ((place, event), count) in places.iter_mut().zip(step).zip(&mut counts) {
+            match event {
+                Event::Run(tokens) => *count = (*tokens).min(LONGEST - place.done),
+                Event::Rest => {}
+                Event::Replace(seed) => {
+                    model.cache().release(std::mem::replace(place, new(*seed)).table);
+                }
+                Event::Forget(tokens) => {
+                    place.done = place.done.saturating_sub(*tokens);
+                    model.cache().truncate(&mut place.table, place.done);
+                }
+            }
+            assert!(model.cache().reserve(&mut place.table, *count));
+        }
+        let running = places.iter_mut().zip(counts).filter(|(_, count)| *count > 0);
+        let mut chunks: Vec<_> = running
+            .map(|(place, count)| Chunk {
+                table: &mut place.table,
+                tokens: &place.tokens[place.done..place.done + count],
+                logits: count,
+            })
+            .collect();
+        if chunks.is_empty() {
+            continue;
+        }
+        let logits: Vec<Bits> = model.forward(&mut chunks).unwrap().rows().map(bits).collect();
+        let mut logits = logits.iter();
+        for (place, count) in places.iter_mut().zip(counts) {
+            let right = alone(place.seed, formats);
+            for (position, right) in right.iter().enumerate().skip(place.done).take(count) {
+                assert!(logits.next() == Some(right), "position {position}");
+            }
+            place.done += count;
+        }
+    }
+    for place in places {
+        model.cache().release(place.table);
+    }
+    assert_eq!(model.cache().free(), 3 * LONGEST.div_ceil(32));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 50, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_schedule_on_any_tier_and_threads_gives_the_bits_of_the_lone_run(
+        format in prop::sample::select(vec![Format::F32, Format::Bf16, Format::Q8_0]),
+        kv in prop::sample::select(vec![KvFormat::F32, KvFormat::Bf16]),
+        tier in prop::sample::select(Tier::available().collect::<Vec<_>>()),
+        threads in 1..4usize,
+        steps in prop::collection::vec([event(), event(), event()], 1..14),
+    ) {
+        let formats = (format, kv);
+        check(&mut open(formats, tier, threads), formats, &steps);
+    }
+}
+
+/// The rules that decide the bits, frozen: whoever changes one raises `ARITHMETIC_VERSION`.
+#[test]
+fn the_bits_are_those_of_this_version_of_the_arithmetic() {
+    for (formats, expected) in [
+        ((Format::F32, KvFormat::F32), 0xcb01_a212_6074_f86e_u64),
+        ((Format::Q8_0, KvFormat::Bf16), 0xc647_f2a2_bccf_1080),
+    ] {
+        let all = alone(1, formats);
+        let mixed = all.iter().flatten().fold(0u64, |mixed, bits| {
+            (mixed ^ u64::from(*bits)).wrapping_mul(0x100_0000_01b3).rotate_left(29)
+        });
+        assert_eq!(mixed, expected, "{formats:?}: {mixed:#x}");
+    }
+}

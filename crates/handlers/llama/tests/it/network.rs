@@ -1,0 +1,26 @@
+//! Networks opened and run by hand.
+
+use std::path::Path;
+
+use nsbridge_llama::{Chunk, Config, Engine, Model, Table, Weights};
+
+pub(crate) fn open(dir: &Path, engine: &Engine) -> Model {
+    let files = nsbridge_handler::Model::in_dir(dir);
+    let config = Config::read(&files).unwrap();
+    let weights = Weights::read(&files).unwrap();
+    Model::new(&config, config.context, &weights, engine).unwrap()
+}
+
+/// The logits after each token, which are run in chunks of this size.
+pub(crate) fn logits(model: &mut Model, tokens: &[u32], chunk: usize) -> Vec<Vec<f32>> {
+    let mut table = Table::default();
+    let mut all = Vec::new();
+    for tokens in tokens.chunks(chunk) {
+        assert!(model.cache().reserve(&mut table, tokens.len()));
+        let mut chunks = [Chunk { table: &mut table, tokens, logits: tokens.len() }];
+        all.extend(model.forward(&mut chunks).unwrap().rows().map(<[f32]>::to_vec));
+    }
+    assert_eq!((table.len(), all.len()), (tokens.len(), tokens.len()));
+    model.cache().release(table);
+    all
+}
