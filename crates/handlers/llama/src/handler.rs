@@ -1,18 +1,21 @@
 //! The handler: one plain loop from a request to its tokens.
 
 use nsbridge_handler::{
-    Error, Finish, FinishReason, Handler, Job, Models, Result, Slots, TextInput, TextPiece, Usage,
+    Error, Finish, FinishReason, Handler, Job, Models, Result, Slots, TextInput, TextPiece,
+    TokenLogprob, Usage,
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::detokenise::TextStream;
-use crate::request::Asked;
+use crate::request::{Asked, Vocabulary};
 use crate::text::Text;
-use crate::{Config, KvCache, LoadError, Model, Noise, Sampling, Weights, sample};
+use crate::{
+    Config, History, KvCache, LoadError, Model, Noise, Scratch, Weights, logprobs, sample,
+};
 
 /// Rises whenever the same request could get other tokens from the same files.
-const ARITHMETIC_VERSION: u32 = 1;
+const ARITHMETIC_VERSION: u32 = 2;
 
 /// Prompt tokens that are run before the request is looked at again.
 const PREFILL_CHUNK: usize = 64;
@@ -70,7 +73,8 @@ impl Handler for Llama {
 
     async fn handle(&self, input: TextInput, job: &mut Job<TextPiece>) -> Result<Finish> {
         let resumed: Vec<u32> = job.resumed().iter().map(|piece| piece.token).collect();
-        let asked = Asked::new(&input, &self.options, &self.config.advice)?;
+        let vocabulary = vocabulary(&self.config);
+        let asked = Asked::new(&input, &self.options, &self.config.advice, vocabulary)?;
         let prompt = self.text.prompt(&input, job.info().submitted_at)?;
         let mut reply = Reply::new(self, prompt, asked, job.info().seed)?;
         job.at_most(reply.room - reply.prompt);
@@ -81,7 +85,8 @@ impl Handler for Llama {
         let mut logits = self.prefill(&reply, &mut cache, job)?;
         loop {
             let token = reply.next(&logits)?;
-            let (piece, finish) = reply.take(token);
+            let (mut piece, finish) = reply.take(token);
+            reply.tell_logprobs(&logits, &mut piece);
             job.emit(piece).await?;
             if let Some(finish) = finish {
                 return Ok(finish);
@@ -118,7 +123,7 @@ impl Llama {
             }
             other => other.unwrap_or(config.context),
         };
-        Asked::new(&TextInput::default(), &options, &config.advice)
+        Asked::new(&TextInput::default(), &options, &config.advice, vocabulary(&config))
             .map_err(|error| LoadError::Missing(format!("in the worker's options, {error}")))?;
         let weights = Weights::read(files)?;
         let fingerprint = fingerprint(files, &weights, &options)?;
@@ -143,6 +148,10 @@ impl Llama {
     }
 }
 
+fn vocabulary(config: &Config) -> Vocabulary<'_> {
+    Vocabulary { size: config.vocab_size, eos: &config.eos }
+}
+
 /// Cuts the prompt, and the resumed tokens behind it, into what is run at once.
 ///
 /// Resumed tokens are run one at a time, as they were made: a product of many rows rounds
@@ -161,8 +170,10 @@ struct Reply<'a> {
     prompt: usize,
     /// How many there may be.
     room: usize,
-    sampling: Sampling,
+    asked: Asked,
+    history: History,
     noise: Noise,
+    scratch: Scratch,
     text: TextStream,
 }
 
@@ -179,9 +190,11 @@ impl<'a> Reply<'a> {
             llama,
             prompt: prompt.len(),
             room: prompt.len().saturating_add(asked.max_tokens).min(context),
-            sampling: asked.sampling,
+            history: History::new(&prompt),
             noise: Noise::new(seed, &prompt),
-            text: TextStream::new(asked.stops),
+            scratch: Scratch::default(),
+            text: TextStream::new(asked.stops.clone()),
+            asked,
             tokens: prompt,
         })
     }
@@ -198,16 +211,27 @@ impl<'a> Reply<'a> {
         Ok(finish)
     }
 
-    fn next(&self, logits: &[f32]) -> Result<u32> {
+    fn next(&mut self, logits: &[f32]) -> Result<u32> {
         let index = self.tokens.len() - self.prompt;
-        sample(logits, &self.tokens, &self.sampling, self.noise, index)
-            .ok_or_else(|| Error::retry("the model's logits are not numbers"))
+        let sampling = &self.asked.sampling;
+        sample(logits, &self.history, sampling, self.noise, index, &mut self.scratch)
+            .ok_or_else(|| Error::retry("the model's logits leave no token to choose"))
+    }
+
+    /// Adds the log-probabilities that were asked for.
+    fn tell_logprobs(&mut self, logits: &[f32], piece: &mut TextPiece) {
+        let Some(top) = self.asked.logprobs else { return };
+        let Some(told) = logprobs(logits, piece.token, top, &mut self.scratch) else { return };
+        let each = |(token, logprob)| TokenLogprob { token, logprob };
+        piece.logprob = Some(told.chosen);
+        piece.top_logprobs = told.top.into_iter().map(each).collect();
     }
 
     /// Adds a token; gives its piece and, if it is the last one, the finish.
     fn take(&mut self, token: u32) -> (TextPiece, Option<Finish>) {
         self.tokens.push(token);
-        let ended = self.llama.config.eos.contains(&token);
+        self.history.push(token);
+        let ended = self.asked.ends(token);
         let full = self.tokens.len() == self.room;
         let bytes = if ended { &[] } else { self.llama.text.bytes(token) };
         let (text, met) = self.text.push(bytes, ended || full);
@@ -218,7 +242,7 @@ impl<'a> Reply<'a> {
             _ => None,
         };
         let finish = reason.map(|reason| Finish::because(reason).with_usage(self.usage()));
-        (TextPiece { token, text, logprob: None }, finish)
+        (TextPiece { token, text, ..TextPiece::default() }, finish)
     }
 
     fn usage(&self) -> Usage {

@@ -23,5 +23,5 @@ pub use error::LoadError;
 pub use handler::{Llama, Options};
 pub use model::{KvCache, Model};
 pub use rope::RopeTable;
-pub use sample::{Noise, Sampling, sample};
+pub use sample::{History, Logprobs, Noise, Sampling, Scratch, logprobs, sample};
 pub use weights::Weights;

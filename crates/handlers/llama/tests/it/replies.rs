@@ -162,7 +162,7 @@ fn bad_input_is_refused_in_words_that_do_not_quote_it() {
 #[test]
 fn pieces_that_another_model_made_are_refused() {
     let llama = llama();
-    let foreign = TextPiece { token: 70_000, text: "x".into(), logprob: None };
+    let foreign = TextPiece { token: 70_000, text: "x".into(), ..TextPiece::default() };
     let result = answer(&llama, &json!({ "prompt": "x" }), 7, &[foreign]);
     assert!(matches!(result, Err(Error::BadInput(_))));
 }
