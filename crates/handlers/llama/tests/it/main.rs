@@ -4,4 +4,5 @@
 mod bundled;
 mod parity;
 mod replies;
+mod sampling;
 mod tiny;
