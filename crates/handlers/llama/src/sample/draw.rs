@@ -50,13 +50,14 @@ impl Draw {
                 continue;
             }
             let from = (block * BLOCK) as u32;
-            let mut hits = self.with_leading_ones(from, ones as u32);
-            while hits != 0 {
-                let at = hits.trailing_zeros();
-                hits &= hits - 1;
-                match row.block(block).get(at as usize) {
-                    Some(&logit) if among(logit, from + at) => self.consider(logit, from + at),
-                    _ => {}
+            let least = least_with(ones as u32);
+            // Mostly none of them, so which ones they are is asked only then.
+            if self.noise.count_from(from, BLOCK, least) == 0 {
+                continue;
+            }
+            for (token, &logit) in (from..).zip(row.block(block)) {
+                if self.noise.nearly(token) >= least && among(logit, token) {
+                    self.consider(logit, token);
                 }
             }
         }
@@ -77,19 +78,6 @@ impl Draw {
         *ones < REACHES
     }
 
-    /// A bit for each of a block's tokens: whether its noise has at least so many leading ones.
-    ///
-    /// More than [`SURE`] are taken for as many; [`consider`](Self::consider) looks closely.
-    #[inline]
-    fn with_leading_ones(&self, from: u32, ones: u32) -> u64 {
-        let least = !(u64::MAX.checked_shr(ones.min(SURE)).unwrap_or_default());
-        let mut hits = 0;
-        for at in 0..BLOCK as u32 {
-            hits |= u64::from(self.noise.nearly(from + at) >= least) << at;
-        }
-        hits
-    }
-
     #[inline]
     fn consider(&mut self, logit: f32, token: u32) {
         let bits = self.noise.bits(token);
@@ -104,4 +92,11 @@ impl Draw {
             (self.best, self.choice) = (score, Some(token));
         }
     }
+}
+
+/// The least noise with so many leading ones.
+///
+/// More than [`SURE`] are taken for as many; [`Draw::consider`] looks closely.
+fn least_with(leading_ones: u32) -> u64 {
+    !(u64::MAX >> leading_ones.min(SURE))
 }

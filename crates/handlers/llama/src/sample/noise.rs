@@ -40,7 +40,24 @@ impl Stream {
     /// The output function's last shift does not reach them, which spares a search a part of it.
     #[inline]
     pub(super) fn nearly(self, token: u32) -> u64 {
-        scramble(self.state.wrapping_add((u64::from(token) + 1).wrapping_mul(GOLDEN)))
+        scramble(self.counter(token))
+    }
+
+    /// For how many of the tokens from the first on [`nearly`](Self::nearly) is at least this.
+    #[inline]
+    pub(super) fn count_from(self, first: u32, tokens: usize, least: u64) -> usize {
+        let mut counter = self.counter(first);
+        let mut count = 0;
+        for _ in 0..tokens {
+            count += usize::from(scramble(counter) >= least);
+            counter = counter.wrapping_add(GOLDEN);
+        }
+        count
+    }
+
+    #[inline]
+    fn counter(self, token: u32) -> u64 {
+        self.state.wrapping_add((u64::from(token) + 1).wrapping_mul(GOLDEN))
     }
 }
 
@@ -118,5 +135,8 @@ mod tests {
         for token in 0..10_000 {
             assert_eq!(stream.nearly(token) >> (64 - SURE), stream.bits(token) >> (64 - SURE));
         }
+        let large = |token: &u32| stream.nearly(*token) >= 1 << 63;
+        let count = (70..134).filter(large).count();
+        assert_eq!(stream.count_from(70, 64, 1 << 63), count);
     }
 }
