@@ -54,7 +54,8 @@ pub struct TextInput {
     /// Tokens that end the reply as the model's own end token does, by id.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stop_token_ids: Vec<u32>,
-    /// Before the reply has so many tokens, those that would end it are not chosen.
+    /// Before the reply has so many tokens, those that would end it are not chosen; a text of
+    /// `stop` ends it all the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_tokens: Option<u32>,
     /// Go on after the model's own end token; the other ends hold.

@@ -17,7 +17,7 @@ pub struct Logprobs {
 /// The log-probabilities of `chosen` and of the `top` likeliest tokens.
 ///
 /// They are of the raw logits, at temperature 1 and before any bias, penalty or cut. None if the
-/// logits have no number among them, or `chosen` is none of theirs.
+/// logits have no number among them or an infinite one, or `chosen` is none of theirs.
 pub fn logprobs(
     logits: &[f32],
     chosen: u32,
@@ -29,6 +29,9 @@ pub fn logprobs(
     let row = Row::new(logits, maxima)?;
     let total = Weights::new(row.max(), 1.0).total(&row);
     let all = f64::from(row.max()) + libm::log(total);
+    if !all.is_finite() {
+        return None;
+    }
     let logprob = |logit: f32| (f64::from(logit) - all) as f32;
     room.ranked.clear();
     if top > 0 {
@@ -66,6 +69,7 @@ mod tests {
         );
         assert_eq!(top(&[0.0; 300], 0).unwrap().top, []);
         assert_eq!(top(&[f32::NAN], 1), None);
+        assert_eq!(top(&[f32::INFINITY, 0.0], 1), None);
         assert_eq!(top(&[], 1), None);
     }
 }
