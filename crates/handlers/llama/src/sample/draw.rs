@@ -35,7 +35,8 @@ impl Draw {
     /// Draws among the tokens that do not rank behind the last one.
     pub(super) fn among(&mut self, row: &Row<'_>, last: u64) {
         let floor = row::logit(last);
-        let among = |logit: f32, token: u32| logit >= floor && rank(logit, token) <= last;
+        // What is not a number may be among them: no score of its is ahead of another.
+        let among = |logit: f32, token: u32| rank(logit, token) <= last;
         // The likeliest first: a good score early spares the rest their logarithms.
         let first = row.maxima().iter().position(|&max| max == row.max()).unwrap_or_default();
         let from = first * BLOCK;
