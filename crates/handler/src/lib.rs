@@ -52,7 +52,7 @@ pub use job::{Job, JobInfo};
 pub use models::{Model, Models};
 pub use nsbridge_protocol::{
     AttemptNo, ChatMessage, Fingerprint, Finish, FinishReason, RequestId, Seam, Tenant, TextInput,
-    TextPiece, TraceParent, Usage,
+    TextPiece, TokenLogprob, TraceParent, Usage,
 };
 pub use transcript::Stop;
 #[cfg(feature = "candle")]

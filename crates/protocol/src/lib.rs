@@ -27,7 +27,7 @@ pub use pieces::{MalformedPieces, Pieces};
 pub use reply::{Failure, Finish, FinishReason, Summary, Usage};
 pub use request::Request;
 pub use seam::Seam;
-pub use text::{ChatMessage, TextInput, TextPiece};
+pub use text::{ChatMessage, TextInput, TextPiece, TokenLogprob};
 pub use trace::{InvalidTraceParent, SpanId, TraceId, TraceParent};
 pub use uuid::Uuid;
 

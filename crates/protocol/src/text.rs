@@ -1,6 +1,7 @@
 //! The input and output of text models, shared by handlers, clients and the gateway.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -29,12 +30,43 @@ pub struct TextInput {
     /// Sample among this many likeliest tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_k: Option<u32>,
-    /// Divides (or multiplies, if negative) the logits of tokens that occurred before.
+    /// Sample among tokens at least this probable, as a share of the likeliest one's probability.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_p: Option<f32>,
+    /// Divides (or multiplies, if negative) the logits of tokens that occurred in prompt or reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repetition_penalty: Option<f32>,
+    /// Subtracted from a token's logit for each time it occurred in the reply; from -2 to 2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frequency_penalty: Option<f32>,
+    /// Subtracted once from the logits of tokens that occurred in the reply; from -2 to 2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub presence_penalty: Option<f32>,
+    /// Added to the logits of these tokens, by id; from -100 to 100.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub logit_bias: BTreeMap<u32, f32>,
+    /// Tokens that are never chosen, by id.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub bad_token_ids: Vec<u32>,
     /// Texts that end the reply; they are not part of it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stop: Vec<String>,
+    /// Tokens that end the reply as the model's own end token does, by id.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stop_token_ids: Vec<u32>,
+    /// Before the reply has so many tokens, those that would end it are not chosen; a text of
+    /// `stop` ends it all the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_tokens: Option<u32>,
+    /// Go on after the model's own end token; the other ends hold.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub ignore_eos: bool,
+    /// Tell each token's log-probability, by the model's own distribution before any of the above.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub logprobs: bool,
+    /// With `logprobs`: tell those of so many likeliest tokens too, at most 20.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_logprobs: Option<u32>,
 }
 
 impl fmt::Debug for TextInput {
@@ -69,7 +101,7 @@ impl fmt::Debug for ChatMessage {
 }
 
 /// One token of a text reply.
-#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TextPiece {
     /// The token's id in the model's vocabulary.
     pub token: u32,
@@ -78,6 +110,18 @@ pub struct TextPiece {
     /// The token's log-probability, where the request asks for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprob: Option<f32>,
+    /// The likeliest tokens at this place, the likeliest first, where the request asks for them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub top_logprobs: Vec<TokenLogprob>,
+}
+
+/// A token that could have been chosen.
+#[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct TokenLogprob {
+    /// The token's id in the model's vocabulary.
+    pub token: u32,
+    /// Its log-probability.
+    pub logprob: f32,
 }
 
 impl fmt::Debug for TextPiece {
@@ -87,8 +131,15 @@ impl fmt::Debug for TextPiece {
     }
 }
 
+impl fmt::Debug for TokenLogprob {
+    /// Leaves out the token, which is text.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokenLogprob").field("logprob", &self.logprob).finish_non_exhaustive()
+    }
+}
+
 impl Seam for TextPiece {
-    /// Token id and text: a log-probability may differ between machines of one fingerprint.
+    /// Token id and text: log-probabilities may differ between machines of one fingerprint.
     fn seam(piece: &[u8]) -> Cow<'_, [u8]> {
         match serde_json::from_slice::<Self>(piece) {
             Ok(piece) => {
@@ -103,20 +154,50 @@ impl Seam for TextPiece {
 
 #[cfg(test)]
 mod tests {
-    use super::{Seam, TextInput, TextPiece};
+    use serde_json::json;
+
+    use super::{Seam, TextInput, TextPiece, TokenLogprob};
 
     #[test]
     fn seams_ignore_log_probabilities_but_not_text() {
         let seam = |json: &str| TextPiece::seam(json.as_bytes()).into_owned();
         let plain = seam(r#"{"token":1,"text":"a"}"#);
         assert_eq!(plain, seam(r#"{"token":1,"text":"a","logprob":-0.5}"#));
+        let top = r#"{"token":1,"text":"a","top_logprobs":[{"token":2,"logprob":-1.5}]}"#;
+        assert_eq!(plain, seam(top));
         assert_ne!(plain, seam(r#"{"token":1,"text":"b"}"#));
         assert_ne!(plain, seam(r#"{"token":2,"text":"a"}"#));
+    }
+
+    #[test]
+    fn what_is_not_asked_for_is_not_written() {
+        let json = |value: &TextInput| serde_json::to_string(value).unwrap();
+        assert_eq!(json(&TextInput::default()), "{}");
+        let piece = TextPiece { token: 1, text: "a".into(), ..TextPiece::default() };
+        assert_eq!(serde_json::to_string(&piece).unwrap(), r#"{"token":1,"text":"a"}"#);
+    }
+
+    #[test]
+    fn every_field_goes_by_the_name_that_the_protocol_gives_it() {
+        let json = json!({
+            "prompt": "x", "max_tokens": 9, "temperature": 0.5, "top_p": 0.75, "top_k": 4,
+            "min_p": 0.25, "repetition_penalty": 1.5, "frequency_penalty": 0.25,
+            "presence_penalty": -0.5, "logit_bias": { "12": -100.0 }, "bad_token_ids": [3],
+            "stop": ["."], "stop_token_ids": [4], "min_tokens": 2, "ignore_eos": true,
+            "logprobs": true, "top_logprobs": 5
+        });
+        // Through text, as it travels: there the ids of `logit_bias` are strings.
+        let input: TextInput = serde_json::from_str(&json.to_string()).unwrap();
+        assert_eq!(input.logit_bias, [(12, -100.0)].into());
+        assert_eq!(serde_json::to_value(&input).unwrap(), json);
+        assert!(serde_json::from_str::<TextInput>(r#"{"temprature":1}"#).is_err());
     }
 
     #[test]
     fn debug_shows_no_text() {
         let input = TextInput { prompt: Some("canary".into()), ..TextInput::default() };
         assert!(!format!("{input:?}").contains("canary"));
+        let top = TokenLogprob { token: 4711, logprob: -1.0 };
+        assert!(!format!("{top:?}").contains("4711"));
     }
 }

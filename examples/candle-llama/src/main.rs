@@ -80,7 +80,7 @@ impl Handler for Storyteller {
                 return Ok(Finish::STOP);
             }
             let text = text.step(token).map_err(Error::retry)?.unwrap_or_default();
-            job.emit(TextPiece { token, text, logprob: None }).await?;
+            job.emit(TextPiece { token, text, ..TextPiece::default() }).await?;
             new = vec![token];
         }
         Ok(Finish::LENGTH)

@@ -8,7 +8,7 @@
 
 use std::time::Instant;
 
-use nsbridge_llama::{Chunk, Config, Engine, Format, LoadError, Model, Table, Weights};
+use nsbridge_llama::{Chunk, Config, Format, LoadError, Model, Setup, Table, Weights};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -41,12 +41,16 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn open(dir: &str, format: Format, threads: Option<usize>) -> std::result::Result<Model, LoadError> {
+fn open(
+    dir: &str,
+    format: Format,
+    threads: Option<usize>,
+) -> std::result::Result<Model, LoadError> {
     let files = nsbridge_handler::Model::in_dir(dir);
     let config = Config::read(&files)?;
     let weights = Weights::read(&files)?;
-    let engine = Engine { threads, format: Some(format), blocks: 256, ..Engine::default() };
-    Model::new(&config, 2048, &weights, &engine)
+    let setup = Setup { threads, format: Some(format), blocks: 256, ..Setup::default() };
+    Model::new(&config, 2048, &weights, &setup)
 }
 
 /// Seconds of each round, sorted.
@@ -61,7 +65,8 @@ fn measure(model: &mut Model, sequences: usize, tokens: usize, rounds: usize) ->
             }
             model.cache().reserve(table, tokens);
         }
-        let chunk = |table| Chunk { table, tokens: &ids, logits: if tokens > 64 { 1 } else { tokens } };
+        let chunk =
+            |table| Chunk { table, tokens: &ids, logits: if tokens > 64 { 1 } else { tokens } };
         let mut chunks: Vec<_> = tables.iter_mut().map(chunk).collect();
         let started = Instant::now();
         model.forward(&mut chunks).map_err(|error| error.to_string())?;

@@ -1,26 +1,22 @@
-//! The handler: one plain loop from a request to its tokens.
+//! The handler: what a request asks for goes to the engine, and its tokens come back.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use nsbridge_handler::{
-    Error, Finish, FinishReason, Handler, Job, Models, Result, Slots, TextInput, TextPiece, Usage,
-};
+use nsbridge_handler::{Finish, Handler, Health, Job, Models, Result, Slots, TextInput, TextPiece};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::detokenise::TextStream;
-use crate::request::Asked;
+use crate::engine::Engine;
+use crate::reply::Reply;
+use crate::request::{Asked, Vocabulary};
 use crate::text::Text;
-use crate::{Chunk, Config, Engine, LoadError, Model, Noise, Sampling, Table, Weights, sample};
+use crate::{Config, LoadError, Model, Setup, Weights};
 
 /// Rises whenever the same request could get other tokens from the same files.
 const ARITHMETIC_VERSION: u32 = 2;
 
-/// Prompt tokens that are run before the request is looked at again.
-const PREFILL_CHUNK: usize = 64;
-
 /// Requests answered at once, if the options do not say.
-const SLOTS: usize = 2;
+const SLOTS: usize = 8;
 
 /// The files whose bytes decide the text, beside the weights.
 const FILES: [&str; 5] = [
@@ -47,7 +43,7 @@ pub struct Options {
     pub max_tokens: Option<u32>,
     /// The most tokens of prompt and reply together; the model's own context if absent.
     pub n_positions: Option<usize>,
-    /// Requests answered at once, each on a thread of its own; 2 if absent.
+    /// Requests answered at once, by steps that run a token of each; 8 if absent.
     #[serde(skip_serializing)]
     pub max_rolling_batch_size: Option<usize>,
 }
@@ -58,10 +54,9 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Llama {
     config: Config,
-    model: Mutex<Model>,
+    engine: Engine,
     context: usize,
-    vocab_size: usize,
-    text: Text,
+    text: Arc<Text>,
     options: Options,
     fingerprint: [u8; 16],
 }
@@ -77,28 +72,33 @@ impl Handler for Llama {
 
     async fn handle(&self, input: TextInput, job: &mut Job<TextPiece>) -> Result<Finish> {
         let resumed: Vec<u32> = job.resumed().iter().map(|piece| piece.token).collect();
-        let asked = Asked::new(&input, &self.options, &self.config.advice)?;
+        let vocabulary = vocabulary(&self.config);
+        let asked = Asked::new(&input, &self.options, &self.config.advice, vocabulary)?;
         let prompt = self.text.prompt(&input, job.info().submitted_at)?;
-        let mut reply = Reply::new(self, prompt, asked, job.info().seed)?;
-        job.at_most(reply.room - reply.prompt);
+        let (words, size) = (self.text.clone(), self.config.vocab_size);
+        let seed = job.info().seed;
+        let mut reply = Reply::new(words, size, self.context, prompt, asked, seed)?;
+        job.at_most(reply.longest());
         if let Some(finish) = reply.take_resumed(&resumed)? {
             return Ok(finish);
         }
-        let mut table = Table::default();
-        let done = self.answer(&mut reply, &mut table, job).await;
-        self.model().cache().release(table);
-        done
+        self.engine.make(reply, job.emitter()).await
     }
 
     fn slots(&self) -> Slots {
-        Slots::Threads(self.options.max_rolling_batch_size.unwrap_or(SLOTS))
+        Slots::Tasks(self.options.max_rolling_batch_size.unwrap_or(SLOTS))
     }
 
     async fn warm_up(&self) -> Result<()> {
-        let mut table = Table::default();
-        let done = self.forward(&[0], &mut table);
-        self.model().cache().release(table);
-        done.map(drop)
+        self.engine.warm_up().await
+    }
+
+    fn health(&self) -> Health {
+        if self.engine.lives() {
+            Health::Ok
+        } else {
+            Health::Failed("the engine's thread has stopped".to_owned())
+        }
     }
 
     fn fingerprint(&self) -> Option<[u8; 16]> {
@@ -120,130 +120,21 @@ impl Llama {
             }
             other => other.unwrap_or(config.context),
         };
-        Asked::new(&TextInput::default(), &options, &config.advice)
+        Asked::new(&TextInput::default(), &options, &config.advice, vocabulary(&config))
             .map_err(|error| LoadError::Missing(format!("in the worker's options, {error}")))?;
         let weights = Weights::read(files)?;
         let text = Text::read(files)?;
         let slots = options.max_rolling_batch_size.unwrap_or(SLOTS);
-        let engine = Engine { blocks: slots * context.div_ceil(32), ..Engine::default() };
-        let model = Model::new(&config, context, &weights, &engine)?;
+        let setup = Setup { blocks: slots * context.div_ceil(32), ..Setup::default() };
+        let model = Model::new(&config, context, &weights, &setup)?;
         let fingerprint = fingerprint(files, &weights, &model.arithmetic(), &options)?;
-        let vocab_size = model.vocab_size();
-        let model = Mutex::new(model);
-        Ok(Self { text, config, model, context, vocab_size, options, fingerprint })
-    }
-
-    fn model(&self) -> MutexGuard<'_, Model> {
-        self.model.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Makes a reply, token by token.
-    async fn answer(
-        &self,
-        reply: &mut Reply<'_>,
-        table: &mut Table,
-        job: &mut Job<TextPiece>,
-    ) -> Result<Finish> {
-        let mut logits = Vec::new();
-        for tokens in reply.tokens.chunks(PREFILL_CHUNK) {
-            job.check()?;
-            logits = self.forward(tokens, table)?;
-        }
-        loop {
-            let token = reply.next(&logits)?;
-            let (piece, finish) = reply.take(token);
-            job.emit(piece).await?;
-            if let Some(finish) = finish {
-                return Ok(finish);
-            }
-            logits = self.forward(&[token], table)?;
-        }
-    }
-
-    /// The logits after the last of these tokens.
-    fn forward(&self, tokens: &[u32], table: &mut Table) -> Result<Vec<f32>> {
-        let mut model = self.model();
-        if !model.cache().reserve(table, tokens.len()) {
-            return Err(Error::retry("all of the cache is in use"));
-        }
-        let logits = model.forward(&mut [Chunk { table, tokens, logits: 1 }])?;
-        Ok(logits.rows().next().unwrap_or_default().to_vec())
+        let engine = Engine::start(model).map_err(LoadError::read)?;
+        Ok(Self { text: Arc::new(text), config, engine, context, options, fingerprint })
     }
 }
 
-/// One reply while it grows.
-struct Reply<'a> {
-    llama: &'a Llama,
-    /// Prompt and reply.
-    tokens: Vec<u32>,
-    /// How many of them are the prompt.
-    prompt: usize,
-    /// How many there may be.
-    room: usize,
-    sampling: Sampling,
-    noise: Noise,
-    text: TextStream,
-}
-
-impl<'a> Reply<'a> {
-    fn new(llama: &'a Llama, prompt: Vec<u32>, asked: Asked, seed: u64) -> Result<Self> {
-        let context = llama.context;
-        if prompt.len() >= context {
-            return Err(Error::bad_input(format!(
-                "the prompt has {} tokens, which leaves no room in this model's context of {context}",
-                prompt.len()
-            )));
-        }
-        Ok(Self {
-            llama,
-            prompt: prompt.len(),
-            room: prompt.len().saturating_add(asked.max_tokens).min(context),
-            sampling: asked.sampling,
-            noise: Noise::new(seed, &prompt),
-            text: TextStream::new(asked.stops),
-            tokens: prompt,
-        })
-    }
-
-    /// Takes over what an earlier attempt made; the finish, if that was all.
-    fn take_resumed(&mut self, resumed: &[u32]) -> Result<Option<Finish>> {
-        let mut finish = None;
-        for &token in resumed {
-            if finish.is_some() || token as usize >= self.llama.vocab_size {
-                return Err(Error::bad_input("the resumed pieces are not of this model's making"));
-            }
-            finish = self.take(token).1;
-        }
-        Ok(finish)
-    }
-
-    fn next(&self, logits: &[f32]) -> Result<u32> {
-        let index = self.tokens.len() - self.prompt;
-        sample(logits, &self.tokens, &self.sampling, self.noise, index)
-            .ok_or_else(|| Error::retry("the model's logits are not numbers"))
-    }
-
-    /// Adds a token; gives its piece and, if it is the last one, the finish.
-    fn take(&mut self, token: u32) -> (TextPiece, Option<Finish>) {
-        self.tokens.push(token);
-        let ended = self.llama.config.eos.contains(&token);
-        let full = self.tokens.len() == self.room;
-        let bytes = if ended { &[] } else { self.llama.text.bytes(token) };
-        let (text, met) = self.text.push(bytes, ended || full);
-        let reason = match (met, ended, full) {
-            (true, ..) => Some(FinishReason::StopText),
-            (_, true, _) => Some(FinishReason::Stop),
-            (_, _, true) => Some(FinishReason::Length),
-            _ => None,
-        };
-        let finish = reason.map(|reason| Finish::because(reason).with_usage(self.usage()));
-        (TextPiece { token, text, logprob: None }, finish)
-    }
-
-    fn usage(&self) -> Usage {
-        let (input, all) = (self.prompt as u64, self.tokens.len() as u64);
-        Usage { input_tokens: input, output_tokens: all - input, cached_tokens: 0 }
-    }
+fn vocabulary(config: &Config) -> Vocabulary<'_> {
+    Vocabulary { size: config.vocab_size, eos: &config.eos }
 }
 
 /// What the tokens depend on beside the request.

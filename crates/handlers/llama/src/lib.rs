@@ -2,12 +2,14 @@
 //!
 //! [`Llama`] reads `config.json`, `generation_config.json`, `tokenizer.json`, the chat template
 //! and safetensors from the model named `target`, and answers
-//! [`TextInput`](nsbridge_handler::TextInput)s token by token. Everything is computed in f32 on
-//! the CPU; other weights are widened when they are loaded.
+//! [`TextInput`](nsbridge_handler::TextInput)s token by token, many at once. The tokens of a reply
+//! depend on the weights, the prompt, the parameters and the seed, and on nothing else: not on what
+//! runs beside it, nor on the machine.
 
 mod config;
 mod date;
 mod detokenise;
+mod engine;
 mod error;
 mod handler;
 mod kernel;
@@ -16,6 +18,7 @@ mod matrix;
 mod memory;
 mod network;
 mod pool;
+mod reply;
 mod request;
 mod rope;
 mod sample;
@@ -30,7 +33,7 @@ pub use handler::{Llama, Options};
 pub use kernel::Tier;
 pub use kv::{KvCache, KvFormat, Table};
 pub use matrix::Format;
-pub use network::{Chunk, Engine, Logits, Model};
+pub use network::{Chunk, Logits, Model, Setup};
 pub use rope::RopeTable;
-pub use sample::{Noise, Sampling, sample};
+pub use sample::{History, Logprobs, Noise, Sampling, Scratch, logprobs, sample};
 pub use weights::Weights;

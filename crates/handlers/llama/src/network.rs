@@ -17,7 +17,7 @@ use self::step::Scratch;
 
 /// How a model is held and run. None of it but the formats changes a bit of what it computes.
 #[derive(Clone, Copy, Debug)]
-pub struct Engine {
+pub struct Setup {
     /// Threads that compute, the caller's among them; by default as many as there are cores, or one
     /// for a model that a core's caches hold.
     pub threads: Option<usize>,
@@ -31,7 +31,7 @@ pub struct Engine {
     pub blocks: usize,
 }
 
-impl Default for Engine {
+impl Default for Setup {
     fn default() -> Self {
         let kv = KvFormat::default();
         Self { threads: None, tier: None, format: None, kv, blocks: 64 }
@@ -115,21 +115,21 @@ impl Model {
         config: &Config,
         context: usize,
         weights: &Weights,
-        engine: &Engine,
+        setup: &Setup,
     ) -> Result<Self, LoadError> {
-        let embedding = load::embedding(config, weights, engine.format)?;
-        let output = load::output(config, weights, engine.format)?;
-        let layer = |index| load::layer(config, index, weights, engine.format);
+        let embedding = load::embedding(config, weights, setup.format)?;
+        let output = load::output(config, weights, setup.format)?;
+        let layer = |index| load::layer(config, index, weights, setup.format);
         let layers = (0..config.layers).map(layer).collect::<Result<Vec<_>, _>>()?;
-        let tier = engine.tier.unwrap_or_else(Tier::best);
+        let tier = setup.tier.unwrap_or_else(Tier::best);
         let shape = Shape {
             layers: config.layers,
             kv_heads: config.kv_heads,
             dim: config.head_dim,
-            blocks: engine.blocks,
+            blocks: setup.blocks,
         };
         let bytes: usize = layers.iter().map(Layer::bytes).sum();
-        let threads = engine.threads.unwrap_or_else(|| load::threads(bytes));
+        let threads = setup.threads.unwrap_or_else(|| load::threads(bytes));
         Ok(Self {
             embedding,
             layers,
@@ -141,7 +141,7 @@ impl Model {
             context,
             tier,
             pool: Pool::new(threads),
-            cache: KvCache::new(engine.kv, shape)?,
+            cache: KvCache::new(setup.kv, shape)?,
             scratch: Scratch::default(),
         })
     }

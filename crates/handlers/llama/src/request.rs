@@ -12,7 +12,20 @@ pub(crate) struct Asked {
     /// The most tokens to make, before the model's room is looked at.
     pub(crate) max_tokens: usize,
     pub(crate) stops: Vec<String>,
+    /// Whether to tell log-probabilities, and of how many likeliest tokens beside the chosen one.
+    pub(crate) logprobs: Option<usize>,
 }
+
+/// What a request must know of the model's tokens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Vocabulary<'a> {
+    pub(crate) size: usize,
+    /// The model's own end tokens.
+    pub(crate) eos: &'a [u32],
+}
+
+/// The most likeliest tokens whose log-probabilities are told, as in OpenAI's interface.
+const TOP_LOGPROBS: u32 = 20;
 
 impl Asked {
     /// The request's own values, else the worker's options, else the model authors' advice.
@@ -20,25 +33,16 @@ impl Asked {
     /// # Errors
     ///
     /// A sentence that names the first field that cannot be.
-    pub(crate) fn new(input: &TextInput, options: &Options, advice: &Advice) -> Result<Self> {
-        let sampling = Sampling {
-            temperature: input
-                .temperature
-                .or(options.temperature)
-                .or(advice.temperature)
-                .unwrap_or(1.0),
-            top_k: input.top_k.or(options.top_k).or(advice.top_k).unwrap_or(0),
-            top_p: input.top_p.or(options.top_p).or(advice.top_p).unwrap_or(1.0),
-            repetition_penalty: input
-                .repetition_penalty
-                .or(options.repetition_penalty)
-                .or(advice.repetition_penalty)
-                .unwrap_or(1.0),
-        };
+    pub(crate) fn new(
+        input: &TextInput,
+        options: &Options,
+        advice: &Advice,
+        vocabulary: Vocabulary<'_>,
+    ) -> Result<Self> {
+        let sampling = sampling(input, options, advice, vocabulary.eos);
         refuse_nonsense(&sampling)?;
-        if input.max_tokens == Some(0) {
-            return Err(Error::bad_input("`max_tokens` must be at least 1"));
-        }
+        refuse_impossible_tokens(input, vocabulary)?;
+        refuse_impossible_lengths(input)?;
         if input.stop.iter().any(String::is_empty) {
             return Err(Error::bad_input("`stop` must not contain an empty text"));
         }
@@ -47,12 +51,46 @@ impl Asked {
             sampling,
             max_tokens: tokens(input.max_tokens).min(tokens(options.max_tokens)),
             stops: input.stop.clone(),
+            logprobs: logprobs(input)?,
         })
+    }
+
+    /// Whether this token ends the reply.
+    pub(crate) fn ends(&self, token: u32) -> bool {
+        self.sampling.ends.contains(&token)
+    }
+}
+
+fn sampling(input: &TextInput, options: &Options, advice: &Advice, eos: &[u32]) -> Sampling {
+    let plain = Sampling::default();
+    // An end token that does not end the reply need not wait for its least length either.
+    let eos = if input.ignore_eos { &[] } else { eos };
+    Sampling {
+        logit_bias: input.logit_bias.iter().map(|(&token, &bias)| (token, bias)).collect(),
+        banned: input.bad_token_ids.clone(),
+        ends: eos.iter().chain(&input.stop_token_ids).copied().collect(),
+        min_tokens: input.min_tokens.map_or(plain.min_tokens, |least| least as usize),
+        repetition_penalty: input
+            .repetition_penalty
+            .or(options.repetition_penalty)
+            .or(advice.repetition_penalty)
+            .unwrap_or(plain.repetition_penalty),
+        frequency_penalty: input.frequency_penalty.unwrap_or(plain.frequency_penalty),
+        presence_penalty: input.presence_penalty.unwrap_or(plain.presence_penalty),
+        temperature: input
+            .temperature
+            .or(options.temperature)
+            .or(advice.temperature)
+            .unwrap_or(plain.temperature),
+        top_k: input.top_k.or(options.top_k).or(advice.top_k).unwrap_or(plain.top_k),
+        top_p: input.top_p.or(options.top_p).or(advice.top_p).unwrap_or(plain.top_p),
+        min_p: input.min_p.unwrap_or(plain.min_p),
     }
 }
 
 fn refuse_nonsense(sampling: &Sampling) -> Result<()> {
-    let Sampling { temperature, top_p, repetition_penalty, .. } = *sampling;
+    let Sampling { temperature, top_p, min_p, repetition_penalty, .. } = *sampling;
+    let Sampling { frequency_penalty, presence_penalty, .. } = *sampling;
     let refuse = |rule: &str| Err(Error::bad_input(rule));
     if !(temperature.is_finite() && temperature >= 0.0) {
         return refuse("`temperature` must be a number from 0 on");
@@ -60,64 +98,71 @@ fn refuse_nonsense(sampling: &Sampling) -> Result<()> {
     if !(top_p > 0.0 && top_p <= 1.0) {
         return refuse("`top_p` must be above 0 and at most 1");
     }
+    if !(0.0..=1.0).contains(&min_p) {
+        return refuse("`min_p` must be from 0 to 1");
+    }
     if !(repetition_penalty.is_finite() && repetition_penalty > 0.0) {
         return refuse("`repetition_penalty` must be a number above 0");
+    }
+    if !(-2.0..=2.0).contains(&frequency_penalty) {
+        return refuse("`frequency_penalty` must be from -2 to 2");
+    }
+    if !(-2.0..=2.0).contains(&presence_penalty) {
+        return refuse("`presence_penalty` must be from -2 to 2");
+    }
+    if !sampling.logit_bias.iter().all(|(_, bias)| (-100.0..=100.0).contains(bias)) {
+        return refuse("`logit_bias` must be from -100 to 100");
     }
     Ok(())
 }
 
-#[cfg(test)]
-mod tests {
-    use nsbridge_handler::{Error, TextInput};
-
-    use super::{Advice, Asked, Options};
-
-    fn ask(input: &TextInput) -> Result<Asked, Error> {
-        let options = Options { max_tokens: Some(50), top_k: Some(40), ..Options::default() };
-        let advice = Advice { top_k: Some(5), temperature: Some(0.6), ..Advice::default() };
-        Asked::new(input, &options, &advice)
-    }
-
-    #[track_caller]
-    fn check_refused(input: &TextInput, field: &str) {
-        match ask(input) {
-            Err(Error::BadInput(why)) => assert!(why.contains(&format!("`{field}`")), "{why}"),
-            other => panic!("{other:?}"),
+/// Ids are tokens of this model, and some token is left to choose.
+fn refuse_impossible_tokens(input: &TextInput, vocabulary: Vocabulary<'_>) -> Result<()> {
+    let known = |token: &u32| (*token as usize) < vocabulary.size;
+    for (field, all_known) in [
+        ("logit_bias", input.logit_bias.keys().all(known)),
+        ("bad_token_ids", input.bad_token_ids.iter().all(known)),
+        ("stop_token_ids", input.stop_token_ids.iter().all(known)),
+    ] {
+        if !all_known {
+            let last = vocabulary.size - 1;
+            return Err(Error::bad_input(format!(
+                "`{field}` must name tokens of this model, from 0 to {last}"
+            )));
         }
     }
-
-    #[test]
-    fn a_request_goes_before_the_options_and_they_before_the_advice() {
-        let asked = ask(&TextInput::default()).unwrap();
-        assert_eq!((asked.sampling.temperature, asked.sampling.top_k), (0.6, 40));
-        let input = TextInput { top_k: Some(7), temperature: Some(0.0), ..TextInput::default() };
-        let asked = ask(&input).unwrap();
-        assert_eq!((asked.sampling.temperature, asked.sampling.top_k), (0.0, 7));
+    // Those that end the reply may have to wait, so they do not count as left.
+    let mut out: Vec<u32> = input.bad_token_ids.clone();
+    out.extend(&input.stop_token_ids);
+    out.extend(vocabulary.eos);
+    out.sort_unstable();
+    out.dedup();
+    if !input.bad_token_ids.is_empty() && out.len() >= vocabulary.size {
+        return Err(Error::bad_input("`bad_token_ids` leave no token to choose"));
     }
+    Ok(())
+}
 
-    #[test]
-    fn the_options_cap_the_tokens_of_a_reply() {
-        let limit = |max_tokens| ask(&TextInput { max_tokens, ..TextInput::default() }).unwrap();
-        assert_eq!(limit(None).max_tokens, 50);
-        assert_eq!(limit(Some(20)).max_tokens, 20);
-        assert_eq!(limit(Some(70)).max_tokens, 50);
+fn refuse_impossible_lengths(input: &TextInput) -> Result<()> {
+    if input.max_tokens == Some(0) {
+        return Err(Error::bad_input("`max_tokens` must be at least 1"));
     }
+    if input.max_tokens.is_some_and(|most| input.min_tokens.is_some_and(|least| least > most)) {
+        return Err(Error::bad_input("`min_tokens` must be at most `max_tokens`"));
+    }
+    Ok(())
+}
 
-    #[test]
-    fn nonsense_is_refused_by_its_field() {
-        let plain = TextInput::default;
-        for temperature in [f32::NAN, f32::INFINITY, -0.1] {
-            let input = TextInput { temperature: Some(temperature), ..plain() };
-            check_refused(&input, "temperature");
+fn logprobs(input: &TextInput) -> Result<Option<usize>> {
+    match (input.logprobs, input.top_logprobs) {
+        (false, Some(_)) => Err(Error::bad_input("`top_logprobs` needs `logprobs` to be true")),
+        (true, Some(top)) if top > TOP_LOGPROBS => {
+            Err(Error::bad_input(format!("`top_logprobs` must be at most {TOP_LOGPROBS}")))
         }
-        for top_p in [f32::NAN, 0.0, -1.0, 1.1] {
-            check_refused(&TextInput { top_p: Some(top_p), ..plain() }, "top_p");
-        }
-        for penalty in [f32::NAN, 0.0, f32::INFINITY] {
-            let input = TextInput { repetition_penalty: Some(penalty), ..plain() };
-            check_refused(&input, "repetition_penalty");
-        }
-        check_refused(&TextInput { max_tokens: Some(0), ..plain() }, "max_tokens");
-        check_refused(&TextInput { stop: vec![String::new()], ..plain() }, "stop");
+        (false, None) => Ok(None),
+        (true, top) => Ok(Some(top.unwrap_or(0) as usize)),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -63,9 +63,8 @@ mod x86 {
     #[inline(always)]
     fn four(bytes: &[i8; BLOCK], group: usize) -> i32 {
         let at = 4 * group;
-        i32::from_le_bytes(
-            [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]].map(|b| b as u8),
-        )
+        let [a, b, c, d] = [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
+        i32::from_le_bytes([a as u8, b as u8, c as u8, d as u8])
     }
 
     #[inline]

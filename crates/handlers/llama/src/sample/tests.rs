@@ -1,108 +1,134 @@
-//! Sampling follows its parameters, and its frequencies follow the softmax.
+//! Sampling follows its parameters; the parts hold its definition, its frequencies and its edges.
 
-use super::{Noise, Sampling, candidates, gumbel, gumbel_bound, mix, sample};
+use super::{History, Noise, Sampling, Scratch, sample};
 
-const PLAIN: Sampling =
-    Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, repetition_penalty: 1.0 };
+mod frequencies;
+mod naive;
+mod processors;
 
-fn draw(logits: &[f32], sampling: &Sampling, index: usize) -> u32 {
-    sample(logits, &[], sampling, Noise::new(1, &[]), index).unwrap()
+fn draw(logits: &[f32], history: &History, sampling: &Sampling, index: usize) -> Option<u32> {
+    sample(logits, history, sampling, Noise::new(1, &[]), index, &mut Scratch::default())
 }
 
-/// Holds drawn frequencies against probabilities, within five standard deviations.
+fn greedy() -> Sampling {
+    Sampling { temperature: 0.0, ..Sampling::default() }
+}
+
+/// The greedy choice after a prompt and a reply.
 #[track_caller]
-fn check_frequencies(logits: &[f32], sampling: &Sampling, expected: &[f64]) {
-    const DRAWS: usize = 20_000;
-    let mut counts = vec![0usize; logits.len()];
-    for index in 0..DRAWS {
-        counts[draw(logits, sampling, index) as usize] += 1;
-    }
-    for (token, (&count, &p)) in counts.iter().zip(expected).enumerate() {
-        let share = count as f64 / DRAWS as f64;
-        let deviation = (p * (1.0 - p) / DRAWS as f64).sqrt();
-        assert!((share - p).abs() <= 5.0 * deviation, "token {token}: {share} instead of {p}");
-    }
-}
-
-fn softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
-    let weights: Vec<f64> = logits.iter().map(|l| (f64::from(*l) / temperature).exp()).collect();
-    let sum: f64 = weights.iter().sum();
-    weights.iter().map(|weight| weight / sum).collect()
-}
-
-#[test]
-fn frequencies_are_those_of_the_softmax_at_the_temperature() {
-    let logits = [1.0, 0.0, -1.0, 2.0, 0.5];
-    check_frequencies(&logits, &PLAIN, &softmax(&logits, 1.0));
-    let warm = Sampling { temperature: 2.5, ..PLAIN };
-    check_frequencies(&logits, &warm, &softmax(&logits, 2.5));
-}
-
-#[test]
-fn top_k_and_top_p_cut_the_tail_and_keep_the_proportions() {
-    let logits = [1.0, 0.0, -1.0, 2.0, 0.5];
-    let two = softmax(&[1.0, 2.0], 1.0);
-    let expected = [two[0], 0.0, 0.0, two[1], 0.0];
-    check_frequencies(&logits, &Sampling { top_k: 2, ..PLAIN }, &expected);
-    // The two likeliest hold 0.77 of the probability, the likeliest alone 0.56.
-    check_frequencies(&logits, &Sampling { top_p: 0.7, ..PLAIN }, &expected);
-}
-
-#[test]
-fn the_token_that_reaches_top_p_is_still_a_candidate() {
-    let logits = [0.0, 0.0, 0.0, 0.0];
-    let kept = |top_p| candidates(&logits, &Sampling { top_p, ..PLAIN });
-    assert_eq!(kept(0.2), [0]);
-    assert_eq!(kept(0.5), [0, 1]);
-    assert_eq!(kept(0.51), [0, 1, 2]);
-    assert_eq!(kept(1.0), [0, 1, 2, 3]);
+fn check_greedy(logits: &[f32], told: (&[u32], &[u32]), sampling: &Sampling, choice: u32) {
+    let mut history = History::new(told.0);
+    told.1.iter().for_each(|&token| history.push(token));
+    assert_eq!(draw(logits, &history, sampling, told.1.len()), Some(choice));
 }
 
 #[test]
 fn temperature_zero_takes_the_likeliest_and_of_equals_the_first() {
-    let greedy = Sampling { temperature: 0.0, top_p: 0.9, ..PLAIN };
+    let cut = Sampling { top_p: 0.9, min_p: 0.1, top_k: 3, ..greedy() };
     for index in 0..100 {
-        assert_eq!(draw(&[0.0, 3.0, 3.0, -1.0], &greedy, index), 1);
+        for sampling in [&greedy(), &cut] {
+            assert_eq!(draw(&[0.0, 3.0, 3.0, -1.0], &History::default(), sampling, index), Some(1));
+        }
+    }
+    // Across the blocks that are searched apart too.
+    let mut logits = [0.0; 300];
+    [299, 130, 64].iter().for_each(|&token| logits[token] = 1.0);
+    check_greedy(&logits, (&[], &[]), &greedy(), 64);
+}
+
+#[test]
+fn the_repetition_penalty_lowers_what_occurred_whatever_its_sign_and_only_once() {
+    let sampling = Sampling { repetition_penalty: 2.0, ..greedy() };
+    check_greedy(&[3.0, 2.0], (&[], &[]), &sampling, 0);
+    check_greedy(&[3.0, 2.0], (&[0], &[]), &sampling, 1);
+    check_greedy(&[3.0, 2.0], (&[], &[0]), &sampling, 1);
+    check_greedy(&[-1.0, -1.5], (&[0], &[]), &sampling, 1);
+    check_greedy(&[3.0, 1.0], (&[0, 0], &[0, 0]), &sampling, 0);
+}
+
+#[test]
+fn the_presence_penalty_counts_once_and_the_frequency_penalty_each_time() {
+    let presence = Sampling { presence_penalty: 1.0, ..greedy() };
+    check_greedy(&[2.5, 1.0], (&[], &[0, 0, 0]), &presence, 0);
+    check_greedy(&[1.5, 1.0], (&[], &[0]), &presence, 1);
+    let frequency = Sampling { frequency_penalty: 1.0, ..greedy() };
+    check_greedy(&[2.5, 1.0], (&[], &[0]), &frequency, 0);
+    check_greedy(&[2.5, 1.0], (&[], &[0, 0]), &frequency, 1);
+    // A negative one asks for more of the same.
+    check_greedy(&[1.0, 1.5], (&[], &[0]), &Sampling { presence_penalty: -1.0, ..greedy() }, 0);
+}
+
+#[test]
+fn presence_and_frequency_penalties_do_not_see_the_prompt() {
+    for sampling in [
+        Sampling { presence_penalty: 2.0, ..greedy() },
+        Sampling { frequency_penalty: 2.0, ..greedy() },
+    ] {
+        check_greedy(&[1.5, 1.0], (&[0, 0, 0], &[]), &sampling, 0);
+        check_greedy(&[1.5, 1.0], (&[0], &[0]), &sampling, 1);
     }
 }
 
 #[test]
-fn the_penalty_lowers_what_occurred_whatever_its_sign_and_only_once() {
-    let sampling = Sampling { temperature: 0.0, repetition_penalty: 2.0, ..PLAIN };
-    let next = |logits: &[f32], history: &[u32]| {
-        sample(logits, history, &sampling, Noise::new(1, &[]), 0).unwrap()
+fn penalties_come_after_the_bias_and_in_their_order() {
+    // (1 + 3) / 2 - 0.25 * 2 - 0.5 = 1; any other order leaves another logit.
+    let sampling = Sampling {
+        logit_bias: vec![(0, 3.0)],
+        repetition_penalty: 2.0,
+        frequency_penalty: 0.25,
+        presence_penalty: 0.5,
+        ..greedy()
     };
-    assert_eq!(next(&[3.0, 2.0], &[]), 0);
-    assert_eq!(next(&[3.0, 2.0], &[0]), 1);
-    assert_eq!(next(&[-1.0, -1.5], &[0]), 1);
-    assert_eq!(next(&[3.0, 1.0], &[0, 0, 0]), 0);
+    check_greedy(&[1.0, 0.99], (&[], &[0, 0]), &sampling, 0);
+    check_greedy(&[1.0, 1.01], (&[], &[0, 0]), &sampling, 1);
+}
+
+#[test]
+fn what_is_banned_is_never_chosen_whatever_its_bias() {
+    let banned = Sampling { banned: vec![0, 2], logit_bias: vec![(0, 100.0)], ..greedy() };
+    check_greedy(&[9.0, 1.0, 5.0], (&[], &[]), &banned, 1);
+    let all = Sampling { banned: vec![0, 1], ..Sampling::default() };
+    assert_eq!(draw(&[9.0, 1.0], &History::default(), &all, 0), None);
+    // Ids beyond the logits are nobody's.
+    let beyond = Sampling { banned: vec![7], logit_bias: vec![(8, 1.0)], ..greedy() };
+    check_greedy(&[1.0, 0.0], (&[9], &[9]), &beyond, 0);
+}
+
+#[test]
+fn what_ends_the_reply_waits_for_its_least_length() {
+    let sampling = Sampling { ends: vec![0], min_tokens: 2, ..greedy() };
+    check_greedy(&[5.0, 1.0], (&[1], &[]), &sampling, 1);
+    check_greedy(&[5.0, 1.0], (&[1], &[1]), &sampling, 1);
+    check_greedy(&[5.0, 1.0], (&[1], &[1, 1]), &sampling, 0);
 }
 
 #[test]
 fn logits_that_are_no_numbers_are_passed_over() {
-    assert_eq!(draw(&[f32::NAN, f32::NEG_INFINITY, 0.0], &PLAIN, 0), 2);
-    assert_eq!(sample(&[f32::NAN; 3], &[], &PLAIN, Noise::new(1, &[]), 0), None);
-}
-
-#[test]
-fn the_bound_is_never_below_the_noise() {
-    let edges = [0, 1, u64::MAX, u64::MAX - 1, u64::MAX << 12, 1 << 63, u64::MAX << 1, 0xfff];
-    for bits in edges.into_iter().chain((0..100_000).map(mix)) {
-        assert!(gumbel(bits).is_finite());
-        assert!(gumbel(bits) <= gumbel_bound(bits), "{bits:x}");
+    let plain = Sampling::default();
+    let cut = Sampling { top_k: 2, top_p: 0.5, min_p: 0.1, ..Sampling::default() };
+    for sampling in [&greedy(), &plain, &cut] {
+        let choice = |logits: &[f32]| draw(logits, &History::default(), sampling, 0);
+        assert_eq!(choice(&[f32::NAN, f32::NEG_INFINITY, 0.0]), Some(2));
+        assert_eq!(choice(&[f32::NAN; 3]), None);
+        assert_eq!(choice(&[]), None);
     }
 }
 
 #[test]
-fn the_noise_is_what_was_published_for_this_version() {
-    // SplitMix64 seeded with 0 begins with this, as in its authors' code.
-    assert_eq!(mix(super::GOLDEN), 0xe220_a839_7b1d_cdaf);
-    let bits = |seed, prompt: &[u32], index, token| Noise::new(seed, prompt).at(index)(token);
-    let base = bits(1, &[2, 3], 4, 5);
-    assert_eq!(base, bits(1, &[2, 3], 4, 5));
-    for other in [bits(2, &[2, 3], 4, 5), bits(1, &[3, 2], 4, 5), bits(1, &[2], 4, 5)] {
-        assert_ne!(base, other);
+fn a_used_scratch_changes_no_choice() {
+    let (mut used, history) = (Scratch::default(), History::new(&[3]));
+    let wide: Vec<f32> = (0..1000u32).map(|i| (i * 7919 % 1000) as f32 / 250.0).collect();
+    let samplings = [
+        Sampling::default(),
+        Sampling { top_k: 40, top_p: 0.9, ..Sampling::default() },
+        Sampling { top_p: 0.5, repetition_penalty: 1.3, ..Sampling::default() },
+    ];
+    for index in 0..60 {
+        let (sampling, logits) = (&samplings[index % 3], &wide[..10 + index * 16]);
+        let noise = Noise::new(9, &[]);
+        assert_eq!(
+            sample(logits, &history, sampling, noise, index, &mut used),
+            sample(logits, &history, sampling, noise, index, &mut Scratch::default()),
+        );
     }
-    assert_ne!(base, bits(1, &[2, 3], 5, 5));
-    assert_ne!(base, bits(1, &[2, 3], 4, 6));
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock};
 
-use nsbridge_llama::{Chunk, Engine, Format, KvFormat, Model, Table, Tier};
+use nsbridge_llama::{Chunk, Format, KvFormat, Model, Setup, Table, Tier};
 use proptest::prelude::*;
 use serde_json::json;
 use tempfile::TempDir;
@@ -56,14 +56,14 @@ fn alone(seed: u32, formats: (Format, KvFormat)) -> Vec<Bits> {
 }
 
 fn open((format, kv): (Format, KvFormat), tier: Tier, threads: usize) -> Model {
-    let engine = Engine {
+    let setup = Setup {
         threads: Some(threads),
         tier: Some(tier),
         format: Some(format),
         kv,
         blocks: 3 * LONGEST.div_ceil(32),
     };
-    network::open(model_dir().path(), &engine)
+    network::open(model_dir().path(), &setup)
 }
 
 /// A sequence of a schedule.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use nsbridge_llama::{Config, Engine};
+use nsbridge_llama::{Config, Setup};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tempfile::TempDir;
@@ -13,7 +13,7 @@ use crate::tiny::write_drawn;
 
 /// The logits after each of `tokens`, by the network under test.
 fn logits(dir: &Path, tokens: &[u32]) -> Vec<Vec<f32>> {
-    network::logits(&mut network::open(dir, &Engine::default()), tokens, 50)
+    network::logits(&mut network::open(dir, &Setup::default()), tokens, 50)
 }
 
 #[derive(Deserialize)]

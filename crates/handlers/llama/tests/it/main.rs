@@ -7,4 +7,5 @@ mod families;
 mod network;
 mod parity;
 mod replies;
+mod sampling;
 mod tiny;

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use nsbridge_llama::{Chunk, Config, Engine, Model, Table, Weights};
+use nsbridge_llama::{Chunk, Config, Model, Setup, Table, Weights};
 
-pub(crate) fn open(dir: &Path, engine: &Engine) -> Model {
+pub(crate) fn open(dir: &Path, setup: &Setup) -> Model {
     let files = nsbridge_handler::Model::in_dir(dir);
     let config = Config::read(&files).unwrap();
     let weights = Weights::read(&files).unwrap();
-    Model::new(&config, config.context, &weights, engine).unwrap()
+    Model::new(&config, config.context, &weights, setup).unwrap()
 }
 
 /// The logits after each token, which are run in chunks of this size.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use nsbridge_llama::{Config, Engine, Model, Weights};
+use nsbridge_llama::{Config, Model, Setup, Weights};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -28,7 +28,7 @@ impl Case {
     fn model(&self) -> Model {
         let dir = tempfile::tempdir().unwrap();
         write_model(dir.path(), &self.config, self.seed);
-        network::open(dir.path(), &Engine::default())
+        network::open(dir.path(), &Setup::default())
     }
 
     /// Runs the tokens in chunks of this size; gives the largest difference from the reference.
@@ -92,7 +92,7 @@ fn a_missing_tensor_and_a_wrong_shape_are_named() {
         let files = nsbridge_handler::Model::in_dir(dir.path());
         let config = Config::read(&files).unwrap();
         let weights = Weights::read(&files).unwrap();
-        Model::new(&config, config.context, &weights, &Engine::default()).unwrap_err().to_string()
+        Model::new(&config, config.context, &weights, &Setup::default()).unwrap_err().to_string()
     };
     assert!(load("tie_word_embeddings", false.into()).contains("lm_head.weight"));
     assert!(load("intermediate_size", 65.into()).contains("mlp.gate_proj.weight"));

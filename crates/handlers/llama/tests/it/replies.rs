@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use futures_util::FutureExt;
 use nsbridge_handler::erased::{AnyHandler, Call};
 use nsbridge_handler::testing::{answer, check};
 use nsbridge_handler::transcript::{Reader, transcript};
@@ -162,7 +161,7 @@ fn bad_input_is_refused_in_words_that_do_not_quote_it() {
 #[test]
 fn pieces_that_another_model_made_are_refused() {
     let llama = llama();
-    let foreign = TextPiece { token: 70_000, text: "x".into(), logprob: None };
+    let foreign = TextPiece { token: 70_000, text: "x".into(), ..TextPiece::default() };
     let result = answer(&llama, &json!({ "prompt": "x" }), 7, &[foreign]);
     assert!(matches!(result, Err(Error::BadInput(_))));
 }
@@ -177,7 +176,7 @@ fn a_stop_is_seen_before_the_prompt_is_run_and_broken_weights_are_not_answered_w
     assert!(matches!(result, Err(Error::Retry(why)) if why.to_string().contains("logits")));
     let (call, reader) = call(&input);
     reader.stop(Stop::Cancelled);
-    let result = AnyHandler::call(&*llama, call).now_or_never().unwrap();
+    let result = futures_executor::block_on(AnyHandler::call(&*llama, call));
     assert!(matches!(result, Err(Error::Stopped(Stop::Cancelled))));
 }
 

@@ -1,0 +1,135 @@
+//! Defaults come in their order, and nonsense is refused by its field.
+
+use nsbridge_handler::{Error, TextInput};
+
+use super::{Advice, Asked, Options, Vocabulary};
+
+const VOCABULARY: Vocabulary<'_> = Vocabulary { size: 10, eos: &[7, 8] };
+
+fn ask(input: &TextInput) -> Result<Asked, Error> {
+    let options = Options { max_tokens: Some(50), top_k: Some(40), ..Options::default() };
+    let advice = Advice { top_k: Some(5), temperature: Some(0.6), ..Advice::default() };
+    Asked::new(input, &options, &advice, VOCABULARY)
+}
+
+fn plain() -> TextInput {
+    TextInput::default()
+}
+
+#[track_caller]
+fn check_refused(input: &TextInput, field: &str) {
+    match ask(input) {
+        Err(Error::BadInput(why)) => assert!(why.starts_with(&format!("`{field}`")), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_request_goes_before_the_options_and_they_before_the_advice() {
+    let asked = ask(&plain()).unwrap();
+    assert_eq!((asked.sampling.temperature, asked.sampling.top_k), (0.6, 40));
+    let asked = ask(&TextInput { top_k: Some(7), temperature: Some(0.0), ..plain() }).unwrap();
+    assert_eq!((asked.sampling.temperature, asked.sampling.top_k), (0.0, 7));
+}
+
+#[test]
+fn every_parameter_reaches_the_sampler() {
+    let input = TextInput {
+        top_p: Some(0.5),
+        min_p: Some(0.25),
+        repetition_penalty: Some(1.5),
+        frequency_penalty: Some(-2.0),
+        presence_penalty: Some(2.0),
+        logit_bias: [(9, -100.0), (3, 100.0)].into(),
+        bad_token_ids: vec![1, 2],
+        stop_token_ids: vec![4],
+        min_tokens: Some(3),
+        ..plain()
+    };
+    let sampling = ask(&input).unwrap().sampling;
+    assert_eq!((sampling.top_p, sampling.min_p), (0.5, 0.25));
+    assert_eq!(sampling.repetition_penalty, 1.5);
+    assert_eq!((sampling.frequency_penalty, sampling.presence_penalty), (-2.0, 2.0));
+    assert_eq!(sampling.logit_bias, [(3, 100.0), (9, -100.0)]);
+    assert_eq!(sampling.banned, [1, 2]);
+    assert_eq!((sampling.min_tokens, sampling.ends.as_slice()), (3, [7, 8, 4].as_slice()));
+}
+
+#[test]
+fn the_options_cap_the_tokens_of_a_reply() {
+    let limit = |max_tokens| ask(&TextInput { max_tokens, ..plain() }).unwrap().max_tokens;
+    assert_eq!(limit(None), 50);
+    assert_eq!(limit(Some(20)), 20);
+    assert_eq!(limit(Some(70)), 50);
+}
+
+#[test]
+fn the_models_end_tokens_end_a_reply_unless_they_are_ignored() {
+    let ends = |ignore_eos| {
+        let asked = ask(&TextInput { stop_token_ids: vec![4], ignore_eos, ..plain() }).unwrap();
+        [4, 5, 7, 8].map(|token| asked.ends(token))
+    };
+    assert_eq!(ends(false), [true, false, true, true]);
+    assert_eq!(ends(true), [true, false, false, false]);
+}
+
+#[test]
+fn log_probabilities_are_told_where_they_are_asked_for() {
+    let told = |logprobs, top_logprobs| {
+        ask(&TextInput { logprobs, top_logprobs, ..plain() }).unwrap().logprobs
+    };
+    assert_eq!(told(false, None), None);
+    assert_eq!(told(true, None), Some(0));
+    assert_eq!(told(true, Some(20)), Some(20));
+    check_refused(&TextInput { top_logprobs: Some(1), ..plain() }, "top_logprobs");
+    let many = TextInput { logprobs: true, top_logprobs: Some(21), ..plain() };
+    check_refused(&many, "top_logprobs");
+}
+
+#[test]
+fn numbers_out_of_range_are_refused_by_their_field() {
+    for temperature in [f32::NAN, f32::INFINITY, -0.1] {
+        check_refused(&TextInput { temperature: Some(temperature), ..plain() }, "temperature");
+    }
+    for top_p in [f32::NAN, 0.0, -1.0, 1.1] {
+        check_refused(&TextInput { top_p: Some(top_p), ..plain() }, "top_p");
+    }
+    for min_p in [f32::NAN, -0.1, 1.1] {
+        check_refused(&TextInput { min_p: Some(min_p), ..plain() }, "min_p");
+    }
+    for penalty in [f32::NAN, 0.0, f32::INFINITY] {
+        let input = TextInput { repetition_penalty: Some(penalty), ..plain() };
+        check_refused(&input, "repetition_penalty");
+    }
+    for penalty in [f32::NAN, 2.1, -2.1] {
+        let input = TextInput { frequency_penalty: Some(penalty), ..plain() };
+        check_refused(&input, "frequency_penalty");
+        let input = TextInput { presence_penalty: Some(penalty), ..plain() };
+        check_refused(&input, "presence_penalty");
+    }
+    for bias in [f32::NAN, 100.5, -101.0] {
+        check_refused(&TextInput { logit_bias: [(1, bias)].into(), ..plain() }, "logit_bias");
+    }
+}
+
+#[test]
+fn tokens_that_the_model_does_not_have_are_refused_by_their_field() {
+    assert!(ask(&TextInput { bad_token_ids: vec![9], ..plain() }).is_ok());
+    check_refused(&TextInput { bad_token_ids: vec![10], ..plain() }, "bad_token_ids");
+    check_refused(&TextInput { stop_token_ids: vec![10], ..plain() }, "stop_token_ids");
+    check_refused(&TextInput { logit_bias: [(10, 1.0)].into(), ..plain() }, "logit_bias");
+    // With the two end tokens, which may have to wait, that is all.
+    check_refused(
+        &TextInput { bad_token_ids: (0..7).chain([9]).collect(), ..plain() },
+        "bad_token_ids",
+    );
+    assert!(ask(&TextInput { bad_token_ids: (0..7).collect(), ..plain() }).is_ok());
+}
+
+#[test]
+fn lengths_and_stops_that_cannot_be_are_refused_by_their_field() {
+    check_refused(&TextInput { max_tokens: Some(0), ..plain() }, "max_tokens");
+    let longer = TextInput { min_tokens: Some(5), max_tokens: Some(4), ..plain() };
+    check_refused(&longer, "min_tokens");
+    check_refused(&TextInput { stop: vec![String::new()], ..plain() }, "stop");
+}

@@ -1,0 +1,67 @@
+//! Biases, bans and penalties: what is done to single logits.
+
+use super::Sampling;
+use super::history::{History, Seen};
+
+/// The logits with biases, bans and penalties applied; copied only if there are any.
+///
+/// Ids beyond the logits are passed over. Costs one step for each *distinct* token of the history.
+pub(super) fn adjusted<'a>(
+    logits: &'a [f32],
+    history: &History,
+    sampling: &Sampling,
+    index: usize,
+    room: &'a mut Vec<f32>,
+) -> &'a [f32] {
+    let penalties = Penalties::of(sampling);
+    let ends = if index < sampling.min_tokens { sampling.ends.as_slice() } else { &[] };
+    let biased = !(sampling.logit_bias.is_empty() && sampling.banned.is_empty() && ends.is_empty());
+    if !biased && penalties.is_none() {
+        return logits;
+    }
+    room.clear();
+    room.extend_from_slice(logits);
+    let mut each = |token: u32, change: &dyn Fn(f32) -> f32| {
+        if let Some(logit) = room.get_mut(token as usize) {
+            *logit = change(*logit);
+        }
+    };
+    for &(token, bias) in &sampling.logit_bias {
+        each(token, &|logit| logit + bias);
+    }
+    for &token in sampling.banned.iter().chain(ends) {
+        each(token, &|_| f32::NEG_INFINITY);
+    }
+    if let Some(penalties) = penalties {
+        for seen in history.distinct() {
+            each(seen.token, &|logit| penalties.on(logit, seen));
+        }
+    }
+    room
+}
+
+/// The penalties on tokens that occurred before.
+struct Penalties {
+    repetition: f32,
+    frequency: f32,
+    presence: f32,
+}
+
+impl Penalties {
+    /// None if they would change nothing.
+    fn of(sampling: &Sampling) -> Option<Self> {
+        let Sampling { repetition_penalty, frequency_penalty, presence_penalty, .. } = *sampling;
+        let none = repetition_penalty == 1.0 && frequency_penalty == 0.0 && presence_penalty == 0.0;
+        (!none).then_some(Self {
+            repetition: repetition_penalty,
+            frequency: frequency_penalty,
+            presence: presence_penalty,
+        })
+    }
+
+    fn on(&self, logit: f32, seen: &Seen) -> f32 {
+        let repeated = if logit > 0.0 { logit / self.repetition } else { logit * self.repetition };
+        let present = if seen.in_reply > 0 { self.presence } else { 0.0 };
+        repeated - self.frequency * seen.in_reply as f32 - present
+    }
+}

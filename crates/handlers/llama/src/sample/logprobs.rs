@@ -1,0 +1,75 @@
+//! Log-probabilities of the model's own distribution, for those who ask.
+
+use super::Scratch;
+use super::cut::likeliest;
+use super::row::{Row, token};
+use super::weight::Weights;
+
+/// Log-probabilities at one place of a reply.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Logprobs {
+    /// That of the chosen token.
+    pub chosen: f32,
+    /// Those of the likeliest tokens, the likeliest first, and equals by id.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// The log-probabilities of `chosen` and of the `top` likeliest tokens.
+///
+/// They are of the raw logits, at temperature 1 and before any bias, penalty or cut. None if the
+/// logits have no number among them or an infinite one, or `chosen` is none of theirs.
+pub fn logprobs(
+    logits: &[f32],
+    chosen: u32,
+    top: usize,
+    scratch: &mut Scratch,
+) -> Option<Logprobs> {
+    let Scratch { maxima, room, .. } = scratch;
+    let chosen = *logits.get(chosen as usize)?;
+    let row = Row::new(logits, maxima)?;
+    let total = Weights::new(row.max(), 1.0).total(&row);
+    let all = f64::from(row.max()) + libm::log(total);
+    if !all.is_finite() {
+        return None;
+    }
+    let logprob = |logit: f32| (f64::from(logit) - all) as f32;
+    room.ranked.clear();
+    if top > 0 {
+        likeliest(&row, top, room);
+        room.ranked.sort_unstable();
+    }
+    let top = room.ranked.iter().map(|&rank| token(rank)).map(|id| (id, logprob(row.logit(id))));
+    Some(Logprobs { chosen: logprob(chosen), top: top.collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Logprobs, Scratch, logprobs};
+
+    #[test]
+    fn log_probabilities_are_those_of_the_raw_softmax() {
+        let shares = [0.5f64, 0.125, 0.25, 0.125];
+        let logits = shares.map(|share| (share.ln() + 3.0) as f32);
+        let Logprobs { chosen, top } = logprobs(&logits, 1, 3, &mut Scratch::default()).unwrap();
+        assert!((f64::from(chosen) - 0.125f64.ln()).abs() < 1e-6);
+        // Of the equals 1 and 3 the smaller id.
+        assert_eq!(top.iter().map(|(token, _)| *token).collect::<Vec<_>>(), [0, 2, 1]);
+        for (token, logprob) in top {
+            assert!((f64::from(logprob) - shares[token as usize].ln()).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn there_are_no_more_than_there_are_tokens_and_none_unless_asked() {
+        let top = |logits: &[f32], top| logprobs(logits, 0, top, &mut Scratch::default());
+        assert_eq!(top(&[0.0, 0.0], 5).unwrap().top.len(), 2);
+        assert_eq!(
+            top(&[0.0, f32::NAN], 5).unwrap(),
+            Logprobs { chosen: 0.0, top: vec![(0, 0.0)] }
+        );
+        assert_eq!(top(&[0.0; 300], 0).unwrap().top, []);
+        assert_eq!(top(&[f32::NAN], 1), None);
+        assert_eq!(top(&[f32::INFINITY, 0.0], 1), None);
+        assert_eq!(top(&[], 1), None);
+    }
+}
