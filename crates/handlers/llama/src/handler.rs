@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use nsbridge_handler::{Finish, Handler, Health, Job, Models, Result, Slots, TextInput, TextPiece};
+use nsbridge_handler::{
+    Dtype, Finish, Handler, Health, Job, Models, Result, Slots, TextInput, TextPiece,
+};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -10,7 +12,7 @@ use crate::engine::Engine;
 use crate::reply::Reply;
 use crate::request::{Asked, Vocabulary};
 use crate::text::Text;
-use crate::{Config, LoadError, Model, Setup, Weights};
+use crate::{Config, Format, KvFormat, LoadError, Memory, Model, Setup, Weights};
 
 /// Rises whenever the same request could get other tokens from the same files.
 const ARITHMETIC_VERSION: u32 = 2;
@@ -43,9 +45,26 @@ pub struct Options {
     pub max_tokens: Option<u32>,
     /// The most tokens of prompt and reply together; the model's own context if absent.
     pub n_positions: Option<usize>,
+    /// How matrices are kept in memory; as the checkpoint has them if absent.
+    pub quantize: Option<Quantize>,
+    /// How keys and values are kept; f32 if absent.
+    pub kv_cache_dtype: Option<KvFormat>,
+    /// Threads that compute, whatever their number the same tokens; all cores if absent, or one for
+    /// a model so small that others would only get in its way.
+    #[serde(skip_serializing)]
+    pub threads: Option<usize>,
     /// Requests answered at once, by steps that run a token of each; 8 if absent.
     #[serde(skip_serializing)]
     pub max_rolling_batch_size: Option<usize>,
+}
+
+/// What matrices are quantised to when they are loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Quantize {
+    /// Eight bits a weight in blocks of 32, as GGUF's Q8_0.
+    #[serde(rename = "q8_0")]
+    Q8_0,
 }
 
 /// A Llama model that answers [`TextInput`]s, one token a piece.
@@ -125,7 +144,14 @@ impl Llama {
         let weights = Weights::read(files)?;
         let text = Text::read(files)?;
         let slots = options.max_rolling_batch_size.unwrap_or(SLOTS);
-        let setup = Setup { blocks: slots * context.div_ceil(32), ..Setup::default() };
+        let setup = Setup {
+            threads: options.threads,
+            tier: None,
+            format: options.quantize.map(|Quantize::Q8_0| Format::Q8_0),
+            kv: options.kv_cache_dtype.unwrap_or_default(),
+            blocks: slots * context.div_ceil(32),
+        };
+        refuse_what_does_not_fit(&config, files, &setup, slots * context)?;
         let model = Model::new(&config, context, &weights, &setup)?;
         let fingerprint = fingerprint(files, &weights, &model.arithmetic(), &options)?;
         let engine = Engine::start(model).map_err(LoadError::read)?;
@@ -135,6 +161,43 @@ impl Llama {
 
 fn vocabulary(config: &Config) -> Vocabulary<'_> {
     Vocabulary { size: config.vocab_size, eos: &config.eos }
+}
+
+/// A model that is larger than the machine would be killed while it answers.
+fn refuse_what_does_not_fit(
+    config: &Config,
+    files: &nsbridge_handler::Model,
+    setup: &Setup,
+    positions: usize,
+) -> Result<(), LoadError> {
+    let stored = || -> Result<f64, LoadError> {
+        let checkpoint = files.checkpoint().map_err(LoadError::read)?;
+        let wide = checkpoint.tensors().iter().any(|tensor| tensor.dtype != Dtype::BF16);
+        Ok(if wide { 4.0 } else { 2.0 })
+    };
+    let weight = if setup.format == Some(Format::Q8_0) { 34.0 / 32.0 } else { stored()? };
+    let number = match setup.kv {
+        KvFormat::F32 => 4,
+        KvFormat::Bf16 => 2,
+    };
+    let memory = Memory::new(config, weight, number, positions);
+    match available() {
+        Some(room) if memory.bytes() > room => Err(LoadError::Missing(format!(
+            "the model does not fit: {memory}, and this machine has {:.1} MiB; set n_positions, \
+             max_rolling_batch_size, quantize or kv_cache_dtype",
+            room as f64 / 1_048_576.0
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The bytes that this process may still have, if the system tells.
+fn available() -> Option<u64> {
+    let number = |text: &str| text.split_whitespace().next()?.parse::<u64>().ok();
+    let all = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let free = number(all.split_once("MemAvailable:")?.1)? * 1024;
+    let limit = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+    Some(limit.and_then(|limit| number(&limit)).map_or(free, |limit| limit.min(free)))
 }
 
 /// What the tokens depend on beside the request.

@@ -1,11 +1,14 @@
 //! Keys and values of all sequences, in blocks of 32 positions that are handed out one by one.
 
+use serde::{Deserialize, Serialize};
+
 use crate::LoadError;
 use crate::kernel::attention::{PAGE, Pages};
 use crate::memory::{Memory, Plain};
 
 /// How keys and values are kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum KvFormat {
     /// Four bytes a number.
     #[default]

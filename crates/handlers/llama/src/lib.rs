@@ -29,7 +29,7 @@ mod weights;
 
 pub use config::{Config, Memory, Rope, RopeScaling, parameters, tensors};
 pub use error::LoadError;
-pub use handler::{Llama, Options};
+pub use handler::{Llama, Options, Quantize};
 pub use kernel::Tier;
 pub use kv::{KvCache, KvFormat, Table};
 pub use matrix::Format;

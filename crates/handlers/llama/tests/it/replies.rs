@@ -213,6 +213,7 @@ fn options_that_cannot_be_are_refused_by_name() {
     for (options, name) in [
         (Options { n_positions: Some(161), ..Options::default() }, "n_positions"),
         (Options { top_p: Some(0.0), ..Options::default() }, "`top_p`"),
+        (Options { max_rolling_batch_size: Some(1 << 34), ..Options::default() }, "does not fit"),
     ] {
         let error = tiny.load(options).unwrap_err();
         assert!(matches!(error, Error::Fatal(_)));
