@@ -31,9 +31,10 @@ pub enum Tier {
 }
 
 impl Tier {
-    /// The fastest one that this machine has.
+    /// The fastest one that this machine has, and whose integer products are right here: an
+    /// emulator's need not be.
     pub fn best() -> Self {
-        Self::available().next_back().unwrap_or(Self::Portable)
+        Self::available().rev().find(|tier| q8::counts_right(*tier)).unwrap_or(Self::Portable)
     }
 
     /// Those that this machine has, the fastest last.

@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "the instructions for it are intrinsics")]
 
 use super::row::BLOCK;
-use super::{LANES, Tier};
+use super::{LANES, Tier, Work};
 
 /// Bytes of a tile's block: for each four columns the four bytes of each of the 16 rows.
 pub(crate) const TILE_BLOCK: usize = LANES * BLOCK;
@@ -45,6 +45,30 @@ fn dots_portable<const M: usize>(
         }
     }
     sums
+}
+
+/// Whether a tier's products of some numbers, the largest among them, are the portable ones.
+pub(super) fn counts_right(tier: Tier) -> bool {
+    let weights = std::array::from_fn(|i| (i * 37 % 255) as i16 - 127).map(|weight| weight as i8);
+    let extremes = [[127; BLOCK], [-127; BLOCK]];
+    let mixed = std::array::from_fn(|i| if i % 2 == 0 { 127 } else { -((i * 5 % 128) as i8) });
+    let activations = [&extremes[0], &extremes[1], &mixed];
+    let mut products = [[0; LANES]; 3];
+    tier.run(Dots { weights: &weights, activations, products: &mut products });
+    products == dots_portable(&weights, activations)
+}
+
+struct Dots<'a> {
+    weights: &'a [i8; TILE_BLOCK],
+    activations: [&'a [i8; BLOCK]; 3],
+    products: &'a mut [[i32; LANES]; 3],
+}
+
+impl Work for Dots<'_> {
+    #[inline(always)]
+    fn run(self, tier: Tier) {
+        *self.products = dots(tier, self.weights, self.activations);
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -140,17 +164,8 @@ mod x86 {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{LANES, Tier, Work};
-    use super::{BLOCK, TILE_BLOCK, dots, dots_portable};
-
-    struct Dots<'a>(&'a [i8; TILE_BLOCK], [&'a [i8; BLOCK]; 3], &'a mut [[i32; LANES]; 3]);
-
-    impl Work for Dots<'_> {
-        #[inline(always)]
-        fn run(self, tier: Tier) {
-            *self.2 = dots(tier, self.0, self.1);
-        }
-    }
+    use super::super::{LANES, Tier};
+    use super::{BLOCK, Dots, TILE_BLOCK, counts_right, dots_portable};
 
     proptest! {
         #[test]
@@ -175,7 +190,9 @@ mod tests {
             prop_assert_eq!(dots_portable(&flat, lanes), right);
             for tier in Tier::available() {
                 let mut sums = [[0; LANES]; 3];
-                tier.run(Dots(&flat, lanes, &mut sums));
+                let products = &mut sums;
+                tier.run(Dots { weights: &flat, activations: lanes, products });
+                prop_assert!(counts_right(tier));
                 prop_assert_eq!(sums, right, "{:?}", tier);
             }
         }
