@@ -29,6 +29,26 @@ fn ask_is_answered_by_a_worker_in_another_process() {
 }
 
 #[test]
+fn sixteen_clients_at_once_read_what_each_reads_alone() {
+    let place = Place::new();
+    let _worker = place.worker();
+    let story = |client: usize| {
+        let (seed, tokens) = (client.to_string(), (20 + 9 * client % 50).to_string());
+        // Some are likely to begin alike and go on differently.
+        let prompt = ["Once a bear went to the sea", "Once a bear", "むかしむかし"][client % 3];
+        let heat = ["0", "0.8", "1.5"][client % 3];
+        let mut ask = place.ask(&["--seed", &seed, "--max-tokens", &tokens, "--json", prompt]);
+        ask.args(["--temperature", heat]);
+        Process(ask.spawn().unwrap())
+    };
+    let together: Vec<_> = (0..16).map(story).collect();
+    let together: Vec<_> = together.into_iter().map(|mut ask| summary(ask.lines())).collect();
+    for (client, text) in together.iter().enumerate() {
+        assert_eq!(*text, summary(story(client).lines()), "client {client}");
+    }
+}
+
+#[test]
 fn a_worker_and_ask_share_keys_of_kms() {
     let moto = nsbridge_testkit::Moto::start().unwrap();
     moto.kms_key("alias/nsbridge").unwrap();
