@@ -6,6 +6,7 @@ mod doctor;
 mod failure;
 mod keys;
 mod model;
+mod parity;
 mod place;
 mod prompt;
 mod queue;
@@ -31,6 +32,7 @@ enum Command {
     Ask(ask::Arguments),
     Keys(keys::Arguments),
     Model(model::Arguments),
+    Parity(parity::Arguments),
     Queue(queue::Arguments),
     Doctor(doctor::Arguments),
 }
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Command::Ask(arguments) => ask::run(arguments),
         Command::Keys(arguments) => keys::run(arguments),
         Command::Model(arguments) => model::run(arguments),
+        Command::Parity(arguments) => parity::run(arguments),
         Command::Queue(arguments) => queue::run(arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
     };

@@ -5,6 +5,7 @@
 mod demo;
 mod keys;
 mod model;
+mod parity;
 mod place;
 mod python;
 mod queue;

@@ -17,6 +17,7 @@ mod kv;
 mod matrix;
 mod memory;
 mod network;
+pub mod parity;
 mod pool;
 mod reply;
 mod request;

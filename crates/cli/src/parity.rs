@@ -1,0 +1,116 @@
+//! `nsbridge parity`: a model here beside the same model elsewhere.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Result, anyhow, ensure};
+use clap::Subcommand;
+use nsbridge_llama::{Format, parity};
+use serde_json::json;
+
+use crate::failure::note;
+
+/// Holds a model's logits against those that another program or machine made.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "A reference is a safetensors file with `tokens` [n] (i64) and `logits` [n, vocabulary] (f32),\n\
+    made by any framework, or by `record` on another machine:\n\
+    \x20 nsbridge parity check --model ./tale-7m --reference lab.safetensors --tolerance 1e-3"
+)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Writes the logits of a model for the tokens of a reference.
+    Record {
+        #[command(flatten)]
+        model: ModelArguments,
+        /// A reference whose tokens are run.
+        #[arg(long)]
+        reference: PathBuf,
+        /// Where to write them.
+        #[arg(long)]
+        out: PathBuf,
+    },
+    /// Compares a model's logits with a reference; fails beyond the tolerance.
+    Check {
+        #[command(flatten)]
+        model: ModelArguments,
+        /// What the logits must be.
+        #[arg(long)]
+        reference: PathBuf,
+        /// The largest difference of a logit that is taken for equal.
+        #[arg(long, default_value_t = 1e-3)]
+        tolerance: f32,
+        /// One JSON object on stdout instead of words.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct ModelArguments {
+    /// The folder with the model's files.
+    #[arg(long)]
+    model: PathBuf,
+    /// Quantise its matrices, as the worker's option of this name.
+    #[arg(long, value_parser = ["q8_0"])]
+    quantize: Option<String>,
+}
+
+pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
+    match arguments.command {
+        Command::Record { model, reference, out } => {
+            let reference = parity::Reference::read(&reference)?;
+            let mut model = open(&model, reference.tokens.len())?;
+            let recorded = parity::Reference::record(&mut model, &reference.tokens);
+            recorded.map_err(|error| anyhow!("{error}"))?.write(&out)?;
+            note(&format!("{} holds the logits", out.display()));
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Check { model, reference, tolerance, json } => {
+            ensure!(tolerance >= 0.0, "--tolerance must be a number from 0 on");
+            check(&model, &reference, tolerance, json)
+        }
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "the figures are its result")]
+fn check(
+    model: &ModelArguments,
+    reference: &Path,
+    tolerance: f32,
+    as_json: bool,
+) -> Result<ExitCode> {
+    let reference = parity::Reference::read(reference)?;
+    let tokens = reference.tokens.len();
+    let held = reference.hold_against(&mut open(model, tokens)?);
+    let parity = held.map_err(|error| anyhow!("{error}"))?;
+    let parity::Parity { largest, after, mismatches, divergence } = parity;
+    let equal = largest <= tolerance;
+    if as_json {
+        let figures = json!({
+            "tokens": tokens, "max_abs_difference": largest, "after_tokens": after,
+            "argmax_mismatches": mismatches, "mean_kl": divergence, "within_tolerance": equal
+        });
+        println!("{figures}");
+    } else {
+        println!("{tokens} tokens");
+        println!("largest difference  {largest:.3e}, after {after} tokens");
+        println!("likeliest differs   {mismatches} times");
+        println!("mean KL divergence  {divergence:.3e} nats");
+    }
+    if !equal {
+        note(&format!("the largest difference is above the tolerance of {tolerance:e}"));
+    }
+    Ok(if equal { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn open(arguments: &ModelArguments, tokens: usize) -> Result<nsbridge_llama::Model> {
+    let files = nsbridge_handler::Model::in_dir(&arguments.model);
+    let format = arguments.quantize.as_ref().map(|_| Format::Q8_0);
+    Ok(parity::open(&files, tokens, format)?)
+}

@@ -1,0 +1,212 @@
+//! A model's logits beside those that another program, or another machine, made of the same tokens.
+
+use std::path::Path;
+
+use nsbridge_handler::{Error, Result};
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView};
+
+use crate::{Chunk, Config, Format, LoadError, Model, Setup, Table, Weights};
+
+/// Tokens that are run at once.
+const CHUNK: usize = 64;
+
+/// Tokens, and the logits after each of them.
+///
+/// In a file it is safetensors with `tokens`, `[n]` of i64, and `logits`, `[n, vocabulary]` of f32.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reference {
+    /// What was run, from the beginning of a sequence on.
+    pub tokens: Vec<u32>,
+    /// Row by row.
+    pub logits: Vec<f32>,
+}
+
+/// How far logits are from a reference's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parity {
+    /// The largest difference of two logits; NaN if one is.
+    pub largest: f32,
+    /// After how many tokens it was.
+    pub after: usize,
+    /// After how many tokens another one would be the likeliest.
+    pub mismatches: usize,
+    /// The mean of the Kullback-Leibler divergences from the reference's distributions, in nats.
+    pub divergence: f64,
+}
+
+impl Reference {
+    /// Reads a reference.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that names the tensor that is missing or has another shape or type.
+    pub fn read(path: &Path) -> std::result::Result<Self, LoadError> {
+        let name = path.display();
+        let bytes = std::fs::read(path)
+            .map_err(|error| LoadError::Read(format!("{name} cannot be read: {error}")))?;
+        let file = SafeTensors::deserialize(&bytes)
+            .map_err(|error| LoadError::Read(format!("{name} is no safetensors file: {error}")))?;
+        let tensor = |field: &str, dtype: Dtype| {
+            let found = file.tensor(field).ok().filter(|tensor| tensor.dtype() == dtype);
+            let wanted = format!("{name} must have `{field}` of {dtype:?}");
+            found.ok_or(LoadError::Missing(wanted))
+        };
+        let (tokens, logits) = (tensor("tokens", Dtype::I64)?, tensor("logits", Dtype::F32)?);
+        if logits.shape().first() != tokens.shape().first() || logits.shape().len() != 2 {
+            let found = format!("{:?} and {:?}", tokens.shape(), logits.shape());
+            let field = format!("the shapes of `tokens` and `logits` in {name}");
+            return Err(LoadError::unsupported(field, found, "[n] and [n, vocabulary]"));
+        }
+        let ids = tokens.data().as_chunks().0.iter().map(|bytes| i64::from_le_bytes(*bytes));
+        let ids: Option<Vec<u32>> = ids.map(|id| u32::try_from(id).ok()).collect();
+        let numbers = logits.data().as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        let tokens = ids.filter(|ids| !ids.is_empty()).ok_or_else(|| {
+            LoadError::Missing(format!("`tokens` in {name} must be ids from 0 on, one or more"))
+        })?;
+        Ok(Self { tokens, logits: numbers.collect() })
+    }
+
+    /// Runs a model on some tokens.
+    ///
+    /// # Errors
+    ///
+    /// There is no token, or one that the model does not have, or more than its context.
+    pub fn record(model: &mut Model, tokens: &[u32]) -> Result<Self> {
+        let mut table = Table::default();
+        let mut logits = Vec::new();
+        for tokens in tokens.chunks(CHUNK) {
+            if !model.cache().reserve(&mut table, tokens.len()) {
+                return Err(Error::bad_input("there are more tokens than the cache has room for"));
+            }
+            let mut chunk = [Chunk { table: &mut table, tokens, logits: tokens.len() }];
+            model.forward(&mut chunk)?.rows().for_each(|row| logits.extend_from_slice(row));
+        }
+        model.cache().release(table);
+        Ok(Self { tokens: tokens.to_vec(), logits })
+    }
+
+    /// Writes it to a file.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn write(&self, path: &Path) -> std::result::Result<(), LoadError> {
+        let tokens: Vec<u8> =
+            self.tokens.iter().flat_map(|id| i64::from(*id).to_le_bytes()).collect();
+        let logits: Vec<u8> = self.logits.iter().flat_map(|logit| logit.to_le_bytes()).collect();
+        let (n, vocabulary) = (self.tokens.len(), self.logits.len() / self.tokens.len().max(1));
+        let view = |dtype, shape, bytes| TensorView::new(dtype, shape, bytes);
+        let failed = |error: safetensors::SafeTensorError| {
+            LoadError::Read(format!("{} cannot be written: {error}", path.display()))
+        };
+        let tensors = [
+            ("tokens", view(Dtype::I64, vec![n], &tokens[..]).map_err(failed)?),
+            ("logits", view(Dtype::F32, vec![n, vocabulary], &logits[..]).map_err(failed)?),
+        ];
+        safetensors::serialize_to_file(tensors, None, path).map_err(failed)
+    }
+
+    /// Holds a model's logits against these.
+    ///
+    /// # Errors
+    ///
+    /// The model cannot run the tokens, or has another vocabulary.
+    pub fn hold_against(&self, model: &mut Model) -> Result<Parity> {
+        let vocabulary = self.logits.len() / self.tokens.len().max(1);
+        if vocabulary != model.vocab_size() {
+            return Err(Error::bad_input(format!(
+                "the reference has {vocabulary} logits a token, the model {}",
+                model.vocab_size()
+            )));
+        }
+        let found = Self::record(model, &self.tokens)?;
+        Ok(compare(&self.logits, &found.logits, vocabulary))
+    }
+}
+
+fn compare(reference: &[f32], found: &[f32], vocabulary: usize) -> Parity {
+    let mut parity = Parity { largest: 0.0, after: 0, mismatches: 0, divergence: 0.0 };
+    let rows = reference.chunks_exact(vocabulary).zip(found.chunks_exact(vocabulary));
+    let count = rows.len();
+    for (row, (right, found)) in rows.enumerate() {
+        for (right, found) in right.iter().zip(found) {
+            let difference = (right - found).abs();
+            // Minus infinity on both sides is no difference; a NaN is the largest.
+            let worse = difference > parity.largest || difference.is_nan() && right != found;
+            if worse && !parity.largest.is_nan() {
+                (parity.largest, parity.after) = (difference, row + 1);
+            }
+        }
+        parity.mismatches += usize::from(likeliest(right) != likeliest(found));
+        parity.divergence += divergence(right, found) / count as f64;
+    }
+    parity
+}
+
+fn likeliest(logits: &[f32]) -> Option<usize> {
+    (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]).then(b.cmp(a)))
+}
+
+/// KL(p || q) of two rows' distributions.
+fn divergence(p: &[f32], q: &[f32]) -> f64 {
+    let normaliser = |row: &[f32]| {
+        let most = f64::from(row.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+        most + libm::log(row.iter().map(|x| libm::exp(f64::from(*x) - most)).sum())
+    };
+    let (of_p, of_q) = (normaliser(p), normaliser(q));
+    let term = |(p, q): (&f32, &f32)| {
+        let (p, q) = (f64::from(*p) - of_p, f64::from(*q) - of_q);
+        if p == f64::NEG_INFINITY { 0.0 } else { libm::exp(p) * (p - q) }
+    };
+    p.iter().zip(q).map(term).sum()
+}
+
+/// Opens a model to run it by hand, with room for so many tokens.
+///
+/// # Errors
+///
+/// Whatever is wrong with its files.
+pub fn open(
+    files: &nsbridge_handler::Model,
+    tokens: usize,
+    format: Option<Format>,
+) -> std::result::Result<Model, LoadError> {
+    let config = Config::read(files)?;
+    let weights = Weights::read(files)?;
+    let context = config.context.min(tokens.max(1));
+    let blocks = context.div_ceil(32);
+    Model::new(&config, context, &weights, &Setup { format, blocks, ..Setup::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Reference, compare};
+
+    #[test]
+    fn differences_are_measured_where_they_are() {
+        let right = [1.0, 2.0, 0.5, 0.0, 1.0, f32::NEG_INFINITY];
+        assert_eq!(compare(&right, &right, 3).largest, 0.0);
+        let mut found = right;
+        found[3] = 1.5;
+        let parity = compare(&right, &found, 3);
+        assert_eq!((parity.largest, parity.after, parity.mismatches), (1.5, 2, 1));
+        assert!(parity.divergence > 0.1);
+        found[0] = f32::NAN;
+        assert!(compare(&right, &found, 3).largest.is_nan());
+    }
+
+    #[test]
+    fn a_reference_is_read_as_it_was_written_and_a_wrong_one_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("reference.safetensors");
+        let reference = Reference { tokens: vec![3, 1], logits: vec![0.5, 1.0, -2.0, 4.0] };
+        reference.write(&path).unwrap();
+        assert_eq!(Reference::read(&path).unwrap(), reference);
+        let wrong = Reference { tokens: vec![], logits: vec![] };
+        wrong.write(&path).unwrap();
+        assert!(Reference::read(&path).unwrap_err().to_string().contains("tokens"));
+        std::fs::write(&path, "no").unwrap();
+        assert!(Reference::read(&path).unwrap_err().to_string().contains("reference.safetensors"));
+    }
+}
