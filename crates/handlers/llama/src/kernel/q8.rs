@@ -74,14 +74,17 @@ impl Work for Dots<'_> {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::{
-        __m256i, _mm256_abs_epi8, _mm256_add_epi32, _mm256_loadu_si256, _mm256_madd_epi16,
-        _mm256_maddubs_epi16, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_setzero_si256,
-        _mm256_sign_epi8, _mm256_storeu_si256, _mm512_dpbusd_epi32, _mm512_loadu_si512,
-        _mm512_set1_epi8, _mm512_set1_epi32, _mm512_setzero_si512, _mm512_slli_epi32,
-        _mm512_storeu_si512, _mm512_sub_epi32, _mm512_xor_si512,
+        __m256i, _MM_HINT_T0, _mm_prefetch, _mm256_abs_epi8, _mm256_add_epi32, _mm256_loadu_si256,
+        _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_set1_epi16, _mm256_set1_epi32,
+        _mm256_setzero_si256, _mm256_sign_epi8, _mm256_storeu_si256, _mm512_dpbusd_epi32,
+        _mm512_loadu_si512, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_setzero_si512,
+        _mm512_slli_epi32, _mm512_storeu_si512, _mm512_sub_epi32, _mm512_xor_si512,
     };
 
     use super::{BLOCK, LANES, TILE_BLOCK};
+
+    /// How far ahead of the products weights are asked for, in bytes.
+    const AHEAD: usize = 4096;
 
     /// The next four bytes in every lane.
     #[inline(always)]
@@ -100,6 +103,9 @@ mod x86 {
         let ones = _mm256_set1_epi16(1);
         let mut sums = [[_mm256_setzero_si256(); 2]; M];
         for group in 0..BLOCK / 4 {
+            // The next blocks; beyond the end a prefetch does nothing.
+            let ahead = weights.as_ptr().wrapping_add(AHEAD + 4 * LANES * group);
+            _mm_prefetch::<_MM_HINT_T0>(ahead);
             // SAFETY: 64 bytes from here are within the block.
             let halves = unsafe {
                 let at = weights.as_ptr().add(4 * LANES * group).cast::<__m256i>();
