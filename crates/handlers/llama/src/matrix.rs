@@ -211,7 +211,8 @@ fn quantised(weights: &[f32; BLOCK]) -> Result<(u16, [i8; BLOCK]), &'static str>
 }
 
 impl Source<'_> {
-    fn read(&self, row: usize, out: &mut [f32]) -> Result<(), LoadError> {
+    /// A row in f32, exactly.
+    pub(crate) fn read(&self, row: usize, out: &mut [f32]) -> Result<(), LoadError> {
         let size = if self.dtype == Dtype::F32 { 4 } else { 2 };
         let bytes = &self.bytes[row * out.len() * size..][..out.len() * size];
         let halves = bytes.as_chunks::<2>().0.iter().map(|bytes| u16::from_le_bytes(*bytes));

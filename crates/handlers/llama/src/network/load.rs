@@ -1,6 +1,6 @@
 //! From a checkpoint's tensors to the matrices of the network.
 
-use nsbridge_handler::{Dtype, Weight};
+use nsbridge_handler::Dtype;
 
 use super::Layer;
 use crate::kernel::LANES;
@@ -96,10 +96,9 @@ pub(super) fn layer(
 /// A vector of f32, whatever it is stored as.
 pub(super) fn norm(weights: &Weights, name: &str, len: usize) -> Result<Vec<f32>, LoadError> {
     let weight = weights.take(name, &[len])?;
-    let mut matrix = Matrix::zeroed(Format::F32, 1, len)?;
-    pack(&mut matrix, name, &weight, 1, |row| row)?;
     let mut out = vec![0.0; len];
-    matrix.row(0, &mut out);
+    let bytes = weight.contiguous();
+    Source { name, dtype: weight.dtype(), bytes: &bytes, rows: 1 }.read(0, &mut out)?;
     Ok(out)
 }
 
@@ -128,7 +127,9 @@ fn matrix(
                 none.insert(Matrix::zeroed(format, rows, columns)?)
             }
         };
-        pack(matrix, &name, &weight, part.rows, |row| place(which, row))?;
+        let (bytes, dtype) = (weight.contiguous(), weight.dtype());
+        let source = Source { name: &name, dtype, bytes: &bytes, rows: part.rows };
+        matrix.pack(&source, |row| place(which, row))?;
     }
     let mut packed = packed.ok_or_else(|| LoadError::Missing("a matrix has no rows".to_owned()))?;
     if bias {
@@ -142,16 +143,4 @@ fn matrix(
         packed.bias = Some(all);
     }
     Ok(packed)
-}
-
-fn pack(
-    matrix: &mut Matrix,
-    name: &str,
-    weight: &Weight,
-    rows: usize,
-    place: impl Fn(usize) -> usize,
-) -> Result<(), LoadError> {
-    let bytes = weight.contiguous();
-    let source = Source { name, dtype: weight.dtype(), bytes: &bytes, rows };
-    matrix.pack(&source, place)
 }

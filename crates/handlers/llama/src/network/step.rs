@@ -140,10 +140,8 @@ impl Run<'_> {
             // SAFETY: each row is one part's.
             let row_of = unsafe { shared.part(row * stride, stride) };
             let (cos, sin) = rope.at(rows[row].position);
-            for (head, x) in row_of.chunks_exact_mut(heads.dim).enumerate() {
-                if head == heads.queries + heads.keys {
-                    break;
-                }
+            let turned = heads.queries + heads.keys;
+            for (head, x) in row_of.chunks_exact_mut(heads.dim).take(turned).enumerate() {
                 if let Some((queries, keys)) = &layer.head_norms {
                     let weight = if head < heads.queries { queries } else { keys };
                     let mut normed = [0.0; WIDEST_HEAD];
