@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use nsbridge_handler::{
-    Dtype, Finish, Handler, Health, Job, Models, Result, Slots, TextInput, TextPiece,
+    Checkpoint, Dtype, Finish, Handler, Health, Job, Models, Result, Slots, TensorInfo, TextInput,
+    TextPiece,
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -60,7 +61,6 @@ pub struct Options {
 
 /// What matrices are quantised to when they are loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
 pub enum Quantize {
     /// Eight bits a weight in blocks of 32, as GGUF's Q8_0.
     #[serde(rename = "q8_0")]
@@ -105,7 +105,7 @@ impl Handler for Llama {
     }
 
     fn slots(&self) -> Slots {
-        Slots::Tasks(self.options.max_rolling_batch_size.unwrap_or(SLOTS))
+        slots(&self.options)
     }
 
     async fn warm_up(&self) -> Result<()> {
@@ -141,22 +141,27 @@ impl Llama {
         };
         Asked::new(&TextInput::default(), &options, &config.advice, vocabulary(&config))
             .map_err(|error| LoadError::Missing(format!("in the worker's options, {error}")))?;
-        let weights = Weights::read(files)?;
         let text = Text::read(files)?;
-        let slots = options.max_rolling_batch_size.unwrap_or(SLOTS);
+        let slots = slots(&options).count();
         let setup = Setup {
             threads: options.threads,
             tier: None,
             format: options.quantize.map(|Quantize::Q8_0| Format::Q8_0),
             kv: options.kv_cache_dtype.unwrap_or_default(),
-            blocks: slots * context.div_ceil(32),
+            blocks: slots.saturating_mul(context.div_ceil(32)),
         };
-        refuse_what_does_not_fit(&config, files, &setup, slots * context)?;
+        let checkpoint = Weights::find(files)?;
+        refuse_what_does_not_fit(&config, &checkpoint, &setup, slots.saturating_mul(context))?;
+        let weights = Weights::load(files, &checkpoint)?;
         let model = Model::new(&config, context, &weights, &setup)?;
         let fingerprint = fingerprint(files, &weights, &model.arithmetic(), &options)?;
         let engine = Engine::start(model).map_err(LoadError::read)?;
         Ok(Self { text: Arc::new(text), config, engine, context, options, fingerprint })
     }
+}
+
+fn slots(options: &Options) -> Slots {
+    Slots::Tasks(options.max_rolling_batch_size.unwrap_or(SLOTS))
 }
 
 fn vocabulary(config: &Config) -> Vocabulary<'_> {
@@ -166,16 +171,18 @@ fn vocabulary(config: &Config) -> Vocabulary<'_> {
 /// A model that is larger than the machine would be killed while it answers.
 fn refuse_what_does_not_fit(
     config: &Config,
-    files: &nsbridge_handler::Model,
+    checkpoint: &Checkpoint,
     setup: &Setup,
     positions: usize,
 ) -> Result<(), LoadError> {
-    let stored = || -> Result<f64, LoadError> {
-        let checkpoint = files.checkpoint().map_err(LoadError::read)?;
-        let wide = checkpoint.tensors().iter().any(|tensor| tensor.dtype != Dtype::BF16);
-        Ok(if wide { 4.0 } else { 2.0 })
+    let kept = |tensor: &TensorInfo| if tensor.dtype == Dtype::BF16 { 2 } else { 4 };
+    let tensors = checkpoint.tensors();
+    let bytes: u64 = tensors.iter().map(|tensor| tensor.elements() * kept(tensor)).sum();
+    let elements: u64 = tensors.iter().map(TensorInfo::elements).sum();
+    let weight = match setup.format {
+        Some(Format::Q8_0) => 34.0 / 32.0,
+        _ => bytes as f64 / elements.max(1) as f64,
     };
-    let weight = if setup.format == Some(Format::Q8_0) { 34.0 / 32.0 } else { stored()? };
     let number = match setup.kv {
         KvFormat::F32 => 4,
         KvFormat::Bf16 => 2,

@@ -13,7 +13,7 @@ use crate::matrix::{Format, Matrix};
 use crate::pool::Pool;
 use crate::{Config, LoadError, RopeTable, Weights};
 
-use self::step::Scratch;
+use self::step::{Scratch, WIDEST_HEAD};
 
 /// How a model is held and run. None of it but the formats changes a bit of what it computes.
 #[derive(Clone, Copy, Debug)]
@@ -117,6 +117,11 @@ impl Model {
         weights: &Weights,
         setup: &Setup,
     ) -> Result<Self, LoadError> {
+        if config.head_dim > WIDEST_HEAD {
+            let (found, supported) =
+                (config.head_dim.to_string(), format!("{WIDEST_HEAD} or less"));
+            return Err(LoadError::unsupported("head_dim in config.json", found, supported));
+        }
         let embedding = load::embedding(config, weights, setup.format)?;
         let output = load::output(config, weights, setup.format)?;
         let layer = |index| load::layer(config, index, weights, setup.format);

@@ -1,6 +1,6 @@
 //! A model's tensors, as the network takes them.
 
-use nsbridge_handler::{Dtype, Model, Order, Weight};
+use nsbridge_handler::{Checkpoint, Dtype, Model, Order, Weight};
 
 use crate::LoadError;
 
@@ -18,6 +18,11 @@ impl Weights {
     ///
     /// A file that is missing or not what it should be, or a dtype other than f32, bf16 and f16.
     pub fn read(model: &Model) -> Result<Self, LoadError> {
+        Self::load(model, &Self::find(model)?)
+    }
+
+    /// Finds the model's tensors.
+    pub(crate) fn find(model: &Model) -> Result<Checkpoint, LoadError> {
         let checkpoint = model.checkpoint().map_err(LoadError::read)?;
         for tensor in checkpoint.tensors() {
             if !matches!(tensor.dtype, Dtype::F32 | Dtype::BF16 | Dtype::F16) {
@@ -25,6 +30,11 @@ impl Weights {
                 return Err(LoadError::unsupported(field, found.to_string(), "F32, BF16 or F16"));
             }
         }
+        Ok(checkpoint)
+    }
+
+    /// Begins to bring them.
+    pub(crate) fn load(model: &Model, checkpoint: &Checkpoint) -> Result<Self, LoadError> {
         let tensors = checkpoint.load(&Order::everything());
         let digests: Result<_, _> = checkpoint.files().map(|path| model.digest(path)).collect();
         Ok(Self {

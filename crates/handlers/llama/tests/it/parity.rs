@@ -95,5 +95,6 @@ fn a_missing_tensor_and_a_wrong_shape_are_named() {
         Model::new(&config, config.context, &weights, &Setup::default()).unwrap_err().to_string()
     };
     assert!(load("tie_word_embeddings", false.into()).contains("lm_head.weight"));
+    assert!(load("head_dim", 514.into()).contains("head_dim"));
     assert!(load("intermediate_size", 65.into()).contains("mlp.gate_proj.weight"));
 }

@@ -221,3 +221,14 @@ fn options_that_cannot_be_are_refused_by_name() {
     }
     assert!(serde_json::from_value::<Options>(json!({ "temprature": 1 })).is_err());
 }
+
+#[test]
+fn a_batch_of_none_is_a_batch_of_one() {
+    let options = Options { max_rolling_batch_size: Some(0), ..Options::default() };
+    let llama = Tiny::new().load(options).unwrap();
+    let input = json!({ "prompt": "x", "max_tokens": 3 });
+    assert_eq!(
+        reply(&llama, &input),
+        reply(&Tiny::new().load(Options::default()).unwrap(), &input)
+    );
+}
