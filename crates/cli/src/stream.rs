@@ -1,6 +1,7 @@
 //! Shows a text reply as it comes.
 
 use std::io::Write;
+use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -38,8 +39,12 @@ struct Figures {
 /// Writes the text to stdout and the figures to stderr, or both as JSON lines to stdout.
 pub(crate) async fn show(mut reply: Reply<TextPiece>, json: bool) -> Result<ExitCode> {
     let mut shown = Shown { json, started: Instant::now(), first: None, last: None, texts: vec![] };
+    // One for the whole reply: a signal between two events would be nobody's.
+    let mut interrupt = pin!(ctrl_c());
     loop {
-        let Some(event) = next(&mut reply).await else { return Ok(ExitCode::from(INTERRUPTED)) };
+        let Some(event) = next(&mut reply, interrupt.as_mut()).await else {
+            return Ok(ExitCode::from(INTERRUPTED));
+        };
         match event.transpose()? {
             Some(Event::Piece(piece)) => shown.piece(piece)?,
             Some(Event::Restarted { kept }) => shown.restart(kept)?,
@@ -56,8 +61,12 @@ pub(crate) async fn show(mut reply: Reply<TextPiece>, json: bool) -> Result<Exit
 
 /// Writes each piece as a JSON value on a line of its own.
 pub(crate) async fn show_values(mut reply: Reply<serde_json::Value>) -> Result<ExitCode> {
+    // One for the whole reply: a signal between two events would be nobody's.
+    let mut interrupt = pin!(ctrl_c());
     loop {
-        let Some(event) = next(&mut reply).await else { return Ok(ExitCode::from(INTERRUPTED)) };
+        let Some(event) = next(&mut reply, interrupt.as_mut()).await else {
+            return Ok(ExitCode::from(INTERRUPTED));
+        };
         match event.transpose()? {
             Some(Event::Piece(piece)) => line(&piece)?,
             Some(Event::Restarted { kept }) => line(&Line::Restarted { kept })?,
@@ -80,10 +89,13 @@ fn hint(code: ErrorCode) -> String {
 }
 
 /// The next event; `None` after Ctrl-C, which cancels the request.
-async fn next<O: DeserializeOwned>(reply: &mut Reply<O>) -> Option<Option<Next<O>>> {
+async fn next<O: DeserializeOwned>(
+    reply: &mut Reply<O>,
+    interrupt: Pin<&mut impl Future<Output = std::io::Result<()>>>,
+) -> Option<Option<Next<O>>> {
     tokio::select! {
         event = reply.next() => Some(event),
-        _ = ctrl_c() => {
+        _ = interrupt => {
             reply.cancel();
             note("\ncancelled");
             // The cancel is on its way on the runtime's threads; give it a moment.

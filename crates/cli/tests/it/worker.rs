@@ -100,13 +100,16 @@ fn piece(line: &str) -> String {
 #[test]
 fn ctrl_c_cancels_the_request_and_frees_the_worker() {
     let place = Place::new();
-    let _worker = place.worker();
-    let long = ["--seed", "7", "--max-tokens", "1000", "--temperature", "1", "--json", "Once"];
-    let mut asking = Process(place.ask(&long).spawn().unwrap());
+    let worker = place.worker();
+    let long = r#"{"prompt":"Once","max_tokens":1000,"ignore_eos":true}"#;
+    let mut asking = Process(place.ask(&["--input", long]).spawn().unwrap());
     // Held until its end: a pipe that nobody reads would end it too.
     let mut lines = asking.lines();
     lines.next().unwrap().unwrap();
+    // The model is quick: without a pause it might be done before the signal is there.
+    worker.signal("-STOP");
     asking.signal("-INT");
+    worker.signal("-CONT");
     assert_eq!(asking.code(), Some(130));
     let started = Instant::now();
     summary(Process(place.ask(&STORY).spawn().unwrap()).lines());
