@@ -8,7 +8,7 @@ pub mod http;
 pub mod moto;
 pub mod proxy;
 pub mod rabbit;
-#[cfg(feature = "bench")]
+#[cfg(feature = "bench-engine")]
 pub mod report;
 #[cfg(feature = "s3")]
 pub mod s3;

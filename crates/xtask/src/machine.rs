@@ -67,6 +67,7 @@ pub(crate) fn peers(suite: &str) -> Result<PathBuf> {
     match suite {
         // Its one peer wants a PyTorch with CUDA, 5 GB; the system's is enough for it here.
         "load" => on_torch("bench-load-peers", &requirements),
+        "engine" => compiled("bench-engine-peers", &requirements),
         _ => plain("bench-peers", &requirements),
     }
 }
@@ -89,6 +90,21 @@ fn plain(name: &str, requirements: &str) -> Result<PathBuf> {
         let base = find_or_install(python::VENV, "Python with venv", &["python3", "python3-venv"])?;
         python::create(&base, folder, &[])?;
         python::install(folder, &["-r".as_ref(), requirements.as_ref()])
+    })
+}
+
+/// An environment with what a list names, where a part of it is compiled for this machine. AMX is
+/// left out: on some machines that claim to have it, llama.cpp's kernels for it fault.
+fn compiled(name: &str, requirements: &str) -> Result<PathBuf> {
+    let requirements = root().join(requirements);
+    let native = "-DGGML_NATIVE=ON -DLLAMA_CURL=OFF -DLLAVA_BUILD=OFF";
+    let without = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16";
+    let settings = [("CMAKE_ARGS", native), ("CFLAGS", without), ("CXXFLAGS", without)];
+    python::environment(name, &requirements, |folder| {
+        let packages = ["python3", "python3-venv", "python3-dev", "g++"];
+        let base = find_or_install(python::COMPILER, "Python with venv and g++", &packages)?;
+        python::create(&base, folder, &[])?;
+        python::install_with(folder, &settings, &["-r".as_ref(), requirements.as_ref()])
     })
 }
 

@@ -13,6 +13,10 @@ use crate::say;
 /// What an environment can be made with.
 pub(super) const VENV: &str = "import venv, ensurepip";
 
+/// What an environment can be made with whose packages are compiled.
+pub(super) const COMPILER: &str =
+    "import venv, ensurepip, shutil, sys; sys.exit(shutil.which('g++') is None)";
+
 /// What the trainer can be run with.
 pub(super) const TORCH: &str = "import venv, ensurepip, numpy, torch";
 
@@ -65,8 +69,18 @@ pub(super) fn create(base: &Path, folder: &Path, options: &[&str]) -> Result<()>
 
 /// Installs into an environment.
 pub(super) fn install(folder: &Path, arguments: &[&OsStr]) -> Result<()> {
+    install_with(folder, &[], arguments)
+}
+
+/// The same with these variables for what is compiled on the way.
+pub(super) fn install_with(
+    folder: &Path,
+    variables: &[(&str, &str)],
+    arguments: &[&OsStr],
+) -> Result<()> {
     let mut command = Command::new(folder.join("bin/python"));
     command
+        .envs(variables.iter().copied())
         .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
         .args(arguments);
     ensure!(run(command)?, "pip failed; it says why above");

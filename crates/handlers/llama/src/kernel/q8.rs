@@ -3,12 +3,12 @@
 #![expect(unsafe_code, reason = "the instructions for it are intrinsics")]
 
 use super::row::BLOCK;
-use super::{LANES, Tier, Work};
+use super::{LANES, Lanes, Tier, Work};
 
 /// Bytes of a tile's block: for each four columns the four bytes of each of the 16 rows.
 pub(crate) const TILE_BLOCK: usize = LANES * BLOCK;
 
-/// The 16 rows' dot products with each of `M` activations' blocks.
+/// The 16 rows' dot products with each of `M` activations' blocks, whose values add up to `sums`.
 ///
 /// No value may be -128, of which the machine's absolute value is negative.
 #[inline(always)]
@@ -16,6 +16,7 @@ pub(super) fn dots<const M: usize>(
     tier: Tier,
     weights: &[i8; TILE_BLOCK],
     activations: [&[i8; BLOCK]; M],
+    sums: [i32; M],
 ) -> [[i32; LANES]; M] {
     match tier {
         #[cfg(target_arch = "x86_64")]
@@ -23,9 +24,68 @@ pub(super) fn dots<const M: usize>(
         Tier::Avx2 => unsafe { x86::dots_avx2(weights, activations) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Tier::Avx512 => unsafe { x86::dots_avx512(weights, activations) },
+        Tier::Avx512 => unsafe { x86::dots_avx512(weights, activations, sums) },
         _ => dots_portable(weights, activations),
     }
+}
+
+/// Whether many rows are faster with weights and activations in 16 bits: a machine that multiplies
+/// bytes only with one side unsigned spends a third of its time on their signs.
+pub(super) fn widens(tier: Tier) -> bool {
+    tier == Tier::Avx2
+}
+
+/// Weights in 16 bits: of each half of 64 the first and third of four columns, then the second and
+/// fourth.
+#[inline(always)]
+pub(super) fn widen(tier: Tier, weights: &[i8], wide: &mut [i16]) {
+    match tier {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: whoever runs in a tier has checked that the machine has it.
+        Tier::Avx2 => unsafe { x86::widen_avx2(weights, wide) },
+        _ => unreachable!("no other tier widens"),
+    }
+}
+
+/// As [`dots`], of weights and activations in 16 bits.
+#[inline(always)]
+pub(super) fn wide_dots<const M: usize>(
+    tier: Tier,
+    weights: &[i16; TILE_BLOCK],
+    activations: [&[i16; BLOCK]; M],
+) -> [[i32; LANES]; M] {
+    match tier {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Tier::Avx2 => unsafe { x86::wide_dots_avx2(weights, activations) },
+        _ => unreachable!("no other tier widens"),
+    }
+}
+
+/// Scales of 16 rows, exactly.
+#[inline(always)]
+pub(super) fn widen_scales(tier: Tier, scales: &[u16; LANES]) -> Lanes {
+    match tier {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Tier::Avx2 | Tier::Avx512 => unsafe { x86::widen_scales(scales) },
+        _ => {
+            let mut lanes = [0.0; LANES];
+            for lane in 0..LANES {
+                lanes[lane] = widened(scales[lane]);
+            }
+            lanes
+        }
+    }
+}
+
+/// An f16 that is finite, exactly: its exponent is shifted into place, and corrected by a product,
+/// which is right for subnormal ones too.
+#[inline(always)]
+fn widened(bits: u16) -> f32 {
+    const TWO_TO_112: f32 = f32::from_bits((112 + 127) << 23);
+    let magnitude = f32::from_bits(u32::from(bits & 0x7fff) << 13) * TWO_TO_112;
+    f32::from_bits(magnitude.to_bits() | u32::from(bits & 0x8000) << 16)
 }
 
 #[inline(always)]
@@ -67,21 +127,23 @@ struct Dots<'a> {
 impl Work for Dots<'_> {
     #[inline(always)]
     fn run(self, tier: Tier) {
-        *self.products = dots(tier, self.weights, self.activations);
+        let sums = self.activations.map(|values| values.iter().map(|x| i32::from(*x)).sum());
+        *self.products = dots(tier, self.weights, self.activations, sums);
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::{
-        __m256i, _MM_HINT_T0, _mm_prefetch, _mm256_abs_epi8, _mm256_add_epi32, _mm256_loadu_si256,
-        _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_set1_epi16, _mm256_set1_epi32,
-        _mm256_setzero_si256, _mm256_sign_epi8, _mm256_storeu_si256, _mm512_dpbusd_epi32,
-        _mm512_loadu_si512, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_setzero_si512,
-        _mm512_slli_epi32, _mm512_storeu_si512, _mm512_sub_epi32, _mm512_xor_si512,
+        __m128i, __m256i, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm256_abs_epi8,
+        _mm256_add_epi32, _mm256_cvtph_ps, _mm256_loadu_si256, _mm256_madd_epi16,
+        _mm256_maddubs_epi16, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_setzero_si256,
+        _mm256_sign_epi8, _mm256_slli_epi16, _mm256_srai_epi16, _mm256_storeu_ps,
+        _mm256_storeu_si256, _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_set1_epi8,
+        _mm512_set1_epi32, _mm512_setzero_si512, _mm512_storeu_si512, _mm512_xor_si512,
     };
 
-    use super::{BLOCK, LANES, TILE_BLOCK};
+    use super::{BLOCK, LANES, Lanes, TILE_BLOCK};
 
     /// How far ahead of the products weights are asked for, in bytes.
     const AHEAD: usize = 4096;
@@ -123,6 +185,73 @@ mod x86 {
                 }
             }
         }
+        stored(sums)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn widen_avx2(weights: &[i8], wide: &mut [i16]) {
+        let halves = weights.as_chunks::<32>().0.iter().zip(wide.as_chunks_mut::<32>().0);
+        for (weights, wide) in halves {
+            let ahead = weights.as_ptr().wrapping_add(AHEAD);
+            _mm_prefetch::<_MM_HINT_T0>(ahead);
+            // SAFETY: 32 bytes are read, and 64 written.
+            unsafe {
+                let both = _mm256_loadu_si256(weights.as_ptr().cast());
+                let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(both));
+                let odd = _mm256_srai_epi16::<8>(both);
+                _mm256_storeu_si256(wide.as_mut_ptr().cast(), even);
+                _mm256_storeu_si256(wide.as_mut_ptr().add(16).cast(), odd);
+            }
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(super) unsafe fn wide_dots_avx2<const M: usize>(
+        weights: &[i16; TILE_BLOCK],
+        activations: [&[i16; BLOCK]; M],
+    ) -> [[i32; LANES]; M] {
+        let mut sums = [[_mm256_setzero_si256(); 2]; M];
+        for group in 0..BLOCK / 4 {
+            for pair in 0..2 {
+                // SAFETY: each of the four sixteens of a group of 64 is within the block.
+                let halves = unsafe {
+                    let at = weights.as_ptr().add(4 * LANES * group + LANES * pair);
+                    [_mm256_loadu_si256(at.cast()), _mm256_loadu_si256(at.add(2 * LANES).cast())]
+                };
+                for m in 0..M {
+                    let at = 4 * group + 2 * pair;
+                    let [low, high] = [activations[m][at], activations[m][at + 1]];
+                    let both = u32::from(low as u16) | u32::from(high as u16) << 16;
+                    let a = _mm256_set1_epi32(both as i32);
+                    for half in 0..2 {
+                        let products = _mm256_madd_epi16(halves[half], a);
+                        sums[m][half] = _mm256_add_epi32(sums[m][half], products);
+                    }
+                }
+            }
+        }
+        stored(sums)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,f16c")]
+    pub(super) unsafe fn widen_scales(scales: &[u16; LANES]) -> Lanes {
+        let mut lanes = [0.0; LANES];
+        // SAFETY: two times eight numbers, each of 16 bits and then of 32.
+        unsafe {
+            let at = scales.as_ptr().cast::<__m128i>();
+            let [low, high] = [_mm_loadu_si128(at), _mm_loadu_si128(at.add(1))];
+            _mm256_storeu_ps(lanes.as_mut_ptr(), _mm256_cvtph_ps(low));
+            _mm256_storeu_ps(lanes.as_mut_ptr().add(8), _mm256_cvtph_ps(high));
+        }
+        lanes
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn stored<const M: usize>(sums: [[__m256i; 2]; M]) -> [[i32; LANES]; M] {
         let mut out = [[0; LANES]; M];
         for m in 0..M {
             // SAFETY: two times eight numbers.
@@ -139,28 +268,28 @@ mod x86 {
     pub(super) unsafe fn dots_avx512<const M: usize>(
         weights: &[i8; TILE_BLOCK],
         activations: [&[i8; BLOCK]; M],
+        of_activations: [i32; M],
     ) -> [[i32; LANES]; M] {
-        let mut sums = [_mm512_setzero_si512(); M];
-        let ones = _mm512_set1_epi8(1);
         let high = _mm512_set1_epi8(-128);
-        let mut extra = [_mm512_setzero_si512(); M];
+        // Unsigned times signed: 128 is added to each weight, and 128 times the activations taken
+        // away before.
+        let mut sums = [_mm512_setzero_si512(); M];
+        for m in 0..M {
+            sums[m] = _mm512_set1_epi32(-128 * of_activations[m]);
+        }
         for group in 0..BLOCK / 4 {
             // SAFETY: 64 bytes from here are within the block.
             let signed = unsafe { _mm512_loadu_si512(weights.as_ptr().add(64 * group).cast()) };
-            // Unsigned times signed: 128 is added to each weight, and 128 times the activations
-            // taken away again.
             let unsigned = _mm512_xor_si512(signed, high);
             for m in 0..M {
                 let a = _mm512_set1_epi32(four(activations[m], group));
                 sums[m] = _mm512_dpbusd_epi32(sums[m], unsigned, a);
-                extra[m] = _mm512_dpbusd_epi32(extra[m], ones, a);
             }
         }
         let mut out = [[0; LANES]; M];
         for m in 0..M {
-            let exact = _mm512_sub_epi32(sums[m], _mm512_slli_epi32::<7>(extra[m]));
             // SAFETY: sixteen numbers.
-            unsafe { _mm512_storeu_si512(out[m].as_mut_ptr().cast(), exact) };
+            unsafe { _mm512_storeu_si512(out[m].as_mut_ptr().cast(), sums[m]) };
         }
         out
     }
@@ -170,8 +299,33 @@ mod x86 {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{LANES, Tier};
-    use super::{BLOCK, Dots, TILE_BLOCK, counts_right, dots_portable};
+    use super::super::{LANES, Tier, Work};
+    use super::{BLOCK, Dots, TILE_BLOCK, counts_right, dots_portable, widen_scales};
+
+    struct Widen<'a>(&'a [u16; LANES], &'a mut [f32; LANES]);
+
+    impl Work for Widen<'_> {
+        #[inline(always)]
+        fn run(self, tier: Tier) {
+            *self.1 = widen_scales(tier, self.0);
+        }
+    }
+
+    #[test]
+    fn every_finite_f16_is_widened_exactly_in_every_tier() {
+        let finite = (0..=u16::MAX).filter(|bits| half::f16::from_bits(*bits).is_finite());
+        let finite: Vec<u16> = finite.collect();
+        for tier in Tier::available() {
+            for bits in finite.as_chunks::<LANES>().0 {
+                let mut lanes = [0.0; LANES];
+                tier.run(Widen(bits, &mut lanes));
+                for (bits, lane) in bits.iter().zip(lanes) {
+                    let right = half::f16::from_bits(*bits).to_f32();
+                    assert_eq!(lane.to_bits(), right.to_bits(), "{tier:?} {bits:x}");
+                }
+            }
+        }
+    }
 
     proptest! {
         #[test]

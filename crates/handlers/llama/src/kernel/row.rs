@@ -61,6 +61,10 @@ pub(crate) struct Quantise<'a> {
     pub(crate) x: &'a [f32],
     pub(crate) values: &'a mut [i8],
     pub(crate) scales: &'a mut [f32],
+    /// Of each block's values.
+    pub(crate) sums: &'a mut [i32],
+    /// The values in 16 bits, of each four the first, third, second, fourth; or empty.
+    pub(crate) wide: &'a mut [i16],
 }
 
 impl Work for Quantise<'_> {
@@ -68,8 +72,17 @@ impl Work for Quantise<'_> {
     fn run(self, _: Tier) {
         let blocks = self.x.as_chunks::<BLOCK>().0;
         let values = self.values.as_chunks_mut::<BLOCK>().0;
-        for ((x, values), scale) in blocks.iter().zip(values).zip(self.scales) {
+        for (((x, values), scale), sum) in blocks.iter().zip(values).zip(self.scales).zip(self.sums)
+        {
             *scale = quantise(x, values);
+            *sum = 0;
+            for value in values {
+                *sum += i32::from(*value);
+            }
+        }
+        let fours = self.values.as_chunks::<4>().0;
+        for ([a, b, c, d], wide) in fours.iter().zip(self.wide.as_chunks_mut::<4>().0) {
+            *wide = [i16::from(*a), i16::from(*c), i16::from(*b), i16::from(*d)];
         }
     }
 }

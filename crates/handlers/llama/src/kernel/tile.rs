@@ -1,23 +1,56 @@
 //! Products of a matrix's tiles with rows of activations.
 //!
-//! One nest for all formats: tile, rows of activations four at a time, segment, column. How many rows
-//! go together changes what is loaded again, and nothing else.
+//! One nest for all formats: tile, rows, segment, piece of its columns, rows four at a time, column.
+//! How many rows go together, and how long a piece is, changes what is loaded again, and nothing
+//! else: each sum takes its terms in the order of the columns.
 
 use std::ops::Range;
 
 use super::math::tree_of_rows;
-use super::q8::{TILE_BLOCK, dots};
+use super::q8::{self, TILE_BLOCK};
 use super::row::BLOCK;
 use super::{LANES, Lanes, Tier, Work};
 use crate::matrix::{Data, Matrix, SEGMENTS};
+
+/// Few rows take the weights as they are, and as they come from memory.
+const FEW: usize = 4;
+
+/// Many rows of bytes go together through a piece of a tile, which is prepared for them and stays in
+/// the core's first cache. Rows of floats gain nothing by it: they are four times as long.
+const MANY: usize = 64;
+
+/// How many rows are enough to prepare a piece for.
+const WORTH: usize = 32;
+
+/// Columns of a piece: 8 KiB in 16 bits.
+const PIECE: usize = 256;
 
 /// Rows of activations, as a matrix's format wants them.
 #[derive(Clone, Copy)]
 pub(crate) enum Input<'a> {
     /// Rows that begin `stride` numbers apart.
     Float { x: &'a [f32], stride: usize },
-    /// `[rows, columns]`, and a scale for each 32 of them.
-    Quantised { values: &'a [i8], scales: &'a [f32] },
+    /// `[rows, columns]` in blocks.
+    Quantised(Quantised<'a>),
+}
+
+/// Rows in blocks of 32, as [`Quantise`](super::row::Quantise) makes them.
+#[derive(Clone, Copy)]
+pub(crate) struct Quantised<'a> {
+    pub(crate) columns: usize,
+    /// `[rows, columns]`.
+    pub(crate) values: &'a [i8],
+    /// Of each block.
+    pub(crate) scales: &'a [f32],
+    /// Of each block's values.
+    pub(crate) sums: &'a [i32],
+    /// The values again, if [`widens`]; else empty.
+    pub(crate) wide: &'a [i16],
+}
+
+/// Whether so many rows are wanted in 16 bits as well.
+pub(crate) fn widens(tier: Tier, rows: usize) -> bool {
+    rows >= WORTH && q8::widens(tier)
 }
 
 /// What becomes of a product: 16 numbers of one row of activations.
@@ -38,61 +71,83 @@ pub(crate) struct Multiply<'a, S> {
 impl<S: Store> Work for Multiply<'_, S> {
     #[inline(always)]
     fn run(mut self, tier: Tier) {
+        let many = self.rows >= WORTH && matches!(self.matrix.data, Data::Q8 { .. });
+        let mut room =
+            many.then(|| Room { scales: [0.0; PIECE / BLOCK * LANES], values: [0; PIECE * LANES] });
         for tile in self.tiles.clone() {
             let mut row = 0;
             while row < self.rows {
-                row += match self.rows - row {
-                    1 => self.some::<1>(tier, tile, row),
-                    2 => self.some::<2>(tier, tile, row),
-                    3 => self.some::<3>(tier, tile, row),
-                    _ => self.some::<4>(tier, tile, row),
+                let left = self.rows - row;
+                row += match &mut room {
+                    Some(room) => self.group::<MANY>(tier, tile, row, left.min(MANY), Some(room)),
+                    None => self.group::<FEW>(tier, tile, row, left.min(FEW), None),
                 };
             }
         }
     }
 }
 
+/// Columns of a tile.
+struct Piece<'a> {
+    weights: Weights<'a>,
+    /// The first column, and how many there are.
+    at: usize,
+    length: usize,
+}
+
+enum Weights<'a> {
+    Floats(&'a [f32]),
+    Pairs(&'a [u32]),
+    Blocks(&'a [i8], &'a [u16]),
+    /// With the scales widened, and the values where the tier has a use for it.
+    Prepared(Values<'a>, &'a [f32]),
+}
+
+enum Values<'a> {
+    Bytes(&'a [i8]),
+    Wide(&'a [i16]),
+}
+
+/// Where a piece is prepared.
+struct Room {
+    scales: [f32; PIECE / BLOCK * LANES],
+    values: [i16; PIECE * LANES],
+}
+
 impl<S: Store> Multiply<'_, S> {
+    /// At most `G` rows, and how many they were.
     #[inline(always)]
-    #[expect(clippy::needless_range_loop, reason = "segments and rows count in several places")]
-    fn some<const M: usize>(&mut self, tier: Tier, tile: usize, row: usize) -> usize {
-        let matrix = self.matrix;
-        let columns = matrix.columns;
-        let length = columns / matrix.segments;
-        let mut sums = [[[0.0; LANES]; SEGMENTS]; M];
-        for segment in 0..matrix.segments {
-            let at = segment * length;
-            let part = match (&matrix.data, self.input) {
-                (Data::F32(data), Input::Float { x, stride }) => {
-                    let weights = &data[(tile * columns + at) * LANES..][..length * LANES];
-                    let x = std::array::from_fn(|m| &x[(row + m) * stride + at..][..length]);
-                    float::<M>(weights, x)
-                }
-                (Data::Bf16(data), Input::Float { x, stride }) => {
-                    let weights = &data[(tile * columns + at) / 2 * LANES..][..length / 2 * LANES];
-                    let x = std::array::from_fn(|m| &x[(row + m) * stride + at..][..length]);
-                    brain::<M>(weights, x)
-                }
-                (Data::Q8 { scales, values }, Input::Quantised { values: x, scales: xs }) => {
-                    let (first, blocks) = ((tile * columns + at) / BLOCK, length / BLOCK);
-                    let weights = Blocks {
-                        values: &values[first * TILE_BLOCK..][..blocks * TILE_BLOCK],
-                        scales: &scales[first * LANES..][..blocks * LANES],
+    fn group<const G: usize>(
+        &mut self,
+        tier: Tier,
+        tile: usize,
+        row: usize,
+        rows: usize,
+        mut room: Option<&mut Room>,
+    ) -> usize {
+        let segments = self.matrix.segments;
+        let length = self.matrix.columns / segments;
+        let mut sums = [[[0.0; LANES]; SEGMENTS]; G];
+        for segment in 0..segments {
+            let (mut at, end) = (segment * length, (segment + 1) * length);
+            while at < end {
+                let piece = piece(tier, self.matrix, tile, at..end, room.as_deref_mut());
+                let mut m = 0;
+                while m < rows {
+                    let sums = &mut sums[m..rows];
+                    m += match rows - m {
+                        1 => add::<1>(tier, &piece, self.input, row + m, segment, sums),
+                        2 => add::<2>(tier, &piece, self.input, row + m, segment, sums),
+                        3 => add::<3>(tier, &piece, self.input, row + m, segment, sums),
+                        _ => add::<4>(tier, &piece, self.input, row + m, segment, sums),
                     };
-                    let start = |m: usize| (row + m) * columns + at;
-                    let x = std::array::from_fn(|m| &x[start(m)..][..length]);
-                    let xs = std::array::from_fn(|m| &xs[start(m) / BLOCK..][..blocks]);
-                    quantised::<M>(tier, weights, x, xs)
                 }
-                _ => unreachable!("the input is of the matrix's format"),
-            };
-            for m in 0..M {
-                sums[m][segment] = part[m];
+                at += piece.length;
             }
         }
-        let bias = matrix.bias(tile);
-        for (m, sums) in sums.iter_mut().enumerate() {
-            let mut lanes = tree_of_rows(&mut sums[..matrix.segments]);
+        let bias = self.matrix.bias(tile);
+        for (m, sums) in sums[..rows].iter_mut().enumerate() {
+            let mut lanes = tree_of_rows(&mut sums[..segments]);
             if let Some(bias) = bias {
                 for lane in 0..LANES {
                     lanes[lane] += bias[lane];
@@ -100,24 +155,190 @@ impl<S: Store> Multiply<'_, S> {
             }
             self.store.store(row + m, tile, &lanes);
         }
-        M
+        rows
     }
 }
 
+/// The tile's next columns of a segment: all that are left, or as many as there is room for.
 #[inline(always)]
-fn float<const M: usize>(weights: &[f32], x: [&[f32]; M]) -> [Lanes; M] {
-    let mut sums = [[0.0; LANES]; M];
-    for (k, weights) in weights.as_chunks::<LANES>().0.iter().enumerate() {
-        for m in 0..M {
-            add(&mut sums[m], weights, x[m][k]);
+fn piece<'a>(
+    tier: Tier,
+    matrix: &'a Matrix,
+    tile: usize,
+    columns: Range<usize>,
+    room: Option<&'a mut Room>,
+) -> Piece<'a> {
+    let (at, left) = (columns.start, columns.len());
+    let first = tile * matrix.columns + at;
+    let length = if room.is_none() { left } else { left.min(PIECE) };
+    let weights = match &matrix.data {
+        Data::F32(data) => Weights::Floats(&data[first * LANES..][..length * LANES]),
+        Data::Bf16(data) => Weights::Pairs(&data[first / 2 * LANES..][..length / 2 * LANES]),
+        Data::Q8 { scales, values } => {
+            let (first, blocks) = (first / BLOCK, length / BLOCK);
+            let values = &values[first * TILE_BLOCK..][..blocks * TILE_BLOCK];
+            let scales = &scales[first * LANES..][..blocks * LANES];
+            match room {
+                None => Weights::Blocks(values, scales),
+                Some(room) => prepared(tier, values, scales, room),
+            }
+        }
+    };
+    Piece { weights, at, length }
+}
+
+#[inline(always)]
+fn prepared<'a>(tier: Tier, values: &'a [i8], scales: &[u16], room: &'a mut Room) -> Weights<'a> {
+    let lanes = &mut room.scales[..scales.len()];
+    for (scales, lanes) in scales.as_chunks().0.iter().zip(lanes.as_chunks_mut().0) {
+        *lanes = q8::widen_scales(tier, scales);
+    }
+    let values = if q8::widens(tier) {
+        let wide = &mut room.values[..values.len()];
+        q8::widen(tier, values, wide);
+        Values::Wide(wide)
+    } else {
+        Values::Bytes(values)
+    };
+    Weights::Prepared(values, lanes)
+}
+
+/// Adds a piece's products to the sums of `M` rows.
+#[inline(always)]
+fn add<const M: usize>(
+    tier: Tier,
+    piece: &Piece<'_>,
+    input: Input<'_>,
+    row: usize,
+    segment: usize,
+    sums: &mut [[Lanes; SEGMENTS]],
+) -> usize {
+    let (at, length) = (piece.at, piece.length);
+    let mut lanes = [[0.0; LANES]; M];
+    for m in 0..M {
+        lanes[m] = sums[m][segment];
+    }
+    match (&piece.weights, input) {
+        (Weights::Floats(weights), Input::Float { x, stride }) => {
+            floats::<M>(weights, rows_of(x, row, stride, at, length), &mut lanes);
+        }
+        (Weights::Pairs(weights), Input::Float { x, stride }) => {
+            pairs::<M>(weights, rows_of(x, row, stride, at, length), &mut lanes);
+        }
+        (Weights::Blocks(values, of_rows), Input::Quantised(x)) => {
+            let x = Rows::<M>::new(x, row, at, length);
+            for (block, of_rows) in of_rows.as_chunks().0.iter().enumerate() {
+                let products = x.bytes(tier, values, block);
+                x.scale(&products, &q8::widen_scales(tier, of_rows), block, &mut lanes);
+            }
+        }
+        (Weights::Prepared(Values::Bytes(values), of_rows), Input::Quantised(x)) => {
+            let x = Rows::<M>::new(x, row, at, length);
+            for (block, of_rows) in of_rows.as_chunks().0.iter().enumerate() {
+                x.scale(&x.bytes(tier, values, block), of_rows, block, &mut lanes);
+            }
+        }
+        (Weights::Prepared(Values::Wide(values), of_rows), Input::Quantised(x)) => {
+            let x = Rows::<M>::new(x, row, at, length);
+            for (block, of_rows) in of_rows.as_chunks().0.iter().enumerate() {
+                x.scale(&x.wide(tier, values, block), of_rows, block, &mut lanes);
+            }
+        }
+        _ => unreachable!("the input is of the matrix's format"),
+    }
+    for m in 0..M {
+        sums[m][segment] = lanes[m];
+    }
+    M
+}
+
+/// Some columns of `M` rows. In loops, as everything here: a closure need not be compiled for the
+/// tier.
+#[inline(always)]
+fn rows_of<T, const M: usize>(
+    x: &[T],
+    row: usize,
+    stride: usize,
+    at: usize,
+    length: usize,
+) -> [&[T]; M] {
+    let mut rows: [&[T]; M] = [&[]; M];
+    for m in 0..M {
+        rows[m] = &x[(row + m) * stride + at..][..length];
+    }
+    rows
+}
+
+/// Some columns of `M` rows in blocks.
+struct Rows<'a, const M: usize> {
+    values: [&'a [i8]; M],
+    scales: [&'a [f32]; M],
+    sums: [&'a [i32]; M],
+    wide: [&'a [i16]; M],
+}
+
+impl<'a, const M: usize> Rows<'a, M> {
+    #[inline(always)]
+    fn new(x: Quantised<'a>, row: usize, at: usize, length: usize) -> Self {
+        let (columns, wide) = (x.columns, !x.wide.is_empty());
+        let (blocks, block, count) = (columns / BLOCK, at / BLOCK, length / BLOCK);
+        Self {
+            values: rows_of(x.values, row, columns, at, length),
+            scales: rows_of(x.scales, row, blocks, block, count),
+            sums: rows_of(x.sums, row, blocks, block, count),
+            wide: if wide { rows_of(x.wide, row, columns, at, length) } else { [&[]; M] },
         }
     }
-    sums
+
+    #[inline(always)]
+    fn bytes(&self, tier: Tier, weights: &[i8], block: usize) -> [[i32; LANES]; M] {
+        let (mut values, mut sums) = ([&[0; BLOCK]; M], [0; M]);
+        for m in 0..M {
+            values[m] = &self.values[m].as_chunks().0[block];
+            sums[m] = self.sums[m][block];
+        }
+        q8::dots(tier, &weights.as_chunks().0[block], values, sums)
+    }
+
+    #[inline(always)]
+    fn wide(&self, tier: Tier, weights: &[i16], block: usize) -> [[i32; LANES]; M] {
+        let mut values = [&[0; BLOCK]; M];
+        for m in 0..M {
+            values[m] = &self.wide[m].as_chunks().0[block];
+        }
+        q8::wide_dots(tier, &weights.as_chunks().0[block], values)
+    }
+
+    /// Adds a block's products, which are integers, times the scales of both sides.
+    #[inline(always)]
+    fn scale(
+        &self,
+        products: &[[i32; LANES]; M],
+        of_rows: &Lanes,
+        block: usize,
+        sums: &mut [Lanes; M],
+    ) {
+        for m in 0..M {
+            let scale = self.scales[m][block];
+            for lane in 0..LANES {
+                let both = of_rows[lane] * scale;
+                sums[m][lane] = (products[m][lane] as f32).mul_add(both, sums[m][lane]);
+            }
+        }
+    }
 }
 
 #[inline(always)]
-fn brain<const M: usize>(weights: &[u32], x: [&[f32]; M]) -> [Lanes; M] {
-    let mut sums = [[0.0; LANES]; M];
+fn floats<const M: usize>(weights: &[f32], x: [&[f32]; M], sums: &mut [Lanes; M]) {
+    for (k, weights) in weights.as_chunks::<LANES>().0.iter().enumerate() {
+        for m in 0..M {
+            fused(&mut sums[m], weights, x[m][k]);
+        }
+    }
+}
+
+#[inline(always)]
+fn pairs<const M: usize>(weights: &[u32], x: [&[f32]; M], sums: &mut [Lanes; M]) {
     for (pair, weights) in weights.as_chunks::<LANES>().0.iter().enumerate() {
         let (mut first, mut second) = ([0.0; LANES], [0.0; LANES]);
         for lane in 0..LANES {
@@ -125,76 +346,15 @@ fn brain<const M: usize>(weights: &[u32], x: [&[f32]; M]) -> [Lanes; M] {
             second[lane] = f32::from_bits(weights[lane] & 0xffff_0000);
         }
         for m in 0..M {
-            add(&mut sums[m], &first, x[m][2 * pair]);
-            add(&mut sums[m], &second, x[m][2 * pair + 1]);
+            fused(&mut sums[m], &first, x[m][2 * pair]);
+            fused(&mut sums[m], &second, x[m][2 * pair + 1]);
         }
     }
-    sums
 }
 
 #[inline(always)]
-fn add(sums: &mut Lanes, weights: &Lanes, x: f32) {
+fn fused(sums: &mut Lanes, weights: &Lanes, x: f32) {
     for lane in 0..LANES {
         sums[lane] = weights[lane].mul_add(x, sums[lane]);
-    }
-}
-
-/// A segment of a tile in Q8_0.
-#[derive(Clone, Copy)]
-struct Blocks<'a> {
-    values: &'a [i8],
-    scales: &'a [u16],
-}
-
-#[inline(always)]
-fn quantised<const M: usize>(
-    tier: Tier,
-    weights: Blocks<'_>,
-    x: [&[i8]; M],
-    scales: [&[f32]; M],
-) -> [Lanes; M] {
-    let mut sums = [[0.0; LANES]; M];
-    let blocks = weights.values.as_chunks::<TILE_BLOCK>().0;
-    let of_rows = weights.scales.as_chunks::<LANES>().0;
-    let x = x.map(|x| x.as_chunks::<BLOCK>().0);
-    for (block, (values, of_rows)) in blocks.iter().zip(of_rows).enumerate() {
-        let products = dots::<M>(tier, values, std::array::from_fn(|m| &x[m][block]));
-        // A loop, since a closure need not be compiled for the tier.
-        let mut scales_of_rows = [0.0; LANES];
-        for lane in 0..LANES {
-            scales_of_rows[lane] = widen(of_rows[lane]);
-        }
-        for m in 0..M {
-            let scale = scales[m][block];
-            for lane in 0..LANES {
-                let both = scales_of_rows[lane] * scale;
-                sums[m][lane] = (products[m][lane] as f32).mul_add(both, sums[m][lane]);
-            }
-        }
-    }
-    sums
-}
-
-/// An f16 that is finite, exactly: its exponent is shifted into place, and corrected by a product,
-/// which is right for subnormal ones too.
-#[inline(always)]
-fn widen(bits: u16) -> f32 {
-    const TWO_TO_112: f32 = f32::from_bits((112 + 127) << 23);
-    let magnitude = f32::from_bits(u32::from(bits & 0x7fff) << 13) * TWO_TO_112;
-    f32::from_bits(magnitude.to_bits() | u32::from(bits & 0x8000) << 16)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::widen;
-
-    #[test]
-    fn every_finite_f16_is_widened_exactly() {
-        for bits in 0..=u16::MAX {
-            let right = half::f16::from_bits(bits);
-            if right.is_finite() {
-                assert_eq!(widen(bits).to_bits(), right.to_f32().to_bits(), "{bits:x}");
-            }
-        }
     }
 }

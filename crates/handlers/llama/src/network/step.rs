@@ -9,7 +9,7 @@ use nsbridge_handler::{Error, Result};
 use super::{Chunk, Heads, Layer, Logits, Model};
 use crate::kernel::attention::{Attend, PAGE};
 use crate::kernel::row::{BLOCK, Norm, Quantise, Rotate, swiglu};
-use crate::kernel::tile::{Input, Multiply, Store};
+use crate::kernel::tile::{Input, Multiply, Quantised, Store, widens};
 use crate::kernel::{LANES, Lanes, Tier};
 use crate::kv::{Both, Element, KvCache};
 use crate::matrix::{Format, Matrix};
@@ -29,9 +29,17 @@ pub(super) struct Scratch {
     attended: Vec<f32>,
     wide: Vec<f32>,
     logits: Vec<f32>,
+    blocks: Blocks,
+    rows: Vec<Row>,
+}
+
+/// Activations in blocks, as [`Quantise`] makes them.
+#[derive(Debug, Default)]
+struct Blocks {
     values: Vec<i8>,
     scales: Vec<f32>,
-    rows: Vec<Row>,
+    sums: Vec<i32>,
+    wide: Vec<i16>,
 }
 
 /// A token's place.
@@ -129,10 +137,10 @@ impl Run<'_> {
         self.norm(&layer.attention_norm, count);
         let stride = layer.qkv.padded();
         room(&mut self.scratch.qkv, count * stride);
-        let Scratch { normed, qkv, values, scales, rows, attended, .. } = &mut *self.scratch;
+        let Scratch { normed, qkv, blocks, rows, attended, .. } = &mut *self.scratch;
         let x = Activations { numbers: normed, stride: layer.qkv.columns };
         let output = Output { out: qkv, stride, then: Then::Set };
-        multiply(self.tier, self.pool, &layer.qkv, Prepared { x, values, scales }, count, output);
+        multiply(self.tier, self.pool, &layer.qkv, Prepared { x, blocks }, count, output);
 
         let (tier, eps) = (self.tier, self.eps);
         let shared = Disjoint::new(qkv);
@@ -182,11 +190,11 @@ impl Run<'_> {
         let count = self.scratch.rows.len();
         self.norm(&layer.feed_forward_norm, count);
         let stride = layer.gate_up.padded() / 2;
-        let Scratch { normed, wide, values, scales, .. } = &mut *self.scratch;
+        let Scratch { normed, wide, blocks, .. } = &mut *self.scratch;
         room(wide, count * stride);
         let x = Activations { numbers: normed, stride: layer.gate_up.columns };
         let output = Output { out: wide, stride, then: Then::Gate };
-        let input = Prepared { x, values, scales };
+        let input = Prepared { x, blocks };
         multiply(self.tier, self.pool, &layer.gate_up, input, count, output);
         self.add(&layer.down, count, |scratch| &mut scratch.wide, stride);
     }
@@ -200,10 +208,10 @@ impl Run<'_> {
         stride: usize,
     ) {
         let numbers = std::mem::take(input(self.scratch));
-        let Scratch { stream, values, scales, .. } = &mut *self.scratch;
+        let Scratch { stream, blocks, .. } = &mut *self.scratch;
         let x = Activations { numbers: &numbers, stride };
         let output = Output { out: stream, stride: matrix.padded(), then: Then::Add };
-        multiply(self.tier, self.pool, matrix, Prepared { x, values, scales }, count, output);
+        multiply(self.tier, self.pool, matrix, Prepared { x, blocks }, count, output);
         *input(self.scratch) = numbers;
     }
 
@@ -239,11 +247,11 @@ impl Run<'_> {
     fn logits(&mut self, norm: &[f32], output: &Matrix, count: usize) {
         self.norm(norm, count);
         let stride = output.padded();
-        let Scratch { normed, logits, values, scales, .. } = &mut *self.scratch;
+        let Scratch { normed, logits, blocks, .. } = &mut *self.scratch;
         room(logits, count * stride);
         let x = Activations { numbers: normed, stride: output.columns };
         let out = Output { out: logits, stride, then: Then::Set };
-        multiply(self.tier, self.pool, output, Prepared { x, values, scales }, count, out);
+        multiply(self.tier, self.pool, output, Prepared { x, blocks }, count, out);
     }
 }
 
@@ -258,8 +266,7 @@ struct Activations<'a> {
 /// Activations, and room for what a format makes of them.
 struct Prepared<'a> {
     x: Activations<'a>,
-    values: &'a mut Vec<i8>,
-    scales: &'a mut Vec<f32>,
+    blocks: &'a mut Blocks,
 }
 
 /// What is done with a product.
@@ -285,16 +292,13 @@ fn multiply(
     tier: Tier,
     pool: &mut Pool,
     matrix: &Matrix,
-    Prepared { x, values, scales }: Prepared<'_>,
+    Prepared { x, blocks }: Prepared<'_>,
     rows: usize,
     output: Output<'_>,
 ) {
     let columns = matrix.columns;
     let input = if matrix.format() == Format::Q8_0 {
-        let values = room(values, rows * columns);
-        let scales = room(scales, rows * columns / BLOCK);
-        quantise(tier, pool, x, columns, rows, (values, scales));
-        Input::Quantised { values, scales }
+        Input::Quantised(quantise(tier, pool, x, columns, rows, blocks))
     } else {
         Input::Float { x: x.numbers, stride: x.stride }
     };
@@ -308,23 +312,34 @@ fn multiply(
     });
 }
 
-fn quantise(
+fn quantise<'a>(
     tier: Tier,
     pool: &mut Pool,
     x: Activations<'_>,
     columns: usize,
     rows: usize,
-    (values, scales): (&mut [i8], &mut [f32]),
-) {
+    Blocks { values, scales, sums, wide }: &'a mut Blocks,
+) -> Quantised<'a> {
     let blocks = columns / BLOCK;
-    let (values, scales) = (Disjoint::new(values), Disjoint::new(scales));
+    let width = if widens(tier, rows) { columns } else { 0 };
+    let values = room(values, rows * columns);
+    let (scales, sums) = (room(scales, rows * blocks), room(sums, rows * blocks));
+    let wide = room(wide, rows * width);
+    let parts = (Disjoint::new(values), Disjoint::new(scales), Disjoint::new(sums));
+    let wide_parts = Disjoint::new(wide);
     pool.run(rows, &|row| {
-        // SAFETY: each row is one part's.
-        let values = unsafe { values.part(row * columns, columns) };
-        // SAFETY: as above.
-        let scales = unsafe { scales.part(row * blocks, blocks) };
-        tier.run(Quantise { x: &x.numbers[row * x.stride..][..columns], values, scales });
+        // SAFETY: each row is one part's, in all four.
+        let (values, scales, sums, wide) = unsafe {
+            let (values, scales, sums) = &parts;
+            let values = values.part(row * columns, columns);
+            let scales = scales.part(row * blocks, blocks);
+            let sums = sums.part(row * blocks, blocks);
+            (values, scales, sums, wide_parts.part(row * width, width))
+        };
+        let x = &x.numbers[row * x.stride..][..columns];
+        tier.run(Quantise { x, values, scales, sums, wide });
     });
+    Quantised { columns, values, scales, sums, wide }
 }
 
 /// A thread's share of an output.

@@ -1,0 +1,76 @@
+//! Our engine, answering the bench's questions.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use nsbridge_llama::{Chunk, Config, Format, Model, Setup, Table, Weights};
+
+use crate::engine::Question;
+
+/// Answers each line of standard input with a line.
+pub(crate) fn serve(dir: &Path, format: &str, threads: usize) -> Result<()> {
+    let format = match format {
+        "bf16" => Format::Bf16,
+        "q8_0" => Format::Q8_0,
+        _ => bail!("there is no format `{format}`: bf16 or q8_0"),
+    };
+    let files = nsbridge_handler::Model::in_dir(dir);
+    let config = Config::read(&files)?;
+    let weights = Weights::read(&files)?;
+    // Sixteen sequences of a few hundred tokens.
+    let setup =
+        Setup { threads: Some(threads), format: Some(format), blocks: 256, ..Setup::default() };
+    let mut model = Model::new(&config, config.context.min(2048), &weights, &setup)?;
+    drop(weights);
+    println!("ready");
+    for line in std::io::stdin().lines() {
+        let question = serde_json::from_str(&line?).context("a question that is none")?;
+        let answer = match question {
+            Question::Steps { sequences, tokens, rounds } => {
+                steps(&mut model, sequences, tokens, rounds)?
+            }
+            Question::Logits => logits(&mut model)?.into_iter().map(f64::from).collect(),
+        };
+        println!("{}", serde_json::to_string(&answer)?);
+        std::io::stdout().flush()?;
+    }
+    Ok(())
+}
+
+/// Seconds of each step.
+fn steps(model: &mut Model, sequences: usize, tokens: usize, rounds: usize) -> Result<Vec<f64>> {
+    let ids: Vec<u32> = (0..tokens as u32).map(|i| i * 7 % 1000).collect();
+    let mut tables: Vec<Table> = (0..sequences).map(|_| Table::default()).collect();
+    let (mut times, prompt) = (Vec::new(), tokens > 64);
+    for _ in 0..rounds {
+        for table in &mut tables {
+            if prompt {
+                model.cache().truncate(table, 0);
+            }
+            ensure!(model.cache().reserve(table, tokens), "the cache is full");
+        }
+        let logits = if prompt { 1 } else { tokens };
+        let chunk = |table| Chunk { table, tokens: &ids, logits };
+        let mut chunks: Vec<_> = tables.iter_mut().map(chunk).collect();
+        let started = Instant::now();
+        model.forward(&mut chunks).map_err(|error| anyhow!("{error}"))?;
+        times.push(started.elapsed().as_secs_f64());
+    }
+    for table in tables {
+        model.cache().release(table);
+    }
+    Ok(times)
+}
+
+/// After the last of eight tokens.
+fn logits(model: &mut Model) -> Result<Vec<f32>> {
+    let (mut table, ids) = (Table::default(), [0, 7, 14, 21, 28, 35, 42, 49]);
+    ensure!(model.cache().reserve(&mut table, ids.len()), "the cache is full");
+    let chunk = Chunk { table: &mut table, tokens: &ids, logits: 1 };
+    let logits = model.forward(&mut [chunk]).map_err(|error| anyhow!("{error}"))?;
+    let row = logits.rows().next().context("no logits")?.to_vec();
+    model.cache().release(table);
+    Ok(row)
+}

@@ -1,0 +1,104 @@
+//! Engines of one model, asked in turns.
+
+use anyhow::{Context, Result};
+use nsbridge_testkit::report::median;
+
+use crate::bandwidth::Bandwidth;
+use crate::engine::{Engine, Question};
+
+/// Rounds of ours and of each peer in turn.
+const ROUNDS: usize = 5;
+
+/// How alike the logits of two engines must be, as the cosine of the angle between them. Formats
+/// of eight bits differ by a thousandth or two; another model, or one rotated wrongly, by all of it.
+const ALIKE: f64 = 0.98;
+
+/// What was seen of an engine in a round.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    /// Tokens a second of one stream.
+    pub(crate) decode: f64,
+    /// Tokens a second of a prompt of 256.
+    pub(crate) prefill: f64,
+    /// What a step of four tokens costs, a step of one being 1.
+    pub(crate) verify_cost: f64,
+    /// Tokens a second of sixteen streams together.
+    pub(crate) streams: f64,
+    /// Bytes a second that the machine could read at that time; 0 where nobody asked.
+    pub(crate) bandwidth: f64,
+}
+
+pub(crate) struct Measured {
+    pub(crate) engine: Engine,
+    pub(crate) rounds: Vec<Seen>,
+}
+
+/// Engines that have the same model.
+pub(crate) struct Group {
+    pub(crate) ours: Measured,
+    pub(crate) peers: Vec<Measured>,
+}
+
+impl Group {
+    pub(crate) fn new(ours: Engine, peers: Vec<Engine>) -> Self {
+        let measured = |engine| Measured { engine, rounds: Vec::new() };
+        Self { ours: measured(ours), peers: peers.into_iter().map(measured).collect() }
+    }
+
+    /// Leaves out who computes something else.
+    pub(crate) fn compare_logits(&mut self) -> Result<()> {
+        let ours = self.ours.engine.ask(Question::Logits)?.context("ours has logits")?;
+        for peer in &mut self.peers {
+            let Some(theirs) = peer.engine.ask(Question::Logits)? else { continue };
+            let alike = cosine(&ours, &theirs);
+            eprintln!("logits of {}: cosine {alike:.5}", peer.engine.about);
+            if ours.len() != theirs.len() || alike.is_nan() || alike < ALIKE {
+                peer.engine.refuse(format!("its logits are others, the cosine is {alike:.3}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// All rounds.
+    pub(crate) fn measure(&mut self, bandwidth: Option<&Bandwidth>) -> Result<()> {
+        for round in 0..=ROUNDS {
+            let bandwidth = bandwidth.map_or(0.0, Bandwidth::measure);
+            for measured in std::iter::once(&mut self.ours).chain(&mut self.peers) {
+                let Some(seen) = look(&mut measured.engine, bandwidth)? else {
+                    // Half of a measurement is none.
+                    measured.rounds.clear();
+                    continue;
+                };
+                eprintln!("round {round}: {}: {seen:.2?}", measured.engine.about);
+                // The first warms up.
+                if round > 0 {
+                    measured.rounds.push(seen);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn look(engine: &mut Engine, bandwidth: f64) -> Result<Option<Seen>> {
+    let mut seconds = |sequences, tokens, rounds| {
+        let answer = engine.ask(Question::Steps { sequences, tokens, rounds })?;
+        anyhow::Ok(answer.map(|mut times| median(&mut times)))
+    };
+    let Some(one) = seconds(1, 1, 24)? else { return Ok(None) };
+    let Some(four) = seconds(1, 4, 16)? else { return Ok(None) };
+    let Some(streams) = seconds(16, 1, 8)? else { return Ok(None) };
+    let Some(prompt) = seconds(1, 256, 3)? else { return Ok(None) };
+    Ok(Some(Seen {
+        decode: 1.0 / one,
+        prefill: 256.0 / prompt,
+        verify_cost: four / one,
+        streams: 16.0 / streams,
+        bandwidth,
+    }))
+}
+
+fn cosine(a: &[f64], b: &[f64]) -> f64 {
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+}

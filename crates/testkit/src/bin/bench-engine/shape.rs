@@ -1,0 +1,102 @@
+//! A model of 1.1 billion random parameters, the same ones each time: the size at which a step
+//! costs what its weights cost to read.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::{Map, Value, json};
+
+const HIDDEN: usize = 2048;
+const INNER: usize = 5632;
+const HEADS: usize = 32;
+const KV_HEADS: usize = 4;
+const LAYERS: usize = 22;
+const VOCABULARY: usize = 32_000;
+
+/// Name and shape of a tensor.
+type Tensor = (String, Vec<usize>);
+
+/// Writes the model into a folder, unless it is there already.
+pub(crate) fn make(folder: &Path) -> Result<()> {
+    let weights = folder.join("model.safetensors");
+    if weights.exists() {
+        return Ok(());
+    }
+    fs::create_dir_all(folder)?;
+    let config = json!({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
+        "hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "vocab_size": VOCABULARY,
+        "rms_norm_eps": 1e-5, "rope_theta": 10_000.0, "max_position_embeddings": 2048,
+        "tie_word_embeddings": false, "bos_token_id": 1, "eos_token_id": 2,
+        "torch_dtype": "bfloat16",
+    });
+    fs::write(folder.join("config.json"), config.to_string())?;
+    // Under another name until it is whole: a run may be stopped.
+    let new = folder.join("model.new");
+    write(&new).with_context(|| format!("writing {}", new.display()))?;
+    fs::rename(new, weights)?;
+    Ok(())
+}
+
+fn tensors() -> Vec<Tensor> {
+    let keys = HIDDEN / HEADS * KV_HEADS;
+    let mut tensors = vec![
+        ("model.embed_tokens.weight".to_owned(), vec![VOCABULARY, HIDDEN]),
+        ("model.norm.weight".to_owned(), vec![HIDDEN]),
+        ("lm_head.weight".to_owned(), vec![VOCABULARY, HIDDEN]),
+    ];
+    for layer in 0..LAYERS {
+        for (name, shape) in [
+            ("input_layernorm", vec![HIDDEN]),
+            ("self_attn.q_proj", vec![HIDDEN, HIDDEN]),
+            ("self_attn.k_proj", vec![keys, HIDDEN]),
+            ("self_attn.v_proj", vec![keys, HIDDEN]),
+            ("self_attn.o_proj", vec![HIDDEN, HIDDEN]),
+            ("post_attention_layernorm", vec![HIDDEN]),
+            ("mlp.gate_proj", vec![INNER, HIDDEN]),
+            ("mlp.up_proj", vec![INNER, HIDDEN]),
+            ("mlp.down_proj", vec![HIDDEN, INNER]),
+        ] {
+            tensors.push((format!("model.layers.{layer}.{name}.weight"), shape));
+        }
+    }
+    tensors
+}
+
+/// A safetensors file: the header's length, the header, the tensors one after another.
+fn write(path: &Path) -> Result<()> {
+    let (tensors, mut header, mut end) = (tensors(), Map::new(), 0);
+    header.insert("__metadata__".into(), json!({ "format": "pt" }));
+    for (name, shape) in &tensors {
+        let start = end;
+        end += shape.iter().product::<usize>() * 2;
+        let about = json!({ "dtype": "BF16", "shape": shape, "data_offsets": [start, end] });
+        header.insert(name.clone(), about);
+    }
+    let mut header = Value::from(header).to_string();
+    header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
+    let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
+    file.write_all(&(header.len() as u64).to_le_bytes())?;
+    file.write_all(header.as_bytes())?;
+    let mut state = 0x9e37_79b9_7f4a_7c15;
+    for (_, shape) in &tensors {
+        for _ in 0..shape.iter().product() {
+            let number = if shape.len() == 1 { 1.0 } else { 0.02 * normal(&mut state) };
+            file.write_all(&half::bf16::from_f32(number).to_le_bytes())?;
+        }
+    }
+    Ok(file.flush()?)
+}
+
+/// About normal, of mean 0 and deviation 1: four uniform numbers of 16 bits, added.
+fn normal(state: &mut u64) -> f32 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    let sum: u64 = (0..4).map(|part| *state >> (16 * part) & 0xffff).sum();
+    // A uniform number of 0..1 has the variance 1/12.
+    (sum as f32 / 65_536.0 - 2.0) * 3_f32.sqrt()
+}
