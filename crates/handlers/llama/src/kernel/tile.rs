@@ -72,8 +72,7 @@ impl<S: Store> Work for Multiply<'_, S> {
     #[inline(always)]
     fn run(mut self, tier: Tier) {
         let many = self.rows >= WORTH && matches!(self.matrix.data, Data::Q8 { .. });
-        let mut room =
-            many.then(|| Room { scales: [0.0; PIECE / BLOCK * LANES], values: [0; PIECE * LANES] });
+        let mut room = if many { Some(Room::new()) } else { None };
         for tile in self.tiles.clone() {
             let mut row = 0;
             while row < self.rows {
@@ -112,6 +111,13 @@ enum Values<'a> {
 struct Room {
     scales: [f32; PIECE / BLOCK * LANES],
     values: [i16; PIECE * LANES],
+}
+
+impl Room {
+    #[inline(always)]
+    fn new() -> Self {
+        Self { scales: [0.0; PIECE / BLOCK * LANES], values: [0; PIECE * LANES] }
+    }
 }
 
 impl<S: Store> Multiply<'_, S> {
@@ -303,8 +309,8 @@ impl<'a, const M: usize> Rows<'a, M> {
     #[inline(always)]
     fn wide(&self, tier: Tier, weights: &[i16], block: usize) -> [[i32; LANES]; M] {
         let mut values = [&[0; BLOCK]; M];
-        for m in 0..M {
-            values[m] = &self.wide[m].as_chunks().0[block];
+        for (values, row) in values.iter_mut().zip(self.wide) {
+            *values = &row.as_chunks().0[block];
         }
         q8::wide_dots(tier, &weights.as_chunks().0[block], values)
     }
