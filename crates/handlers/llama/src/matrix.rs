@@ -5,13 +5,15 @@
 //! pairwise tree adds the segments up. So a shard of whole tiles has the rows that it would have in
 //! the whole, and a shard of whole segments the sums.
 
-use nsbridge_handler::Dtype;
+mod pack;
 
 use crate::LoadError;
 use crate::kernel::q8::TILE_BLOCK;
-use crate::kernel::row::{BLOCK, quantise};
+use crate::kernel::row::BLOCK;
 use crate::kernel::{LANES, Lanes};
 use crate::memory::Memory;
+
+pub(crate) use self::pack::Source;
 
 /// The most segments that a sum is cut into, and so the largest degree of tensor parallelism with
 /// equal bits.
@@ -49,15 +51,6 @@ pub(crate) enum Data {
     Bf16(Memory<u32>),
     /// By tile and block of 32 columns: the 16 rows' scales; the values as in [`TILE_BLOCK`].
     Q8 { scales: Memory<u16>, values: Memory<i8> },
-}
-
-/// Where a matrix's rows come from, while it is packed.
-pub(crate) struct Source<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) dtype: Dtype,
-    /// Little-endian, row by row.
-    pub(crate) bytes: &'a [u8],
-    pub(crate) rows: usize,
 }
 
 impl Matrix {
@@ -113,57 +106,6 @@ impl Matrix {
         self.bias.as_ref()?.as_chunks().0.get(tile)
     }
 
-    /// Puts a source's rows where `place` says, row by row.
-    ///
-    /// # Errors
-    ///
-    /// A dtype that is not a float's, or a number that Q8_0 cannot hold.
-    pub(crate) fn pack(
-        &mut self,
-        source: &Source<'_>,
-        place: impl Fn(usize) -> usize,
-    ) -> Result<(), LoadError> {
-        let mut row = vec![0.0; self.columns];
-        for index in 0..source.rows {
-            source.read(index, &mut row)?;
-            self.set(place(index), &row).map_err(|why| {
-                LoadError::unsupported(format!("row {index} of {}", source.name), why, "numbers")
-            })?;
-        }
-        Ok(())
-    }
-
-    fn set(&mut self, row: usize, weights: &[f32]) -> Result<(), &'static str> {
-        let (tile, lane, columns) = (row / LANES, row % LANES, self.columns);
-        match &mut self.data {
-            Data::F32(data) => {
-                let tile = &mut data[tile * LANES * columns..][..LANES * columns];
-                for (column, weight) in weights.iter().enumerate() {
-                    tile[column * LANES + lane] = *weight;
-                }
-            }
-            Data::Bf16(data) => {
-                let tile = &mut data[tile * LANES * columns / 2..][..LANES * columns / 2];
-                for (pair, weights) in weights.as_chunks::<2>().0.iter().enumerate() {
-                    let [low, high] = weights.map(f32::to_bits);
-                    tile[pair * LANES + lane] = low >> 16 | high & 0xffff_0000;
-                }
-            }
-            Data::Q8 { scales, values } => {
-                let blocks = columns / BLOCK;
-                for (block, weights) in weights.as_chunks::<BLOCK>().0.iter().enumerate() {
-                    let at = tile * blocks + block;
-                    let (scale, quantised) = quantised(weights)?;
-                    scales[at * LANES + lane] = scale;
-                    for (k, value) in quantised.into_iter().enumerate() {
-                        values[at * TILE_BLOCK + k / 4 * 4 * LANES + 4 * lane + k % 4] = value;
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// A row, as the products see it.
     pub(crate) fn row(&self, row: usize, out: &mut [f32]) {
         let (tile, lane, columns) = (row / LANES, row % LANES, self.columns);
@@ -197,47 +139,6 @@ impl Matrix {
             Data::Bf16(data) => 4 * data.len(),
             Data::Q8 { scales, values } => 2 * scales.len() + values.len(),
         }
-    }
-}
-
-/// As GGUF's Q8_0: the scale is rounded to f16 after the values were made with the exact one.
-fn quantised(weights: &[f32; BLOCK]) -> Result<(u16, [i8; BLOCK]), &'static str> {
-    let mut values = [0; BLOCK];
-    let scale = half::f16::from_f32(quantise(weights, &mut values));
-    if !scale.is_finite() {
-        return Err("a weight beyond what Q8_0 can hold");
-    }
-    Ok((scale.to_bits(), values))
-}
-
-impl Source<'_> {
-    /// A row in f32, exactly.
-    pub(crate) fn read(&self, row: usize, out: &mut [f32]) -> Result<(), LoadError> {
-        let size = if self.dtype == Dtype::F32 { 4 } else { 2 };
-        let bytes = &self.bytes[row * out.len() * size..][..out.len() * size];
-        let halves = bytes.as_chunks::<2>().0.iter().map(|bytes| u16::from_le_bytes(*bytes));
-        match self.dtype {
-            Dtype::F32 => {
-                for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
-                    *out = f32::from_le_bytes(*bytes);
-                }
-            }
-            Dtype::BF16 => {
-                for (out, bits) in out.iter_mut().zip(halves) {
-                    *out = f32::from_bits(u32::from(bits) << 16);
-                }
-            }
-            Dtype::F16 => {
-                for (out, bits) in out.iter_mut().zip(halves) {
-                    *out = half::f16::from_bits(bits).to_f32();
-                }
-            }
-            other => {
-                let (field, found) = (format!("the dtype of {}", self.name), other.to_string());
-                return Err(LoadError::unsupported(field, found, "F32, BF16 or F16"));
-            }
-        }
-        Ok(())
     }
 }
 

@@ -13,6 +13,7 @@ use crate::matrix::{Format, Matrix};
 use crate::pool::Pool;
 use crate::{Config, LoadError, RopeTable, Weights};
 
+use self::load::Loader;
 use self::step::{Scratch, WIDEST_HEAD};
 
 /// How a model is held and run. None of it but the formats changes a bit of what it computes.
@@ -122,11 +123,12 @@ impl Model {
                 (config.head_dim.to_string(), format!("{WIDEST_HEAD} or less"));
             return Err(LoadError::unsupported("head_dim in config.json", found, supported));
         }
-        let embedding = load::embedding(config, weights, setup.format)?;
-        let output = load::output(config, weights, setup.format)?;
-        let layer = |index| load::layer(config, index, weights, setup.format);
-        let layers = (0..config.layers).map(layer).collect::<Result<Vec<_>, _>>()?;
         let tier = setup.tier.unwrap_or_else(Tier::best);
+        let mut loader = Loader::new(config, weights, setup.format, (setup.threads, tier));
+        let embedding = loader.embedding()?;
+        let output = loader.output()?;
+        let layer = |index| loader.layer(index);
+        let layers = (0..config.layers).map(layer).collect::<Result<Vec<_>, _>>()?;
         let shape = Shape {
             layers: config.layers,
             kv_heads: config.kv_heads,

@@ -8,6 +8,7 @@ use super::{Format, Matrix, Source};
 use crate::kernel::row::{BLOCK, Quantise, quantise};
 use crate::kernel::tile::{Input, Multiply, Quantised, Store, widens};
 use crate::kernel::{Lanes, Tier};
+use crate::pool::Pool;
 
 struct Into<'a>(&'a mut [f32], usize);
 
@@ -31,8 +32,9 @@ fn draw(count: usize, seed: u64) -> Vec<f32> {
 pub(crate) fn packed(format: Format, weights: &[f32], rows: usize) -> Matrix {
     let bytes: Vec<u8> = weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
     let mut matrix = Matrix::zeroed(format, rows, weights.len() / rows).unwrap();
-    let source = Source { name: "w", dtype: Dtype::F32, bytes: &bytes, rows };
-    matrix.pack(&source, |row| row).unwrap();
+    let source = Source { name: "w", dtype: Dtype::F32, bytes: &bytes };
+    let place = |row| (row < rows).then_some((0, row));
+    matrix.pack((&mut Pool::new(2), Tier::best()), &[source], place).unwrap();
     matrix
 }
 
@@ -179,6 +181,12 @@ fn what_cannot_be_packed_is_refused() {
     assert!(Matrix::zeroed(Format::Q8_0, 16, 48).is_err());
     let mut matrix = Matrix::zeroed(Format::Q8_0, 1, 32).unwrap();
     let bytes = [1e9f32; 32].map(f32::to_le_bytes).concat();
-    let source = Source { name: "w", dtype: Dtype::F32, bytes: &bytes, rows: 1 };
-    assert!(matrix.pack(&source, |row| row).unwrap_err().to_string().contains("row 0 of w"));
+    let mut why = |dtype| {
+        let source = Source { name: "w", dtype, bytes: &bytes };
+        let place = |row| (row == 0).then_some((0, row));
+        let packed = matrix.pack((&mut Pool::new(1), Tier::best()), &[source], place);
+        packed.unwrap_err().to_string()
+    };
+    assert!(why(Dtype::F32).contains("row 0 of w"));
+    assert!(why(Dtype::I64).contains("the dtype of w"));
 }

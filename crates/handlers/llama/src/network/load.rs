@@ -3,8 +3,9 @@
 use nsbridge_handler::Dtype;
 
 use super::Layer;
-use crate::kernel::LANES;
+use crate::kernel::{LANES, Tier};
 use crate::matrix::{Format, Matrix, Source};
+use crate::pool::Pool;
 use crate::{Config, LoadError, Weights};
 
 /// A model whose layers are smaller than this is computed by one thread: others cost more than
@@ -12,85 +13,160 @@ use crate::{Config, LoadError, Weights};
 const SMALL: usize = 32 << 20;
 
 pub(super) fn threads(bytes: usize) -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    if bytes < SMALL { 1 } else { cores }
+    if bytes < SMALL { 1 } else { cores() }
 }
 
-/// A tensor's part in a matrix: its rows come after those before it.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// A model's tensors on their way into matrices, on all threads.
+pub(super) struct Loader<'a> {
+    config: &'a Config,
+    weights: &'a Weights,
+    format: Option<Format>,
+    tier: Tier,
+    pool: Pool,
+}
+
+/// A tensor that a matrix is made of.
 struct Part {
     name: String,
     rows: usize,
 }
 
-pub(super) fn embedding(
-    config: &Config,
-    weights: &Weights,
-    format: Option<Format>,
-) -> Result<Matrix, LoadError> {
-    let part = Part { name: "model.embed_tokens".to_owned(), rows: config.vocab_size };
-    matrix(weights, format, config.hidden_size, &[part], false, |_, row| row)
-}
-
-pub(super) fn output(
-    config: &Config,
-    weights: &Weights,
-    format: Option<Format>,
-) -> Result<Option<Matrix>, LoadError> {
-    if config.tied {
-        return Ok(None);
+impl<'a> Loader<'a> {
+    /// With these threads, or as many as there are cores.
+    pub(super) fn new(
+        config: &'a Config,
+        weights: &'a Weights,
+        format: Option<Format>,
+        (threads, tier): (Option<usize>, Tier),
+    ) -> Self {
+        let pool = Pool::new(threads.unwrap_or_else(cores));
+        Self { config, weights, format, tier, pool }
     }
-    let part = Part { name: "lm_head".to_owned(), rows: config.vocab_size };
-    matrix(weights, format, config.hidden_size, &[part], false, |_, row| row).map(Some)
+
+    pub(super) fn embedding(&mut self) -> Result<Matrix, LoadError> {
+        self.whole("model.embed_tokens", self.config.vocab_size, self.config.hidden_size)
+    }
+
+    /// `None` if it is the embedding.
+    pub(super) fn output(&mut self) -> Result<Option<Matrix>, LoadError> {
+        if self.config.tied {
+            return Ok(None);
+        }
+        self.whole("lm_head", self.config.vocab_size, self.config.hidden_size).map(Some)
+    }
+
+    pub(super) fn layer(&mut self, index: usize) -> Result<Layer, LoadError> {
+        let config = self.config;
+        let name = |part: &str| format!("model.layers.{index}.{part}");
+        let part = |part: &str, rows| Part { name: name(part), rows };
+        let (hidden, wide, dim) = (config.hidden_size, config.intermediate_size, config.head_dim);
+        let (queries, keys) = (config.heads * dim, config.kv_heads * dim);
+        let norm_of = |part: &str, len| norm(self.weights, &name(&format!("{part}.weight")), len);
+        let head_norms = config.qk_norm.then(|| {
+            let norms = (norm_of("self_attn.q_norm", dim)?, norm_of("self_attn.k_norm", dim)?);
+            Ok::<_, LoadError>(norms)
+        });
+        Ok(Layer {
+            attention_norm: norm_of("input_layernorm", hidden)?,
+            qkv: self.matrix(
+                hidden,
+                &[
+                    part("self_attn.q_proj", queries),
+                    part("self_attn.k_proj", keys),
+                    part("self_attn.v_proj", keys),
+                ],
+                config.qkv_bias,
+                |row| one_after_another(row, [queries, keys, keys]),
+            )?,
+            head_norms: head_norms.transpose()?,
+            output: self.matrix(
+                queries,
+                &[part("self_attn.o_proj", hidden)],
+                config.output_bias,
+                |row| one_after_another(row, [hidden]),
+            )?,
+            window: config.windows[index],
+            feed_forward_norm: norm_of("post_attention_layernorm", hidden)?,
+            gate_up: self.matrix(
+                hidden,
+                &[part("mlp.gate_proj", wide), part("mlp.up_proj", wide)],
+                config.mlp_bias,
+                |row| tiles_in_turn(row, wide),
+            )?,
+            down: self.matrix(wide, &[part("mlp.down_proj", hidden)], config.mlp_bias, |row| {
+                one_after_another(row, [hidden])
+            })?,
+        })
+    }
+
+    /// A matrix without a bias, of one tensor.
+    fn whole(&mut self, name: &str, rows: usize, columns: usize) -> Result<Matrix, LoadError> {
+        let part = Part { name: name.to_owned(), rows };
+        self.matrix(columns, &[part], false, |row| one_after_another(row, [rows]))
+    }
+
+    /// Packs tensors into one matrix; `place` says which row of which part a row is.
+    fn matrix(
+        &mut self,
+        columns: usize,
+        parts: &[Part],
+        bias: bool,
+        place: impl Fn(usize) -> Option<(usize, usize)> + Sync,
+    ) -> Result<Matrix, LoadError> {
+        let take = |part: &Part| {
+            let name = format!("{}.weight", part.name);
+            let weight = self.weights.take(&name, &[part.rows, columns])?;
+            Ok((name, weight))
+        };
+        let tensors = parts.iter().map(take).collect::<Result<Vec<_>, LoadError>>()?;
+        let bytes: Vec<_> = tensors.iter().map(|(_, weight)| weight.contiguous()).collect();
+        let sources: Vec<_> = tensors
+            .iter()
+            .zip(&bytes)
+            .map(|((name, weight), bytes)| Source { name, dtype: weight.dtype(), bytes })
+            .collect();
+        let stored = match sources.iter().all(|source| source.dtype == Dtype::BF16) {
+            true => Format::Bf16,
+            false => Format::F32,
+        };
+        // Parts that take turns do so by whole tiles.
+        let padded = |part: &Part| part.rows.next_multiple_of(LANES);
+        let rows = match parts {
+            [part] => part.rows,
+            _ => parts.iter().map(padded).sum(),
+        };
+        let mut matrix = Matrix::zeroed(self.format.unwrap_or(stored), rows, columns)?;
+        matrix.pack((&mut self.pool, self.tier), &sources, &place)?;
+        if bias {
+            let of = |part: &Part| norm(self.weights, &format!("{}.bias", part.name), part.rows);
+            let biases = parts.iter().map(of).collect::<Result<Vec<_>, _>>()?;
+            let at = |row| place(row).map_or(0.0, |(part, row)| biases[part][row]);
+            matrix.bias = Some((0..matrix.padded()).map(at).collect());
+        }
+        Ok(matrix)
+    }
 }
 
-pub(super) fn layer(
-    config: &Config,
-    index: usize,
-    weights: &Weights,
-    format: Option<Format>,
-) -> Result<Layer, LoadError> {
-    let name = |part: &str| format!("model.layers.{index}.{part}");
-    let (hidden, wide, dim) = (config.hidden_size, config.intermediate_size, config.head_dim);
-    let (queries, keys) = (config.heads * dim, config.kv_heads * dim);
-    let starts = [0, queries, queries + keys];
-    let part = |part: &str, rows| Part { name: name(part), rows };
-    let qkv = [
-        part("self_attn.q_proj", queries),
-        part("self_attn.k_proj", keys),
-        part("self_attn.v_proj", keys),
-    ];
-    let gate_up = [part("mlp.gate_proj", wide), part("mlp.up_proj", wide)];
-    let in_turn = |which: usize, row: usize| (2 * (row / LANES) + which) * LANES + row % LANES;
-    let norm_of = |part: &str, len| norm(weights, &format!("{}.weight", name(part)), len);
-    let head_norms = config.qk_norm.then(|| {
-        Ok::<_, LoadError>((norm_of("self_attn.q_norm", dim)?, norm_of("self_attn.k_norm", dim)?))
-    });
-    Ok(Layer {
-        attention_norm: norm_of("input_layernorm", hidden)?,
-        qkv: matrix(weights, format, hidden, &qkv, config.qkv_bias, |which, row| {
-            starts[which] + row
-        })?,
-        head_norms: head_norms.transpose()?,
-        output: matrix(
-            weights,
-            format,
-            queries,
-            &[part("self_attn.o_proj", hidden)],
-            config.output_bias,
-            |_, row| row,
-        )?,
-        window: config.windows[index],
-        feed_forward_norm: norm_of("post_attention_layernorm", hidden)?,
-        gate_up: matrix(weights, format, hidden, &gate_up, config.mlp_bias, in_turn)?,
-        down: matrix(
-            weights,
-            format,
-            wide,
-            &[part("mlp.down_proj", hidden)],
-            config.mlp_bias,
-            |_, row| row,
-        )?,
-    })
+/// Parts that follow each other without a gap.
+fn one_after_another<const N: usize>(mut row: usize, parts: [usize; N]) -> Option<(usize, usize)> {
+    for (part, rows) in parts.into_iter().enumerate() {
+        if row < rows {
+            return Some((part, row));
+        }
+        row -= rows;
+    }
+    None
+}
+
+/// A tile of one part, the same of the other, and so on.
+fn tiles_in_turn(row: usize, rows: usize) -> Option<(usize, usize)> {
+    let (tile, lane) = (row / LANES, row % LANES);
+    let from = tile / 2 * LANES + lane;
+    (from < rows).then_some((tile % 2, from))
 }
 
 /// A vector of f32, whatever it is stored as.
@@ -98,49 +174,6 @@ pub(super) fn norm(weights: &Weights, name: &str, len: usize) -> Result<Vec<f32>
     let weight = weights.take(name, &[len])?;
     let mut out = vec![0.0; len];
     let bytes = weight.contiguous();
-    Source { name, dtype: weight.dtype(), bytes: &bytes, rows: 1 }.read(0, &mut out)?;
+    Source { name, dtype: weight.dtype(), bytes: &bytes }.read(0, &mut out);
     Ok(out)
-}
-
-/// Packs tensors into one matrix; `place` says in which row a tensor's row goes.
-fn matrix(
-    weights: &Weights,
-    format: Option<Format>,
-    columns: usize,
-    parts: &[Part],
-    bias: bool,
-    place: impl Fn(usize, usize) -> usize,
-) -> Result<Matrix, LoadError> {
-    let mut packed: Option<Matrix> = None;
-    let last = |(which, part): (usize, &Part)| place(which, part.rows - 1) + 1;
-    let rows = parts.iter().enumerate().map(last).max().unwrap_or(0);
-    for (which, part) in parts.iter().enumerate() {
-        let name = format!("{}.weight", part.name);
-        let weight = weights.take(&name, &[part.rows, columns])?;
-        let matrix = match &mut packed {
-            Some(matrix) => matrix,
-            none => {
-                let format = format.unwrap_or(match weight.dtype() {
-                    Dtype::BF16 => Format::Bf16,
-                    _ => Format::F32,
-                });
-                none.insert(Matrix::zeroed(format, rows, columns)?)
-            }
-        };
-        let (bytes, dtype) = (weight.contiguous(), weight.dtype());
-        let source = Source { name: &name, dtype, bytes: &bytes, rows: part.rows };
-        matrix.pack(&source, |row| place(which, row))?;
-    }
-    let mut packed = packed.ok_or_else(|| LoadError::Missing("a matrix has no rows".to_owned()))?;
-    if bias {
-        let mut all = vec![0.0; packed.padded()];
-        for (which, part) in parts.iter().enumerate() {
-            let values = norm(weights, &format!("{}.bias", part.name), part.rows)?;
-            for (row, value) in values.into_iter().enumerate() {
-                all[place(which, row)] = value;
-            }
-        }
-        packed.bias = Some(all);
-    }
-    Ok(packed)
 }
