@@ -175,7 +175,7 @@ fn refuse_what_does_not_fit(
     setup: &Setup,
     positions: usize,
 ) -> Result<(), LoadError> {
-    let kept = |tensor: &TensorInfo| if tensor.dtype == Dtype::BF16 { 2 } else { 4 };
+    let kept = |tensor: &TensorInfo| if tensor.dtype == Dtype::F32 { 4 } else { 2 };
     let tensors = checkpoint.tensors();
     let bytes: u64 = tensors.iter().map(|tensor| tensor.elements() * kept(tensor)).sum();
     let elements: u64 = tensors.iter().map(TensorInfo::elements).sum();

@@ -22,10 +22,12 @@ pub(crate) const SEGMENTS: usize = 8;
 /// How a matrix is kept in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Four bytes a weight; what f16 becomes too.
+    /// Four bytes a weight.
     F32,
     /// Two bytes a weight. The arithmetic is that of f32, to the bit.
     Bf16,
+    /// The same.
+    F16,
     /// GGUF's: blocks of 32 integers of eight bits with a scale in f16, times activations in such
     /// blocks.
     Q8_0,
@@ -49,6 +51,8 @@ pub(crate) enum Data {
     F32(Memory<f32>),
     /// By tile: for each two columns the 16 rows' pairs of weights, the first in the lower half.
     Bf16(Memory<u32>),
+    /// By tile: for each column the 16 rows' weights.
+    F16(Memory<u16>),
     /// By tile and block of 32 columns: the 16 rows' scales; the values as in [`TILE_BLOCK`].
     Q8 { scales: Memory<u16>, values: Memory<i8> },
 }
@@ -63,7 +67,7 @@ impl Matrix {
         let padded = rows.next_multiple_of(LANES);
         let unit = match format {
             // As for Bf16, so that the bits agree.
-            Format::F32 | Format::Bf16 => 2,
+            Format::F32 | Format::Bf16 | Format::F16 => 2,
             Format::Q8_0 => BLOCK,
         };
         let count = padded * columns;
@@ -75,6 +79,7 @@ impl Matrix {
             }
             Format::Bf16 if columns.is_multiple_of(2) => Data::Bf16(Memory::zeroed(count / 2)?),
             Format::F32 | Format::Bf16 => Data::F32(Memory::zeroed(count)?),
+            Format::F16 => Data::F16(Memory::zeroed(count)?),
             Format::Q8_0 => {
                 let scales = Memory::zeroed(count / BLOCK)?;
                 Data::Q8 { scales, values: Memory::zeroed(count)? }
@@ -89,6 +94,7 @@ impl Matrix {
         match self.data {
             Data::F32(_) => Format::F32,
             Data::Bf16(_) => Format::Bf16,
+            Data::F16(_) => Format::F16,
             Data::Q8 { .. } => Format::Q8_0,
         }
     }
@@ -116,6 +122,9 @@ impl Matrix {
                     let pair = data[(tile * columns + column) / 2 * LANES + lane];
                     f32::from_bits(if column % 2 == 0 { pair << 16 } else { pair & 0xffff_0000 })
                 }
+                Data::F16(data) => {
+                    half::f16::from_bits(data[(tile * columns + column) * LANES + lane]).to_f32()
+                }
                 Data::Q8 { scales, values } => {
                     let at = tile * (columns / BLOCK) + column / BLOCK;
                     let k = column % BLOCK;
@@ -137,6 +146,7 @@ impl Matrix {
         match &self.data {
             Data::F32(data) => 4 * data.len(),
             Data::Bf16(data) => 4 * data.len(),
+            Data::F16(data) => 2 * data.len(),
             Data::Q8 { scales, values } => 2 * scales.len() + values.len(),
         }
     }

@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "the instructions for it are intrinsics")]
 
 use super::row::BLOCK;
-use super::{LANES, Lanes, Tier, Work};
+use super::{LANES, Tier, Work};
 
 /// Bytes of a tile's block: for each four columns the four bytes of each of the 16 rows.
 pub(crate) const TILE_BLOCK: usize = LANES * BLOCK;
@@ -62,32 +62,6 @@ pub(super) fn wide_dots<const M: usize>(
     }
 }
 
-/// Scales of 16 rows, exactly.
-#[inline(always)]
-pub(super) fn widen_scales(tier: Tier, scales: &[u16; LANES]) -> Lanes {
-    match tier {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        Tier::Avx2 | Tier::Avx512 => unsafe { x86::widen_scales(scales) },
-        _ => {
-            let mut lanes = [0.0; LANES];
-            for lane in 0..LANES {
-                lanes[lane] = widened(scales[lane]);
-            }
-            lanes
-        }
-    }
-}
-
-/// An f16 that is finite, exactly: its exponent is shifted into place, and corrected by a product,
-/// which is right for subnormal ones too.
-#[inline(always)]
-fn widened(bits: u16) -> f32 {
-    const TWO_TO_112: f32 = f32::from_bits((112 + 127) << 23);
-    let magnitude = f32::from_bits(u32::from(bits & 0x7fff) << 13) * TWO_TO_112;
-    f32::from_bits(magnitude.to_bits() | u32::from(bits & 0x8000) << 16)
-}
-
 #[inline(always)]
 fn dots_portable<const M: usize>(
     weights: &[i8; TILE_BLOCK],
@@ -135,15 +109,14 @@ impl Work for Dots<'_> {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::{
-        __m128i, __m256i, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm256_abs_epi8,
-        _mm256_add_epi32, _mm256_cvtph_ps, _mm256_loadu_si256, _mm256_madd_epi16,
-        _mm256_maddubs_epi16, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_setzero_si256,
-        _mm256_sign_epi8, _mm256_slli_epi16, _mm256_srai_epi16, _mm256_storeu_ps,
+        __m256i, _MM_HINT_T0, _mm_prefetch, _mm256_abs_epi8, _mm256_add_epi32, _mm256_loadu_si256,
+        _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_set1_epi16, _mm256_set1_epi32,
+        _mm256_setzero_si256, _mm256_sign_epi8, _mm256_slli_epi16, _mm256_srai_epi16,
         _mm256_storeu_si256, _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_set1_epi8,
         _mm512_set1_epi32, _mm512_setzero_si512, _mm512_storeu_si512, _mm512_xor_si512,
     };
 
-    use super::{BLOCK, LANES, Lanes, TILE_BLOCK};
+    use super::{BLOCK, LANES, TILE_BLOCK};
 
     /// How far ahead of the products weights are asked for, in bytes.
     const AHEAD: usize = 4096;
@@ -236,20 +209,6 @@ mod x86 {
     }
 
     #[inline]
-    #[target_feature(enable = "avx2,f16c")]
-    pub(super) unsafe fn widen_scales(scales: &[u16; LANES]) -> Lanes {
-        let mut lanes = [0.0; LANES];
-        // SAFETY: two times eight numbers, each of 16 bits and then of 32.
-        unsafe {
-            let at = scales.as_ptr().cast::<__m128i>();
-            let [low, high] = [_mm_loadu_si128(at), _mm_loadu_si128(at.add(1))];
-            _mm256_storeu_ps(lanes.as_mut_ptr(), _mm256_cvtph_ps(low));
-            _mm256_storeu_ps(lanes.as_mut_ptr().add(8), _mm256_cvtph_ps(high));
-        }
-        lanes
-    }
-
-    #[inline]
     #[target_feature(enable = "avx2")]
     fn stored<const M: usize>(sums: [[__m256i; 2]; M]) -> [[i32; LANES]; M] {
         let mut out = [[0; LANES]; M];
@@ -299,33 +258,8 @@ mod x86 {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{LANES, Tier, Work};
-    use super::{BLOCK, Dots, TILE_BLOCK, counts_right, dots_portable, widen_scales};
-
-    struct Widen<'a>(&'a [u16; LANES], &'a mut [f32; LANES]);
-
-    impl Work for Widen<'_> {
-        #[inline(always)]
-        fn run(self, tier: Tier) {
-            *self.1 = widen_scales(tier, self.0);
-        }
-    }
-
-    #[test]
-    fn every_finite_f16_is_widened_exactly_in_every_tier() {
-        let finite = (0..=u16::MAX).filter(|bits| half::f16::from_bits(*bits).is_finite());
-        let finite: Vec<u16> = finite.collect();
-        for tier in Tier::available() {
-            for bits in finite.as_chunks::<LANES>().0 {
-                let mut lanes = [0.0; LANES];
-                tier.run(Widen(bits, &mut lanes));
-                for (bits, lane) in bits.iter().zip(lanes) {
-                    let right = half::f16::from_bits(*bits).to_f32();
-                    assert_eq!(lane.to_bits(), right.to_bits(), "{tier:?} {bits:x}");
-                }
-            }
-        }
-    }
+    use super::super::{LANES, Tier};
+    use super::{BLOCK, Dots, TILE_BLOCK, counts_right, dots_portable};
 
     proptest! {
         #[test]

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use super::half::widen_halves;
 use super::math::tree_of_rows;
 use super::q8::{self, TILE_BLOCK};
 use super::row::BLOCK;
@@ -97,6 +98,7 @@ struct Piece<'a> {
 enum Weights<'a> {
     Floats(&'a [f32]),
     Pairs(&'a [u32]),
+    Halves(&'a [u16]),
     Blocks(&'a [i8], &'a [u16]),
     /// With the scales widened, and the values where the tier has a use for it.
     Prepared(Values<'a>, &'a [f32]),
@@ -180,6 +182,7 @@ fn piece<'a>(
     let weights = match &matrix.data {
         Data::F32(data) => Weights::Floats(&data[first * LANES..][..length * LANES]),
         Data::Bf16(data) => Weights::Pairs(&data[first / 2 * LANES..][..length / 2 * LANES]),
+        Data::F16(data) => Weights::Halves(&data[first * LANES..][..length * LANES]),
         Data::Q8 { scales, values } => {
             let (first, blocks) = (first / BLOCK, length / BLOCK);
             let values = &values[first * TILE_BLOCK..][..blocks * TILE_BLOCK];
@@ -197,7 +200,7 @@ fn piece<'a>(
 fn prepared<'a>(tier: Tier, values: &'a [i8], scales: &[u16], room: &'a mut Room) -> Weights<'a> {
     let lanes = &mut room.scales[..scales.len()];
     for (scales, lanes) in scales.as_chunks().0.iter().zip(lanes.as_chunks_mut().0) {
-        *lanes = q8::widen_scales(tier, scales);
+        *lanes = widen_halves(tier, scales);
     }
     let values = if q8::widens(tier) {
         let wide = &mut room.values[..values.len()];
@@ -231,11 +234,14 @@ fn add<const M: usize>(
         (Weights::Pairs(weights), Input::Float { x, stride }) => {
             pairs::<M>(weights, rows_of(x, row, stride, at, length), &mut lanes);
         }
+        (Weights::Halves(weights), Input::Float { x, stride }) => {
+            halves::<M>(tier, weights, rows_of(x, row, stride, at, length), &mut lanes);
+        }
         (Weights::Blocks(values, of_rows), Input::Quantised(x)) => {
             let x = Rows::<M>::new(x, row, at, length);
             for (block, of_rows) in of_rows.as_chunks().0.iter().enumerate() {
                 let products = x.bytes(tier, values, block);
-                x.scale(&products, &q8::widen_scales(tier, of_rows), block, &mut lanes);
+                x.scale(&products, &widen_halves(tier, of_rows), block, &mut lanes);
             }
         }
         (Weights::Prepared(Values::Bytes(values), of_rows), Input::Quantised(x)) => {
@@ -354,6 +360,16 @@ fn pairs<const M: usize>(weights: &[u32], x: [&[f32]; M], sums: &mut [Lanes; M])
         for m in 0..M {
             fused(&mut sums[m], &first, x[m][2 * pair]);
             fused(&mut sums[m], &second, x[m][2 * pair + 1]);
+        }
+    }
+}
+
+#[inline(always)]
+fn halves<const M: usize>(tier: Tier, weights: &[u16], x: [&[f32]; M], sums: &mut [Lanes; M]) {
+    for (k, weights) in weights.as_chunks::<LANES>().0.iter().enumerate() {
+        let weights = widen_halves(tier, weights);
+        for m in 0..M {
+            fused(&mut sums[m], &weights, x[m][k]);
         }
     }
 }

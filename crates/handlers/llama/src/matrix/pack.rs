@@ -27,7 +27,8 @@ impl Matrix {
     ///
     /// # Errors
     ///
-    /// A dtype that is not a float's, or a number that the format cannot hold.
+    /// A dtype that is not a float's, or a number that the format cannot hold: Q8_0 and f16 hold no
+    /// infinities.
     pub(crate) fn pack(
         &mut self,
         (pool, tier): (&mut Pool, Tier),
@@ -45,6 +46,7 @@ impl Matrix {
         let data = match &mut self.data {
             Data::F32(data) => Tiles::F32(Disjoint::new(data)),
             Data::Bf16(data) => Tiles::Bf16(Disjoint::new(data)),
+            Data::F16(data) => Tiles::F16(Disjoint::new(data)),
             Data::Q8 { scales, values } => {
                 Tiles::Q8 { scales: Disjoint::new(scales), values: Disjoint::new(values) }
             }
@@ -71,8 +73,8 @@ impl Matrix {
         let Some((source, row)) = refused.and_then(place) else { return Ok(()) };
         Err(LoadError::unsupported(
             format!("row {row} of {}", sources[source].name),
-            "a weight beyond what Q8_0 can hold",
-            "numbers",
+            "a weight that is too large or no number",
+            "finite ones",
         ))
     }
 }
@@ -81,12 +83,14 @@ impl Matrix {
 enum Tiles<'a> {
     F32(Disjoint<'a, f32>),
     Bf16(Disjoint<'a, u32>),
+    F16(Disjoint<'a, u16>),
     Q8 { scales: Disjoint<'a, u16>, values: Disjoint<'a, i8> },
 }
 
 enum Tile<'a> {
     F32(&'a mut [f32]),
     Bf16(&'a mut [u32]),
+    F16(&'a mut [u16]),
     Q8 { scales: &'a mut [u16], values: &'a mut [i8] },
 }
 
@@ -106,6 +110,10 @@ impl Tiles<'_> {
                 Self::Bf16(data) => {
                     let (start, len) = part(columns / 2 * LANES);
                     Tile::Bf16(data.part(start, len))
+                }
+                Self::F16(data) => {
+                    let (start, len) = part(columns * LANES);
+                    Tile::F16(data.part(start, len))
                 }
                 Self::Q8 { scales, values } => {
                     let (start, len) = part(columns * LANES);
@@ -159,6 +167,13 @@ impl Tile<'_> {
                 let pairs = weights.as_chunks::<2>().0.iter().zip(tile.as_chunks_mut::<LANES>().0);
                 for ([low, high], pair) in pairs {
                     pair[lane] = low.to_bits() >> 16 | high.to_bits() & 0xffff_0000;
+                }
+            }
+            Self::F16(tile) => {
+                for (weight, column) in weights.iter().zip(tile.as_chunks_mut::<LANES>().0) {
+                    let weight = half::f16::from_f32(*weight);
+                    held &= weight.is_finite();
+                    column[lane] = weight.to_bits();
                 }
             }
             Self::Q8 { scales, values } => {

@@ -103,7 +103,7 @@ proptest! {
 
     #[test]
     fn every_tier_and_number_of_rows_gives_the_bits_of_the_definition(
-        format in prop::sample::select(vec![Format::F32, Format::Bf16, Format::Q8_0]),
+        format in prop::sample::select(vec![Format::F32, Format::Bf16, Format::F16, Format::Q8_0]),
         rows in 1..40usize, blocks in 1..9usize, activations in 1..80usize, odd in 0..3usize,
         seed: u64,
     ) {
@@ -148,7 +148,7 @@ fn pieces_of_long_rows_give_the_bits_of_the_definition() {
 }
 
 #[test]
-fn bf16_weights_give_the_bits_of_the_same_weights_in_f32() {
+fn weights_of_16_bits_give_the_bits_of_the_same_weights_in_f32() {
     for columns in [64, 90, 33] {
         let weights = draw(20 * columns, 3);
         let x = draw(3 * columns, 4);
@@ -157,6 +157,7 @@ fn bf16_weights_give_the_bits_of_the_same_weights_in_f32() {
             bits(&product(Tier::best(), &matrix, &x, 0..matrix.tiles()))
         };
         assert_eq!(of(Format::F32), of(Format::Bf16));
+        assert_eq!(of(Format::F32), of(Format::F16));
     }
 }
 
@@ -164,7 +165,7 @@ fn bf16_weights_give_the_bits_of_the_same_weights_in_f32() {
 fn a_row_is_found_again_and_q8_0_is_within_its_step() {
     let weights = draw(20 * 64, 5);
     let mut row = vec![0.0; 64];
-    for format in [Format::F32, Format::Bf16, Format::Q8_0] {
+    for format in [Format::F32, Format::Bf16, Format::F16, Format::Q8_0] {
         let matrix = packed(format, &weights, 20);
         for index in 0..20 {
             matrix.row(index, &mut row);

@@ -129,9 +129,13 @@ impl<'a> Loader<'a> {
             .zip(&bytes)
             .map(|((name, weight), bytes)| Source { name, dtype: weight.dtype(), bytes })
             .collect();
-        let stored = match sources.iter().all(|source| source.dtype == Dtype::BF16) {
-            true => Format::Bf16,
-            false => Format::F32,
+        let all = |dtype| sources.iter().all(|source| source.dtype == dtype);
+        let stored = if all(Dtype::BF16) {
+            Format::Bf16
+        } else if all(Dtype::F16) {
+            Format::F16
+        } else {
+            Format::F32
         };
         // Parts that take turns do so by whole tiles.
         let padded = |part: &Part| part.rows.next_multiple_of(LANES);

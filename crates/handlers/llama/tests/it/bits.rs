@@ -146,7 +146,7 @@ proptest! {
 
     #[test]
     fn any_schedule_on_any_tier_and_threads_gives_the_bits_of_the_lone_run(
-        format in prop::sample::select(vec![Format::F32, Format::Bf16, Format::Q8_0]),
+        format in prop::sample::select(vec![Format::F32, Format::Bf16, Format::F16, Format::Q8_0]),
         kv in prop::sample::select(vec![KvFormat::F32, KvFormat::Bf16]),
         tier in prop::sample::select(Tier::available().collect::<Vec<_>>()),
         threads in 1..4usize,
