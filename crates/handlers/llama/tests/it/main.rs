@@ -5,6 +5,7 @@ mod bits;
 mod bundled;
 mod families;
 mod network;
+mod oracle;
 mod parity;
 mod replies;
 mod sampling;
