@@ -32,6 +32,9 @@ pub enum LoadError {
     /// A part of the model is not there.
     #[error("the model is incomplete: {0}")]
     Missing(String),
+    /// It took longer than the worker's options allow.
+    #[error("the model was not loaded within model_loading_timeout, {0} s")]
+    Slow(f64),
 }
 
 impl LoadError {

@@ -84,7 +84,7 @@ fn sampling(input: &TextInput, options: &Options, advice: &Advice, eos: &[u32]) 
             .unwrap_or(plain.temperature),
         top_k: input.top_k.or(options.top_k).or(advice.top_k).unwrap_or(plain.top_k),
         top_p: input.top_p.or(options.top_p).or(advice.top_p).unwrap_or(plain.top_p),
-        min_p: input.min_p.unwrap_or(plain.min_p),
+        min_p: input.min_p.or(options.min_p).or(advice.min_p).unwrap_or(plain.min_p),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Defaults come in their order, and nonsense is refused by its field.
 
 use nsbridge_handler::{Error, TextInput};
+use serde_json::json;
 
 use super::{Advice, Asked, Options, Vocabulary};
 
@@ -30,6 +31,20 @@ fn a_request_goes_before_the_options_and_they_before_the_advice() {
     assert_eq!((asked.sampling.temperature, asked.sampling.top_k), (0.6, 40));
     let asked = ask(&TextInput { top_k: Some(7), temperature: Some(0.0), ..plain() }).unwrap();
     assert_eq!((asked.sampling.temperature, asked.sampling.top_k), (0.0, 7));
+}
+
+#[test]
+fn min_p_has_the_same_defaults_as_the_others() {
+    let min_p = |own, option, advised| {
+        let input = TextInput { min_p: own, ..plain() };
+        let options = Options { min_p: option, ..Options::default() };
+        let advice: Advice = serde_json::from_value(json!({ "min_p": advised })).unwrap();
+        Asked::new(&input, &options, &advice, VOCABULARY).unwrap().sampling.min_p
+    };
+    assert_eq!(min_p(None, None, None), 0.0);
+    assert_eq!(min_p(None, None, Some(0.125)), 0.125);
+    assert_eq!(min_p(None, Some(0.25), Some(0.125)), 0.25);
+    assert_eq!(min_p(Some(0.5), Some(0.25), Some(0.125)), 0.5);
 }
 
 #[test]

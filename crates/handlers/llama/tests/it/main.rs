@@ -4,6 +4,7 @@
 mod bits;
 mod bundled;
 mod families;
+mod limits;
 mod network;
 mod oracle;
 mod parity;

@@ -26,7 +26,7 @@ fn text(pieces: &[TextPiece]) -> String {
     pieces.iter().map(|piece| piece.text.as_str()).collect()
 }
 
-fn call(input: &Value) -> (Call, Reader) {
+pub(crate) fn call(input: &Value) -> (Call, Reader) {
     let (writer, reader) = transcript();
     let info = JobInfo {
         id: RequestId::from_bytes([1; 16]),
@@ -213,6 +213,9 @@ fn options_that_cannot_be_are_refused_by_name() {
     for (options, name) in [
         (Options { n_positions: Some(161), ..Options::default() }, "n_positions"),
         (Options { top_p: Some(0.0), ..Options::default() }, "`top_p`"),
+        (Options { min_p: Some(1.5), ..Options::default() }, "`min_p`"),
+        (Options { predict_timeout: Some(0.0), ..Options::default() }, "predict_timeout"),
+        (Options { model_loading_timeout: Some(-1.0), ..Options::default() }, "model_loading"),
         (Options { max_rolling_batch_size: Some(1 << 34), ..Options::default() }, "does not fit"),
     ] {
         let error = tiny.load(options).unwrap_err();
