@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::engine::Engine;
 use crate::loading::{seconds, within};
+use crate::parity::Required;
 use crate::reply::Reply;
 use crate::request::{Asked, Vocabulary};
 use crate::text::Text;
@@ -66,6 +67,13 @@ pub struct Options {
     /// Seconds that a request may be in the engine, after which it is refused; no limit if absent.
     #[serde(skip_serializing)]
     pub predict_timeout: Option<f64>,
+    /// A reference, as `nsbridge parity` writes it, that the logits must be equal to before the
+    /// worker takes requests: a file of the model, in a folder below it, or an absolute path.
+    #[serde(skip_serializing)]
+    pub parity_reference: Option<String>,
+    /// The largest difference of a logit that is taken for equal; 1e-3 if absent.
+    #[serde(skip_serializing)]
+    pub parity_tolerance: Option<f32>,
 }
 
 /// What matrices are quantised to when they are loaded.
@@ -140,6 +148,7 @@ impl Handler for Llama {
 impl Llama {
     fn read(options: Options, files: &nsbridge_handler::Model) -> Result<Self, LoadError> {
         let predict_timeout = seconds("predict_timeout", options.predict_timeout)?;
+        let required = Required::new(&options)?;
         let config = Config::read(files)?;
         let context = match options.n_positions {
             Some(n) if n < 2 || n > config.context => {
@@ -166,7 +175,10 @@ impl Llama {
         let checkpoint = Weights::find(files)?;
         refuse_what_does_not_fit(&config, &checkpoint, &setup, slots.saturating_mul(context))?;
         let weights = Weights::load(files, &checkpoint)?;
-        let model = Model::new(&config, context, &weights, &setup)?;
+        let mut model = Model::new(&config, context, &weights, &setup)?;
+        if let Some(required) = required {
+            required.hold(&mut model, files)?;
+        }
         let fingerprint = fingerprint(files, &weights, &model.arithmetic(), &options)?;
         let engine = Engine::start(model, predict_timeout).map_err(LoadError::read)?;
         Ok(Self { text: Arc::new(text), config, engine, context, options, fingerprint })

@@ -9,5 +9,6 @@ mod network;
 mod oracle;
 mod parity;
 mod replies;
+mod required;
 mod sampling;
 mod tiny;
