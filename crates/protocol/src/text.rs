@@ -48,6 +48,10 @@ pub struct TextInput {
     /// Tokens that are never chosen, by id.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub bad_token_ids: Vec<u32>,
+    /// Sequences of tokens that never come about: the last token of one is not chosen where prompt
+    /// and reply so far end in those before it. At most 1024, each of 1 to 64 tokens.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub bad_token_sequences: Vec<Vec<u32>>,
     /// Texts that end the reply; they are not part of it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stop: Vec<String>,
@@ -183,7 +187,7 @@ mod tests {
             "prompt": "x", "max_tokens": 9, "temperature": 0.5, "top_p": 0.75, "top_k": 4,
             "min_p": 0.25, "repetition_penalty": 1.5, "frequency_penalty": 0.25,
             "presence_penalty": -0.5, "logit_bias": { "12": -100.0 }, "bad_token_ids": [3],
-            "stop": ["."], "stop_token_ids": [4], "min_tokens": 2, "ignore_eos": true,
+            "bad_token_sequences": [[5, 6], [7]], "stop": ["."], "stop_token_ids": [4], "min_tokens": 2, "ignore_eos": true,
             "logprobs": true, "top_logprobs": 5
         });
         // Through text, as it travels: there the ids of `logit_bias` are strings.

@@ -74,6 +74,7 @@ pub(crate) struct Advice {
     pub(crate) temperature: Option<f32>,
     pub(crate) top_p: Option<f32>,
     pub(crate) top_k: Option<u32>,
+    pub(crate) min_p: Option<f32>,
     pub(crate) repetition_penalty: Option<f32>,
     pub(crate) eos_token_id: Option<OneOrMany>,
 }

@@ -6,8 +6,9 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use futures_channel::oneshot;
 use nsbridge_handler::{Emitter, Error, Finish, Refused, Result, TextPiece};
@@ -18,11 +19,16 @@ use crate::{Chunk, Model, Scratch, Table};
 /// The most tokens of a step: one of each reply that goes on, and then prompts.
 const STEP_TOKENS: usize = 256;
 
+/// How long the thread waits for a command at most. Nothing happens then.
+const IDLE: Duration = Duration::from_secs(3600);
+
 /// The thread; dropped, it ends, and what it was making is not finished.
 pub(crate) struct Engine {
     commands: Sender<Command>,
     /// Whether it is to look around without having been asked to.
     woken: Arc<AtomicBool>,
+    /// How long a reply may take.
+    limit: Option<Duration>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -40,10 +46,12 @@ impl fmt::Debug for Engine {
 }
 
 impl Engine {
+    /// Starts the thread; a reply that takes longer than `limit` is refused.
+    ///
     /// # Errors
     ///
     /// The system gives no thread.
-    pub(crate) fn start(model: Model) -> Result<Self> {
+    pub(crate) fn start(model: Model, limit: Option<Duration>) -> Result<Self> {
         let (commands, receiver) = channel();
         let woken = Arc::new(AtomicBool::new(false));
         let maker = Maker {
@@ -55,7 +63,7 @@ impl Engine {
         };
         let thread = std::thread::Builder::new().name("nsbridge-engine".to_owned());
         let thread = thread.spawn(move || maker.run()).map_err(Error::fatal)?;
-        Ok(Self { commands, woken, thread: Some(thread) })
+        Ok(Self { commands, woken, limit, thread: Some(thread) })
     }
 
     /// Makes the rest of a reply, piece by piece.
@@ -72,7 +80,8 @@ impl Engine {
             }
         });
         let table = Table::default();
-        let running = Running { reply, emitter, done: Some(done), table, waiting: None };
+        let limit = self.limit.map(Limit::new);
+        let running = Running { reply, emitter, done: Some(done), table, waiting: None, limit };
         self.send(Command::Make(Box::new(running)))?;
         finished.await.unwrap_or_else(|_| Err(stopped()))
     }
@@ -121,6 +130,34 @@ struct Running {
     table: Table,
     /// A piece that nobody has taken yet, and the finish behind it.
     waiting: Option<(TextPiece, Option<Finish>)>,
+    limit: Option<Limit>,
+}
+
+/// When a reply must be complete.
+struct Limit {
+    given: Duration,
+    /// `None` if no clock goes so far.
+    end: Option<Instant>,
+}
+
+impl Limit {
+    fn new(given: Duration) -> Self {
+        Self { given, end: Instant::now().checked_add(given) }
+    }
+
+    /// What is left of it.
+    fn left(&self) -> Duration {
+        self.end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()))
+    }
+
+    /// The client is told, and nothing is tried again: it would take as long.
+    fn error(&self) -> Error {
+        let seconds = self.given.as_secs_f64();
+        Error::bad_input(format!(
+            "the reply was not complete within this worker's `predict_timeout` of {seconds} s; ask \
+             for a shorter one, or again when less is going on"
+        ))
+    }
 }
 
 impl Running {
@@ -140,6 +177,8 @@ impl Running {
             self.done = None;
         } else if let Err(stop) = self.emitter.check() {
             self.tell(Err(Error::Stopped(stop)));
+        } else if let Some(limit) = self.limit.as_ref().filter(|limit| limit.left().is_zero()) {
+            self.tell(Err(limit.error()));
         } else if let Some((piece, finish)) = self.waiting.take() {
             self.offer(piece, finish);
         }
@@ -192,8 +231,12 @@ impl Maker {
                     Err(TryRecvError::Disconnected) => return false,
                 }
             } else {
-                let Ok(command) = self.commands.recv() else { return false };
-                command
+                match self.commands.recv_timeout(self.patience()) {
+                    Ok(command) => command,
+                    // A reply that nobody reads on may be over all the same.
+                    Err(RecvTimeoutError::Timeout) => return true,
+                    Err(RecvTimeoutError::Disconnected) => return false,
+                }
             };
             match command {
                 Command::Make(running) => self.running.push(*running),
@@ -205,6 +248,12 @@ impl Maker {
                 Command::End => return false,
             }
         }
+    }
+
+    /// How long there is nothing to do if no command comes.
+    fn patience(&self) -> Duration {
+        let limits = self.running.iter().filter_map(|running| running.limit.as_ref());
+        limits.map(Limit::left).min().unwrap_or(IDLE)
     }
 
     fn warm_up(&mut self) -> Result<()> {

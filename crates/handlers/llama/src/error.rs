@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use nsbridge_handler::Error;
 
+use crate::parity::Parity;
+
 /// Why a model cannot be loaded: a sentence that names the file and the field.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -32,6 +34,26 @@ pub enum LoadError {
     /// A part of the model is not there.
     #[error("the model is incomplete: {0}")]
     Missing(String),
+    /// It took longer than the worker's options allow.
+    #[error("the model was not loaded within model_loading_timeout, {0} s")]
+    Slow(f64),
+    /// It does not compute what a reference says.
+    #[error(
+        "the model's logits are not those of {file}: the largest difference is {:.3e}, after {} of \
+         {tokens} tokens, which is above parity_tolerance, {tolerance:e}; another token is the \
+         likeliest after {}",
+        parity.largest, parity.after, parity.mismatches
+    )]
+    Differs {
+        /// The reference.
+        file: String,
+        /// What would have been taken for equal.
+        tolerance: f32,
+        /// How many tokens the reference has.
+        tokens: usize,
+        /// How far they are from it.
+        parity: Box<Parity>,
+    },
 }
 
 impl LoadError {

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::engine::Engine;
+use crate::loading::{seconds, within};
+use crate::parity::Required;
 use crate::reply::Reply;
 use crate::request::{Asked, Vocabulary};
 use crate::text::Text;
@@ -40,6 +42,8 @@ pub struct Options {
     pub top_p: Option<f32>,
     /// For requests that do not say; 0 (all tokens) if the model does not say either.
     pub top_k: Option<u32>,
+    /// For requests that do not say; 0 (all tokens) if the model does not say either.
+    pub min_p: Option<f32>,
     /// For requests that do not say; 1 (no penalty) if the model does not say either.
     pub repetition_penalty: Option<f32>,
     /// The most tokens a reply may have, whatever the request asks.
@@ -57,6 +61,19 @@ pub struct Options {
     /// Requests answered at once, by steps that run a token of each; 8 if absent.
     #[serde(skip_serializing)]
     pub max_rolling_batch_size: Option<usize>,
+    /// Seconds that loading may take, after which the worker leaves; no limit if absent.
+    #[serde(skip_serializing)]
+    pub model_loading_timeout: Option<f64>,
+    /// Seconds that a request may be in the engine, after which it is refused; no limit if absent.
+    #[serde(skip_serializing)]
+    pub predict_timeout: Option<f64>,
+    /// A reference, as `nsbridge parity` writes it, that the logits must be equal to before the
+    /// worker takes requests: a file of the model, in a folder below it, or an absolute path.
+    #[serde(skip_serializing)]
+    pub parity_reference: Option<String>,
+    /// The largest difference of a logit that is taken for equal; 1e-3 if absent.
+    #[serde(skip_serializing)]
+    pub parity_tolerance: Option<f32>,
 }
 
 /// What matrices are quantised to when they are loaded.
@@ -86,7 +103,10 @@ impl Handler for Llama {
     type Output = TextPiece;
 
     async fn load(options: Options, models: Models) -> Result<Self> {
-        Self::read(options, models.get("target")?).map_err(LoadError::fatal)
+        let files = models.get("target")?.clone();
+        let limit = seconds("model_loading_timeout", options.model_loading_timeout);
+        let limit = limit.map_err(LoadError::fatal)?;
+        within(limit, move || Self::read(options, &files)).map_err(LoadError::fatal)
     }
 
     async fn handle(&self, input: TextInput, job: &mut Job<TextPiece>) -> Result<Finish> {
@@ -127,6 +147,8 @@ impl Handler for Llama {
 
 impl Llama {
     fn read(options: Options, files: &nsbridge_handler::Model) -> Result<Self, LoadError> {
+        let predict_timeout = seconds("predict_timeout", options.predict_timeout)?;
+        let required = Required::new(&options)?;
         let config = Config::read(files)?;
         let context = match options.n_positions {
             Some(n) if n < 2 || n > config.context => {
@@ -153,9 +175,12 @@ impl Llama {
         let checkpoint = Weights::find(files)?;
         refuse_what_does_not_fit(&config, &checkpoint, &setup, slots.saturating_mul(context))?;
         let weights = Weights::load(files, &checkpoint)?;
-        let model = Model::new(&config, context, &weights, &setup)?;
+        let mut model = Model::new(&config, context, &weights, &setup)?;
+        if let Some(required) = required {
+            required.hold(&mut model, files)?;
+        }
         let fingerprint = fingerprint(files, &weights, &model.arithmetic(), &options)?;
-        let engine = Engine::start(model).map_err(LoadError::read)?;
+        let engine = Engine::start(model, predict_timeout).map_err(LoadError::read)?;
         Ok(Self { text: Arc::new(text), config, engine, context, options, fingerprint })
     }
 }

@@ -14,6 +14,7 @@ mod error;
 mod handler;
 mod kernel;
 mod kv;
+mod loading;
 mod matrix;
 mod memory;
 mod network;

@@ -1,10 +1,14 @@
 //! A model's logits beside those that another program, or another machine, made of the same tokens.
 
+mod required;
+
 use std::path::Path;
 
 use nsbridge_handler::{Error, Result};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
+
+pub(crate) use self::required::Required;
 
 use crate::{Chunk, Config, Format, LoadError, Model, Setup, Table, Weights};
 
@@ -23,7 +27,7 @@ pub struct Reference {
 }
 
 /// How far logits are from a reference's.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Parity {
     /// The largest difference of two logits; NaN if one is.
     pub largest: f32,
@@ -42,10 +46,14 @@ impl Reference {
     ///
     /// A sentence that names the tensor that is missing or has another shape or type.
     pub fn read(path: &Path) -> std::result::Result<Self, LoadError> {
-        let name = path.display();
+        let name = path.display().to_string();
         let bytes = std::fs::read(path)
             .map_err(|error| LoadError::Read(format!("{name} cannot be read: {error}")))?;
-        let file = SafeTensors::deserialize(&bytes)
+        Self::parse(&name, &bytes)
+    }
+
+    fn parse(name: &str, bytes: &[u8]) -> std::result::Result<Self, LoadError> {
+        let file = SafeTensors::deserialize(bytes)
             .map_err(|error| LoadError::Read(format!("{name} is no safetensors file: {error}")))?;
         let tensor = |field: &str, dtype: Dtype| {
             let found = file.tensor(field).ok().filter(|tensor| tensor.dtype() == dtype);
@@ -73,16 +81,8 @@ impl Reference {
     ///
     /// There is no token, or one that the model does not have, or more than its context.
     pub fn record(model: &mut Model, tokens: &[u32]) -> Result<Self> {
-        let mut table = Table::default();
         let mut logits = Vec::new();
-        for tokens in tokens.chunks(CHUNK) {
-            if !model.cache().reserve(&mut table, tokens.len()) {
-                return Err(Error::bad_input("there are more tokens than the cache has room for"));
-            }
-            let mut chunk = [Chunk { table: &mut table, tokens, logits: tokens.len() }];
-            model.forward(&mut chunk)?.rows().for_each(|row| logits.extend_from_slice(row));
-        }
-        model.cache().release(table);
+        run(model, tokens, |row| logits.extend_from_slice(row))?;
         Ok(Self { tokens: tokens.to_vec(), logits })
     }
 
@@ -107,7 +107,7 @@ impl Reference {
         safetensors::serialize_to_file(tensors, None, path).map_err(failed)
     }
 
-    /// Holds a model's logits against these.
+    /// Holds a model's logits against these, row by row.
     ///
     /// # Errors
     ///
@@ -120,28 +120,46 @@ impl Reference {
                 model.vocab_size()
             )));
         }
-        let found = Self::record(model, &self.tokens)?;
-        Ok(compare(&self.logits, &found.logits, vocabulary))
+        let mut parity = Parity::default();
+        let mut rows = (1..).zip(self.logits.chunks_exact(vocabulary));
+        run(model, &self.tokens, |found| {
+            if let Some((after, right)) = rows.next() {
+                parity.add(after, right, found);
+            }
+        })?;
+        parity.divergence /= self.tokens.len() as f64;
+        Ok(parity)
     }
 }
 
-fn compare(reference: &[f32], found: &[f32], vocabulary: usize) -> Parity {
-    let mut parity = Parity { largest: 0.0, after: 0, mismatches: 0, divergence: 0.0 };
-    let rows = reference.chunks_exact(vocabulary).zip(found.chunks_exact(vocabulary));
-    let count = rows.len();
-    for (row, (right, found)) in rows.enumerate() {
+/// Runs tokens from the beginning of a sequence on; `each` gets the logits after each of them.
+fn run(model: &mut Model, tokens: &[u32], mut each: impl FnMut(&[f32])) -> Result<()> {
+    let mut table = Table::default();
+    for tokens in tokens.chunks(CHUNK) {
+        if !model.cache().reserve(&mut table, tokens.len()) {
+            return Err(Error::bad_input("there are more tokens than the cache has room for"));
+        }
+        let mut chunk = [Chunk { table: &mut table, tokens, logits: tokens.len() }];
+        model.forward(&mut chunk)?.rows().for_each(&mut each);
+    }
+    model.cache().release(table);
+    Ok(())
+}
+
+impl Parity {
+    /// Counts one more row, the one after so many tokens; divergences are only added up.
+    fn add(&mut self, after: usize, right: &[f32], found: &[f32]) {
         for (right, found) in right.iter().zip(found) {
             let difference = (right - found).abs();
             // Minus infinity on both sides is no difference; a NaN is the largest.
-            let worse = difference > parity.largest || difference.is_nan() && right != found;
-            if worse && !parity.largest.is_nan() {
-                (parity.largest, parity.after) = (difference, row + 1);
+            let worse = difference > self.largest || difference.is_nan() && right != found;
+            if worse && !self.largest.is_nan() {
+                (self.largest, self.after) = (difference, after);
             }
         }
-        parity.mismatches += usize::from(likeliest(right) != likeliest(found));
-        parity.divergence += divergence(right, found) / count as f64;
+        self.mismatches += usize::from(likeliest(right) != likeliest(found));
+        self.divergence += divergence(right, found);
     }
-    parity
 }
 
 fn likeliest(logits: &[f32]) -> Option<usize> {
@@ -181,19 +199,25 @@ pub fn open(
 
 #[cfg(test)]
 mod tests {
-    use super::{Reference, compare};
+    use super::{Parity, Reference};
 
     #[test]
     fn differences_are_measured_where_they_are() {
+        let compare = |right: &[f32], found: &[f32]| {
+            let mut parity = Parity::default();
+            let rows = right.chunks_exact(3).zip(found.chunks_exact(3));
+            (1..).zip(rows).for_each(|(after, (right, found))| parity.add(after, right, found));
+            parity
+        };
         let right = [1.0, 2.0, 0.5, 0.0, 1.0, f32::NEG_INFINITY];
-        assert_eq!(compare(&right, &right, 3).largest, 0.0);
+        assert_eq!(compare(&right, &right).largest, 0.0);
         let mut found = right;
         found[3] = 1.5;
-        let parity = compare(&right, &found, 3);
+        let parity = compare(&right, &found);
         assert_eq!((parity.largest, parity.after, parity.mismatches), (1.5, 2, 1));
         assert!(parity.divergence > 0.1);
         found[0] = f32::NAN;
-        assert!(compare(&right, &found, 3).largest.is_nan());
+        assert!(compare(&right, &found).largest.is_nan());
     }
 
     #[test]

@@ -27,6 +27,10 @@ pub(crate) struct Vocabulary<'a> {
 /// The most likeliest tokens whose log-probabilities are told, as in OpenAI's interface.
 const TOP_LOGPROBS: u32 = 20;
 
+/// Each step looks at all of them.
+const BAD_SEQUENCES: usize = 1024;
+const BAD_SEQUENCE_TOKENS: usize = 64;
+
 impl Asked {
     /// The request's own values, else the worker's options, else the model authors' advice.
     ///
@@ -41,6 +45,7 @@ impl Asked {
     ) -> Result<Self> {
         let sampling = sampling(input, options, advice, vocabulary.eos);
         refuse_nonsense(&sampling)?;
+        refuse_impossible_sequences(&input.bad_token_sequences)?;
         refuse_impossible_tokens(input, vocabulary)?;
         refuse_impossible_lengths(input)?;
         if input.stop.iter().any(String::is_empty) {
@@ -68,6 +73,7 @@ fn sampling(input: &TextInput, options: &Options, advice: &Advice, eos: &[u32]) 
     Sampling {
         logit_bias: input.logit_bias.iter().map(|(&token, &bias)| (token, bias)).collect(),
         banned: input.bad_token_ids.clone(),
+        banned_sequences: input.bad_token_sequences.clone(),
         ends: eos.iter().chain(&input.stop_token_ids).copied().collect(),
         min_tokens: input.min_tokens.map_or(plain.min_tokens, |least| least as usize),
         repetition_penalty: input
@@ -84,7 +90,7 @@ fn sampling(input: &TextInput, options: &Options, advice: &Advice, eos: &[u32]) 
             .unwrap_or(plain.temperature),
         top_k: input.top_k.or(options.top_k).or(advice.top_k).unwrap_or(plain.top_k),
         top_p: input.top_p.or(options.top_p).or(advice.top_p).unwrap_or(plain.top_p),
-        min_p: input.min_p.unwrap_or(plain.min_p),
+        min_p: input.min_p.or(options.min_p).or(advice.min_p).unwrap_or(plain.min_p),
     }
 }
 
@@ -122,6 +128,7 @@ fn refuse_impossible_tokens(input: &TextInput, vocabulary: Vocabulary<'_>) -> Re
     for (field, all_known) in [
         ("logit_bias", input.logit_bias.keys().all(known)),
         ("bad_token_ids", input.bad_token_ids.iter().all(known)),
+        ("bad_token_sequences", input.bad_token_sequences.iter().flatten().all(known)),
         ("stop_token_ids", input.stop_token_ids.iter().all(known)),
     ] {
         if !all_known {
@@ -135,10 +142,29 @@ fn refuse_impossible_tokens(input: &TextInput, vocabulary: Vocabulary<'_>) -> Re
     let mut out: Vec<u32> = input.bad_token_ids.clone();
     out.extend(&input.stop_token_ids);
     out.extend(vocabulary.eos);
+    // All of them may be completed at once.
+    out.extend(input.bad_token_sequences.iter().filter_map(|sequence| sequence.last()));
     out.sort_unstable();
     out.dedup();
-    if !input.bad_token_ids.is_empty() && out.len() >= vocabulary.size {
+    if out.len() < vocabulary.size {
+        return Ok(());
+    }
+    if !input.bad_token_sequences.is_empty() {
+        return Err(Error::bad_input("`bad_token_sequences` may leave no token to choose"));
+    }
+    if !input.bad_token_ids.is_empty() {
         return Err(Error::bad_input("`bad_token_ids` leave no token to choose"));
+    }
+    Ok(())
+}
+
+fn refuse_impossible_sequences(sequences: &[Vec<u32>]) -> Result<()> {
+    let possible = |sequence: &Vec<u32>| (1..=BAD_SEQUENCE_TOKENS).contains(&sequence.len());
+    if sequences.len() > BAD_SEQUENCES || !sequences.iter().all(possible) {
+        return Err(Error::bad_input(format!(
+            "`bad_token_sequences` must be at most {BAD_SEQUENCES}, of 1 to {BAD_SEQUENCE_TOKENS} \
+             tokens each"
+        )));
     }
     Ok(())
 }

@@ -9,7 +9,7 @@
 //! # Order
 //!
 //! 1. [`logit_bias`](Sampling::logit_bias), [`banned`](Sampling::banned),
-//!    [`min_tokens`](Sampling::min_tokens);
+//!    [`banned_sequences`](Sampling::banned_sequences), [`min_tokens`](Sampling::min_tokens);
 //! 2. repetition penalty, then frequency and presence penalty;
 //! 3. temperature;
 //! 4. top-k, then top-p, then min-p, each of what the one before it left.
@@ -45,6 +45,9 @@ pub struct Sampling {
     pub logit_bias: Vec<(u32, f32)>,
     /// Tokens that are never chosen.
     pub banned: Vec<u32>,
+    /// Sequences whose last token is not chosen where prompt and reply end in those before it, as
+    /// transformers' `bad_words_ids`; an empty one is none.
+    pub banned_sequences: Vec<Vec<u32>>,
     /// Tokens that are not chosen before the reply has `min_tokens`: those that would end it.
     pub ends: Vec<u32>,
     /// How many tokens the reply has at least.
@@ -74,6 +77,7 @@ impl Default for Sampling {
         Self {
             logit_bias: Vec::new(),
             banned: Vec::new(),
+            banned_sequences: Vec::new(),
             ends: Vec::new(),
             min_tokens: 0,
             repetition_penalty: 1.0,

@@ -14,7 +14,9 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 VOCABULARY = 50
 EOS = [7, 19]
 
-# Our names of the parameters; `banned` and `ends` are lists of ids.
+# Our names of the parameters; `banned` and `ends` are lists of ids. `banned_after` makes sequences of
+# the last so many tokens of prompt and reply and another one, `spared_after` the same with a token
+# changed before it; `sequences` says how.
 CASES = [
     dict(),
     dict(temperature=0.4),
@@ -43,7 +45,21 @@ CASES = [
     dict(logit_bias=[[4, -3.0]], banned=[4, 9], repetition_penalty=1.2, min_tokens=9,
          temperature=0.8, top_k=25, top_p=0.85, min_p=0.02),
     dict(banned=[1, 2], repetition_penalty=1.1, temperature=3.0, top_p=0.97),
+    dict(banned_after=[[0, 4], [1, 11], [2, 12], [5, 20], [6, 30], [10, 49]],
+         spared_after=[[1, 5], [2, 13], [6, 31], [10, 48], [11, 47]]),
+    dict(banned_after=[[1, 4], [3, 4], [7, 21]], spared_after=[[4, 22], [9, 3]], banned=[4, 9],
+         repetition_penalty=1.3, temperature=0.8, top_k=25, top_p=0.9, min_p=0.02),
 ]
+
+
+def sequences(case, before):
+    made = [before[len(before) - length:] + [last] for length, last in case.get("banned_after", [])]
+    for length, last in case.get("spared_after", []):
+        # One that is longer than what came before is spared as it is.
+        prefix = ([0] * length + before)[-length:]
+        prefix[0] = (prefix[0] + 1) % VOCABULARY
+        made.append(prefix + [last])
+    return made
 
 
 def generation_config(case):
@@ -53,8 +69,9 @@ def generation_config(case):
             theirs[same] = case[same]
     if "min_tokens" in case:
         theirs["min_new_tokens"] = case["min_tokens"]
-    if "banned" in case:
-        theirs["bad_words_ids"] = [[token] for token in case["banned"]]
+    bad = [[token] for token in case.get("banned", [])] + case.get("banned_sequences", [])
+    if bad:
+        theirs["bad_words_ids"] = bad
     if "logit_bias" in case:
         theirs["sequence_bias"] = [[[token], bias] for token, bias in case["logit_bias"]]
     return GenerationConfig(**theirs)
@@ -82,6 +99,10 @@ def main():
         prompt, reply = torch.randint(VOCABULARY, (2, 5), generator=generator).tolist()
         # A token that occurred in both, and one that occurred twice.
         prompt[1], reply[3] = reply[0], reply[2]
+        made = sequences(case, prompt + reply)
+        case = {name: value for name, value in case.items() if not name.endswith("_after")}
+        if made:
+            case["banned_sequences"] = made
         cases.append(dict(parameters=dict(case, ends=EOS), logits=logits.tolist(), prompt=prompt,
                           reply=reply, left=survivors(model, case, logits, prompt, reply)))
     lines = ",\n".join(json.dumps(case) for case in cases)

@@ -1,6 +1,7 @@
 //! Defaults come in their order, and nonsense is refused by its field.
 
 use nsbridge_handler::{Error, TextInput};
+use serde_json::json;
 
 use super::{Advice, Asked, Options, Vocabulary};
 
@@ -33,6 +34,20 @@ fn a_request_goes_before_the_options_and_they_before_the_advice() {
 }
 
 #[test]
+fn min_p_has_the_same_defaults_as_the_others() {
+    let min_p = |own, option, advised| {
+        let input = TextInput { min_p: own, ..plain() };
+        let options = Options { min_p: option, ..Options::default() };
+        let advice: Advice = serde_json::from_value(json!({ "min_p": advised })).unwrap();
+        Asked::new(&input, &options, &advice, VOCABULARY).unwrap().sampling.min_p
+    };
+    assert_eq!(min_p(None, None, None), 0.0);
+    assert_eq!(min_p(None, None, Some(0.125)), 0.125);
+    assert_eq!(min_p(None, Some(0.25), Some(0.125)), 0.25);
+    assert_eq!(min_p(Some(0.5), Some(0.25), Some(0.125)), 0.5);
+}
+
+#[test]
 fn every_parameter_reaches_the_sampler() {
     let input = TextInput {
         top_p: Some(0.5),
@@ -42,6 +57,7 @@ fn every_parameter_reaches_the_sampler() {
         presence_penalty: Some(2.0),
         logit_bias: [(9, -100.0), (3, 100.0)].into(),
         bad_token_ids: vec![1, 2],
+        bad_token_sequences: vec![vec![5, 6], vec![0]],
         stop_token_ids: vec![4],
         min_tokens: Some(3),
         ..plain()
@@ -52,6 +68,7 @@ fn every_parameter_reaches_the_sampler() {
     assert_eq!((sampling.frequency_penalty, sampling.presence_penalty), (-2.0, 2.0));
     assert_eq!(sampling.logit_bias, [(3, 100.0), (9, -100.0)]);
     assert_eq!(sampling.banned, [1, 2]);
+    assert_eq!(sampling.banned_sequences, [vec![5, 6], vec![0]]);
     assert_eq!((sampling.min_tokens, sampling.ends.as_slice()), (3, [7, 8, 4].as_slice()));
 }
 
@@ -124,6 +141,19 @@ fn tokens_that_the_model_does_not_have_are_refused_by_their_field() {
         "bad_token_ids",
     );
     assert!(ask(&TextInput { bad_token_ids: (0..7).collect(), ..plain() }).is_ok());
+}
+
+#[test]
+fn sequences_that_cannot_be_are_refused_by_their_field() {
+    let with = |bad_token_sequences| TextInput { bad_token_sequences, ..plain() };
+    assert!(ask(&with(vec![vec![9; 64]; 1024])).is_ok());
+    for wrong in [vec![vec![1, 10]], vec![vec![]], vec![vec![1; 65]], vec![vec![1]; 1025]] {
+        check_refused(&with(wrong), "bad_token_sequences");
+    }
+    // With the two end tokens, these could be completed all at once.
+    let all: Vec<_> = (0..10).map(|last| vec![3, last]).collect();
+    check_refused(&with(all.clone()), "bad_token_sequences");
+    assert!(ask(&with(all[1..].to_vec())).is_ok());
 }
 
 #[test]

@@ -5,7 +5,8 @@ use super::history::{History, Seen};
 
 /// The logits with biases, bans and penalties applied; copied only if there are any.
 ///
-/// Ids beyond the logits are passed over. Costs one step for each *distinct* token of the history.
+/// Ids beyond the logits are passed over. Costs one step for each *distinct* token of the history,
+/// and one for each banned sequence: mostly its prefix differs in the first token that is compared.
 pub(super) fn adjusted<'a>(
     logits: &'a [f32],
     history: &History,
@@ -15,7 +16,10 @@ pub(super) fn adjusted<'a>(
 ) -> &'a [f32] {
     let penalties = Penalties::of(sampling);
     let ends = if index < sampling.min_tokens { sampling.ends.as_slice() } else { &[] };
-    let biased = !(sampling.logit_bias.is_empty() && sampling.banned.is_empty() && ends.is_empty());
+    let banned = completed(&sampling.banned_sequences, history);
+    let banned = sampling.banned.iter().chain(ends).copied().chain(banned);
+    let mut banned = banned.peekable();
+    let biased = !sampling.logit_bias.is_empty() || banned.peek().is_some();
     if !biased && penalties.is_none() {
         return logits;
     }
@@ -29,7 +33,7 @@ pub(super) fn adjusted<'a>(
     for &(token, bias) in &sampling.logit_bias {
         each(token, &|logit| logit + bias);
     }
-    for &token in sampling.banned.iter().chain(ends) {
+    for token in banned {
         each(token, &|_| f32::NEG_INFINITY);
     }
     if let Some(penalties) = penalties {
@@ -38,6 +42,14 @@ pub(super) fn adjusted<'a>(
         }
     }
     room
+}
+
+/// The tokens that would complete a sequence.
+fn completed(sequences: &[Vec<u32>], history: &History) -> impl Iterator<Item = u32> {
+    sequences.iter().filter_map(|sequence| {
+        let (&last, before) = sequence.split_last()?;
+        history.tokens().ends_with(before).then_some(last)
+    })
 }
 
 /// The penalties on tokens that occurred before.

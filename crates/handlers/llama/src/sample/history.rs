@@ -12,7 +12,10 @@ pub struct History {
     seen: Vec<Seen>,
     /// Where in `seen` a token is.
     places: HashMap<u32, usize>,
-    reply: Vec<u32>,
+    /// Prompt and reply.
+    tokens: Vec<u32>,
+    /// How many of them are the prompt.
+    prompt: usize,
 }
 
 /// A token that occurred.
@@ -27,7 +30,8 @@ pub(super) struct Seen {
 impl History {
     /// The history before the reply's first token.
     pub fn new(prompt: &[u32]) -> Self {
-        let mut history = Self::default();
+        let tokens = prompt.to_vec();
+        let mut history = Self { tokens, prompt: prompt.len(), ..Self::default() };
         for &token in prompt {
             history.seen(token).in_prompt = true;
         }
@@ -37,12 +41,15 @@ impl History {
     /// Adds a token to the reply.
     pub fn push(&mut self, token: u32) {
         self.seen(token).in_reply += 1;
-        self.reply.push(token);
+        self.tokens.push(token);
     }
 
     /// Takes the reply's last token back; none if the reply is empty.
     pub fn pop(&mut self) -> Option<u32> {
-        let token = self.reply.pop()?;
+        if self.tokens.len() == self.prompt {
+            return None;
+        }
+        let token = self.tokens.pop()?;
         let seen = self.seen(token);
         seen.in_reply -= 1;
         if seen.in_reply == 0 && !seen.in_prompt {
@@ -55,7 +62,12 @@ impl History {
 
     /// The reply's tokens.
     pub fn reply(&self) -> &[u32] {
-        &self.reply
+        &self.tokens[self.prompt..]
+    }
+
+    /// The prompt's tokens and the reply's.
+    pub(super) fn tokens(&self) -> &[u32] {
+        &self.tokens
     }
 
     /// Each token that occurred in prompt or reply, once.

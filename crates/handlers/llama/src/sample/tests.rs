@@ -95,6 +95,27 @@ fn what_is_banned_is_never_chosen_whatever_its_bias() {
 }
 
 #[test]
+fn what_would_complete_a_banned_sequence_is_not_chosen() {
+    let banned_sequences = vec![vec![0, 1, 0], vec![2, 1], vec![]];
+    let banned = Sampling { banned_sequences, ..greedy() };
+    let logits = [9.0, 5.0, 1.0];
+    check_greedy(&logits, (&[], &[]), &banned, 0);
+    check_greedy(&logits, (&[], &[0, 1]), &banned, 1);
+    // Where the reply begins is no border.
+    check_greedy(&logits, (&[0], &[1]), &banned, 1);
+    check_greedy(&logits, (&[0, 1], &[]), &banned, 1);
+    check_greedy(&logits, (&[0, 1], &[2]), &banned, 0);
+    check_greedy(&logits, (&[1, 1], &[]), &banned, 0);
+    // What was drafted and taken back is not before a token.
+    let mut history = History::new(&[0, 1]);
+    history.push(2);
+    history.pop();
+    assert_eq!(draw(&logits, &history, &banned, 0), Some(1));
+    let one = Sampling { banned_sequences: vec![vec![0]], ..greedy() };
+    check_greedy(&logits, (&[], &[]), &one, 1);
+}
+
+#[test]
 fn what_ends_the_reply_waits_for_its_least_length() {
     let sampling = Sampling { ends: vec![0], min_tokens: 2, ..greedy() };
     check_greedy(&[5.0, 1.0], (&[1], &[]), &sampling, 1);

@@ -4,8 +4,11 @@
 mod bits;
 mod bundled;
 mod families;
+mod limits;
 mod network;
+mod oracle;
 mod parity;
 mod replies;
+mod required;
 mod sampling;
 mod tiny;

@@ -26,7 +26,7 @@ fn text(pieces: &[TextPiece]) -> String {
     pieces.iter().map(|piece| piece.text.as_str()).collect()
 }
 
-fn call(input: &Value) -> (Call, Reader) {
+pub(crate) fn call(input: &Value) -> (Call, Reader) {
     let (writer, reader) = transcript();
     let info = JobInfo {
         id: RequestId::from_bytes([1; 16]),
@@ -152,10 +152,30 @@ fn bad_input_is_refused_in_words_that_do_not_quote_it() {
     check_refused(&llama, &json!({ "prompt": "canary", "top_p": 0.0 }), &["`top_p`"]);
     check_refused(&llama, &json!({ "prompt": "canary", "max_tokens": 0 }), &["`max_tokens`"]);
     check_refused(&llama, &json!({ "prompt": "canary", "temprature": 1 }), &["temprature"]);
-    check_refused(&llama, &json!({ "prompt": "canary ".repeat(30) }), &["211", "160"]);
-    // With its beginning this fills the context to the last position.
-    check_refused(&llama, &json!({ "prompt": "x".repeat(159) }), &["160 tokens"]);
-    assert_eq!(reply(&llama, &json!({ "prompt": "x".repeat(158) })).0.len(), 1);
+}
+
+#[test]
+fn a_prompt_that_leaves_no_room_is_refused_with_both_numbers_and_never_cut() {
+    let tiny = Tiny::endless();
+    let whole = tiny.load(Options::default()).unwrap();
+    let small = tiny.load(Options { n_positions: Some(20), ..Options::default() }).unwrap();
+    for (llama, context) in [(&whole, 160), (&small, 20)] {
+        // With its beginning this fills the context to the last position.
+        let full = "x".repeat(context - 1);
+        let numbers = |tokens| [format!("{tokens} tokens"), format!("context of {context}")];
+        let check = |input: &Value, tokens: usize| {
+            let numbers = numbers(tokens);
+            check_refused(llama, input, &numbers.each_ref().map(String::as_str));
+        };
+        check(&json!({ "prompt": full }), context);
+        check(&json!({ "prompt": full, "max_tokens": 1 }), context);
+        check(&json!({ "prompt": "canary ".repeat(100) }), 701);
+        let chat = json!({ "messages": [{ "role": "user", "content": "canary ".repeat(100) }] });
+        check(&chat, 707);
+        let (pieces, finish) = reply(llama, &json!({ "prompt": full[1..] }));
+        assert_eq!((pieces.len(), finish.reason), (1, FinishReason::Length));
+        assert_eq!(finish.usage.input_tokens, context as u64 - 1);
+    }
 }
 
 #[test]
@@ -213,6 +233,9 @@ fn options_that_cannot_be_are_refused_by_name() {
     for (options, name) in [
         (Options { n_positions: Some(161), ..Options::default() }, "n_positions"),
         (Options { top_p: Some(0.0), ..Options::default() }, "`top_p`"),
+        (Options { min_p: Some(1.5), ..Options::default() }, "`min_p`"),
+        (Options { predict_timeout: Some(0.0), ..Options::default() }, "predict_timeout"),
+        (Options { model_loading_timeout: Some(-1.0), ..Options::default() }, "model_loading"),
         (Options { max_rolling_batch_size: Some(1 << 34), ..Options::default() }, "does not fit"),
     ] {
         let error = tiny.load(options).unwrap_err();

@@ -47,6 +47,21 @@ fn a_banned_token_is_not_made_and_a_favoured_one_is() {
 }
 
 #[test]
+fn a_banned_sequence_does_not_come_about_and_its_parts_may() {
+    let llama = endless();
+    let (plain, _) = tokens(&llama, &greedy(&json!({})));
+    // `x` is the prompt's last token, so that the first of these begins in the prompt.
+    for sequence in [vec![120, plain[0]], plain[3..6].to_vec()] {
+        let input = greedy(&json!({ "bad_token_sequences": [sequence] }));
+        let (made, _) = tokens(&llama, &input);
+        assert!(![&[120], &made[..]].concat().windows(sequence.len()).any(|w| w == sequence));
+        let at = if sequence[0] == 120 { 0 } else { 5 };
+        assert_eq!(made[..at], plain[..at]);
+        assert_ne!(made[at], plain[at]);
+    }
+}
+
+#[test]
 fn penalties_count_the_reply_as_it_grows() {
     let llama = endless();
     let favour = json!({ "logit_bias": { "65": 100.0, "66": 99.0 } });
@@ -117,7 +132,7 @@ fn with_every_parameter_the_contract_holds_and_a_resumed_reply_is_the_same() {
         "prompt": "灯台", "max_tokens": 24, "temperature": 0.9, "top_k": 100, "top_p": 0.95,
         "min_p": 0.01, "repetition_penalty": 1.2, "frequency_penalty": 0.4,
         "presence_penalty": 0.3, "logit_bias": { "70": 1.5 }, "bad_token_ids": [71],
-        "stop_token_ids": [72], "min_tokens": 20, "ignore_eos": true
+        "bad_token_sequences": [[65, 66], [73, 74, 75], [120]], "stop_token_ids": [72], "min_tokens": 20, "ignore_eos": true
     });
     assert_eq!(check(&llama, &input), Ok(()));
     let whole = answer(&llama, &input, 7, &[]).unwrap();

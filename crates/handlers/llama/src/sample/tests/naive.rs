@@ -83,7 +83,13 @@ fn processed(
         let bias: f32 = sampling.logit_bias.iter().filter(|b| b.0 == token).map(|b| b.1).sum();
         let waits = at < sampling.min_tokens && sampling.ends.contains(&token);
         let mut logit = logit + bias;
-        if waits || sampling.banned.contains(&token) {
+        let before = [history.0, history.1].concat();
+        let completes = |sequence: &Vec<u32>| {
+            let all = [&before[..], &[token]].concat();
+            !sequence.is_empty() && all[all.len().saturating_sub(sequence.len())..] == **sequence
+        };
+        let bad = sampling.banned_sequences.iter().any(completes);
+        if waits || bad || sampling.banned.contains(&token) {
             return f32::NEG_INFINITY;
         }
         let count = history.1.iter().filter(|&&made| made == token).count();
@@ -151,6 +157,7 @@ fn samplings() -> impl Strategy<Value = Sampling> {
         Sampling {
             logit_bias: bias.into_iter().collect(),
             banned,
+            banned_sequences: Vec::new(),
             ends,
             min_tokens: min,
             repetition_penalty: r,
@@ -171,9 +178,23 @@ proptest! {
         prompt in prop::collection::vec(0u32..80, 0..10),
         reply in prop::collection::vec(0u32..80, 0..10),
         sampling in samplings(),
+        // What ends a sequence, how much of what came before begins it, and whether one token of
+        // that is another.
+        sequences in prop::collection::vec((0u32..80, 0usize..25, any::<bool>()), 0..30),
         seed in any::<u64>(),
         index in 0usize..8,
     ) {
+        let before = [&prompt[..], &reply[..]].concat();
+        let sequence = |(last, length, other): (u32, usize, bool)| {
+            let mut sequence = before[before.len().saturating_sub(length)..].to_vec();
+            if let Some(token) = sequence.first_mut().filter(|_| other) {
+                *token += 1;
+            }
+            sequence.push(last);
+            sequence
+        };
+        let banned_sequences = sequences.into_iter().map(sequence).collect();
+        let sampling = Sampling { banned_sequences, ..sampling };
         let mut history = History::new(&prompt);
         reply.iter().for_each(|&token| history.push(token));
         let (noise, mut scratch) = (Noise::new(seed, &prompt), Scratch::default());

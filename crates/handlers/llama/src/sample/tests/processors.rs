@@ -24,6 +24,7 @@ struct Case {
 struct Parameters {
     logit_bias: Vec<(u32, f32)>,
     banned: Vec<u32>,
+    banned_sequences: Vec<Vec<u32>>,
     ends: Vec<u32>,
     min_tokens: usize,
     repetition_penalty: f32,
@@ -35,12 +36,14 @@ struct Parameters {
 
 impl Default for Parameters {
     fn default() -> Self {
-        let Sampling { logit_bias, banned, ends, min_tokens, repetition_penalty, .. } =
+        let Sampling { logit_bias, banned, banned_sequences, ends, min_tokens, .. } =
             Sampling::default();
+        let repetition_penalty = Sampling::default().repetition_penalty;
         let Sampling { temperature, top_k, top_p, min_p, .. } = Sampling::default();
         Self {
             logit_bias,
             banned,
+            banned_sequences,
             ends,
             min_tokens,
             repetition_penalty,
@@ -57,6 +60,7 @@ impl From<Parameters> for Sampling {
         Self {
             logit_bias: asked.logit_bias,
             banned: asked.banned,
+            banned_sequences: asked.banned_sequences,
             ends: asked.ends,
             min_tokens: asked.min_tokens,
             repetition_penalty: asked.repetition_penalty,
@@ -92,6 +96,7 @@ fn what_is_left_is_what_the_processors_of_transformers_leave() {
     let cases = include_str!("../../../tests/processors.json");
     let cases: Vec<Case> = serde_json::from_str(cases).unwrap();
     assert!(cases.len() >= 20);
+    assert!(cases.iter().any(|case| case.parameters.banned_sequences.len() > 4));
     for (at, mut case) in cases.into_iter().enumerate() {
         let sampling = Sampling::from(std::mem::take(&mut case.parameters));
         let ours = left(&case, &sampling);

@@ -1,0 +1,114 @@
+//! A worker that answers only if its logits are those of a reference.
+
+use std::path::Path;
+
+use nsbridge_handler::Model as Files;
+
+use super::Reference;
+use crate::{LoadError, Model, Options};
+
+/// Beyond this a start would take a noticeable part of the machine's memory, and minutes.
+const MOST_BYTES: u64 = 256 << 20;
+const MOST_TOKENS: usize = 2048;
+
+/// The largest difference that is taken for equal if the options do not say.
+const TOLERANCE: f32 = 1e-3;
+
+/// What a worker's options require.
+#[derive(Debug)]
+pub(crate) struct Required<'a> {
+    file: &'a str,
+    tolerance: f32,
+}
+
+impl<'a> Required<'a> {
+    /// `None` if nothing is required.
+    ///
+    /// # Errors
+    ///
+    /// A tolerance that is none, or that has nothing to be a tolerance of.
+    pub(crate) fn new(options: &'a Options) -> Result<Option<Self>, LoadError> {
+        let tolerance = options.parity_tolerance.unwrap_or(TOLERANCE);
+        if !(tolerance.is_finite() && tolerance >= 0.0) {
+            let found = tolerance.to_string();
+            return Err(LoadError::unsupported(
+                "the option parity_tolerance",
+                found,
+                "a number from 0 on",
+            ));
+        }
+        match &options.parity_reference {
+            Some(file) => Ok(Some(Self { file, tolerance })),
+            None if options.parity_tolerance.is_some() => {
+                Err(LoadError::unsupported("the option parity_reference", "absent", "a file"))
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// Runs the reference's tokens, before anybody else's.
+    ///
+    /// # Errors
+    ///
+    /// The logits are not those of the reference, or it cannot be read or run.
+    pub(crate) fn hold(&self, model: &mut Model, files: &Files) -> Result<(), LoadError> {
+        let file = self.file;
+        let reference = self.read(files)?;
+        let tokens = reference.tokens.len();
+        if tokens > MOST_TOKENS {
+            let found = format!("{tokens} long");
+            let supported = format!("{MOST_TOKENS} tokens or fewer");
+            return Err(LoadError::unsupported(format!("`tokens` in {file}"), found, supported));
+        }
+        let parity = reference.hold_against(model).map_err(|error| {
+            LoadError::Read(format!("the reference {file} cannot be run: {error}"))
+        })?;
+        // A difference that is no number is not within any tolerance.
+        if parity.largest <= self.tolerance {
+            return Ok(());
+        }
+        Err(LoadError::Differs {
+            file: file.to_owned(),
+            tolerance: self.tolerance,
+            tokens,
+            parity: Box::new(parity),
+        })
+    }
+
+    /// From the model's own files, or from this machine's if the path is absolute.
+    fn read(&self, files: &Files) -> Result<Reference, LoadError> {
+        let (file, path) = (self.file, Path::new(self.file));
+        if !path.is_absolute() {
+            return Reference::parse(file, &files.read(file).map_err(LoadError::read)?);
+        }
+        let size = std::fs::metadata(path).map_or(0, |file| file.len());
+        if size > MOST_BYTES {
+            let supported = format!("{MOST_BYTES} bytes or less");
+            return Err(LoadError::unsupported(file, format!("{size} bytes large"), supported));
+        }
+        Reference::read(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Required;
+    use crate::Options;
+
+    #[test]
+    fn a_tolerance_that_is_none_or_of_nothing_is_refused() {
+        let new = |file: Option<&str>, parity_tolerance| {
+            let parity_reference = file.map(str::to_owned);
+            let options = Options { parity_reference, parity_tolerance, ..Options::default() };
+            let required = Required::new(&options).map_err(|error| error.to_string());
+            required.map(|required| required.map(|required| required.tolerance))
+        };
+        assert_eq!(new(None, None), Ok(None));
+        assert_eq!(new(Some("x"), None), Ok(Some(1e-3)));
+        assert_eq!(new(Some("x"), Some(0.0)), Ok(Some(0.0)));
+        for (file, tolerance) in [(Some("x"), -1.0), (Some("x"), f32::NAN), (None, 0.1)] {
+            let error = new(file, Some(tolerance)).unwrap_err();
+            assert!(error.contains("the option parity_"), "{error}");
+        }
+    }
+}
