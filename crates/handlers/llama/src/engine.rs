@@ -66,12 +66,18 @@ impl Engine {
         Ok(Self { commands, woken, limit, thread: Some(thread) })
     }
 
-    /// Makes the rest of a reply, piece by piece.
+    /// Makes the rest of a reply, piece by piece. What others of this scope have begun with need not
+    /// be computed again.
     ///
     /// # Errors
     ///
     /// Whatever ended it.
-    pub(crate) async fn make(&self, reply: Reply, emitter: Emitter<TextPiece>) -> Result<Finish> {
+    pub(crate) async fn make(
+        &self,
+        reply: Reply,
+        scope: Arc<str>,
+        emitter: Emitter<TextPiece>,
+    ) -> Result<Finish> {
         let (done, finished) = oneshot::channel();
         let (commands, woken) = (self.commands.clone(), self.woken.clone());
         emitter.on_change(move || {
@@ -81,7 +87,8 @@ impl Engine {
         });
         let table = Table::default();
         let limit = self.limit.map(Limit::new);
-        let running = Running { reply, emitter, done: Some(done), table, waiting: None, limit };
+        let running =
+            Running { reply, scope, emitter, done: Some(done), table, waiting: None, limit };
         self.send(Command::Make(Box::new(running)))?;
         finished.await.unwrap_or_else(|_| Err(stopped()))
     }
@@ -123,6 +130,8 @@ impl Drop for Engine {
 /// A reply that is being made.
 struct Running {
     reply: Reply,
+    /// Who may see what it computed.
+    scope: Arc<str>,
     emitter: Emitter<TextPiece>,
     /// `None` once it was told.
     done: Option<oneshot::Sender<Result<Finish>>>,
@@ -239,7 +248,7 @@ impl Maker {
                 }
             };
             match command {
-                Command::Make(running) => self.running.push(*running),
+                Command::Make(running) => self.begin(*running),
                 Command::WarmUp(done) => {
                     let _ = done.send(self.warm_up());
                 }
@@ -256,6 +265,13 @@ impl Maker {
         limits.map(Limit::left).min().unwrap_or(IDLE)
     }
 
+    fn begin(&mut self, mut running: Running) {
+        let Running { reply, scope, table, .. } = &mut running;
+        self.model.cache().recall(table, scope, reply.tokens());
+        reply.found(table.len());
+        self.running.push(running);
+    }
+
     fn warm_up(&mut self) -> Result<()> {
         let mut table = Table::default();
         self.model.cache().reserve(&mut table, 1);
@@ -267,8 +283,16 @@ impl Maker {
 
     fn step(&mut self) {
         let counts = self.plan();
+        self.run_tokens(&counts);
+        for running in &mut self.running {
+            let Running { reply, scope, table, .. } = running;
+            self.model.cache().remember(table, scope, reply.tokens());
+        }
+    }
+
+    fn run_tokens(&mut self, counts: &[usize]) {
         let Self { model, running, scratch, .. } = self;
-        let some = running.iter_mut().zip(&counts).filter(|(_, count)| **count > 0);
+        let some = running.iter_mut().zip(counts).filter(|(_, count)| **count > 0);
         let mut chunks: Vec<_> = some
             .map(|(running, count)| {
                 let done = running.table.len();
@@ -290,7 +314,7 @@ impl Maker {
         };
         let mut rows = logits.rows();
         for (running, count) in running.iter_mut().zip(counts) {
-            if count == 0 || running.table.len() < running.reply.tokens().len() {
+            if *count == 0 || running.table.len() < running.reply.tokens().len() {
                 continue;
             }
             let Some(logits) = rows.next() else { return };

@@ -121,7 +121,8 @@ impl Handler for Llama {
         if let Some(finish) = reply.take_resumed(&resumed)? {
             return Ok(finish);
         }
-        self.engine.make(reply, job.emitter()).await
+        let scope = job.info().tenant.as_str().into();
+        self.engine.make(reply, scope, job.emitter()).await
     }
 
     fn slots(&self) -> Slots {

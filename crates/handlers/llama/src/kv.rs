@@ -1,7 +1,16 @@
 //! Keys and values of all sequences, in blocks of 32 positions that are handed out one by one.
+//!
+//! Whether a token's keys and values were computed for this sequence, or for another that began
+//! alike, is no difference: their bits depend on the tokens up to it, and on nothing else.
+
+mod blocks;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use self::blocks::Blocks;
 use crate::LoadError;
 use crate::kernel::attention::{PAGE, Pages};
 use crate::memory::{Memory, Plain};
@@ -57,12 +66,12 @@ pub(crate) struct Shape {
     pub(crate) blocks: usize,
 }
 
-/// The memory of all blocks, and which of them are free.
+/// The memory of all blocks, and whose they are.
 #[derive(Debug)]
-pub struct KvCache {
+pub struct KvCache<S = RandomState> {
     pub(crate) shape: Shape,
     pub(crate) data: Both,
-    free: Vec<u32>,
+    blocks: Blocks<S>,
 }
 
 /// Keys and values in the cache's format.
@@ -88,6 +97,8 @@ pub struct Table {
     blocks: Vec<u32>,
     /// Positions that were written.
     len: usize,
+    /// Blocks at the front that are remembered.
+    remembered: usize,
 }
 
 impl Table {
@@ -110,7 +121,7 @@ impl Table {
     }
 }
 
-impl KvCache {
+impl<S: BuildHasher + Default> KvCache<S> {
     pub(crate) fn new(format: KvFormat, shape: Shape) -> Result<Self, LoadError> {
         let Shape { layers, kv_heads, dim, blocks } = shape;
         let count = layers * kv_heads * dim * blocks * PAGE;
@@ -121,34 +132,93 @@ impl KvCache {
         let count = u32::try_from(blocks).map_err(|_| {
             LoadError::unsupported("the number of blocks", blocks.to_string(), "less")
         })?;
-        Ok(Self { shape, data, free: (0..count).rev().collect() })
+        Ok(Self { shape, data, blocks: Blocks::new(count) })
     }
 
-    /// Blocks that nobody has.
+    /// Blocks that no sequence has.
     pub fn free(&self) -> usize {
-        self.free.len()
+        self.blocks.available()
     }
 
     /// Gives a sequence the blocks for so many tokens more, or none and `false`.
     pub fn reserve(&mut self, table: &mut Table, tokens: usize) -> bool {
-        let wanted = (table.len + tokens).div_ceil(PAGE).saturating_sub(table.blocks.len());
-        if wanted > self.free.len() {
+        // A last block that others may see is theirs: this sequence goes on in a copy.
+        let (last, begun) = (table.len / PAGE, !table.len.is_multiple_of(PAGE));
+        let copied = tokens > 0 && begun && !self.blocks.is_private(table.blocks[last]);
+        let more = (table.len + tokens).div_ceil(PAGE).saturating_sub(table.blocks.len());
+        if more + usize::from(copied) > self.free() {
             return false;
         }
-        table.blocks.extend(self.free.drain(self.free.len() - wanted..).rev());
+        if copied {
+            let Some(own) = self.blocks.take() else { return false };
+            let shared = std::mem::replace(&mut table.blocks[last], own);
+            match &mut self.data {
+                Both::F32(data) => data.copy(self.shape, shared, own),
+                Both::Bf16(data) => data.copy(self.shape, shared, own),
+            }
+            self.blocks.let_go(shared);
+        }
+        table.blocks.extend((0..more).map_while(|_| self.blocks.take()));
         true
     }
 
-    /// Forgets what follows the first `len` tokens, and frees the blocks that held only that.
+    /// Forgets what follows the first `len` tokens, and lets go of the blocks that held only that.
     pub fn truncate(&mut self, table: &mut Table, len: usize) {
         table.len = table.len.min(len);
+        table.remembered = table.remembered.min(table.len / PAGE);
         let kept = table.len.div_ceil(PAGE);
-        self.free.extend(table.blocks.drain(kept..).rev());
+        // The last first: where one must be forgotten, what leads to others stays.
+        for block in table.blocks.drain(kept..).rev() {
+            self.blocks.let_go(block);
+        }
     }
 
     /// Takes a sequence's blocks back.
     pub fn release(&mut self, mut table: Table) {
         self.truncate(&mut table, 0);
+    }
+
+    /// The same sequence once more, on the same blocks.
+    pub fn fork(&mut self, table: &Table) -> Table {
+        let blocks = table.blocks[..table.len.div_ceil(PAGE)].to_vec();
+        blocks.iter().for_each(|block| self.blocks.hold(*block));
+        Table { blocks, len: table.len, remembered: table.remembered }
+    }
+
+    /// Begins a sequence with what is remembered of these tokens, in this scope. At least the last
+    /// of them is left to be run, for its logits. An empty table stays so if nothing is remembered;
+    /// one that is not empty stays as it is.
+    pub fn recall(&mut self, table: &mut Table, scope: &Arc<str>, tokens: &[u32]) {
+        if !table.blocks.is_empty() {
+            return;
+        }
+        let most = tokens.len().saturating_sub(1) / PAGE;
+        for tokens in &tokens.as_chunks::<PAGE>().0[..most] {
+            let before = table.blocks.last().copied();
+            let Some(block) = self.blocks.find(scope, before, tokens) else { break };
+            self.blocks.hold(block);
+            table.blocks.push(block);
+        }
+        table.remembered = table.blocks.len();
+        table.len = table.remembered * PAGE;
+    }
+
+    /// Remembers the blocks that a sequence has filled, for others in this scope. `tokens` are the
+    /// sequence's, and those that were run are final.
+    pub fn remember(&mut self, table: &mut Table, scope: &Arc<str>, tokens: &[u32]) {
+        let whole = &tokens.as_chunks::<PAGE>().0[..table.len / PAGE];
+        for (index, tokens) in whole.iter().enumerate().skip(table.remembered) {
+            let before = index.checked_sub(1).map(|before| table.blocks[before]);
+            let own = table.blocks[index];
+            let used = self.blocks.remember(scope, before, tokens, own);
+            if used != own {
+                // The same bits: one of both is enough.
+                self.blocks.hold(used);
+                self.blocks.let_go(own);
+                table.blocks[index] = used;
+            }
+            table.remembered = index + 1;
+        }
     }
 }
 
@@ -168,6 +238,17 @@ impl<E: Element> Store<E> {
         let size = shape.dim * PAGE;
         let start = (layer * shape.blocks * shape.kv_heads + head) * size;
         Pages { data: &data[start..], stride: shape.kv_heads * size, size, table }
+    }
+
+    /// Copies a block of all layers.
+    fn copy(&mut self, shape: Shape, from: u32, to: u32) {
+        let size = shape.kv_heads * shape.dim * PAGE;
+        for layer in 0..shape.layers {
+            let place = |block: u32| (layer * shape.blocks + block as usize) * size;
+            for data in [&mut self.keys, &mut self.values] {
+                data.copy_within(place(from)..place(from) + size, place(to));
+            }
+        }
     }
 
     /// Writes a token's key and value of one head.
@@ -192,3 +273,6 @@ impl<E: Element> Store<E> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

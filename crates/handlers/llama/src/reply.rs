@@ -19,6 +19,8 @@ pub(crate) struct Reply {
     prompt: usize,
     /// How many there may be.
     room: usize,
+    /// How many of the prompt need not be computed.
+    cached: usize,
     asked: Asked,
     history: History,
     noise: Noise,
@@ -48,6 +50,7 @@ impl Reply {
             vocab_size,
             prompt: prompt.len(),
             room: prompt.len().saturating_add(asked.max_tokens).min(context),
+            cached: 0,
             history: History::new(&prompt),
             noise: Noise::new(seed, &prompt),
             text: TextStream::new(asked.stops.clone()),
@@ -59,6 +62,11 @@ impl Reply {
     /// The prompt's tokens and the reply's so far.
     pub(crate) fn tokens(&self) -> &[u32] {
         &self.tokens
+    }
+
+    /// Says how many of the first tokens were found in the cache.
+    pub(crate) fn found(&mut self, tokens: usize) {
+        self.cached = tokens.min(self.prompt);
     }
 
     /// The most tokens that the reply can have.
@@ -130,6 +138,6 @@ impl Reply {
 
     fn usage(&self) -> Usage {
         let (input, all) = (self.prompt as u64, self.tokens.len() as u64);
-        Usage { input_tokens: input, output_tokens: all - input, cached_tokens: 0 }
+        Usage { input_tokens: input, output_tokens: all - input, cached_tokens: self.cached as u64 }
     }
 }

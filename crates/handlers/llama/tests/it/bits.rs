@@ -1,7 +1,7 @@
 //! A token's logits are the same to the last bit, whatever runs beside it and on what.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use nsbridge_llama::{Chunk, Format, KvFormat, Model, Setup, Table, Tier};
 use proptest::prelude::*;
@@ -97,6 +97,7 @@ fn event() -> impl Strategy<Value = Event> {
 fn check(model: &mut Model, formats: (Format, KvFormat), steps: &[[Event; 3]]) {
     let new =
         |seed| Running { seed, tokens: prompt(seed, LONGEST), table: Table::default(), done: 0 };
+    let scope = Arc::from("tenant");
     let mut places = [new(0), new(1), new(2)];
     for step in steps {
         let mut counts = [0; 3];
@@ -106,7 +107,11 @@ fn check(model: &mut Model, formats: (Format, KvFormat), steps: &[[Event; 3]]) {
                 Event::Rest => {}
                 Event::Replace(seed) => {
                     model.cache().release(std::mem::replace(place, new(*seed)).table);
+                    // What an earlier one of this seed has computed is taken over.
+                    model.cache().recall(&mut place.table, &scope, &place.tokens);
+                    place.done = place.table.len();
                 }
+
                 Event::Forget(tokens) => {
                     place.done = place.done.saturating_sub(*tokens);
                     model.cache().truncate(&mut place.table, place.done);
@@ -133,6 +138,7 @@ fn check(model: &mut Model, formats: (Format, KvFormat), steps: &[[Event; 3]]) {
                 assert!(logits.next() == Some(right), "position {position}");
             }
             place.done += count;
+            model.cache().remember(&mut place.table, &scope, &place.tokens);
         }
     }
     for place in places {

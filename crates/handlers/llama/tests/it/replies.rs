@@ -7,7 +7,7 @@ use nsbridge_handler::erased::{AnyHandler, Call};
 use nsbridge_handler::testing::{answer, check};
 use nsbridge_handler::transcript::{Reader, transcript};
 use nsbridge_handler::{
-    AttemptNo, Error, Finish, FinishReason, Handler, JobInfo, RequestId, Stop, TextPiece,
+    AttemptNo, Error, Finish, FinishReason, Handler, JobInfo, RequestId, Stop, TextPiece, Usage,
 };
 use nsbridge_llama::{Llama, Options};
 use serde_json::{Value, json};
@@ -20,6 +20,12 @@ fn llama() -> Arc<Llama> {
 
 fn reply(llama: &Arc<Llama>, input: &Value) -> (Vec<TextPiece>, Finish) {
     answer(llama, input, 7, &[]).unwrap()
+}
+
+/// Without what the cache knew already: it is no part of the reply.
+pub(crate) fn uncached((pieces, finish): (Vec<TextPiece>, Finish)) -> (Vec<TextPiece>, Finish) {
+    let usage = Usage { cached_tokens: 0, ..finish.usage };
+    (pieces, finish.with_usage(usage))
 }
 
 fn text(pieces: &[TextPiece]) -> String {
@@ -72,8 +78,33 @@ fn a_resumed_reply_is_the_uninterrupted_one_wherever_it_broke() {
         let whole = reply(&llama, &input);
         assert_eq!(whole.0.len(), 40);
         for at in 0..=40 {
-            assert_eq!(answer(&llama, &input, 7, &whole.0[..at]).unwrap(), whole, "at {at}");
+            let again = answer(&llama, &input, 7, &whole.0[..at]).unwrap();
+            assert_eq!(uncached(again), uncached(whole.clone()), "at {at}");
         }
+    }
+}
+
+#[test]
+fn a_prompt_that_begins_alike_is_computed_once_for_each_tenant() {
+    let llama = Tiny::endless().load(Options::default()).unwrap();
+    let begin = "what a system prompt says, again and again, before each question: ".repeat(2);
+    let ask = |end: &str| json!({ "prompt": format!("{begin}{end}"), "max_tokens": 4 });
+    let cached = |tenant: &str, end: &str| {
+        let (mut call, _reader) = call(&ask(end));
+        call.info.tenant = tenant.parse().unwrap();
+        let finish = futures_executor::block_on(AnyHandler::call(&*llama, call)).unwrap();
+        finish.usage.cached_tokens
+    };
+    assert_eq!(cached("one", "why"), 0);
+    assert_eq!(cached("one", "who"), 128);
+    assert_eq!(cached("other", "who"), 0);
+    // As a reply from nothing.
+    let fresh = Tiny::endless().load(Options::default()).unwrap();
+    let alone = reply(&fresh, &ask("how"));
+    for cached_tokens in [0, 128] {
+        let after = reply(&llama, &ask("how"));
+        assert_eq!(after.1.usage.cached_tokens, cached_tokens);
+        assert_eq!(uncached(after), alone);
     }
 }
 
