@@ -6,7 +6,9 @@ use nsbridge_crypto::{
     JobKey, KeyError, KeyProvider, Provider, ReplyRoot, RequestFrame, RequestHead,
 };
 use nsbridge_protocol::topology::{MAX_TIME_TO_FINISH, POISON_DELIVERIES, header};
-use nsbridge_protocol::{AttemptNo, ErrorCode, ModelName, Request, RequestId, Revision, Tenant};
+use nsbridge_protocol::{
+    AttemptNo, ErrorCode, KeyId, ModelName, Request, RequestId, Revision, Tenant,
+};
 use nsbridge_queue::{Delivery, Message};
 use serde_json::value::RawValue;
 
@@ -27,6 +29,8 @@ pub(crate) struct Accepted {
     pub(crate) reply_to: String,
     pub(crate) reply_root: ReplyRoot,
     pub(crate) tenant: Tenant,
+    /// What it was sealed with.
+    pub(crate) key_id: KeyId,
     pub(crate) seed: u64,
     pub(crate) input: Box<RawValue>,
     pub(crate) submitted_at: SystemTime,
@@ -173,6 +177,7 @@ pub(crate) async fn open(
         reply_to: reply.queue,
         reply_root: opened.reply_root,
         tenant: opened.head.tenant,
+        key_id: opened.head.key_id,
         seed: request.seed,
         input: request.input,
         submitted_at: at_ms(created),

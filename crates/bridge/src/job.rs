@@ -317,6 +317,8 @@ fn info(request: &Accepted, visit: &Visit) -> JobInfo {
         seed: request.seed,
         submitted_at: request.submitted_at,
         tenant: request.tenant.clone(),
+        // A key without a list of tenants opens any: two clients may both call themselves one.
+        scope: format!("{}\0{}", request.key_id.as_str(), request.tenant.as_str()).into(),
         deadline: request.deadline,
     }
 }

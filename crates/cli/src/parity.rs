@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, ensure};
 use clap::Subcommand;
-use nsbridge_llama::{Format, parity};
+use nsbridge_llama::{Format, KvFormat, parity};
 use serde_json::json;
 
 use crate::failure::note;
@@ -59,6 +59,9 @@ struct ModelArguments {
     /// Quantise its matrices, as the worker's option of this name.
     #[arg(long, value_parser = ["q8_0"])]
     quantize: Option<String>,
+    /// Keep keys and values in half the memory, as the worker's option of this name.
+    #[arg(long, value_parser = ["f32", "bf16"], default_value = "f32")]
+    kv_cache_dtype: String,
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
@@ -112,5 +115,9 @@ fn check(
 fn open(arguments: &ModelArguments, tokens: usize) -> Result<nsbridge_llama::Model> {
     let files = nsbridge_handler::Model::in_dir(&arguments.model);
     let format = arguments.quantize.as_ref().map(|_| Format::Q8_0);
-    Ok(parity::open(&files, tokens, format)?)
+    let kv = match arguments.kv_cache_dtype.as_str() {
+        "bf16" => KvFormat::Bf16,
+        _ => KvFormat::F32,
+    };
+    Ok(parity::open(&files, tokens, format, kv)?)
 }

@@ -1,5 +1,6 @@
 //! One request, as its handler sees it.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use nsbridge_protocol::{AttemptNo, Pieces, RequestId, Tenant, TraceParent};
@@ -30,8 +31,11 @@ pub struct JobInfo {
     pub seed: u64,
     /// When the client sealed the request: the date a chat template may mention.
     pub submitted_at: SystemTime,
-    /// Who it is for: what may be cached for one must not be shown to another.
+    /// Who it is for.
     pub tenant: Tenant,
+    /// Whom it may share with, told by its tenant and the key that it was sealed with: what was
+    /// computed for one scope must not be shown to another, not even as a shorter wait.
+    pub scope: Arc<str>,
     /// When it must be finished.
     pub deadline: SystemTime,
     /// The span that spans of the handler's own are children of; `None` outside of a worker.

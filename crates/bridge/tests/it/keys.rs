@@ -31,6 +31,7 @@ stories! {
     r2_a_request_that_kms_denies_is_a_dead_letter,
     a_worker_opens_with_a_keyring_and_with_kms,
     keys_are_rotated_while_requests_flow,
+    what_may_be_shared_is_told_by_the_key_as_well,
 }
 
 const ALIAS: &str = "alias/nsbridge";
@@ -246,4 +247,26 @@ async fn keys_are_rotated_while_requests_flow(broker: Arc<dyn Broker>) {
     for refused in ["\"retried\"", "\"unknown-key\"", "\"key-denied\""] {
         assert_eq!(value(&setup, "nsbridge_requests_ended_total", refused), 0.0, "{refused}");
     }
+}
+
+async fn what_may_be_shared_is_told_by_the_key_as_well(broker: Arc<dyn Broker>) {
+    let home = tempfile::tempdir().unwrap();
+    let key = |id: &str| (id.parse().unwrap(), Key::generate().unwrap());
+    let keys = vec![key("one"), key("other")];
+    let ring = |primary: usize| {
+        let path = home.path().join(format!("{primary}.json"));
+        let ring = RingFile { path, keys: keys.clone() };
+        ring.write(2, primary, None);
+        ring.watch()
+    };
+    let setup = Setup::new().unwrap();
+    let _worker = worker(&setup, broker.clone(), ring(0)).await;
+    let mut scopes = Vec::new();
+    for primary in [0, 1, 0] {
+        let client = client(broker.clone(), ring(primary)).await;
+        let reply = client.submit(ask(&setup, Script::Scope, 7)).await.unwrap();
+        scopes.push(reply.collect().await.unwrap().0);
+    }
+    assert_eq!(scopes[0], scopes[2]);
+    assert_ne!(scopes[0], scopes[1], "one tenant, but two keys");
 }

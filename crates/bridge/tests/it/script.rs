@@ -28,6 +28,8 @@ pub(crate) enum Script {
     PanicOnce,
     /// Say a piece of so many bytes.
     Big { bytes: usize },
+    /// Say whom it may share with.
+    Scope,
 }
 
 /// So many slots, and whether it says that it is well.
@@ -80,6 +82,7 @@ impl<const SLOTS: usize, const WELL: bool> Handler for Actor<SLOTS, WELL> {
                 job.emit("two".into()).await?;
             }
             Script::Big { bytes } => job.emit("x".repeat(bytes)).await?,
+            Script::Scope => job.emit(job.info().scope.to_string()).await?,
         }
         Ok(Finish::STOP)
     }

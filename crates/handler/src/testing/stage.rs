@@ -145,6 +145,7 @@ fn info(at: usize, seed: u64) -> JobInfo {
         seed,
         submitted_at,
         tenant: "check".parse().expect("`check` is a tenant's name"),
+        scope: "check".into(),
         deadline: SystemTime::now() + Duration::from_secs(3600),
         trace: None,
     }

@@ -18,6 +18,7 @@ fn job(resume: Option<Pieces>) -> (Job<String>, Reader) {
         seed: 0,
         submitted_at: SystemTime::UNIX_EPOCH,
         tenant: "someone".parse().unwrap(),
+        scope: "someone".into(),
         deadline: SystemTime::UNIX_EPOCH,
         trace: None,
     };

@@ -22,13 +22,21 @@ const STEP_TOKENS: usize = 256;
 /// How long the thread waits for a command at most. Nothing happens then.
 const IDLE: Duration = Duration::from_secs(3600);
 
+/// What is the operator's to decide.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Policy {
+    /// How long a reply may take; one that takes longer is refused.
+    pub(crate) limit: Option<Duration>,
+    /// Whether keys and values are kept for those who begin alike.
+    pub(crate) caching: bool,
+}
+
 /// The thread; dropped, it ends, and what it was making is not finished.
 pub(crate) struct Engine {
     commands: Sender<Command>,
     /// Whether it is to look around without having been asked to.
     woken: Arc<AtomicBool>,
-    /// How long a reply may take.
-    limit: Option<Duration>,
+    policy: Policy,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -46,24 +54,25 @@ impl fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Starts the thread; a reply that takes longer than `limit` is refused.
+    /// Starts the thread.
     ///
     /// # Errors
     ///
     /// The system gives no thread.
-    pub(crate) fn start(model: Model, limit: Option<Duration>) -> Result<Self> {
+    pub(crate) fn start(model: Model, policy: Policy) -> Result<Self> {
         let (commands, receiver) = channel();
         let woken = Arc::new(AtomicBool::new(false));
         let maker = Maker {
             model,
             commands: receiver,
             woken: woken.clone(),
+            policy,
             running: Vec::new(),
             scratch: Scratch::default(),
         };
         let thread = std::thread::Builder::new().name("nsbridge-engine".to_owned());
         let thread = thread.spawn(move || maker.run()).map_err(Error::fatal)?;
-        Ok(Self { commands, woken, limit, thread: Some(thread) })
+        Ok(Self { commands, woken, policy, thread: Some(thread) })
     }
 
     /// Makes the rest of a reply, piece by piece. What others of this scope have begun with need not
@@ -86,7 +95,7 @@ impl Engine {
             }
         });
         let table = Table::default();
-        let limit = self.limit.map(Limit::new);
+        let limit = self.policy.limit.map(Limit::new);
         let running =
             Running { reply, scope, emitter, done: Some(done), table, waiting: None, limit };
         self.send(Command::Make(Box::new(running)))?;
@@ -164,7 +173,7 @@ impl Limit {
         let seconds = self.given.as_secs_f64();
         Error::bad_input(format!(
             "the reply was not complete within this worker's `predict_timeout` of {seconds} s; ask \
-             for a shorter one, or again when less is going on"
+             for a shorter one, read it faster, or ask again when less is going on"
         ))
     }
 }
@@ -214,6 +223,7 @@ struct Maker {
     model: Model,
     commands: Receiver<Command>,
     woken: Arc<AtomicBool>,
+    policy: Policy,
     running: Vec<Running>,
     scratch: Scratch,
 }
@@ -223,10 +233,17 @@ impl Maker {
         while self.hear() {
             self.woken.store(false, Ordering::Release);
             self.running.iter_mut().for_each(Running::look);
+            // Before the step as well: others may need the memory of who was stopped.
+            self.bury();
             self.step();
-            for over in self.running.extract_if(.., |running| running.is_over()) {
-                self.model.cache().release(over.table);
-            }
+            self.bury();
+        }
+    }
+
+    /// Takes back what those had that are over.
+    fn bury(&mut self) {
+        for over in self.running.extract_if(.., |running| running.is_over()) {
+            self.model.cache().release(over.table);
         }
     }
 
@@ -284,6 +301,9 @@ impl Maker {
     fn step(&mut self) {
         let counts = self.plan();
         self.run_tokens(&counts);
+        if !self.policy.caching {
+            return;
+        }
         for running in &mut self.running {
             let Running { reply, scope, table, .. } = running;
             self.model.cache().remember(table, scope, reply.tokens());

@@ -9,7 +9,7 @@ use nsbridge_handler::{
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Policy};
 use crate::loading::{seconds, within};
 use crate::parity::Required;
 use crate::reply::Reply;
@@ -43,6 +43,7 @@ pub struct Options {
     /// For requests that do not say; 0 (all tokens) if the model does not say either.
     pub top_k: Option<u32>,
     /// For requests that do not say; 0 (all tokens) if the model does not say either.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub min_p: Option<f32>,
     /// For requests that do not say; 1 (no penalty) if the model does not say either.
     pub repetition_penalty: Option<f32>,
@@ -61,6 +62,9 @@ pub struct Options {
     /// Requests answered at once, by steps that run a token of each; 8 if absent.
     #[serde(skip_serializing)]
     pub max_rolling_batch_size: Option<usize>,
+    /// Whether keys and values are kept for prompts that begin alike; they are if absent.
+    #[serde(skip_serializing)]
+    pub enable_prefix_caching: Option<bool>,
     /// Seconds that loading may take, after which the worker leaves; no limit if absent.
     #[serde(skip_serializing)]
     pub model_loading_timeout: Option<f64>,
@@ -121,7 +125,7 @@ impl Handler for Llama {
         if let Some(finish) = reply.take_resumed(&resumed)? {
             return Ok(finish);
         }
-        let scope = job.info().tenant.as_str().into();
+        let scope = job.info().scope.clone();
         self.engine.make(reply, scope, job.emitter()).await
     }
 
@@ -181,7 +185,9 @@ impl Llama {
             required.hold(&mut model, files)?;
         }
         let fingerprint = fingerprint(files, &weights, &model.arithmetic(), &options)?;
-        let engine = Engine::start(model, predict_timeout).map_err(LoadError::read)?;
+        let caching = options.enable_prefix_caching.unwrap_or(true);
+        let policy = Policy { limit: predict_timeout, caching };
+        let engine = Engine::start(model, policy).map_err(LoadError::read)?;
         Ok(Self { text: Arc::new(text), config, engine, context, options, fingerprint })
     }
 }

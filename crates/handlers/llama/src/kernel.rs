@@ -76,6 +76,26 @@ impl Tier {
     }
 }
 
+/// How far ahead of the products weights are asked for, in bytes.
+const AHEAD: usize = 4096;
+
+/// Asks for what follows some weights; beyond their end it does nothing.
+#[inline(always)]
+#[cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "the instruction for it is an intrinsic")
+)]
+fn ask_ahead<T>(weights: &T) {
+    let ahead = std::ptr::from_ref(weights).cast::<i8>().wrapping_add(AHEAD);
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address does nothing that can be seen, and every x86-64 has it.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(ahead);
+    }
+    let _ = ahead;
+}
+
 /// Something to do that is compiled once for each tier.
 ///
 /// `run` and all it calls are `#[inline(always)]`: only so does it get the tier's instructions.

@@ -143,8 +143,8 @@ impl<S: BuildHasher + Default> KvCache<S> {
     /// Gives a sequence the blocks for so many tokens more, or none and `false`.
     pub fn reserve(&mut self, table: &mut Table, tokens: usize) -> bool {
         // A last block that others may see is theirs: this sequence goes on in a copy.
-        let (last, begun) = (table.len / PAGE, !table.len.is_multiple_of(PAGE));
-        let copied = tokens > 0 && begun && !self.blocks.is_private(table.blocks[last]);
+        let last = table.len / PAGE;
+        let copied = tokens > 0 && !self.may_write(table);
         let more = (table.len + tokens).div_ceil(PAGE).saturating_sub(table.blocks.len());
         if more + usize::from(copied) > self.free() {
             return false;
@@ -160,6 +160,13 @@ impl<S: BuildHasher + Default> KvCache<S> {
         }
         table.blocks.extend((0..more).map_while(|_| self.blocks.take()));
         true
+    }
+
+    /// Whether what follows may be written where it would be: not if others see that block, and no
+    /// room was reserved since.
+    pub(crate) fn may_write(&self, table: &Table) -> bool {
+        let begun = !table.len.is_multiple_of(PAGE);
+        !begun || self.blocks.is_private(table.blocks[table.len / PAGE])
     }
 
     /// Forgets what follows the first `len` tokens, and lets go of the blocks that held only that.

@@ -10,7 +10,7 @@ use safetensors::tensor::{Dtype, TensorView};
 
 pub(crate) use self::required::Required;
 
-use crate::{Chunk, Config, Format, LoadError, Model, Setup, Table, Weights};
+use crate::{Chunk, Config, Format, KvFormat, LoadError, Model, Setup, Table, Weights};
 
 /// Tokens that are run at once.
 const CHUNK: usize = 64;
@@ -135,15 +135,17 @@ impl Reference {
 /// Runs tokens from the beginning of a sequence on; `each` gets the logits after each of them.
 fn run(model: &mut Model, tokens: &[u32], mut each: impl FnMut(&[f32])) -> Result<()> {
     let mut table = Table::default();
-    for tokens in tokens.chunks(CHUNK) {
+    let mut some = |tokens: &[u32]| {
         if !model.cache().reserve(&mut table, tokens.len()) {
             return Err(Error::bad_input("there are more tokens than the cache has room for"));
         }
         let mut chunk = [Chunk { table: &mut table, tokens, logits: tokens.len() }];
         model.forward(&mut chunk)?.rows().for_each(&mut each);
-    }
+        Ok(())
+    };
+    let done = tokens.chunks(CHUNK).try_for_each(&mut some);
     model.cache().release(table);
-    Ok(())
+    done
 }
 
 impl Parity {
@@ -189,12 +191,13 @@ pub fn open(
     files: &nsbridge_handler::Model,
     tokens: usize,
     format: Option<Format>,
+    kv: KvFormat,
 ) -> std::result::Result<Model, LoadError> {
     let config = Config::read(files)?;
     let weights = Weights::read(files)?;
     let context = config.context.min(tokens.max(1));
     let blocks = context.div_ceil(32);
-    Model::new(&config, context, &weights, &Setup { format, blocks, ..Setup::default() })
+    Model::new(&config, context, &weights, &Setup { format, kv, blocks, ..Setup::default() })
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! Numbers of 16 bits, widened.
 
-#![expect(unsafe_code, reason = "the instruction for it is an intrinsic")]
+#![cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "the instruction for it is an intrinsic")
+)]
 
 use super::{LANES, Lanes, Tier};
 

@@ -1,6 +1,9 @@
 //! Products of blocks of eight-bit integers: exact, so in whichever order the machine likes.
 
-#![expect(unsafe_code, reason = "the instructions for it are intrinsics")]
+#![cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "the instructions for it are intrinsics")
+)]
 
 use super::row::BLOCK;
 use super::{LANES, Tier, Work};
@@ -25,7 +28,10 @@ pub(super) fn dots<const M: usize>(
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         Tier::Avx512 => unsafe { x86::dots_avx512(weights, activations, sums) },
-        _ => dots_portable(weights, activations),
+        _ => {
+            let _ = sums;
+            dots_portable(weights, activations)
+        }
     }
 }
 
@@ -43,7 +49,16 @@ pub(super) fn widen(tier: Tier, weights: &[i8], wide: &mut [i16]) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: whoever runs in a tier has checked that the machine has it.
         Tier::Avx2 => unsafe { x86::widen_avx2(weights, wide) },
-        _ => unreachable!("no other tier widens"),
+        _ => unreachable!("no other tier widens {} into {}", weights.len(), wide.len()),
+    }
+}
+
+/// Activations in 16 bits, in the order of [`widen`].
+#[inline(always)]
+pub(super) fn widen_activations(values: &[i8], wide: &mut [i16]) {
+    let fours = values.as_chunks::<4>().0;
+    for ([a, b, c, d], wide) in fours.iter().zip(wide.as_chunks_mut::<4>().0) {
+        *wide = [i16::from(*a), i16::from(*c), i16::from(*b), i16::from(*d)];
     }
 }
 
@@ -58,7 +73,7 @@ pub(super) fn wide_dots<const M: usize>(
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         Tier::Avx2 => unsafe { x86::wide_dots_avx2(weights, activations) },
-        _ => unreachable!("no other tier widens"),
+        _ => unreachable!("no other tier widens {} of {M}", weights.len() + activations.len()),
     }
 }
 
@@ -89,7 +104,12 @@ pub(super) fn counts_right(tier: Tier) -> bool {
     let activations = [&extremes[0], &extremes[1], &mixed];
     let mut products = [[0; LANES]; 3];
     tier.run(Dots { weights: &weights, activations, products: &mut products });
-    products == dots_portable(&weights, activations)
+    let mut wide = products;
+    if widens(tier) {
+        tier.run(WideDots(Dots { weights: &weights, activations, products: &mut wide }));
+    }
+    let right = dots_portable(&weights, activations);
+    products == right && wide == right
 }
 
 struct Dots<'a> {
@@ -103,6 +123,22 @@ impl Work for Dots<'_> {
     fn run(self, tier: Tier) {
         let sums = self.activations.map(|values| values.iter().map(|x| i32::from(*x)).sum());
         *self.products = dots(tier, self.weights, self.activations, sums);
+    }
+}
+
+/// The same as rows that are many take it.
+struct WideDots<'a>(Dots<'a>);
+
+impl Work for WideDots<'_> {
+    #[inline(always)]
+    fn run(self, tier: Tier) {
+        let Dots { weights, activations, products } = self.0;
+        let (mut wide_weights, mut wide) = ([0; TILE_BLOCK], [[0; BLOCK]; 3]);
+        widen(tier, weights, &mut wide_weights);
+        for (wide, activations) in wide.iter_mut().zip(activations) {
+            widen_activations(activations, wide);
+        }
+        *products = wide_dots(tier, &wide_weights, wide.each_ref());
     }
 }
 

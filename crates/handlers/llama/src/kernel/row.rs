@@ -1,6 +1,7 @@
 //! What is done to one token's row: norms, positions, activations, and blocks of eight bits.
 
 use super::math::{silu, sum_of_squares};
+use super::q8::widen_activations;
 use super::{Tier, Work};
 
 /// Numbers that share a scale.
@@ -80,10 +81,7 @@ impl Work for Quantise<'_> {
                 *sum += i32::from(*value);
             }
         }
-        let fours = self.values.as_chunks::<4>().0;
-        for ([a, b, c, d], wide) in fours.iter().zip(self.wide.as_chunks_mut::<4>().0) {
-            *wide = [i16::from(*a), i16::from(*c), i16::from(*b), i16::from(*d)];
-        }
+        widen_activations(self.values, self.wide);
     }
 }
 

@@ -10,7 +10,7 @@ use super::half::widen_halves;
 use super::math::tree_of_rows;
 use super::q8::{self, TILE_BLOCK};
 use super::row::BLOCK;
-use super::{LANES, Lanes, Tier, Work};
+use super::{LANES, Lanes, Tier, Work, ask_ahead};
 use crate::matrix::{Data, Matrix, SEGMENTS};
 
 /// Few rows take the weights as they are, and as they come from memory.
@@ -74,12 +74,14 @@ impl<S: Store> Work for Multiply<'_, S> {
     fn run(mut self, tier: Tier) {
         let many = self.rows >= WORTH && matches!(self.matrix.data, Data::Q8 { .. });
         let mut room = if many { Some(Room::new()) } else { None };
+        // As many groups as must be, of about the same size: a piece is not prepared for one row.
+        let group = self.rows.div_ceil(self.rows.div_ceil(MANY).max(1));
         for tile in self.tiles.clone() {
             let mut row = 0;
             while row < self.rows {
                 let left = self.rows - row;
                 row += match &mut room {
-                    Some(room) => self.group::<MANY>(tier, tile, row, left.min(MANY), Some(room)),
+                    Some(room) => self.group::<MANY>(tier, tile, row, left.min(group), Some(room)),
                     None => self.group::<FEW>(tier, tile, row, left.min(FEW), None),
                 };
             }
@@ -343,6 +345,7 @@ impl<'a, const M: usize> Rows<'a, M> {
 #[inline(always)]
 fn floats<const M: usize>(weights: &[f32], x: [&[f32]; M], sums: &mut [Lanes; M]) {
     for (k, weights) in weights.as_chunks::<LANES>().0.iter().enumerate() {
+        ask_ahead(weights);
         for m in 0..M {
             fused(&mut sums[m], weights, x[m][k]);
         }
@@ -352,6 +355,7 @@ fn floats<const M: usize>(weights: &[f32], x: [&[f32]; M], sums: &mut [Lanes; M]
 #[inline(always)]
 fn pairs<const M: usize>(weights: &[u32], x: [&[f32]; M], sums: &mut [Lanes; M]) {
     for (pair, weights) in weights.as_chunks::<LANES>().0.iter().enumerate() {
+        ask_ahead(weights);
         let (mut first, mut second) = ([0.0; LANES], [0.0; LANES]);
         for lane in 0..LANES {
             first[lane] = f32::from_bits(weights[lane] << 16);
@@ -367,6 +371,7 @@ fn pairs<const M: usize>(weights: &[u32], x: [&[f32]; M], sums: &mut [Lanes; M])
 #[inline(always)]
 fn halves<const M: usize>(tier: Tier, weights: &[u16], x: [&[f32]; M], sums: &mut [Lanes; M]) {
     for (k, weights) in weights.as_chunks::<LANES>().0.iter().enumerate() {
+        ask_ahead(weights);
         let weights = widen_halves(tier, weights);
         for m in 0..M {
             fused(&mut sums[m], &weights, x[m][k]);

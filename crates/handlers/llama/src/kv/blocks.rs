@@ -131,6 +131,9 @@ impl<S: BuildHasher + Default> Blocks<S> {
         tokens: &[u32; PAGE],
         block: u32,
     ) -> u32 {
+        if self.blocks[block as usize].memory.is_some() {
+            return block;
+        }
         let Some(before) = self.before(scope, before) else { return block };
         let content = Arc::new(Content { before, tokens: *tokens });
         if let Some(other) = self.known.get(&content) {

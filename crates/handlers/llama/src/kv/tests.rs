@@ -257,6 +257,7 @@ fn what_is_run_again_is_kept_once() {
     world.run(0, 1000);
     let blocks = world.sequences[0].table.blocks.clone();
     world.play(&Event::Cut { which: 0, tokens: 2 * PAGE + 9 });
+    assert!(!world.cache.may_write(&world.sequences[0].table), "others may find that block");
     world.run(0, 1000);
     world.check();
     assert_eq!(world.sequences[0].table.blocks, blocks, "those that were remembered");

@@ -165,8 +165,10 @@ impl Tile<'_> {
             }
             Self::Bf16(tile) => {
                 let pairs = weights.as_chunks::<2>().0.iter().zip(tile.as_chunks_mut::<LANES>().0);
-                for ([low, high], pair) in pairs {
-                    pair[lane] = low.to_bits() >> 16 | high.to_bits() & 0xffff_0000;
+                for (both, pair) in pairs {
+                    let [low, high] =
+                        both.map(|weight| u32::from(half::bf16::from_f32(weight).to_bits()));
+                    pair[lane] = low | high << 16;
                 }
             }
             Self::F16(tile) => {

@@ -89,7 +89,7 @@ impl Model {
             "a chunk has fewer tokens than it wants logits of, or none"
         } else if end > self.context {
             "a sequence goes beyond the context"
-        } else if end > reserved {
+        } else if end > reserved || !self.cache.may_write(chunk.table) {
             "a chunk has no room in the cache"
         } else if !chunk.tokens.iter().all(known) {
             "a token is not in the vocabulary"

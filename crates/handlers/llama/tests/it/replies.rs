@@ -40,6 +40,7 @@ pub(crate) fn call(input: &Value) -> (Call, Reader) {
         seed: 7,
         submitted_at: SystemTime::UNIX_EPOCH,
         tenant: "someone".parse().unwrap(),
+        scope: "someone".into(),
         deadline: SystemTime::UNIX_EPOCH,
         trace: None,
     };
@@ -85,13 +86,13 @@ fn a_resumed_reply_is_the_uninterrupted_one_wherever_it_broke() {
 }
 
 #[test]
-fn a_prompt_that_begins_alike_is_computed_once_for_each_tenant() {
+fn a_prompt_that_begins_alike_is_computed_once_for_each_scope() {
     let llama = Tiny::endless().load(Options::default()).unwrap();
     let begin = "what a system prompt says, again and again, before each question: ".repeat(2);
     let ask = |end: &str| json!({ "prompt": format!("{begin}{end}"), "max_tokens": 4 });
-    let cached = |tenant: &str, end: &str| {
+    let cached = |scope: &str, end: &str| {
         let (mut call, _reader) = call(&ask(end));
-        call.info.tenant = tenant.parse().unwrap();
+        call.info.scope = scope.into();
         let finish = futures_executor::block_on(AnyHandler::call(&*llama, call)).unwrap();
         finish.usage.cached_tokens
     };

@@ -9,7 +9,8 @@ use crate::tiny::Tiny;
 /// What the model gives for some tokens, in a file below its folder.
 fn recorded(tiny: &Tiny, tokens: u32) -> Reference {
     let tokens: Vec<u32> = (0..tokens).map(|at| (at * at * 7 + 3) % 258).collect();
-    let mut model = open(&Model::in_dir(tiny.path()), tokens.len(), None).unwrap();
+    let kv = KvFormat::default();
+    let mut model = open(&Model::in_dir(tiny.path()), tokens.len(), None, kv).unwrap();
     Reference::record(&mut model, &tokens).unwrap()
 }
 

@@ -77,7 +77,7 @@ fn group(folder: &Path, model: &Path, name: &str, format: Format) -> Result<Grou
     gguf::convert(model, format, &gguf)?;
     let threads = THREADS.to_string();
     let llama = Engine::peer(
-        "llama.cpp as llama-cpp-python 0.3.36 carries it, the same weights as GGUF",
+        "llama.cpp as llama-cpp-python 0.3.36 carries it, without AMX, the same weights as GGUF",
         "",
         "llama_cpp_peer.py",
         &[path(&gguf)?, &threads],
