@@ -98,7 +98,8 @@ fn plain(name: &str, requirements: &str) -> Result<PathBuf> {
 fn compiled(name: &str, requirements: &str) -> Result<PathBuf> {
     let requirements = root().join(requirements);
     let native = "-DGGML_NATIVE=ON -DLLAMA_CURL=OFF -DLLAVA_BUILD=OFF";
-    let without = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16";
+    let amd64 = cfg!(target_arch = "x86_64");
+    let without = if amd64 { "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16" } else { "" };
     let settings = [("CMAKE_ARGS", native), ("CFLAGS", without), ("CXXFLAGS", without)];
     python::environment(name, &requirements, |folder| {
         let packages = ["python3", "python3-venv", "python3-dev", "g++"];

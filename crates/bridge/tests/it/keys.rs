@@ -264,7 +264,8 @@ async fn what_may_be_shared_is_told_by_the_key_as_well(broker: Arc<dyn Broker>) 
     let mut scopes = Vec::new();
     for primary in [0, 1, 0] {
         let client = client(broker.clone(), ring(primary)).await;
-        let reply = client.submit(ask(&setup, Script::Scope, 7)).await.unwrap();
+        let asked = ask(&setup, Script::Scope, 7);
+        let reply: Reply<String> = client.submit(asked).await.unwrap();
         scopes.push(reply.collect().await.unwrap().0);
     }
     assert_eq!(scopes[0], scopes[2]);
