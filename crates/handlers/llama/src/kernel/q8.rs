@@ -145,17 +145,15 @@ impl Work for WideDots<'_> {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::{
-        __m256i, _MM_HINT_T0, _mm_prefetch, _mm256_abs_epi8, _mm256_add_epi32, _mm256_loadu_si256,
-        _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_set1_epi16, _mm256_set1_epi32,
-        _mm256_setzero_si256, _mm256_sign_epi8, _mm256_slli_epi16, _mm256_srai_epi16,
-        _mm256_storeu_si256, _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_set1_epi8,
-        _mm512_set1_epi32, _mm512_setzero_si512, _mm512_storeu_si512, _mm512_xor_si512,
+        __m256i, _mm256_abs_epi8, _mm256_add_epi32, _mm256_loadu_si256, _mm256_madd_epi16,
+        _mm256_maddubs_epi16, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_setzero_si256,
+        _mm256_sign_epi8, _mm256_slli_epi16, _mm256_srai_epi16, _mm256_storeu_si256,
+        _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_set1_epi8, _mm512_set1_epi32,
+        _mm512_setzero_si512, _mm512_storeu_si512, _mm512_xor_si512,
     };
 
+    use super::super::ask_ahead;
     use super::{BLOCK, LANES, TILE_BLOCK};
-
-    /// How far ahead of the products weights are asked for, in bytes.
-    const AHEAD: usize = 4096;
 
     /// The next four bytes in every lane.
     #[inline(always)]
@@ -174,9 +172,7 @@ mod x86 {
         let ones = _mm256_set1_epi16(1);
         let mut sums = [[_mm256_setzero_si256(); 2]; M];
         for group in 0..BLOCK / 4 {
-            // The next blocks; beyond the end a prefetch does nothing.
-            let ahead = weights.as_ptr().wrapping_add(AHEAD + 4 * LANES * group);
-            _mm_prefetch::<_MM_HINT_T0>(ahead);
+            ask_ahead(&weights[4 * LANES * group]);
             // SAFETY: 64 bytes from here are within the block.
             let halves = unsafe {
                 let at = weights.as_ptr().add(4 * LANES * group).cast::<__m256i>();
@@ -202,8 +198,7 @@ mod x86 {
     pub(super) unsafe fn widen_avx2(weights: &[i8], wide: &mut [i16]) {
         let halves = weights.as_chunks::<32>().0.iter().zip(wide.as_chunks_mut::<32>().0);
         for (weights, wide) in halves {
-            let ahead = weights.as_ptr().wrapping_add(AHEAD);
-            _mm_prefetch::<_MM_HINT_T0>(ahead);
+            ask_ahead(weights);
             // SAFETY: 32 bytes are read, and 64 written.
             unsafe {
                 let both = _mm256_loadu_si256(weights.as_ptr().cast());
