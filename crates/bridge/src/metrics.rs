@@ -4,6 +4,7 @@
 //! fires. No label tells of a tenant, a request or anything that a user wrote.
 
 mod loading;
+mod measures;
 mod names;
 mod request;
 
@@ -12,6 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nsbridge_handler::erased::AnyHandler;
 use nsbridge_protocol::topology::{RETRY_TIERS, RetryTier, model_queue};
 use nsbridge_protocol::{ErrorCode, Fingerprint, ModelName, Revision};
 use prometheus_client::encoding::text::encode;
@@ -62,6 +64,7 @@ struct Inner {
     cancels: Counter,
     queue_messages: By<Gauge>,
     loading: loading::Loading,
+    measures: measures::Measures,
     info: Family<[(&'static str, String); 3], Gauge>,
     /// Requests that run now, for whoever must act on it.
     load: watch::Sender<usize>,
@@ -205,6 +208,11 @@ impl Metrics {
         self.0.info.get_or_create(&labels).set(1);
     }
 
+    /// Shows what the handler measures too, from now on.
+    pub(crate) fn measures_of(&self, handler: Arc<dyn AnyHandler>) {
+        self.0.measures.of(handler);
+    }
+
     /// A delivery came.
     pub(crate) fn consumed(&self) {
         self.0.consumed.inc();
@@ -316,6 +324,9 @@ impl Inner {
             ("messaging_destination_name", queue.as_str()),
             ("messaging_operation_name", "process"),
         ];
+        let measures = measures::Measures::default();
+        let of_handler = registry.sub_registry_with_prefix("nsbridge_handler");
+        of_handler.register_collector(Box::new(measures.clone()));
         let mut gen_ai = Shelf(registry.sub_registry_with_labels(labels(operation)));
         let durations = || Histogram::new(names::DURATION_BUCKETS);
         let first = || Histogram::new(names::FIRST_TOKEN_BUCKETS);
@@ -382,6 +393,7 @@ impl Inner {
                 ours.by(&names::QUEUE_MESSAGES, "queue", queues, Gauge::default)
             },
             loading: loading::Loading::register(&mut ours),
+            measures,
             info: ours.put(&names::INFO, &Family::default()),
             registry: Registry::default(),
             model: model.clone(),

@@ -108,6 +108,11 @@ impl Runner {
         self.handler.health()
     }
 
+    /// The handler itself.
+    pub(crate) fn handler(&self) -> Arc<dyn AnyHandler> {
+        self.handler.clone()
+    }
+
     /// What the handler's tokens depend on.
     pub(crate) fn fingerprint(&self) -> Option<Fingerprint> {
         self.handler.fingerprint()

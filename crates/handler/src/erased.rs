@@ -5,7 +5,7 @@ use futures_util::future::LocalBoxFuture;
 use nsbridge_protocol::{Fingerprint, Finish, Pieces};
 
 use crate::transcript::Writer;
-use crate::{Error, Handler, Health, Job, JobInfo, Result, Slots};
+use crate::{Error, Handler, Health, Job, JobInfo, Measure, Result, Slots};
 
 /// What one call needs.
 #[derive(Debug)]
@@ -34,6 +34,9 @@ pub trait AnyHandler: Send + Sync {
     /// [`Handler::health`].
     fn health(&self) -> Health;
 
+    /// [`Handler::measures`].
+    fn measures(&self) -> Vec<Measure>;
+
     /// [`Handler::fingerprint`].
     fn fingerprint(&self) -> Option<Fingerprint>;
 }
@@ -59,6 +62,10 @@ impl<H: Handler> AnyHandler for H {
 
     fn health(&self) -> Health {
         Handler::health(self)
+    }
+
+    fn measures(&self) -> Vec<Measure> {
+        Handler::measures(self)
     }
 
     fn fingerprint(&self) -> Option<Fingerprint> {

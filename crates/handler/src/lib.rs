@@ -34,6 +34,7 @@ mod error;
 #[cfg(test)]
 mod fixtures;
 mod job;
+mod measure;
 mod models;
 pub mod source;
 #[cfg(feature = "testing")]
@@ -49,10 +50,11 @@ pub use checkpoint::{Checkpoint, Dtype, GgufValue, Metadata, Order, TensorInfo};
 pub use emitter::{Emitter, Refused};
 pub use error::{Cause, Error, Result};
 pub use job::{Job, JobInfo};
+pub use measure::{Measure, MeasureKind};
 pub use models::{Model, Models};
 pub use nsbridge_protocol::{
-    AttemptNo, ChatMessage, Fingerprint, Finish, FinishReason, RequestId, Seam, Tenant, TextInput,
-    TextPiece, TokenLogprob, TraceParent, Usage,
+    AttemptNo, ChatMessage, Fingerprint, Finish, FinishReason, Pieces, RequestId, Seam, Tenant,
+    TextInput, TextPiece, TokenLogprob, TraceParent, Usage,
 };
 pub use transcript::Stop;
 #[cfg(feature = "candle")]
@@ -124,6 +126,12 @@ pub trait Handler: Send + Sync + Sized + 'static {
     /// Whether the model can still answer; asked now and then.
     fn health(&self) -> Health {
         Health::Ok
+    }
+
+    /// What the handler counts, for the worker's metrics; asked whenever they are read, so it must
+    /// not wait. The names are the same each time.
+    fn measures(&self) -> Vec<Measure> {
+        Vec::new()
     }
 
     /// What the tokens depend on beside the request; equal values promise equal tokens.

@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Seam;
+use crate::{FinishReason, Seam};
 
 /// What a text model is asked: a raw prompt or a chat, and how to sample.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -71,6 +71,14 @@ pub struct TextInput {
     /// With `logprobs`: tell those of so many likeliest tokens too, at most 20.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_logprobs: Option<u32>,
+    /// How many replies to make of the same prompt; 1 if absent. They differ by the seed alone: the
+    /// one with `index` 3 is what the seed plus 3 gives on its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub n: Option<u32>,
+    /// Where a worker has more requests than it can run at once, those of a tenant with a lower
+    /// number are first, among its own; 0 if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i32>,
 }
 
 impl fmt::Debug for TextInput {
@@ -117,6 +125,18 @@ pub struct TextPiece {
     /// The likeliest tokens at this place, the likeliest first, where the request asks for them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub top_logprobs: Vec<TokenLogprob>,
+    /// Of which reply it is, where the request asks for several. Their pieces come in turns: the
+    /// first of each, the second of each that goes on, and so on.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub index: u32,
+    /// Why this reply has ended, with its last piece, where the request asks for several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finish_reason: Option<FinishReason>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
+fn is_zero(index: &u32) -> bool {
+    *index == 0
 }
 
 /// A token that could have been chosen.
@@ -143,7 +163,8 @@ impl fmt::Debug for TokenLogprob {
 }
 
 impl Seam for TextPiece {
-    /// Token id and text: log-probabilities may differ between machines of one fingerprint.
+    /// Token id and text: log-probabilities may differ between machines of one fingerprint. Whose a
+    /// piece is follows from those before it, since the replies of a request take turns.
     fn seam(piece: &[u8]) -> Cow<'_, [u8]> {
         match serde_json::from_slice::<Self>(piece) {
             Ok(piece) => {
@@ -188,7 +209,7 @@ mod tests {
             "min_p": 0.25, "repetition_penalty": 1.5, "frequency_penalty": 0.25,
             "presence_penalty": -0.5, "logit_bias": { "12": -100.0 }, "bad_token_ids": [3],
             "bad_token_sequences": [[5, 6], [7]], "stop": ["."], "stop_token_ids": [4], "min_tokens": 2, "ignore_eos": true,
-            "logprobs": true, "top_logprobs": 5
+            "logprobs": true, "top_logprobs": 5, "n": 3, "priority": -1
         });
         // Through text, as it travels: there the ids of `logit_bias` are strings.
         let input: TextInput = serde_json::from_str(&json.to_string()).unwrap();

@@ -1,8 +1,11 @@
 //! What the metrics show, from the first moment on.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use nsbridge_handler::{Finish, Handler, Job, Measure, Models};
 use nsbridge_protocol::topology::RETRY_TIERS;
 use nsbridge_protocol::{ErrorCode, Fingerprint, Usage};
 use tokio::time::{Instant, sleep};
@@ -181,4 +184,37 @@ fn the_worker_says_what_it_is() {
     assert!(text.ends_with("# EOF\n"));
     assert!(text.contains("gen_ai_request_model=\"tale-7m\""));
     assert!(text.contains("messaging_destination_name=\"nsbridge.tale-7m\""));
+}
+
+#[test]
+fn what_the_handler_measures_is_shown_from_its_loading_on() {
+    struct Counting(AtomicU64);
+
+    impl Handler for Counting {
+        type Options = ();
+        type Input = ();
+        type Output = ();
+
+        async fn load((): (), _models: Models) -> nsbridge_handler::Result<Self> {
+            Ok(Self(AtomicU64::new(0)))
+        }
+
+        async fn handle(&self, (): (), _job: &mut Job<()>) -> nsbridge_handler::Result<Finish> {
+            Ok(Finish::STOP)
+        }
+
+        fn measures(&self) -> Vec<Measure> {
+            let asked = self.0.fetch_add(1, Ordering::Relaxed) as f64;
+            vec![Measure::counter("asked", "How often", asked), Measure::gauge("open", "x", 2.5)]
+        }
+    }
+
+    let metrics = metrics();
+    assert!(!metrics.text().contains("nsbridge_handler_"));
+    metrics.measures_of(Arc::new(Counting(AtomicU64::new(0))));
+    assert_eq!(value(&metrics, "nsbridge_handler_asked_total", ""), 0.0);
+    assert_eq!(value(&metrics, "nsbridge_handler_asked_total", ""), 1.0);
+    assert_eq!(value(&metrics, "nsbridge_handler_open", ""), 2.5);
+    assert_eq!(kinds(&metrics.text())["nsbridge_handler_asked"], "counter");
+    assert!(metrics.text().ends_with("# EOF\n"));
 }

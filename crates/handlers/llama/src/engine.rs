@@ -1,8 +1,13 @@
 //! The model on a thread of its own, with all the replies that it is making.
 //!
-//! Each step runs the next token of every reply, and of new ones a part of the prompt. The thread
-//! never waits for a reader: a reply whose pieces are not taken rests until they are.
+//! Each step runs the next token of every reply, and of new ones a part of the prompt; the schedule
+//! says how much of which. The thread never waits for a reader: a reply whose pieces are not taken
+//! rests until they are.
 
+mod choices;
+mod counts;
+
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,11 +18,12 @@ use std::time::{Duration, Instant};
 use futures_channel::oneshot;
 use nsbridge_handler::{Emitter, Error, Finish, Refused, Result, TextPiece};
 
-use crate::reply::Reply;
-use crate::{Chunk, Model, Scratch, Table};
+use crate::kernel::attention::PAGE;
+use crate::schedule::{Candidate, Limits, Memory, Schedule, Tenant, Work};
+use crate::{Chunk, KvCache, Model, Scratch, Table};
 
-/// The most tokens of a step: one of each reply that goes on, and then prompts.
-const STEP_TOKENS: usize = 256;
+pub(crate) use self::choices::Choices;
+pub(crate) use self::counts::{Counted, Counts};
 
 /// How long the thread waits for a command at most. Nothing happens then.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -29,6 +35,18 @@ pub(crate) struct Policy {
     pub(crate) limit: Option<Duration>,
     /// Whether keys and values are kept for those who begin alike.
     pub(crate) caching: bool,
+    /// How much runs at once.
+    pub(crate) limits: Limits,
+}
+
+/// What is to be made, for whom.
+#[derive(Debug)]
+pub(crate) struct Order {
+    pub(crate) choices: Choices,
+    /// Who may see what it computed, and shares its turn.
+    pub(crate) scope: Arc<str>,
+    /// Lower is earlier, among those of its scope.
+    pub(crate) priority: i32,
 }
 
 /// The thread; dropped, it ends, and what it was making is not finished.
@@ -37,11 +55,14 @@ pub(crate) struct Engine {
     /// Whether it is to look around without having been asked to.
     woken: Arc<AtomicBool>,
     policy: Policy,
+    /// Blocks for keys and values.
+    blocks: usize,
+    counts: Arc<Counts>,
     thread: Option<JoinHandle<()>>,
 }
 
 enum Command {
-    Make(Box<Running>),
+    Make(Box<Request>),
     WarmUp(oneshot::Sender<Result<()>>),
     Look,
     End,
@@ -59,34 +80,38 @@ impl Engine {
     /// # Errors
     ///
     /// The system gives no thread.
-    pub(crate) fn start(model: Model, policy: Policy) -> Result<Self> {
+    pub(crate) fn start(mut model: Model, policy: Policy) -> Result<Self> {
         let (commands, receiver) = channel();
         let woken = Arc::new(AtomicBool::new(false));
+        let (blocks, counts) = (model.cache().free(), Arc::<Counts>::default());
+        counts.change(|counts| counts.blocks = blocks);
         let maker = Maker {
             model,
             commands: receiver,
             woken: woken.clone(),
             policy,
             running: Vec::new(),
+            schedule: Schedule::default(),
             scratch: Scratch::default(),
+            counts: counts.clone(),
         };
         let thread = std::thread::Builder::new().name("nsbridge-engine".to_owned());
         let thread = thread.spawn(move || maker.run()).map_err(Error::fatal)?;
-        Ok(Self { commands, woken, policy, thread: Some(thread) })
+        Ok(Self { commands, woken, policy, blocks, counts, thread: Some(thread) })
     }
 
-    /// Makes the rest of a reply, piece by piece. What others of this scope have begun with need not
-    /// be computed again.
+    /// Makes the rest of what was asked for, piece by piece.
     ///
     /// # Errors
     ///
     /// Whatever ended it.
-    pub(crate) async fn make(
-        &self,
-        reply: Reply,
-        scope: Arc<str>,
-        emitter: Emitter<TextPiece>,
-    ) -> Result<Finish> {
+    pub(crate) async fn make(&self, order: Order, emitter: Emitter<TextPiece>) -> Result<Finish> {
+        if order.choices.blocks(PAGE) > self.blocks {
+            return Err(Error::bad_input(
+                "so many replies of that length have no room in this worker's memory for keys and \
+                 values; ask for fewer with `n`, or for shorter ones with `max_tokens`",
+            ));
+        }
         let (done, finished) = oneshot::channel();
         let (commands, woken) = (self.commands.clone(), self.woken.clone());
         emitter.on_change(move || {
@@ -94,11 +119,10 @@ impl Engine {
                 let _ = commands.send(Command::Look);
             }
         });
-        let table = Table::default();
         let limit = self.policy.limit.map(Limit::new);
-        let running =
-            Running { reply, scope, emitter, done: Some(done), table, waiting: None, limit };
-        self.send(Command::Make(Box::new(running)))?;
+        let (pieces, finish, done) = (VecDeque::new(), None, Some(done));
+        let request = Request { order, emitter, done, pieces, finish, limit };
+        self.send(Command::Make(Box::new(request)))?;
         finished.await.unwrap_or_else(|_| Err(stopped()))
     }
 
@@ -116,6 +140,11 @@ impl Engine {
     /// Whether it can still make replies.
     pub(crate) fn lives(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// What it has done so far, and has to do.
+    pub(crate) fn counted(&self) -> Counted {
+        self.counts.read()
     }
 
     fn send(&self, command: Command) -> Result<()> {
@@ -136,18 +165,15 @@ impl Drop for Engine {
     }
 }
 
-/// A reply that is being made.
-struct Running {
-    reply: Reply,
-    /// Who may see what it computed.
-    scope: Arc<str>,
+/// A request that is being answered.
+struct Request {
+    order: Order,
     emitter: Emitter<TextPiece>,
     /// `None` once it was told.
     done: Option<oneshot::Sender<Result<Finish>>>,
-    /// What has been run of the reply's tokens.
-    table: Table,
-    /// A piece that nobody has taken yet, and the finish behind it.
-    waiting: Option<(TextPiece, Option<Finish>)>,
+    /// Pieces that nobody has taken yet, and the finish behind them.
+    pieces: VecDeque<TextPiece>,
+    finish: Option<Finish>,
     limit: Option<Limit>,
 }
 
@@ -178,7 +204,7 @@ impl Limit {
     }
 }
 
-impl Running {
+impl Request {
     fn tell(&mut self, result: Result<Finish>) {
         if let Some(done) = self.done.take() {
             let _ = done.send(result);
@@ -197,25 +223,36 @@ impl Running {
             self.tell(Err(Error::Stopped(stop)));
         } else if let Some(limit) = self.limit.as_ref().filter(|limit| limit.left().is_zero()) {
             self.tell(Err(limit.error()));
-        } else if let Some((piece, finish)) = self.waiting.take() {
-            self.offer(piece, finish);
+        } else {
+            self.offer();
         }
     }
 
-    fn offer(&mut self, piece: TextPiece, finish: Option<Finish>) {
-        match (self.emitter.try_emit(&piece), finish) {
-            (Ok(()), Some(finish)) => self.tell(Ok(finish)),
-            (Ok(()), None) => {}
-            (Err(Refused::Full), finish) => self.waiting = Some((piece, finish)),
-            (Err(Refused::Stopped(stop)), _) => self.tell(Err(Error::Stopped(stop))),
+    /// Hands over as many pieces as are taken, and after the last one the finish.
+    fn offer(&mut self) {
+        while let Some(piece) = self.pieces.front() {
+            match self.emitter.try_emit(piece) {
+                Ok(()) => drop(self.pieces.pop_front()),
+                Err(Refused::Full) => return,
+                Err(Refused::Stopped(stop)) => return self.tell(Err(Error::Stopped(stop))),
+            }
+        }
+        if let Some(finish) = self.finish.take() {
+            self.tell(Ok(finish));
         }
     }
 
-    /// How many tokens are to be run.
-    fn left(&self) -> usize {
-        let ready = self.waiting.is_none() && !self.is_over();
-        if ready { self.reply.tokens().len() - self.table.len() } else { 0 }
+    /// What is to be run; nothing while its client does not read.
+    fn work(&self) -> Work {
+        let rests = self.is_over() || !self.pieces.is_empty();
+        if rests { Work::default() } else { self.order.choices.work() }
     }
+}
+
+/// One that the schedule knows.
+struct Running {
+    request: Request,
+    tenant: Tenant,
 }
 
 /// The thread's own side.
@@ -224,33 +261,38 @@ struct Maker {
     commands: Receiver<Command>,
     woken: Arc<AtomicBool>,
     policy: Policy,
+    /// In the order of their coming.
     running: Vec<Running>,
+    schedule: Schedule,
     scratch: Scratch,
+    counts: Arc<Counts>,
 }
 
 impl Maker {
     fn run(mut self) {
         while self.hear() {
             self.woken.store(false, Ordering::Release);
-            self.running.iter_mut().for_each(Running::look);
+            self.running.iter_mut().for_each(|running| running.request.look());
             // Before the step as well: others may need the memory of who was stopped.
             self.bury();
             self.step();
             self.bury();
+            self.count();
         }
     }
 
     /// Takes back what those had that are over.
     fn bury(&mut self) {
-        for over in self.running.extract_if(.., |running| running.is_over()) {
-            self.model.cache().release(over.table);
+        for mut over in self.running.extract_if(.., |running| running.request.is_over()) {
+            over.request.order.choices.release(self.model.cache());
+            self.schedule.end(over.tenant);
         }
     }
 
     /// Takes all commands, and waits for one if there is nothing else to do; `false` at the end.
     fn hear(&mut self) -> bool {
         loop {
-            let command = if self.running.iter().any(|running| running.left() > 0) {
+            let command = if self.running.iter().any(|running| running.request.work().tokens > 0) {
                 match self.commands.try_recv() {
                     Ok(command) => command,
                     Err(TryRecvError::Empty) => return true,
@@ -265,7 +307,10 @@ impl Maker {
                 }
             };
             match command {
-                Command::Make(running) => self.begin(*running),
+                Command::Make(request) => {
+                    let tenant = self.schedule.begin(&request.order.scope);
+                    self.running.push(Running { request: *request, tenant });
+                }
                 Command::WarmUp(done) => {
                     let _ = done.send(self.warm_up());
                 }
@@ -278,15 +323,8 @@ impl Maker {
 
     /// How long there is nothing to do if no command comes.
     fn patience(&self) -> Duration {
-        let limits = self.running.iter().filter_map(|running| running.limit.as_ref());
+        let limits = self.running.iter().filter_map(|running| running.request.limit.as_ref());
         limits.map(Limit::left).min().unwrap_or(IDLE)
-    }
-
-    fn begin(&mut self, mut running: Running) {
-        let Running { reply, scope, table, .. } = &mut running;
-        self.model.cache().recall(table, scope, reply.tokens());
-        reply.found(table.len());
-        self.running.push(running);
     }
 
     fn warm_up(&mut self) -> Result<()> {
@@ -299,72 +337,126 @@ impl Maker {
     }
 
     fn step(&mut self) {
-        let counts = self.plan();
-        self.run_tokens(&counts);
-        if !self.policy.caching {
-            return;
+        let begun = Instant::now();
+        let plan = self.plan();
+        let tokens: usize = plan.iter().sum();
+        if tokens == 0 {
+            return self.refuse_what_waits_for_nothing();
         }
-        for running in &mut self.running {
-            let Running { reply, scope, table, .. } = running;
-            self.model.cache().remember(table, scope, reply.tokens());
+        let planned = begun.elapsed();
+        self.run_tokens(&plan);
+        let model_time = begun.elapsed().saturating_sub(planned);
+        let cache = self.model.cache();
+        for Running { request, .. } in &mut self.running {
+            let Order { choices, scope, .. } = &mut request.order;
+            if self.policy.caching {
+                choices.remember(cache, scope);
+            }
+            choices.settle(cache);
         }
+        let schedule_time = begun.elapsed().saturating_sub(model_time);
+        self.counts.change(|counts| {
+            counts.steps += 1;
+            counts.tokens += tokens as u64;
+            counts.model_time += model_time;
+            counts.schedule_time += schedule_time;
+        });
     }
 
-    fn run_tokens(&mut self, counts: &[usize]) {
+    /// Tells how things stand.
+    fn count(&mut self) {
+        let running =
+            self.running.iter().filter(|running| running.request.order.choices.has_memory());
+        let (running, all) = (running.count(), self.running.len());
+        let cache = self.model.cache();
+        let (free, evictions) = (cache.free(), cache.evictions());
+        let preemptions = self.schedule.preemptions();
+        self.counts.change(|counts| {
+            (counts.preemptions, counts.evictions) = (preemptions, evictions);
+            counts.blocks_held = counts.blocks - free;
+            (counts.running, counts.waiting) = (running, all - running);
+        });
+    }
+
+    /// How many tokens of each request the next step runs.
+    fn plan(&mut self) -> Vec<usize> {
+        let candidate = |running: &Running| Candidate {
+            tenant: running.tenant,
+            priority: running.request.order.priority,
+            work: running.request.work(),
+            begun: running.request.order.choices.has_memory(),
+        };
+        let candidates: Vec<_> = self.running.iter().map(candidate).collect();
+        let Self { model, running, counts, .. } = self;
+        let mut memory = Blocks { cache: model.cache(), counts, running };
+        self.schedule.plan(&candidates, self.policy.limits, &mut memory)
+    }
+
+    fn run_tokens(&mut self, plan: &[usize]) {
         let Self { model, running, scratch, .. } = self;
-        let some = running.iter_mut().zip(counts).filter(|(_, count)| **count > 0);
-        let mut chunks: Vec<_> = some
-            .map(|(running, count)| {
-                let done = running.table.len();
-                let tokens = &running.reply.tokens()[done..done + count];
-                let last = done + count == running.reply.tokens().len();
-                Chunk { table: &mut running.table, tokens, logits: usize::from(last) }
-            })
+        let parts = running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0);
+        let mut chunks: Vec<_> = parts
+            .flat_map(|(running, tokens)| running.request.order.choices.chunks(*tokens))
             .collect();
-        if chunks.is_empty() {
-            return;
-        }
         let logits = match model.forward(&mut chunks) {
             Ok(logits) => logits,
             Err(error) => {
                 let why = error.to_string();
-                running.iter_mut().for_each(|running| running.tell(Err(Error::fatal(why.clone()))));
-                return;
+                let tell = |running: &mut Running| {
+                    running.request.tell(Err(Error::fatal(why.clone())));
+                };
+                return running.iter_mut().for_each(tell);
             }
         };
         let mut rows = logits.rows();
-        for (running, count) in running.iter_mut().zip(counts) {
-            if *count == 0 || running.table.len() < running.reply.tokens().len() {
-                continue;
-            }
-            let Some(logits) = rows.next() else { return };
-            match running.reply.next(logits, scratch) {
-                Ok((piece, finish)) => running.offer(piece, finish),
-                Err(error) => running.tell(Err(error)),
+        for (Running { request, .. }, _) in
+            running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0)
+        {
+            match request.order.choices.next(&mut rows, scratch) {
+                Ok(pieces) => {
+                    request.pieces.extend(pieces);
+                    request.finish = request.order.choices.finish();
+                    request.offer();
+                }
+                Err(error) => request.tell(Err(error)),
             }
         }
     }
 
-    /// How many tokens of each reply the next step runs: one of those that go on, then of prompts
-    /// as they came.
-    fn plan(&mut self) -> Vec<usize> {
-        let mut room = STEP_TOKENS;
-        let mut counts = vec![0; self.running.len()];
-        for prompts in [false, true] {
-            for (running, count) in self.running.iter_mut().zip(&mut counts) {
-                let left = running.left();
-                if left == 0 || (left > 1) != prompts {
-                    continue;
-                }
-                let wanted = left.min(room);
-                if !self.model.cache().reserve(&mut running.table, wanted) {
-                    running.tell(Err(Error::retry("the memory for keys and values is in use")));
-                    continue;
-                }
-                *count = wanted;
-                room -= wanted;
-            }
+    /// Nobody can run, and somebody is to: it would be so in the next step too.
+    fn refuse_what_waits_for_nothing(&mut self) {
+        let waiting = self.running.iter_mut().map(|running| &mut running.request);
+        if let Some(request) = waiting.into_iter().find(|request| request.work().tokens > 0) {
+            request.tell(Err(Error::retry("there is too little memory for keys and values")));
         }
-        counts
+    }
+}
+
+/// The cache, as the schedule hands it out.
+struct Blocks<'a> {
+    cache: &'a mut KvCache,
+    counts: &'a Counts,
+    running: &'a mut [Running],
+}
+
+impl Memory for Blocks<'_> {
+    /// With what others have computed, or this one before it gave its memory back.
+    fn begin(&mut self, index: usize) -> Work {
+        let Order { choices, scope, .. } = &mut self.running[index].request.order;
+        if let Some((hits, misses)) = choices.recall(self.cache, scope) {
+            self.counts.change(|counts| {
+                counts.cache_hits += hits as u64;
+                counts.cache_misses += misses as u64;
+            });
+        }
+        choices.work()
+    }
+
+    fn reserve(&mut self, index: usize, tokens: usize) -> bool {
+        self.running[index].request.order.choices.reserve(self.cache, tokens)
+    }
+
+    fn preempt(&mut self, index: usize) {
+        self.running[index].request.order.choices.release(self.cache);
     }
 }

@@ -3,17 +3,19 @@
 use std::sync::Arc;
 
 use nsbridge_handler::{
-    Checkpoint, Dtype, Finish, Handler, Health, Job, Models, Result, Slots, TensorInfo, TextInput,
-    TextPiece,
+    Checkpoint, Dtype, Error, Finish, Handler, Health, Job, Measure, Models, Result, Slots,
+    TensorInfo, TextInput, TextPiece,
 };
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::engine::{Engine, Policy};
+use crate::engine::{Choices, Engine, Order, Policy};
+use crate::kernel::attention::PAGE;
 use crate::loading::{seconds, within};
 use crate::parity::Required;
 use crate::reply::Reply;
 use crate::request::{Asked, Vocabulary};
+use crate::schedule::Limits;
 use crate::text::Text;
 use crate::{Config, Format, KvFormat, LoadError, Memory, Model, Setup, Weights};
 
@@ -21,7 +23,14 @@ use crate::{Config, Format, KvFormat, LoadError, Memory, Model, Setup, Weights};
 const ARITHMETIC_VERSION: u32 = 2;
 
 /// Requests answered at once, if the options do not say.
-const SLOTS: usize = 8;
+const PLACES: usize = 8;
+
+/// The most tokens of a step, if the options do not say: on a CPU the products of so many rows take
+/// no longer a row than those of more.
+const STEP_TOKENS: usize = 256;
+
+/// The most replies to one prompt, as in OpenAI's interface.
+const MOST_REPLIES: usize = 128;
 
 /// The files whose bytes decide the text, beside the weights.
 const FILES: [&str; 5] = [
@@ -62,6 +71,18 @@ pub struct Options {
     /// Requests answered at once, by steps that run a token of each; 8 if absent.
     #[serde(skip_serializing)]
     pub max_rolling_batch_size: Option<usize>,
+    /// Requests that wait in the worker for a place among those; none if absent. Only of requests
+    /// that are in a worker can it choose the one whose tenant has had least.
+    #[serde(skip_serializing)]
+    pub job_queue_size: Option<usize>,
+    /// The most tokens of a step: one of each reply that goes on, and then prompts; 256 if absent.
+    /// With fewer, replies go on more evenly while a prompt is run; with more, prompts are faster.
+    #[serde(skip_serializing)]
+    pub max_num_batched_tokens: Option<usize>,
+    /// Memory for keys and values of all requests, in MiB; if absent, what they can need at most.
+    /// With less, who came last waits where there is too little.
+    #[serde(skip_serializing)]
+    pub kv_cache_mb: Option<usize>,
     /// Whether keys and values are kept for prompts that begin alike; they are if absent.
     #[serde(skip_serializing)]
     pub enable_prefix_caching: Option<bool>,
@@ -114,23 +135,26 @@ impl Handler for Llama {
     }
 
     async fn handle(&self, input: TextInput, job: &mut Job<TextPiece>) -> Result<Finish> {
-        let resumed: Vec<u32> = job.resumed().iter().map(|piece| piece.token).collect();
-        let vocabulary = vocabulary(&self.config);
-        let asked = Asked::new(&input, &self.options, &self.config.advice, vocabulary)?;
+        let asked = Asked::new(&input, &self.options, &self.config.advice, self.vocabulary())?;
         let prompt = self.text.prompt(&input, job.info().submitted_at)?;
-        let (words, size) = (self.text.clone(), self.config.vocab_size);
         let seed = job.info().seed;
-        let mut reply = Reply::new(words, size, self.context, prompt, asked, seed)?;
-        job.at_most(reply.longest());
-        if let Some(finish) = reply.take_resumed(&resumed)? {
+        let replies = (0..self.replies(&input)?).map(|index| {
+            let (words, size) = (self.text.clone(), self.config.vocab_size);
+            let seed = seed.wrapping_add(index);
+            Reply::new(words, size, self.context, prompt.clone(), asked.clone(), seed)
+        });
+        let mut choices = Choices::new(replies.collect::<Result<_>>()?);
+        if let Some(finish) = choices.take_resumed(job.resumed())? {
             return Ok(finish);
         }
+        job.at_most(choices.longest());
         let scope = job.info().scope.clone();
-        self.engine.make(reply, scope, job.emitter()).await
+        let order = Order { choices, scope, priority: input.priority.unwrap_or(0) };
+        self.engine.make(order, job.emitter()).await
     }
 
     fn slots(&self) -> Slots {
-        slots(&self.options)
+        Slots::Tasks(places(&self.options) + self.options.job_queue_size.unwrap_or(0))
     }
 
     async fn warm_up(&self) -> Result<()> {
@@ -147,6 +171,10 @@ impl Handler for Llama {
 
     fn fingerprint(&self) -> Option<[u8; 16]> {
         Some(self.fingerprint)
+    }
+
+    fn measures(&self) -> Vec<Measure> {
+        self.engine.counted().measures()
     }
 }
 
@@ -169,16 +197,16 @@ impl Llama {
         Asked::new(&TextInput::default(), &options, &config.advice, vocabulary(&config))
             .map_err(|error| LoadError::Missing(format!("in the worker's options, {error}")))?;
         let text = Text::read(files)?;
-        let slots = slots(&options).count();
+        let limits = limits(&options)?;
         let setup = Setup {
             threads: options.threads,
             tier: None,
             format: options.quantize.map(|Quantize::Q8_0| Format::Q8_0),
             kv: options.kv_cache_dtype.unwrap_or_default(),
-            blocks: slots.saturating_mul(context.div_ceil(32)),
+            blocks: blocks(&config, &options, context)?,
         };
         let checkpoint = Weights::find(files)?;
-        refuse_what_does_not_fit(&config, &checkpoint, &setup, slots.saturating_mul(context))?;
+        refuse_what_does_not_fit(&config, &checkpoint, &setup)?;
         let weights = Weights::load(files, &checkpoint)?;
         let mut model = Model::new(&config, context, &weights, &setup)?;
         if let Some(required) = required {
@@ -186,14 +214,62 @@ impl Llama {
         }
         let fingerprint = fingerprint(files, &weights, &model.arithmetic(), &options)?;
         let caching = options.enable_prefix_caching.unwrap_or(true);
-        let policy = Policy { limit: predict_timeout, caching };
+        let policy = Policy { limit: predict_timeout, caching, limits };
         let engine = Engine::start(model, policy).map_err(LoadError::read)?;
         Ok(Self { text: Arc::new(text), config, engine, context, options, fingerprint })
     }
+
+    fn vocabulary(&self) -> Vocabulary<'_> {
+        vocabulary(&self.config)
+    }
+
+    /// How many replies the input asks for.
+    fn replies(&self, input: &TextInput) -> Result<u64> {
+        let most = step_tokens(&self.options).min(MOST_REPLIES);
+        match input.n.unwrap_or(1) {
+            n if n >= 1 && n as usize <= most => Ok(n.into()),
+            _ => Err(Error::bad_input(format!("`n` must be from 1 to {most}"))),
+        }
+    }
 }
 
-fn slots(options: &Options) -> Slots {
-    Slots::Tasks(options.max_rolling_batch_size.unwrap_or(SLOTS))
+fn places(options: &Options) -> usize {
+    options.max_rolling_batch_size.unwrap_or(PLACES).max(1)
+}
+
+fn step_tokens(options: &Options) -> usize {
+    options.max_num_batched_tokens.unwrap_or(STEP_TOKENS)
+}
+
+fn limits(options: &Options) -> Result<Limits, LoadError> {
+    let (tokens, places) = (step_tokens(options), places(options));
+    if tokens == 0 {
+        let field = "the option max_num_batched_tokens";
+        return Err(LoadError::unsupported(field, "0".to_owned(), "1 or more"));
+    }
+    Ok(Limits { tokens, places })
+}
+
+/// Blocks for keys and values.
+fn blocks(config: &Config, options: &Options, context: usize) -> Result<usize, LoadError> {
+    let one = context.div_ceil(PAGE);
+    let all = places(options).saturating_mul(one);
+    let Some(mebibytes) = options.kv_cache_mb else { return Ok(all) };
+    let block = block_bytes(config, options.kv_cache_dtype.unwrap_or_default());
+    let given = (mebibytes as u64).saturating_mul(1 << 20) / block;
+    let blocks = usize::try_from(given).unwrap_or(usize::MAX).min(all);
+    if blocks < one {
+        let needed = block.saturating_mul(one as u64).div_ceil(1 << 20);
+        let supported = format!("{needed} or more, what one request of {context} tokens can need,");
+        let (field, found) = ("the option kv_cache_mb", mebibytes.to_string());
+        return Err(LoadError::unsupported(field, found, supported));
+    }
+    Ok(blocks)
+}
+
+/// A block's keys and values of all layers.
+fn block_bytes(config: &Config, kv: KvFormat) -> u64 {
+    Memory::new(config, 0.0, kv.width(), PAGE).bytes().max(1)
 }
 
 fn vocabulary(config: &Config) -> Vocabulary<'_> {
@@ -205,7 +281,6 @@ fn refuse_what_does_not_fit(
     config: &Config,
     checkpoint: &Checkpoint,
     setup: &Setup,
-    positions: usize,
 ) -> Result<(), LoadError> {
     let kept = |tensor: &TensorInfo| if tensor.dtype == Dtype::F32 { 4 } else { 2 };
     let tensors = checkpoint.tensors();
@@ -215,15 +290,12 @@ fn refuse_what_does_not_fit(
         Some(Format::Q8_0) => 34.0 / 32.0,
         _ => bytes as f64 / elements.max(1) as f64,
     };
-    let number = match setup.kv {
-        KvFormat::F32 => 4,
-        KvFormat::Bf16 => 2,
-    };
-    let memory = Memory::new(config, weight, number, positions);
+    let positions = setup.blocks.saturating_mul(PAGE);
+    let memory = Memory::new(config, weight, setup.kv.width(), positions);
     match available() {
         Some(room) if memory.bytes() > room => Err(LoadError::Missing(format!(
             "the model does not fit: {memory}, and this machine has {:.1} MiB; set n_positions, \
-             max_rolling_batch_size, quantize or kv_cache_dtype",
+             max_rolling_batch_size, quantize, kv_cache_dtype or kv_cache_mb",
             room as f64 / 1_048_576.0
         ))),
         _ => Ok(()),

@@ -26,6 +26,16 @@ pub enum KvFormat {
     Bf16,
 }
 
+impl KvFormat {
+    /// The bytes of a number.
+    pub(crate) fn width(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+        }
+    }
+}
+
 /// A number as the cache holds it.
 pub(crate) trait Element: Plain {
     fn load(self) -> f32;
@@ -138,6 +148,11 @@ impl<S: BuildHasher + Default> KvCache<S> {
     /// Blocks that no sequence has.
     pub fn free(&self) -> usize {
         self.blocks.available()
+    }
+
+    /// How many blocks that were remembered have been forgotten, because others needed the room.
+    pub fn evictions(&self) -> u64 {
+        self.blocks.evictions()
     }
 
     /// Gives a sequence the blocks for so many tokens more, or none and `false`.

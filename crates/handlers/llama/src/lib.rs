@@ -24,6 +24,7 @@ mod reply;
 mod request;
 mod rope;
 mod sample;
+mod schedule;
 mod share;
 mod template;
 mod text;

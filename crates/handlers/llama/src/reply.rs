@@ -1,8 +1,9 @@
 //! One reply while it grows: from logits to tokens, and from tokens to text.
 
+use std::fmt;
 use std::sync::Arc;
 
-use nsbridge_handler::{Error, Finish, FinishReason, Result, TextPiece, TokenLogprob, Usage};
+use nsbridge_handler::{Error, FinishReason, Result, TextPiece, TokenLogprob};
 
 use crate::detokenise::TextStream;
 use crate::request::Asked;
@@ -19,8 +20,6 @@ pub(crate) struct Reply {
     prompt: usize,
     /// How many there may be.
     room: usize,
-    /// How many of the prompt need not be computed.
-    cached: usize,
     asked: Asked,
     history: History,
     noise: Noise,
@@ -50,7 +49,6 @@ impl Reply {
             vocab_size,
             prompt: prompt.len(),
             room: prompt.len().saturating_add(asked.max_tokens).min(context),
-            cached: 0,
             history: History::new(&prompt),
             noise: Noise::new(seed, &prompt),
             text: TextStream::new(asked.stops.clone()),
@@ -64,9 +62,9 @@ impl Reply {
         &self.tokens
     }
 
-    /// Says how many of the first tokens were found in the cache.
-    pub(crate) fn found(&mut self, tokens: usize) {
-        self.cached = tokens.min(self.prompt);
+    /// How many tokens the reply has.
+    pub(crate) fn made(&self) -> usize {
+        self.tokens.len() - self.prompt
     }
 
     /// The most tokens that the reply can have.
@@ -74,23 +72,19 @@ impl Reply {
         self.room - self.prompt
     }
 
-    /// Takes over what an earlier attempt made; the finish, if that was all.
+    /// Takes over a token that an earlier attempt made; why the reply has ended, if it has.
     ///
     /// # Errors
     ///
-    /// The tokens cannot be this model's.
-    pub(crate) fn take_resumed(&mut self, resumed: &[u32]) -> Result<Option<Finish>> {
-        let mut finish = None;
-        for &token in resumed {
-            if finish.is_some() || token as usize >= self.vocab_size {
-                return Err(Error::bad_input("the resumed pieces are not of this model's making"));
-            }
-            finish = self.take(token).1;
+    /// The token cannot be this model's.
+    pub(crate) fn take_resumed(&mut self, token: u32) -> Result<Option<FinishReason>> {
+        if token as usize >= self.vocab_size {
+            return Err(Error::bad_input("the resumed pieces are not of this model's making"));
         }
-        Ok(finish)
+        Ok(self.take(token).1)
     }
 
-    /// Chooses the next token; gives its piece and, if it is the last one, the finish.
+    /// Chooses the next token; gives its piece and, if it is the last one, why.
     ///
     /// # Errors
     ///
@@ -99,14 +93,14 @@ impl Reply {
         &mut self,
         logits: &[f32],
         scratch: &mut Scratch,
-    ) -> Result<(TextPiece, Option<Finish>)> {
-        let index = self.tokens.len() - self.prompt;
+    ) -> Result<(TextPiece, Option<FinishReason>)> {
+        let index = self.made();
         let sampling = &self.asked.sampling;
         let token = sample(logits, &self.history, sampling, self.noise, index, scratch)
             .ok_or_else(|| Error::retry("the model's logits leave no token to choose"))?;
-        let (mut piece, finish) = self.take(token);
+        let (mut piece, ended) = self.take(token);
         self.tell_logprobs(logits, &mut piece, scratch);
-        Ok((piece, finish))
+        Ok((piece, ended))
     }
 
     /// Adds the log-probabilities that were asked for.
@@ -119,7 +113,7 @@ impl Reply {
     }
 
     /// Adds a token.
-    fn take(&mut self, token: u32) -> (TextPiece, Option<Finish>) {
+    fn take(&mut self, token: u32) -> (TextPiece, Option<FinishReason>) {
         self.tokens.push(token);
         self.history.push(token);
         let ended = self.asked.ends(token);
@@ -132,12 +126,13 @@ impl Reply {
             (_, _, true) => Some(FinishReason::Length),
             _ => None,
         };
-        let finish = reason.map(|reason| Finish::because(reason).with_usage(self.usage()));
-        (TextPiece { token, text, ..TextPiece::default() }, finish)
+        (TextPiece { token, text, ..TextPiece::default() }, reason)
     }
+}
 
-    fn usage(&self) -> Usage {
-        let (input, all) = (self.prompt as u64, self.tokens.len() as u64);
-        Usage { input_tokens: input, output_tokens: all - input, cached_tokens: self.cached as u64 }
+impl fmt::Debug for Reply {
+    /// Leaves out the tokens, which are text.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reply").field("prompt", &self.prompt).finish_non_exhaustive()
     }
 }

@@ -53,6 +53,7 @@ pub(super) struct Blocks<S = RandomState> {
     idle: BTreeMap<u64, u32>,
     /// Counts what happens: serial numbers and moments.
     clock: u64,
+    evictions: u64,
 }
 
 impl<S: BuildHasher + Default> Blocks<S> {
@@ -63,6 +64,7 @@ impl<S: BuildHasher + Default> Blocks<S> {
             known: HashMap::default(),
             idle: BTreeMap::new(),
             clock: 0,
+            evictions: 0,
         }
     }
 
@@ -71,11 +73,17 @@ impl<S: BuildHasher + Default> Blocks<S> {
         self.free.len() + self.idle.len()
     }
 
+    /// How often a remembered block was needed for something else.
+    pub(super) fn evictions(&self) -> u64 {
+        self.evictions
+    }
+
     /// A block to write to; the one that was let go first is forgotten for it, if it must be.
     pub(super) fn take(&mut self) -> Option<u32> {
         let block = self.free.pop().or_else(|| {
             let (_, block) = self.idle.pop_first()?;
             self.forget(block);
+            self.evictions += 1;
             Some(block)
         })?;
         self.blocks[block as usize].holders = 1;

@@ -11,4 +11,5 @@ mod parity;
 mod replies;
 mod required;
 mod sampling;
+mod schedules;
 mod tiny;

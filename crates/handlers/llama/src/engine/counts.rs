@@ -1,0 +1,98 @@
+//! What the engine has done, for the worker's metrics.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use nsbridge_handler::Measure;
+
+/// What an engine counts, told by its thread and read by others.
+#[derive(Debug, Default)]
+pub(crate) struct Counts(Mutex<Counted>);
+
+/// What an engine has done since its start, and what it has to do now.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Counted {
+    pub(crate) steps: u64,
+    /// Tokens that were run.
+    pub(crate) tokens: u64,
+    /// In the model, and in deciding what it runs.
+    pub(crate) model_time: Duration,
+    pub(crate) schedule_time: Duration,
+    /// Requests that gave back their memory or their place to others.
+    pub(crate) preemptions: u64,
+    /// Tokens of prompts that were found in the cache, and that were not.
+    pub(crate) cache_hits: u64,
+    pub(crate) cache_misses: u64,
+    /// Blocks that were forgotten for want of room.
+    pub(crate) evictions: u64,
+    /// Requests with a place, and without.
+    pub(crate) running: usize,
+    pub(crate) waiting: usize,
+    /// Blocks of keys and values that requests hold, and all.
+    pub(crate) blocks_held: usize,
+    pub(crate) blocks: usize,
+}
+
+impl Counts {
+    pub(crate) fn read(&self) -> Counted {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Counted)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl Counted {
+    /// As the worker's metrics show it.
+    pub(crate) fn measures(&self) -> Vec<Measure> {
+        let counter = Measure::counter;
+        let gauge = |name, help, value: usize| Measure::gauge(name, help, value as f64);
+        vec![
+            counter("engine_steps", "Steps of the engine", self.steps as f64),
+            counter(
+                "engine_tokens",
+                "Tokens that were run, of prompts and replies",
+                self.tokens as f64,
+            ),
+            counter(
+                "engine_model_seconds",
+                "Time in the model, in seconds",
+                self.model_time.as_secs_f64(),
+            ),
+            counter(
+                "engine_schedule_seconds",
+                "Time between the steps of the model while there was something to run, in seconds",
+                self.schedule_time.as_secs_f64(),
+            ),
+            counter(
+                "preemptions",
+                "Requests that gave their memory or their place to others, to go on later",
+                self.preemptions as f64,
+            ),
+            counter(
+                "prefix_cache_hits",
+                "Tokens of prompts that were found in the cache",
+                self.cache_hits as f64,
+            ),
+            counter(
+                "prefix_cache_misses",
+                "Tokens of prompts that had to be computed",
+                self.cache_misses as f64,
+            ),
+            counter(
+                "prefix_cache_evictions",
+                "Blocks of 32 tokens that were forgotten for want of room",
+                self.evictions as f64,
+            ),
+            gauge("engine_running", "Requests in the engine with a place", self.running),
+            gauge("engine_waiting", "Requests in the engine that wait for a place", self.waiting),
+            gauge(
+                "kv_blocks_held",
+                "Blocks of 32 tokens' keys and values that requests hold",
+                self.blocks_held,
+            ),
+            gauge("kv_blocks", "Blocks of 32 tokens' keys and values", self.blocks),
+        ]
+    }
+}

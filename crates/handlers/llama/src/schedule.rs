@@ -1,0 +1,276 @@
+//! Who runs in the next step, and how many tokens of each: decided by numbers alone.
+//!
+//! Replies that go on run first, a token each; what a step has left is for prompts, in chunks
+//! (chunked prefill as in Sarathi, Agrawal et al., arXiv:2308.16369). Of the prompts, that of the
+//! tenant who has been given least is the next (start-time fair queueing, Goyal et al. 1996). So a
+//! flood of one tenant delays another's prompt by one step for each tenant that waits, however many
+//! its requests are.
+//!
+//! Where there are too few places or too little memory, one order decides: the first request of each
+//! tenant, then the second of each, and so on; a tenant's own by `priority`, then by their coming.
+//! Who comes later in it gives its place or its memory to who comes earlier, the last one first, and
+//! computes again later what it had; one whose client does not read is behind all others. As nobody
+//! gives to one that is later, and the first fits alone, somebody always comes to an end. A request
+//! begins when there is memory for all of its prompt.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A tenant with requests in the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Tenant(usize);
+
+/// What the scheduler knows of a request. The order in which they are listed is that of their
+/// coming.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) tenant: Tenant,
+    /// Lower is earlier, among those of its tenant.
+    pub(crate) priority: i32,
+    /// What it has to run; nothing while it waits for its client.
+    pub(crate) work: Work,
+    /// Whether it has a place, and memory.
+    pub(crate) begun: bool,
+}
+
+/// Tokens that are to be run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Work {
+    pub(crate) tokens: usize,
+    /// How many of them are the last ones, which run in the same step: one for each reply that is
+    /// made of the request.
+    pub(crate) together: usize,
+}
+
+impl Work {
+    /// Whether its replies go on by a token each.
+    fn goes_on(self) -> bool {
+        self.tokens > 0 && self.tokens == self.together
+    }
+
+    /// How many of the tokens may run where there is room for so many.
+    fn within(self, room: usize) -> usize {
+        if self.tokens <= room { self.tokens } else { room.min(self.tokens - self.together) }
+    }
+}
+
+/// The memory of the candidates, by their place in the list.
+pub(crate) trait Memory {
+    /// Gives one that has nothing what is remembered of its tokens; what is left to be run.
+    fn begin(&mut self, index: usize) -> Work;
+
+    /// Room for so many tokens more of one of them, or `false`.
+    fn reserve(&mut self, index: usize, tokens: usize) -> bool;
+
+    /// Takes back all that one has; it begins anew later.
+    fn preempt(&mut self, index: usize);
+}
+
+/// How much a step does at most.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Tokens of all requests.
+    pub(crate) tokens: usize,
+    /// Requests with a place.
+    pub(crate) places: usize,
+}
+
+/// What tenants have been given.
+#[derive(Debug, Default)]
+pub(crate) struct Schedule {
+    names: HashMap<Arc<str>, Tenant>,
+    accounts: Vec<Account>,
+    /// What the tenant that was chosen last had been given before.
+    clock: u64,
+    preemptions: u64,
+}
+
+#[derive(Debug, Default)]
+struct Account {
+    /// Tokens of prompts.
+    given: u64,
+    /// The account is another's when it has none.
+    requests: usize,
+}
+
+impl Schedule {
+    /// A request of this tenant has come. One that was away has not saved anything up.
+    pub(crate) fn begin(&mut self, name: &Arc<str>) -> Tenant {
+        let tenant = self.names.get(name).copied().unwrap_or_else(|| {
+            let unused = self.accounts.iter().position(|account| account.requests == 0);
+            let place = unused.unwrap_or(self.accounts.len());
+            if unused.is_none() {
+                self.accounts.push(Account::default());
+            }
+            self.accounts[place].given = self.clock;
+            self.names.insert(name.clone(), Tenant(place));
+            Tenant(place)
+        });
+        self.accounts[tenant.0].requests += 1;
+        tenant
+    }
+
+    /// A request of this tenant is over.
+    pub(crate) fn end(&mut self, tenant: Tenant) {
+        let account = &mut self.accounts[tenant.0];
+        account.requests -= 1;
+        if account.requests == 0 {
+            self.names.retain(|_, other| *other != tenant);
+        }
+    }
+
+    /// How often memory or a place was taken from a request.
+    pub(crate) fn preemptions(&self) -> u64 {
+        self.preemptions
+    }
+
+    /// How many tokens of each candidate the next step runs.
+    pub(crate) fn plan(
+        &mut self,
+        candidates: &[Candidate],
+        limits: Limits,
+        memory: &mut impl Memory,
+    ) -> Vec<usize> {
+        let mut step = Step {
+            order: order(candidates),
+            work: candidates.iter().map(|candidate| candidate.work).collect(),
+            counts: vec![0; candidates.len()],
+            begun: candidates.iter().map(|candidate| candidate.begun).collect(),
+            refused: vec![false; candidates.len()],
+            room: limits.tokens,
+            memory,
+            preemptions: &mut self.preemptions,
+        };
+        for place in 0..candidates.len() {
+            let index = step.order.first[place];
+            let tokens = step.work[index].tokens;
+            if step.begun[index] && step.work[index].goes_on() && tokens <= step.room {
+                step.give(index, tokens, tokens);
+            }
+        }
+        while step.room > 0 {
+            // Whose client does not read needs no place.
+            let runs = |index: &usize| step.begun[*index] && step.work[*index].tokens > 0;
+            let running: Vec<usize> = (0..candidates.len()).filter(runs).collect();
+            let full = running.len() >= limits.places;
+            let last = running.iter().copied().max_by_key(|index| step.order.place[*index]);
+            let gives = |index: usize| last.filter(|last| step.order.is_before(index, *last));
+            let waits = |index: &usize| {
+                !step.refused[*index]
+                    && step.counts[*index] == 0
+                    && step.work[*index].within(step.room) > 0
+                    && (step.begun[*index] || !full || gives(*index).is_some())
+            };
+            let turn = |index: &usize| {
+                let Tenant(tenant) = candidates[*index].tenant;
+                (self.accounts[tenant].given, tenant, step.order.place[*index])
+            };
+            let Some(index) = (0..candidates.len()).filter(waits).min_by_key(turn) else { break };
+            if let Some(last) = gives(index).filter(|_| full && !step.begun[index]) {
+                step.preempt(last);
+            }
+            let begun = step.begun[index];
+            let work = step.begin(index);
+            let tokens = work.within(step.room);
+            // All of a prompt, or none: a part would only be in others' way.
+            if step.give(index, tokens, work.tokens) {
+                let account = &mut self.accounts[candidates[index].tenant.0];
+                self.clock = self.clock.max(account.given);
+                account.given += tokens as u64;
+            } else if !begun {
+                step.take_back(index);
+            }
+        }
+        step.counts
+    }
+}
+
+/// Who is before whom.
+#[derive(Debug)]
+struct Order {
+    /// The candidates, the first one first.
+    first: Vec<usize>,
+    /// Where each of them is in `first`.
+    place: Vec<usize>,
+}
+
+impl Order {
+    fn is_before(&self, one: usize, other: usize) -> bool {
+        self.place[one] < self.place[other]
+    }
+}
+
+/// The first request of each tenant, the second of each, and so on; at last those that rest.
+fn order(candidates: &[Candidate]) -> Order {
+    let mut own: Vec<usize> = (0..candidates.len()).collect();
+    let rests = |index: usize| candidates[index].work.tokens == 0;
+    own.sort_by_key(|index| (rests(*index), candidates[*index].priority, *index));
+    let mut before = HashMap::new();
+    let mut first: Vec<(bool, usize, usize)> = own
+        .into_iter()
+        .map(|index| {
+            let count: &mut usize = before.entry(candidates[index].tenant).or_default();
+            *count += 1;
+            (rests(index), *count, index)
+        })
+        .collect();
+    first.sort_unstable();
+    let first: Vec<usize> = first.into_iter().map(|(.., index)| index).collect();
+    let mut place = vec![0; first.len()];
+    for (at, index) in first.iter().enumerate() {
+        place[*index] = at;
+    }
+    Order { first, place }
+}
+
+/// A step that is being planned.
+struct Step<'a, M> {
+    order: Order,
+    work: Vec<Work>,
+    counts: Vec<usize>,
+    begun: Vec<bool>,
+    /// There was no memory for them.
+    refused: Vec<bool>,
+    room: usize,
+    memory: &'a mut M,
+    preemptions: &'a mut u64,
+}
+
+impl<M: Memory> Step<'_, M> {
+    fn begin(&mut self, index: usize) -> Work {
+        if !self.begun[index] {
+            self.begun[index] = true;
+            self.work[index] = self.memory.begin(index);
+        }
+        self.work[index]
+    }
+
+    /// Plans so many tokens of one that has begun, if memory can be found for `reserved`.
+    fn give(&mut self, index: usize, tokens: usize, reserved: usize) -> bool {
+        while !self.memory.reserve(index, reserved) {
+            let later = self.order.first[self.order.place[index] + 1..].iter().rev();
+            let Some(last) = later.copied().find(|other| self.begun[*other]) else {
+                self.refused[index] = true;
+                return false;
+            };
+            self.preempt(last);
+        }
+        self.counts[index] = tokens;
+        self.room -= tokens;
+        true
+    }
+
+    fn preempt(&mut self, index: usize) {
+        *self.preemptions += 1;
+        self.take_back(index);
+    }
+
+    fn take_back(&mut self, index: usize) {
+        self.memory.preempt(index);
+        self.begun[index] = false;
+        self.room += std::mem::take(&mut self.counts[index]);
+    }
+}
+
+#[cfg(test)]
+mod tests;

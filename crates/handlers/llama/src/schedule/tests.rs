@@ -1,0 +1,350 @@
+//! The scheduler with a memory that only counts.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::{Candidate, Limits, Memory, Schedule, Tenant, Work};
+
+const LIMITS: Limits = Limits { tokens: 64, places: 4 };
+
+/// A request that is being answered: a prompt, then tokens one by one of each reply.
+#[derive(Clone, Debug)]
+struct Request {
+    name: usize,
+    tenant: &'static str,
+    priority: i32,
+    prompt: usize,
+    replies: usize,
+    length: usize,
+    made: usize,
+    /// Tokens that have been run, and tokens that there is memory for.
+    run: usize,
+    held: usize,
+    /// Steps that its client does not read.
+    away: usize,
+}
+
+impl Request {
+    fn new(name: usize, tenant: &'static str, prompt: usize, length: usize) -> Self {
+        let (priority, replies, made, run, held, away) = (0, 1, 0, 0, 0, 0);
+        Self { name, tenant, priority, prompt, replies, length, made, run, held, away }
+    }
+
+    fn of(self, replies: usize) -> Self {
+        Self { replies, ..self }
+    }
+
+    fn before(self, priority: i32) -> Self {
+        Self { priority, ..self }
+    }
+
+    fn work(&self) -> Work {
+        let tokens = self.prompt + self.made * self.replies - self.run;
+        let together = if self.made == 0 { 1 } else { self.replies };
+        if self.away > 0 { Work::default() } else { Work { tokens, together } }
+    }
+}
+
+#[derive(Default)]
+struct World {
+    schedule: Schedule,
+    requests: Vec<(Request, Tenant)>,
+    memory: usize,
+    /// Which of them ended, and in which step.
+    ended: Vec<(usize, usize)>,
+    steps: usize,
+    /// Whether a client did not read at some time.
+    away: bool,
+}
+
+struct Counted<'a>(&'a mut Vec<(Request, Tenant)>, usize);
+
+impl Memory for Counted<'_> {
+    fn begin(&mut self, index: usize) -> Work {
+        self.0[index].0.work()
+    }
+
+    fn reserve(&mut self, index: usize, tokens: usize) -> bool {
+        let held: usize = self.0.iter().map(|(request, _)| request.held).sum();
+        let request = &mut self.0[index].0;
+        let more = (request.run + tokens).saturating_sub(request.held);
+        if held + more > self.1 {
+            return false;
+        }
+        request.held += more;
+        true
+    }
+
+    fn preempt(&mut self, index: usize) {
+        let request = &mut self.0[index].0;
+        (request.run, request.held) = (0, 0);
+    }
+}
+
+impl World {
+    fn new(memory: usize) -> Self {
+        Self { memory, ..Self::default() }
+    }
+
+    fn ask(&mut self, request: Request) {
+        let tenant = self.schedule.begin(&Arc::from(request.tenant));
+        self.requests.push((request, tenant));
+    }
+
+    /// One step, and how many tokens it ran.
+    fn step(&mut self) -> usize {
+        self.steps += 1;
+        self.away |= self.requests.iter().any(|(request, _)| request.away > 0);
+        let candidate = |(request, tenant): &(Request, Tenant)| Candidate {
+            tenant: *tenant,
+            priority: request.priority,
+            work: request.work(),
+            begun: request.held > 0,
+        };
+        let candidates: Vec<_> = self.requests.iter().map(candidate).collect();
+        let mut memory = Counted(&mut self.requests, self.memory);
+        let counts = self.schedule.plan(&candidates, LIMITS, &mut memory);
+        assert!(counts.iter().sum::<usize>() <= LIMITS.tokens);
+        let begun = self.requests.iter().filter(|(request, _)| request.held > 0).count();
+        assert!(begun <= LIMITS.places || self.away, "{begun} have begun");
+        for ((request, _), count) in self.requests.iter_mut().zip(&counts) {
+            let Work { tokens, together } = request.work();
+            assert!(request.run + count <= request.held.max(*count));
+            assert!(*count == tokens || *count + together <= tokens || *count == 0);
+            request.run += count;
+            request.away = request.away.saturating_sub(1);
+            if *count > 0 && *count == tokens {
+                request.made += 1;
+            }
+        }
+        for (over, tenant) in
+            self.requests.extract_if(.., |(request, _)| request.made > request.length)
+        {
+            self.schedule.end(tenant);
+            self.ended.push((over.name, self.steps));
+        }
+        counts.iter().sum()
+    }
+
+    fn steps(&mut self, steps: usize) {
+        (0..steps).for_each(|_| {
+            self.step();
+        });
+    }
+
+    fn play(&mut self) {
+        while !self.requests.is_empty() {
+            assert!(self.steps < 100_000, "it never ends");
+            let away = self.requests.iter().any(|(request, _)| request.away > 0);
+            assert!(self.step() > 0 || away, "nobody runs");
+        }
+        assert!(self.schedule.names.is_empty());
+    }
+
+    fn end_of(&self, name: usize) -> usize {
+        self.ended.iter().find(|(ended, _)| *ended == name).expect("it has ended").1
+    }
+}
+
+/// One step for each tenant that waits, and one in which it runs.
+#[test]
+fn a_flood_delays_anothers_prompt_by_two_steps_at_most() {
+    for flood in [LIMITS.places - 1, LIMITS.places, 100] {
+        let mut world = World::new(1_000_000);
+        for name in 0..flood {
+            world.ask(Request::new(name, "flood", 2000, 20));
+        }
+        for before in [1, 10, 20, 30, 50] {
+            world.steps(before);
+            let asked = world.steps;
+            world.ask(Request::new(1000 + before, "other", 30, 0));
+            world.steps(2);
+            assert!(world.end_of(1000 + before) - asked <= 2, "beside {flood}");
+        }
+        world.play();
+    }
+}
+
+#[test]
+fn many_tenants_wait_for_each_other_a_step_each_and_no_longer() {
+    let mut world = World::new(1_000_000);
+    let tenants = ["a", "b", "c", "d"];
+    for name in 0..100 {
+        world.ask(Request::new(name, tenants[name % 2], 2000, 3));
+    }
+    world.steps(30);
+    let asked = world.steps;
+    world.ask(Request::new(1000, "c", 40, 0));
+    world.ask(Request::new(1001, "d", 40, 0));
+    world.steps(tenants.len() + 1);
+    assert!(world.end_of(1000) - asked <= tenants.len() + 1);
+    assert!(world.end_of(1001) - asked <= tenants.len() + 1);
+    world.play();
+}
+
+#[test]
+fn tenants_share_alike_whatever_they_ask_for() {
+    let mut world = World::new(1_000_000);
+    for name in 0..3 {
+        world.ask(Request::new(name, "three", 50_000, 0));
+    }
+    world.ask(Request::new(3, "one", 50_000, 0));
+    world.steps(400);
+    let run = |tenant: &str| -> usize {
+        let of = world.requests.iter().filter(|(request, _)| request.tenant == tenant);
+        of.map(|(request, _)| request.run).sum()
+    };
+    assert_eq!((run("three"), run("one")), (200 * LIMITS.tokens, 200 * LIMITS.tokens));
+}
+
+#[test]
+fn who_was_away_has_not_saved_anything_up() {
+    let mut world = World::new(1_000_000);
+    world.ask(Request::new(0, "here", 50_000, 0));
+    world.steps(100);
+    world.ask(Request::new(1, "away", 50_000, 0));
+    world.steps(20);
+    assert_eq!(world.requests[0].0.run, 110 * LIMITS.tokens);
+}
+
+#[test]
+fn replies_that_go_on_are_never_behind_prompts() {
+    let mut world = World::new(1_000_000);
+    world.ask(Request::new(0, "a", 10, 50).of(8));
+    world.step();
+    for name in 1..4 {
+        world.ask(Request::new(name, "b", 10_000, 5));
+    }
+    world.steps(50);
+    assert_eq!(world.end_of(0), 51);
+}
+
+#[test]
+fn replies_of_one_request_go_on_together_or_not_at_all() {
+    let mut world = World::new(1_000_000);
+    for name in 0..4 {
+        world.ask(Request::new(name, "a", 30, 6).of(25));
+    }
+    world.play();
+    // Two of them fill a step: there is no room for a third.
+    assert_eq!(world.end_of(0), world.end_of(1));
+    assert!(world.end_of(1) + 6 <= world.end_of(2));
+}
+
+#[test]
+fn who_came_last_gives_back_and_the_oldest_ends_first() {
+    let mut world = World::new(150);
+    for name in 0..3 {
+        world.ask(Request::new(name, "a", 40, 60));
+    }
+    world.play();
+    assert!(world.schedule.preemptions() > 0);
+    assert!(world.end_of(0) < world.end_of(1) && world.end_of(1) < world.end_of(2));
+    assert_eq!(world.end_of(0), 61, "as if it were alone");
+}
+
+#[test]
+fn the_last_gives_back_and_not_the_next() {
+    // Two of them fit.
+    let mut world = World::new(220);
+    for name in 0..3 {
+        world.ask(Request::new(name, "a", 40, 60));
+    }
+    world.play();
+    assert!(world.schedule.preemptions() > 0);
+    assert!(world.end_of(1) <= world.end_of(0) + 1);
+}
+
+#[test]
+fn a_request_begins_when_there_is_memory_for_all_of_its_prompt() {
+    let mut world = World::new(300);
+    world.ask(Request::new(0, "a", 150, 60));
+    world.ask(Request::new(1, "a", 200, 0));
+    world.play();
+    assert_eq!(world.schedule.preemptions(), 0);
+}
+
+#[test]
+fn a_client_that_does_not_read_holds_nobody_up() {
+    let mut world = World::new(150);
+    world.ask(Request::new(0, "a", 100, 10));
+    world.steps(2);
+    world.requests[0].0.away = 1000;
+    world.ask(Request::new(1, "a", 100, 10));
+    world.steps(20);
+    assert_eq!(world.ended.len(), 1);
+    assert_eq!(world.schedule.preemptions(), 1);
+}
+
+#[test]
+fn priority_is_an_order_within_a_tenant_and_no_advantage_over_others() {
+    let play = |priorities: [i32; 3]| {
+        let mut world = World::new(1_000_000);
+        for name in 0..6 {
+            world.ask(Request::new(name, "a", 100, 30).before(priorities[0]));
+        }
+        world.ask(Request::new(10, "b", 100, 30));
+        world.steps(20);
+        world.ask(Request::new(20, "a", 100, 30).before(priorities[1]));
+        world.ask(Request::new(21, "a", 100, 30).before(priorities[2]));
+        world.play();
+        world
+    };
+    let (plain, world) = (play([0, 0, 0]), play([5, -1, -2]));
+    assert_eq!(world.end_of(10), plain.end_of(10));
+    for name in 3..6 {
+        assert!(world.end_of(20) < world.end_of(name), "it takes the place of {name}");
+    }
+    assert!(world.end_of(21) <= world.end_of(20));
+    assert!(plain.end_of(20) > plain.end_of(5));
+}
+
+#[test]
+fn a_tenant_without_memory_is_before_the_second_request_of_another() {
+    let mut world = World::new(400);
+    for name in 0..3 {
+        world.ask(Request::new(name, "flood", 120, 200));
+    }
+    world.steps(10);
+    world.ask(Request::new(10, "other", 100, 5));
+    world.steps(8);
+    assert!(world.end_of(10) <= 18);
+    assert!(world.schedule.preemptions() > 0);
+    world.play();
+    assert!(world.end_of(0) < world.end_of(2));
+}
+
+#[test]
+fn an_account_is_anothers_when_its_tenant_has_gone() {
+    let mut schedule = Schedule::default();
+    let names: Vec<Arc<str>> = ["a", "b", "c"].into_iter().map(Arc::from).collect();
+    let a = schedule.begin(&names[0]);
+    let b = schedule.begin(&names[1]);
+    assert_eq!(schedule.begin(&names[0]), a);
+    schedule.end(a);
+    schedule.end(b);
+    assert_eq!(schedule.begin(&names[2]), b);
+    assert_eq!(schedule.begin(&names[0]), a);
+    assert_eq!(schedule.accounts.len(), 2);
+}
+
+proptest! {
+    #[test]
+    fn everybody_comes_to_an_end_with_memory_for_the_longest(
+        requests in prop::collection::vec(
+            (0..3usize, 1..300usize, 0..40usize, 1..5usize, 0..60usize, -1..2i32),
+            1..30,
+        ),
+        spare in 0..400usize,
+    ) {
+        let longest = requests.iter().map(|(_, prompt, length, replies, ..)| prompt + length * replies);
+        let mut world = World::new(longest.max().unwrap() + spare);
+        for (name, (tenant, prompt, length, replies, away, priority)) in requests.into_iter().enumerate()
+        {
+            let request = Request::new(name, ["a", "b", "c"][tenant], prompt, length);
+            world.ask(Request { away, ..request.of(replies).before(priority) });
+        }
+        world.play();
+    }
+}

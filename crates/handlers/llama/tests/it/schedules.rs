@@ -1,0 +1,362 @@
+//! Whatever runs beside a request, and however often it has to give way: its reply is that of its
+//! lone run.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nsbridge_handler::erased::AnyHandler;
+use nsbridge_handler::testing::{answer, check};
+use nsbridge_handler::transcript::Reader;
+use nsbridge_handler::{Error, Finish, FinishReason, Handler, Pieces, Stop, TextPiece};
+use nsbridge_llama::{Llama, Options};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::replies::{call, uncached};
+use crate::tiny::Tiny;
+
+/// Blocks of this model are 8 KiB: a MiB is what one request of 4096 tokens can need.
+fn tiny() -> Tiny {
+    let config = json!({
+        "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": 32,
+        "intermediate_size": 48, "vocab_size": 258, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
+        "rope_theta": 10_000.0, "max_position_embeddings": 4096, "tie_word_embeddings": true,
+        "eos_token_id": 257
+    });
+    Tiny::new().with("config.json", &config)
+}
+
+/// Too little memory, few places, and steps that a prompt does not fit into.
+fn crowded() -> Options {
+    Options {
+        max_rolling_batch_size: Some(8),
+        job_queue_size: Some(100),
+        max_num_batched_tokens: Some(64),
+        kv_cache_mb: Some(1),
+        ..Options::default()
+    }
+}
+
+/// One of the numbers that the engine tells of itself.
+pub(crate) fn measure(llama: &Llama, name: &str) -> f64 {
+    let measures = Handler::measures(llama);
+    measures.iter().find(|measure| measure.name == name).expect(name).value
+}
+
+/// What one client does.
+#[derive(Clone, Debug)]
+struct Client {
+    tenant: usize,
+    input: Value,
+    seed: u64,
+    /// Cancels after so many pieces.
+    leaves: Option<usize>,
+    /// Reads nothing for so long.
+    sleeps: Option<Duration>,
+    /// How many pieces of an earlier attempt it has already.
+    has: usize,
+}
+
+type Reply = (Vec<TextPiece>, Finish);
+
+/// A reply of a model that does nothing else and remembers nothing.
+fn alone(input: &Value, seed: u64) -> Reply {
+    type Known = (Arc<Llama>, HashMap<String, Reply>);
+    static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let (llama, known) = known.get_or_insert_with(|| {
+        let options = Options {
+            enable_prefix_caching: Some(false),
+            max_rolling_batch_size: Some(1),
+            threads: Some(1),
+            ..Options::default()
+        };
+        (tiny().load(options).unwrap(), HashMap::new())
+    });
+    // Several replies need the memory of several requests: each is made by itself.
+    let n = input.get("n").and_then(Value::as_u64);
+    let mut one = |seed: u64| -> Reply {
+        let mut input = input.clone();
+        input.as_object_mut().unwrap().remove("n");
+        let make = || answer(llama, &input, seed, &[]).unwrap();
+        known.entry(format!("{seed} {input}")).or_insert_with(make).clone()
+    };
+    let Some(n) = n.filter(|n| *n > 1) else { return one(seed) };
+    let replies: Vec<Reply> = (0..n).map(|index| one(seed + index)).collect();
+    in_turns(&replies)
+}
+
+/// Replies of one request, as it gives them.
+fn in_turns(replies: &[Reply]) -> Reply {
+    let longest = replies.iter().map(|(pieces, _)| pieces.len()).max().unwrap();
+    let mut all = Vec::new();
+    for at in 0..longest {
+        for (index, (pieces, finish)) in replies.iter().enumerate() {
+            let Some(piece) = pieces.get(at) else { continue };
+            let mut piece = piece.clone();
+            piece.index = index as u32;
+            piece.finish_reason = (at + 1 == pieces.len()).then_some(finish.reason);
+            all.push(piece);
+        }
+    }
+    let mut finish = replies[0].1;
+    finish.usage.output_tokens = all.len() as u64;
+    (all, finish)
+}
+
+/// Takes the reply; whether it was whole.
+fn take(llama: &Llama, client: &Client) {
+    let expected = alone(&client.input, client.seed);
+    let (mut call, reader) = call(&client.input);
+    call.info.seed = client.seed;
+    call.info.scope = format!("tenant {}", client.tenant).into();
+    let has = client.has.min(expected.0.len());
+    if has > 0 {
+        let pieces = expected.0[..has].iter().map(|piece| serde_json::to_vec(piece).unwrap());
+        call.resume = Some(Pieces { first: 0, pieces: pieces.collect() });
+    }
+    let over = AtomicBool::new(false);
+    let result = std::thread::scope(|scope| {
+        let made = scope.spawn(|| {
+            let result = futures_executor::block_on(AnyHandler::call(llama, call));
+            over.store(true, Ordering::Release);
+            result
+        });
+        std::thread::sleep(client.sleeps.unwrap_or_default());
+        while !over.load(Ordering::Acquire) {
+            reader.sent(reader.len());
+            if client.leaves.is_some_and(|pieces| reader.len() >= pieces) {
+                reader.stop(Stop::Cancelled);
+            }
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        made.join().unwrap()
+    });
+    let pieces = read(&reader);
+    match result {
+        Ok(finish) => {
+            let made = uncached((pieces, finish));
+            assert_eq!(made, uncached(expected), "{client:?}");
+        }
+        Err(Error::Stopped(Stop::Cancelled)) => {
+            assert!(client.leaves.is_some());
+            assert_eq!(pieces, expected.0[..pieces.len()], "{client:?}");
+        }
+        Err(error) => panic!("{error} {client:?}"),
+    }
+}
+
+fn read(reader: &Reader) -> Vec<TextPiece> {
+    let mut bytes = Vec::new();
+    while reader.read(0, usize::MAX, &mut bytes) < reader.len() {
+        bytes.clear();
+    }
+    let (mut pieces, mut rest) = (Vec::new(), bytes.as_slice());
+    while let Some((len, tail)) = rest.split_first_chunk() {
+        let (piece, tail) = tail.split_at(u32::from_be_bytes(*len) as usize);
+        pieces.push(serde_json::from_slice(piece).unwrap());
+        rest = tail;
+    }
+    pieces
+}
+
+/// Prompts that begin alike, up to three thousand tokens.
+fn prompt(kind: usize, length: usize) -> String {
+    let line = |at: usize| format!("{} {at} of story {}; ", at * at % 97, kind % 3);
+    let mut text: String = (0..length / 20).map(line).collect();
+    text.push_str(["", "and why", "who?"][kind % 3]);
+    text
+}
+
+prop_compose! {
+    fn client()(
+        tenant in 0..3usize, kind in 0..6usize, length in 1..1800usize, max_tokens in 1..40u32,
+        n in prop_oneof![3 => Just(1u32), 1 => 2..6u32], temperature in prop_oneof![Just(0.0), Just(0.9)],
+        priority in -1..2i32, seed in 0..3u64, leaves in prop::option::weighted(0.2, 0..30usize),
+        sleeps in prop::option::weighted(0.2, 1..60u64), has in prop_oneof![3 => Just(0usize), 1 => 1..60usize],
+        penalty in prop_oneof![Just(1.0), Just(1.3)],
+    ) -> Client {
+        let input = json!({
+            "prompt": prompt(kind, length), "max_tokens": max_tokens, "n": n,
+            "temperature": temperature, "priority": priority, "repetition_penalty": penalty
+        });
+        let sleeps = sleeps.map(Duration::from_millis);
+        Client { tenant, input, seed, leaves, sleeps, has }
+    }
+}
+
+/// Nobody holds memory any more.
+#[track_caller]
+fn check_empty(llama: &Llama) {
+    let begun = Instant::now();
+    while measure(llama, "kv_blocks_held") + measure(llama, "engine_running") > 0.0 {
+        assert!(begun.elapsed() < Duration::from_secs(10), "memory is held by nobody");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(measure(llama, "engine_waiting"), 0.0);
+}
+
+#[test]
+fn any_crowd_gets_the_replies_of_lone_runs() {
+    let llama = tiny().load(crowded()).unwrap();
+    let clients = prop::collection::vec(client(), 1..14);
+    let config = ProptestConfig { cases: 12, max_shrink_iters: 30, ..ProptestConfig::default() };
+    let run = |clients: Vec<Client>| {
+        // Before they begin, so that all of them are there at once.
+        clients.iter().for_each(|client| drop(alone(&client.input, client.seed)));
+        std::thread::scope(|scope| {
+            for client in &clients {
+                scope.spawn(|| take(&llama, client));
+            }
+        });
+        check_empty(&llama);
+        Ok(())
+    };
+    proptest::test_runner::TestRunner::new(config).run(&clients, run).unwrap();
+    // Six prompts fit, and none of them with all of its reply.
+    let grows = |seed| Client {
+        tenant: seed as usize % 2,
+        input: json!({
+            "prompt": format!("{seed} {}", prompt(0, 600)), "max_tokens": 200, "ignore_eos": true
+        }),
+        seed,
+        leaves: None,
+        sleeps: None,
+        has: 0,
+    };
+    run((0..8).map(grows).collect()).unwrap();
+    // Else it was no crowd.
+    for name in ["preemptions", "prefix_cache_hits", "prefix_cache_evictions"] {
+        assert!(measure(&llama, name) > 0.0, "{name}");
+    }
+}
+
+#[test]
+fn several_replies_to_a_prompt_are_those_of_the_seeds_that_follow() {
+    let llama = tiny().load(Options::default()).unwrap();
+    let input = json!({ "prompt": prompt(1, 700), "max_tokens": 20, "n": 3, "temperature": 1.2 });
+    assert_eq!(check(&llama, &input), Ok(()));
+    let fresh = tiny().load(Options::default()).unwrap();
+    let (pieces, finish) = answer(&fresh, &input, 7, &[]).unwrap();
+    assert_eq!((&pieces, finish), (&alone(&input, 7).0, alone(&input, 7).1));
+    // They differ, and the prompt was run once.
+    let of = |index: u32| -> Vec<u32> {
+        pieces.iter().filter(|piece| piece.index == index).map(|piece| piece.token).collect()
+    };
+    assert!(of(0) != of(1) && of(1) != of(2) && of(0) != of(2));
+    let made = pieces.len() as f64;
+    assert!(measure(&fresh, "engine_tokens") <= 1.0 + finish.usage.input_tokens as f64 + made);
+    // From wherever it broke, in the middle of a turn too, and where the prompt fills its blocks.
+    let filled = json!({ "prompt": "x".repeat(95), "max_tokens": 4, "n": 3 });
+    for (input, step) in [(input, 5), (filled, 1)] {
+        let (pieces, _) = alone(&input, 7);
+        for at in (0..=pieces.len()).step_by(step) {
+            let again = answer(&llama, &input, 7, &pieces[..at]).unwrap();
+            assert_eq!(again.0, pieces, "at {at}");
+        }
+    }
+    check_empty(&llama);
+}
+
+#[test]
+fn a_reply_that_ends_before_the_others_says_why() {
+    let llama = tiny().load(Options::default()).unwrap();
+    // Whatever byte it is, half of them end a reply.
+    let ends: Vec<u32> = (0..128).collect();
+    let input = json!({
+        "prompt": "x", "max_tokens": 12, "n": 8, "temperature": 1.5, "stop_token_ids": ends
+    });
+    let (pieces, finish) = answer(&llama, &input, 3, &[]).unwrap();
+    assert_eq!((&pieces, finish), (&alone(&input, 3).0, alone(&input, 3).1));
+    let ended: Vec<_> = pieces.iter().filter_map(|piece| piece.finish_reason).collect();
+    assert_eq!(ended.len(), 8);
+    assert!(ended.contains(&FinishReason::Stop), "{ended:?}");
+    let lengths = |index| pieces.iter().filter(|piece| piece.index == index).count();
+    assert!((1..8).any(|index| lengths(index) != lengths(0)), "all ended at once");
+    check_empty(&llama);
+}
+
+#[track_caller]
+fn check_refused(llama: &Arc<Llama>, input: &Value, words: &[&str]) {
+    match answer(llama, input, 7, &[]) {
+        Err(Error::BadInput(why)) => assert!(words.iter().all(|word| why.contains(word)), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn more_replies_than_there_can_be_are_refused_with_the_number() {
+    let llama = tiny().load(crowded()).unwrap();
+    check_refused(&llama, &json!({ "prompt": "x", "n": 0 }), &["`n`", "from 1 to 64"]);
+    check_refused(&llama, &json!({ "prompt": "x", "n": 65 }), &["`n`", "from 1 to 64"]);
+    let usual = tiny().load(Options::default()).unwrap();
+    check_refused(&usual, &json!({ "prompt": "x", "n": 129 }), &["`n`", "from 1 to 128"]);
+    // Two of the longest need twice the memory of one.
+    check_refused(&llama, &json!({ "prompt": "x", "n": 2 }), &["`n`", "`max_tokens`"]);
+    let two = json!({ "prompt": "x", "n": 2, "max_tokens": 9, "ignore_eos": true });
+    assert_eq!(answer(&llama, &two, 7, &[]).unwrap().0.len(), 18);
+}
+
+/// The exact bound, two steps, is a test of the schedule's own. Here the steps between submission and
+/// first look, and between the last piece and its reader, are counted too.
+#[test]
+fn a_flood_of_long_prompts_does_not_hold_up_another_tenants_short_one() {
+    let llama = tiny().load(crowded()).unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for seed in 0..100 {
+            let (llama, over) = (&llama, &over);
+            scope.spawn(move || {
+                let input = json!({ "prompt": prompt(seed, 2000), "max_tokens": 20 });
+                let (mut call, reader) = call(&input);
+                (call.info.seed, call.info.scope) = (seed as u64, "flood".into());
+                std::thread::scope(|scope| {
+                    let made = scope
+                        .spawn(|| futures_executor::block_on(AnyHandler::call(&**llama, call)));
+                    while !made.is_finished() {
+                        reader.sent(reader.len());
+                        if over.load(Ordering::Acquire) {
+                            reader.stop(Stop::Cancelled);
+                        }
+                        std::thread::sleep(Duration::from_millis(2));
+                    }
+                });
+            });
+        }
+        while measure(&llama, "engine_running") + measure(&llama, "engine_waiting") < 100.0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let ended = |_: usize| {
+            let before = measure(&llama, "engine_steps");
+            let (mut call, _reader) = call(&json!({ "prompt": "short", "max_tokens": 1 }));
+            call.info.scope = "other".into();
+            futures_executor::block_on(AnyHandler::call(&*llama, call)).unwrap();
+            measure(&llama, "engine_steps") - before
+        };
+        let steps: Vec<f64> = (0..20).map(ended).collect();
+        let left = measure(&llama, "engine_waiting");
+        over.store(true, Ordering::Release);
+        // A thread that was late counts steps that were not waited for, but seldom.
+        let within = steps.iter().filter(|steps| **steps <= 4.0).count();
+        assert!(within >= 15, "{steps:?}");
+        assert!(left > 50.0, "the flood was over");
+    });
+    check_empty(&llama);
+}
+
+#[test]
+fn every_measure_has_a_row_for_the_operator_and_every_row_a_measure() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/operating.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `nsbridge_handler_"));
+    let mut told: Vec<&str> =
+        rows.filter_map(|row| row.split_once('`')).map(|(name, _)| name).collect();
+    let measures = Handler::measures(&*tiny().load(Options::default()).unwrap());
+    let mut names: Vec<&str> = measures.iter().map(|measure| measure.name).collect();
+    names.sort_unstable();
+    told.sort_unstable();
+    assert_eq!(told, names);
+}
