@@ -53,10 +53,10 @@ use queue::Queue;
 ///
 /// # Contract
 ///
-/// - An output depends on the weights, its own input and its own seed alone, **to the bit**, and not
-///   on who else is in the batch, how many they are or where it stands among them. Who pads inputs
-///   to one length must mask what was padded, and who multiplies matrices must see to it that a
-///   row's sums are taken in the same order however many rows there are.
+/// - An output depends on the weights, its own input and its own seed alone, **to the bit**. Who else
+///   is in the batch, how many and in which order must not matter. Who pads inputs to one length
+///   must mask what was padded, and who multiplies matrices must see to it that a row's sums are
+///   taken in the same order however many rows there are.
 ///   [`testing::check_batch`](crate::testing) tries it.
 /// - One input's fault is that input's `Err` in the list, and not the list's.
 #[diagnostic::on_unimplemented(
@@ -64,7 +64,7 @@ use queue::Queue;
     note = "docs/handlers.md has a section on batches"
 )]
 pub trait Batch: Sized + 'static {
-    /// The `[handler]` table of the worker's configuration, beside what [`BatchOptions`] reads of it.
+    /// The `[handler]` table of the worker's configuration, without what [`BatchOptions`] reads.
     type Options: DeserializeOwned + Send + 'static;
 
     /// What a request carries, as JSON.
@@ -176,15 +176,12 @@ impl<B: Batch> Handler for Batched<B> {
             stop = job.stopped() => return Err(stop.into()),
             answer = answer => answer,
         };
-        let output = match answer {
-            Ok(output) => output?,
+        let Ok(output) = answer else {
             // The thread left it out, because it was stopped or because all is over.
-            Err(_) => {
-                job.check()?;
-                return Err(self.queue.broken());
-            }
+            job.check()?;
+            return Err(self.queue.broken());
         };
-        job.emit(output).await?;
+        job.emit(output?).await?;
         Ok(Finish::STOP)
     }
 
@@ -195,7 +192,7 @@ impl<B: Batch> Handler for Batched<B> {
     async fn warm_up(&self) -> Result<()> {
         let (done, ready) = oneshot::channel();
         self.queue.warm_up(done)?;
-        ready.await.unwrap_or_else(|_| Err(Error::fatal("the model panicked while it warmed up")))
+        ready.await.unwrap_or_else(|_| Err(self.queue.broken()))
     }
 
     fn health(&self) -> Health {

@@ -173,7 +173,8 @@ impl Adam {
     }
 }
 
-/// How many texts of so many words (a sentence's last may have fewer) are told right, and of how many.
+/// How many texts are told right, and of how many: all runs of so many words that sentences are cut
+/// into, the last of which may be shorter.
 fn measure(
     network: &Network,
     config: &Config,

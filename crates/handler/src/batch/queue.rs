@@ -129,7 +129,7 @@ impl<I, O: Serialize> Queue<I, O> {
             if let Some(done) = state.warm_up.take() {
                 return Work::WarmUp(done);
             }
-            // A stopped call takes itself out as soon as it is polled; it must not count until then.
+            // A stopped call takes itself out once it is polled; it must not count until then.
             state.waiting.retain(|waiting| !waiting.call.is_over());
             let waited = state.waiting.front().map(|oldest| oldest.since.elapsed());
             state = match waited.map(|waited| limits.max_batch_delay.saturating_sub(waited)) {

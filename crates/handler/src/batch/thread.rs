@@ -60,7 +60,9 @@ fn serve<B: Batch>(model: &mut B, queue: &Queue<B::Input, B::Output>, limits: Li
     loop {
         match queue.next(limits) {
             Work::WarmUp(done) => {
-                let _ = done.send(model.warm_up());
+                let warm = catch_unwind(AssertUnwindSafe(|| model.warm_up()));
+                let Ok(warm) = warm else { return queue.end("the model panicked as it warmed up") };
+                let _ = done.send(warm);
             }
             Work::Batch(items, calls) => {
                 let (results, broken) = answer(model, &items, &calls);

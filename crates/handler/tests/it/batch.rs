@@ -278,7 +278,7 @@ fn what_goes_wrong_while_loading_is_told() {
         let own = Script::that(Load::WarmUpPanics);
         let options = BatchOptions { own, ..BatchOptions::default() };
         let handler = Batched::<Probe>::load(options, Models::default()).await.unwrap();
-        assert_fatal(&Handler::warm_up(&handler).await, "panicked while it warmed up");
+        assert_fatal(&Handler::warm_up(&handler).await, "panicked as it warmed up");
         assert!(matches!(Handler::health(&handler), Health::Failed(_)));
     });
 }

@@ -34,7 +34,7 @@ fn the_options_of_batches_stand_beside_the_models_own() {
 #[test]
 fn a_model_without_options_has_those_of_batches() {
     let expected = BatchOptions { batch_size: Some(4), max_batch_delay: Some(1.5), own: () };
-    assert_eq!(read("batch_size = 4\nmax_batch_delay = 1.5"), Ok(expected.clone()));
+    assert_eq!(read("batch_size = 4\nmax_batch_delay = 1.5"), Ok(expected));
     assert_eq!(read("").map(|read: BatchOptions<()>| read.batch_size), Ok(None));
     let optional = BatchOptions { own: Some(Own::default()), ..read("batch_size = 4").unwrap() };
     assert_eq!(read("batch_size = 4"), Ok(optional));
