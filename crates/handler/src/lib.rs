@@ -26,6 +26,7 @@
 //! }
 //! ```
 
+mod batch;
 pub mod buffer;
 mod checkpoint;
 mod emitter;
@@ -45,6 +46,7 @@ mod weights;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub use batch::{Batch, BatchOptions, Batched, Item, Limits};
 pub use buffer::Buffer;
 pub use checkpoint::{Checkpoint, Dtype, GgufValue, Metadata, Order, TensorInfo};
 pub use emitter::{Emitter, Refused};

@@ -21,6 +21,7 @@
 //! testing::check(&echo, &"good morning".into()).unwrap();
 //! ```
 
+mod batch;
 mod stage;
 
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::{Error, Finish, FinishReason, Handler, Models, Result, Stop};
+pub use batch::check_batch;
 use stage::{End, Plan, Room, Stage};
 
 /// How long a call may take when nothing is asked of it.
@@ -94,6 +96,14 @@ pub enum Breach {
         at: usize,
         /// The first piece that differs.
         piece: usize,
+    },
+    /// An output depends on its own input and seed alone: not on padding to a neighbour's length.
+    #[error("input {input} is answered otherwise in a batch of {size} than alone")]
+    MindsNeighbours {
+        /// Which of the inputs, from 0.
+        input: usize,
+        /// How many were in the batch.
+        size: usize,
     },
 }
 

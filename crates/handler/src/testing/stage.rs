@@ -137,7 +137,7 @@ pub(super) fn runtime() -> std::io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
-fn info(at: usize, seed: u64) -> JobInfo {
+pub(super) fn info(at: usize, seed: u64) -> JobInfo {
     let submitted_at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
     JobInfo {
         id: RequestId::from_bytes([at as u8; 16]),

@@ -2,6 +2,8 @@
 #![cfg(feature = "testing")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
+mod batch;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;

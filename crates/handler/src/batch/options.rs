@@ -1,0 +1,211 @@
+//! The operator's options of every handler that batches, beside the model's own.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use serde::de::value::{MapAccessDeserializer, StringDeserializer};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, forward_to_deserialize_any};
+
+use super::Limits;
+use crate::{Error, Result};
+
+/// The names of what is read here; those of TorchServe and DJLServing, with their meaning.
+const SIZE: &str = "batch_size";
+const DELAY: &str = "max_batch_delay";
+
+/// The largest batch: twice as many requests are taken at once, and AMQP counts those in 16 bits.
+const MOST: usize = 1 << 14;
+/// The longest delay in milliseconds: an hour.
+const LONGEST: f64 = 3_600_000.0;
+
+/// The `[handler]` table of a [`Batched`](super::Batched): these two, and the fields of the model's
+/// own options in the same table.
+///
+/// Both are named and measured as TorchServe and DJLServing do (`batch_size`, `max_batch_delay` in
+/// `config.properties` or `serving.properties`).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BatchOptions<O> {
+    /// The most inputs of a batch, from 1 to 16384; the model's own limit if absent.
+    pub batch_size: Option<usize>,
+    /// Milliseconds that a request waits at most for others to fill its batch; 0 runs whatever is
+    /// there at once. The model's own limit if absent.
+    pub max_batch_delay: Option<f64>,
+    /// The model's own.
+    pub own: O,
+}
+
+/// What the operator says of the limits.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    batch_size: Option<usize>,
+    max_batch_delay: Option<Duration>,
+}
+
+impl<O> BatchOptions<O> {
+    /// # Errors
+    ///
+    /// A sentence that names the option which cannot be.
+    pub(super) fn check(&self) -> Result<()> {
+        let Self { batch_size, max_batch_delay, .. } = self;
+        if let Some(size) = batch_size.filter(|size| !(1..=MOST).contains(size)) {
+            return Err(Error::fatal(format!(
+                "the option {SIZE} is {size}, and must be from 1 to {MOST}"
+            )));
+        }
+        if let Some(delay) = max_batch_delay.filter(|delay| !(0.0..=LONGEST).contains(delay)) {
+            return Err(Error::fatal(format!(
+                "the option {DELAY} is {delay}, and must be from 0 to {LONGEST} milliseconds"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Only of what was [checked](Self::check).
+    pub(super) fn limits(&self) -> Asked {
+        let delay = |ms: f64| Duration::from_secs_f64(ms / 1000.0);
+        Asked { batch_size: self.batch_size, max_batch_delay: self.max_batch_delay.map(delay) }
+    }
+}
+
+impl Asked {
+    /// What holds: the operator's word before the model's.
+    ///
+    /// # Errors
+    ///
+    /// The model's own batch size cannot be.
+    pub(super) fn over(self, model: Limits) -> Result<Limits> {
+        let batch_size = self.batch_size.unwrap_or(model.batch_size);
+        if !(1..=MOST).contains(&batch_size) {
+            let why = format!("the model's own limit {SIZE} is {batch_size}, not from 1 to {MOST}");
+            return Err(Error::fatal(why));
+        }
+        let max_batch_delay = self.max_batch_delay.unwrap_or(model.max_batch_delay);
+        Ok(Limits { batch_size, max_batch_delay })
+    }
+}
+
+/// Not `serde(flatten)`, under which an option that nobody knows would not be refused.
+impl<'de, O: Deserialize<'de>> Deserialize<'de> for BatchOptions<O> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Table(PhantomData))
+    }
+}
+
+struct Table<O>(PhantomData<O>);
+
+impl<'de, O: Deserialize<'de>> Visitor<'de> for Table<O> {
+    type Value = BatchOptions<O>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a table of options")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<Self::Value, M::Error> {
+        let mut ours = Ours::default();
+        let own = O::deserialize(Rest(Others { map, ours: &mut ours }))?;
+        let Ours { batch_size, max_batch_delay } = ours;
+        Ok(BatchOptions { batch_size, max_batch_delay, own })
+    }
+}
+
+#[derive(Default)]
+struct Ours {
+    batch_size: Option<usize>,
+    max_batch_delay: Option<f64>,
+}
+
+/// The table without what is ours, as the model's own options see it.
+struct Others<'a, M> {
+    map: M,
+    ours: &'a mut Ours,
+}
+
+impl<'de, M: MapAccess<'de>> Others<'_, M> {
+    /// The next name that is not ours.
+    fn name(&mut self) -> Result<Option<String>, M::Error> {
+        while let Some(name) = self.map.next_key::<String>()? {
+            match name.as_str() {
+                SIZE => self.ours.batch_size = Some(self.value(SIZE)?),
+                DELAY => self.ours.max_batch_delay = Some(self.value(DELAY)?),
+                _ => return Ok(Some(name)),
+            }
+        }
+        Ok(None)
+    }
+
+    fn value<T: Deserialize<'de>>(&mut self, name: &str) -> Result<T, M::Error> {
+        self.map.next_value().map_err(|error| M::Error::custom(format!("{name}: {error}")))
+    }
+}
+
+impl<'de, M: MapAccess<'de>> MapAccess<'de> for Others<'_, M> {
+    type Error = M::Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, M::Error> {
+        let Some(name) = self.name()? else { return Ok(None) };
+        let key = seed.deserialize(StringDeserializer::<M::Error>::new(name));
+        // The model's options know only their own names.
+        let more = |error| {
+            M::Error::custom(format!("{error}; each handler that batches has `{SIZE}`, `{DELAY}`"))
+        };
+        key.map(Some).map_err(more)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, M::Error> {
+        self.map.next_value_seed(seed)
+    }
+}
+
+/// What the model's own options are read from. `()`, which no table can be, is one without others.
+struct Rest<'a, M>(Others<'a, M>);
+
+impl<'de, M: MapAccess<'de>> Rest<'_, M> {
+    fn is_empty(&mut self) -> Result<(), M::Error> {
+        let Some(name) = self.0.name()? else { return Ok(()) };
+        let _: IgnoredAny = self.0.map.next_value()?;
+        Err(M::Error::unknown_field(&name, &[SIZE, DELAY]))
+    }
+}
+
+impl<'de, M: MapAccess<'de>> Deserializer<'de> for Rest<'_, M> {
+    type Error = M::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, M::Error> {
+        MapAccessDeserializer::new(self.0).deserialize_any(visitor)
+    }
+
+    fn deserialize_unit<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, M::Error> {
+        self.is_empty()?;
+        visitor.visit_unit()
+    }
+
+    fn deserialize_unit_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, M::Error> {
+        self.deserialize_unit(visitor)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, M::Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, M::Error> {
+        visitor.visit_some(self)
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf seq
+        tuple tuple_struct map struct enum identifier ignored_any
+    }
+}

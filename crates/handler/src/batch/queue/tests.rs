@@ -1,0 +1,109 @@
+//! When a batch begins and who is in it, without a thread.
+
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::oneshot;
+
+use super::{Item, Limits, Place, Queue, Work};
+use crate::transcript::{Reader, transcript};
+use crate::{AttemptNo, Emitter, JobInfo, RequestId, Stop};
+
+/// Longer than any test takes.
+const LONG: Duration = Duration::from_secs(3600);
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+type Numbers = Queue<u32, u32>;
+
+/// A call in the queue; dropped, it is gone.
+struct Caller<'a> {
+    place: Place<'a, u32, u32>,
+    reader: Reader,
+    answer: oneshot::Receiver<crate::Result<u32>>,
+}
+
+fn join(queue: &Numbers, input: u32) -> Caller<'_> {
+    let info = JobInfo {
+        id: RequestId::from_bytes([0; 16]),
+        attempt: AttemptNo(1),
+        seed: 1,
+        submitted_at: SystemTime::UNIX_EPOCH,
+        tenant: "test".parse().unwrap(),
+        scope: "test".into(),
+        deadline: SystemTime::UNIX_EPOCH,
+        trace: None,
+    };
+    let (writer, reader) = transcript();
+    let (done, answer) = oneshot::channel();
+    let place = queue.join(Item { input, info }, Emitter::new(writer), done).unwrap();
+    Caller { place, reader, answer }
+}
+
+fn limits(batch_size: usize, max_batch_delay: Duration) -> Limits {
+    Limits { batch_size, max_batch_delay }
+}
+
+/// The inputs of the next batch, if it begins at all.
+fn next(queue: &Arc<Numbers>, limits: Limits) -> Option<Vec<u32>> {
+    let (begun, batch) = sync_channel(1);
+    let asked = queue.clone();
+    thread::spawn(move || begun.send(asked.next(limits)));
+    match batch.recv_timeout(PATIENCE) {
+        Ok(Work::Batch(items, _)) => Some(items.into_iter().map(|item| item.input).collect()),
+        Ok(Work::WarmUp(_) | Work::End) | Err(_) => None,
+    }
+}
+
+#[test]
+fn the_oldest_request_decides_when_a_batch_has_waited_long_enough() {
+    let queue = Arc::new(Numbers::default());
+    let _callers = [join(&queue, 1), join(&queue, 2)];
+    let delay = Duration::from_secs(120);
+    // As if the first had come that long ago.
+    queue.state().waiting[0].since -= delay;
+    assert_eq!(next(&queue, limits(8, delay)), Some(vec![1, 2]));
+}
+
+#[test]
+fn a_batch_has_the_oldest_requests_and_no_more_than_fit() {
+    let queue = Arc::new(Numbers::default());
+    let _callers = [1, 2, 3].map(|input| join(&queue, input));
+    assert_eq!(next(&queue, limits(2, LONG)), Some(vec![1, 2]));
+    assert_eq!(next(&queue, limits(2, Duration::ZERO)), Some(vec![3]));
+}
+
+#[test]
+fn a_stopped_request_is_left_out_before_its_call_has_noticed() {
+    let queue = Arc::new(Numbers::default());
+    let callers = [1, 2, 3].map(|input| join(&queue, input));
+    callers[1].reader.stop(Stop::ClientGone);
+    assert_eq!(next(&queue, limits(2, LONG)), Some(vec![1, 3]));
+}
+
+#[test]
+fn a_call_that_ends_takes_its_request_along() {
+    let queue = Numbers::default();
+    let callers = [1, 2, 3].map(|input| join(&queue, input));
+    let [_first, second, _third] = callers;
+    drop(second.place);
+    let left: Vec<_> = queue.state().waiting.iter().map(|waiting| waiting.item.input).collect();
+    assert_eq!(left, [1, 3]);
+}
+
+#[test]
+fn after_the_end_nobody_waits_and_nobody_may_join() {
+    let queue = Arc::new(Numbers::default());
+    let mut caller = join(&queue, 1);
+    let (done, _warm) = oneshot::channel();
+    queue.warm_up(done).unwrap();
+    queue.end("it broke");
+    queue.end("it broke again");
+    assert!(caller.answer.try_recv().is_err());
+    assert!(matches!(queue.next(limits(1, LONG)), Work::End));
+    assert_eq!(queue.broken().to_string(), "it broke");
+    let (done, _warm) = oneshot::channel();
+    assert_eq!(queue.warm_up(done).unwrap_err().to_string(), "it broke");
+}

@@ -1,0 +1,30 @@
+//! A text as numbers: which short runs of letters are in it, and how often.
+
+/// The longest run of letters that counts, in characters.
+const LONGEST: usize = 4;
+
+/// A text as a row of `buckets` numbers of length 1: the roots of how often each run of one to four
+/// letters is in its words, hashed. `None` if it has no letters.
+///
+/// Each word has a mark before and behind it, so that beginnings and endings are runs of their own.
+/// The hash is FNV-1a (Fowler, Noll, Vo; RFC 9923) in 64 bits.
+pub fn grams(text: &str, buckets: usize) -> Option<Vec<f32>> {
+    let mut row = vec![0.0_f32; buckets];
+    let text = text.to_lowercase();
+    for word in text.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty()) {
+        let letters: Vec<char> = std::iter::once('_').chain(word.chars()).chain(['_']).collect();
+        for long in 1..=LONGEST {
+            letters.windows(long).for_each(|run| row[hash(run) as usize % buckets] += 1.0);
+        }
+    }
+    row.iter_mut().for_each(|count| *count = count.sqrt());
+    let length = row.iter().map(|x| x * x).sum::<f32>().sqrt();
+    (length > 0.0).then(|| row.into_iter().map(|x| x / length).collect())
+}
+
+fn hash(letters: &[char]) -> u64 {
+    let bytes = letters.iter().flat_map(|letter| u32::from(*letter).to_le_bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

@@ -1,0 +1,127 @@
+//! Tells in which language a text is: a small network over hashed n-grams, a batch at a time.
+//!
+//! [`Identifier`] is all that knows of the bridge. `examples/train.rs` makes the weights.
+
+mod grams;
+mod network;
+
+use nsbridge_handler::{Batch, Error, Item, Limits, Models, Result};
+use serde::{Deserialize, Serialize};
+
+pub use grams::grams;
+pub use network::Network;
+
+/// The longest text that is read, in bytes. Telling a language takes a line or two.
+const LONGEST: usize = 16 << 10;
+
+/// The model's `config.json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// How many numbers stand for a text.
+    pub buckets: usize,
+    /// The width of the layer between.
+    pub hidden: usize,
+    /// The languages, in the order of the network's outputs: codes of ISO 639-1.
+    pub labels: Vec<String>,
+}
+
+/// What a request carries.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Text {
+    text: String,
+}
+
+/// What it is answered with.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub struct Language {
+    /// The likeliest language: a code of ISO 639-1.
+    pub language: String,
+    /// How sure the network is, from 0 to 1.
+    pub probability: f32,
+}
+
+/// The model.
+#[derive(Debug)]
+pub struct Identifier {
+    config: Config,
+    network: Network,
+    fingerprint: [u8; 16],
+}
+
+impl Batch for Identifier {
+    type Options = ();
+    type Input = Text;
+    type Output = Language;
+
+    fn load((): (), models: Models) -> Result<Self> {
+        let model = models.get("target")?;
+        let config: Config = serde_json::from_slice(&model.read("config.json")?)?;
+        let network = Network::load(&model.checkpoint()?, &config)?;
+        let files = (model.digest("config.json")?, model.digest("model.safetensors")?);
+        let fingerprint = std::array::from_fn(|i| files.0[i] ^ files.1[i]);
+        Ok(Self { config, network, fingerprint })
+    }
+
+    fn run(&mut self, batch: &[Item<Text>]) -> Result<Vec<Result<Language>>> {
+        let texts = batch.iter().map(|item| self.read(&item.input.text));
+        let (good, read): (Vec<_>, Vec<_>) = texts.map(split).unzip();
+        // One product for all that can be answered, whoever else there is.
+        let good: Vec<Vec<f32>> = good.into_iter().flatten().collect();
+        let logits = self.network.forward(&good);
+        let mut rows = logits.chunks_exact(self.config.labels.len());
+        let answer = |read: Result<()>| {
+            read?;
+            let row = rows.next().ok_or_else(|| Error::fatal("the network lost a row"))?;
+            Ok(self.likeliest(row))
+        };
+        Ok(read.into_iter().map(answer).collect())
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { batch_size: 32, ..Limits::default() }
+    }
+
+    fn fingerprint(&self) -> Option<[u8; 16]> {
+        Some(self.fingerprint)
+    }
+}
+
+/// The row of a text that can be answered, and whether it can.
+fn split(read: Result<Vec<f32>>) -> (Option<Vec<f32>>, Result<()>) {
+    match read {
+        Ok(row) => (Some(row), Ok(())),
+        Err(error) => (None, Err(error)),
+    }
+}
+
+impl Identifier {
+    /// A text as the network reads it: `[buckets]`.
+    fn read(&self, text: &str) -> Result<Vec<f32>> {
+        if text.len() > LONGEST {
+            let bytes = text.len();
+            return Err(Error::bad_input(format!(
+                "`text` has {bytes} bytes, and may have {LONGEST}"
+            )));
+        }
+        grams(text, self.config.buckets).ok_or_else(|| {
+            Error::bad_input("`text` has no letters, so there is no language to be told")
+        })
+    }
+
+    /// The largest of `[labels]` logits, as a probability.
+    fn likeliest(&self, logits: &[f32]) -> Language {
+        let mut best = 0;
+        for (at, logit) in logits.iter().enumerate() {
+            if *logit > logits[best] {
+                best = at;
+            }
+        }
+        let sum: f32 = logits.iter().map(|logit| libm::expf(logit - logits[best])).sum();
+        Language { language: self.config.labels[best].clone(), probability: 1.0 / sum }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,8 @@
+//! The worker: `cargo run --release -p classifier -- --config examples/classifier/worker.toml`
+
+use classifier::Identifier;
+use nsbridge_handler::Batched;
+
+fn main() -> std::process::ExitCode {
+    nsbridge::serve::<Batched<Identifier>>()
+}
