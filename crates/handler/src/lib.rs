@@ -51,8 +51,8 @@ pub use error::{Cause, Error, Result};
 pub use job::{Job, JobInfo};
 pub use models::{Model, Models};
 pub use nsbridge_protocol::{
-    AttemptNo, ChatMessage, Fingerprint, Finish, FinishReason, RequestId, Seam, Tenant, TextInput,
-    TextPiece, TokenLogprob, TraceParent, Usage,
+    AttemptNo, ChatMessage, Fingerprint, Finish, FinishReason, JsonSchema, RequestId,
+    ResponseFormat, Seam, Tenant, TextInput, TextPiece, TokenLogprob, TraceParent, Usage,
 };
 pub use transcript::Stop;
 #[cfg(feature = "candle")]

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::engine::{Engine, Policy};
+use crate::grammar::{self, Grammars, Rule};
 use crate::loading::{seconds, within};
 use crate::parity::Required;
 use crate::reply::Reply;
@@ -97,6 +98,7 @@ pub struct Llama {
     engine: Engine,
     context: usize,
     text: Arc<Text>,
+    grammars: Arc<Grammars>,
     options: Options,
     fingerprint: [u8; 16],
 }
@@ -117,12 +119,28 @@ impl Handler for Llama {
         let resumed: Vec<u32> = job.resumed().iter().map(|piece| piece.token).collect();
         let vocabulary = vocabulary(&self.config);
         let asked = Asked::new(&input, &self.options, &self.config.advice, vocabulary)?;
+        let rule = input.response_format.as_ref().map(Rule::of).transpose()?.flatten();
         let prompt = self.text.prompt(&input, job.info().submitted_at)?;
         let (words, size) = (self.text.clone(), self.config.vocab_size);
         let seed = job.info().seed;
         let mut reply = Reply::new(words, size, self.context, prompt, asked, seed)?;
         job.at_most(reply.longest());
-        if let Some(finish) = reply.take_resumed(&resumed)? {
+        let (reply, finish) = match rule {
+            None => {
+                let finish = reply.take_resumed(&resumed)?;
+                (reply, finish)
+            }
+            Some(rule) => {
+                let grammars = self.grammars.clone();
+                let begin = move || {
+                    reply.hold_to(grammars.compile(&rule)?)?;
+                    let finish = reply.take_resumed(&resumed)?;
+                    Ok((reply, finish))
+                };
+                grammar::apart(begin).await?
+            }
+        };
+        if let Some(finish) = finish {
             return Ok(finish);
         }
         let scope = job.info().scope.clone();
@@ -188,7 +206,10 @@ impl Llama {
         let caching = options.enable_prefix_caching.unwrap_or(true);
         let policy = Policy { limit: predict_timeout, caching };
         let engine = Engine::start(model, policy).map_err(LoadError::read)?;
-        Ok(Self { text: Arc::new(text), config, engine, context, options, fingerprint })
+        let text = Arc::new(text);
+        let (words, size) = (text.clone(), config.vocab_size);
+        let grammars = Arc::new(Grammars::new(move || words.spelling(size)));
+        Ok(Self { text, grammars, config, engine, context, options, fingerprint })
     }
 }
 
@@ -253,6 +274,7 @@ fn fingerprint(
     };
     add(&ARITHMETIC_VERSION.to_be_bytes());
     add(arithmetic.as_bytes());
+    add(grammar::VERSION.as_bytes());
     for name in FILES {
         add(&files.find(name).map_err(LoadError::read)?.unwrap_or_default());
     }

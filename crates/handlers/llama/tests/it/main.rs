@@ -4,6 +4,7 @@
 mod bits;
 mod bundled;
 mod families;
+mod formats;
 mod limits;
 mod network;
 mod oracle;
@@ -11,4 +12,5 @@ mod parity;
 mod replies;
 mod required;
 mod sampling;
+mod schemas;
 mod tiny;
