@@ -294,9 +294,13 @@ fn a_schema_that_cannot_be_held_to_is_refused_by_its_field() {
         ),
         (json!({ "multipleOf": 999_983 }), "`multipleOf`"),
         (json!({ "items": { "multipleOf": 12.34567 } }), "`multipleOf`"),
+        (json!({ "anyOf": [{ "multipleOf": 1e15 }] }), "`multipleOf`"),
         (json!({ "description": "x".repeat(70_000) }), "65536"),
         // Its words are cut in the middle of a character.
-        (json!({ "type": ["あ".repeat(80)] }), ""),
+        (
+            json!({ "type": "integer", "minimum": format!("x{}", "あ".repeat(80)) }),
+            "cannot be compiled",
+        ),
     ] {
         check_refused(&schema(&given), &["`response_format.json_schema.schema`", why]);
     }
@@ -338,6 +342,8 @@ fn tokens_that_spell_nothing_are_a_reason_to_refuse() {
     let words = vec![b"a".to_vec(), b"b".to_vec()];
     let missing = grammar_over(words.clone(), &regex("c+")).unwrap_err();
     assert!(missing.to_string().contains("no text"), "{missing}");
+    let empty = grammar_over(words.clone(), &regex("c?")).unwrap_err();
+    assert!(empty.to_string().contains("the empty one"), "{empty}");
     let mut later = grammar_over(words, &regex("[ab]c")).unwrap();
     later.take(0).unwrap();
     let missing = later.allowed(&[]).unwrap_err();
