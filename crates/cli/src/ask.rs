@@ -77,7 +77,7 @@ async fn ask(arguments: Arguments) -> Result<ExitCode> {
         return stream::show_values(reply).await;
     }
     let prompt = prompt::read(arguments.prompt.unwrap_or_default())?;
-    let reply = client.submit(ask.with_input(arguments.sampling.input(prompt))).await?;
+    let reply = client.submit(ask.with_input(arguments.sampling.input(prompt)?)).await?;
     stream::show(reply, arguments.json).await
 }
 

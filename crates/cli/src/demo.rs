@@ -71,7 +71,7 @@ async fn tell(arguments: Arguments) -> Result<ExitCode> {
         // The model goes on from the prompt: together they are the story.
         std::io::stdout().lock().write_all(prompt.as_bytes())?;
     }
-    let mut ask = Ask::new(model, tenant, arguments.sampling.input(prompt));
+    let mut ask = Ask::new(model, tenant, arguments.sampling.input(prompt)?);
     ask.seed = arguments.sampling.seed;
     let reply = client.submit(ask).await?;
     let code = stream::show(reply, arguments.json).await?;

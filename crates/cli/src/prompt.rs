@@ -1,7 +1,9 @@
 //! The arguments that say what a text model is asked.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result, ensure};
-use nsbridge_protocol::{ChatMessage, TextInput};
+use nsbridge_protocol::{ChatMessage, JsonSchema, ResponseFormat, TextInput};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Sampling {
@@ -20,23 +22,62 @@ pub(crate) struct Sampling {
     /// Put the prompt into the model's chat template instead of going on from it.
     #[arg(long)]
     pub(crate) chat: bool,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// What the reply is to be as a whole.
+#[derive(Debug, clap::Args)]
+#[group(multiple = false)]
+struct Format {
+    /// Answer with a JSON object, whatever is in it.
+    #[arg(long)]
+    json_object: bool,
+    /// Answer with JSON that fits the JSON schema in this file.
+    #[arg(long, value_name = "FILE")]
+    json_schema: Option<PathBuf>,
+    /// Answer with what this regular expression matches as a whole.
+    #[arg(long, value_name = "EXPRESSION")]
+    regex: Option<String>,
+}
+
+impl Format {
+    fn read(&self) -> Result<Option<ResponseFormat>> {
+        if self.json_object {
+            return Ok(Some(ResponseFormat::JsonObject {}));
+        }
+        if let Some(regex) = self.regex.clone() {
+            return Ok(Some(ResponseFormat::Regex { regex }));
+        }
+        let Some(file) = &self.json_schema else { return Ok(None) };
+        let place = || format!("reading the schema {}", file.display());
+        let text = std::fs::read_to_string(file).with_context(place)?;
+        let schema = serde_json::from_str(&text).with_context(place)?;
+        let name = file.file_stem().map(|name| name.to_string_lossy().into_owned());
+        let json_schema = JsonSchema { name, description: None, schema, strict: Some(true) };
+        Ok(Some(ResponseFormat::JsonSchema { json_schema }))
+    }
 }
 
 impl Sampling {
-    pub(crate) fn input(&self, prompt: String) -> TextInput {
+    /// # Errors
+    ///
+    /// The file of a schema cannot be read, or is not JSON.
+    pub(crate) fn input(&self, prompt: String) -> Result<TextInput> {
         let (prompt, messages) = if self.chat {
             (None, vec![ChatMessage { role: "user".into(), content: prompt }])
         } else {
             (Some(prompt), Vec::new())
         };
-        TextInput {
+        Ok(TextInput {
             prompt,
             messages,
             max_tokens: self.max_tokens,
             temperature: self.temperature,
             top_p: self.top_p,
+            response_format: self.format.read()?,
             ..TextInput::default()
-        }
+        })
     }
 }
 
@@ -48,4 +89,55 @@ pub(crate) fn read(prompt: String) -> Result<String> {
     let text = std::io::read_to_string(std::io::stdin()).context("reading standard input")?;
     ensure!(!text.is_empty(), "standard input is empty: give a prompt");
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use serde_json::json;
+
+    use super::Sampling;
+
+    #[derive(Debug, clap::Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        sampling: Sampling,
+    }
+
+    fn format(arguments: &[&str]) -> serde_json::Value {
+        let arguments = ["it"].iter().chain(arguments);
+        let input =
+            Arguments::try_parse_from(arguments).unwrap().sampling.input("x".into()).unwrap();
+        serde_json::to_value(input).unwrap()["response_format"].clone()
+    }
+
+    #[test]
+    fn a_format_is_given_in_one_of_three_ways() {
+        assert_eq!(format(&[]), json!(null));
+        assert_eq!(format(&["--json-object"]), json!({ "type": "json_object" }));
+        let regex = json!({ "type": "regex", "regex": "[a-z]+" });
+        assert_eq!(format(&["--regex", "[a-z]+"]), regex);
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("person.json");
+        std::fs::write(&file, r#"{"type":"object"}"#).unwrap();
+        let schema = json!({ "name": "person", "schema": { "type": "object" }, "strict": true });
+        let expected = json!({ "type": "json_schema", "json_schema": schema });
+        assert_eq!(format(&["--json-schema", file.to_str().unwrap()]), expected);
+        let both = Arguments::try_parse_from(["it", "--json-object", "--regex", "a"]);
+        assert!(both.unwrap_err().to_string().contains("cannot be used with"));
+    }
+
+    #[test]
+    fn a_schema_that_cannot_be_read_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("person.json");
+        let read = || {
+            let arguments = ["it", "--json-schema", file.to_str().unwrap()];
+            let sampling = Arguments::try_parse_from(arguments).unwrap().sampling;
+            format!("{:#}", sampling.input("x".into()).unwrap_err())
+        };
+        assert!(read().contains("person.json"));
+        std::fs::write(&file, "{").unwrap();
+        assert!(read().contains("person.json"));
+    }
 }

@@ -55,8 +55,8 @@ pub use job::{Job, JobInfo};
 pub use measure::{Measure, MeasureKind};
 pub use models::{Model, Models};
 pub use nsbridge_protocol::{
-    AttemptNo, ChatMessage, Fingerprint, Finish, FinishReason, Pieces, RequestId, Seam, Tenant,
-    TextInput, TextPiece, TokenLogprob, TraceParent, Usage,
+    AttemptNo, ChatMessage, Fingerprint, Finish, FinishReason, JsonSchema, Pieces, RequestId,
+    ResponseFormat, Seam, Tenant, TextInput, TextPiece, TokenLogprob, TraceParent, Usage,
 };
 pub use transcript::Stop;
 #[cfg(feature = "candle")]

@@ -6,6 +6,7 @@
 mod attempt;
 mod code;
 mod control;
+mod format;
 mod id;
 mod name;
 mod open;
@@ -20,6 +21,7 @@ mod trace;
 pub use attempt::AttemptNo;
 pub use code::ErrorCode;
 pub use control::{ControlKind, Resume};
+pub use format::{JsonSchema, ResponseFormat};
 pub use id::{Fingerprint, RequestId, StreamId};
 pub use name::{InvalidName, KeyId, ModelName, Revision, Tenant};
 pub use open::Open;

@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{FinishReason, Seam};
+use crate::{FinishReason, ResponseFormat, Seam};
 
 /// What a text model is asked: a raw prompt or a chat, and how to sample.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -71,6 +71,9 @@ pub struct TextInput {
     /// With `logprobs`: tell those of so many likeliest tokens too, at most 20.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_logprobs: Option<u32>,
+    /// What the whole reply is to be; absent means any text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_format: Option<ResponseFormat>,
     /// How many replies to make of the same prompt; 1 if absent. They differ by the seed alone: the
     /// one with `index` 3 is what the seed plus 3 gives on its own.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -181,7 +184,7 @@ impl Seam for TextPiece {
 mod tests {
     use serde_json::json;
 
-    use super::{Seam, TextInput, TextPiece, TokenLogprob};
+    use super::{ResponseFormat, Seam, TextInput, TextPiece, TokenLogprob};
 
     #[test]
     fn seams_ignore_log_probabilities_but_not_text() {
@@ -209,7 +212,8 @@ mod tests {
             "min_p": 0.25, "repetition_penalty": 1.5, "frequency_penalty": 0.25,
             "presence_penalty": -0.5, "logit_bias": { "12": -100.0 }, "bad_token_ids": [3],
             "bad_token_sequences": [[5, 6], [7]], "stop": ["."], "stop_token_ids": [4], "min_tokens": 2, "ignore_eos": true,
-            "logprobs": true, "top_logprobs": 5, "n": 3, "priority": -1
+            "logprobs": true, "top_logprobs": 5,
+            "response_format": { "type": "regex", "regex": "[a-z]+" }, "n": 3, "priority": -1
         });
         // Through text, as it travels: there the ids of `logit_bias` are strings.
         let input: TextInput = serde_json::from_str(&json.to_string()).unwrap();
@@ -220,7 +224,9 @@ mod tests {
 
     #[test]
     fn debug_shows_no_text() {
-        let input = TextInput { prompt: Some("canary".into()), ..TextInput::default() };
+        let response_format = Some(ResponseFormat::Regex { regex: "canary".into() });
+        let prompt = Some("canary".into());
+        let input = TextInput { prompt, response_format, ..TextInput::default() };
         assert!(!format!("{input:?}").contains("canary"));
         let top = TokenLogprob { token: 4711, logprob: -1.0 };
         assert!(!format!("{top:?}").contains("4711"));

@@ -25,7 +25,7 @@ fn main() {
             let mut scratch = Scratch::default();
             measure(name, |index| {
                 let noise = Noise::new(1, &[]);
-                sample(&logits, &history, &sampling, noise, index, &mut scratch);
+                sample(&logits, &history, &sampling, None, noise, index, &mut scratch);
             });
         }
         let mut scratch = Scratch::default();

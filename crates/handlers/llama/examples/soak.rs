@@ -285,6 +285,10 @@ fn request(dice: &mut Dice, context: u64) -> Value {
         1 => input["repetition_penalty"] = json!(1.2),
         2 => input["top_p"] = json!(0.9),
         3 => input["logprobs"] = json!(true),
+        4 => {
+            let regex = "[a-z]{3,20}(, [0-9]+){0,9}";
+            input["response_format"] = json!({ "type": "regex", "regex": regex });
+        }
         _ => {}
     }
     input

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::engine::{Choices, Engine, Order, Policy};
+use crate::grammar::{self, Grammars, Rule};
 use crate::kernel::attention::PAGE;
 use crate::loading::{seconds, within};
 use crate::parity::Required;
@@ -118,6 +119,7 @@ pub struct Llama {
     engine: Engine,
     context: usize,
     text: Arc<Text>,
+    grammars: Arc<Grammars>,
     options: Options,
     fingerprint: [u8; 16],
 }
@@ -136,6 +138,7 @@ impl Handler for Llama {
 
     async fn handle(&self, input: TextInput, job: &mut Job<TextPiece>) -> Result<Finish> {
         let asked = Asked::new(&input, &self.options, &self.config.advice, self.vocabulary())?;
+        let rule = input.response_format.as_ref().map(Rule::of).transpose()?.flatten();
         let prompt = self.text.prompt(&input, job.info().submitted_at)?;
         let seed = job.info().seed;
         let replies = (0..self.replies(&input)?).map(|index| {
@@ -144,10 +147,25 @@ impl Handler for Llama {
             Reply::new(words, size, self.context, prompt.clone(), asked.clone(), seed)
         });
         let mut choices = Choices::new(replies.collect::<Result<_>>()?);
-        if let Some(finish) = choices.take_resumed(job.resumed())? {
+        job.at_most(choices.longest());
+        let resumed = job.resumed();
+        let finish = match rule {
+            None => choices.take_resumed(resumed)?,
+            Some(rule) => {
+                let (grammars, resumed) = (self.grammars.clone(), resumed.to_vec());
+                let begin = move || {
+                    choices.hold_to(&grammars.compile(&rule)?)?;
+                    let finish = choices.take_resumed(&resumed)?;
+                    Ok((choices, finish))
+                };
+                let finish;
+                (choices, finish) = grammar::apart(begin).await?;
+                finish
+            }
+        };
+        if let Some(finish) = finish {
             return Ok(finish);
         }
-        job.at_most(choices.longest());
         let scope = job.info().scope.clone();
         let order = Order { choices, scope, priority: input.priority.unwrap_or(0) };
         self.engine.make(order, job.emitter()).await
@@ -216,7 +234,10 @@ impl Llama {
         let caching = options.enable_prefix_caching.unwrap_or(true);
         let policy = Policy { limit: predict_timeout, caching, limits };
         let engine = Engine::start(model, policy).map_err(LoadError::read)?;
-        Ok(Self { text: Arc::new(text), config, engine, context, options, fingerprint })
+        let text = Arc::new(text);
+        let (words, size) = (text.clone(), config.vocab_size);
+        let grammars = Arc::new(Grammars::new(move || words.spelling(size)));
+        Ok(Self { text, grammars, config, engine, context, options, fingerprint })
     }
 
     fn vocabulary(&self) -> Vocabulary<'_> {
@@ -325,6 +346,7 @@ fn fingerprint(
     };
     add(&ARITHMETIC_VERSION.to_be_bytes());
     add(arithmetic.as_bytes());
+    add(grammar::VERSION.as_bytes());
     for name in FILES {
         add(&files.find(name).map_err(LoadError::read)?.unwrap_or_default());
     }

@@ -8,7 +8,7 @@
 //!
 //! # Order
 //!
-//! 1. [`logit_bias`](Sampling::logit_bias), [`banned`](Sampling::banned),
+//! 1. the grammar's [`Allowed`], [`logit_bias`](Sampling::logit_bias), [`banned`](Sampling::banned),
 //!    [`banned_sequences`](Sampling::banned_sequences), [`min_tokens`](Sampling::min_tokens);
 //! 2. repetition penalty, then frequency and presence penalty;
 //! 3. temperature;
@@ -22,6 +22,7 @@
 //! and a token whose logit is negative infinity is never chosen.
 
 mod adjust;
+mod allowed;
 mod cut;
 mod draw;
 mod history;
@@ -30,6 +31,7 @@ mod noise;
 mod row;
 mod weight;
 
+pub use allowed::Allowed;
 pub use history::History;
 pub use logprobs::{Logprobs, logprobs};
 pub use noise::Noise;
@@ -101,18 +103,20 @@ pub struct Scratch {
 
 /// Chooses the reply's token number `index`; none if no token may be chosen.
 ///
-/// `history` holds what comes before it. The result depends on nothing but the arguments before
+/// `history` holds what comes before it, and `allowed` the tokens that a grammar allows after that;
+/// all of them without one. The result depends on nothing but the arguments before
 /// `scratch`.
 pub fn sample(
     logits: &[f32],
     history: &History,
     sampling: &Sampling,
+    allowed: Option<Allowed<'_>>,
     noise: Noise,
     index: usize,
     scratch: &mut Scratch,
 ) -> Option<u32> {
     let Scratch { adjusted, maxima, room } = scratch;
-    let logits = adjust::adjusted(logits, history, sampling, index, adjusted);
+    let logits = adjust::adjusted(logits, history, sampling, allowed, index, adjusted);
     let row = Row::new(logits, maxima)?;
     let mut draw = Draw::new(noise.at(index), sampling.temperature);
     draw.among(&row, cut::cut(&row, sampling, room));

@@ -64,6 +64,14 @@ impl Text {
         self.bytes.get(token)
     }
 
+    /// What each of the first `size` tokens spells; nothing for those that were added to the
+    /// vocabulary to mean something, or are not in it.
+    pub(crate) fn spelling(&self, size: usize) -> Vec<Vec<u8>> {
+        let added = self.tokenizer.get_added_tokens_decoder();
+        let bytes = |token| if added.contains_key(&token) { &[] } else { self.bytes(token) };
+        (0..size as u32).map(|token| bytes(token).to_vec()).collect()
+    }
+
     fn raw(&self, prompt: &str) -> Result<Vec<u32>> {
         let tokens = self.encode(prompt, true)?;
         // Not every tokenizer.json puts it there by itself.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use nsbridge_handler::{Error, Finish, FinishReason, Result, TextPiece, Usage};
 
+use crate::grammar::Grammar;
 use crate::reply::Reply;
 use crate::schedule::Work;
 use crate::{Chunk, KvCache, Scratch, Table};
@@ -60,6 +61,15 @@ impl Choices {
         let shared = self.prompt / page;
         let own = |choice: &Choice| (self.prompt + choice.reply.longest()).div_ceil(page) - shared;
         self.choices.iter().map(own).fold(shared, usize::saturating_add)
+    }
+
+    /// Holds each of them to a grammar, from its first token on.
+    ///
+    /// # Errors
+    ///
+    /// No token may be the first.
+    pub(crate) fn hold_to(&mut self, grammar: &Grammar) -> Result<()> {
+        self.choices.iter_mut().try_for_each(|choice| choice.reply.hold_to(grammar.clone()))
     }
 
     /// Takes over what an earlier attempt made; the finish, if that was all.

@@ -1,9 +1,9 @@
 //! Biases, bans and penalties: what is done to single logits.
 
-use super::Sampling;
 use super::history::{History, Seen};
+use super::{Allowed, Sampling};
 
-/// The logits with biases, bans and penalties applied; copied only if there are any.
+/// The logits with the grammar, biases, bans and penalties applied; copied only if there are any.
 ///
 /// Ids beyond the logits are passed over. Costs one step for each *distinct* token of the history,
 /// and one for each banned sequence: mostly its prefix differs in the first token that is compared.
@@ -11,6 +11,7 @@ pub(super) fn adjusted<'a>(
     logits: &'a [f32],
     history: &History,
     sampling: &Sampling,
+    allowed: Option<Allowed<'_>>,
     index: usize,
     room: &'a mut Vec<f32>,
 ) -> &'a [f32] {
@@ -20,11 +21,15 @@ pub(super) fn adjusted<'a>(
     let banned = sampling.banned.iter().chain(ends).copied().chain(banned);
     let mut banned = banned.peekable();
     let biased = !sampling.logit_bias.is_empty() || banned.peek().is_some();
-    if !biased && penalties.is_none() {
-        return logits;
+    match allowed {
+        // Nothing below makes negative infinity anything else.
+        Some(allowed) => allowed.copy(logits, room),
+        None if !biased && penalties.is_none() => return logits,
+        None => {
+            room.clear();
+            room.extend_from_slice(logits);
+        }
     }
-    room.clear();
-    room.extend_from_slice(logits);
     let mut each = |token: u32, change: &dyn Fn(f32) -> f32| {
         if let Some(logit) = room.get_mut(token as usize) {
             *logit = change(*logit);

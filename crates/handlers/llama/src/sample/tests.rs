@@ -1,13 +1,13 @@
 //! Sampling follows its parameters; the parts hold its definition, its frequencies and its edges.
 
-use super::{History, Noise, Sampling, Scratch, sample};
+use super::{Allowed, History, Noise, Sampling, Scratch, sample};
 
 mod frequencies;
 mod naive;
 mod processors;
 
 fn draw(logits: &[f32], history: &History, sampling: &Sampling, index: usize) -> Option<u32> {
-    sample(logits, history, sampling, Noise::new(1, &[]), index, &mut Scratch::default())
+    sample(logits, history, sampling, None, Noise::new(1, &[]), index, &mut Scratch::default())
 }
 
 fn greedy() -> Sampling {
@@ -148,8 +148,8 @@ fn a_used_scratch_changes_no_choice() {
         let (sampling, logits) = (&samplings[index % 3], &wide[..10 + index * 16]);
         let noise = Noise::new(9, &[]);
         assert_eq!(
-            sample(logits, &history, sampling, noise, index, &mut used),
-            sample(logits, &history, sampling, noise, index, &mut Scratch::default()),
+            sample(logits, &history, sampling, None, noise, index, &mut used),
+            sample(logits, &history, sampling, None, noise, index, &mut Scratch::default()),
         );
     }
 }

@@ -4,6 +4,7 @@
 mod bits;
 mod bundled;
 mod families;
+mod formats;
 mod limits;
 mod network;
 mod oracle;
@@ -12,4 +13,5 @@ mod replies;
 mod required;
 mod sampling;
 mod schedules;
+mod schemas;
 mod tiny;

@@ -14,6 +14,43 @@ use tempfile::TempDir;
 pub(crate) const EOS: u32 = 257;
 pub(crate) const BOS: u32 = 256;
 
+/// What tokens of several bytes stand for in a [literate](Tiny::literate) model.
+pub(crate) const PIECES: &[&[u8]] = &[
+    b"{\"",
+    b"\":",
+    b"\",\"",
+    b"\"}",
+    b"},",
+    b"[]",
+    b"{}",
+    b"],\"",
+    b":[",
+    b"true",
+    b"false",
+    b"null",
+    b"ue",
+    b"\"a",
+    b"name",
+    b"12",
+    b"100",
+    b"-1",
+    b", ",
+    b"\\u00",
+    b"\\\"",
+    b"the ",
+    b"\n\n",
+    "灯".as_bytes(),
+    "の朝\"".as_bytes(),
+    "灯台".as_bytes(),
+    b"\xe7\x81",
+    b"\xaf\xe5",
+    b"\xe3\x81",
+    b"\x82\xe3\x81",
+    b"\xf0\x9f",
+    b"\x9f\x98\x80",
+    b"a\xe3",
+];
+
 /// A model whose tokens are the 256 bytes, a beginning and an end.
 pub(crate) struct Tiny {
     dir: TempDir,
@@ -30,7 +67,24 @@ impl Tiny {
         });
         let dir = tempfile::tempdir().unwrap();
         write_model(dir.path(), &config, 5);
-        write_vocabulary(dir.path());
+        write_vocabulary(dir.path(), &[]);
+        Self { dir }
+    }
+
+    /// One with room for longer texts, and tokens of several bytes: what JSON is made of, and
+    /// characters and parts of them. Token `258 + n` is piece `n`.
+    pub(crate) fn literate() -> Self {
+        let size = 258 + PIECES.len();
+        let config = json!({
+            "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": 32,
+            "intermediate_size": 48, "vocab_size": size, "num_hidden_layers": 1,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
+            "rope_theta": 10_000.0, "max_position_embeddings": 2048, "tie_word_embeddings": true,
+            "eos_token_id": EOS
+        });
+        let dir = tempfile::tempdir().unwrap();
+        write_model(dir.path(), &config, 11);
+        write_vocabulary(dir.path(), PIECES);
         Self { dir }
     }
 
@@ -100,15 +154,21 @@ pub(crate) fn write_drawn(dir: &Path, config: &Value, seed: u64, scale: f32) {
     safetensors::serialize_to_file(&views, None, &dir.join("model.safetensors")).unwrap();
 }
 
-/// A byte-level tokenizer without merges: token `n` is byte `n`.
-fn write_vocabulary(dir: &Path) {
+/// A byte-level tokenizer without merges: token `n` is byte `n`, and pieces come behind the two that
+/// are special.
+fn write_vocabulary(dir: &Path, pieces: &[&[u8]]) {
     let mut others = '\u{100}'..;
-    let mut spelt = |byte: u8| match byte {
+    let spelt = |byte: u8| match byte {
         b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => char::from(byte),
         _ => others.next().unwrap(),
     };
-    let vocabulary: serde_json::Map<String, Value> =
-        (0..=u8::MAX).map(|byte| (spelt(byte).to_string(), json!(byte))).collect();
+    let spelt: Vec<char> = (0..=u8::MAX).map(spelt).collect();
+    let mut vocabulary: serde_json::Map<String, Value> =
+        (0..256).map(|byte| (spelt[byte].to_string(), json!(byte))).collect();
+    for (piece, id) in pieces.iter().zip(EOS + 1..) {
+        let piece = piece.iter().map(|&byte| spelt[usize::from(byte)]).collect();
+        vocabulary.insert(piece, json!(id));
+    }
     let special = |id: u32, content: &str| {
         json!({ "id": id, "content": content, "special": true, "single_word": false,
                 "lstrip": false, "rstrip": false, "normalized": false })

@@ -57,7 +57,7 @@ fn check(sampling: &Sampling, probabilities: &[f64]) {
     let (logits, history) = (logits(), History::default());
     let (noise, mut scratch) = (Noise::new(20, &[1, 2, 3]), Scratch::default());
     let counts = counts(DRAWS, |index| {
-        sample(&logits, &history, sampling, noise, index, &mut scratch).unwrap()
+        sample(&logits, &history, sampling, None, noise, index, &mut scratch).unwrap()
     });
     let deviate = deviate(&counts, probabilities);
     assert!(deviate < CRITICAL, "{deviate} standard deviations");
@@ -92,7 +92,8 @@ fn neighbouring_draws_know_nothing_of_each_other() {
     let pairs: Vec<f64> = shares.iter().flat_map(|a| shares.iter().map(move |b| a * b)).collect();
     let (sampling, history) = (Sampling::default(), History::default());
     let (noise, mut scratch) = (Noise::new(21, &[]), Scratch::default());
-    let mut one = |index| sample(logits, &history, &sampling, noise, index, &mut scratch).unwrap();
+    let mut one =
+        |index| sample(logits, &history, &sampling, None, noise, index, &mut scratch).unwrap();
     let counts = counts(DRAWS / 2, |pair| one(2 * pair) * FEW as u32 + one(2 * pair + 1));
     let deviate = deviate(&counts, &pairs);
     assert!(deviate < CRITICAL, "{deviate} standard deviations");

@@ -4,7 +4,7 @@ use proptest::prelude::{Just, Strategy, any, prop, prop_oneof, proptest};
 
 use super::super::noise::gumbel;
 use super::super::weight::{STEPS, Weights};
-use super::{History, Noise, Sampling, Scratch, sample};
+use super::{Allowed, History, Noise, Sampling, Scratch, sample};
 
 /// The tokens left of processed logits, the likeliest first.
 pub(super) fn left(logits: &[f32], sampling: &Sampling) -> Vec<u32> {
@@ -171,6 +171,11 @@ fn samplings() -> impl Strategy<Value = Sampling> {
     })
 }
 
+/// 32 tokens of a grammar: all, none or some.
+fn words() -> impl Strategy<Value = u32> {
+    prop_oneof![Just(0), Just(u32::MAX), any::<u32>()]
+}
+
 proptest! {
     #[test]
     fn the_fast_way_chooses_as_it_is_defined(
@@ -181,6 +186,7 @@ proptest! {
         // What ends a sequence, how much of what came before begins it, and whether one token of
         // that is another.
         sequences in prop::collection::vec((0u32..80, 0usize..25, any::<bool>()), 0..30),
+        words in prop::option::of(prop::collection::vec(words(), 0..25)),
         seed in any::<u64>(),
         index in 0usize..8,
     ) {
@@ -195,13 +201,18 @@ proptest! {
         };
         let banned_sequences = sequences.into_iter().map(sequence).collect();
         let sampling = Sampling { banned_sequences, ..sampling };
+        // A grammar is as if all other logits had been negative infinity.
+        let allowed = words.as_deref().map(Allowed::new);
+        let may = |token: usize| allowed.is_none_or(|allowed| allowed.has(token as u32));
+        let masked = |(token, &logit)| if may(token) { logit } else { f32::NEG_INFINITY };
+        let masked: Vec<f32> = logits.iter().enumerate().map(masked).collect();
         let mut history = History::new(&prompt);
         reply.iter().for_each(|&token| history.push(token));
         let (noise, mut scratch) = (Noise::new(seed, &prompt), Scratch::default());
         for index in [index, index + 1, index + 2] {
             assert_eq!(
-                sample(&logits, &history, &sampling, noise, index, &mut scratch),
-                defined(&logits, (&prompt, &reply), &sampling, noise, index),
+                sample(&logits, &history, &sampling, allowed, noise, index, &mut scratch),
+                defined(&masked, (&prompt, &reply), &sampling, noise, index),
             );
         }
     }
@@ -217,7 +228,7 @@ proptest! {
         let (noise, mut scratch) = (Noise::new(seed, &[]), Scratch::default());
         for index in 0..20 {
             assert_eq!(
-                sample(&logits, &History::default(), &sampling, noise, index, &mut scratch),
+                sample(&logits, &History::default(), &sampling, None, noise, index, &mut scratch),
                 defined(&logits, (&[], &[]), &sampling, noise, index),
             );
         }
@@ -248,7 +259,7 @@ fn a_whole_vocabulary_is_drawn_from_as_it_is_defined() {
         for index in 0..4 {
             let noise = Noise::new(7, &[]);
             assert_eq!(
-                sample(&logits, &History::default(), &sampling, noise, index, &mut scratch),
+                sample(&logits, &History::default(), &sampling, None, noise, index, &mut scratch),
                 defined(&logits, (&[], &[]), &sampling, noise, index),
                 "{sampling:?}"
             );

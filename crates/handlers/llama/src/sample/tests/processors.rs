@@ -78,7 +78,7 @@ fn left(case: &Case, sampling: &Sampling) -> Vec<(u32, f64)> {
     let mut history = History::new(&case.prompt);
     case.reply.iter().for_each(|&token| history.push(token));
     let Scratch { adjusted: copy, maxima, room } = &mut Scratch::default();
-    let logits = adjusted(&case.logits, &history, sampling, case.reply.len(), copy);
+    let logits = adjusted(&case.logits, &history, sampling, None, case.reply.len(), copy);
     let row = Row::new(logits, maxima).unwrap();
     let last = cut(&row, sampling, room);
     let ranks = (0..).zip(logits).map(|(token, &logit)| rank(logit, token));

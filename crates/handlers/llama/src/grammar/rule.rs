@@ -1,0 +1,188 @@
+//! What a request asks for, as a grammar; what cannot be one is refused by its field.
+
+use std::fmt;
+
+use llguidance::JsonCompileOptions;
+use llguidance::api::TopLevelGrammar;
+use nsbridge_handler::{Error, JsonSchema, ResponseFormat, Result};
+use regex_syntax::hir::{Hir, HirKind, Look};
+use serde_json::{Value, json};
+
+/// The largest schema, as JSON, and the largest expression, in bytes.
+const MOST_SCHEMA: usize = 64 << 10;
+const MOST_REGEX: usize = 8 << 10;
+
+/// The longest that an expression may be with its classes spelt out, in bytes: some hundred `\w`.
+const MOST_CLASSES: usize = 1 << 20;
+
+/// The largest `multipleOf`, its decimal point aside.
+const MOST_STEP: f64 = 10_000.0;
+
+const SCHEMA: &str = "response_format.json_schema.schema";
+const REGEX: &str = "response_format.regex";
+
+/// What a text is to be.
+#[derive(Clone, PartialEq)]
+pub struct Rule(Kind);
+
+#[derive(Clone, PartialEq)]
+enum Kind {
+    /// JSON that fits this schema.
+    Json(Value),
+    /// What this expression matches, and nothing before or after.
+    Regex(String),
+}
+
+impl fmt::Debug for Rule {
+    /// Leaves out what the user wrote.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Kind::Json(_) => "Json",
+            Kind::Regex(_) => "Regex",
+        })
+    }
+}
+
+impl Rule {
+    /// The rule of a format; none if any text will do.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that names the field.
+    pub fn of(format: &ResponseFormat) -> Result<Option<Self>> {
+        Ok(match format {
+            ResponseFormat::Text {} => None,
+            ResponseFormat::JsonObject {} => Some(Self::json(json!({ "type": "object" }))),
+            ResponseFormat::JsonSchema { json_schema } => Some(schema(json_schema)?),
+            ResponseFormat::Regex { regex } => Some(Self(Kind::Regex(expression(regex)?))),
+        })
+    }
+
+    fn json(mut schema: Value) -> Self {
+        // Without blanks: a model that is unsure would write them until it has no room.
+        let compact = JsonCompileOptions { whitespace_flexible: false, ..Default::default() };
+        compact.apply_to(&mut schema);
+        Self(Kind::Json(schema))
+    }
+
+    /// The grammar, for a parser.
+    pub(super) fn grammar(&self) -> TopLevelGrammar {
+        match &self.0 {
+            Kind::Json(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
+            Kind::Regex(regex) => TopLevelGrammar::from_regex(regex),
+        }
+    }
+
+    /// The error for a rule that cannot be followed.
+    pub(super) fn refused(&self, why: &str) -> Error {
+        let field = match self.0 {
+            Kind::Json(_) => SCHEMA,
+            Kind::Regex(_) => REGEX,
+        };
+        Error::bad_input(format!("`{field}`: {}", told(why)))
+    }
+}
+
+/// What the parser says, for those who wrote the rule and not for those who build the parser.
+fn told(why: &str) -> String {
+    let is = |words: &[&str]| words.iter().any(|word| why.contains(word));
+    if why.starts_with("panic") {
+        return "it cannot be compiled".to_owned();
+    }
+    if is(&["too large", "too big", "too complex", "limit", "fuel"]) {
+        return "it takes too much work".to_owned();
+    }
+    if is(&["oneOf constraints"]) {
+        return "`oneOf` is possible only where its schemas surely exclude each other; take `anyOf`"
+            .to_owned();
+    }
+    if is(&["Only absolute $ref"]) {
+        return "`$ref` must be within the schema, as `#/$defs/name`".to_owned();
+    }
+    // A regular expression's fault is in the last line, below a drawing of its place.
+    let line = why.lines().find_map(|line| line.strip_prefix("error: "));
+    let line = line.or(why.lines().next()).unwrap_or_default();
+    line.chars().take(300).collect()
+}
+
+fn schema(given: &JsonSchema) -> Result<Rule> {
+    let refuse = |why: String| Err(Error::bad_input(format!("`{SCHEMA}` {why}")));
+    let Some(keywords) = given.schema.as_object() else {
+        return refuse("must be an object".to_owned());
+    };
+    if keywords.contains_key("x-guidance") {
+        return refuse("must not have `x-guidance`".to_owned());
+    }
+    if has_large_step(&given.schema) {
+        return refuse(format!(
+            "must not have a `multipleOf` whose digits say more than {MOST_STEP}"
+        ));
+    }
+    let bytes = given.schema.to_string().len();
+    if bytes > MOST_SCHEMA {
+        return refuse(format!("has {bytes} bytes, and {MOST_SCHEMA} are the most"));
+    }
+    Ok(Rule::json(given.schema.clone()))
+}
+
+/// Whether some number in it is to be a multiple of one so large that an automaton of its remainders
+/// takes long to make.
+fn has_large_step(schema: &Value) -> bool {
+    // The digits count: remainders of 12.34 are those of 1234.
+    let digits = |step: f64| step.to_string().replace(['.', '-'], "");
+    let is_large = |step| digits(step).parse().is_ok_and(|step: f64| step > MOST_STEP);
+    match schema {
+        Value::Object(fields) => fields.iter().any(|(name, value)| {
+            let step = value.as_f64().filter(|_| name == "multipleOf");
+            step.is_some_and(is_large) || has_large_step(value)
+        }),
+        Value::Array(items) => items.iter().any(has_large_step),
+        _ => false,
+    }
+}
+
+/// The expression as its parser prints it: without comments and flags, and without anchors at its
+/// ends, which say what holds anyway.
+fn expression(regex: &str) -> Result<String> {
+    let refuse = |why: String| Err(Error::bad_input(format!("`{REGEX}` {why}")));
+    if regex.len() > MOST_REGEX {
+        return refuse(format!("has {} bytes, and {MOST_REGEX} are the most", regex.len()));
+    }
+    let hir = match regex_syntax::parse(regex) {
+        Ok(hir) => hir,
+        Err(error) => return refuse(format!("is no regular expression: {}", reason(&error))),
+    };
+    let hir = without_anchors(hir);
+    if !hir.properties().look_set().is_empty() {
+        return refuse("must have no anchor or border within: it is matched as a whole".to_owned());
+    }
+    if hir.properties().minimum_len().is_none() {
+        return refuse("matches no text".to_owned());
+    }
+    if hir.properties().maximum_len() == Some(0) {
+        return refuse("matches no text but the empty one".to_owned());
+    }
+    let printed = hir.to_string();
+    if printed.len() > MOST_CLASSES {
+        return refuse("takes too much work: its classes are too many".to_owned());
+    }
+    Ok(printed)
+}
+
+/// What is wrong with an expression, without the lines that point to it.
+fn reason(error: &regex_syntax::Error) -> String {
+    match error {
+        regex_syntax::Error::Parse(error) => error.kind().to_string(),
+        regex_syntax::Error::Translate(error) => error.kind().to_string(),
+        _ => "it cannot be parsed".to_owned(),
+    }
+}
+
+fn without_anchors(hir: Hir) -> Hir {
+    let HirKind::Concat(parts) = hir.kind() else { return hir };
+    let is =
+        |part: Option<&Hir>, look| part.is_some_and(|part| *part.kind() == HirKind::Look(look));
+    let from = usize::from(is(parts.first(), Look::Start));
+    let to = parts.len() - usize::from(is(parts.last(), Look::End));
+    Hir::concat(parts[from.min(to)..to].to_vec())
+}

@@ -1,0 +1,124 @@
+//! What a text reply is to be as a whole: any text, JSON, or what a regular expression matches.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What a reply is held to, token by token; in the shape of OpenAI's `response_format`.
+///
+/// OpenAI has no regular expressions: `regex` is named after its type as `json_schema` is, and is
+/// what vLLM and SGLang call `regex`.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum ResponseFormat {
+    /// Any text, as without a format.
+    Text {},
+    /// A JSON object, whatever is in it.
+    JsonObject {},
+    /// JSON that fits a schema.
+    JsonSchema {
+        /// The schema with its name.
+        json_schema: JsonSchema,
+    },
+    /// A text that the expression matches as a whole.
+    Regex {
+        /// In the syntax of Rust's crate `regex`, without anchors, which it needs none of.
+        regex: String,
+    },
+}
+
+/// A JSON schema, as OpenAI wraps it.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JsonSchema {
+    /// Names the schema; changes nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Says what it is for; changes nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// The schema itself. The properties of an object come in its order.
+    pub schema: serde_json::Value,
+    /// Changes nothing: the reply always fits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strict: Option<bool>,
+}
+
+impl fmt::Debug for ResponseFormat {
+    /// Leaves out what the user wrote.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Text {} => "Text",
+            Self::JsonObject {} => "JsonObject",
+            Self::JsonSchema { .. } => "JsonSchema",
+            Self::Regex { .. } => "Regex",
+        })
+    }
+}
+
+impl fmt::Debug for JsonSchema {
+    /// Leaves out what the user wrote.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JsonSchema").field("strict", &self.strict).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::ResponseFormat;
+
+    #[track_caller]
+    fn check_same(json: &str) -> ResponseFormat {
+        let format: ResponseFormat = serde_json::from_str(json).unwrap();
+        assert_eq!(serde_json::to_string(&format).unwrap(), json);
+        format
+    }
+
+    #[test]
+    fn formats_are_written_as_openai_writes_them() {
+        assert_eq!(check_same(r#"{"type":"text"}"#), ResponseFormat::Text {});
+        assert_eq!(check_same(r#"{"type":"json_object"}"#), ResponseFormat::JsonObject {});
+        let regex = ResponseFormat::Regex { regex: "[a-z]+".into() };
+        assert_eq!(check_same(r#"{"type":"regex","regex":"[a-z]+"}"#), regex);
+        check_same(r#"{"type":"json_schema","json_schema":{"schema":{"type":"string"}}}"#);
+        check_same(concat!(
+            r#"{"type":"json_schema","json_schema":{"name":"n","description":"d","#,
+            r#""schema":true,"strict":true}}"#,
+        ));
+    }
+
+    #[test]
+    fn the_properties_of_a_schema_stay_in_their_order() {
+        check_same(r#"{"type":"json_schema","json_schema":{"schema":{"b":1,"c":2,"a":3}}}"#);
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused_and_not_dropped() {
+        for json in [
+            json!({ "type": "xml" }),
+            json!({ "type": "text", "schema": {} }),
+            json!({ "type": "json_object", "schema": {} }),
+            json!({ "type": "regex", "regex": "a", "flags": "i" }),
+            json!({ "type": "regex" }),
+            json!({ "type": "json_schema", "json_schema": { "name": "n" } }),
+            json!({ "type": "json_schema", "json_schema": { "schema": {}, "strikt": true } }),
+            json!({ "schema": {} }),
+        ] {
+            assert!(serde_json::from_value::<ResponseFormat>(json.clone()).is_err(), "{json}");
+        }
+    }
+
+    #[test]
+    fn debug_shows_nothing_of_the_user() {
+        let schema = json!({ "name": "canary", "schema": { "const": "canary" } });
+        let schema: ResponseFormat =
+            serde_json::from_value(json!({ "type": "json_schema", "json_schema": schema }))
+                .unwrap();
+        let ResponseFormat::JsonSchema { json_schema } = &schema else { panic!("{schema:?}") };
+        let regex = ResponseFormat::Regex { regex: "canary".into() };
+        let shown = format!("{schema:?} {json_schema:?} {regex:?}");
+        assert!(!shown.contains("canary"), "{shown}");
+    }
+}
