@@ -8,10 +8,11 @@
 //!
 //! Where there are too few places or too little memory, one order decides: the first request of each
 //! tenant, then the second of each, and so on; a tenant's own by `priority`, then by their coming.
-//! Who comes later in it gives its place or its memory to who comes earlier, the last one first, and
-//! computes again later what it had; one whose client does not read is behind all others. As nobody
-//! gives to one that is later, and the first fits alone, somebody always comes to an end. A request
-//! begins when there is memory for all of its prompt.
+//! Requests begin in that order, each when there is a place for it and memory for all of its prompt;
+//! it takes them from requests that are of a later row, the last one first. A reply that grows takes
+//! memory from any that comes later. Who gave computes again later what it had; one whose client
+//! does not read is behind all others. As nobody gives to one that is later, nobody overtakes one
+//! that waits to begin, and the first fits alone, somebody always comes to an end.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -136,6 +137,7 @@ impl Schedule {
             work: candidates.iter().map(|candidate| candidate.work).collect(),
             counts: vec![0; candidates.len()],
             begun: candidates.iter().map(|candidate| candidate.begun).collect(),
+            just_begun: vec![false; candidates.len()],
             refused: vec![false; candidates.len()],
             room: limits.tokens,
             memory,
@@ -149,36 +151,26 @@ impl Schedule {
             }
         }
         while step.room > 0 {
-            // Whose client does not read needs no place.
-            let runs = |index: &usize| step.begun[*index] && step.work[*index].tokens > 0;
-            let running: Vec<usize> = (0..candidates.len()).filter(runs).collect();
-            let full = running.len() >= limits.places;
-            let last = running.iter().copied().max_by_key(|index| step.order.place[*index]);
-            let gives = |index: usize| last.filter(|last| step.order.is_before(index, *last));
+            let next = step.next_to_begin(limits.places);
             let waits = |index: &usize| {
-                !step.refused[*index]
+                (step.begun[*index] || next == Some(*index))
                     && step.counts[*index] == 0
+                    && !step.refused[*index]
                     && step.work[*index].within(step.room) > 0
-                    && (step.begun[*index] || !full || gives(*index).is_some())
             };
             let turn = |index: &usize| {
                 let Tenant(tenant) = candidates[*index].tenant;
-                (self.accounts[tenant].given, tenant, step.order.place[*index])
+                (self.accounts[tenant].given, step.order.place[*index])
             };
             let Some(index) = (0..candidates.len()).filter(waits).min_by_key(turn) else { break };
-            if let Some(last) = gives(index).filter(|_| full && !step.begun[index]) {
-                step.preempt(last);
-            }
-            let begun = step.begun[index];
-            let work = step.begin(index);
+            let work =
+                if step.begun[index] { step.work[index] } else { step.begin(index, limits.places) };
             let tokens = work.within(step.room);
             // All of a prompt, or none: a part would only be in others' way.
             if step.give(index, tokens, work.tokens) {
                 let account = &mut self.accounts[candidates[index].tenant.0];
                 self.clock = self.clock.max(account.given);
                 account.given += tokens as u64;
-            } else if !begun {
-                step.take_back(index);
             }
         }
         step.counts
@@ -192,12 +184,8 @@ struct Order {
     first: Vec<usize>,
     /// Where each of them is in `first`.
     place: Vec<usize>,
-}
-
-impl Order {
-    fn is_before(&self, one: usize, other: usize) -> bool {
-        self.place[one] < self.place[other]
-    }
+    /// In which row: how many of its tenant's are before it. Those that rest are in the last.
+    row: Vec<usize>,
 }
 
 /// The first request of each tenant, the second of each, and so on; at last those that rest.
@@ -205,22 +193,19 @@ fn order(candidates: &[Candidate]) -> Order {
     let mut own: Vec<usize> = (0..candidates.len()).collect();
     let rests = |index: usize| candidates[index].work.tokens == 0;
     own.sort_by_key(|index| (rests(*index), candidates[*index].priority, *index));
-    let mut before = HashMap::new();
-    let mut first: Vec<(bool, usize, usize)> = own
-        .into_iter()
-        .map(|index| {
-            let count: &mut usize = before.entry(candidates[index].tenant).or_default();
-            *count += 1;
-            (rests(index), *count, index)
-        })
-        .collect();
-    first.sort_unstable();
-    let first: Vec<usize> = first.into_iter().map(|(.., index)| index).collect();
+    let (mut before, mut row) = (HashMap::new(), vec![usize::MAX; candidates.len()]);
+    for &index in own.iter().filter(|index| !rests(**index)) {
+        let count: &mut usize = before.entry(candidates[index].tenant).or_default();
+        row[index] = *count;
+        *count += 1;
+    }
+    let mut first = own;
+    first.sort_unstable_by_key(|index| (row[*index], *index));
     let mut place = vec![0; first.len()];
     for (at, index) in first.iter().enumerate() {
         place[*index] = at;
     }
-    Order { first, place }
+    Order { first, place, row }
 }
 
 /// A step that is being planned.
@@ -229,6 +214,8 @@ struct Step<'a, M> {
     work: Vec<Work>,
     counts: Vec<usize>,
     begun: Vec<bool>,
+    /// In this step.
+    just_begun: Vec<bool>,
     /// There was no memory for them.
     refused: Vec<bool>,
     room: usize,
@@ -237,23 +224,57 @@ struct Step<'a, M> {
 }
 
 impl<M: Memory> Step<'_, M> {
-    fn begin(&mut self, index: usize) -> Work {
-        if !self.begun[index] {
-            self.begun[index] = true;
-            self.work[index] = self.memory.begin(index);
+    /// The first that has not begun, if it may.
+    fn next_to_begin(&self, places: usize) -> Option<usize> {
+        let waits = |index: &&usize| !self.begun[**index] && self.work[**index].tokens > 0;
+        let next = self.order.first.iter().find(waits).copied();
+        next.filter(|next| self.running() < places || self.behind(*next).is_some())
+    }
+
+    /// How many have a place: whose client does not read needs none.
+    fn running(&self) -> usize {
+        let runs = |(begun, work): (&bool, &Work)| *begun && work.tokens > 0;
+        self.begun.iter().zip(&self.work).filter(|pair| runs(*pair)).count()
+    }
+
+    /// The last of those that make way for this one to begin.
+    fn behind(&self, index: usize) -> Option<usize> {
+        let gives = |other: &usize| {
+            self.begun[*other]
+                && self.work[*other].tokens > 0
+                && self.order.row[*other] > self.order.row[index]
+        };
+        self.order.first.iter().rev().copied().find(gives)
+    }
+
+    /// Gives it a place.
+    fn begin(&mut self, index: usize, places: usize) -> Work {
+        if self.running() >= places
+            && let Some(other) = self.behind(index)
+        {
+            self.preempt(other);
         }
+        self.begun[index] = true;
+        self.just_begun[index] = true;
+        self.work[index] = self.memory.begin(index);
         self.work[index]
     }
 
-    /// Plans so many tokens of one that has begun, if memory can be found for `reserved`.
+    /// Plans so many tokens of one that has begun, if memory can be found for `reserved`. One that
+    /// has only just begun gives its place back if not, and nobody begins in its stead.
     fn give(&mut self, index: usize, tokens: usize, reserved: usize) -> bool {
         while !self.memory.reserve(index, reserved) {
-            let later = self.order.first[self.order.place[index] + 1..].iter().rev();
-            let Some(last) = later.copied().find(|other| self.begun[*other]) else {
+            let least = if self.just_begun[index] { self.order.row[index] + 1 } else { 0 };
+            let later = self.order.first[self.order.place[index] + 1..].iter().rev().copied();
+            let gives = |other: &usize| self.begun[*other] && self.order.row[*other] >= least;
+            let Some(other) = later.into_iter().find(gives) else {
                 self.refused[index] = true;
+                if self.just_begun[index] {
+                    self.take_back(index);
+                }
                 return false;
             };
-            self.preempt(last);
+            self.preempt(other);
         }
         self.counts[index] = tokens;
         self.room -= tokens;

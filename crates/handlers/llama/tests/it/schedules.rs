@@ -340,12 +340,12 @@ fn a_flood_of_long_prompts_does_not_hold_up_another_tenants_short_one() {
             futures_executor::block_on(AnyHandler::call(&*llama, call)).unwrap();
             measure(&llama, "engine_steps") - before
         };
-        let steps: Vec<f64> = (0..20).map(ended).collect();
+        let mut steps: Vec<f64> = (0..20).map(ended).collect();
         let left = measure(&llama, "engine_waiting");
         over.store(true, Ordering::Release);
-        // A thread that was late counts steps that were not waited for, but seldom.
-        let within = steps.iter().filter(|steps| **steps <= 4.0).count();
-        assert!(within >= 15, "{steps:?}");
+        // Behind the flood it would be thousands; a thread that is late counts a few too many.
+        steps.sort_by(f64::total_cmp);
+        assert!(steps[10] <= 10.0, "{steps:?}");
         assert!(left > 50.0, "the flood was over");
     });
     check_empty(&llama);
