@@ -177,7 +177,7 @@ impl<B: Batch> Handler for Batched<B> {
             answer = answer => answer,
         };
         let Ok(output) = answer else {
-            // The thread left it out, because it was stopped or because all is over.
+            // The thread left it out: it may see a stop before this call does, or all is over.
             job.check()?;
             return Err(self.queue.broken());
         };

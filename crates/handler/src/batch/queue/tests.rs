@@ -46,14 +46,19 @@ fn limits(batch_size: usize, max_batch_delay: Duration) -> Limits {
     Limits { batch_size, max_batch_delay }
 }
 
-/// The inputs of the next batch, if it begins at all.
-fn next(queue: &Arc<Numbers>, limits: Limits) -> Option<Vec<u32>> {
-    let (begun, batch) = sync_channel(1);
+/// What the thread is given to do, if it is given anything.
+fn work(queue: &Arc<Numbers>, limits: Limits) -> Option<Work<u32, u32>> {
+    let (begun, work) = sync_channel(1);
     let asked = queue.clone();
     thread::spawn(move || begun.send(asked.next(limits)));
-    match batch.recv_timeout(PATIENCE) {
-        Ok(Work::Batch(items, _)) => Some(items.into_iter().map(|item| item.input).collect()),
-        Ok(Work::WarmUp(_) | Work::End) | Err(_) => None,
+    work.recv_timeout(PATIENCE).ok()
+}
+
+/// The inputs of the next batch, if it begins at all.
+fn next(queue: &Arc<Numbers>, limits: Limits) -> Option<Vec<u32>> {
+    match work(queue, limits)? {
+        Work::Batch(items, _) => Some(items.into_iter().map(|item| item.input).collect()),
+        Work::WarmUp(_) | Work::End => None,
     }
 }
 
@@ -102,7 +107,7 @@ fn after_the_end_nobody_waits_and_nobody_may_join() {
     queue.end("it broke");
     queue.end("it broke again");
     assert!(caller.answer.try_recv().is_err());
-    assert!(matches!(queue.next(limits(1, LONG)), Work::End));
+    assert!(matches!(work(&queue, limits(1, LONG)), Some(Work::End)));
     assert_eq!(queue.broken().to_string(), "it broke");
     let (done, _warm) = oneshot::channel();
     assert_eq!(queue.warm_up(done).unwrap_err().to_string(), "it broke");

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use nsbridge_handler::testing::{Breach, check, check_batch, load};
+use nsbridge_handler::testing::{Breach, answer, check, check_batch, load};
 use nsbridge_handler::{Batch, BatchOptions, Batched, Error, Item, Models, Result};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -162,6 +162,42 @@ fn a_seed_that_is_taken_from_a_neighbour_is_caught_by_the_check_of_handlers() {
     let options = BatchOptions { batch_size: Some(8), max_batch_delay: Some(200.0), own: () };
     let handler = load::<Batched<Sum<Mixed>>>(options, Models::default()).unwrap();
     assert_eq!(check(&handler, &json!("some text")), Err(Breach::Disturbed(0)));
+}
+
+/// An input that cannot be thrown away where the model is.
+#[derive(Deserialize)]
+struct Bomb(u64);
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        assert!(std::thread::current().name() != Some("nsbridge-batch"), "an input's bug");
+    }
+}
+
+struct Bombs;
+
+impl Batch for Bombs {
+    type Options = ();
+    type Input = Bomb;
+    type Output = u64;
+
+    fn load((): (), _models: Models) -> Result<Self> {
+        Ok(Self)
+    }
+
+    fn run(&mut self, batch: &[Item<Bomb>]) -> Result<Vec<Result<u64>>> {
+        Ok(batch.iter().map(|item| Ok(item.input.0)).collect())
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_thread_that_ended_by_what_is_no_part_of_the_model() {
+    let options = BatchOptions { own: (), ..BatchOptions::default() };
+    let handler = load::<Batched<Bombs>>(options, Models::default()).unwrap();
+    assert_eq!(answer(&handler, &json!(7), 1, &[]).unwrap().0, [7]);
+    let error = answer(&handler, &json!(7), 1, &[]).unwrap_err();
+    assert!(matches!(error, Error::Fatal(_)), "{error:?}");
+    assert_eq!(error.to_string(), "the model's thread has stopped");
 }
 
 #[test]
