@@ -100,7 +100,8 @@ async fn a_task_is_protected_while_it_is_busy_and_released_some_time_after() {
     assert_eq!(server.seen().len(), 0, "an idle worker asks for nothing");
     load.send_replace(1);
     let taken = server.saw(|seen| seen.text().contains("true")).await.unwrap();
-    assert_eq!(taken.text(), r#"{"ExpiresInMinutes":30,"ProtectionEnabled":true}"#);
+    let asked: serde_json::Value = serde_json::from_str(taken.text()).unwrap();
+    assert_eq!(asked, serde_json::json!({ "ExpiresInMinutes": 30, "ProtectionEnabled": true }));
     assert_eq!(taken.header("content-type"), Some("application/json"));
     for busy in [0, 2, 0, 1, 0, 1] {
         load.send_replace(busy);

@@ -170,7 +170,10 @@ struct Bomb(u64);
 
 impl Drop for Bomb {
     fn drop(&mut self) {
-        assert!(std::thread::current().name() != Some("nsbridge-batch"), "an input's bug");
+        let thread = std::thread::current();
+        // Once: another one, while the thread ends, would end the process.
+        let there = thread.name() == Some("nsbridge-batch") && !std::thread::panicking();
+        assert!(!there, "an input's bug");
     }
 }
 

@@ -16,6 +16,12 @@ pub(crate) enum Question {
     Steps { sequences: usize, tokens: usize, rounds: usize },
     /// The logits after eight known tokens.
     Logits,
+    /// Of so many requests that come at once, each with a prompt and a reply of so many tokens:
+    /// seconds to the first token and for each after it, as means; seconds of all.
+    Serve { streams: usize, prompt: usize, tokens: usize },
+    /// Seconds to the first token of a prompt of so many tokens and 24 more; and of another one
+    /// that begins alike.
+    Prefix { tokens: usize },
 }
 
 /// A running engine, or why there is none.

@@ -13,6 +13,8 @@ mod engine;
 mod gguf;
 mod ours;
 mod rounds;
+mod served;
+mod serving;
 mod shape;
 
 use std::path::{Path, PathBuf};
@@ -34,13 +36,14 @@ fn main() -> Result<()> {
         ["serve", model, format, threads] => {
             ours::serve(Path::new(model), format, threads.parse()?)
         }
-        [] => suite(Path::new("target/bench/engine.json")),
-        [out] => suite(Path::new(out)),
-        _ => bail!("usage: bench-engine [FILE]"),
+        [] => suite(Path::new("target/bench/engine.json"), true),
+        ["serving"] => suite(Path::new("target/bench/serving.json"), false),
+        _ => bail!("usage: bench-engine [serving]"),
     }
 }
 
-fn suite(out: &Path) -> Result<()> {
+/// All rows, or without those of single steps.
+fn suite(out: &Path, steps: bool) -> Result<()> {
     let folder = out.parent().context("a file in a folder")?.join("models");
     let random = folder.join("random-1b1");
     eprintln!("models in {}", folder.display());
@@ -53,16 +56,27 @@ fn suite(out: &Path) -> Result<()> {
         (&pair.join("tale-7m"), "tale_7m", Format::Bf16),
         (&pair.join("tale-1m"), "tale_1m", Format::Bf16),
     ] {
+        let is_random = model == &random;
+        if !steps && !is_random {
+            continue;
+        }
         let bandwidth = if name == "q8_0" { Some(Bandwidth::new(THREADS)?) } else { None };
         let mut group = group(&folder, model, name, format)?;
         group.compare_logits()?;
-        group.measure(bandwidth.as_ref())?;
-        for row in rows(&group, name) {
-            report.push(row);
+        if steps {
+            group.measure(bandwidth.as_ref())?;
+            for row in rows(&group, name) {
+                report.push(row);
+            }
+            if name == "q8_0" {
+                let bytes = bytes_of_a_step(model, format)?;
+                for row in roofline(&group, bytes) {
+                    report.push(row);
+                }
+            }
         }
-        if name == "q8_0" {
-            let bytes = bytes_of_a_step(model, format)?;
-            for row in roofline(&group, bytes) {
+        if is_random {
+            for row in serving::measure(&mut group, name)? {
                 report.push(row);
             }
         }

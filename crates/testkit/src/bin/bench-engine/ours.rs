@@ -8,13 +8,14 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use nsbridge_llama::{Chunk, Config, Format, Model, Setup, Table, Weights};
 
 use crate::engine::Question;
+use crate::served::Served;
 
 /// Answers each line of standard input with a line.
-pub(crate) fn serve(dir: &Path, format: &str, threads: usize) -> Result<()> {
-    let format = match format {
+pub(crate) fn serve(dir: &Path, name: &str, threads: usize) -> Result<()> {
+    let format = match name {
         "bf16" => Format::Bf16,
         "q8_0" => Format::Q8_0,
-        _ => bail!("there is no format `{format}`: bf16 or q8_0"),
+        _ => bail!("there is no format `{name}`: bf16 or q8_0"),
     };
     let files = nsbridge_handler::Model::in_dir(dir);
     let config = Config::read(&files)?;
@@ -24,6 +25,7 @@ pub(crate) fn serve(dir: &Path, format: &str, threads: usize) -> Result<()> {
         Setup { threads: Some(threads), format: Some(format), blocks: 256, ..Setup::default() };
     let mut model = Model::new(&config, config.context.min(2048), &weights, &setup)?;
     drop(weights);
+    let mut served = None;
     println!("ready");
     for line in std::io::stdin().lines() {
         let question = serde_json::from_str(&line?).context("a question that is none")?;
@@ -32,6 +34,13 @@ pub(crate) fn serve(dir: &Path, format: &str, threads: usize) -> Result<()> {
                 steps(&mut model, sequences, tokens, rounds)?
             }
             Question::Logits => logits(&mut model)?.into_iter().map(f64::from).collect(),
+            Question::Serve { streams, prompt, tokens } => {
+                Served::ready(&mut served, dir, format, threads)?
+                    .streams(streams, prompt, tokens)?
+            }
+            Question::Prefix { tokens } => {
+                Served::ready(&mut served, dir, format, threads)?.prefix(tokens)?
+            }
         };
         println!("{}", serde_json::to_string(&answer)?);
         std::io::stdout().flush()?;

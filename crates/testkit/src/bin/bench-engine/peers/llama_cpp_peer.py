@@ -6,8 +6,11 @@ import sys
 import time
 
 import llama_cpp as c
+import numpy
 
 SEQUENCES = 16
+# Of the requests that come at once, as llama.cpp's server has them by default.
+STREAMS, CELLS, BATCH = 64, 256, 2048
 
 
 def main(path, threads):
@@ -48,6 +51,84 @@ def main(path, threads):
             position += tokens
         return times
 
+    many = {}
+
+    def served():
+        """A context with memory of its own for each stream, made when it is first asked for."""
+        if not many:
+            params.n_ctx, params.n_seq_max, params.kv_unified = STREAMS * CELLS, STREAMS, False
+            params.n_batch = BATCH
+            many["context"] = c.llama_init_from_model(model, params)
+            many["batch"] = c.llama_batch_init(BATCH, 0, 1)
+        return many["context"], many["batch"]
+
+    def likeliest(context, row):
+        logits = numpy.ctypeslib.as_array(c.llama_get_logits_ith(context, row), (vocabulary,))
+        return int(logits.argmax())
+
+    def serve(streams, prompt, tokens):
+        """By the rule of llama.cpp's server: streams that go on first, then prompts, up to a batch."""
+        context, batch = served()
+        c.llama_memory_clear(c.llama_get_memory(context), True)
+        prompts = [[(i * 7 + s * 131) % 1000 for i in range(prompt)] for s in range(streams)]
+        done, made, token = [0] * streams, [0] * streams, [0] * streams
+        first, last = [0.0] * streams, [0.0] * streams
+        started = time.perf_counter()
+        while min(made) < tokens:
+            n, rows = 0, []
+
+            def add(s, value, position, wanted):
+                nonlocal n
+                batch.token[n], batch.pos[n] = value, position
+                batch.n_seq_id[n], batch.seq_id[n][0] = 1, s
+                batch.logits[n] = wanted
+                if wanted:
+                    rows.append((s, n))
+                n += 1
+
+            for s in range(streams):
+                if 0 < made[s] < tokens:
+                    add(s, token[s], prompt + made[s] - 1, True)
+            for s in range(streams):
+                while made[s] == 0 and done[s] < prompt and n < BATCH:
+                    add(s, prompts[s][done[s]], done[s], done[s] + 1 == prompt)
+                    done[s] += 1
+            batch.n_tokens = n
+            if c.llama_decode(context, batch):
+                sys.exit("llama_decode failed")
+            for s, row in rows:
+                token[s] = likeliest(context, row)
+            now = time.perf_counter() - started
+            for s, _ in rows:
+                first[s] = first[s] or now
+                last[s] = now
+                made[s] += 1
+        gaps = max(tokens - 1, 1)
+        mean = lambda values: sum(values) / streams
+        return [mean(first), mean([b - a for a, b in zip(first, last)]) / gaps, max(last)]
+
+    def prefix(tokens):
+        """Its server keeps what the last prompt of a slot has in common with the next one."""
+        forget()
+        times = []
+        for tail in range(2):
+            kept = tokens if tail else 0
+            c.llama_memory_seq_rm(c.llama_get_memory(context), 0, kept, -1)
+            ids = [i * 7 % 1000 for i in range(tokens)] + [(i * 11 + tail) % 1000 for i in range(24)]
+            started = time.perf_counter()
+            for begin in range(kept, len(ids), 512):
+                part = ids[begin : begin + 512]
+                batch.n_tokens = len(part)
+                for k, token in enumerate(part):
+                    batch.token[k], batch.pos[k] = token, begin + k
+                    batch.n_seq_id[k], batch.seq_id[k][0] = 1, 0
+                    batch.logits[k] = begin + k + 1 == len(ids)
+                if c.llama_decode(context, batch):
+                    sys.exit("llama_decode failed")
+            likeliest(context, -1)
+            times.append(time.perf_counter() - started)
+        return times
+
     def logits():
         forget()
         step(1, 8, 0, 1)
@@ -57,7 +138,11 @@ def main(path, threads):
     print("ready", flush=True)
     for line in sys.stdin:
         question = json.loads(line)
-        answer = logits() if question == "logits" else steps(**question["steps"])
+        if question == "logits":
+            answer = logits()
+        else:
+            (what, how), = question.items()
+            answer = {"steps": steps, "serve": serve, "prefix": prefix}[what](**how)
         print(json.dumps(answer), flush=True)
 
 

@@ -67,6 +67,18 @@ def main(folder, format, threads, to):
             position += tokens
         return times
 
+    def serve(streams, prompt, tokens):
+        """One batch that stays as it is: all prompts, then a token of each at a time."""
+        request.reset_state()
+        started = time.perf_counter()
+        step(streams, prompt, 0)
+        first = time.perf_counter() - started
+        for made in range(tokens - 1):
+            request.get_tensor("logits").data[:, -1].argmax(-1)
+            step(streams, 1, prompt + made)
+        last = time.perf_counter() - started
+        return [first, (last - first) / max(tokens - 1, 1), last]
+
     def logits():
         request.reset_state()
         step(1, 8, 0)
@@ -75,7 +87,11 @@ def main(folder, format, threads, to):
     print("ready", flush=True)
     for line in sys.stdin:
         question = json.loads(line)
-        answer = logits() if question == "logits" else steps(**question["steps"])
+        if question == "logits":
+            answer = logits()
+        else:
+            (what, how), = question.items()
+            answer = {"steps": steps, "serve": serve}[what](**how)
         print(json.dumps(answer), flush=True)
 
 

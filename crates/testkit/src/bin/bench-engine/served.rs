@@ -1,0 +1,171 @@
+//! Our engine as a worker runs it: requests go in, and pieces come out.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result, anyhow};
+use nsbridge_handler::erased::{AnyHandler, Call};
+use nsbridge_handler::transcript::{Reader, transcript};
+use nsbridge_handler::{AttemptNo, Handler, JobInfo, Model, Models, RequestId};
+use nsbridge_llama::{Format, Llama, Options, Quantize};
+use serde_json::{Value, json};
+
+/// The most requests at once.
+const PLACES: usize = 64;
+
+/// Positions of a request: a thousand that are shared, and some.
+const CONTEXT: usize = 1200;
+
+/// The handler, and how many questions it was asked: no prompt comes twice.
+pub(crate) struct Served {
+    llama: Llama,
+    asked: usize,
+}
+
+impl Served {
+    /// Loads it when it is first needed.
+    pub(crate) fn ready<'a>(
+        served: &'a mut Option<Self>,
+        dir: &Path,
+        format: Format,
+        threads: usize,
+    ) -> Result<&'a mut Self> {
+        if served.is_none() {
+            spell(dir)?;
+            let options = Options {
+                quantize: (format == Format::Q8_0).then_some(Quantize::Q8_0),
+                threads: Some(threads),
+                max_rolling_batch_size: Some(PLACES),
+                n_positions: Some(CONTEXT),
+                kv_cache_mb: Some(800),
+                ..Options::default()
+            };
+            let models: Models = [("target".to_owned(), Model::in_dir(dir))].into_iter().collect();
+            let llama = futures_executor::block_on(Llama::load(options, models));
+            let llama = llama.map_err(|error| anyhow!("{error}"))?;
+            *served = Some(Self { llama, asked: 0 });
+        }
+        served.as_mut().context("it is loaded")
+    }
+
+    /// Seconds to the first token and between tokens, as means; and of all.
+    pub(crate) fn streams(
+        &mut self,
+        streams: usize,
+        prompt: usize,
+        tokens: usize,
+    ) -> Result<Vec<f64>> {
+        let prompts = (0..streams).map(|_| self.text(prompt)).collect::<Vec<_>>();
+        let times = self.run(&prompts, tokens)?;
+        let mean = |of: &dyn Fn(&(f64, f64)) -> f64| {
+            times.iter().map(of).sum::<f64>() / times.len().max(1) as f64
+        };
+        let gaps = tokens.saturating_sub(1).max(1) as f64;
+        let last = times.iter().map(|(_, last)| *last).fold(0.0, f64::max);
+        Ok(vec![mean(&|(first, _)| *first), mean(&|(first, last)| (last - first) / gaps), last])
+    }
+
+    /// Seconds to the first token of a prompt, and of another that begins alike.
+    pub(crate) fn prefix(&mut self, tokens: usize) -> Result<Vec<f64>> {
+        let begin = self.text(tokens);
+        let mut times = Vec::new();
+        for _ in 0..2 {
+            let prompt = format!("{begin}{}", self.text(24));
+            times.extend(self.run(&[prompt], 1)?.into_iter().map(|(first, _)| first));
+        }
+        Ok(times)
+    }
+
+    /// A text of so many tokens, a byte each, that was not there before.
+    fn text(&mut self, tokens: usize) -> String {
+        self.asked += 1;
+        let letter = |i: usize| char::from(b'a' + ((i * 7 + i * self.asked / 3) % 26) as u8);
+        let unlike = format!("{:08}", self.asked);
+        unlike.chars().chain((0..).map(letter)).take(tokens).collect()
+    }
+
+    /// When the first and the last token of each came, in seconds.
+    fn run(&self, prompts: &[String], tokens: usize) -> Result<Vec<(f64, f64)>> {
+        let calls = prompts.iter().map(|prompt| {
+            call(&json!({
+                "prompt": prompt, "max_tokens": tokens, "temperature": 0.0, "ignore_eos": true
+            }))
+        });
+        let (calls, readers): (Vec<Call>, Vec<Reader>) =
+            calls.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+        let mut times = vec![(0.0, 0.0); readers.len()];
+        let started = Instant::now();
+        thread::scope(|scope| {
+            let make = |call| futures_executor::block_on(AnyHandler::call(&self.llama, call));
+            let made: Vec<_> =
+                calls.into_iter().map(|call| scope.spawn(move || make(call))).collect();
+            while times.iter().any(|(_, last)| *last == 0.0) {
+                let now = started.elapsed().as_secs_f64();
+                for (reader, (first, last)) in readers.iter().zip(&mut times) {
+                    if *first == 0.0 && !reader.is_empty() {
+                        *first = now;
+                    }
+                    if *last == 0.0 && reader.len() == tokens {
+                        *last = now;
+                    }
+                }
+                if made.iter().all(thread::ScopedJoinHandle::is_finished) {
+                    break;
+                }
+                thread::sleep(Duration::from_micros(200));
+            }
+            for made in made {
+                let result = made.join().map_err(|_| anyhow!("a call panicked"))?;
+                result.map_err(|error| anyhow!("{error}"))?;
+            }
+            let now = started.elapsed().as_secs_f64();
+            for time in times.iter_mut().flat_map(|(first, last)| [first, last]) {
+                if *time == 0.0 {
+                    *time = now;
+                }
+            }
+            Ok(times)
+        })
+    }
+}
+
+fn call(input: &Value) -> Result<(Call, Reader)> {
+    let (writer, reader) = transcript();
+    let info = JobInfo {
+        id: RequestId::from_bytes([1; 16]),
+        attempt: AttemptNo(1),
+        seed: 7,
+        submitted_at: SystemTime::UNIX_EPOCH,
+        tenant: "bench".parse()?,
+        scope: "bench".into(),
+        deadline: SystemTime::UNIX_EPOCH,
+        trace: None,
+    };
+    Ok((Call { input: input.to_string().into_bytes(), info, resume: None, writer }, reader))
+}
+
+/// Gives the random model a tokenizer, so that it can be asked: each byte a token.
+fn spell(dir: &Path) -> Result<()> {
+    let path = dir.join("tokenizer.json");
+    if path.exists() {
+        return Ok(());
+    }
+    let mut others = '\u{100}'..;
+    let mut spelt = |byte: u8| match byte {
+        b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => char::from(byte).to_string(),
+        _ => others.next().map(String::from).unwrap_or_default(),
+    };
+    let vocabulary: serde_json::Map<String, Value> =
+        (0..=u8::MAX).map(|byte| (spelt(byte), json!(byte))).collect();
+    let bytes = json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false });
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null,
+        "added_tokens": [], "pre_tokenizer": bytes, "post_processor": null, "decoder": bytes,
+        "model": { "type": "BPE", "vocab": vocabulary, "merges": [], "ignore_merges": false,
+                   "byte_fallback": false, "fuse_unk": false, "dropout": null, "unk_token": null,
+                   "continuing_subword_prefix": null, "end_of_word_suffix": null }
+    });
+    std::fs::write(path, tokenizer.to_string())?;
+    Ok(())
+}

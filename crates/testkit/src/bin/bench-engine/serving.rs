@@ -1,0 +1,128 @@
+//! Requests that come at once, and a prompt that begins like another.
+
+use anyhow::Result;
+use nsbridge_testkit::report::{Row, median};
+
+use crate::engine::Question;
+use crate::rounds::{Group, Measured};
+
+/// Requests at once.
+const STREAMS: [usize; 4] = [1, 4, 16, 64];
+const PROMPT: usize = 32;
+const TOKENS: usize = 16;
+const PREFIX: usize = 1000;
+const ROUNDS: usize = 2;
+
+/// What is asked of each, and what the rows are called.
+fn questions() -> Vec<(Question, Vec<(String, Kind)>)> {
+    let mut questions: Vec<_> = STREAMS
+        .into_iter()
+        .map(|streams| {
+            let question = Question::Serve { streams, prompt: PROMPT, tokens: TOKENS };
+            let rows = vec![
+                (format!("ttft_{streams}"), Kind::Seconds),
+                (format!("tpot_{streams}"), Kind::Seconds),
+                (format!("served_{streams}"), Kind::Rate(streams * TOKENS)),
+            ];
+            (question, rows)
+        })
+        .collect();
+    let rows = ["prefix_cold", "prefix_warm"].map(|name| (name.to_owned(), Kind::Seconds));
+    questions.push((Question::Prefix { tokens: PREFIX }, rows.into()));
+    questions
+}
+
+/// How an answer's number is to be read.
+#[derive(Clone, Copy)]
+enum Kind {
+    Seconds,
+    /// Tokens in those seconds.
+    Rate(usize),
+}
+
+/// Asks all of them in turns; the rows of ours beside each.
+pub(crate) fn measure(group: &mut Group, name: &str) -> Result<Vec<Row>> {
+    let questions = questions();
+    // By question and engine: the rounds' answers.
+    let engines = 1 + group.peers.len();
+    let mut answers = vec![vec![Vec::new(); engines]; questions.len()];
+    let warm_up = Question::Serve { streams: 1, prompt: 8, tokens: 2 };
+    for round in 0..ROUNDS {
+        for ((question, _), answers) in questions.iter().zip(&mut answers) {
+            let all = std::iter::once(&mut group.ours).chain(&mut group.peers);
+            for (Measured { engine, .. }, answers) in all.zip(answers) {
+                let skipped =
+                    matches!(question, Question::Prefix { .. }) && engine.suffix == ".vs_openvino";
+                if skipped || (round == 0 && engine.ask(warm_up)?.is_none()) {
+                    continue;
+                }
+                let Some(answer) = engine.ask(*question)? else { continue };
+                eprintln!("round {round}: {}: {question:?}: {answer:.3?}", engine.about);
+                answers.push(answer);
+            }
+        }
+    }
+    let mut rows = Vec::new();
+    for ((_, names), answers) in questions.iter().zip(&answers) {
+        for (at, (what, kind)) in names.iter().enumerate() {
+            let values = |of: &[Vec<f64>]| {
+                of.iter()
+                    .filter_map(|answer| answer.get(at))
+                    .map(|seconds| kind.value(*seconds))
+                    .collect::<Vec<_>>()
+            };
+            for (peer, theirs) in group.peers.iter().zip(&answers[1..]) {
+                let (mut mine, mut theirs) = (values(&answers[0]), values(theirs));
+                if theirs.is_empty() {
+                    continue;
+                }
+                let mut ratios: Vec<f64> = mine
+                    .iter()
+                    .zip(&theirs)
+                    .map(|(mine, theirs)| kind.ratio(*mine, *theirs))
+                    .collect();
+                rows.push(Row {
+                    name: format!("engine.{what}.{name}{}", peer.engine.suffix),
+                    value: median(&mut mine),
+                    unit: kind.unit(),
+                    better: kind.better(),
+                    peer: Some(peer.engine.says()),
+                    peer_value: Some(median(&mut theirs)),
+                    ratio: Some(median(&mut ratios)),
+                });
+            }
+        }
+    }
+    Ok(rows)
+}
+
+impl Kind {
+    fn value(self, seconds: f64) -> f64 {
+        match self {
+            Self::Seconds => seconds,
+            Self::Rate(tokens) => tokens as f64 / seconds,
+        }
+    }
+
+    fn unit(self) -> &'static str {
+        match self {
+            Self::Seconds => "s",
+            Self::Rate(_) => "tokens/s",
+        }
+    }
+
+    fn better(self) -> &'static str {
+        match self {
+            Self::Seconds => "lower",
+            Self::Rate(_) => "higher",
+        }
+    }
+
+    /// Above 1 where ours is the better one.
+    fn ratio(self, mine: f64, theirs: f64) -> f64 {
+        match self {
+            Self::Seconds => theirs / mine,
+            Self::Rate(_) => mine / theirs,
+        }
+    }
+}
