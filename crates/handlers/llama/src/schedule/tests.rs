@@ -167,6 +167,19 @@ fn a_flood_delays_anothers_prompt_by_two_steps_at_most() {
 }
 
 #[test]
+fn a_place_is_taken_from_a_tenant_with_several_for_one_with_none() {
+    let mut world = World::new(1_000_000);
+    for name in 0..10 {
+        world.ask(Request::new(name, "flood", 5, 500));
+    }
+    world.steps(20);
+    world.ask(Request::new(100, "other", 30, 0));
+    world.steps(2);
+    assert!(world.end_of(100) <= 22);
+    assert_eq!(world.schedule.preemptions(), 1);
+}
+
+#[test]
 fn many_tenants_wait_for_each_other_a_step_each_and_no_longer() {
     let mut world = World::new(1_000_000);
     let tenants = ["a", "b", "c", "d"];
@@ -263,6 +276,22 @@ fn a_request_begins_when_there_is_memory_for_all_of_its_prompt() {
     world.ask(Request::new(1, "a", 200, 0));
     world.play();
     assert_eq!(world.schedule.preemptions(), 0);
+}
+
+#[test]
+fn nobody_overtakes_one_that_waits_for_memory() {
+    let mut world = World::new(300);
+    world.ask(Request::new(0, "a", 150, 60));
+    world.steps(3);
+    world.ask(Request::new(1, "b", 250, 0));
+    // Each of them is its tenant's first.
+    let tenants = ["c", "d", "e", "f", "g", "h", "i", "j"];
+    for name in 100..150 {
+        world.ask(Request::new(name, tenants[name % 8], 40, 8));
+        world.steps(2);
+    }
+    assert!(world.end_of(1) <= world.end_of(0) + 10);
+    world.play();
 }
 
 #[test]
