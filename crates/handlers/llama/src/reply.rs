@@ -62,13 +62,16 @@ impl Reply {
     }
 
     /// Holds the text to a grammar, from its first token on.
+    pub(crate) fn hold_to(&mut self, grammar: Grammar) {
+        self.grammar = Some(grammar);
+    }
+
+    /// Whether some token may be the first, whatever the model thinks of them.
     ///
     /// # Errors
     ///
-    /// No token may be the first.
-    pub(crate) fn hold_to(&mut self, grammar: Grammar) -> Result<()> {
-        self.grammar = Some(grammar);
-        // Whatever the model thinks of them.
+    /// None may.
+    pub(crate) fn check_first(&mut self) -> Result<()> {
         let logits = vec![0.0; self.vocab_size];
         self.choose(&logits, &mut Scratch::default()).map(drop)
     }

@@ -69,7 +69,11 @@ impl Choices {
     ///
     /// No token may be the first.
     pub(crate) fn hold_to(&mut self, grammar: &Grammar) -> Result<()> {
-        self.choices.iter_mut().try_for_each(|choice| choice.reply.hold_to(grammar.clone()))
+        for choice in &mut self.choices {
+            choice.reply.hold_to(grammar.clone());
+        }
+        // They begin alike: what one may begin with, all may.
+        self.choices.first_mut().map_or(Ok(()), |choice| choice.reply.check_first())
     }
 
     /// Takes over what an earlier attempt made; the finish, if that was all.

@@ -150,17 +150,11 @@ fn take(llama: &Llama, client: &Client) {
 }
 
 fn read(reader: &Reader) -> Vec<TextPiece> {
-    let mut bytes = Vec::new();
-    while reader.read(0, usize::MAX, &mut bytes) < reader.len() {
-        bytes.clear();
-    }
-    let (mut pieces, mut rest) = (Vec::new(), bytes.as_slice());
-    while let Some((len, tail)) = rest.split_first_chunk() {
-        let (piece, tail) = tail.split_at(u32::from_be_bytes(*len) as usize);
-        pieces.push(serde_json::from_slice(piece).unwrap());
-        rest = tail;
-    }
-    pieces
+    // The index of the first, then all of them.
+    let mut frame = vec![0; 4];
+    reader.read(0, usize::MAX, &mut frame);
+    let pieces = Pieces::decode(&frame).unwrap().pieces;
+    pieces.iter().map(|piece| serde_json::from_slice(piece).unwrap()).collect()
 }
 
 /// Prompts that begin alike, up to three thousand tokens.
