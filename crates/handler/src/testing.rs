@@ -32,6 +32,7 @@ use serde_json::Value;
 
 use crate::{Error, Finish, FinishReason, Handler, Models, Result, Stop};
 pub use batch::check_batch;
+pub use stage::call;
 use stage::{End, Plan, Room, Stage};
 
 /// How long a call may take when nothing is asked of it.

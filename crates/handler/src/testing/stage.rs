@@ -137,6 +137,14 @@ pub(super) fn runtime() -> std::io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
+/// A first attempt's call with this input, and where its pieces come out: for a test that reads them
+/// itself, or asks in another scope.
+pub fn call(input: &Value, seed: u64) -> (Call, Reader) {
+    let (writer, reader) = transcript();
+    let input = input.to_string().into_bytes();
+    (Call { input, info: info(0, seed), resume: None, writer }, reader)
+}
+
 pub(super) fn info(at: usize, seed: u64) -> JobInfo {
     let submitted_at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
     JobInfo {

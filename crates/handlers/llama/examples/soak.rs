@@ -11,13 +11,10 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use nsbridge_handler::erased::{AnyHandler, Call};
-use nsbridge_handler::transcript::transcript;
-use nsbridge_handler::{
-    AttemptNo, Error, Handler, JobInfo, Model, Models, RequestId, Stop, testing,
-};
+use nsbridge_handler::erased::AnyHandler;
+use nsbridge_handler::{Error, Handler, Model, Models, Stop, testing};
 use nsbridge_llama::{Config, KvFormat, Llama, Memory, Options};
 use serde_json::{Value, json};
 
@@ -227,18 +224,8 @@ fn ask(
     scope: &str,
     manner: &Manner,
 ) -> Result<Option<Vec<u8>>, Fault> {
-    let (writer, reader) = transcript();
-    let info = JobInfo {
-        id: RequestId::from_bytes([1; 16]),
-        attempt: AttemptNo(1),
-        seed,
-        submitted_at: SystemTime::UNIX_EPOCH,
-        tenant: "someone".parse()?,
-        scope: scope.into(),
-        deadline: SystemTime::UNIX_EPOCH,
-        trace: None,
-    };
-    let call = Call { input: input.to_string().into_bytes(), info, resume: None, writer };
+    let (mut call, reader) = testing::call(input, seed);
+    call.info.scope = scope.into();
     let begun = Instant::now();
     let result = thread::scope(|scope| {
         let made =

@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, ThreadId};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use nsbridge_handler::erased::{AnyHandler, Call};
-use nsbridge_handler::transcript::{Reader, transcript};
+use nsbridge_handler::transcript::Reader;
 use nsbridge_handler::{
-    AttemptNo, Batch, BatchOptions, Batched, Error, Finish, Handler, Item, JobInfo, Limits, Models,
-    RequestId, Result, Stop,
+    Batch, BatchOptions, Batched, Error, Finish, Handler, Item, Limits, Models, Result, Stop,
+    testing,
 };
 use nsbridge_protocol::Pieces;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -227,9 +227,8 @@ impl Stage {
 
     /// The same, with what the client has of an earlier attempt.
     pub(crate) async fn call_after(&self, ask: Ask, resume: Option<Pieces>) -> Running {
-        let (writer, reader) = transcript();
-        let input = serde_json::to_vec(&ask).unwrap();
-        let call = Call { input, info: info(), resume, writer };
+        let (call, reader) = testing::call(&serde_json::to_value(ask).unwrap(), 99);
+        let call = Call { resume, ..call };
         let handler = self.handler.clone();
         let task = spawn_local(async move { AnyHandler::call(&*handler, call).await });
         // All calls are on this thread, so each had its turn.
@@ -268,18 +267,5 @@ impl Running {
     pub(crate) async fn drop_it(self) {
         self.task.abort();
         assert!(timeout(PATIENCE, self.task).await.expect("it hangs").is_err());
-    }
-}
-
-fn info() -> JobInfo {
-    JobInfo {
-        id: RequestId::from_bytes([1; 16]),
-        attempt: AttemptNo(1),
-        seed: 99,
-        submitted_at: SystemTime::UNIX_EPOCH,
-        tenant: "test".parse().unwrap(),
-        scope: "test".into(),
-        deadline: SystemTime::now() + Duration::from_secs(3600),
-        trace: None,
     }
 }

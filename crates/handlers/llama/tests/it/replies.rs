@@ -1,14 +1,11 @@
 //! Replies of a tiny model with drawn weights: its tokens are bytes, so its text is noise.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use nsbridge_handler::erased::{AnyHandler, Call};
-use nsbridge_handler::testing::{answer, check};
-use nsbridge_handler::transcript::{Reader, transcript};
-use nsbridge_handler::{
-    AttemptNo, Error, Finish, FinishReason, Handler, JobInfo, RequestId, Stop, TextPiece, Usage,
-};
+use nsbridge_handler::testing::{self, answer, check};
+use nsbridge_handler::transcript::Reader;
+use nsbridge_handler::{Error, Finish, FinishReason, Handler, Stop, TextPiece, Usage};
 use nsbridge_llama::{Llama, Options};
 use serde_json::{Value, json};
 
@@ -33,18 +30,7 @@ fn text(pieces: &[TextPiece]) -> String {
 }
 
 pub(crate) fn call(input: &Value) -> (Call, Reader) {
-    let (writer, reader) = transcript();
-    let info = JobInfo {
-        id: RequestId::from_bytes([1; 16]),
-        attempt: AttemptNo(1),
-        seed: 7,
-        submitted_at: SystemTime::UNIX_EPOCH,
-        tenant: "someone".parse().unwrap(),
-        scope: "someone".into(),
-        deadline: SystemTime::UNIX_EPOCH,
-        trace: None,
-    };
-    (Call { input: input.to_string().into_bytes(), info, resume: None, writer }, reader)
+    testing::call(input, 7)
 }
 
 #[track_caller]

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use nsbridge_handler::erased::{AnyHandler, Call};
-use nsbridge_handler::transcript::{Reader, transcript};
-use nsbridge_handler::{AttemptNo, Handler, JobInfo, Model, Models, RequestId};
+use nsbridge_handler::transcript::Reader;
+use nsbridge_handler::{Handler, Model, Models, testing};
 use nsbridge_llama::{Format, Llama, Options, Quantize};
 use serde_json::{Value, json};
 
@@ -88,12 +88,12 @@ impl Served {
     /// When the first and the last token of each came, in seconds.
     fn run(&self, prompts: &[String], tokens: usize) -> Result<Vec<(f64, f64)>> {
         let calls = prompts.iter().map(|prompt| {
-            call(&json!({
+            let input = json!({
                 "prompt": prompt, "max_tokens": tokens, "temperature": 0.0, "ignore_eos": true
-            }))
+            });
+            testing::call(&input, 7)
         });
-        let (calls, readers): (Vec<Call>, Vec<Reader>) =
-            calls.collect::<Result<Vec<_>>>()?.into_iter().unzip();
+        let (calls, readers): (Vec<Call>, Vec<Reader>) = calls.unzip();
         let mut times = vec![(0.0, 0.0); readers.len()];
         let started = Instant::now();
         thread::scope(|scope| {
@@ -128,21 +128,6 @@ impl Served {
             Ok(times)
         })
     }
-}
-
-fn call(input: &Value) -> Result<(Call, Reader)> {
-    let (writer, reader) = transcript();
-    let info = JobInfo {
-        id: RequestId::from_bytes([1; 16]),
-        attempt: AttemptNo(1),
-        seed: 7,
-        submitted_at: SystemTime::UNIX_EPOCH,
-        tenant: "bench".parse()?,
-        scope: "bench".into(),
-        deadline: SystemTime::UNIX_EPOCH,
-        trace: None,
-    };
-    Ok((Call { input: input.to_string().into_bytes(), info, resume: None, writer }, reader))
 }
 
 /// Gives the random model a tokenizer, so that it can be asked: each byte a token.
