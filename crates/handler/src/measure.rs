@@ -12,6 +12,8 @@ pub struct Measure {
     pub help: &'static str,
     /// Whether it only grows.
     pub kind: MeasureKind,
+    /// Of which of several it is, where one name has several numbers; they follow one another.
+    pub label: Option<(&'static str, u32)>,
     /// What it is now.
     pub value: f64,
 }
@@ -28,11 +30,16 @@ pub enum MeasureKind {
 impl Measure {
     /// A number that only grows.
     pub const fn counter(name: &'static str, help: &'static str, value: f64) -> Self {
-        Self { name, help, kind: MeasureKind::Counter, value }
+        Self { name, help, kind: MeasureKind::Counter, label: None, value }
     }
 
     /// A number that rises and falls.
     pub const fn gauge(name: &'static str, help: &'static str, value: f64) -> Self {
-        Self { name, help, kind: MeasureKind::Gauge, value }
+        Self { name, help, kind: MeasureKind::Gauge, label: None, value }
+    }
+
+    /// The same number, as that of one of several: `name{label="index"}`.
+    pub const fn of(self, label: &'static str, index: u32) -> Self {
+        Self { label: Some((label, index)), ..self }
     }
 }

@@ -30,6 +30,17 @@ pub struct Usage {
     pub output_tokens: u64,
     /// Tokens of the prompt that a cache already held.
     pub cached_tokens: u64,
+    /// Tokens that were guessed ahead, and run to see whether they are the reply's.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub drafted_tokens: u64,
+    /// How many of these were.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub accepted_tokens: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde wants")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// A handler's verdict on a reply that came out well.
@@ -50,7 +61,13 @@ impl Finish {
 
     /// A finish for this reason, that counts no tokens yet.
     pub const fn because(reason: FinishReason) -> Self {
-        let usage = Usage { input_tokens: 0, output_tokens: 0, cached_tokens: 0 };
+        let usage = Usage {
+            input_tokens: 0,
+            output_tokens: 0,
+            cached_tokens: 0,
+            drafted_tokens: 0,
+            accepted_tokens: 0,
+        };
         Self { reason, usage }
     }
 

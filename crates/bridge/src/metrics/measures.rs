@@ -6,8 +6,9 @@ use std::sync::{Arc, OnceLock};
 use nsbridge_handler::erased::AnyHandler;
 use nsbridge_handler::{Measure, MeasureKind};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 /// The handler, once it is loaded.
@@ -29,21 +30,30 @@ impl fmt::Debug for Measures {
 impl Collector for Measures {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let Some(handler) = self.0.get() else { return Ok(()) };
-        for Measure { name, help, kind, value } in handler.measures() {
-            match kind {
-                MeasureKind::Counter => put(&mut encoder, name, help, &ConstCounter::new(value))?,
-                MeasureKind::Gauge => put(&mut encoder, name, help, &ConstGauge::new(value))?,
+        let measures = handler.measures();
+        for several in measures.chunk_by(|one, other| one.name == other.name) {
+            let Some(Measure { name, help, kind, .. }) = several.first() else { continue };
+            let kind = match kind {
+                MeasureKind::Counter => MetricType::Counter,
+                MeasureKind::Gauge => MetricType::Gauge,
+            };
+            let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
+            for measure in several {
+                match measure.label {
+                    None => put(measure, metric.encode_family(&NO_LABEL)?)?,
+                    Some(label) => put(measure, metric.encode_family(&[label])?)?,
+                }
             }
         }
         Ok(())
     }
 }
 
-fn put(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    metric: &impl EncodeMetric,
-) -> fmt::Result {
-    metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+const NO_LABEL: [(&str, u32); 0] = [];
+
+fn put(measure: &Measure, encoder: MetricEncoder<'_>) -> fmt::Result {
+    match measure.kind {
+        MeasureKind::Counter => ConstCounter::new(measure.value).encode(encoder),
+        MeasureKind::Gauge => ConstGauge::new(measure.value).encode(encoder),
+    }
 }

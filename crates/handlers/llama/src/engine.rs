@@ -6,8 +6,8 @@
 
 mod choices;
 mod counts;
+mod request;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,14 +16,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use futures_channel::oneshot;
-use nsbridge_handler::{Emitter, Error, Finish, Refused, Result, TextPiece};
+use nsbridge_handler::{Emitter, Error, Finish, Result, TextPiece};
 
 use crate::kernel::attention::PAGE;
 use crate::schedule::{Candidate, Limits, Memory, Schedule, Tenant, Work};
+use crate::speculation::{Speculation, Tally};
 use crate::{Chunk, KvCache, Model, Scratch, Table};
 
 pub(crate) use self::choices::Choices;
 pub(crate) use self::counts::{Counted, Counts};
+use self::request::{Limit, Request};
 
 /// How long the thread waits for a command at most. Nothing happens then.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -80,7 +82,11 @@ impl Engine {
     /// # Errors
     ///
     /// The system gives no thread.
-    pub(crate) fn start(mut model: Model, policy: Policy) -> Result<Self> {
+    pub(crate) fn start(
+        mut model: Model,
+        policy: Policy,
+        speculation: Option<Speculation>,
+    ) -> Result<Self> {
         let (commands, receiver) = channel();
         let woken = Arc::new(AtomicBool::new(false));
         let (blocks, counts) = (model.cache().free(), Arc::<Counts>::default());
@@ -92,6 +98,9 @@ impl Engine {
             policy,
             running: Vec::new(),
             schedule: Schedule::default(),
+            speculation,
+            tally: Tally::default(),
+            sequences: 0,
             scratch: Scratch::default(),
             counts: counts.clone(),
         };
@@ -120,9 +129,7 @@ impl Engine {
             }
         });
         let limit = self.policy.limit.map(Limit::new);
-        let (pieces, finish, done) = (VecDeque::new(), None, Some(done));
-        let request = Request { order, emitter, done, pieces, finish, limit };
-        self.send(Command::Make(Box::new(request)))?;
+        self.send(Command::Make(Box::new(Request::new(order, emitter, done, limit))))?;
         finished.await.unwrap_or_else(|_| Err(stopped()))
     }
 
@@ -165,90 +172,6 @@ impl Drop for Engine {
     }
 }
 
-/// A request that is being answered.
-struct Request {
-    order: Order,
-    emitter: Emitter<TextPiece>,
-    /// `None` once it was told.
-    done: Option<oneshot::Sender<Result<Finish>>>,
-    /// Pieces that nobody has taken yet, and the finish behind them.
-    pieces: VecDeque<TextPiece>,
-    finish: Option<Finish>,
-    limit: Option<Limit>,
-}
-
-/// When a reply must be complete.
-struct Limit {
-    given: Duration,
-    /// `None` if no clock goes so far.
-    end: Option<Instant>,
-}
-
-impl Limit {
-    fn new(given: Duration) -> Self {
-        Self { given, end: Instant::now().checked_add(given) }
-    }
-
-    /// What is left of it.
-    fn left(&self) -> Duration {
-        self.end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()))
-    }
-
-    /// The client is told, and nothing is tried again: it would take as long.
-    fn error(&self) -> Error {
-        let seconds = self.given.as_secs_f64();
-        Error::bad_input(format!(
-            "the reply was not complete within this worker's `predict_timeout` of {seconds} s; ask \
-             for a shorter one, read it faster, or ask again when less is going on"
-        ))
-    }
-}
-
-impl Request {
-    fn tell(&mut self, result: Result<Finish>) {
-        if let Some(done) = self.done.take() {
-            let _ = done.send(result);
-        }
-    }
-
-    fn is_over(&self) -> bool {
-        self.done.is_none()
-    }
-
-    /// Ends it if it is to stop, and offers the waiting piece again.
-    fn look(&mut self) {
-        if self.done.as_ref().is_some_and(oneshot::Sender::is_canceled) {
-            self.done = None;
-        } else if let Err(stop) = self.emitter.check() {
-            self.tell(Err(Error::Stopped(stop)));
-        } else if let Some(limit) = self.limit.as_ref().filter(|limit| limit.left().is_zero()) {
-            self.tell(Err(limit.error()));
-        } else {
-            self.offer();
-        }
-    }
-
-    /// Hands over as many pieces as are taken, and after the last one the finish.
-    fn offer(&mut self) {
-        while let Some(piece) = self.pieces.front() {
-            match self.emitter.try_emit(piece) {
-                Ok(()) => drop(self.pieces.pop_front()),
-                Err(Refused::Full) => return,
-                Err(Refused::Stopped(stop)) => return self.tell(Err(Error::Stopped(stop))),
-            }
-        }
-        if let Some(finish) = self.finish.take() {
-            self.tell(Ok(finish));
-        }
-    }
-
-    /// What is to be run; nothing while its client does not read.
-    fn work(&self) -> Work {
-        let rests = self.is_over() || !self.pieces.is_empty();
-        if rests { Work::default() } else { self.order.choices.work() }
-    }
-}
-
 /// One that the schedule knows.
 struct Running {
     request: Request,
@@ -264,6 +187,10 @@ struct Maker {
     /// In the order of their coming.
     running: Vec<Running>,
     schedule: Schedule,
+    speculation: Option<Speculation>,
+    tally: Tally,
+    /// Replies that there have been.
+    sequences: u64,
     scratch: Scratch,
     counts: Arc<Counts>,
 }
@@ -286,6 +213,10 @@ impl Maker {
         for mut over in self.running.extract_if(.., |running| running.request.is_over()) {
             over.request.order.choices.release(self.model.cache());
             self.schedule.end(over.tenant);
+            if let Some(speculation) = &mut self.speculation {
+                let sequences = over.request.order.choices.sequences();
+                sequences.for_each(|sequence| speculation.drafter().forget(sequence));
+            }
         }
     }
 
@@ -307,7 +238,8 @@ impl Maker {
                 }
             };
             match command {
-                Command::Make(request) => {
+                Command::Make(mut request) => {
+                    request.order.choices.number(&mut self.sequences);
                     let tenant = self.schedule.begin(&request.order.scope);
                     self.running.push(Running { request: *request, tenant });
                 }
@@ -323,7 +255,7 @@ impl Maker {
 
     /// How long there is nothing to do if no command comes.
     fn patience(&self) -> Duration {
-        let limits = self.running.iter().filter_map(|running| running.request.limit.as_ref());
+        let limits = self.running.iter().filter_map(|running| running.request.limit());
         limits.map(Limit::left).min().unwrap_or(IDLE)
     }
 
@@ -333,7 +265,11 @@ impl Maker {
         let run = self.model.forward(&mut [Chunk { table: &mut table, tokens: &[0], logits: 1 }]);
         let run = run.map(drop);
         self.model.cache().release(table);
-        run
+        run?;
+        if let Some(speculation) = &mut self.speculation {
+            speculation.warm_up(&mut self.model, self.policy.limits.tokens)?;
+        }
+        Ok(())
     }
 
     fn step(&mut self) {
@@ -344,20 +280,24 @@ impl Maker {
             return self.refuse_what_waits_for_nothing();
         }
         let planned = begun.elapsed();
+        self.draft(&plan);
+        let drafted = begun.elapsed();
         self.run_tokens(&plan);
-        let model_time = begun.elapsed().saturating_sub(planned);
+        let (draft_time, model_time) = (drafted - planned, begun.elapsed() - drafted);
         let cache = self.model.cache();
         for Running { request, .. } in &mut self.running {
             let Order { choices, scope, .. } = &mut request.order;
+            choices.roll_back(cache);
             if self.policy.caching {
                 choices.remember(cache, scope);
             }
             choices.settle(cache);
         }
-        let schedule_time = begun.elapsed().saturating_sub(model_time);
+        let schedule_time = begun.elapsed().saturating_sub(draft_time + model_time);
         self.counts.change(|counts| {
             counts.steps += 1;
             counts.tokens += tokens as u64;
+            counts.draft_time += draft_time;
             counts.model_time += model_time;
             counts.schedule_time += schedule_time;
         });
@@ -371,7 +311,10 @@ impl Maker {
         let cache = self.model.cache();
         let (free, evictions) = (cache.free(), cache.evictions());
         let preemptions = self.schedule.preemptions();
+        let (tally, speculates) = (&self.tally, self.speculation.is_some());
         self.counts.change(|counts| {
+            counts.speculates = speculates;
+            (counts.drafted, counts.accepted) = (tally.drafted, tally.accepted);
             (counts.preemptions, counts.evictions) = (preemptions, evictions);
             counts.blocks_held = counts.blocks - free;
             (counts.running, counts.waiting) = (running, all - running);
@@ -392,12 +335,31 @@ impl Maker {
         self.schedule.plan(&candidates, self.policy.limits, &mut memory)
     }
 
+    /// Drafts what the replies may go on with that have their next token in this step.
+    fn draft(&mut self, plan: &[usize]) {
+        let Self { model, running, speculation, tally, policy, .. } = self;
+        let Some(drafting) = speculation else { return };
+        let rows = plan.iter().sum();
+        let parts = running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0);
+        let undrafted = parts.flat_map(|(running, tokens)| {
+            let Order { choices, scope, .. } = &mut running.request.order;
+            choices.undrafted(*tokens, scope)
+        });
+        let (undrafted, room) = (undrafted.collect(), policy.limits.tokens - rows);
+        if drafting.draft(undrafted, (rows, room), tally, model.cache()).is_err() {
+            *speculation = None;
+        }
+    }
+
+    /// Runs what is planned, and takes what follows from it.
     fn run_tokens(&mut self, plan: &[usize]) {
-        let Self { model, running, scratch, .. } = self;
+        let Self { model, running, speculation, tally, scratch, .. } = self;
         let parts = running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0);
         let mut chunks: Vec<_> = parts
             .flat_map(|(running, tokens)| running.request.order.choices.chunks(*tokens))
             .collect();
+        let rows = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
+        let begun = Instant::now();
         let logits = match model.forward(&mut chunks) {
             Ok(logits) => logits,
             Err(error) => {
@@ -408,18 +370,15 @@ impl Maker {
                 return running.iter_mut().for_each(tell);
             }
         };
+        if let Some(speculation) = speculation {
+            speculation.learn_cost(rows, begun.elapsed().as_secs_f64());
+        }
         let mut rows = logits.rows();
         for (Running { request, .. }, _) in
             running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0)
         {
-            match request.order.choices.next(&mut rows, scratch) {
-                Ok(pieces) => {
-                    request.pieces.extend(pieces);
-                    request.finish = request.order.choices.finish();
-                    request.offer();
-                }
-                Err(error) => request.tell(Err(error)),
-            }
+            request.order.choices.next(&mut rows, scratch, tally);
+            request.collect();
         }
     }
 

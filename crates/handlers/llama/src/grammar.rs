@@ -20,9 +20,11 @@ use nsbridge_handler::{Error, Result};
 use crate::Allowed;
 
 mod rule;
+mod scout;
 mod vocabulary;
 
 pub use rule::Rule;
+pub(crate) use scout::Scout;
 
 /// The crates that decide which tokens may follow: part of a worker's fingerprint.
 pub(crate) const VERSION: &str = "llguidance 1.9.1, toktrie 1.9.1, derivre 0.3.13";
@@ -148,6 +150,15 @@ impl Grammar {
         let taken = catch_unwind(AssertUnwindSafe(|| parser.consume_token(token)));
         taken.map_err(|_| refused(self.limit()))?;
         self.is_over().map_err(refused)
+    }
+
+    /// Goes back to before the last so many tokens; false if that cannot be.
+    pub(crate) fn take_back(&mut self, tokens: usize) -> bool {
+        if tokens > 0 {
+            self.next = None;
+        }
+        let parser = &mut self.parser;
+        matches!(catch_unwind(AssertUnwindSafe(|| parser.rollback(tokens))), Ok(()))
     }
 
     /// Whether only an end may follow.

@@ -1,14 +1,18 @@
 //! The handler: what a request asks for goes to the engine, and its tokens come back.
 
+mod drafting;
+mod options;
+
 use std::sync::Arc;
 
 use nsbridge_handler::{
     Checkpoint, Dtype, Error, Finish, Handler, Health, Job, Measure, Models, Result, Slots,
     TensorInfo, TextInput, TextPiece,
 };
-use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use self::drafting::Drafting;
+pub use self::options::{Options, Quantize};
 use crate::engine::{Choices, Engine, Order, Policy};
 use crate::grammar::{self, Grammars, Rule};
 use crate::kernel::attention::PAGE;
@@ -17,6 +21,7 @@ use crate::parity::Required;
 use crate::reply::Reply;
 use crate::request::{Asked, Vocabulary};
 use crate::schedule::Limits;
+use crate::speculation::Drafter;
 use crate::text::Text;
 use crate::{Config, Format, KvFormat, LoadError, Memory, Model, Setup, Weights};
 
@@ -42,74 +47,6 @@ const FILES: [&str; 5] = [
     "chat_template.jinja",
 ];
 
-/// The `[handler]` table of a worker with a Llama model.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Options {
-    /// For requests that do not say; the model's `generation_config.json` is asked next, then 1.
-    pub temperature: Option<f32>,
-    /// For requests that do not say; 1 (all tokens) if the model does not say either.
-    pub top_p: Option<f32>,
-    /// For requests that do not say; 0 (all tokens) if the model does not say either.
-    pub top_k: Option<u32>,
-    /// For requests that do not say; 0 (all tokens) if the model does not say either.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub min_p: Option<f32>,
-    /// For requests that do not say; 1 (no penalty) if the model does not say either.
-    pub repetition_penalty: Option<f32>,
-    /// The most tokens a reply may have, whatever the request asks.
-    pub max_tokens: Option<u32>,
-    /// The most tokens of prompt and reply together; the model's own context if absent.
-    pub n_positions: Option<usize>,
-    /// How matrices are kept in memory; as the checkpoint has them if absent.
-    pub quantize: Option<Quantize>,
-    /// How keys and values are kept; f32 if absent.
-    pub kv_cache_dtype: Option<KvFormat>,
-    /// Threads that compute, whatever their number the same tokens; all cores if absent, or one for
-    /// a model so small that others would only get in its way.
-    #[serde(skip_serializing)]
-    pub threads: Option<usize>,
-    /// Requests answered at once, by steps that run a token of each; 8 if absent.
-    #[serde(skip_serializing)]
-    pub max_rolling_batch_size: Option<usize>,
-    /// Requests that wait in the worker for a place among those; none if absent. Only of requests
-    /// that are in a worker can it choose the one whose tenant has had least.
-    #[serde(skip_serializing)]
-    pub job_queue_size: Option<usize>,
-    /// The most tokens of a step: one of each reply that goes on, and then prompts; 256 if absent.
-    /// With fewer, replies go on more evenly while a prompt is run; with more, prompts are faster.
-    #[serde(skip_serializing)]
-    pub max_num_batched_tokens: Option<usize>,
-    /// Memory for keys and values of all requests, in MiB; if absent, what they can need at most.
-    /// With less, who came last waits where there is too little.
-    #[serde(skip_serializing)]
-    pub kv_cache_mb: Option<usize>,
-    /// Whether keys and values are kept for prompts that begin alike; they are if absent.
-    #[serde(skip_serializing)]
-    pub enable_prefix_caching: Option<bool>,
-    /// Seconds that loading may take, after which the worker leaves; no limit if absent.
-    #[serde(skip_serializing)]
-    pub model_loading_timeout: Option<f64>,
-    /// Seconds that a request may be in the engine, after which it is refused; no limit if absent.
-    #[serde(skip_serializing)]
-    pub predict_timeout: Option<f64>,
-    /// A reference, as `nsbridge parity` writes it, that the logits must be equal to before the
-    /// worker takes requests: a file of the model, in a folder below it, or an absolute path.
-    #[serde(skip_serializing)]
-    pub parity_reference: Option<String>,
-    /// The largest difference of a logit that is taken for equal; 1e-3 if absent.
-    #[serde(skip_serializing)]
-    pub parity_tolerance: Option<f32>,
-}
-
-/// What matrices are quantised to when they are loaded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Quantize {
-    /// Eight bits a weight in blocks of 32, as GGUF's Q8_0.
-    #[serde(rename = "q8_0")]
-    Q8_0,
-}
-
 /// A Llama model that answers [`TextInput`]s, one token a piece.
 ///
 /// The token that ends a reply is a piece too, with the text that was held back until then.
@@ -130,10 +67,8 @@ impl Handler for Llama {
     type Output = TextPiece;
 
     async fn load(options: Options, models: Models) -> Result<Self> {
-        let files = models.get("target")?.clone();
-        let limit = seconds("model_loading_timeout", options.model_loading_timeout);
-        let limit = limit.map_err(LoadError::fatal)?;
-        within(limit, move || Self::read(options, &files)).map_err(LoadError::fatal)
+        let drafting = Drafting::new(&options, &models).map_err(LoadError::fatal)?;
+        Self::load_drafting(options, &models, drafting)
     }
 
     async fn handle(&self, input: TextInput, job: &mut Job<TextPiece>) -> Result<Finish> {
@@ -197,7 +132,31 @@ impl Handler for Llama {
 }
 
 impl Llama {
-    fn read(options: Options, files: &nsbridge_handler::Model) -> Result<Self, LoadError> {
+    /// Loads it with a drafter that the configuration does not know.
+    ///
+    /// # Errors
+    ///
+    /// As [`Handler::load`].
+    pub fn load_with(
+        options: Options,
+        models: &Models,
+        drafter: impl Drafter + 'static,
+    ) -> Result<Self> {
+        Self::load_drafting(options, models, Drafting::With(Box::new(drafter)))
+    }
+
+    fn load_drafting(options: Options, models: &Models, drafting: Drafting) -> Result<Self> {
+        let files = models.get("target")?.clone();
+        let limit = seconds("model_loading_timeout", options.model_loading_timeout);
+        let limit = limit.map_err(LoadError::fatal)?;
+        within(limit, move || Self::read(options, &files, drafting)).map_err(LoadError::fatal)
+    }
+
+    fn read(
+        options: Options,
+        files: &nsbridge_handler::Model,
+        drafting: Drafting,
+    ) -> Result<Self, LoadError> {
         let predict_timeout = seconds("predict_timeout", options.predict_timeout)?;
         let required = Required::new(&options)?;
         let config = Config::read(files)?;
@@ -224,7 +183,9 @@ impl Llama {
             blocks: blocks(&config, &options, context)?,
         };
         let checkpoint = Weights::find(files)?;
-        refuse_what_does_not_fit(&config, &checkpoint, &setup)?;
+        let drafting = drafting.read(&config, &text, context, &setup)?;
+        let memory = memory(&config, &checkpoint, &setup);
+        refuse_what_does_not_fit(&memory, drafting.memory().as_ref())?;
         let weights = Weights::load(files, &checkpoint)?;
         let mut model = Model::new(&config, context, &weights, &setup)?;
         if let Some(required) = required {
@@ -233,7 +194,8 @@ impl Llama {
         let fingerprint = fingerprint(files, &weights, &model.arithmetic(), &options)?;
         let caching = options.enable_prefix_caching.unwrap_or(true);
         let policy = Policy { limit: predict_timeout, caching, limits };
-        let engine = Engine::start(model, policy).map_err(LoadError::read)?;
+        let speculation = drafting.speculation(&options, limits.tokens, caching)?;
+        let engine = Engine::start(model, policy, speculation).map_err(LoadError::read)?;
         let text = Arc::new(text);
         let (words, size) = (text.clone(), config.vocab_size);
         let grammars = Arc::new(Grammars::new(move || words.spelling(size)));
@@ -297,12 +259,8 @@ fn vocabulary(config: &Config) -> Vocabulary<'_> {
     Vocabulary { size: config.vocab_size, eos: &config.eos }
 }
 
-/// A model that is larger than the machine would be killed while it answers.
-fn refuse_what_does_not_fit(
-    config: &Config,
-    checkpoint: &Checkpoint,
-    setup: &Setup,
-) -> Result<(), LoadError> {
+/// What a model needs.
+fn memory(config: &Config, checkpoint: &Checkpoint, setup: &Setup) -> Memory {
     let kept = |tensor: &TensorInfo| if tensor.dtype == Dtype::F32 { 4 } else { 2 };
     let tensors = checkpoint.tensors();
     let bytes: u64 = tensors.iter().map(|tensor| tensor.elements() * kept(tensor)).sum();
@@ -312,11 +270,17 @@ fn refuse_what_does_not_fit(
         _ => bytes as f64 / elements.max(1) as f64,
     };
     let positions = setup.blocks.saturating_mul(PAGE);
-    let memory = Memory::new(config, weight, setup.kv.width(), positions);
+    Memory::new(config, weight, setup.kv.width(), positions)
+}
+
+/// A model that is larger than the machine would be killed while it answers.
+fn refuse_what_does_not_fit(target: &Memory, draft: Option<&Memory>) -> Result<(), LoadError> {
+    let needed = target.bytes() + draft.map_or(0, Memory::bytes);
+    let both = draft.map(|draft| format!(", and its draft {draft}")).unwrap_or_default();
     match available() {
-        Some(room) if memory.bytes() > room => Err(LoadError::Missing(format!(
-            "the model does not fit: {memory}, and this machine has {:.1} MiB; set n_positions, \
-             max_rolling_batch_size, quantize, kv_cache_dtype or kv_cache_mb",
+        Some(room) if needed > room => Err(LoadError::Missing(format!(
+            "the model does not fit: {target}{both}, and this machine has {:.1} MiB; set \
+             n_positions, max_rolling_batch_size, quantize, kv_cache_dtype or kv_cache_mb",
             room as f64 / 1_048_576.0
         ))),
         _ => Ok(()),

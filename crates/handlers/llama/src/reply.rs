@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nsbridge_handler::{Error, FinishReason, Result, TextPiece, TokenLogprob};
 
 use crate::detokenise::TextStream;
-use crate::grammar::Grammar;
+use crate::grammar::{Grammar, Scout};
 use crate::request::Asked;
 use crate::text::Text;
 use crate::{History, Noise, Sampling, Scratch, logprobs, sample};
@@ -15,18 +15,34 @@ use crate::{History, Noise, Sampling, Scratch, logprobs, sample};
 pub(crate) struct Reply {
     words: Arc<Text>,
     vocab_size: usize,
-    /// Prompt and reply.
+    /// Prompt and reply, and behind them the draft.
     tokens: Vec<u32>,
     /// How many of them are the prompt.
     prompt: usize,
-    /// How many there may be.
+    /// How many of them are the draft: what the reply may go on with.
+    drafted: usize,
+    /// How many prompt and reply may be.
     room: usize,
     asked: Asked,
+    /// Of all tokens, the draft's too.
     history: History,
     noise: Noise,
     text: TextStream,
     /// What the text is held to.
     grammar: Option<Grammar>,
+    /// The grammar after the draft.
+    scout: Option<Scout>,
+}
+
+/// What a step adds to a reply.
+#[derive(Debug, Default)]
+pub(crate) struct Addition {
+    pub(crate) pieces: Vec<TextPiece>,
+    /// Why nothing follows these pieces, if nothing does.
+    pub(crate) end: Option<Result<FinishReason>>,
+    /// How many tokens had been drafted, and how many of them the reply has now.
+    pub(crate) drafted: usize,
+    pub(crate) accepted: usize,
 }
 
 impl Reply {
@@ -57,7 +73,9 @@ impl Reply {
             text: TextStream::new(asked.stops.clone()),
             asked,
             tokens: prompt,
+            drafted: 0,
             grammar: None,
+            scout: None,
         })
     }
 
@@ -78,12 +96,22 @@ impl Reply {
 
     /// The prompt's tokens and the reply's so far.
     pub(crate) fn tokens(&self) -> &[u32] {
+        &self.tokens[..self.tokens.len() - self.drafted]
+    }
+
+    /// The same, and behind them the draft.
+    pub(crate) fn with_draft(&self) -> &[u32] {
         &self.tokens
+    }
+
+    /// How many tokens the draft has.
+    pub(crate) fn drafted(&self) -> usize {
+        self.drafted
     }
 
     /// How many tokens the reply has.
     pub(crate) fn made(&self) -> usize {
-        self.tokens.len() - self.prompt
+        self.tokens().len() - self.prompt
     }
 
     /// The most tokens that the reply can have.
@@ -104,12 +132,112 @@ impl Reply {
         Ok(self.take(token)?.1)
     }
 
+    /// How many tokens the draft can have more. Whatever it has, one token follows it.
+    pub(crate) fn draft_room(&self) -> usize {
+        self.room.saturating_sub(self.tokens.len() + 1)
+    }
+
+    /// Adds to the draft what the reply would go on with if these were its logits; whether it could
+    /// have more.
+    ///
+    /// The choice is made as the reply's own will be, with the same noise: logits that are near to
+    /// the reply's choose the same token, mostly.
+    pub(crate) fn draft(&mut self, logits: &[f32], scratch: &mut Scratch) -> bool {
+        let index = self.made() + self.drafted;
+        let Self { asked, history, noise, grammar, scout, tokens, prompt, drafted, .. } = self;
+        let sampling = &asked.sampling;
+        let allowed = match grammar {
+            None => None,
+            Some(grammar) => {
+                let scout = scout.get_or_insert_with(|| Scout::new(grammar, index - *drafted));
+                let Some(allowed) = scout.allowed(&tokens[*prompt..], &sampling.ends) else {
+                    return false;
+                };
+                Some(allowed)
+            }
+        };
+        let token = sample(logits, history, sampling, allowed, *noise, index, scratch);
+        token.is_some_and(|token| self.push_draft(token))
+    }
+
+    /// Adds a token to the draft, unless it could not be of use; whether the draft could have more.
+    pub(crate) fn guess(&mut self, token: u32) -> bool {
+        let made = self.made();
+        let Self { asked, grammar, scout, tokens, prompt, .. } = self;
+        if let Some(grammar) = grammar {
+            let scout = scout.get_or_insert_with(|| Scout::new(grammar, made));
+            let allowed = scout.allowed(&tokens[*prompt..], &asked.sampling.ends);
+            if !allowed.is_some_and(|allowed| allowed.has(token)) {
+                return false;
+            }
+        }
+        self.push_draft(token)
+    }
+
+    fn push_draft(&mut self, token: u32) -> bool {
+        // Behind a token that ends the reply there is nothing to foresee.
+        let known = (token as usize) < self.vocab_size;
+        if self.draft_room() == 0 || !known || self.asked.ends(token) {
+            return false;
+        }
+        self.tokens.push(token);
+        self.history.push(token);
+        self.drafted += 1;
+        self.draft_room() > 0
+    }
+
+    /// Takes the draft back; its tokens.
+    fn take_draft(&mut self) -> Vec<u32> {
+        let draft = self.tokens.split_off(self.tokens.len() - self.drafted);
+        for _ in &draft {
+            self.history.pop();
+        }
+        self.drafted = 0;
+        let made = self.made();
+        if let Some(scout) = &mut self.scout {
+            scout.back_to(made);
+        }
+        draft
+    }
+
+    /// Forgets the draft.
+    pub(crate) fn drop_draft(&mut self) {
+        if self.drafted > 0 {
+            self.take_draft();
+        }
+    }
+
+    /// Chooses the tokens that follow. `rows` are the logits after the reply, and after each token
+    /// of its draft: a row is of use as long as the tokens before it are what was chosen.
+    pub(crate) fn next(&mut self, rows: &[&[f32]], scratch: &mut Scratch) -> Addition {
+        let draft = self.take_draft();
+        let mut addition = Addition { drafted: draft.len(), ..Addition::default() };
+        for (at, logits) in rows.iter().enumerate() {
+            match self.next_piece(logits, scratch) {
+                Ok((piece, ended)) => {
+                    let foreseen = draft.get(at) == Some(&piece.token);
+                    addition.accepted += usize::from(foreseen);
+                    addition.pieces.push(piece);
+                    addition.end = ended.map(Ok);
+                    if !foreseen || addition.end.is_some() {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    addition.end = Some(Err(error));
+                    break;
+                }
+            }
+        }
+        addition
+    }
+
     /// Chooses the next token; gives its piece and, if it is the last one, why.
     ///
     /// # Errors
     ///
     /// The logits leave no token to choose, or the grammar does.
-    pub(crate) fn next(
+    fn next_piece(
         &mut self,
         logits: &[f32],
         scratch: &mut Scratch,

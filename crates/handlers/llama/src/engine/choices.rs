@@ -1,10 +1,12 @@
 //! The replies that one request asks for: one, or several that go on from the same prompt.
 //!
-//! All of them have their next token in the same step, so that their pieces come in one order,
-//! whatever else the engine does: the first token of each, in the order of the choices, then the
-//! second of each that has not ended, and so on. The prompt is run once, and its blocks are shared;
-//! the block in which it ends is copied by whoever writes to it.
+//! Their pieces come in one order, whatever the engine does: the first token of each, in the order
+//! of the choices, then the second of each that has not ended, and so on. All of them run in the same
+//! step, and one whose drafts carry it ahead of the others keeps its pieces until their turn. The
+//! prompt is run once, and its blocks are shared; the block in which it ends is copied by whoever
+//! writes to it.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use nsbridge_handler::{Error, Finish, FinishReason, Result, TextPiece, Usage};
@@ -12,7 +14,11 @@ use nsbridge_handler::{Error, Finish, FinishReason, Result, TextPiece, Usage};
 use crate::grammar::Grammar;
 use crate::reply::Reply;
 use crate::schedule::Work;
+use crate::speculation::{Outlook, Tally, Undrafted};
 use crate::{Chunk, KvCache, Scratch, Table};
+
+/// How many pieces a choice may be ahead of its turn before it waits for the others.
+const AHEAD: usize = 16;
 
 /// The choices of a request, at least one.
 #[derive(Debug)]
@@ -29,16 +35,35 @@ struct Choice {
     reply: Reply,
     /// What has been run of its tokens. Empty, it begins with what another has of the prompt.
     table: Table,
-    ended: Option<FinishReason>,
+    /// Pieces whose turn has not come, and what is behind them.
+    pieces: VecDeque<TextPiece>,
+    end: Option<Result<FinishReason>>,
+    /// How many pieces have had their turn.
+    told: usize,
+    /// By which drafters know it.
+    sequence: u64,
+    outlook: Outlook,
 }
 
 impl Choice {
+    fn new(reply: Reply) -> Self {
+        Self {
+            reply,
+            table: Table::default(),
+            pieces: VecDeque::new(),
+            end: None,
+            told: 0,
+            sequence: 0,
+            outlook: Outlook::default(),
+        }
+    }
+
     fn left(&self) -> usize {
         self.reply.tokens().len() - self.table.len()
     }
 
-    fn is_run(&self) -> bool {
-        self.left() == 0
+    fn goes_on(&self) -> bool {
+        self.end.is_none()
     }
 }
 
@@ -46,8 +71,20 @@ impl Choices {
     /// Replies to the same prompt; at least one.
     pub(crate) fn new(replies: Vec<Reply>) -> Self {
         let prompt = replies.first().map_or(0, |reply| reply.tokens().len());
-        let choice = |reply| Choice { reply, table: Table::default(), ended: None };
-        Self { choices: replies.into_iter().map(choice).collect(), prompt, cached: None }
+        Self { choices: replies.into_iter().map(Choice::new).collect(), prompt, cached: None }
+    }
+
+    /// Numbers them from the first number that no other has.
+    pub(crate) fn number(&mut self, next: &mut u64) {
+        for choice in &mut self.choices {
+            choice.sequence = *next;
+            *next += 1;
+        }
+    }
+
+    /// Their numbers.
+    pub(crate) fn sequences(&self) -> impl Iterator<Item = u64> {
+        self.choices.iter().map(|choice| choice.sequence)
     }
 
     /// The most pieces that all of them can have.
@@ -83,14 +120,14 @@ impl Choices {
     /// The pieces cannot be this request's.
     pub(crate) fn take_resumed(&mut self, pieces: &[TextPiece]) -> Result<Option<Finish>> {
         for piece in pieces {
-            let next = self.round().next();
-            let Some(next) = next.filter(|next| *next == piece.index as usize) else {
+            let Some(next) = self.due().filter(|next| *next == piece.index as usize) else {
                 return Err(Error::bad_input("the resumed pieces are not of this model's making"));
             };
             let choice = &mut self.choices[next];
-            choice.ended = choice.reply.take_resumed(piece.token)?;
+            choice.end = choice.reply.take_resumed(piece.token)?.map(Ok);
+            choice.told += 1;
         }
-        Ok(self.finish())
+        self.finish().transpose()
     }
 
     /// What is to be run before the next token of each.
@@ -115,8 +152,8 @@ impl Choices {
     ) -> Option<(usize, usize)> {
         let first = self.round().next()?;
         for (index, choice) in self.choices.iter_mut().enumerate() {
-            let Choice { reply, table, ended } = choice;
-            if ended.is_none() {
+            if choice.goes_on() {
+                let Choice { reply, table, .. } = choice;
                 cache.recall(table, scope, reply.tokens());
                 // Less than the prompt is of no use to the others: the first runs it for them.
                 if index != first && table.len() < self.prompt {
@@ -140,53 +177,95 @@ impl Choices {
         choices.all(|(choice, part)| part == 0 || cache.reserve(&mut choice.table, part))
     }
 
-    /// So many of the tokens of [`work`](Self::work), to be run in one step.
+    /// If so many of the tokens of [`work`](Self::work) are run next: those that go on by a token
+    /// each, and may have a draft behind it.
+    pub(crate) fn undrafted<'a>(
+        &'a mut self,
+        tokens: usize,
+        scope: &'a Arc<str>,
+    ) -> impl Iterator<Item = Undrafted<'a>> {
+        let parts = self.parts(tokens);
+        let goes_on = |(choice, part): &(&mut Choice, usize)| *part == 1 && choice.left() == 1;
+        self.choices.iter_mut().zip(parts).filter(goes_on).map(move |(choice, _)| {
+            let Choice { reply, table, outlook, sequence, .. } = choice;
+            Undrafted { reply, table, outlook, sequence: *sequence, scope }
+        })
+    }
+
+    /// So many of the tokens of [`work`](Self::work), to be run in one step, with the drafts.
     pub(crate) fn chunks(&mut self, tokens: usize) -> impl Iterator<Item = Chunk<'_>> {
         let parts = self.parts(tokens);
         let some = self.choices.iter_mut().zip(parts).filter(|(_, part)| *part > 0);
         some.map(|(choice, part)| {
             let Choice { reply, table, .. } = choice;
-            let (done, tokens) = (table.len(), reply.tokens());
-            let logits = usize::from(done + part == tokens.len());
-            Chunk { table, tokens: &tokens[done..done + part], logits }
+            let (begin, end) = (table.len(), table.len() + part);
+            // A draft is behind all of them.
+            let whole = end == reply.tokens().len();
+            let drafted = if whole { reply.drafted() } else { 0 };
+            let logits = if whole { 1 + drafted } else { 0 };
+            Chunk { table, tokens: &reply.with_draft()[begin..end + drafted], logits }
         })
     }
 
-    /// After a step: the next piece of each, if all that it needs has been run.
-    ///
-    /// # Errors
-    ///
-    /// A choice has no token to choose.
+    /// After a step: takes the rows of logits that are theirs, and chooses what follows.
     pub(crate) fn next<'a>(
         &mut self,
-        rows: impl Iterator<Item = &'a [f32]>,
+        rows: &mut impl Iterator<Item = &'a [f32]>,
         scratch: &mut Scratch,
-    ) -> Result<Vec<TextPiece>> {
+        tally: &mut Tally,
+    ) {
         let round: Vec<usize> = self.round().collect();
-        let Some(first) = round.first() else { return Ok(Vec::new()) };
-        if !self.choices[*first].is_run() {
-            return Ok(Vec::new());
-        }
-        // Taken even if one of them fails: what follows is others'.
-        let run = round.iter().filter(|index| self.choices[**index].is_run()).count();
-        let rows: Vec<&[f32]> = rows.take(run).collect();
-        let (several, mut rows) = (self.choices.len() > 1, rows.into_iter());
-        let (mut pieces, mut row) = (Vec::with_capacity(round.len()), None);
+        let mut own: Vec<&[f32]> = Vec::new();
         for index in round {
             let choice = &mut self.choices[index];
-            if choice.is_run() {
-                row = rows.next();
+            let run = choice.reply.tokens().len() + choice.reply.drafted();
+            if choice.table.len() == run {
+                own.clear();
+                own.extend(rows.by_ref().take(1 + choice.reply.drafted()));
             }
-            // Who has run nothing begins after the same prompt, with the same logits.
-            let row = row.ok_or_else(|| Error::fatal("a step gave too few logits"))?;
-            let (mut piece, ended) = choice.reply.next(row, scratch)?;
-            choice.ended = ended;
-            if several {
-                (piece.index, piece.finish_reason) = (index as u32, ended);
+            // Who has run nothing begins after the same prompt, with the same logits. While the
+            // prompt is not run, there are none.
+            let begins = choice.reply.made() == 0 && choice.table.is_empty();
+            if own.is_empty() || !(choice.table.len() == run || begins) {
+                continue;
             }
-            pieces.push(piece);
+            let added = choice.reply.next(&own, scratch);
+            tally.add(&mut choice.outlook, added.drafted, added.accepted);
+            choice.pieces.extend(added.pieces);
+            choice.end = added.end;
         }
-        Ok(pieces)
+        if self.choices.len() > 1 {
+            self.number_pieces();
+        }
+    }
+
+    /// Says in each piece that is to come whose it is, and in the last one why it is.
+    fn number_pieces(&mut self) {
+        for (index, choice) in self.choices.iter_mut().enumerate() {
+            choice.pieces.iter_mut().for_each(|piece| piece.index = index as u32);
+            if let (Some(last), Some(Ok(reason))) = (choice.pieces.back_mut(), &choice.end) {
+                last.finish_reason = Some(*reason);
+            }
+        }
+    }
+
+    /// The next piece in turn, if it is made.
+    pub(crate) fn next_piece(&mut self) -> Option<TextPiece> {
+        let due = self.due()?;
+        let choice = &mut self.choices[due];
+        let piece = choice.pieces.pop_front()?;
+        choice.told += 1;
+        Some(piece)
+    }
+
+    /// Forgets what was run of drafts and turned out not to be of the replies.
+    pub(crate) fn roll_back(&mut self, cache: &mut KvCache) {
+        for Choice { reply, table, .. } in &mut self.choices {
+            // The last token of a reply was chosen, and not run.
+            if table.len() >= reply.tokens().len() {
+                cache.truncate(table, reply.tokens().len() - 1);
+            }
+        }
     }
 
     /// Remembers what has been run, for others in this scope.
@@ -199,7 +278,7 @@ impl Choices {
     /// Gives the prompt's blocks to those that have none, and takes back those of who has ended.
     pub(crate) fn settle(&mut self, cache: &mut KvCache) {
         self.share_prompt(cache);
-        for choice in self.choices.iter_mut().filter(|choice| choice.ended.is_some()) {
+        for choice in self.choices.iter_mut().filter(|choice| !choice.goes_on()) {
             cache.truncate(&mut choice.table, 0);
         }
     }
@@ -214,35 +293,47 @@ impl Choices {
         self.choices.iter().any(|choice| !choice.table.blocks().is_empty())
     }
 
-    /// How it ended, if all have. The reason is the first one's; pieces tell that of each.
-    pub(crate) fn finish(&self) -> Option<Finish> {
-        if self.round().next().is_some() {
-            return None;
+    /// How it ended, once the last piece has had its turn. The reason is the first one's; pieces
+    /// tell that of each. An error ends all of them where its piece would have been.
+    pub(crate) fn finish(&mut self) -> Option<Result<Finish>> {
+        if let Some(due) = self.due() {
+            let Choice { pieces, end, .. } = &mut self.choices[due];
+            let failed = pieces.is_empty() && matches!(end, Some(Err(_)));
+            return if failed { end.take()?.err().map(Err) } else { None };
         }
-        let reason = self.choices.first()?.ended?;
-        let made = self.choices.iter().map(|choice| choice.reply.made() as u64);
+        let Some(Ok(reason)) = self.choices.first()?.end else { return None };
+        let sum = |count: fn(&Choice) -> u64| self.choices.iter().map(count).sum();
         let usage = Usage {
             input_tokens: self.prompt as u64,
-            output_tokens: made.sum(),
+            output_tokens: sum(|choice| choice.reply.made() as u64),
             cached_tokens: self.cached.unwrap_or(0) as u64,
+            drafted_tokens: sum(|choice| choice.outlook.drafted()),
+            accepted_tokens: sum(|choice| choice.outlook.accepted()),
         };
-        Some(Finish::because(reason).with_usage(usage))
+        Some(Ok(Finish::because(reason).with_usage(usage)))
     }
 
-    /// Those whose token is the next: of who has not ended, who has made the fewest.
+    /// Whose turn it is: of those that have more to come, who has had the fewest turns.
+    fn due(&self) -> Option<usize> {
+        let more = |choice: &Choice| {
+            !choice.pieces.is_empty() || !matches!(choice.end, Some(Ok(_)))
+        };
+        let choices = self.choices.iter().enumerate().filter(|(_, choice)| more(choice));
+        choices.min_by_key(|(_, choice)| choice.told).map(|(index, _)| index)
+    }
+
+    /// Those that run next: all that go on, but for who is too far ahead of the others.
     fn round(&self) -> impl Iterator<Item = usize> {
-        let live = || self.choices.iter().enumerate().filter(|(_, choice)| choice.ended.is_none());
-        let fewest = live().map(|(_, choice)| choice.reply.made()).min();
-        live()
-            .filter(move |(_, choice)| Some(choice.reply.made()) == fewest)
-            .map(|(index, _)| index)
+        let runs = |choice: &Choice| choice.goes_on() && choice.pieces.len() < AHEAD;
+        let choices = self.choices.iter().enumerate();
+        choices.filter(move |(_, choice)| runs(choice)).map(|(index, _)| index)
     }
 
     /// Whether some wait for the first of the round to run the prompt.
     fn awaits_prompt(&self) -> bool {
         let Some(first) = self.round().next() else { return false };
         let waits = |(index, choice): (usize, &Choice)| {
-            index != first && choice.ended.is_none() && choice.table.is_empty()
+            index != first && choice.goes_on() && choice.table.is_empty()
         };
         self.choices[first].table.len() < self.prompt && self.choices.iter().enumerate().any(waits)
     }
@@ -274,7 +365,7 @@ impl Choices {
             return;
         };
         for index in 0..self.choices.len() {
-            if self.choices[index].ended.is_none() && self.choices[index].table.is_empty() {
+            if self.choices[index].goes_on() && self.choices[index].table.is_empty() {
                 let mut table = cache.fork(&self.choices[source].table);
                 // Its last token is run for its own logits.
                 let most = self.choices[index].reply.tokens().len() - 1;

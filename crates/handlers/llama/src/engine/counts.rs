@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use nsbridge_handler::Measure;
 
+use crate::speculation::LONGEST;
+
 /// What an engine counts, told by its thread and read by others.
 #[derive(Debug, Default)]
 pub(crate) struct Counts(Mutex<Counted>);
@@ -15,8 +17,9 @@ pub(crate) struct Counted {
     pub(crate) steps: u64,
     /// Tokens that were run.
     pub(crate) tokens: u64,
-    /// In the model, and in deciding what it runs.
+    /// In the model, in drafting, and in deciding what is run.
     pub(crate) model_time: Duration,
+    pub(crate) draft_time: Duration,
     pub(crate) schedule_time: Duration,
     /// Requests that gave back their memory or their place to others.
     pub(crate) preemptions: u64,
@@ -31,6 +34,12 @@ pub(crate) struct Counted {
     /// Blocks of keys and values that requests hold, and all.
     pub(crate) blocks_held: usize,
     pub(crate) blocks: usize,
+    /// Whether there is a drafter.
+    pub(crate) speculates: bool,
+    /// Tokens that were drafted at the first place of a draft, the second, and so on.
+    pub(crate) drafted: [u64; LONGEST],
+    /// And those that were the reply's.
+    pub(crate) accepted: [u64; LONGEST],
 }
 
 impl Counts {
@@ -48,7 +57,7 @@ impl Counted {
     pub(crate) fn measures(&self) -> Vec<Measure> {
         let counter = Measure::counter;
         let gauge = |name, help, value: usize| Measure::gauge(name, help, value as f64);
-        vec![
+        let mut measures = vec![
             counter("engine_steps", "Steps of the engine", self.steps as f64),
             counter(
                 "engine_tokens",
@@ -93,6 +102,45 @@ impl Counted {
                 self.blocks_held,
             ),
             gauge("kv_blocks", "Blocks of 32 tokens' keys and values", self.blocks),
-        ]
+        ];
+        if self.speculates {
+            self.add_speculation(&mut measures);
+        }
+        measures
+    }
+
+    fn add_speculation(&self, measures: &mut Vec<Measure>) {
+        let (drafted, accepted): (u64, u64) =
+            (self.drafted.iter().sum(), self.accepted.iter().sum());
+        let help = "Time in drafting, in seconds";
+        let seconds = self.draft_time.as_secs_f64();
+        measures.push(Measure::counter("speculation_draft_seconds", help, seconds));
+        let counts = [
+            ("speculation_drafted_tokens", "Tokens that were guessed ahead", drafted),
+            ("speculation_accepted_tokens", "Guessed tokens that were the reply's", accepted),
+            (
+                "speculation_wasted_tokens",
+                "Guessed tokens that were run for nothing",
+                drafted - accepted,
+            ),
+        ];
+        let counter = |(name, help, count)| Measure::counter(name, help, count as f64);
+        measures.extend(counts.map(counter));
+        let places = [
+            (
+                "speculation_drafted_at",
+                "Tokens that were guessed at this place of a draft",
+                self.drafted,
+            ),
+            (
+                "speculation_accepted_at",
+                "Tokens that were guessed at this place of a draft, and were the reply's",
+                self.accepted,
+            ),
+        ];
+        for (name, help, counts) in places {
+            let at = |(place, count)| counter((name, help, count)).of("position", place);
+            measures.extend((1..).zip(counts).map(at));
+        }
     }
 }

@@ -14,4 +14,5 @@ mod required;
 mod sampling;
 mod schedules;
 mod schemas;
+mod speculation;
 mod tiny;

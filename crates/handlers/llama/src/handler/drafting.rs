@@ -1,0 +1,171 @@
+//! What drafts, as the configuration says.
+
+use std::fmt;
+
+use nsbridge_handler::{Checkpoint, Model as Files, Models};
+
+use super::{Options, memory};
+use crate::speculation::{DraftModel, Drafter, LONGEST, Lengths, Lookup, Speculation};
+use crate::text::Text;
+use crate::{Config, LoadError, Memory, Model, Setup, Weights};
+
+/// The model that drafts, if the options do not say.
+const DRAFT: &str = "draft";
+
+/// The most tokens of a draft, if the options do not say.
+const LENGTH: usize = 8;
+
+/// What is to draft.
+pub(super) enum Drafting {
+    Nothing,
+    /// The model in these files.
+    Model(Files),
+    /// What followed upon ends of up to so many tokens.
+    Lookup(usize),
+    With(Box<dyn Drafter>),
+}
+
+/// The same, once it is known to fit the target.
+pub(super) enum Read {
+    Drafter(Option<Box<dyn Drafter>>),
+    Model(Box<Draft>),
+}
+
+/// A model that drafts, before its weights are loaded.
+pub(super) struct Draft {
+    files: Files,
+    config: Config,
+    checkpoint: Checkpoint,
+    context: usize,
+    setup: Setup,
+}
+
+impl fmt::Debug for Drafting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Drafting")
+    }
+}
+
+impl Drafting {
+    /// # Errors
+    ///
+    /// The options contradict each other or name a model that is not there.
+    pub(super) fn new(options: &Options, models: &Models) -> Result<Self, LoadError> {
+        let length = options.speculative_length.unwrap_or(LENGTH);
+        if length > LONGEST {
+            return Err(LoadError::unsupported(
+                "the option speculative_length",
+                length.to_string(),
+                format!("0 to {LONGEST}"),
+            ));
+        }
+        let named = options.speculative_draft_model.as_deref();
+        match (named, options.speculative_ngram) {
+            (Some(_), Some(_)) => Err(LoadError::Missing(
+                "give one of the options speculative_draft_model and speculative_ngram".to_owned(),
+            )),
+            (None, Some(0)) => Err(LoadError::unsupported(
+                "the option speculative_ngram",
+                "0",
+                "2 or more, or no such option,",
+            )),
+            _ if length == 0 => Ok(Self::Nothing),
+            (None, Some(longest)) => Ok(Self::Lookup(longest)),
+            (Some(name), None) => {
+                Ok(Self::Model(models.get(name).map_err(LoadError::read)?.clone()))
+            }
+            (None, None) => {
+                Ok(models.find(DRAFT).cloned().map_or(Self::Nothing, Self::Model))
+            }
+        }
+    }
+
+    /// Reads all but the weights.
+    ///
+    /// # Errors
+    ///
+    /// The draft is no model, or has another vocabulary than the target.
+    pub(super) fn read(
+        self,
+        target: &Config,
+        text: &Text,
+        context: usize,
+        setup: &Setup,
+    ) -> Result<Read, LoadError> {
+        let files = match self {
+            Self::Nothing => return Ok(Read::Drafter(None)),
+            Self::Lookup(longest) => {
+                return Ok(Read::Drafter(Some(Box::new(Lookup::new(longest)))));
+            }
+            Self::With(drafter) => return Ok(Read::Drafter(Some(drafter))),
+            Self::Model(files) => files,
+        };
+        let config = Config::read(&files)?;
+        refuse_other_vocabulary(&config, &Text::read(&files)?, target, text)?;
+        let checkpoint = Weights::find(&files)?;
+        let context = context.min(config.context);
+        Ok(Read::Model(Box::new(Draft { files, config, checkpoint, context, setup: *setup })))
+    }
+}
+
+/// A draft's tokens must mean to the target what they mean to the draft.
+fn refuse_other_vocabulary(
+    draft: &Config,
+    draft_text: &Text,
+    target: &Config,
+    target_text: &Text,
+) -> Result<(), LoadError> {
+    let unsupported = |found: String, supported: String| {
+        Err(LoadError::unsupported("the draft's vocabulary", found, supported))
+    };
+    let size = target.vocab_size;
+    if draft.vocab_size != size {
+        let found = format!("{} tokens", draft.vocab_size);
+        return unsupported(found, format!("that of the target, {size} tokens,"));
+    }
+    let differs = |token: &u32| draft_text.bytes(*token) != target_text.bytes(*token);
+    match (0..size as u32).find(differs) {
+        Some(token) => {
+            unsupported(format!("another from token {token} on"), "that of the target".to_owned())
+        }
+        None => Ok(()),
+    }
+}
+
+impl Read {
+    /// What it needs, if it is a model.
+    pub(super) fn memory(&self) -> Option<Memory> {
+        match self {
+            Self::Drafter(_) => None,
+            Self::Model(draft) => Some(memory(&draft.config, &draft.checkpoint, &draft.setup)),
+        }
+    }
+
+    /// Loads it. `step` is the most tokens of a step, and `caching` whether it keeps keys and values
+    /// for those who begin alike.
+    ///
+    /// # Errors
+    ///
+    /// The weights cannot be loaded.
+    pub(super) fn speculation(
+        self,
+        options: &Options,
+        step: usize,
+        caching: bool,
+    ) -> Result<Option<Speculation>, LoadError> {
+        let drafter = match self {
+            Self::Drafter(drafter) => drafter,
+            Self::Model(draft) => {
+                let Draft { files, config, checkpoint, context, setup } = *draft;
+                let weights = Weights::load(&files, &checkpoint)?;
+                let model = Model::new(&config, context, &weights, &setup)?;
+                let drafter: Box<dyn Drafter> = Box::new(DraftModel::new(model, step, caching));
+                Some(drafter)
+            }
+        };
+        let most = options.speculative_length.unwrap_or(LENGTH);
+        let adaptive = options.speculative_adaptive.unwrap_or(true);
+        let lengths = Lengths { most, adaptive };
+        Ok(drafter.map(|drafter| Speculation::new(drafter, lengths)))
+    }
+}

@@ -1,0 +1,189 @@
+//! A smaller model that drafts.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::Instant;
+
+use nsbridge_handler::Result;
+
+use super::{Continuation, Costs, Drafter};
+use crate::{Chunk, Model, Scratch, Table};
+
+/// A model with the target's vocabulary. Replies that are drafted together run together.
+pub(crate) struct DraftModel {
+    model: Model,
+    /// The most tokens of a step.
+    step: usize,
+    /// Whether it remembers prompts.
+    caching: bool,
+    known: HashMap<u64, Known>,
+    costs: Costs,
+    scratch: Scratch,
+    /// Counts calls: who was drafted long ago gives way to who is now.
+    calls: u64,
+}
+
+/// What it has run of a sequence.
+#[derive(Default)]
+struct Known {
+    table: Table,
+    /// The tokens that are in the table from where the last draft began.
+    from: usize,
+    draft: Vec<u32>,
+    call: u64,
+}
+
+impl fmt::Debug for DraftModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DraftModel")
+    }
+}
+
+impl DraftModel {
+    /// With steps of at most so many tokens; `caching` keeps keys and values for those who begin
+    /// alike.
+    pub(crate) fn new(model: Model, step: usize, caching: bool) -> Self {
+        Self {
+            model,
+            step,
+            caching,
+            known: HashMap::new(),
+            costs: Costs::default(),
+            scratch: Scratch::default(),
+            calls: 0,
+        }
+    }
+
+    /// Goes back to what the reply and the last draft have in common.
+    fn settle(&mut self, reply: &Continuation<'_>) -> Known {
+        let mut known = self.known.remove(&reply.sequence()).unwrap_or_default();
+        let tokens = &reply.tokens()[known.from.min(reply.tokens().len())..];
+        let alike = known.draft.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        // The last token is run for its logits, even if it was run before.
+        let most = (known.from + alike).min(reply.tokens().len() - 1);
+        self.model.cache().truncate(&mut known.table, most);
+        known.call = self.calls;
+        known
+    }
+
+    /// Room for so many tokens more, if need be that of sequences that are not drafted now.
+    fn reserve(&mut self, table: &mut Table, tokens: usize) -> bool {
+        while !self.model.cache().reserve(table, tokens) {
+            let oldest = self.known.iter().min_by_key(|(_, known)| known.call);
+            let Some((&sequence, _)) = oldest else { return false };
+            self.forget(sequence);
+        }
+        true
+    }
+
+    /// Runs what each lacks, within the room of a step, and the first token of each draft.
+    fn catch_up(&mut self, replies: &mut [Continuation<'_>], known: &mut [Known]) -> Result<()> {
+        let mut parts = Vec::with_capacity(replies.len());
+        let mut room = self.step;
+        for (reply, known) in replies.iter().zip(&mut *known) {
+            let tokens = reply.tokens();
+            if self.caching {
+                self.model.cache().recall(&mut known.table, reply.scope(), tokens);
+            }
+            let part = (tokens.len() - known.table.len()).min(room);
+            let part = part.min(self.model.context().saturating_sub(known.table.len()));
+            let part = if self.reserve(&mut known.table, part) { part } else { 0 };
+            room -= part;
+            parts.push(part);
+        }
+        let chunks = replies.iter().zip(&mut *known).zip(&parts).filter(|(_, part)| **part > 0);
+        let mut chunks: Vec<Chunk<'_>> = chunks
+            .map(|((reply, known), part)| {
+                let (begin, end) = (known.table.len(), known.table.len() + part);
+                let logits = usize::from(end == reply.tokens().len());
+                Chunk { table: &mut known.table, tokens: &reply.tokens()[begin..end], logits }
+            })
+            .collect();
+        if chunks.is_empty() {
+            return Ok(());
+        }
+        let mut rows = self.model.forward(&mut chunks)?.rows();
+        for ((reply, known), part) in replies.iter_mut().zip(&mut *known).zip(&parts) {
+            let whole = *part > 0 && known.table.len() == reply.tokens().len();
+            (known.from, known.draft) = (known.table.len(), Vec::new());
+            if let Some(row) = whole.then(|| rows.next()).flatten() {
+                reply.choose(row, &mut self.scratch);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the last token of each draft that is to go on, and chooses the next; false if none is.
+    fn go_on(&mut self, replies: &mut [Continuation<'_>], known: &mut [Known]) -> Result<bool> {
+        let mut parts = Vec::with_capacity(replies.len());
+        for (reply, known) in replies.iter().zip(&mut *known) {
+            let tokens = reply.tokens().len();
+            let wants = reply.drafted() > 0 && reply.wanted() > 0;
+            // Whose last choice was not added to the draft has all its tokens in the table.
+            let goes_on = wants && known.table.len() + 1 == tokens;
+            let within = tokens <= self.model.context();
+            parts.push(goes_on && within && self.reserve(&mut known.table, 1));
+        }
+        let chunks = replies.iter().zip(&mut *known).zip(&parts).filter(|(_, goes_on)| **goes_on);
+        let mut chunks: Vec<Chunk<'_>> = chunks
+            .map(|((reply, known), _)| {
+                let last = &reply.tokens()[known.table.len()..];
+                known.draft.extend_from_slice(last);
+                Chunk { table: &mut known.table, tokens: last, logits: 1 }
+            })
+            .collect();
+        if chunks.is_empty() {
+            return Ok(false);
+        }
+        let (begun, count) = (Instant::now(), chunks.len());
+        let rows = self.model.forward(&mut chunks)?.rows();
+        let drafted = replies.iter_mut().zip(&parts).filter(|(_, goes_on)| **goes_on);
+        for ((reply, _), row) in drafted.zip(rows) {
+            reply.choose(row, &mut self.scratch);
+        }
+        self.costs.learn(count, begun.elapsed().as_secs_f64());
+        Ok(true)
+    }
+}
+
+impl Drafter for DraftModel {
+    fn draft(&mut self, replies: &mut [Continuation<'_>]) -> Result<()> {
+        self.calls += 1;
+        let mut known: Vec<Known> = replies.iter().map(|reply| self.settle(reply)).collect();
+        let mut result = self.catch_up(replies, &mut known);
+        if result.is_ok() && self.caching {
+            for (reply, known) in replies.iter().zip(&mut known) {
+                // Of the draft, nothing has been run yet.
+                let tokens = &reply.tokens()[..reply.tokens().len() - reply.drafted()];
+                self.model.cache().remember(&mut known.table, reply.scope(), tokens);
+            }
+        }
+        while matches!(result, Ok(())) {
+            match self.go_on(replies, &mut known) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => result = Err(error),
+            }
+        }
+        for (reply, known) in replies.iter().zip(known) {
+            self.known.insert(reply.sequence(), known);
+        }
+        result
+    }
+
+    fn forget(&mut self, sequence: u64) {
+        if let Some(known) = self.known.remove(&sequence) {
+            self.model.cache().release(known.table);
+        }
+    }
+
+    fn cost(&self, replies: usize) -> f64 {
+        // Until it has run once, it is worth a try.
+        if self.costs.are_measured() { self.costs.of(replies) } else { 0.0 }
+    }
+
+    fn warm_up(&mut self) -> Result<()> {
+        self.costs = Costs::of_model(&mut self.model, self.step)?;
+        Ok(())
+    }
+}
