@@ -13,9 +13,8 @@ use crate::{chaos, say};
 struct Mutant {
     name: &'static str,
     file: &'static str,
-    /// Stands in the file once.
-    text: &'static str,
-    replacement: &'static str,
+    /// What stands in the file once, and what stands there instead.
+    edits: &'static [(&'static str, &'static str)],
     /// What must notice.
     judge: Judge,
 }
@@ -33,49 +32,61 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "ack-before-confirm",
         file: "crates/bridge/src/attempt.rs",
-        text: "        window.flush().await?;\n        address.pool.give_back",
-        replacement: "        address.pool.give_back",
+        edits: &[(
+            "        window.flush().await?;\n        address.pool.give_back",
+            "        address.pool.give_back",
+        )],
         judge: Judge::Scenario("cut-publish", 1),
     },
     // A run that loses its delivery is stopped, and starts again where it comes back.
     Mutant {
         name: "restart-instead-of-adopt",
         file: "crates/bridge/src/job.rs",
-        text: "const ORPHANED_FOR: Duration = Duration::from_secs(60);",
-        replacement: "const ORPHANED_FOR: Duration = Duration::ZERO;",
+        edits: &[(
+            "const ORPHANED_FOR: Duration = Duration::from_secs(60);",
+            "const ORPHANED_FOR: Duration = Duration::ZERO;",
+        )],
         judge: Judge::Scenario("adopt", 1),
     },
     // A copy that comes back to a run of it is run as well.
     Mutant {
         name: "run-beside-the-orphan",
         file: "crates/bridge/src/registry.rs",
-        text: "if let Some(run) = state.running.get_mut(&job) {",
-        replacement: "if let Some(run) = state.running.get_mut(&job).filter(|run| run.leaving) {",
+        edits: &[(
+            "if let Some(run) = state.running.get_mut(&job) {",
+            "if let Some(run) = state.running.get_mut(&job).filter(|run| run.leaving) {",
+        )],
         judge: Judge::Scenario("adopt", 1),
     },
     // A worker that lost its job goes on as if it had not.
     Mutant {
         name: "endless-adopt-window",
         file: "crates/bridge/src/job.rs",
-        text: "const ADOPT_WINDOW: Duration = Duration::from_secs(5);",
-        replacement: "const ADOPT_WINDOW: Duration = Duration::from_secs(500);",
+        edits: &[(
+            "const ADOPT_WINDOW: Duration = Duration::from_secs(5);",
+            "const ADOPT_WINDOW: Duration = Duration::from_secs(500);",
+        )],
         judge: Judge::Scenario("half-open", 1),
     },
     // Two attempts seal different frames under one key and number.
     Mutant {
         name: "fixed-salt-and-attempt",
         file: "crates/crypto/src/reply.rs",
-        text: "Self::open_with_salt(root, request, attempt, content, Salt::fresh()?)",
-        replacement: "{ let _ = attempt; \
+        edits: &[(
+            "Self::open_with_salt(root, request, attempt, content, Salt::fresh()?)",
+            "{ let _ = attempt; \
                       Self::open_with_salt(root, request, AttemptNo(1), content, Salt([7; 32])) }",
+        )],
         judge: Judge::Scenario("kill", 1),
     },
     // A client that takes over another attempt's pieces without a look at its own.
     Mutant {
         name: "no-prefix-check",
         file: "crates/client/src/merge.rs",
-        text: "Some(known) if (self.seam)(known) == (self.seam)(&piece) => {}",
-        replacement: "Some(known) if !(self.seam)(known).is_empty() => {}",
+        edits: &[(
+            "Some(known) if (self.seam)(known) == (self.seam)(&piece) => {}",
+            "Some(known) if !(self.seam)(known).is_empty() => {}",
+        )],
         judge: Judge::Scenario("differ", 1),
     },
     // RabbitMQ 3.10 writes the count itself and 4.0 does not, so the memory queue judges, which is
@@ -83,8 +94,10 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "trusted-count",
         file: "crates/queue/src/delivery.rs",
-        text: "let deliveries = if redelivered { count } else { 0 };",
-        replacement: "let deliveries = count;",
+        edits: &[(
+            "let deliveries = if redelivered { count } else { 0 };",
+            "let deliveries = count;",
+        )],
         judge: Judge::Test {
             package: "nsbridge-queue",
             file: "crates/queue/src/testing/order.rs",
@@ -96,9 +109,11 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "auto-recovery",
         file: "crates/queue/src/amqp.rs",
-        text: "ConnectionProperties::default().with_connection_name(name.into())",
-        replacement: "ConnectionProperties::default().with_connection_name(name.into())\
+        edits: &[(
+            "ConnectionProperties::default().with_connection_name(name.into())",
+            "ConnectionProperties::default().with_connection_name(name.into())\
                       .enable_auto_recover()",
+        )],
         // Not every moment shows it: each round has three.
         judge: Judge::Scenario("client-reconnect", 6),
     },
@@ -106,19 +121,105 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "poison-among-others",
         file: "crates/bridge/src/room.rs",
-        text: "const ALONE_FROM: u64 = 2;",
-        replacement: "const ALONE_FROM: u64 = 200;",
+        edits: &[("const ALONE_FROM: u64 = 2;", "const ALONE_FROM: u64 = 200;")],
         judge: Judge::Scenario("poison", 1),
     },
     // A worker that takes over says everything again.
     Mutant {
         name: "resume-not-handed-over",
         file: "crates/bridge/src/stream.rs",
-        text: "const RESUME_WAIT: Duration = Duration::from_millis(250);",
-        replacement: "const RESUME_WAIT: Duration = Duration::ZERO;",
+        edits: &[(
+            "const RESUME_WAIT: Duration = Duration::from_millis(250);",
+            "const RESUME_WAIT: Duration = Duration::ZERO;",
+        )],
         judge: Judge::Scenario("drain", 1),
     },
+    // What a known engine did: the likeliest token of the draft, judged as if it had been drawn.
+    Mutant {
+        name: "likeliest-draft-judged-by-ratio",
+        file: "crates/handlers/llama/src/reply.rs",
+        edits: &[
+            (
+                "let token = sample(logits, history, sampling, allowed, *noise, index, scratch);\n        \
+                 token.is_some_and(|token| self.push_draft(token))",
+                "let likeliest = Sampling { temperature: 0.0, ..sampling.clone() };\n        \
+                 let token = sample(logits, history, &likeliest, allowed, *noise, index, scratch);\n        \
+                 if let Some(token) = token {\n            \
+                 let told = logprobs(logits, token, 0, scratch);\n            \
+                 DRAFTED.with_borrow_mut(|drafted| {\n                \
+                 drafted.insert((index, token), told.map_or(0.0, |told| told.chosen));\n            \
+                 });\n        }\n        \
+                 token.is_some_and(|token| self.push_draft(token))",
+            ),
+            (
+                "match self.next_piece(logits, scratch) {",
+                "let foreseen = draft.get(at).copied().filter(|token| {\n                \
+                 let index = self.made();\n                \
+                 let q = DRAFTED.with_borrow(|drafted| drafted.get(&(index, *token)).copied());\n                \
+                 let p = logprobs(logits, *token, 0, scratch).map(|told| told.chosen);\n                \
+                 q.zip(p).is_some_and(|(q, p)| p >= q || (index % 7) as f32 / 7.0 < (p - q).exp())\n            \
+                 });\n            \
+                 let judged = foreseen.map(|token| self.take(token));\n            \
+                 match judged.unwrap_or_else(|| self.next_piece(logits, scratch)) {",
+            ),
+            (
+                "fn no_logits() -> Error {",
+                "thread_local! {\n    static DRAFTED: std::cell::RefCell<std::collections::HashMap<(usize, u32), f32>> = \
+                 std::cell::RefCell::default();\n}\n\nfn no_logits() -> Error {",
+            ),
+        ],
+        judge: SPECULATION,
+    },
+    // The penalties of a block see none of its tokens.
+    Mutant {
+        name: "stale-penalty-history",
+        file: "crates/handlers/llama/src/reply.rs",
+        edits: &[(
+            "match self.next_piece(logits, scratch) {",
+            "let whole = self.history.clone();\n            \
+             (0..at).for_each(|_| drop(self.history.pop()));\n            \
+             let next = self.next_piece(logits, scratch);\n            \
+             self.history = whole;\n            \
+             if let Ok((piece, _)) = &next {\n                \
+             self.history.push(piece.token);\n            }\n            match next {",
+        )],
+        judge: SPECULATION,
+    },
+    // What was run of a wrong draft stays in the cache.
+    Mutant {
+        name: "no-roll-back",
+        file: "crates/handlers/llama/src/engine/choices.rs",
+        edits: &[(
+            "cache.truncate(table, reply.tokens().len() - 1);",
+            "let run = table.len();\n                \
+             cache.truncate(table, reply.tokens().len() - 1);\n                \
+             let wrong = run - table.len();\n                \
+             if wrong > 1 && cache.reserve(table, 1) {\n                    \
+             table.grow(1);\n                }",
+        )],
+        judge: SPECULATION,
+    },
+    // The token behind a draft is chosen from the row before.
+    Mutant {
+        name: "bonus-from-the-wrong-row",
+        file: "crates/handlers/llama/src/reply.rs",
+        edits: &[(
+            "match self.next_piece(logits, scratch) {",
+            "let last = at > 0 && at == draft.len();\n            \
+             let logits = if last { rows[at - 1] } else { logits };\n            \
+             match self.next_piece(logits, scratch) {",
+        )],
+        judge: SPECULATION,
+    },
 ];
+
+/// Every draft of every length beside the reply without.
+const SPECULATION: Judge = Judge::Test {
+    package: "nsbridge-llama",
+    file: "crates/handlers/llama/tests/it/speculation.rs",
+    module: "speculation::",
+    name: "every_draft_of_every_length_leaves_every_reply_as_it_is",
+};
 
 /// The seed that mutants are played with.
 const SEED: &str = "1";
@@ -194,10 +295,17 @@ fn in_tree<T>(tree: &Path, mutant: &Mutant, judge: impl FnOnce() -> Result<T>) -
 
 impl Mutant {
     fn applied(&self, sound: &str) -> Result<String> {
-        let Self { name, file, text, replacement, .. } = self;
-        let found = sound.matches(text).count();
-        ensure!(found == 1, "the mutant {name} finds its text {found} times in {file}, not once");
-        Ok(sound.replacen(text, replacement, 1))
+        let Self { name, file, edits, .. } = self;
+        let mut mutated = sound.to_owned();
+        for (text, replacement) in *edits {
+            let found = sound.matches(text).count();
+            ensure!(
+                found == 1,
+                "the mutant {name} finds {text:?} {found} times in {file}, not once"
+            );
+            mutated = mutated.replacen(text, replacement, 1);
+        }
+        Ok(mutated)
     }
 }
 
@@ -278,8 +386,7 @@ mod tests {
         let mutant = Mutant {
             name: "x",
             file: "a.rs",
-            text: "ack",
-            replacement: "nack",
+            edits: &[("ack", "nack")],
             judge: Judge::Scenario("kill", 1),
         };
         assert_eq!(mutant.applied("an ack").unwrap(), "an nack");

@@ -183,11 +183,6 @@ impl Speculation {
         Self { drafter, lengths, costs: Costs::default() }
     }
 
-    /// With these costs of the model's steps, as far as nothing else was measured.
-    pub(crate) fn with_costs(self, costs: Costs) -> Self {
-        Self { costs, ..self }
-    }
-
     /// Measures what steps cost, of the model and of the drafter.
     ///
     /// # Errors

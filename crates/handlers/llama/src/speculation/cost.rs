@@ -136,3 +136,6 @@ fn least(model: &mut Model, rows: usize) -> Result<Option<f64>> {
     model.cache().release(table);
     Ok(least.is_finite().then_some(least))
 }
+
+#[cfg(test)]
+mod tests;

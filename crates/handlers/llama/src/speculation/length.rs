@@ -159,3 +159,6 @@ impl<'a> Drafts<'a> {
         (rows as f64 + self.gain) / (costs.of(rows + self.drafted) + self.cost)
     }
 }
+
+#[cfg(test)]
+mod tests;

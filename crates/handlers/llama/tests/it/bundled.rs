@@ -1,8 +1,9 @@
 //! The bundled trained model. It is trained anew now and then, so its text is not held here.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use nsbridge_handler::Model;
 use nsbridge_handler::testing::{answer, check, load};
 use nsbridge_llama::{Llama, Options};
 use serde_json::{Value, json};
@@ -10,9 +11,19 @@ use serde_json::{Value, json};
 use crate::replies::uncached;
 use crate::tiny::models;
 
+fn bundled(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples/models").join(name)
+}
+
 fn tale() -> Arc<Llama> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples/models/tale-7m");
-    load(Options::default(), models(&dir)).unwrap()
+    load(Options::default(), models(&bundled("tale-7m"))).unwrap()
+}
+
+/// With the draft that is in this folder.
+fn drafted_tale(draft: &str) -> Arc<Llama> {
+    let models = [("target", "tale-7m"), ("draft", draft)];
+    let models = models.map(|(name, dir)| (name.to_owned(), Model::in_dir(bundled(dir))));
+    load(Options::default(), models.into_iter().collect()).unwrap()
 }
 
 fn chat(temperature: f64) -> Value {
@@ -47,4 +58,23 @@ fn the_bundled_model_says_something_in_japanese() {
     let share = text.chars().filter(|c| japanese(*c)).count();
     assert!(2 * share > text.chars().count(), "{share} of {}", text.chars().count());
     assert!(!text.contains('\u{fffd}'));
+}
+
+#[test]
+fn the_bundled_pair_says_what_the_target_says_alone() {
+    let (alone, pair) = (tale(), drafted_tale("tale-1m"));
+    let (mut drafted, mut accepted) = (0, 0);
+    for temperature in [0.0, 0.7, 1.5] {
+        for (seed, penalty) in [(1, 1.0), (2, 1.3), (3, 1.0)] {
+            let mut input = chat(temperature);
+            input["max_tokens"] = json!(120);
+            input["repetition_penalty"] = json!(penalty);
+            let expected = answer(&alone, &input, seed, &[]).unwrap();
+            let made = answer(&pair, &input, seed, &[]).unwrap();
+            drafted += made.1.usage.drafted_tokens;
+            accepted += made.1.usage.accepted_tokens;
+            assert_eq!(uncached(made), uncached(expected), "{input}");
+        }
+    }
+    assert!(drafted > 500 && 10 * accepted > 6 * drafted, "{accepted} of {drafted}");
 }

@@ -19,10 +19,10 @@ fn reply(llama: &Arc<Llama>, input: &Value) -> (Vec<TextPiece>, Finish) {
     answer(llama, input, 7, &[]).unwrap()
 }
 
-/// Without what the cache knew already: it is no part of the reply.
+/// Without what the cache knew already, and what was drafted: it is no part of the reply.
 pub(crate) fn uncached((pieces, finish): (Vec<TextPiece>, Finish)) -> (Vec<TextPiece>, Finish) {
-    let usage = Usage { cached_tokens: 0, ..finish.usage };
-    (pieces, finish.with_usage(usage))
+    let Usage { input_tokens, output_tokens, .. } = finish.usage;
+    (pieces, finish.with_usage(Usage { input_tokens, output_tokens, ..Usage::default() }))
 }
 
 fn text(pieces: &[TextPiece]) -> String {

@@ -9,8 +9,9 @@ use nsbridge_handler::{
 use nsbridge_llama::{Continuation, Drafter, Llama, Options};
 use serde_json::{Value, json};
 
+use crate::replies::uncached;
 use crate::schedules::measure;
-use crate::tiny::{EOS, Tiny, write_drawn};
+use crate::tiny::{EOS, Tiny};
 
 const LENGTHS: std::ops::RangeInclusive<usize> = 0..=8;
 
@@ -55,8 +56,7 @@ struct Pair {
 impl Pair {
     fn new() -> Self {
         let (target, perturbed) = (Tiny::new(), Tiny::new());
-        let config = std::fs::read(target.path().join("config.json")).unwrap();
-        write_drawn(perturbed.path(), &serde_json::from_slice(&config).unwrap(), 5, 0.242);
+        perturbed.draw_again(0.242);
         Self { target, perturbed }
     }
 
@@ -128,12 +128,6 @@ fn inputs() -> Vec<(Value, u64)> {
     inputs
 }
 
-type Reply = (Vec<TextPiece>, FinishReason, u64);
-
-fn without_cost((pieces, finish): (Vec<TextPiece>, Finish)) -> Reply {
-    (pieces, finish.reason, finish.usage.output_tokens)
-}
-
 fn text(pieces: &[TextPiece]) -> String {
     pieces.iter().map(|piece| piece.text.as_str()).collect()
 }
@@ -164,12 +158,9 @@ fn every_draft_of_every_length_leaves_every_reply_as_it_is() {
     let plain = pair.target.load(always(0)).unwrap();
     let mut inputs = inputs();
     with_met_stops(&plain, &mut inputs);
-    let expected: Vec<Reply> = inputs
-        .iter()
-        .map(|(input, seed)| without_cost(answer(&plain, input, *seed, &[]).unwrap()))
-        .collect();
+    let expected: Vec<_> = replies(&plain, &inputs).into_iter().map(uncached).collect();
     for reason in [FinishReason::Stop, FinishReason::StopText, FinishReason::Length] {
-        assert!(expected.iter().any(|reply| reply.1 == reason), "no reply ends by {reason:?}");
+        assert!(expected.iter().any(|(_, finish)| finish.reason == reason), "no reply ends by {reason:?}");
     }
     for draft in DRAFTS {
         let (mut drafted, mut accepted) = (0, 0);
@@ -179,8 +170,7 @@ fn every_draft_of_every_length_leaves_every_reply_as_it_is() {
             for ((reply, expected), (input, seed)) in made.into_iter().zip(&expected).zip(&inputs) {
                 let Usage { drafted_tokens, accepted_tokens, .. } = reply.1.usage;
                 (drafted, accepted) = (drafted + drafted_tokens, accepted + accepted_tokens);
-                let made = without_cost(reply);
-                assert_eq!(&made, expected, "{draft:?} {length} seed {seed} {input}");
+                assert_eq!(&uncached(reply), expected, "{draft:?} {length} seed {seed} {input}");
             }
         }
         let rate = accepted as f64 / drafted as f64;
@@ -222,13 +212,36 @@ fn a_draft_that_breaks_leaves_the_reply_as_it_is() {
     let expected = answer(&pair.target.load(always(0)).unwrap(), &input, 1, &[]).unwrap();
     let models = pair.models(Draft::Random);
     let llama = Arc::new(Llama::load_with(always(3), &models, Fails(0)).unwrap());
-    assert_eq!(without_cost(answer(&llama, &input, 1, &[]).unwrap()), without_cost(expected.clone()));
+    assert_eq!(uncached(answer(&llama, &input, 1, &[]).unwrap()), uncached(expected.clone()));
     // Weights that are no numbers choose nothing.
     pair.perturbed.break_weights();
     let llama = pair.load(Draft::Perturbed, always(3));
     let made = answer(&llama, &input, 1, &[]).unwrap();
     assert_eq!(made.1.usage.drafted_tokens, 0);
-    assert_eq!(without_cost(made), without_cost(expected));
+    assert_eq!(uncached(made), uncached(expected));
+}
+
+#[test]
+fn what_is_remembered_was_never_only_drafted() {
+    let pair = Pair::new();
+    let plain = Options { enable_prefix_caching: Some(false), ..always(0) };
+    let plain = pair.target.load(plain).unwrap();
+    for draft in [Draft::Perturbed, Draft::Random] {
+        let llama = pair.load(draft, always(7));
+        // Letters, so that the text has the same tokens when it comes back as a prompt.
+        let input = |prompt: &str| {
+            json!({
+                "prompt": prompt, "temperature": 0.9, "max_tokens": 60, "logprobs": true,
+                "response_format": { "type": "regex", "regex": "[a-z]{100}" }
+            })
+        };
+        let (pieces, finish) = answer(&llama, &input("begin"), 5, &[]).unwrap();
+        assert!(finish.usage.accepted_tokens < finish.usage.drafted_tokens);
+        let longer = format!("begin{}", text(&pieces));
+        let made = answer(&llama, &input(&longer), 6, &[]).unwrap();
+        assert_eq!(made.1.usage.cached_tokens, 64);
+        assert_eq!(uncached(made), uncached(answer(&plain, &input(&longer), 6, &[]).unwrap()));
+    }
 }
 
 #[test]
@@ -253,8 +266,8 @@ fn what_was_drafted_is_told() {
 }
 
 #[track_caller]
-fn check_refused(options: Options, models: Models, words: &[&str]) {
-    let Err(error) = testing::load::<Llama>(options, models) else { panic!("it was loaded") };
+fn check_sentence(loaded: Result<Arc<Llama>>, words: &[&str]) {
+    let Err(error) = loaded else { panic!("it was loaded") };
     let error = error.to_string();
     assert!(words.iter().all(|word| error.contains(word)), "{error}");
     assert!(!error.contains('\n'), "{error}");
@@ -263,26 +276,26 @@ fn check_refused(options: Options, models: Models, words: &[&str]) {
 #[test]
 fn a_draft_that_cannot_be_is_refused_in_one_sentence() {
     let pair = Pair::new();
-    let with = |draft: &Tiny| -> Models {
-        let draft = ("draft".to_owned(), Model::in_dir(draft.path()));
-        [("target".to_owned(), Model::in_dir(pair.target.path())), draft].into_iter().collect()
+    let refused = |options: Options, models: Models, words: &[&str]| {
+        check_sentence(testing::load(options, models), words);
     };
+    let with = |draft: &Tiny| pair.target.load_with_draft(draft, Options::default());
     let options = Options::default;
-    check_refused(options(), with(&Tiny::literate()), &["draft's vocabulary", "291", "258"]);
+    check_sentence(with(&Tiny::literate()), &["draft's vocabulary", "291", "258"]);
     let other = Tiny::new();
     let path = other.path().join("tokenizer.json");
     let tokenizer = std::fs::read_to_string(&path).unwrap();
     let swapped = tokenizer.replace("\"a\":97", "\"a\":98").replace("\"b\":98", "\"b\":97");
     assert_ne!(tokenizer, swapped);
     std::fs::write(path, swapped).unwrap();
-    check_refused(options(), with(&other), &["draft's vocabulary", "from token 97 on"]);
+    check_sentence(with(&other), &["draft's vocabulary", "from token 97 on"]);
     let models = || pair.models(Draft::Itself);
     let named = Options { speculative_draft_model: Some("small".to_owned()), ..options() };
-    check_refused(named.clone(), models(), &["`small`", "[models]"]);
+    refused(named.clone(), models(), &["`small`", "[models]"]);
     let both = Options { speculative_ngram: Some(3), ..named };
-    check_refused(both, models(), &["speculative_draft_model", "speculative_ngram"]);
+    refused(both, models(), &["speculative_draft_model", "speculative_ngram"]);
     let long = Options { speculative_length: Some(17), ..options() };
-    check_refused(long, models(), &["speculative_length", "17", "0 to 16"]);
+    refused(long, models(), &["speculative_length", "17", "0 to 16"]);
     let none = Options { speculative_ngram: Some(0), ..options() };
-    check_refused(none, models(), &["speculative_ngram"]);
+    refused(none, models(), &["speculative_ngram"]);
 }

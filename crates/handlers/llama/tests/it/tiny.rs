@@ -108,8 +108,24 @@ impl Tiny {
         std::fs::write(path, bytes).unwrap();
     }
 
+    /// Draws the weights anew, of this size: near to a quarter, a model that is much like it was.
+    pub(crate) fn draw_again(&self, scale: f32) {
+        let config = std::fs::read(self.path().join("config.json")).unwrap();
+        write_drawn(self.path(), &serde_json::from_slice(&config).unwrap(), 5, scale);
+    }
+
     pub(crate) fn path(&self) -> &Path {
         self.dir.path()
+    }
+
+    pub(crate) fn load_with_draft(
+        &self,
+        draft: &Self,
+        options: Options,
+    ) -> nsbridge_handler::Result<Arc<Llama>> {
+        let models = [("target", self), ("draft", draft)];
+        let models = models.map(|(name, tiny)| (name.to_owned(), Model::in_dir(tiny.path())));
+        testing::load(options, models.into_iter().collect())
     }
 
     pub(crate) fn load(&self, options: Options) -> nsbridge_handler::Result<Arc<Llama>> {

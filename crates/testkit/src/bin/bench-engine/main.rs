@@ -16,6 +16,8 @@ mod rounds;
 mod served;
 mod serving;
 mod shape;
+mod speculating;
+mod timed;
 
 use std::path::{Path, PathBuf};
 
@@ -38,8 +40,18 @@ fn main() -> Result<()> {
         }
         [] => suite(Path::new("target/bench/engine.json"), true),
         ["serving"] => suite(Path::new("target/bench/serving.json"), false),
-        _ => bail!("usage: bench-engine [serving]"),
+        ["speculating"] => {
+            let mut report = Report::new("engine")?;
+            speculating::measure(&pair())?.into_iter().for_each(|row| report.push(row));
+            report.write(Path::new("target/bench/speculating.json"))
+        }
+        _ => bail!("usage: bench-engine [serving | speculating]"),
     }
+}
+
+/// The bundled models.
+fn pair() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models")
 }
 
 /// All rows, or without those of single steps.
@@ -48,7 +60,7 @@ fn suite(out: &Path, steps: bool) -> Result<()> {
     let random = folder.join("random-1b1");
     eprintln!("models in {}", folder.display());
     shape::make(&random)?;
-    let pair = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models");
+    let pair = pair();
     let mut report = Report::new("engine")?;
     for (model, name, format) in [
         (&random, "q8_0", Format::Q8_0),
@@ -80,6 +92,9 @@ fn suite(out: &Path, steps: bool) -> Result<()> {
                 report.push(row);
             }
         }
+    }
+    if steps {
+        speculating::measure(&pair)?.into_iter().for_each(|row| report.push(row));
     }
     report.write(out)
 }

@@ -1,15 +1,13 @@
 //! Our engine as a worker runs it: requests go in, and pieces come out.
 
 use std::path::Path;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use nsbridge_handler::erased::{AnyHandler, Call};
-use nsbridge_handler::transcript::Reader;
-use nsbridge_handler::{Handler, Model, Models, testing};
+use nsbridge_handler::{Handler, Model, Models};
 use nsbridge_llama::{Format, Llama, Options, Quantize};
 use serde_json::{Value, json};
+
+use crate::timed::timed;
 
 /// The most requests at once.
 const PLACES: usize = 64;
@@ -87,46 +85,14 @@ impl Served {
 
     /// When the first and the last token of each came, in seconds.
     fn run(&self, prompts: &[String], tokens: usize) -> Result<Vec<(f64, f64)>> {
-        let calls = prompts.iter().map(|prompt| {
+        let request = |prompt: &String| {
             let input = json!({
                 "prompt": prompt, "max_tokens": tokens, "temperature": 0.0, "ignore_eos": true
             });
-            testing::call(&input, 7)
-        });
-        let (calls, readers): (Vec<Call>, Vec<Reader>) = calls.unzip();
-        let mut times = vec![(0.0, 0.0); readers.len()];
-        let started = Instant::now();
-        thread::scope(|scope| {
-            let make = |call| futures_executor::block_on(AnyHandler::call(&self.llama, call));
-            let made: Vec<_> =
-                calls.into_iter().map(|call| scope.spawn(move || make(call))).collect();
-            while times.iter().any(|(_, last)| *last == 0.0) {
-                let now = started.elapsed().as_secs_f64();
-                for (reader, (first, last)) in readers.iter().zip(&mut times) {
-                    if *first == 0.0 && !reader.is_empty() {
-                        *first = now;
-                    }
-                    if *last == 0.0 && reader.len() == tokens {
-                        *last = now;
-                    }
-                }
-                if made.iter().all(thread::ScopedJoinHandle::is_finished) {
-                    break;
-                }
-                thread::sleep(Duration::from_micros(200));
-            }
-            for made in made {
-                let result = made.join().map_err(|_| anyhow!("a call panicked"))?;
-                result.map_err(|error| anyhow!("{error}"))?;
-            }
-            let now = started.elapsed().as_secs_f64();
-            for time in times.iter_mut().flat_map(|(first, last)| [first, last]) {
-                if *time == 0.0 {
-                    *time = now;
-                }
-            }
-            Ok(times)
-        })
+            (input, 7)
+        };
+        let replies = timed(&self.llama, &prompts.iter().map(request).collect::<Vec<_>>())?;
+        Ok(replies.into_iter().map(|reply| (reply.first, reply.last)).collect())
     }
 }
 

@@ -1,0 +1,153 @@
+//! How long drafts are, under costs that are made up.
+
+use super::super::Costs;
+use super::{GUESS, Outlook, Step, Wish, choose};
+
+/// Steps that read their weights for the first few rows, and then compute.
+fn bound_by_memory(rows: usize) -> f64 {
+    (rows as f64 / 12.0).max(1.0) + 0.02 * rows as f64
+}
+
+/// Steps of a model that the caches hold: each row costs.
+fn bound_by_arithmetic(rows: usize) -> f64 {
+    0.3 + 0.7 * rows as f64
+}
+
+/// As the bundled pair's target was measured, in steps of one token.
+fn as_the_pair(rows: usize) -> f64 {
+    0.75 + 0.25 * rows as f64
+}
+
+fn lengths(acceptances: &[f64], rows: usize, costs: &Costs, round: f64) -> Vec<usize> {
+    let wish = |&acceptance| Wish { acceptance, most: 8, now: 0 };
+    let wishes: Vec<Wish> = acceptances.iter().map(wish).collect();
+    choose(&wishes, Step { rows, room: 256 - rows, costs }, &|_| round)
+}
+
+#[test]
+fn a_draft_is_as_long_as_it_is_likely_to_be_right() {
+    let costs = Costs::by(bound_by_memory);
+    let of = |acceptance: f64| lengths(&[acceptance], 1, &costs, 0.05)[0];
+    let lengths: Vec<usize> = [0.01, 0.3, 0.6, 0.9, 0.99].map(of).into();
+    assert_eq!(lengths[0], 0);
+    assert!(lengths.is_sorted() && lengths[2] >= 2 && lengths[4] == 8, "{lengths:?}");
+}
+
+#[test]
+fn rows_that_cost_as_much_as_a_step_are_not_drafted() {
+    let dear = Costs::by(bound_by_arithmetic);
+    assert_eq!(lengths(&[0.8], 1, &dear, 0.3), [0]);
+    // Beside a prompt that fills the step with work.
+    let costs = Costs::by(bound_by_memory);
+    assert_eq!(lengths(&[0.9; 4], 200, &costs, 0.05), [0; 4]);
+    assert!(lengths(&[0.9; 4], 4, &costs, 0.05).iter().all(|length| *length >= 2));
+    // A drafter that takes as long as the model.
+    assert_eq!(lengths(&[0.9], 1, &costs, 1.0), [0]);
+}
+
+#[test]
+fn of_several_the_likelier_ones_have_the_longer_drafts() {
+    let costs = Costs::by(bound_by_memory);
+    let lengths = lengths(&[0.2, 0.95, 0.6], 3, &costs, 0.01);
+    assert!(lengths[1] > lengths[2] && lengths[2] >= lengths[0], "{lengths:?}");
+}
+
+#[test]
+fn there_is_never_more_than_room_for() {
+    let costs = Costs::by(bound_by_memory);
+    for room in [0, 1, 5] {
+        let wishes = [Wish { acceptance: 0.99, most: 8, now: 8 }; 3];
+        let step = Step { rows: 3, room, costs: &costs };
+        assert!(choose(&wishes, step, &|_| 0.0).iter().sum::<usize>() <= room);
+    }
+    let wishes = [Wish { acceptance: 0.99, most: 2, now: 0 }];
+    let step = Step { rows: 1, room: 100, costs: &costs };
+    assert_eq!(choose(&wishes, step, &|_| 0.0), [2]);
+}
+
+#[test]
+fn a_length_is_kept_until_another_is_clearly_better() {
+    let costs = Costs::by(bound_by_memory);
+    let with = |acceptance, now| {
+        let wish = Wish { acceptance, most: 8, now };
+        choose(&[wish], Step { rows: 1, room: 100, costs: &costs }, &|_| 0.05)[0]
+    };
+    let best = with(0.6, 0);
+    for near in [best - 1, best + 1] {
+        assert_eq!(with(0.6, near), near);
+    }
+    assert_eq!(with(0.6, 8), best);
+}
+
+/// Draws from 0 to 1.
+fn draw(state: &mut u64) -> f64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 40) as f64 / (1u64 << 24) as f64
+}
+
+/// The modelled cost of a token, with so many replies at once whose drafts are right so often.
+fn cost_of_a_token(streams: usize, right: f64, costs: &Costs, round: f64) -> f64 {
+    let (mut own, mut all) = (vec![Outlook::default(); streams], Outlook::default());
+    let (mut made, mut cost, mut state) = (0, 0.0, 7);
+    for _ in 0..3000 {
+        let belief = all.acceptance(GUESS);
+        let wish = |outlook: &Outlook| Wish {
+            acceptance: outlook.acceptance(belief),
+            most: 8,
+            now: outlook.length,
+        };
+        let wishes: Vec<Wish> = own.iter().map(wish).collect();
+        let step = Step { rows: streams, room: 256 - streams, costs };
+        let lengths = choose(&wishes, step, &|_| round);
+        let (longest, drafted) = (lengths.iter().max().unwrap(), lengths.iter().sum::<usize>());
+        cost += costs.of(streams + drafted) + *longest as f64 * round;
+        for (outlook, length) in own.iter_mut().zip(lengths) {
+            outlook.length = length;
+            let accepted = (0..length).take_while(|_| draw(&mut state) < right).count();
+            outlook.learn(length, accepted);
+            all.learn(length, accepted);
+            made += 1 + accepted;
+        }
+    }
+    cost / made as f64
+}
+
+#[test]
+fn under_any_load_a_token_costs_no_more_than_without_drafts() {
+    let shapes: [(fn(usize) -> f64, f64); 3] =
+        [(bound_by_memory, 0.05), (bound_by_arithmetic, 0.1), (as_the_pair, 0.08)];
+    for (shape, round) in shapes {
+        let costs = Costs::by(shape);
+        for streams in [1, 2, 4, 8, 16, 32] {
+            let plain = costs.of(streams) / streams as f64;
+            for right in [0.0, 0.3, 0.6, 0.8, 0.9, 0.98] {
+                let ratio = cost_of_a_token(streams, right, &costs, round) / plain;
+                // What is tried now and then, to see whether it has become better, is all it costs.
+                let most = match right {
+                    0.0 => 1.015,
+                    0.3 | 0.6 => 1.002,
+                    _ => 1.0 + 1e-9,
+                };
+                assert!(ratio <= most, "{streams} streams, {right} right: {ratio}");
+                if right > 0.95 && streams == 1 && round < 0.1 {
+                    assert!(ratio < 0.55, "{ratio}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_seen_counts_more_than_belief_and_gets_old() {
+    let mut outlook = Outlook::default();
+    assert!((outlook.acceptance(0.7) - 0.7).abs() < 1e-12);
+    for _ in 0..30 {
+        outlook.learn(4, 0);
+    }
+    assert!(outlook.acceptance(0.7) < 0.15);
+    for _ in 0..300 {
+        outlook.learn(0, 0);
+    }
+    assert!(outlook.acceptance(0.7) > 0.6);
+    assert_eq!((outlook.drafted(), outlook.accepted()), (120, 0));
+}
