@@ -19,7 +19,7 @@ use crate::failure::note;
 use crate::prompt::Sampling;
 use crate::{place, prompt, stream};
 
-/// Streams a story from the bundled model: queue, keys and worker in this one process.
+/// Streams a story from the bundled pair of models: queue, keys and worker in this one process.
 ///
 /// Everything is real but the queue, which is in memory: the request is sealed, taken by a worker,
 /// opened, answered by the model token by token, and each reply frame is sealed again.
@@ -34,6 +34,10 @@ pub(crate) struct Arguments {
     /// A folder with a Llama model as Hugging Face writes it.
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
+    /// A folder with a smaller model of the same vocabulary, that drafts for the other one; the
+    /// bundled model has one.
+    #[arg(long, value_name = "DIR")]
+    draft: Option<PathBuf>,
     /// One JSON object per line: `piece` for each token, then `summary`.
     #[arg(long)]
     json: bool,
@@ -44,8 +48,18 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
 }
 
 async fn tell(arguments: Arguments) -> Result<ExitCode> {
-    let dir = arguments.model.unwrap_or_else(bundled);
+    let dir = arguments.model.clone().unwrap_or_else(|| bundled("tale-7m"));
     ensure!(dir.is_dir(), "there is no model in {}: name one with --model DIR", dir.display());
+    // Another model's draft would have another vocabulary.
+    let own = || arguments.model.is_none().then(|| bundled("tale-1m"));
+    let draft = arguments.draft.clone().or_else(own);
+    if let Some(draft) = &draft {
+        ensure!(
+            draft.is_dir(),
+            "there is no model in {}: name one with --draft DIR",
+            draft.display()
+        );
+    }
     let (model, tenant): (ModelName, Tenant) = ("demo".parse()?, "demo".parse()?);
     let broker = Arc::new(MemoryBroker::new());
     let key = Entry::new("demo".parse()?, Key::generate()?, State::Primary);
@@ -60,7 +74,11 @@ async fn tell(arguments: Arguments) -> Result<ExitCode> {
         drain: Drain::new(Duration::ZERO),
         vitals: Vitals::new(&model),
     };
-    let models = Models::from_iter([("target".to_owned(), Model::in_dir(&dir))]);
+    let named = [("target", Some(dir)), ("draft", draft)];
+    let models: Models = named
+        .into_iter()
+        .filter_map(|(name, dir)| Some((name.to_owned(), Model::in_dir(dir?))))
+        .collect();
     let worker =
         nsbridge::start::<Llama>(parts, nsbridge_llama::Options::default(), models).await?;
     let drain = worker.drain();
@@ -83,8 +101,8 @@ async fn tell(arguments: Arguments) -> Result<ExitCode> {
 }
 
 /// The pair that comes with the source tree; an image keeps it under `/models`.
-fn bundled() -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models/tale-7m");
-    let here = ["examples/models/tale-7m", "/models/tale-7m"].map(PathBuf::from);
+fn bundled(name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models").join(name);
+    let here = ["examples/models", "/models"].map(|folder| Path::new(folder).join(name));
     here.into_iter().find(|dir| dir.is_dir()).unwrap_or(source)
 }

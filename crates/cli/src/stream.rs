@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use nsbridge_client::{Event, Reply};
-use nsbridge_protocol::{ErrorCode, FinishReason, Revision, Summary, TextPiece};
+use nsbridge_protocol::{ErrorCode, FinishReason, Revision, Summary, TextPiece, Usage};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::signal::ctrl_c;
@@ -32,8 +32,25 @@ struct Figures {
     ttft_ms: f64,
     tokens_per_s: f64,
     sealed_bytes: u64,
+    /// Tokens that the worker guessed ahead, and that it was right about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drafted: Option<Drafted>,
     #[serde(skip_serializing_if = "Option::is_none")]
     revision: Option<Revision>,
+}
+
+/// What became of the tokens that were drafted.
+#[derive(Clone, Copy, Serialize)]
+struct Drafted {
+    tokens: u64,
+    accepted: u64,
+}
+
+impl Drafted {
+    fn of(usage: Usage) -> Option<Self> {
+        let Usage { drafted_tokens: tokens, accepted_tokens: accepted, .. } = usage;
+        (tokens > 0).then_some(Self { tokens, accepted })
+    }
 }
 
 /// Writes the text to stdout and the figures to stderr, or both as JSON lines to stdout.
@@ -154,17 +171,22 @@ impl Shown {
             // The first token's time is the prompt's; the others are the decoder's.
             tokens_per_s: round(tokens.saturating_sub(1) as f64 / decoding.max(1e-9)),
             sealed_bytes: reply.sealed_bytes(),
+            drafted: Drafted::of(summary.usage),
             revision: reply.revision(),
         };
         if self.json {
             return line(&Line::Summary(&figures));
         }
         std::io::stdout().lock().write_all(b"\n")?;
-        let Figures { tokens, ttft_ms, tokens_per_s, sealed_bytes, revision, .. } = figures;
+        let Figures { tokens, ttft_ms, tokens_per_s, sealed_bytes, drafted, revision, .. } =
+            figures;
+        let drafted = drafted.map_or_else(String::new, |Drafted { tokens, accepted }| {
+            format!(", {accepted} of {tokens} drafted tokens accepted")
+        });
         let revision = revision.map_or_else(String::new, |id| format!(", revision {id}"));
         note(&format!(
             "\n{tokens} tokens, {tokens_per_s} tokens/s, first after {ttft_ms} ms, \
-             {sealed_bytes} bytes sealed{revision}"
+             {sealed_bytes} bytes sealed{drafted}{revision}"
         ));
         Ok(())
     }

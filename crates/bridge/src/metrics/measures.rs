@@ -7,8 +7,8 @@ use nsbridge_handler::erased::AnyHandler;
 use nsbridge_handler::{Measure, MeasureKind};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
-use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 /// The handler, once it is loaded.

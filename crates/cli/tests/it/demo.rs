@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::place::output;
+use crate::place::{model, output};
 
 #[test]
 fn the_same_seed_tells_the_same_story() {
@@ -11,9 +11,22 @@ fn the_same_seed_tells_the_same_story() {
     assert!(first.status.success(), "{figures}");
     assert!(story.chars().count() > 20, "{story}");
     assert_eq!(tell().1, story);
-    for figure in ["40 tokens", "tokens/s", "first after", "bytes sealed"] {
+    for figure in ["40 tokens", "tokens/s", "first after", "bytes sealed", "accepted"] {
         assert!(figures.contains(figure), "{figures}");
     }
+    // What drafts changes no letter of it.
+    let (_, lone, figures) = output(&[
+        "demo",
+        "--seed",
+        "7",
+        "--max-tokens",
+        "40",
+        "--model",
+        model().to_str().unwrap(),
+        "クマが海辺に行って",
+    ]);
+    assert_eq!(lone, story);
+    assert!(!figures.contains("drafted"), "{figures}");
     let (_, other, _) =
         output(&["demo", "--seed", "8", "--max-tokens", "40", "クマが海辺に行って"]);
     assert_ne!(other, story);

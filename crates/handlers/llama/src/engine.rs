@@ -311,9 +311,10 @@ impl Maker {
         let cache = self.model.cache();
         let (free, evictions) = (cache.free(), cache.evictions());
         let preemptions = self.schedule.preemptions();
-        let (tally, speculates) = (&self.tally, self.speculation.is_some());
+        let longest_draft = self.speculation.as_ref().map_or(0, Speculation::longest);
+        let tally = &self.tally;
         self.counts.change(|counts| {
-            counts.speculates = speculates;
+            counts.longest_draft = longest_draft;
             (counts.drafted, counts.accepted) = (tally.drafted, tally.accepted);
             (counts.preemptions, counts.evictions) = (preemptions, evictions);
             counts.blocks_held = counts.blocks - free;

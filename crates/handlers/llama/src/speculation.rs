@@ -193,6 +193,11 @@ impl Speculation {
         self.drafter.warm_up()
     }
 
+    /// The most tokens of a draft.
+    pub(crate) fn longest(&self) -> usize {
+        self.lengths.most
+    }
+
     pub(crate) fn drafter(&mut self) -> &mut dyn Drafter {
         &mut *self.drafter
     }

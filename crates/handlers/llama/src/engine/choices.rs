@@ -315,9 +315,8 @@ impl Choices {
 
     /// Whose turn it is: of those that have more to come, who has had the fewest turns.
     fn due(&self) -> Option<usize> {
-        let more = |choice: &Choice| {
-            !choice.pieces.is_empty() || !matches!(choice.end, Some(Ok(_)))
-        };
+        let more =
+            |choice: &Choice| !choice.pieces.is_empty() || !matches!(choice.end, Some(Ok(_)));
         let choices = self.choices.iter().enumerate().filter(|(_, choice)| more(choice));
         choices.min_by_key(|(_, choice)| choice.told).map(|(index, _)| index)
     }

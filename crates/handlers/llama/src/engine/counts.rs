@@ -34,8 +34,8 @@ pub(crate) struct Counted {
     /// Blocks of keys and values that requests hold, and all.
     pub(crate) blocks_held: usize,
     pub(crate) blocks: usize,
-    /// Whether there is a drafter.
-    pub(crate) speculates: bool,
+    /// The most tokens of a draft; none without a drafter.
+    pub(crate) longest_draft: usize,
     /// Tokens that were drafted at the first place of a draft, the second, and so on.
     pub(crate) drafted: [u64; LONGEST],
     /// And those that were the reply's.
@@ -103,7 +103,7 @@ impl Counted {
             ),
             gauge("kv_blocks", "Blocks of 32 tokens' keys and values", self.blocks),
         ];
-        if self.speculates {
+        if self.longest_draft > 0 {
             self.add_speculation(&mut measures);
         }
         measures
@@ -140,7 +140,7 @@ impl Counted {
         ];
         for (name, help, counts) in places {
             let at = |(place, count)| counter((name, help, count)).of("position", place);
-            measures.extend((1..).zip(counts).map(at));
+            measures.extend((1..).zip(counts).take(self.longest_draft).map(at));
         }
     }
 }

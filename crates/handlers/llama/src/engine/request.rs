@@ -113,4 +113,3 @@ impl Request {
         if rests { Work::default() } else { self.order.choices.work() }
     }
 }
-

@@ -5,15 +5,17 @@ use std::fmt;
 use nsbridge_handler::{Checkpoint, Model as Files, Models};
 
 use super::{Options, memory};
+use crate::kernel::row::BLOCK;
 use crate::speculation::{DraftModel, Drafter, LONGEST, Lengths, Lookup, Speculation};
 use crate::text::Text;
-use crate::{Config, LoadError, Memory, Model, Setup, Weights};
+use crate::{Config, Format, LoadError, Memory, Model, Setup, Weights};
 
 /// The model that drafts, if the options do not say.
 const DRAFT: &str = "draft";
 
-/// The most tokens of a draft, if the options do not say.
-const LENGTH: usize = 8;
+/// The most tokens of a draft, if the options do not say: with the reply's own they are eight rows,
+/// which the kernels take by fours.
+const LENGTH: usize = 7;
 
 /// What is to draft.
 pub(super) enum Drafting {
@@ -74,9 +76,7 @@ impl Drafting {
             (Some(name), None) => {
                 Ok(Self::Model(models.get(name).map_err(LoadError::read)?.clone()))
             }
-            (None, None) => {
-                Ok(models.find(DRAFT).cloned().map_or(Self::Nothing, Self::Model))
-            }
+            (None, None) => Ok(models.find(DRAFT).cloned().map_or(Self::Nothing, Self::Model)),
         }
     }
 
@@ -104,8 +104,16 @@ impl Drafting {
         refuse_other_vocabulary(&config, &Text::read(&files)?, target, text)?;
         let checkpoint = Weights::find(&files)?;
         let context = context.min(config.context);
-        Ok(Read::Model(Box::new(Draft { files, config, checkpoint, context, setup: *setup })))
+        let setup = Setup { format: format(&config).or(setup.format), ..*setup };
+        Ok(Read::Model(Box::new(Draft { files, config, checkpoint, context, setup })))
     }
+}
+
+/// Eight bits a weight, where the shape allows it: what is lost by rounding is seldom a token, and
+/// never one of the reply.
+fn format(config: &Config) -> Option<Format> {
+    let columns = [config.hidden_size, config.intermediate_size, config.heads * config.head_dim];
+    columns.iter().all(|columns| columns.is_multiple_of(BLOCK)).then_some(Format::Q8_0)
 }
 
 /// A draft's tokens must mean to the target what they mean to the draft.

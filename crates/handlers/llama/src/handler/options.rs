@@ -57,7 +57,7 @@ pub struct Options {
     /// to so many of them.
     #[serde(skip_serializing)]
     pub speculative_ngram: Option<usize>,
-    /// The most tokens of a draft; 8 if absent, and 0 drafts nothing.
+    /// The most tokens of a draft; 7 if absent, and 0 drafts nothing.
     #[serde(skip_serializing)]
     pub speculative_length: Option<usize>,
     /// Whether drafts are as long as pays, by what was measured, or always as long as they can be;

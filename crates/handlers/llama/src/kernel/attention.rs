@@ -84,8 +84,10 @@ impl<E: Element> Attend<'_, E> {
                     }
                 }
             }
-            let largest = largest(&shares);
-            let sum = to_shares(&mut shares, largest);
+            // The others are not seen: their shares would be zeros.
+            let filled = blocks.start % PAGES..(blocks.end - 1) % PAGES + 1;
+            let largest = largest(&shares[filled.clone()]);
+            let sum = to_shares(&mut shares[filled], largest);
             let mixed = &mut *self.mixed;
             mixed.fill(0.0);
             for block in blocks {
@@ -134,7 +136,7 @@ fn score<E: Element>(query: &[f32], keys: &[E], scale: f32) -> [f32; PAGE] {
 }
 
 #[inline(always)]
-fn largest(scores: &[[f32; PAGE]; PAGES]) -> f32 {
+fn largest(scores: &[[f32; PAGE]]) -> f32 {
     let mut most = [f32::NEG_INFINITY; PAGE];
     for scores in scores {
         for lane in 0..PAGE {
@@ -147,7 +149,7 @@ fn largest(scores: &[[f32; PAGE]; PAGES]) -> f32 {
 
 /// Each score's weight, and their sum: 32 sums of every 32nd position, then a tree.
 #[inline(always)]
-fn to_shares(scores: &mut [[f32; PAGE]; PAGES], largest: f32) -> f32 {
+fn to_shares(scores: &mut [[f32; PAGE]], largest: f32) -> f32 {
     let mut sums = [0.0; PAGE];
     for scores in scores {
         for lane in 0..PAGE {

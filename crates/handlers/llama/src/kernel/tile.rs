@@ -13,9 +13,6 @@ use super::row::BLOCK;
 use super::{LANES, Lanes, Tier, Work, ask_ahead};
 use crate::matrix::{Data, Matrix, SEGMENTS};
 
-/// Few rows take the weights as they are, and as they come from memory.
-const FEW: usize = 4;
-
 /// Many rows of bytes go together through a piece of a tile, which is prepared for them and stays in
 /// the core's first cache. Rows of floats gain nothing by it: they are four times as long.
 const MANY: usize = 64;
@@ -82,7 +79,13 @@ impl<S: Store> Work for Multiply<'_, S> {
                 let left = self.rows - row;
                 row += match &mut room {
                     Some(room) => self.group::<MANY>(tier, tile, row, left.min(group), Some(room)),
-                    None => self.group::<FEW>(tier, tile, row, left.min(FEW), None),
+                    // As much room for sums as is used: to clear it costs as much as a column.
+                    None => match left {
+                        1 => self.group::<1>(tier, tile, row, 1, None),
+                        2 => self.group::<2>(tier, tile, row, 2, None),
+                        3 => self.group::<3>(tier, tile, row, 3, None),
+                        _ => self.group::<4>(tier, tile, row, 4, None),
+                    },
                 };
             }
         }
@@ -145,7 +148,8 @@ impl<S: Store> Multiply<'_, S> {
                 let mut m = 0;
                 while m < rows {
                     let sums = &mut sums[m..rows];
-                    m += match rows - m {
+                    // Of a group of four or less, one of these is left when it is compiled.
+                    m += match if G > 4 { rows - m } else { G } {
                         1 => add::<1>(tier, &piece, self.input, row + m, segment, sums),
                         2 => add::<2>(tier, &piece, self.input, row + m, segment, sums),
                         3 => add::<3>(tier, &piece, self.input, row + m, segment, sums),
@@ -344,7 +348,9 @@ impl<'a, const M: usize> Rows<'a, M> {
 
 #[inline(always)]
 fn floats<const M: usize>(weights: &[f32], x: [&[f32]; M], sums: &mut [Lanes; M]) {
-    for (k, weights) in weights.as_chunks::<LANES>().0.iter().enumerate() {
+    let weights = weights.as_chunks::<LANES>().0;
+    let x = as_long(x, weights.len());
+    for (k, weights) in weights.iter().enumerate() {
         ask_ahead(weights);
         for m in 0..M {
             fused(&mut sums[m], weights, x[m][k]);
@@ -354,7 +360,13 @@ fn floats<const M: usize>(weights: &[f32], x: [&[f32]; M], sums: &mut [Lanes; M]
 
 #[inline(always)]
 fn pairs<const M: usize>(weights: &[u32], x: [&[f32]; M], sums: &mut [Lanes; M]) {
-    for (pair, weights) in weights.as_chunks::<LANES>().0.iter().enumerate() {
+    let weights = weights.as_chunks::<LANES>().0;
+    let mut of_two: [&[[f32; 2]]; M] = [&[]; M];
+    for m in 0..M {
+        of_two[m] = x[m].as_chunks().0;
+    }
+    let x = as_long(of_two, weights.len());
+    for (pair, weights) in weights.iter().enumerate() {
         ask_ahead(weights);
         let (mut first, mut second) = ([0.0; LANES], [0.0; LANES]);
         for lane in 0..LANES {
@@ -362,21 +374,32 @@ fn pairs<const M: usize>(weights: &[u32], x: [&[f32]; M], sums: &mut [Lanes; M])
             second[lane] = f32::from_bits(weights[lane] & 0xffff_0000);
         }
         for m in 0..M {
-            fused(&mut sums[m], &first, x[m][2 * pair]);
-            fused(&mut sums[m], &second, x[m][2 * pair + 1]);
+            fused(&mut sums[m], &first, x[m][pair][0]);
+            fused(&mut sums[m], &second, x[m][pair][1]);
         }
     }
 }
 
 #[inline(always)]
 fn halves<const M: usize>(tier: Tier, weights: &[u16], x: [&[f32]; M], sums: &mut [Lanes; M]) {
-    for (k, weights) in weights.as_chunks::<LANES>().0.iter().enumerate() {
+    let weights = weights.as_chunks::<LANES>().0;
+    let x = as_long(x, weights.len());
+    for (k, weights) in weights.iter().enumerate() {
         ask_ahead(weights);
         let weights = widen_halves(tier, weights);
         for m in 0..M {
             fused(&mut sums[m], &weights, x[m][k]);
         }
     }
+}
+
+/// The first `length` of each, which is then known: no bound is looked at within the loops.
+#[inline(always)]
+fn as_long<T, const M: usize>(mut x: [&[T]; M], length: usize) -> [&[T]; M] {
+    for m in 0..M {
+        x[m] = &x[m][..length];
+    }
+    x
 }
 
 #[inline(always)]

@@ -6,9 +6,11 @@ use nsbridge_handler::Result;
 
 use crate::{Chunk, Model, Table};
 
-/// Row counts whose costs are kept; those between are interpolated.
-const POINTS: [usize; 24] = [
-    1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256, 512,
+/// Row counts whose costs are kept; those between are interpolated. One by one as long as it matters
+/// how many rows a kernel takes together: nine may cost half as much again as eight.
+const POINTS: [usize; 32] = [
+    1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 22, 24, 28, 32, 36, 40, 48,
+    64, 96, 128, 192, 256, 512,
 ];
 
 /// How much a measured step counts: against the speed of all steps, which changes with what else
@@ -20,8 +22,11 @@ const SHAPE_WEIGHT: f64 = 0.03;
 const SLOPE: f64 = 0.1;
 
 /// How long is measured before the first request, of each size and of all.
-const OF_EACH: Duration = Duration::from_millis(50);
+const OF_EACH: Duration = Duration::from_millis(30);
 const OF_ALL: Duration = Duration::from_secs(2);
+
+/// The most rows that are measured then.
+const MEASURED: usize = 40;
 
 /// Seconds of a step, by its rows.
 #[derive(Clone, Debug)]
@@ -50,7 +55,7 @@ impl Costs {
     pub(crate) fn of_model(model: &mut Model, most: usize) -> Result<Self> {
         let begun = Instant::now();
         let mut measured: Vec<(usize, f64)> = Vec::new();
-        for rows in [1, 2, 3, 4, 6, 8, 12, 16, 32, 64] {
+        for rows in POINTS.into_iter().take_while(|rows| *rows <= MEASURED) {
             if rows > most.min(model.context()) || begun.elapsed() > OF_ALL {
                 break;
             }

@@ -90,7 +90,8 @@ pub(super) struct Step<'a> {
 pub(super) fn choose(wishes: &[Wish], step: Step<'_>, round: &dyn Fn(usize) -> f64) -> Vec<usize> {
     let mut gains: Vec<(f64, usize)> = Vec::new();
     for (index, wish) in wishes.iter().enumerate() {
-        let right = std::iter::successors(Some(wish.acceptance), |gain| Some(gain * wish.acceptance));
+        let right =
+            std::iter::successors(Some(wish.acceptance), |gain| Some(gain * wish.acceptance));
         gains.extend(right.take(wish.most).map(|gain| (gain, index)));
     }
     // A reply's own gains fall, so that each comes after those that it needs.

@@ -41,7 +41,7 @@ struct Way {
     llama: Llama,
 }
 
-/// What a way did in a round.
+/// What a way did.
 struct Seen {
     /// Tokens a second.
     rate: f64,
@@ -97,20 +97,22 @@ fn request(prompt: &str, temperature: f64) -> Value {
     })
 }
 
-/// One story after another, each way in turn.
+/// Story after story, each told in each way in turn: the machine is seldom as fast twice.
 fn alone(ways: &[Way], name: &str, temperature: f64) -> Result<Vec<Row>> {
-    let mut rounds: Vec<Vec<Seen>> = ways.iter().map(|_| Vec::new()).collect();
+    let mut told: Vec<Vec<Seen>> = ways.iter().map(|_| Vec::new()).collect();
     for round in 0..=ROUNDS {
-        for (way, rounds) in ways.iter().zip(&mut rounds) {
-            let seen = tell(&way.llama, temperature, round as u64)?;
-            eprintln!("round {round}: {} {name}: {:.0} tokens/s", way.name, seen.rate);
-            // The first warms up.
-            if round > 0 {
-                rounds.push(seen);
+        for prompt in PROMPTS {
+            for (way, told) in ways.iter().zip(&mut told) {
+                let seen = tell(&way.llama, prompt, temperature, round as u64)?;
+                // The first round warms up.
+                if round > 0 {
+                    told.push(seen);
+                }
             }
         }
+        eprintln!("round {round}, {name}");
     }
-    let [plain, others @ ..] = &rounds[..] else { return Ok(Vec::new()) };
+    let [plain, others @ ..] = &told[..] else { return Ok(Vec::new()) };
     let mut rows = Vec::new();
     for (way, seen) in ways[1..].iter().zip(others) {
         let equal = plain.iter().zip(seen).all(|(plain, seen)| plain.tokens == seen.tokens);
@@ -132,18 +134,13 @@ fn alone(ways: &[Way], name: &str, temperature: f64) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Tokens a second between the first and the last piece of each story.
-fn tell(llama: &Llama, temperature: f64, seed: u64) -> Result<Seen> {
+/// Tokens a second between the first and the last piece of a story.
+fn tell(llama: &Llama, prompt: &str, temperature: f64, seed: u64) -> Result<Seen> {
     let mut seen = Seen { rate: 0.0, drafted: 0, accepted: 0, tokens: Vec::new() };
-    let (mut made, mut seconds) = (0, 0.0);
-    for prompt in PROMPTS {
-        for reply in timed(llama, &[(request(prompt, temperature), seed)])? {
-            made += reply.pieces.len() - 1;
-            seconds += reply.last - reply.first;
-            seen.add(&reply);
-        }
+    for reply in timed(llama, &[(request(prompt, temperature), seed)])? {
+        seen.rate = (reply.pieces.len() - 1) as f64 / (reply.last - reply.first);
+        seen.add(&reply);
     }
-    seen.rate = made as f64 / seconds;
     Ok(seen)
 }
 
@@ -185,7 +182,8 @@ fn loaded(plain: &Way, drafted: &Way, streams: usize) -> Result<Row> {
 fn speedup(name: String, plain: &[Seen], drafted: &[Seen]) -> Row {
     let rates = |of: &[Seen]| of.iter().map(|seen| seen.rate).collect::<Vec<_>>();
     let (mut theirs, mut mine) = (rates(plain), rates(drafted));
-    let mut ratios: Vec<f64> = mine.iter().zip(&theirs).map(|(mine, theirs)| mine / theirs).collect();
+    let mut ratios: Vec<f64> =
+        mine.iter().zip(&theirs).map(|(mine, theirs)| mine / theirs).collect();
     Row {
         name,
         value: median(&mut mine),

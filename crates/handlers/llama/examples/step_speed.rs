@@ -1,0 +1,52 @@
+//! What a step costs, by the number of its rows: what a draft of one fewer tokens costs the target.
+//!
+//! ```sh
+//! cargo run --release -p nsbridge-llama --example step_speed -- examples/models/tale-7m bf16 1
+//! ```
+
+#![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a chore is an edge")]
+
+use std::time::Instant;
+
+use nsbridge_handler::{Error, Result};
+use nsbridge_llama::{Chunk, Config, Format, Model, Setup, Table, Weights};
+
+const ROWS: [usize; 12] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 32];
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [dir, format, threads] = &arguments[..] else {
+        return Err(Error::bad_input(
+            "give a model's folder, bf16 or q8_0, and a number of threads",
+        ));
+    };
+    let format = if format == "q8_0" { Format::Q8_0 } else { Format::Bf16 };
+    let files = nsbridge_handler::Model::in_dir(dir);
+    let config = Config::read(&files).map_err(Error::fatal)?;
+    let weights = Weights::read(&files).map_err(Error::fatal)?;
+    let threads = threads.parse().map_err(Error::fatal)?;
+    let setup = Setup { threads: Some(threads), format: Some(format), ..Setup::default() };
+    let mut model = Model::new(&config, 1024, &weights, &setup).map_err(Error::fatal)?;
+    let mut least = [f64::INFINITY; ROWS.len()];
+    for _ in 0..40 {
+        for (rows, least) in ROWS.into_iter().zip(&mut least) {
+            *least = least.min(run(&mut model, rows)?);
+        }
+    }
+    for (rows, seconds) in ROWS.into_iter().zip(least) {
+        println!("{rows:3} rows {:8.3} ms {:6.2}", seconds * 1000.0, seconds / least[0]);
+    }
+    Ok(())
+}
+
+/// Seconds of a step behind a hundred tokens.
+fn run(model: &mut Model, rows: usize) -> Result<f64> {
+    let (mut table, tokens) = (Table::default(), vec![7; 100]);
+    model.cache().reserve(&mut table, 100 + rows);
+    model.forward(&mut [Chunk { table: &mut table, tokens: &tokens, logits: 1 }])?;
+    let begun = Instant::now();
+    model.forward(&mut [Chunk { table: &mut table, tokens: &tokens[..rows], logits: rows }])?;
+    let seconds = begun.elapsed().as_secs_f64();
+    model.cache().release(table);
+    Ok(seconds)
+}
