@@ -292,17 +292,29 @@ def fell(name, losses):
     """Complains and returns False unless the losses of a stage fell."""
     first, last = losses[0], sum(losses[-3:]) / 3
     print(f"{name}: loss first {first:.3f} last {last:.3f}")
-    if not last < 0.9 * first:
+    # Neither a cross entropy nor a divergence can be negative.
+    good = 0 < last < 0.9 * first
+    if not good:
         print(f"train.py: the loss of the {name} did not fall", file=sys.stderr)
-    return last < 0.9 * first
+    return good
 
 
-def sampled_well(model, told):
+CHECK_TOKENS = 40  # of a reply
+
+
+def sampled_well(model, tokenizer, prompts, told):
     """Complains and returns False unless the outputs are what the model would say.
 
-    The states of the cache must be those of a pass over the whole text without one, and the
-    tokens must be drawn by the distribution: log p is then the negative entropy on average.
+    They must go on from their prompts and end where they should. The states of the cache must be
+    those of a pass over the whole text without one. And the tokens must be drawn by the
+    distribution: on average log p is then minus the entropy.
     """
+    stop = data.stop_ids(tokenizer)
+    shaped = [output.ids[: output.begin] for output in told] == prompts and all(
+        not set(stop) & set(output.ids[output.begin : -1])
+        and (output.ids[-1] in stop or output.tokens == CHECK_TOKENS)
+        for output in told
+    )
     apart, surprise, variance, count = 0.0, 0.0, 0.0, 0
     with torch.no_grad():
         for output in told:
@@ -316,10 +328,10 @@ def sampled_well(model, told):
             count += len(log)
     off = surprise / math.sqrt(variance)
     print(f"outputs: {count} tokens, states {apart:.0e} apart, {off:+.1f} sigma from the entropy")
-    if apart > 1e-3 or abs(off) > 4:
+    good = shaped and apart < 1e-3 and abs(off) < 4
+    if not good:
         print("train.py: the outputs are not what the target would say", file=sys.stderr)
-        return False
-    return True
+    return good
 
 
 def check(args):
@@ -338,10 +350,19 @@ def check(args):
         good.append(learns(name, model, stories, cross_entropy))
     prompts = [data.prompt(tokenizer, "prompts", args.seed, index) for index in range(12)]
     random = torch.Generator().manual_seed(args.seed)
-    told = outputs.replies(target, prompts, data.stop_ids(tokenizer), 1.0, random, max_tokens=40)
-    good.append(sampled_well(target, told))
+    told = outputs.replies(
+        target, prompts, data.stop_ids(tokenizer), 1.0, random, max_tokens=CHECK_TOKENS
+    )
+    good.append(sampled_well(target, tokenizer, prompts, told))
     replies = outputs.batches(told, tokenizer.token_to_id(data.END), 300, args.seed)
-    good.append(learns("distilled draft", draft, replies, divergence_from(target)))
+    divergence = divergence_from(target)
+    with torch.no_grad():
+        itself = divergence(target, next(replies)[0]).item()
+    print(f"divergence of the target from itself: {itself:.0e}")
+    if abs(itself) > 1e-4:
+        print("train.py: the kept states do not belong to their tokens", file=sys.stderr)
+    good.append(abs(itself) <= 1e-4)
+    good.append(learns("distilled draft", draft, replies, divergence))
     return 0 if all(good) else 1
 
 
