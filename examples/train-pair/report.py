@@ -311,10 +311,6 @@ def card(folder, model, tokenizer, facts, loss, about, training, agreed=()):
         "",
         LIMITS,
     ]
-    if agreed:
-        lines.append(
-            "- By itself it loses track of names and things more often than its target does."
-        )
     return "\n".join(lines) + "\n"
 
 

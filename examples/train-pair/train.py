@@ -7,9 +7,8 @@
 
 Four stages, one after the other. The target learns the stories by cross entropy. So does the plain
 draft, which never hears of the target. The target then tells stories of its own, at temperature 1.
-On these a copy of the plain draft learns the target's distribution: sequence-level distillation
-(Kim and Rush, 2016) with the whole distribution at every token of the reply, which is what
-DistillSpec (Zhou et al., 2023) recommends for drafts.
+On these a copy of the plain draft learns the target's distribution by the KL divergence at every
+token of the reply, one of the ways to make a draft that DistillSpec (Zhou et al., 2023) compares.
 """
 
 import os
@@ -128,7 +127,7 @@ class Training:
         self.optimizer = optimizer_for(model, rate)
         self.steps, self.tokens, self.seconds = 0, 0, 0.0
         self.next = 0  # sample, or round over the outputs
-        self.checkpoint = checkpoints / f"{name}.ckpt" if checkpoints else None
+        self.checkpoint = checkpoints / f"{name.replace(' ', '-')}.ckpt" if checkpoints else None
         if self.checkpoint and self.checkpoint.exists():
             self.load()
 
@@ -374,7 +373,7 @@ def arguments():
     number("--target-minutes", type=float, default=40, help="time for the target (40)")
     number("--plain-minutes", type=float, default=12, help="time for the plain draft (12)")
     number("--output-tokens", type=int, default=400_000, help="of the target's to learn (400000)")
-    number("--distil-minutes", type=float, default=12, help="time for the distillation (12)")
+    number("--distil-minutes", type=float, default=16, help="time for the distillation (16)")
     number("--batch-tokens", type=int, default=400, help="tokens in a batch (400)")
     number("--seed", type=int, default=0, help="seed of the stories and the weights (0)")
     number("--threads", type=int, default=2, help="processor threads (2)")
