@@ -1,6 +1,7 @@
 """From stories to batches of token ids: the tokenizer, the chat layout, the batches."""
 
 import json
+import random
 from pathlib import Path
 
 import torch
@@ -87,6 +88,11 @@ def build_tokenizer(seed, samples=6000):
     return tokenizer
 
 
+def stop_ids(tokenizer):
+    """The tokens that end a reply."""
+    return [tokenizer.token_to_id(name) for name in (END, END_OF_TURN)]
+
+
 def special_ids(tokenizer):
     return {name: tokenizer.token_to_id(name) for name in SPECIAL}
 
@@ -135,30 +141,46 @@ def pad(rows, filler):
     return ids, labels
 
 
-def batches(tokenizer, seed, batch_tokens, index=0, pool=256):
-    """Endless training batches of about `batch_tokens`, with the number of the next sample.
+def cut(rows, batch_tokens, seed):
+    """Batches of about `batch_tokens` from rows, each a tuple that begins with its ids.
 
-    A pool of samples is sorted by length and cut into batches, so that hardly anything is padding;
-    the batches of a pool then come in random order, so that lengths stay mixed over time.
+    The rows are sorted by length, so that hardly anything is padding; the batches then come in
+    random order, so that lengths stay mixed over time.
     """
+    found, current = [], []
+    for row in sorted(rows, key=lambda row: len(row[0])):
+        if current and (len(current) + 1) * len(row[0]) > batch_tokens:
+            found.append(current)
+            current = []
+        current.append(row)
+    found.append(current)
+    random.Random(seed).shuffle(found)
+    return found
+
+
+def batches(tokenizer, seed, batch_tokens, index=0, pool=256):
+    """Endless (ids, labels) of the training stories, with the number of the next sample."""
     filler = tokenizer.token_to_id(END)
     while True:
         rows = [
-            encode(tokenizer, sample_text(make_sample("train", seed, index + i)))
+            (encode(tokenizer, sample_text(make_sample("train", seed, index + i))),)
             for i in range(pool)
         ]
         index += pool
-        rows.sort(key=len)
-        cut, current = [], []
-        for row in rows:
-            if current and (len(current) + 1) * len(row) > batch_tokens:
-                cut.append(current)
-                current = []
-            current.append(row)
-        cut.append(current)
-        order = torch.randperm(len(cut), generator=torch.Generator().manual_seed(seed + index))
-        for chosen in order.tolist():
-            yield (*pad(cut[chosen], filler), index)
+        for batch in cut(rows, batch_tokens, seed + index):
+            yield pad([ids for (ids,) in batch], filler), index
+
+
+def prompt(tokenizer, split, seed, index):
+    """Ids that a story is to follow: a chat up to its last request, or a raw story's beginning.
+
+    The beginning is cut anywhere within the first sentence or two, or before its first word.
+    """
+    sample = make_sample(split, seed, index)
+    if sample.messages:
+        return encode(tokenizer, render_chat(sample.messages[:-1], generate=True))
+    tokens = random.Random(f"cut/{split}/{seed}/{index}").randint(0, 16)
+    return encode(tokenizer, BEGIN + sample.story)[: 1 + tokens]
 
 
 def held_out(tokenizer, count, seed=0):

@@ -31,7 +31,7 @@ class Shape:
     norm_eps: float = 1e-5
 
 
-# The two models that the project bundles.
+# What the project bundles: a target, and drafts an eighth of its size.
 TARGET = Shape(hidden=256, layers=8, heads=8, kv_heads=4, ffn=768)
 DRAFT = Shape(hidden=128, layers=2, heads=4, kv_heads=2, ffn=384)
 
@@ -65,13 +65,23 @@ def rotate(x, cos, sin):
 
 
 def causal_attention(q, k, v):
-    """Attention where the queries are the last q.size(-2) positions of the keys."""
-    new, total = q.size(-2), k.size(-2)
+    """Attention where the queries are the last q.size(-2) positions of the keys.
+
+    q is [batch, heads, new, head_dim]; k and v have the key-value heads, each of which serves
+    heads / key-value heads of q.
+    """
+    batch, heads, new, size = q.shape
+    groups, total = heads // k.size(1), k.size(-2)
     if new == total and hasattr(F, "scaled_dot_product_attention"):
+        k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    scores = q @ k.transpose(-1, -2) / math.sqrt(q.size(-1))
+    # The queries of a group lie beneath each other, so that no key has to be repeated: with a
+    # long cache that would take longer than the rest of a step.
+    stacked = q.reshape(batch, k.size(1), groups * new, size)
+    scores = stacked @ k.transpose(-1, -2) / math.sqrt(size)
     hidden = torch.ones(new, total, dtype=torch.bool, device=q.device).triu(total - new + 1)
-    return scores.masked_fill(hidden, float("-inf")).softmax(dim=-1).to(v.dtype) @ v
+    scores = scores.masked_fill(hidden.repeat(groups, 1), float("-inf"))
+    return (scores.softmax(dim=-1).to(v.dtype) @ v).view(batch, heads, new, size)
 
 
 class Attention(nn.Module):
@@ -95,10 +105,7 @@ class Attention(nn.Module):
         q, k = rotate(q, cos, sin).to(v.dtype), rotate(k, cos, sin).to(v.dtype)
         if past is not None:
             k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
-        groups = self.shape.heads // self.shape.kv_heads
-        out = causal_attention(
-            q, k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
-        )
+        out = causal_attention(q, k, v)
         return self.o_proj(out.transpose(1, 2).reshape(batch, length, -1)), (k, v)
 
 
@@ -150,8 +157,8 @@ class Llama(nn.Module):
                     std /= math.sqrt(2 * shape.layers)
                 nn.init.normal_(weight, std=0.05 if "embed" in name else std)
 
-    def forward(self, ids, past=None):
-        """Logits for `ids` [batch, length], and the key-value cache to go on from."""
+    def states(self, ids, past=None):
+        """Last states for `ids` [batch, length], and the key-value cache to go on from."""
         start = 0 if past is None else past[0][0].size(2)
         if start + ids.size(1) > self.shape.max_positions:
             raise ValueError(f"more than {self.shape.max_positions} positions")
@@ -162,7 +169,16 @@ class Llama(nn.Module):
         for index, layer in enumerate(self.model.layers):
             x, kv = layer(x, cos, sin, None if past is None else past[index])
             present.append(kv)
-        return F.linear(self.model.norm(x), self.model.embed_tokens.weight), present
+        return self.model.norm(x), present
+
+    def logits(self, states):
+        """Logits [.., vocabulary] for last states [.., hidden]."""
+        return F.linear(states, self.model.embed_tokens.weight)
+
+    def forward(self, ids, past=None):
+        """Logits for `ids` [batch, length], and the key-value cache to go on from."""
+        states, present = self.states(ids, past)
+        return self.logits(states), present
 
     def parameter_count(self):
         return sum(p.numel() for p in self.parameters())

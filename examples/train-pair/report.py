@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Measures trained models on stories never trained on, and writes their model cards.
 
-    python report.py ../models/tale-7m ../models/tale-1m
+    python report.py ../models/tale-7m ../models/tale-1m-plain ../models/tale-1m
 
-train.py does this by itself at its end. The facts about the training come from training.json,
-which train.py leaves in each folder; everything else is measured here, on the exported weights.
+The first is the target, the others its drafts, which are compared in the cards of both. train.py
+does this by itself at its end. The facts about the training come from training.json, which train.py
+leaves in each folder; everything else is measured here, on the exported weights.
 """
 
 import os
@@ -18,49 +19,75 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
+import outputs
 from data import held_out, pad, render_chat
 from model import replace_file
 from sample import CARD_PROMPTS, generate, load, prompt_text
 from stories import LANGUAGES, make_sample
 
 LANGUAGE_NAMES = {"ja": "Japanese", "en": "English"}
-TEMPERATURES = (0.7, 1.0)
+TEMPERATURES = (1.0, 0.7, 0.0)
 COUNT = 100  # held-out samples for each language
+DRAWS = 4  # of the noise at every token
 CHATS = 20  # held-out requests to answer, for each language
 
 
 @torch.inference_mode()
-def story_logits(model, samples):
-    """For each sample: logits and true tokens at the places of the story and its end mark."""
-    for ids, begin in samples:
-        inputs, labels = pad([ids], 0)
-        yield model(inputs)[0][0, begin - 1 :], labels[0, begin - 1 :]
-
-
 def held_out_loss(model, samples):
     """Nats per token of the stories, given the request where there is one."""
     total, count = 0.0, 0
-    for logits, labels in story_logits(model, samples):
+    for ids, begin in samples:
+        inputs, labels = pad([ids], 0)
+        logits, labels = model(inputs)[0][0, begin - 1 :], labels[0, begin - 1 :]
         total += F.cross_entropy(logits, labels, reduction="sum").item()
         count += len(labels)
     return total / count
 
 
-def agreement(target, draft, samples):
-    """How far the draft foresees the target, over every token of the stories.
+def agreement(target, draft, output, temperature, random):
+    """Sums over the tokens of a reply of the target's, as AGREEMENT lists them.
 
-    1 - total variation is the chance that speculative sampling accepts a drafted token.
+    `random` makes the noise: from the same state it is the same for every draft.
     """
-    sums, count = {"greedy": 0.0, **{t: 0.0 for t in TEMPERATURES}}, 0
-    for (ours, labels), (theirs, _) in zip(
-        story_logits(target, samples), story_logits(draft, samples)
-    ):
-        sums["greedy"] += (ours.argmax(-1) == theirs.argmax(-1)).float().sum().item()
-        for t in TEMPERATURES:
-            shared = torch.minimum((ours / t).softmax(-1), (theirs / t).softmax(-1))
-            sums[t] += shared.sum().item()
-        count += len(labels)
-    return {key: value / count for key, value in sums.items()}
+    ours = target.logits(output.states)
+    states = draft.states(torch.tensor([output.ids[:-1]]))[0][0, output.begin - 1 :]
+    theirs = draft.logits(states)
+    greedy = (ours.argmax(-1) == theirs.argmax(-1)).float().sum().item()
+    if temperature == 0:
+        return greedy, greedy, greedy
+    ours, theirs = (F.log_softmax(logits / temperature, -1) for logits in (ours, theirs))
+    shared = torch.minimum(ours.exp(), theirs.exp()).sum().item()
+    equal = 0.0
+    for _ in range(DRAWS):
+        # Minus the logarithm of an exponential variable is a Gumbel variable.
+        noise = -torch.empty_like(ours).exponential_(generator=random).log()
+        equal += ((ours + noise).argmax(-1) == (theirs + noise).argmax(-1)).float().sum().item()
+    return shared, equal / DRAWS, greedy
+
+
+@torch.inference_mode()
+def agreements(target, drafts, tokenizer):
+    """How far each draft foresees the target, on texts that the target tells by itself.
+
+    Returns (temperature, language, tokens, [shares for each draft]) for each kind of text.
+    """
+    rows = []
+    for temperature in TEMPERATURES:
+        for offset, language in enumerate(LANGUAGES):
+            indices = range(offset, COUNT * len(LANGUAGES), len(LANGUAGES))
+            random = torch.Generator().manual_seed(offset)
+            told = list(
+                outputs.sample(target, tokenizer, "held-out", 0, indices, temperature, random)
+            )
+            tokens = sum(output.tokens for output in told)
+            shares = []
+            for draft in drafts:
+                random = torch.Generator().manual_seed(offset)
+                sums = [agreement(target, draft, output, temperature, random) for output in told]
+                shares.append([sum(column) / tokens for column in zip(*sums)])
+            rows.append((temperature, language, tokens, shares))
+            print(f"temperature {temperature}, {language}, {tokens} tokens: {shares}", flush=True)
+    return rows
 
 
 def followed(model, tokenizer, language, count):
@@ -88,7 +115,8 @@ def followed(model, tokenizer, language, count):
 
 def seen_share(facts, count):
     """The share of the held-out stories that the training happened to contain word for word."""
-    seen = {make_sample("train", facts["seed"], i).story for i in range(facts["samples"])}
+    samples = facts["stages"]["stories"]["samples"]
+    seen = {make_sample("train", facts["seed"], i).story for i in range(samples)}
     held = [make_sample("held-out", 0, i).story for i in range(count * len(LANGUAGES))]
     return sum(story in seen for story in held) / len(held)
 
@@ -101,29 +129,68 @@ def shape_line(shape, parameters):
     )
 
 
-def training_lines(facts, is_draft):
-    together, alone = facts["together"], facts["draft alone"]
+def spent(stage):
+    return (
+        f"{stage['steps']:,} steps, {stage['tokens']:,} tokens, {stage['seconds'] / 60:.0f} "
+        f"minutes, learning rate {stage['rate']:g}"
+    )
+
+
+def training_lines(facts, target=None):
+    """What training.json tells; `target` is the name of a draft's target."""
+    stages = facts["stages"]
     lines = [
-        f"- Command: `{facts['command']}`, finished {facts['finished']}.",
+        f"- Command: `{facts['command']}`, finished {facts['finished']}."
+        + (f" {facts['note']}" if "note" in facts else ""),
         f"- Machine: {facts['machine']}; PyTorch {facts['torch']}, {facts['threads']} threads, "
         f"{facts['arithmetic']}.",
-        f"- {together['steps']:,} steps, {together['tokens']:,} tokens seen "
-        f"(no sample twice), {together['seconds'] / 60:.0f} minutes"
-        + (", both models at once on the same batches." if alone["steps"] else "."),
+        f"- Cross entropy on the stories, from random weights, no sample twice: "
+        f"{spent(stages['stories'])}."
+        + (f" `{target}` had no part in it." if target else ""),
     ]
-    if is_draft:
+    if "distillation" in stages:
+        told, learnt = stages["outputs"], stages["distillation"]
         lines += [
-            f"- Then {alone['steps']:,} steps, {alone['tokens']:,} tokens and "
-            f"{alone['seconds'] / 60:.0f} minutes for the draft alone, the target being fixed.",
-            "- Loss: cross entropy with the true next token, plus the KL divergence from the "
-            "target's distribution on the same batch (temperature 1, equal weights). While both "
-            "trained, that was the target as it was at the moment.",
+            f"- Then `{target}` told {told['stories']:,} stories of {told['tokens']:,} tokens at "
+            f"temperature {told['temperature']:g}, in {told['seconds'] / 60:.0f} minutes: half "
+            "after chats and half after beginnings of raw stories, in both languages.",
+            f"- On these replies the KL divergence from `{target}`'s whole distribution at every "
+            f"token, at temperature 1: {spent(learnt)}; {learnt['rounds']} rounds over them. "
+            "No other loss was added.",
         ]
     lines.append(
-        "- AdamW (0.9, 0.98), weight decay 0.1, warm-up and cosine, batches of about "
-        f"{facts['batch_tokens']} tokens, one sample to a row."
+        "- AdamW (0.9, 0.98), weight decay 0.1, warm-up and cosine in each stage, batches of "
+        f"about {facts['batch_tokens']} tokens, one sample to a row."
     )
     return lines
+
+
+def agreement_lines(target, names, rows):
+    heads = [f"{what}, `{name}`" for what in ("1 - TV", "same noise", "greedy") for name in names]
+    lines = [
+        f"## Agreement with `{target}`",
+        "",
+        f"Over every token of what `{target}` tells after {COUNT} held-out prompts in each "
+        "language, half of them chats and half beginnings of raw stories. For each draft:",
+        "",
+        "- *1 - TV*: one minus the total variation distance of the two distributions at that "
+        "temperature, the chance that speculative sampling (Leviathan et al., 2023) accepts a "
+        "drafted token.",
+        "- *same noise*: the share of tokens that both draw alike when the same Gumbel noise is "
+        f"added to their logits ({DRAWS} draws a token), which is how the bridge draws a draft.",
+        "- *greedy*: the share of tokens where both have the same likeliest token.",
+        "",
+        "| Temperature | Language | Tokens | " + " | ".join(heads) + " |",
+        "|---|---|---|" + "---|" * len(heads),
+    ]
+    for temperature, language, tokens, shares in rows:
+        columns = [f"{share:.4f}" for shares_of in zip(*shares) for share in shares_of]
+        if temperature == 0:
+            # Nothing is drawn: the other two would say the same once more.
+            columns[: 2 * len(names)] = ["" for _ in range(2 * len(names))]
+        cells = [str(temperature), LANGUAGE_NAMES[language], f"{tokens:,}", *columns]
+        lines.append("| " + " | ".join(cells) + " |")
+    return [*lines, ""]
 
 
 def sample_lines(model, tokenizer):
@@ -152,11 +219,33 @@ LIMITS = """\
 - It is meant for trying out and testing the bridge without downloading a model, not for use."""
 
 
-def card(folder, model, tokenizer, loss, facts, seen, other, agreed=None):
+def intro(name, target, distilled, plain):
+    """What the model of this name is, given those of the target and of its drafts, or None."""
+    if name == target:
+        return (
+            "A tiny Llama that tells short stories in Japanese and English: an animal goes to the "
+            "sea, makes a friend there, and goes home."
+            + (f" `{distilled}` is its draft for speculative decoding." if distilled else "")
+            + (f" `{plain}` is a draft that never heard of it, to compare." if plain else "")
+        )
+    if name == distilled:
+        return (
+            f"The draft of `{target}`: a very small Llama that foresees it for speculative "
+            "decoding, having learnt from what it tells. It shares that model's tokenizer and can "
+            "also run by itself."
+        )
+    return (
+        f"A draft for `{target}` that never heard of it: a very small Llama that learnt the same "
+        "kind of stories. It shares that model's tokenizer and shows what a draft foresees "
+        "without being made for its target."
+        + (f" `{distilled}` was made from it and is the one to use." if distilled else "")
+    )
+
+
+def card(folder, model, tokenizer, facts, loss, about, training, agreed=()):
     kept = {language: followed(model, tokenizer, language, CHATS) for language in LANGUAGES}
     print(f"{folder.name}: kept {kept}", flush=True)
-    is_draft = agreed is not None
-    title = folder.name
+    title, stages = folder.name, facts["stages"]
     lines = [
         "---",
         "license: MIT OR Apache-2.0",
@@ -167,14 +256,7 @@ def card(folder, model, tokenizer, loss, facts, seen, other, agreed=None):
         "",
         f"# {title}",
         "",
-        (
-            f"The draft of the pair: a very small Llama that foresees `{other}` for speculative "
-            "decoding. It shares that model's tokenizer and can also run by itself."
-            if is_draft
-            else "A tiny Llama that tells short stories in Japanese and English: an animal goes to "
-            "the sea, makes a friend there, and goes home."
-            + (f" `{other}` is its draft for speculative decoding." if other else "")
-        ),
+        about,
         "",
         shape_line(model.shape, model.parameter_count()),
         "",
@@ -183,44 +265,28 @@ def card(folder, model, tokenizer, loss, facts, seen, other, agreed=None):
         "Only the stories that `stories.py` in `examples/train-pair` generates, written for this "
         "project; no borrowed text. Half Japanese, half English; half raw stories, half chats in "
         "which a user asks for a story. The tokenizer is a byte-level BPE trained on the same "
-        "stories, filled up with kana and common kanji.",
+        "stories, filled up with kana and common kanji."
+        + (" The draft also learnt from what its target tells." if "outputs" in stages else ""),
         "",
         "Licence of the weights and of the generator: MIT OR Apache-2.0.",
         "",
         "## Training",
         "",
-        *training_lines(facts, is_draft),
+        *training,
         "",
         "## Held-out loss",
         "",
         f"On {COUNT} samples of each language from seeds never trained on; nats per token of the "
         "story and its end mark, with the exported bf16 weights"
-        f" ({seen:.1%} of these stories also occur word for word in the training data):",
+        f" ({seen_share(facts, COUNT):.1%} of these stories also occur word for word in the "
+        "training data):",
         "",
         "| Language | Loss |",
         "|---|---|",
         *(f"| {LANGUAGE_NAMES[language]} | {loss[language]:.4f} |" for language in LANGUAGES),
         "",
     ]
-    if is_draft:
-        lines += [
-            f"## Agreement with `{other}`",
-            "",
-            "Over every token of the same held-out stories. One minus the total variation distance "
-            "is the chance that speculative sampling accepts a drafted token.",
-            "",
-            "| Language | "
-            + " | ".join(f"1 - TV, temperature {t}" for t in TEMPERATURES)
-            + " | same greedy token |",
-            "|---|" + "---|" * (len(TEMPERATURES) + 1),
-            *(
-                f"| {LANGUAGE_NAMES[language]} | "
-                + " | ".join(f"{agreed[language][key]:.4f}" for key in (*TEMPERATURES, "greedy"))
-                + " |"
-                for language in LANGUAGES
-            ),
-            "",
-        ]
+    lines += agreed
     lines += [
         "## What it keeps of a request",
         "",
@@ -245,42 +311,45 @@ def card(folder, model, tokenizer, loss, facts, seen, other, agreed=None):
         "",
         LIMITS,
     ]
-    if is_draft:
-        lines.append(
-            "- By itself it loses track of names and things more often than its target does."
-        )
     return "\n".join(lines) + "\n"
 
 
-def write_cards(target_folder, draft_folder=None):
-    torch.set_num_threads(1)  # telling a story token by token is too little work to share
+def write_cards(target_folder, draft_folders, with_target=True):
+    """Writes the drafts' cards, and the target's unless it was taken as it was."""
     target, tokenizer = load(target_folder)
-    facts = json.loads((target_folder / "training.json").read_text(encoding="utf-8"))
+    drafts = [load(folder)[0] for folder in draft_folders]
+    rows = agreements(target, drafts, tokenizer) if drafts else []
+    torch.set_num_threads(1)  # telling a story token by token is too little work to share
     samples = held_out(tokenizer, COUNT)
-    seen = seen_share(facts, COUNT)
-    other = draft_folder.name if draft_folder else None
-    loss = {language: held_out_loss(target, samples[language]) for language in LANGUAGES}
-    text = card(target_folder, target, tokenizer, loss, facts, seen, other)
-    replace_file(target_folder / "README.md", text.encode())
-    print(f"{target_folder.name}: held-out loss {loss}")
-    if draft_folder:
-        draft, _ = load(draft_folder)
-        loss = {language: held_out_loss(draft, samples[language]) for language in LANGUAGES}
-        agreed = {language: agreement(target, draft, samples[language]) for language in LANGUAGES}
-        text = card(draft_folder, draft, tokenizer, loss, facts, seen, target_folder.name, agreed)
-        replace_file(draft_folder / "README.md", text.encode())
-        print(f"{draft_folder.name}: held-out loss {loss}, agreement {agreed}")
+    entries = [
+        (folder, model, json.loads((folder / "training.json").read_text(encoding="utf-8")))
+        for folder, model in zip([target_folder, *draft_folders], [target, *drafts])
+        if with_target or folder != target_folder
+    ]
+    names = [folder.name for folder in draft_folders]
+    made = [folder.name for folder, _, facts in entries if "distillation" in facts["stages"]]
+    distilled = made[0] if made else None
+    plain = next((name for name in names if name != distilled), None)
+    for folder, model, facts in entries:
+        loss = {language: held_out_loss(model, samples[language]) for language in LANGUAGES}
+        print(f"{folder.name}: held-out loss {loss}")
+        about = intro(folder.name, target_folder.name, distilled, plain)
+        is_draft = folder != target_folder
+        training = training_lines(facts, target_folder.name if is_draft else None)
+        agreed = agreement_lines(target_folder.name, names, rows) if is_draft else []
+        text = card(folder, model, tokenizer, facts, loss, about, training, agreed)
+        replace_file(folder / "README.md", text.encode())
 
 
 def main():
     parser = argparse.ArgumentParser(description="Measure models and write their model cards.")
     parser.add_argument("target", type=Path)
-    parser.add_argument("draft", type=Path, nargs="?")
+    parser.add_argument("drafts", type=Path, nargs="*")
     args = parser.parse_args()
-    for folder in filter(None, (args.target, args.draft)):
+    for folder in (args.target, *args.drafts):
         if not (folder / "training.json").is_file():
             parser.error(f"{folder} has no training.json, which train.py writes when it is done")
-    write_cards(args.target, args.draft)
+    write_cards(args.target, args.drafts)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from data import BEGIN, END, END_OF_TURN, encode, render_chat
+from data import BEGIN, encode, render_chat, stop_ids
 from model import load_model
 
 # (kind, language, text): what the model card shows.
@@ -61,7 +61,7 @@ def load(folder):
 @torch.inference_mode()
 def generate(model, tokenizer, text, temperature=0.0, seed=0, max_tokens=400):
     """What the model says after `text`, which already has its special tokens; and its length."""
-    stop = {tokenizer.token_to_id(END), tokenizer.token_to_id(END_OF_TURN)}
+    stop = stop_ids(tokenizer)
     random = torch.Generator().manual_seed(seed)
     prompt = encode(tokenizer, text)
     max_tokens = min(max_tokens, model.shape.max_positions - len(prompt))

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Trains the bundled pair: a target model and a draft model that foresees it.
+"""Trains the bundled models: a target, and two drafts that foresee it.
 
-    python train.py --out ../models --minutes 60     writes ../models/tale-7m and ../models/tale-1m
+    python train.py --out ../models                  writes tale-7m, tale-1m-plain and tale-1m there
+    python train.py --out ../models --target ../models/tale-7m      only the drafts, for that target
     python train.py --check                          a minute's proof that training works
 
-Both models see the same batches at the same time. The target learns by cross entropy; the draft
-by cross entropy plus the KL divergence from the target's distribution, which costs little because
-the target's logits are at hand. After the target is done the draft goes on alone for a while
-(--draft-minutes), so that it ends up close to the target as it finally is.
+Four stages, one after the other. The target learns the stories by cross entropy. So does the plain
+draft, which never hears of the target. The target then tells stories of its own, at temperature 1.
+On these a copy of the plain draft learns the target's distribution by the KL divergence at every
+token of the reply, one of the ways to make a draft that DistillSpec (Zhou et al., 2023) compares.
 """
 
 import os
@@ -17,6 +18,7 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import argparse
+import hashlib
 import math
 import platform
 import sys
@@ -28,12 +30,16 @@ import torch.nn.functional as F
 from tqdm import tqdm
 
 import data
+import outputs
 import report
 from model import DRAFT, TARGET, Llama, config_json, save_weights
+from sample import load
 
-TARGET_NAME, DRAFT_NAME = "tale-7m", "tale-1m"
-TARGET_RATE, DRAFT_RATE = 1e-3, 2e-3
+TARGET_NAME, PLAIN_NAME, DRAFT_NAME = "tale-7m", "tale-1m-plain", "tale-1m"
+TARGET_RATE, PLAIN_RATE, DISTIL_RATE = 1e-3, 2e-3, 2e-3
 WARM_UP_STEPS = 100
+POOL = 512  # prompts whose replies are sampled before looking whether they are enough
+PAUSE = 20.0  # seconds: whoever takes longer over a step was stopped meanwhile, not training
 
 
 def machine():
@@ -57,30 +63,9 @@ def optimizer_for(model, rate):
     return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), eps=1e-8)
 
 
-def rate_factor(step, progress):
-    """Warm-up by steps, then a cosine down to 2 % over `progress` 0..1."""
-    return min(1, (step + 1) / WARM_UP_STEPS) * (0.51 + 0.49 * math.cos(math.pi * min(1, progress)))
-
-
-def losses(target, draft, ids, labels, target_learns, bf16):
-    """(target loss or None, draft loss or None, draft cross entropy or None)."""
-    known = labels != -100
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
-        with torch.set_grad_enabled(target_learns):
-            target_logits = target(ids)[0][known].float()
-        draft_logits = draft(ids)[0][known].float() if draft is not None else None
-    wanted = labels[known]
-    target_loss = F.cross_entropy(target_logits, wanted) if target_learns else None
-    if draft is None:
-        return target_loss, None, None
-    draft_cross = F.cross_entropy(draft_logits, wanted)
-    divergence = F.kl_div(
-        F.log_softmax(draft_logits, -1),
-        F.log_softmax(target_logits.detach(), -1),
-        log_target=True,
-        reduction="batchmean",
-    )
-    return target_loss, draft_cross + divergence, draft_cross
+def rate_factor(step, warm_up, progress):
+    """Warm-up over so many steps, then a cosine down to 2 % over `progress` 0..1."""
+    return min(1, (step + 1) / warm_up) * (0.51 + 0.49 * math.cos(math.pi * min(1, progress)))
 
 
 def step(model, optimizer, loss, rate):
@@ -90,6 +75,26 @@ def step(model, optimizer, loss, rate):
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
+
+
+def cross_entropy(model, batch):
+    """Nats for a token of stories: what a target and a plain draft learn by."""
+    ids, labels = batch
+    known = labels != -100
+    return F.cross_entropy(model.logits(model.states(ids)[0][known]).float(), labels[known])
+
+
+def divergence_from(target):
+    """KL(target, model) in nats for a token of the target's replies, for distillation."""
+
+    def divergence(model, batch):
+        ids, labels, states = batch
+        with torch.no_grad():
+            wanted = F.log_softmax(target.logits(states).float(), -1)
+        ours = F.log_softmax(model.logits(model.states(ids)[0][labels != -100]).float(), -1)
+        return F.kl_div(ours, wanted, log_target=True, reduction="batchmean")
+
+    return divergence
 
 
 def export(folder, model, tokenizer):
@@ -107,174 +112,279 @@ def export(folder, model, tokenizer):
     save_weights(model, folder / "model.safetensors")
 
 
-class Run:
-    """The state of a training run: the models, how far they are, and how to come back to it."""
+def save_checkpoint(path, state):
+    partial = path.with_name(path.name + ".partial")
+    torch.save(state, partial)
+    partial.replace(path)
 
-    def __init__(self, args):
-        self.args = args
-        self.tokenizer = data.build_tokenizer(args.seed)
-        torch.manual_seed(args.seed)
-        self.target = Llama(TARGET)
-        self.draft = None if args.target_only else Llama(DRAFT)
-        self.target_optimizer = optimizer_for(self.target, TARGET_RATE)
-        self.draft_optimizer = optimizer_for(self.draft, DRAFT_RATE) if self.draft else None
-        # For each phase: steps, tokens and seconds, as the model cards report them.
-        self.done = {"together": [0, 0, 0.0], "draft": [0, 0, 0.0]}
-        self.next_sample = 0
-        if args.checkpoint and args.checkpoint.exists():
-            self.load(args.checkpoint)
 
-    def load(self, path):
-        state = torch.load(path, map_location="cpu")
-        if (state["draft"] is None) != (self.draft is None):
-            raise SystemExit(f"train.py: {path} was made with another --target-only")
-        self.target.load_state_dict(state["target"])
-        self.target_optimizer.load_state_dict(state["target_optimizer"])
-        if self.draft:
-            self.draft.load_state_dict(state["draft"])
-            self.draft_optimizer.load_state_dict(state["draft_optimizer"])
-        self.done, self.next_sample = state["done"], state["next_sample"]
-        print(f"going on from {path} at step {self.done['together'][0]}")
+class Training:
+    """A model that learns for so many minutes: how far it is, and how to come back to it."""
+
+    def __init__(self, name, model, rate, minutes, checkpoints=None, warm_up=WARM_UP_STEPS):
+        self.name, self.model, self.minutes = name, model, minutes
+        self.rate, self.warm_up = rate, warm_up
+        self.optimizer = optimizer_for(model, rate)
+        self.steps, self.tokens, self.seconds = 0, 0, 0.0
+        self.next = 0  # sample, or round over the outputs
+        self.checkpoint = checkpoints / f"{name.replace(' ', '-')}.ckpt" if checkpoints else None
+        if self.checkpoint and self.checkpoint.exists():
+            self.load()
+
+    def load(self):
+        state = torch.load(self.checkpoint, map_location="cpu")
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.steps, self.tokens, self.seconds, self.next = state["done"]
+        print(f"going on from {self.checkpoint} at step {self.steps}")
 
     def save(self):
-        """Exports what there is, so that a broken run still leaves loadable models."""
-        args = self.args
-        if args.checkpoint:
+        if self.checkpoint:
             state = {
-                "target": self.target.state_dict(),
-                "target_optimizer": self.target_optimizer.state_dict(),
-                "draft": self.draft.state_dict() if self.draft else None,
-                "draft_optimizer": self.draft_optimizer.state_dict() if self.draft else None,
-                "done": self.done,
-                "next_sample": self.next_sample,
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "done": (self.steps, self.tokens, self.seconds, self.next),
             }
-            partial = args.checkpoint.with_name(args.checkpoint.name + ".partial")
-            torch.save(state, partial)
-            partial.replace(args.checkpoint)
-        export(args.out / TARGET_NAME, self.target, self.tokenizer)
-        if self.draft:
-            export(args.out / DRAFT_NAME, self.draft, self.tokenizer)
+            save_checkpoint(self.checkpoint, state)
 
-    def facts(self):
-        return {
-            "together": dict(zip(("steps", "tokens", "seconds"), self.done["together"])),
-            "draft alone": dict(zip(("steps", "tokens", "seconds"), self.done["draft"])),
-            "samples": self.next_sample,
-            "batch_tokens": self.args.batch_tokens,
-            "seed": self.args.seed,
-            "torch": torch.__version__,
-            "threads": torch.get_num_threads(),
-            "arithmetic": "bf16 products" if self.args.bf16 else "f32",
-            "machine": machine(),
-            "command": " ".join(["python train.py", *sys.argv[1:]]),
-            "finished": time.strftime("%Y-%m-%d", time.gmtime()),
-        }
+    def learn(self, batches, loss_of, bf16=False):
+        """One step on the next batch. Returns the loss."""
+        began = time.monotonic()
+        batch, self.next = next(batches)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+            loss = loss_of(self.model, batch)
+        progress = self.seconds / (60 * self.minutes)
+        rate = self.rate * rate_factor(self.steps, self.warm_up, progress)
+        step(self.model, self.optimizer, loss, rate)
+        self.steps += 1
+        self.tokens += int((batch[1] != -100).sum())
+        took = time.monotonic() - began
+        self.seconds += took if took < PAUSE else 0
+        return loss.item()
 
-    def phase(self, name, max_steps, minutes):
-        """Trains until `max_steps` or `minutes` of this phase are used up, whichever is first."""
-        args, done = self.args, self.done[name]
-        target_learns = name == "together"
-        both = 60 * (args.minutes + args.draft_minutes)
-        last_save = time.monotonic()
-        source = data.batches(self.tokenizer, args.seed, args.batch_tokens, self.next_sample)
-        bar = tqdm(total=max_steps, initial=done[0], unit="step", desc=name, mininterval=5)
-        smooth = {}
-        while done[0] < max_steps and done[2] < 60 * minutes:
-            began = time.monotonic()
-            ids, labels, self.next_sample = next(source)
-            target_loss, draft_loss, draft_cross = losses(
-                self.target, self.draft, ids, labels, target_learns, args.bf16
-            )
-            progress = max(done[0] / max_steps, done[2] / (60 * minutes))
-            if target_learns:
-                rate = TARGET_RATE * rate_factor(done[0], progress)
-                step(self.target, self.target_optimizer, target_loss, rate)
-            if self.draft:
-                # One schedule over both phases, by time: the draft keeps learning to the end.
-                share = minutes * progress * 60 / both if both else progress
-                share += 0 if target_learns else 60 * args.minutes / both
-                rate = DRAFT_RATE * rate_factor(self.done["together"][0], share)
-                step(self.draft, self.draft_optimizer, draft_loss, rate)
-            done[0] += 1
-            done[1] += int((labels != -100).sum())
-            done[2] += time.monotonic() - began
-            for key, value in (("loss", target_loss), ("draft", draft_cross)):
-                if value is not None:
-                    smooth[key] = 0.95 * smooth.get(key, value.item()) + 0.05 * value.item()
+    def run(self, batches, loss_of, save, args):
+        """Learns until the minutes are used up; calls `save` now and then, and at the end."""
+        smooth, last_save = None, time.monotonic()
+        bar = tqdm(initial=self.steps, unit="step", desc=self.name, mininterval=5)
+        while self.seconds < 60 * self.minutes:
+            loss = self.learn(batches, loss_of, args.bf16)
+            smooth = loss if smooth is None else 0.98 * smooth + 0.02 * loss
             bar.update()
-            left = 60 * minutes - done[2]
             bar.set_postfix_str(
-                " ".join(f"{key} {value:.3f}" for key, value in smooth.items())
-                + f" {done[1] / done[2]:.0f} tok/s, at most {left / 60:.1f} min left",
+                f"loss {smooth:.4f} {self.tokens / self.seconds:.0f} tok/s, "
+                f"{self.minutes - self.seconds / 60:.1f} min left",
                 refresh=False,
             )
             if time.monotonic() - last_save > 60 * args.export_minutes:
                 self.save()
+                save()
                 last_save = time.monotonic()
         bar.close()
         self.save()
+        save()
+
+    def facts(self, **more):
+        done = {"steps": self.steps, "tokens": self.tokens, "seconds": round(self.seconds, 1)}
+        return {**done, "rate": self.rate, **more}
+
+
+def train_on_stories(name, shape, rate, minutes, folder, tokenizer, args):
+    """Trains a model from nothing on the generator's stories. Returns the facts about it."""
+    torch.manual_seed(args.seed)
+    training = Training(name, Llama(shape), rate, minutes, args.checkpoints)
+    batches = data.batches(tokenizer, args.seed, args.batch_tokens, training.next)
+    training.run(batches, cross_entropy, lambda: export(folder, training.model, tokenizer), args)
+    return {"stories": training.facts(samples=training.next)}
+
+
+def fingerprint(model):
+    digest = hashlib.sha256()
+    for weight in model.state_dict().values():
+        digest.update(weight.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def sample_outputs(target, tokenizer, tokens, args):
+    """At least so many tokens that the target tells by itself, and the facts about them."""
+    checkpoint = args.checkpoints / "outputs.ckpt" if args.checkpoints else None
+    if checkpoint and checkpoint.exists():
+        state = torch.load(checkpoint, map_location="cpu")
+        if state["target"] != fingerprint(target):
+            raise SystemExit(f"train.py: {checkpoint} holds what another target told")
+        told = [outputs.Output(*fields) for fields in zip(*state["outputs"])]
+        return told, {"outputs": state["facts"]}
+    random, told, count = torch.Generator().manual_seed(args.seed), [], 0
+    began = time.monotonic()
+    bar = tqdm(total=tokens, unit="tok", desc="outputs", mininterval=5)
+    for index in range(0, sys.maxsize, POOL):
+        indices = range(index, index + POOL)
+        for output in outputs.sample(
+            target, tokenizer, "prompts", args.seed, indices, temperature=1.0, random=random
+        ):
+            told.append(output)
+            count += output.tokens
+            bar.update(output.tokens)
+        if count >= tokens:
+            break
+    bar.close()
+    seconds = round(time.monotonic() - began, 1)
+    facts = {"stories": len(told), "tokens": count, "temperature": 1.0, "seconds": seconds}
+    if checkpoint:
+        fields = [[getattr(o, name) for o in told] for name in ("ids", "begin", "states")]
+        state = {"target": fingerprint(target), "outputs": fields, "facts": facts}
+        save_checkpoint(checkpoint, state)
+    return told, {"outputs": facts}
+
+
+def distil(target, draft, told, minutes, folder, tokenizer, args):
+    """Has `draft` learn the target's distribution on its outputs. Returns the facts about it."""
+    training = Training("distillation", draft, DISTIL_RATE, minutes, args.checkpoints)
+    filler = tokenizer.token_to_id(data.END)
+    batches = outputs.batches(told, filler, args.batch_tokens, args.seed, training.next)
+    training.run(batches, divergence_from(target), lambda: export(folder, draft, tokenizer), args)
+    return {"distillation": training.facts(rounds=training.next)}
+
+
+def write_facts(folder, stages, args):
+    facts = {
+        "stages": stages,
+        "batch_tokens": args.batch_tokens,
+        "seed": args.seed,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "arithmetic": "bf16 products" if args.bf16 else "f32",
+        "machine": machine(),
+        "command": " ".join(["python train.py", *sys.argv[1:]]),
+        "finished": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+    data.write_json(folder / "training.json", facts)
 
 
 def train(args):
-    for path in filter(None, (args.out, args.checkpoint)):
+    for path in filter(None, (args.out, args.checkpoints)):
         if not path.parent.is_dir():
             raise SystemExit(f"train.py: there is no folder {path.parent} to put {path.name} in")
-    run = Run(args)
-    run.phase("together", args.steps, args.minutes)
-    if run.draft:
-        run.phase("draft", args.steps, args.draft_minutes)
-    target = args.out / TARGET_NAME
-    draft = None if args.target_only else args.out / DRAFT_NAME
-    facts = run.facts()
-    for folder in filter(None, (target, draft)):
-        data.write_json(folder / "training.json", facts)
-    report.write_cards(target, draft)
+        path.mkdir(exist_ok=True)
+    folders = [args.out / name for name in (TARGET_NAME, PLAIN_NAME, DRAFT_NAME)]
+    if args.target:
+        folders[0] = args.target
+    else:
+        tokenizer = data.build_tokenizer(args.seed)
+        facts = train_on_stories(
+            "target", TARGET, TARGET_RATE, args.target_minutes, folders[0], tokenizer, args
+        )
+        write_facts(folders[0], facts, args)
+    # As everyone else will have it: in bf16.
+    target, tokenizer = load(folders[0])
+    plain = train_on_stories(
+        "plain draft", DRAFT, PLAIN_RATE, args.plain_minutes, folders[1], tokenizer, args
+    )
+    write_facts(folders[1], plain, args)
+    told, of_outputs = sample_outputs(target, tokenizer, args.output_tokens, args)
+    draft, _ = load(folders[1])
+    learnt = distil(target, draft, told, args.distil_minutes, folders[2], tokenizer, args)
+    write_facts(folders[2], {**plain, **of_outputs, **learnt}, args)
+    report.write_cards(folders[0], folders[1:], with_target=not args.target)
+
+
+def fell(name, losses):
+    """Complains and returns False unless the losses of a stage fell."""
+    first, last = losses[0], sum(losses[-3:]) / 3
+    print(f"{name}: loss first {first:.3f} last {last:.3f}")
+    # Neither a cross entropy nor a divergence can be negative.
+    good = 0 < last < 0.9 * first
+    if not good:
+        print(f"train.py: the loss of the {name} did not fall", file=sys.stderr)
+    return good
+
+
+CHECK_TOKENS = 40  # of a reply
+
+
+def sampled_well(model, tokenizer, prompts, told):
+    """Complains and returns False unless the outputs are what the model would say.
+
+    They must go on from their prompts and end where they should. The states of the cache must be
+    those of a pass over the whole text without one. And the tokens must be drawn by the
+    distribution: on average log p is then minus the entropy.
+    """
+    stop = data.stop_ids(tokenizer)
+    shaped = [output.ids[: output.begin] for output in told] == prompts and all(
+        not set(stop) & set(output.ids[output.begin : -1])
+        and (output.ids[-1] in stop or output.tokens == CHECK_TOKENS)
+        for output in told
+    )
+    apart, surprise, variance, count = 0.0, 0.0, 0.0, 0
+    with torch.no_grad():
+        for output in told:
+            whole = model.states(torch.tensor([output.ids[:-1]]))[0][0, output.begin - 1 :]
+            apart = max(apart, (whole - output.states).abs().max().item())
+            log = F.log_softmax(model.logits(whole), -1)
+            mean = (log.exp() * log).sum(-1)
+            said = log[torch.arange(len(log)), torch.tensor(output.ids[output.begin :])]
+            surprise += (said - mean).sum().item()
+            variance += ((log.exp() * log**2).sum(-1) - mean**2).sum().item()
+            count += len(log)
+    off = surprise / math.sqrt(variance)
+    print(f"outputs: {count} tokens, states {apart:.0e} apart, {off:+.1f} sigma from the entropy")
+    good = shaped and apart < 1e-3 and abs(off) < 4
+    if not good:
+        print("train.py: the outputs are not what the target would say", file=sys.stderr)
+    return good
 
 
 def check(args):
-    """Twenty small steps of both models: the loss must fall. Writes nothing."""
+    """Twenty small steps of every stage: losses must fall, sampling be true. Writes nothing."""
     tokenizer = data.build_tokenizer(args.seed, samples=500)
+
+    def learns(name, model, batches, loss_of):
+        training = Training(name, model, TARGET_RATE, minutes=60, warm_up=10)
+        return fell(name, [training.learn(batches, loss_of, args.bf16) for _ in range(20)])
+
     torch.manual_seed(args.seed)
     target, draft = Llama(TARGET), Llama(DRAFT)
-    pairs = [(m, optimizer_for(m, TARGET_RATE)) for m in (target, draft)]
-    source = data.batches(tokenizer, args.seed, 300, pool=32)
-    seen = []
-    for _ in tqdm(range(20), desc="check", unit="step"):
-        ids, labels, _ = next(source)
-        target_loss, draft_loss, _ = losses(target, draft, ids, labels, True, args.bf16)
-        for (model, optimizer), loss in zip(pairs, (target_loss, draft_loss)):
-            step(model, optimizer, loss, TARGET_RATE / 2)
-        seen.append((target_loss.item(), draft_loss.item()))
-    first, last = seen[0], [sum(values[-3:]) / 3 for values in zip(*seen)]
-    print(f"loss first {first[0]:.3f} last {last[0]:.3f}")
-    print(f"draft loss first {first[1]:.3f} last {last[1]:.3f}")
-    for name, before, after in zip(("target", "draft"), first, last):
-        if not after < 0.95 * before:
-            print(f"train.py: the loss of the {name} did not fall", file=sys.stderr)
-            return 1
-    return 0
+    good = []
+    for name, model in (("target", target), ("plain draft", draft)):
+        stories = data.batches(tokenizer, args.seed, 300, pool=32)
+        good.append(learns(name, model, stories, cross_entropy))
+    prompts = [data.prompt(tokenizer, "prompts", args.seed, index) for index in range(12)]
+    random = torch.Generator().manual_seed(args.seed)
+    told = outputs.replies(
+        target, prompts, data.stop_ids(tokenizer), 1.0, random, max_tokens=CHECK_TOKENS
+    )
+    good.append(sampled_well(target, tokenizer, prompts, told))
+    replies = outputs.batches(told, tokenizer.token_to_id(data.END), 300, args.seed)
+    divergence = divergence_from(target)
+    with torch.no_grad():
+        itself = divergence(target, next(replies)[0]).item()
+    print(f"divergence of the target from itself: {itself:.0e}")
+    if abs(itself) > 1e-4:
+        print("train.py: the kept states do not belong to their tokens", file=sys.stderr)
+    good.append(abs(itself) <= 1e-4)
+    good.append(learns("distilled draft", draft, replies, divergence))
+    return 0 if all(good) else 1
 
 
 def arguments():
-    parser = argparse.ArgumentParser(description="Train the bundled pair of models.")
+    parser = argparse.ArgumentParser(description="Train the bundled models.")
     number, path = parser.add_argument, Path
-    number("--out", type=path, default=path("models"), help="folder for both models (models)")
-    number("--steps", type=int, default=100_000, help="at most so many steps in each phase")
-    number("--minutes", type=float, default=60, help="time for training both together (60)")
-    number("--draft-minutes", type=float, default=10, help="time for the draft alone after it (10)")
+    number("--out", type=path, default=path("models"), help="folder for the models (models)")
+    number("--target", type=path, metavar="FOLDER", help="take this target, train only the drafts")
+    number("--target-minutes", type=float, default=40, help="time for the target (40)")
+    number("--plain-minutes", type=float, default=12, help="time for the plain draft (12)")
+    number("--output-tokens", type=int, default=400_000, help="of the target's to learn (400000)")
+    number("--distil-minutes", type=float, default=16, help="time for the distillation (16)")
     number("--batch-tokens", type=int, default=400, help="tokens in a batch (400)")
     number("--seed", type=int, default=0, help="seed of the stories and the weights (0)")
     number("--threads", type=int, default=2, help="processor threads (2)")
-    number("--target-only", action="store_true", help="train no draft")
     number("--bf16", action="store_true", help="bf16 products: fast only with AMX or AVX-512 BF16")
-    number("--checkpoint", type=path, metavar="FILE", help="save state here, go on if it exists")
+    number("--checkpoints", type=path, metavar="FOLDER", help="save state here, go on from it")
     number("--export-minutes", type=float, default=4, help="time between exports (4)")
-    number("--check", action="store_true", help="train 20 steps, write nothing, see the loss fall")
+    number("--check", action="store_true", help="a few steps of each stage; writes nothing")
     args = parser.parse_args()
-    if min(args.steps, args.minutes, args.batch_tokens, args.threads, args.export_minutes) <= 0:
+    minutes = (args.target_minutes, args.plain_minutes, args.distil_minutes, args.export_minutes)
+    if min(*minutes, args.output_tokens, args.batch_tokens, args.threads) <= 0:
         parser.error("numbers must be positive")
-    if args.draft_minutes < 0:
-        parser.error("--draft-minutes must not be negative")
     return args
 
 
