@@ -90,7 +90,8 @@ impl Engine {
         let (commands, receiver) = channel();
         let woken = Arc::new(AtomicBool::new(false));
         let (blocks, counts) = (model.cache().free(), Arc::<Counts>::default());
-        counts.change(|counts| counts.blocks = blocks);
+        let longest_draft = speculation.as_ref().map_or(0, Speculation::longest);
+        counts.change(|counts| (counts.blocks, counts.longest_draft) = (blocks, longest_draft));
         let maker = Maker {
             model,
             commands: receiver,

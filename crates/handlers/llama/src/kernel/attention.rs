@@ -77,10 +77,14 @@ impl<E: Element> Attend<'_, E> {
             let blocks = first / PAGE..last / PAGE + 1;
             for block in blocks.clone() {
                 let scores = score(query, self.keys.at(block), self.scale);
+                let shares = &mut shares[block % PAGES];
+                if block * PAGE >= first && block * PAGE + PAGE - 1 <= last {
+                    *shares = scores;
+                    continue;
+                }
                 for (lane, score) in scores.into_iter().enumerate() {
-                    let position = block * PAGE + lane;
-                    if (first..=last).contains(&position) {
-                        shares[block % PAGES][lane] = score;
+                    if (first..=last).contains(&(block * PAGE + lane)) {
+                        shares[lane] = score;
                     }
                 }
             }

@@ -16,7 +16,11 @@ const POINTS: [usize; 32] = [
 /// How much a measured step counts: against the speed of all steps, which changes with what else
 /// the machine does, and against the cost of so many rows beside that of others, which does not.
 const SPEED_WEIGHT: f64 = 0.1;
-const SHAPE_WEIGHT: f64 = 0.03;
+const SHAPE_WEIGHT: f64 = 0.01;
+
+/// The most that a step is believed to be slower or quicker than was thought: a thread that was not
+/// run for a while says nothing of the model.
+const BELIEVED: f64 = 1.3;
 
 /// What more rows cost before anything was measured, as a share of the first.
 const SLOPE: f64 = 0.1;
@@ -87,8 +91,7 @@ impl Costs {
         if rows == 0 || !ratio.is_finite() || ratio <= 0.0 {
             return;
         }
-        // A thread that was not run for a while says nothing of the model.
-        let ratio = if self.measured { ratio.clamp(0.5, 2.0) } else { ratio };
+        let ratio = if self.measured { ratio.clamp(1.0 / BELIEVED, BELIEVED) } else { ratio };
         let speed = if self.measured { ratio.powf(SPEED_WEIGHT) } else { ratio };
         self.seconds.iter_mut().for_each(|seconds| *seconds *= speed);
         if self.measured {

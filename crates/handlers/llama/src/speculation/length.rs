@@ -12,10 +12,10 @@ use super::Costs;
 pub(super) const GUESS: f64 = 0.7;
 
 /// For how many tokens the belief in others' acceptance counts.
-const BELIEF: f64 = 3.0;
+const BELIEF: f64 = 5.0;
 
 /// What is left of an observation after another, and after a step without a draft.
-const AFTER_TOKEN: f64 = 0.95;
+const AFTER_TOKEN: f64 = 0.98;
 const AFTER_REST: f64 = 0.985;
 
 /// By how much other lengths must be better than those of the last step.

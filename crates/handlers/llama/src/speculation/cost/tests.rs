@@ -23,7 +23,7 @@ fn the_first_step_tells_the_unit_and_later_ones_the_rest() {
     assert!(costs.are_measured() && near(costs.of(1), 0.004));
     assert!(near(costs.of(11), 0.008));
     // Eight rows turn out to cost no more than one.
-    for _ in 0..300 {
+    for _ in 0..600 {
         costs.learn(8, 0.004);
         costs.learn(1, 0.004);
     }
@@ -32,7 +32,7 @@ fn the_first_step_tells_the_unit_and_later_ones_the_rest() {
     for _ in 0..100 {
         costs.learn(1, 0.006);
     }
-    assert!(near(costs.of(1), 0.006) && costs.of(8) > 0.005, "{}", costs.of(8));
+    assert!(near(costs.of(1), 0.006) && costs.of(8) > 0.0055, "{}", costs.of(8));
 }
 
 #[test]
