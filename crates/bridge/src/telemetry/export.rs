@@ -195,7 +195,8 @@ mod tests {
         let collector = Server::start(|_| Answer::new(200, "")).await.unwrap();
         let (spans, trace) = (spans(&collector), Trace::of(&request(CLIENT)));
         let began = SystemTime::now() - Duration::from_secs(2);
-        let usage = Usage { input_tokens: 5, output_tokens: 7, cached_tokens: 3 };
+        let counts = Usage { input_tokens: 5, output_tokens: 7, ..Usage::default() };
+        let usage = Usage { cached_tokens: 3, ..counts };
         spans.end(trace.called("tale-7m", began).cost(usage, 7, 2));
         let failed = Some(ErrorCode::Deadline);
         spans.end(trace.processed("nsbridge.tale-7m", began).about("id", 65537).failed(failed));

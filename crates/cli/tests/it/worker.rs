@@ -103,7 +103,7 @@ fn a_worker_that_is_killed_while_it_drafts_is_replaced_without_a_seam() {
     let whole = last(ask());
     assert_eq!(whole.get("drafted"), None, "{whole}");
     drop(plain);
-    let first = place.worker_in(&[drafts.clone()]);
+    let first = place.worker_in(std::slice::from_ref(&drafts));
     let drafted = last(ask());
     assert_eq!(drafted["text"], whole["text"]);
 

@@ -44,10 +44,16 @@ pub trait Drafter: Send {
         let _ = sequence;
     }
 
-    /// The time in seconds that one more token takes, of so many replies together.
-    fn cost(&self, replies: usize) -> f64 {
-        let _ = replies;
+    /// The seconds of one of its steps, with so many tokens of all replies together.
+    fn cost(&self, tokens: usize) -> f64 {
+        let _ = tokens;
         0.0
+    }
+
+    /// How many of a reply's `tokens` it must run before its first guess.
+    fn behind(&self, sequence: u64, tokens: usize) -> usize {
+        let _ = (sequence, tokens);
+        1
     }
 
     /// Runs once what it will run often, so that it knows its costs.
@@ -258,13 +264,15 @@ impl Speculation {
             return wanted.collect();
         }
         let all = tally.acceptance();
-        let wishes = replies.iter().map(|Undrafted { reply, outlook, .. }| length::Wish {
-            acceptance: outlook.acceptance(all),
-            most: most(reply),
-            now: outlook.length,
-        });
+        let wishes =
+            replies.iter().map(|Undrafted { reply, outlook, sequence, .. }| length::Wish {
+                acceptance: outlook.acceptance(all),
+                most: most(reply),
+                now: outlook.length,
+                behind: self.drafter.behind(*sequence, reply.tokens().len()),
+            });
         let wishes: Vec<_> = wishes.collect();
         let step = length::Step { rows, room, costs: &self.costs };
-        length::choose(&wishes, step, &|replies| self.drafter.cost(replies))
+        length::choose(&wishes, step, &|tokens| self.drafter.cost(tokens))
     }
 }

@@ -396,8 +396,8 @@ fn halves<const M: usize>(tier: Tier, weights: &[u16], x: [&[f32]; M], sums: &mu
 /// The first `length` of each, which is then known: no bound is looked at within the loops.
 #[inline(always)]
 fn as_long<T, const M: usize>(mut x: [&[T]; M], length: usize) -> [&[T]; M] {
-    for m in 0..M {
-        x[m] = &x[m][..length];
+    for x in &mut x {
+        *x = &x[..length];
     }
     x
 }

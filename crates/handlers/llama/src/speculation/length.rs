@@ -74,6 +74,8 @@ pub(super) struct Wish {
     pub(super) most: usize,
     /// How long its draft was to be in the last step.
     pub(super) now: usize,
+    /// How many tokens the drafter must run for its first guess.
+    pub(super) behind: usize,
 }
 
 /// The step that the drafts are to be part of.
@@ -86,7 +88,12 @@ pub(super) struct Step<'a> {
     pub(super) costs: &'a Costs,
 }
 
-/// How long each draft is to be. `round` is what one more token costs, of so many replies.
+/// What a drafter is behind by counts up to so many tokens, as if it paid at once: more of it, as of
+/// a prompt, pays over many steps.
+const BEHIND: usize = 8;
+
+/// How long each draft is to be. `round` is what the drafter's steps cost, by their rows: a row for
+/// each reply whose draft grows, and for its first token all that the drafter is behind by.
 pub(super) fn choose(wishes: &[Wish], step: Step<'_>, round: &dyn Fn(usize) -> f64) -> Vec<usize> {
     let mut gains: Vec<(f64, usize)> = Vec::new();
     for (index, wish) in wishes.iter().enumerate() {
@@ -97,7 +104,7 @@ pub(super) fn choose(wishes: &[Wish], step: Step<'_>, round: &dyn Fn(usize) -> f
     // A reply's own gains fall, so that each comes after those that it needs.
     gains.sort_by(|a, b| b.0.total_cmp(&a.0));
     gains.truncate(step.room);
-    let mut drafts = Drafts::new(wishes.len(), step, round);
+    let mut drafts = Drafts::new(wishes, step, round);
     let (mut best, mut count) = (drafts.rate(), 0);
     for (taken, &(gain, index)) in (1..).zip(&gains) {
         drafts.add(index, gain);
@@ -106,7 +113,7 @@ pub(super) fn choose(wishes: &[Wish], step: Step<'_>, round: &dyn Fn(usize) -> f
             (best, count) = (rate, taken);
         }
     }
-    let mut as_before = Drafts::new(wishes.len(), step, round);
+    let mut as_before = Drafts::new(wishes, step, round);
     for &(gain, index) in &gains {
         if as_before.lengths[index] < wishes[index].now {
             as_before.add(index, gain);
@@ -122,11 +129,12 @@ pub(super) fn choose(wishes: &[Wish], step: Step<'_>, round: &dyn Fn(usize) -> f
 
 /// Drafts that grow by a token at a time.
 struct Drafts<'a> {
+    wishes: &'a [Wish],
     step: Step<'a>,
     round: &'a dyn Fn(usize) -> f64,
     lengths: Vec<usize>,
-    /// How many are longer than so many tokens.
-    longer: Vec<usize>,
+    /// The rows of the drafter's first step, its second, and so on.
+    rounds: Vec<usize>,
     drafted: usize,
     /// The tokens that are expected to be right.
     gain: f64,
@@ -135,21 +143,21 @@ struct Drafts<'a> {
 }
 
 impl<'a> Drafts<'a> {
-    fn new(replies: usize, step: Step<'a>, round: &'a dyn Fn(usize) -> f64) -> Self {
-        let (lengths, longer) = (vec![0; replies], Vec::new());
-        Self { step, round, lengths, longer, drafted: 0, gain: 0.0, cost: 0.0 }
+    fn new(wishes: &'a [Wish], step: Step<'a>, round: &'a dyn Fn(usize) -> f64) -> Self {
+        let (lengths, rounds) = (vec![0; wishes.len()], Vec::new());
+        Self { wishes, step, round, lengths, rounds, drafted: 0, gain: 0.0, cost: 0.0 }
     }
 
     fn add(&mut self, index: usize, gain: f64) {
         let place = self.lengths[index];
         self.lengths[index] += 1;
-        if place == self.longer.len() {
-            self.longer.push(0);
+        if place == self.rounds.len() {
+            self.rounds.push(0);
         }
-        let with = self.longer[place] + 1;
-        let before = if with > 1 { (self.round)(with - 1) } else { 0.0 };
-        self.cost += (self.round)(with) - before;
-        self.longer[place] = with;
+        let rows = if place == 0 { self.wishes[index].behind.clamp(1, BEHIND) } else { 1 };
+        let (before, with) = (self.rounds[place], self.rounds[place] + rows);
+        self.cost += (self.round)(with) - if before > 0 { (self.round)(before) } else { 0.0 };
+        self.rounds[place] = with;
         self.drafted += 1;
         self.gain += gain;
     }

@@ -177,9 +177,14 @@ impl Drafter for DraftModel {
         }
     }
 
-    fn cost(&self, replies: usize) -> f64 {
+    fn cost(&self, tokens: usize) -> f64 {
         // Until it has run once, it is worth a try.
-        if self.costs.are_measured() { self.costs.of(replies) } else { 0.0 }
+        if self.costs.are_measured() { self.costs.of(tokens) } else { 0.0 }
+    }
+
+    fn behind(&self, sequence: u64, tokens: usize) -> usize {
+        let run = self.known.get(&sequence).map_or(0, |known| known.table.len());
+        tokens.saturating_sub(run)
     }
 
     fn warm_up(&mut self) -> Result<()> {

@@ -19,7 +19,7 @@ fn as_the_pair(rows: usize) -> f64 {
 }
 
 fn lengths(acceptances: &[f64], rows: usize, costs: &Costs, round: f64) -> Vec<usize> {
-    let wish = |&acceptance| Wish { acceptance, most: 8, now: 0 };
+    let wish = |&acceptance| Wish { acceptance, most: 8, now: 0, behind: 1 };
     let wishes: Vec<Wish> = acceptances.iter().map(wish).collect();
     choose(&wishes, Step { rows, room: 256 - rows, costs }, &|_| round)
 }
@@ -56,20 +56,35 @@ fn of_several_the_likelier_ones_have_the_longer_drafts() {
 fn there_is_never_more_than_room_for() {
     let costs = Costs::by(bound_by_memory);
     for room in [0, 1, 5] {
-        let wishes = [Wish { acceptance: 0.99, most: 8, now: 8 }; 3];
+        let wishes = [Wish { acceptance: 0.99, most: 8, now: 8, behind: 1 }; 3];
         let step = Step { rows: 3, room, costs: &costs };
         assert!(choose(&wishes, step, &|_| 0.0).iter().sum::<usize>() <= room);
     }
-    let wishes = [Wish { acceptance: 0.99, most: 2, now: 0 }];
+    let wishes = [Wish { acceptance: 0.99, most: 2, now: 0, behind: 1 }];
     let step = Step { rows: 1, room: 100, costs: &costs };
     assert_eq!(choose(&wishes, step, &|_| 0.0), [2]);
+}
+
+#[test]
+fn a_drafter_that_is_behind_must_gain_more() {
+    let costs = Costs::by(bound_by_memory);
+    let of = |rows: usize, behind| {
+        let wish = Wish { acceptance: 0.9, most: 4, now: 0, behind };
+        let wishes = vec![wish; rows];
+        let step = Step { rows, room: 200, costs: &costs };
+        choose(&wishes, step, &|rows| 0.02 * rows as f64).iter().sum::<usize>()
+    };
+    // One reply is worth a prompt's run; of many, each gains less than that.
+    assert_eq!((of(1, 1), of(1, 1000)), (4, 4));
+    assert!(of(10, 1) > 0);
+    assert_eq!(of(10, 1000), 0);
 }
 
 #[test]
 fn a_length_is_kept_until_another_is_clearly_better() {
     let costs = Costs::by(bound_by_memory);
     let with = |acceptance, now| {
-        let wish = Wish { acceptance, most: 8, now };
+        let wish = Wish { acceptance, most: 8, now, behind: 1 };
         choose(&[wish], Step { rows: 1, room: 100, costs: &costs }, &|_| 0.05)[0]
     };
     let best = with(0.6, 0);
@@ -95,6 +110,7 @@ fn cost_of_a_token(streams: usize, right: f64, costs: &Costs, round: f64) -> f64
             acceptance: outlook.acceptance(belief),
             most: 8,
             now: outlook.length,
+            behind: 1,
         };
         let wishes: Vec<Wish> = own.iter().map(wish).collect();
         let step = Step { rows: streams, room: 256 - streams, costs };
@@ -114,7 +130,8 @@ fn cost_of_a_token(streams: usize, right: f64, costs: &Costs, round: f64) -> f64
 
 #[test]
 fn under_any_load_a_token_costs_no_more_than_without_drafts() {
-    let shapes: [(fn(usize) -> f64, f64); 3] =
+    type Shape = fn(usize) -> f64;
+    let shapes: [(Shape, f64); 3] =
         [(bound_by_memory, 0.05), (bound_by_arithmetic, 0.1), (as_the_pair, 0.08)];
     for (shape, round) in shapes {
         let costs = Costs::by(shape);
