@@ -360,7 +360,8 @@ impl Maker {
         let mut chunks: Vec<_> = parts
             .flat_map(|(running, tokens)| running.request.order.choices.chunks(*tokens))
             .collect();
-        let rows = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
+        let rows: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
+        let wanted: usize = chunks.iter().map(|chunk| chunk.logits).sum();
         let begun = Instant::now();
         let logits = match model.forward(&mut chunks) {
             Ok(logits) => logits,
@@ -372,7 +373,8 @@ impl Maker {
                 return running.iter_mut().for_each(tell);
             }
         };
-        if let Some(speculation) = speculation {
+        // A prompt's rows cost less: hardly any of them has logits.
+        if let Some(speculation) = speculation.as_mut().filter(|_| rows == wanted) {
             speculation.learn_cost(rows, begun.elapsed().as_secs_f64());
         }
         let mut rows = logits.rows();

@@ -168,6 +168,10 @@ pub(crate) struct Tally {
 impl Tally {
     /// A reply has had a step with so many drafted tokens, of which it took so many.
     pub(crate) fn add(&mut self, own: &mut Outlook, drafted: usize, accepted: usize) {
+        if drafted == 0 {
+            own.rest(length::AFTER_REST);
+            self.outlook.rest(length::AFTER_REST_OF_ONE);
+        }
         own.learn(drafted, accepted);
         self.outlook.learn(drafted, accepted);
         let add = |counts: &mut [u64; LONGEST], count: usize| {
@@ -229,9 +233,10 @@ impl Speculation {
         let mut drafted: Vec<Continuation<'_>> = Vec::new();
         for (reply, most) in replies.into_iter().zip(wanted) {
             let Undrafted { reply, table, outlook, sequence, scope } = reply;
-            outlook.length = most;
             // Memory that others hold is not asked for.
-            if most > 0 && cache.reserve(table, 1 + most) {
+            let room = most > 0 && cache.reserve(table, 1 + most);
+            outlook.length = if room { most } else { 0 };
+            if room {
                 drafted.push(Continuation { reply, sequence, scope, most });
             }
         }

@@ -261,8 +261,8 @@ impl Choices {
     /// Forgets what was run of drafts and turned out not to be of the replies.
     pub(crate) fn roll_back(&mut self, cache: &mut KvCache) {
         for Choice { reply, table, .. } in &mut self.choices {
-            // The last token of a reply was chosen, and not run.
-            if table.len() >= reply.tokens().len() {
+            // The last token of a reply was chosen, and not run. Room for more was a draft's.
+            if table.len() + 1 >= reply.tokens().len() {
                 cache.truncate(table, reply.tokens().len() - 1);
             }
         }

@@ -66,9 +66,9 @@ impl Drafting {
             (Some(_), Some(_)) => Err(LoadError::Missing(
                 "give one of the options speculative_draft_model and speculative_ngram".to_owned(),
             )),
-            (None, Some(0)) => Err(LoadError::unsupported(
+            (None, Some(short @ (0 | 1))) => Err(LoadError::unsupported(
                 "the option speculative_ngram",
-                "0",
+                short.to_string(),
                 "2 or more, or no such option,",
             )),
             _ if length == 0 => Ok(Self::Nothing),

@@ -14,9 +14,13 @@ pub(super) const GUESS: f64 = 0.7;
 /// For how many tokens the belief in others' acceptance counts.
 const BELIEF: f64 = 5.0;
 
-/// What is left of an observation after another, and after a step without a draft.
+/// What is left of an observation after another.
 const AFTER_TOKEN: f64 = 0.98;
-const AFTER_REST: f64 = 0.985;
+
+/// And after a step without a draft, for the reply itself; all replies together forget slowly, or many
+/// that rest would soon have forgotten that drafts are wrong.
+pub(super) const AFTER_REST: f64 = 0.985;
+pub(super) const AFTER_REST_OF_ONE: f64 = 0.999;
 
 /// By how much other lengths must be better than those of the last step.
 const HYSTERESIS: f64 = 1.03;
@@ -37,17 +41,18 @@ impl Outlook {
     pub(super) fn learn(&mut self, drafted: usize, accepted: usize) {
         self.drafted += drafted as u64;
         self.accepted += accepted as u64;
-        if drafted == 0 {
-            // What was seen gets old: some day it is tried again.
-            self.judged *= AFTER_REST;
-            self.right *= AFTER_REST;
-        }
         // Behind a wrong one none was judged.
         let wrong = usize::from(accepted < drafted);
         for right in std::iter::repeat_n(1.0, accepted).chain(std::iter::repeat_n(0.0, wrong)) {
             self.judged = self.judged * AFTER_TOKEN + 1.0;
             self.right = self.right * AFTER_TOKEN + right;
         }
+    }
+
+    /// A step without a draft: what was seen gets old, so that some day it is tried again.
+    pub(super) fn rest(&mut self, left: f64) {
+        self.judged *= left;
+        self.right *= left;
     }
 
     /// How likely a token is right if those before it are; `belief` is the answer without evidence.
@@ -105,7 +110,8 @@ pub(super) fn choose(wishes: &[Wish], step: Step<'_>, round: &dyn Fn(usize) -> f
     gains.sort_by(|a, b| b.0.total_cmp(&a.0));
     gains.truncate(step.room);
     let mut drafts = Drafts::new(wishes, step, round);
-    let (mut best, mut count) = (drafts.rate(), 0);
+    let none = drafts.rate();
+    let (mut best, mut count) = (none, 0);
     for (taken, &(gain, index)) in (1..).zip(&gains) {
         drafts.add(index, gain);
         let rate = drafts.rate();
@@ -119,7 +125,8 @@ pub(super) fn choose(wishes: &[Wish], step: Step<'_>, round: &dyn Fn(usize) -> f
             as_before.add(index, gain);
         }
     }
-    if as_before.rate() * HYSTERESIS >= best {
+    let before = as_before.rate();
+    if before >= none && before * HYSTERESIS >= best {
         return as_before.lengths;
     }
     let mut lengths = vec![0; wishes.len()];

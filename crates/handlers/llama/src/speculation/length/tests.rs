@@ -1,7 +1,7 @@
 //! How long drafts are, under costs that are made up.
 
 use super::super::Costs;
-use super::{GUESS, Outlook, Step, Wish, choose};
+use super::{AFTER_REST, AFTER_REST_OF_ONE, GUESS, Outlook, Step, Wish, choose};
 
 /// Steps that read their weights for the first few rows, and then compute.
 fn bound_by_memory(rows: usize) -> f64 {
@@ -120,6 +120,10 @@ fn cost_of_a_token(streams: usize, right: f64, costs: &Costs, round: f64) -> f64
         for (outlook, length) in own.iter_mut().zip(lengths) {
             outlook.length = length;
             let accepted = (0..length).take_while(|_| draw(&mut state) < right).count();
+            if length == 0 {
+                outlook.rest(AFTER_REST);
+                all.rest(AFTER_REST_OF_ONE);
+            }
             outlook.learn(length, accepted);
             all.learn(length, accepted);
             made += 1 + accepted;
@@ -163,7 +167,7 @@ fn what_was_seen_counts_more_than_belief_and_gets_old() {
     }
     assert!(outlook.acceptance(0.7) < 0.15);
     for _ in 0..300 {
-        outlook.learn(0, 0);
+        outlook.rest(AFTER_REST);
     }
     assert!(outlook.acceptance(0.7) > 0.6);
     assert_eq!((outlook.drafted(), outlook.accepted()), (120, 0));
