@@ -29,11 +29,6 @@ pub(crate) fn model() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models/tale-7m")
 }
 
-/// Its draft.
-pub(crate) fn draft() -> PathBuf {
-    model().with_file_name("tale-1m")
-}
-
 pub(crate) struct Place {
     dir: TempDir,
     pub(crate) model: String,

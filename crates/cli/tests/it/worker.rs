@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::place::{Place, Process, draft};
+use crate::place::{Place, Process};
 
 const STORY: [&str; 6] =
     ["--seed", "7", "--max-tokens", "120", "--json", "Once a bear went to the sea"];
@@ -88,45 +88,6 @@ fn a_killed_worker_is_replaced_without_a_seam() {
     }
     assert_eq!(asking.code(), Some(0));
     assert_eq!(text, whole, "each piece once, in order");
-}
-
-#[test]
-fn a_worker_that_is_killed_while_it_drafts_is_replaced_without_a_seam() {
-    let long = r#"{"prompt":"Once a bear","max_tokens":900,"ignore_eos":true,"temperature":0.7}"#;
-    let place = Place::new();
-    let ask = || Process(place.ask(&["--json", "--seed", "7", "--input", long]).spawn().unwrap());
-    let last = |mut asking: Process| -> Value {
-        serde_json::from_str(&asking.lines().last().unwrap().unwrap()).unwrap()
-    };
-    let drafts = ("NSBRIDGE_MODELS__DRAFT", draft().display().to_string());
-    let plain = place.worker();
-    let whole = last(ask());
-    assert_eq!(whole.get("drafted"), None, "{whole}");
-    drop(plain);
-    let first = place.worker_in(std::slice::from_ref(&drafts));
-    let drafted = last(ask());
-    assert_eq!(drafted["text"], whole["text"]);
-
-    let mut asking = ask();
-    let mut lines = asking.lines();
-    let mut text = String::new();
-    for _ in 0..40 {
-        text.push_str(&piece(&lines.next().unwrap().unwrap()));
-    }
-    first.signal("-KILL");
-    let _second = place.worker_in(&[drafts]);
-    let mut ended = Value::Null;
-    for line in lines {
-        let line = line.unwrap();
-        assert!(!line.contains("restarted"), "{line}");
-        text.push_str(&piece(&line));
-        ended = serde_json::from_str(&line).unwrap();
-    }
-    assert_eq!(asking.code(), Some(0));
-    assert_eq!(text, whole["text"].as_str().unwrap(), "each piece once, in order");
-    // The second drafted what the first had not come to.
-    let tokens = |summary: &Value| summary["drafted"]["tokens"].as_u64().unwrap();
-    assert!(tokens(&ended) < tokens(&drafted), "{ended} {drafted}");
 }
 
 /// The text of a piece's line; nothing for other lines.
