@@ -312,10 +312,8 @@ impl Maker {
         let cache = self.model.cache();
         let (free, evictions) = (cache.free(), cache.evictions());
         let preemptions = self.schedule.preemptions();
-        let longest_draft = self.speculation.as_ref().map_or(0, Speculation::longest);
         let tally = &self.tally;
         self.counts.change(|counts| {
-            counts.longest_draft = longest_draft;
             (counts.drafted, counts.accepted) = (tally.drafted, tally.accepted);
             (counts.preemptions, counts.evictions) = (preemptions, evictions);
             counts.blocks_held = counts.blocks - free;
@@ -339,7 +337,7 @@ impl Maker {
 
     /// Drafts what the replies may go on with that have their next token in this step.
     fn draft(&mut self, plan: &[usize]) {
-        let Self { model, running, speculation, tally, policy, .. } = self;
+        let Self { model, running, speculation, tally, policy, counts, .. } = self;
         let Some(drafting) = speculation else { return };
         let rows = plan.iter().sum();
         let parts = running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0);
@@ -350,6 +348,7 @@ impl Maker {
         let (undrafted, room) = (undrafted.collect(), policy.limits.tokens - rows);
         if drafting.draft(undrafted, (rows, room), tally, model.cache()).is_err() {
             *speculation = None;
+            counts.change(|counts| counts.longest_draft = 0);
         }
     }
 

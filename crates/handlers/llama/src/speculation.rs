@@ -148,12 +148,6 @@ pub(crate) struct Speculation {
     costs: Costs,
 }
 
-impl fmt::Debug for Speculation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Speculation").field("lengths", &self.lengths).finish_non_exhaustive()
-    }
-}
-
 /// What became of drafts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Tally {
@@ -193,13 +187,15 @@ impl Speculation {
         Self { drafter, lengths, costs: Costs::default() }
     }
 
-    /// Measures what steps cost, of the model and of the drafter.
+    /// Measures what steps cost, of the model and of the drafter, if anything depends on it.
     ///
     /// # Errors
     ///
     /// One of them cannot be run.
     pub(crate) fn warm_up(&mut self, model: &mut Model, most: usize) -> Result<()> {
-        self.costs = Costs::of_model(model, most)?;
+        if self.lengths.adaptive {
+            self.costs = Costs::of_model(model, most)?;
+        }
         self.drafter.warm_up()
     }
 

@@ -1,7 +1,5 @@
 //! What drafts, as the configuration says.
 
-use std::fmt;
-
 use nsbridge_handler::{Checkpoint, Model as Files, Models};
 
 use super::{Options, memory};
@@ -42,18 +40,12 @@ pub(super) struct Draft {
     setup: Setup,
 }
 
-impl fmt::Debug for Drafting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Drafting")
-    }
-}
-
 impl Drafting {
     /// # Errors
     ///
     /// The options contradict each other or name a model that is not there.
     pub(super) fn new(options: &Options, models: &Models) -> Result<Self, LoadError> {
-        let length = options.speculative_length.unwrap_or(LENGTH);
+        let length = length(options);
         if length > LONGEST {
             return Err(LoadError::unsupported(
                 "the option speculative_length",
@@ -107,6 +99,11 @@ impl Drafting {
         let setup = Setup { format: format(&config).or(setup.format), ..*setup };
         Ok(Read::Model(Box::new(Draft { files, config, checkpoint, context, setup })))
     }
+}
+
+/// The most tokens of a draft.
+fn length(options: &Options) -> usize {
+    options.speculative_length.unwrap_or(LENGTH)
 }
 
 /// Eight bits a weight, where the shape allows it: what is lost by rounding is seldom a token, and
@@ -171,9 +168,8 @@ impl Read {
                 Some(drafter)
             }
         };
-        let most = options.speculative_length.unwrap_or(LENGTH);
         let adaptive = options.speculative_adaptive.unwrap_or(true);
-        let lengths = Lengths { most, adaptive };
+        let lengths = Lengths { most: length(options), adaptive };
         Ok(drafter.map(|drafter| Speculation::new(drafter, lengths)))
     }
 }

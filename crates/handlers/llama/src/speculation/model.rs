@@ -1,7 +1,6 @@
 //! A smaller model that drafts.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::time::Instant;
 
 use nsbridge_handler::Result;
@@ -27,16 +26,10 @@ pub(crate) struct DraftModel {
 #[derive(Default)]
 struct Known {
     table: Table,
-    /// The tokens that are in the table from where the last draft began.
+    /// What the table has of the last draft, and where it begins: the reply may have gone on otherwise.
     from: usize,
     draft: Vec<u32>,
     call: u64,
-}
-
-impl fmt::Debug for DraftModel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("DraftModel")
-    }
 }
 
 impl DraftModel {
@@ -76,11 +69,10 @@ impl DraftModel {
         true
     }
 
-    /// Runs what each lacks, within the room of a step, and the first token of each draft.
-    fn catch_up(&mut self, replies: &mut [Continuation<'_>], known: &mut [Known]) -> Result<()> {
-        let mut parts = Vec::with_capacity(replies.len());
+    /// How many tokens of each are to be run before its first guess, within the room of a step.
+    fn lacking(&mut self, replies: &[Continuation<'_>], known: &mut [Known]) -> Vec<usize> {
         let mut room = self.step;
-        for (reply, known) in replies.iter().zip(&mut *known) {
+        let mut part = |(reply, known): (&Continuation<'_>, &mut Known)| {
             let tokens = reply.tokens();
             if self.caching {
                 self.model.cache().recall(&mut known.table, reply.scope(), tokens);
@@ -89,9 +81,33 @@ impl DraftModel {
             let part = part.min(self.model.context().saturating_sub(known.table.len()));
             let part = if self.reserve(&mut known.table, part) { part } else { 0 };
             room -= part;
-            parts.push(part);
-        }
-        let chunks = replies.iter().zip(&mut *known).zip(&parts).filter(|(_, part)| **part > 0);
+            part
+        };
+        replies.iter().zip(known).map(&mut part).collect()
+    }
+
+    /// A token of each draft that is to go on.
+    fn last(&mut self, replies: &[Continuation<'_>], known: &mut [Known]) -> Vec<usize> {
+        let mut part = |(reply, known): (&Continuation<'_>, &mut Known)| {
+            let tokens = reply.tokens().len();
+            let wants = reply.drafted() > 0 && reply.wanted() > 0;
+            // Whose last choice was not added to the draft has all its tokens in the table.
+            let goes_on = wants && known.table.len() + 1 == tokens;
+            let within = tokens <= self.model.context();
+            usize::from(goes_on && within && self.reserve(&mut known.table, 1))
+        };
+        replies.iter().zip(known).map(&mut part).collect()
+    }
+
+    /// Runs so many tokens of each, and chooses the next one of those of which all are run; how many
+    /// tokens that was.
+    fn run(
+        &mut self,
+        replies: &mut [Continuation<'_>],
+        known: &mut [Known],
+        parts: &[usize],
+    ) -> Result<usize> {
+        let chunks = replies.iter().zip(&mut *known).zip(parts).filter(|(_, part)| **part > 0);
         let mut chunks: Vec<Chunk<'_>> = chunks
             .map(|((reply, known), part)| {
                 let (begin, end) = (known.table.len(), known.table.len() + part);
@@ -100,49 +116,38 @@ impl DraftModel {
             })
             .collect();
         if chunks.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         let mut rows = self.model.forward(&mut chunks)?.rows();
-        for ((reply, known), part) in replies.iter_mut().zip(&mut *known).zip(&parts) {
+        for ((reply, known), part) in replies.iter_mut().zip(known).zip(parts) {
             let whole = *part > 0 && known.table.len() == reply.tokens().len();
-            (known.from, known.draft) = (known.table.len(), Vec::new());
             if let Some(row) = whole.then(|| rows.next()).flatten() {
                 reply.choose(row, &mut self.scratch);
             }
         }
-        Ok(())
+        Ok(parts.iter().sum())
     }
 
-    /// Runs the last token of each draft that is to go on, and chooses the next; false if none is.
-    fn go_on(&mut self, replies: &mut [Continuation<'_>], known: &mut [Known]) -> Result<bool> {
-        let mut parts = Vec::with_capacity(replies.len());
-        for (reply, known) in replies.iter().zip(&mut *known) {
-            let tokens = reply.tokens().len();
-            let wants = reply.drafted() > 0 && reply.wanted() > 0;
-            // Whose last choice was not added to the draft has all its tokens in the table.
-            let goes_on = wants && known.table.len() + 1 == tokens;
-            let within = tokens <= self.model.context();
-            parts.push(goes_on && within && self.reserve(&mut known.table, 1));
+    /// Adds to all drafts, a token of each at a time.
+    fn draft_all(&mut self, replies: &mut [Continuation<'_>], known: &mut [Known]) -> Result<()> {
+        let parts = self.lacking(replies, known);
+        self.run(replies, known, &parts)?;
+        if self.caching {
+            for (reply, known) in replies.iter().zip(&mut *known) {
+                // Of the draft, nothing has been run yet.
+                let tokens = &reply.tokens()[..reply.tokens().len() - reply.drafted()];
+                self.model.cache().remember(&mut known.table, reply.scope(), tokens);
+            }
         }
-        let chunks = replies.iter().zip(&mut *known).zip(&parts).filter(|(_, goes_on)| **goes_on);
-        let mut chunks: Vec<Chunk<'_>> = chunks
-            .map(|((reply, known), _)| {
-                let last = &reply.tokens()[known.table.len()..];
-                known.draft.extend_from_slice(last);
-                Chunk { table: &mut known.table, tokens: last, logits: 1 }
-            })
-            .collect();
-        if chunks.is_empty() {
-            return Ok(false);
+        loop {
+            let parts = self.last(replies, known);
+            let begun = Instant::now();
+            let count = self.run(replies, known, &parts)?;
+            if count == 0 {
+                return Ok(());
+            }
+            self.costs.learn(count, begun.elapsed().as_secs_f64());
         }
-        let (begun, count) = (Instant::now(), chunks.len());
-        let rows = self.model.forward(&mut chunks)?.rows();
-        let drafted = replies.iter_mut().zip(&parts).filter(|(_, goes_on)| **goes_on);
-        for ((reply, _), row) in drafted.zip(rows) {
-            reply.choose(row, &mut self.scratch);
-        }
-        self.costs.learn(count, begun.elapsed().as_secs_f64());
-        Ok(true)
     }
 }
 
@@ -150,22 +155,11 @@ impl Drafter for DraftModel {
     fn draft(&mut self, replies: &mut [Continuation<'_>]) -> Result<()> {
         self.calls += 1;
         let mut known: Vec<Known> = replies.iter().map(|reply| self.settle(reply)).collect();
-        let mut result = self.catch_up(replies, &mut known);
-        if result.is_ok() && self.caching {
-            for (reply, known) in replies.iter().zip(&mut known) {
-                // Of the draft, nothing has been run yet.
-                let tokens = &reply.tokens()[..reply.tokens().len() - reply.drafted()];
-                self.model.cache().remember(&mut known.table, reply.scope(), tokens);
-            }
-        }
-        while matches!(result, Ok(())) {
-            match self.go_on(replies, &mut known) {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(error) => result = Err(error),
-            }
-        }
-        for (reply, known) in replies.iter().zip(known) {
+        let result = self.draft_all(replies, &mut known);
+        for (reply, mut known) in replies.iter().zip(known) {
+            let (tokens, run) = (reply.tokens(), known.table.len());
+            known.from = (tokens.len() - reply.drafted()).min(run);
+            known.draft = tokens[known.from..run].to_vec();
             self.known.insert(reply.sequence(), known);
         }
         result
