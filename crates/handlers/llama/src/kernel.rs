@@ -7,11 +7,13 @@
 //! adds up, so that shards of a matrix give the bits of the whole.
 
 pub(crate) mod attention;
-mod half;
 pub(crate) mod math;
 pub(crate) mod q8;
 pub(crate) mod row;
+pub(crate) mod simd;
 pub(crate) mod tile;
+
+use self::simd::Simd;
 
 /// Rows of a matrix that are computed side by side.
 pub(crate) const LANES: usize = 16;
@@ -100,13 +102,16 @@ fn ask_ahead<T>(weights: &T) {
 ///
 /// `run` and all it calls are `#[inline(always)]`: only so does it get the tier's instructions.
 pub(crate) trait Work {
-    fn run(self, tier: Tier);
+    fn run<S: Simd>(self, simd: S);
 }
 
 /// The one place where code is compiled for what a machine may not have.
 mod compiled {
     #![expect(unsafe_code, reason = "a function for other instructions is unsafe to call")]
 
+    use super::simd::Portable;
+    #[cfg(target_arch = "x86_64")]
+    use super::simd::{Avx2, Avx512};
     use super::{Tier, Work};
 
     #[inline]
@@ -115,23 +120,23 @@ mod compiled {
         match tier {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the machine has the instructions.
-            Tier::Avx2 => unsafe { avx2(work) },
+            Tier::Avx2 => unsafe { avx2(work, Avx2::new()) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Tier::Avx512 => unsafe { avx512(work) },
-            _ => work.run(Tier::Portable),
+            Tier::Avx512 => unsafe { avx512(work, Avx512::new()) },
+            _ => work.run(Portable),
         }
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn avx2<W: Work>(work: W) {
-        work.run(Tier::Avx2);
+    unsafe fn avx2<W: Work>(work: W, simd: Avx2) {
+        work.run(simd);
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn avx512<W: Work>(work: W) {
-        work.run(Tier::Avx512);
+    unsafe fn avx512<W: Work>(work: W, simd: Avx512) {
+        work.run(simd);
     }
 }

@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use self::blocks::Blocks;
 use crate::LoadError;
+use crate::kernel::LANES;
 use crate::kernel::attention::{PAGE, Pages};
+use crate::kernel::simd::Simd;
 use crate::memory::{Memory, Plain};
 
 /// How keys and values are kept.
@@ -40,6 +42,7 @@ impl KvFormat {
 pub(crate) trait Element: Plain {
     fn load(self) -> f32;
     fn store(x: f32) -> Self;
+    fn vector<S: Simd>(simd: S, from: &[Self; LANES]) -> S::Vector;
 }
 
 impl Element for f32 {
@@ -51,6 +54,11 @@ impl Element for f32 {
     #[inline(always)]
     fn store(x: f32) -> Self {
         x
+    }
+
+    #[inline(always)]
+    fn vector<S: Simd>(simd: S, from: &[Self; LANES]) -> S::Vector {
+        simd.load(from)
     }
 }
 
@@ -64,6 +72,11 @@ impl Element for u16 {
     #[inline(always)]
     fn store(x: f32) -> Self {
         half::bf16::from_f32(x).to_bits()
+    }
+
+    #[inline(always)]
+    fn vector<S: Simd>(simd: S, from: &[Self; LANES]) -> S::Vector {
+        simd.brains(from)
     }
 }
 

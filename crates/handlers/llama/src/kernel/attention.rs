@@ -5,8 +5,11 @@
 //! arXiv:1805.02867). What a token sees is what was written to the cache, so neither the chunk that
 //! it came in nor its neighbours matter.
 
+use std::ops::Range;
+
 use super::math::{exp, tree};
-use super::{Tier, Work};
+use super::simd::Simd;
+use super::{LANES, Work};
 use crate::kv::Element;
 
 /// Positions of a block of the cache.
@@ -30,8 +33,6 @@ pub(crate) struct Attend<'a, E> {
     /// All blocks of this layer and key head: keys `[dim, 32]` each, values `[32, dim]`.
     pub(crate) keys: Pages<'a, E>,
     pub(crate) values: Pages<'a, E>,
-    /// Room for `dim` numbers.
-    pub(crate) mixed: &'a mut [f32],
     /// `[heads, dim]`.
     pub(crate) out: &'a mut [f32],
 }
@@ -56,87 +57,203 @@ impl<'a, E> Pages<'a, E> {
 
 impl<E: Element> Work for Attend<'_, E> {
     #[inline(always)]
-    fn run(mut self, _: Tier) {
-        for head in 0..self.queries.len() / self.dim {
-            self.head(head);
+    fn run<S: Simd>(mut self, simd: S) {
+        let heads = self.queries.len() / self.dim;
+        let mut head = 0;
+        while head < heads {
+            // Two of them fill the registers, and what is loaded serves both.
+            head += if heads - head > 1 {
+                self.heads::<2>(simd, head)
+            } else {
+                self.heads::<1>(simd, head)
+            };
         }
+    }
+}
+
+/// A split's scores, and then each position's share of the sum, of `H` heads.
+type Shares<const H: usize> = [[[f32; PAGE]; PAGES]; H];
+
+/// What is seen of a split, and what is left of the splits before it.
+struct Split {
+    blocks: Range<usize>,
+    first: usize,
+    last: usize,
+}
+
+impl Split {
+    /// Of a block's positions.
+    #[inline(always)]
+    fn seen(&self, block: usize) -> Range<usize> {
+        let start = self.first.max(block * PAGE) % PAGE;
+        start..self.last.min(block * PAGE + PAGE - 1) % PAGE + 1
     }
 }
 
 impl<E: Element> Attend<'_, E> {
     #[inline(always)]
-    fn head(&mut self, head: usize) {
-        let range = head * self.dim..(head + 1) * self.dim;
-        let query = &self.queries[range.clone()];
-        let out = &mut self.out[range];
-        let mut all: Option<(f32, f32)> = None;
-        for split in self.first / SPLIT..=self.last / SPLIT {
-            let first = self.first.max(split * SPLIT);
-            let last = self.last.min(split * SPLIT + SPLIT - 1);
-            let mut shares = [[f32::NEG_INFINITY; PAGE]; PAGES];
-            let blocks = first / PAGE..last / PAGE + 1;
-            for block in blocks.clone() {
-                let scores = score(query, self.keys.at(block), self.scale);
-                let shares = &mut shares[block % PAGES];
-                if block * PAGE >= first && block * PAGE + PAGE - 1 <= last {
-                    *shares = scores;
+    fn heads<const H: usize>(&mut self, simd: impl Simd, head: usize) -> usize {
+        let range = head * self.dim..(head + H) * self.dim;
+        let mut queries: [&[f32]; H] = [&[]; H];
+        for (query, numbers) in queries.iter_mut().zip(self.queries[range.clone()].chunks(self.dim))
+        {
+            *query = numbers;
+        }
+        // Of each head the largest score so far, and the sum of the shares.
+        let mut all = [(f32::NEG_INFINITY, 0.0f32); H];
+        for number in self.first / SPLIT..=self.last / SPLIT {
+            let first = self.first.max(number * SPLIT);
+            let last = self.last.min(number * SPLIT + SPLIT - 1);
+            let split = Split { blocks: first / PAGE..last / PAGE + 1, first, last };
+            let mut shares = [[[f32::NEG_INFINITY; PAGE]; PAGES]; H];
+            self.score(simd, &queries, &split, &mut shares);
+            // The others are not seen: their shares would be zeros.
+            let filled = split.blocks.start % PAGES..(split.blocks.end - 1) % PAGES + 1;
+            let mut merge = [None; H];
+            for h in 0..H {
+                let shares = &mut shares[h][filled.clone()];
+                let largest = largest(shares);
+                let sum = to_shares(shares, largest);
+                let (before, total) = all[h];
+                if number == self.first / SPLIT {
+                    all[h] = (largest, sum);
                     continue;
                 }
-                for (lane, score) in scores.into_iter().enumerate() {
-                    if (first..=last).contains(&(block * PAGE + lane)) {
-                        shares[lane] = score;
-                    }
-                }
+                let top = if largest > before { largest } else { before };
+                let (old, new) = (exp(before - top), exp(largest - top));
+                all[h] = (top, total.mul_add(old, sum * new));
+                merge[h] = Some((old, new));
             }
-            // The others are not seen: their shares would be zeros.
-            let filled = blocks.start % PAGES..(blocks.end - 1) % PAGES + 1;
-            let largest = largest(&shares[filled.clone()]);
-            let sum = to_shares(&mut shares[filled], largest);
-            let mixed = &mut *self.mixed;
-            mixed.fill(0.0);
-            for block in blocks {
-                let (shares, values) = (&shares[block % PAGES], self.values.at(block));
-                let seen = first.max(block * PAGE)..last.min(block * PAGE + PAGE - 1) + 1;
-                mix(mixed, &shares[seen.start % PAGE..][..seen.len()], {
-                    &values[seen.start % PAGE * self.dim..][..seen.len() * self.dim]
-                });
-            }
-            all = Some(match all {
-                None => {
-                    out.copy_from_slice(mixed);
-                    (largest, sum)
-                }
-                Some((before, total)) => {
-                    let top = if largest > before { largest } else { before };
-                    let (old, new) = (exp(before - top), exp(largest - top));
-                    for (out, mixed) in out.iter_mut().zip(mixed) {
-                        *out = out.mul_add(old, *mixed * new);
-                    }
-                    (top, total.mul_add(old, sum * new))
-                }
-            });
+            self.mix(simd, &split, &shares, merge, range.start);
         }
-        if let Some((_, total)) = all {
+        for (out, (_, total)) in self.out[range].chunks_mut(self.dim).zip(all) {
             for out in out {
                 *out /= total;
             }
         }
+        H
     }
-}
 
-/// The products of a query with a block's 32 keys.
-#[inline(always)]
-fn score<E: Element>(query: &[f32], keys: &[E], scale: f32) -> [f32; PAGE] {
-    let mut scores = [0.0; PAGE];
-    for (query, keys) in query.iter().zip(keys.as_chunks::<PAGE>().0) {
-        for lane in 0..PAGE {
-            scores[lane] = keys[lane].load().mul_add(*query, scores[lane]);
+    /// The products of the queries with a split's keys.
+    #[inline(always)]
+    fn score<S: Simd, const H: usize>(
+        &self,
+        simd: S,
+        queries: &[&[f32]; H],
+        split: &Split,
+        shares: &mut Shares<H>,
+    ) {
+        let scale = simd.splat(self.scale);
+        for block in split.blocks.clone() {
+            let keys = self.keys.at(block).as_chunks::<LANES>().0.as_chunks::<2>().0;
+            let mut sums = [[simd.splat(0.0); 2]; H];
+            for (k, keys) in keys.iter().enumerate() {
+                let keys = [E::vector(simd, &keys[0]), E::vector(simd, &keys[1])];
+                for h in 0..H {
+                    let query = simd.splat(queries[h][k]);
+                    sums[h][0] = simd.fused(keys[0], query, sums[h][0]);
+                    sums[h][1] = simd.fused(keys[1], query, sums[h][1]);
+                }
+            }
+            for h in 0..H {
+                let scores = &mut shares[h][block % PAGES];
+                let halves = scores.as_chunks_mut::<LANES>().0;
+                simd.store(simd.multiply(sums[h][0], scale), &mut halves[0]);
+                simd.store(simd.multiply(sums[h][1], scale), &mut halves[1]);
+                let seen = split.seen(block);
+                if seen.len() < PAGE {
+                    scores[..seen.start].fill(f32::NEG_INFINITY);
+                    scores[seen.end..].fill(f32::NEG_INFINITY);
+                }
+            }
         }
     }
-    for score in &mut scores {
-        *score *= scale;
+
+    /// Adds each share of its position's values, in the order of positions.
+    #[inline(always)]
+    fn mix<S: Simd, const H: usize>(
+        &mut self,
+        simd: S,
+        split: &Split,
+        shares: &Shares<H>,
+        merge: [Option<(f32, f32)>; H],
+        at: usize,
+    ) {
+        let mut column = 0;
+        while column < self.dim {
+            column += match self.dim - column {
+                32.. => self.columns::<S, H, 2>(simd, split, shares, merge, (at, column)),
+                16.. => self.columns::<S, H, 1>(simd, split, shares, merge, (at, column)),
+                _ => self.column(split, shares, merge, (at, column)),
+            };
+        }
     }
-    scores
+
+    /// `N` vectors of dimensions.
+    #[inline(always)]
+    fn columns<S: Simd, const H: usize, const N: usize>(
+        &mut self,
+        simd: S,
+        split: &Split,
+        shares: &Shares<H>,
+        merge: [Option<(f32, f32)>; H],
+        (at, column): (usize, usize),
+    ) -> usize {
+        let mut sums = [[simd.splat(0.0); N]; H];
+        for block in split.blocks.clone() {
+            let values = self.values.at(block);
+            for position in split.seen(block) {
+                let values = &values[position * self.dim + column..][..N * LANES];
+                let values: &[[E; LANES]] = values.as_chunks().0;
+                for n in 0..N {
+                    let values = E::vector(simd, &values[n]);
+                    for h in 0..H {
+                        let share = simd.splat(shares[h][block % PAGES][position]);
+                        sums[h][n] = simd.fused(values, share, sums[h][n]);
+                    }
+                }
+            }
+        }
+        for h in 0..H {
+            let out = &mut self.out[at + h * self.dim + column..][..N * LANES];
+            for (out, sum) in out.as_chunks_mut::<LANES>().0.iter_mut().zip(sums[h]) {
+                let merged = match merge[h] {
+                    None => sum,
+                    Some((old, new)) => {
+                        let new = simd.multiply(sum, simd.splat(new));
+                        simd.fused(simd.load(out), simd.splat(old), new)
+                    }
+                };
+                simd.store(merged, out);
+            }
+        }
+        N * LANES
+    }
+
+    /// One dimension.
+    #[inline(always)]
+    fn column<const H: usize>(
+        &mut self,
+        split: &Split,
+        shares: &Shares<H>,
+        merge: [Option<(f32, f32)>; H],
+        (at, column): (usize, usize),
+    ) -> usize {
+        for h in 0..H {
+            let mut sum = 0.0f32;
+            for position in split.first..=split.last {
+                let value = self.values.at(position / PAGE)[position % PAGE * self.dim + column];
+                let share = shares[h][position / PAGE % PAGES][position % PAGE];
+                sum = value.load().mul_add(share, sum);
+            }
+            let out = &mut self.out[at + h * self.dim + column];
+            *out = match merge[h] {
+                None => sum,
+                Some((old, new)) => out.mul_add(old, sum * new),
+            };
+        }
+        1
+    }
 }
 
 #[inline(always)]
@@ -164,38 +281,4 @@ fn to_shares(scores: &mut [[f32; PAGE]], largest: f32) -> f32 {
         }
     }
     tree(sums)
-}
-
-/// Adds each share of its position's values, in the order of positions.
-#[inline(always)]
-fn mix<E: Element>(mixed: &mut [f32], shares: &[f32], values: &[E]) {
-    let dim = mixed.len();
-    let mut at = 0;
-    while at < dim {
-        at += match dim - at {
-            32.. => mix_some::<E, 32>(mixed, at, shares, values),
-            8.. => mix_some::<E, 8>(mixed, at, shares, values),
-            _ => mix_some::<E, 1>(mixed, at, shares, values),
-        };
-    }
-}
-
-#[inline(always)]
-fn mix_some<E: Element, const N: usize>(
-    mixed: &mut [f32],
-    at: usize,
-    shares: &[f32],
-    values: &[E],
-) -> usize {
-    let dim = mixed.len();
-    let Some(into) = mixed[at..].first_chunk_mut::<N>() else { return N };
-    let mut sums = *into;
-    for (position, share) in shares.iter().enumerate() {
-        let Some(values) = values[position * dim + at..].first_chunk::<N>() else { return N };
-        for lane in 0..N {
-            sums[lane] = values[lane].load().mul_add(*share, sums[lane]);
-        }
-    }
-    *into = sums;
-    N
 }

@@ -3,7 +3,7 @@
 //! The platform's `expf` gives other bits with other instructions; these are multiplications and
 //! additions in a fixed order.
 
-use super::{LANES, Lanes};
+use super::LANES;
 
 /// Below this `exp` is 0 for our purposes: its result would not be a normal number.
 const LOWEST: f32 = -87.336_54;
@@ -22,7 +22,8 @@ pub(crate) fn exp(x: f32) -> f32 {
     let x = if x > HIGHEST { HIGHEST } else { x };
     // Adding and taking away 1.5 * 2^23 rounds to an integer, ties to even.
     const ROUND: f32 = 12_582_912.0;
-    let n = x.mul_add(std::f32::consts::LOG2_E, ROUND) - ROUND;
+    let rounded = x.mul_add(std::f32::consts::LOG2_E, ROUND);
+    let n = rounded - ROUND;
     let r = n.mul_add(-0.693_359_4, x);
     let r = n.mul_add(2.121_944_4e-4, r);
     let mut p = 1.987_569_1e-4f32;
@@ -32,10 +33,13 @@ pub(crate) fn exp(x: f32) -> f32 {
     p = p.mul_add(r, 1.666_666_5e-1);
     p = p.mul_add(r, 0.5);
     let y = p.mul_add(r * r, r) + 1.0;
-    // In two steps, since 2^128 is not a number but 2^64 * 2^64 with a y below 1 may be.
-    let half = (n * 0.5) as i32;
-    let rest = n as i32 - half;
-    let power = |n: i32| f32::from_bits(((n + 127) as u32) << 23);
+    // The integer is in the last bits: a conversion would be one lane at a time, for what it makes
+    // of a NaN, which is all the same here. In two steps, since 2^128 is not a number but 2^64 *
+    // 2^64 with a y below 1 may be.
+    let n = rounded.to_bits().cast_signed() - ROUND.to_bits().cast_signed();
+    let half = (n + (n >> 31 & 1)) >> 1;
+    let rest = n - half;
+    let power = |n: i32| f32::from_bits((n + 127).cast_unsigned() << 23);
     let y = y * power(half) * power(rest);
     if low { 0.0 } else { y }
 }
@@ -73,22 +77,6 @@ pub(crate) fn sum_of_squares(x: &[f32]) -> f32 {
         *sum = x.mul_add(*x, *sum);
     }
     tree(sums)
-}
-
-/// Adds the rows of a tile's partial sums, neighbours first; their number is a power of two.
-#[inline(always)]
-pub(crate) fn tree_of_rows(rows: &mut [Lanes]) -> Lanes {
-    let mut n = rows.len();
-    while n > 1 {
-        n /= 2;
-        for i in 0..n {
-            let (a, b) = (rows[2 * i], rows[2 * i + 1]);
-            for lane in 0..LANES {
-                rows[i][lane] = a[lane] + b[lane];
-            }
-        }
-    }
-    rows[0]
 }
 
 #[cfg(test)]

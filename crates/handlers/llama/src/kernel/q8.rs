@@ -6,6 +6,7 @@
 )]
 
 use super::row::BLOCK;
+use super::simd::Simd;
 use super::{LANES, Tier, Work};
 
 /// Bytes of a tile's block: for each four columns the four bytes of each of the 16 rows.
@@ -32,48 +33,6 @@ pub(super) fn dots<const M: usize>(
             let _ = sums;
             dots_portable(weights, activations)
         }
-    }
-}
-
-/// Whether many rows are faster with weights and activations in 16 bits: a machine that multiplies
-/// bytes only with one side unsigned spends a third of its time on their signs.
-pub(super) fn widens(tier: Tier) -> bool {
-    tier == Tier::Avx2
-}
-
-/// Weights in 16 bits: of each half of 64 the first and third of four columns, then the second and
-/// fourth.
-#[inline(always)]
-pub(super) fn widen(tier: Tier, weights: &[i8], wide: &mut [i16]) {
-    match tier {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: whoever runs in a tier has checked that the machine has it.
-        Tier::Avx2 => unsafe { x86::widen_avx2(weights, wide) },
-        _ => unreachable!("no other tier widens {} into {}", weights.len(), wide.len()),
-    }
-}
-
-/// Activations in 16 bits, in the order of [`widen`].
-#[inline(always)]
-pub(super) fn widen_activations(values: &[i8], wide: &mut [i16]) {
-    let fours = values.as_chunks::<4>().0;
-    for ([a, b, c, d], wide) in fours.iter().zip(wide.as_chunks_mut::<4>().0) {
-        *wide = [i16::from(*a), i16::from(*c), i16::from(*b), i16::from(*d)];
-    }
-}
-
-/// As [`dots`], of weights and activations in 16 bits.
-#[inline(always)]
-pub(super) fn wide_dots<const M: usize>(
-    tier: Tier,
-    weights: &[i16; TILE_BLOCK],
-    activations: [&[i16; BLOCK]; M],
-) -> [[i32; LANES]; M] {
-    match tier {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        Tier::Avx2 => unsafe { x86::wide_dots_avx2(weights, activations) },
-        _ => unreachable!("no other tier widens {} of {M}", weights.len() + activations.len()),
     }
 }
 
@@ -104,12 +63,7 @@ pub(super) fn counts_right(tier: Tier) -> bool {
     let activations = [&extremes[0], &extremes[1], &mixed];
     let mut products = [[0; LANES]; 3];
     tier.run(Dots { weights: &weights, activations, products: &mut products });
-    let mut wide = products;
-    if widens(tier) {
-        tier.run(WideDots(Dots { weights: &weights, activations, products: &mut wide }));
-    }
-    let right = dots_portable(&weights, activations);
-    products == right && wide == right
+    products == dots_portable(&weights, activations)
 }
 
 struct Dots<'a> {
@@ -120,25 +74,9 @@ struct Dots<'a> {
 
 impl Work for Dots<'_> {
     #[inline(always)]
-    fn run(self, tier: Tier) {
+    fn run<S: Simd>(self, _: S) {
         let sums = self.activations.map(|values| values.iter().map(|x| i32::from(*x)).sum());
-        *self.products = dots(tier, self.weights, self.activations, sums);
-    }
-}
-
-/// The same as rows that are many take it.
-struct WideDots<'a>(Dots<'a>);
-
-impl Work for WideDots<'_> {
-    #[inline(always)]
-    fn run(self, tier: Tier) {
-        let Dots { weights, activations, products } = self.0;
-        let (mut wide_weights, mut wide) = ([0; TILE_BLOCK], [[0; BLOCK]; 3]);
-        widen(tier, weights, &mut wide_weights);
-        for (wide, activations) in wide.iter_mut().zip(activations) {
-            widen_activations(activations, wide);
-        }
-        *products = wide_dots(tier, &wide_weights, wide.each_ref());
+        *self.products = dots(S::TIER, self.weights, self.activations, sums);
     }
 }
 
@@ -147,9 +85,9 @@ mod x86 {
     use std::arch::x86_64::{
         __m256i, _mm256_abs_epi8, _mm256_add_epi32, _mm256_loadu_si256, _mm256_madd_epi16,
         _mm256_maddubs_epi16, _mm256_set1_epi16, _mm256_set1_epi32, _mm256_setzero_si256,
-        _mm256_sign_epi8, _mm256_slli_epi16, _mm256_srai_epi16, _mm256_storeu_si256,
-        _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_set1_epi8, _mm512_set1_epi32,
-        _mm512_setzero_si512, _mm512_storeu_si512, _mm512_xor_si512,
+        _mm256_sign_epi8, _mm256_storeu_si256, _mm512_dpbusd_epi32, _mm512_loadu_si512,
+        _mm512_set1_epi8, _mm512_set1_epi32, _mm512_setzero_si512, _mm512_storeu_si512,
+        _mm512_xor_si512,
     };
 
     use super::super::ask_ahead;
@@ -187,52 +125,6 @@ mod x86 {
                     let pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(halves[half], a));
                     let fours = _mm256_madd_epi16(pairs, ones);
                     sums[m][half] = _mm256_add_epi32(sums[m][half], fours);
-                }
-            }
-        }
-        stored(sums)
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn widen_avx2(weights: &[i8], wide: &mut [i16]) {
-        let halves = weights.as_chunks::<32>().0.iter().zip(wide.as_chunks_mut::<32>().0);
-        for (weights, wide) in halves {
-            ask_ahead(weights);
-            // SAFETY: 32 bytes are read, and 64 written.
-            unsafe {
-                let both = _mm256_loadu_si256(weights.as_ptr().cast());
-                let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(both));
-                let odd = _mm256_srai_epi16::<8>(both);
-                _mm256_storeu_si256(wide.as_mut_ptr().cast(), even);
-                _mm256_storeu_si256(wide.as_mut_ptr().add(16).cast(), odd);
-            }
-        }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn wide_dots_avx2<const M: usize>(
-        weights: &[i16; TILE_BLOCK],
-        activations: [&[i16; BLOCK]; M],
-    ) -> [[i32; LANES]; M] {
-        let mut sums = [[_mm256_setzero_si256(); 2]; M];
-        for group in 0..BLOCK / 4 {
-            for pair in 0..2 {
-                // SAFETY: each of the four sixteens of a group of 64 is within the block.
-                let halves = unsafe {
-                    let at = weights.as_ptr().add(4 * LANES * group + LANES * pair);
-                    [_mm256_loadu_si256(at.cast()), _mm256_loadu_si256(at.add(2 * LANES).cast())]
-                };
-                for m in 0..M {
-                    let at = 4 * group + 2 * pair;
-                    let [low, high] = [activations[m][at], activations[m][at + 1]];
-                    let both = u32::from(low as u16) | u32::from(high as u16) << 16;
-                    let a = _mm256_set1_epi32(both as i32);
-                    for half in 0..2 {
-                        let products = _mm256_madd_epi16(halves[half], a);
-                        sums[m][half] = _mm256_add_epi32(sums[m][half], products);
-                    }
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! What is done to one token's row: norms, positions, activations, and blocks of eight bits.
 
+use super::Work;
 use super::math::{silu, sum_of_squares};
-use super::q8::widen_activations;
-use super::{Tier, Work};
+use super::simd::Simd;
 
 /// Numbers that share a scale.
 pub(crate) const BLOCK: usize = 32;
@@ -17,7 +17,7 @@ pub(crate) struct Norm<'a> {
 
 impl Work for Norm<'_> {
     #[inline(always)]
-    fn run(self, _: Tier) {
+    fn run<S: Simd>(self, _: S) {
         let mean = sum_of_squares(self.x) / self.x.len() as f32;
         let scale = 1.0 / (mean + self.eps).sqrt();
         for ((out, x), weight) in self.out.iter_mut().zip(self.x).zip(self.weight) {
@@ -35,7 +35,7 @@ pub(crate) struct Rotate<'a> {
 
 impl Work for Rotate<'_> {
     #[inline(always)]
-    fn run(self, _: Tier) {
+    fn run<S: Simd>(self, _: S) {
         let (first, second) = self.head.split_at_mut(self.cos.len());
         let pairs = first.iter_mut().zip(second).zip(self.cos.iter().zip(self.sin));
         for ((a, b), (cos, sin)) in pairs {
@@ -64,13 +64,11 @@ pub(crate) struct Quantise<'a> {
     pub(crate) scales: &'a mut [f32],
     /// Of each block's values.
     pub(crate) sums: &'a mut [i32],
-    /// The values in 16 bits, of each four the first, third, second, fourth; or empty.
-    pub(crate) wide: &'a mut [i16],
 }
 
 impl Work for Quantise<'_> {
     #[inline(always)]
-    fn run(self, _: Tier) {
+    fn run<S: Simd>(self, _: S) {
         let blocks = self.x.as_chunks::<BLOCK>().0;
         let values = self.values.as_chunks_mut::<BLOCK>().0;
         for (((x, values), scale), sum) in blocks.iter().zip(values).zip(self.scales).zip(self.sums)
@@ -81,7 +79,6 @@ impl Work for Quantise<'_> {
                 *sum += i32::from(*value);
             }
         }
-        widen_activations(self.values, self.wide);
     }
 }
 

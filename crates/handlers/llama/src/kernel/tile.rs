@@ -1,27 +1,20 @@
 //! Products of a matrix's tiles with rows of activations.
 //!
-//! One nest for all formats: tile, rows, segment, piece of its columns, rows four at a time, column.
-//! How many rows go together, and how long a piece is, changes what is loaded again, and nothing
-//! else: each sum takes its terms in the order of the columns.
+//! One nest for all formats: tile, rows, segment, column. How many rows go together changes what is
+//! loaded again, and nothing else: each sum takes its terms in the order of the columns.
 
 use std::ops::Range;
 
-use super::half::widen_halves;
-use super::math::tree_of_rows;
 use super::q8::{self, TILE_BLOCK};
 use super::row::BLOCK;
+use super::simd::Simd;
 use super::{LANES, Lanes, Tier, Work, ask_ahead};
 use crate::matrix::{Data, Matrix, SEGMENTS};
 
-/// Many rows of bytes go together through a piece of a tile, which is prepared for them and stays in
-/// the core's first cache. Rows of floats gain nothing by it: they are four times as long.
-const MANY: usize = 64;
-
-/// How many rows are enough to prepare a piece for.
-const WORTH: usize = 32;
-
-/// Columns of a piece: 8 KiB in 16 bits.
-const PIECE: usize = 256;
+/// The most rows that go together: as many as find room for their sums in the registers, of which
+/// AVX2 has two times eight. Bytes need some for their products.
+const ROWS: usize = 5;
+const ROWS_OF_BYTES: usize = 4;
 
 /// Rows of activations, as a matrix's format wants them.
 #[derive(Clone, Copy)]
@@ -42,13 +35,6 @@ pub(crate) struct Quantised<'a> {
     pub(crate) scales: &'a [f32],
     /// Of each block's values.
     pub(crate) sums: &'a [i32],
-    /// The values again, if [`widens`]; else empty.
-    pub(crate) wide: &'a [i16],
-}
-
-/// Whether so many rows are wanted in 16 bits as well.
-pub(crate) fn widens(tier: Tier, rows: usize) -> bool {
-    rows >= WORTH && q8::widens(tier)
 }
 
 /// What becomes of a product: 16 numbers of one row of activations.
@@ -68,343 +54,320 @@ pub(crate) struct Multiply<'a, S> {
 
 impl<S: Store> Work for Multiply<'_, S> {
     #[inline(always)]
-    fn run(mut self, tier: Tier) {
-        let many = self.rows >= WORTH && matches!(self.matrix.data, Data::Q8 { .. });
-        let mut room = if many { Some(Room::new()) } else { None };
-        // As many groups as must be, of about the same size: a piece is not prepared for one row.
-        let group = self.rows.div_ceil(self.rows.div_ceil(MANY).max(1));
-        for tile in self.tiles.clone() {
-            let mut row = 0;
-            while row < self.rows {
-                let left = self.rows - row;
-                row += match &mut room {
-                    Some(room) => self.group::<MANY>(tier, tile, row, left.min(group), Some(room)),
-                    // As much room for sums as is used: to clear it costs as much as a column.
-                    None => match left {
-                        1 => self.group::<1>(tier, tile, row, 1, None),
-                        2 => self.group::<2>(tier, tile, row, 2, None),
-                        3 => self.group::<3>(tier, tile, row, 3, None),
-                        _ => self.group::<4>(tier, tile, row, 4, None),
-                    },
-                };
-            }
+    fn run<I: Simd>(mut self, simd: I) {
+        match self.matrix.data {
+            Data::Q8 { .. } => self.multiply(simd, ROWS_OF_BYTES),
+            _ => self.multiply(simd, ROWS),
         }
-    }
-}
-
-/// Columns of a tile.
-struct Piece<'a> {
-    weights: Weights<'a>,
-    /// The first column, and how many there are.
-    at: usize,
-    length: usize,
-}
-
-enum Weights<'a> {
-    Floats(&'a [f32]),
-    Pairs(&'a [u32]),
-    Halves(&'a [u16]),
-    Blocks(&'a [i8], &'a [u16]),
-    /// With the scales widened, and the values where the tier has a use for it.
-    Prepared(Values<'a>, &'a [f32]),
-}
-
-enum Values<'a> {
-    Bytes(&'a [i8]),
-    Wide(&'a [i16]),
-}
-
-/// Where a piece is prepared.
-struct Room {
-    scales: [f32; PIECE / BLOCK * LANES],
-    values: [i16; PIECE * LANES],
-}
-
-impl Room {
-    #[inline(always)]
-    fn new() -> Self {
-        Self { scales: [0.0; PIECE / BLOCK * LANES], values: [0; PIECE * LANES] }
     }
 }
 
 impl<S: Store> Multiply<'_, S> {
-    /// At most `G` rows, and how many they were.
+    /// In as many groups of at most `most` rows as must be, of about the same size: one row alone
+    /// waits for each of its sums.
     #[inline(always)]
-    fn group<const G: usize>(
+    fn multiply(&mut self, simd: impl Simd, most: usize) {
+        let mut waiting = Waiting::new();
+        let groups = self.rows.div_ceil(most);
+        for tile in self.tiles.clone() {
+            let mut row = 0;
+            for group in 0..groups {
+                let end = (group + 1) * self.rows / groups;
+                match end - row {
+                    1 => self.group::<1>(simd, tile, row, &mut waiting),
+                    2 => self.group::<2>(simd, tile, row, &mut waiting),
+                    3 => self.group::<3>(simd, tile, row, &mut waiting),
+                    4 => self.group::<4>(simd, tile, row, &mut waiting),
+                    _ => self.group::<5>(simd, tile, row, &mut waiting),
+                }
+                row = end;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn group<const M: usize>(
         &mut self,
-        tier: Tier,
+        simd: impl Simd,
         tile: usize,
         row: usize,
-        rows: usize,
-        mut room: Option<&mut Room>,
-    ) -> usize {
+        waiting: &mut Waiting,
+    ) {
+        let columns = self.matrix.columns;
+        let first = tile * columns;
+        match (&self.matrix.data, self.input) {
+            (Data::F32(data), Input::Float { x, stride }) => {
+                let weights = &data[first * LANES..][..columns * LANES];
+                let x = rows_of::<_, M>(x, row, stride, columns);
+                let weights = weights.as_chunks().0;
+                self.sum::<_, M>(simd, (tile, row), &Floats { weights, x }, waiting);
+            }
+            (Data::Bf16(data), Input::Float { x, stride }) => {
+                let weights = &data[first / 2 * LANES..][..columns / 2 * LANES];
+                let mut pairs: [&[[f32; 2]]; M] = [&[]; M];
+                for (pairs, x) in pairs.iter_mut().zip(rows_of::<_, M>(x, row, stride, columns)) {
+                    *pairs = &x.as_chunks().0[..columns / 2];
+                }
+                let pairs = Pairs { weights: weights.as_chunks().0, x: pairs };
+                self.sum::<_, M>(simd, (tile, row), &pairs, waiting);
+            }
+            (Data::F16(data), Input::Float { x, stride }) => {
+                let weights = &data[first * LANES..][..columns * LANES];
+                let x = rows_of::<_, M>(x, row, stride, columns);
+                let weights = weights.as_chunks().0;
+                self.sum::<_, M>(simd, (tile, row), &Halves { weights, x }, waiting);
+            }
+            (Data::Q8 { scales, values }, Input::Quantised(x)) if M <= ROWS_OF_BYTES => {
+                let (first, count) = (first / BLOCK, columns / BLOCK);
+                let blocks = Blocks {
+                    values: values[first * TILE_BLOCK..][..count * TILE_BLOCK].as_chunks().0,
+                    scales: scales[first * LANES..][..count * LANES].as_chunks().0,
+                    x: Rows::<M>::new(x, row),
+                };
+                self.sum::<_, M>(simd, (tile, row), &blocks, waiting);
+            }
+            _ => unreachable!("the input is of the matrix's format"),
+        }
+    }
+
+    /// All segments of `M` rows' products.
+    #[inline(always)]
+    fn sum<I: Simd, const M: usize>(
+        &mut self,
+        simd: I,
+        (tile, row): (usize, usize),
+        products: &impl Products<M>,
+        waiting: &mut Waiting,
+    ) {
         let segments = self.matrix.segments;
-        let length = self.matrix.columns / segments;
-        let mut sums = [[[0.0; LANES]; SEGMENTS]; G];
+        let length = products.len() / segments;
+        let mut sums = [simd.splat(0.0); M];
         for segment in 0..segments {
-            let (mut at, end) = (segment * length, (segment + 1) * length);
-            while at < end {
-                let piece = piece(tier, self.matrix, tile, at..end, room.as_deref_mut());
-                let mut m = 0;
-                while m < rows {
-                    let sums = &mut sums[m..rows];
-                    // Of a group of four or less, one of these is left when it is compiled.
-                    m += match if G > 4 { rows - m } else { G } {
-                        1 => add::<1>(tier, &piece, self.input, row + m, segment, sums),
-                        2 => add::<2>(tier, &piece, self.input, row + m, segment, sums),
-                        3 => add::<3>(tier, &piece, self.input, row + m, segment, sums),
-                        _ => add::<4>(tier, &piece, self.input, row + m, segment, sums),
-                    };
-                }
-                at += piece.length;
+            sums = [simd.splat(0.0); M];
+            products.add(simd, segment * length..(segment + 1) * length, &mut sums);
+            waiting.end(simd, segment, segments, &mut sums);
+        }
+        for (m, sum) in sums.into_iter().enumerate() {
+            let mut lanes = [0.0; LANES];
+            simd.store(sum, &mut lanes);
+            self.store(row + m, tile, lanes);
+        }
+    }
+
+    #[inline(always)]
+    fn store(&mut self, row: usize, tile: usize, mut sums: Lanes) {
+        if let Some(bias) = self.matrix.bias(tile) {
+            for lane in 0..LANES {
+                sums[lane] += bias[lane];
             }
         }
-        let bias = self.matrix.bias(tile);
-        for (m, sums) in sums[..rows].iter_mut().enumerate() {
-            let mut lanes = tree_of_rows(&mut sums[..segments]);
-            if let Some(bias) = bias {
-                for lane in 0..LANES {
-                    lanes[lane] += bias[lane];
-                }
-            }
-            self.store.store(row + m, tile, &lanes);
-        }
-        rows
+        self.store.store(row, tile, &sums);
     }
 }
 
-/// The tile's next columns of a segment: all that are left, or as many as there is room for.
-#[inline(always)]
-fn piece<'a>(
-    tier: Tier,
-    matrix: &'a Matrix,
-    tile: usize,
-    columns: Range<usize>,
-    room: Option<&'a mut Room>,
-) -> Piece<'a> {
-    let (at, left) = (columns.start, columns.len());
-    let first = tile * matrix.columns + at;
-    let length = if room.is_none() { left } else { left.min(PIECE) };
-    let weights = match &matrix.data {
-        Data::F32(data) => Weights::Floats(&data[first * LANES..][..length * LANES]),
-        Data::Bf16(data) => Weights::Pairs(&data[first / 2 * LANES..][..length / 2 * LANES]),
-        Data::F16(data) => Weights::Halves(&data[first * LANES..][..length * LANES]),
-        Data::Q8 { scales, values } => {
-            let (first, blocks) = (first / BLOCK, length / BLOCK);
-            let values = &values[first * TILE_BLOCK..][..blocks * TILE_BLOCK];
-            let scales = &scales[first * LANES..][..blocks * LANES];
-            match room {
-                None => Weights::Blocks(values, scales),
-                Some(room) => prepared(tier, values, scales, room),
+/// Each row's sums that wait for their neighbour in the tree that adds up the segments.
+struct Waiting([[Lanes; ROWS]; SEGMENTS.ilog2() as usize]);
+
+impl Waiting {
+    #[inline(always)]
+    fn new() -> Self {
+        Self([[[0.0; LANES]; ROWS]; SEGMENTS.ilog2() as usize])
+    }
+
+    /// Ends a segment. The tree adds neighbours, then neighbouring pairs: with every second segment
+    /// its pair is whole, with every fourth its pair's pair, and with the last one everything.
+    #[inline(always)]
+    fn end<I: Simd, const M: usize>(
+        &mut self,
+        simd: I,
+        segment: usize,
+        segments: usize,
+        sums: &mut [I::Vector; M],
+    ) {
+        let mut level = 0;
+        while segment >> level & 1 == 1 {
+            for (sum, left) in sums.iter_mut().zip(&self.0[level]) {
+                *sum = simd.add(simd.load(left), *sum);
+            }
+            level += 1;
+        }
+        if segment + 1 < segments {
+            for (sum, waiting) in sums.iter().zip(&mut self.0[level]) {
+                simd.store(*sum, waiting);
             }
         }
-    };
-    Piece { weights, at, length }
+    }
 }
 
-#[inline(always)]
-fn prepared<'a>(tier: Tier, values: &'a [i8], scales: &[u16], room: &'a mut Room) -> Weights<'a> {
-    let lanes = &mut room.scales[..scales.len()];
-    for (scales, lanes) in scales.as_chunks().0.iter().zip(lanes.as_chunks_mut().0) {
-        *lanes = widen_halves(tier, scales);
-    }
-    let values = if q8::widens(tier) {
-        let wide = &mut room.values[..values.len()];
-        q8::widen(tier, values, wide);
-        Values::Wide(wide)
-    } else {
-        Values::Bytes(values)
-    };
-    Weights::Prepared(values, lanes)
+/// A tile and `M` rows beside it.
+trait Products<const M: usize> {
+    /// Columns, or whatever the format counts them in.
+    fn len(&self) -> usize;
+
+    /// Adds the products of some columns. It is inlined always: see [`Work`].
+    fn add<I: Simd>(&self, simd: I, columns: Range<usize>, sums: &mut [I::Vector; M]);
 }
 
-/// Adds a piece's products to the sums of `M` rows.
-#[inline(always)]
-fn add<const M: usize>(
-    tier: Tier,
-    piece: &Piece<'_>,
-    input: Input<'_>,
-    row: usize,
-    segment: usize,
-    sums: &mut [[Lanes; SEGMENTS]],
-) -> usize {
-    let (at, length) = (piece.at, piece.length);
-    let mut lanes = [[0.0; LANES]; M];
-    for m in 0..M {
-        lanes[m] = sums[m][segment];
+struct Floats<'a, const M: usize> {
+    weights: &'a [Lanes],
+    x: [&'a [f32]; M],
+}
+
+impl<const M: usize> Products<M> for Floats<'_, M> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.weights.len()
     }
-    match (&piece.weights, input) {
-        (Weights::Floats(weights), Input::Float { x, stride }) => {
-            floats::<M>(weights, rows_of(x, row, stride, at, length), &mut lanes);
-        }
-        (Weights::Pairs(weights), Input::Float { x, stride }) => {
-            pairs::<M>(weights, rows_of(x, row, stride, at, length), &mut lanes);
-        }
-        (Weights::Halves(weights), Input::Float { x, stride }) => {
-            halves::<M>(tier, weights, rows_of(x, row, stride, at, length), &mut lanes);
-        }
-        (Weights::Blocks(values, of_rows), Input::Quantised(x)) => {
-            let x = Rows::<M>::new(x, row, at, length);
-            for (block, of_rows) in of_rows.as_chunks().0.iter().enumerate() {
-                let products = x.bytes(tier, values, block);
-                x.scale(&products, &widen_halves(tier, of_rows), block, &mut lanes);
+
+    #[inline(always)]
+    fn add<I: Simd>(&self, simd: I, columns: Range<usize>, sums: &mut [I::Vector; M]) {
+        let x = parts(&self.x, &columns);
+        for (k, weights) in self.weights[columns].iter().enumerate() {
+            ask_ahead(weights);
+            let weights = simd.load(weights);
+            for m in 0..M {
+                sums[m] = simd.fused(weights, simd.splat(x[m][k]), sums[m]);
             }
         }
-        (Weights::Prepared(Values::Bytes(values), of_rows), Input::Quantised(x)) => {
-            let x = Rows::<M>::new(x, row, at, length);
-            for (block, of_rows) in of_rows.as_chunks().0.iter().enumerate() {
-                x.scale(&x.bytes(tier, values, block), of_rows, block, &mut lanes);
-            }
-        }
-        (Weights::Prepared(Values::Wide(values), of_rows), Input::Quantised(x)) => {
-            let x = Rows::<M>::new(x, row, at, length);
-            for (block, of_rows) in of_rows.as_chunks().0.iter().enumerate() {
-                x.scale(&x.wide(tier, values, block), of_rows, block, &mut lanes);
-            }
-        }
-        _ => unreachable!("the input is of the matrix's format"),
     }
-    for m in 0..M {
-        sums[m][segment] = lanes[m];
-    }
-    M
 }
 
-/// Some columns of `M` rows. In loops, as everything here: a closure need not be compiled for the
-/// tier.
-#[inline(always)]
-fn rows_of<T, const M: usize>(
-    x: &[T],
-    row: usize,
-    stride: usize,
-    at: usize,
-    length: usize,
-) -> [&[T]; M] {
-    let mut rows: [&[T]; M] = [&[]; M];
-    for m in 0..M {
-        rows[m] = &x[(row + m) * stride + at..][..length];
-    }
-    rows
+/// Two columns of bf16 at a time.
+struct Pairs<'a, const M: usize> {
+    weights: &'a [[u32; LANES]],
+    x: [&'a [[f32; 2]]; M],
 }
 
-/// Some columns of `M` rows in blocks.
+impl<const M: usize> Products<M> for Pairs<'_, M> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.weights.len()
+    }
+
+    #[inline(always)]
+    fn add<I: Simd>(&self, simd: I, pairs: Range<usize>, sums: &mut [I::Vector; M]) {
+        let x = parts(&self.x, &pairs);
+        for (k, weights) in self.weights[pairs].iter().enumerate() {
+            ask_ahead(weights);
+            let [first, second] = simd.pairs(weights);
+            for m in 0..M {
+                sums[m] = simd.fused(first, simd.splat(x[m][k][0]), sums[m]);
+            }
+            for m in 0..M {
+                sums[m] = simd.fused(second, simd.splat(x[m][k][1]), sums[m]);
+            }
+        }
+    }
+}
+
+struct Halves<'a, const M: usize> {
+    weights: &'a [[u16; LANES]],
+    x: [&'a [f32]; M],
+}
+
+impl<const M: usize> Products<M> for Halves<'_, M> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.weights.len()
+    }
+
+    #[inline(always)]
+    fn add<I: Simd>(&self, simd: I, columns: Range<usize>, sums: &mut [I::Vector; M]) {
+        let x = parts(&self.x, &columns);
+        for (k, weights) in self.weights[columns].iter().enumerate() {
+            ask_ahead(weights);
+            let weights = simd.halves(weights);
+            for m in 0..M {
+                sums[m] = simd.fused(weights, simd.splat(x[m][k]), sums[m]);
+            }
+        }
+    }
+}
+
+/// A tile in blocks.
+struct Blocks<'a, const M: usize> {
+    values: &'a [[i8; TILE_BLOCK]],
+    scales: &'a [[u16; LANES]],
+    x: Rows<'a, M>,
+}
+
+impl<const M: usize> Products<M> for Blocks<'_, M> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.scales.len()
+    }
+
+    #[inline(always)]
+    fn add<I: Simd>(&self, simd: I, blocks: Range<usize>, sums: &mut [I::Vector; M]) {
+        for block in blocks {
+            let products = self.x.bytes(I::TIER, &self.values[block], block);
+            self.x.scale(simd, &products, simd.halves(&self.scales[block]), block, sums);
+        }
+    }
+}
+
+/// `M` rows in blocks.
 struct Rows<'a, const M: usize> {
-    values: [&'a [i8]; M],
+    values: [&'a [[i8; BLOCK]]; M],
     scales: [&'a [f32]; M],
     sums: [&'a [i32]; M],
-    wide: [&'a [i16]; M],
 }
 
 impl<'a, const M: usize> Rows<'a, M> {
     #[inline(always)]
-    fn new(x: Quantised<'a>, row: usize, at: usize, length: usize) -> Self {
-        let (columns, wide) = (x.columns, !x.wide.is_empty());
-        let (blocks, block, count) = (columns / BLOCK, at / BLOCK, length / BLOCK);
+    fn new(x: Quantised<'a>, row: usize) -> Self {
+        let blocks = x.columns / BLOCK;
         Self {
-            values: rows_of(x.values, row, columns, at, length),
-            scales: rows_of(x.scales, row, blocks, block, count),
-            sums: rows_of(x.sums, row, blocks, block, count),
-            wide: if wide { rows_of(x.wide, row, columns, at, length) } else { [&[]; M] },
+            values: rows_of(x.values.as_chunks().0, row, blocks, blocks),
+            scales: rows_of(x.scales, row, blocks, blocks),
+            sums: rows_of(x.sums, row, blocks, blocks),
         }
     }
 
     #[inline(always)]
-    fn bytes(&self, tier: Tier, weights: &[i8], block: usize) -> [[i32; LANES]; M] {
+    fn bytes(&self, tier: Tier, weights: &[i8; TILE_BLOCK], block: usize) -> [[i32; LANES]; M] {
         let (mut values, mut sums) = ([&[0; BLOCK]; M], [0; M]);
         for m in 0..M {
-            values[m] = &self.values[m].as_chunks().0[block];
+            values[m] = &self.values[m][block];
             sums[m] = self.sums[m][block];
         }
-        q8::dots(tier, &weights.as_chunks().0[block], values, sums)
-    }
-
-    #[inline(always)]
-    fn wide(&self, tier: Tier, weights: &[i16], block: usize) -> [[i32; LANES]; M] {
-        let mut values = [&[0; BLOCK]; M];
-        for (values, row) in values.iter_mut().zip(self.wide) {
-            *values = &row.as_chunks().0[block];
-        }
-        q8::wide_dots(tier, &weights.as_chunks().0[block], values)
+        q8::dots(tier, weights, values, sums)
     }
 
     /// Adds a block's products, which are integers, times the scales of both sides.
     #[inline(always)]
-    fn scale(
+    fn scale<I: Simd>(
         &self,
+        simd: I,
         products: &[[i32; LANES]; M],
-        of_rows: &Lanes,
+        of_weights: I::Vector,
         block: usize,
-        sums: &mut [Lanes; M],
+        sums: &mut [I::Vector; M],
     ) {
         for m in 0..M {
-            let scale = self.scales[m][block];
-            for lane in 0..LANES {
-                let both = of_rows[lane] * scale;
-                sums[m][lane] = (products[m][lane] as f32).mul_add(both, sums[m][lane]);
-            }
+            let both = simd.multiply(of_weights, simd.splat(self.scales[m][block]));
+            sums[m] = simd.fused(simd.integers(&products[m]), both, sums[m]);
         }
     }
 }
 
+/// `M` rows of `length`, which begin `stride` apart. In loops, as everything here: a closure need
+/// not be compiled for the tier.
 #[inline(always)]
-fn floats<const M: usize>(weights: &[f32], x: [&[f32]; M], sums: &mut [Lanes; M]) {
-    let weights = weights.as_chunks::<LANES>().0;
-    let x = as_long(x, weights.len());
-    for (k, weights) in weights.iter().enumerate() {
-        ask_ahead(weights);
-        for m in 0..M {
-            fused(&mut sums[m], weights, x[m][k]);
-        }
-    }
-}
-
-#[inline(always)]
-fn pairs<const M: usize>(weights: &[u32], x: [&[f32]; M], sums: &mut [Lanes; M]) {
-    let weights = weights.as_chunks::<LANES>().0;
-    let mut of_two: [&[[f32; 2]]; M] = [&[]; M];
+fn rows_of<T, const M: usize>(x: &[T], row: usize, stride: usize, length: usize) -> [&[T]; M] {
+    let mut rows: [&[T]; M] = [&[]; M];
     for m in 0..M {
-        of_two[m] = x[m].as_chunks().0;
+        rows[m] = &x[(row + m) * stride..][..length];
     }
-    let x = as_long(of_two, weights.len());
-    for (pair, weights) in weights.iter().enumerate() {
-        ask_ahead(weights);
-        let (mut first, mut second) = ([0.0; LANES], [0.0; LANES]);
-        for lane in 0..LANES {
-            first[lane] = f32::from_bits(weights[lane] << 16);
-            second[lane] = f32::from_bits(weights[lane] & 0xffff_0000);
-        }
-        for m in 0..M {
-            fused(&mut sums[m], &first, x[m][pair][0]);
-            fused(&mut sums[m], &second, x[m][pair][1]);
-        }
-    }
+    rows
 }
 
+/// Some columns of `M` rows, of the range's length: no bound is looked at within the loops.
 #[inline(always)]
-fn halves<const M: usize>(tier: Tier, weights: &[u16], x: [&[f32]; M], sums: &mut [Lanes; M]) {
-    let weights = weights.as_chunks::<LANES>().0;
-    let x = as_long(x, weights.len());
-    for (k, weights) in weights.iter().enumerate() {
-        ask_ahead(weights);
-        let weights = widen_halves(tier, weights);
-        for m in 0..M {
-            fused(&mut sums[m], &weights, x[m][k]);
-        }
+fn parts<'a, T, const M: usize>(rows: &[&'a [T]; M], range: &Range<usize>) -> [&'a [T]; M] {
+    let mut parts: [&[T]; M] = [&[]; M];
+    for m in 0..M {
+        parts[m] = &rows[m][range.start..][..range.len()];
     }
-}
-
-/// The first `length` of each, which is then known: no bound is looked at within the loops.
-#[inline(always)]
-fn as_long<T, const M: usize>(mut x: [&[T]; M], length: usize) -> [&[T]; M] {
-    for x in &mut x {
-        *x = &x[..length];
-    }
-    x
-}
-
-#[inline(always)]
-fn fused(sums: &mut Lanes, weights: &Lanes, x: f32) {
-    for lane in 0..LANES {
-        sums[lane] = weights[lane].mul_add(x, sums[lane]);
-    }
+    parts
 }

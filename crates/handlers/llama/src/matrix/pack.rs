@@ -10,6 +10,7 @@ use super::{Data, Matrix};
 use crate::LoadError;
 use crate::kernel::q8::TILE_BLOCK;
 use crate::kernel::row::{BLOCK, quantise};
+use crate::kernel::simd::Simd;
 use crate::kernel::{LANES, Tier, Work};
 use crate::pool::Pool;
 use crate::share::Disjoint;
@@ -140,7 +141,7 @@ struct Pack<'a, P> {
 
 impl<P: Fn(usize) -> Option<(usize, usize)>> Work for Pack<'_, P> {
     #[inline(always)]
-    fn run(mut self, _: Tier) {
+    fn run<S: Simd>(mut self, _: S) {
         for lane in 0..LANES {
             let row = self.number * LANES + lane;
             let Some((source, from)) = (self.place)(row) else { continue };

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::{Format, Matrix, Source};
 use crate::kernel::row::{BLOCK, Quantise, quantise};
-use crate::kernel::tile::{Input, Multiply, Quantised, Store, widens};
+use crate::kernel::tile::{Input, Multiply, Quantised, Store};
 use crate::kernel::{Lanes, Tier};
 use crate::pool::Pool;
 
@@ -81,11 +81,10 @@ fn product(tier: Tier, matrix: &Matrix, x: &[f32], tiles: std::ops::Range<usize>
     let mut out = vec![0.0; rows * matrix.padded()];
     let (columns, blocks) = (matrix.columns, x.len() / BLOCK);
     let (mut values, mut scales, mut sums) = (vec![0; x.len()], vec![0.0; blocks], vec![0; blocks]);
-    let mut wide = vec![0; if widens(tier, rows) { x.len() } else { 0 }];
     let input = if matrix.format() == Format::Q8_0 {
-        let (values, scales, sums, wide) = (&mut values, &mut scales, &mut sums, &mut wide);
-        tier.run(Quantise { x, values, scales, sums, wide });
-        Input::Quantised(Quantised { columns, values, scales, sums, wide })
+        let (values, scales, sums) = (&mut values, &mut scales, &mut sums);
+        tier.run(Quantise { x, values, scales, sums });
+        Input::Quantised(Quantised { columns, values, scales, sums })
     } else {
         Input::Float { x, stride: matrix.columns }
     };
@@ -119,30 +118,6 @@ proptest! {
             let out: Vec<f32> =
                 all.chunks(matrix.padded()).flat_map(|row| row[..rows].to_vec()).collect();
             prop_assert_eq!(bits(&out), bits(&right), "{:?}", tier);
-        }
-    }
-}
-
-#[test]
-fn pieces_of_long_rows_give_the_bits_of_the_definition() {
-    // Segments of 288 columns, of which a piece is 256; rows that fill groups and do not.
-    let (columns, rows) = (8 * 288, 20);
-    let matrix = packed(Format::Q8_0, &draw(rows * columns, 7), rows);
-    for activations in [31, 32, 64, 71] {
-        let x = draw(activations * columns, 8);
-        for tier in Tier::available() {
-            let all = product(tier, &matrix, &x, 0..matrix.tiles());
-            for m in [0, 30, activations - 1] {
-                for row in [0, 17] {
-                    let right = plain(&matrix, &x[m * columns..][..columns], row);
-                    let found = all[m * matrix.padded() + row];
-                    assert_eq!(
-                        found.to_bits(),
-                        right.to_bits(),
-                        "{tier:?} {activations} {m} {row}"
-                    );
-                }
-            }
         }
     }
 }

@@ -9,7 +9,7 @@ use nsbridge_handler::{Error, Result};
 use super::{Chunk, Heads, Layer, Logits, Model};
 use crate::kernel::attention::{Attend, PAGE};
 use crate::kernel::row::{BLOCK, Norm, Quantise, Rotate, swiglu};
-use crate::kernel::tile::{Input, Multiply, Quantised, Store, widens};
+use crate::kernel::tile::{Input, Multiply, Quantised, Store};
 use crate::kernel::{LANES, Lanes, Tier};
 use crate::kv::{Both, Element, KvCache};
 use crate::matrix::{Format, Matrix};
@@ -39,7 +39,6 @@ struct Blocks {
     values: Vec<i8>,
     scales: Vec<f32>,
     sums: Vec<i32>,
-    wide: Vec<i16>,
 }
 
 /// A token's place.
@@ -318,28 +317,23 @@ fn quantise<'a>(
     x: Activations<'_>,
     columns: usize,
     rows: usize,
-    Blocks { values, scales, sums, wide }: &'a mut Blocks,
+    Blocks { values, scales, sums }: &'a mut Blocks,
 ) -> Quantised<'a> {
     let blocks = columns / BLOCK;
-    let width = if widens(tier, rows) { columns } else { 0 };
     let values = room(values, rows * columns);
     let (scales, sums) = (room(scales, rows * blocks), room(sums, rows * blocks));
-    let wide = room(wide, rows * width);
     let parts = (Disjoint::new(values), Disjoint::new(scales), Disjoint::new(sums));
-    let wide_parts = Disjoint::new(wide);
     pool.run(rows, &|row| {
-        // SAFETY: each row is one part's, in all four.
-        let (values, scales, sums, wide) = unsafe {
+        // SAFETY: each row is one part's, in all three.
+        let (values, scales, sums) = unsafe {
             let (values, scales, sums) = &parts;
             let values = values.part(row * columns, columns);
-            let scales = scales.part(row * blocks, blocks);
-            let sums = sums.part(row * blocks, blocks);
-            (values, scales, sums, wide_parts.part(row * width, width))
+            (values, scales.part(row * blocks, blocks), sums.part(row * blocks, blocks))
         };
         let x = &x.numbers[row * x.stride..][..columns];
-        tier.run(Quantise { x, values, scales, sums, wide });
+        tier.run(Quantise { x, values, scales, sums });
     });
-    Quantised { columns, values, scales, sums, wide }
+    Quantised { columns, values, scales, sums }
 }
 
 /// A thread's share of an output.
@@ -408,7 +402,6 @@ fn see<E: Element>(
 ) {
     let pages =
         |data| crate::kv::Store::pages(data, cache.shape, place.layer, place.head, place.table);
-    let mut mixed = [0.0; WIDEST_HEAD];
     tier.run(Attend {
         queries,
         dim,
@@ -417,7 +410,6 @@ fn see<E: Element>(
         last: place.seen.end - 1,
         keys: pages(&data.keys),
         values: pages(&data.values),
-        mixed: &mut mixed[..dim],
         out,
     });
 }
