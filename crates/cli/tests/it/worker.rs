@@ -4,16 +4,20 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::place::{Place, Process};
+use crate::place::{Place, Process, model};
 
 const STORY: [&str; 6] =
     ["--seed", "7", "--max-tokens", "120", "--json", "Once a bear went to the sea"];
 
+/// The text that the last line tells.
 #[track_caller]
 fn summary(lines: impl Iterator<Item = std::io::Result<String>>) -> String {
-    let last = lines.last().expect("ask printed nothing").unwrap();
-    let last: Value = serde_json::from_str(&last).unwrap();
+    let last = parsed(&lines.last().expect("ask printed nothing").unwrap());
     last["text"].as_str().expect("the last line is the summary").to_owned()
+}
+
+fn parsed(line: &str) -> Value {
+    serde_json::from_str(line).unwrap()
 }
 
 #[test]
@@ -90,9 +94,65 @@ fn a_killed_worker_is_replaced_without_a_seam() {
     assert_eq!(text, whole, "each piece once, in order");
 }
 
+#[test]
+fn a_worker_killed_while_it_drafts_is_replaced_without_a_seam() {
+    // A story would be over before the signal is there.
+    const LENGTH: [&str; 2] = ["--regex", "(.|\\n){1500}"];
+    const LONG: [&str; 6] = ["--seed", "7", "--max-tokens", "900", "--json", "Once a bear"];
+    let ask = |place: &Place| Process(place.ask(&LENGTH).args(LONG).spawn().unwrap());
+    let place = Place::new();
+    let plain = {
+        let mut worker = place.worker();
+        let plain = summary(ask(&place).lines());
+        worker.signal("-TERM");
+        assert_eq!(worker.code(), Some(0));
+        plain
+    };
+
+    let draft = model().with_file_name("tale-1m").to_str().unwrap().to_owned();
+    let pair = [
+        ("NSBRIDGE_MODELS__DRAFT", draft),
+        // Whether it pays depends on the machine, and on how this was compiled.
+        ("NSBRIDGE_HANDLER__SPECULATIVE_ADAPTIVE", "false".to_owned()),
+    ];
+    let mut worker = place.worker_in(&pair);
+    let drafted = |line: &Value| line["drafted"]["tokens"].as_u64().unwrap_or(0);
+    let last = ask(&place).lines().last().unwrap().unwrap();
+    let whole = parsed(&last);
+    assert_eq!(whole["text"], plain, "with a draft");
+    assert!(drafted(&whole) > 100, "{whole}");
+
+    let was_seen = (0..8).any(|_| {
+        let mut asking = ask(&place);
+        let mut lines = asking.lines();
+        let mut text = String::new();
+        while text.is_empty() {
+            text = piece(&lines.next().unwrap().unwrap());
+        }
+        worker.signal("-KILL");
+        worker.code();
+        // What the dead worker had sent is read by then: if more is waited for, it had more to say.
+        std::thread::sleep(Duration::from_millis(300));
+        let in_the_middle = asking.0.try_wait().unwrap().is_none();
+        worker = place.worker_in(&pair);
+        let mut last = Value::Null;
+        for line in lines {
+            let line = line.unwrap();
+            assert!(!line.contains("restarted"), "{line}");
+            text.push_str(&piece(&line));
+            last = parsed(&line);
+        }
+        assert_eq!(asking.code(), Some(0));
+        assert_eq!(text, plain, "each piece once, in order");
+        assert_eq!(drafted(&last), drafted(&whole));
+        in_the_middle
+    });
+    assert!(was_seen, "no worker was killed in mid-reply");
+}
+
 /// The text of a piece's line; nothing for other lines.
 fn piece(line: &str) -> String {
-    let line: Value = serde_json::from_str(line).unwrap();
+    let line = parsed(line);
     let is_piece = line["type"] == "piece";
     if is_piece { line["text"].as_str().unwrap().to_owned() } else { String::new() }
 }
