@@ -91,7 +91,10 @@ impl Engine {
         let woken = Arc::new(AtomicBool::new(false));
         let (blocks, counts) = (model.cache().free(), Arc::<Counts>::default());
         let longest_draft = speculation.as_ref().map_or(0, Speculation::longest);
-        counts.change(|counts| (counts.blocks, counts.longest_draft) = (blocks, longest_draft));
+        counts.change(|counts| {
+            (counts.blocks, counts.longest_draft) = (blocks, longest_draft);
+            counts.drafting = longest_draft > 0;
+        });
         let maker = Maker {
             model,
             commands: receiver,
@@ -348,7 +351,7 @@ impl Maker {
         let (undrafted, room) = (undrafted.collect(), policy.limits.tokens - rows);
         if drafting.draft(undrafted, (rows, room), tally, model.cache()).is_err() {
             *speculation = None;
-            counts.change(|counts| counts.longest_draft = 0);
+            counts.change(|counts| counts.drafting = false);
         }
     }
 

@@ -15,9 +15,10 @@ mod lookup;
 mod model;
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use nsbridge_handler::Result;
+use nsbridge_handler::{Error, Result};
 
 use crate::reply::Reply;
 use crate::{KvCache, Model, Scratch, Table};
@@ -36,7 +37,7 @@ pub trait Drafter: Send {
     ///
     /// # Errors
     ///
-    /// It cannot go on: the engine goes on without it.
+    /// It cannot go on: the engine goes on without it, as it does if this panics.
     fn draft(&mut self, replies: &mut [Continuation<'_>]) -> Result<()>;
 
     /// A reply has come to its end, or was given up.
@@ -50,10 +51,10 @@ pub trait Drafter: Send {
         0.0
     }
 
-    /// How many of a reply's `tokens` it must run before its first guess.
-    fn behind(&self, sequence: u64, tokens: usize) -> usize {
+    /// How many of a reply's `tokens` it must run before its first guess; `None` if it has none.
+    fn behind(&self, sequence: u64, tokens: usize) -> Option<usize> {
         let _ = (sequence, tokens);
-        1
+        Some(1)
     }
 
     /// Runs once what it will run often, so that it knows its costs.
@@ -239,7 +240,9 @@ impl Speculation {
         if drafted.is_empty() {
             return Ok(());
         }
-        let result = self.drafter.draft(&mut drafted);
+        let drafts = AssertUnwindSafe(|| self.drafter.draft(&mut drafted));
+        let panicked = |_| Err(Error::fatal("the drafter panicked"));
+        let result = catch_unwind(drafts).unwrap_or_else(panicked);
         if result.is_err() {
             drafted.into_iter().for_each(|continuation| continuation.reply.drop_draft());
         }
@@ -254,25 +257,23 @@ impl Speculation {
         room: usize,
         tally: &Tally,
     ) -> Vec<usize> {
-        let most = |reply: &Reply| reply.draft_room().min(self.lengths.most);
+        let all = tally.acceptance();
+        let wish = |Undrafted { reply, outlook, sequence, .. }: &Undrafted<'_>| {
+            let behind = self.drafter.behind(*sequence, reply.tokens().len());
+            let most = behind.map_or(0, |_| reply.draft_room().min(self.lengths.most));
+            let acceptance = outlook.acceptance(all);
+            length::Wish { acceptance, most, now: outlook.length, behind: behind.unwrap_or(0) }
+        };
+        let wishes: Vec<_> = replies.iter().map(wish).collect();
         if !self.lengths.adaptive {
             let mut left = room;
-            let wanted = replies.iter().map(|undrafted| {
-                let wanted = most(undrafted.reply).min(left);
+            let wanted = wishes.iter().map(|wish| {
+                let wanted = wish.most.min(left);
                 left -= wanted;
                 wanted
             });
             return wanted.collect();
         }
-        let all = tally.acceptance();
-        let wishes =
-            replies.iter().map(|Undrafted { reply, outlook, sequence, .. }| length::Wish {
-                acceptance: outlook.acceptance(all),
-                most: most(reply),
-                now: outlook.length,
-                behind: self.drafter.behind(*sequence, reply.tokens().len()),
-            });
-        let wishes: Vec<_> = wishes.collect();
         let step = length::Step { rows, room, costs: &self.costs };
         length::choose(&wishes, step, &|tokens| self.drafter.cost(tokens))
     }

@@ -36,6 +36,8 @@ pub(crate) struct Counted {
     pub(crate) blocks: usize,
     /// The most tokens of a draft; none without a drafter.
     pub(crate) longest_draft: usize,
+    /// Whether there is a drafter that has not failed.
+    pub(crate) drafting: bool,
     /// Tokens that were drafted at the first place of a draft, the second, and so on.
     pub(crate) drafted: [u64; LONGEST],
     /// And those that were the reply's.
@@ -112,6 +114,9 @@ impl Counted {
     fn add_speculation(&self, measures: &mut Vec<Measure>) {
         let (drafted, accepted): (u64, u64) =
             (self.drafted.iter().sum(), self.accepted.iter().sum());
+        let help = "Whether replies are drafted: 0 if the drafter has failed";
+        let drafting = f64::from(u8::from(self.drafting));
+        measures.push(Measure::gauge("speculation_drafting", help, drafting));
         let help = "Time in drafting, in seconds";
         let seconds = self.draft_time.as_secs_f64();
         measures.push(Measure::counter("speculation_draft_seconds", help, seconds));

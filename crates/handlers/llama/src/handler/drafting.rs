@@ -63,11 +63,12 @@ impl Drafting {
                 short.to_string(),
                 "2 or more, or no such option,",
             )),
+            (Some(name), None) => {
+                let files = models.get(name).map_err(LoadError::read)?;
+                Ok(if length == 0 { Self::Nothing } else { Self::Model(files.clone()) })
+            }
             _ if length == 0 => Ok(Self::Nothing),
             (None, Some(longest)) => Ok(Self::Lookup(longest)),
-            (Some(name), None) => {
-                Ok(Self::Model(models.get(name).map_err(LoadError::read)?.clone()))
-            }
             (None, None) => Ok(models.find(DRAFT).cloned().map_or(Self::Nothing, Self::Model)),
         }
     }

@@ -69,21 +69,27 @@ impl DraftModel {
         true
     }
 
-    /// How many tokens of each are to be run before its first guess, within the room of a step.
+    /// How many tokens of each are to be run before its first guess, within the room of a step;
+    /// those that lack the least come first.
     fn lacking(&mut self, replies: &[Continuation<'_>], known: &mut [Known]) -> Vec<usize> {
-        let mut room = self.step;
-        let mut part = |(reply, known): (&Continuation<'_>, &mut Known)| {
-            let tokens = reply.tokens();
-            if self.caching {
-                self.model.cache().recall(&mut known.table, reply.scope(), tokens);
+        if self.caching {
+            for (reply, known) in replies.iter().zip(&mut *known) {
+                self.model.cache().recall(&mut known.table, reply.scope(), reply.tokens());
             }
-            let part = (tokens.len() - known.table.len()).min(room);
-            let part = part.min(self.model.context().saturating_sub(known.table.len()));
-            let part = if self.reserve(&mut known.table, part) { part } else { 0 };
-            room -= part;
-            part
+        }
+        let lack = |(reply, known): (&Continuation<'_>, &Known)| {
+            reply.tokens().len() - known.table.len()
         };
-        replies.iter().zip(known).map(&mut part).collect()
+        let mut parts: Vec<usize> = replies.iter().zip(&*known).map(lack).collect();
+        let mut turns: Vec<usize> = (0..parts.len()).collect();
+        turns.sort_by_key(|turn| parts[*turn]);
+        let mut room = self.step;
+        for turn in turns {
+            let part = parts[turn].min(room);
+            parts[turn] = if self.reserve(&mut known[turn].table, part) { part } else { 0 };
+            room -= parts[turn];
+        }
+        parts
     }
 
     /// A token of each draft that is to go on.
@@ -176,9 +182,9 @@ impl Drafter for DraftModel {
         if self.costs.are_measured() { self.costs.of(tokens) } else { 0.0 }
     }
 
-    fn behind(&self, sequence: u64, tokens: usize) -> usize {
+    fn behind(&self, sequence: u64, tokens: usize) -> Option<usize> {
         let run = self.known.get(&sequence).map_or(0, |known| known.table.len());
-        tokens.saturating_sub(run)
+        (tokens <= self.model.context()).then(|| tokens.saturating_sub(run))
     }
 
     fn warm_up(&mut self) -> Result<()> {

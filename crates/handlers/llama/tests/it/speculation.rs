@@ -199,22 +199,26 @@ fn a_handler_that_drafts_keeps_its_contract() {
 
 #[test]
 fn a_draft_that_breaks_leaves_the_reply_as_it_is() {
-    struct Fails(u32);
+    struct Fails(u32, fn() -> Result<()>);
     impl Drafter for Fails {
         fn draft(&mut self, replies: &mut [Continuation<'_>]) -> Result<()> {
             self.0 += 1;
             for reply in replies {
                 reply.guess(7);
             }
-            if self.0 < 4 { Ok(()) } else { Err(Error::fatal("broken")) }
+            if self.0 < 4 { Ok(()) } else { (self.1)() }
         }
     }
     let pair = Pair::new();
     let input = json!({ "prompt": "x", "max_tokens": 20, "ignore_eos": true });
     let expected = answer(&pair.target.load(always(0)).unwrap(), &input, 1, &[]).unwrap();
     let models = pair.models(Draft::Random);
-    let llama = Arc::new(Llama::load_with(always(3), &models, Fails(0)).unwrap());
-    assert_eq!(uncached(answer(&llama, &input, 1, &[]).unwrap()), uncached(expected.clone()));
+    let ways: [fn() -> Result<()>; 2] = [|| Err(Error::fatal("broken")), || panic!("broken")];
+    for way in ways {
+        let llama = Arc::new(Llama::load_with(always(3), &models, Fails(0, way)).unwrap());
+        assert_eq!(uncached(answer(&llama, &input, 1, &[]).unwrap()), uncached(expected.clone()));
+        assert_eq!(measure(&llama, "speculation_drafting"), 0.0);
+    }
     // Weights that are no numbers choose nothing.
     pair.perturbed.break_weights();
     let llama = pair.load(Draft::Perturbed, always(3));
