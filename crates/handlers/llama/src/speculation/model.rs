@@ -77,9 +77,8 @@ impl DraftModel {
                 self.model.cache().recall(&mut known.table, reply.scope(), reply.tokens());
             }
         }
-        let lack = |(reply, known): (&Continuation<'_>, &Known)| {
-            reply.tokens().len() - known.table.len()
-        };
+        let lack =
+            |(reply, known): (&Continuation<'_>, &Known)| reply.tokens().len() - known.table.len();
         let mut parts: Vec<usize> = replies.iter().zip(&*known).map(lack).collect();
         let mut turns: Vec<usize> = (0..parts.len()).collect();
         turns.sort_by_key(|turn| parts[*turn]);
