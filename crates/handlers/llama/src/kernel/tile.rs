@@ -94,31 +94,22 @@ impl<S: Store> Multiply<'_, S> {
         waiting: &mut Waiting,
     ) {
         let columns = self.matrix.columns;
-        let first = tile * columns;
         match (&self.matrix.data, self.input) {
             (Data::F32(data), Input::Float { x, stride }) => {
-                let weights = &data[first * LANES..][..columns * LANES];
-                let x = rows_of::<_, M>(x, row, stride, columns);
-                let weights = weights.as_chunks().0;
-                self.sum::<_, M>(simd, (tile, row), &Floats { weights, x }, waiting);
+                let products = Columns::<_, 1, M>::new(data, tile, columns, x, row, stride);
+                self.sum(simd, (tile, row), &products, waiting);
             }
             (Data::Bf16(data), Input::Float { x, stride }) => {
-                let weights = &data[first / 2 * LANES..][..columns / 2 * LANES];
-                let mut pairs: [&[[f32; 2]]; M] = [&[]; M];
-                for (pairs, x) in pairs.iter_mut().zip(rows_of::<_, M>(x, row, stride, columns)) {
-                    *pairs = &x.as_chunks().0[..columns / 2];
-                }
-                let pairs = Pairs { weights: weights.as_chunks().0, x: pairs };
-                self.sum::<_, M>(simd, (tile, row), &pairs, waiting);
+                let products = Columns::<_, 2, M>::new(data, tile, columns, x, row, stride);
+                self.sum(simd, (tile, row), &products, waiting);
             }
             (Data::F16(data), Input::Float { x, stride }) => {
-                let weights = &data[first * LANES..][..columns * LANES];
-                let x = rows_of::<_, M>(x, row, stride, columns);
-                let weights = weights.as_chunks().0;
-                self.sum::<_, M>(simd, (tile, row), &Halves { weights, x }, waiting);
+                let products = Columns::<_, 1, M>::new(data, tile, columns, x, row, stride);
+                self.sum(simd, (tile, row), &products, waiting);
             }
             (Data::Q8 { scales, values }, Input::Quantised(x)) if M <= ROWS_OF_BYTES => {
-                let (first, count) = (first / BLOCK, columns / BLOCK);
+                let count = columns / BLOCK;
+                let first = tile * count;
                 let blocks = Blocks {
                     values: values[first * TILE_BLOCK..][..count * TILE_BLOCK].as_chunks().0,
                     scales: scales[first * LANES..][..count * LANES].as_chunks().0,
@@ -208,77 +199,77 @@ trait Products<const M: usize> {
     fn add<I: Simd>(&self, simd: I, columns: Range<usize>, sums: &mut [I::Vector; M]);
 }
 
-struct Floats<'a, const M: usize> {
-    weights: &'a [Lanes],
-    x: [&'a [f32]; M],
+/// What a tile has for each `C` columns: 16 rows' weights, which become as many vectors.
+trait Weights<const C: usize>: Sized {
+    /// It is inlined always: see [`Work`].
+    fn vectors<I: Simd>(simd: I, weights: &[Self; LANES]) -> [I::Vector; C];
 }
 
-impl<const M: usize> Products<M> for Floats<'_, M> {
+impl Weights<1> for f32 {
     #[inline(always)]
-    fn len(&self) -> usize {
-        self.weights.len()
+    fn vectors<I: Simd>(simd: I, weights: &[Self; LANES]) -> [I::Vector; 1] {
+        [simd.load(weights)]
     }
+}
 
+/// In f16.
+impl Weights<1> for u16 {
     #[inline(always)]
-    fn add<I: Simd>(&self, simd: I, columns: Range<usize>, sums: &mut [I::Vector; M]) {
-        let x = parts(&self.x, &columns);
-        for (k, weights) in self.weights[columns].iter().enumerate() {
-            ask_ahead(weights);
-            let weights = simd.load(weights);
-            for m in 0..M {
-                sums[m] = simd.fused(weights, simd.splat(x[m][k]), sums[m]);
-            }
+    fn vectors<I: Simd>(simd: I, weights: &[Self; LANES]) -> [I::Vector; 1] {
+        [simd.halves(weights)]
+    }
+}
+
+/// Two in bf16.
+impl Weights<2> for u32 {
+    #[inline(always)]
+    fn vectors<I: Simd>(simd: I, weights: &[Self; LANES]) -> [I::Vector; 2] {
+        simd.pairs(weights)
+    }
+}
+
+/// A tile of numbers.
+struct Columns<'a, W, const C: usize, const M: usize> {
+    weights: &'a [[W; LANES]],
+    x: [&'a [[f32; C]]; M],
+}
+
+impl<'a, W, const C: usize, const M: usize> Columns<'a, W, C, M> {
+    /// The tile with the rows from `row` on, which are `stride` apart.
+    #[inline(always)]
+    fn new(
+        data: &'a [W],
+        tile: usize,
+        columns: usize,
+        x: &'a [f32],
+        row: usize,
+        stride: usize,
+    ) -> Self {
+        let length = columns / C * LANES;
+        let mut chunks: [&[[f32; C]]; M] = [&[]; M];
+        for (chunks, x) in chunks.iter_mut().zip(rows_of::<_, M>(x, row, stride, columns)) {
+            *chunks = x.as_chunks().0;
         }
+        Self { weights: data[tile * length..][..length].as_chunks().0, x: chunks }
     }
 }
 
-/// Two columns of bf16 at a time.
-struct Pairs<'a, const M: usize> {
-    weights: &'a [[u32; LANES]],
-    x: [&'a [[f32; 2]]; M],
-}
-
-impl<const M: usize> Products<M> for Pairs<'_, M> {
+impl<W: Weights<C>, const C: usize, const M: usize> Products<M> for Columns<'_, W, C, M> {
     #[inline(always)]
     fn len(&self) -> usize {
         self.weights.len()
     }
 
     #[inline(always)]
-    fn add<I: Simd>(&self, simd: I, pairs: Range<usize>, sums: &mut [I::Vector; M]) {
-        let x = parts(&self.x, &pairs);
-        for (k, weights) in self.weights[pairs].iter().enumerate() {
+    fn add<I: Simd>(&self, simd: I, range: Range<usize>, sums: &mut [I::Vector; M]) {
+        let x = parts(&self.x, &range);
+        for (k, weights) in self.weights[range].iter().enumerate() {
             ask_ahead(weights);
-            let [first, second] = simd.pairs(weights);
-            for m in 0..M {
-                sums[m] = simd.fused(first, simd.splat(x[m][k][0]), sums[m]);
-            }
-            for m in 0..M {
-                sums[m] = simd.fused(second, simd.splat(x[m][k][1]), sums[m]);
-            }
-        }
-    }
-}
-
-struct Halves<'a, const M: usize> {
-    weights: &'a [[u16; LANES]],
-    x: [&'a [f32]; M],
-}
-
-impl<const M: usize> Products<M> for Halves<'_, M> {
-    #[inline(always)]
-    fn len(&self) -> usize {
-        self.weights.len()
-    }
-
-    #[inline(always)]
-    fn add<I: Simd>(&self, simd: I, columns: Range<usize>, sums: &mut [I::Vector; M]) {
-        let x = parts(&self.x, &columns);
-        for (k, weights) in self.weights[columns].iter().enumerate() {
-            ask_ahead(weights);
-            let weights = simd.halves(weights);
-            for m in 0..M {
-                sums[m] = simd.fused(weights, simd.splat(x[m][k]), sums[m]);
+            let weights = W::vectors(simd, weights);
+            for c in 0..C {
+                for m in 0..M {
+                    sums[m] = simd.fused(weights[c], simd.splat(x[m][k][c]), sums[m]);
+                }
             }
         }
     }
