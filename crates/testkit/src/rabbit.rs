@@ -5,6 +5,7 @@
 //! way, it kills the node and removes its files.
 
 mod node;
+mod ports;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};

@@ -1,7 +1,7 @@
 //! The node's directory, ports and environment.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
+use super::ports::Ports;
 use super::{Config, Place};
 
 const KEEPER: &str = include_str!("keeper.sh");
@@ -34,7 +35,7 @@ const ERLANG: &str = "+sbwt none +sbwtdcpu none +sbwtdio none";
 pub(super) struct Node {
     place: Place,
     home: TempDir,
-    port: u16,
+    ports: Ports,
     environment: Vec<(&'static str, String)>,
 }
 
@@ -47,7 +48,8 @@ impl Node {
             None => home.tempdir(),
         };
         let home = home.context("making RabbitMQ's directory")?;
-        let [port, epmd, distribution] = free_ports()?;
+        let ports = Ports::take()?;
+        let [port, epmd, distribution] = ports.numbers;
         let root = home.path();
         write_files(root, config).context("preparing RabbitMQ's directory")?;
         let seen = seen_from(place.root.as_deref(), root);
@@ -68,11 +70,11 @@ impl Node {
             ("RABBITMQ_ENABLED_PLUGINS_FILE", inside("enabled_plugins")),
             ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", ERLANG.to_owned()),
         ];
-        Ok(Self { place: place.clone(), port, environment, home })
+        Ok(Self { place: place.clone(), ports, environment, home })
     }
 
     pub(super) fn port(&self) -> u16 {
-        self.port
+        self.ports.numbers[0]
     }
 
     /// One of RabbitMQ's own scripts, in the environment of this node.
@@ -131,12 +133,4 @@ fn write_files(root: &Path, config: &Config) -> Result<()> {
     fs::write(&cookie, "nsbridgetests")?;
     fs::set_permissions(&cookie, fs::Permissions::from_mode(0o400))?;
     Ok(())
-}
-
-/// Three ports that were free a moment ago.
-fn free_ports() -> Result<[u16; 3]> {
-    let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("looking for a free port");
-    let held = [bind()?, bind()?, bind()?];
-    let [a, b, c] = &held;
-    Ok([a.local_addr()?.port(), b.local_addr()?.port(), c.local_addr()?.port()])
 }
