@@ -211,7 +211,32 @@ const MUTANTS: &[Mutant] = &[
         )],
         judge: SPECULATION,
     },
+    // Each rank adds up its columns as if they were all.
+    Mutant {
+        name: "naive-row-split",
+        file: "crates/handlers/llama/src/network/load.rs",
+        edits: &[("segments(format, shape[1]) / self.part.of", "segments(format, own.len())")],
+        judge: RANKS,
+    },
+    // The ranks' sums are added up in another tree.
+    Mutant {
+        name: "ranks-in-another-tree",
+        file: "crates/handlers/llama/src/comm/threads.rs",
+        edits: &[(
+            "let (a, b) = (terms[2 * i], terms[2 * i + 1]);",
+            "let (a, b) = (terms[i], terms[i + left]);",
+        )],
+        judge: RANKS,
+    },
 ];
+
+/// Any number of ranks beside one.
+const RANKS: Judge = Judge::Test {
+    package: "nsbridge-llama",
+    file: "crates/handlers/llama/tests/it/bits.rs",
+    module: "bits::",
+    name: "any_schedule_on_any_number_of_ranks_gives_the_bits_of_one",
+};
 
 /// Every draft of every length beside the reply without.
 const SPECULATION: Judge = Judge::Test {

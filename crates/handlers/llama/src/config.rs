@@ -1,5 +1,6 @@
 //! A model's shape: `config.json` and `generation_config.json`.
 
+mod degrees;
 mod family;
 mod file;
 mod memory;

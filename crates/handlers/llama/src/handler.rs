@@ -178,20 +178,24 @@ impl Llama {
         let setup = Setup {
             threads: options.threads,
             tier: None,
+            ranks: options.tensor_parallel_degree.unwrap_or(1),
+            patience: seconds("tensor_parallel_timeout", options.tensor_parallel_timeout)?
+                .unwrap_or(Setup::default().patience),
             format: options.quantize.map(|Quantize::Q8_0| Format::Q8_0),
             kv: options.kv_cache_dtype.unwrap_or_default(),
             blocks: blocks(&config, &options, context)?,
         };
+        let of_draft = Setup { ranks: options.draft_model_tp_size.unwrap_or(1), ..setup };
         let checkpoint = Weights::find(files)?;
-        let drafting = drafting.read(&config, &text, context, &setup)?;
+        let drafting = drafting.read(&config, &text, context, &of_draft)?;
         let memory = memory(&config, &checkpoint, &setup);
         refuse_what_does_not_fit(&memory, drafting.memory().as_ref())?;
-        let weights = Weights::load(files, &checkpoint)?;
+        let weights = Weights::load(files, &checkpoint, setup.ranks)?;
         let mut model = Model::new(&config, context, &weights, &setup)?;
         if let Some(required) = required {
             required.hold(&mut model, files)?;
         }
-        let fingerprint = fingerprint(files, &weights, &model.arithmetic(), &options)?;
+        let fingerprint = fingerprint(files, &weights, model.arithmetic(), &options)?;
         let caching = options.enable_prefix_caching.unwrap_or(true);
         let policy = Policy { limit: predict_timeout, caching, limits };
         let speculation = drafting.speculation(&options, limits.tokens, caching)?;
@@ -270,7 +274,11 @@ fn memory(config: &Config, checkpoint: &Checkpoint, setup: &Setup) -> Memory {
         _ => bytes as f64 / elements.max(1) as f64,
     };
     let positions = setup.blocks.saturating_mul(PAGE);
-    Memory::new(config, weight, setup.kv.width(), positions)
+    let mut memory = Memory::new(config, weight, setup.kv.width(), positions);
+    // More ranks than heads of keys and values have some of them twice.
+    let copies = (setup.ranks / config.kv_heads).max(1);
+    memory.position = memory.position.saturating_mul(copies as u64);
+    memory
 }
 
 /// A model that is larger than the machine would be killed while it answers.

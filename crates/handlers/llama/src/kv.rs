@@ -4,6 +4,7 @@
 //! alike, is no difference: their bits depend on the tokens up to it, and on nothing else.
 
 mod blocks;
+mod store;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -11,11 +12,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use self::blocks::Blocks;
+pub(crate) use self::store::{Element, Shape, Store, Values};
 use crate::LoadError;
-use crate::kernel::LANES;
-use crate::kernel::attention::{PAGE, Pages};
-use crate::kernel::simd::Simd;
-use crate::memory::{Memory, Plain};
+use crate::kernel::attention::PAGE;
 
 /// How keys and values are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,77 +37,12 @@ impl KvFormat {
     }
 }
 
-/// A number as the cache holds it.
-pub(crate) trait Element: Plain {
-    fn load(self) -> f32;
-    fn store(x: f32) -> Self;
-    fn vector<S: Simd>(simd: S, from: &[Self; LANES]) -> S::Vector;
-}
-
-impl Element for f32 {
-    #[inline(always)]
-    fn load(self) -> f32 {
-        self
-    }
-
-    #[inline(always)]
-    fn store(x: f32) -> Self {
-        x
-    }
-
-    #[inline(always)]
-    fn vector<S: Simd>(simd: S, from: &[Self; LANES]) -> S::Vector {
-        simd.load(from)
-    }
-}
-
-/// The upper half of an f32.
-impl Element for u16 {
-    #[inline(always)]
-    fn load(self) -> f32 {
-        f32::from_bits(u32::from(self) << 16)
-    }
-
-    #[inline(always)]
-    fn store(x: f32) -> Self {
-        half::bf16::from_f32(x).to_bits()
-    }
-
-    #[inline(always)]
-    fn vector<S: Simd>(simd: S, from: &[Self; LANES]) -> S::Vector {
-        simd.brains(from)
-    }
-}
-
-/// What the blocks are like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
-    pub(crate) layers: usize,
-    pub(crate) kv_heads: usize,
-    pub(crate) dim: usize,
-    pub(crate) blocks: usize,
-}
-
-/// The memory of all blocks, and whose they are.
+/// Whose the blocks are. What is in them, each rank of a model has for the heads that it computes.
 #[derive(Debug)]
 pub struct KvCache<S = RandomState> {
-    pub(crate) shape: Shape,
-    pub(crate) data: Both,
     blocks: Blocks<S>,
-}
-
-/// Keys and values in the cache's format.
-#[derive(Debug)]
-pub(crate) enum Both {
-    F32(Store<f32>),
-    Bf16(Store<u16>),
-}
-
-/// By layer, block and head: keys `[dim, 32]`; and values `[32, dim]` alike.
-#[derive(Debug)]
-pub(crate) struct Store<E: Plain> {
-    pub(crate) keys: Memory<E>,
-    pub(crate) values: Memory<E>,
+    /// Blocks to be copied before anything is written, from one to the other, in this order.
+    copies: Vec<(u32, u32)>,
 }
 
 /// The blocks of one sequence.
@@ -145,17 +79,16 @@ impl Table {
 }
 
 impl<S: BuildHasher + Default> KvCache<S> {
-    pub(crate) fn new(format: KvFormat, shape: Shape) -> Result<Self, LoadError> {
-        let Shape { layers, kv_heads, dim, blocks } = shape;
-        let count = layers * kv_heads * dim * blocks * PAGE;
-        let data = match format {
-            KvFormat::F32 => Both::F32(Store::new(count)?),
-            KvFormat::Bf16 => Both::Bf16(Store::new(count)?),
-        };
+    pub(crate) fn new(blocks: usize) -> Result<Self, LoadError> {
         let count = u32::try_from(blocks).map_err(|_| {
             LoadError::unsupported("the number of blocks", blocks.to_string(), "less")
         })?;
-        Ok(Self { shape, data, blocks: Blocks::new(count) })
+        Ok(Self { blocks: Blocks::new(count), copies: Vec::new() })
+    }
+
+    /// What is to be copied before the next step writes anything.
+    pub(crate) fn take_copies(&mut self) -> Vec<(u32, u32)> {
+        std::mem::take(&mut self.copies)
     }
 
     /// Blocks that no sequence has.
@@ -180,10 +113,8 @@ impl<S: BuildHasher + Default> KvCache<S> {
         if copied {
             let Some(own) = self.blocks.take() else { return false };
             let shared = std::mem::replace(&mut table.blocks[last], own);
-            match &mut self.data {
-                Both::F32(data) => data.copy(self.shape, shared, own),
-                Both::Bf16(data) => data.copy(self.shape, shared, own),
-            }
+            // Whoever has the shared one next writes to it after it was copied.
+            self.copies.push((shared, own));
             self.blocks.let_go(shared);
         }
         table.blocks.extend((0..more).map_while(|_| self.blocks.take()));
@@ -253,58 +184,6 @@ impl<S: BuildHasher + Default> KvCache<S> {
                 table.blocks[index] = used;
             }
             table.remembered = index + 1;
-        }
-    }
-}
-
-impl<E: Element> Store<E> {
-    fn new(count: usize) -> Result<Self, LoadError> {
-        Ok(Self { keys: Memory::zeroed(count)?, values: Memory::zeroed(count)? })
-    }
-
-    /// A layer's and head's blocks, as a sequence has them.
-    pub(crate) fn pages<'a>(
-        data: &'a [E],
-        shape: Shape,
-        layer: usize,
-        head: usize,
-        table: &'a [u32],
-    ) -> Pages<'a, E> {
-        let size = shape.dim * PAGE;
-        let start = (layer * shape.blocks * shape.kv_heads + head) * size;
-        Pages { data: &data[start..], stride: shape.kv_heads * size, size, table }
-    }
-
-    /// Copies a block of all layers.
-    fn copy(&mut self, shape: Shape, from: u32, to: u32) {
-        let size = shape.kv_heads * shape.dim * PAGE;
-        for layer in 0..shape.layers {
-            let place = |block: u32| (layer * shape.blocks + block as usize) * size;
-            for data in [&mut self.keys, &mut self.values] {
-                data.copy_within(place(from)..place(from) + size, place(to));
-            }
-        }
-    }
-
-    /// Writes a token's key and value of one head.
-    pub(crate) fn write(
-        &mut self,
-        shape: Shape,
-        (layer, head): (usize, usize),
-        (block, position): (u32, usize),
-        key: &[f32],
-        value: &[f32],
-    ) {
-        let size = shape.dim * PAGE;
-        let start = ((layer * shape.blocks + block as usize) * shape.kv_heads + head) * size;
-        let lane = position % PAGE;
-        let keys = &mut self.keys[start..][..size];
-        for (keys, key) in keys.as_chunks_mut::<PAGE>().0.iter_mut().zip(key) {
-            keys[lane] = E::store(*key);
-        }
-        let values = &mut self.values[start + lane * shape.dim..][..shape.dim];
-        for (place, value) in values.iter_mut().zip(value) {
-            *place = E::store(*value);
         }
     }
 }

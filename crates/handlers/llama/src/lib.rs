@@ -6,6 +6,7 @@
 //! depend on the weights, the prompt, the parameters and the seed, and on nothing else: not on what
 //! runs beside it, nor on the machine.
 
+mod comm;
 mod config;
 mod date;
 mod detokenise;

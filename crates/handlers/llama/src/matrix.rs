@@ -33,6 +33,24 @@ pub enum Format {
     Q8_0,
 }
 
+impl Format {
+    /// How many columns belong together.
+    pub(crate) fn unit(self) -> usize {
+        match self {
+            // As for Bf16, so that the bits agree.
+            Self::F32 | Self::Bf16 | Self::F16 => 2,
+            Self::Q8_0 => BLOCK,
+        }
+    }
+}
+
+/// Into how many segments a sum over so many columns is cut: as many as there can be of equal size.
+/// A rank that has some of the columns has as large a share of the segments.
+pub(crate) fn segments(format: Format, columns: usize) -> usize {
+    let fits = |segments: &usize| columns.is_multiple_of(segments * format.unit());
+    [SEGMENTS, 4, 2].into_iter().find(fits).unwrap_or(1)
+}
+
 /// A matrix `[rows, columns]` that multiplies activations: `y = W x + b`.
 #[derive(Debug)]
 pub(crate) struct Matrix {
@@ -58,18 +76,18 @@ pub(crate) enum Data {
 }
 
 impl Matrix {
-    /// An empty matrix of zeros.
+    /// An empty matrix of zeros, whose columns are cut into so many [`segments`].
     ///
     /// # Errors
     ///
     /// There is not enough memory, or the format cannot have so many columns.
-    pub(crate) fn zeroed(format: Format, rows: usize, columns: usize) -> Result<Self, LoadError> {
+    pub(crate) fn zeroed(
+        format: Format,
+        rows: usize,
+        columns: usize,
+        segments: usize,
+    ) -> Result<Self, LoadError> {
         let padded = rows.next_multiple_of(LANES);
-        let unit = match format {
-            // As for Bf16, so that the bits agree.
-            Format::F32 | Format::Bf16 | Format::F16 => 2,
-            Format::Q8_0 => BLOCK,
-        };
         let count = padded * columns;
         let data = match format {
             Format::Q8_0 if !columns.is_multiple_of(BLOCK) => {
@@ -85,8 +103,6 @@ impl Matrix {
                 Data::Q8 { scales, values: Memory::zeroed(count)? }
             }
         };
-        let fits = |segments: &usize| columns.is_multiple_of(segments * unit);
-        let segments = [SEGMENTS, 4, 2].into_iter().find(fits).unwrap_or(1);
         Ok(Self { rows, columns, segments, data, bias: None })
     }
 

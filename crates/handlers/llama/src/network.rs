@@ -5,22 +5,33 @@
 //! whatever runs beside it.
 
 mod load;
+mod ranks;
+mod shard;
 mod step;
 
-use crate::kernel::Tier;
-use crate::kv::{KvCache, KvFormat, Shape, Table};
-use crate::matrix::{Format, Matrix};
-use crate::pool::Pool;
-use crate::{Config, LoadError, RopeTable, Weights};
+use std::time::Duration;
 
-use self::load::Loader;
-use self::step::{Scratch, WIDEST_HEAD};
+use nsbridge_handler::{Error, Result};
+
+use crate::kernel::Tier;
+use crate::kernel::attention::PAGE;
+use crate::kv::{KvCache, KvFormat, Table};
+use crate::matrix::Format;
+use crate::{Config, LoadError, Weights};
+
+use self::ranks::Ranks;
+use self::step::{Step, WIDEST_HEAD};
 
 /// How a model is held and run. None of it but the formats changes a bit of what it computes.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// Threads that compute, the caller's among them; by default as many as there are cores, or one
-    /// for a model that a core's caches hold.
+    /// Ranks that each compute a part of every matrix: tensor parallelism as in Megatron-LM (Shoeybi
+    /// et al., arXiv:1909.08053).
+    pub ranks: usize,
+    /// How long a rank waits for the others before the model is given up.
+    pub patience: Duration,
+    /// Threads that compute, the caller's among them, and shared out to the ranks; by default as
+    /// many as there are cores, or one a rank for a model that a core's caches hold.
     pub threads: Option<usize>,
     /// The instructions; by default the best of this machine.
     pub tier: Option<Tier>,
@@ -34,49 +45,26 @@ pub struct Setup {
 
 impl Default for Setup {
     fn default() -> Self {
-        let kv = KvFormat::default();
-        Self { threads: None, tier: None, format: None, kv, blocks: 64 }
+        Self {
+            ranks: 1,
+            patience: Duration::from_secs(60),
+            threads: None,
+            tier: None,
+            format: None,
+            kv: KvFormat::default(),
+            blocks: 64,
+        }
     }
 }
 
 /// A language model of the Llama family (Touvron et al., arXiv:2302.13971).
 #[derive(Debug)]
 pub struct Model {
-    embedding: Matrix,
-    layers: Vec<Layer>,
-    norm: Vec<f32>,
-    /// `None` if it is the embedding.
-    output: Option<Matrix>,
-    rope: RopeTable,
-    eps: f32,
-    shape: Heads,
-    context: usize,
-    tier: Tier,
-    pool: Pool,
+    ranks: Ranks,
     cache: KvCache,
-    scratch: Scratch,
-}
-
-#[derive(Debug)]
-struct Layer {
-    attention_norm: Vec<f32>,
-    /// Queries, then keys, then values.
-    qkv: Matrix,
-    /// Of each head's queries, and of its keys.
-    head_norms: Option<(Vec<f32>, Vec<f32>)>,
-    output: Matrix,
-    window: Option<usize>,
-    feed_forward_norm: Vec<f32>,
-    /// Tiles of the gate and of what it gates, in turn.
-    gate_up: Matrix,
-    down: Matrix,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Heads {
-    queries: usize,
-    keys: usize,
-    dim: usize,
+    context: usize,
+    vocab_size: usize,
+    arithmetic: String,
 }
 
 /// Tokens of one sequence that a step runs.
@@ -111,7 +99,8 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// A tensor that is missing or has the wrong shape, or too little memory.
+    /// A tensor that is missing or has the wrong shape, ranks that cannot share the model, or too
+    /// little memory.
     pub fn new(
         config: &Config,
         context: usize,
@@ -123,34 +112,17 @@ impl Model {
                 (config.head_dim.to_string(), format!("{WIDEST_HEAD} or less"));
             return Err(LoadError::unsupported("head_dim in config.json", found, supported));
         }
-        let tier = setup.tier.unwrap_or_else(Tier::best);
-        let mut loader = Loader::new(config, weights, setup.format, (setup.threads, tier));
-        let embedding = loader.embedding()?;
-        let output = loader.output()?;
-        let layer = |index| loader.layer(index);
-        let layers = (0..config.layers).map(layer).collect::<Result<Vec<_>, _>>()?;
-        let shape = Shape {
-            layers: config.layers,
-            kv_heads: config.kv_heads,
-            dim: config.head_dim,
-            blocks: setup.blocks,
-        };
-        let bytes: usize = layers.iter().map(Layer::bytes).sum();
-        let threads = setup.threads.unwrap_or_else(|| load::threads(bytes));
-        Ok(Self {
-            embedding,
-            layers,
-            norm: load::norm(weights, "model.norm.weight", config.hidden_size)?,
-            output,
-            rope: RopeTable::new(&config.rope, config.head_dim, context),
-            eps: config.rms_norm_eps,
-            shape: Heads { queries: config.heads, keys: config.kv_heads, dim: config.head_dim },
-            context,
-            tier,
-            pool: Pool::new(threads),
-            cache: KvCache::new(setup.kv, shape)?,
-            scratch: Scratch::default(),
-        })
+        let format = setup.format.unwrap_or(Format::F32);
+        if let Some(why) = config.refuses(setup.ranks, format) {
+            let found = format!("{}, {why}", setup.ranks);
+            let supported = format!("one of {} for this model", config.degrees(format));
+            let field = "the option tensor_parallel_degree";
+            return Err(LoadError::unsupported(field, found, supported));
+        }
+        let cache = KvCache::new(setup.blocks)?;
+        let ranks = Ranks::load(config, context, weights, setup)?;
+        let arithmetic = ranks.arithmetic();
+        Ok(Self { ranks, cache, context, vocab_size: config.vocab_size, arithmetic })
     }
 
     /// The most tokens a sequence can have, reply included.
@@ -160,28 +132,51 @@ impl Model {
 
     /// One more than the largest token.
     pub fn vocab_size(&self) -> usize {
-        self.embedding.rows
+        self.vocab_size
     }
 
-    /// The keys and values of all sequences.
+    /// Whose the keys and values of all sequences are.
     pub fn cache(&mut self) -> &mut KvCache {
         &mut self.cache
     }
 
     /// What decides the bits beside the files: formats, and the rules of this version.
-    pub fn arithmetic(&self) -> String {
-        let kv = match self.cache.data {
-            crate::kv::Both::F32(_) => KvFormat::F32,
-            crate::kv::Both::Bf16(_) => KvFormat::Bf16,
-        };
-        let format = |matrix: &Matrix| format!("{:?}", matrix.format());
-        let layers: Vec<_> = self.layers.iter().map(|layer| format(&layer.qkv)).collect();
-        format!("{} {} kv {kv:?}", format(&self.embedding), layers.join(" "))
+    pub fn arithmetic(&self) -> &str {
+        &self.arithmetic
     }
-}
 
-impl Layer {
-    fn bytes(&self) -> usize {
-        [&self.qkv, &self.output, &self.gate_up, &self.down].map(Matrix::bytes).iter().sum()
+    /// Runs the chunks' tokens, and gives the logits that they want.
+    ///
+    /// # Errors
+    ///
+    /// If a chunk has no token, no blocks reserved, or a token that is not in the vocabulary or
+    /// beyond the context; nothing has changed then. If a rank is lost, and then every time.
+    pub fn forward(&mut self, chunks: &mut [Chunk<'_>]) -> Result<Logits<'_>> {
+        for chunk in &*chunks {
+            self.check(chunk)?;
+        }
+        let data = self.ranks.run(Step::new(chunks, self.cache.take_copies()))?;
+        for chunk in chunks {
+            chunk.table.grow(chunk.tokens.len());
+        }
+        Ok(Logits { data: data.numbers, stride: data.stride, vocab_size: self.vocab_size })
+    }
+
+    fn check(&self, chunk: &Chunk<'_>) -> Result<()> {
+        let end = chunk.table.len() + chunk.tokens.len();
+        let reserved = chunk.table.blocks().len() * PAGE;
+        let known = |token: &u32| (*token as usize) < self.vocab_size;
+        let wrong = if chunk.tokens.is_empty() || chunk.logits > chunk.tokens.len() {
+            "a chunk has fewer tokens than it wants logits of, or none"
+        } else if end > self.context {
+            "a sequence goes beyond the context"
+        } else if end > reserved || !self.cache.may_write(chunk.table) {
+            "a chunk has no room in the cache"
+        } else if !chunk.tokens.iter().all(known) {
+            "a token is not in the vocabulary"
+        } else {
+            return Ok(());
+        };
+        Err(Error::bad_input(wrong))
     }
 }

@@ -1,8 +1,17 @@
 //! A model's tensors, as the network takes them.
 
+use std::ops::Range;
+
 use nsbridge_handler::{Checkpoint, Dtype, Model, Order, Weight};
 
 use crate::LoadError;
+
+/// What of a tensor is one rank's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    Rows(Range<usize>),
+    Columns(Range<usize>),
+}
 
 /// The tensors of a model, as they are stored.
 #[derive(Debug)]
@@ -18,7 +27,16 @@ impl Weights {
     ///
     /// A file that is missing or not what it should be, or a dtype other than f32, bf16 and f16.
     pub fn read(model: &Model) -> Result<Self, LoadError> {
-        Self::load(model, &Self::find(model)?)
+        Self::for_ranks(model, 1)
+    }
+
+    /// The same, for a model of so many ranks: each byte is brought once for all of them.
+    ///
+    /// # Errors
+    ///
+    /// As [`Weights::read`].
+    pub fn for_ranks(model: &Model, ranks: usize) -> Result<Self, LoadError> {
+        Self::load(model, &Self::find(model)?, ranks)
     }
 
     /// Finds the model's tensors.
@@ -33,9 +51,13 @@ impl Weights {
         Ok(checkpoint)
     }
 
-    /// Begins to bring them.
-    pub(crate) fn load(model: &Model, checkpoint: &Checkpoint) -> Result<Self, LoadError> {
-        let tensors = checkpoint.load(&Order::everything());
+    /// Begins to bring them to so many ranks.
+    pub(crate) fn load(
+        model: &Model,
+        checkpoint: &Checkpoint,
+        ranks: usize,
+    ) -> Result<Self, LoadError> {
+        let tensors = checkpoint.load(&Order::everything().for_ranks(ranks));
         let digests: Result<_, _> = checkpoint.files().map(|path| model.digest(path)).collect();
         Ok(Self {
             tensors: tensors.map_err(LoadError::read)?,
@@ -48,12 +70,12 @@ impl Weights {
         &self.digests
     }
 
-    /// The tensor with this name, which must have this shape.
+    /// A part of the tensor with this name, which must have this shape.
     ///
     /// # Errors
     ///
     /// A sentence that names the tensor.
-    pub fn take(&self, name: &str, shape: &[usize]) -> Result<Weight, LoadError> {
+    pub(crate) fn take(&self, name: &str, shape: &[usize], cut: &Cut) -> Result<Weight, LoadError> {
         let Some(info) = self.tensors.checkpoint().find(name) else {
             return Err(LoadError::Missing(format!("there is no tensor {name}")));
         };
@@ -61,6 +83,15 @@ impl Weights {
             let (found, expected) = (format!("{:?}", info.shape), format!("{shape:?}"));
             return Err(LoadError::unsupported(format!("the shape of {name}"), found, expected));
         }
-        self.tensors.tensor(name).map_err(LoadError::read)
+        let (dim, own) = match cut {
+            Cut::Rows(own) => (0, own),
+            Cut::Columns(own) => (1, own),
+        };
+        let weight = if *own == (0..shape[dim]) {
+            self.tensors.tensor(name)
+        } else {
+            self.tensors.slice(name, dim, own.clone())
+        };
+        weight.map_err(LoadError::read)
     }
 }

@@ -97,7 +97,8 @@ impl Drafting {
         refuse_other_vocabulary(&config, &Text::read(&files)?, target, text)?;
         let checkpoint = Weights::find(&files)?;
         let context = context.min(config.context);
-        let setup = Setup { format: format(&config).or(setup.format), ..*setup };
+        let format = format(&config).or(setup.format);
+        let setup = Setup { format, ..*setup };
         Ok(Read::Model(Box::new(Draft { files, config, checkpoint, context, setup })))
     }
 }
@@ -163,7 +164,7 @@ impl Read {
             Self::Drafter(drafter) => drafter,
             Self::Model(draft) => {
                 let Draft { files, config, checkpoint, context, setup } = *draft;
-                let weights = Weights::load(&files, &checkpoint)?;
+                let weights = Weights::load(&files, &checkpoint, setup.ranks)?;
                 let model = Model::new(&config, context, &weights, &setup)?;
                 let drafter: Box<dyn Drafter> = Box::new(DraftModel::new(model, step, caching));
                 Some(drafter)

@@ -31,6 +31,17 @@ pub struct Options {
     /// a model so small that others would only get in its way.
     #[serde(skip_serializing)]
     pub threads: Option<usize>,
+    /// Ranks that each compute a part of every matrix, with keys and values of their own: 1, 2, 4 or
+    /// 8, as far as the model's shape allows. The tokens are the same; 1 if absent.
+    #[serde(skip_serializing)]
+    pub tensor_parallel_degree: Option<usize>,
+    /// Seconds that a rank waits for the others before the worker gives its requests back and
+    /// leaves; 60 if absent.
+    #[serde(skip_serializing)]
+    pub tensor_parallel_timeout: Option<f64>,
+    /// The same degree for the model that drafts; 1 if absent.
+    #[serde(skip_serializing)]
+    pub draft_model_tp_size: Option<usize>,
     /// Requests answered at once, by steps that run a token of each; 8 if absent.
     #[serde(skip_serializing)]
     pub max_rolling_batch_size: Option<usize>,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::{Both, KvCache, KvFormat, Shape, Table};
+use super::{KvCache, KvFormat, Shape, Table, Values};
 use crate::kernel::attention::PAGE;
 
 const BLOCKS: usize = 12;
@@ -91,17 +91,20 @@ fn mark(scope: usize, prefix: &[u32]) -> f32 {
     (mixed >> 9) as f32
 }
 
+const SHAPE: Shape = Shape { layers: 2, kv_heads: 1, dim: 1, blocks: BLOCKS };
+
 struct World<S> {
     cache: KvCache<S>,
+    values: Values,
     scopes: [Arc<str>; 2],
     sequences: Vec<Sequence>,
 }
 
 impl<S: BuildHasher + Default> World<S> {
     fn new() -> Self {
-        let shape = Shape { layers: 2, kv_heads: 1, dim: 1, blocks: BLOCKS };
-        let cache = KvCache::new(KvFormat::F32, shape).unwrap();
-        Self { cache, scopes: ["a".into(), "b".into()], sequences: Vec::new() }
+        let cache = KvCache::new(BLOCKS).unwrap();
+        let values = Values::new(KvFormat::F32, SHAPE).unwrap();
+        Self { cache, values, scopes: ["a".into(), "b".into()], sequences: Vec::new() }
     }
 
     /// Runs tokens: writes what they come to, where the sequence has room.
@@ -111,13 +114,16 @@ impl<S: BuildHasher + Default> World<S> {
         if count == 0 || !self.cache.reserve(table, count) {
             return;
         }
+        for (from, to) in self.cache.take_copies() {
+            self.values.copy(SHAPE, from, to);
+        }
         for position in table.len..table.len + count {
             let block = table.blocks[position / PAGE];
             assert_eq!(self.cache.blocks.of(block), (1, false), "written by its one holder alone");
-            let (shape, mark) = (self.cache.shape, mark(*scope, &all[..=position]));
-            let Both::F32(data) = &mut self.cache.data else { unreachable!() };
-            for layer in 0..shape.layers {
-                data.write(shape, (layer, 0), (block, position), &[mark], &[mark]);
+            let mark = mark(*scope, &all[..=position]);
+            let Values::F32(data) = &mut self.values else { unreachable!() };
+            for layer in 0..SHAPE.layers {
+                data.write(SHAPE, (layer, 0), (block, position), &[mark], &[mark]);
             }
         }
         table.grow(count);
@@ -157,7 +163,7 @@ impl<S: BuildHasher + Default> World<S> {
 
     /// Every position has what was made of its prefix in its scope, and every block is counted.
     fn check(&self) {
-        let Both::F32(data) = &self.cache.data else { unreachable!() };
+        let Values::F32(data) = &self.values else { unreachable!() };
         let mut holders: HashMap<u32, u32> = HashMap::new();
         for Sequence { table, scope, tokens, .. } in &self.sequences {
             for block in &table.blocks {

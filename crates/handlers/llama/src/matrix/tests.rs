@@ -4,7 +4,7 @@ use half::bf16;
 use nsbridge_handler::Dtype;
 use proptest::prelude::*;
 
-use super::{Format, Matrix, Source};
+use super::{Format, Matrix, Source, segments};
 use crate::kernel::row::{BLOCK, Quantise, quantise};
 use crate::kernel::tile::{Input, Multiply, Quantised, Store};
 use crate::kernel::{Lanes, Tier};
@@ -31,7 +31,8 @@ fn draw(count: usize, seed: u64) -> Vec<f32> {
 
 pub(crate) fn packed(format: Format, weights: &[f32], rows: usize) -> Matrix {
     let bytes: Vec<u8> = weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
-    let mut matrix = Matrix::zeroed(format, rows, weights.len() / rows).unwrap();
+    let columns = weights.len() / rows;
+    let mut matrix = Matrix::zeroed(format, rows, columns, segments(format, columns)).unwrap();
     let source = Source { name: "w", dtype: Dtype::F32, bytes: &bytes };
     let place = |row| (row < rows).then_some((0, row));
     matrix.pack((&mut Pool::new(2), Tier::best()), &[source], place).unwrap();
@@ -154,8 +155,8 @@ fn a_row_is_found_again_and_q8_0_is_within_its_step() {
 
 #[test]
 fn what_cannot_be_packed_is_refused() {
-    assert!(Matrix::zeroed(Format::Q8_0, 16, 48).is_err());
-    let mut matrix = Matrix::zeroed(Format::Q8_0, 1, 32).unwrap();
+    assert!(Matrix::zeroed(Format::Q8_0, 16, 48, 1).is_err());
+    let mut matrix = Matrix::zeroed(Format::Q8_0, 1, 32, 1).unwrap();
     let bytes = [1e9f32; 32].map(f32::to_le_bytes).concat();
     let mut why = |dtype| {
         let source = Source { name: "w", dtype, bytes: &bytes };

@@ -1,38 +1,79 @@
 //! From a checkpoint's tensors to the matrices of the network.
 
+use std::ops::Range;
+
 use nsbridge_handler::Dtype;
 
-use super::Layer;
+use super::shard::{Layer, Partial, Tokens};
 use crate::kernel::{LANES, Tier};
-use crate::matrix::{Format, Matrix, Source};
+use crate::matrix::{Format, Matrix, Source, segments};
 use crate::pool::Pool;
+use crate::weights::Cut;
 use crate::{Config, LoadError, Weights};
 
 /// A model whose layers are smaller than this is computed by one thread: others cost more than
 /// they bring.
 const SMALL: usize = 32 << 20;
 
-pub(super) fn threads(bytes: usize) -> usize {
-    if bytes < SMALL { 1 } else { cores() }
+/// Threads of a rank that has so many bytes of layers; `all` is how many there are to be in all.
+pub(super) fn threads(all: Option<usize>, bytes: usize, ranks: usize) -> usize {
+    let enough = if bytes < SMALL { 1 } else { cores() / ranks };
+    all.map_or(enough, |all| all / ranks).max(1)
 }
 
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// One rank's place among all.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) rank: usize,
+    pub(super) of: usize,
+}
+
+impl Part {
+    /// Its share of what all have in equal parts.
+    fn share(self, size: usize) -> Range<usize> {
+        let share = size / self.of;
+        self.rank * share..(self.rank + 1) * share
+    }
+
+    /// The heads of keys and values that its queries look at. Where there are fewer than ranks,
+    /// several ranks have the same one.
+    pub(super) fn kv_heads(self, config: &Config) -> Range<usize> {
+        let first = self.rank * config.kv_heads / self.of;
+        first..first + (config.kv_heads / self.of).max(1)
+    }
+
+    /// The tokens whose embedding and logits are its: in whole tiles.
+    pub(super) fn tokens(self, vocab_size: usize) -> Tokens {
+        let each = vocab_size.div_ceil(self.of).next_multiple_of(LANES);
+        Tokens { first: vocab_size.min(self.rank * each), each }
+    }
+}
+
 /// A model's tensors on their way into matrices, on all threads.
 pub(super) struct Loader<'a> {
     config: &'a Config,
     weights: &'a Weights,
+    part: Part,
     format: Option<Format>,
     tier: Tier,
     pool: Pool,
 }
 
-/// A tensor that a matrix is made of.
-struct Part {
+/// A tensor that a matrix is made of, and what of it is this rank's.
+struct Piece {
     name: String,
-    rows: usize,
+    shape: [usize; 2],
+    cut: Cut,
+}
+
+impl Piece {
+    fn rows(&self) -> usize {
+        if let Cut::Rows(rows) = &self.cut { rows.len() } else { self.shape[0] }
+    }
 }
 
 impl<'a> Loader<'a> {
@@ -40,15 +81,16 @@ impl<'a> Loader<'a> {
     pub(super) fn new(
         config: &'a Config,
         weights: &'a Weights,
+        part: Part,
         format: Option<Format>,
         (threads, tier): (Option<usize>, Tier),
     ) -> Self {
-        let pool = Pool::new(threads.unwrap_or_else(cores));
-        Self { config, weights, format, tier, pool }
+        let threads = threads.unwrap_or_else(cores) / part.of;
+        Self { config, weights, part, format, tier, pool: Pool::new(threads) }
     }
 
     pub(super) fn embedding(&mut self) -> Result<Matrix, LoadError> {
-        self.whole("model.embed_tokens", self.config.vocab_size, self.config.hidden_size)
+        self.of_tokens("model.embed_tokens")
     }
 
     /// `None` if it is the embedding.
@@ -56,15 +98,25 @@ impl<'a> Loader<'a> {
         if self.config.tied {
             return Ok(None);
         }
-        self.whole("lm_head", self.config.vocab_size, self.config.hidden_size).map(Some)
+        self.of_tokens("lm_head").map(Some)
     }
 
     pub(super) fn layer(&mut self, index: usize) -> Result<Layer, LoadError> {
-        let config = self.config;
+        let (config, part) = (self.config, self.part);
         let name = |part: &str| format!("model.layers.{index}.{part}");
-        let part = |part: &str, rows| Part { name: name(part), rows };
         let (hidden, wide, dim) = (config.hidden_size, config.intermediate_size, config.head_dim);
+        let heads = |range: Range<usize>| range.start * dim..range.end * dim;
+        // Of a matrix that widens, the ranks have rows; of one that narrows, columns.
+        let rows = |part: &str, rows, own| Piece {
+            name: name(part),
+            shape: [rows, hidden],
+            cut: Cut::Rows(own),
+        };
         let (queries, keys) = (config.heads * dim, config.kv_heads * dim);
+        let own_queries = heads(part.share(config.heads));
+        let own_keys = heads(part.kv_heads(config));
+        let lengths = [own_queries.len(), own_keys.len(), own_keys.len()];
+        let own_wide = part.share(wide);
         let norm_of = |part: &str, len| norm(self.weights, &name(&format!("{part}.weight")), len);
         let head_norms = config.qk_norm.then(|| {
             let norms = (norm_of("self_attn.q_norm", dim)?, norm_of("self_attn.k_norm", dim)?);
@@ -73,56 +125,64 @@ impl<'a> Loader<'a> {
         Ok(Layer {
             attention_norm: norm_of("input_layernorm", hidden)?,
             qkv: self.matrix(
-                hidden,
                 &[
-                    part("self_attn.q_proj", queries),
-                    part("self_attn.k_proj", keys),
-                    part("self_attn.v_proj", keys),
+                    rows("self_attn.q_proj", queries, own_queries),
+                    rows("self_attn.k_proj", keys, own_keys.clone()),
+                    rows("self_attn.v_proj", keys, own_keys),
                 ],
                 config.qkv_bias,
-                |row| one_after_another(row, [queries, keys, keys]),
+                |row| one_after_another(row, lengths),
             )?,
             head_norms: head_norms.transpose()?,
-            output: self.matrix(
-                queries,
-                &[part("self_attn.o_proj", hidden)],
-                config.output_bias,
-                |row| one_after_another(row, [hidden]),
-            )?,
+            output: self.partial(name("self_attn.o_proj"), queries, config.output_bias)?,
             window: config.windows[index],
             feed_forward_norm: norm_of("post_attention_layernorm", hidden)?,
             gate_up: self.matrix(
-                hidden,
-                &[part("mlp.gate_proj", wide), part("mlp.up_proj", wide)],
+                &[
+                    rows("mlp.gate_proj", wide, own_wide.clone()),
+                    rows("mlp.up_proj", wide, own_wide.clone()),
+                ],
                 config.mlp_bias,
-                |row| tiles_in_turn(row, wide),
+                |row| tiles_in_turn(row, own_wide.len()),
             )?,
-            down: self.matrix(wide, &[part("mlp.down_proj", hidden)], config.mlp_bias, |row| {
-                one_after_another(row, [hidden])
-            })?,
+            down: self.partial(name("mlp.down_proj"), wide, config.mlp_bias)?,
         })
     }
 
-    /// A matrix without a bias, of one tensor.
-    fn whole(&mut self, name: &str, rows: usize, columns: usize) -> Result<Matrix, LoadError> {
-        let part = Part { name: name.to_owned(), rows };
-        self.matrix(columns, &[part], false, |row| one_after_another(row, [rows]))
+    /// A matrix without a bias that has a row for each token.
+    fn of_tokens(&mut self, name: &str) -> Result<Matrix, LoadError> {
+        let Config { vocab_size, hidden_size, .. } = *self.config;
+        let Tokens { first, each } = self.part.tokens(vocab_size);
+        let own = first..vocab_size.min(first + each);
+        let count = own.len();
+        let piece =
+            Piece { name: name.to_owned(), shape: [vocab_size, hidden_size], cut: Cut::Rows(own) };
+        self.matrix(&[piece], false, |row| one_after_another(row, [count]))
     }
 
-    /// Packs tensors into one matrix; `place` says which row of which part a row is.
+    /// A matrix from so many columns to the residual stream.
+    fn partial(&mut self, name: String, columns: usize, bias: bool) -> Result<Partial, LoadError> {
+        let rows = self.config.hidden_size;
+        let bias = bias.then(|| norm(self.weights, &format!("{name}.bias"), rows)).transpose()?;
+        let cut = Cut::Columns(self.part.share(columns));
+        let piece = Piece { name, shape: [rows, columns], cut };
+        let matrix = self.matrix(&[piece], false, |row| one_after_another(row, [rows]))?;
+        Ok(Partial { matrix, bias })
+    }
+
+    /// Packs tensors into one matrix; `place` says which row of which piece a row is.
     fn matrix(
         &mut self,
-        columns: usize,
-        parts: &[Part],
+        pieces: &[Piece],
         bias: bool,
         place: impl Fn(usize) -> Option<(usize, usize)> + Sync,
     ) -> Result<Matrix, LoadError> {
-        let take = |part: &Part| {
-            let name = format!("{}.weight", part.name);
-            let weight = self.weights.take(&name, &[part.rows, columns])?;
+        let take = |piece: &Piece| {
+            let name = format!("{}.weight", piece.name);
+            let weight = self.weights.take(&name, &piece.shape, &piece.cut)?;
             Ok((name, weight))
         };
-        let tensors = parts.iter().map(take).collect::<Result<Vec<_>, LoadError>>()?;
+        let tensors = pieces.iter().map(take).collect::<Result<Vec<_>, LoadError>>()?;
         let bytes: Vec<_> = tensors.iter().map(|(_, weight)| weight.contiguous()).collect();
         let sources: Vec<_> = tensors
             .iter()
@@ -137,18 +197,28 @@ impl<'a> Loader<'a> {
         } else {
             Format::F32
         };
+        let format = self.format.unwrap_or(stored);
         // Parts that take turns do so by whole tiles.
-        let padded = |part: &Part| part.rows.next_multiple_of(LANES);
-        let rows = match parts {
-            [part] => part.rows,
-            _ => parts.iter().map(padded).sum(),
+        let padded = |piece: &Piece| piece.rows().next_multiple_of(LANES);
+        let rows = match pieces {
+            [piece] => piece.rows(),
+            _ => pieces.iter().map(padded).sum(),
         };
-        let mut matrix = Matrix::zeroed(self.format.unwrap_or(stored), rows, columns)?;
+        let shape = pieces[0].shape;
+        let (columns, segments) = match &pieces[0].cut {
+            Cut::Columns(own) => (own.len(), segments(format, shape[1]) / self.part.of),
+            Cut::Rows(_) => (shape[1], segments(format, shape[1])),
+        };
+        let mut matrix = Matrix::zeroed(format, rows, columns, segments)?;
         matrix.pack((&mut self.pool, self.tier), &sources, &place)?;
         if bias {
-            let of = |part: &Part| norm(self.weights, &format!("{}.bias", part.name), part.rows);
-            let biases = parts.iter().map(of).collect::<Result<Vec<_>, _>>()?;
-            let at = |row| place(row).map_or(0.0, |(part, row)| biases[part][row]);
+            let of = |piece: &Piece| {
+                let all = norm(self.weights, &format!("{}.bias", piece.name), piece.shape[0])?;
+                let Cut::Rows(own) = &piece.cut else { return Ok(all) };
+                Ok(all[own.clone()].to_vec())
+            };
+            let biases = pieces.iter().map(of).collect::<Result<Vec<_>, LoadError>>()?;
+            let at = |row| place(row).map_or(0.0, |(piece, row)| biases[piece][row]);
             matrix.bias = Some((0..matrix.padded()).map(at).collect());
         }
         Ok(matrix)
@@ -175,7 +245,7 @@ fn tiles_in_turn(row: usize, rows: usize) -> Option<(usize, usize)> {
 
 /// A vector of f32, whatever it is stored as.
 pub(super) fn norm(weights: &Weights, name: &str, len: usize) -> Result<Vec<f32>, LoadError> {
-    let weight = weights.take(name, &[len])?;
+    let weight = weights.take(name, &[len], &Cut::Rows(0..len))?;
     let mut out = vec![0.0; len];
     let bytes = weight.contiguous();
     Source { name, dtype: weight.dtype(), bytes: &bytes }.read(0, &mut out);

@@ -4,14 +4,16 @@
 
 use std::ops::Range;
 
-use nsbridge_handler::{Error, Result};
-
-use super::{Chunk, Heads, Layer, Logits, Model};
+use super::Chunk;
+use super::ranks::Rows;
+use super::shard::{Heads, Kv, Layer, Partial, Shard};
+use crate::RopeTable;
+use crate::comm::{Comm, Lost};
 use crate::kernel::attention::{Attend, PAGE};
 use crate::kernel::row::{BLOCK, Norm, Quantise, Rotate, swiglu};
-use crate::kernel::tile::{Input, Multiply, Quantised, Store};
+use crate::kernel::tile::{self, Input, Multiply, Quantised};
 use crate::kernel::{LANES, Lanes, Tier};
-use crate::kv::{Both, Element, KvCache};
+use crate::kv::{Element, Shape, Store, Values};
 use crate::matrix::{Format, Matrix};
 use crate::pool::Pool;
 use crate::share::Disjoint;
@@ -28,9 +30,12 @@ pub(super) struct Scratch {
     qkv: Vec<f32>,
     attended: Vec<f32>,
     wide: Vec<f32>,
+    /// What is added to the stream.
+    sums: Vec<f32>,
     logits: Vec<f32>,
+    /// Rank 0's: the logits of all.
+    gathered: Vec<f32>,
     blocks: Blocks,
-    rows: Vec<Row>,
 }
 
 /// Activations in blocks, as [`Quantise`] makes them.
@@ -48,78 +53,97 @@ struct Row {
     position: usize,
 }
 
-impl Model {
-    /// Runs the chunks' tokens, and gives the logits that they want.
-    ///
-    /// # Errors
-    ///
-    /// If a chunk has no token, no blocks reserved, or a token that is not in the vocabulary or
-    /// beyond the context. Nothing has changed then.
-    pub fn forward(&mut self, chunks: &mut [Chunk<'_>]) -> Result<Logits<'_>> {
-        for chunk in &*chunks {
-            self.check(chunk)?;
+/// What is to be run: the same for each rank.
+#[derive(Debug)]
+pub(super) struct Step {
+    tokens: Vec<u32>,
+    rows: Vec<Row>,
+    /// Of each chunk, the blocks of its sequence.
+    tables: Vec<Vec<u32>>,
+    /// Rows whose logits are wanted, ascending.
+    wanted: Vec<usize>,
+    /// Blocks to be copied first.
+    copies: Vec<(u32, u32)>,
+}
+
+impl Step {
+    pub(super) fn new(chunks: &[Chunk<'_>], copies: Vec<(u32, u32)>) -> Self {
+        let (mut rows, mut wanted) = (Vec::new(), Vec::new());
+        for (chunk, Chunk { table, tokens, logits }) in chunks.iter().enumerate() {
+            rows.extend((0..tokens.len()).map(|i| Row { chunk, position: table.len() + i }));
+            wanted.extend(rows.len() - logits..rows.len());
         }
+        let tokens = chunks.iter().flat_map(|chunk| chunk.tokens).copied().collect();
+        let tables = chunks.iter().map(|chunk| chunk.table.blocks().to_vec()).collect();
+        Self { tokens, rows, tables, wanted, copies }
+    }
+}
+
+impl Shard {
+    /// Runs a step; rank 0 then has the [`logits`](Shard::logits).
+    pub(super) fn run(&mut self, step: &Step) -> Result<(), Lost> {
         let Self {
-            embedding, layers, norm, output, rope, shape, tier, pool, cache, scratch, ..
+            embedding,
+            tokens,
+            layers,
+            norm,
+            output,
+            rope,
+            eps,
+            heads,
+            kv,
+            tier,
+            pool,
+            scratch,
+            comm,
         } = self;
-        let (heads, eps) = (*shape, self.eps);
-        let mut run = Run { tier: *tier, pool, scratch, eps };
-        run.embed(embedding, chunks);
+        for (from, to) in &step.copies {
+            kv.values.copy(kv.shape, *from, *to);
+        }
+        let (comm, eps) = (&mut **comm, *eps);
+        let mut run = Run { step, tier: *tier, pool, scratch, eps, comm };
+        run.embed(embedding, tokens.first)?;
         for (index, layer) in layers.iter().enumerate() {
-            run.attend(index, layer, heads, rope, cache, chunks);
-            run.feed_forward(layer);
+            run.attend(index, layer, *heads, rope, kv)?;
+            run.feed_forward(layer)?;
         }
-        let wanted = run.keep_wanted(chunks, embedding.columns);
-        let output = output.as_ref().unwrap_or(embedding);
-        run.logits(norm, output, wanted);
-        for chunk in chunks {
-            chunk.table.grow(chunk.tokens.len());
-        }
-        let stride = output.padded();
-        let data = &self.scratch.logits[..wanted * stride];
-        Ok(Logits { data, stride, vocab_size: output.rows })
+        run.keep_wanted(norm.len());
+        run.logits(norm, output.as_ref().unwrap_or(embedding), tokens.each)
     }
 
-    fn check(&self, chunk: &Chunk<'_>) -> Result<()> {
-        let end = chunk.table.len() + chunk.tokens.len();
-        let reserved = chunk.table.blocks().len() * PAGE;
-        let known = |token: &u32| (*token as usize) < self.vocab_size();
-        let wrong = if chunk.tokens.is_empty() || chunk.logits > chunk.tokens.len() {
-            "a chunk has fewer tokens than it wants logits of, or none"
-        } else if end > self.context {
-            "a sequence goes beyond the context"
-        } else if end > reserved || !self.cache.may_write(chunk.table) {
-            "a chunk has no room in the cache"
-        } else if !chunk.tokens.iter().all(known) {
-            "a token is not in the vocabulary"
-        } else {
-            return Ok(());
-        };
-        Err(Error::bad_input(wrong))
+    /// What the last step wanted, from all ranks.
+    pub(super) fn logits(&self, step: &Step) -> Rows<'_> {
+        let stride = self.tokens.each * self.comm.ranks();
+        let Scratch { logits, gathered, .. } = &self.scratch;
+        let all = if self.comm.ranks() == 1 { logits } else { gathered };
+        Rows { numbers: &all[..step.wanted.len() * stride], stride }
     }
 }
 
 /// A step under way.
 struct Run<'a> {
+    step: &'a Step,
     tier: Tier,
     pool: &'a mut Pool,
     scratch: &'a mut Scratch,
     eps: f32,
+    comm: &'a mut dyn Comm,
 }
 
 impl Run<'_> {
-    fn embed(&mut self, embedding: &Matrix, chunks: &[Chunk<'_>]) {
-        let width = embedding.columns;
-        let Scratch { stream, rows, .. } = &mut *self.scratch;
-        rows.clear();
-        for (chunk, Chunk { table, tokens, .. }) in chunks.iter().enumerate() {
-            rows.extend((0..tokens.len()).map(|i| Row { chunk, position: table.len() + i }));
+    /// Sums of which all terms but one are zeros: each token is one rank's.
+    fn embed(&mut self, embedding: &Matrix, first_token: usize) -> Result<(), Lost> {
+        let stride = embedding.columns.next_multiple_of(LANES);
+        let Scratch { stream, .. } = &mut *self.scratch;
+        let len = self.step.tokens.len() * stride;
+        let own = first_token..first_token + embedding.rows;
+        for (token, out) in self.step.tokens.iter().zip(room(stream, len).chunks_mut(stride)) {
+            match *token as usize {
+                token if own.contains(&token) => embedding.row(token - first_token, out),
+                _ => out.fill(0.0),
+            }
         }
-        let stride = width.next_multiple_of(LANES);
-        let tokens = chunks.iter().flat_map(|chunk| chunk.tokens);
-        for (token, out) in tokens.zip(room(stream, rows.len() * stride).chunks_mut(stride)) {
-            embedding.row(*token as usize, out);
-        }
+        self.comm.all_reduce(stream, len)
     }
 
     /// `stream += output(attention(norm(stream)))`.
@@ -128,15 +152,14 @@ impl Run<'_> {
         index: usize,
         layer: &Layer,
         heads: Heads,
-        rope: &crate::RopeTable,
-        cache: &mut KvCache,
-        chunks: &[Chunk<'_>],
-    ) {
-        let count = self.scratch.rows.len();
+        rope: &RopeTable,
+        Kv { shape, values }: &mut Kv,
+    ) -> Result<(), Lost> {
+        let (count, step) = (self.step.rows.len(), self.step);
         self.norm(&layer.attention_norm, count);
         let stride = layer.qkv.padded();
         room(&mut self.scratch.qkv, count * stride);
-        let Scratch { normed, qkv, blocks, rows, attended, .. } = &mut *self.scratch;
+        let Scratch { normed, qkv, blocks, attended, .. } = &mut *self.scratch;
         let x = Activations { numbers: normed, stride: layer.qkv.columns };
         let output = Output { out: qkv, stride, then: Then::Set };
         multiply(self.tier, self.pool, &layer.qkv, Prepared { x, blocks }, count, output);
@@ -146,7 +169,7 @@ impl Run<'_> {
         self.pool.run(count, &|row| {
             // SAFETY: each row is one part's.
             let row_of = unsafe { shared.part(row * stride, stride) };
-            let (cos, sin) = rope.at(rows[row].position);
+            let (cos, sin) = rope.at(step.rows[row].position);
             let turned = heads.queries + heads.keys;
             for (head, x) in row_of.chunks_exact_mut(heads.dim).take(turned).enumerate() {
                 if let Some((queries, keys)) = &layer.head_norms {
@@ -159,34 +182,35 @@ impl Run<'_> {
                 tier.run(Rotate { head: x, cos, sin });
             }
         });
-        for (row, x) in rows.iter().zip(qkv.chunks_exact(stride)) {
-            write(cache, index, heads, chunks[row.chunk].table.blocks(), row.position, x);
+        for (row, x) in step.rows.iter().zip(qkv.chunks_exact(stride)) {
+            let place = (step.tables[row.chunk][row.position / PAGE], row.position);
+            write(values, *shape, index, heads, place, x);
         }
 
         let width = heads.queries * heads.dim;
         let out = Disjoint::new(room(attended, count * width));
         let group = heads.queries / heads.keys * heads.dim;
-        let cache = &*cache;
+        let (shape, values) = (*shape, &*values);
         self.pool.run(count * heads.keys, &|part| {
             let (row, head) = (part / heads.keys, part % heads.keys);
             let queries = &qkv[row * stride + head * group..][..group];
             // SAFETY: each row's and key head's queries are one part's.
             let out = unsafe { out.part(row * width + head * group, group) };
-            let Row { chunk, position } = rows[row];
+            let Row { chunk, position } = step.rows[row];
             let seen = layer.window.map_or(0, |window| (position + 1).saturating_sub(window));
-            let table = chunks[chunk].table.blocks();
+            let table = &step.tables[chunk];
             let place = Place { layer: index, head, table, seen: seen..position + 1 };
-            match &cache.data {
-                Both::F32(data) => see(tier, cache, data, &place, heads.dim, queries, out),
-                Both::Bf16(data) => see(tier, cache, data, &place, heads.dim, queries, out),
+            match values {
+                Values::F32(data) => see(tier, shape, data, &place, queries, out),
+                Values::Bf16(data) => see(tier, shape, data, &place, queries, out),
             }
         });
-        self.add(&layer.output, count, |scratch| &mut scratch.attended, width);
+        self.add(&layer.output, count, |scratch| &mut scratch.attended, width)
     }
 
     /// `stream += down(silu(gate(x)) * up(x))` with `x = norm(stream)`.
-    fn feed_forward(&mut self, layer: &Layer) {
-        let count = self.scratch.rows.len();
+    fn feed_forward(&mut self, layer: &Layer) -> Result<(), Lost> {
+        let count = self.step.rows.len();
         self.norm(&layer.feed_forward_norm, count);
         let stride = layer.gate_up.padded() / 2;
         let Scratch { normed, wide, blocks, .. } = &mut *self.scratch;
@@ -195,23 +219,40 @@ impl Run<'_> {
         let output = Output { out: wide, stride, then: Then::Gate };
         let input = Prepared { x, blocks };
         multiply(self.tier, self.pool, &layer.gate_up, input, count, output);
-        self.add(&layer.down, count, |scratch| &mut scratch.wide, stride);
+        self.add(&layer.down, count, |scratch| &mut scratch.wide, stride)
     }
 
-    /// Adds a matrix's product to the residual stream.
+    /// Adds a matrix's product, of which each rank has a part, to the residual stream.
     fn add(
         &mut self,
-        matrix: &Matrix,
+        Partial { matrix, bias }: &Partial,
         count: usize,
         input: impl Fn(&mut Scratch) -> &mut Vec<f32>,
         stride: usize,
-    ) {
+    ) -> Result<(), Lost> {
         let numbers = std::mem::take(input(self.scratch));
-        let Scratch { stream, blocks, .. } = &mut *self.scratch;
+        let width = matrix.padded();
+        let Scratch { stream, sums, blocks, .. } = &mut *self.scratch;
         let x = Activations { numbers: &numbers, stride };
-        let output = Output { out: stream, stride: matrix.padded(), then: Then::Add };
+        let output = Output { out: room(sums, count * width), stride: width, then: Then::Set };
         multiply(self.tier, self.pool, matrix, Prepared { x, blocks }, count, output);
+        self.comm.all_reduce(sums, count * width)?;
+        let shared = Disjoint::new(stream);
+        self.pool.run(count, &|row| {
+            // SAFETY: each row is one part's.
+            let stream = unsafe { shared.part(row * width, matrix.rows) };
+            let sums = &sums[row * width..][..matrix.rows];
+            match bias {
+                None => stream.iter_mut().zip(sums).for_each(|(stream, sum)| *stream += sum),
+                Some(bias) => {
+                    for ((stream, sum), bias) in stream.iter_mut().zip(sums).zip(bias) {
+                        *stream += sum + bias;
+                    }
+                }
+            }
+        });
         *input(self.scratch) = numbers;
+        Ok(())
     }
 
     /// Norms the residual stream's first rows.
@@ -228,29 +269,33 @@ impl Run<'_> {
         });
     }
 
-    /// Moves the rows whose logits are wanted to the front, and counts them.
-    fn keep_wanted(&mut self, chunks: &[Chunk<'_>], width: usize) -> usize {
+    /// Moves the rows whose logits are wanted to the front.
+    fn keep_wanted(&mut self, width: usize) {
         let stride = width.next_multiple_of(LANES);
-        let (mut from, mut to) = (0, 0);
-        for chunk in chunks {
-            let end = from + chunk.tokens.len();
-            for row in end - chunk.logits..end {
-                self.scratch.stream.copy_within(row * stride..(row + 1) * stride, to * stride);
-                to += 1;
-            }
-            from = end;
+        for (to, row) in self.step.wanted.iter().enumerate() {
+            self.scratch.stream.copy_within(row * stride..(row + 1) * stride, to * stride);
         }
-        to
     }
 
-    fn logits(&mut self, norm: &[f32], output: &Matrix, count: usize) {
+    fn logits(&mut self, norm: &[f32], output: &Matrix, stride: usize) -> Result<(), Lost> {
+        let count = self.step.wanted.len();
         self.norm(norm, count);
-        let stride = output.padded();
-        let Scratch { normed, logits, blocks, .. } = &mut *self.scratch;
+        let Scratch { normed, logits, gathered, blocks, .. } = &mut *self.scratch;
         room(logits, count * stride);
         let x = Activations { numbers: normed, stride: output.columns };
         let out = Output { out: logits, stride, then: Then::Set };
         multiply(self.tier, self.pool, output, Prepared { x, blocks }, count, out);
+        let ranks = self.comm.ranks();
+        if ranks == 1 {
+            return Ok(());
+        }
+        let all = ranks * stride;
+        self.comm.gather(logits, count * stride, &mut |rank, logits| {
+            let rows = room(gathered, count * all).chunks_exact_mut(all);
+            for (row, logits) in rows.zip(logits.chunks_exact(stride)) {
+                row[rank * stride..][..stride].copy_from_slice(logits);
+            }
+        })
     }
 }
 
@@ -273,8 +318,6 @@ struct Prepared<'a> {
 enum Then {
     /// It is written.
     Set,
-    /// It is added to what is there.
-    Add,
     /// The tiles come in turn, what gates and what is gated; both make one.
     Gate,
 }
@@ -343,7 +386,7 @@ struct Part<'a> {
     then: Then,
 }
 
-impl Store for Part<'_> {
+impl tile::Store for Part<'_> {
     #[inline(always)]
     fn store(&mut self, row: usize, tile: usize, lanes: &Lanes) {
         let place = if matches!(self.then, Then::Gate) { tile / 2 } else { tile };
@@ -352,33 +395,26 @@ impl Store for Part<'_> {
         match self.then {
             Then::Gate if tile % 2 == 1 => swiglu(out, lanes),
             Then::Set | Then::Gate => out.copy_from_slice(lanes),
-            Then::Add => {
-                for (out, lane) in out.iter_mut().zip(lanes) {
-                    *out += lane;
-                }
-            }
         }
     }
 }
 
-/// Writes a row's keys and values to the cache.
+/// Writes a row's keys and values, at a position of a block.
 fn write(
-    cache: &mut KvCache,
+    values: &mut Values,
+    shape: Shape,
     layer: usize,
     heads: Heads,
-    table: &[u32],
-    position: usize,
+    place: (u32, usize),
     x: &[f32],
 ) {
-    let shape = cache.shape;
-    let place = (table[position / PAGE], position);
     let (queries, keys) = (heads.queries * heads.dim, heads.keys * heads.dim);
     for head in 0..heads.keys {
         let key = &x[queries + head * heads.dim..][..heads.dim];
         let value = &x[queries + keys + head * heads.dim..][..heads.dim];
-        match &mut cache.data {
-            Both::F32(data) => data.write(shape, (layer, head), place, key, value),
-            Both::Bf16(data) => data.write(shape, (layer, head), place, key, value),
+        match values {
+            Values::F32(data) => data.write(shape, (layer, head), place, key, value),
+            Values::Bf16(data) => data.write(shape, (layer, head), place, key, value),
         }
     }
 }
@@ -393,19 +429,17 @@ struct Place<'a> {
 
 fn see<E: Element>(
     tier: Tier,
-    cache: &KvCache,
-    data: &crate::kv::Store<E>,
+    shape: Shape,
+    data: &Store<E>,
     place: &Place<'_>,
-    dim: usize,
     queries: &[f32],
     out: &mut [f32],
 ) {
-    let pages =
-        |data| crate::kv::Store::pages(data, cache.shape, place.layer, place.head, place.table);
+    let pages = |data| Store::pages(data, shape, place.layer, place.head, place.table);
     tier.run(Attend {
         queries,
-        dim,
-        scale: (1.0 / (dim as f64).sqrt()) as f32,
+        dim: shape.dim,
+        scale: (1.0 / (shape.dim as f64).sqrt()) as f32,
         first: place.seen.start,
         last: place.seen.end - 1,
         keys: pages(&data.keys),

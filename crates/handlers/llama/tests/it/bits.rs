@@ -1,32 +1,60 @@
 //! A token's logits are the same to the last bit, whatever runs beside it and on what.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use nsbridge_llama::{Chunk, Format, KvFormat, Model, Setup, Table, Tier};
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::network;
 use crate::tiny::write_drawn;
 
 /// Windows, biases, norms of heads, grouped heads, and columns in eight segments of 32.
-fn model_dir() -> &'static TempDir {
-    static DIR: OnceLock<TempDir> = OnceLock::new();
-    DIR.get_or_init(|| {
-        let config = json!({
-            "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu",
-            "hidden_size": 64, "intermediate_size": 256, "vocab_size": 70,
-            "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-            "head_dim": 40, "rms_norm_eps": 1e-6, "rope_theta": 10_000.0,
-            "max_position_embeddings": 700, "tie_word_embeddings": true, "attention_bias": true,
-            "use_sliding_window": true, "sliding_window": 300, "max_window_layers": 1
-        });
-        let dir = tempfile::tempdir().unwrap();
-        write_drawn(dir.path(), &config, 3, 0.2);
-        dir
+fn config() -> Value {
+    json!({
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu",
+        "hidden_size": 64, "intermediate_size": 256, "vocab_size": 70,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 40, "rms_norm_eps": 1e-6, "rope_theta": 10_000.0,
+        "max_position_embeddings": 700, "tie_word_embeddings": true, "attention_bias": true,
+        "use_sliding_window": true, "sliding_window": 300, "max_window_layers": 1
     })
+}
+
+/// One that eight ranks can share, four of which have the same head of keys and values. In 16 rows
+/// each, five of them have all tokens.
+fn wide_config() -> Value {
+    let mut config = config();
+    for (name, value) in [("num_attention_heads", 8), ("head_dim", 32)] {
+        config[name] = value.into();
+    }
+    config["tie_word_embeddings"] = false.into();
+    config
+}
+
+fn drawn(config: &Value) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    write_drawn(dir.path(), config, 3, 0.2);
+    dir
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Which {
+    Usual,
+    Wide,
+}
+
+impl Which {
+    fn dir(self) -> &'static Path {
+        static DIRS: [OnceLock<TempDir>; 2] = [OnceLock::new(), OnceLock::new()];
+        match self {
+            Self::Usual => DIRS[0].get_or_init(|| drawn(&config())).path(),
+            Self::Wide => DIRS[1].get_or_init(|| drawn(&wide_config())).path(),
+        }
+    }
 }
 
 type Bits = Vec<u32>;
@@ -42,28 +70,35 @@ fn prompt(seed: u32, len: usize) -> Vec<u32> {
 const LONGEST: usize = 600;
 
 /// What a prompt's tokens give alone, one after the other, on one thread of the portable tier.
-fn alone(seed: u32, formats: (Format, KvFormat)) -> Vec<Bits> {
-    type Known = HashMap<(u32, String), Vec<Bits>>;
+fn alone(seed: u32, which: Which, formats: (Format, KvFormat)) -> Vec<Bits> {
+    type Known = HashMap<(u32, Which, String), Vec<Bits>>;
     static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap();
-    let key = (seed, format!("{formats:?}"));
+    let key = (seed, which, format!("{formats:?}"));
     let all = known.get_or_insert_default().entry(key).or_insert_with(|| {
-        let mut model = open(formats, Tier::Portable, 1);
+        let mut model = open(which, formats, Tier::Portable, (1, 1));
         let all = network::logits(&mut model, &prompt(seed, LONGEST), 1);
         all.iter().map(|logits| bits(logits)).collect()
     });
     all.clone()
 }
 
-fn open((format, kv): (Format, KvFormat), tier: Tier, threads: usize) -> Model {
+fn open(
+    which: Which,
+    (format, kv): (Format, KvFormat),
+    tier: Tier,
+    (ranks, threads): (usize, usize),
+) -> Model {
     let setup = Setup {
+        ranks,
         threads: Some(threads),
         tier: Some(tier),
         format: Some(format),
         kv,
         blocks: 3 * LONGEST.div_ceil(32),
+        ..Setup::default()
     };
-    network::open(model_dir().path(), &setup)
+    network::open(which.dir(), &setup)
 }
 
 /// A sequence of a schedule.
@@ -94,7 +129,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-fn check(model: &mut Model, formats: (Format, KvFormat), steps: &[[Event; 3]]) {
+fn check(model: &mut Model, which: Which, formats: (Format, KvFormat), steps: &[[Event; 3]]) {
     let new =
         |seed| Running { seed, tokens: prompt(seed, LONGEST), table: Table::default(), done: 0 };
     let scope = Arc::from("tenant");
@@ -133,7 +168,7 @@ fn check(model: &mut Model, formats: (Format, KvFormat), steps: &[[Event; 3]]) {
         let logits: Vec<Bits> = model.forward(&mut chunks).unwrap().rows().map(bits).collect();
         let mut logits = logits.iter();
         for (place, count) in places.iter_mut().zip(counts) {
-            let right = alone(place.seed, formats);
+            let right = alone(place.seed, which, formats);
             for (position, right) in right.iter().enumerate().skip(place.done).take(count) {
                 assert!(logits.next() == Some(right), "position {position}");
             }
@@ -159,7 +194,21 @@ proptest! {
         steps in prop::collection::vec([event(), event(), event()], 1..14),
     ) {
         let formats = (format, kv);
-        check(&mut open(formats, tier, threads), formats, &steps);
+        let mut model = open(Which::Usual, formats, tier, (1, threads));
+        check(&mut model, Which::Usual, formats, &steps);
+    }
+
+    #[test]
+    fn any_schedule_on_any_number_of_ranks_gives_the_bits_of_one(
+        format in prop::sample::select(vec![Format::F32, Format::Bf16, Format::F16, Format::Q8_0]),
+        kv in prop::sample::select(vec![KvFormat::F32, KvFormat::Bf16]),
+        ranks in prop::sample::select(vec![2usize, 4, 8]),
+        threads in 1..3usize,
+        steps in prop::collection::vec([event(), event(), event()], 1..14),
+    ) {
+        let formats = (format, kv);
+        let mut model = open(Which::Wide, formats, Tier::best(), (ranks, ranks * threads));
+        check(&mut model, Which::Wide, formats, &steps);
     }
 }
 
@@ -170,7 +219,7 @@ fn the_bits_are_those_of_this_version_of_the_arithmetic() {
         ((Format::F32, KvFormat::F32), 0xcb01_a212_6074_f86e_u64),
         ((Format::Q8_0, KvFormat::Bf16), 0xc647_f2a2_bccf_1080),
     ] {
-        let all = alone(1, formats);
+        let all = alone(1, Which::Usual, formats);
         let mixed = all.iter().flatten().fold(0u64, |mixed, bits| {
             (mixed ^ u64::from(*bits)).wrapping_mul(0x100_0000_01b3).rotate_left(29)
         });

@@ -7,7 +7,7 @@ use nsbridge_llama::{Chunk, Config, Model, Setup, Table, Weights};
 pub(crate) fn open(dir: &Path, setup: &Setup) -> Model {
     let files = nsbridge_handler::Model::in_dir(dir);
     let config = Config::read(&files).unwrap();
-    let weights = Weights::read(&files).unwrap();
+    let weights = Weights::for_ranks(&files, setup.ranks).unwrap();
     Model::new(&config, config.context, &weights, setup).unwrap()
 }
 

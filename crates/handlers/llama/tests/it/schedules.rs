@@ -216,6 +216,23 @@ fn any_crowd_that_is_drafted_gets_the_replies_of_lone_runs() {
     assert!(counted.iter().all(|count| *count > 100.0), "{counted:?}");
 }
 
+#[test]
+fn any_crowd_on_several_ranks_gets_the_replies_of_lone_runs() {
+    let (target, draft) = (tiny(), tiny());
+    draft.draw_again(0.242);
+    let spread = Options {
+        tensor_parallel_degree: Some(4),
+        draft_model_tp_size: Some(2),
+        threads: Some(1),
+        speculative_length: Some(3),
+        speculative_adaptive: Some(false),
+        ..crowded()
+    };
+    let llama = target.load_with_draft(&draft, spread).unwrap();
+    check_crowd(&llama);
+    assert!(measure(&llama, "speculation_accepted_tokens") > 100.0);
+}
+
 fn check_crowd(llama: &Arc<Llama>) {
     let clients = prop::collection::vec(client(), 1..14);
     let config = ProptestConfig { cases: 12, max_shrink_iters: 30, ..ProptestConfig::default() };

@@ -1,0 +1,287 @@
+//! Ranks that are threads of this process.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use super::{Comm, Lost};
+use crate::kernel::{LANES, Lanes};
+
+/// How long a rank looks for the others before it sleeps, if each has a core.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// Where ranks wait for each other and read what the others have put down.
+///
+/// Each rank has two places and uses them in turn: while it writes to one, others may still read
+/// the other, and nobody can be two meetings behind. So one meeting is enough to hand something on.
+#[derive(Debug)]
+pub(crate) struct Meeting {
+    /// How many meetings each rank has come to.
+    come: Vec<AtomicU64>,
+    places: Vec<[RwLock<Vec<f32>>; 2]>,
+    patience: Duration,
+    spin: Duration,
+    /// Why there will be no other one.
+    over: OnceLock<Lost>,
+    asleep: AtomicUsize,
+    lock: Mutex<()>,
+    wake: Condvar,
+}
+
+/// One rank's side of it.
+#[derive(Debug)]
+pub(crate) struct Member {
+    meeting: Arc<Meeting>,
+    rank: usize,
+    come: u64,
+}
+
+impl Meeting {
+    /// Of so many ranks, which wait for each other as long as `patience` says.
+    pub(crate) fn new(ranks: usize, patience: Duration) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            come: (0..ranks).map(|_| AtomicU64::new(0)).collect(),
+            places: (0..ranks).map(|_| <[RwLock<_>; 2]>::default()).collect(),
+            patience,
+            spin: if ranks > cores { Duration::ZERO } else { SPIN },
+            over: OnceLock::new(),
+            asleep: AtomicUsize::new(0),
+            lock: Mutex::new(()),
+            wake: Condvar::new(),
+        }
+    }
+
+    /// A rank's side. Each rank has but one.
+    pub(crate) fn member(self: &Arc<Self>, rank: usize) -> Member {
+        Member { meeting: self.clone(), rank, come: 0 }
+    }
+
+    /// Ends it for all, because a rank cannot go on.
+    pub(crate) fn end(&self, rank: usize, what: &str) -> Lost {
+        let lost = Lost(format!("rank {rank} of {} {what}", self.come.len()));
+        let lost = self.over.get_or_init(|| lost).clone();
+        self.wake_all();
+        lost
+    }
+
+    /// Why it has ended, if so.
+    pub(crate) fn is_over(&self) -> Result<(), Lost> {
+        self.over.get().map_or(Ok(()), |lost| Err(lost.clone()))
+    }
+
+    /// A rank that has not come to so many meetings.
+    fn missing(&self, come: u64) -> Option<usize> {
+        self.come.iter().position(|rank| rank.load(Ordering::SeqCst) < come)
+    }
+
+    fn wait(&self, come: u64) -> Result<(), Lost> {
+        let begun = Instant::now();
+        while self.missing(come).is_some() {
+            self.is_over()?;
+            if begun.elapsed() < self.spin {
+                std::hint::spin_loop();
+            } else {
+                return self.sleep(come);
+            }
+        }
+        Ok(())
+    }
+
+    fn sleep(&self, come: u64) -> Result<(), Lost> {
+        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.asleep.fetch_add(1, Ordering::SeqCst);
+        let waits = |_: &mut ()| self.missing(come).is_some() && self.over.get().is_none();
+        let woken = self.wake.wait_timeout_while(guard, self.patience, waits);
+        let (guard, _) = woken.unwrap_or_else(PoisonError::into_inner);
+        self.asleep.fetch_sub(1, Ordering::SeqCst);
+        drop(guard);
+        match self.missing(come) {
+            None => Ok(()),
+            Some(rank) => {
+                let seconds = self.patience.as_secs_f64();
+                Err(self.end(rank, &format!("did not answer within {seconds} s")))
+            }
+        }
+    }
+
+    fn wake_all(&self) {
+        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
+        self.wake.notify_all();
+    }
+}
+
+impl Member {
+    /// Puts numbers down and waits until all have, and gives what all have put down. What was lent
+    /// the time before last is given back for them.
+    fn meet<T>(
+        &mut self,
+        numbers: &mut Vec<f32>,
+        read: impl FnOnce(&[&[f32]], &mut Vec<f32>) -> T,
+    ) -> Result<T, Lost> {
+        let meeting = &*self.meeting;
+        meeting.is_over()?;
+        let side = (self.come % 2) as usize;
+        let own = &meeting.places[self.rank][side];
+        std::mem::swap(&mut *own.write().unwrap_or_else(PoisonError::into_inner), numbers);
+        self.come += 1;
+        meeting.come[self.rank].store(self.come, Ordering::SeqCst);
+        if meeting.asleep.load(Ordering::SeqCst) > 0 {
+            meeting.wake_all();
+        }
+        meeting.wait(self.come)?;
+        let places = meeting.places.iter().map(|places| &places[side]);
+        let guards: Vec<_> =
+            places.map(|place| place.read().unwrap_or_else(PoisonError::into_inner)).collect();
+        let all: Vec<&[f32]> = guards.iter().map(|guard| guard.as_slice()).collect();
+        Ok(read(&all, numbers))
+    }
+}
+
+impl Comm for Member {
+    fn ranks(&self) -> usize {
+        self.meeting.come.len()
+    }
+
+    fn all_reduce(&mut self, numbers: &mut Vec<f32>, len: usize) -> Result<(), Lost> {
+        self.meet(numbers, |all, sums| {
+            sums.resize(sums.len().max(len), 0.0);
+            add_up(all, &mut sums[..len]);
+        })
+    }
+
+    fn gather(
+        &mut self,
+        numbers: &mut Vec<f32>,
+        len: usize,
+        show: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), Lost> {
+        let first = self.rank == 0;
+        self.meet(numbers, |all, _| {
+            if first {
+                all.iter().enumerate().for_each(|(rank, all)| show(rank, &all[..len]));
+            }
+        })
+    }
+}
+
+/// The sums of each rank's numbers: of neighbours, then of neighbouring pairs, and so on.
+fn add_up(all: &[&[f32]], sums: &mut [f32]) {
+    let mut terms: Vec<Lanes> = vec![[0.0; LANES]; all.len()];
+    for (number, sums) in sums.chunks_mut(LANES).enumerate() {
+        for (term, numbers) in terms.iter_mut().zip(all) {
+            let numbers = &numbers[number * LANES..][..sums.len()];
+            term[..sums.len()].copy_from_slice(numbers);
+        }
+        let mut left = terms.len();
+        while left > 1 {
+            left /= 2;
+            for i in 0..left {
+                let (a, b) = (terms[2 * i], terms[2 * i + 1]);
+                terms[i] = std::array::from_fn(|lane| a[lane] + b[lane]);
+            }
+        }
+        sums.copy_from_slice(&terms[0][..sums.len()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use super::{Comm, Lost, Meeting, Member};
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    fn numbers(rank: usize, round: usize, len: usize) -> Vec<f32> {
+        (0..len).map(|i| ((i * 31 + rank * 17 + round * 7) % 1009) as f32 * 1.1e-3 - 0.5).collect()
+    }
+
+    fn on_all<T: Send>(meeting: &Arc<Meeting>, run: impl Fn(Member, usize) -> T + Sync) -> Vec<T> {
+        thread::scope(|scope| {
+            let start = |rank| {
+                let (member, run) = (meeting.member(rank), &run);
+                scope.spawn(move || run(member, rank))
+            };
+            let threads: Vec<_> = (0..meeting.come.len()).map(start).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn sums_are_those_of_the_tree_on_every_rank_however_often_they_meet() {
+        for ranks in [2, 4, 8] {
+            let meeting = Arc::new(Meeting::new(ranks, LONG));
+            let rounds = 300;
+            let sums = on_all(&meeting, |mut member, rank| {
+                let mut x = Vec::new();
+                let round = |round: usize| {
+                    let len = 1 + round * 13 % 90;
+                    let own = numbers(rank, round, len);
+                    x.resize(x.len().max(len), 0.0);
+                    x[..len].copy_from_slice(&own);
+                    member.all_reduce(&mut x, len).unwrap();
+                    x[..len].to_vec()
+                };
+                (0..rounds).map(round).collect::<Vec<_>>()
+            });
+            for (round, first) in sums[0].iter().enumerate() {
+                let mut terms: Vec<_> =
+                    (0..ranks).map(|rank| numbers(rank, round, first.len())).collect();
+                while terms.len() > 1 {
+                    let pair = |pair: &[Vec<f32>]| {
+                        pair[0].iter().zip(&pair[1]).map(|(a, b)| a + b).collect()
+                    };
+                    terms = terms.chunks(2).map(pair).collect();
+                }
+                assert!(sums.iter().all(|rank| rank[round] == terms[0]), "round {round}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_sees_what_each_has_and_the_others_nothing() {
+        let meeting = Arc::new(Meeting::new(4, LONG));
+        let seen = on_all(&meeting, |mut member, rank| {
+            let mut seen = Vec::new();
+            let mut x = vec![rank as f32; 3];
+            member.gather(&mut x, 2, &mut |rank, x| seen.push((rank, x.to_vec()))).unwrap();
+            seen
+        });
+        assert_eq!(seen[0], [0, 1, 2, 3].map(|rank| (rank, vec![rank as f32; 2])));
+        assert!(seen[1..].iter().all(Vec::is_empty));
+    }
+
+    #[test]
+    fn one_that_stays_away_is_named_and_nobody_waits_for_it_again() {
+        let meeting = Arc::new(Meeting::new(4, Duration::from_millis(50)));
+        let lost = Lost::of("rank 2 of 4 did not answer within 0.05 s");
+        let results = on_all(&meeting, |mut member, rank| {
+            let mut x = vec![1.0];
+            if rank == 2 {
+                return Ok(());
+            }
+            assert!(member.all_reduce(&mut x, 1).is_err());
+            let again = Instant::now();
+            let result = member.all_reduce(&mut x, 1);
+            assert!(again.elapsed() < Duration::from_millis(40));
+            result
+        });
+        assert_eq!(results, [Err(lost.clone()), Err(lost.clone()), Ok(()), Err(lost)]);
+    }
+
+    #[test]
+    fn one_that_cannot_go_on_frees_the_others_at_once() {
+        let meeting = Arc::new(Meeting::new(3, LONG));
+        let results = on_all(&meeting, |mut member, rank| {
+            let mut x = vec![1.0];
+            if rank == 1 {
+                return Err(member.meeting.end(1, "panicked"));
+            }
+            member.all_reduce(&mut x, 1)
+        });
+        assert_eq!(results, vec![Err(Lost::of("rank 1 of 3 panicked")); 3]);
+    }
+}

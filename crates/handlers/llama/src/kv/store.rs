@@ -1,0 +1,151 @@
+//! What is in the blocks: the keys and values of some heads.
+
+use super::KvFormat;
+use crate::LoadError;
+use crate::kernel::LANES;
+use crate::kernel::attention::{PAGE, Pages};
+use crate::kernel::simd::Simd;
+use crate::memory::{Memory, Plain};
+
+/// A number as the cache holds it.
+pub(crate) trait Element: Plain {
+    fn load(self) -> f32;
+    fn store(x: f32) -> Self;
+    fn vector<S: Simd>(simd: S, from: &[Self; LANES]) -> S::Vector;
+}
+
+impl Element for f32 {
+    #[inline(always)]
+    fn load(self) -> f32 {
+        self
+    }
+
+    #[inline(always)]
+    fn store(x: f32) -> Self {
+        x
+    }
+
+    #[inline(always)]
+    fn vector<S: Simd>(simd: S, from: &[Self; LANES]) -> S::Vector {
+        simd.load(from)
+    }
+}
+
+/// The upper half of an f32.
+impl Element for u16 {
+    #[inline(always)]
+    fn load(self) -> f32 {
+        f32::from_bits(u32::from(self) << 16)
+    }
+
+    #[inline(always)]
+    fn store(x: f32) -> Self {
+        half::bf16::from_f32(x).to_bits()
+    }
+
+    #[inline(always)]
+    fn vector<S: Simd>(simd: S, from: &[Self; LANES]) -> S::Vector {
+        simd.brains(from)
+    }
+}
+
+/// What the blocks are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) layers: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) dim: usize,
+    pub(crate) blocks: usize,
+}
+
+/// Keys and values in the cache's format.
+#[derive(Debug)]
+pub(crate) enum Values {
+    F32(Store<f32>),
+    Bf16(Store<u16>),
+}
+
+/// By layer, block and head: keys `[dim, 32]`; and values `[32, dim]` alike.
+#[derive(Debug)]
+pub(crate) struct Store<E: Plain> {
+    pub(crate) keys: Memory<E>,
+    pub(crate) values: Memory<E>,
+}
+
+impl Values {
+    pub(crate) fn new(format: KvFormat, shape: Shape) -> Result<Self, LoadError> {
+        let Shape { layers, kv_heads, dim, blocks } = shape;
+        let count = layers * kv_heads * dim * blocks * PAGE;
+        Ok(match format {
+            KvFormat::F32 => Self::F32(Store::new(count)?),
+            KvFormat::Bf16 => Self::Bf16(Store::new(count)?),
+        })
+    }
+
+    pub(crate) fn format(&self) -> KvFormat {
+        match self {
+            Self::F32(_) => KvFormat::F32,
+            Self::Bf16(_) => KvFormat::Bf16,
+        }
+    }
+
+    /// Copies a block of all layers.
+    pub(crate) fn copy(&mut self, shape: Shape, from: u32, to: u32) {
+        match self {
+            Self::F32(data) => data.copy(shape, from, to),
+            Self::Bf16(data) => data.copy(shape, from, to),
+        }
+    }
+}
+
+impl<E: Element> Store<E> {
+    fn new(count: usize) -> Result<Self, LoadError> {
+        Ok(Self { keys: Memory::zeroed(count)?, values: Memory::zeroed(count)? })
+    }
+
+    /// A layer's and head's blocks, as a sequence has them.
+    pub(crate) fn pages<'a>(
+        data: &'a [E],
+        shape: Shape,
+        layer: usize,
+        head: usize,
+        table: &'a [u32],
+    ) -> Pages<'a, E> {
+        let size = shape.dim * PAGE;
+        let start = (layer * shape.blocks * shape.kv_heads + head) * size;
+        Pages { data: &data[start..], stride: shape.kv_heads * size, size, table }
+    }
+
+    /// Copies a block of all layers.
+    fn copy(&mut self, shape: Shape, from: u32, to: u32) {
+        let size = shape.kv_heads * shape.dim * PAGE;
+        for layer in 0..shape.layers {
+            let place = |block: u32| (layer * shape.blocks + block as usize) * size;
+            for data in [&mut self.keys, &mut self.values] {
+                data.copy_within(place(from)..place(from) + size, place(to));
+            }
+        }
+    }
+
+    /// Writes a token's key and value of one head.
+    pub(crate) fn write(
+        &mut self,
+        shape: Shape,
+        (layer, head): (usize, usize),
+        (block, position): (u32, usize),
+        key: &[f32],
+        value: &[f32],
+    ) {
+        let size = shape.dim * PAGE;
+        let start = ((layer * shape.blocks + block as usize) * shape.kv_heads + head) * size;
+        let lane = position % PAGE;
+        let keys = &mut self.keys[start..][..size];
+        for (keys, key) in keys.as_chunks_mut::<PAGE>().0.iter_mut().zip(key) {
+            keys[lane] = E::store(*key);
+        }
+        let values = &mut self.values[start + lane * shape.dim..][..shape.dim];
+        for (place, value) in values.iter_mut().zip(value) {
+            *place = E::store(*value);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The ranks of a model: the first on the thread that asks, each other on one of its own.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+
+use crate::comm::{Comm, Lost, Meeting, Single};
+use crate::{Config, LoadError, Weights};
+
+use super::Setup;
+use super::load::Part;
+use super::shard::Shard;
+use super::step::Step;
+
+/// All of them. Whatever is asked of a model is asked of each.
+#[derive(Debug)]
+pub(super) struct Ranks {
+    first: Shard,
+    others: Option<Others>,
+}
+
+#[derive(Debug)]
+struct Others {
+    meeting: Arc<Meeting>,
+    steps: Vec<Sender<Arc<Step>>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// Rows of numbers that begin `stride` apart.
+pub(super) struct Rows<'a> {
+    pub(super) numbers: &'a [f32],
+    pub(super) stride: usize,
+}
+
+impl Ranks {
+    pub(super) fn load(
+        config: &Config,
+        context: usize,
+        weights: &Weights,
+        setup: &Setup,
+    ) -> Result<Self, LoadError> {
+        let of = setup.ranks;
+        let load =
+            |rank, comm| Shard::load(config, context, weights, setup, (Part { rank, of }, comm));
+        if of == 1 {
+            return Ok(Self { first: load(0, Box::new(Single))?, others: None });
+        }
+        let meeting = Arc::new(Meeting::new(of, setup.patience));
+        let comm = |rank| -> Box<dyn Comm> { Box::new(meeting.member(rank)) };
+        // All at once: a tensor is kept until each has taken its part.
+        let loaded = thread::scope(|scope| {
+            let start = |rank| {
+                let comm = comm(rank);
+                let thread = thread::Builder::new().name(name(rank));
+                let load = move || load(rank, comm);
+                thread.spawn_scoped(scope, load).map_err(|error| no_thread(&error))
+            };
+            let threads = (0..of).map(start).collect::<Result<Vec<_>, _>>()?;
+            let join = |thread: thread::ScopedJoinHandle<'_, Result<_, _>>| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            threads.into_iter().map(join).collect::<Result<Vec<Shard>, LoadError>>()
+        })?;
+        Self::start(loaded, meeting)
+    }
+
+    fn start(shards: Vec<Shard>, meeting: Arc<Meeting>) -> Result<Self, LoadError> {
+        let mut shards = shards.into_iter();
+        let first = shards.next().ok_or_else(|| LoadError::Missing("no rank".to_owned()))?;
+        let (mut steps, mut threads) = (Vec::new(), Vec::new());
+        for (rank, shard) in (1..).zip(shards) {
+            let (sender, receiver) = channel();
+            let meeting = meeting.clone();
+            let thread = thread::Builder::new().name(name(rank));
+            let run = move || follow(shard, rank, &receiver, &meeting);
+            threads.push(thread.spawn(run).map_err(|error| no_thread(&error))?);
+            steps.push(sender);
+        }
+        Ok(Self { first, others: Some(Others { meeting, steps, threads }) })
+    }
+
+    pub(super) fn arithmetic(&self) -> String {
+        self.first.arithmetic()
+    }
+
+    /// Runs a step, and gives the logits that it wants.
+    ///
+    /// # Errors
+    ///
+    /// A rank is lost, in this step or an earlier one.
+    pub(super) fn run(&mut self, step: Step) -> Result<Rows<'_>, Lost> {
+        let step = Arc::new(step);
+        let _ends = self.others.as_ref().map(|others| {
+            // Whose thread has ended is missed at the first meeting.
+            others.steps.iter().for_each(|steps| drop(steps.send(step.clone())));
+            EndOnPanic(&others.meeting)
+        });
+        self.first.run(&step)?;
+        Ok(self.first.logits(&step))
+    }
+}
+
+/// What a rank's thread does.
+fn follow(mut shard: Shard, rank: usize, steps: &Receiver<Arc<Step>>, meeting: &Meeting) {
+    for step in steps {
+        // Of what is lost the first rank is told too: it does the telling.
+        let run = catch_unwind(AssertUnwindSafe(|| shard.run(&step)));
+        if run.is_err() {
+            meeting.end(rank, "panicked");
+        }
+    }
+}
+
+/// The others must not wait for a first rank that will not come.
+struct EndOnPanic<'a>(&'a Meeting);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.end(0, "panicked");
+        }
+    }
+}
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        self.steps.clear();
+        // One that hangs cannot be waited for. It has all that it uses for itself.
+        if self.meeting.is_over().is_ok() {
+            self.threads.drain(..).for_each(|thread| drop(thread.join()));
+        }
+    }
+}
+
+fn name(rank: usize) -> String {
+    format!("nsbridge-rank-{rank}")
+}
+
+fn no_thread(error: &std::io::Error) -> LoadError {
+    LoadError::Read(format!("no thread for a rank: {error}"))
+}
+
+#[cfg(test)]
+mod tests;

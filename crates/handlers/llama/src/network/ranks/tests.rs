@@ -1,0 +1,127 @@
+//! Ranks that fail.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Part, Ranks, Setup, Shard, Step};
+use crate::comm::{Comm, Lost, Meeting};
+use crate::{Chunk, Config, KvCache, Table, Weights};
+
+const LONG: Duration = Duration::from_secs(3600);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    Panics,
+    Hangs,
+}
+
+/// Does as it should for some meetings.
+#[derive(Debug)]
+struct Faulty {
+    comm: Box<dyn Comm>,
+    fault: Fault,
+    left: usize,
+}
+
+impl Comm for Faulty {
+    fn ranks(&self) -> usize {
+        self.comm.ranks()
+    }
+
+    fn all_reduce(&mut self, numbers: &mut Vec<f32>, len: usize) -> Result<(), Lost> {
+        match (self.left, self.fault) {
+            (0, Fault::Panics) => panic!("as it was told to"),
+            (0, Fault::Hangs) => loop {
+                std::thread::park();
+            },
+            _ => self.left -= 1,
+        }
+        self.comm.all_reduce(numbers, len)
+    }
+
+    fn gather(
+        &mut self,
+        numbers: &mut Vec<f32>,
+        len: usize,
+        show: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), Lost> {
+        self.comm.gather(numbers, len, show)
+    }
+}
+
+/// Two ranks of the bundled model, one of which fails after so many sums.
+fn ranks(patience: Duration, faulty: usize, fault: Fault, left: usize) -> Ranks {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../examples/models/tale-7m");
+    let files = nsbridge_handler::Model::in_dir(dir);
+    let config = Config::read(&files).unwrap();
+    let weights = Weights::for_ranks(&files, 2).unwrap();
+    let setup = Setup { ranks: 2, blocks: 2, ..Setup::default() };
+    let meeting = Arc::new(Meeting::new(2, patience));
+    let shard = |rank| {
+        let mut comm: Box<dyn Comm> = Box::new(meeting.member(rank));
+        if rank == faulty {
+            comm = Box::new(Faulty { comm, fault, left });
+        }
+        Shard::load(&config, 64, &weights, &setup, (Part { rank, of: 2 }, comm)).unwrap()
+    };
+    Ranks::start((0..2).map(shard).collect(), meeting).unwrap()
+}
+
+/// A token of a sequence.
+fn step(table: &mut Table) -> Step {
+    Step::new(&[Chunk { table, tokens: &[5], logits: 1 }], Vec::new())
+}
+
+/// Runs until a rank is lost, and says after how many steps and how.
+fn run(ranks: &mut Ranks) -> (usize, Lost) {
+    let (mut cache, mut table) =
+        (KvCache::<std::hash::RandomState>::new(2).unwrap(), Table::default());
+    assert!(cache.reserve(&mut table, 60));
+    for steps in 0..60 {
+        match ranks.run(step(&mut table)) {
+            Ok(_) => table.grow(1),
+            Err(lost) => {
+                // Nobody is waited for again.
+                let again = Instant::now();
+                assert_eq!(ranks.run(step(&mut table)).err(), Some(lost.clone()));
+                assert!(again.elapsed() < Duration::from_millis(500));
+                return (steps, lost);
+            }
+        }
+    }
+    panic!("nobody was lost");
+}
+
+/// Sums of a step: of the embedding, and of each of the eight layers two.
+const SUMS: usize = 17;
+
+#[test]
+fn a_rank_that_panics_is_named_at_once_wherever_it_is_in_its_step() {
+    for left in [0, 1, SUMS - 1, 3 * SUMS + 5] {
+        let mut ranks = ranks(LONG, 1, Fault::Panics, left);
+        let (steps, lost) = run(&mut ranks);
+        assert_eq!((steps, lost), (left / SUMS, Lost::of("rank 1 of 2 panicked")));
+    }
+}
+
+#[test]
+fn a_rank_that_hangs_is_named_in_time_and_left_behind() {
+    let begun = Instant::now();
+    let mut ranks = ranks(Duration::from_millis(1500), 1, Fault::Hangs, SUMS + 4);
+    let (steps, lost) = run(&mut ranks);
+    assert_eq!((steps, lost), (1, Lost::of("rank 1 of 2 did not answer within 1.5 s")));
+    drop(ranks);
+    assert!(begun.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn a_first_rank_that_panics_frees_the_others() {
+    let mut ranks = ranks(LONG, 0, Fault::Panics, 6);
+    let panic = catch_unwind(AssertUnwindSafe(|| run(&mut ranks))).unwrap_err();
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"as it was told to"));
+    // The other one has ended its step, and ends now: it is waited for.
+    let others = ranks.others.as_mut().unwrap();
+    others.steps.clear();
+    others.threads.drain(..).for_each(|thread| thread.join().unwrap());
+}

@@ -1,0 +1,129 @@
+//! What one rank has of a model.
+
+use crate::comm::Comm;
+use crate::kernel::Tier;
+use crate::kv::{Shape, Values};
+use crate::matrix::Matrix;
+use crate::pool::Pool;
+use crate::{Config, LoadError, RopeTable, Weights};
+
+use super::Setup;
+use super::load::{self, Loader, Part};
+use super::step::Scratch;
+
+/// The rows or columns of every matrix that are one rank's, and the keys and values of its heads.
+/// The residual stream and its norms each rank has whole.
+#[derive(Debug)]
+pub(super) struct Shard {
+    /// Some tokens' rows.
+    pub(super) embedding: Matrix,
+    pub(super) tokens: Tokens,
+    pub(super) layers: Vec<Layer>,
+    pub(super) norm: Vec<f32>,
+    /// `None` if it is the embedding.
+    pub(super) output: Option<Matrix>,
+    pub(super) rope: RopeTable,
+    pub(super) eps: f32,
+    pub(super) heads: Heads,
+    pub(super) tier: Tier,
+    pub(super) pool: Pool,
+    pub(super) kv: Kv,
+    pub(super) scratch: Scratch,
+    pub(super) comm: Box<dyn Comm>,
+}
+
+/// Which tokens' rows are one rank's.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tokens {
+    pub(super) first: usize,
+    /// As many as each rank has, but the last ones, which may have fewer or none.
+    pub(super) each: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Layer {
+    pub(super) attention_norm: Vec<f32>,
+    /// Queries, then keys, then values.
+    pub(super) qkv: Matrix,
+    /// Of each head's queries, and of its keys.
+    pub(super) head_norms: Option<(Vec<f32>, Vec<f32>)>,
+    pub(super) output: Partial,
+    pub(super) window: Option<usize>,
+    pub(super) feed_forward_norm: Vec<f32>,
+    /// Tiles of the gate and of what it gates, in turn.
+    pub(super) gate_up: Matrix,
+    pub(super) down: Partial,
+}
+
+/// A matrix of which a rank has columns, so that its products are parts of sums.
+#[derive(Debug)]
+pub(super) struct Partial {
+    pub(super) matrix: Matrix,
+    /// Added to the whole sum.
+    pub(super) bias: Option<Vec<f32>>,
+}
+
+/// Those of one rank.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heads {
+    pub(super) queries: usize,
+    pub(super) keys: usize,
+    pub(super) dim: usize,
+}
+
+/// The keys and values of its heads.
+#[derive(Debug)]
+pub(super) struct Kv {
+    pub(super) shape: Shape,
+    pub(super) values: Values,
+}
+
+impl Shard {
+    pub(super) fn load(
+        config: &Config,
+        context: usize,
+        weights: &Weights,
+        setup: &Setup,
+        (part, comm): (Part, Box<dyn Comm>),
+    ) -> Result<Self, LoadError> {
+        let tier = setup.tier.unwrap_or_else(Tier::best);
+        let mut loader = Loader::new(config, weights, part, setup.format, (setup.threads, tier));
+        let embedding = loader.embedding()?;
+        let output = loader.output()?;
+        let layer = |index| loader.layer(index);
+        let layers = (0..config.layers).map(layer).collect::<Result<Vec<_>, _>>()?;
+        let (dim, kv_heads) = (config.head_dim, part.kv_heads(config).len());
+        let shape = Shape { layers: config.layers, kv_heads, dim, blocks: setup.blocks };
+        let bytes: usize = layers.iter().map(Layer::bytes).sum();
+        Ok(Self {
+            tokens: part.tokens(config.vocab_size),
+            norm: load::norm(weights, "model.norm.weight", config.hidden_size)?,
+            rope: RopeTable::new(&config.rope, dim, context),
+            eps: config.rms_norm_eps,
+            heads: Heads { queries: config.heads / part.of, keys: kv_heads, dim },
+            pool: Pool::new(load::threads(setup.threads, bytes, part.of)),
+            kv: Kv { shape, values: Values::new(setup.kv, shape)? },
+            scratch: Scratch::default(),
+            embedding,
+            output,
+            layers,
+            tier,
+            comm,
+        })
+    }
+
+    /// What decides the bits beside the files.
+    pub(super) fn arithmetic(&self) -> String {
+        let format = |matrix: &Matrix| format!("{:?}", matrix.format());
+        let layers: Vec<_> = self.layers.iter().map(|layer| format(&layer.qkv)).collect();
+        let kv = self.kv.values.format();
+        format!("{} {} kv {kv:?}", format(&self.embedding), layers.join(" "))
+    }
+}
+
+impl Layer {
+    fn bytes(&self) -> usize {
+        let matrices = [&self.qkv, &self.output.matrix, &self.gate_up, &self.down.matrix];
+        matrices.map(Matrix::bytes).iter().sum()
+    }
+}
