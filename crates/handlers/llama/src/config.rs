@@ -3,6 +3,7 @@
 mod degrees;
 mod family;
 mod file;
+mod gguf;
 mod memory;
 mod rope;
 mod tensors;
@@ -103,8 +104,37 @@ impl Config {
     ///
     /// A file that cannot be read, or a field that cannot be served.
     pub fn read(model: &Model) -> Result<Self, LoadError> {
-        let advice = find_json(model, "generation_config.json")?;
-        Self::new(&read_json(model, FILE)?, advice.unwrap_or_default())
+        let advice = find_json(model, "generation_config.json")?.unwrap_or_default();
+        match find_json(model, FILE)? {
+            Some(file) => Self::new(&file, advice),
+            None => Self::of_gguf(model, advice),
+        }
+    }
+
+    /// What a GGUF file tells of itself.
+    fn of_gguf(model: &Model, advice: Advice) -> Result<Self, LoadError> {
+        let checkpoint = model.checkpoint().map_err(LoadError::read)?;
+        if checkpoint.metadata().is_empty() {
+            // The file that is missing is named.
+            return Self::new(&read_json(model, FILE)?, advice);
+        }
+        let place = within(model, checkpoint.files().next().unwrap_or_default());
+        let file = serde_json::from_value(gguf::config(&checkpoint)?);
+        let mut config = Self::new(&file.map_err(LoadError::parse(place))?, advice)?;
+        if let Some(scaling) = gguf::rope_factors(&checkpoint)? {
+            if matches!(&scaling, RopeScaling::Factors { factors }
+                if factors.len() != config.head_dim / 2)
+            {
+                let supported = format!("one number for each of {} pairs", config.head_dim / 2);
+                return Err(LoadError::unsupported(
+                    "rope_freqs.weight",
+                    "of another length",
+                    supported,
+                ));
+            }
+            config.rope.scaling = scaling;
+        }
+        Ok(config)
     }
 
     fn new(file: &File, advice: Advice) -> Result<Self, LoadError> {

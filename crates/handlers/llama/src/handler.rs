@@ -6,8 +6,8 @@ mod options;
 use std::sync::Arc;
 
 use nsbridge_handler::{
-    Checkpoint, Dtype, Error, Finish, Handler, Health, Job, Measure, Models, Result, Slots,
-    TensorInfo, TextInput, TextPiece,
+    Checkpoint, Error, Finish, Handler, Health, Job, Measure, Models, Result, Slots, TensorInfo,
+    TextInput, TextPiece,
 };
 use sha2::{Digest, Sha256};
 
@@ -265,9 +265,8 @@ fn vocabulary(config: &Config) -> Vocabulary<'_> {
 
 /// What a model needs.
 fn memory(config: &Config, checkpoint: &Checkpoint, setup: &Setup) -> Memory {
-    let kept = |tensor: &TensorInfo| if tensor.dtype == Dtype::F32 { 4 } else { 2 };
     let tensors = checkpoint.tensors();
-    let bytes: u64 = tensors.iter().map(|tensor| tensor.elements() * kept(tensor)).sum();
+    let bytes: u64 = tensors.iter().map(TensorInfo::bytes).sum();
     let elements: u64 = tensors.iter().map(TensorInfo::elements).sum();
     let weight = match setup.format {
         Some(Format::Q8_0) => 34.0 / 32.0,

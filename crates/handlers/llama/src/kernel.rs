@@ -7,6 +7,7 @@
 //! adds up, so that shards of a matrix give the bits of the whole.
 
 pub(crate) mod attention;
+pub(crate) mod kquants;
 pub(crate) mod math;
 pub(crate) mod q8;
 pub(crate) mod row;

@@ -5,12 +5,13 @@
 //! pairwise tree adds the segments up. So a shard of whole tiles has the rows that it would have in
 //! the whole, and a shard of whole segments the sums.
 
+mod ggml;
 mod pack;
 
 use crate::LoadError;
 use crate::kernel::q8::TILE_BLOCK;
 use crate::kernel::row::BLOCK;
-use crate::kernel::{LANES, Lanes};
+use crate::kernel::{LANES, Lanes, kquants};
 use crate::memory::Memory;
 
 pub(crate) use self::pack::Source;
@@ -31,6 +32,13 @@ pub enum Format {
     /// GGUF's: blocks of 32 integers of eight bits with a scale in f16, times activations in such
     /// blocks.
     Q8_0,
+    /// GGUF's: blocks of 256 integers of four bits, each 32 with a scale and a least value, times
+    /// activations in blocks of 256 integers of eight bits.
+    Q4K,
+    /// The same with five bits.
+    Q5K,
+    /// The same with six bits, each 16 with a scale.
+    Q6K,
 }
 
 impl Format {
@@ -40,6 +48,7 @@ impl Format {
             // As for Bf16, so that the bits agree.
             Self::F32 | Self::Bf16 | Self::F16 => 2,
             Self::Q8_0 => BLOCK,
+            Self::Q4K | Self::Q5K | Self::Q6K => kquants::BLOCK,
         }
     }
 }
@@ -72,7 +81,14 @@ pub(crate) enum Data {
     /// By tile: for each column the 16 rows' weights.
     F16(Memory<u16>),
     /// By tile and block of 32 columns: the 16 rows' scales; the values as in [`TILE_BLOCK`].
-    Q8 { scales: Memory<u16>, values: Memory<i8> },
+    Q8 {
+        scales: Memory<u16>,
+        values: Memory<i8>,
+    },
+    /// By tile: the blocks of 256 columns.
+    Q4K(Memory<kquants::Q4>),
+    Q5K(Memory<kquants::Q5>),
+    Q6K(Memory<kquants::Q6>),
 }
 
 impl Matrix {
@@ -88,12 +104,15 @@ impl Matrix {
         segments: usize,
     ) -> Result<Self, LoadError> {
         let padded = rows.next_multiple_of(LANES);
-        let count = padded * columns;
+        let (count, blocks) = (padded * columns, padded / LANES * (columns / kquants::BLOCK));
         let data = match format {
-            Format::Q8_0 if !columns.is_multiple_of(BLOCK) => {
-                let found = columns.to_string();
-                let supported = "a multiple of 32 columns";
-                return Err(LoadError::unsupported("quantize q8_0 of a matrix", found, supported));
+            Format::Q8_0 | Format::Q4K | Format::Q5K | Format::Q6K
+                if !columns.is_multiple_of(format.unit()) =>
+            {
+                let (found, supported) =
+                    (columns.to_string(), format!("a multiple of {}", format.unit()));
+                let field = format!("the number of columns of a matrix in {format:?}");
+                return Err(LoadError::unsupported(field, found, supported));
             }
             Format::Bf16 if columns.is_multiple_of(2) => Data::Bf16(Memory::zeroed(count / 2)?),
             Format::F32 | Format::Bf16 => Data::F32(Memory::zeroed(count)?),
@@ -102,6 +121,9 @@ impl Matrix {
                 let scales = Memory::zeroed(count / BLOCK)?;
                 Data::Q8 { scales, values: Memory::zeroed(count)? }
             }
+            Format::Q4K => Data::Q4K(Memory::zeroed(blocks)?),
+            Format::Q5K => Data::Q5K(Memory::zeroed(blocks)?),
+            Format::Q6K => Data::Q6K(Memory::zeroed(blocks)?),
         };
         Ok(Self { rows, columns, segments, data, bias: None })
     }
@@ -112,6 +134,9 @@ impl Matrix {
             Data::Bf16(_) => Format::Bf16,
             Data::F16(_) => Format::F16,
             Data::Q8 { .. } => Format::Q8_0,
+            Data::Q4K(_) => Format::Q4K,
+            Data::Q5K(_) => Format::Q5K,
+            Data::Q6K(_) => Format::Q6K,
         }
     }
 
@@ -131,6 +156,12 @@ impl Matrix {
     /// A row, as the products see it.
     pub(crate) fn row(&self, row: usize, out: &mut [f32]) {
         let (tile, lane, columns) = (row / LANES, row % LANES, self.columns);
+        match &self.data {
+            Data::Q4K(data) => return wide_row(data, tile, lane, &mut out[..columns]),
+            Data::Q5K(data) => return wide_row(data, tile, lane, &mut out[..columns]),
+            Data::Q6K(data) => return wide_row(data, tile, lane, &mut out[..columns]),
+            _ => {}
+        }
         for (column, out) in out[..columns].iter_mut().enumerate() {
             *out = match &self.data {
                 Data::F32(data) => data[(tile * columns + column) * LANES + lane],
@@ -147,6 +178,7 @@ impl Matrix {
                     let value = values[at * TILE_BLOCK + k / 4 * 4 * LANES + 4 * lane + k % 4];
                     half::f16::from_bits(scales[at * LANES + lane]).to_f32() * f32::from(value)
                 }
+                _ => unreachable!("blocks of 256 are read whole"),
             };
         }
     }
@@ -164,7 +196,19 @@ impl Matrix {
             Data::Bf16(data) => 4 * data.len(),
             Data::F16(data) => 2 * data.len(),
             Data::Q8 { scales, values } => 2 * scales.len() + values.len(),
+            Data::Q4K(data) => size_of::<kquants::Q4>() * data.len(),
+            Data::Q5K(data) => size_of::<kquants::Q5>() * data.len(),
+            Data::Q6K(data) => size_of::<kquants::Q6>() * data.len(),
         }
+    }
+}
+
+/// A row in blocks of 256.
+fn wide_row<B: kquants::Block>(data: &[B], tile: usize, lane: usize, out: &mut [f32]) {
+    let out = out.as_chunks_mut().0;
+    let first = tile * out.len();
+    for (block, out) in data[first..].iter().zip(out) {
+        block.row(lane, out);
     }
 }
 

@@ -112,7 +112,7 @@ impl Model {
                 (config.head_dim.to_string(), format!("{WIDEST_HEAD} or less"));
             return Err(LoadError::unsupported("head_dim in config.json", found, supported));
         }
-        let format = setup.format.unwrap_or(Format::F32);
+        let format = setup.format.unwrap_or_else(|| weights.coarsest());
         if let Some(why) = config.refuses(setup.ranks, format) {
             let found = format!("{}, {why}", setup.ranks);
             let supported = format!("one of {} for this model", config.degrees(format));

@@ -1,10 +1,15 @@
 //! A model's tensors, as the network takes them.
 
+mod gguf;
+
 use std::ops::Range;
 
-use nsbridge_handler::{Checkpoint, Dtype, Model, Order, Weight};
+use nsbridge_handler::{Checkpoint, Dtype, GgufValue, Model, Order, TensorInfo, Weight};
 
 use crate::LoadError;
+use crate::matrix::Format;
+
+pub(crate) use self::gguf::interleaved;
 
 /// What of a tensor is one rank's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,9 +48,10 @@ impl Weights {
     pub(crate) fn find(model: &Model) -> Result<Checkpoint, LoadError> {
         let checkpoint = model.checkpoint().map_err(LoadError::read)?;
         for tensor in checkpoint.tensors() {
-            if !matches!(tensor.dtype, Dtype::F32 | Dtype::BF16 | Dtype::F16) {
+            if Format::of(tensor.dtype) == Format::F32 && tensor.dtype != Dtype::F32 {
                 let (field, found) = (format!("the dtype of {}", tensor.name), tensor.dtype);
-                return Err(LoadError::unsupported(field, found.to_string(), "F32, BF16 or F16"));
+                let supported = "one of F32, BF16, F16, Q8_0, Q4_K, Q5_K and Q6_K";
+                return Err(LoadError::unsupported(field, found.to_string(), supported));
             }
         }
         Ok(checkpoint)
@@ -70,15 +76,42 @@ impl Weights {
         &self.digests
     }
 
+    /// The tensor that transformers calls so.
+    fn find_tensor(&self, name: &str) -> Result<&TensorInfo, LoadError> {
+        let checkpoint = self.tensors.checkpoint();
+        let is_gguf = !checkpoint.metadata().is_empty();
+        let theirs = if is_gguf { gguf::name(name) } else { None };
+        let name = theirs.as_deref().unwrap_or(name);
+        let found = checkpoint.find(name);
+        found.ok_or_else(|| LoadError::Missing(format!("there is no tensor {name}")))
+    }
+
+    /// How it is stored.
+    pub(crate) fn format(&self, name: &str) -> Result<Format, LoadError> {
+        self.find_tensor(name).map(|info| Format::of(info.dtype))
+    }
+
+    /// Whether rows of queries and keys are [`interleaved`].
+    pub(crate) fn are_interleaved(&self) -> bool {
+        let architecture = self.tensors.checkpoint().metadata().get("general.architecture");
+        architecture == Some(&GgufValue::Text("llama".to_owned()))
+    }
+
+    /// The format of those that the largest number of columns belong together of.
+    pub(crate) fn coarsest(&self) -> Format {
+        let formats = self.tensors.checkpoint().tensors().iter();
+        let formats = formats.map(|tensor| Format::of(tensor.dtype));
+        formats.max_by_key(|format| format.unit()).unwrap_or(Format::F32)
+    }
+
     /// A part of the tensor with this name, which must have this shape.
     ///
     /// # Errors
     ///
     /// A sentence that names the tensor.
     pub(crate) fn take(&self, name: &str, shape: &[usize], cut: &Cut) -> Result<Weight, LoadError> {
-        let Some(info) = self.tensors.checkpoint().find(name) else {
-            return Err(LoadError::Missing(format!("there is no tensor {name}")));
-        };
+        let info = self.find_tensor(name)?;
+        let name = &info.name;
         if info.shape != shape {
             let (found, expected) = (format!("{:?}", info.shape), format!("{shape:?}"));
             return Err(LoadError::unsupported(format!("the shape of {name}"), found, expected));

@@ -57,4 +57,9 @@ pub enum RopeScaling {
         /// What cosines and sines are multiplied by.
         attention_factor: f64,
     },
+    /// Each frequency divided by its own factor, as `rope_freqs` in GGUF files.
+    Factors {
+        /// `head_dim / 2` of them.
+        factors: Vec<f32>,
+    },
 }

@@ -1,8 +1,8 @@
 //! What is done to one token's row: norms, positions, activations, and blocks of eight bits.
 
-use super::Work;
 use super::math::{silu, sum_of_squares};
 use super::simd::Simd;
+use super::{Work, kquants};
 
 /// Numbers that share a scale.
 pub(crate) const BLOCK: usize = 32;
@@ -82,9 +82,35 @@ impl Work for Quantise<'_> {
     }
 }
 
+/// The same in blocks of 256, with the sums of each 16 values.
+pub(crate) struct QuantiseWide<'a> {
+    pub(crate) x: &'a [f32],
+    pub(crate) values: &'a mut [i8],
+    pub(crate) scales: &'a mut [f32],
+    pub(crate) sums: &'a mut [i16],
+}
+
+impl Work for QuantiseWide<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let blocks = self.x.as_chunks::<{ kquants::BLOCK }>().0;
+        let values = self.values.as_chunks_mut::<{ kquants::BLOCK }>().0;
+        for ((x, values), scale) in blocks.iter().zip(values).zip(self.scales) {
+            *scale = quantise(x, values);
+        }
+        let values = self.values.as_chunks::<{ kquants::SUMMED }>().0;
+        for (values, sum) in values.iter().zip(self.sums) {
+            *sum = 0;
+            for value in values {
+                *sum += i16::from(*value);
+            }
+        }
+    }
+}
+
 /// Fills a block and gives its scale.
 #[inline(always)]
-pub(crate) fn quantise(x: &[f32; BLOCK], values: &mut [i8; BLOCK]) -> f32 {
+pub(crate) fn quantise<const N: usize>(x: &[f32; N], values: &mut [i8; N]) -> f32 {
     // As bits, the larger magnitude is the larger integer, and infinities and NaNs are the largest.
     let mut most = 0u32;
     for x in x {

@@ -4,8 +4,13 @@
 //! leave the registers for a moment take twice as long. So what is done for every weight is written
 //! with vectors; the bits are those of the loops in [`Portable`], which define them.
 
+mod bytes;
+#[cfg(target_arch = "x86_64")]
+mod bytes_x86;
 #[cfg(target_arch = "x86_64")]
 mod x86;
+
+pub(crate) use self::bytes::{Bytes, FOURS};
 
 #[cfg(target_arch = "x86_64")]
 pub(super) use self::x86::{Avx2, Avx512};
@@ -14,7 +19,7 @@ use super::{LANES, Lanes, Tier};
 /// Leave to use a tier's instructions: one is made only where they are known to be there.
 ///
 /// All methods are inlined always: see [`Work`](super::Work).
-pub(crate) trait Simd: Copy {
+pub(crate) trait Simd: Bytes {
     const TIER: Tier;
 
     /// Sixteen numbers.
@@ -30,6 +35,7 @@ pub(crate) trait Simd: Copy {
     fn fused(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
     /// Integers, rounded to even.
     fn integers(self, x: &[i32; LANES]) -> Self::Vector;
+    fn counted(self, x: Self::Counts) -> Self::Vector;
     /// Numbers in bf16.
     fn brains(self, x: &[u16; LANES]) -> Self::Vector;
     /// Two numbers in bf16 in each lane, the lower halves first.
@@ -93,6 +99,11 @@ impl Simd for Portable {
             lanes[lane] = x[lane] as f32;
         }
         lanes
+    }
+
+    #[inline(always)]
+    fn counted(self, x: [i32; LANES]) -> Lanes {
+        self.integers(&x)
     }
 
     #[inline(always)]

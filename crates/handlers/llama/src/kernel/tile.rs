@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::q8::{self, TILE_BLOCK};
 use super::row::BLOCK;
 use super::simd::Simd;
-use super::{LANES, Lanes, Tier, Work, ask_ahead};
+use super::{LANES, Lanes, Tier, Work, ask_ahead, kquants};
 use crate::matrix::{Data, Matrix, SEGMENTS};
 
 /// The most rows that go together: as many as find room for their sums in the registers, of which
@@ -21,20 +21,23 @@ const ROWS_OF_BYTES: usize = 4;
 pub(crate) enum Input<'a> {
     /// Rows that begin `stride` numbers apart.
     Float { x: &'a [f32], stride: usize },
-    /// `[rows, columns]` in blocks.
-    Quantised(Quantised<'a>),
+    /// `[rows, columns]` in blocks of 32.
+    Quantised(Quantised<'a, i32>),
+    /// The same in blocks of 256.
+    Wide(Quantised<'a, i16>),
 }
 
-/// Rows in blocks of 32, as [`Quantise`](super::row::Quantise) makes them.
+/// Rows in blocks, as [`Quantise`](super::row::Quantise) and
+/// [`QuantiseWide`](super::row::QuantiseWide) make them.
 #[derive(Clone, Copy)]
-pub(crate) struct Quantised<'a> {
+pub(crate) struct Quantised<'a, T> {
     pub(crate) columns: usize,
     /// `[rows, columns]`.
     pub(crate) values: &'a [i8],
     /// Of each block.
     pub(crate) scales: &'a [f32],
-    /// Of each block's values.
-    pub(crate) sums: &'a [i32],
+    /// Of each 32 values, or of each 16 where blocks are wide.
+    pub(crate) sums: &'a [T],
 }
 
 /// What becomes of a product: 16 numbers of one row of activations.
@@ -56,8 +59,8 @@ impl<S: Store> Work for Multiply<'_, S> {
     #[inline(always)]
     fn run<I: Simd>(mut self, simd: I) {
         match self.matrix.data {
-            Data::Q8 { .. } => self.multiply(simd, ROWS_OF_BYTES),
-            _ => self.multiply(simd, ROWS),
+            Data::F32(_) | Data::Bf16(_) | Data::F16(_) => self.multiply(simd, ROWS),
+            _ => self.multiply(simd, ROWS_OF_BYTES),
         }
     }
 }
@@ -116,6 +119,18 @@ impl<S: Store> Multiply<'_, S> {
                     x: Rows::<M>::new(x, row),
                 };
                 self.sum::<_, M>(simd, (tile, row), &blocks, waiting);
+            }
+            (Data::Q4K(data), Input::Wide(x)) if M <= ROWS_OF_BYTES => {
+                let blocks = WideBlocks::<_, M>::new(data, tile, columns, x, row);
+                self.sum(simd, (tile, row), &blocks, waiting);
+            }
+            (Data::Q5K(data), Input::Wide(x)) if M <= ROWS_OF_BYTES => {
+                let blocks = WideBlocks::<_, M>::new(data, tile, columns, x, row);
+                self.sum(simd, (tile, row), &blocks, waiting);
+            }
+            (Data::Q6K(data), Input::Wide(x)) if M <= ROWS_OF_BYTES => {
+                let blocks = WideBlocks::<_, M>::new(data, tile, columns, x, row);
+                self.sum(simd, (tile, row), &blocks, waiting);
             }
             _ => unreachable!("the input is of the matrix's format"),
         }
@@ -304,9 +319,51 @@ struct Rows<'a, const M: usize> {
     sums: [&'a [i32]; M],
 }
 
+/// A tile in blocks of 256.
+struct WideBlocks<'a, B, const M: usize> {
+    blocks: &'a [B],
+    values: [&'a [[i8; kquants::BLOCK]]; M],
+    scales: [&'a [f32]; M],
+    sums: [&'a [kquants::Sums]; M],
+}
+
+impl<'a, B: kquants::Block, const M: usize> WideBlocks<'a, B, M> {
+    #[inline(always)]
+    fn new(data: &'a [B], tile: usize, columns: usize, x: Quantised<'a, i16>, row: usize) -> Self {
+        let count = columns / kquants::BLOCK;
+        Self {
+            blocks: &data[tile * count..][..count],
+            values: rows_of(x.values.as_chunks().0, row, count, count),
+            scales: rows_of(x.scales, row, count, count),
+            sums: rows_of(x.sums.as_chunks().0, row, count, count),
+        }
+    }
+}
+
+impl<B: kquants::Block, const M: usize> Products<M> for WideBlocks<'_, B, M> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    #[inline(always)]
+    fn add<I: Simd>(&self, simd: I, range: Range<usize>, sums: &mut [I::Vector; M]) {
+        for at in range {
+            let (mut x, mut scales) = ([&[0; kquants::BLOCK]; M], [0.0; M]);
+            let nothing = kquants::Sums::default();
+            let mut of_x = [&nothing; M];
+            for m in 0..M {
+                (x[m], of_x[m], scales[m]) =
+                    (&self.values[m][at], &self.sums[m][at], self.scales[m][at]);
+            }
+            kquants::add(simd, &self.blocks[at], x, of_x, scales, sums);
+        }
+    }
+}
+
 impl<'a, const M: usize> Rows<'a, M> {
     #[inline(always)]
-    fn new(x: Quantised<'a>, row: usize) -> Self {
+    fn new(x: Quantised<'a, i32>, row: usize) -> Self {
         let blocks = x.columns / BLOCK;
         Self {
             values: rows_of(x.values.as_chunks().0, row, blocks, blocks),

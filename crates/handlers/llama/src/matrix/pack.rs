@@ -6,12 +6,13 @@ use std::sync::{Mutex, PoisonError};
 
 use nsbridge_handler::Dtype;
 
-use super::{Data, Matrix};
+use super::ggml::{Small, Wide};
+use super::{Data, Format, Matrix};
 use crate::LoadError;
 use crate::kernel::q8::TILE_BLOCK;
 use crate::kernel::row::{BLOCK, quantise};
 use crate::kernel::simd::Simd;
-use crate::kernel::{LANES, Tier, Work};
+use crate::kernel::{LANES, Tier, Work, kquants};
 use crate::pool::Pool;
 use crate::share::Disjoint;
 
@@ -37,10 +38,10 @@ impl Matrix {
         place: impl Fn(usize) -> Option<(usize, usize)> + Sync,
     ) -> Result<(), LoadError> {
         for source in sources {
-            if !matches!(source.dtype, Dtype::F32 | Dtype::BF16 | Dtype::F16) {
-                let (field, found) =
-                    (format!("the dtype of {}", source.name), source.dtype.to_string());
-                return Err(LoadError::unsupported(field, found, "F32, BF16 or F16"));
+            if !self.format().can_be_made_of(source.dtype) {
+                let field = format!("the dtype of {}", source.name);
+                let supported = format!("what can become {:?}", self.format());
+                return Err(LoadError::unsupported(field, source.dtype.to_string(), supported));
             }
         }
         let (columns, tiles) = (self.columns, self.tiles());
@@ -51,6 +52,9 @@ impl Matrix {
             Data::Q8 { scales, values } => {
                 Tiles::Q8 { scales: Disjoint::new(scales), values: Disjoint::new(values) }
             }
+            Data::Q4K(data) => Tiles::Q4K(Disjoint::new(data)),
+            Data::Q5K(data) => Tiles::Q5K(Disjoint::new(data)),
+            Data::Q6K(data) => Tiles::Q6K(Disjoint::new(data)),
         };
         // The first row that cannot be held, whichever thread found it.
         let refused = Mutex::new(None::<usize>);
@@ -86,6 +90,9 @@ enum Tiles<'a> {
     Bf16(Disjoint<'a, u32>),
     F16(Disjoint<'a, u16>),
     Q8 { scales: Disjoint<'a, u16>, values: Disjoint<'a, i8> },
+    Q4K(Disjoint<'a, kquants::Q4>),
+    Q5K(Disjoint<'a, kquants::Q5>),
+    Q6K(Disjoint<'a, kquants::Q6>),
 }
 
 enum Tile<'a> {
@@ -93,6 +100,9 @@ enum Tile<'a> {
     Bf16(&'a mut [u32]),
     F16(&'a mut [u16]),
     Q8 { scales: &'a mut [u16], values: &'a mut [i8] },
+    Q4K(&'a mut [kquants::Q4]),
+    Q5K(&'a mut [kquants::Q5]),
+    Q6K(&'a mut [kquants::Q6]),
 }
 
 impl Tiles<'_> {
@@ -122,6 +132,18 @@ impl Tiles<'_> {
                     let (start, len) = part(columns / BLOCK * LANES);
                     Tile::Q8 { scales: scales.part(start, len), values }
                 }
+                Self::Q4K(data) => {
+                    let (start, len) = part(columns / kquants::BLOCK);
+                    Tile::Q4K(data.part(start, len))
+                }
+                Self::Q5K(data) => {
+                    let (start, len) = part(columns / kquants::BLOCK);
+                    Tile::Q5K(data.part(start, len))
+                }
+                Self::Q6K(data) => {
+                    let (start, len) = part(columns / kquants::BLOCK);
+                    Tile::Q6K(data.part(start, len))
+                }
             }
         }
     }
@@ -145,8 +167,15 @@ impl<P: Fn(usize) -> Option<(usize, usize)>> Work for Pack<'_, P> {
         for lane in 0..LANES {
             let row = self.number * LANES + lane;
             let Some((source, from)) = (self.place)(row) else { continue };
-            self.sources[source].read(from, self.row);
-            if !self.tile.set(lane, self.row) {
+            let source = &self.sources[source];
+            let bytes = source.row(from, self.row.len());
+            let held = if let Some(held) = self.tile.take(lane, source, bytes) {
+                held
+            } else {
+                source.read(from, self.row);
+                self.tile.set(lane, self.row)
+            };
+            if !held {
                 self.broken.get_or_insert(row);
             }
         }
@@ -154,6 +183,29 @@ impl<P: Fn(usize) -> Option<(usize, usize)>> Work for Pack<'_, P> {
 }
 
 impl Tile<'_> {
+    /// Sets one row of the sixteen from blocks that are of this format already, and says whether it
+    /// can be held.
+    fn take(&mut self, lane: usize, source: &Source<'_>, bytes: &[u8]) -> Option<bool> {
+        match (self, source.dtype) {
+            (Self::Q8 { scales, values }, Dtype::Q8_0) => {
+                let mut held = true;
+                let places = values.as_chunks_mut::<TILE_BLOCK>().0.iter_mut();
+                let places = places.zip(scales.as_chunks_mut::<LANES>().0);
+                for ((values, scales), bytes) in places.zip(bytes.as_chunks().0) {
+                    let block = Small::read(bytes);
+                    held &= block.is_sound();
+                    scales[lane] = block.d;
+                    put(values, lane, &block.values);
+                }
+                Some(held)
+            }
+            (Self::Q4K(blocks), Dtype::Q4_K) => Some(take_wide(blocks, lane, source, bytes)),
+            (Self::Q5K(blocks), Dtype::Q5_K) => Some(take_wide(blocks, lane, source, bytes)),
+            (Self::Q6K(blocks), Dtype::Q6_K) => Some(take_wide(blocks, lane, source, bytes)),
+            _ => None,
+        }
+    }
+
     /// Sets one row of the sixteen, and says whether the format can hold it.
     #[inline(always)]
     fn set(&mut self, lane: usize, weights: &[f32]) -> bool {
@@ -189,23 +241,93 @@ impl Tile<'_> {
                     let scale = half::f16::from_f32(quantise(weights, &mut quantised));
                     held &= scale.is_finite();
                     scales[lane] = scale.to_bits();
-                    let fours = values.as_chunks_mut::<{ 4 * LANES }>().0.iter_mut();
-                    for (four, values) in quantised.as_chunks::<4>().0.iter().zip(fours) {
-                        values[4 * lane..4 * lane + 4].copy_from_slice(four);
-                    }
+                    put(values, lane, &quantised);
                 }
             }
+            // Nothing is made into these here.
+            Self::Q4K(_) | Self::Q5K(_) | Self::Q6K(_) => held = false,
         }
         held
     }
 }
 
+/// Puts a row's values into a tile's block.
+#[inline(always)]
+fn put(values: &mut [i8; TILE_BLOCK], lane: usize, row: &[i8; BLOCK]) {
+    let fours = values.as_chunks_mut::<{ 4 * LANES }>().0.iter_mut();
+    for (four, values) in row.as_chunks::<4>().0.iter().zip(fours) {
+        values[4 * lane..4 * lane + 4].copy_from_slice(four);
+    }
+}
+
+fn take_wide<B: kquants::Block>(
+    blocks: &mut [B],
+    lane: usize,
+    source: &Source<'_>,
+    bytes: &[u8],
+) -> bool {
+    let mut held = true;
+    let size = source.dtype.block().1;
+    for (block, bytes) in blocks.iter_mut().zip(bytes.chunks_exact(size)) {
+        let row = Wide::read(source.dtype, bytes);
+        held &= row.is_sound();
+        let Wide { d, min, scales, least, values } = &row;
+        block.set(lane, &kquants::Row { d: *d, min: *min, scales, least, values });
+    }
+    held
+}
+
+impl Format {
+    /// Whether weights of this dtype can be kept so: exactly, rounded, or as they are.
+    fn can_be_made_of(self, dtype: Dtype) -> bool {
+        let same = |format, own| self == format && dtype == own;
+        let known = matches!(
+            dtype,
+            Dtype::F32
+                | Dtype::BF16
+                | Dtype::F16
+                | Dtype::Q8_0
+                | Dtype::Q4_K
+                | Dtype::Q5_K
+                | Dtype::Q6_K
+        );
+        match self {
+            Self::Q4K | Self::Q5K | Self::Q6K => {
+                same(Self::Q4K, Dtype::Q4_K)
+                    || same(Self::Q5K, Dtype::Q5_K)
+                    || same(Self::Q6K, Dtype::Q6_K)
+            }
+            _ => known,
+        }
+    }
+
+    /// How weights of this dtype are kept if nobody says otherwise.
+    pub(crate) fn of(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::BF16 => Self::Bf16,
+            Dtype::F16 => Self::F16,
+            Dtype::Q8_0 => Self::Q8_0,
+            Dtype::Q4_K => Self::Q4K,
+            Dtype::Q5_K => Self::Q5K,
+            Dtype::Q6_K => Self::Q6K,
+            _ => Self::F32,
+        }
+    }
+}
+
 impl Source<'_> {
-    /// A row in f32, exactly. What is no float is zeros.
+    /// A row's bytes.
+    #[inline(always)]
+    fn row(&self, row: usize, columns: usize) -> &[u8] {
+        let (count, size) = self.dtype.block();
+        let size = columns / count * size;
+        &self.bytes[row * size..][..size]
+    }
+
+    /// A row in f32: of floats exactly. What is neither is zeros.
     #[inline(always)]
     pub(crate) fn read(&self, row: usize, out: &mut [f32]) {
-        let size = if self.dtype == Dtype::F32 { 4 } else { 2 };
-        let bytes = &self.bytes[row * out.len() * size..][..out.len() * size];
+        let bytes = self.row(row, out.len());
         match self.dtype {
             Dtype::F32 => {
                 for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
@@ -217,11 +339,23 @@ impl Source<'_> {
                     *out = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
                 }
             }
-            _ => {
+            Dtype::F16 => {
                 for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
                     *out = half::f16::from_le_bytes(*bytes).to_f32();
                 }
             }
+            Dtype::Q8_0 => {
+                for (out, bytes) in out.chunks_exact_mut(BLOCK).zip(bytes.as_chunks().0) {
+                    Small::read(bytes).numbers(out);
+                }
+            }
+            Dtype::Q4_K | Dtype::Q5_K | Dtype::Q6_K => {
+                let (count, size) = self.dtype.block();
+                for (out, bytes) in out.chunks_exact_mut(count).zip(bytes.chunks_exact(size)) {
+                    Wide::read(self.dtype, bytes).numbers(self.dtype, out);
+                }
+            }
+            _ => out.fill(0.0),
         }
     }
 }

@@ -1,11 +1,13 @@
 //! Every tier, format, shape and number of rows gives the bits of the plain definition.
 
-use half::bf16;
+use half::{bf16, f16};
 use nsbridge_handler::Dtype;
 use proptest::prelude::*;
 
+use super::ggml::Wide;
 use super::{Format, Matrix, Source, segments};
-use crate::kernel::row::{BLOCK, Quantise, quantise};
+use crate::kernel::kquants;
+use crate::kernel::row::{BLOCK, Quantise, QuantiseWide, quantise};
 use crate::kernel::tile::{Input, Multiply, Quantised, Store};
 use crate::kernel::{Lanes, Tier};
 use crate::pool::Pool;
@@ -82,12 +84,19 @@ fn product(tier: Tier, matrix: &Matrix, x: &[f32], tiles: std::ops::Range<usize>
     let mut out = vec![0.0; rows * matrix.padded()];
     let (columns, blocks) = (matrix.columns, x.len() / BLOCK);
     let (mut values, mut scales, mut sums) = (vec![0; x.len()], vec![0.0; blocks], vec![0; blocks]);
-    let input = if matrix.format() == Format::Q8_0 {
-        let (values, scales, sums) = (&mut values, &mut scales, &mut sums);
-        tier.run(Quantise { x, values, scales, sums });
-        Input::Quantised(Quantised { columns, values, scales, sums })
-    } else {
-        Input::Float { x, stride: matrix.columns }
+    let mut sums_of_16 = vec![0; x.len() / 16];
+    let input = match matrix.format() {
+        Format::Q8_0 => {
+            let (values, scales, sums) = (&mut values, &mut scales, &mut sums);
+            tier.run(Quantise { x, values, scales, sums });
+            Input::Quantised(Quantised { columns, values, scales, sums })
+        }
+        Format::Q4K | Format::Q5K | Format::Q6K => {
+            let (values, scales, sums) = (&mut values, &mut scales, &mut sums_of_16);
+            tier.run(QuantiseWide { x, values, scales, sums });
+            Input::Wide(Quantised { columns, values, scales, sums })
+        }
+        _ => Input::Float { x, stride: matrix.columns },
     };
     let store = Into(&mut out, matrix.padded());
     tier.run(Multiply { matrix, tiles, input, rows, store });
@@ -119,6 +128,149 @@ proptest! {
             let out: Vec<f32> =
                 all.chunks(matrix.padded()).flat_map(|row| row[..rows].to_vec()).collect();
             prop_assert_eq!(bits(&out), bits(&right), "{:?}", tier);
+        }
+    }
+}
+
+const WIDE: [(Format, Dtype); 3] =
+    [(Format::Q4K, Dtype::Q4_K), (Format::Q5K, Dtype::Q5_K), (Format::Q6K, Dtype::Q6_K)];
+
+/// Blocks of any bits, but with scales that are numbers. `extreme` ones have the largest values
+/// everywhere.
+fn drawn_blocks(dtype: Dtype, count: usize, seed: u64, extreme: bool) -> Vec<u8> {
+    let size = dtype.block().1;
+    let mut bytes: Vec<u8> = draw(count * size, seed).iter().map(|x| (x * 1000.0) as u8).collect();
+    if extreme {
+        bytes.fill(0xff);
+    }
+    let d = if dtype == Dtype::Q6_K { vec![208] } else { vec![0, 2] };
+    for (block, sign) in bytes.chunks_mut(size).zip([1.0, -1.0].into_iter().cycle()) {
+        for (at, scale) in d.iter().zip([0.03, 0.011]) {
+            block[*at..at + 2].copy_from_slice(&f16::from_f32(sign * scale).to_le_bytes());
+        }
+        if extreme && dtype == Dtype::Q6_K {
+            block[192..208].fill(0x80);
+        }
+    }
+    bytes
+}
+
+fn packed_blocks((format, dtype): (Format, Dtype), bytes: &[u8], rows: usize) -> Matrix {
+    let (count, size) = dtype.block();
+    let columns = bytes.len() / size / rows * count;
+    let mut matrix = Matrix::zeroed(format, rows, columns, segments(format, columns)).unwrap();
+    let source = Source { name: "w", dtype, bytes };
+    let place = |row| (row < rows).then_some((0, row));
+    matrix.pack((&mut Pool::new(2), Tier::best()), &[source], place).unwrap();
+    matrix
+}
+
+/// The product as the rules say it, from a row's blocks as the file has them.
+fn plain_wide(dtype: Dtype, segments: usize, row: &[u8], x: &[f32]) -> f32 {
+    let blocks: Vec<_> = row.chunks(dtype.block().1).zip(x.chunks(kquants::BLOCK)).collect();
+    let product = |sum: f32, (bytes, x): &(&[u8], &[f32])| {
+        let block = Wide::read(dtype, bytes);
+        let mut a = [0; kquants::BLOCK];
+        let of_x = quantise::<{ kquants::BLOCK }>((*x).try_into().unwrap(), &mut a);
+        let (mut values, mut least) = (0i64, 0i64);
+        for (column, a) in a.into_iter().enumerate() {
+            let (value, a) = (i64::from(block.values[column]), i64::from(a));
+            if dtype == Dtype::Q6_K {
+                values += i64::from(block.scales[column / 16]) * (value - 32) * a;
+            } else {
+                values += i64::from(block.scales[column / 32]) * value * a;
+                least += i64::from(block.least[column / 32]) * a;
+            }
+        }
+        let [d, min] = [block.d, block.min].map(|bits| f16::from_bits(bits).to_f32());
+        let sum = (values as f32).mul_add(d * of_x, sum);
+        if dtype == Dtype::Q6_K { sum } else { (least as f32).mul_add(-min * of_x, sum) }
+    };
+    let mut sums: Vec<f32> = blocks
+        .chunks(blocks.len() / segments)
+        .map(|segment| segment.iter().fold(0.0, product))
+        .collect();
+    while sums.len() > 1 {
+        sums = sums.chunks(2).map(|pair| pair[0] + pair[1]).collect();
+    }
+    sums[0]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn every_tier_gives_the_bits_of_the_definition_of_wide_blocks(
+        kind in 0..3usize, rows in 1..20usize, blocks in 1..9usize, activations in 1..11usize,
+        extreme in prop::bool::weighted(0.2), seed: u64,
+    ) {
+        let (format, dtype) = WIDE[kind];
+        let bytes = drawn_blocks(dtype, rows * blocks, seed, extreme);
+        let matrix = packed_blocks((format, dtype), &bytes, rows);
+        let columns = blocks * kquants::BLOCK;
+        let mut x = draw(activations * columns, !seed);
+        if extreme {
+            // All of one size, so that all become 127 or -127.
+            x.iter_mut().for_each(|x| *x = 0.5f32.copysign(*x));
+        }
+        let row_bytes = bytes.len() / rows;
+        let right: Vec<f32> = (0..activations)
+            .flat_map(|m| (0..rows).map(move |row| (m, row)))
+            .map(|(m, row)| {
+                let row = &bytes[row * row_bytes..][..row_bytes];
+                plain_wide(dtype, matrix.segments, row, &x[m * columns..][..columns])
+            })
+            .collect();
+        for tier in Tier::available() {
+            let all = product(tier, &matrix, &x, 0..matrix.tiles());
+            let out: Vec<f32> =
+                all.chunks(matrix.padded()).flat_map(|row| row[..rows].to_vec()).collect();
+            prop_assert_eq!(bits(&out), bits(&right), "{:?}", tier);
+        }
+    }
+}
+
+/// candle reads ggml's blocks by itself.
+#[test]
+fn rows_of_blocks_are_those_that_candle_reads() {
+    use candle_core::Device;
+    use candle_core::quantized::{GgmlDType, QStorage, QTensor};
+
+    let small = |count: usize| -> Vec<u8> {
+        let one = |at: usize| -> Vec<u8> {
+            let d = f16::from_f32(0.01 * (at as f32 - 1.5)).to_le_bytes();
+            d.into_iter().chain((0..32).map(|k| (k * 37 + at * 11) as u8 | 1)).collect()
+        };
+        (0..count).flat_map(one).collect()
+    };
+    let (rows, blocks) = (20, 3);
+    for (format, dtype, theirs) in [
+        (Format::Q8_0, Dtype::Q8_0, GgmlDType::Q8_0),
+        (Format::Q4K, Dtype::Q4_K, GgmlDType::Q4K),
+        (Format::Q5K, Dtype::Q5_K, GgmlDType::Q5K),
+        (Format::Q6K, Dtype::Q6_K, GgmlDType::Q6K),
+    ] {
+        let bytes = match dtype {
+            Dtype::Q8_0 => small(rows * blocks * 8),
+            _ => drawn_blocks(dtype, rows * blocks, 9, false),
+        };
+        let columns = blocks * 256;
+        let storage = QStorage::from_data(bytes.clone().into(), &Device::Cpu, theirs).unwrap();
+        let tensor = QTensor::new(storage, (rows, columns)).unwrap();
+        let tensor = tensor.dequantize(&Device::Cpu).unwrap();
+        let right: Vec<f32> = tensor.flatten_all().unwrap().to_vec1().unwrap();
+        let matrix = packed_blocks((format, dtype), &bytes, rows);
+        let source = Source { name: "w", dtype, bytes: &bytes };
+        for row in 0..rows {
+            let (mut kept, mut read) = (vec![0.0; columns], vec![0.0; columns]);
+            matrix.row(row, &mut kept);
+            source.read(row, &mut read);
+            let right = &right[row * columns..][..columns];
+            for (column, right) in right.iter().enumerate() {
+                let near = |x: f32| (x - right).abs() <= 1e-6 * (1.0 + right.abs());
+                let (kept, read) = (kept[column], read[column]);
+                assert!(near(kept) && near(read), "{dtype} {row} {column}: {kept} {read} {right}");
+            }
         }
     }
 }

@@ -2,13 +2,11 @@
 
 use std::ops::Range;
 
-use nsbridge_handler::Dtype;
-
 use super::shard::{Layer, Partial, Tokens};
 use crate::kernel::{LANES, Tier};
 use crate::matrix::{Format, Matrix, Source, segments};
 use crate::pool::Pool;
-use crate::weights::Cut;
+use crate::weights::{self, Cut};
 use crate::{Config, LoadError, Weights};
 
 /// A model whose layers are smaller than this is computed by one thread: others cost more than
@@ -115,7 +113,6 @@ impl<'a> Loader<'a> {
         let (queries, keys) = (config.heads * dim, config.kv_heads * dim);
         let own_queries = heads(part.share(config.heads));
         let own_keys = heads(part.kv_heads(config));
-        let lengths = [own_queries.len(), own_keys.len(), own_keys.len()];
         let own_wide = part.share(wide);
         let norm_of = |part: &str, len| norm(self.weights, &name(&format!("{part}.weight")), len);
         let head_norms = config.qk_norm.then(|| {
@@ -124,20 +121,18 @@ impl<'a> Loader<'a> {
         });
         Ok(Layer {
             attention_norm: norm_of("input_layernorm", hidden)?,
-            qkv: self.matrix(
-                &[
-                    rows("self_attn.q_proj", queries, own_queries),
-                    rows("self_attn.k_proj", keys, own_keys.clone()),
-                    rows("self_attn.v_proj", keys, own_keys),
-                ],
-                config.qkv_bias,
-                |row| one_after_another(row, lengths),
-            )?,
+            qkv: self.qkv(&[
+                rows("self_attn.q_proj", queries, own_queries),
+                rows("self_attn.k_proj", keys, own_keys.clone()),
+                rows("self_attn.v_proj", keys, own_keys),
+            ])?,
             head_norms: head_norms.transpose()?,
             output: self.partial(name("self_attn.o_proj"), queries, config.output_bias)?,
             window: config.windows[index],
             feed_forward_norm: norm_of("post_attention_layernorm", hidden)?,
+            // By whole tiles.
             gate_up: self.matrix(
+                2 * own_wide.len().next_multiple_of(LANES),
                 &[
                     rows("mlp.gate_proj", wide, own_wide.clone()),
                     rows("mlp.up_proj", wide, own_wide.clone()),
@@ -149,6 +144,38 @@ impl<'a> Loader<'a> {
         })
     }
 
+    /// As few matrices as there are formats beside each other.
+    fn qkv(&mut self, pieces: &[Piece; 3]) -> Result<Vec<Matrix>, LoadError> {
+        let mut formats = Vec::new();
+        for piece in pieces {
+            formats.push(self.weights.format(&format!("{}.weight", piece.name))?);
+        }
+        let (dim, interleaved) = (self.config.head_dim, self.weights.are_interleaved());
+        let (mut matrices, mut first) = (Vec::new(), 0);
+        while first < pieces.len() {
+            let same = formats[first..].iter().take_while(|format| **format == formats[first]);
+            let alike = &pieces[first..first + same.count()];
+            let place = |mut row: usize| {
+                for (piece, index) in alike.iter().zip(0..) {
+                    if row < piece.rows() {
+                        // All but the values are turned.
+                        let turned = interleaved && first + index < 2;
+                        return Some((
+                            index,
+                            if turned { weights::interleaved(row, dim) } else { row },
+                        ));
+                    }
+                    row -= piece.rows();
+                }
+                None
+            };
+            let rows = alike.iter().map(Piece::rows).sum();
+            matrices.push(self.matrix(rows, alike, self.config.qkv_bias, place)?);
+            first += alike.len();
+        }
+        Ok(matrices)
+    }
+
     /// A matrix without a bias that has a row for each token.
     fn of_tokens(&mut self, name: &str) -> Result<Matrix, LoadError> {
         let Config { vocab_size, hidden_size, .. } = *self.config;
@@ -157,7 +184,7 @@ impl<'a> Loader<'a> {
         let count = own.len();
         let piece =
             Piece { name: name.to_owned(), shape: [vocab_size, hidden_size], cut: Cut::Rows(own) };
-        self.matrix(&[piece], false, |row| one_after_another(row, [count]))
+        self.matrix(count, &[piece], false, |row| (row < count).then_some((0, row)))
     }
 
     /// A matrix from so many columns to the residual stream.
@@ -166,13 +193,14 @@ impl<'a> Loader<'a> {
         let bias = bias.then(|| norm(self.weights, &format!("{name}.bias"), rows)).transpose()?;
         let cut = Cut::Columns(self.part.share(columns));
         let piece = Piece { name, shape: [rows, columns], cut };
-        let matrix = self.matrix(&[piece], false, |row| one_after_another(row, [rows]))?;
+        let matrix = self.matrix(rows, &[piece], false, |row| (row < rows).then_some((0, row)))?;
         Ok(Partial { matrix, bias })
     }
 
-    /// Packs tensors into one matrix; `place` says which row of which piece a row is.
+    /// Packs tensors into one matrix of so many rows; `place` says which row of which piece a row is.
     fn matrix(
         &mut self,
+        rows: usize,
         pieces: &[Piece],
         bias: bool,
         place: impl Fn(usize) -> Option<(usize, usize)> + Sync,
@@ -189,21 +217,14 @@ impl<'a> Loader<'a> {
             .zip(&bytes)
             .map(|((name, weight), bytes)| Source { name, dtype: weight.dtype(), bytes })
             .collect();
-        let all = |dtype| sources.iter().all(|source| source.dtype == dtype);
-        let stored = if all(Dtype::BF16) {
-            Format::Bf16
-        } else if all(Dtype::F16) {
-            Format::F16
+        let first = sources[0].dtype;
+        let same = sources.iter().all(|source| source.dtype == first);
+        let mixed = if sources.iter().any(|source| source.dtype.block().0 > 1) {
+            Format::Q8_0
         } else {
             Format::F32
         };
-        let format = self.format.unwrap_or(stored);
-        // Parts that take turns do so by whole tiles.
-        let padded = |piece: &Piece| piece.rows().next_multiple_of(LANES);
-        let rows = match pieces {
-            [piece] => piece.rows(),
-            _ => pieces.iter().map(padded).sum(),
-        };
+        let format = self.format.unwrap_or(if same { Format::of(first) } else { mixed });
         let shape = pieces[0].shape;
         let (columns, segments) = match &pieces[0].cut {
             Cut::Columns(own) => (own.len(), segments(format, shape[1]) / self.part.of),
@@ -223,17 +244,6 @@ impl<'a> Loader<'a> {
         }
         Ok(matrix)
     }
-}
-
-/// Parts that follow each other without a gap.
-fn one_after_another<const N: usize>(mut row: usize, parts: [usize; N]) -> Option<(usize, usize)> {
-    for (part, rows) in parts.into_iter().enumerate() {
-        if row < rows {
-            return Some((part, row));
-        }
-        row -= rows;
-    }
-    None
 }
 
 /// A tile of one part, the same of the other, and so on.

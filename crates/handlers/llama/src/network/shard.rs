@@ -43,8 +43,8 @@ pub(super) struct Tokens {
 #[derive(Debug)]
 pub(super) struct Layer {
     pub(super) attention_norm: Vec<f32>,
-    /// Queries, then keys, then values.
-    pub(super) qkv: Matrix,
+    /// Rows of queries, then of keys, then of values: one matrix where they are of one format.
+    pub(super) qkv: Vec<Matrix>,
     /// Of each head's queries, and of its keys.
     pub(super) head_norms: Option<(Vec<f32>, Vec<f32>)>,
     pub(super) output: Partial,
@@ -114,16 +114,25 @@ impl Shard {
 
     /// What decides the bits beside the files.
     pub(super) fn arithmetic(&self) -> String {
-        let format = |matrix: &Matrix| format!("{:?}", matrix.format());
-        let layers: Vec<_> = self.layers.iter().map(|layer| format(&layer.qkv)).collect();
+        let layers: Vec<_> = self.layers.iter().map(Layer::formats).collect();
         let kv = self.kv.values.format();
-        format!("{} {} kv {kv:?}", format(&self.embedding), layers.join(" "))
+        format!("{:?} {} kv {kv:?}", self.embedding.format(), layers.join(" "))
     }
 }
 
 impl Layer {
     fn bytes(&self) -> usize {
-        let matrices = [&self.qkv, &self.output.matrix, &self.gate_up, &self.down.matrix];
-        matrices.map(Matrix::bytes).iter().sum()
+        self.matrices().map(Matrix::bytes).sum()
+    }
+
+    /// Those of its matrices: one word where all are alike.
+    fn formats(&self) -> String {
+        let mut formats: Vec<_> = self.matrices().map(Matrix::format).collect();
+        formats.dedup();
+        format!("{formats:?}").trim_matches(['[', ']']).replace(", ", "+")
+    }
+
+    fn matrices(&self) -> impl Iterator<Item = &Matrix> {
+        self.qkv.iter().chain([&self.output.matrix, &self.gate_up, &self.down.matrix])
     }
 }

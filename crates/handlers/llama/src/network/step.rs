@@ -10,9 +10,9 @@ use super::shard::{Heads, Kv, Layer, Partial, Shard};
 use crate::RopeTable;
 use crate::comm::{Comm, Lost};
 use crate::kernel::attention::{Attend, PAGE};
-use crate::kernel::row::{BLOCK, Norm, Quantise, Rotate, swiglu};
+use crate::kernel::row::{BLOCK, Norm, Quantise, QuantiseWide, Rotate, swiglu};
 use crate::kernel::tile::{self, Input, Multiply, Quantised};
-use crate::kernel::{LANES, Lanes, Tier};
+use crate::kernel::{LANES, Lanes, Tier, kquants};
 use crate::kv::{Element, Shape, Store, Values};
 use crate::matrix::{Format, Matrix};
 use crate::pool::Pool;
@@ -44,6 +44,7 @@ struct Blocks {
     values: Vec<i8>,
     scales: Vec<f32>,
     sums: Vec<i32>,
+    sums_of_16: Vec<i16>,
 }
 
 /// A token's place.
@@ -157,12 +158,21 @@ impl Run<'_> {
     ) -> Result<(), Lost> {
         let (count, step) = (self.step.rows.len(), self.step);
         self.norm(&layer.attention_norm, count);
-        let stride = layer.qkv.padded();
+        // The last rows of a matrix's last tile, which are none, are where the next one begins.
+        let (mut first, mut stride) = (0, 0);
+        for matrix in &layer.qkv {
+            stride = first + matrix.padded();
+            first += matrix.rows;
+        }
         room(&mut self.scratch.qkv, count * stride);
         let Scratch { normed, qkv, blocks, attended, .. } = &mut *self.scratch;
-        let x = Activations { numbers: normed, stride: layer.qkv.columns };
-        let output = Output { out: qkv, stride, then: Then::Set };
-        multiply(self.tier, self.pool, &layer.qkv, Prepared { x, blocks }, count, output);
+        first = 0;
+        for matrix in &layer.qkv {
+            let x = Activations { numbers: normed, stride: matrix.columns };
+            let output = Output { out: qkv, stride, first, then: Then::Set };
+            multiply(self.tier, self.pool, matrix, Prepared { x, blocks }, count, output);
+            first += matrix.rows;
+        }
 
         let (tier, eps) = (self.tier, self.eps);
         let shared = Disjoint::new(qkv);
@@ -216,7 +226,7 @@ impl Run<'_> {
         let Scratch { normed, wide, blocks, .. } = &mut *self.scratch;
         room(wide, count * stride);
         let x = Activations { numbers: normed, stride: layer.gate_up.columns };
-        let output = Output { out: wide, stride, then: Then::Gate };
+        let output = Output { out: wide, stride, first: 0, then: Then::Gate };
         let input = Prepared { x, blocks };
         multiply(self.tier, self.pool, &layer.gate_up, input, count, output);
         self.add(&layer.down, count, |scratch| &mut scratch.wide, stride)
@@ -234,7 +244,8 @@ impl Run<'_> {
         let width = matrix.padded();
         let Scratch { stream, sums, blocks, .. } = &mut *self.scratch;
         let x = Activations { numbers: &numbers, stride };
-        let output = Output { out: room(sums, count * width), stride: width, then: Then::Set };
+        let out = room(sums, count * width);
+        let output = Output { out, stride: width, first: 0, then: Then::Set };
         multiply(self.tier, self.pool, matrix, Prepared { x, blocks }, count, output);
         self.comm.all_reduce(sums, count * width)?;
         let shared = Disjoint::new(stream);
@@ -283,7 +294,7 @@ impl Run<'_> {
         let Scratch { normed, logits, gathered, blocks, .. } = &mut *self.scratch;
         room(logits, count * stride);
         let x = Activations { numbers: normed, stride: output.columns };
-        let out = Output { out: logits, stride, then: Then::Set };
+        let out = Output { out: logits, stride, first: 0, then: Then::Set };
         multiply(self.tier, self.pool, output, Prepared { x, blocks }, count, out);
         let ranks = self.comm.ranks();
         if ranks == 1 {
@@ -326,6 +337,8 @@ enum Then {
 struct Output<'a> {
     out: &'a mut [f32],
     stride: usize,
+    /// Where in a row.
+    first: usize,
     then: Then,
 }
 
@@ -339,17 +352,19 @@ fn multiply(
     output: Output<'_>,
 ) {
     let columns = matrix.columns;
-    let input = if matrix.format() == Format::Q8_0 {
-        Input::Quantised(quantise(tier, pool, x, columns, rows, blocks))
-    } else {
-        Input::Float { x: x.numbers, stride: x.stride }
+    let input = match matrix.format() {
+        Format::F32 | Format::Bf16 | Format::F16 => Input::Float { x: x.numbers, stride: x.stride },
+        Format::Q8_0 => Input::Quantised(quantise(tier, pool, x, columns, rows, blocks)),
+        Format::Q4K | Format::Q5K | Format::Q6K => {
+            Input::Wide(quantise_wide(tier, pool, x, columns, rows, blocks))
+        }
     };
-    let Output { out, stride, then } = output;
+    let Output { out, stride, first, then } = output;
     let pieces = matrix.pieces(if matches!(then, Then::Gate) { 2 } else { 1 });
     let out = Disjoint::new(out);
     pool.run(matrix.tiles().div_ceil(pieces), &|piece| {
         let tiles = piece * pieces..((piece + 1) * pieces).min(matrix.tiles());
-        let store = Part { out: &out, stride, then };
+        let store = Part { out: &out, stride, first, then };
         tier.run(Multiply { matrix, tiles, input, rows, store });
     });
 }
@@ -360,8 +375,8 @@ fn quantise<'a>(
     x: Activations<'_>,
     columns: usize,
     rows: usize,
-    Blocks { values, scales, sums }: &'a mut Blocks,
-) -> Quantised<'a> {
+    Blocks { values, scales, sums, .. }: &'a mut Blocks,
+) -> Quantised<'a, i32> {
     let blocks = columns / BLOCK;
     let values = room(values, rows * columns);
     let (scales, sums) = (room(scales, rows * blocks), room(sums, rows * blocks));
@@ -379,10 +394,36 @@ fn quantise<'a>(
     Quantised { columns, values, scales, sums }
 }
 
+fn quantise_wide<'a>(
+    tier: Tier,
+    pool: &mut Pool,
+    x: Activations<'_>,
+    columns: usize,
+    rows: usize,
+    Blocks { values, scales, sums_of_16, .. }: &'a mut Blocks,
+) -> Quantised<'a, i16> {
+    let (blocks, summed) = (columns / kquants::BLOCK, columns / kquants::SUMMED);
+    let values = room(values, rows * columns);
+    let (scales, sums) = (room(scales, rows * blocks), room(sums_of_16, rows * summed));
+    let parts = (Disjoint::new(values), Disjoint::new(scales), Disjoint::new(sums));
+    pool.run(rows, &|row| {
+        // SAFETY: each row is one part's, in all three.
+        let (values, scales, sums) = unsafe {
+            let (values, scales, sums) = &parts;
+            let values = values.part(row * columns, columns);
+            (values, scales.part(row * blocks, blocks), sums.part(row * summed, summed))
+        };
+        let x = &x.numbers[row * x.stride..][..columns];
+        tier.run(QuantiseWide { x, values, scales, sums });
+    });
+    Quantised { columns, values, scales, sums }
+}
+
 /// A thread's share of an output.
 struct Part<'a> {
     out: &'a Disjoint<'a, f32>,
     stride: usize,
+    first: usize,
     then: Then,
 }
 
@@ -391,7 +432,7 @@ impl tile::Store for Part<'_> {
     fn store(&mut self, row: usize, tile: usize, lanes: &Lanes) {
         let place = if matches!(self.then, Then::Gate) { tile / 2 } else { tile };
         // SAFETY: each tile, and each pair of tiles that make one, is one part's.
-        let out = unsafe { self.out.part(row * self.stride + place * LANES, LANES) };
+        let out = unsafe { self.out.part(row * self.stride + self.first + place * LANES, LANES) };
         match self.then {
             Then::Gate if tile % 2 == 1 => swiglu(out, lanes),
             Then::Set | Then::Gate => out.copy_from_slice(lanes),

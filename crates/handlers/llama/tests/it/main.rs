@@ -5,6 +5,7 @@ mod bits;
 mod bundled;
 mod families;
 mod formats;
+mod gguf;
 mod limits;
 mod network;
 mod oracle;

@@ -20,15 +20,15 @@ impl Rope {
             let exponent = (2 * pair) as f32 / head_dim as f32;
             libm::pow(f64::from(self.theta as f32), f64::from(exponent)) as f32
         });
-        match self.scaling {
+        match &self.scaling {
             RopeScaling::None => positions.map(f32::recip).collect(),
             RopeScaling::Linear { factor } => {
-                positions.map(|positions| positions.recip() / factor as f32).collect()
+                positions.map(|positions| positions.recip() / *factor as f32).collect()
             }
             RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context } => {
                 let scaled = |positions: f32| {
-                    let factors = [factor, low_freq_factor, high_freq_factor];
-                    llama3(positions.recip(), factors, original_context)
+                    let factors = [*factor, *low_freq_factor, *high_freq_factor];
+                    llama3(positions.recip(), factors, *original_context)
                 };
                 positions.map(scaled).collect()
             }
@@ -40,12 +40,16 @@ impl Rope {
                 truncate,
                 attention_factor: _,
             } => {
-                let bound = |turns| self.dimension(turns, head_dim, original_context);
-                let ramp = Ramp::new(bound(beta_fast), bound(beta_slow), truncate, head_dim);
-                let factor = factor as f32;
+                let bound = |turns| self.dimension(turns, head_dim, *original_context);
+                let ramp = Ramp::new(bound(*beta_fast), bound(*beta_slow), *truncate, head_dim);
+                let factor = *factor as f32;
                 let scaled = |(pair, positions)| ramp.blend(pair, positions, factor);
                 positions.enumerate().map(scaled).collect()
             }
+            RopeScaling::Factors { factors } => positions
+                .zip(factors)
+                .map(|(positions, factor)| positions.recip() / factor)
+                .collect(),
         }
     }
 
@@ -53,7 +57,7 @@ impl Rope {
     pub fn attention_scaling(&self) -> f32 {
         match self.scaling {
             RopeScaling::Yarn { attention_factor, .. } => attention_factor as f32,
-            RopeScaling::None | RopeScaling::Linear { .. } | RopeScaling::Llama3 { .. } => 1.0,
+            _ => 1.0,
         }
     }
 

@@ -102,6 +102,11 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn counted(self, x: Self::Counts) -> Self::Vector {
+        unsafe { [_mm256_cvtepi32_ps(x[0]), _mm256_cvtepi32_ps(x[1])] }
+    }
+
+    #[inline(always)]
     fn brains(self, x: &[u16; LANES]) -> Self::Vector {
         let at = x.as_ptr().cast::<__m128i>();
         unsafe {
@@ -180,6 +185,11 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn integers(self, x: &[i32; LANES]) -> __m512 {
         unsafe { _mm512_cvtepi32_ps(_mm512_loadu_si512(x.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn counted(self, x: Self::Counts) -> __m512 {
+        unsafe { _mm512_cvtepi32_ps(x) }
     }
 
     #[inline(always)]

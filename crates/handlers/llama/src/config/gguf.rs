@@ -1,0 +1,107 @@
+//! A model's shape from the metadata of a GGUF file, where there is no `config.json`.
+//!
+//! The keys: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
+
+use nsbridge_handler::{Checkpoint, GgufValue, Order};
+use serde_json::{Map, Value, json};
+
+use super::RopeScaling;
+use crate::LoadError;
+
+/// The same as a `config.json`, as far as the file tells.
+///
+/// # Errors
+///
+/// An architecture that is not known.
+pub(super) fn config(checkpoint: &Checkpoint) -> Result<Value, LoadError> {
+    let metadata = checkpoint.metadata();
+    let architecture = match metadata.get("general.architecture") {
+        Some(GgufValue::Text(name)) => name.as_str(),
+        _ => "",
+    };
+    let class = match architecture {
+        "llama" => "LlamaForCausalLM",
+        "qwen2" => "Qwen2ForCausalLM",
+        "qwen3" => "Qwen3ForCausalLM",
+        other => {
+            let field = "general.architecture in the GGUF file";
+            return Err(LoadError::unsupported(field, other, "one of llama, qwen2 and qwen3"));
+        }
+    };
+    let value = |key: &str| metadata.get(&format!("{architecture}.{key}")).and_then(json_of);
+    let has = |name: &str| checkpoint.find(name).is_some();
+    let mut config = Map::new();
+    config.insert("architectures".to_owned(), json!([class]));
+    let words = match metadata.get("tokenizer.ggml.tokens") {
+        Some(GgufValue::Array(words)) => Some(json!(words.len())),
+        _ => None,
+    };
+    let rows = checkpoint.find("token_embd.weight").and_then(|tensor| tensor.shape.first());
+    let eos = metadata.get("tokenizer.ggml.eos_token_id").and_then(json_of);
+    for (field, value) in [
+        ("hidden_size", value("embedding_length")),
+        ("intermediate_size", value("feed_forward_length")),
+        ("num_hidden_layers", value("block_count")),
+        ("num_attention_heads", value("attention.head_count")),
+        // As many as of queries, if the file does not say.
+        (
+            "num_key_value_heads",
+            value("attention.head_count_kv").or_else(|| value("attention.head_count")),
+        ),
+        ("head_dim", value("attention.key_length")),
+        ("max_position_embeddings", value("context_length")),
+        ("rms_norm_eps", value("attention.layer_norm_rms_epsilon")),
+        ("rope_theta", value("rope.freq_base")),
+        ("sliding_window", value("attention.sliding_window")),
+        ("vocab_size", rows.map(|rows| json!(rows)).or(words)),
+        ("eos_token_id", eos),
+        ("rope_scaling", scaling(&value)),
+    ] {
+        if let Some(value) = value {
+            config.insert(field.to_owned(), value);
+        }
+    }
+    let flags = [
+        ("tie_word_embeddings", !has("output.weight")),
+        ("attention_bias", has("blk.0.attn_output.bias")),
+        ("mlp_bias", has("blk.0.ffn_down.bias")),
+    ];
+    config.extend(flags.map(|(field, flag)| (field.to_owned(), flag.into())));
+    Ok(Value::Object(config))
+}
+
+fn scaling(value: &impl Fn(&str) -> Option<Value>) -> Option<Value> {
+    let kind = value("rope.scaling.type").filter(|kind| kind != "none")?;
+    let mut scaling = json!({ "rope_type": kind, "factor": value("rope.scaling.factor") });
+    if let Some(original) = value("rope.scaling.original_context_length") {
+        scaling["original_max_position_embeddings"] = original;
+    }
+    Some(scaling)
+}
+
+fn json_of(value: &GgufValue) -> Option<Value> {
+    Some(match value {
+        GgufValue::Unsigned(n) => json!(n),
+        GgufValue::Signed(n) => json!(n),
+        GgufValue::Float(x) => json!(x),
+        GgufValue::Text(text) => json!(text),
+        GgufValue::Bool(flag) => json!(flag),
+        _ => return None,
+    })
+}
+
+/// What the frequencies are divided by, if the file says: how Llama 3's scaling comes in GGUF.
+pub(super) fn rope_factors(checkpoint: &Checkpoint) -> Result<Option<RopeScaling>, LoadError> {
+    const NAME: &str = "rope_freqs.weight";
+    if checkpoint.find(NAME).is_none() {
+        return Ok(None);
+    }
+    let weights = checkpoint.load(&Order::of([NAME])).map_err(LoadError::read)?;
+    let factors = weights.tensor(NAME).and_then(|weight| weight.into_vec::<f32>());
+    let factors = factors.map_err(LoadError::read)?;
+    if let Some(wrong) = factors.iter().find(|factor| !(factor.is_finite() && **factor > 0.0)) {
+        let found = format!("{wrong} for a pair of dimensions");
+        return Err(LoadError::unsupported(NAME, found, "a number above 0"));
+    }
+    Ok(Some(RopeScaling::Factors { factors }))
+}

@@ -1,0 +1,361 @@
+//! Tiles of ggml's K-quants: blocks of 256 columns whose parts have scales of their own.
+//!
+//! A weight is `d * scale * value + min * least`: `d` and `min` of the row's block, in f16; `scale`
+//! and `least` of 16 or 32 columns, integers; `value` an integer of four to six bits. Products with
+//! activations are exact in 32 bits until `d` and `min`.
+
+#![expect(unsafe_code, reason = "blocks lie in memory that is not of their type")]
+
+use super::simd::{FOURS, Simd};
+use super::{LANES, ask_ahead};
+use crate::memory::Plain;
+
+/// Columns of a block.
+pub(crate) const BLOCK: usize = 256;
+
+/// Columns that have a sum of activations.
+pub(crate) const SUMMED: usize = 16;
+
+/// Columns whose values are read together.
+const PART: usize = 32;
+
+/// Fours of columns in a part.
+const GROUPS: usize = PART / 4;
+
+/// Sixteen rows' weights of 256 columns. All methods are inlined always.
+pub(crate) trait Block: Plain {
+    /// The largest value.
+    const LARGEST: i32;
+    /// Scales of a part's columns.
+    const SCALES: usize;
+
+    /// The values of four columns: of a pair of parts, of its first or second one, the group.
+    fn fours<S: Simd>(&self, simd: S, pair: usize, second: bool, group: usize) -> S::Fours;
+    /// A part's.
+    fn scales(&self, part: usize, index: usize) -> &[i8; LANES];
+    fn d<S: Simd>(&self, simd: S) -> S::Vector;
+    /// What values are less by.
+    fn offset<S: Simd>(&self, simd: S, counts: S::Counts, sums: &Sums) -> S::Counts;
+    /// Adds what does not depend on the values.
+    fn least<S: Simd>(&self, simd: S, sums: &Sums, scale: S::Vector, sum: S::Vector) -> S::Vector;
+    /// A row in numbers.
+    fn row(&self, lane: usize, out: &mut [f32; BLOCK]);
+    /// Sets a row.
+    fn set(&mut self, lane: usize, row: &Row<'_>);
+}
+
+/// One row's block: see the module.
+pub(crate) struct Row<'a> {
+    pub(crate) d: u16,
+    /// Not negated yet.
+    pub(crate) min: u16,
+    pub(crate) scales: &'a [i8; 16],
+    pub(crate) least: &'a [i8; 8],
+    pub(crate) values: &'a [u8; BLOCK],
+}
+
+/// Sums of each 16 activations of a block.
+pub(crate) type Sums = [i16; BLOCK / SUMMED];
+
+/// Q4_K: four bits, and parts of 32 columns with a scale and a least value of six bits.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Q4 {
+    pub(crate) head: Head,
+    /// Two parts' values, one after the other, in the lower and the upper halves.
+    pub(crate) values: [[[u8; FOURS]; GROUPS]; 4],
+}
+
+/// Q5_K: the same with five bits, a byte each.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Q5 {
+    pub(crate) head: Head,
+    pub(crate) values: [[[u8; FOURS]; GROUPS]; 8],
+}
+
+/// Scales and least values.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Head {
+    pub(crate) d: [u16; LANES],
+    /// What the least values are multiplied by: zero or less.
+    pub(crate) min: [u16; LANES],
+    pub(crate) scales: [[i8; LANES]; 8],
+    pub(crate) least: [[i8; LANES]; 8],
+}
+
+/// Q6_K: six bits less 32, and parts of 16 columns with a scale of eight bits.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Q6 {
+    /// In f32, so that a block fills cache lines.
+    pub(crate) d: [f32; LANES],
+    /// Of each 16 columns.
+    pub(crate) scales: [[i8; LANES]; 16],
+    /// The lower four bits: two parts' values, in the lower and the upper halves.
+    pub(crate) low: [[[u8; FOURS]; GROUPS]; 4],
+    /// The upper two bits of four groups: two of a part, and two of the next.
+    pub(crate) high: [[[u8; FOURS]; GROUPS / 2]; 4],
+}
+
+// SAFETY: integers without gaps between them.
+unsafe impl Plain for Q4 {}
+// SAFETY: as above.
+unsafe impl Plain for Q5 {}
+// SAFETY: integers and numbers without gaps between them.
+unsafe impl Plain for Q6 {}
+
+/// Adds the products of a block with `M` rows of activations to their sums.
+#[inline(always)]
+pub(crate) fn add<S: Simd, B: Block, const M: usize>(
+    simd: S,
+    block: &B,
+    x: [&[i8; BLOCK]; M],
+    of_x: [&Sums; M],
+    scales: [f32; M],
+    sums: &mut [S::Vector; M],
+) {
+    let mut counts = [simd.no_counts(); M];
+    for pair in 0..BLOCK / PART / 2 {
+        for second in [false, true] {
+            let part = 2 * pair + usize::from(second);
+            let at_once = const { at_once::<S, B>() };
+            for first in (0..GROUPS).step_by(at_once) {
+                let mut some = [simd.no_sums(); M];
+                for group in first..first + at_once {
+                    let weights = block.fours(simd, pair, second, group);
+                    for m in 0..M {
+                        let four = x[m].as_chunks::<4>().0[part * GROUPS + group];
+                        some[m] = simd.dot(weights, four, some[m]);
+                    }
+                }
+                let scales = block.scales(part, first * B::SCALES / GROUPS);
+                for m in 0..M {
+                    counts[m] = simd.scaled(some[m], scales, counts[m]);
+                }
+            }
+        }
+    }
+    let d = block.d(simd);
+    for m in 0..M {
+        let scale = simd.splat(scales[m]);
+        let counts = block.offset(simd, counts[m], of_x[m]);
+        sums[m] = simd.fused(simd.counted(counts), simd.multiply(d, scale), sums[m]);
+        sums[m] = block.least(simd, of_x[m], scale, sums[m]);
+    }
+}
+
+/// As many groups as a tier can hold the products of, and a scale is for.
+const fn at_once<S: Simd, B: Block>() -> usize {
+    let mut groups = GROUPS / B::SCALES;
+    while groups as i32 > S::HOLDS / (4 * 127 * B::LARGEST) {
+        groups /= 2;
+    }
+    groups
+}
+
+impl Head {
+    #[inline(always)]
+    fn least<S: Simd>(&self, simd: S, sums: &Sums, scale: S::Vector, sum: S::Vector) -> S::Vector {
+        let mut counts = simd.no_counts();
+        let leasts = self.least.as_chunks().0;
+        for ([first, second], [a, b, c, d]) in leasts.iter().zip(sums.as_chunks().0) {
+            counts = simd.two([first, second], [a + b, c + d], counts);
+        }
+        let min = simd.multiply(simd.halves(&self.min), scale);
+        simd.fused(simd.counted(counts), min, sum)
+    }
+
+    fn set(&mut self, lane: usize, row: &Row<'_>) {
+        const SIGN: u16 = 0x8000;
+        (self.d[lane], self.min[lane]) = (row.d, row.min ^ SIGN);
+        for part in 0..8 {
+            (self.scales[part][lane], self.least[part][lane]) = (row.scales[part], row.least[part]);
+        }
+    }
+
+    fn row(&self, lane: usize, out: &mut [f32; BLOCK], value: impl Fn(usize) -> u8) {
+        let [d, min] = [self.d, self.min].map(|all| half::f16::from_bits(all[lane]).to_f32());
+        for (column, out) in out.iter_mut().enumerate() {
+            let part = column / PART;
+            let least = f32::from(self.least[part][lane]);
+            let scaled = d * f32::from(self.scales[part][lane]);
+            *out = scaled * f32::from(value(column)) + min * least;
+        }
+    }
+}
+
+impl Block for Q4 {
+    const LARGEST: i32 = 15;
+    const SCALES: usize = 1;
+
+    #[inline(always)]
+    fn fours<S: Simd>(&self, simd: S, pair: usize, second: bool, group: usize) -> S::Fours {
+        let both = simd.fours(&self.values[pair][group]);
+        if second {
+            return simd.high(both);
+        }
+        ask_ahead(&self.values[pair][group]);
+        simd.low(both)
+    }
+
+    #[inline(always)]
+    fn scales(&self, part: usize, _: usize) -> &[i8; LANES] {
+        &self.head.scales[part]
+    }
+
+    #[inline(always)]
+    fn d<S: Simd>(&self, simd: S) -> S::Vector {
+        simd.halves(&self.head.d)
+    }
+
+    #[inline(always)]
+    fn offset<S: Simd>(&self, _: S, counts: S::Counts, _: &Sums) -> S::Counts {
+        counts
+    }
+
+    #[inline(always)]
+    fn least<S: Simd>(&self, simd: S, sums: &Sums, scale: S::Vector, sum: S::Vector) -> S::Vector {
+        self.head.least(simd, sums, scale, sum)
+    }
+
+    fn row(&self, lane: usize, out: &mut [f32; BLOCK]) {
+        self.head.row(lane, out, |column| {
+            let (pair, second, group, at) = place(column, lane);
+            self.values[pair][group][at] >> (4 * second) & 15
+        });
+    }
+
+    fn set(&mut self, lane: usize, row: &Row<'_>) {
+        self.head.set(lane, row);
+        for (column, value) in row.values.iter().enumerate() {
+            let (pair, second, group, at) = place(column, lane);
+            self.values[pair][group][at] |= value << (4 * second);
+        }
+    }
+}
+
+impl Block for Q5 {
+    const LARGEST: i32 = 31;
+    const SCALES: usize = 1;
+
+    #[inline(always)]
+    fn fours<S: Simd>(&self, simd: S, pair: usize, second: bool, group: usize) -> S::Fours {
+        let values = &self.values[2 * pair + usize::from(second)][group];
+        ask_ahead(values);
+        simd.fours(values)
+    }
+
+    #[inline(always)]
+    fn scales(&self, part: usize, _: usize) -> &[i8; LANES] {
+        &self.head.scales[part]
+    }
+
+    #[inline(always)]
+    fn d<S: Simd>(&self, simd: S) -> S::Vector {
+        simd.halves(&self.head.d)
+    }
+
+    #[inline(always)]
+    fn offset<S: Simd>(&self, _: S, counts: S::Counts, _: &Sums) -> S::Counts {
+        counts
+    }
+
+    #[inline(always)]
+    fn least<S: Simd>(&self, simd: S, sums: &Sums, scale: S::Vector, sum: S::Vector) -> S::Vector {
+        self.head.least(simd, sums, scale, sum)
+    }
+
+    fn row(&self, lane: usize, out: &mut [f32; BLOCK]) {
+        self.head.row(lane, out, |column| {
+            let (pair, second, group, at) = place(column, lane);
+            self.values[2 * pair + second][group][at]
+        });
+    }
+
+    fn set(&mut self, lane: usize, row: &Row<'_>) {
+        self.head.set(lane, row);
+        for (column, value) in row.values.iter().enumerate() {
+            let (pair, second, group, at) = place(column, lane);
+            self.values[2 * pair + second][group][at] = *value;
+        }
+    }
+}
+
+impl Block for Q6 {
+    const LARGEST: i32 = 63;
+    const SCALES: usize = 2;
+
+    #[inline(always)]
+    fn fours<S: Simd>(&self, simd: S, pair: usize, second: bool, group: usize) -> S::Fours {
+        let (low, high) = (&self.low[pair][group], &self.high[pair][group / 2]);
+        if !second {
+            ask_ahead(low);
+            ask_ahead(high);
+        }
+        let (low, bits) = (simd.fours(low), simd.fours(high));
+        match (second, group % 2) {
+            (false, 0) => simd.six::<0>(simd.low(low), bits),
+            (false, _) => simd.six::<2>(simd.low(low), bits),
+            (true, 0) => simd.six::<4>(simd.high(low), bits),
+            (true, _) => simd.six::<6>(simd.high(low), bits),
+        }
+    }
+
+    #[inline(always)]
+    fn scales(&self, part: usize, index: usize) -> &[i8; LANES] {
+        &self.scales[2 * part + index]
+    }
+
+    #[inline(always)]
+    fn d<S: Simd>(&self, simd: S) -> S::Vector {
+        simd.load(&self.d)
+    }
+
+    #[inline(always)]
+    fn offset<S: Simd>(&self, simd: S, counts: S::Counts, sums: &Sums) -> S::Counts {
+        let mut of_x = simd.no_counts();
+        let scales = self.scales.as_chunks().0;
+        for ([first, second], sums) in scales.iter().zip(sums.as_chunks().0) {
+            of_x = simd.two([first, second], *sums, of_x);
+        }
+        simd.less_32(counts, of_x)
+    }
+
+    #[inline(always)]
+    fn least<S: Simd>(&self, _: S, _: &Sums, _: S::Vector, sum: S::Vector) -> S::Vector {
+        sum
+    }
+
+    fn row(&self, lane: usize, out: &mut [f32; BLOCK]) {
+        for (column, out) in out.iter_mut().enumerate() {
+            let (pair, second, group, at) = place(column, lane);
+            let low = self.low[pair][group][at] >> (4 * second) & 15;
+            let shift = 4 * second + 2 * (group % 2);
+            let high = self.high[pair][group / 2][at] >> shift & 3;
+            let value = i32::from(low | high << 4) - 32;
+            *out = self.d[lane] * f32::from(self.scales[column / SUMMED][lane]) * value as f32;
+        }
+    }
+
+    fn set(&mut self, lane: usize, row: &Row<'_>) {
+        self.d[lane] = half::f16::from_bits(row.d).to_f32();
+        for (scales, scale) in self.scales.iter_mut().zip(row.scales) {
+            scales[lane] = *scale;
+        }
+        for (column, value) in row.values.iter().enumerate() {
+            let (pair, second, group, at) = place(column, lane);
+            self.low[pair][group][at] |= (value & 15) << (4 * second);
+            let shift = 4 * second + 2 * (group % 2);
+            self.high[pair][group / 2][at] |= value >> 4 << shift;
+        }
+    }
+}
+
+/// Where a column's value lies: its pair of parts, whether it is in the second one, its group, and
+/// its byte for a row.
+fn place(column: usize, lane: usize) -> (usize, usize, usize, usize) {
+    let (part, k) = (column / PART, column % PART);
+    (part / 2, part % 2, k / 4, 4 * lane + k % 4)
+}

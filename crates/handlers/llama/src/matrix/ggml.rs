@@ -1,0 +1,117 @@
+//! Quantised blocks as GGUF files have them (`block_q8_0` and so on in ggml's `ggml-common.h`).
+
+use half::f16;
+use nsbridge_handler::Dtype;
+
+use crate::kernel::kquants;
+use crate::kernel::row::BLOCK;
+
+/// A block of 32: a scale in f16, and integers of eight bits.
+pub(super) struct Small {
+    pub(super) d: u16,
+    pub(super) values: [i8; BLOCK],
+}
+
+/// A block of 256: a weight is `d * scale * (value - offset) - min * least`.
+pub(super) struct Wide {
+    pub(super) d: u16,
+    pub(super) min: u16,
+    /// Of each 32 columns, or with six bits of each 16.
+    pub(super) scales: [i8; 16],
+    pub(super) least: [i8; 8],
+    pub(super) values: [u8; kquants::BLOCK],
+}
+
+/// A number of 16 bits at this place.
+fn bits(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+impl Small {
+    pub(super) fn read(bytes: &[u8; 34]) -> Self {
+        let values = std::array::from_fn(|k| bytes[2 + k] as i8);
+        Self { d: bits(bytes, 0), values }
+    }
+
+    /// Whether the products can be exact: no scale without end, and no -128, of which the machine's
+    /// absolute value is negative.
+    pub(super) fn is_sound(&self) -> bool {
+        f16::from_bits(self.d).is_finite() && !self.values.contains(&i8::MIN)
+    }
+
+    pub(super) fn numbers(&self, out: &mut [f32]) {
+        let d = f16::from_bits(self.d).to_f32();
+        for (out, value) in out.iter_mut().zip(self.values) {
+            *out = d * f32::from(value);
+        }
+    }
+}
+
+impl Wide {
+    /// A block of one of the three dtypes.
+    pub(super) fn read(dtype: Dtype, bytes: &[u8]) -> Self {
+        match dtype {
+            Dtype::Q4_K => Self::four(bytes, &bytes[16..144], |_, _| 0),
+            Dtype::Q5_K => {
+                // A bit of each part of 32 columns.
+                let high = &bytes[16..48];
+                Self::four(bytes, &bytes[48..176], |part, k| (high[k] >> part & 1) << 4)
+            }
+            _ => Self::six(bytes),
+        }
+    }
+
+    /// What begins with scales and least values of six bits. Chunks of 64 columns have the first 32 in
+    /// the lower halves of their bytes.
+    fn four(bytes: &[u8], values: &[u8], fifth: impl Fn(usize, usize) -> u8) -> Self {
+        let packed: [u8; 12] = std::array::from_fn(|at| bytes[4 + at]);
+        let (mut scales, mut least) = ([0; 16], [0; 8]);
+        for part in 0..8 {
+            let (scale, min) = match part {
+                0..4 => (packed[part] & 63, packed[part + 4] & 63),
+                _ => (
+                    packed[part + 4] & 15 | packed[part - 4] >> 6 << 4,
+                    packed[part + 4] >> 4 | packed[part] >> 6 << 4,
+                ),
+            };
+            (scales[part], least[part]) = (scale as i8, min as i8);
+        }
+        let value = |column: usize| {
+            let (part, k) = (column / 32, column % 32);
+            values[part / 2 * 32 + k] >> (4 * (part % 2)) & 15 | fifth(part, k)
+        };
+        let values = std::array::from_fn(value);
+        Self { d: bits(bytes, 0), min: bits(bytes, 2), scales, least, values }
+    }
+
+    /// Lower four bits, upper two bits, scales of 16 columns, `d`. Halves of 128 columns have four
+    /// parts of 32: the first two in the lower halves of the bytes.
+    fn six(bytes: &[u8]) -> Self {
+        let value = |column: usize| {
+            let (half, part, k) = (column / 128, column / 32 % 4, column % 32);
+            let low = bytes[64 * half + 32 * (part % 2) + k] >> (4 * (part / 2)) & 15;
+            let high = bytes[128 + 32 * half + k] >> (2 * part) & 3;
+            low | high << 4
+        };
+        let scales = std::array::from_fn(|at| bytes[192 + at] as i8);
+        let values = std::array::from_fn(value);
+        Self { d: bits(bytes, 208), min: 0, scales, least: [0; 8], values }
+    }
+
+    pub(super) fn is_sound(&self) -> bool {
+        [self.d, self.min].iter().all(|bits| f16::from_bits(*bits).is_finite())
+    }
+
+    pub(super) fn numbers(&self, dtype: Dtype, out: &mut [f32]) {
+        let [d, min] = [self.d, self.min].map(|bits| f16::from_bits(bits).to_f32());
+        for (column, out) in out.iter_mut().enumerate() {
+            let value = i32::from(self.values[column]);
+            *out = if dtype == Dtype::Q6_K {
+                d * f32::from(self.scales[column / 16]) * (value - 32) as f32
+            } else {
+                let part = column / 32;
+                d * f32::from(self.scales[part]) * value as f32 - min * f32::from(self.least[part])
+            };
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! What a GGUF file calls the tensors, and in which order it has their rows.
+
+/// The name in a GGUF file (`MODEL_TENSORS` in llama.cpp's `gguf-py`) of what transformers calls so.
+pub(super) fn name(tensor: &str) -> Option<String> {
+    let (path, kind) = tensor.rsplit_once('.')?;
+    let Some(layer) = path.strip_prefix("model.layers.") else {
+        let path = match path {
+            "model.embed_tokens" => "token_embd",
+            "model.norm" => "output_norm",
+            "lm_head" => "output",
+            _ => return None,
+        };
+        return Some(format!("{path}.{kind}"));
+    };
+    let (index, part) = layer.split_once('.')?;
+    let part = match part {
+        "input_layernorm" => "attn_norm",
+        "self_attn.q_proj" => "attn_q",
+        "self_attn.k_proj" => "attn_k",
+        "self_attn.v_proj" => "attn_v",
+        "self_attn.o_proj" => "attn_output",
+        "self_attn.q_norm" => "attn_q_norm",
+        "self_attn.k_norm" => "attn_k_norm",
+        "post_attention_layernorm" => "ffn_norm",
+        "mlp.gate_proj" => "ffn_gate",
+        "mlp.up_proj" => "ffn_up",
+        "mlp.down_proj" => "ffn_down",
+        _ => return None,
+    };
+    Some(format!("blk.{index}.{part}.{kind}"))
+}
+
+/// Where the files of the architecture `llama` have a row of queries or keys: ggml turns neighbouring
+/// dimensions of a head, so their halves are interleaved.
+pub(crate) fn interleaved(row: usize, head_dim: usize) -> usize {
+    let (head, dimension) = (row / head_dim, row % head_dim);
+    let (half, pair) = (dimension / (head_dim / 2), dimension % (head_dim / 2));
+    head * head_dim + 2 * pair + half
+}

@@ -1,0 +1,205 @@
+//! The same model from GGUF files, whose tensors candle quantises and writes.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::Path;
+
+use candle_core::quantized::gguf_file::{self, Value};
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{DType, Device, Tensor};
+use nsbridge_llama::{Config, Setup};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::network::{self, logits};
+use crate::tiny::write_drawn;
+
+/// Blocks of 256 in every matrix, grouped heads, and a vocabulary that fills no tile.
+fn config(family: &str) -> serde_json::Value {
+    json!({
+        "architectures": [format!("{family}ForCausalLM")], "hidden_act": "silu", "hidden_size": 256,
+        "intermediate_size": 512, "vocab_size": 70, "num_hidden_layers": 2,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 32, "rms_norm_eps": 1e-5,
+        "rope_theta": 10_000.0, "max_position_embeddings": 200, "tie_word_embeddings": false,
+        "eos_token_id": 3
+    })
+}
+
+fn drawn(config: &serde_json::Value) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    write_drawn(dir.path(), config, 5, 0.1);
+    dir
+}
+
+/// What llama.cpp's converter does to rows of queries and keys of Llama models
+/// (`LlamaModel.permute` in `conversion/llama.py`).
+fn permuted(tensor: &Tensor, heads: usize) -> Tensor {
+    let (rows, columns) = tensor.dims2().unwrap();
+    let halves = tensor.reshape((heads, 2, rows / heads / 2, columns)).unwrap();
+    halves.transpose(1, 2).unwrap().contiguous().unwrap().reshape((rows, columns)).unwrap()
+}
+
+fn their_name(name: &str) -> String {
+    let pairs = [
+        ("model.embed_tokens", "token_embd"),
+        ("model.norm", "output_norm"),
+        ("lm_head", "output"),
+        ("model.layers", "blk"),
+        ("input_layernorm", "attn_norm"),
+        ("post_attention_layernorm", "ffn_norm"),
+        ("self_attn.q_norm", "attn_q_norm"),
+        ("self_attn.k_norm", "attn_k_norm"),
+        ("self_attn.q_proj", "attn_q"),
+        ("self_attn.k_proj", "attn_k"),
+        ("self_attn.v_proj", "attn_v"),
+        ("self_attn.o_proj", "attn_output"),
+        ("mlp.gate_proj", "ffn_gate"),
+        ("mlp.up_proj", "ffn_up"),
+        ("mlp.down_proj", "ffn_down"),
+    ];
+    pairs.iter().fold(name.to_owned(), |name, (ours, theirs)| name.replace(ours, theirs))
+}
+
+/// A GGUF file of the model, and the same weights in f32 as they come out of it: each tensor of the
+/// type that `kind` says.
+fn converted(dir: &Path, kind: impl Fn(&str) -> GgmlDType) -> (TempDir, TempDir) {
+    let config: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(dir.join("config.json")).unwrap()).unwrap();
+    let llama = config["architectures"][0] == "LlamaForCausalLM";
+    let tensors = candle_core::safetensors::load(dir.join("model.safetensors"), &Device::Cpu);
+    let (mut theirs, mut back) = (Vec::new(), HashMap::new());
+    for (name, tensor) in tensors.unwrap() {
+        let kind = if tensor.rank() == 1 { GgmlDType::F32 } else { kind(&name) };
+        let stored = |tensor: &Tensor| QTensor::quantize(&tensor.force_contiguous().unwrap(), kind);
+        let heads = match name.rsplit('.').nth(1).unwrap() {
+            "q_proj" => Some("num_attention_heads"),
+            "k_proj" => Some("num_key_value_heads"),
+            _ => None,
+        };
+        let heads = heads.filter(|_| llama).map(|field| config[field].as_u64().unwrap() as usize);
+        let moved = heads.map_or_else(|| tensor.clone(), |heads| permuted(&tensor, heads));
+        theirs.push((their_name(&name), stored(&moved).unwrap()));
+        let read = stored(&tensor).unwrap().dequantize(&Device::Cpu).unwrap();
+        back.insert(name, read.to_dtype(DType::F32).unwrap());
+    }
+    let architecture = if llama { "llama" } else { "qwen3" };
+    let text = |text: &str| Value::String(text.to_owned());
+    let number = |field: &str| Value::U32(config[field].as_u64().unwrap() as u32);
+    let float = |field: &str| Value::F32(config[field].as_f64().unwrap() as f32);
+    let metadata: Vec<(String, Value)> = [
+        ("embedding_length", number("hidden_size")),
+        ("feed_forward_length", number("intermediate_size")),
+        ("block_count", number("num_hidden_layers")),
+        ("attention.head_count", number("num_attention_heads")),
+        ("attention.head_count_kv", number("num_key_value_heads")),
+        ("attention.key_length", number("head_dim")),
+        ("context_length", number("max_position_embeddings")),
+        ("attention.layer_norm_rms_epsilon", float("rms_norm_eps")),
+        ("rope.freq_base", float("rope_theta")),
+    ]
+    .into_iter()
+    .map(|(key, value)| (format!("{architecture}.{key}"), value))
+    .chain([
+        ("general.architecture".to_owned(), text(architecture)),
+        ("tokenizer.ggml.eos_token_id".to_owned(), number("eos_token_id")),
+    ])
+    .collect();
+    let metadata: Vec<_> = metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
+    let tensors: Vec<_> = theirs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+    let gguf = tempfile::tempdir().unwrap();
+    let mut file = File::create(gguf.path().join("model.gguf")).unwrap();
+    gguf_file::write(&mut file, &metadata, &tensors).unwrap();
+    let floats = tempfile::tempdir().unwrap();
+    std::fs::copy(dir.join("config.json"), floats.path().join("config.json")).unwrap();
+    candle_core::safetensors::save(&back, floats.path().join("model.safetensors")).unwrap();
+    (gguf, floats)
+}
+
+fn tokens() -> Vec<u32> {
+    (0..90).map(|i| (i * i * 7 + 3 * i) % 70).collect()
+}
+
+fn run(dir: &Path, ranks: usize) -> Vec<Vec<f32>> {
+    let setup = Setup { ranks, ..Setup::default() };
+    logits(&mut network::open(dir, &setup), &tokens(), 16)
+}
+
+/// How large the differences are beside the logits, both as roots of mean squares.
+fn distance(right: &[Vec<f32>], found: &[Vec<f32>]) -> f64 {
+    let squares = |numbers: &mut dyn Iterator<Item = f32>| -> f64 {
+        numbers.map(|x| f64::from(x).powi(2)).sum()
+    };
+    let (right, found) = (right.iter().flatten(), found.iter().flatten());
+    let all = squares(&mut right.clone().copied());
+    (squares(&mut right.zip(found).map(|(a, b)| a - b)) / all).sqrt()
+}
+
+#[test]
+fn a_file_tells_the_same_shape_as_its_config() {
+    for family in ["Llama", "Qwen3"] {
+        let dir = drawn(&config(family));
+        let (gguf, _) = converted(dir.path(), |_| GgmlDType::F16);
+        let read = |dir: &Path| Config::read(&nsbridge_handler::Model::in_dir(dir)).unwrap();
+        let (right, mut found) = (read(dir.path()), read(gguf.path()));
+        // A number in f32.
+        assert!((found.rms_norm_eps - right.rms_norm_eps).abs() < 1e-12);
+        found.rms_norm_eps = right.rms_norm_eps;
+        assert_eq!(found, right, "{family}");
+    }
+}
+
+#[test]
+fn floats_from_a_gguf_file_give_the_bits_of_the_same_floats_from_safetensors() {
+    for (family, kind) in [
+        ("Llama", GgmlDType::F32),
+        ("Llama", GgmlDType::F16),
+        ("Llama", GgmlDType::BF16),
+        ("Qwen3", GgmlDType::F16),
+    ] {
+        let dir = drawn(&config(family));
+        let (gguf, floats) = converted(dir.path(), |_| kind);
+        assert_eq!(run(gguf.path(), 1), run(floats.path(), 1), "{family} {kind:?}");
+    }
+}
+
+#[test]
+fn quantised_weights_give_nearly_the_logits_of_what_they_stand_for() {
+    // As llama.cpp mixes them: some layers' values and outputs have more bits.
+    let mixed = |name: &str| match name {
+        name if name.contains("layers.0") && name.contains("v_proj") => GgmlDType::Q6K,
+        name if name.contains("layers.1") && name.contains("down_proj") => GgmlDType::Q6K,
+        "lm_head.weight" => GgmlDType::Q6K,
+        name if name.contains("layers.1") && name.contains("gate_proj") => GgmlDType::Q5K,
+        _ => GgmlDType::Q4K,
+    };
+    let dir = drawn(&config("Llama"));
+    for (name, (gguf, floats)) in [
+        ("q8_0", converted(dir.path(), |_| GgmlDType::Q8_0)),
+        ("q4_k", converted(dir.path(), |_| GgmlDType::Q4K)),
+        ("q5_k", converted(dir.path(), |_| GgmlDType::Q5K)),
+        ("q6_k", converted(dir.path(), |_| GgmlDType::Q6K)),
+        ("mixed", converted(dir.path(), mixed)),
+    ] {
+        let (found, right) = (run(gguf.path(), 1), run(floats.path(), 1));
+        let distance = distance(&right, &found);
+        // Activations have eight bits: something is lost, but nothing of the weights.
+        assert!(distance > 1e-6 && distance < 0.04, "{name}: {distance}");
+    }
+}
+
+#[test]
+fn ranks_share_blocks_of_eight_bits_and_not_wide_ones_that_are_too_few() {
+    let dir = drawn(&config("Llama"));
+    let (small, _) = converted(dir.path(), |_| GgmlDType::Q8_0);
+    assert_eq!(run(small.path(), 4), run(small.path(), 1));
+    let (wide, _) = converted(dir.path(), |_| GgmlDType::Q4K);
+    let files = nsbridge_handler::Model::in_dir(wide.path());
+    let config = Config::read(&files).unwrap();
+    let weights = nsbridge_llama::Weights::for_ranks(&files, 2).unwrap();
+    let setup = Setup { ranks: 2, ..Setup::default() };
+    let refused = nsbridge_llama::Model::new(&config, 64, &weights, &setup).unwrap_err();
+    let why = refused.to_string();
+    for word in ["tensor_parallel_degree is 2", "blocks of 256", "256 columns", "one of 1 for"] {
+        assert!(why.contains(word), "{why}");
+    }
+}
