@@ -5,10 +5,13 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use super::{Comm, Lost};
-use crate::kernel::{LANES, Lanes};
 
-/// How long a rank looks for the others before it sleeps, if each has a core.
-const SPIN: Duration = Duration::from_micros(50);
+/// How long a rank looks for the others before it sleeps, if each has a core: ranks do about the same,
+/// and to be woken takes longer than to wait for the rest.
+const SPIN: Duration = Duration::from_millis(1);
+
+/// Numbers that are added up at a time.
+const PIECE: usize = 256;
 
 /// Where ranks wait for each other and read what the others have put down.
 ///
@@ -167,10 +170,10 @@ impl Comm for Member {
 
 /// The sums of each rank's numbers: of neighbours, then of neighbouring pairs, and so on.
 fn add_up(all: &[&[f32]], sums: &mut [f32]) {
-    let mut terms: Vec<Lanes> = vec![[0.0; LANES]; all.len()];
-    for (number, sums) in sums.chunks_mut(LANES).enumerate() {
+    let mut terms: Vec<[f32; PIECE]> = vec![[0.0; PIECE]; all.len()];
+    for (number, sums) in sums.chunks_mut(PIECE).enumerate() {
         for (term, numbers) in terms.iter_mut().zip(all) {
-            let numbers = &numbers[number * LANES..][..sums.len()];
+            let numbers = &numbers[number * PIECE..][..sums.len()];
             term[..sums.len()].copy_from_slice(numbers);
         }
         let mut left = terms.len();
@@ -178,7 +181,7 @@ fn add_up(all: &[&[f32]], sums: &mut [f32]) {
             left /= 2;
             for i in 0..left {
                 let (a, b) = (terms[2 * i], terms[2 * i + 1]);
-                terms[i] = std::array::from_fn(|lane| a[lane] + b[lane]);
+                terms[i] = std::array::from_fn(|at| a[at] + b[at]);
             }
         }
         sums.copy_from_slice(&terms[0][..sums.len()]);

@@ -12,6 +12,7 @@ mod bandwidth;
 mod engine;
 mod gguf;
 mod ours;
+mod ranks;
 mod rounds;
 mod served;
 mod serving;
@@ -35,8 +36,8 @@ const THREADS: usize = 2;
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["serve", model, format, threads] => {
-            ours::serve(Path::new(model), format, threads.parse()?)
+        ["serve", model, format, threads, ranks] => {
+            ours::serve(Path::new(model), format, threads.parse()?, ranks.parse()?)
         }
         [] => suite(Path::new("target/bench/engine.json"), true),
         ["serving"] => suite(Path::new("target/bench/serving.json"), false),
@@ -45,7 +46,13 @@ fn main() -> Result<()> {
             speculating::measure(&pair())?.into_iter().for_each(|row| report.push(row));
             report.write(Path::new("target/bench/speculating.json"))
         }
-        _ => bail!("usage: bench-engine [serving | speculating]"),
+        ["ranks"] => {
+            let random = random(Path::new("target/bench"))?;
+            let mut report = Report::new("engine")?;
+            ranks::measure(&random)?.into_iter().for_each(|row| report.push(row));
+            report.write(Path::new("target/bench/ranks.json"))
+        }
+        _ => bail!("usage: bench-engine [serving | speculating | ranks]"),
     }
 }
 
@@ -54,12 +61,18 @@ fn pair() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models")
 }
 
+/// The model of random weights, which is made if it is not there.
+fn random(folder: &Path) -> Result<PathBuf> {
+    let random = folder.join("models/random-1b1");
+    eprintln!("models in {}", folder.join("models").display());
+    shape::make(&random)?;
+    Ok(random)
+}
+
 /// All rows, or without those of single steps.
 fn suite(out: &Path, steps: bool) -> Result<()> {
     let folder = out.parent().context("a file in a folder")?.join("models");
-    let random = folder.join("random-1b1");
-    eprintln!("models in {}", folder.display());
-    shape::make(&random)?;
+    let random = random(out.parent().context("a file in a folder")?)?;
     let pair = pair();
     let mut report = Report::new("engine")?;
     for (model, name, format) in [
@@ -94,6 +107,7 @@ fn suite(out: &Path, steps: bool) -> Result<()> {
         }
     }
     if steps {
+        ranks::measure(&random)?.into_iter().for_each(|row| report.push(row));
         speculating::measure(&pair)?.into_iter().for_each(|row| report.push(row));
     }
     report.write(out)
@@ -121,7 +135,7 @@ fn group(folder: &Path, model: &Path, name: &str, format: Format) -> Result<Grou
         let arguments = [path(model)?, theirs, &threads, path(&exported)?];
         peers.push(Engine::peer(about, ".vs_openvino", "openvino_peer.py", &arguments));
     }
-    Ok(Group::new(Engine::ours(model, kept, THREADS)?, peers))
+    Ok(Group::new(Engine::ours(model, kept, THREADS, 1)?, peers))
 }
 
 fn path(path: &Path) -> Result<&str> {

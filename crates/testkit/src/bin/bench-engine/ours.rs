@@ -11,7 +11,7 @@ use crate::engine::Question;
 use crate::served::Served;
 
 /// Answers each line of standard input with a line.
-pub(crate) fn serve(dir: &Path, name: &str, threads: usize) -> Result<()> {
+pub(crate) fn serve(dir: &Path, name: &str, threads: usize, ranks: usize) -> Result<()> {
     let format = match name {
         "bf16" => Format::Bf16,
         "q8_0" => Format::Q8_0,
@@ -19,10 +19,15 @@ pub(crate) fn serve(dir: &Path, name: &str, threads: usize) -> Result<()> {
     };
     let files = nsbridge_handler::Model::in_dir(dir);
     let config = Config::read(&files)?;
-    let weights = Weights::read(&files)?;
+    let weights = Weights::for_ranks(&files, ranks)?;
     // Sixteen sequences of a few hundred tokens.
-    let setup =
-        Setup { threads: Some(threads), format: Some(format), blocks: 256, ..Setup::default() };
+    let setup = Setup {
+        ranks,
+        threads: Some(threads),
+        format: Some(format),
+        blocks: 256,
+        ..Setup::default()
+    };
     let mut model = Model::new(&config, config.context.min(2048), &weights, &setup)?;
     drop(weights);
     let mut served = None;
