@@ -110,19 +110,24 @@ fn a_worker_killed_while_it_drafts_is_replaced_without_a_seam() {
     };
 
     let draft = model().with_file_name("tale-1m").to_str().unwrap().to_owned();
-    let pair = [
-        ("NSBRIDGE_MODELS__DRAFT", draft),
-        // Whether it pays depends on the machine, and on how this was compiled.
-        ("NSBRIDGE_HANDLER__SPECULATIVE_ADAPTIVE", "false".to_owned()),
-    ];
-    let mut worker = place.worker_in(&pair);
+    // On one rank and on two in turn, and the draft on the other number.
+    let pair = |attempt: usize| {
+        [
+            ("NSBRIDGE_MODELS__DRAFT", draft.clone()),
+            // Whether it pays depends on the machine, and on how this was compiled.
+            ("NSBRIDGE_HANDLER__SPECULATIVE_ADAPTIVE", "false".to_owned()),
+            ("NSBRIDGE_HANDLER__TENSOR_PARALLEL_DEGREE", (2 - attempt % 2).to_string()),
+            ("NSBRIDGE_HANDLER__DRAFT_MODEL_TP_SIZE", (1 + attempt % 2).to_string()),
+        ]
+    };
+    let mut worker = place.worker_in(&pair(0));
     let drafted = |line: &Value| line["drafted"]["tokens"].as_u64().unwrap_or(0);
     let last = ask(&place).lines().last().unwrap().unwrap();
     let whole = parsed(&last);
     assert_eq!(whole["text"], plain, "with a draft");
     assert!(drafted(&whole) > 100, "{whole}");
 
-    let was_seen = (0..8).any(|_| {
+    let was_seen = (1..9).any(|attempt| {
         let mut asking = ask(&place);
         let mut lines = asking.lines();
         let mut text = String::new();
@@ -134,7 +139,7 @@ fn a_worker_killed_while_it_drafts_is_replaced_without_a_seam() {
         // What the dead worker had sent is read by then: if more is waited for, it had more to say.
         std::thread::sleep(Duration::from_millis(300));
         let in_the_middle = asking.0.try_wait().unwrap().is_none();
-        worker = place.worker_in(&pair);
+        worker = place.worker_in(&pair(attempt));
         let mut last = Value::Null;
         for line in lines {
             let line = line.unwrap();

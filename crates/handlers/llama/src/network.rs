@@ -114,8 +114,8 @@ impl Model {
         }
         let format = setup.format.unwrap_or_else(|| weights.coarsest());
         if let Some(why) = config.refuses(setup.ranks, format) {
-            let found = format!("{}, {why}", setup.ranks);
-            let supported = format!("one of {} for this model", config.degrees(format));
+            let found = format!("{}, which {why}", setup.ranks);
+            let supported = format!("one of {:?}", config.degrees(format));
             let field = "the option tensor_parallel_degree";
             return Err(LoadError::unsupported(field, found, supported));
         }

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::{Advice, Config, Memory, Rope, RopeScaling, parameters, tensors};
 use crate::LoadError;
+use crate::matrix::Format;
 
 fn tiny() -> Value {
     json!({
@@ -223,4 +224,44 @@ fn yarn_takes_its_defaults_from_the_file_and_the_paper() {
     assert_eq!(of(json!({ "factor": 4.0, "attention_factor": 2.0 })).attention_scaling(), 2.0);
     let cancelled = json!({ "factor": 4.0, "mscale": 1, "mscale_all_dim": 1 });
     assert_eq!(of(cancelled).attention_scaling(), 1.0);
+}
+
+#[test]
+fn degrees_are_those_of_heads_and_segments_and_others_are_refused_with_the_reason() {
+    let shape = |heads: usize, kv: usize, dim: usize, wide: usize| {
+        let shape = json!({
+            "num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": dim,
+            "intermediate_size": wide
+        });
+        read(&shape, &json!({})).unwrap()
+    };
+    // Llama 2 70B, Llama 3.2 1B's and TinyLlama's numbers.
+    let large = shape(64, 8, 128, 28_672);
+    let small = shape(32, 4, 64, 5632);
+    for (config, format, legal) in [
+        (&large, Format::Q4K, vec![1, 2, 4, 8]),
+        (&small, Format::Bf16, vec![1, 2, 4, 8]),
+        (&small, Format::Q8_0, vec![1, 2, 4, 8]),
+        (&small, Format::Q4K, vec![1, 2]),
+        (&shape(12, 12, 64, 3072), Format::F32, vec![1, 2, 4]),
+        (&shape(24, 3, 64, 3072), Format::F32, vec![1]),
+    ] {
+        assert_eq!(config.degrees(format), legal, "{format:?}");
+    }
+    for (config, ranks, format, words) in [
+        (&large, 3, Format::F32, "is no power of two up to 8"),
+        (&large, 0, Format::F32, "is no power of two up to 8"),
+        (&large, 16, Format::F32, "is no power of two up to 8"),
+        (&shape(12, 12, 64, 3072), 8, Format::F32, "does not divide the 12 attention heads"),
+        (&shape(24, 3, 64, 3072), 2, Format::F32, "a multiple of the 3 key-value heads"),
+        (
+            &small,
+            8,
+            Format::Q4K,
+            "does not divide 2, into as many equal segments of whole blocks of 256",
+        ),
+    ] {
+        let why = config.refuses(ranks, format).unwrap();
+        assert!(why.contains(words), "{why}");
+    }
 }
