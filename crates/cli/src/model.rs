@@ -2,7 +2,6 @@
 
 mod bar;
 mod inspect;
-mod ranks;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -93,10 +92,20 @@ enum Command {
         model: Location,
     },
     /// Tells a model's tensors, its parameters, and the memory that each rank needs.
-    #[command(after_help = "Example:\n  nsbridge model inspect ./tale-7m --tensors")]
+    ///
+    /// A config.json is enough for the memory.
+    #[command(
+        after_help = "Example:\n  nsbridge model inspect ./llama-70b --dtype q8_0 --tokens 32768"
+    )]
     Inspect {
         /// The model: a folder or s3://bucket/prefix.
         model: Location,
+        /// Tokens whose keys and values are counted.
+        #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..1 << 32))]
+        tokens: u64,
+        /// How matrices are to be kept; as they are stored if absent, or in bf16 if there are none.
+        #[arg(long)]
+        dtype: Option<inspect::Dtype>,
         /// List every tensor.
         #[arg(long)]
         tensors: bool,
@@ -148,10 +157,10 @@ async fn carry_out(command: Command, store: &Store, json: bool) -> Result<Option
         }
         Command::Pull { from, to } => pull(store, from, to, json).await?,
         Command::Verify { model } => verify(store, model, json).await?,
-        Command::Inspect { model, tensors } => {
+        Command::Inspect { model, tensors, tokens, dtype } => {
             let opened = open(store, model).await?;
             // Reading heads blocks, and Ctrl-C is to be heard meanwhile.
-            let inspect = move || inspect::run(&opened, tensors, json);
+            let inspect = move || inspect::run(&opened, tokens, dtype, tensors, json);
             return tokio::task::spawn_blocking(inspect).await?;
         }
         Command::Point { to, alias } => {

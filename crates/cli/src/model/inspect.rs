@@ -5,124 +5,227 @@ use std::fmt::Write as _;
 
 use anyhow::{Result, anyhow};
 use nsbridge::store::Opened;
-use nsbridge_handler::{Checkpoint, Model};
+use nsbridge_handler::{Checkpoint, TensorInfo};
+use nsbridge_llama::{Config, Format, KvFormat, Need, parameters};
 use serde_json::{Value, json};
 
 use super::bar::size;
-use super::ranks::{Degree, Shape, degrees};
 
-/// Tokens of context for which the memory of keys and values is told.
-const CONTEXT: u64 = 4096;
+/// Degrees of tensor parallelism that the engine has.
+const DEGREES: [usize; 4] = [1, 2, 4, 8];
+
+/// How matrices can be kept.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(super) enum Dtype {
+    F32,
+    Bf16,
+    F16,
+    #[value(name = "q8_0")]
+    Q8_0,
+    #[value(name = "q6_k")]
+    Q6K,
+    #[value(name = "q5_k")]
+    Q5K,
+    #[value(name = "q4_k")]
+    Q4K,
+}
+
+impl From<Dtype> for Format {
+    fn from(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::F32 => Self::F32,
+            Dtype::Bf16 => Self::Bf16,
+            Dtype::F16 => Self::F16,
+            Dtype::Q8_0 => Self::Q8_0,
+            Dtype::Q6K => Self::Q6K,
+            Dtype::Q5K => Self::Q5K,
+            Dtype::Q4K => Self::Q4K,
+        }
+    }
+}
+
+/// All that is told.
+struct Inspected<'a> {
+    opened: &'a Opened,
+    /// None if there is only a `config.json`.
+    checkpoint: Option<Checkpoint>,
+    /// The network's shape, or why there is none.
+    config: Result<Config, String>,
+    /// How matrices are kept, in words.
+    kept: String,
+    format: Format,
+    /// Bytes of a weight.
+    width: f64,
+    tokens: u64,
+}
 
 /// Prints what is in a model, or gives it as JSON.
-pub(super) fn run(opened: &Opened, tensors: bool, as_json: bool) -> Result<Option<Value>> {
-    let model = &opened.model;
-    let checkpoint = model.checkpoint().map_err(|error| anyhow!("{error}"))?;
-    let shape = shape(model)?;
-    let degrees = shape.as_ref().map(|shape| degrees(shape, checkpoint.tensors(), CONTEXT));
+pub(super) fn run(
+    opened: &Opened,
+    tokens: u64,
+    dtype: Option<Dtype>,
+    tensors: bool,
+    as_json: bool,
+) -> Result<Option<Value>> {
+    let inspected = Inspected::new(opened, tokens, dtype)?;
     if as_json {
-        return Ok(Some(to_json(opened, &checkpoint, degrees.as_deref(), tensors)));
+        return Ok(Some(inspected.to_json(tensors)));
     }
-    print(&to_text(opened, &checkpoint, degrees.as_deref(), tensors)?);
+    print(&inspected.to_text(tensors)?);
     Ok(None)
 }
 
-/// The shape of the network, where `config.json` tells it.
-fn shape(model: &Model) -> Result<Option<Shape>> {
-    let config = model.find("config.json").map_err(|error| anyhow!("{error}"))?;
-    Ok(config.and_then(|config| serde_json::from_slice(&config).ok()))
+impl<'a> Inspected<'a> {
+    fn new(opened: &'a Opened, tokens: u64, dtype: Option<Dtype>) -> Result<Self> {
+        let config = Config::read(&opened.model).map_err(|error| error.to_string());
+        let checkpoint = match (opened.model.checkpoint(), &config) {
+            (Ok(checkpoint), _) => Some(checkpoint),
+            (Err(_), Ok(_)) if opened.manifest.is_none() && !has_weights(opened) => None,
+            (Err(error), _) => return Err(anyhow!("{error}")),
+        };
+        let (format, width, kept) = match (dtype, &checkpoint) {
+            (Some(dtype), _) => {
+                let format = Format::from(dtype);
+                (format, format.width(), format!("in {format:?}"))
+            }
+            (None, Some(checkpoint)) => {
+                let tensors = checkpoint.tensors();
+                let (bytes, count) = (sum(tensors, TensorInfo::bytes), elements(tensors));
+                let formats = tensors.iter().map(|tensor| Format::of(tensor.dtype));
+                let coarsest = formats.max_by_key(|format| format.unit()).unwrap_or(Format::F32);
+                (coarsest, bytes as f64 / count.max(1) as f64, "as stored".to_owned())
+            }
+            (None, None) => (Format::Bf16, 2.0, "in Bf16".to_owned()),
+        };
+        Ok(Self { opened, checkpoint, config, kept, format, width, tokens })
+    }
+
+    fn tensors(&self) -> &[TensorInfo] {
+        self.checkpoint.as_ref().map_or(&[], Checkpoint::tensors)
+    }
+
+    fn parameters(&self) -> u64 {
+        match (&self.checkpoint, &self.config) {
+            (None, Ok(config)) => parameters(config),
+            _ => elements(self.tensors()),
+        }
+    }
+
+    /// What each rank needs, or why there cannot be so many.
+    fn degrees(&self) -> Option<Vec<(usize, Result<Need, String>)>> {
+        let config = self.config.as_ref().ok()?;
+        let need = |ranks| config.need(ranks, self.format, self.width, KvFormat::Bf16);
+        Some(DEGREES.map(|ranks| (ranks, need(ranks))).into())
+    }
+
+    fn to_json(&self, tensors: bool) -> Value {
+        let dtypes: BTreeMap<_, _> = by_dtype(self.tensors())
+            .into_iter()
+            .map(|(dtype, (tensors, parameters, bytes))| {
+                (dtype, json!({ "tensors": tensors, "parameters": parameters, "bytes": bytes }))
+            })
+            .collect();
+        let degrees = self.degrees().map(|degrees| {
+            let one = |(ranks, outcome): &(usize, Result<Need, String>)| match outcome {
+                Ok(need) => json!({
+                    "degree": ranks, "legal": true, "weights_per_rank": need.weights,
+                    "kv_per_rank": need.position * self.tokens,
+                }),
+                Err(why) => json!({ "degree": ranks, "legal": false, "why": why }),
+            };
+            degrees.iter().map(one).collect::<Vec<_>>()
+        });
+        let model = &self.opened.model;
+        let mut all = json!({
+            "place": model.place(),
+            "revision": model.revision(),
+            "parameters": self.parameters(),
+            "bytes": sum(self.tensors(), TensorInfo::bytes),
+            "dtypes": dtypes,
+            "context": self.tokens,
+            "tensor_parallel_degrees": degrees,
+        });
+        if tensors {
+            let one = |tensor: &TensorInfo| {
+                let dtype = tensor.dtype.to_string();
+                json!({ "name": tensor.name, "dtype": dtype, "shape": tensor.shape })
+            };
+            all["tensors"] = self.tensors().iter().map(one).collect();
+        }
+        all
+    }
+
+    fn to_text(&self, tensors: bool) -> Result<String> {
+        let mut text = String::new();
+        let model = &self.opened.model;
+        let revision = model.revision().map_or(String::new(), |name| format!(", revision {name}"));
+        writeln!(text, "{}{revision}", model.place())?;
+        if let Some(manifest) = &self.opened.manifest {
+            let files = manifest.files.len();
+            writeln!(text, "{files} files, {}, verified by their manifest", size(manifest.size()))?;
+        }
+        let parameters = people(self.parameters());
+        match self.tensors().len() {
+            0 => writeln!(text, "{parameters} parameters, by its config; there are no weights")?,
+            count => writeln!(text, "{parameters} parameters in {count} tensors")?,
+        }
+        for (dtype, (count, elements, bytes)) in by_dtype(self.tensors()) {
+            let elements = people(elements);
+            writeln!(text, "  {dtype:5} {count:5} tensors  {elements:>8}  {}", size(bytes))?;
+        }
+        if tensors {
+            for tensor in self.tensors() {
+                writeln!(text, "  {:5} {:?}  {}", tensor.dtype, tensor.shape, tensor.name)?;
+            }
+        }
+        let Some(degrees) = self.degrees() else {
+            let why = self.config.as_ref().err().map_or("", String::as_str);
+            writeln!(text, "no word on ranks: {why}")?;
+            return Ok(text);
+        };
+        let (tokens, kept) = (self.tokens, &self.kept);
+        writeln!(
+            text,
+            "memory of each rank: weights {kept}, and keys and values of {tokens} tokens in 16 bits:"
+        )?;
+        for (ranks, outcome) in degrees {
+            match outcome {
+                Ok(need) => {
+                    let (weights, cache) = (need.weights, need.position * tokens);
+                    let all = size(weights + cache);
+                    let (weights, cache) = (size(weights), size(cache));
+                    writeln!(text, "  degree {ranks}  {weights:>10} + {cache:>10} = {all:>10}")?;
+                }
+                Err(why) => writeln!(text, "  degree {ranks}  not possible: it {why}")?,
+            }
+        }
+        Ok(text)
+    }
+}
+
+/// Whether a file is there that could hold tensors.
+fn has_weights(opened: &Opened) -> bool {
+    let ends = |path: &str| path.ends_with(".safetensors") || path.ends_with(".gguf");
+    opened.model.files().any(ends)
+}
+
+fn sum(tensors: &[TensorInfo], of: impl Fn(&TensorInfo) -> u64) -> u64 {
+    tensors.iter().map(of).sum()
+}
+
+fn elements(tensors: &[TensorInfo]) -> u64 {
+    sum(tensors, TensorInfo::elements)
 }
 
 /// Tensors, elements and bytes of each type.
-fn by_dtype(checkpoint: &Checkpoint) -> BTreeMap<String, (u64, u64, u64)> {
+fn by_dtype(tensors: &[TensorInfo]) -> BTreeMap<String, (u64, u64, u64)> {
     let mut all = BTreeMap::<String, (u64, u64, u64)>::new();
-    for tensor in checkpoint.tensors() {
+    for tensor in tensors {
         let sum = all.entry(tensor.dtype.to_string()).or_default();
         *sum = (sum.0 + 1, sum.1 + tensor.elements(), sum.2 + tensor.bytes());
     }
     all
-}
-
-fn to_json(
-    opened: &Opened,
-    checkpoint: &Checkpoint,
-    degrees: Option<&[Degree]>,
-    tensors: bool,
-) -> Value {
-    let dtypes: BTreeMap<_, _> = by_dtype(checkpoint)
-        .into_iter()
-        .map(|(dtype, (tensors, parameters, bytes))| {
-            (dtype, json!({ "tensors": tensors, "parameters": parameters, "bytes": bytes }))
-        })
-        .collect();
-    let degrees = degrees.map(|degrees| {
-        let one = |degree: &Degree| match &degree.outcome {
-            Ok(need) => json!({
-                "degree": degree.ranks, "legal": true,
-                "weights_per_rank": need.weights, "kv_per_rank": need.cache,
-            }),
-            Err(why) => json!({ "degree": degree.ranks, "legal": false, "why": why }),
-        };
-        degrees.iter().map(one).collect::<Vec<_>>()
-    });
-    let mut all = json!({
-        "place": opened.model.place(),
-        "revision": opened.model.revision(),
-        "parameters": checkpoint.tensors().iter().map(|tensor| tensor.elements()).sum::<u64>(),
-        "bytes": checkpoint.tensors().iter().map(|tensor| tensor.bytes()).sum::<u64>(),
-        "dtypes": dtypes,
-        "context": CONTEXT,
-        "tensor_parallel_degrees": degrees,
-    });
-    if tensors {
-        let one = |tensor: &nsbridge_handler::TensorInfo| json!({ "name": tensor.name, "dtype": tensor.dtype.to_string(), "shape": tensor.shape });
-        all["tensors"] = checkpoint.tensors().iter().map(one).collect();
-    }
-    all
-}
-
-fn to_text(
-    opened: &Opened,
-    checkpoint: &Checkpoint,
-    degrees: Option<&[Degree]>,
-    tensors: bool,
-) -> Result<String> {
-    let mut text = String::new();
-    let revision =
-        opened.model.revision().map_or(String::new(), |name| format!(", revision {name}"));
-    writeln!(text, "{}{revision}", opened.model.place())?;
-    if let Some(manifest) = &opened.manifest {
-        let files = manifest.files.len();
-        writeln!(text, "{files} files, {}, verified by their manifest", size(manifest.size()))?;
-    }
-    let parameters: u64 = checkpoint.tensors().iter().map(|tensor| tensor.elements()).sum();
-    writeln!(text, "{} parameters in {} tensors", people(parameters), checkpoint.tensors().len())?;
-    for (dtype, (count, elements, bytes)) in by_dtype(checkpoint) {
-        writeln!(text, "  {dtype:5} {count:5} tensors  {:>8}  {}", people(elements), size(bytes))?;
-    }
-    if tensors {
-        for tensor in checkpoint.tensors() {
-            writeln!(text, "  {:5} {:?}  {}", tensor.dtype, tensor.shape, tensor.name)?;
-        }
-    }
-    let Some(degrees) = degrees else {
-        writeln!(text, "config.json does not tell the network's shape: no word on ranks")?;
-        return Ok(text);
-    };
-    writeln!(
-        text,
-        "memory for each rank, and for keys and values of {CONTEXT} tokens in 16 bits:"
-    )?;
-    for Degree { ranks, outcome } in degrees {
-        match outcome {
-            Ok(need) => {
-                let (weights, cache) = (size(need.weights), size(need.cache));
-                writeln!(text, "  degree {ranks:2}  {weights:>12} + {cache}")?;
-            }
-            Err(why) => writeln!(text, "  degree {ranks:2}  not possible: {why}")?,
-        }
-    }
-    Ok(text)
 }
 
 /// A count as a person says it.

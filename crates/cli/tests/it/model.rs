@@ -139,12 +139,40 @@ fn a_model_is_pulled_verified_and_inspected() {
     bucket.json(&["verify", copy]);
     let words = bucket.run(&["inspect", PLACE, "--tensors"]);
     let words = String::from_utf8(words.stdout).unwrap();
-    for part in ["7.34 M parameters in 74 tensors", "model.norm.weight", "degree 16  not possible"]
-    {
+    for part in ["7.34 M parameters in 74 tensors", "model.norm.weight", "degree 8  "] {
         assert!(words.contains(part), "{words}");
     }
     let other = format!("{}/../tale-1m", model().display());
     bucket.refuses(&["push", &other, PLACE, "--revision", "r1"], "holds another model");
+}
+
+#[test]
+fn a_config_alone_says_what_each_rank_would_need() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = serde_json::json!({
+        "architectures": ["LlamaForCausalLM"], "hidden_size": 8192, "intermediate_size": 28672,
+        "vocab_size": 32000, "num_hidden_layers": 80, "num_attention_heads": 64,
+        "num_key_value_heads": 8, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
+    });
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let inspect = |more: &[&str]| {
+        let mut command = nsbridge(&["model", "inspect"]);
+        command.arg(folder.path()).args(more).output().unwrap()
+    };
+    let words = String::from_utf8(inspect(&["--tokens", "32768"]).stdout).unwrap();
+    for part in ["68.98 B parameters", "no weights", "32768 tokens", "degree 8  "] {
+        assert!(words.contains(part), "{words}");
+    }
+    let told = inspect(&["--json", "--dtype", "q8_0", "--tokens", "1000"]);
+    let told: Value = serde_json::from_slice(&told.stdout).unwrap();
+    let degrees = told["tensor_parallel_degrees"].as_array().unwrap();
+    let of = |at: usize, field: &str| degrees[at][field].as_u64().unwrap();
+    assert_eq!(of(0, "weights_per_rank"), 68_976_648_192 * 34 / 32);
+    assert_eq!([of(0, "kv_per_rank"), of(3, "kv_per_rank")], [327_680_000, 40_960_000]);
+    std::fs::write(folder.path().join("config.json"), "{}").unwrap();
+    let refused = inspect(&[]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("has no weights"));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use nsbridge_handler::Model;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+pub use self::degrees::Need;
 pub use self::memory::{Memory, parameters};
 pub use self::rope::{Rope, RopeScaling};
 pub use self::tensors::tensors;
@@ -105,19 +106,18 @@ impl Config {
     /// A file that cannot be read, or a field that cannot be served.
     pub fn read(model: &Model) -> Result<Self, LoadError> {
         let advice = find_json(model, "generation_config.json")?.unwrap_or_default();
+        let is_gguf = |path: &str| path.ends_with(".gguf");
         match find_json(model, FILE)? {
             Some(file) => Self::new(&file, advice),
-            None => Self::of_gguf(model, advice),
+            None if model.files().any(is_gguf) => Self::of_gguf(model, advice),
+            // Which says that it is not there.
+            None => Self::new(&read_json(model, FILE)?, advice),
         }
     }
 
     /// What a GGUF file tells of itself.
     fn of_gguf(model: &Model, advice: Advice) -> Result<Self, LoadError> {
         let checkpoint = model.checkpoint().map_err(LoadError::read)?;
-        if checkpoint.metadata().is_empty() {
-            // The file that is missing is named.
-            return Self::new(&read_json(model, FILE)?, advice);
-        }
         let place = within(model, checkpoint.files().next().unwrap_or_default());
         let file = serde_json::from_value(gguf::config(&checkpoint)?);
         let mut config = Self::new(&file.map_err(LoadError::parse(place))?, advice)?;

@@ -33,7 +33,7 @@ mod template;
 mod text;
 mod weights;
 
-pub use config::{Config, Memory, Rope, RopeScaling, parameters, tensors};
+pub use config::{Config, Memory, Need, Rope, RopeScaling, parameters, tensors};
 pub use error::LoadError;
 pub use grammar::{Grammar, Grammars, Rule};
 pub use handler::{Llama, Options, Quantize};

@@ -42,8 +42,21 @@ pub enum Format {
 }
 
 impl Format {
+    /// The bytes of a weight in memory, scales included.
+    pub fn width(self) -> f64 {
+        let block = |size: usize| size as f64 / (LANES * kquants::BLOCK) as f64;
+        match self {
+            Self::F32 => 4.0,
+            Self::Bf16 | Self::F16 => 2.0,
+            Self::Q8_0 => 34.0 / 32.0,
+            Self::Q4K => block(size_of::<kquants::Q4>()),
+            Self::Q5K => block(size_of::<kquants::Q5>()),
+            Self::Q6K => block(size_of::<kquants::Q6>()),
+        }
+    }
+
     /// How many columns belong together.
-    pub(crate) fn unit(self) -> usize {
+    pub fn unit(self) -> usize {
         match self {
             // As for Bf16, so that the bits agree.
             Self::F32 | Self::Bf16 | Self::F16 => 2,

@@ -1,11 +1,57 @@
 //! Over how many ranks a model can be spread.
 
-use super::Config;
+use super::{Config, tensors};
+use crate::KvFormat;
+use crate::kernel::LANES;
 use crate::matrix::{Format, SEGMENTS, segments};
 
+/// The bytes that one of several ranks has, the first one, which never has less than others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// Its parts of all tensors.
+    pub weights: u64,
+    /// Keys and values of one position, of its heads.
+    pub position: u64,
+}
+
 impl Config {
+    /// What each of so many ranks needs, if a weight takes `width` bytes.
+    ///
+    /// # Errors
+    ///
+    /// The number cannot be: what it is, to be put behind it.
+    pub fn need(
+        &self,
+        ranks: usize,
+        format: Format,
+        width: f64,
+        kv: KvFormat,
+    ) -> Result<Need, String> {
+        if let Some(why) = self.refuses(ranks, format) {
+            return Err(why);
+        }
+        let kv_heads = (self.kv_heads / ranks).max(1);
+        let count = |(name, shape): (String, Vec<usize>)| -> f64 {
+            let size: f64 = shape.iter().map(|n| *n as f64).product();
+            let is_bias = name.ends_with(".bias");
+            match name.rsplit('.').nth(1).unwrap_or_default() {
+                "k_proj" | "v_proj" => size * kv_heads as f64 / self.kv_heads as f64,
+                "q_proj" | "gate_proj" | "up_proj" => size / ranks as f64,
+                "o_proj" | "down_proj" if !is_bias => size / ranks as f64,
+                "embed_tokens" | "lm_head" => {
+                    let own = shape[0].div_ceil(ranks).next_multiple_of(LANES).min(shape[0]);
+                    size / shape[0] as f64 * own as f64
+                }
+                _ => size,
+            }
+        };
+        let weights = tensors(self).map(count).sum::<f64>() * width;
+        let values = self.layers * 2 * kv_heads * self.head_dim * kv.width();
+        Ok(Need { weights: weights.ceil() as u64, position: values as u64 })
+    }
+
     /// The degrees of tensor parallelism that this model allows with matrices in this format.
-    pub(crate) fn degrees(&self, format: Format) -> Vec<usize> {
+    pub fn degrees(&self, format: Format) -> Vec<usize> {
         (1..=SEGMENTS).filter(|ranks| self.refuses(*ranks, format).is_none()).collect()
     }
 

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Advice, Config, Memory, Rope, RopeScaling, parameters, tensors};
+use super::{Advice, Config, Memory, Need, Rope, RopeScaling, parameters, tensors};
+use crate::KvFormat;
 use crate::LoadError;
 use crate::matrix::Format;
 
@@ -264,4 +265,30 @@ fn degrees_are_those_of_heads_and_segments_and_others_are_refused_with_the_reaso
         let why = config.refuses(ranks, format).unwrap();
         assert!(why.contains(words), "{why}");
     }
+}
+
+#[test]
+fn ranks_hold_a_model_between_them_and_keys_twice_where_there_are_too_few() {
+    let changes = json!({
+        "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8,
+        "hidden_size": 8192, "intermediate_size": 28_672, "vocab_size": 32_000,
+        "max_position_embeddings": 4096, "tie_word_embeddings": false
+    });
+    let large = read(&changes, &json!({})).unwrap();
+    let need = |ranks| large.need(ranks, Format::Bf16, 2.0, KvFormat::Bf16).unwrap();
+    // Llama 2 70B: 68,976,648,192 parameters; 2 x 80 layers x 8 heads x 128 x 2 bytes.
+    assert_eq!(need(1), Need { weights: 137_953_296_384, position: 327_680 });
+    // All but 161 norms of 8192.
+    let norms = 161 * 8192 * 2;
+    for ranks in [2, 4, 8] {
+        let (one, whole) = (need(ranks), need(1));
+        assert_eq!((one.weights - norms) * ranks as u64, whole.weights - norms);
+        assert_eq!(one.position * ranks as u64, whole.position);
+    }
+    let few = read(&json!({ "num_key_value_heads": 1 }), &json!({})).unwrap();
+    let position = |ranks| few.need(ranks, Format::F32, 4.0, KvFormat::F32).unwrap().position;
+    assert_eq!(position(4), position(1));
+    assert!(
+        few.need(8, Format::F32, 4.0, KvFormat::F32).unwrap_err().contains("4 attention heads")
+    );
 }

@@ -302,7 +302,7 @@ impl Format {
     }
 
     /// How weights of this dtype are kept if nobody says otherwise.
-    pub(crate) fn of(dtype: Dtype) -> Self {
+    pub fn of(dtype: Dtype) -> Self {
         match dtype {
             Dtype::BF16 => Self::Bf16,
             Dtype::F16 => Self::F16,
