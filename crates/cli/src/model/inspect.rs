@@ -92,9 +92,11 @@ impl<'a> Inspected<'a> {
             (None, Some(checkpoint)) => {
                 let tensors = checkpoint.tensors();
                 let (bytes, count) = (sum(tensors, TensorInfo::bytes), elements(tensors));
-                let formats = tensors.iter().map(|tensor| Format::of(tensor.dtype));
-                let coarsest = formats.max_by_key(|format| format.unit()).unwrap_or(Format::F32);
-                (coarsest, bytes as f64 / count.max(1) as f64, "as stored".to_owned())
+                (
+                    Format::coarsest(tensors),
+                    bytes as f64 / count.max(1) as f64,
+                    "as stored".to_owned(),
+                )
             }
             (None, None) => (Format::Bf16, 2.0, "in Bf16".to_owned()),
         };

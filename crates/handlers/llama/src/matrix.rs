@@ -56,7 +56,7 @@ impl Format {
     }
 
     /// How many columns belong together.
-    pub fn unit(self) -> usize {
+    pub(crate) fn unit(self) -> usize {
         match self {
             // As for Bf16, so that the bits agree.
             Self::F32 | Self::Bf16 | Self::F16 => 2,

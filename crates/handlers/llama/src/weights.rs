@@ -30,7 +30,7 @@ impl Weights {
     ///
     /// # Errors
     ///
-    /// A file that is missing or not what it should be, or a dtype other than f32, bf16 and f16.
+    /// A file that is missing or not what it should be, or a dtype that is not computed with.
     pub fn read(model: &Model) -> Result<Self, LoadError> {
         Self::for_ranks(model, 1)
     }
@@ -97,11 +97,9 @@ impl Weights {
         architecture == Some(&GgufValue::Text("llama".to_owned()))
     }
 
-    /// The format of those that the largest number of columns belong together of.
+    /// Their [coarsest](Format::coarsest) format.
     pub(crate) fn coarsest(&self) -> Format {
-        let formats = self.tensors.checkpoint().tensors().iter();
-        let formats = formats.map(|tensor| Format::of(tensor.dtype));
-        formats.max_by_key(|format| format.unit()).unwrap_or(Format::F32)
+        Format::coarsest(self.tensors.checkpoint().tensors())
     }
 
     /// A part of the tensor with this name, which must have this shape.

@@ -1,8 +1,10 @@
 //! What is done to one token's row: norms, positions, activations, and blocks of eight bits.
 
+use std::ops::AddAssign;
+
+use super::Work;
 use super::math::{silu, sum_of_squares};
 use super::simd::Simd;
-use super::{Work, kquants};
 
 /// Numbers that share a scale.
 pub(crate) const BLOCK: usize = 32;
@@ -54,59 +56,40 @@ pub(crate) fn swiglu(gate: &mut [f32], up: &[f32]) {
     }
 }
 
-/// A row in blocks of 32 integers of eight bits and a scale: `x` is about `scale * value`.
+/// A row in blocks of `N` integers of eight bits and a scale: `x` is about `scale * value`.
 ///
 /// The scale is that of the largest number of the block, over 127. A block with an infinity or a
 /// NaN has a NaN for its scale, so that it is not lost.
-pub(crate) struct Quantise<'a> {
+pub(crate) struct InBlocks<'a, T, const N: usize, const SUMMED: usize> {
     pub(crate) x: &'a [f32],
     pub(crate) values: &'a mut [i8],
     pub(crate) scales: &'a mut [f32],
-    /// Of each block's values.
-    pub(crate) sums: &'a mut [i32],
+    /// Of each `SUMMED` values.
+    pub(crate) sums: &'a mut [T],
 }
 
-impl Work for Quantise<'_> {
+impl<T: Sum, const N: usize, const SUMMED: usize> Work for InBlocks<'_, T, N, SUMMED> {
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        let blocks = self.x.as_chunks::<BLOCK>().0;
-        let values = self.values.as_chunks_mut::<BLOCK>().0;
-        for (((x, values), scale), sum) in blocks.iter().zip(values).zip(self.scales).zip(self.sums)
-        {
-            *scale = quantise(x, values);
-            *sum = 0;
-            for value in values {
-                *sum += i32::from(*value);
-            }
-        }
-    }
-}
-
-/// The same in blocks of 256, with the sums of each 16 values.
-pub(crate) struct QuantiseWide<'a> {
-    pub(crate) x: &'a [f32],
-    pub(crate) values: &'a mut [i8],
-    pub(crate) scales: &'a mut [f32],
-    pub(crate) sums: &'a mut [i16],
-}
-
-impl Work for QuantiseWide<'_> {
-    #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
-        let blocks = self.x.as_chunks::<{ kquants::BLOCK }>().0;
-        let values = self.values.as_chunks_mut::<{ kquants::BLOCK }>().0;
+        let blocks = self.x.as_chunks::<N>().0;
+        let values = self.values.as_chunks_mut::<N>().0;
         for ((x, values), scale) in blocks.iter().zip(values).zip(self.scales) {
             *scale = quantise(x, values);
         }
-        let values = self.values.as_chunks::<{ kquants::SUMMED }>().0;
-        for (values, sum) in values.iter().zip(self.sums) {
-            *sum = 0;
+        for (values, sum) in self.values.as_chunks::<SUMMED>().0.iter().zip(self.sums) {
+            *sum = T::default();
             for value in values {
-                *sum += i16::from(*value);
+                *sum += T::from(*value);
             }
         }
     }
 }
+
+/// What values are added up in.
+pub(crate) trait Sum: Copy + Default + Send + From<i8> + AddAssign {}
+
+impl Sum for i16 {}
+impl Sum for i32 {}
 
 /// Fills a block and gives its scale.
 #[inline(always)]

@@ -27,8 +27,7 @@ pub(crate) enum Input<'a> {
     Wide(Quantised<'a, i16>),
 }
 
-/// Rows in blocks, as [`Quantise`](super::row::Quantise) and
-/// [`QuantiseWide`](super::row::QuantiseWide) make them.
+/// Rows in blocks, as [`InBlocks`](super::row::InBlocks) makes them.
 #[derive(Clone, Copy)]
 pub(crate) struct Quantised<'a, T> {
     pub(crate) columns: usize,

@@ -4,7 +4,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use nsbridge_handler::Dtype;
+use nsbridge_handler::{Dtype, TensorInfo};
 
 use super::ggml::{Small, Wide};
 use super::{Data, Format, Matrix};
@@ -301,8 +301,14 @@ impl Format {
         }
     }
 
+    /// The one of these tensors in which most columns belong together.
+    pub fn coarsest(tensors: &[TensorInfo]) -> Self {
+        let formats = tensors.iter().map(|tensor| Self::of(tensor.dtype));
+        formats.max_by_key(|format| format.unit()).unwrap_or(Self::F32)
+    }
+
     /// How weights of this dtype are kept if nobody says otherwise.
-    pub fn of(dtype: Dtype) -> Self {
+    pub(crate) fn of(dtype: Dtype) -> Self {
         match dtype {
             Dtype::BF16 => Self::Bf16,
             Dtype::F16 => Self::F16,

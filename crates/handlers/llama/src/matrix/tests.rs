@@ -7,10 +7,13 @@ use proptest::prelude::*;
 use super::ggml::Wide;
 use super::{Format, Matrix, Source, segments};
 use crate::kernel::kquants;
-use crate::kernel::row::{BLOCK, Quantise, QuantiseWide, quantise};
+use crate::kernel::row::{BLOCK, InBlocks, quantise};
 use crate::kernel::tile::{Input, Multiply, Quantised, Store};
 use crate::kernel::{Lanes, Tier};
 use crate::pool::Pool;
+
+type Quantise<'a> = InBlocks<'a, i32, BLOCK, BLOCK>;
+type QuantiseWide<'a> = InBlocks<'a, i16, { kquants::BLOCK }, { kquants::SUMMED }>;
 
 struct Into<'a>(&'a mut [f32], usize);
 

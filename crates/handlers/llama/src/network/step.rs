@@ -10,7 +10,7 @@ use super::shard::{Heads, Kv, Layer, Partial, Shard};
 use crate::RopeTable;
 use crate::comm::{Comm, Lost};
 use crate::kernel::attention::{Attend, PAGE};
-use crate::kernel::row::{BLOCK, Norm, Quantise, QuantiseWide, Rotate, swiglu};
+use crate::kernel::row::{BLOCK, InBlocks, Norm, Rotate, Sum, swiglu};
 use crate::kernel::tile::{self, Input, Multiply, Quantised};
 use crate::kernel::{LANES, Lanes, Tier, kquants};
 use crate::kv::{Element, Shape, Store, Values};
@@ -38,7 +38,7 @@ pub(super) struct Scratch {
     blocks: Blocks,
 }
 
-/// Activations in blocks, as [`Quantise`] makes them.
+/// Activations in blocks, as [`InBlocks`] makes them.
 #[derive(Debug, Default)]
 struct Blocks {
     values: Vec<i8>,
@@ -352,11 +352,18 @@ fn multiply(
     output: Output<'_>,
 ) {
     let columns = matrix.columns;
+    let Blocks { values, scales, sums, sums_of_16 } = blocks;
     let input = match matrix.format() {
         Format::F32 | Format::Bf16 | Format::F16 => Input::Float { x: x.numbers, stride: x.stride },
-        Format::Q8_0 => Input::Quantised(quantise(tier, pool, x, columns, rows, blocks)),
+        Format::Q8_0 => {
+            let into = (values, scales, sums);
+            Input::Quantised(quantise::<_, BLOCK, BLOCK>((tier, pool), x, (rows, columns), into))
+        }
         Format::Q4K | Format::Q5K | Format::Q6K => {
-            Input::Wide(quantise_wide(tier, pool, x, columns, rows, blocks))
+            const N: usize = kquants::BLOCK;
+            const SUMMED: usize = kquants::SUMMED;
+            let into = (values, scales, sums_of_16);
+            Input::Wide(quantise::<_, N, SUMMED>((tier, pool), x, (rows, columns), into))
         }
     };
     let Output { out, stride, first, then } = output;
@@ -369,42 +376,16 @@ fn multiply(
     });
 }
 
-fn quantise<'a>(
-    tier: Tier,
-    pool: &mut Pool,
+/// Rows in blocks of `N`, with the sums of each `SUMMED` values.
+fn quantise<'a, T: Sum, const N: usize, const SUMMED: usize>(
+    (tier, pool): (Tier, &mut Pool),
     x: Activations<'_>,
-    columns: usize,
-    rows: usize,
-    Blocks { values, scales, sums, .. }: &'a mut Blocks,
-) -> Quantised<'a, i32> {
-    let blocks = columns / BLOCK;
+    (rows, columns): (usize, usize),
+    (values, scales, sums): (&'a mut Vec<i8>, &'a mut Vec<f32>, &'a mut Vec<T>),
+) -> Quantised<'a, T> {
+    let (blocks, summed) = (columns / N, columns / SUMMED);
     let values = room(values, rows * columns);
-    let (scales, sums) = (room(scales, rows * blocks), room(sums, rows * blocks));
-    let parts = (Disjoint::new(values), Disjoint::new(scales), Disjoint::new(sums));
-    pool.run(rows, &|row| {
-        // SAFETY: each row is one part's, in all three.
-        let (values, scales, sums) = unsafe {
-            let (values, scales, sums) = &parts;
-            let values = values.part(row * columns, columns);
-            (values, scales.part(row * blocks, blocks), sums.part(row * blocks, blocks))
-        };
-        let x = &x.numbers[row * x.stride..][..columns];
-        tier.run(Quantise { x, values, scales, sums });
-    });
-    Quantised { columns, values, scales, sums }
-}
-
-fn quantise_wide<'a>(
-    tier: Tier,
-    pool: &mut Pool,
-    x: Activations<'_>,
-    columns: usize,
-    rows: usize,
-    Blocks { values, scales, sums_of_16, .. }: &'a mut Blocks,
-) -> Quantised<'a, i16> {
-    let (blocks, summed) = (columns / kquants::BLOCK, columns / kquants::SUMMED);
-    let values = room(values, rows * columns);
-    let (scales, sums) = (room(scales, rows * blocks), room(sums_of_16, rows * summed));
+    let (scales, sums) = (room(scales, rows * blocks), room(sums, rows * summed));
     let parts = (Disjoint::new(values), Disjoint::new(scales), Disjoint::new(sums));
     pool.run(rows, &|row| {
         // SAFETY: each row is one part's, in all three.
@@ -414,7 +395,7 @@ fn quantise_wide<'a>(
             (values, scales.part(row * blocks, blocks), sums.part(row * summed, summed))
         };
         let x = &x.numbers[row * x.stride..][..columns];
-        tier.run(QuantiseWide { x, values, scales, sums });
+        tier.run(InBlocks::<T, N, SUMMED> { x, values, scales, sums });
     });
     Quantised { columns, values, scales, sums }
 }
