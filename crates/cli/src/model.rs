@@ -2,6 +2,7 @@
 
 mod bar;
 mod inspect;
+mod quantize;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
 use nsbridge::StoreConfig;
 use nsbridge::store::{CURRENT, Location, MANIFEST, Opened, Push, Pushing, Store, Wanted};
+use nsbridge_llama::Mix;
 use serde_json::{Value, json};
 
 use crate::failure::note;
@@ -110,6 +112,23 @@ enum Command {
         #[arg(long)]
         tensors: bool,
     },
+    /// Writes a model into a folder as GGUF, its matrices in fewer bits.
+    ///
+    /// q4_k_m and q5_k_m are llama.cpp's mixes: six bits for the output and half of the values and
+    /// down projections, four or five for the rest.
+    #[command(
+        after_help = "Example:\n  nsbridge model quantize ./llama-70b ./llama-70b-q4 --dtype q4_k_m\n  \
+        nsbridge model push ./llama-70b-q4 s3://bucket/models/llama-70b-q4"
+    )]
+    Quantize {
+        /// The model: a folder or s3://bucket/prefix.
+        model: Location,
+        /// The folder.
+        to: PathBuf,
+        /// What matrices become; vectors stay in f32.
+        #[arg(long, value_parser = quantize::mix())]
+        dtype: Mix,
+    },
     /// Points an alias to a revision: a rollout, or its undoing.
     #[command(
         after_help = "Example:\n  nsbridge model point s3://bucket/models/tale-7m@2026-11-20"
@@ -162,6 +181,11 @@ async fn carry_out(command: Command, store: &Store, json: bool) -> Result<Option
             // Reading heads blocks, and Ctrl-C is to be heard meanwhile.
             let inspect = move || inspect::run(&opened, tokens, dtype, tensors, json);
             return tokio::task::spawn_blocking(inspect).await?;
+        }
+        Command::Quantize { model, to, dtype } => {
+            let opened = open(store, model).await?;
+            let write = move || quantize::run(&opened, &to, dtype, json);
+            tokio::task::spawn_blocking(write).await??
         }
         Command::Point { to, alias } => {
             let pointed = store.point(&to, &alias).await?;

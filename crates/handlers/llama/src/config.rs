@@ -165,6 +165,15 @@ impl Config {
         Ok(config)
     }
 
+    /// What llama.cpp calls the network's architecture: the family is known by what it adds.
+    pub(crate) fn gguf_architecture(&self) -> &'static str {
+        match (self.qk_norm, self.qkv_bias && !self.output_bias) {
+            (true, _) => "qwen3",
+            (false, true) => "qwen2",
+            (false, false) => "llama",
+        }
+    }
+
     fn refuse_impossible_shapes(&self) -> Result<(), LoadError> {
         let (heads, kv_heads) = (self.heads, self.kv_heads);
         for (field, found, most) in [

@@ -1,7 +1,7 @@
 //! What a GGUF file calls the tensors, and in which order it has their rows.
 
 /// The name in a GGUF file (`MODEL_TENSORS` in llama.cpp's `gguf-py`) of what transformers calls so.
-pub(super) fn name(tensor: &str) -> Option<String> {
+pub(crate) fn name(tensor: &str) -> Option<String> {
     let (path, kind) = tensor.rsplit_once('.')?;
     let Some(layer) = path.strip_prefix("model.layers.") else {
         let path = match path {
@@ -36,4 +36,10 @@ pub(crate) fn interleaved(row: usize, head_dim: usize) -> usize {
     let (head, dimension) = (row / head_dim, row % head_dim);
     let (half, pair) = (dimension / (head_dim / 2), dimension % (head_dim / 2));
     head * head_dim + 2 * pair + half
+}
+
+/// The row that such a file has at this place: what [`interleaved`] undoes.
+pub(crate) fn parted(row: usize, head_dim: usize) -> usize {
+    let (head, dimension) = (row / head_dim, row % head_dim);
+    head * head_dim + dimension % 2 * (head_dim / 2) + dimension / 2
 }

@@ -7,6 +7,7 @@ mod families;
 mod formats;
 mod gguf;
 mod limits;
+mod llama_cpp;
 mod network;
 mod oracle;
 mod parity;

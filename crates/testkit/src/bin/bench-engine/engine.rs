@@ -41,9 +41,9 @@ struct Process {
 
 impl Engine {
     /// Ours, with so many threads on so many ranks.
-    pub(crate) fn ours(model: &Path, format: &str, threads: usize, ranks: usize) -> Result<Self> {
+    pub(crate) fn ours(model: &Path, threads: usize, ranks: usize) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("serve").arg(model).args([format, &threads.to_string(), &ranks.to_string()]);
+        command.arg("serve").arg(model).args([threads.to_string(), ranks.to_string()]);
         let process = Ok(Process::start(command).context("starting our engine")?);
         Ok(Self { about: "ours".into(), suffix: "", process })
     }

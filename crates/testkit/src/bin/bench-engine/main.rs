@@ -10,7 +10,7 @@
 
 mod bandwidth;
 mod engine;
-mod gguf;
+mod kept;
 mod ours;
 mod ranks;
 mod rounds;
@@ -23,11 +23,12 @@ mod timed;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use nsbridge_llama::{Config, Format, parameters};
+use nsbridge_llama::{Config, Mix, parameters};
 use nsbridge_testkit::report::{Report, Row, median};
 
 use bandwidth::Bandwidth;
 use engine::Engine;
+use kept::Kept;
 use rounds::{Group, Seen};
 
 /// Threads of every engine.
@@ -36,23 +37,25 @@ const THREADS: usize = 2;
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["serve", model, format, threads, ranks] => {
-            ours::serve(Path::new(model), format, threads.parse()?, ranks.parse()?)
+        ["serve", model, threads, ranks] => {
+            ours::serve(Path::new(model), threads.parse()?, ranks.parse()?)
         }
-        [] => suite(Path::new("target/bench/engine.json"), true),
-        ["serving"] => suite(Path::new("target/bench/serving.json"), false),
+        [] => suite("engine", &Part::All),
+        ["serving"] => suite("serving", &Part::Serving),
+        ["of", model] => suite(model, &Part::Of(model)),
         ["speculating"] => {
             let mut report = Report::new("engine")?;
             speculating::measure(&pair())?.into_iter().for_each(|row| report.push(row));
             report.write(Path::new("target/bench/speculating.json"))
         }
         ["ranks"] => {
-            let random = random(Path::new("target/bench"))?;
+            let folder = Path::new("target/bench/models");
+            let random = random(folder)?;
             let mut report = Report::new("engine")?;
-            ranks::measure(&random)?.into_iter().for_each(|row| report.push(row));
+            ranks::measure(&random, folder)?.into_iter().for_each(|row| report.push(row));
             report.write(Path::new("target/bench/ranks.json"))
         }
-        _ => bail!("usage: bench-engine [serving | speculating | ranks]"),
+        _ => bail!("usage: bench-engine [serving | speculating | ranks | of MODEL]"),
     }
 }
 
@@ -63,30 +66,43 @@ fn pair() -> PathBuf {
 
 /// The model of random weights, which is made if it is not there.
 fn random(folder: &Path) -> Result<PathBuf> {
-    let random = folder.join("models/random-1b1");
-    eprintln!("models in {}", folder.join("models").display());
+    let random = folder.join("random-1b1");
+    eprintln!("models in {}", folder.display());
     shape::make(&random)?;
     Ok(random)
 }
 
-/// All rows, or without those of single steps.
-fn suite(out: &Path, steps: bool) -> Result<()> {
-    let folder = out.parent().context("a file in a folder")?.join("models");
-    let random = random(out.parent().context("a file in a folder")?)?;
+/// What is measured.
+#[derive(PartialEq)]
+enum Part<'a> {
+    All,
+    /// Requests that come at once.
+    Serving,
+    /// All of one model.
+    Of(&'a str),
+}
+
+/// Writes the rows of a part.
+fn suite(name: &str, part: &Part<'_>) -> Result<()> {
+    let folder = Path::new("target/bench/models");
+    let random = random(folder)?;
     let pair = pair();
     let mut report = Report::new("engine")?;
-    for (model, name, format) in [
-        (&random, "q8_0", Format::Q8_0),
-        (&random, "bf16", Format::Bf16),
-        (&pair.join("tale-7m"), "tale_7m", Format::Bf16),
-        (&pair.join("tale-1m"), "tale_1m", Format::Bf16),
+    for (model, name, mix) in [
+        (&random, "q8_0", Mix::Q8_0),
+        (&random, "bf16", Mix::Bf16),
+        (&random, "q4_k_m", Mix::Q4KM),
+        (&pair.join("tale-7m"), "tale_7m", Mix::Bf16),
+        (&pair.join("tale-1m"), "tale_1m", Mix::Bf16),
     ] {
-        let is_random = model == &random;
-        if !steps && !is_random {
-            continue;
+        let (is_random, steps) = (model == &random, *part != Part::Serving);
+        match part {
+            Part::Of(only) if name != *only => continue,
+            Part::Serving if !is_random => continue,
+            _ => {}
         }
         let bandwidth = if name == "q8_0" { Some(Bandwidth::new(THREADS)?) } else { None };
-        let mut group = group(&folder, model, name, format)?;
+        let mut group = group(folder, model, mix)?;
         group.compare_logits()?;
         if steps {
             group.measure(bandwidth.as_ref())?;
@@ -94,7 +110,7 @@ fn suite(out: &Path, steps: bool) -> Result<()> {
                 report.push(row);
             }
             if name == "q8_0" {
-                let bytes = bytes_of_a_step(model, format)?;
+                let bytes = bytes_of_a_step(model)?;
                 for row in roofline(&group, bytes) {
                     report.push(row);
                 }
@@ -106,49 +122,49 @@ fn suite(out: &Path, steps: bool) -> Result<()> {
             }
         }
     }
-    if steps {
-        ranks::measure(&random)?.into_iter().for_each(|row| report.push(row));
+    if *part == Part::All {
+        ranks::measure(&random, folder)?.into_iter().for_each(|row| report.push(row));
         speculating::measure(&pair)?.into_iter().for_each(|row| report.push(row));
     }
-    report.write(out)
+    report.write(&Path::new("target/bench").join(name).with_extension("json"))
 }
 
 /// Ours and its peers on one model.
-fn group(folder: &Path, model: &Path, name: &str, format: Format) -> Result<Group> {
-    let kept = if format == Format::Q8_0 { "q8_0" } else { "bf16" };
-    let gguf = folder.join(format!("{name}.gguf"));
-    gguf::convert(model, format, &gguf)?;
+fn group(folder: &Path, model: &Path, mix: Mix) -> Result<Group> {
+    let kept = Kept::of(model, mix, folder)?;
     let threads = THREADS.to_string();
     let llama = Engine::peer(
-        "llama.cpp as llama-cpp-python 0.3.36 carries it, without AMX, the same weights as GGUF",
+        "llama.cpp as llama-cpp-python 0.3.36 carries it, without AMX, the same file",
         "",
         "llama_cpp_peer.py",
-        &[path(&gguf)?, &threads],
+        &[path(&kept.file())?, &threads],
     );
     let mut peers = vec![llama];
-    if !name.starts_with("tale") {
-        let (theirs, about) = match format {
-            Format::Q8_0 => ("int8", "OpenVINO 2026.4.1, int8 a channel, as optimum-intel exports"),
-            _ => ("bf16", "OpenVINO 2026.4.1, bf16, as optimum-intel exports"),
-        };
+    let openvino = match mix {
+        Mix::Q8_0 => Some(("int8", "OpenVINO 2026.4.1, int8 a channel, as optimum-intel exports")),
+        Mix::Bf16 if model.ends_with("random-1b1") => {
+            Some(("bf16", "OpenVINO 2026.4.1, bf16, as optimum-intel exports"))
+        }
+        _ => None,
+    };
+    if let Some((theirs, about)) = openvino {
         let exported = folder.join(format!("openvino-{theirs}"));
         let arguments = [path(model)?, theirs, &threads, path(&exported)?];
         peers.push(Engine::peer(about, ".vs_openvino", "openvino_peer.py", &arguments));
     }
-    Ok(Group::new(Engine::ours(model, kept, THREADS, 1)?, peers))
+    Ok(Group::new(Engine::ours(&kept.dir, THREADS, 1)?, peers))
 }
 
 fn path(path: &Path) -> Result<&str> {
     path.to_str().context("a path that is no text")
 }
 
-/// Bytes of weights that a step of one token reads: all but the rows of the embedding.
-fn bytes_of_a_step(model: &PathBuf, format: Format) -> Result<f64> {
+/// Bytes of weights that a step of one token reads in Q8_0: all but the rows of the embedding.
+fn bytes_of_a_step(model: &Path) -> Result<f64> {
     let config = Config::read(&nsbridge_handler::Model::in_dir(model))?;
     let embedding = config.vocab_size * config.hidden_size;
     let read = parameters(&config) - if config.tied { 0 } else { embedding as u64 };
-    let width = if format == Format::Q8_0 { 34.0 / 32.0 } else { 2.0 };
-    Ok(read as f64 * width)
+    Ok(read as f64 * 34.0 / 32.0)
 }
 
 fn rows(group: &Group, name: &str) -> Vec<Row> {

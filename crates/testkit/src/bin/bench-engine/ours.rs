@@ -4,30 +4,19 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
-use nsbridge_llama::{Chunk, Config, Format, Model, Setup, Table, Weights};
+use anyhow::{Context, Result, anyhow, ensure};
+use nsbridge_llama::{Chunk, Config, Model, Setup, Table, Weights};
 
 use crate::engine::Question;
 use crate::served::Served;
 
 /// Answers each line of standard input with a line.
-pub(crate) fn serve(dir: &Path, name: &str, threads: usize, ranks: usize) -> Result<()> {
-    let format = match name {
-        "bf16" => Format::Bf16,
-        "q8_0" => Format::Q8_0,
-        _ => bail!("there is no format `{name}`: bf16 or q8_0"),
-    };
+pub(crate) fn serve(dir: &Path, threads: usize, ranks: usize) -> Result<()> {
     let files = nsbridge_handler::Model::in_dir(dir);
     let config = Config::read(&files)?;
     let weights = Weights::for_ranks(&files, ranks)?;
     // Sixteen sequences of a few hundred tokens.
-    let setup = Setup {
-        ranks,
-        threads: Some(threads),
-        format: Some(format),
-        blocks: 256,
-        ..Setup::default()
-    };
+    let setup = Setup { ranks, threads: Some(threads), blocks: 256, ..Setup::default() };
     let mut model = Model::new(&config, config.context.min(2048), &weights, &setup)?;
     drop(weights);
     let mut served = None;
@@ -40,11 +29,10 @@ pub(crate) fn serve(dir: &Path, name: &str, threads: usize, ranks: usize) -> Res
             }
             Question::Logits => logits(&mut model)?.into_iter().map(f64::from).collect(),
             Question::Serve { streams, prompt, tokens } => {
-                Served::ready(&mut served, dir, format, threads)?
-                    .streams(streams, prompt, tokens)?
+                Served::ready(&mut served, dir, threads)?.streams(streams, prompt, tokens)?
             }
             Question::Prefix { tokens } => {
-                Served::ready(&mut served, dir, format, threads)?.prefix(tokens)?
+                Served::ready(&mut served, dir, threads)?.prefix(tokens)?
             }
         };
         println!("{}", serde_json::to_string(&answer)?);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 use nsbridge_handler::{Handler, Model, Models};
-use nsbridge_llama::{Format, Llama, Options, Quantize};
+use nsbridge_llama::{Llama, Options};
 use serde_json::{Value, json};
 
 use crate::timed::timed;
@@ -26,13 +26,11 @@ impl Served {
     pub(crate) fn ready<'a>(
         served: &'a mut Option<Self>,
         dir: &Path,
-        format: Format,
         threads: usize,
     ) -> Result<&'a mut Self> {
         if served.is_none() {
             spell(dir)?;
             let options = Options {
-                quantize: (format == Format::Q8_0).then_some(Quantize::Q8_0),
                 threads: Some(threads),
                 max_rolling_batch_size: Some(PLACES),
                 n_positions: Some(CONTEXT),

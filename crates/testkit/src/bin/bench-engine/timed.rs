@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, anyhow};
 use nsbridge_handler::erased::{AnyHandler, Call};
 use nsbridge_handler::transcript::Reader;
-use nsbridge_handler::{Finish, Pieces, TextPiece, testing};
+use nsbridge_handler::{Finish, TextPiece, testing};
 use nsbridge_llama::Llama;
 use serde_json::Value;
 
@@ -41,16 +41,9 @@ pub(crate) fn timed(llama: &Llama, requests: &[(Value, u64)]) -> Result<Vec<Time
         all.map(|((made, reader), first)| {
             let (result, last) = made.join().map_err(|_| anyhow!("a call panicked"))?;
             let finish = result.map_err(|error| anyhow!("{error}"))?;
-            Ok(Timed { first: first.unwrap_or(last), last, pieces: pieces(reader)?, finish })
+            let pieces = testing::pieces(reader).map_err(|error| anyhow!("{error}"))?;
+            Ok(Timed { first: first.unwrap_or(last), last, pieces, finish })
         })
         .collect()
     })
-}
-
-fn pieces(reader: &Reader) -> Result<Vec<TextPiece>> {
-    // The index of the first, then all of them.
-    let mut frame = vec![0; 4];
-    reader.read(0, usize::MAX, &mut frame);
-    let pieces = Pieces::decode(&frame).map_err(|error| anyhow!("{error}"))?.pieces;
-    Ok(pieces.iter().map(|piece| serde_json::from_slice(piece)).collect::<Result<_, _>>()?)
 }

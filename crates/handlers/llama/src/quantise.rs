@@ -1,0 +1,261 @@
+//! From a model as transformers writes it to a GGUF file.
+
+mod head;
+mod mix;
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{Device, Tensor};
+use nsbridge_handler::{Dtype, Model, Weight};
+
+pub use self::mix::Mix;
+
+use self::head::{ALIGNMENT, Entry, head};
+use crate::matrix::Source;
+use crate::weights::{self, Cut};
+use crate::{Config, LoadError, Rope, RopeScaling, Weights, tensors};
+
+/// Weights that a thread has in hand at once.
+const PIECE: usize = 1 << 20;
+
+const FACTORS: &str = "rope_freqs.weight";
+
+/// Why a model could not be written as GGUF.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum QuantiseError {
+    /// The model cannot be read.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// It is quantised already: again would add an error to an error.
+    #[error("{name} is {dtype} already: quantise the model that it was made of")]
+    Already {
+        /// The tensor.
+        name: String,
+        /// Its format.
+        dtype: Dtype,
+    },
+    /// A weight that no format of blocks can hold.
+    #[error("row {row} of {name} has a weight that is no number, or too large for {dtype}")]
+    Unsound {
+        /// The tensor.
+        name: String,
+        /// The row.
+        row: usize,
+        /// The format.
+        dtype: Dtype,
+    },
+    /// The file cannot be written.
+    #[error("could not write {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The library that makes the blocks refuses.
+    #[error("could not quantise {name}: {why}")]
+    Made {
+        /// The tensor.
+        name: String,
+        /// What it says.
+        why: String,
+    },
+}
+
+/// Writes a model's tensors and shape into a GGUF file, in candle's blocks, and gives its size in
+/// bytes. The vocabulary stays in `tokenizer.json`.
+///
+/// `told` is called with bytes as they are written. All cores are used; what is in memory at once
+/// is a tensor as it is stored and a few megabytes.
+///
+/// # Errors
+///
+/// A model that cannot be read or is quantised already, a weight that is no number, or a file that
+/// cannot be written.
+pub fn quantise(
+    model: &Model,
+    mix: Mix,
+    path: &Path,
+    mut told: impl FnMut(Writing),
+) -> Result<u64, QuantiseError> {
+    let config = Config::read(model)?;
+    let weights = Weights::read(model)?;
+    let (origins, entries) = plan(&config, mix)?;
+    let head = head(&config, mix, &entries);
+    let size = |entry: &Entry| entry.bytes().next_multiple_of(ALIGNMENT);
+    let all = head.len() as u64 + entries.iter().map(size).sum::<u64>();
+    told(Writing::Planned(all));
+    let failed = |source| QuantiseError::Write { path: path.to_owned(), source };
+    let mut file = BufWriter::with_capacity(1 << 20, File::create(path).map_err(failed)?);
+    file.write_all(&head).map_err(failed)?;
+    told(Writing::Written(head.len() as u64));
+    for (origin, entry) in origins.iter().zip(&entries) {
+        let mut put = |bytes: &[u8]| file.write_all(bytes).map_err(failed);
+        match origin {
+            Origin::Tensor(name) => {
+                let shape = &entry.shape;
+                let weight = weights.take(name, shape, &Cut::Rows(0..shape[0]))?;
+                let rows =
+                    Rows { name, weight: &weight, entry, order: order(&config, &weights, name) };
+                rows.make(&mut put)?;
+            }
+            Origin::Factors(factors) => {
+                put(&factors.iter().flat_map(|factor| factor.to_le_bytes()).collect::<Vec<_>>())?;
+            }
+        }
+        let (bytes, whole) = (entry.bytes(), size(entry));
+        put(&[0; ALIGNMENT as usize][..(whole - bytes) as usize])?;
+        told(Writing::Written(whole));
+    }
+    let file = file.into_inner().map_err(io::IntoInnerError::into_error).map_err(failed)?;
+    file.sync_all().map_err(failed)?;
+    Ok(all)
+}
+
+/// How far a file is.
+#[derive(Clone, Copy, Debug)]
+pub enum Writing {
+    /// It will have so many bytes.
+    Planned(u64),
+    /// So many more are written.
+    Written(u64),
+}
+
+/// Where a tensor of the file comes from.
+enum Origin {
+    /// The model's tensor of this name.
+    Tensor(String),
+    /// What rotary frequencies are divided by.
+    Factors(Vec<f32>),
+}
+
+/// What the file will have, in its order.
+fn plan(config: &Config, mix: Mix) -> Result<(Vec<Origin>, Vec<Entry>), QuantiseError> {
+    let mut plan = Vec::new();
+    for (name, shape) in tensors(config) {
+        let dtype = mix.dtype(config, &name, &shape);
+        let theirs = weights::gguf_name(&name)
+            .ok_or_else(|| LoadError::Missing(format!("GGUF has no name for {name}")))?;
+        plan.push((Origin::Tensor(name), Entry { name: theirs, shape, dtype }));
+    }
+    if let Some(factors) = factors(&config.rope, config.head_dim) {
+        let (name, shape) = (FACTORS.to_owned(), vec![factors.len()]);
+        plan.push((Origin::Factors(factors), Entry { name, shape, dtype: Dtype::F32 }));
+    }
+    Ok(plan.into_iter().unzip())
+}
+
+/// Scaling that the format has as a tensor.
+fn factors(rope: &Rope, head_dim: usize) -> Option<Vec<f32>> {
+    match &rope.scaling {
+        RopeScaling::Factors { factors } => Some(factors.clone()),
+        RopeScaling::Llama3 { .. } => {
+            let plain = Rope { theta: rope.theta, scaling: RopeScaling::None };
+            let pairs = plain.frequencies(head_dim).into_iter().zip(rope.frequencies(head_dim));
+            Some(pairs.map(|(plain, scaled)| plain / scaled).collect())
+        }
+        _ => None,
+    }
+}
+
+/// The width of the heads whose rows change places, if they do.
+fn order(config: &Config, weights: &Weights, name: &str) -> Option<usize> {
+    let turned = name.contains("self_attn.q_proj.") || name.contains("self_attn.k_proj.");
+    let wanted = turned && config.gguf_architecture() == "llama";
+    (wanted && !weights.are_interleaved()).then_some(config.head_dim)
+}
+
+/// A tensor on its way.
+struct Rows<'a> {
+    name: &'a str,
+    weight: &'a Weight,
+    entry: &'a Entry,
+    order: Option<usize>,
+}
+
+impl Rows<'_> {
+    /// Makes the rows on all cores, and puts them in order.
+    fn make(
+        &self,
+        put: &mut impl FnMut(&[u8]) -> Result<(), QuantiseError>,
+    ) -> Result<(), QuantiseError> {
+        let dtype = self.weight.dtype();
+        if dtype.block().0 > 1 {
+            return Err(QuantiseError::Already { name: self.name.to_owned(), dtype });
+        }
+        let bytes = self.weight.contiguous();
+        let source = Source { name: self.name, dtype, bytes: &bytes };
+        let (rows, columns) = (self.entry.rows(), self.entry.columns());
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let each = (PIECE / columns).max(1);
+        let starts: Vec<_> = (0..rows).step_by(each).collect();
+        for starts in starts.chunks(threads) {
+            let made: Vec<_> = std::thread::scope(|scope| {
+                let piece = |start: &usize| {
+                    let rows = *start..rows.min(start + each);
+                    scope.spawn(|| self.piece(&source, rows))
+                };
+                let working: Vec<_> = starts.iter().map(piece).collect();
+                let done = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+                    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                };
+                working.into_iter().map(done).collect()
+            });
+            for piece in made {
+                put(&piece?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Some rows in the file's format.
+    fn piece(
+        &self,
+        source: &Source<'_>,
+        rows: std::ops::Range<usize>,
+    ) -> Result<Vec<u8>, QuantiseError> {
+        let (columns, dtype) = (self.entry.columns(), self.entry.dtype);
+        let shape = (rows.len(), columns);
+        let mut numbers = vec![0.0; rows.len() * columns];
+        for (row, out) in rows.zip(numbers.chunks_exact_mut(columns)) {
+            let from = self.order.map_or(row, |head| weights::parted(row, head));
+            source.read(from, out);
+            if !holds(dtype, out) {
+                return Err(QuantiseError::Unsound {
+                    name: self.name.to_owned(),
+                    row: from,
+                    dtype,
+                });
+            }
+        }
+        let made = Tensor::from_vec(numbers, shape, &Device::Cpu)
+            .and_then(|tensor| QTensor::quantize(&tensor, ggml(dtype)))
+            .and_then(|made| made.data().map(std::borrow::Cow::into_owned));
+        made.map_err(|why| QuantiseError::Made { name: self.name.to_owned(), why: why.to_string() })
+    }
+}
+
+/// Whether the format can hold the numbers: scales are in f16.
+fn holds(dtype: Dtype, numbers: &[f32]) -> bool {
+    let most = match dtype {
+        Dtype::F32 | Dtype::BF16 => f32::INFINITY,
+        _ => 65_504.0,
+    };
+    numbers.iter().all(|number| number.is_finite() && number.abs() <= most)
+}
+
+fn ggml(dtype: Dtype) -> GgmlDType {
+    match dtype {
+        Dtype::F16 => GgmlDType::F16,
+        Dtype::BF16 => GgmlDType::BF16,
+        Dtype::Q8_0 => GgmlDType::Q8_0,
+        Dtype::Q4_K => GgmlDType::Q4K,
+        Dtype::Q5_K => GgmlDType::Q5K,
+        Dtype::Q6_K => GgmlDType::Q6K,
+        _ => GgmlDType::F32,
+    }
+}

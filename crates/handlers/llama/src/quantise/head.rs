@@ -1,0 +1,161 @@
+//! The head of a GGUF file: what is said of the model, and where each tensor lies.
+//!
+//! The format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>, version 3.
+
+use nsbridge_handler::Dtype;
+
+use super::Mix;
+use crate::{Config, RopeScaling};
+
+/// Where tensors begin, counted from the end of the head.
+pub(super) const ALIGNMENT: u64 = 32;
+
+/// Version of the blocks' layouts, as ggml counts them.
+const QUANTISATION: u32 = 2;
+
+/// A tensor as the file has it.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// The file's name for it.
+    pub(super) name: String,
+    pub(super) shape: Vec<usize>,
+    pub(super) dtype: Dtype,
+}
+
+impl Entry {
+    /// The elements of a vector are rows too.
+    pub(super) fn rows(&self) -> usize {
+        self.shape[0]
+    }
+
+    pub(super) fn columns(&self) -> usize {
+        self.shape[1..].iter().product()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        let (count, size) = self.dtype.block();
+        (self.rows() * (self.columns() / count * size)) as u64
+    }
+}
+
+/// What comes before the tensors, which follow in this order, each [aligned](ALIGNMENT).
+pub(super) fn head(config: &Config, mix: Mix, tensors: &[Entry]) -> Vec<u8> {
+    let values = values(config, mix);
+    let mut head = b"GGUF".to_vec();
+    head.extend(3_u32.to_le_bytes());
+    head.extend((tensors.len() as u64).to_le_bytes());
+    head.extend(values.count.to_le_bytes());
+    head.extend(values.bytes);
+    let mut start = 0_u64;
+    for tensor in tensors {
+        text(&mut head, &tensor.name);
+        head.extend((tensor.shape.len() as u32).to_le_bytes());
+        // The dimension that lies together comes first.
+        head.extend(tensor.shape.iter().rev().flat_map(|size| (*size as u64).to_le_bytes()));
+        head.extend(number(tensor.dtype).to_le_bytes());
+        head.extend(start.to_le_bytes());
+        start += tensor.bytes().next_multiple_of(ALIGNMENT);
+    }
+    head.resize(head.len().next_multiple_of(ALIGNMENT as usize), 0);
+    head
+}
+
+/// `ggml_type` in ggml.h.
+fn number(dtype: Dtype) -> u32 {
+    match dtype {
+        Dtype::F16 => 1,
+        Dtype::Q8_0 => 8,
+        Dtype::Q4_K => 12,
+        Dtype::Q5_K => 13,
+        Dtype::Q6_K => 14,
+        Dtype::BF16 => 30,
+        _ => 0,
+    }
+}
+
+fn values(config: &Config, mix: Mix) -> Values {
+    let architecture = config.gguf_architecture();
+    let mut values = Values::default();
+    values.text("general.architecture", architecture);
+    values.number("general.file_type", mix.number());
+    values.number("general.quantization_version", QUANTISATION);
+    // The words are in the model's tokenizer.json.
+    values.text("tokenizer.ggml.model", "no_vocab");
+    if let Some(eos) = config.eos.first() {
+        values.number("tokenizer.ggml.eos_token_id", *eos);
+    }
+    let of = |key: &str| format!("{architecture}.{key}");
+    for (key, value) in [
+        ("vocab_size", config.vocab_size),
+        ("context_length", config.context),
+        ("embedding_length", config.hidden_size),
+        ("block_count", config.layers),
+        ("feed_forward_length", config.intermediate_size),
+        ("attention.head_count", config.heads),
+        ("attention.head_count_kv", config.kv_heads),
+        ("attention.key_length", config.head_dim),
+        ("attention.value_length", config.head_dim),
+        ("rope.dimension_count", config.head_dim),
+    ] {
+        values.number(&of(key), value as u32);
+    }
+    values.float(&of("attention.layer_norm_rms_epsilon"), config.rms_norm_eps);
+    values.float(&of("rope.freq_base"), config.rope.theta as f32);
+    let scaling = match config.rope.scaling {
+        RopeScaling::Linear { factor } => Some(("linear", factor, None)),
+        RopeScaling::Yarn { factor, original_context, .. } => {
+            Some(("yarn", factor, Some(original_context)))
+        }
+        // The others are factors, which are a tensor, or nothing.
+        _ => None,
+    };
+    if let Some((kind, factor, original)) = scaling {
+        values.text(&of("rope.scaling.type"), kind);
+        values.float(&of("rope.scaling.factor"), factor as f32);
+        if let Some(original) = original {
+            values.number(&of("rope.scaling.original_context_length"), original as u32);
+        }
+    }
+    // A window of some layers only cannot be told.
+    let window = config.windows.first().copied().flatten();
+    if let Some(window) = window.filter(|window| config.windows.iter().all(|w| w == &Some(*window)))
+    {
+        values.number(&of("attention.sliding_window"), window as u32);
+    }
+    values
+}
+
+/// Keys and values, as the file has them.
+#[derive(Default)]
+struct Values {
+    count: u64,
+    bytes: Vec<u8>,
+}
+
+impl Values {
+    fn push(&mut self, key: &str, kind: u32) {
+        self.count += 1;
+        text(&mut self.bytes, key);
+        self.bytes.extend(kind.to_le_bytes());
+    }
+
+    fn text(&mut self, key: &str, value: &str) {
+        self.push(key, 8);
+        text(&mut self.bytes, value);
+    }
+
+    fn number(&mut self, key: &str, value: u32) {
+        self.push(key, 4);
+        self.bytes.extend(value.to_le_bytes());
+    }
+
+    fn float(&mut self, key: &str, value: f32) {
+        self.push(key, 6);
+        self.bytes.extend(value.to_le_bytes());
+    }
+}
+
+fn text(bytes: &mut Vec<u8>, text: &str) {
+    bytes.extend((text.len() as u64).to_le_bytes());
+    bytes.extend(text.as_bytes());
+}

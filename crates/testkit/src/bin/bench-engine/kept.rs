@@ -1,0 +1,42 @@
+//! A model as all engines read it: a GGUF file.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use nsbridge_llama::{Mix, quantise};
+
+const FILE: &str = "model.gguf";
+
+/// A model in a mix, in a folder of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    pub(crate) dir: PathBuf,
+}
+
+impl Kept {
+    /// Makes it, unless it is there already.
+    pub(crate) fn of(model: &Path, mix: Mix, folder: &Path) -> Result<Self> {
+        let name = model.file_name().context("a model has a name")?.to_string_lossy();
+        let kept = Self { dir: folder.join(format!("{name}-{mix}")) };
+        if kept.file().exists() {
+            return Ok(kept);
+        }
+        fs::create_dir_all(&kept.dir)?;
+        for file in ["config.json", "tokenizer.json"] {
+            if model.join(file).exists() {
+                fs::copy(model.join(file), kept.dir.join(file))?;
+            }
+        }
+        // Under another name until it is whole: a run may be stopped.
+        let part = kept.dir.join("part");
+        quantise(&nsbridge_handler::Model::in_dir(model), mix, &part, |_| {})
+            .with_context(|| format!("writing {} in {mix}", model.display()))?;
+        fs::rename(part, kept.file())?;
+        Ok(kept)
+    }
+
+    pub(crate) fn file(&self) -> PathBuf {
+        self.dir.join(FILE)
+    }
+}
