@@ -84,19 +84,24 @@ const AHEAD: usize = 4096;
 
 /// Asks for what follows some weights; beyond their end it does nothing.
 #[inline(always)]
+fn ask_ahead<T>(weights: *const T) {
+    ask(weights.cast::<u8>().wrapping_add(AHEAD));
+}
+
+/// Asks for the line of memory at an address, whatever it is.
+#[inline(always)]
 #[cfg_attr(
     target_arch = "x86_64",
     expect(unsafe_code, reason = "the instruction for it is an intrinsic")
 )]
-fn ask_ahead<T>(weights: &T) {
-    let ahead = std::ptr::from_ref(weights).cast::<i8>().wrapping_add(AHEAD);
+fn ask(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch of any address does nothing that can be seen, and every x86-64 has it.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(ahead);
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
-    let _ = ahead;
+    let _ = at;
 }
 
 /// Something to do that is compiled once for each tier.

@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "no Vec has an alignment beyond its elements'")]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{Layout, alloc, dealloc};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -50,8 +50,7 @@ impl<T: Plain> Memory<T> {
         let none = || LoadError::Missing(format!("there is no memory for {len} numbers"));
         let layout = layout::<T>(len).ok_or_else(none)?;
         // SAFETY: the layout has a size.
-        let pointer = unsafe { alloc_zeroed(layout) };
-        let pointer = NonNull::new(pointer.cast::<T>()).ok_or_else(none)?;
+        let pointer = NonNull::new(unsafe { alloc(layout) }).ok_or_else(none)?.cast::<T>();
         // Fewer of the processor's page entries are used up: a fifth more bandwidth in decoding.
         #[cfg(target_os = "linux")]
         if layout.size() >= 2 * HUGE_PAGE {
@@ -61,6 +60,10 @@ impl<T: Plain> Memory<T> {
                 rustix::mm::madvise(pointer.as_ptr().cast(), layout.size(), advice)
             };
         }
+        // After the advice: a page is of the size that it has when it is touched first, and zeroed
+        // memory of this alignment is touched at once.
+        // SAFETY: so many numbers of ours, of which zeros are one.
+        unsafe { pointer.write_bytes(0, len) };
         Ok(Self { pointer, len })
     }
 }

@@ -7,7 +7,7 @@
 #![expect(unsafe_code, reason = "blocks lie in memory that is not of their type")]
 
 use super::simd::{FOURS, Simd};
-use super::{LANES, ask_ahead};
+use super::{LANES, ask};
 use crate::memory::Plain;
 
 /// Columns of a block.
@@ -43,6 +43,12 @@ pub(crate) trait Block: Plain {
     /// Sets a row.
     fn set(&mut self, lane: usize, row: &Row<'_>);
 }
+
+/// Bytes before the values of a block.
+const HEAD: usize = size_of::<Head>();
+const _: () = assert!(std::mem::offset_of!(Q4, values) == HEAD);
+const _: () = assert!(std::mem::offset_of!(Q5, values) == HEAD);
+const _: () = assert!(std::mem::offset_of!(Q6, low) == HEAD);
 
 /// One row's block: see the module.
 pub(crate) struct Row<'a> {
@@ -116,6 +122,11 @@ pub(crate) fn add<S: Simd, B: Block, const M: usize>(
     scales: [f32; M],
     sums: &mut [S::Vector; M],
 ) {
+    // Line by line, before its parts are used out of turn: to the processor a matrix is then one
+    // stream, which it brings by itself, a quarter faster than when it is asked for each line ahead.
+    for line in (0..HEAD).step_by(64) {
+        ask(std::ptr::from_ref(block).cast::<u8>().wrapping_add(line));
+    }
     let mut counts = [simd.no_counts(); M];
     for pair in 0..BLOCK / PART / 2 {
         for second in [false, true] {
@@ -196,7 +207,6 @@ impl Block for Q4 {
         if second {
             return simd.high(both);
         }
-        ask_ahead(&self.values[pair][group]);
         simd.low(both)
     }
 
@@ -242,9 +252,7 @@ impl Block for Q5 {
 
     #[inline(always)]
     fn fours<S: Simd>(&self, simd: S, pair: usize, second: bool, group: usize) -> S::Fours {
-        let values = &self.values[2 * pair + usize::from(second)][group];
-        ask_ahead(values);
-        simd.fours(values)
+        simd.fours(&self.values[2 * pair + usize::from(second)][group])
     }
 
     #[inline(always)]
@@ -290,10 +298,6 @@ impl Block for Q6 {
     #[inline(always)]
     fn fours<S: Simd>(&self, simd: S, pair: usize, second: bool, group: usize) -> S::Fours {
         let (low, high) = (&self.low[pair][group], &self.high[pair][group / 2]);
-        if !second {
-            ask_ahead(low);
-            ask_ahead(high);
-        }
         let (low, bits) = (simd.fours(low), simd.fours(high));
         match (second, group % 2) {
             (false, 0) => simd.six::<0>(simd.low(low), bits),
