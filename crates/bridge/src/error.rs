@@ -23,7 +23,7 @@ pub enum Error {
     Load(String),
     /// The handler broke while it ran; its jobs were given back.
     #[error("the handler broke ({0}); its jobs were given back")]
-    Handler(&'static str),
+    Handler(String),
     /// The pages of `[health]` have no port.
     #[error("cannot listen on {addr} ([health] listen)")]
     Listen {

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nsbridge_crypto::KeyProvider;
+use nsbridge_handler::Health;
 use nsbridge_protocol::topology::control_queue;
 use nsbridge_protocol::{ModelName, Revision};
 use nsbridge_queue::{Broker, Link};
@@ -29,6 +30,9 @@ use crate::vitals::{Vitals, rounds};
 
 /// How long handing over may take after the grace.
 const HAND_OVER: Duration = Duration::from_secs(10);
+
+/// How long the worker waits for the handler's own word on why it is broken.
+const SAYS_WITHIN: Duration = Duration::from_secs(1);
 
 /// A loaded handler that takes requests from its model's queue.
 #[derive(Debug)]
@@ -57,7 +61,7 @@ pub(crate) struct Shared {
     pub(crate) rest: Rest,
     pub(crate) vitals: Vitals,
     /// Why the handler cannot go on.
-    broken: watch::Sender<Option<&'static str>>,
+    broken: watch::Sender<Option<String>>,
 }
 
 impl Shared {
@@ -90,8 +94,8 @@ impl Shared {
     }
 
     /// The handler is broken: the worker gives its jobs back and leaves.
-    pub(crate) fn leave(&self, why: &'static str) {
-        self.broken.send_replace(Some(why));
+    pub(crate) fn leave(&self, why: &str) {
+        self.broken.send_replace(Some(why.to_owned()));
     }
 }
 
@@ -183,14 +187,16 @@ impl Worker {
     /// One session after another, until the handler breaks.
     async fn serve(&self, jobs: &TaskTracker) -> Result<(), Error> {
         let mut broken = self.shared.broken.subscribe();
+        let mut broken = async || {
+            let why = broken.wait_for(Option::is_some).await;
+            why.ok().and_then(|why| why.clone()).unwrap_or_default()
+        };
         loop {
             let connection = self.consume.connection().await;
             match Session::start(&self.shared, connection, jobs).await {
                 Ok(session) => tokio::select! {
                     () = session.lost() => self.shared.vitals.metrics.reconnected(Side::Consume),
-                    why = broken.wait_for(Option::is_some) => {
-                        return Err(Error::Handler(why.ok().and_then(|why| *why).unwrap_or("")));
-                    }
+                    why = broken() => return Err(Error::Handler(self.in_its_words(why).await)),
                 },
                 Err(Error::Queue(error)) if error.is_retryable() => {
                     tracing::warn!(%error, "no session, trying again");
@@ -198,6 +204,16 @@ impl Worker {
                 }
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// Adds what the handler says itself, if it says so at once.
+    async fn in_its_words(&self, why: String) -> String {
+        let runner = self.shared.runner.clone();
+        let asked = tokio::task::spawn_blocking(move || runner.health());
+        match timeout(SAYS_WITHIN, asked).await {
+            Ok(Ok(Health::Failed(reason))) => format!("{why}: {reason}"),
+            _ => why,
         }
     }
 

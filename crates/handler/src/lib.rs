@@ -165,6 +165,7 @@ impl Slots {
 pub enum Health {
     /// It can.
     Ok,
-    /// It cannot any more, for this reason; the worker gives its jobs back and leaves.
+    /// It cannot any more, for this reason; the worker gives its jobs back and leaves. The reason
+    /// is logged: it must quote nothing of a request.
     Failed(String),
 }

@@ -32,8 +32,8 @@ use serde_json::Value;
 
 use crate::{Error, Finish, FinishReason, Handler, Models, Result, Stop};
 pub use batch::check_batch;
-pub use stage::call;
 use stage::{End, Plan, Room, Stage};
+pub use stage::{call, pieces};
 
 /// How long a call may take when nothing is asked of it.
 const PATIENCE: Duration = Duration::from_secs(120);

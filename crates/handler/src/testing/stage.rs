@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::{Either, join_all, select};
 use nsbridge_protocol::Pieces;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
@@ -16,7 +17,7 @@ use tokio::task::{LocalSet, spawn_local};
 use super::{AFTERMATH, Breach};
 use crate::erased::{AnyHandler, Call};
 use crate::transcript::{ROOM_BYTES, Reader, transcript};
-use crate::{AttemptNo, Finish, Handler, JobInfo, RequestId, Result, Slots, Stop};
+use crate::{AttemptNo, Error, Finish, Handler, JobInfo, RequestId, Result, Slots, Stop};
 
 const TICK: Duration = Duration::from_millis(10);
 /// How often a watched call is looked at.
@@ -143,6 +144,19 @@ pub fn call(input: &Value, seed: u64) -> (Call, Reader) {
     let (writer, reader) = transcript();
     let input = input.to_string().into_bytes();
     (Call { input, info: info(0, seed), resume: None, writer }, reader)
+}
+
+/// The pieces of a call, all that were emitted.
+///
+/// # Errors
+///
+/// One is no `O`.
+pub fn pieces<O: DeserializeOwned>(reader: &Reader) -> Result<Vec<O>> {
+    // The index of the first, then all of them.
+    let mut frame = vec![0; 4];
+    reader.read(0, usize::MAX, &mut frame);
+    let pieces = Pieces::decode(&frame).map_err(Error::fatal)?.pieces;
+    pieces.iter().map(|piece| serde_json::from_slice(piece).map_err(Error::fatal)).collect()
 }
 
 pub(super) fn info(at: usize, seed: u64) -> JobInfo {

@@ -9,9 +9,9 @@ mod counts;
 mod request;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -41,6 +41,8 @@ pub(crate) struct Policy {
     pub(crate) limits: Limits,
 }
 
+const STOPPED: &str = "the engine's thread has stopped";
+
 /// What is to be made, for whom.
 #[derive(Debug)]
 pub(crate) struct Order {
@@ -60,6 +62,8 @@ pub(crate) struct Engine {
     /// Blocks for keys and values.
     blocks: usize,
     counts: Arc<Counts>,
+    /// Why no step can be computed any more.
+    failure: Arc<OnceLock<String>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -90,6 +94,7 @@ impl Engine {
         let (commands, receiver) = channel();
         let woken = Arc::new(AtomicBool::new(false));
         let (blocks, counts) = (model.cache().free(), Arc::<Counts>::default());
+        let failure = Arc::<OnceLock<String>>::default();
         let longest_draft = speculation.as_ref().map_or(0, Speculation::longest);
         counts.change(|counts| {
             (counts.blocks, counts.longest_draft) = (blocks, longest_draft);
@@ -107,10 +112,11 @@ impl Engine {
             sequences: 0,
             scratch: Scratch::default(),
             counts: counts.clone(),
+            failure: failure.clone(),
         };
         let thread = std::thread::Builder::new().name("nsbridge-engine".to_owned());
         let thread = thread.spawn(move || maker.run()).map_err(Error::fatal)?;
-        Ok(Self { commands, woken, policy, blocks, counts, thread: Some(thread) })
+        Ok(Self { commands, woken, policy, blocks, counts, failure, thread: Some(thread) })
     }
 
     /// Makes the rest of what was asked for, piece by piece.
@@ -148,9 +154,11 @@ impl Engine {
         finished.await.unwrap_or_else(|_| Err(stopped()))
     }
 
-    /// Whether it can still make replies.
-    pub(crate) fn lives(&self) -> bool {
-        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    /// Why it cannot make replies any more.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let lives = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
+        let stopped = || (!lives).then(|| STOPPED.to_owned());
+        self.failure.get().cloned().or_else(stopped)
     }
 
     /// What it has done so far, and has to do.
@@ -164,7 +172,7 @@ impl Engine {
 }
 
 fn stopped() -> Error {
-    Error::fatal("the engine's thread has stopped")
+    Error::fatal(STOPPED)
 }
 
 impl Drop for Engine {
@@ -197,6 +205,7 @@ struct Maker {
     sequences: u64,
     scratch: Scratch,
     counts: Arc<Counts>,
+    failure: Arc<OnceLock<String>>,
 }
 
 impl Maker {
@@ -357,7 +366,7 @@ impl Maker {
 
     /// Runs what is planned, and takes what follows from it.
     fn run_tokens(&mut self, plan: &[usize]) {
-        let Self { model, running, speculation, tally, scratch, .. } = self;
+        let Self { model, running, speculation, tally, scratch, failure, .. } = self;
         let parts = running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0);
         let mut chunks: Vec<_> = parts
             .flat_map(|(running, tokens)| running.request.order.choices.chunks(*tokens))
@@ -368,7 +377,8 @@ impl Maker {
         let logits = match model.forward(&mut chunks) {
             Ok(logits) => logits,
             Err(error) => {
-                let why = error.to_string();
+                // It is of ranks and of the engine's own mistakes, and quotes no request.
+                let why = failure.get_or_init(|| error.to_string());
                 let tell = |running: &mut Running| {
                     running.request.tell(Err(Error::fatal(why.clone())));
                 };

@@ -115,11 +115,7 @@ impl Handler for Llama {
     }
 
     fn health(&self) -> Health {
-        if self.engine.lives() {
-            Health::Ok
-        } else {
-            Health::Failed("the engine's thread has stopped".to_owned())
-        }
+        self.engine.failure().map_or(Health::Ok, Health::Failed)
     }
 
     fn fingerprint(&self) -> Option<[u8; 16]> {

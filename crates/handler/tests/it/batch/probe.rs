@@ -252,11 +252,9 @@ impl Running {
         let ended = timeout(PATIENCE, self.task).await;
         let finish = ended.expect("the call hangs").expect("the call panicked")?;
         assert_eq!(finish, Finish::STOP);
-        let mut frame = vec![0; 4];
-        self.reader.read(0, usize::MAX, &mut frame);
-        let pieces = Pieces::decode(&frame).unwrap().pieces;
+        let pieces = testing::pieces(&self.reader).unwrap();
         assert_eq!(pieces.len(), 1, "a reply is one piece");
-        Ok(serde_json::from_slice(&pieces[0]).unwrap())
+        Ok(pieces[0])
     }
 
     pub(crate) fn stop(&self, stop: Stop) {

@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nsbridge_handler::erased::AnyHandler;
-use nsbridge_handler::testing::{answer, check};
-use nsbridge_handler::transcript::Reader;
+use nsbridge_handler::testing::{self, answer, check};
 use nsbridge_handler::{Error, Finish, FinishReason, Handler, Pieces, Stop, TextPiece};
 use nsbridge_llama::{Llama, Options};
 use proptest::prelude::*;
@@ -135,7 +134,7 @@ fn take(llama: &Llama, client: &Client) {
         }
         made.join().unwrap()
     });
-    let pieces = read(&reader);
+    let pieces = testing::pieces(&reader).unwrap();
     match result {
         Ok(finish) => {
             let made = uncached((pieces, finish));
@@ -147,14 +146,6 @@ fn take(llama: &Llama, client: &Client) {
         }
         Err(error) => panic!("{error} {client:?}"),
     }
-}
-
-fn read(reader: &Reader) -> Vec<TextPiece> {
-    // The index of the first, then all of them.
-    let mut frame = vec![0; 4];
-    reader.read(0, usize::MAX, &mut frame);
-    let pieces = Pieces::decode(&frame).unwrap().pieces;
-    pieces.iter().map(|piece| serde_json::from_slice(piece).unwrap()).collect()
 }
 
 /// Prompts that begin alike, up to three thousand tokens.

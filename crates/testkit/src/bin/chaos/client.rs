@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nsbridge_client::{Client, Error, Event, Reply};
 use nsbridge_crypto::Keyring;
-use nsbridge_protocol::ModelName;
+use nsbridge_protocol::{ModelName, Seam, TextPiece};
 use nsbridge_queue::{AmqpBroker, Limits};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -86,13 +86,13 @@ impl Caller {
         let mut question = nsbridge_client::Ask::new(model, tenant, ask.order);
         question.seed = Some(ask.seed);
         question.timeout = Duration::from_millis(ask.timeout_ms);
-        match self.client.submit::<_, String>(question).await {
+        match self.client.submit::<_, Said>(question).await {
             Ok(reply) => self.read(reply, ask.reading).await,
             Err(error) => self.failed(String::new(), &error),
         }
     }
 
-    async fn read(&self, mut reply: Reply<String>, reading: Reading) -> Result<()> {
+    async fn read(&self, mut reply: Reply<Said>, reading: Reading) -> Result<()> {
         let (n, request) = (self.n, reply.id().to_string());
         self.journal.note(What::Asked { n, request: request.clone() })?;
         if let Reading::AfterMs(ms) = reading {
@@ -104,7 +104,7 @@ impl Caller {
             self.journal.note(match event {
                 Ok(Event::Piece(text)) => {
                     pieces += 1;
-                    What::Piece { n, request, index: pieces - 1, text }
+                    What::Piece { n, request, index: pieces - 1, text: text.into() }
                 }
                 Ok(Event::Restarted { kept }) => {
                     pieces = kept;
@@ -127,6 +127,25 @@ impl Caller {
         let (code, message) = (code(error), error.to_string());
         self.journal.note(What::Failed { n: self.n, request, code, message })?;
         Ok(())
+    }
+}
+
+/// A piece of the scripted handler, or one of the engine.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Said {
+    Piece(String),
+    Token(TextPiece),
+}
+
+impl Seam for Said {}
+
+impl From<Said> for String {
+    fn from(said: Said) -> Self {
+        match said {
+            Said::Piece(text) => text,
+            Said::Token(token) => token.text,
+        }
     }
 }
 

@@ -15,6 +15,9 @@ pub(crate) struct Order {
     /// Starts over whatever the client has: slower, and just as right.
     pub(crate) deaf: bool,
     pub(crate) does: Does,
+    /// What the engine goes on with, where the handler is that.
+    #[serde(default)]
+    pub(crate) prompt: Option<String>,
 }
 
 /// What the handler does beside saying its pieces.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::order::{Does, Order};
+use crate::order::{Does, Order, lone_run};
 
 /// One round of a scenario.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -19,6 +19,9 @@ pub(crate) struct Plan {
 pub(crate) struct Ask {
     pub(crate) seed: u64,
     pub(crate) order: Order,
+    /// What must come, piece by piece, where the handler does not follow from the order.
+    #[serde(default)]
+    pub(crate) text: Option<Vec<String>>,
     /// When it is submitted, counted from the client's start.
     pub(crate) after_ms: u64,
     pub(crate) timeout_ms: u64,
@@ -86,7 +89,8 @@ impl Ask {
     pub(crate) fn new(pieces: usize, every_ms: u64) -> Self {
         Self {
             seed: 0,
-            order: Order { n: 0, pieces, every_ms, deaf: false, does: Does::Say },
+            order: Order { n: 0, pieces, every_ms, deaf: false, does: Does::Say, prompt: None },
+            text: None,
             after_ms: 0,
             timeout_ms: 60_000,
             reading: Reading::Eagerly,
@@ -98,6 +102,17 @@ impl Ask {
     pub(crate) fn does(mut self, does: Does) -> Self {
         self.order.does = does;
         self
+    }
+
+    /// What the engine is to go on with.
+    pub(crate) fn going_on(mut self, prompt: &str) -> Self {
+        self.order.prompt = Some(prompt.to_owned());
+        self
+    }
+
+    /// What a worker says that nothing disturbs.
+    pub(crate) fn lone_run(&self) -> Vec<String> {
+        self.text.clone().unwrap_or_else(|| lone_run(self.seed, self.order.pieces))
     }
 
     pub(crate) fn deaf(mut self, deaf: bool) -> Self {

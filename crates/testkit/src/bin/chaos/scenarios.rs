@@ -2,6 +2,7 @@
 
 mod broker;
 mod clients;
+mod engine;
 mod network;
 mod soak;
 mod workers;
@@ -61,6 +62,8 @@ scenarios! {
         "a thousand requests over three workers, one killed each second"
     "kill" AnyNode workers::kill:
         "workers are killed in mid-stream"
+    "ranks" AnyNode engine::ranks:
+        "two ranks and a draft from a bucket: killed, told to leave, and with a rank that hangs"
     "drain" AnyNode workers::drain:
         "a worker is told to leave; one job fits its grace, another does not"
     "panic" AnyNode workers::panic:

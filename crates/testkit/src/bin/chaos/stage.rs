@@ -5,6 +5,7 @@ mod kept;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
+use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -25,6 +26,7 @@ use tokio::time::timeout;
 use crate::check::KEYRING;
 use crate::client;
 use crate::follow::{Follow, gone, is_over, last_run, pieces, running};
+use crate::hold::Held;
 use crate::journal::{Journal, Line, What};
 use crate::plan::{Ask, Expect, Plan};
 use crate::process::held;
@@ -52,6 +54,9 @@ pub(crate) struct WorkerSettings {
     pub(crate) frame_each: bool,
     /// Seconds by which the worker's clock is wrong.
     pub(crate) skew_s: i64,
+    /// Tables of the configuration beside the usual ones.
+    pub(crate) more: String,
+    pub(crate) environment: Vec<(&'static str, String)>,
 }
 
 /// How clients are started.
@@ -115,6 +120,8 @@ impl Stage {
                 heartbeat: 10,
                 frame_each: false,
                 skew_s: 0,
+                more: String::new(),
+                environment: Vec::new(),
             },
             client_settings: ClientSettings {
                 heartbeat: 10,
@@ -202,6 +209,21 @@ impl Stage {
     pub(crate) fn terminate(&self, worker: &str) -> Result<()> {
         self.fault("terminate", worker)?;
         self.worker(worker)?.signal(Signal::TERM)
+    }
+
+    /// Stops a thread of a worker's process for as long as what comes back is there.
+    pub(crate) fn hold(&self, worker: &str, thread: &str) -> Result<Held> {
+        self.fault("hold", worker)?;
+        let pid = self.worker(worker)?.pid().context("the process has ended")?;
+        Held::thread(pid, thread)
+    }
+
+    /// The name of a worker's present process, `w1.2`.
+    pub(crate) fn life_of(&mut self, worker: &str) -> Result<String> {
+        self.follow.read()?;
+        let of =
+            |line: &&Line| matches!(&line.what, What::Gone { name, .. } if base(name) == worker);
+        Ok(format!("{worker}.{}", self.follow.lines.iter().filter(of).count()))
     }
 
     fn worker(&self, name: &str) -> Result<&Kept> {
@@ -325,6 +347,15 @@ impl Stage {
     pub(crate) fn until_piece(&mut self, n: usize, count: usize) -> Result<()> {
         let what = format!("piece {count} of request {n}");
         self.follow.wait(&what, PATIENCE, |lines| (pieces(lines, n) >= count).then_some(()))
+    }
+
+    /// Waits until the caller of one of these requests, that is not over, got so many pieces.
+    pub(crate) fn until_one_has(&mut self, asks: Range<usize>, count: usize) -> Result<usize> {
+        let what = format!("piece {count} of one of requests {asks:?}");
+        self.follow.wait(&what, PATIENCE, |lines| {
+            let has = |n: &usize| !is_over(lines, *n) && pieces(lines, *n) >= count;
+            asks.clone().find(has)
+        })
     }
 
     /// Whether the caller of request `n` was told its end.
@@ -453,7 +484,8 @@ fn worker_command(
     settings: &WorkerSettings,
     name: &str,
 ) -> Result<Command> {
-    let WorkerSettings { slots, grace_s, heartbeat, frame_each, skew_s } = settings;
+    let WorkerSettings { slots, grace_s, heartbeat, frame_each, skew_s, more, environment } =
+        settings;
     let (coalesce_ms, coalesce_bytes) = if *frame_each { (0, 1) } else { (20, 4096) };
     let shown = dir.display();
     let config = format!(
@@ -461,11 +493,12 @@ fn worker_command(
          [broker]\nurl = \"{url}?heartbeat={heartbeat}\"\n\
          [keys]\nkeyring = \"{KEYRING}\"\n\
          [reply]\ncoalesce_ms = {coalesce_ms}\ncoalesce_bytes = {coalesce_bytes}\n\
-         [handler]\ndir = \"{shown}\"\nworker = \"{name}\"\nslots = {slots}\n"
+         [handler]\ndir = \"{shown}\"\nworker = \"{name}\"\nslots = {slots}\n{more}"
     );
     let path = dir.join(format!("{name}.toml"));
     fs::write(&path, config)?;
     let mut command = part_command(dir, name, "worker", &path)?;
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
     if *skew_s != 0 {
         command.env("LD_PRELOAD", faketime()?).env("FAKETIME", format!("{skew_s:+}s"));
         command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");

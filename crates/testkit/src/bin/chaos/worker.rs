@@ -16,6 +16,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, fmt};
 
+use crate::engine::Engine;
 use crate::journal::{Journal, Run, What};
 use crate::order::{Does, Order, of_attempt, piece};
 use crate::process::leave_with_the_starter;
@@ -27,10 +28,13 @@ pub(crate) fn run(path: &Path) -> ExitCode {
     leave_with_the_starter();
     let config = Config::read(path, []);
     if let Ok(config) = &config
-        && let Ok(options) = config.handler.clone().try_into::<Options>()
-        && let Ok(journal) = Journal::in_dir(&options.dir)
+        && let Some(dir) = config.handler.get("dir").and_then(|dir| dir.as_str())
+        && let Ok(journal) = Journal::in_dir(Path::new(dir))
     {
         log_and_watch(&config.log.filter, journal);
+    }
+    if config.as_ref().is_ok_and(|config| config.handler.contains_key("engine")) {
+        return nsbridge::run::<Engine>(config);
     }
     nsbridge::run::<Scripted>(config)
 }
@@ -76,9 +80,8 @@ struct Options {
 /// Does what its input says.
 #[derive(Debug)]
 struct Scripted {
-    options: Options,
-    journal: Journal,
-    calls: AtomicU64,
+    runs: Runs,
+    slots: usize,
 }
 
 impl Handler for Scripted {
@@ -87,14 +90,14 @@ impl Handler for Scripted {
     type Output = String;
 
     async fn load(options: Options, _models: Models) -> Result<Self> {
-        let journal = Journal::in_dir(&options.dir).map_err(Error::fatal)?;
-        Ok(Self { options, journal, calls: AtomicU64::new(0) })
+        let Options { dir, worker, slots } = options;
+        Ok(Self { runs: Runs::in_dir(&dir, worker)?, slots })
     }
 
     async fn handle(&self, order: Order, job: &mut Job<String>) -> Result<Finish> {
         let differs = order.does == Does::Differ;
         let from = if order.deaf || differs { 0 } else { job.resumed().len() };
-        let mut call = self.begin(order.n, job.info(), from);
+        let mut call = self.runs.begin(order.n, job.info(), from);
         let attempt = job.info().attempt;
         let seed = job.info().seed;
         let seed = if differs { of_attempt(seed, attempt.0) } else { seed };
@@ -112,7 +115,7 @@ impl Handler for Scripted {
     }
 
     fn slots(&self) -> Slots {
-        Slots::Threads(self.options.slots)
+        Slots::Threads(self.slots)
     }
 
     fn fingerprint(&self) -> Option<[u8; 16]> {
@@ -120,12 +123,25 @@ impl Handler for Scripted {
     }
 }
 
-impl Scripted {
-    fn begin(&self, n: usize, info: &JobInfo, resumed: usize) -> Call<'_> {
+/// Calls of a handler, which the journal knows.
+#[derive(Debug)]
+pub(crate) struct Runs {
+    journal: Journal,
+    worker: String,
+    calls: AtomicU64,
+}
+
+impl Runs {
+    pub(crate) fn in_dir(dir: &Path, worker: String) -> Result<Self> {
+        let journal = Journal::in_dir(dir).map_err(Error::fatal)?;
+        Ok(Self { journal, worker, calls: AtomicU64::new(0) })
+    }
+
+    pub(crate) fn begin(&self, n: usize, info: &JobInfo, resumed: usize) -> Call<'_> {
         let run = Run {
             pid: std::process::id(),
             call: self.calls.fetch_add(1, Ordering::Relaxed),
-            worker: self.options.worker.clone(),
+            worker: self.worker.clone(),
             request: info.id.to_string(),
             attempt: info.attempt.0,
         };
@@ -145,12 +161,12 @@ fn misbehave(does: Does, index: usize, is_retry: bool) {
 }
 
 /// A call of the handler. However it ends, unless with the process, the journal has its end.
-struct Call<'a> {
+pub(crate) struct Call<'a> {
     journal: &'a Journal,
     run: Run,
     n: usize,
     pieces: usize,
-    how: String,
+    pub(crate) how: String,
 }
 
 impl Drop for Call<'_> {

@@ -121,7 +121,7 @@ impl Replies {
         let ends: Vec<&End> = self.to(n).filter_map(|reply| Some(&reply.end.as_ref()?.1)).collect();
         let as_expected = match &ask.expect {
             Expect::Text => {
-                let whole = lone_run(ask.seed, ask.order.pieces);
+                let whole = ask.lone_run();
                 self.to(n).any(|reply| reply.is_done() && reply.text == whole)
             }
             Expect::OneOfSeveral => self.to(n).any(Reply::is_done),
@@ -157,7 +157,7 @@ impl Reply {
         if self.restarts > 0 {
             return Some(format!("its caller was told {} times of a restart", self.restarts));
         }
-        let whole = lone_run(ask.seed, pieces);
+        let whole = ask.lone_run();
         let differs = (0..self.text.len()).find(|i| whole.get(*i) != self.text.get(*i));
         if let Some(at) = differs {
             return Some(format!("piece {at} is not the lone run's: {:?}", self.text[at]));

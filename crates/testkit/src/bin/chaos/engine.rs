@@ -1,0 +1,96 @@
+//! The engine itself as a worker's handler, and what it says when it is alone.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow};
+use futures_executor::block_on;
+use nsbridge_handler::{Finish, Handler, Health, Job, Model, Models, Slots, TextPiece, testing};
+use nsbridge_llama::Llama;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::order::Order;
+use crate::worker::Runs;
+
+/// The handler's table of the configuration.
+#[derive(Deserialize)]
+pub(crate) struct Options {
+    /// Where the journal is.
+    dir: PathBuf,
+    worker: String,
+    engine: nsbridge_llama::Options,
+}
+
+/// Goes on with what its input says, and writes a journal.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    runs: Runs,
+    llama: Llama,
+}
+
+impl Handler for Engine {
+    type Options = Options;
+    type Input = Order;
+    type Output = TextPiece;
+
+    async fn load(options: Options, models: Models) -> nsbridge_handler::Result<Self> {
+        let runs = Runs::in_dir(&options.dir, options.worker)?;
+        Ok(Self { runs, llama: Llama::load(options.engine, models).await? })
+    }
+
+    async fn handle(
+        &self,
+        order: Order,
+        job: &mut Job<TextPiece>,
+    ) -> nsbridge_handler::Result<Finish> {
+        let resumed = job.resumed().len();
+        let mut call = self.runs.begin(order.n, job.info(), resumed);
+        let input =
+            serde_json::from_value(input(&order)).map_err(nsbridge_handler::Error::fatal)?;
+        let made = self.llama.handle(input, job).await;
+        call.how = made.as_ref().map_or_else(ToString::to_string, |_| "ok".to_owned());
+        made
+    }
+
+    fn slots(&self) -> Slots {
+        self.llama.slots()
+    }
+
+    async fn warm_up(&self) -> nsbridge_handler::Result<()> {
+        self.llama.warm_up().await
+    }
+
+    fn health(&self) -> Health {
+        self.llama.health()
+    }
+
+    fn fingerprint(&self) -> Option<[u8; 16]> {
+        self.llama.fingerprint()
+    }
+}
+
+/// As many tokens as the order has pieces.
+fn input(order: &Order) -> Value {
+    json!({ "prompt": order.prompt, "max_tokens": order.pieces, "ignore_eos": true, "temperature": 0.8 })
+}
+
+/// The engine as it is by default: one rank, and no draft.
+#[derive(Debug)]
+pub(crate) struct Lone(Llama);
+
+impl Lone {
+    pub(crate) fn load(model: &Path) -> Result<Self> {
+        let models: Models = [("target".to_owned(), Model::in_dir(model))].into_iter().collect();
+        let llama = block_on(Llama::load(nsbridge_llama::Options::default(), models));
+        Ok(Self(llama.map_err(|error| anyhow!("{error}"))?))
+    }
+
+    /// The text's pieces.
+    pub(crate) fn run(&self, order: &Order, seed: u64) -> Result<Vec<String>> {
+        let (call, reader) = testing::call(&input(order), seed);
+        block_on(nsbridge_handler::erased::AnyHandler::call(&self.0, call))
+            .map_err(|error| anyhow!("{error}"))?;
+        let pieces = testing::pieces::<TextPiece>(&reader).map_err(|error| anyhow!("{error}"))?;
+        Ok(pieces.into_iter().map(|piece| piece.text).collect())
+    }
+}

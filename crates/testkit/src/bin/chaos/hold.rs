@@ -1,0 +1,82 @@
+//! A thread of another process that does nothing any more, as one that hangs.
+
+#![expect(unsafe_code, reason = "the system's call for it is foreign")]
+
+use std::fs;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Holds a thread until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    let_go: Option<mpsc::Sender<()>>,
+    tracer: Option<JoinHandle<()>>,
+}
+
+impl Held {
+    /// Stops the thread of this name.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or the system does not let us.
+    pub(crate) fn thread(pid: u32, name: &str) -> Result<Self> {
+        let tid = find(pid, name)?.with_context(|| format!("{pid} has no thread {name}"))?;
+        let (let_go, wait) = mpsc::channel::<()>();
+        let (held, is_held) = mpsc::channel();
+        // Whoever holds a thread must be a thread itself, and stay.
+        let tracer = thread::spawn(move || {
+            let _ = held.send(seize(tid));
+            while wait.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                // A process has not ended while somebody may still ask after one of its threads.
+                // SAFETY: plain numbers, and a status that is written.
+                if unsafe { libc::waitpid(tid, &mut 0, libc::__WALL | libc::WNOHANG) } != 0 {
+                    return;
+                }
+            }
+            // SAFETY: plain numbers; of a thread that is gone it does nothing.
+            unsafe { libc::ptrace(libc::PTRACE_DETACH, tid, 0, 0) };
+        });
+        is_held.recv().map_err(|_| anyhow!("the thread that holds another ended"))??;
+        Ok(Self { let_go: Some(let_go), tracer: Some(tracer) })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        drop(self.let_go.take());
+        if let Some(tracer) = self.tracer.take() {
+            let _ = tracer.join();
+        }
+    }
+}
+
+fn find(pid: u32, name: &str) -> Result<Option<i32>> {
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let path = thread?.path();
+        // The system keeps fifteen letters of a name.
+        let called = fs::read_to_string(path.join("comm")).unwrap_or_default();
+        if called.trim_end() == &name[..name.len().min(15)] {
+            let tid = path.file_name().and_then(|tid| tid.to_str()?.parse().ok());
+            return Ok(tid);
+        }
+    }
+    Ok(None)
+}
+
+fn seize(tid: i32) -> Result<()> {
+    // SAFETY: plain numbers, and a status that is written.
+    let stopped = unsafe {
+        libc::ptrace(libc::PTRACE_SEIZE, tid, 0, 0) == 0
+            && libc::ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0) == 0
+            && libc::waitpid(tid, &mut 0, libc::__WALL) == tid
+    };
+    if stopped {
+        return Ok(());
+    }
+    Err(std::io::Error::last_os_error()).context("holding a thread by ptrace")
+}

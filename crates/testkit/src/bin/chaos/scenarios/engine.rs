@@ -1,0 +1,93 @@
+//! Faults of workers that run the engine itself: a target on two ranks and a draft, from a bucket.
+
+use std::path::Path;
+
+use anyhow::Result;
+use nsbridge_testkit::s3::S3Server;
+
+use crate::engine::Lone;
+use crate::follow::{gone, left_in_order};
+use crate::plan::Ask;
+use crate::stage::Stage;
+
+/// The target and its draft.
+const PAIR: [&str; 2] = ["tale-7m", "tale-1m"];
+
+const BUCKET: &str = "models";
+
+/// What the replies go on with.
+const BEGINNINGS: [&str; 3] =
+    ["Once a bear went to the sea", "The smallest boat of all", "In the winter, Mia"];
+
+/// Seconds that a rank may hang.
+const TIMEOUT: u32 = 2;
+
+/// Killed, told to leave, and with a rank that hangs, one after the other and under load: each
+/// worker has as much as it takes. Every text is that of one rank without a draft.
+pub(super) fn ranks(stage: &mut Stage) -> Result<()> {
+    stage.plan.rules.taken_up = 3;
+    stage.plan.rules.resumed = 3;
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models");
+    let lone = Lone::load(&models.join(PAIR[0]))?;
+    for n in 0..24 {
+        let ask = Ask::new(400, 0).going_on(BEGINNINGS[n % BEGINNINGS.len()]);
+        let n = stage.ask(ask);
+        let ask = &mut stage.plan.asks[n];
+        ask.text = Some(lone.run(&ask.order, ask.seed)?);
+    }
+    drop(lone);
+    let bucket = bucket(&models)?;
+    stage.settings.grace_s = 1;
+    stage.settings.more = format!(
+        "[handler.engine]\ntensor_parallel_degree = 2\ntensor_parallel_timeout = {TIMEOUT}\n\
+         speculative_adaptive = false\nmax_rolling_batch_size = 6\n\
+         [models]\ntarget = \"s3://{BUCKET}/{}\"\ndraft = \"s3://{BUCKET}/{}\"\n",
+        PAIR[0], PAIR[1]
+    );
+    stage.settings.environment = vec![
+        ("AWS_ENDPOINT_URL", bucket.endpoint()),
+        ("AWS_ACCESS_KEY_ID", bucket.access_key().to_owned()),
+        ("AWS_SECRET_ACCESS_KEY", bucket.secret_key().to_owned()),
+        ("AWS_REGION", "us-east-1".to_owned()),
+    ];
+    stage.start_workers(2)?;
+    stage.start_client()?;
+
+    let killed = in_the_middle(stage, 0)?;
+    stage.kill(&killed)?;
+    let left = in_the_middle(stage, 1)?;
+    let life = stage.life_of(&left)?;
+    stage.terminate(&left)?;
+    stage.until("a worker to leave", |lines| gone(lines, &life, 1))?;
+    stage.until("it to leave in good order", |lines| left_in_order(lines, &life))?;
+    let hung = in_the_middle(stage, 2)?;
+    let life = stage.life_of(&hung)?;
+    let held = stage.hold(&hung, "nsbridge-rank-1")?;
+    stage.until("a worker with a rank that hangs to leave", |lines| gone(lines, &life, 1))?;
+    drop(held);
+    stage.until("it to leave with an error", |lines| !left_in_order(lines, &life))?;
+    stage.finish()
+}
+
+/// A worker that is in the middle of a reply, of those that nothing has happened to yet.
+fn in_the_middle(stage: &mut Stage, turn: usize) -> Result<String> {
+    // Each fault has eight replies of its own.
+    let mine = || 8 * turn..8 * (turn + 1);
+    let (least, most) = (40, 200);
+    let moment = stage.random.between(least, most);
+    let n = stage.until_one_has(mine(), moment)?;
+    stage.runner_of(n)
+}
+
+/// A server with the pair.
+fn bucket(models: &Path) -> Result<S3Server> {
+    let server = S3Server::start()?;
+    for name in PAIR {
+        for file in std::fs::read_dir(models.join(name))? {
+            let file = file?;
+            let key = format!("{name}/{}", file.file_name().to_string_lossy());
+            server.put(BUCKET, &key, std::fs::read(file.path())?);
+        }
+    }
+    Ok(server)
+}
