@@ -1,20 +1,17 @@
 //! Where a scenario plays: a model of its own, a proxy, workers, clients, and the journal.
 
 mod kept;
+mod start;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
 use std::ops::Range;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use nsbridge_crypto::{Entry, Key, Keyring, State};
 use nsbridge_protocol::ModelName;
 use nsbridge_protocol::topology::{dead_queue, header};
 use nsbridge_queue::{AmqpBroker, Broker};
@@ -34,7 +31,10 @@ use crate::random::Random;
 use crate::tap::Tap;
 use crate::watched::Trick;
 
+pub(crate) use start::{ClientSettings, WorkerSettings};
+
 use kept::Kept;
+use start::{part_command, worker_command, write_keyring};
 
 /// How long anything may take that is no matter of the plan, such as the start of a process on a
 /// machine that has other things to do.
@@ -42,31 +42,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Between the last end and that of the round: what should not begin any more would begin now.
 const QUIET: Duration = Duration::from_millis(1500);
-
-/// How workers are started.
-#[derive(Clone, Debug)]
-pub(crate) struct WorkerSettings {
-    pub(crate) slots: usize,
-    pub(crate) grace_s: u64,
-    /// Seconds between heartbeats to the broker.
-    pub(crate) heartbeat: u32,
-    /// Each piece travels in a frame of its own.
-    pub(crate) frame_each: bool,
-    /// Seconds by which the worker's clock is wrong.
-    pub(crate) skew_s: i64,
-    /// Tables of the configuration beside the usual ones.
-    pub(crate) more: String,
-    pub(crate) environment: Vec<(&'static str, String)>,
-}
-
-/// How clients are started.
-#[derive(Clone, Debug)]
-pub(crate) struct ClientSettings {
-    /// Seconds between heartbeats to the broker.
-    pub(crate) heartbeat: u32,
-    pub(crate) trick: Trick,
-    pub(crate) reply_queue_bytes: Option<u64>,
-}
 
 /// One round of a scenario.
 #[derive(Debug)]
@@ -469,58 +444,4 @@ fn reply_queue(lines: &[Line], client: &str) -> Option<String> {
         What::Client { name, reply_queue, .. } if name == client => Some(reply_queue.clone()),
         _ => None,
     })
-}
-
-fn write_keyring(path: &Path) -> Result<()> {
-    let entry = Entry::new("chaos".parse()?, Key::generate()?, State::Primary);
-    let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
-    Ok(file.write_all(Keyring::of(vec![entry])?.to_json().as_bytes())?)
-}
-
-fn worker_command(
-    dir: &Path,
-    model: &ModelName,
-    url: &str,
-    settings: &WorkerSettings,
-    name: &str,
-) -> Result<Command> {
-    let WorkerSettings { slots, grace_s, heartbeat, frame_each, skew_s, more, environment } =
-        settings;
-    let (coalesce_ms, coalesce_bytes) = if *frame_each { (0, 1) } else { (20, 4096) };
-    let shown = dir.display();
-    let config = format!(
-        "[worker]\nmodel = \"{model}\"\nname = \"{name}\"\ngrace_s = {grace_s}\n\
-         [broker]\nurl = \"{url}?heartbeat={heartbeat}\"\n\
-         [keys]\nkeyring = \"{KEYRING}\"\n\
-         [reply]\ncoalesce_ms = {coalesce_ms}\ncoalesce_bytes = {coalesce_bytes}\n\
-         [handler]\ndir = \"{shown}\"\nworker = \"{name}\"\nslots = {slots}\n{more}"
-    );
-    let path = dir.join(format!("{name}.toml"));
-    fs::write(&path, config)?;
-    let mut command = part_command(dir, name, "worker", &path)?;
-    command.envs(environment.iter().map(|(name, value)| (name, value)));
-    if *skew_s != 0 {
-        command.env("LD_PRELOAD", faketime()?).env("FAKETIME", format!("{skew_s:+}s"));
-        command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-    }
-    Ok(command)
-}
-
-/// This program in another part, with its words for people in a file.
-fn part_command(dir: &Path, name: &str, part: &str, config: &Path) -> Result<Command> {
-    let log = File::create(dir.join(format!("{name}.log")))?;
-    let mut command = Command::new(std::env::current_exe()?);
-    command.arg(part).arg(config);
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
-    Ok(command)
-}
-
-/// The library that moves a process's clock.
-fn faketime() -> Result<PathBuf> {
-    let folders = Path::new("/usr/lib").read_dir()?.flatten().map(|entry| entry.path());
-    let mut found = folders.map(|folder| folder.join("faketime/libfaketime.so.1"));
-    found.find(|path| path.exists()).context(
-        "a worker's clock cannot be moved without libfaketime: `cargo xtask chaos` installs it, \
-         or run `apt-get install faketime`",
-    )
 }
