@@ -12,7 +12,7 @@ use std::fmt;
 
 use nsbridge_handler::Error;
 
-pub(crate) use self::threads::Meeting;
+pub(crate) use self::threads::{Meeting, Member};
 
 /// One rank's side.
 pub(crate) trait Comm: fmt::Debug + Send {
@@ -59,7 +59,6 @@ impl Comm for Single {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lost(String);
 
-#[cfg(test)]
 impl Lost {
     pub(crate) fn of(why: &str) -> Self {
         Self(why.to_owned())

@@ -23,7 +23,7 @@ use crate::request::{Asked, Vocabulary};
 use crate::schedule::Limits;
 use crate::speculation::Drafter;
 use crate::text::Text;
-use crate::{Config, Format, KvFormat, LoadError, Memory, Model, Setup, Weights};
+use crate::{Config, Format, KvFormat, LoadError, Memory, Model, Processor, Setup, Weights};
 
 /// Rises whenever the same request could get other tokens from the same files.
 const ARITHMETIC_VERSION: u32 = 2;
@@ -172,6 +172,7 @@ impl Llama {
         let text = Text::read(files)?;
         let limits = limits(&options)?;
         let setup = Setup {
+            device: Processor::Cpu,
             threads: options.threads,
             tier: None,
             ranks: options.tensor_parallel_degree.unwrap_or(1),
@@ -181,7 +182,7 @@ impl Llama {
             kv: options.kv_cache_dtype.unwrap_or_default(),
             blocks: blocks(&config, &options, context)?,
         };
-        let of_draft = Setup { ranks: options.draft_model_tp_size.unwrap_or(1), ..setup };
+        let of_draft = Setup { ranks: options.draft_model_tp_size.unwrap_or(1), ..setup.clone() };
         let checkpoint = Weights::find(files)?;
         let drafting = drafting.read(&config, &text, context, &of_draft)?;
         let memory = memory(&config, &checkpoint, &setup);

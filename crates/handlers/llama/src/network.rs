@@ -4,6 +4,7 @@
 //! are rows; only attention knows which sequence a row is of. Each row's numbers are the same
 //! whatever runs beside it.
 
+mod device;
 mod load;
 mod ranks;
 mod shard;
@@ -19,12 +20,16 @@ use crate::kv::{KvCache, KvFormat, Table};
 use crate::matrix::Format;
 use crate::{Config, LoadError, Weights};
 
+pub use self::device::On;
+
 use self::ranks::Ranks;
 use self::step::{Step, WIDEST_HEAD};
 
 /// How a model is held and run. None of it but the formats changes a bit of what it computes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Setup {
+    /// What computes.
+    pub device: Processor,
     /// Ranks that each compute a part of every matrix: tensor parallelism as in Megatron-LM (Shoeybi
     /// et al., arXiv:1909.08053).
     pub ranks: usize,
@@ -43,9 +48,21 @@ pub struct Setup {
     pub blocks: usize,
 }
 
+/// What a model is computed by.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub enum Processor {
+    /// This engine's own kernels.
+    #[default]
+    Cpu,
+    /// candle's, on any device that it knows.
+    Candle(On),
+}
+
 impl Default for Setup {
     fn default() -> Self {
         Self {
+            device: Processor::Cpu,
             ranks: 1,
             patience: Duration::from_secs(60),
             threads: None,

@@ -13,15 +13,11 @@ const SPIN: Duration = Duration::from_millis(1);
 /// Numbers that are added up at a time.
 const PIECE: usize = 256;
 
-/// Where ranks wait for each other and read what the others have put down.
-///
-/// Each rank has two places and uses them in turn: while it writes to one, others may still read
-/// the other, and nobody can be two meetings behind. So one meeting is enough to hand something on.
+/// Where ranks wait for each other.
 #[derive(Debug)]
 pub(crate) struct Meeting {
     /// How many meetings each rank has come to.
     come: Vec<AtomicU64>,
-    places: Vec<[RwLock<Vec<f32>>; 2]>,
     patience: Duration,
     spin: Duration,
     /// Why there will be no other one.
@@ -31,10 +27,14 @@ pub(crate) struct Meeting {
     wake: Condvar,
 }
 
-/// One rank's side of it.
+/// One rank's side of it, with what it hands on.
+///
+/// Each rank has two places and uses them in turn: while it writes to one, others may still read
+/// the other, and nobody can be two meetings behind. So one meeting is enough to hand something on.
 #[derive(Debug)]
-pub(crate) struct Member {
+pub(crate) struct Member<T> {
     meeting: Arc<Meeting>,
+    places: Arc<[[RwLock<T>; 2]]>,
     rank: usize,
     come: u64,
 }
@@ -45,7 +45,6 @@ impl Meeting {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             come: (0..ranks).map(|_| AtomicU64::new(0)).collect(),
-            places: (0..ranks).map(|_| <[RwLock<_>; 2]>::default()).collect(),
             patience,
             spin: if ranks > cores { Duration::ZERO } else { SPIN },
             over: OnceLock::new(),
@@ -55,9 +54,12 @@ impl Meeting {
         }
     }
 
-    /// A rank's side. Each rank has but one.
-    pub(crate) fn member(self: &Arc<Self>, rank: usize) -> Member {
-        Member { meeting: self.clone(), rank, come: 0 }
+    /// The ranks' sides, in their order.
+    pub(crate) fn members<T: Default>(self: &Arc<Self>) -> Vec<Member<T>> {
+        let ranks = self.come.len();
+        let places: Arc<[_]> = (0..ranks).map(|_| <[RwLock<T>; 2]>::default()).collect();
+        let member = |rank| Member { meeting: self.clone(), places: places.clone(), rank, come: 0 };
+        (0..ranks).map(member).collect()
     }
 
     /// Ends it for all, because a rank cannot go on.
@@ -114,34 +116,44 @@ impl Meeting {
     }
 }
 
-impl Member {
-    /// Puts numbers down and waits until all have, and gives what all have put down. What was lent
-    /// the time before last is given back for them.
-    fn meet<T>(
+impl<T> Member<T> {
+    /// Which rank it is.
+    pub(crate) fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Ends it for all, because this rank cannot go on.
+    pub(crate) fn end(&self, what: &str) -> Lost {
+        self.meeting.end(self.rank, what)
+    }
+
+    /// Puts something down and waits until all have, and gives what all have put down. What was lent
+    /// the time before last is given back for it.
+    pub(crate) fn meet<R>(
         &mut self,
-        numbers: &mut Vec<f32>,
-        read: impl FnOnce(&[&[f32]], &mut Vec<f32>) -> T,
-    ) -> Result<T, Lost> {
+        lent: &mut T,
+        read: impl FnOnce(&[&T], &mut T) -> R,
+    ) -> Result<R, Lost> {
         let meeting = &*self.meeting;
         meeting.is_over()?;
         let side = (self.come % 2) as usize;
-        let own = &meeting.places[self.rank][side];
-        std::mem::swap(&mut *own.write().unwrap_or_else(PoisonError::into_inner), numbers);
+        let own = &self.places[self.rank][side];
+        std::mem::swap(&mut *own.write().unwrap_or_else(PoisonError::into_inner), lent);
         self.come += 1;
         meeting.come[self.rank].store(self.come, Ordering::SeqCst);
         if meeting.asleep.load(Ordering::SeqCst) > 0 {
             meeting.wake_all();
         }
         meeting.wait(self.come)?;
-        let places = meeting.places.iter().map(|places| &places[side]);
+        let places = self.places.iter().map(|places| &places[side]);
         let guards: Vec<_> =
             places.map(|place| place.read().unwrap_or_else(PoisonError::into_inner)).collect();
-        let all: Vec<&[f32]> = guards.iter().map(|guard| guard.as_slice()).collect();
-        Ok(read(&all, numbers))
+        let all: Vec<&T> = guards.iter().map(|guard| &**guard).collect();
+        Ok(read(&all, lent))
     }
 }
 
-impl Comm for Member {
+impl Comm for Member<Vec<f32>> {
     fn ranks(&self) -> usize {
         self.meeting.come.len()
     }
@@ -169,7 +181,7 @@ impl Comm for Member {
 }
 
 /// The sums of each rank's numbers: of neighbours, then of neighbouring pairs, and so on.
-fn add_up(all: &[&[f32]], sums: &mut [f32]) {
+fn add_up(all: &[&Vec<f32>], sums: &mut [f32]) {
     let mut terms: Vec<[f32; PIECE]> = vec![[0.0; PIECE]; all.len()];
     for (number, sums) in sums.chunks_mut(PIECE).enumerate() {
         for (term, numbers) in terms.iter_mut().zip(all) {
@@ -202,13 +214,15 @@ mod tests {
         (0..len).map(|i| ((i * 31 + rank * 17 + round * 7) % 1009) as f32 * 1.1e-3 - 0.5).collect()
     }
 
-    fn on_all<T: Send>(meeting: &Arc<Meeting>, run: impl Fn(Member, usize) -> T + Sync) -> Vec<T> {
+    type Numbers = Member<Vec<f32>>;
+
+    fn on_all<T: Send>(meeting: &Arc<Meeting>, run: impl Fn(Numbers, usize) -> T + Sync) -> Vec<T> {
         thread::scope(|scope| {
-            let start = |rank| {
-                let (member, run) = (meeting.member(rank), &run);
+            let start = |(rank, member)| {
+                let run = &run;
                 scope.spawn(move || run(member, rank))
             };
-            let threads: Vec<_> = (0..meeting.come.len()).map(start).collect();
+            let threads: Vec<_> = meeting.members().into_iter().enumerate().map(start).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         })
     }

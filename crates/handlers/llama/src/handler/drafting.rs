@@ -98,7 +98,7 @@ impl Drafting {
         let checkpoint = Weights::find(&files)?;
         let context = context.min(config.context);
         let format = format(&config).or(setup.format);
-        let setup = Setup { format, ..*setup };
+        let setup = Setup { format, ..setup.clone() };
         Ok(Read::Model(Box::new(Draft { files, config, checkpoint, context, setup })))
     }
 }

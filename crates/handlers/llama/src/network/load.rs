@@ -32,7 +32,7 @@ pub(super) struct Part {
 
 impl Part {
     /// Its share of what all have in equal parts.
-    fn share(self, size: usize) -> Range<usize> {
+    pub(super) fn share(self, size: usize) -> Range<usize> {
         let share = size / self.of;
         self.rank * share..(self.rank + 1) * share
     }

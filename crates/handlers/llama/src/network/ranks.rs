@@ -1,22 +1,36 @@
 //! The ranks of a model: the first on the thread that asks, each other on one of its own.
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
-use crate::comm::{Comm, Lost, Meeting, Single};
+use crate::comm::{Comm, Lost, Meeting, Member, Single};
 use crate::{Config, LoadError, Weights};
 
-use super::Setup;
+use super::device::{DeviceShard, Share};
 use super::load::Part;
 use super::shard::Shard;
 use super::step::Step;
+use super::{Processor, Setup};
+
+/// One of them, whatever it computes on.
+pub(super) trait Rank: fmt::Debug + Send {
+    /// Runs a step; rank 0 then has the [`logits`](Self::logits).
+    fn run(&mut self, step: &Step) -> Result<(), Lost>;
+
+    /// What the last step wanted, from all ranks.
+    fn logits(&self, step: &Step) -> Rows<'_>;
+
+    /// What decides the bits beside the files.
+    fn arithmetic(&self) -> String;
+}
 
 /// All of them. Whatever is asked of a model is asked of each.
 #[derive(Debug)]
 pub(super) struct Ranks {
-    first: Shard,
+    first: Box<dyn Rank>,
     others: Option<Others>,
 }
 
@@ -40,32 +54,52 @@ impl Ranks {
         weights: &Weights,
         setup: &Setup,
     ) -> Result<Self, LoadError> {
+        match &setup.device {
+            Processor::Cpu => {
+                let comm = |member: Option<Member<Vec<f32>>>| -> Box<dyn Comm> {
+                    member.map_or_else(|| Box::new(Single) as _, |member| Box::new(member) as _)
+                };
+                Self::load_each(setup, |part, member| {
+                    let place = (part, comm(member));
+                    Ok(Box::new(Shard::load(config, context, weights, setup, place)?))
+                })
+            }
+            Processor::Candle(on) => Self::load_each(setup, |part, member| {
+                let place = (part, member.map_or(Share::Alone, Share::Threads));
+                let shard = DeviceShard::load(config, context, weights, setup.blocks, on, place);
+                Ok(Box::new(shard?))
+            }),
+        }
+    }
+
+    /// All at once: a tensor is kept until each has taken its part.
+    fn load_each<T: Default + Send + Sync>(
+        setup: &Setup,
+        load: impl Fn(Part, Option<Member<T>>) -> Result<Box<dyn Rank>, LoadError> + Sync,
+    ) -> Result<Self, LoadError> {
         let of = setup.ranks;
-        let load =
-            |rank, comm| Shard::load(config, context, weights, setup, (Part { rank, of }, comm));
         if of == 1 {
-            return Ok(Self { first: load(0, Box::new(Single))?, others: None });
+            return Ok(Self { first: load(Part { rank: 0, of }, None)?, others: None });
         }
         let meeting = Arc::new(Meeting::new(of, setup.patience));
-        let comm = |rank| -> Box<dyn Comm> { Box::new(meeting.member(rank)) };
-        // All at once: a tensor is kept until each has taken its part.
         let loaded = thread::scope(|scope| {
-            let start = |rank| {
-                let comm = comm(rank);
+            let start = |(rank, member)| {
                 let thread = thread::Builder::new().name(name(rank));
-                let load = move || load(rank, comm);
+                let load = &load;
+                let load = move || load(Part { rank, of }, Some(member));
                 thread.spawn_scoped(scope, load).map_err(|error| no_thread(&error))
             };
-            let threads = (0..of).map(start).collect::<Result<Vec<_>, _>>()?;
+            let threads = meeting.members().into_iter().enumerate().map(start);
+            let threads = threads.collect::<Result<Vec<_>, _>>()?;
             let join = |thread: thread::ScopedJoinHandle<'_, Result<_, _>>| {
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
-            threads.into_iter().map(join).collect::<Result<Vec<Shard>, LoadError>>()
+            threads.into_iter().map(join).collect::<Result<Vec<_>, LoadError>>()
         })?;
         Self::start(loaded, meeting)
     }
 
-    fn start(shards: Vec<Shard>, meeting: Arc<Meeting>) -> Result<Self, LoadError> {
+    fn start(shards: Vec<Box<dyn Rank>>, meeting: Arc<Meeting>) -> Result<Self, LoadError> {
         let mut shards = shards.into_iter();
         let first = shards.next().ok_or_else(|| LoadError::Missing("no rank".to_owned()))?;
         let (mut steps, mut threads) = (Vec::new(), Vec::new());
@@ -102,7 +136,7 @@ impl Ranks {
 }
 
 /// What a rank's thread does.
-fn follow(mut shard: Shard, rank: usize, steps: &Receiver<Arc<Step>>, meeting: &Meeting) {
+fn follow(mut shard: Box<dyn Rank>, rank: usize, steps: &Receiver<Arc<Step>>, meeting: &Meeting) {
     for step in steps {
         // Of what is lost the first rank is told too: it does the telling.
         let run = catch_unwind(AssertUnwindSafe(|| shard.run(&step)));

@@ -113,7 +113,7 @@ impl Shard {
     }
 
     /// What decides the bits beside the files.
-    pub(super) fn arithmetic(&self) -> String {
+    pub(super) fn formats(&self) -> String {
         let layers: Vec<_> = self.layers.iter().map(Layer::formats).collect();
         let kv = self.kv.values.format();
         format!("{:?} {} kv {kv:?}", self.embedding.format(), layers.join(" "))

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use super::Chunk;
-use super::ranks::Rows;
+use super::ranks::{Rank, Rows};
 use super::shard::{Heads, Kv, Layer, Partial, Shard};
 use crate::RopeTable;
 use crate::comm::{Comm, Lost};
@@ -80,9 +80,33 @@ impl Step {
     }
 }
 
-impl Shard {
-    /// Runs a step; rank 0 then has the [`logits`](Shard::logits).
-    pub(super) fn run(&mut self, step: &Step) -> Result<(), Lost> {
+/// For ranks that compute with a library.
+impl Step {
+    pub(super) fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    pub(super) fn wanted(&self) -> Vec<u32> {
+        self.wanted.iter().map(|row| *row as u32).collect()
+    }
+
+    pub(super) fn copies(&self) -> &[(u32, u32)] {
+        &self.copies
+    }
+
+    /// Of each chunk its rows, the position of the first, and the blocks of its sequence.
+    pub(super) fn chunks(&self) -> impl Iterator<Item = (Range<usize>, usize, &[u32])> {
+        let mut end = 0;
+        self.rows.chunk_by(|a, b| a.chunk == b.chunk).map(move |rows| {
+            let first = end;
+            end += rows.len();
+            (first..end, rows[0].position, &*self.tables[rows[0].chunk])
+        })
+    }
+}
+
+impl Rank for Shard {
+    fn run(&mut self, step: &Step) -> Result<(), Lost> {
         let Self {
             embedding,
             tokens,
@@ -112,12 +136,15 @@ impl Shard {
         run.logits(norm, output.as_ref().unwrap_or(embedding), tokens.each)
     }
 
-    /// What the last step wanted, from all ranks.
-    pub(super) fn logits(&self, step: &Step) -> Rows<'_> {
+    fn logits(&self, step: &Step) -> Rows<'_> {
         let stride = self.tokens.each * self.comm.ranks();
         let Scratch { logits, gathered, .. } = &self.scratch;
         let all = if self.comm.ranks() == 1 { logits } else { gathered };
         Rows { numbers: &all[..step.wanted.len() * stride], stride }
+    }
+
+    fn arithmetic(&self) -> String {
+        self.formats()
     }
 }
 

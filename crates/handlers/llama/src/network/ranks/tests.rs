@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Part, Ranks, Setup, Shard, Step};
+use super::{Part, Rank, Ranks, Setup, Shard, Step};
 use crate::comm::{Comm, Lost, Meeting};
 use crate::{Chunk, Config, KvCache, Table, Weights};
 
@@ -58,14 +58,15 @@ fn ranks(patience: Duration, faulty: usize, fault: Fault, left: usize) -> Ranks 
     let weights = Weights::for_ranks(&files, 2).unwrap();
     let setup = Setup { ranks: 2, blocks: 2, ..Setup::default() };
     let meeting = Arc::new(Meeting::new(2, patience));
-    let shard = |rank| {
-        let mut comm: Box<dyn Comm> = Box::new(meeting.member(rank));
+    let shard = |(rank, member)| {
+        let mut comm: Box<dyn Comm> = Box::new(member);
         if rank == faulty {
             comm = Box::new(Faulty { comm, fault, left });
         }
-        Shard::load(&config, 64, &weights, &setup, (Part { rank, of: 2 }, comm)).unwrap()
+        let shard = Shard::load(&config, 64, &weights, &setup, (Part { rank, of: 2 }, comm));
+        Box::new(shard.unwrap()) as Box<dyn Rank>
     };
-    Ranks::start((0..2).map(shard).collect(), meeting).unwrap()
+    Ranks::start(meeting.members().into_iter().enumerate().map(shard).collect(), meeting).unwrap()
 }
 
 /// A token of a sequence.

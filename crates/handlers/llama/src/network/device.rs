@@ -1,0 +1,225 @@
+//! A rank whose tensors are candle's: on a GPU, and in the tests on the CPU.
+//!
+//! The network is that of [`shard`](super::shard), by the libraries of the device, which add up in
+//! orders of their own: the logits are those of the CPU within a tolerance and not to the bit.
+
+mod attention;
+mod load;
+mod share;
+
+use std::fmt;
+
+use candle_core::{DType, Device, Tensor};
+use candle_nn::ops::{rms_norm, silu};
+use candle_nn::rotary_emb::rope;
+
+use self::attention::{Places, attend};
+use self::load::{Layer, Linear, Load};
+pub(super) use self::share::Share;
+use super::load::Part;
+use super::ranks::{Rank, Rows};
+use super::shard::{Heads, Tokens};
+use super::step::Step;
+use crate::comm::Lost;
+use crate::kernel::attention::PAGE;
+use crate::{Config, LoadError, Weights};
+
+/// What one rank has of a model.
+pub(super) struct DeviceShard {
+    device: Device,
+    /// Rows of its tokens, `[Tokens::each, hidden]`.
+    embedding: Tensor,
+    tokens: Tokens,
+    layers: Vec<Layer>,
+    norm: Tensor,
+    output: Linear,
+    /// `[context, head_dim / 2]`.
+    cos: Tensor,
+    sin: Tensor,
+    eps: f32,
+    heads: Heads,
+    /// Keys and values of each layer, `[blocks * PAGE, kv_heads, head_dim]`: the pages of
+    /// `candle-flash-attn`.
+    kv: Vec<[Tensor; 2]>,
+    share: Share,
+    part: Part,
+    logits: Vec<f32>,
+}
+
+/// What ends a step.
+enum Failed {
+    Device(candle_core::Error),
+    Lost(Lost),
+}
+
+type Result<T, E = Failed> = std::result::Result<T, E>;
+
+impl From<candle_core::Error> for Failed {
+    fn from(error: candle_core::Error) -> Self {
+        Self::Device(error)
+    }
+}
+
+impl From<Lost> for Failed {
+    fn from(lost: Lost) -> Self {
+        Self::Lost(lost)
+    }
+}
+
+/// Where a device's rank computes, and in what.
+#[derive(Clone, Debug)]
+pub struct On {
+    /// Where tensors are.
+    pub device: Device,
+    /// Of activations, keys and values, and of weights that are floats.
+    pub dtype: DType,
+}
+
+impl DeviceShard {
+    pub(super) fn load(
+        config: &Config,
+        context: usize,
+        weights: &Weights,
+        blocks: usize,
+        on: &On,
+        (part, share): (Part, Share),
+    ) -> Result<Self, LoadError> {
+        let load = Load { config, weights, part, on };
+        let embedding = load.embedding()?;
+        let output = load.output(&embedding)?;
+        let layers = (0..config.layers).map(|index| load.layer(index));
+        let layers = layers.collect::<Result<Vec<_>, LoadError>>()?;
+        let (keys, dim) = (part.kv_heads(config).len(), config.head_dim);
+        let (cos, sin) = load.angles(context)?;
+        let pages = || Tensor::zeros((blocks * PAGE, keys, dim), on.dtype, &on.device);
+        let kv = (0..config.layers)
+            .map(|_| Ok([pages()?, pages()?]))
+            .collect::<candle_core::Result<_>>();
+        Ok(Self {
+            device: on.device.clone(),
+            tokens: part.tokens(config.vocab_size),
+            norm: load.norm("model.norm.weight", config.hidden_size)?,
+            eps: config.rms_norm_eps,
+            heads: Heads { queries: config.heads / part.of, keys, dim },
+            kv: kv.map_err(|error| load::no_memory(&error))?,
+            logits: Vec::new(),
+            embedding,
+            output,
+            layers,
+            cos,
+            sin,
+            share,
+            part,
+        })
+    }
+
+    fn step(&mut self, step: &Step) -> Result<()> {
+        for all in self.kv.iter().flatten() {
+            for (from, to) in step.copies() {
+                let block = all.narrow(0, *from as usize * PAGE, PAGE)?.force_contiguous()?;
+                all.slice_set(&block, 0, *to as usize * PAGE)?;
+            }
+        }
+        let places = Places::new(step, &self.device)?;
+        let cos = self.cos.index_select(&places.positions, 0)?;
+        let sin = self.sin.index_select(&places.positions, 0)?;
+        let mut stream = self.share.sum(self.embed(step)?)?;
+        for (layer, kv) in self.layers.iter().zip(&self.kv) {
+            let normed = rms_norm(&stream, &layer.attention_norm, self.eps)?;
+            let attended = self.attended((layer, kv), &normed, &places, (&cos, &sin))?;
+            let sum = self.share.sum(layer.attention_output.products(&attended)?)?;
+            stream = (stream + layer.attention_output.biased(sum)?)?;
+            let normed = rms_norm(&stream, &layer.feed_forward_norm, self.eps)?;
+            let gated = (silu(&layer.gate.forward(&normed)?)? * layer.up.forward(&normed)?)?;
+            let sum = self.share.sum(layer.down.products(&gated)?)?;
+            stream = (stream + layer.down.biased(sum)?)?;
+        }
+        let wanted = step.wanted();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let rows = Tensor::new(wanted, &self.device)?;
+        let normed = rms_norm(&stream.index_select(&rows, 0)?, &self.norm, self.eps)?;
+        let logits = self.output.forward(&normed)?.to_dtype(DType::F32)?;
+        if let Some(logits) = self.share.gather(logits)? {
+            self.logits = logits.flatten_all()?.to_vec1()?;
+        }
+        Ok(())
+    }
+
+    /// The rows of the tokens that are this rank's, and zeros for those of others.
+    fn embed(&self, step: &Step) -> candle_core::Result<Tensor> {
+        let Tokens { first, each } = self.tokens;
+        let own = |token: u32| (token as usize).checked_sub(first).filter(|own| *own < each);
+        let rows: Vec<u32> =
+            step.tokens().iter().map(|token| own(*token).unwrap_or(0) as u32).collect();
+        let is_own: Vec<f32> =
+            step.tokens().iter().map(|token| f32::from(own(*token).is_some())).collect();
+        let rows = self.embedding.index_select(&Tensor::new(rows, &self.device)?, 0)?;
+        let is_own = Tensor::new(is_own, &self.device)?.to_dtype(rows.dtype())?;
+        rows.broadcast_mul(&is_own.unsqueeze(1)?)
+    }
+
+    /// Writes the rows' keys and values, and gives what their queries attend to.
+    fn attended(
+        &self,
+        (layer, [keys, values]): (&Layer, &[Tensor; 2]),
+        normed: &Tensor,
+        places: &Places,
+        (cos, sin): (&Tensor, &Tensor),
+    ) -> candle_core::Result<Tensor> {
+        let (heads, rows) = (self.heads, normed.dim(0)?);
+        let of_heads = |linear: &Linear, count| {
+            linear.forward(normed)?.reshape((rows, count, heads.dim))?.contiguous()
+        };
+        let mut q = of_heads(&layer.queries, heads.queries)?;
+        let mut k = of_heads(&layer.keys, heads.keys)?;
+        let v = of_heads(&layer.values, heads.keys)?;
+        if let Some((of_queries, of_keys)) = &layer.head_norms {
+            q = rms_norm(&q, of_queries, self.eps)?;
+            k = rms_norm(&k, of_keys, self.eps)?;
+        }
+        // The operation wants heads before rows.
+        let turned = |x: &Tensor| {
+            let x = x.transpose(0, 1)?.unsqueeze(0)?.contiguous()?;
+            rope(&x, cos, sin)?.squeeze(0)?.transpose(0, 1)?.contiguous()
+        };
+        places.write(&turned(&k)?, keys)?;
+        places.write(&v, values)?;
+        let attended = attend(&turned(&q)?, (keys, values), places, layer.window)?;
+        attended.reshape((rows, heads.queries * heads.dim))
+    }
+}
+
+impl Rank for DeviceShard {
+    fn run(&mut self, step: &Step) -> Result<(), Lost> {
+        match self.step(step) {
+            Ok(()) => Ok(()),
+            Err(Failed::Lost(lost)) => Err(lost),
+            Err(Failed::Device(error)) => {
+                // The first line; the others are of the code.
+                let error = error.to_string();
+                let why = error.lines().next().unwrap_or_default();
+                Err(self.share.end(&format!("failed on its device: {why}")))
+            }
+        }
+    }
+
+    fn logits(&self, step: &Step) -> Rows<'_> {
+        let stride = self.tokens.each * self.part.of;
+        Rows { numbers: &self.logits[..step.wanted().len() * stride], stride }
+    }
+
+    fn arithmetic(&self) -> String {
+        format!("candle {:?} {:?}", self.device.location(), self.embedding.dtype())
+    }
+}
+
+impl fmt::Debug for DeviceShard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceShard").field("part", &self.part).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

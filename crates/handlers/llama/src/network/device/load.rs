@@ -1,0 +1,252 @@
+//! From a checkpoint's tensors to a device's.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
+use candle_core::{DType, Device, Module as _, Result as Candle, Tensor};
+use nsbridge_handler::{Dtype, Weight};
+
+use super::super::load::Part;
+use super::On;
+use crate::weights::{self, Cut};
+use crate::{Config, LoadError, RopeTable, Weights};
+
+pub(super) struct Layer {
+    pub(super) attention_norm: Tensor,
+    pub(super) queries: Linear,
+    pub(super) keys: Linear,
+    pub(super) values: Linear,
+    pub(super) head_norms: Option<(Tensor, Tensor)>,
+    pub(super) attention_output: Linear,
+    pub(super) window: Option<usize>,
+    pub(super) feed_forward_norm: Tensor,
+    pub(super) gate: Linear,
+    pub(super) up: Linear,
+    pub(super) down: Linear,
+}
+
+/// `y = W x + b`, of which a rank may have rows or columns.
+pub(super) struct Linear {
+    matrix: Matrix,
+    bias: Option<Tensor>,
+}
+
+enum Matrix {
+    /// `[rows, columns]`.
+    Float(Tensor),
+    /// In ggml's blocks, by candle's kernels.
+    Quantised(QMatMul),
+}
+
+impl Linear {
+    pub(super) fn forward(&self, x: &Tensor) -> Candle<Tensor> {
+        self.biased(self.products(x)?)
+    }
+
+    /// Without the bias: of columns the sums are of several ranks.
+    pub(super) fn products(&self, x: &Tensor) -> Candle<Tensor> {
+        match &self.matrix {
+            Matrix::Float(matrix) => x.matmul(&matrix.t()?),
+            // The kernels take and give f32.
+            Matrix::Quantised(matrix) => {
+                matrix.forward(&x.to_dtype(DType::F32)?)?.to_dtype(x.dtype())
+            }
+        }
+    }
+
+    pub(super) fn biased(&self, products: Tensor) -> Candle<Tensor> {
+        match &self.bias {
+            None => Ok(products),
+            Some(bias) => products.broadcast_add(bias),
+        }
+    }
+}
+
+pub(super) struct Load<'a> {
+    pub(super) config: &'a Config,
+    pub(super) weights: &'a Weights,
+    pub(super) part: Part,
+    pub(super) on: &'a On,
+}
+
+impl Load<'_> {
+    /// `[each, hidden]`, with zeros for tokens that there are not.
+    pub(super) fn embedding(&self) -> Result<Tensor, LoadError> {
+        let matrix = self.of_tokens("model.embed_tokens.weight")?;
+        self.floats(matrix)
+    }
+
+    pub(super) fn output(&self, embedding: &Tensor) -> Result<Linear, LoadError> {
+        let matrix = if self.config.tied {
+            Matrix::Float(embedding.clone())
+        } else {
+            self.of_tokens("lm_head.weight")?
+        };
+        Ok(Linear { matrix, bias: None })
+    }
+
+    /// A vector.
+    pub(super) fn norm(&self, name: &str, len: usize) -> Result<Tensor, LoadError> {
+        let weight = self.weights.take(name, &[len], &Cut::Rows(0..len))?;
+        let matrix = self.matrix(&weight, &[len])?;
+        self.floats(matrix)
+    }
+
+    /// Cosines and sines, `[context, head_dim / 2]` each.
+    pub(super) fn angles(&self, context: usize) -> Result<(Tensor, Tensor), LoadError> {
+        let half = self.config.head_dim / 2;
+        let table = RopeTable::new(&self.config.rope, self.config.head_dim, context);
+        let tensor = |all: Vec<f32>| {
+            Tensor::from_vec(all, (context, half), &self.on.device)
+                .and_then(|all| all.to_dtype(self.on.dtype))
+                .map_err(|error| no_memory(&error))
+        };
+        let cos = (0..context).flat_map(|at| table.at(at).0).copied().collect();
+        let sin = (0..context).flat_map(|at| table.at(at).1).copied().collect();
+        Ok((tensor(cos)?, tensor(sin)?))
+    }
+
+    pub(super) fn layer(&self, index: usize) -> Result<Layer, LoadError> {
+        let (config, part) = (self.config, self.part);
+        let name = |part: &str| format!("model.layers.{index}.{part}");
+        let (hidden, wide, dim) = (config.hidden_size, config.intermediate_size, config.head_dim);
+        let (queries, keys) = (config.heads * dim, config.kv_heads * dim);
+        let of_heads = |range: Range<usize>| range.start * dim..range.end * dim;
+        let own_queries = of_heads(part.share(config.heads));
+        let own_keys = of_heads(part.kv_heads(config));
+        let own_wide = part.share(wide);
+        let rows = |part: &str, rows, own: &Range<usize>, bias| {
+            self.linear(&name(part), [rows, hidden], Cut::Rows(own.clone()), bias)
+        };
+        let columns = |part: &str, columns, own: &Range<usize>, bias| {
+            self.linear(&name(part), [hidden, columns], Cut::Columns(own.clone()), bias)
+        };
+        let norm = |part: &str, len| self.norm(&name(&format!("{part}.weight")), len);
+        let head_norms = config
+            .qk_norm
+            .then(|| Ok((norm("self_attn.q_norm", dim)?, norm("self_attn.k_norm", dim)?)));
+        Ok(Layer {
+            attention_norm: norm("input_layernorm", hidden)?,
+            queries: rows("self_attn.q_proj", queries, &own_queries, config.qkv_bias)?,
+            keys: rows("self_attn.k_proj", keys, &own_keys, config.qkv_bias)?,
+            values: rows("self_attn.v_proj", keys, &own_keys, config.qkv_bias)?,
+            head_norms: head_norms.transpose()?,
+            attention_output: columns(
+                "self_attn.o_proj",
+                queries,
+                &own_queries,
+                config.output_bias,
+            )?,
+            window: config.windows[index],
+            feed_forward_norm: norm("post_attention_layernorm", hidden)?,
+            gate: rows("mlp.gate_proj", wide, &own_wide, config.mlp_bias)?,
+            up: rows("mlp.up_proj", wide, &own_wide, config.mlp_bias)?,
+            down: columns("mlp.down_proj", wide, &own_wide, config.mlp_bias)?,
+        })
+    }
+
+    fn linear(
+        &self,
+        name: &str,
+        shape: [usize; 2],
+        cut: Cut,
+        bias: bool,
+    ) -> Result<Linear, LoadError> {
+        let full = format!("{name}.weight");
+        let weight = self.weights.take(&full, &shape, &cut)?;
+        let own = weight.shape().to_vec();
+        let turned = name.ends_with("q_proj") || name.ends_with("k_proj");
+        let interleaved = turned && self.weights.are_interleaved();
+        let matrix = if interleaved {
+            self.matrix_of(weight.dtype(), &self.parted(&weight), &own)?
+        } else {
+            self.matrix(&weight, &own)?
+        };
+        let bias = bias.then(|| {
+            let all = self.norm(&format!("{name}.bias"), shape[0])?;
+            let Cut::Rows(own) = cut else { return Ok(all) };
+            let rows: Vec<u32> = own
+                .map(|row| if interleaved { self.interleaved(row) } else { row } as u32)
+                .collect();
+            Tensor::new(rows, &self.on.device)
+                .and_then(|rows| all.index_select(&rows, 0))
+                .map_err(|error| no_memory(&error))
+        });
+        Ok(Linear { matrix, bias: bias.transpose()? })
+    }
+
+    fn interleaved(&self, row: usize) -> usize {
+        weights::interleaved(row, self.config.head_dim)
+    }
+
+    /// Rows in the order of transformers: of whole heads, so that a part's are its own.
+    fn parted(&self, weight: &Weight) -> Vec<u8> {
+        let bytes = weight.contiguous();
+        let rows = weight.shape()[0];
+        let size = bytes.len() / rows;
+        let row = |row| &bytes[self.interleaved(row) * size..][..size];
+        (0..rows).flat_map(row).copied().collect()
+    }
+
+    /// A matrix that has a row for each token, of which this rank has some.
+    fn of_tokens(&self, name: &str) -> Result<Matrix, LoadError> {
+        let Config { vocab_size, hidden_size, .. } = *self.config;
+        let tokens = self.part.tokens(vocab_size);
+        let own = tokens.first..vocab_size.min(tokens.first + tokens.each);
+        let missing = tokens.each - own.len();
+        let whole = if own.is_empty() { 0..1 } else { own };
+        let weight =
+            self.weights.take(name, &[vocab_size, hidden_size], &Cut::Rows(whole.clone()))?;
+        let matrix = self.matrix(&weight, &[whole.len(), hidden_size])?;
+        if missing == 0 {
+            return Ok(matrix);
+        }
+        // Whole tiles, as many as any rank has.
+        let padded = self.floats(matrix)?.pad_with_zeros(0, 0, tokens.each - whole.len());
+        Ok(Matrix::Float(padded.map_err(|error| no_memory(&error))?))
+    }
+
+    fn matrix(&self, weight: &Weight, shape: &[usize]) -> Result<Matrix, LoadError> {
+        self.matrix_of(weight.dtype(), &weight.contiguous(), shape)
+    }
+
+    fn matrix_of(&self, dtype: Dtype, bytes: &[u8], shape: &[usize]) -> Result<Matrix, LoadError> {
+        let On { device, dtype: wanted } = self.on;
+        let floats = |dtype| {
+            let tensor = Tensor::from_raw_buffer(bytes, dtype, shape, &Device::Cpu);
+            tensor.and_then(|tensor| tensor.to_device(device)?.to_dtype(*wanted)).map(Matrix::Float)
+        };
+        let blocks = |dtype| {
+            let storage = QStorage::from_data(Cow::Borrowed(bytes), device, dtype)?;
+            let tensor = QTensor::new(storage, shape)?;
+            QMatMul::from_qtensor(tensor).map(Matrix::Quantised)
+        };
+        let made = match dtype {
+            Dtype::F32 => floats(DType::F32),
+            Dtype::F16 => floats(DType::F16),
+            Dtype::BF16 => floats(DType::BF16),
+            Dtype::Q8_0 => blocks(GgmlDType::Q8_0),
+            Dtype::Q4_K => blocks(GgmlDType::Q4K),
+            Dtype::Q5_K => blocks(GgmlDType::Q5K),
+            _ => blocks(GgmlDType::Q6K),
+        };
+        made.map_err(|error| no_memory(&error))
+    }
+
+    fn floats(&self, matrix: Matrix) -> Result<Tensor, LoadError> {
+        let tensor = match matrix {
+            Matrix::Float(tensor) => return Ok(tensor),
+            Matrix::Quantised(QMatMul::QTensor(blocks)) => blocks.dequantize(&self.on.device),
+            Matrix::Quantised(QMatMul::Tensor(tensor) | QMatMul::TensorF16(tensor)) => Ok(tensor),
+        };
+        let tensor = tensor.and_then(|tensor| tensor.to_dtype(self.on.dtype));
+        tensor.map_err(|error| no_memory(&error))
+    }
+}
+
+pub(super) fn no_memory(error: &candle_core::Error) -> LoadError {
+    let error = error.to_string();
+    let why = error.lines().next().unwrap_or_default();
+    LoadError::Missing(format!("a tensor could not be put on its device: {why}"))
+}
