@@ -31,6 +31,9 @@ use crate::vitals::{Vitals, rounds};
 /// How long handing over may take after the grace.
 const HAND_OVER: Duration = Duration::from_secs(10);
 
+/// This many characters of what a handler says of itself are logged.
+const LONGEST_REASON: usize = 300;
+
 /// How long the worker waits for the handler's own word on why it is broken.
 const SAYS_WITHIN: Duration = Duration::from_secs(1);
 
@@ -181,7 +184,10 @@ impl Worker {
             drain.begin();
         }
         self.leave(&jobs).await;
-        ended
+        match ended {
+            Err(Error::Handler(why)) => Err(Error::Handler(self.in_its_words(why).await)),
+            ended => ended,
+        }
     }
 
     /// One session after another, until the handler breaks.
@@ -196,7 +202,7 @@ impl Worker {
             match Session::start(&self.shared, connection, jobs).await {
                 Ok(session) => tokio::select! {
                     () = session.lost() => self.shared.vitals.metrics.reconnected(Side::Consume),
-                    why = broken() => return Err(Error::Handler(self.in_its_words(why).await)),
+                    why = broken() => return Err(Error::Handler(why)),
                 },
                 Err(Error::Queue(error)) if error.is_retryable() => {
                     tracing::warn!(%error, "no session, trying again");
@@ -212,7 +218,11 @@ impl Worker {
         let runner = self.shared.runner.clone();
         let asked = tokio::task::spawn_blocking(move || runner.health());
         match timeout(SAYS_WITHIN, asked).await {
-            Ok(Ok(Health::Failed(reason))) => format!("{why}: {reason}"),
+            Ok(Ok(Health::Failed(reason))) => {
+                let line: String =
+                    reason.chars().take(LONGEST_REASON).filter(|c| !c.is_control()).collect();
+                format!("{why}: {line}")
+            }
             _ => why,
         }
     }

@@ -155,7 +155,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
         let said = tokio::select! {
             done = carry_out(command, &store, json) => done?,
             _ = tokio::signal::ctrl_c() => {
-                note("stopped; a push or a pull goes on from here when it is run again");
+                note("stopped; a push or a pull goes on from here when it is run again, nothing else does");
                 return Ok(ExitCode::from(crate::failure::INTERRUPTED));
             }
         };

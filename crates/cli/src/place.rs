@@ -34,5 +34,8 @@ pub(crate) fn block_on(command: impl Future<Output = Result<ExitCode>>) -> Resul
         LogConfig { filter: "warn,lapin=off,aws_config=error".into(), format: LogFormat::Text };
     nsbridge::log_to_stderr(&log)?;
     let runtime = tokio::runtime::Runtime::new().context("starting the runtime")?;
-    runtime.block_on(command)
+    let ended = runtime.block_on(command);
+    // What still reads or computes on a thread of its own ends with the process.
+    runtime.shutdown_background();
+    ended
 }

@@ -166,6 +166,6 @@ pub enum Health {
     /// It can.
     Ok,
     /// It cannot any more, for this reason; the worker gives its jobs back and leaves. The reason
-    /// is logged: it must quote nothing of a request.
+    /// is logged, in one line: it must quote nothing of a request.
     Failed(String),
 }

@@ -23,8 +23,8 @@ pub(super) fn run(opened: &Opened, to: &Path, dtype: Mix, json: bool) -> Result<
     let (model, folder) = (&opened.model, to.display());
     fs::create_dir_all(to).with_context(|| format!("making the folder {folder}"))?;
     let found = files_of(to).with_context(|| format!("reading the folder {folder}"))?;
-    if let Some(other) = found.iter().find(|file| is_weights(&file.path)) {
-        bail!("{folder} has a model already, in {}: give a folder of its own", other.path);
+    if let Some(other) = found.first() {
+        bail!("{folder} is not empty, it has {}: give a folder of its own", other.path);
     }
     for path in model.files().filter(|path| !is_weights(path) && *path != MANIFEST) {
         let bytes = model.read(path).map_err(|error| anyhow!("{error}"))?;
@@ -42,15 +42,29 @@ pub(super) fn run(opened: &Opened, to: &Path, dtype: Mix, json: bool) -> Result<
     };
     let place = to.join(format!("model-{dtype}.gguf"));
     // Under another name until it is whole.
-    let part = place.with_extension("part");
-    let bytes = quantise(model, dtype, &part, told)?;
+    let part = to.join(format!(".model-{dtype}.gguf.part"));
+    let bytes = quantise(model, dtype, &part, told).inspect_err(|_| {
+        let _ = fs::remove_file(&part);
+    })?;
     fs::rename(&part, &place).with_context(|| format!("writing {}", place.display()))?;
     bar.end();
     note(&format!("{} is in {}, {}", model.place(), place.display(), size(bytes)));
     Ok(json!({ "place": model.place(), "file": place, "dtype": dtype.name(), "bytes": bytes }))
 }
 
-/// Tensors, or where they are.
+/// Tensors in whatever format they come beside each other, or where they are.
 fn is_weights(path: &str) -> bool {
-    [".safetensors", ".safetensors.index.json", ".gguf"].iter().any(|end| path.ends_with(end))
+    const ENDS: [&str; 10] = [
+        ".safetensors",
+        ".safetensors.index.json",
+        ".gguf",
+        ".bin",
+        ".bin.index.json",
+        ".pt",
+        ".pth",
+        ".onnx",
+        ".h5",
+        ".msgpack",
+    ];
+    ENDS.iter().any(|end| path.ends_with(end))
 }

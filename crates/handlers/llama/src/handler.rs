@@ -187,7 +187,7 @@ impl Llama {
         let drafting = drafting.read(&config, &text, context, &of_draft)?;
         let memory = memory(&config, &checkpoint, &setup);
         refuse_what_does_not_fit(&memory, drafting.memory().as_ref())?;
-        let weights = Weights::load(files, &checkpoint, setup.ranks)?;
+        let weights = Weights::load(&checkpoint, setup.ranks)?;
         let mut model = Model::new(&config, context, &weights, &setup)?;
         if let Some(required) = required {
             required.hold(&mut model, files)?;
@@ -318,7 +318,7 @@ fn fingerprint(
     for name in FILES {
         add(&files.find(name).map_err(LoadError::read)?.unwrap_or_default());
     }
-    weights.digests().iter().for_each(|digest| add(digest));
+    weights.digests()?.iter().for_each(|digest| add(digest));
     add(&serde_json::to_vec(options).map_err(LoadError::parse(files.place()))?);
     let digest: [u8; 32] = digest.finalize().into();
     let mut fingerprint = [0; 16];

@@ -6,6 +6,7 @@
 
 mod device;
 mod load;
+mod plan;
 mod ranks;
 mod shard;
 mod step;
@@ -22,10 +23,12 @@ use crate::{Config, LoadError, Weights};
 
 pub use self::device::On;
 
+use self::plan::Step;
 use self::ranks::Ranks;
-use self::step::{Step, WIDEST_HEAD};
+use self::step::WIDEST_HEAD;
 
-/// How a model is held and run. None of it but the formats changes a bit of what it computes.
+/// How a model is held and run. None of it but the formats and the device changes a bit of what it
+/// computes.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// What computes.
@@ -55,7 +58,8 @@ pub enum Processor {
     /// This engine's own kernels.
     #[default]
     Cpu,
-    /// candle's, on any device that it knows.
+    /// candle's, on any device that it knows: weights, keys and values are of its dtype or in the
+    /// checkpoint's blocks, and the bits depend on the number of ranks.
     Candle(On),
 }
 

@@ -67,7 +67,8 @@ pub enum QuantiseError {
 }
 
 /// Writes a model's tensors and shape into a GGUF file, in candle's blocks, and gives its size in
-/// bytes. The vocabulary stays in `tokenizer.json`.
+/// bytes. The vocabulary stays in `tokenizer.json`, and what the format cannot tell (windows of some
+/// layers, several tokens that end a reply) in `config.json` and `generation_config.json`.
 ///
 /// `told` is called with bytes as they are written. All cores are used; what is in memory at once
 /// is a tensor as it is stored and a few megabytes.

@@ -22,7 +22,6 @@ pub(crate) enum Cut {
 #[derive(Debug)]
 pub struct Weights {
     tensors: nsbridge_handler::Weights,
-    digests: Vec<[u8; 32]>,
 }
 
 impl Weights {
@@ -41,7 +40,7 @@ impl Weights {
     ///
     /// As [`Weights::read`].
     pub fn for_ranks(model: &Model, ranks: usize) -> Result<Self, LoadError> {
-        Self::load(model, &Self::find(model)?, ranks)
+        Self::load(&Self::find(model)?, ranks)
     }
 
     /// Finds the model's tensors.
@@ -58,22 +57,16 @@ impl Weights {
     }
 
     /// Begins to bring them to so many ranks.
-    pub(crate) fn load(
-        model: &Model,
-        checkpoint: &Checkpoint,
-        ranks: usize,
-    ) -> Result<Self, LoadError> {
+    pub(crate) fn load(checkpoint: &Checkpoint, ranks: usize) -> Result<Self, LoadError> {
         let tensors = checkpoint.load(&Order::everything().for_ranks(ranks));
-        let digests: Result<_, _> = checkpoint.files().map(|path| model.digest(path)).collect();
-        Ok(Self {
-            tensors: tensors.map_err(LoadError::read)?,
-            digests: digests.map_err(LoadError::read)?,
-        })
+        Ok(Self { tensors: tensors.map_err(LoadError::read)? })
     }
 
-    /// BLAKE3 of each file of weights.
-    pub(crate) fn digests(&self) -> &[[u8; 32]] {
-        &self.digests
+    /// BLAKE3 of each file of weights, which without a manifest are read for it.
+    pub(crate) fn digests(&self) -> Result<Vec<[u8; 32]>, LoadError> {
+        let checkpoint = self.tensors.checkpoint();
+        let digests = checkpoint.files().map(|path| checkpoint.model().digest(path));
+        digests.collect::<Result<_, _>>().map_err(LoadError::read)
     }
 
     /// The tensor that transformers calls so.

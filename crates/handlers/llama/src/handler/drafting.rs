@@ -33,7 +33,6 @@ pub(super) enum Read {
 
 /// A model that drafts, before its weights are loaded.
 pub(super) struct Draft {
-    files: Files,
     config: Config,
     checkpoint: Checkpoint,
     context: usize,
@@ -99,7 +98,7 @@ impl Drafting {
         let context = context.min(config.context);
         let format = format(&config).or(setup.format);
         let setup = Setup { format, ..setup.clone() };
-        Ok(Read::Model(Box::new(Draft { files, config, checkpoint, context, setup })))
+        Ok(Read::Model(Box::new(Draft { config, checkpoint, context, setup })))
     }
 }
 
@@ -163,8 +162,8 @@ impl Read {
         let drafter = match self {
             Self::Drafter(drafter) => drafter,
             Self::Model(draft) => {
-                let Draft { files, config, checkpoint, context, setup } = *draft;
-                let weights = Weights::load(&files, &checkpoint, setup.ranks)?;
+                let Draft { config, checkpoint, context, setup } = *draft;
+                let weights = Weights::load(&checkpoint, setup.ranks)?;
                 let model = Model::new(&config, context, &weights, &setup)?;
                 let drafter: Box<dyn Drafter> = Box::new(DraftModel::new(model, step, caching));
                 Some(drafter)

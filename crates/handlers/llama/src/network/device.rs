@@ -17,9 +17,9 @@ use self::attention::{Places, attend};
 use self::load::{Layer, Linear, Load};
 pub(super) use self::share::Share;
 use super::load::Part;
+use super::plan::Step;
 use super::ranks::{Rank, Rows};
 use super::shard::{Heads, Tokens};
-use super::step::Step;
 use crate::comm::Lost;
 use crate::kernel::attention::PAGE;
 use crate::{Config, LoadError, Weights};
@@ -115,7 +115,7 @@ impl DeviceShard {
 
     fn step(&mut self, step: &Step) -> Result<()> {
         for all in self.kv.iter().flatten() {
-            for (from, to) in step.copies() {
+            for (from, to) in &step.copies {
                 let block = all.narrow(0, *from as usize * PAGE, PAGE)?.force_contiguous()?;
                 all.slice_set(&block, 0, *to as usize * PAGE)?;
             }
@@ -134,7 +134,7 @@ impl DeviceShard {
             let sum = self.share.sum(layer.down.products(&gated)?)?;
             stream = (stream + layer.down.biased(sum)?)?;
         }
-        let wanted = step.wanted();
+        let wanted: Vec<u32> = step.wanted.iter().map(|row| *row as u32).collect();
         if wanted.is_empty() {
             return Ok(());
         }
@@ -152,9 +152,9 @@ impl DeviceShard {
         let Tokens { first, each } = self.tokens;
         let own = |token: u32| (token as usize).checked_sub(first).filter(|own| *own < each);
         let rows: Vec<u32> =
-            step.tokens().iter().map(|token| own(*token).unwrap_or(0) as u32).collect();
+            step.tokens.iter().map(|token| own(*token).unwrap_or(0) as u32).collect();
         let is_own: Vec<f32> =
-            step.tokens().iter().map(|token| f32::from(own(*token).is_some())).collect();
+            step.tokens.iter().map(|token| f32::from(own(*token).is_some())).collect();
         let rows = self.embedding.index_select(&Tensor::new(rows, &self.device)?, 0)?;
         let is_own = Tensor::new(is_own, &self.device)?.to_dtype(rows.dtype())?;
         rows.broadcast_mul(&is_own.unsqueeze(1)?)
@@ -207,11 +207,12 @@ impl Rank for DeviceShard {
 
     fn logits(&self, step: &Step) -> Rows<'_> {
         let stride = self.tokens.each * self.part.of;
-        Rows { numbers: &self.logits[..step.wanted().len() * stride], stride }
+        Rows { numbers: &self.logits[..step.wanted.len() * stride], stride }
     }
 
     fn arithmetic(&self) -> String {
-        format!("candle {:?} {:?}", self.device.location(), self.embedding.dtype())
+        let (at, dtype) = (self.device.location(), self.embedding.dtype());
+        format!("candle {at:?} {dtype:?} on {} ranks", self.part.of)
     }
 }
 

@@ -11,8 +11,8 @@ use crate::{Config, LoadError, Weights};
 
 use super::device::{DeviceShard, Share};
 use super::load::Part;
+use super::plan::Step;
 use super::shard::Shard;
-use super::step::Step;
 use super::{Processor, Setup};
 
 /// One of them, whatever it computes on.

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::Chunk;
+use super::plan::{Row, Step};
 use super::ranks::{Rank, Rows};
 use super::shard::{Heads, Kv, Layer, Partial, Shard};
 use crate::RopeTable;
@@ -45,64 +45,6 @@ struct Blocks {
     scales: Vec<f32>,
     sums: Vec<i32>,
     sums_of_16: Vec<i16>,
-}
-
-/// A token's place.
-#[derive(Clone, Copy, Debug)]
-struct Row {
-    chunk: usize,
-    position: usize,
-}
-
-/// What is to be run: the same for each rank.
-#[derive(Debug)]
-pub(super) struct Step {
-    tokens: Vec<u32>,
-    rows: Vec<Row>,
-    /// Of each chunk, the blocks of its sequence.
-    tables: Vec<Vec<u32>>,
-    /// Rows whose logits are wanted, ascending.
-    wanted: Vec<usize>,
-    /// Blocks to be copied first.
-    copies: Vec<(u32, u32)>,
-}
-
-impl Step {
-    pub(super) fn new(chunks: &[Chunk<'_>], copies: Vec<(u32, u32)>) -> Self {
-        let (mut rows, mut wanted) = (Vec::new(), Vec::new());
-        for (chunk, Chunk { table, tokens, logits }) in chunks.iter().enumerate() {
-            rows.extend((0..tokens.len()).map(|i| Row { chunk, position: table.len() + i }));
-            wanted.extend(rows.len() - logits..rows.len());
-        }
-        let tokens = chunks.iter().flat_map(|chunk| chunk.tokens).copied().collect();
-        let tables = chunks.iter().map(|chunk| chunk.table.blocks().to_vec()).collect();
-        Self { tokens, rows, tables, wanted, copies }
-    }
-}
-
-/// For ranks that compute with a library.
-impl Step {
-    pub(super) fn tokens(&self) -> &[u32] {
-        &self.tokens
-    }
-
-    pub(super) fn wanted(&self) -> Vec<u32> {
-        self.wanted.iter().map(|row| *row as u32).collect()
-    }
-
-    pub(super) fn copies(&self) -> &[(u32, u32)] {
-        &self.copies
-    }
-
-    /// Of each chunk its rows, the position of the first, and the blocks of its sequence.
-    pub(super) fn chunks(&self) -> impl Iterator<Item = (Range<usize>, usize, &[u32])> {
-        let mut end = 0;
-        self.rows.chunk_by(|a, b| a.chunk == b.chunk).map(move |rows| {
-            let first = end;
-            end += rows.len();
-            (first..end, rows[0].position, &*self.tables[rows[0].chunk])
-        })
-    }
 }
 
 impl Rank for Shard {

@@ -10,9 +10,9 @@ use nsbridge_handler::Dtype;
 
 use crate::Config;
 
-/// Query heads on one head of keys from which its values get more bits: they are few, and many
-/// heads look at them.
-const MANY_QUERIES: usize = 8;
+/// Layers of the models that llama.cpp calls 70B, whose few values get more bits: many queries look
+/// at each.
+const LARGE: usize = 80;
 
 /// How a model's matrices are written; vectors always stay in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ fn mixed(most: Dtype, config: &Config, name: &str) -> Dtype {
     if (values || name.ends_with("down_proj.weight")) && more_bits(layer, config.layers) {
         return Dtype::Q6_K;
     }
-    if values && config.heads / config.kv_heads >= MANY_QUERIES {
+    if values && most == Dtype::Q4_K && config.layers == LARGE && config.heads != config.kv_heads {
         return Dtype::Q5_K;
     }
     most

@@ -109,10 +109,12 @@ pub(crate) fn was_said(lines: &[Line], n: usize) -> bool {
 
 /// Whether a process with this name has ended with success.
 pub(crate) fn left_in_order(lines: &[Line], name: &str) -> bool {
-    let left = |what: &What| {
-        matches!(what, What::Gone { name: other, status, .. }
-        if other == name && status == "exit status: 0")
-    };
+    left_with(lines, name, "exit status: 0")
+}
+
+/// Whether a process with this name has ended so.
+pub(crate) fn left_with(lines: &[Line], name: &str, how: &str) -> bool {
+    let left = |what: &What| matches!(what, What::Gone { name: other, status, .. } if other == name && status == how);
     lines.iter().any(|line| left(&line.what))
 }
 

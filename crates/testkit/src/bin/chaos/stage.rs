@@ -193,6 +193,13 @@ impl Stage {
         Held::thread(pid, thread)
     }
 
+    /// Makes sure that a process wrote this into its log.
+    pub(crate) fn said(&self, life: &str, what: &str) -> Result<()> {
+        let log = fs::read_to_string(self.dir.join(format!("{life}.log")))?;
+        ensure!(log.contains(what), "{life} did not say `{what}`");
+        Ok(())
+    }
+
     /// The name of a worker's present process, `w1.2`.
     pub(crate) fn life_of(&mut self, worker: &str) -> Result<String> {
         self.follow.read()?;

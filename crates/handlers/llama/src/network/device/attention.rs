@@ -5,7 +5,7 @@ use std::ops::Range;
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::ops::softmax_last_dim;
 
-use super::super::step::Step;
+use super::super::plan::Step;
 use crate::kernel::attention::PAGE;
 
 /// Where the rows of a step and what they look at lie.

@@ -58,8 +58,8 @@ fn candle() -> Processor {
     Processor::Candle(On { device: Device::Cpu, dtype: DType::F32 })
 }
 
-/// Logits of two sequences that begin alike, of different lengths and in chunks; the second is cut
-/// back and goes on otherwise.
+/// Logits of two sequences of different lengths, in chunks; the second is cut back and goes on
+/// otherwise.
 fn logits(model: &mut Model) -> Vec<Vec<f32>> {
     let token = |at: usize, of: usize| ((at * at * 7 + 3 * at + of) % 70) as u32;
     let mut tables = [Table::default(), Table::default()];

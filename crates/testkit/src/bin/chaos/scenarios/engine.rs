@@ -6,7 +6,7 @@ use anyhow::Result;
 use nsbridge_testkit::s3::S3Server;
 
 use crate::engine::Lone;
-use crate::follow::{gone, left_in_order};
+use crate::follow::{gone, left_in_order, left_with};
 use crate::plan::Ask;
 use crate::stage::Stage;
 
@@ -65,7 +65,8 @@ pub(super) fn ranks(stage: &mut Stage) -> Result<()> {
     let held = stage.hold(&hung, "nsbridge-rank-1")?;
     stage.until("a worker with a rank that hangs to leave", |lines| gone(lines, &life, 1))?;
     drop(held);
-    stage.until("it to leave with an error", |lines| !left_in_order(lines, &life))?;
+    stage.until("it to leave with an error", |lines| left_with(lines, &life, "exit status: 1"))?;
+    stage.said(&life, "rank 1 of 2 did not answer within 2 s")?;
     stage.finish()
 }
 
