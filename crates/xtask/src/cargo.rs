@@ -6,10 +6,14 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+/// Features that CUDA's compiler is needed for.
+const FOR_GPUS: [&str; 3] = ["cuda", "flash-attn", "nccl"];
 
 /// How cargo is called for a chore.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Cargo {
     /// Another tree than ours.
     tree: Option<PathBuf>,
@@ -51,6 +55,47 @@ impl Cargo {
         }
         command.envs(self.environment.iter().map(|(name, value)| (name, value))).args(arguments);
         command
+    }
+
+    /// Where it builds.
+    pub(crate) fn target_dir(&self) -> PathBuf {
+        let named = self.environment.iter().rfind(|(name, _)| *name == "CARGO_TARGET_DIR");
+        let named = named.map(|(_, folder)| folder.clone());
+        let named = named.or_else(|| env::var_os("CARGO_TARGET_DIR"));
+        root().join(named.unwrap_or_else(|| "target".into()))
+    }
+
+    /// What cargo knows of the workspace, and with `more` arguments of what it depends on.
+    ///
+    /// # Errors
+    ///
+    /// It cannot read a manifest; it says why.
+    pub(crate) fn metadata(&self, more: &[&str]) -> Result<Value> {
+        let mut command = self.command(&["metadata", "--format-version", "1"]);
+        let output = command.args(more).stderr(Stdio::inherit()).output();
+        let output = output.context("starting cargo")?;
+        ensure!(output.status.success(), "cargo metadata failed");
+        serde_json::from_slice(&output.stdout).context("reading what cargo metadata says")
+    }
+
+    /// For `--features`: those of these packages, or of all, but what only CUDA's compiler builds.
+    ///
+    /// # Errors
+    ///
+    /// As [`metadata`](Self::metadata).
+    pub(crate) fn features(&self, packages: &[&str]) -> Result<String> {
+        let metadata = self.metadata(&["--no-deps"])?;
+        let mut all = Vec::new();
+        for package in metadata["packages"].as_array().into_iter().flatten() {
+            let name = package["name"].as_str().unwrap_or_default();
+            if packages.is_empty() || packages.contains(&name) {
+                let features = package["features"].as_object().into_iter().flatten();
+                let ours = features.map(|(feature, _)| feature.as_str());
+                let ours = ours.filter(|feature| !FOR_GPUS.contains(feature));
+                all.extend(ours.map(|feature| format!("{name}/{feature}")));
+            }
+        }
+        Ok(all.join(","))
     }
 
     /// Whether cargo has this subcommand.
@@ -109,11 +154,26 @@ pub(crate) fn cache() -> Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_of_cargo_run, root};
+    use super::{Cargo, is_of_cargo_run, root};
 
     #[test]
     fn the_root_holds_the_workspace() {
         assert!(root().join("Cargo.lock").is_file());
+    }
+
+    #[test]
+    fn features_are_all_but_those_for_gpus() {
+        let all = Cargo::here().features(&[]).unwrap();
+        assert!(all.contains("nsbridge-queue/amqp,") && all.contains("nsbridge-testkit/chaos"));
+        assert!(!all.contains("cuda") && !all.contains("nccl") && !all.contains("flash"), "{all}");
+        let some = Cargo::here().features(&["nsbridge-queue", "xtask"]).unwrap();
+        assert_eq!(some, "nsbridge-queue/amqp,nsbridge-queue/default,nsbridge-queue/testing");
+    }
+
+    #[test]
+    fn cargo_builds_where_it_was_told_to_last() {
+        let cargo = Cargo::here().with("CARGO_TARGET_DIR", "/a").with("CARGO_TARGET_DIR", "b");
+        assert_eq!(cargo.target_dir(), root().join("b"));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! Built as cargo-fuzz builds, by the stable compiler: its instruments are LLVM's, and the address
 //! sanitizer is asked for by a flag that needs `RUSTC_BOOTSTRAP`.
 
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
 
@@ -89,8 +89,7 @@ fn build(cargo: &Cargo) -> Result<PathBuf> {
     let room = root().join(ROOM);
     // What is fuzzed is what is shipped: the same versions of everything.
     fs::copy(root().join("Cargo.lock"), room.join("Cargo.lock")).context("copying Cargo.lock")?;
-    let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
-    let target = root().join(target).join("fuzz-build");
+    let target = cargo.target_dir().join("fuzz-build");
     let host = host()?;
     // Named, so that build scripts and macros are built without instruments.
     let mut command = cargo.command(&["build", "--release", "--target", &host, "--manifest-path"]);

@@ -6,6 +6,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::cargo::{self, Cargo, in_root, root, succeeds};
+use crate::cuda;
+use crate::machine::cuda::Toolkit;
 use crate::say;
 
 /// The folders with sources in other languages than Rust.
@@ -26,19 +28,32 @@ pub(crate) fn run(cargo: &Cargo) -> Result<()> {
 }
 
 fn checks(cargo: &Cargo) -> Result<Vec<(&'static str, Command)>> {
-    let everything = ["--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
-    let mut clippy = cargo.command(&["clippy"]);
-    clippy.args(everything);
-    let mut doc = cargo.command(&["doc", "--no-deps", "--workspace", "--all-features"]);
+    let features = cargo.features(&[])?;
+    let mut clippy = cargo.command(&["clippy", "--workspace", "--all-targets"]);
+    clippy.args(["--features", &features, "--", "-D", "warnings"]);
+    let mut doc = cargo.command(&["doc", "--no-deps", "--workspace", "--features", &features]);
     doc.env("RUSTDOCFLAGS", "-Dwarnings");
     let mut checks = vec![
         ("fmt", cargo.command(&["fmt", "--all", "--check"])),
         ("clippy", clippy),
+        ("clippy of what is for GPUs", clippy_for_gpus(cargo)?),
         ("doc", doc),
         ("python", compile_python()?),
     ];
     checks.extend(optional(cargo));
     Ok(checks)
+}
+
+/// Reads what CUDA's compiler is needed for, without one.
+fn clippy_for_gpus(cargo: &Cargo) -> Result<Command> {
+    // Apart from what is built with a compiler: a build script would take these kernels for real.
+    let target = cargo.target_dir().join("lint-for-gpus");
+    let toolkit = Toolkit::stand_in(&target.join("toolkit"))?;
+    let cargo = cargo.clone().with("CARGO_TARGET_DIR", target);
+    let mut clippy = toolkit.cargo(cargo, cuda::CAPABILITY)?.command(&["clippy", "--all-targets"]);
+    clippy.args(["-p", "nsbridge-llama", "--features", "cuda,nccl,flash-attn"]);
+    clippy.args(["--", "-D", "warnings"]);
+    Ok(clippy)
 }
 
 fn compile_python() -> Result<Command> {

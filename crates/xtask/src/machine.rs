@@ -1,6 +1,7 @@
 //! What the tests need on this machine, and how it gets there.
 
 mod apt;
+pub(crate) mod cuda;
 mod python;
 pub(crate) mod rabbitmq;
 

@@ -1,10 +1,11 @@
-//! The project's chores: `cargo xtask test | lint | ci | chaos | fuzz | bench SUITE`.
+//! The project's chores: `cargo xtask test | lint | ci | chaos | fuzz | cuda | bench SUITE`.
 
 mod bench;
 mod broker;
 mod cargo;
 mod chaos;
 mod ci;
+mod cuda;
 mod fuzz;
 mod lint;
 mod machine;
@@ -51,6 +52,17 @@ enum Chore {
         #[command(flatten)]
         arguments: chaos::Arguments,
     },
+    /// Builds the worker for NVIDIA's GPUs, or calls cargo so, where no CUDA is installed.
+    ///
+    /// Gets CUDA 13.0's compiler once per machine, 1.7 GB. The binary is target/cuda/release/nsbridge,
+    /// for the GPUs that CUDA_COMPUTE_CAP names, or Hopper's. The kernels of flash attention take three
+    /// hours on two cores the first time.
+    /// Example: cargo xtask cuda -- clippy -p nsbridge-llama --features cuda,nccl
+    Cuda {
+        /// For cargo, in place of building the worker with all that is for GPUs.
+        #[arg(last = true)]
+        arguments: Vec<String>,
+    },
     /// Feeds the parsers of models' files whatever breaks them, led by the code they run through.
     ///
     /// Without arguments each target runs for a minute. What is found is kept in target/fuzz/findings.
@@ -73,6 +85,7 @@ fn main() -> ExitCode {
         Chore::Lint => lint::run(&Cargo::here()),
         Chore::Ci => ci::run(),
         Chore::Chaos { arguments } => chaos::run(&Cargo::here(), &arguments),
+        Chore::Cuda { arguments } => cuda::run(&arguments),
         Chore::Fuzz { arguments } => fuzz::run(&Cargo::here(), &arguments),
         Chore::Bench { suite } => bench::run(&Cargo::here(), &suite),
     };

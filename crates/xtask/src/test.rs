@@ -35,7 +35,7 @@ pub(crate) fn run_on_rabbitmq_4(arguments: &[String]) -> Result<()> {
     );
     let folder = machine::rabbitmq::four()?;
     let mut arguments = arguments.to_vec();
-    if !arguments.iter().any(|argument| names_a_package(argument)) {
+    if packages(&arguments).is_empty() {
         arguments.splice(0..0, ON_A_BROKER.map(str::to_owned));
     }
     run(&Cargo::here().with(RABBITMQ_ROOT, folder), &arguments)
@@ -52,14 +52,14 @@ pub(crate) fn run(cargo: &Cargo, arguments: &[String]) -> Result<()> {
         broker.tell(command)
     };
     if cargo.has("nextest") {
-        let command = in_system(rust_tests(cargo, &["nextest", "run"], arguments));
+        let command = in_system(rust_tests(cargo, &["nextest", "run"], arguments)?);
         report.part("the Rust tests", Runner::Nextest, command)?;
         if whole {
-            let command = in_system(rust_tests(cargo, &["test", "--doc"], arguments));
+            let command = in_system(rust_tests(cargo, &["test", "--doc"], arguments)?);
             report.part("the examples in the documentation", Runner::Libtest, command)?;
         }
     } else {
-        let command = in_system(rust_tests(cargo, &["test", "--no-fail-fast"], arguments));
+        let command = in_system(rust_tests(cargo, &["test", "--no-fail-fast"], arguments)?);
         report.part("the Rust tests", Runner::Libtest, command)?;
     }
     if whole {
@@ -69,18 +69,29 @@ pub(crate) fn run(cargo: &Cargo, arguments: &[String]) -> Result<()> {
     report.end()
 }
 
-fn rust_tests(cargo: &Cargo, runner: &[&str], arguments: &[String]) -> Command {
+fn rust_tests(cargo: &Cargo, runner: &[&str], arguments: &[String]) -> Result<Command> {
     let mut command = cargo.command(runner);
+    let named = packages(arguments);
     // `--workspace` would outweigh the packages that a person names.
-    if !arguments.iter().any(|argument| names_a_package(argument)) {
+    if named.is_empty() {
         command.arg("--workspace");
     }
-    command.arg("--all-features").args(arguments);
-    command
+    command.args(["--features", &cargo.features(&named)?]).args(arguments);
+    Ok(command)
 }
 
-fn names_a_package(argument: &str) -> bool {
-    argument.starts_with("-p") || argument.starts_with("--package")
+/// The packages that arguments for cargo name.
+fn packages(arguments: &[String]) -> Vec<&str> {
+    let mut named = Vec::new();
+    let mut arguments = arguments.iter().map(String::as_str);
+    while let Some(argument) = arguments.next() {
+        let value = match argument {
+            "-p" | "--package" => arguments.next(),
+            _ => argument.strip_prefix("--package=").or_else(|| argument.strip_prefix("-p")),
+        };
+        named.extend(value);
+    }
+    named
 }
 
 fn python_tests(report: &mut Report, machine: &Machine) -> Result<()> {
@@ -111,22 +122,34 @@ fn with(mut command: Command, arguments: &[&str]) -> Command {
 
 #[cfg(test)]
 mod tests {
-    use super::rust_tests;
+    use super::{packages, rust_tests};
     use crate::cargo::Cargo;
 
+    fn owned(arguments: &[&str]) -> Vec<String> {
+        arguments.iter().map(|&text| text.to_owned()).collect()
+    }
+
     #[track_caller]
-    fn check(arguments: &[&str], expected: &str) {
-        let arguments: Vec<String> = arguments.iter().map(|&text| text.to_owned()).collect();
-        let command = rust_tests(&Cargo::here(), &["test"], &arguments);
+    fn check(arguments: &[&str], expected: &[&str]) {
+        let command = rust_tests(&Cargo::here(), &["test"], &owned(arguments)).unwrap();
         let given: Vec<_> = command.get_args().map(|text| text.to_string_lossy()).collect();
-        assert_eq!(given.join(" "), expected);
+        let of_features = given.iter().position(|argument| argument == "--features").unwrap();
+        let (before, after) = (&given[..of_features], &given[of_features + 2..]);
+        assert_eq!([before, after].concat(), expected);
     }
 
     #[test]
     fn a_named_package_replaces_the_workspace() {
-        check(&[], "test --workspace --all-features");
-        check(&["a_name"], "test --workspace --all-features a_name");
-        check(&["-p", "xtask", "a_name"], "test --all-features -p xtask a_name");
-        check(&["--package=xtask"], "test --all-features --package=xtask");
+        check(&[], &["test", "--workspace"]);
+        check(&["a_name"], &["test", "--workspace", "a_name"]);
+        check(&["-p", "xtask", "a_name"], &["test", "-p", "xtask", "a_name"]);
+        check(&["--package=xtask"], &["test", "--package=xtask"]);
+    }
+
+    #[test]
+    fn packages_are_named_in_any_way_of_cargo() {
+        let arguments = ["-p", "one", "a_name", "--package", "two", "-pthree", "--package=four"];
+        assert_eq!(packages(&owned(&arguments)), ["one", "two", "three", "four"]);
+        assert!(packages(&owned(&["a_name", "--lib"])).is_empty());
     }
 }

@@ -39,6 +39,9 @@ pub enum Dtype {
     Q8_K,
 }
 
+/// The largest number that `ggml_type` has for one of them.
+const LAST_GGML_TYPE: u32 = 30;
+
 impl Dtype {
     /// Elements in a block, and the bytes that the block takes.
     pub fn block(self) -> (usize, usize) {
@@ -110,7 +113,11 @@ impl Dtype {
         })
     }
 
-    /// The numbers are `ggml_type`'s, in ggml.h.
+    /// Its number in GGUF files, which is that of `ggml_type` in ggml.h.
+    pub fn ggml_type(self) -> Option<u32> {
+        (0..=LAST_GGML_TYPE).find(|number| Self::from_ggml(*number) == Some(self))
+    }
+
     pub(crate) fn from_ggml(number: u32) -> Option<Self> {
         Some(match number {
             0 => Self::F32,
@@ -132,7 +139,7 @@ impl Dtype {
             26 => Self::I32,
             27 => Self::I64,
             28 => Self::F64,
-            30 => Self::BF16,
+            LAST_GGML_TYPE => Self::BF16,
             _ => return None,
         })
     }

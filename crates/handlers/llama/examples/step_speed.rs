@@ -2,6 +2,7 @@
 //!
 //! ```sh
 //! cargo run --release -p nsbridge-llama --example step_speed -- examples/models/tale-7m bf16 1
+//! target/cuda/release/examples/step_speed examples/models/tale-7m stored cuda:0
 //! ```
 
 #![expect(clippy::print_stdout, reason = "a chore is an edge")]
@@ -9,7 +10,7 @@
 use std::time::{Duration, Instant};
 
 use nsbridge_handler::{Error, Result};
-use nsbridge_llama::{Chunk, Config, Format, Model, Setup, Table, Weights};
+use nsbridge_llama::{Chunk, Config, Format, Model, Processor, Setup, Table, Weights};
 
 /// Tokens that each step comes behind.
 const BEFORE: usize = 100;
@@ -20,9 +21,9 @@ const ROWS: [usize; 12] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 32];
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [dir, format, threads] = &arguments[..] else {
+    let [dir, format, processor] = &arguments[..] else {
         return Err(Error::bad_input(
-            "give a model's folder, bf16, q8_0 or stored, and a number of threads",
+            "give a model's folder, bf16, q8_0 or stored, and a number of threads or a device",
         ));
     };
     let format = match format.as_str() {
@@ -33,8 +34,10 @@ fn main() -> Result<()> {
     let files = nsbridge_handler::Model::in_dir(dir);
     let config = Config::read(&files).map_err(Error::fatal)?;
     let weights = Weights::read(&files).map_err(Error::fatal)?;
-    let threads = threads.parse().map_err(Error::fatal)?;
-    let setup = Setup { threads: Some(threads), format, ..Setup::default() };
+    let threads = processor.parse().ok();
+    let name = if threads.is_some() { "cpu" } else { processor };
+    let device = Processor::named(name, 1).map_err(Error::fatal)?;
+    let setup = Setup { device, threads, format, ..Setup::default() };
     let mut model = Model::new(&config, 1024, &weights, &setup).map_err(Error::fatal)?;
     let mut table = Table::default();
     model.cache().reserve(&mut table, BEFORE);

@@ -34,6 +34,9 @@ pub enum LoadError {
     /// A part of the model is not there.
     #[error("the model is incomplete: {0}")]
     Missing(String),
+    /// The worker's options, its machine or its build are not what the model takes.
+    #[error("{0}")]
+    Worker(String),
     /// It took longer than the worker's options allow.
     #[error("the model was not loaded within model_loading_timeout, {0} s")]
     Slow(f64),

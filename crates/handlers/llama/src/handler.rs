@@ -168,25 +168,32 @@ impl Llama {
             other => other.unwrap_or(config.context),
         };
         Asked::new(&TextInput::default(), &options, &config.advice, vocabulary(&config))
-            .map_err(|error| LoadError::Missing(format!("in the worker's options, {error}")))?;
+            .map_err(|error| LoadError::Worker(format!("in the worker's options, {error}")))?;
         let text = Text::read(files)?;
         let limits = limits(&options)?;
+        let ranks = options.tensor_parallel_degree.unwrap_or(1);
+        let device = processor(&options, ranks)?;
+        let kv = options.kv_cache_dtype.unwrap_or(match device {
+            Processor::Cpu => KvFormat::F32,
+            Processor::Candle(_) => KvFormat::Bf16,
+        });
         let setup = Setup {
-            device: Processor::Cpu,
+            device,
             threads: options.threads,
             tier: None,
-            ranks: options.tensor_parallel_degree.unwrap_or(1),
+            ranks,
             patience: seconds("tensor_parallel_timeout", options.tensor_parallel_timeout)?
                 .unwrap_or(Setup::default().patience),
             format: options.quantize.map(|Quantize::Q8_0| Format::Q8_0),
-            kv: options.kv_cache_dtype.unwrap_or_default(),
-            blocks: blocks(&config, &options, context)?,
+            kv,
+            blocks: blocks(&config, &options, context, kv)?,
         };
-        let of_draft = Setup { ranks: options.draft_model_tp_size.unwrap_or(1), ..setup.clone() };
+        let ranks = options.draft_model_tp_size.unwrap_or(1);
+        let of_draft = Setup { ranks, device: processor(&options, ranks)?, ..setup };
         let checkpoint = Weights::find(files)?;
         let drafting = drafting.read(&config, &text, context, &of_draft)?;
         let memory = memory(&config, &checkpoint, &setup);
-        refuse_what_does_not_fit(&memory, drafting.memory().as_ref())?;
+        refuse_what_does_not_fit(&memory, drafting.memory().as_ref(), &setup.device)?;
         let weights = Weights::load(&checkpoint, setup.ranks)?;
         let mut model = Model::new(&config, context, &weights, &setup)?;
         if let Some(required) = required {
@@ -217,6 +224,11 @@ impl Llama {
     }
 }
 
+/// What computes with so many ranks.
+fn processor(options: &Options, ranks: usize) -> Result<Processor, LoadError> {
+    Processor::named(options.device.as_deref().unwrap_or("cpu"), ranks)
+}
+
 fn places(options: &Options) -> usize {
     options.max_rolling_batch_size.unwrap_or(PLACES).max(1)
 }
@@ -235,11 +247,16 @@ fn limits(options: &Options) -> Result<Limits, LoadError> {
 }
 
 /// Blocks for keys and values.
-fn blocks(config: &Config, options: &Options, context: usize) -> Result<usize, LoadError> {
+fn blocks(
+    config: &Config,
+    options: &Options,
+    context: usize,
+    kv: KvFormat,
+) -> Result<usize, LoadError> {
     let one = context.div_ceil(PAGE);
     let all = places(options).saturating_mul(one);
     let Some(mebibytes) = options.kv_cache_mb else { return Ok(all) };
-    let block = block_bytes(config, options.kv_cache_dtype.unwrap_or_default());
+    let block = Memory::new(config, 0.0, kv.width(), PAGE).bytes().max(1);
     let given = (mebibytes as u64).saturating_mul(1 << 20) / block;
     let blocks = usize::try_from(given).unwrap_or(usize::MAX).min(all);
     if blocks < one {
@@ -249,11 +266,6 @@ fn blocks(config: &Config, options: &Options, context: usize) -> Result<usize, L
         return Err(LoadError::unsupported(field, found, supported));
     }
     Ok(blocks)
-}
-
-/// A block's keys and values of all layers.
-fn block_bytes(config: &Config, kv: KvFormat) -> u64 {
-    Memory::new(config, 0.0, kv.width(), PAGE).bytes().max(1)
 }
 
 fn vocabulary(config: &Config) -> Vocabulary<'_> {
@@ -278,13 +290,21 @@ fn memory(config: &Config, checkpoint: &Checkpoint, setup: &Setup) -> Memory {
 }
 
 /// A model that is larger than the machine would be killed while it answers.
-fn refuse_what_does_not_fit(target: &Memory, draft: Option<&Memory>) -> Result<(), LoadError> {
+fn refuse_what_does_not_fit(
+    target: &Memory,
+    draft: Option<&Memory>,
+    device: &Processor,
+) -> Result<(), LoadError> {
     let needed = target.bytes() + draft.map_or(0, Memory::bytes);
     let both = draft.map(|draft| format!(", and its draft {draft}")).unwrap_or_default();
-    match available() {
-        Some(room) if needed > room => Err(LoadError::Missing(format!(
-            "the model does not fit: {target}{both}, and this machine has {:.1} MiB; set \
-             n_positions, max_rolling_batch_size, quantize, kv_cache_dtype or kv_cache_mb",
+    let (room, what) = match device {
+        Processor::Cpu => (available(), "this machine has"),
+        Processor::Candle(on) => (on.free(), "the GPUs of the option device have"),
+    };
+    match room {
+        Some(room) if needed > room => Err(LoadError::Worker(format!(
+            "the model does not fit: {target}{both}, and {what} {:.1} MiB; set n_positions, \
+             max_rolling_batch_size, quantize, kv_cache_dtype or kv_cache_mb",
             room as f64 / 1_048_576.0
         ))),
         _ => Ok(()),

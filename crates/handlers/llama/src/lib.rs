@@ -4,7 +4,7 @@
 //! and safetensors from the model named `target`, and answers
 //! [`TextInput`](nsbridge_handler::TextInput)s token by token, many at once. The tokens of a reply
 //! depend on the weights, the prompt, the parameters and the seed, and on nothing else: not on what
-//! runs beside it, nor on the machine.
+//! runs beside it, nor on the machine. A GPU is another matter: see `docs/gpu.md`.
 
 mod comm;
 mod config;

@@ -47,7 +47,7 @@ impl<T: Plain> Memory<T> {
         if len == 0 {
             return Ok(Self { pointer: NonNull::dangling(), len });
         }
-        let none = || LoadError::Missing(format!("there is no memory for {len} numbers"));
+        let none = || LoadError::Worker(format!("there is no memory for {len} numbers"));
         let layout = layout::<T>(len).ok_or_else(none)?;
         // SAFETY: the layout has a size.
         let pointer = NonNull::new(unsafe { alloc(layout) }).ok_or_else(none)?.cast::<T>();

@@ -38,12 +38,14 @@ pub struct Setup {
     pub ranks: usize,
     /// How long a rank waits for the others before the model is given up.
     pub patience: Duration,
-    /// Threads that compute, the caller's among them, and shared out to the ranks; by default as
-    /// many as there are cores, or one a rank for a model that a core's caches hold.
+    /// Threads that compute where the kernels are the engine's own, the caller's among them, and shared
+    /// out to the ranks; by default as many as there are cores, or one a rank for a model that a core's
+    /// caches hold.
     pub threads: Option<usize>,
     /// The instructions; by default the best of this machine.
     pub tier: Option<Tier>,
-    /// How matrices are kept; by default as the checkpoint has them.
+    /// How matrices are kept; by default as the checkpoint has them. Only the engine's own kernels
+    /// have others.
     pub format: Option<Format>,
     /// How keys and values are kept.
     pub kv: KvFormat,
@@ -58,9 +60,21 @@ pub enum Processor {
     /// This engine's own kernels.
     #[default]
     Cpu,
-    /// candle's, on any device that it knows: weights, keys and values are of its dtype or in the
-    /// checkpoint's blocks, and the bits depend on the number of ranks.
+    /// candle's, on any device that it knows: weights are floats or in the checkpoint's blocks, and the
+    /// bits depend on the device and on the number of ranks.
     Candle(On),
+}
+
+impl Processor {
+    /// The one of a name: `cpu`; `cuda` for GPUs, of which each rank has one; `cuda:N` for all ranks on
+    /// that one.
+    ///
+    /// # Errors
+    ///
+    /// Another name, a GPU that is not there, or a worker that was built without what it takes.
+    pub fn named(name: &str, ranks: usize) -> Result<Self, LoadError> {
+        if name == "cpu" { Ok(Self::Cpu) } else { On::gpus(name, ranks).map(Self::Candle) }
+    }
 }
 
 impl Default for Setup {
@@ -139,6 +153,13 @@ impl Model {
             let supported = format!("one of {:?}", config.degrees(format));
             let field = "the option tensor_parallel_degree";
             return Err(LoadError::unsupported(field, found, supported));
+        }
+        if let (Processor::Candle(_), Some(_)) = (&setup.device, setup.format) {
+            return Err(LoadError::Worker(
+                "matrices are kept in other blocks on a CPU only: without the option quantize a device \
+                 has those of the checkpoint, which `nsbridge model quantize` writes"
+                    .to_owned(),
+            ));
         }
         let cache = KvCache::new(setup.blocks)?;
         let ranks = Ranks::load(config, context, weights, setup)?;

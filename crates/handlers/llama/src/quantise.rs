@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
-use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::quantized::QTensor;
 use candle_core::{Device, Tensor};
 use nsbridge_handler::{Dtype, Model, Weight};
 
@@ -15,7 +15,7 @@ pub use self::mix::Mix;
 
 use self::head::{ALIGNMENT, Entry, head};
 use crate::matrix::Source;
-use crate::weights::{self, Cut};
+use crate::weights::{self, Cut, ggml};
 use crate::{Config, LoadError, Rope, RopeScaling, Weights, tensors};
 
 /// Weights that a thread has in hand at once.
@@ -247,16 +247,4 @@ fn holds(dtype: Dtype, numbers: &[f32]) -> bool {
         _ => 65_504.0,
     };
     numbers.iter().all(|number| number.is_finite() && number.abs() <= most)
-}
-
-fn ggml(dtype: Dtype) -> GgmlDType {
-    match dtype {
-        Dtype::F16 => GgmlDType::F16,
-        Dtype::BF16 => GgmlDType::BF16,
-        Dtype::Q8_0 => GgmlDType::Q8_0,
-        Dtype::Q4_K => GgmlDType::Q4K,
-        Dtype::Q5_K => GgmlDType::Q5K,
-        Dtype::Q6_K => GgmlDType::Q6K,
-        _ => GgmlDType::F32,
-    }
 }

@@ -9,7 +9,7 @@ use nsbridge_handler::{Checkpoint, Dtype, GgufValue, Model, Order, TensorInfo, W
 use crate::LoadError;
 use crate::matrix::Format;
 
-pub(crate) use self::gguf::{interleaved, name as gguf_name, parted};
+pub(crate) use self::gguf::{ggml, interleaved, name as gguf_name, parted};
 
 /// What of a tensor is one rank's.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -122,6 +122,17 @@ impl<T> Member<T> {
         self.rank
     }
 
+    /// Why it has ended, if so.
+    pub(crate) fn is_over(&self) -> Result<(), Lost> {
+        self.meeting.is_over()
+    }
+
+    /// How long the others are waited for.
+    #[cfg(feature = "nccl")]
+    pub(crate) fn patience(&self) -> Duration {
+        self.meeting.patience
+    }
+
     /// Ends it for all, because this rank cannot go on.
     pub(crate) fn end(&self, what: &str) -> Lost {
         self.meeting.end(self.rank, what)

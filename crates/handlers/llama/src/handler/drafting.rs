@@ -6,7 +6,7 @@ use super::{Options, memory};
 use crate::kernel::row::BLOCK;
 use crate::speculation::{DraftModel, Drafter, LONGEST, Lengths, Lookup, Speculation};
 use crate::text::Text;
-use crate::{Config, Format, LoadError, Memory, Model, Setup, Weights};
+use crate::{Config, Format, LoadError, Memory, Model, Processor, Setup, Weights};
 
 /// The model that drafts, if the options do not say.
 const DRAFT: &str = "draft";
@@ -54,7 +54,7 @@ impl Drafting {
         }
         let named = options.speculative_draft_model.as_deref();
         match (named, options.speculative_ngram) {
-            (Some(_), Some(_)) => Err(LoadError::Missing(
+            (Some(_), Some(_)) => Err(LoadError::Worker(
                 "give one of the options speculative_draft_model and speculative_ngram".to_owned(),
             )),
             (None, Some(short @ (0 | 1))) => Err(LoadError::unsupported(
@@ -96,7 +96,9 @@ impl Drafting {
         refuse_other_vocabulary(&config, &Text::read(&files)?, target, text)?;
         let checkpoint = Weights::find(&files)?;
         let context = context.min(config.context);
-        let format = format(&config).or(setup.format);
+        // A device has the blocks of the checkpoint.
+        let rounded = matches!(setup.device, Processor::Cpu).then(|| format(&config)).flatten();
+        let format = rounded.or(setup.format);
         let setup = Setup { format, ..setup.clone() };
         Ok(Read::Model(Box::new(Draft { config, checkpoint, context, setup })))
     }

@@ -23,9 +23,13 @@ pub struct Options {
     pub max_tokens: Option<u32>,
     /// The most tokens of prompt and reply together; the model's own context if absent.
     pub n_positions: Option<usize>,
-    /// How matrices are kept in memory; as the checkpoint has them if absent.
+    /// What computes: `cpu`; `cuda` for GPUs, one for each rank; or `cuda:N` for that one, with all
+    /// ranks on it. `cpu` if absent.
+    #[serde(skip_serializing)]
+    pub device: Option<String>,
+    /// How matrices are kept in memory, on a CPU; as the checkpoint has them if absent.
     pub quantize: Option<Quantize>,
-    /// How keys and values are kept; f32 if absent.
+    /// How keys and values are kept; f32 if absent, or bf16 on a GPU.
     pub kv_cache_dtype: Option<KvFormat>,
     /// Threads that compute, whatever their number the same tokens; all cores if absent, or one for
     /// a model so small that others would only get in its way.

@@ -5,6 +5,7 @@
 
 mod attention;
 mod load;
+mod on;
 mod share;
 
 use std::fmt;
@@ -13,16 +14,19 @@ use candle_core::{DType, Device, Tensor};
 use candle_nn::ops::{rms_norm, silu};
 use candle_nn::rotary_emb::rope;
 
-use self::attention::{Places, attend};
+use self::attention::Places;
 use self::load::{Layer, Linear, Load};
-pub(super) use self::share::Share;
+pub use self::on::On;
+pub(super) use self::share::Handed;
+use self::share::Share;
+use super::Setup;
 use super::load::Part;
 use super::plan::Step;
 use super::ranks::{Rank, Rows};
 use super::shard::{Heads, Tokens};
-use crate::comm::Lost;
+use crate::comm::{Lost, Member};
 use crate::kernel::attention::PAGE;
-use crate::{Config, LoadError, Weights};
+use crate::{Config, KvFormat, LoadError, Weights};
 
 /// What one rank has of a model.
 pub(super) struct DeviceShard {
@@ -40,7 +44,11 @@ pub(super) struct DeviceShard {
     heads: Heads,
     /// Keys and values of each layer, `[blocks * PAGE, kv_heads, head_dim]`: the pages of
     /// `candle-flash-attn`.
-    kv: Vec<[Tensor; 2]>,
+    pages: Vec<[Tensor; 2]>,
+    /// What they are kept in.
+    kv: DType,
+    /// Those of the layers.
+    windows: Vec<Option<usize>>,
     share: Share,
     part: Part,
     logits: Vec<f32>,
@@ -66,42 +74,39 @@ impl From<Lost> for Failed {
     }
 }
 
-/// Where a device's rank computes, and in what.
-#[derive(Clone, Debug)]
-pub struct On {
-    /// Where tensors are.
-    pub device: Device,
-    /// Of activations, keys and values, and of weights that are floats.
-    pub dtype: DType,
-}
-
 impl DeviceShard {
+    /// Loads this rank's part to its device.
     pub(super) fn load(
         config: &Config,
         context: usize,
         weights: &Weights,
-        blocks: usize,
-        on: &On,
-        (part, share): (Part, Share),
+        setup: &Setup,
+        (part, on, member): (Part, &On, Option<Member<Handed>>),
     ) -> Result<Self, LoadError> {
-        let load = Load { config, weights, part, on };
-        let embedding = load.embedding()?;
-        let output = load.output(&embedding)?;
+        let share = Share::new(on, part, member)?;
+        let device = on.device(part.rank);
+        let load = Load { config, weights, part, device, dtype: on.dtype(weights.coarsest()) };
+        let (embedding, output) = load.of_words()?;
         let layers = (0..config.layers).map(|index| load.layer(index));
         let layers = layers.collect::<Result<Vec<_>, LoadError>>()?;
         let (keys, dim) = (part.kv_heads(config).len(), config.head_dim);
         let (cos, sin) = load.angles(context)?;
-        let pages = || Tensor::zeros((blocks * PAGE, keys, dim), on.dtype, &on.device);
-        let kv = (0..config.layers)
-            .map(|_| Ok([pages()?, pages()?]))
-            .collect::<candle_core::Result<_>>();
+        let kv = match setup.kv {
+            KvFormat::F32 => DType::F32,
+            KvFormat::Bf16 => DType::BF16,
+        };
+        let pages = || Tensor::zeros((setup.blocks * PAGE, keys, dim), kv, device);
+        let pages = (0..config.layers).map(|_| Ok([pages()?, pages()?]));
+        let pages = pages.collect::<candle_core::Result<_>>();
         Ok(Self {
-            device: on.device.clone(),
+            device: device.clone(),
             tokens: part.tokens(config.vocab_size),
             norm: load.norm("model.norm.weight", config.hidden_size)?,
             eps: config.rms_norm_eps,
             heads: Heads { queries: config.heads / part.of, keys, dim },
-            kv: kv.map_err(|error| load::no_memory(&error))?,
+            pages: pages.map_err(|error| load::no_memory(&error))?,
+            kv,
+            windows: config.windows.clone(),
             logits: Vec::new(),
             embedding,
             output,
@@ -114,19 +119,21 @@ impl DeviceShard {
     }
 
     fn step(&mut self, step: &Step) -> Result<()> {
-        for all in self.kv.iter().flatten() {
+        self.share.begin()?;
+        for all in self.pages.iter().flatten() {
             for (from, to) in &step.copies {
                 let block = all.narrow(0, *from as usize * PAGE, PAGE)?.force_contiguous()?;
                 all.slice_set(&block, 0, *to as usize * PAGE)?;
             }
         }
-        let places = Places::new(step, &self.device)?;
+        let place = (self.kv, &self.device);
+        let places = Places::new(step, self.heads, &self.windows, place)?;
         let cos = self.cos.index_select(&places.positions, 0)?;
         let sin = self.sin.index_select(&places.positions, 0)?;
         let mut stream = self.share.sum(self.embed(step)?)?;
-        for (layer, kv) in self.layers.iter().zip(&self.kv) {
+        for (layer, pages) in self.layers.iter().zip(&self.pages) {
             let normed = rms_norm(&stream, &layer.attention_norm, self.eps)?;
-            let attended = self.attended((layer, kv), &normed, &places, (&cos, &sin))?;
+            let attended = self.attended((layer, pages), &normed, &places, (&cos, &sin))?;
             let sum = self.share.sum(layer.attention_output.products(&attended)?)?;
             stream = (stream + layer.attention_output.biased(sum)?)?;
             let normed = rms_norm(&stream, &layer.feed_forward_norm, self.eps)?;
@@ -186,7 +193,7 @@ impl DeviceShard {
         };
         places.write(&turned(&k)?, keys)?;
         places.write(&v, values)?;
-        let attended = attend(&turned(&q)?, (keys, values), places, layer.window)?;
+        let attended = places.attend(&turned(&q)?, (keys, values), layer.window)?;
         attended.reshape((rows, heads.queries * heads.dim))
     }
 }
@@ -197,10 +204,7 @@ impl Rank for DeviceShard {
             Ok(()) => Ok(()),
             Err(Failed::Lost(lost)) => Err(lost),
             Err(Failed::Device(error)) => {
-                // The first line; the others are of the code.
-                let error = error.to_string();
-                let why = error.lines().next().unwrap_or_default();
-                Err(self.share.end(&format!("failed on its device: {why}")))
+                Err(self.share.end(&format!("failed on its device: {}", first_line(&error))))
             }
         }
     }
@@ -211,8 +215,13 @@ impl Rank for DeviceShard {
     }
 
     fn arithmetic(&self) -> String {
-        let (at, dtype) = (self.device.location(), self.embedding.dtype());
-        format!("candle {at:?} {dtype:?} on {} ranks", self.part.of)
+        let at = match self.device {
+            Device::Cpu => "cpu",
+            Device::Cuda(_) => "cuda",
+            Device::Metal(_) => "metal",
+        };
+        let (dtype, kv) = (self.embedding.dtype(), self.kv);
+        format!("candle {at} {dtype:?} kv {kv:?} on {} ranks", self.part.of)
     }
 }
 
@@ -222,5 +231,7 @@ impl fmt::Debug for DeviceShard {
     }
 }
 
-#[cfg(test)]
-mod tests;
+/// What of an error is not of the code.
+fn first_line(error: &candle_core::Error) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}

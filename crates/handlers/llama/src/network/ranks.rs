@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use crate::comm::{Comm, Lost, Meeting, Member, Single};
 use crate::{Config, LoadError, Weights};
 
-use super::device::{DeviceShard, Share};
+use super::device::DeviceShard;
 use super::load::Part;
 use super::plan::Step;
 use super::shard::Shard;
@@ -65,9 +65,8 @@ impl Ranks {
                 })
             }
             Processor::Candle(on) => Self::load_each(setup, |part, member| {
-                let place = (part, member.map_or(Share::Alone, Share::Threads));
-                let shard = DeviceShard::load(config, context, weights, setup.blocks, on, place);
-                Ok(Box::new(shard?))
+                let place = (part, on, member);
+                Ok(Box::new(DeviceShard::load(config, context, weights, setup, place)?))
             }),
         }
     }

@@ -52,25 +52,12 @@ pub(super) fn head(config: &Config, mix: Mix, tensors: &[Entry]) -> Vec<u8> {
         head.extend((tensor.shape.len() as u32).to_le_bytes());
         // The dimension that lies together comes first.
         head.extend(tensor.shape.iter().rev().flat_map(|size| (*size as u64).to_le_bytes()));
-        head.extend(number(tensor.dtype).to_le_bytes());
+        head.extend(tensor.dtype.ggml_type().unwrap_or_default().to_le_bytes());
         head.extend(start.to_le_bytes());
         start += tensor.bytes().next_multiple_of(ALIGNMENT);
     }
     head.resize(head.len().next_multiple_of(ALIGNMENT as usize), 0);
     head
-}
-
-/// `ggml_type` in ggml.h.
-fn number(dtype: Dtype) -> u32 {
-    match dtype {
-        Dtype::F16 => 1,
-        Dtype::Q8_0 => 8,
-        Dtype::Q4_K => 12,
-        Dtype::Q5_K => 13,
-        Dtype::Q6_K => 14,
-        Dtype::BF16 => 30,
-        _ => 0,
-    }
 }
 
 fn values(config: &Config, mix: Mix) -> Values {

@@ -1,5 +1,8 @@
 //! What a GGUF file calls the tensors, and in which order it has their rows.
 
+use candle_core::quantized::GgmlDType;
+use nsbridge_handler::Dtype;
+
 /// The name in a GGUF file (`MODEL_TENSORS` in llama.cpp's `gguf-py`) of what transformers calls so.
 pub(crate) fn name(tensor: &str) -> Option<String> {
     let (path, kind) = tensor.rsplit_once('.')?;
@@ -42,4 +45,17 @@ pub(crate) fn interleaved(row: usize, head_dim: usize) -> usize {
 pub(crate) fn parted(row: usize, head_dim: usize) -> usize {
     let (head, dimension) = (row / head_dim, row % head_dim);
     head * head_dim + dimension % 2 * (head_dim / 2) + dimension / 2
+}
+
+/// What candle calls a dtype that a GGUF file of ours has.
+pub(crate) fn ggml(dtype: Dtype) -> GgmlDType {
+    match dtype {
+        Dtype::F16 => GgmlDType::F16,
+        Dtype::BF16 => GgmlDType::BF16,
+        Dtype::Q8_0 => GgmlDType::Q8_0,
+        Dtype::Q4_K => GgmlDType::Q4K,
+        Dtype::Q5_K => GgmlDType::Q5K,
+        Dtype::Q6_K => GgmlDType::Q6K,
+        _ => GgmlDType::F32,
+    }
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::replies::uncached;
 use crate::tiny::models;
 
-fn bundled(name: &str) -> PathBuf {
+pub(crate) fn bundled(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples/models").join(name)
 }
 

@@ -11,7 +11,7 @@ use nsbridge_llama::{Config, Setup};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::network::{self, logits};
+use crate::network::{self, distance, logits};
 use crate::tiny::write_drawn;
 
 /// Blocks of 256 in every matrix, grouped heads, and a vocabulary that fills no tile.
@@ -124,16 +124,6 @@ fn run(dir: &Path, ranks: usize) -> Vec<Vec<f32>> {
     logits(&mut network::open(dir, &setup), &tokens(), 16)
 }
 
-/// How large the differences are beside the logits, both as roots of mean squares.
-fn distance(right: &[Vec<f32>], found: &[Vec<f32>]) -> f64 {
-    let squares = |numbers: &mut dyn Iterator<Item = f32>| -> f64 {
-        numbers.map(|x| f64::from(x).powi(2)).sum()
-    };
-    let (right, found) = (right.iter().flatten(), found.iter().flatten());
-    let all = squares(&mut right.clone().copied());
-    (squares(&mut right.zip(found).map(|(a, b)| a - b)) / all).sqrt()
-}
-
 #[test]
 fn a_file_tells_the_same_shape_as_its_config() {
     for family in ["Llama", "Qwen3"] {
@@ -181,7 +171,7 @@ fn quantised_weights_give_nearly_the_logits_of_what_they_stand_for() {
         ("mixed", converted(dir.path(), mixed)),
     ] {
         let (found, right) = (run(gguf.path(), 1), run(floats.path(), 1));
-        let distance = distance(&right, &found);
+        let distance = distance(right.iter().flatten(), found.iter().flatten());
         // Activations have eight bits: something is lost, but nothing of the weights.
         assert!(distance > 1e-6 && distance < 0.04, "{name}: {distance}");
     }

@@ -10,7 +10,8 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
-use crate::network::{self, logits};
+use crate::bundled::bundled;
+use crate::network::{self, distance, logits};
 use crate::tiny::write_drawn;
 
 /// What `by_llama_cpp.py` wrote.
@@ -42,10 +43,6 @@ impl Recorded {
     fn read() -> Self {
         serde_json::from_str(include_str!("../by_llama_cpp.json")).unwrap()
     }
-}
-
-fn bundled(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples/models").join(name)
 }
 
 /// A folder with the model in a mix, and the file's name.
@@ -100,7 +97,7 @@ fn logits_are_those_of_llama_cpp() {
         let mut worst = 0.0_f64;
         for (after, right) in &case.logits {
             let found = found[after - 1].iter().step_by(case.every);
-            worst = worst.max(distance(right, found.copied()));
+            worst = worst.max(distance(right, found));
         }
         let likeliest = |row: &Vec<f32>| (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b]));
         let same = found
@@ -112,15 +109,6 @@ fn logits_are_those_of_llama_cpp() {
         assert!(worst < case.tolerance(), "{what}: {worst}");
         assert!(same + 2 >= found.len(), "{what}: only {same} tokens are the same");
     }
-}
-
-fn distance(right: &[f32], found: impl Iterator<Item = f32>) -> f64 {
-    let (mut apart, mut all) = (0.0, 0.0);
-    for (right, found) in right.iter().zip(found) {
-        apart += f64::from(right - found).powi(2);
-        all += f64::from(*right).powi(2);
-    }
-    f64::sqrt(apart / all)
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod bits;
 mod bundled;
+mod devices;
 mod families;
 mod formats;
 mod gguf;

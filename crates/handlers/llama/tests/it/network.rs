@@ -24,3 +24,18 @@ pub(crate) fn logits(model: &mut Model, tokens: &[u32], chunk: usize) -> Vec<Vec
     model.cache().release(table);
     all
 }
+
+/// How large the differences are beside the logits, both as roots of mean squares.
+pub(crate) fn distance<'a>(
+    right: impl IntoIterator<Item = &'a f32>,
+    found: impl IntoIterator<Item = &'a f32>,
+) -> f64 {
+    let (mut apart, mut all) = (0.0, 0.0);
+    let mut found = found.into_iter();
+    for right in right {
+        apart += f64::from(right - found.next().unwrap()).powi(2);
+        all += f64::from(*right).powi(2);
+    }
+    assert_eq!(found.next(), None);
+    f64::sqrt(apart / all)
+}

@@ -1,6 +1,5 @@
 //! A thousand drawn schemas, and a thousand replies that fit them.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,6 +8,7 @@ use nsbridge_handler::{Finish, FinishReason, TextPiece};
 use nsbridge_llama::{Llama, Options};
 use serde_json::{Map, Value, json};
 
+use crate::bundled::bundled;
 use crate::tiny::{Tiny, models};
 
 const SCHEMAS: u64 = 1000;
@@ -196,8 +196,7 @@ fn a_thousand_replies_of_a_thousand_fit_their_schemas() {
 
 #[test]
 fn a_trained_model_fits_schemas_too() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples/models/tale-1m");
-    let llama = load(Options::default(), models(&dir)).unwrap();
+    let llama = load(Options::default(), models(&bundled("tale-1m"))).unwrap();
     let numbers: Vec<u64> = (5000..5040).collect();
     let replies = at_once(&llama, &numbers);
     assert_eq!(misfits(&numbers, &replies), Vec::<String>::new());

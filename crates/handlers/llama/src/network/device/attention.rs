@@ -1,5 +1,9 @@
 //! Attention over pages, of all rows of a step.
 
+#[cfg(any(feature = "flash-attn", test))]
+mod flash;
+
+use std::collections::HashMap;
 use std::ops::Range;
 
 use candle_core::{DType, Device, Result, Tensor};
@@ -7,27 +11,43 @@ use candle_nn::ops::softmax_last_dim;
 
 use super::super::plan::Step;
 use crate::kernel::attention::PAGE;
+use crate::network::shard::Heads;
 
 /// Where the rows of a step and what they look at lie.
 pub(super) struct Places {
     /// Of each row, `[rows]`.
     pub(super) positions: Tensor,
-    /// Where its keys and values go.
+    /// Where its keys and values go, for each of their numbers: `[rows, key heads, dim]`.
     slots: Tensor,
     chunks: Vec<Chunk>,
+    #[cfg(feature = "flash-attn")]
+    pages: Option<flash::Pages>,
 }
 
 /// Rows of one sequence.
 struct Chunk {
     rows: Range<usize>,
-    /// The position of its first row.
-    first: usize,
     /// Slots of all positions up to its last row's.
     context: Tensor,
+    /// By windows, what is added to scores; nothing where each row sees all.
+    hidden: HashMap<Option<usize>, Tensor>,
 }
 
 impl Places {
-    pub(super) fn new(step: &Step, device: &Device) -> Result<Self> {
+    /// Of a step whose rows have these heads; `windows` are those of the layers, and `kv` is what
+    /// keys and values are kept in.
+    pub(super) fn new(
+        step: &Step,
+        heads: Heads,
+        windows: &[Option<usize>],
+        (kv, device): (DType, &Device),
+    ) -> Result<Self> {
+        #[cfg(feature = "flash-attn")]
+        let pages = flash::Pages::if_possible(step, heads, (kv, device))?;
+        #[cfg(feature = "flash-attn")]
+        let by_pages = pages.is_some();
+        #[cfg(not(feature = "flash-attn"))]
+        let (by_pages, _) = (false, kv);
         let slot = |table: &[u32], position: usize| {
             table[position / PAGE] * PAGE as u32 + (position % PAGE) as u32
         };
@@ -36,68 +56,97 @@ impl Places {
             let end = first + rows.len();
             positions.extend((first..end).map(|position| position as u32));
             slots.extend((first..end).map(|position| slot(table, position)));
+            if by_pages {
+                continue;
+            }
+            let mut hidden = HashMap::new();
+            for window in windows {
+                if !hidden.contains_key(window)
+                    && let Some(scores) = hidden_from(rows.len(), first, *window, device)?
+                {
+                    hidden.insert(*window, scores);
+                }
+            }
             let context: Vec<u32> = (0..end).map(|position| slot(table, position)).collect();
-            chunks.push(Chunk { rows, first, context: Tensor::new(context, device)? });
+            chunks.push(Chunk { rows, context: Tensor::new(context, device)?, hidden });
         }
-        let (positions, slots) = (Tensor::new(positions, device)?, Tensor::new(slots, device)?);
-        Ok(Self { positions, slots, chunks })
+        let shape = (positions.len(), heads.keys, heads.dim);
+        let slots = Tensor::new(slots, device)?.reshape(((), 1, 1))?;
+        Ok(Self {
+            positions: Tensor::new(positions, device)?,
+            slots: slots.broadcast_as(shape)?.contiguous()?,
+            chunks,
+            #[cfg(feature = "flash-attn")]
+            pages,
+        })
     }
 
-    /// Puts the rows' keys or values, `[rows, heads, dim]`, where they belong.
+    /// Puts the rows' keys or values, `[rows, key heads, dim]`, where they belong.
     pub(super) fn write(&self, rows: &Tensor, all: &Tensor) -> Result<()> {
-        let slots = self.slots.reshape(((), 1, 1))?.broadcast_as(rows.shape())?.contiguous()?;
-        all.scatter_set(&slots, rows, 0)
+        all.scatter_set(&self.slots, &rows.to_dtype(all.dtype())?, 0)
+    }
+
+    /// What queries `[rows, heads, dim]` find in keys and values `[slots, key heads, dim]`.
+    ///
+    /// A row sees the positions up to its own, and of a window its last ones only. Scores are scaled
+    /// by the root of `dim`, and their softmax is in f32.
+    pub(super) fn attend(
+        &self,
+        queries: &Tensor,
+        (keys, values): (&Tensor, &Tensor),
+        window: Option<usize>,
+    ) -> Result<Tensor> {
+        #[cfg(feature = "flash-attn")]
+        if let Some(pages) = &self.pages {
+            return pages.attend(queries, (keys, values), window);
+        }
+        let (_, heads, dim) = queries.dims3()?;
+        let key_heads = keys.dim(1)?;
+        let scale = 1.0 / (dim as f64).sqrt();
+        let mut attended = Vec::with_capacity(self.chunks.len());
+        for Chunk { rows, context, hidden } in &self.chunks {
+            let (count, length) = (rows.len(), context.dim(0)?);
+            // Heads first; a head of keys is looked at by the rows of a group of queries.
+            let of = |all: &Tensor| {
+                let own = all.index_select(context, 0)?.to_dtype(queries.dtype())?;
+                own.transpose(0, 1)?.contiguous()
+            };
+            let own = queries.narrow(0, rows.start, count)?.transpose(0, 1)?.contiguous()?;
+            let own = own.reshape((key_heads, heads / key_heads * count, dim))?;
+            let scores = own.matmul(&of(keys)?.transpose(1, 2)?)?.to_dtype(DType::F32)?;
+            let mut scores = (scores * scale)?;
+            if let Some(hidden) = hidden.get(&window) {
+                let by_row = scores.reshape((heads, count, length))?.broadcast_add(hidden)?;
+                scores = by_row.reshape(scores.shape())?;
+            }
+            let found =
+                softmax_last_dim(&scores)?.to_dtype(queries.dtype())?.matmul(&of(values)?)?;
+            attended.push(found.reshape((heads, count, dim))?.transpose(0, 1)?);
+        }
+        Tensor::cat(&attended, 0)
     }
 }
 
-/// What queries `[rows, heads, dim]` find in keys and values `[slots, key heads, dim]`.
-///
-/// A row sees the positions up to its own, and of a window its last ones only. Scores are scaled
-/// by the root of `dim`, and their softmax is in f32.
-pub(super) fn attend(
-    queries: &Tensor,
-    (keys, values): (&Tensor, &Tensor),
-    places: &Places,
-    window: Option<usize>,
-) -> Result<Tensor> {
-    let (_, heads, dim) = queries.dims3()?;
-    let groups = heads / keys.dim(1)?;
-    let scale = 1.0 / (dim as f64).sqrt();
-    let mut attended = Vec::with_capacity(places.chunks.len());
-    for Chunk { rows, first, context } in &places.chunks {
-        let length = context.dim(0)?;
-        // Heads first; a head of keys is looked at by a group of queries.
-        let of = |all: &Tensor| {
-            let own = all.index_select(context, 0)?.transpose(0, 1)?.unsqueeze(1)?;
-            let key_heads = own.dim(0)?;
-            own.broadcast_as((key_heads, groups, length, dim))?.reshape((heads, length, dim))
-        };
-        let own = queries.narrow(0, rows.start, rows.len())?.transpose(0, 1)?.contiguous()?;
-        let scores = own.matmul(&of(keys)?.transpose(1, 2)?)?.to_dtype(DType::F32)?;
-        let hidden = hidden(rows.len(), *first, length, window, queries.device())?;
-        let shares = softmax_last_dim(&(scores * scale)?.broadcast_add(&hidden)?)?;
-        let found = shares.to_dtype(queries.dtype())?.matmul(&of(values)?)?;
-        attended.push(found.transpose(0, 1)?);
-    }
-    Tensor::cat(&attended, 0)
-}
-
-/// What is added to scores `[rows, length]`: nothing, or an infinity below.
-fn hidden(
+/// What is added to scores `[rows, length]` of rows that begin at position `first`: nothing, or an
+/// infinity below. `None` if it is nothing for all.
+fn hidden_from(
     rows: usize,
     first: usize,
-    length: usize,
     window: Option<usize>,
     device: &Device,
-) -> Result<Tensor> {
-    let of = |row: usize| {
+) -> Result<Option<Tensor>> {
+    let length = first + rows;
+    let seen = |row: usize| {
         let position = first + row;
         let from = window.map_or(0, |window| (position + 1).saturating_sub(window));
-        (0..length).map(
-            move |at| {
-                if (from..=position).contains(&at) { 0.0 } else { f32::NEG_INFINITY }
-            },
-        )
+        from..=position
     };
-    Tensor::from_vec((0..rows).flat_map(of).collect(), (rows, length), device)
+    if rows == 1 && *seen(0).start() == 0 {
+        return Ok(None);
+    }
+    let of = |row: usize| {
+        let seen = seen(row);
+        (0..length).map(move |at| if seen.contains(&at) { 0.0 } else { f32::NEG_INFINITY })
+    };
+    Tensor::from_vec((0..rows).flat_map(of).collect(), (rows, length), device).map(Some)
 }

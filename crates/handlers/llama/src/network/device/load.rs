@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
+use candle_core::quantized::{QMatMul, QStorage, QTensor};
 use candle_core::{DType, Device, Module as _, Result as Candle, Tensor};
 use nsbridge_handler::{Dtype, Weight};
 
 use super::super::load::Part;
-use super::On;
-use crate::weights::{self, Cut};
+use super::first_line;
+use crate::weights::{self, Cut, ggml};
 use crate::{Config, LoadError, RopeTable, Weights};
 
 pub(super) struct Layer {
@@ -67,30 +67,26 @@ pub(super) struct Load<'a> {
     pub(super) config: &'a Config,
     pub(super) weights: &'a Weights,
     pub(super) part: Part,
-    pub(super) on: &'a On,
+    pub(super) device: &'a Device,
+    /// Of floats.
+    pub(super) dtype: DType,
 }
 
 impl Load<'_> {
-    /// `[each, hidden]`, with zeros for tokens that there are not.
-    pub(super) fn embedding(&self) -> Result<Tensor, LoadError> {
-        let matrix = self.of_tokens("model.embed_tokens.weight")?;
-        self.floats(matrix)
-    }
-
-    pub(super) fn output(&self, embedding: &Tensor) -> Result<Linear, LoadError> {
-        let matrix = if self.config.tied {
-            Matrix::Float(embedding.clone())
-        } else {
-            self.of_tokens("lm_head.weight")?
-        };
-        Ok(Linear { matrix, bias: None })
+    /// The embeddings `[each, hidden]`, with zeros for tokens that there are not, and the output.
+    pub(super) fn of_words(&self) -> Result<(Tensor, Linear), LoadError> {
+        let embedding = self.of_tokens("model.embed_tokens.weight")?;
+        let rows = self.floats(&embedding)?;
+        let tied = self.config.tied;
+        let matrix = if tied { embedding } else { self.of_tokens("lm_head.weight")? };
+        Ok((rows, Linear { matrix, bias: None }))
     }
 
     /// A vector.
     pub(super) fn norm(&self, name: &str, len: usize) -> Result<Tensor, LoadError> {
         let weight = self.weights.take(name, &[len], &Cut::Rows(0..len))?;
         let matrix = self.matrix(&weight, &[len])?;
-        self.floats(matrix)
+        self.floats(&matrix)
     }
 
     /// Cosines and sines, `[context, head_dim / 2]` each.
@@ -98,8 +94,8 @@ impl Load<'_> {
         let half = self.config.head_dim / 2;
         let table = RopeTable::new(&self.config.rope, self.config.head_dim, context);
         let tensor = |all: Vec<f32>| {
-            Tensor::from_vec(all, (context, half), &self.on.device)
-                .and_then(|all| all.to_dtype(self.on.dtype))
+            Tensor::from_vec(all, (context, half), self.device)
+                .and_then(|all| all.to_dtype(self.dtype))
                 .map_err(|error| no_memory(&error))
         };
         let cos = (0..context).flat_map(|at| table.at(at).0).copied().collect();
@@ -169,7 +165,7 @@ impl Load<'_> {
             let rows: Vec<u32> = own
                 .map(|row| if interleaved { self.interleaved(row) } else { row } as u32)
                 .collect();
-            Tensor::new(rows, &self.on.device)
+            Tensor::new(rows, self.device)
                 .and_then(|rows| all.index_select(&rows, 0))
                 .map_err(|error| no_memory(&error))
         });
@@ -203,7 +199,7 @@ impl Load<'_> {
             return Ok(matrix);
         }
         // Whole tiles, as many as any rank has.
-        let padded = self.floats(matrix)?.pad_with_zeros(0, 0, tokens.each - whole.len());
+        let padded = self.floats(&matrix)?.pad_with_zeros(0, 0, tokens.each - whole.len());
         Ok(Matrix::Float(padded.map_err(|error| no_memory(&error))?))
     }
 
@@ -212,41 +208,37 @@ impl Load<'_> {
     }
 
     fn matrix_of(&self, dtype: Dtype, bytes: &[u8], shape: &[usize]) -> Result<Matrix, LoadError> {
-        let On { device, dtype: wanted } = self.on;
         let floats = |dtype| {
             let tensor = Tensor::from_raw_buffer(bytes, dtype, shape, &Device::Cpu);
-            tensor.and_then(|tensor| tensor.to_device(device)?.to_dtype(*wanted)).map(Matrix::Float)
-        };
-        let blocks = |dtype| {
-            let storage = QStorage::from_data(Cow::Borrowed(bytes), device, dtype)?;
-            let tensor = QTensor::new(storage, shape)?;
-            QMatMul::from_qtensor(tensor).map(Matrix::Quantised)
+            let there = |tensor: Tensor| tensor.to_device(self.device)?.to_dtype(self.dtype);
+            tensor.and_then(there).map(Matrix::Float)
         };
         let made = match dtype {
             Dtype::F32 => floats(DType::F32),
             Dtype::F16 => floats(DType::F16),
             Dtype::BF16 => floats(DType::BF16),
-            Dtype::Q8_0 => blocks(GgmlDType::Q8_0),
-            Dtype::Q4_K => blocks(GgmlDType::Q4K),
-            Dtype::Q5_K => blocks(GgmlDType::Q5K),
-            _ => blocks(GgmlDType::Q6K),
+            blocks => QStorage::from_data(Cow::Borrowed(bytes), self.device, ggml(blocks))
+                .and_then(|storage| QTensor::new(storage, shape))
+                .and_then(QMatMul::from_qtensor)
+                .map(Matrix::Quantised),
         };
         made.map_err(|error| no_memory(&error))
     }
 
-    fn floats(&self, matrix: Matrix) -> Result<Tensor, LoadError> {
+    fn floats(&self, matrix: &Matrix) -> Result<Tensor, LoadError> {
         let tensor = match matrix {
-            Matrix::Float(tensor) => return Ok(tensor),
-            Matrix::Quantised(QMatMul::QTensor(blocks)) => blocks.dequantize(&self.on.device),
-            Matrix::Quantised(QMatMul::Tensor(tensor) | QMatMul::TensorF16(tensor)) => Ok(tensor),
+            Matrix::Float(tensor) => Ok(tensor.clone()),
+            Matrix::Quantised(QMatMul::QTensor(blocks)) => blocks.dequantize(self.device),
+            Matrix::Quantised(QMatMul::Tensor(tensor) | QMatMul::TensorF16(tensor)) => {
+                Ok(tensor.clone())
+            }
         };
-        let tensor = tensor.and_then(|tensor| tensor.to_dtype(self.on.dtype));
+        let tensor = tensor.and_then(|tensor| tensor.to_dtype(self.dtype));
         tensor.map_err(|error| no_memory(&error))
     }
 }
 
 pub(super) fn no_memory(error: &candle_core::Error) -> LoadError {
-    let error = error.to_string();
-    let why = error.lines().next().unwrap_or_default();
-    LoadError::Missing(format!("a tensor could not be put on its device: {why}"))
+    let why = first_line(error);
+    LoadError::Worker(format!("a tensor could not be put on its device: {why}"))
 }

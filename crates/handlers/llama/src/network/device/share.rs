@@ -1,24 +1,69 @@
 //! What the ranks of devices put together.
 
+#[cfg(feature = "nccl")]
+mod nccl;
+
 use candle_core::{Result as Candle, Tensor};
 
-use super::{Failed, Result};
+#[cfg(feature = "nccl")]
+use self::nccl::Nccl;
+use super::{Failed, On, Result};
+use crate::LoadError;
 use crate::comm::{Lost, Member};
+use crate::network::load::Part;
+
+/// What ranks hand each other when they meet.
+pub(in crate::network) type Handed = Option<Tensor>;
 
 /// One rank's side.
 #[derive(Debug)]
-pub(in crate::network) enum Share {
-    /// There is no other.
-    Alone,
+pub(super) enum Share {
+    /// There is no other; why it cannot go on, if so.
+    Alone(Option<Lost>),
     /// The others are threads of this process, on the same device: tensors change hands as they are.
-    Threads(Member<Option<Tensor>>),
+    Threads(Member<Handed>),
+    /// The others are threads of this process, each with a device.
+    #[cfg(feature = "nccl")]
+    Nccl(Box<Nccl>),
 }
 
 impl Share {
-    /// The sum of what all ranks have, in the order of the ranks.
+    /// The side of a rank that meets others so, or meets nobody.
+    pub(super) fn new(
+        on: &On,
+        part: Part,
+        member: Option<Member<Handed>>,
+    ) -> Result<Self, LoadError> {
+        match member {
+            None => Ok(Self::Alone(None)),
+            Some(member) if on.is_one() => Ok(Self::Threads(member)),
+            #[cfg(feature = "nccl")]
+            Some(member) => {
+                Ok(Self::Nccl(Box::new(Nccl::new(member, part, on.device(part.rank))?)))
+            }
+            #[cfg(not(feature = "nccl"))]
+            Some(_) => {
+                let found = format!("{} ranks on several devices", part.of);
+                Err(LoadError::unsupported("a model", found, "one device, without NCCL"))
+            }
+        }
+    }
+
+    /// Begins a step, if nothing has ended it all.
+    pub(super) fn begin(&mut self) -> Result<()> {
+        match self {
+            Self::Alone(lost) => Ok(lost.clone().map_or(Ok(()), Err)?),
+            Self::Threads(member) => Ok(member.is_over()?),
+            #[cfg(feature = "nccl")]
+            Self::Nccl(nccl) => nccl.begin(),
+        }
+    }
+
+    /// The sum of what all ranks have.
     pub(super) fn sum(&mut self, own: Tensor) -> Result<Tensor> {
         match self {
-            Self::Alone => Ok(own),
+            Self::Alone(_) => Ok(own),
+            // In the order of the ranks.
             Self::Threads(member) => {
                 let sum = |all: &[Tensor]| {
                     let (first, others) = all.split_first().ok_or_else(nobody)?;
@@ -26,32 +71,40 @@ impl Share {
                 };
                 meet(member, own, sum)
             }
+            #[cfg(feature = "nccl")]
+            Self::Nccl(nccl) => nccl.sum(&own),
         }
     }
 
     /// What all have, side by side, for rank 0.
     pub(super) fn gather(&mut self, own: Tensor) -> Result<Option<Tensor>> {
         match self {
-            Self::Alone => Ok(Some(own)),
+            Self::Alone(_) => Ok(Some(own)),
             Self::Threads(member) => {
                 let first = member.rank() == 0;
                 let beside = |all: &[Tensor]| first.then(|| Tensor::cat(all, 1)).transpose();
                 meet(member, own, beside)
             }
+            #[cfg(feature = "nccl")]
+            Self::Nccl(nccl) => nccl.gather(&own),
         }
     }
 
     /// Ends it for all.
-    pub(super) fn end(&self, what: &str) -> Lost {
+    pub(super) fn end(&mut self, what: &str) -> Lost {
         match self {
-            Self::Alone => Lost::of(&format!("the model {what}")),
+            Self::Alone(lost) => {
+                lost.get_or_insert_with(|| Lost::of(&format!("the model {what}"))).clone()
+            }
             Self::Threads(member) => member.end(what),
+            #[cfg(feature = "nccl")]
+            Self::Nccl(nccl) => nccl.end(what),
         }
     }
 }
 
 fn meet<T>(
-    member: &mut Member<Option<Tensor>>,
+    member: &mut Member<Handed>,
     own: Tensor,
     read: impl FnOnce(&[Tensor]) -> Candle<T>,
 ) -> Result<T> {
