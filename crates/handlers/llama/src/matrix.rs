@@ -196,11 +196,14 @@ impl Matrix {
         }
     }
 
-    /// How many tiles a thread is to take at once: some 64 KiB of them, in whole multiples.
-    pub(crate) fn pieces(&self, multiple: usize) -> usize {
+    /// How many tiles a thread is to take at once, in whole multiples: some 64 KiB of them, and of
+    /// few rows of activations more. Those wait for memory, which is read the faster the longer one
+    /// goes on.
+    pub(crate) fn pieces(&self, rows: usize, multiple: usize) -> usize {
         const BYTES: usize = 64 << 10;
         let tile = self.bytes() / self.tiles().max(1);
-        (BYTES / tile.max(1)).max(1).next_multiple_of(multiple)
+        let bytes = BYTES * (4 / rows.max(1)).max(1);
+        (bytes / tile.max(1)).max(1).next_multiple_of(multiple)
     }
 
     pub(crate) fn bytes(&self) -> usize {

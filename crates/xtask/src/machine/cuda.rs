@@ -154,6 +154,7 @@ fn link_driver(cargo: &Cargo, cuda: &Path) -> Result<()> {
     for name in functions(&fs::read_to_string(driver_interface(cargo)?)?) {
         writeln!(source, "void {name}(void) {{}}")?;
     }
+    ensure!(!source.is_empty(), "cudarc declares nothing of a driver where it did");
     let stubs = cuda.join("lib/stubs");
     make(&stubs)?;
     let file = stubs.join("cuda.c");
@@ -177,7 +178,7 @@ fn driver_interface(cargo: &Cargo) -> Result<PathBuf> {
 
 /// The functions that a file declares, each once.
 fn functions(source: &str) -> Vec<&str> {
-    let declared = source.split("pub fn ").skip(1).filter_map(|rest| rest.split_once('('));
+    let declared = source.split(" fn ").skip(1).filter_map(|rest| rest.split_once('('));
     let mut names: Vec<_> = declared.map(|(name, _)| name).collect();
     names.retain(|name| {
         name.starts_with("cu")
@@ -212,17 +213,19 @@ mod tests {
 
     #[test]
     fn functions_are_found_once_and_nothing_else_is() {
-        let source = "
-            extern \"C\" {
-                pub fn cuInit(flags: u32) -> CUresult;
-                pub fn cuCtxSetFlags(
-                    flags: u32,
-                ) -> CUresult;
+        let source = r#"
+            pub unsafe fn cuInit(flags: u32) -> CUresult {
+                extern "C" {
+                    fn cuInit(flags: u32) -> CUresult;
+                }
+                cuInit(flags)
             }
-            pub fn cuInit(flags: u32) -> CUresult;
-            pub fn culib<T>() -> T;
-            pub fn is_culib_present() -> bool;
-        ";
+            pub unsafe fn cuCtxSetFlags(
+                flags: u32,
+            ) -> CUresult {}
+            pub unsafe fn culib<T>() -> T {}
+            pub fn is_culib_present() -> bool {}
+        "#;
         assert_eq!(functions(source), ["cuCtxSetFlags", "cuInit"]);
     }
 }

@@ -13,9 +13,6 @@ use crate::memory::Plain;
 /// Columns of a block.
 pub(crate) const BLOCK: usize = 256;
 
-/// Columns that have a sum of activations.
-pub(crate) const SUMMED: usize = 16;
-
 /// Columns whose values are read together.
 const PART: usize = 32;
 
@@ -28,16 +25,19 @@ pub(crate) trait Block: Plain {
     const LARGEST: i32;
     /// Scales of a part's columns.
     const SCALES: usize;
+    /// Columns that have a sum of activations: as many as have an integer that those are multiplied
+    /// by.
+    const SUMMED: usize = PART / Self::SCALES;
 
-    /// The values of four columns: of a pair of parts, of its first or second one, the group.
-    fn fours<S: Simd>(&self, simd: S, pair: usize, second: bool, group: usize) -> S::Fours;
+    /// The values of four columns, the group, of each part of a pair.
+    fn fours<S: Simd>(&self, simd: S, pair: usize, group: usize) -> [S::Fours; 2];
     /// A part's.
     fn scales(&self, part: usize, index: usize) -> &[i8; LANES];
     fn d<S: Simd>(&self, simd: S) -> S::Vector;
     /// What values are less by.
-    fn offset<S: Simd>(&self, simd: S, counts: S::Counts, sums: &Sums) -> S::Counts;
+    fn offset<S: Simd>(&self, simd: S, counts: S::Counts, sums: &[i16]) -> S::Counts;
     /// Adds what does not depend on the values.
-    fn least<S: Simd>(&self, simd: S, sums: &Sums, scale: S::Vector, sum: S::Vector) -> S::Vector;
+    fn least<S: Simd>(&self, simd: S, sums: &[i16], scale: S::Vector, sum: S::Vector) -> S::Vector;
     /// A row in numbers.
     fn row(&self, lane: usize, out: &mut [f32; BLOCK]);
     /// Sets a row.
@@ -59,9 +59,6 @@ pub(crate) struct Row<'a> {
     pub(crate) least: &'a [i8; 8],
     pub(crate) values: &'a [u8; BLOCK],
 }
-
-/// Sums of each 16 activations of a block.
-pub(crate) type Sums = [i16; BLOCK / SUMMED];
 
 /// Q4_K: four bits, and parts of 32 columns with a scale and a least value of six bits.
 #[derive(Clone, Copy)]
@@ -118,7 +115,7 @@ pub(crate) fn add<S: Simd, B: Block, const M: usize>(
     simd: S,
     block: &B,
     x: [&[i8; BLOCK]; M],
-    of_x: [&Sums; M],
+    of_x: [&[i16]; M],
     scales: [f32; M],
     sums: &mut [S::Vector; M],
 ) {
@@ -129,19 +126,20 @@ pub(crate) fn add<S: Simd, B: Block, const M: usize>(
     }
     let mut counts = [simd.no_counts(); M];
     for pair in 0..BLOCK / PART / 2 {
-        for second in [false, true] {
-            let part = 2 * pair + usize::from(second);
-            let at_once = const { at_once::<S, B>() };
-            for first in (0..GROUPS).step_by(at_once) {
-                let mut some = [simd.no_sums(); M];
-                for group in first..first + at_once {
-                    let weights = block.fours(simd, pair, second, group);
+        let at_once = const { at_once::<S, B>() };
+        for first in (0..GROUPS).step_by(at_once) {
+            let mut some = [[simd.no_sums(); M]; 2];
+            for group in first..first + at_once {
+                let weights = block.fours(simd, pair, group);
+                for half in 0..2 {
                     for m in 0..M {
-                        let four = x[m].as_chunks::<4>().0[part * GROUPS + group];
-                        some[m] = simd.dot(weights, four, some[m]);
+                        let four = x[m].as_chunks::<4>().0[(2 * pair + half) * GROUPS + group];
+                        some[half][m] = simd.dot(weights[half], four, some[half][m]);
                     }
                 }
-                let scales = block.scales(part, first * B::SCALES / GROUPS);
+            }
+            for (half, some) in some.iter().enumerate() {
+                let scales = block.scales(2 * pair + half, first * B::SCALES / GROUPS);
                 for m in 0..M {
                     counts[m] = simd.scaled(some[m], scales, counts[m]);
                 }
@@ -157,6 +155,18 @@ pub(crate) fn add<S: Simd, B: Block, const M: usize>(
     }
 }
 
+/// Each row's sum of its integers times the activations' sums, of which there are as many.
+#[inline(always)]
+fn times<S: Simd, const N: usize>(simd: S, x: &[[i8; LANES]; N], sums: &[i16]) -> S::Counts {
+    let mut counts = simd.no_counts();
+    // Known to be so long, nobody looks at lengths on the way.
+    let Some(sums) = sums.first_chunk::<N>() else { return counts };
+    for ([first, second], sums) in x.as_chunks().0.iter().zip(sums.as_chunks().0) {
+        counts = simd.two([first, second], *sums, counts);
+    }
+    counts
+}
+
 /// As many groups as a tier can hold the products of, and a scale is for.
 const fn at_once<S: Simd, B: Block>() -> usize {
     let mut groups = GROUPS / B::SCALES;
@@ -168,12 +178,8 @@ const fn at_once<S: Simd, B: Block>() -> usize {
 
 impl Head {
     #[inline(always)]
-    fn least<S: Simd>(&self, simd: S, sums: &Sums, scale: S::Vector, sum: S::Vector) -> S::Vector {
-        let mut counts = simd.no_counts();
-        let leasts = self.least.as_chunks().0;
-        for ([first, second], [a, b, c, d]) in leasts.iter().zip(sums.as_chunks().0) {
-            counts = simd.two([first, second], [a + b, c + d], counts);
-        }
+    fn least<S: Simd>(&self, simd: S, sums: &[i16], scale: S::Vector, sum: S::Vector) -> S::Vector {
+        let counts = times(simd, &self.least, sums);
         let min = simd.multiply(simd.halves(&self.min), scale);
         simd.fused(simd.counted(counts), min, sum)
     }
@@ -202,12 +208,9 @@ impl Block for Q4 {
     const SCALES: usize = 1;
 
     #[inline(always)]
-    fn fours<S: Simd>(&self, simd: S, pair: usize, second: bool, group: usize) -> S::Fours {
+    fn fours<S: Simd>(&self, simd: S, pair: usize, group: usize) -> [S::Fours; 2] {
         let both = simd.fours(&self.values[pair][group]);
-        if second {
-            return simd.high(both);
-        }
-        simd.low(both)
+        [simd.low(both), simd.high(both)]
     }
 
     #[inline(always)]
@@ -221,12 +224,12 @@ impl Block for Q4 {
     }
 
     #[inline(always)]
-    fn offset<S: Simd>(&self, _: S, counts: S::Counts, _: &Sums) -> S::Counts {
+    fn offset<S: Simd>(&self, _: S, counts: S::Counts, _: &[i16]) -> S::Counts {
         counts
     }
 
     #[inline(always)]
-    fn least<S: Simd>(&self, simd: S, sums: &Sums, scale: S::Vector, sum: S::Vector) -> S::Vector {
+    fn least<S: Simd>(&self, simd: S, sums: &[i16], scale: S::Vector, sum: S::Vector) -> S::Vector {
         self.head.least(simd, sums, scale, sum)
     }
 
@@ -251,8 +254,9 @@ impl Block for Q5 {
     const SCALES: usize = 1;
 
     #[inline(always)]
-    fn fours<S: Simd>(&self, simd: S, pair: usize, second: bool, group: usize) -> S::Fours {
-        simd.fours(&self.values[2 * pair + usize::from(second)][group])
+    fn fours<S: Simd>(&self, simd: S, pair: usize, group: usize) -> [S::Fours; 2] {
+        let [first, second] = [&self.values[2 * pair], &self.values[2 * pair + 1]];
+        [simd.fours(&first[group]), simd.fours(&second[group])]
     }
 
     #[inline(always)]
@@ -266,12 +270,12 @@ impl Block for Q5 {
     }
 
     #[inline(always)]
-    fn offset<S: Simd>(&self, _: S, counts: S::Counts, _: &Sums) -> S::Counts {
+    fn offset<S: Simd>(&self, _: S, counts: S::Counts, _: &[i16]) -> S::Counts {
         counts
     }
 
     #[inline(always)]
-    fn least<S: Simd>(&self, simd: S, sums: &Sums, scale: S::Vector, sum: S::Vector) -> S::Vector {
+    fn least<S: Simd>(&self, simd: S, sums: &[i16], scale: S::Vector, sum: S::Vector) -> S::Vector {
         self.head.least(simd, sums, scale, sum)
     }
 
@@ -296,14 +300,14 @@ impl Block for Q6 {
     const SCALES: usize = 2;
 
     #[inline(always)]
-    fn fours<S: Simd>(&self, simd: S, pair: usize, second: bool, group: usize) -> S::Fours {
+    fn fours<S: Simd>(&self, simd: S, pair: usize, group: usize) -> [S::Fours; 2] {
         let (low, high) = (&self.low[pair][group], &self.high[pair][group / 2]);
-        let (low, bits) = (simd.fours(low), simd.fours(high));
-        match (second, group % 2) {
-            (false, 0) => simd.six::<0>(simd.low(low), bits),
-            (false, _) => simd.six::<2>(simd.low(low), bits),
-            (true, 0) => simd.six::<4>(simd.high(low), bits),
-            (true, _) => simd.six::<6>(simd.high(low), bits),
+        let (both, bits) = (simd.fours(low), simd.fours(high));
+        let (first, second) = (simd.low(both), simd.high(both));
+        if group.is_multiple_of(2) {
+            [simd.six::<0>(first, bits), simd.six::<4>(second, bits)]
+        } else {
+            [simd.six::<2>(first, bits), simd.six::<6>(second, bits)]
         }
     }
 
@@ -318,17 +322,12 @@ impl Block for Q6 {
     }
 
     #[inline(always)]
-    fn offset<S: Simd>(&self, simd: S, counts: S::Counts, sums: &Sums) -> S::Counts {
-        let mut of_x = simd.no_counts();
-        let scales = self.scales.as_chunks().0;
-        for ([first, second], sums) in scales.iter().zip(sums.as_chunks().0) {
-            of_x = simd.two([first, second], *sums, of_x);
-        }
-        simd.less_32(counts, of_x)
+    fn offset<S: Simd>(&self, simd: S, counts: S::Counts, sums: &[i16]) -> S::Counts {
+        simd.less_32(counts, times(simd, &self.scales, sums))
     }
 
     #[inline(always)]
-    fn least<S: Simd>(&self, _: S, _: &Sums, _: S::Vector, sum: S::Vector) -> S::Vector {
+    fn least<S: Simd>(&self, _: S, _: &[i16], _: S::Vector, sum: S::Vector) -> S::Vector {
         sum
     }
 
@@ -339,7 +338,8 @@ impl Block for Q6 {
             let shift = 4 * second + 2 * (group % 2);
             let high = self.high[pair][group / 2][at] >> shift & 3;
             let value = i32::from(low | high << 4) - 32;
-            *out = self.d[lane] * f32::from(self.scales[column / SUMMED][lane]) * value as f32;
+            *out =
+                self.d[lane] * f32::from(self.scales[column / Self::SUMMED][lane]) * value as f32;
         }
     }
 

@@ -35,7 +35,7 @@ pub(crate) struct Quantised<'a, T> {
     pub(crate) values: &'a [i8],
     /// Of each block.
     pub(crate) scales: &'a [f32],
-    /// Of each 32 values, or of each 16 where blocks are wide.
+    /// Of each 32 values, or of each 16 where the matrix is in Q6_K.
     pub(crate) sums: &'a [T],
 }
 
@@ -323,10 +323,13 @@ struct WideBlocks<'a, B, const M: usize> {
     blocks: &'a [B],
     values: [&'a [[i8; kquants::BLOCK]]; M],
     scales: [&'a [f32]; M],
-    sums: [&'a [kquants::Sums]; M],
+    sums: [&'a [i16]; M],
 }
 
 impl<'a, B: kquants::Block, const M: usize> WideBlocks<'a, B, M> {
+    /// Of a block.
+    const SUMS: usize = kquants::BLOCK / B::SUMMED;
+
     #[inline(always)]
     fn new(data: &'a [B], tile: usize, columns: usize, x: Quantised<'a, i16>, row: usize) -> Self {
         let count = columns / kquants::BLOCK;
@@ -334,7 +337,7 @@ impl<'a, B: kquants::Block, const M: usize> WideBlocks<'a, B, M> {
             blocks: &data[tile * count..][..count],
             values: rows_of(x.values.as_chunks().0, row, count, count),
             scales: rows_of(x.scales, row, count, count),
-            sums: rows_of(x.sums.as_chunks().0, row, count, count),
+            sums: rows_of(x.sums, row, count * Self::SUMS, count * Self::SUMS),
         }
     }
 }
@@ -349,11 +352,10 @@ impl<B: kquants::Block, const M: usize> Products<M> for WideBlocks<'_, B, M> {
     fn add<I: Simd>(&self, simd: I, range: Range<usize>, sums: &mut [I::Vector; M]) {
         for at in range {
             let (mut x, mut scales) = ([&[0; kquants::BLOCK]; M], [0.0; M]);
-            let nothing = kquants::Sums::default();
-            let mut of_x = [&nothing; M];
+            let mut of_x: [&[i16]; M] = [&[]; M];
             for m in 0..M {
-                (x[m], of_x[m], scales[m]) =
-                    (&self.values[m][at], &self.sums[m][at], self.scales[m][at]);
+                (x[m], scales[m]) = (&self.values[m][at], self.scales[m][at]);
+                of_x[m] = &self.sums[m][at * Self::SUMS..][..Self::SUMS];
             }
             kquants::add(simd, &self.blocks[at], x, of_x, scales, sums);
         }

@@ -13,7 +13,7 @@ use crate::kernel::{Lanes, Tier};
 use crate::pool::Pool;
 
 type Quantise<'a> = InBlocks<'a, i32, BLOCK, BLOCK>;
-type QuantiseWide<'a> = InBlocks<'a, i16, { kquants::BLOCK }, { kquants::SUMMED }>;
+type QuantiseWide<'a, const SUMMED: usize> = InBlocks<'a, i16, { kquants::BLOCK }, SUMMED>;
 
 struct Into<'a>(&'a mut [f32], usize);
 
@@ -87,16 +87,20 @@ fn product(tier: Tier, matrix: &Matrix, x: &[f32], tiles: std::ops::Range<usize>
     let mut out = vec![0.0; rows * matrix.padded()];
     let (columns, blocks) = (matrix.columns, x.len() / BLOCK);
     let (mut values, mut scales, mut sums) = (vec![0; x.len()], vec![0.0; blocks], vec![0; blocks]);
-    let mut sums_of_16 = vec![0; x.len() / 16];
+    let mut wide_sums = vec![0; x.len() / 16];
     let input = match matrix.format() {
         Format::Q8_0 => {
             let (values, scales, sums) = (&mut values, &mut scales, &mut sums);
             tier.run(Quantise { x, values, scales, sums });
             Input::Quantised(Quantised { columns, values, scales, sums })
         }
-        Format::Q4K | Format::Q5K | Format::Q6K => {
-            let (values, scales, sums) = (&mut values, &mut scales, &mut sums_of_16);
-            tier.run(QuantiseWide { x, values, scales, sums });
+        format @ (Format::Q4K | Format::Q5K | Format::Q6K) => {
+            let (values, scales, sums) = (&mut values, &mut scales, &mut wide_sums);
+            if format == Format::Q6K {
+                tier.run(QuantiseWide::<16> { x, values, scales, sums });
+            } else {
+                tier.run(QuantiseWide::<32> { x, values, scales, sums });
+            }
             Input::Wide(Quantised { columns, values, scales, sums })
         }
         _ => Input::Float { x, stride: matrix.columns },

@@ -10,9 +10,10 @@ use super::shard::{Heads, Kv, Layer, Partial, Shard};
 use crate::RopeTable;
 use crate::comm::{Comm, Lost};
 use crate::kernel::attention::{Attend, PAGE};
+use crate::kernel::kquants::{self, Block as _};
 use crate::kernel::row::{BLOCK, InBlocks, Norm, Rotate, Sum, swiglu};
 use crate::kernel::tile::{self, Input, Multiply, Quantised};
-use crate::kernel::{LANES, Lanes, Tier, kquants};
+use crate::kernel::{LANES, Lanes, Tier};
 use crate::kv::{Element, Shape, Store, Values};
 use crate::matrix::{Format, Matrix};
 use crate::pool::Pool;
@@ -44,7 +45,7 @@ struct Blocks {
     values: Vec<i8>,
     scales: Vec<f32>,
     sums: Vec<i32>,
-    sums_of_16: Vec<i16>,
+    wide_sums: Vec<i16>,
 }
 
 impl Rank for Shard {
@@ -321,22 +322,36 @@ fn multiply(
     output: Output<'_>,
 ) {
     let columns = matrix.columns;
-    let Blocks { values, scales, sums, sums_of_16 } = blocks;
+    let Blocks { values, scales, sums, wide_sums } = blocks;
     let input = match matrix.format() {
         Format::F32 | Format::Bf16 | Format::F16 => Input::Float { x: x.numbers, stride: x.stride },
         Format::Q8_0 => {
             let into = (values, scales, sums);
             Input::Quantised(quantise::<_, BLOCK, BLOCK>((tier, pool), x, (rows, columns), into))
         }
-        Format::Q4K | Format::Q5K | Format::Q6K => {
-            const N: usize = kquants::BLOCK;
-            const SUMMED: usize = kquants::SUMMED;
-            let into = (values, scales, sums_of_16);
-            Input::Wide(quantise::<_, N, SUMMED>((tier, pool), x, (rows, columns), into))
+        Format::Q4K | Format::Q5K => {
+            const SUMMED: usize = kquants::Q4::SUMMED;
+            let into = (values, scales, wide_sums);
+            Input::Wide(quantise::<_, { kquants::BLOCK }, SUMMED>(
+                (tier, pool),
+                x,
+                (rows, columns),
+                into,
+            ))
+        }
+        Format::Q6K => {
+            const SUMMED: usize = kquants::Q6::SUMMED;
+            let into = (values, scales, wide_sums);
+            Input::Wide(quantise::<_, { kquants::BLOCK }, SUMMED>(
+                (tier, pool),
+                x,
+                (rows, columns),
+                into,
+            ))
         }
     };
     let Output { out, stride, first, then } = output;
-    let pieces = matrix.pieces(if matches!(then, Then::Gate) { 2 } else { 1 });
+    let pieces = matrix.pieces(rows, if matches!(then, Then::Gate) { 2 } else { 1 });
     let out = Disjoint::new(out);
     pool.run(matrix.tiles().div_ceil(pieces), &|piece| {
         let tiles = piece * pieces..((piece + 1) * pieces).min(matrix.tiles());
