@@ -98,7 +98,7 @@ pub(crate) enum Data {
         scales: Memory<u16>,
         values: Memory<i8>,
     },
-    /// By tile: the blocks of 256 columns.
+    /// By tiles that take [turns](kquants::turns): the blocks of 256 columns.
     Q4K(Memory<kquants::Q4>),
     Q5K(Memory<kquants::Q5>),
     Q6K(Memory<kquants::Q6>),
@@ -170,9 +170,9 @@ impl Matrix {
     pub(crate) fn row(&self, row: usize, out: &mut [f32]) {
         let (tile, lane, columns) = (row / LANES, row % LANES, self.columns);
         match &self.data {
-            Data::Q4K(data) => return wide_row(data, tile, lane, &mut out[..columns]),
-            Data::Q5K(data) => return wide_row(data, tile, lane, &mut out[..columns]),
-            Data::Q6K(data) => return wide_row(data, tile, lane, &mut out[..columns]),
+            Data::Q4K(data) => return self.wide_row(data, row, out),
+            Data::Q5K(data) => return self.wide_row(data, row, out),
+            Data::Q6K(data) => return self.wide_row(data, row, out),
             _ => {}
         }
         for (column, out) in out[..columns].iter_mut().enumerate() {
@@ -196,11 +196,22 @@ impl Matrix {
         }
     }
 
+    /// A row in blocks of 256.
+    fn wide_row<B: kquants::Block>(&self, data: &[B], row: usize, out: &mut [f32]) {
+        let out = out[..self.columns].as_chunks_mut().0;
+        let (first, step) = kquants::turns(row / LANES, self.tiles(), out.len());
+        for (block, out) in data[first..].iter().step_by(step).zip(out) {
+            block.row(row % LANES, out);
+        }
+    }
+
     /// How many tiles a thread is to take at once, in whole multiples: some 64 KiB of them, and of
     /// few rows of activations more. Those wait for memory, which is read the faster the longer one
     /// goes on.
     pub(crate) fn pieces(&self, rows: usize, multiple: usize) -> usize {
         const BYTES: usize = 64 << 10;
+        let turns = matches!(self.data, Data::Q4K(_) | Data::Q5K(_) | Data::Q6K(_));
+        let multiple = if turns { multiple.max(kquants::TILES) } else { multiple };
         let tile = self.bytes() / self.tiles().max(1);
         let bytes = BYTES * (4 / rows.max(1)).max(1);
         (bytes / tile.max(1)).max(1).next_multiple_of(multiple)
@@ -216,15 +227,6 @@ impl Matrix {
             Data::Q5K(data) => size_of::<kquants::Q5>() * data.len(),
             Data::Q6K(data) => size_of::<kquants::Q6>() * data.len(),
         }
-    }
-}
-
-/// A row in blocks of 256.
-fn wide_row<B: kquants::Block>(data: &[B], tile: usize, lane: usize, out: &mut [f32]) {
-    let out = out.as_chunks_mut().0;
-    let first = tile * out.len();
-    for (block, out) in data[first..].iter().zip(out) {
-        block.row(lane, out);
     }
 }
 

@@ -13,6 +13,11 @@ use crate::memory::Plain;
 /// Columns of a block.
 pub(crate) const BLOCK: usize = 256;
 
+/// Tiles whose blocks take turns in memory, the first of each and then the second: activations that a
+/// core holds are multiplied with so many blocks before others take their place. Brought back for
+/// each tile, they would come between the core and its stream of weights.
+pub(crate) const TILES: usize = 4;
+
 /// Columns whose values are read together.
 const PART: usize = 32;
 
@@ -49,6 +54,19 @@ const HEAD: usize = size_of::<Head>();
 const _: () = assert!(std::mem::offset_of!(Q4, values) == HEAD);
 const _: () = assert!(std::mem::offset_of!(Q5, values) == HEAD);
 const _: () = assert!(std::mem::offset_of!(Q6, low) == HEAD);
+
+/// Where a tile's blocks are, of so many tiles that have `count` each: the first, and from one to the
+/// next.
+pub(crate) fn turns(tile: usize, tiles: usize, count: usize) -> (usize, usize) {
+    let (first, beside) = beside(tile, tiles);
+    (first * count + tile - first, beside)
+}
+
+/// The tiles that a tile takes turns with, itself among them: the first, and how many they are.
+pub(crate) fn beside(tile: usize, tiles: usize) -> (usize, usize) {
+    let first = tile / TILES * TILES;
+    (first, TILES.min(tiles - first))
+}
 
 /// One row's block: see the module.
 pub(crate) struct Row<'a> {

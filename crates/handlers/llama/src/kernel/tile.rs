@@ -57,8 +57,11 @@ pub(crate) struct Multiply<'a, S> {
 impl<S: Store> Work for Multiply<'_, S> {
     #[inline(always)]
     fn run<I: Simd>(mut self, simd: I) {
-        match self.matrix.data {
-            Data::F32(_) | Data::Bf16(_) | Data::F16(_) => self.multiply(simd, ROWS),
+        match (&self.matrix.data, self.input) {
+            (Data::Q4K(data), Input::Wide(x)) => self.wide(simd, data, x),
+            (Data::Q5K(data), Input::Wide(x)) => self.wide(simd, data, x),
+            (Data::Q6K(data), Input::Wide(x)) => self.wide(simd, data, x),
+            (Data::F32(_) | Data::Bf16(_) | Data::F16(_), _) => self.multiply(simd, ROWS),
             _ => self.multiply(simd, ROWS_OF_BYTES),
         }
     }
@@ -83,6 +86,70 @@ impl<S: Store> Multiply<'_, S> {
                     _ => self.group::<5>(simd, tile, row, &mut waiting),
                 }
                 row = end;
+            }
+        }
+    }
+
+    /// The same with blocks of 256, of tiles that take turns.
+    #[inline(always)]
+    fn wide<B: kquants::Block>(&mut self, simd: impl Simd, data: &[B], x: Quantised<'_, i16>) {
+        let mut waiting = [const { Waiting::new() }; kquants::TILES];
+        let groups = self.rows.div_ceil(ROWS_OF_BYTES);
+        let count = self.matrix.columns / kquants::BLOCK;
+        let mut tile = self.tiles.start;
+        while tile < self.tiles.end {
+            let (first, beside) = kquants::beside(tile, self.matrix.tiles());
+            let end = self.tiles.end.min(first + beside);
+            let blocks = Turns { data: &data[first * count..][..beside * count], first, beside };
+            let mut row = 0;
+            for group in 0..groups {
+                let next = (group + 1) * self.rows / groups;
+                let place = (tile..end, row);
+                match next - row {
+                    1 => self.turns::<_, 1>(simd, &blocks, place, x, &mut waiting),
+                    2 => self.turns::<_, 2>(simd, &blocks, place, x, &mut waiting),
+                    3 => self.turns::<_, 3>(simd, &blocks, place, x, &mut waiting),
+                    _ => self.turns::<_, 4>(simd, &blocks, place, x, &mut waiting),
+                }
+                row = next;
+            }
+            tile = end;
+        }
+    }
+
+    /// All segments of `M` rows' products with tiles that take turns.
+    #[inline(always)]
+    fn turns<B: kquants::Block, const M: usize>(
+        &mut self,
+        simd: impl Simd,
+        blocks: &Turns<'_, B>,
+        (tiles, row): (Range<usize>, usize),
+        x: Quantised<'_, i16>,
+        waiting: &mut [Waiting; kquants::TILES],
+    ) {
+        let x = WideRows::<M>::new(x, row, const { kquants::BLOCK / B::SUMMED });
+        let segments = self.matrix.segments;
+        let length = self.matrix.columns / kquants::BLOCK / segments;
+        let own = tiles.start - blocks.first..tiles.end - blocks.first;
+        let mut sums = [[simd.splat(0.0); M]; kquants::TILES];
+        for segment in 0..segments {
+            sums = [[simd.splat(0.0); M]; kquants::TILES];
+            for at in segment * length..(segment + 1) * length {
+                let (values, of_x, scales) = x.block(at);
+                for (turn, sums) in own.clone().zip(&mut sums) {
+                    let block = &blocks.data[at * blocks.beside + turn];
+                    kquants::add(simd, block, values, of_x, scales, sums);
+                }
+            }
+            for (waiting, sums) in waiting.iter_mut().zip(&mut sums) {
+                waiting.end(simd, segment, segments, sums);
+            }
+        }
+        for (tile, sums) in tiles.zip(sums) {
+            for (m, sum) in sums.into_iter().enumerate() {
+                let mut lanes = [0.0; LANES];
+                simd.store(sum, &mut lanes);
+                self.store(row + m, tile, lanes);
             }
         }
     }
@@ -118,18 +185,6 @@ impl<S: Store> Multiply<'_, S> {
                     x: Rows::<M>::new(x, row),
                 };
                 self.sum::<_, M>(simd, (tile, row), &blocks, waiting);
-            }
-            (Data::Q4K(data), Input::Wide(x)) if M <= ROWS_OF_BYTES => {
-                let blocks = WideBlocks::<_, M>::new(data, tile, columns, x, row);
-                self.sum(simd, (tile, row), &blocks, waiting);
-            }
-            (Data::Q5K(data), Input::Wide(x)) if M <= ROWS_OF_BYTES => {
-                let blocks = WideBlocks::<_, M>::new(data, tile, columns, x, row);
-                self.sum(simd, (tile, row), &blocks, waiting);
-            }
-            (Data::Q6K(data), Input::Wide(x)) if M <= ROWS_OF_BYTES => {
-                let blocks = WideBlocks::<_, M>::new(data, tile, columns, x, row);
-                self.sum(simd, (tile, row), &blocks, waiting);
             }
             _ => unreachable!("the input is of the matrix's format"),
         }
@@ -175,7 +230,7 @@ struct Waiting([[Lanes; ROWS]; SEGMENTS.ilog2() as usize]);
 
 impl Waiting {
     #[inline(always)]
-    fn new() -> Self {
+    const fn new() -> Self {
         Self([[[0.0; LANES]; ROWS]; SEGMENTS.ilog2() as usize])
     }
 
@@ -318,47 +373,47 @@ struct Rows<'a, const M: usize> {
     sums: [&'a [i32]; M],
 }
 
-/// A tile in blocks of 256.
-struct WideBlocks<'a, B, const M: usize> {
-    blocks: &'a [B],
+/// The blocks of tiles that take turns.
+struct Turns<'a, B> {
+    data: &'a [B],
+    /// The first of the tiles, and how many they are.
+    first: usize,
+    beside: usize,
+}
+
+/// `M` rows in blocks of 256.
+struct WideRows<'a, const M: usize> {
     values: [&'a [[i8; kquants::BLOCK]]; M],
     scales: [&'a [f32]; M],
     sums: [&'a [i16]; M],
+    /// Sums of a block.
+    summed: usize,
 }
 
-impl<'a, B: kquants::Block, const M: usize> WideBlocks<'a, B, M> {
-    /// Of a block.
-    const SUMS: usize = kquants::BLOCK / B::SUMMED;
+/// A block of each row: values, their sums, scales.
+type WideBlocks<'a, const M: usize> = ([&'a [i8; kquants::BLOCK]; M], [&'a [i16]; M], [f32; M]);
 
+impl<'a, const M: usize> WideRows<'a, M> {
     #[inline(always)]
-    fn new(data: &'a [B], tile: usize, columns: usize, x: Quantised<'a, i16>, row: usize) -> Self {
-        let count = columns / kquants::BLOCK;
+    fn new(x: Quantised<'a, i16>, row: usize, summed: usize) -> Self {
+        let count = x.columns / kquants::BLOCK;
         Self {
-            blocks: &data[tile * count..][..count],
             values: rows_of(x.values.as_chunks().0, row, count, count),
             scales: rows_of(x.scales, row, count, count),
-            sums: rows_of(x.sums, row, count * Self::SUMS, count * Self::SUMS),
+            sums: rows_of(x.sums, row, count * summed, count * summed),
+            summed,
         }
-    }
-}
-
-impl<B: kquants::Block, const M: usize> Products<M> for WideBlocks<'_, B, M> {
-    #[inline(always)]
-    fn len(&self) -> usize {
-        self.blocks.len()
     }
 
     #[inline(always)]
-    fn add<I: Simd>(&self, simd: I, range: Range<usize>, sums: &mut [I::Vector; M]) {
-        for at in range {
-            let (mut x, mut scales) = ([&[0; kquants::BLOCK]; M], [0.0; M]);
-            let mut of_x: [&[i16]; M] = [&[]; M];
-            for m in 0..M {
-                (x[m], scales[m]) = (&self.values[m][at], self.scales[m][at]);
-                of_x[m] = &self.sums[m][at * Self::SUMS..][..Self::SUMS];
-            }
-            kquants::add(simd, &self.blocks[at], x, of_x, scales, sums);
+    fn block(&self, at: usize) -> WideBlocks<'a, M> {
+        let (mut values, mut sums) = ([&[0; kquants::BLOCK]; M], [&[][..]; M]);
+        let mut scales = [0.0; M];
+        for m in 0..M {
+            (values[m], scales[m]) = (&self.values[m][at], self.scales[m][at]);
+            sums[m] = &self.sums[m][at * self.summed..][..self.summed];
         }
+        (values, sums, scales)
     }
 }
 

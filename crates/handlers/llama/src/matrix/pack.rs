@@ -62,7 +62,7 @@ impl Matrix {
             let mut broken = None;
             tier.run(Pack {
                 // SAFETY: each tile is one part's.
-                tile: unsafe { data.tile(number, columns) },
+                tile: unsafe { data.tile((number, tiles), columns) },
                 number,
                 sources,
                 place: &place,
@@ -100,17 +100,19 @@ enum Tile<'a> {
     Bf16(&'a mut [u32]),
     F16(&'a mut [u16]),
     Q8 { scales: &'a mut [u16], values: &'a mut [i8] },
-    Q4K(&'a mut [kquants::Q4]),
-    Q5K(&'a mut [kquants::Q5]),
-    Q6K(&'a mut [kquants::Q6]),
+    Q4K(Vec<&'a mut [kquants::Q4]>),
+    Q5K(Vec<&'a mut [kquants::Q5]>),
+    Q6K(Vec<&'a mut [kquants::Q6]>),
 }
 
 impl Tiles<'_> {
+    /// One of so many.
+    ///
     /// # Safety
     ///
     /// A tile must not be taken while it is lent.
-    unsafe fn tile(&self, tile: usize, columns: usize) -> Tile<'_> {
-        let part = |width: usize| (tile * width, width);
+    unsafe fn tile(&self, tile: (usize, usize), columns: usize) -> Tile<'_> {
+        let part = |width: usize| (tile.0 * width, width);
         // SAFETY: tiles do not overlap, and the caller takes each but once at a time.
         unsafe {
             match self {
@@ -132,21 +134,29 @@ impl Tiles<'_> {
                     let (start, len) = part(columns / BLOCK * LANES);
                     Tile::Q8 { scales: scales.part(start, len), values }
                 }
-                Self::Q4K(data) => {
-                    let (start, len) = part(columns / kquants::BLOCK);
-                    Tile::Q4K(data.part(start, len))
-                }
-                Self::Q5K(data) => {
-                    let (start, len) = part(columns / kquants::BLOCK);
-                    Tile::Q5K(data.part(start, len))
-                }
-                Self::Q6K(data) => {
-                    let (start, len) = part(columns / kquants::BLOCK);
-                    Tile::Q6K(data.part(start, len))
-                }
+                Self::Q4K(data) => Tile::Q4K(turns(data, tile, columns)),
+                Self::Q5K(data) => Tile::Q5K(turns(data, tile, columns)),
+                Self::Q6K(data) => Tile::Q6K(turns(data, tile, columns)),
             }
         }
     }
+}
+
+/// A tile's blocks, each by itself.
+///
+/// # Safety
+///
+/// As for [`Tiles::tile`].
+#[expect(clippy::mut_from_ref, reason = "as what it calls")]
+unsafe fn turns<'a, B>(
+    data: &'a Disjoint<'_, B>,
+    (tile, tiles): (usize, usize),
+    columns: usize,
+) -> Vec<&'a mut [B]> {
+    let count = columns / kquants::BLOCK;
+    let (first, step) = kquants::turns(tile, tiles, count);
+    // SAFETY: no block is in two tiles.
+    (0..count).map(|block| unsafe { data.part(first + block * step, 1) }).collect()
 }
 
 /// Fills one tile.
@@ -261,14 +271,16 @@ fn put(values: &mut [i8; TILE_BLOCK], lane: usize, row: &[i8; BLOCK]) {
 }
 
 fn take_wide<B: kquants::Block>(
-    blocks: &mut [B],
+    blocks: &mut [&mut [B]],
     lane: usize,
     source: &Source<'_>,
     bytes: &[u8],
 ) -> bool {
     let mut held = true;
     let size = source.dtype.block().1;
-    for (block, bytes) in blocks.iter_mut().zip(bytes.chunks_exact(size)) {
+    for (block, bytes) in
+        blocks.iter_mut().flat_map(|one| one.iter_mut()).zip(bytes.chunks_exact(size))
+    {
         let row = Wide::read(source.dtype, bytes);
         held &= row.is_sound();
         let Wide { d, min, scales, least, values } = &row;

@@ -208,8 +208,8 @@ proptest! {
 
     #[test]
     fn every_tier_gives_the_bits_of_the_definition_of_wide_blocks(
-        kind in 0..3usize, rows in 1..20usize, blocks in 1..9usize, activations in 1..11usize,
-        extreme in prop::bool::weighted(0.2), seed: u64,
+        kind in 0..3usize, rows in 1..100usize, blocks in 1..9usize, activations in 1..11usize,
+        extreme in prop::bool::weighted(0.2), cut in 0..8usize, seed: u64,
     ) {
         let (format, dtype) = WIDE[kind];
         let bytes = drawn_blocks(dtype, rows * blocks, seed, extreme);
@@ -234,6 +234,14 @@ proptest! {
                 all.chunks(matrix.padded()).flat_map(|row| row[..rows].to_vec()).collect();
             prop_assert_eq!(bits(&out), bits(&right), "{:?}", tier);
         }
+        // Tiles that take turns are one part's or several parts'.
+        let tiles = matrix.tiles();
+        let cut = cut % (tiles + 1);
+        let [whole, mut first, second] = [0..tiles, 0..cut, cut..tiles]
+            .map(|tiles| product(Tier::best(), &matrix, &x, tiles));
+        let rows = first.chunks_mut(matrix.padded()).zip(second.chunks(matrix.padded()));
+        rows.for_each(|(first, second)| first[cut * 16..].copy_from_slice(&second[cut * 16..]));
+        prop_assert_eq!(bits(&first), bits(&whole));
     }
 }
 
@@ -250,7 +258,7 @@ fn rows_of_blocks_are_those_that_candle_reads() {
         };
         (0..count).flat_map(one).collect()
     };
-    let (rows, blocks) = (20, 3);
+    let (rows, blocks) = (90, 3);
     for (format, dtype, theirs) in [
         (Format::Q8_0, Dtype::Q8_0, GgmlDType::Q8_0),
         (Format::Q4K, Dtype::Q4_K, GgmlDType::Q4K),
