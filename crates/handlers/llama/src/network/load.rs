@@ -44,11 +44,25 @@ impl Part {
         first..first + (config.kv_heads / self.of).max(1)
     }
 
+    /// The rows of queries that are its heads'.
+    pub(super) fn queries(self, config: &Config) -> Range<usize> {
+        rows_of(self.share(config.heads), config)
+    }
+
+    /// The rows of keys, and of values, that are its heads'.
+    pub(super) fn keys(self, config: &Config) -> Range<usize> {
+        rows_of(self.kv_heads(config), config)
+    }
+
     /// The tokens whose embedding and logits are its: in whole tiles.
     pub(super) fn tokens(self, vocab_size: usize) -> Tokens {
         let each = vocab_size.div_ceil(self.of).next_multiple_of(LANES);
         Tokens { first: vocab_size.min(self.rank * each), each }
     }
+}
+
+fn rows_of(heads: Range<usize>, config: &Config) -> Range<usize> {
+    heads.start * config.head_dim..heads.end * config.head_dim
 }
 
 /// A model's tensors on their way into matrices, on all threads.
@@ -103,7 +117,6 @@ impl<'a> Loader<'a> {
         let (config, part) = (self.config, self.part);
         let name = |part: &str| format!("model.layers.{index}.{part}");
         let (hidden, wide, dim) = (config.hidden_size, config.intermediate_size, config.head_dim);
-        let heads = |range: Range<usize>| range.start * dim..range.end * dim;
         // Of a matrix that widens, the ranks have rows; of one that narrows, columns.
         let rows = |part: &str, rows, own| Piece {
             name: name(part),
@@ -111,9 +124,7 @@ impl<'a> Loader<'a> {
             cut: Cut::Rows(own),
         };
         let (queries, keys) = (config.heads * dim, config.kv_heads * dim);
-        let own_queries = heads(part.share(config.heads));
-        let own_keys = heads(part.kv_heads(config));
-        let own_wide = part.share(wide);
+        let (own_keys, own_wide) = (part.keys(config), part.share(wide));
         let norm_of = |part: &str, len| norm(self.weights, &name(&format!("{part}.weight")), len);
         let head_norms = config.qk_norm.then(|| {
             let norms = (norm_of("self_attn.q_norm", dim)?, norm_of("self_attn.k_norm", dim)?);
@@ -122,7 +133,7 @@ impl<'a> Loader<'a> {
         Ok(Layer {
             attention_norm: norm_of("input_layernorm", hidden)?,
             qkv: self.qkv(&[
-                rows("self_attn.q_proj", queries, own_queries),
+                rows("self_attn.q_proj", queries, part.queries(config)),
                 rows("self_attn.k_proj", keys, own_keys.clone()),
                 rows("self_attn.v_proj", keys, own_keys),
             ])?,

@@ -108,9 +108,7 @@ impl Load<'_> {
         let name = |part: &str| format!("model.layers.{index}.{part}");
         let (hidden, wide, dim) = (config.hidden_size, config.intermediate_size, config.head_dim);
         let (queries, keys) = (config.heads * dim, config.kv_heads * dim);
-        let of_heads = |range: Range<usize>| range.start * dim..range.end * dim;
-        let own_queries = of_heads(part.share(config.heads));
-        let own_keys = of_heads(part.kv_heads(config));
+        let (own_queries, own_keys) = (part.queries(config), part.keys(config));
         let own_wide = part.share(wide);
         let rows = |part: &str, rows, own: &Range<usize>, bias| {
             self.linear(&name(part), [rows, hidden], Cut::Rows(own.clone()), bias)
