@@ -36,12 +36,20 @@ fn checks(cargo: &Cargo) -> Result<Vec<(&'static str, Command)>> {
     let mut checks = vec![
         ("fmt", cargo.command(&["fmt", "--all", "--check"])),
         ("clippy", clippy),
+        ("clippy of the benches", clippy_of_benches(cargo)),
         ("clippy of what is for GPUs", clippy_for_gpus(cargo)?),
         ("doc", doc),
         ("python", compile_python()?),
     ];
     checks.extend(optional(cargo));
     Ok(checks)
+}
+
+/// Reads the benches with the features that they are built with: with all, others lend them theirs.
+fn clippy_of_benches(cargo: &Cargo) -> Command {
+    let mut clippy = cargo.command(&["clippy", "-p", "nsbridge-testkit", "--features", "bench"]);
+    clippy.args(["--bins", "--", "-D", "warnings"]);
+    clippy
 }
 
 /// Reads what CUDA's compiler is needed for, without one.
