@@ -87,7 +87,10 @@ fn packages(arguments: &[String]) -> Vec<&str> {
     while let Some(argument) = arguments.next() {
         let value = match argument {
             "-p" | "--package" => arguments.next(),
-            _ => argument.strip_prefix("--package=").or_else(|| argument.strip_prefix("-p")),
+            _ => argument
+                .strip_prefix("--package")
+                .or_else(|| argument.strip_prefix("-p"))
+                .map(|name| name.trim_start_matches('=')),
         };
         named.extend(value);
     }
@@ -148,8 +151,9 @@ mod tests {
 
     #[test]
     fn packages_are_named_in_any_way_of_cargo() {
-        let arguments = ["-p", "one", "a_name", "--package", "two", "-pthree", "--package=four"];
-        assert_eq!(packages(&owned(&arguments)), ["one", "two", "three", "four"]);
+        let arguments =
+            ["-p", "one", "a_name", "--package", "two", "-pthree", "--package=four", "-p=five"];
+        assert_eq!(packages(&owned(&arguments)), ["one", "two", "three", "four", "five"]);
         assert!(packages(&owned(&["a_name", "--lib"])).is_empty());
     }
 }

@@ -172,7 +172,9 @@ impl Llama {
         let text = Text::read(files)?;
         let limits = limits(&options)?;
         let ranks = options.tensor_parallel_degree.unwrap_or(1);
-        let device = processor(&options, ranks)?;
+        let ranks_of_draft = options.draft_model_tp_size.unwrap_or(1);
+        let device = options.device.as_deref().unwrap_or("cpu");
+        let device = Processor::named(device, ranks.max(ranks_of_draft))?;
         let kv = options.kv_cache_dtype.unwrap_or(match device {
             Processor::Cpu => KvFormat::F32,
             Processor::Candle(_) => KvFormat::Bf16,
@@ -188,8 +190,7 @@ impl Llama {
             kv,
             blocks: blocks(&config, &options, context, kv)?,
         };
-        let ranks = options.draft_model_tp_size.unwrap_or(1);
-        let of_draft = Setup { ranks, device: processor(&options, ranks)?, ..setup };
+        let of_draft = Setup { ranks: ranks_of_draft, ..setup.clone() };
         let checkpoint = Weights::find(files)?;
         let drafting = drafting.read(&config, &text, context, &of_draft)?;
         let memory = memory(&config, &checkpoint, &setup);
@@ -222,11 +223,6 @@ impl Llama {
             _ => Err(Error::bad_input(format!("`n` must be from 1 to {most}"))),
         }
     }
-}
-
-/// What computes with so many ranks.
-fn processor(options: &Options, ranks: usize) -> Result<Processor, LoadError> {
-    Processor::named(options.device.as_deref().unwrap_or("cpu"), ranks)
 }
 
 fn places(options: &Options) -> usize {
@@ -297,14 +293,14 @@ fn refuse_what_does_not_fit(
 ) -> Result<(), LoadError> {
     let needed = target.bytes() + draft.map_or(0, Memory::bytes);
     let both = draft.map(|draft| format!(", and its draft {draft}")).unwrap_or_default();
-    let (room, what) = match device {
-        Processor::Cpu => (available(), "this machine has"),
-        Processor::Candle(on) => (on.free(), "the GPUs of the option device have"),
+    let (room, what, or) = match device {
+        Processor::Cpu => (available(), "this machine has", "quantize, "),
+        Processor::Candle(on) => (on.free(), "the GPUs of the option device have", ""),
     };
     match room {
         Some(room) if needed > room => Err(LoadError::Worker(format!(
             "the model does not fit: {target}{both}, and {what} {:.1} MiB; set n_positions, \
-             max_rolling_batch_size, quantize, kv_cache_dtype or kv_cache_mb",
+             max_rolling_batch_size, {or}kv_cache_dtype or kv_cache_mb",
             room as f64 / 1_048_576.0
         ))),
         _ => Ok(()),

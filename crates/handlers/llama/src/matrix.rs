@@ -205,16 +205,18 @@ impl Matrix {
         }
     }
 
-    /// How many tiles a thread is to take at once, in whole multiples: some 64 KiB of them, and of
-    /// few rows of activations more. Those wait for memory, which is read the faster the longer one
-    /// goes on.
-    pub(crate) fn pieces(&self, rows: usize, multiple: usize) -> usize {
+    /// How many tiles one of so many threads is to take at once, in whole multiples: some 64 KiB of
+    /// them, and of few rows of activations more, but not so many that threads have nothing. Few rows
+    /// wait for memory, which is read the faster the longer one goes on.
+    pub(crate) fn pieces(&self, rows: usize, threads: usize, multiple: usize) -> usize {
         const BYTES: usize = 64 << 10;
         let turns = matches!(self.data, Data::Q4K(_) | Data::Q5K(_) | Data::Q6K(_));
         let multiple = if turns { multiple.max(kquants::TILES) } else { multiple };
         let tile = self.bytes() / self.tiles().max(1);
-        let bytes = BYTES * (4 / rows.max(1)).max(1);
-        (bytes / tile.max(1)).max(1).next_multiple_of(multiple)
+        let least = BYTES / tile.max(1);
+        let most = self.tiles() / (4 * threads);
+        let wanted = least * (4 / rows.max(1)).max(1);
+        wanted.min(most.max(least)).max(1).next_multiple_of(multiple)
     }
 
     pub(crate) fn bytes(&self) -> usize {

@@ -156,8 +156,7 @@ impl Model {
         }
         if let (Processor::Candle(_), Some(_)) = (&setup.device, setup.format) {
             return Err(LoadError::Worker(
-                "matrices are kept in other blocks on a CPU only: without the option quantize a device \
-                 has those of the checkpoint, which `nsbridge model quantize` writes"
+                "the option quantize is for CPUs: for a GPU, write the file with `nsbridge model quantize`"
                     .to_owned(),
             ));
         }

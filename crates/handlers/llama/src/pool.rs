@@ -57,6 +57,11 @@ impl Pool {
         Self { shared, threads }
     }
 
+    /// How many there are.
+    pub(crate) fn threads(&self) -> usize {
+        1 + self.threads.len()
+    }
+
     /// Runs `work` for each part below `parts`, on all threads. The parts must not depend on each
     /// other.
     ///

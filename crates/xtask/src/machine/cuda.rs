@@ -13,7 +13,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::{find_or_install, python};
-use crate::cargo::{Cargo, root, run};
+use crate::cargo::{Cargo, root, run, succeeds};
 
 /// The commit of CUTLASS that candle-flash-attn asks for; the wheel in the list has its headers.
 const CUTLASS: &str = "7d49e6c7e2f8896c47f586706e67e1fb215529dc";
@@ -48,6 +48,8 @@ impl Toolkit {
     ///
     /// Python is not there, pip could not get something, or there is no C compiler.
     pub(crate) fn ready(cargo: &Cargo) -> Result<Self> {
+        needs("git", "git: candle-flash-attn's build asks it for CUTLASS's version")?;
+        needs("cc", "a C compiler, gcc or clang")?;
         let requirements = root().join("crates/xtask/src/machine/cuda/requirements.txt");
         let python = python::environment("cuda", &requirements, |folder| {
             let packages = ["python3", "python3-venv"];
@@ -55,13 +57,14 @@ impl Toolkit {
             python::create(&base, folder, &[])?;
             // CUTLASS's wheel would bring half of SciPy for its generator.
             python::install(folder, &["--no-deps".as_ref(), "-r".as_ref(), requirements.as_ref()])?;
-            let packages = site_packages(folder)?;
-            complete(&packages.join("nvidia"))?;
-            link_driver(cargo, &packages.join("nvidia/cu13"))?;
-            place_cutlass(folder, &packages)
+            complete(&site_packages(folder)?.join("nvidia"))
         })?;
         let environment = python.ancestors().nth(2).context("an environment without a folder")?;
-        let cuda = site_packages(environment)?.join("nvidia/cu13");
+        let packages = site_packages(environment)?;
+        let cuda = packages.join("nvidia/cu13");
+        // Each time: they go with the versions of crates, of which the environment knows nothing.
+        link_driver(cargo, &cuda)?;
+        place_cutlass(environment, &packages)?;
         Ok(Self { environment: environment.to_owned(), cuda })
     }
 
@@ -74,38 +77,53 @@ impl Toolkit {
     pub(crate) fn stand_in(folder: &Path) -> Result<Self> {
         let cuda = folder.join("cuda");
         let compiler = cuda.join("bin/nvcc");
-        if !compiler.exists() {
+        if !fs::read_to_string(&compiler).is_ok_and(|there| there == STAND_IN) {
+            needs("git", "git: candle-flash-attn's build asks it for CUTLASS's version")?;
             let packages = folder.join("packages");
             for part in ["include", "tools"] {
                 make(&packages.join("cutlass_library/source").join(part))?;
             }
             place_cutlass(folder, &packages)?;
             make(&cuda.join("bin"))?;
-            fs::write(&compiler, STAND_IN).with_context(|| writing(&compiler))?;
-            fs::set_permissions(&compiler, Permissions::from_mode(0o755))
-                .with_context(|| writing(&compiler))?;
+            let new = compiler.with_extension("new");
+            fs::write(&new, STAND_IN).with_context(|| writing(&new))?;
+            fs::set_permissions(&new, Permissions::from_mode(0o755))
+                .with_context(|| writing(&new))?;
+            fs::rename(&new, &compiler).with_context(|| writing(&compiler))?;
         }
         Ok(Self { environment: folder.to_owned(), cuda })
     }
 
     /// `cargo` as it builds with this one, for the GPUs of `capability`, such as 90.
     pub(crate) fn cargo(&self, cargo: Cargo, capability: &str) -> Result<Cargo> {
-        let mut path = OsString::from(self.cuda.join("bin"));
-        if let Some(all) = std::env::var_os("PATH") {
-            path.push(":");
-            path.push(all);
-        }
+        let before = |folder: PathBuf, name| {
+            let mut path = OsString::from(folder);
+            if let Some(all) = std::env::var_os(name) {
+                path.push(":");
+                path.push(all);
+            }
+            path
+        };
         // Hours of compiling are kept.
         let kernels = self.environment.join(format!("flash-attention-{capability}"));
         make(&kernels)?;
         let homes = ["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDA_TOOLKIT_ROOT_DIR"];
         let cargo = homes.into_iter().fold(cargo, |cargo, name| cargo.with(name, &self.cuda));
         Ok(cargo
-            .with("PATH", path)
+            .with("PATH", before(self.cuda.join("bin"), "PATH"))
+            // What is run from here, such as tests on a machine with a GPU, finds what it is linked with.
+            .with("LD_LIBRARY_PATH", before(self.cuda.join("lib"), "LD_LIBRARY_PATH"))
             .with("CUDA_COMPUTE_CAP", capability)
             .with("CUDAFORGE_HOME", self.environment.join("cudaforge"))
             .with("CANDLE_FLASH_ATTN_BUILD_DIR", kernels))
     }
+}
+
+fn needs(program: &str, what: &str) -> Result<()> {
+    let mut command = Command::new(program);
+    command.arg("--version");
+    ensure!(succeeds(command), "this needs {what}; there is no `{program}` here");
+    Ok(())
 }
 
 fn site_packages(folder: &Path) -> Result<PathBuf> {
@@ -162,7 +180,7 @@ fn link_driver(cargo: &Cargo, cuda: &Path) -> Result<()> {
     let mut compiler = Command::new("cc");
     compiler.args(["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o"]);
     compiler.arg(stubs.join("libcuda.so")).arg(&file);
-    ensure!(run(compiler)?, "a C compiler is needed: install gcc or clang");
+    ensure!(run(compiler)?, "cc failed; it says why above");
     Ok(())
 }
 
@@ -193,6 +211,10 @@ fn functions(source: &str) -> Vec<&str> {
 fn place_cutlass(folder: &Path, packages: &Path) -> Result<()> {
     let checkout =
         folder.join("cudaforge/git/checkouts").join(format!("cutlass-{}", &CUTLASS[..16]));
+    if checkout.exists() {
+        fs::remove_dir_all(&checkout)
+            .with_context(|| format!("removing {}", checkout.display()))?;
+    }
     make(&checkout)?;
     // From the checkout up to the environment, where it may be moved to.
     let up = "../../../..";
@@ -203,7 +225,7 @@ fn place_cutlass(folder: &Path, packages: &Path) -> Result<()> {
     }
     let mut git = Command::new("git");
     git.args(["init", "--quiet"]).arg(&checkout);
-    ensure!(run(git)?, "git is needed: candle-flash-attn's build asks it for CUTLASS's version");
+    ensure!(run(git)?, "git init failed; it says why above");
     fs::write(checkout.join(".git/HEAD"), CUTLASS).context("writing CUTLASS's version")
 }
 

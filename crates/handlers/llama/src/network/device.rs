@@ -130,6 +130,9 @@ impl DeviceShard {
         let places = Places::new(step, self.heads, &self.windows, place)?;
         let cos = self.cos.index_select(&places.positions, 0)?;
         let sin = self.sin.index_select(&places.positions, 0)?;
+        // Before the ranks wait for each other: a copy to a device may wait for all that it has to do.
+        let wanted: Vec<u32> = step.wanted.iter().map(|row| *row as u32).collect();
+        let wanted = Tensor::new(wanted, &self.device)?;
         let mut stream = self.share.sum(self.embed(step)?)?;
         for (layer, pages) in self.layers.iter().zip(&self.pages) {
             let normed = rms_norm(&stream, &layer.attention_norm, self.eps)?;
@@ -141,12 +144,10 @@ impl DeviceShard {
             let sum = self.share.sum(layer.down.products(&gated)?)?;
             stream = (stream + layer.down.biased(sum)?)?;
         }
-        let wanted: Vec<u32> = step.wanted.iter().map(|row| *row as u32).collect();
-        if wanted.is_empty() {
-            return Ok(());
+        if step.wanted.is_empty() {
+            return self.share.finish();
         }
-        let rows = Tensor::new(wanted, &self.device)?;
-        let normed = rms_norm(&stream.index_select(&rows, 0)?, &self.norm, self.eps)?;
+        let normed = rms_norm(&stream.index_select(&wanted, 0)?, &self.norm, self.eps)?;
         let logits = self.output.forward(&normed)?.to_dtype(DType::F32)?;
         if let Some(logits) = self.share.gather(logits)? {
             self.logits = logits.flatten_all()?.to_vec1()?;

@@ -351,7 +351,8 @@ fn multiply(
         }
     };
     let Output { out, stride, first, then } = output;
-    let pieces = matrix.pieces(rows, if matches!(then, Then::Gate) { 2 } else { 1 });
+    let pieces =
+        matrix.pieces(rows, pool.threads(), if matches!(then, Then::Gate) { 2 } else { 1 });
     let out = Disjoint::new(out);
     pool.run(matrix.tiles().div_ceil(pieces), &|piece| {
         let tiles = piece * pieces..((piece + 1) * pieces).min(matrix.tiles());

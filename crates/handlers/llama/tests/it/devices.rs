@@ -172,7 +172,7 @@ fn a_device_keeps_no_other_blocks_than_the_checkpoint_has() {
     let weights = nsbridge_llama::Weights::read(&files).unwrap();
     let setup = Setup { format: Some(Format::Q8_0), ..devices()[0].0.clone() };
     let why = Model::new(&config, 64, &weights, &setup).unwrap_err().to_string();
-    assert!(why.contains("without the option quantize"), "{why}");
+    assert!(why.contains("the option quantize is for CPUs"), "{why}");
 }
 
 #[test]

@@ -36,7 +36,7 @@ impl On {
     /// Another name, a GPU that is not there, or a worker that was built without what it takes.
     pub(in crate::network) fn gpus(name: &str, ranks: usize) -> Result<Self, LoadError> {
         let numbers = match name.strip_prefix("cuda") {
-            Some("") => (0..ranks).collect(),
+            Some("") => (0..ranks.max(1)).collect(),
             Some(number) => {
                 let number = number.strip_prefix(':').and_then(|number| number.parse().ok());
                 vec![number.ok_or_else(|| unknown(name))?]

@@ -90,6 +90,19 @@ impl Share {
         }
     }
 
+    /// Ends a step that gathers nothing.
+    #[cfg_attr(
+        not(feature = "nccl"),
+        expect(clippy::needless_pass_by_ref_mut, reason = "NCCL's side may end it all")
+    )]
+    pub(super) fn finish(&mut self) -> Result<()> {
+        match self {
+            Self::Alone(_) | Self::Threads(_) => Ok(()),
+            #[cfg(feature = "nccl")]
+            Self::Nccl(nccl) => nccl.finish(),
+        }
+    }
+
     /// Ends it for all.
     pub(super) fn end(&mut self, what: &str) -> Lost {
         match self {

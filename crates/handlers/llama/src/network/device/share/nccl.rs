@@ -1,7 +1,9 @@
 //! Ranks that have a GPU each, and NCCL between them.
 //!
 //! NCCL's kernels wait for each other without an end. So the ranks meet on the processor before a
-//! step has any, and nobody waits for a device without looking at the clock and at the others.
+//! step has any, and at its end a rank waits for its device with an eye on the clock and on the others.
+//! In between a driver that takes no more work until some is done would not be looked at, nor is NCCL
+//! itself when it sets up.
 
 #![expect(unsafe_code, reason = "a communicator is a pointer, and new memory is not set")]
 
@@ -100,9 +102,10 @@ impl Nccl {
 
     /// Ends it for all: what NCCL's kernels wait for will not come.
     pub(super) fn end(&mut self, what: &str) -> Lost {
+        let lost = self.member.end(what);
         // Dropped, it is aborted.
         self.group = None;
-        self.member.end(what)
+        lost
     }
 
     fn group(&self) -> Result<&Group> {
@@ -110,10 +113,10 @@ impl Nccl {
     }
 
     /// Waits for the device, as long as there is somebody to wait for.
-    fn finish(&mut self) -> Result<()> {
+    pub(super) fn finish(&mut self) -> Result<()> {
         let event = self.device.cuda_stream().record_event(None).w()?;
         let begun = Instant::now();
-        while !event.is_complete() {
+        while !event.try_is_complete().w()? {
             if let Err(lost) = self.member.is_over() {
                 self.group = None;
                 return Err(Failed::Lost(lost));
