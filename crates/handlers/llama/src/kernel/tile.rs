@@ -106,10 +106,10 @@ impl<S: Store> Multiply<'_, S> {
                 let next = (group + 1) * self.rows / groups;
                 let place = (tile..end, row);
                 match next - row {
-                    1 => self.turns::<_, 1>(simd, &blocks, place, x, &mut waiting),
-                    2 => self.turns::<_, 2>(simd, &blocks, place, x, &mut waiting),
-                    3 => self.turns::<_, 3>(simd, &blocks, place, x, &mut waiting),
-                    _ => self.turns::<_, 4>(simd, &blocks, place, x, &mut waiting),
+                    1 => self.in_turns::<_, 1>(simd, &blocks, place, x, &mut waiting),
+                    2 => self.in_turns::<_, 2>(simd, &blocks, place, x, &mut waiting),
+                    3 => self.in_turns::<_, 3>(simd, &blocks, place, x, &mut waiting),
+                    _ => self.in_turns::<_, 4>(simd, &blocks, place, x, &mut waiting),
                 }
                 row = next;
             }
@@ -119,7 +119,7 @@ impl<S: Store> Multiply<'_, S> {
 
     /// All segments of `M` rows' products with tiles that take turns.
     #[inline(always)]
-    fn turns<B: kquants::Block, const M: usize>(
+    fn in_turns<B: kquants::Block, const M: usize>(
         &mut self,
         simd: impl Simd,
         blocks: &Turns<'_, B>,
@@ -386,7 +386,7 @@ struct WideRows<'a, const M: usize> {
     values: [&'a [[i8; kquants::BLOCK]]; M],
     scales: [&'a [f32]; M],
     sums: [&'a [i16]; M],
-    /// Sums of a block.
+    /// How many sums a block has.
     summed: usize,
 }
 

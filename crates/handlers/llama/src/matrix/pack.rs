@@ -134,9 +134,9 @@ impl Tiles<'_> {
                     let (start, len) = part(columns / BLOCK * LANES);
                     Tile::Q8 { scales: scales.part(start, len), values }
                 }
-                Self::Q4K(data) => Tile::Q4K(turns(data, tile, columns)),
-                Self::Q5K(data) => Tile::Q5K(turns(data, tile, columns)),
-                Self::Q6K(data) => Tile::Q6K(turns(data, tile, columns)),
+                Self::Q4K(data) => Tile::Q4K(blocks(data, tile, columns)),
+                Self::Q5K(data) => Tile::Q5K(blocks(data, tile, columns)),
+                Self::Q6K(data) => Tile::Q6K(blocks(data, tile, columns)),
             }
         }
     }
@@ -148,7 +148,7 @@ impl Tiles<'_> {
 ///
 /// As for [`Tiles::tile`].
 #[expect(clippy::mut_from_ref, reason = "as what it calls")]
-unsafe fn turns<'a, B>(
+unsafe fn blocks<'a, B>(
     data: &'a Disjoint<'_, B>,
     (tile, tiles): (usize, usize),
     columns: usize,

@@ -169,15 +169,36 @@ impl Stage {
         Ok(base(&run.worker).to_owned())
     }
 
-    /// Kills a worker's process where it stands. It is started again.
-    pub(crate) fn kill(&self, worker: &str) -> Result<()> {
+    /// The process, such as `w1.2`, that runs one of these requests when its caller has got so many
+    /// pieces.
+    pub(crate) fn runner_in_the_middle(
+        &mut self,
+        asks: Range<usize>,
+        count: usize,
+    ) -> Result<String> {
+        let what = format!("piece {count} of one of requests {asks:?} that is being run");
+        let run = self.follow.wait(&what, PATIENCE, |lines| {
+            let has = |n: &usize| !is_over(lines, *n) && pieces(lines, *n) >= count;
+            asks.clone().filter(has).find_map(|n| running(lines, n))
+        })?;
+        Ok(run.worker)
+    }
+
+    /// Kills a worker's process where it stands, and waits until it is known to be gone, so that
+    /// the next fault does not fall on it too. It is started again.
+    pub(crate) fn kill(&mut self, worker: &str) -> Result<()> {
         // It may just be starting again; a fault that is not made does not count.
         let began = Instant::now();
-        while !self.worker(worker)?.kill() {
+        let killed = loop {
+            if let Some(pid) = self.worker(worker)?.kill() {
+                break pid;
+            }
             ensure!(began.elapsed() < PATIENCE, "{worker} does not start again");
             sleep(Duration::from_millis(5));
-        }
-        self.fault("kill", worker)
+        };
+        self.fault("kill", worker)?;
+        let is_it = |line: &Line| matches!(line.what, What::Gone { pid, .. } if pid == killed);
+        self.until(&format!("{worker} to be gone"), |lines| lines.iter().any(is_it))
     }
 
     /// Asks a worker's process to leave. It is started again.
@@ -198,14 +219,6 @@ impl Stage {
         let log = fs::read_to_string(self.dir.join(format!("{life}.log")))?;
         ensure!(log.contains(what), "{life} did not say `{what}`");
         Ok(())
-    }
-
-    /// The name of a worker's present process, `w1.2`.
-    pub(crate) fn life_of(&mut self, worker: &str) -> Result<String> {
-        self.follow.read()?;
-        let of =
-            |line: &&Line| matches!(&line.what, What::Gone { name, .. } if base(name) == worker);
-        Ok(format!("{worker}.{}", self.follow.lines.iter().filter(of).count()))
     }
 
     fn worker(&self, name: &str) -> Result<&Kept> {
@@ -331,15 +344,6 @@ impl Stage {
         self.follow.wait(&what, PATIENCE, |lines| (pieces(lines, n) >= count).then_some(()))
     }
 
-    /// Waits until the caller of one of these requests, that is not over, got so many pieces.
-    pub(crate) fn until_one_has(&mut self, asks: Range<usize>, count: usize) -> Result<usize> {
-        let what = format!("piece {count} of one of requests {asks:?}");
-        self.follow.wait(&what, PATIENCE, |lines| {
-            let has = |n: &usize| !is_over(lines, *n) && pieces(lines, *n) >= count;
-            asks.clone().find(has)
-        })
-    }
-
     /// Whether the caller of request `n` was told its end.
     pub(crate) fn is_over(&mut self, n: usize) -> bool {
         self.follow.read().is_ok() && is_over(&self.follow.lines, n)
@@ -442,7 +446,7 @@ fn lock(node: &Mutex<Rabbit>) -> MutexGuard<'_, Rabbit> {
 }
 
 /// `w1` for its third process, `w1.2`.
-fn base(worker: &str) -> &str {
+pub(crate) fn base(worker: &str) -> &str {
     worker.split('.').next().unwrap_or(worker)
 }
 

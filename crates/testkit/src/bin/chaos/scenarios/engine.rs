@@ -8,7 +8,7 @@ use nsbridge_testkit::s3::S3Server;
 use crate::engine::Lone;
 use crate::follow::{gone, left_in_order, left_with};
 use crate::plan::Ask;
-use crate::stage::Stage;
+use crate::stage::{Stage, base};
 
 /// The target and its draft.
 const PAIR: [&str; 2] = ["tale-7m", "tale-1m"];
@@ -54,30 +54,28 @@ pub(super) fn ranks(stage: &mut Stage) -> Result<()> {
     stage.start_client()?;
 
     let killed = in_the_middle(stage, 0)?;
-    stage.kill(&killed)?;
+    stage.kill(base(&killed))?;
     let left = in_the_middle(stage, 1)?;
-    let life = stage.life_of(&left)?;
-    stage.terminate(&left)?;
-    stage.until("a worker to leave", |lines| gone(lines, &life, 1))?;
-    stage.until("it to leave in good order", |lines| left_in_order(lines, &life))?;
+    stage.terminate(base(&left))?;
+    stage.until("a worker to leave", |lines| gone(lines, &left, 1))?;
+    stage.until("it to leave in good order", |lines| left_in_order(lines, &left))?;
     let hung = in_the_middle(stage, 2)?;
-    let life = stage.life_of(&hung)?;
-    let held = stage.hold(&hung, "nsbridge-rank-1")?;
-    stage.until("a worker with a rank that hangs to leave", |lines| gone(lines, &life, 1))?;
+    let held = stage.hold(base(&hung), "nsbridge-rank-1")?;
+    stage.until("a worker with a rank that hangs to leave", |lines| gone(lines, &hung, 1))?;
     drop(held);
-    stage.until("it to leave with an error", |lines| left_with(lines, &life, "exit status: 1"))?;
-    stage.said(&life, "rank 1 of 2 did not answer within 2 s")?;
+    stage.until("it to leave with an error", |lines| left_with(lines, &hung, "exit status: 1"))?;
+    stage.said(&hung, "rank 1 of 2 did not answer within 2 s")?;
+    // Here already, for as long as there is a bucket to start again from.
     stage.finish()
 }
 
-/// A worker that is in the middle of a reply, of those that nothing has happened to yet.
+/// A worker's process that is in the middle of a reply, of those that nothing has happened to yet.
 fn in_the_middle(stage: &mut Stage, turn: usize) -> Result<String> {
     // Each fault has eight replies of its own.
-    let mine = || 8 * turn..8 * (turn + 1);
+    let mine = 8 * turn..8 * (turn + 1);
     let (least, most) = (40, 200);
     let moment = stage.random.between(least, most);
-    let n = stage.until_one_has(mine(), moment)?;
-    stage.runner_of(n)
+    stage.runner_in_the_middle(mine, moment)
 }
 
 /// A server with the pair.

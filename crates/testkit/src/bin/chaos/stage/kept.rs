@@ -47,7 +47,6 @@ impl Kept {
                 let name = called(life);
                 let _ = journal.note(What::Gone { pid, name, status });
                 let mut state = lock(&watched);
-                state.process = None;
                 if !state.again {
                     return;
                 }
@@ -68,12 +67,11 @@ impl Kept {
         self.lock().process.as_ref().map(|(child, _)| child.id())
     }
 
-    /// Ends the present process at once; tells whether there was one.
-    pub(super) fn kill(&self) -> bool {
-        match &mut self.lock().process {
-            Some((child, _)) => child.kill().is_ok(),
-            None => false,
-        }
+    /// Ends the present process at once; tells which it was, if there was one.
+    pub(super) fn kill(&self) -> Option<u32> {
+        let mut state = self.lock();
+        let (child, _) = state.process.as_mut()?;
+        child.kill().is_ok().then(|| child.id())
     }
 
     pub(super) fn signal(&self, signal: Signal) -> Result<()> {
@@ -119,17 +117,24 @@ fn spawn(command: &impl Fn(&str) -> Result<Command>, name: &str) -> Result<(Chil
     Ok((child, stdin))
 }
 
-/// Waits for the end of the present process. Looked for under the lock, so that nobody signals a
-/// process that is no longer ours.
-fn wait(state: &Mutex<State>) -> (u32, String) {
+/// Waits for the end of the present process and takes it away. Under the lock, so that nobody
+/// signals a process that is no longer ours.
+fn wait(watched: &Mutex<State>) -> (u32, String) {
     loop {
-        if let Some((child, _)) = &mut lock(state).process {
-            match child.try_wait() {
-                Ok(None) => {}
-                Ok(Some(status)) => return (child.id(), status.to_string()),
-                Err(error) => return (child.id(), error.to_string()),
-            }
+        if let Some(end) = end(&mut lock(watched).process) {
+            return end;
         }
         sleep(LOOK_EVERY);
     }
+}
+
+fn end(process: &mut Option<(Child, ChildStdin)>) -> Option<(u32, String)> {
+    let (child, _) = process.as_mut()?;
+    let status = match child.try_wait() {
+        Ok(status) => status?.to_string(),
+        Err(error) => error.to_string(),
+    };
+    let pid = child.id();
+    *process = None;
+    Some((pid, status))
 }
