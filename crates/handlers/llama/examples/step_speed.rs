@@ -17,7 +17,7 @@ const BEFORE: usize = 100;
 
 const ENOUGH: Duration = Duration::from_secs(20);
 
-const ROWS: [usize; 12] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 32];
+const ROWS: [usize; 13] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 32, 96];
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -5,8 +5,11 @@
 //! pairwise tree adds the segments up. So a shard of whole tiles has the rows that it would have in
 //! the whole, and a shard of whole segments the sums.
 
-mod ggml;
+pub(crate) mod ggml;
 mod pack;
+mod turns;
+
+use nsbridge_handler::TensorInfo;
 
 use crate::LoadError;
 use crate::kernel::q8::TILE_BLOCK;
@@ -15,6 +18,8 @@ use crate::kernel::{LANES, Lanes, kquants};
 use crate::memory::Memory;
 
 pub(crate) use self::pack::Source;
+pub(crate) use self::turns::TILES;
+use self::turns::Turns;
 
 /// The most segments that a sum is cut into, and so the largest degree of tensor parallelism with
 /// equal bits.
@@ -55,6 +60,17 @@ impl Format {
         }
     }
 
+    /// The bytes that a weight of these tensors takes in memory as it is stored, on average.
+    pub fn mean_width(tensors: &[TensorInfo]) -> f64 {
+        let (mut bytes, mut count) = (0.0, 0.0);
+        for tensor in tensors {
+            let elements = tensor.elements() as f64;
+            bytes += elements * Self::of(tensor.dtype).width();
+            count += elements;
+        }
+        if count > 0.0 { bytes / count } else { 0.0 }
+    }
+
     /// How many columns belong together.
     pub(crate) fn unit(self) -> usize {
         match self {
@@ -79,26 +95,27 @@ pub(crate) struct Matrix {
     pub(crate) rows: usize,
     pub(crate) columns: usize,
     pub(crate) segments: usize,
+    pub(crate) turns: Turns,
     pub(crate) data: Data,
     /// Padded to whole tiles.
     pub(crate) bias: Option<Vec<f32>>,
 }
 
-/// The tiles, one after the other.
+/// The weights, by tiles that take [turns](Turns).
 #[derive(Debug)]
 pub(crate) enum Data {
-    /// By tile: for each column the 16 rows' weights.
+    /// For each column the 16 rows' weights.
     F32(Memory<f32>),
-    /// By tile: for each two columns the 16 rows' pairs of weights, the first in the lower half.
+    /// For each two columns the 16 rows' pairs of weights, the first in the lower half.
     Bf16(Memory<u32>),
-    /// By tile: for each column the 16 rows' weights.
+    /// For each column the 16 rows' weights.
     F16(Memory<u16>),
-    /// By tile and block of 32 columns: the 16 rows' scales; the values as in [`TILE_BLOCK`].
+    /// For each block of 32 columns the 16 rows' scales; the values as in [`TILE_BLOCK`].
     Q8 {
         scales: Memory<u16>,
         values: Memory<i8>,
     },
-    /// By tiles that take [turns](kquants::turns): the blocks of 256 columns.
+    /// The blocks of 256 columns.
     Q4K(Memory<kquants::Q4>),
     Q5K(Memory<kquants::Q5>),
     Q6K(Memory<kquants::Q6>),
@@ -138,7 +155,8 @@ impl Matrix {
             Format::Q5K => Data::Q5K(Memory::zeroed(blocks)?),
             Format::Q6K => Data::Q6K(Memory::zeroed(blocks)?),
         };
-        Ok(Self { rows, columns, segments, data, bias: None })
+        let turns = Turns::new(padded / LANES, columns, columns / segments, format.unit());
+        Ok(Self { rows, columns, segments, turns, data, bias: None })
     }
 
     pub(crate) fn format(&self) -> Format {
@@ -168,40 +186,37 @@ impl Matrix {
 
     /// A row, as the products see it.
     pub(crate) fn row(&self, row: usize, out: &mut [f32]) {
-        let (tile, lane, columns) = (row / LANES, row % LANES, self.columns);
-        match &self.data {
-            Data::Q4K(data) => return self.wide_row(data, row, out),
-            Data::Q5K(data) => return self.wide_row(data, row, out),
-            Data::Q6K(data) => return self.wide_row(data, row, out),
-            _ => {}
-        }
-        for (column, out) in out[..columns].iter_mut().enumerate() {
-            *out = match &self.data {
-                Data::F32(data) => data[(tile * columns + column) * LANES + lane],
-                Data::Bf16(data) => {
-                    let pair = data[(tile * columns + column) / 2 * LANES + lane];
-                    f32::from_bits(if column % 2 == 0 { pair << 16 } else { pair & 0xffff_0000 })
-                }
-                Data::F16(data) => {
-                    half::f16::from_bits(data[(tile * columns + column) * LANES + lane]).to_f32()
-                }
-                Data::Q8 { scales, values } => {
-                    let at = tile * (columns / BLOCK) + column / BLOCK;
-                    let k = column % BLOCK;
-                    let value = values[at * TILE_BLOCK + k / 4 * 4 * LANES + 4 * lane + k % 4];
-                    half::f16::from_bits(scales[at * LANES + lane]).to_f32() * f32::from(value)
-                }
-                _ => unreachable!("blocks of 256 are read whole"),
-            };
+        let (tile, lane) = (row / LANES, row % LANES);
+        for (at, out) in out[..self.columns].chunks_exact_mut(self.turns.stretch).enumerate() {
+            self.stretch(self.turns.before(tile, at), lane, out);
         }
     }
 
-    /// A row in blocks of 256.
-    fn wide_row<B: kquants::Block>(&self, data: &[B], row: usize, out: &mut [f32]) {
-        let out = out[..self.columns].as_chunks_mut().0;
-        let (first, step) = kquants::turns(row / LANES, self.tiles(), out.len());
-        for (block, out) in data[first..].iter().step_by(step).zip(out) {
-            block.row(row % LANES, out);
+    /// A row's part of the stretch before which there are so many.
+    fn stretch(&self, before: usize, lane: usize, out: &mut [f32]) {
+        let first = before * out.len();
+        match &self.data {
+            Data::Q4K(data) => return wide_stretch(data, before, lane, out),
+            Data::Q5K(data) => return wide_stretch(data, before, lane, out),
+            Data::Q6K(data) => return wide_stretch(data, before, lane, out),
+            _ => {}
+        }
+        for (column, out) in out.iter_mut().enumerate() {
+            let at = first + column;
+            *out = match &self.data {
+                Data::F32(data) => data[at * LANES + lane],
+                Data::Bf16(data) => {
+                    let pair = data[at / 2 * LANES + lane];
+                    f32::from_bits(if column % 2 == 0 { pair << 16 } else { pair & 0xffff_0000 })
+                }
+                Data::F16(data) => half::f16::from_bits(data[at * LANES + lane]).to_f32(),
+                Data::Q8 { scales, values } => {
+                    let (block, k) = (at / BLOCK, at % BLOCK);
+                    let value = values[block * TILE_BLOCK + k / 4 * 4 * LANES + 4 * lane + k % 4];
+                    half::f16::from_bits(scales[block * LANES + lane]).to_f32() * f32::from(value)
+                }
+                _ => unreachable!("blocks of 256 are read whole"),
+            };
         }
     }
 
@@ -210,12 +225,12 @@ impl Matrix {
     /// wait for memory, which is read the faster the longer one goes on.
     pub(crate) fn pieces(&self, rows: usize, threads: usize, multiple: usize) -> usize {
         const BYTES: usize = 64 << 10;
-        let turns = matches!(self.data, Data::Q4K(_) | Data::Q5K(_) | Data::Q6K(_));
-        let multiple = if turns { multiple.max(kquants::TILES) } else { multiple };
         let tile = self.bytes() / self.tiles().max(1);
         let least = BYTES / tile.max(1);
         let most = self.tiles() / (4 * threads);
         let wanted = least * (4 / rows.max(1)).max(1);
+        // Tiles that take turns are one thread's, where there are enough of them for all.
+        let multiple = if most < TILES { multiple } else { multiple.max(TILES) };
         wanted.min(most.max(least)).max(1).next_multiple_of(multiple)
     }
 
@@ -229,6 +244,14 @@ impl Matrix {
             Data::Q5K(data) => size_of::<kquants::Q5>() * data.len(),
             Data::Q6K(data) => size_of::<kquants::Q6>() * data.len(),
         }
+    }
+}
+
+/// A row's part of blocks of 256.
+fn wide_stretch<B: kquants::Block>(data: &[B], before: usize, lane: usize, out: &mut [f32]) {
+    let out = out.as_chunks_mut().0;
+    for (block, out) in data[before * out.len()..].iter().zip(out) {
+        block.row(lane, out);
     }
 }
 

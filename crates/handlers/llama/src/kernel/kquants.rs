@@ -13,11 +13,6 @@ use crate::memory::Plain;
 /// Columns of a block.
 pub(crate) const BLOCK: usize = 256;
 
-/// Tiles whose blocks take turns in memory, the first of each and then the second: activations that a
-/// core holds are multiplied with so many blocks before others take their place. Brought back for
-/// each tile, they would come between the core and its stream of weights.
-pub(crate) const TILES: usize = 4;
-
 /// Columns whose values are read together.
 const PART: usize = 32;
 
@@ -55,19 +50,6 @@ const _: () = assert!(std::mem::offset_of!(Q4, values) == HEAD);
 const _: () = assert!(std::mem::offset_of!(Q5, values) == HEAD);
 const _: () = assert!(std::mem::offset_of!(Q6, low) == HEAD);
 
-/// Where a tile's blocks are, of so many tiles that have `count` each: the first, and from one to the
-/// next.
-pub(crate) fn turns(tile: usize, tiles: usize, count: usize) -> (usize, usize) {
-    let (first, beside) = beside(tile, tiles);
-    (first * count + tile - first, beside)
-}
-
-/// The tiles that a tile takes turns with, itself among them: the first, and how many they are.
-pub(crate) fn beside(tile: usize, tiles: usize) -> (usize, usize) {
-    let first = tile / TILES * TILES;
-    (first, TILES.min(tiles - first))
-}
-
 /// One row's block: see the module.
 pub(crate) struct Row<'a> {
     pub(crate) d: u16,
@@ -79,31 +61,51 @@ pub(crate) struct Row<'a> {
 }
 
 /// Q4_K: four bits, and parts of 32 columns with a scale and a least value of six bits.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Q4 {
-    pub(crate) head: Head,
-    /// Two parts' values, one after the other, in the lower and the upper halves.
-    pub(crate) values: [[[u8; FOURS]; GROUPS]; 4],
-}
+pub(crate) type Q4 = WithLeast<Halves>;
 
 /// Q5_K: the same with five bits, a byte each.
+pub(crate) type Q5 = WithLeast<Bytes>;
+
+/// A block whose parts have least values.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Q5 {
-    pub(crate) head: Head,
-    pub(crate) values: [[[u8; FOURS]; GROUPS]; 8],
+pub(crate) struct WithLeast<V> {
+    head: Head,
+    values: V,
 }
+
+/// Values that are zero or more. All methods that take a `simd` are inlined always.
+pub(crate) trait Values {
+    /// The largest.
+    const LARGEST: i32;
+
+    /// Those of four columns, the group, of each part of a pair.
+    fn fours<S: Simd>(&self, simd: S, pair: usize, group: usize) -> [S::Fours; 2];
+    /// A row's.
+    fn value(&self, column: usize, lane: usize) -> u8;
+    /// Sets one that is zero.
+    fn set(&mut self, column: usize, lane: usize, value: u8);
+}
+
+/// Two parts' values, one after the other, in the lower and the upper halves.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Halves([[[u8; FOURS]; GROUPS]; 4]);
+
+/// A byte for each value.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Bytes([[[u8; FOURS]; GROUPS]; 8]);
 
 /// Scales and least values.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Head {
-    pub(crate) d: [u16; LANES],
+struct Head {
+    d: [u16; LANES],
     /// What the least values are multiplied by: zero or less.
-    pub(crate) min: [u16; LANES],
-    pub(crate) scales: [[i8; LANES]; 8],
-    pub(crate) least: [[i8; LANES]; 8],
+    min: [u16; LANES],
+    scales: [[i8; LANES]; 8],
+    least: [[i8; LANES]; 8],
 }
 
 /// Q6_K: six bits less 32, and parts of 16 columns with a scale of eight bits.
@@ -111,13 +113,13 @@ pub(crate) struct Head {
 #[repr(C)]
 pub(crate) struct Q6 {
     /// In f32, so that a block fills cache lines.
-    pub(crate) d: [f32; LANES],
+    d: [f32; LANES],
     /// Of each 16 columns.
-    pub(crate) scales: [[i8; LANES]; 16],
+    scales: [[i8; LANES]; 16],
     /// The lower four bits: two parts' values, in the lower and the upper halves.
-    pub(crate) low: [[[u8; FOURS]; GROUPS]; 4],
+    low: [[[u8; FOURS]; GROUPS]; 4],
     /// The upper two bits of four groups: two of a part, and two of the next.
-    pub(crate) high: [[[u8; FOURS]; GROUPS / 2]; 4],
+    high: [[[u8; FOURS]; GROUPS / 2]; 4],
 }
 
 // SAFETY: integers without gaps between them.
@@ -194,122 +196,101 @@ const fn at_once<S: Simd, B: Block>() -> usize {
     groups
 }
 
-impl Head {
+impl<V: Values> Block for WithLeast<V>
+where
+    Self: Plain,
+{
+    const LARGEST: i32 = V::LARGEST;
+    const SCALES: usize = 1;
+
+    #[inline(always)]
+    fn fours<S: Simd>(&self, simd: S, pair: usize, group: usize) -> [S::Fours; 2] {
+        self.values.fours(simd, pair, group)
+    }
+
+    #[inline(always)]
+    fn scales(&self, part: usize, _: usize) -> &[i8; LANES] {
+        &self.head.scales[part]
+    }
+
+    #[inline(always)]
+    fn d<S: Simd>(&self, simd: S) -> S::Vector {
+        simd.halves(&self.head.d)
+    }
+
+    #[inline(always)]
+    fn offset<S: Simd>(&self, _: S, counts: S::Counts, _: &[i16]) -> S::Counts {
+        counts
+    }
+
     #[inline(always)]
     fn least<S: Simd>(&self, simd: S, sums: &[i16], scale: S::Vector, sum: S::Vector) -> S::Vector {
-        let counts = times(simd, &self.least, sums);
-        let min = simd.multiply(simd.halves(&self.min), scale);
+        let counts = times(simd, &self.head.least, sums);
+        let min = simd.multiply(simd.halves(&self.head.min), scale);
         simd.fused(simd.counted(counts), min, sum)
+    }
+
+    fn row(&self, lane: usize, out: &mut [f32; BLOCK]) {
+        let Head { d, min, scales, least } = &self.head;
+        let [d, min] = [d, min].map(|all| half::f16::from_bits(all[lane]).to_f32());
+        for (column, out) in out.iter_mut().enumerate() {
+            let part = column / PART;
+            let scaled = d * f32::from(scales[part][lane]);
+            let value = f32::from(self.values.value(column, lane));
+            *out = scaled * value + min * f32::from(least[part][lane]);
+        }
     }
 
     fn set(&mut self, lane: usize, row: &Row<'_>) {
         const SIGN: u16 = 0x8000;
-        (self.d[lane], self.min[lane]) = (row.d, row.min ^ SIGN);
+        let head = &mut self.head;
+        (head.d[lane], head.min[lane]) = (row.d, row.min ^ SIGN);
         for part in 0..8 {
-            (self.scales[part][lane], self.least[part][lane]) = (row.scales[part], row.least[part]);
+            (head.scales[part][lane], head.least[part][lane]) = (row.scales[part], row.least[part]);
         }
-    }
-
-    fn row(&self, lane: usize, out: &mut [f32; BLOCK], value: impl Fn(usize) -> u8) {
-        let [d, min] = [self.d, self.min].map(|all| half::f16::from_bits(all[lane]).to_f32());
-        for (column, out) in out.iter_mut().enumerate() {
-            let part = column / PART;
-            let least = f32::from(self.least[part][lane]);
-            let scaled = d * f32::from(self.scales[part][lane]);
-            *out = scaled * f32::from(value(column)) + min * least;
+        for (column, value) in row.values.iter().enumerate() {
+            self.values.set(column, lane, *value);
         }
     }
 }
 
-impl Block for Q4 {
+impl Values for Halves {
     const LARGEST: i32 = 15;
-    const SCALES: usize = 1;
 
     #[inline(always)]
     fn fours<S: Simd>(&self, simd: S, pair: usize, group: usize) -> [S::Fours; 2] {
-        let both = simd.fours(&self.values[pair][group]);
+        let both = simd.fours(&self.0[pair][group]);
         [simd.low(both), simd.high(both)]
     }
 
-    #[inline(always)]
-    fn scales(&self, part: usize, _: usize) -> &[i8; LANES] {
-        &self.head.scales[part]
+    fn value(&self, column: usize, lane: usize) -> u8 {
+        let (pair, second, group, at) = place(column, lane);
+        self.0[pair][group][at] >> (4 * second) & 15
     }
 
-    #[inline(always)]
-    fn d<S: Simd>(&self, simd: S) -> S::Vector {
-        simd.halves(&self.head.d)
-    }
-
-    #[inline(always)]
-    fn offset<S: Simd>(&self, _: S, counts: S::Counts, _: &[i16]) -> S::Counts {
-        counts
-    }
-
-    #[inline(always)]
-    fn least<S: Simd>(&self, simd: S, sums: &[i16], scale: S::Vector, sum: S::Vector) -> S::Vector {
-        self.head.least(simd, sums, scale, sum)
-    }
-
-    fn row(&self, lane: usize, out: &mut [f32; BLOCK]) {
-        self.head.row(lane, out, |column| {
-            let (pair, second, group, at) = place(column, lane);
-            self.values[pair][group][at] >> (4 * second) & 15
-        });
-    }
-
-    fn set(&mut self, lane: usize, row: &Row<'_>) {
-        self.head.set(lane, row);
-        for (column, value) in row.values.iter().enumerate() {
-            let (pair, second, group, at) = place(column, lane);
-            self.values[pair][group][at] |= value << (4 * second);
-        }
+    fn set(&mut self, column: usize, lane: usize, value: u8) {
+        let (pair, second, group, at) = place(column, lane);
+        self.0[pair][group][at] |= value << (4 * second);
     }
 }
 
-impl Block for Q5 {
+impl Values for Bytes {
     const LARGEST: i32 = 31;
-    const SCALES: usize = 1;
 
     #[inline(always)]
     fn fours<S: Simd>(&self, simd: S, pair: usize, group: usize) -> [S::Fours; 2] {
-        let [first, second] = [&self.values[2 * pair], &self.values[2 * pair + 1]];
+        let [first, second] = [&self.0[2 * pair], &self.0[2 * pair + 1]];
         [simd.fours(&first[group]), simd.fours(&second[group])]
     }
 
-    #[inline(always)]
-    fn scales(&self, part: usize, _: usize) -> &[i8; LANES] {
-        &self.head.scales[part]
+    fn value(&self, column: usize, lane: usize) -> u8 {
+        let (pair, second, group, at) = place(column, lane);
+        self.0[2 * pair + second][group][at]
     }
 
-    #[inline(always)]
-    fn d<S: Simd>(&self, simd: S) -> S::Vector {
-        simd.halves(&self.head.d)
-    }
-
-    #[inline(always)]
-    fn offset<S: Simd>(&self, _: S, counts: S::Counts, _: &[i16]) -> S::Counts {
-        counts
-    }
-
-    #[inline(always)]
-    fn least<S: Simd>(&self, simd: S, sums: &[i16], scale: S::Vector, sum: S::Vector) -> S::Vector {
-        self.head.least(simd, sums, scale, sum)
-    }
-
-    fn row(&self, lane: usize, out: &mut [f32; BLOCK]) {
-        self.head.row(lane, out, |column| {
-            let (pair, second, group, at) = place(column, lane);
-            self.values[2 * pair + second][group][at]
-        });
-    }
-
-    fn set(&mut self, lane: usize, row: &Row<'_>) {
-        self.head.set(lane, row);
-        for (column, value) in row.values.iter().enumerate() {
-            let (pair, second, group, at) = place(column, lane);
-            self.values[2 * pair + second][group][at] = *value;
-        }
+    fn set(&mut self, column: usize, lane: usize, value: u8) {
+        let (pair, second, group, at) = place(column, lane);
+        self.0[2 * pair + second][group][at] = value;
     }
 }
 

@@ -16,15 +16,15 @@ pub(crate) const TILE_BLOCK: usize = LANES * BLOCK;
 ///
 /// No value may be -128, of which the machine's absolute value is negative.
 #[inline(always)]
-pub(super) fn dots<const M: usize>(
-    tier: Tier,
+pub(super) fn dots<S: Simd, const M: usize>(
+    _: S,
     weights: &[i8; TILE_BLOCK],
     activations: [&[i8; BLOCK]; M],
     sums: [i32; M],
 ) -> [[i32; LANES]; M] {
-    match tier {
+    match S::TIER {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: whoever runs in a tier has checked that the machine has it.
+        // SAFETY: whoever has an `S` knows that the machine has its instructions.
         Tier::Avx2 => unsafe { x86::dots_avx2(weights, activations) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
@@ -74,9 +74,9 @@ struct Dots<'a> {
 
 impl Work for Dots<'_> {
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
+    fn run<S: Simd>(self, simd: S) {
         let sums = self.activations.map(|values| values.iter().map(|x| i32::from(*x)).sum());
-        *self.products = dots(S::TIER, self.weights, self.activations, sums);
+        *self.products = dots(simd, self.weights, self.activations, sums);
     }
 }
 

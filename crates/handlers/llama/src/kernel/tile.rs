@@ -1,15 +1,16 @@
 //! Products of a matrix's tiles with rows of activations.
 //!
-//! One nest for all formats: tile, rows, segment, column. How many rows go together changes what is
-//! loaded again, and nothing else: each sum takes its terms in the order of the columns.
+//! One nest for all formats: tiles, rows, segment, stretch, tile, column. How many rows and tiles go
+//! together changes what is loaded again, and nothing else: each sum takes its terms in the order of
+//! the columns.
 
 use std::ops::Range;
 
 use super::q8::{self, TILE_BLOCK};
 use super::row::BLOCK;
 use super::simd::Simd;
-use super::{LANES, Lanes, Tier, Work, ask_ahead, kquants};
-use crate::matrix::{Data, Matrix, SEGMENTS};
+use super::{LANES, Lanes, Work, ask_ahead, kquants};
+use crate::matrix::{Data, Matrix, SEGMENTS, TILES};
 
 /// The most rows that go together: as many as find room for their sums in the registers, of which
 /// AVX2 has two times eight. Bytes need some for their products.
@@ -57,134 +58,86 @@ pub(crate) struct Multiply<'a, S> {
 impl<S: Store> Work for Multiply<'_, S> {
     #[inline(always)]
     fn run<I: Simd>(mut self, simd: I) {
-        match (&self.matrix.data, self.input) {
-            (Data::Q4K(data), Input::Wide(x)) => self.wide(simd, data, x),
-            (Data::Q5K(data), Input::Wide(x)) => self.wide(simd, data, x),
-            (Data::Q6K(data), Input::Wide(x)) => self.wide(simd, data, x),
-            (Data::F32(_) | Data::Bf16(_) | Data::F16(_), _) => self.multiply(simd, ROWS),
-            _ => self.multiply(simd, ROWS_OF_BYTES),
-        }
-    }
-}
-
-impl<S: Store> Multiply<'_, S> {
-    /// In as many groups of at most `most` rows as must be, of about the same size: one row alone
-    /// waits for each of its sums.
-    #[inline(always)]
-    fn multiply(&mut self, simd: impl Simd, most: usize) {
-        let mut waiting = Waiting::new();
+        let most = match self.matrix.data {
+            Data::F32(_) | Data::Bf16(_) | Data::F16(_) => ROWS,
+            _ => ROWS_OF_BYTES,
+        };
+        // In groups of about the same size: one row alone waits for each of its sums.
         let groups = self.rows.div_ceil(most);
-        for tile in self.tiles.clone() {
-            let mut row = 0;
-            for group in 0..groups {
-                let end = (group + 1) * self.rows / groups;
-                match end - row {
-                    1 => self.group::<1>(simd, tile, row, &mut waiting),
-                    2 => self.group::<2>(simd, tile, row, &mut waiting),
-                    3 => self.group::<3>(simd, tile, row, &mut waiting),
-                    4 => self.group::<4>(simd, tile, row, &mut waiting),
-                    _ => self.group::<5>(simd, tile, row, &mut waiting),
-                }
-                row = end;
-            }
-        }
-    }
-
-    /// The same with blocks of 256, of tiles that take turns.
-    #[inline(always)]
-    fn wide<B: kquants::Block>(&mut self, simd: impl Simd, data: &[B], x: Quantised<'_, i16>) {
-        let mut waiting = [const { Waiting::new() }; kquants::TILES];
-        let groups = self.rows.div_ceil(ROWS_OF_BYTES);
-        let count = self.matrix.columns / kquants::BLOCK;
+        let mut waiting = [const { Waiting::new() }; TILES];
         let mut tile = self.tiles.start;
         while tile < self.tiles.end {
-            let (first, beside) = kquants::beside(tile, self.matrix.tiles());
-            let end = self.tiles.end.min(first + beside);
-            let blocks = Turns { data: &data[first * count..][..beside * count], first, beside };
+            let beside = self.matrix.turns.beside(tile);
+            let end = self.tiles.end.min(beside.end);
             let mut row = 0;
             for group in 0..groups {
                 let next = (group + 1) * self.rows / groups;
-                let place = (tile..end, row);
+                let (tiles, beside) = (tile..end, beside.clone());
                 match next - row {
-                    1 => self.in_turns::<_, 1>(simd, &blocks, place, x, &mut waiting),
-                    2 => self.in_turns::<_, 2>(simd, &blocks, place, x, &mut waiting),
-                    3 => self.in_turns::<_, 3>(simd, &blocks, place, x, &mut waiting),
-                    _ => self.in_turns::<_, 4>(simd, &blocks, place, x, &mut waiting),
+                    1 => self.group::<1>(simd, tiles, beside, row, &mut waiting),
+                    2 => self.group::<2>(simd, tiles, beside, row, &mut waiting),
+                    3 => self.group::<3>(simd, tiles, beside, row, &mut waiting),
+                    4 => self.group::<4>(simd, tiles, beside, row, &mut waiting),
+                    _ => self.group::<5>(simd, tiles, beside, row, &mut waiting),
                 }
                 row = next;
             }
             tile = end;
         }
     }
+}
 
-    /// All segments of `M` rows' products with tiles that take turns.
-    #[inline(always)]
-    fn in_turns<B: kquants::Block, const M: usize>(
-        &mut self,
-        simd: impl Simd,
-        blocks: &Turns<'_, B>,
-        (tiles, row): (Range<usize>, usize),
-        x: Quantised<'_, i16>,
-        waiting: &mut [Waiting; kquants::TILES],
-    ) {
-        let x = WideRows::<M>::new(x, row, const { kquants::BLOCK / B::SUMMED });
-        let segments = self.matrix.segments;
-        let length = self.matrix.columns / kquants::BLOCK / segments;
-        let own = tiles.start - blocks.first..tiles.end - blocks.first;
-        let mut sums = [[simd.splat(0.0); M]; kquants::TILES];
-        for segment in 0..segments {
-            sums = [[simd.splat(0.0); M]; kquants::TILES];
-            for at in segment * length..(segment + 1) * length {
-                let (values, of_x, scales) = x.block(at);
-                for (turn, sums) in own.clone().zip(&mut sums) {
-                    let block = &blocks.data[at * blocks.beside + turn];
-                    kquants::add(simd, block, values, of_x, scales, sums);
-                }
-            }
-            for (waiting, sums) in waiting.iter_mut().zip(&mut sums) {
-                waiting.end(simd, segment, segments, sums);
-            }
-        }
-        for (tile, sums) in tiles.zip(sums) {
-            for (m, sum) in sums.into_iter().enumerate() {
-                let mut lanes = [0.0; LANES];
-                simd.store(sum, &mut lanes);
-                self.store(row + m, tile, lanes);
-            }
-        }
-    }
-
+impl<S: Store> Multiply<'_, S> {
+    /// `M` rows' products with tiles of those that take turns.
     #[inline(always)]
     fn group<const M: usize>(
         &mut self,
         simd: impl Simd,
-        tile: usize,
+        tiles: Range<usize>,
+        beside: Range<usize>,
         row: usize,
-        waiting: &mut Waiting,
+        waiting: &mut [Waiting; TILES],
     ) {
-        let columns = self.matrix.columns;
-        match (&self.matrix.data, self.input) {
+        let place = (tiles, beside.clone(), row);
+        let of_256 = |columns: usize| columns / kquants::BLOCK;
+        let matrix = self.matrix;
+        let (columns, stretch) = (matrix.columns, matrix.turns.stretch);
+        match (&matrix.data, self.input) {
             (Data::F32(data), Input::Float { x, stride }) => {
-                let products = Columns::<_, 1, M>::new(data, tile, columns, x, row, stride);
-                self.sum(simd, (tile, row), &products, waiting);
+                let weights = Tiles::new(data, &beside, columns * LANES, stretch * LANES);
+                let x = rows_of(x, row, stride, columns);
+                self.sum(simd, place, &Columns::<_, 1, M>::new(weights, x), waiting);
             }
             (Data::Bf16(data), Input::Float { x, stride }) => {
-                let products = Columns::<_, 2, M>::new(data, tile, columns, x, row, stride);
-                self.sum(simd, (tile, row), &products, waiting);
+                let weights = Tiles::new(data, &beside, columns / 2 * LANES, stretch / 2 * LANES);
+                let x = rows_of(x, row, stride, columns);
+                self.sum(simd, place, &Columns::<_, 2, M>::new(weights, x), waiting);
             }
             (Data::F16(data), Input::Float { x, stride }) => {
-                let products = Columns::<_, 1, M>::new(data, tile, columns, x, row, stride);
-                self.sum(simd, (tile, row), &products, waiting);
+                let weights = Tiles::new(data, &beside, columns * LANES, stretch * LANES);
+                let x = rows_of(x, row, stride, columns);
+                self.sum(simd, place, &Columns::<_, 1, M>::new(weights, x), waiting);
             }
             (Data::Q8 { scales, values }, Input::Quantised(x)) if M <= ROWS_OF_BYTES => {
-                let count = columns / BLOCK;
-                let first = tile * count;
+                let scales_of = |columns: usize| columns / BLOCK * LANES;
                 let blocks = Blocks {
-                    values: values[first * TILE_BLOCK..][..count * TILE_BLOCK].as_chunks().0,
-                    scales: scales[first * LANES..][..count * LANES].as_chunks().0,
+                    values: Tiles::new(values, &beside, columns * LANES, stretch * LANES),
+                    scales: Tiles::new(scales, &beside, scales_of(columns), scales_of(stretch)),
                     x: Rows::<M>::new(x, row),
                 };
-                self.sum::<_, M>(simd, (tile, row), &blocks, waiting);
+                self.sum::<_, M>(simd, place, &blocks, waiting);
+            }
+            (Data::Q4K(data), Input::Wide(x)) if M <= ROWS_OF_BYTES => {
+                let blocks = Tiles::new(data, &beside, of_256(columns), of_256(stretch));
+                self.sum::<_, M>(simd, place, &Wide::new(blocks, x, row), waiting);
+            }
+            (Data::Q5K(data), Input::Wide(x)) if M <= ROWS_OF_BYTES => {
+                let blocks = Tiles::new(data, &beside, of_256(columns), of_256(stretch));
+                self.sum::<_, M>(simd, place, &Wide::new(blocks, x, row), waiting);
+            }
+            (Data::Q6K(data), Input::Wide(x)) if M <= ROWS_OF_BYTES => {
+                let blocks = Tiles::new(data, &beside, of_256(columns), of_256(stretch));
+                self.sum::<_, M>(simd, place, &Wide::new(blocks, x, row), waiting);
             }
             _ => unreachable!("the input is of the matrix's format"),
         }
@@ -195,22 +148,31 @@ impl<S: Store> Multiply<'_, S> {
     fn sum<I: Simd, const M: usize>(
         &mut self,
         simd: I,
-        (tile, row): (usize, usize),
+        (tiles, beside, row): (Range<usize>, Range<usize>, usize),
         products: &impl Products<M>,
-        waiting: &mut Waiting,
+        waiting: &mut [Waiting; TILES],
     ) {
         let segments = self.matrix.segments;
-        let length = products.len() / segments;
-        let mut sums = [simd.splat(0.0); M];
+        let stretches = self.matrix.turns.count / segments;
+        let turns = tiles.start - beside.start..tiles.end - beside.start;
+        let mut sums = [[simd.splat(0.0); M]; TILES];
         for segment in 0..segments {
-            sums = [simd.splat(0.0); M];
-            products.add(simd, segment * length..(segment + 1) * length, &mut sums);
-            waiting.end(simd, segment, segments, &mut sums);
+            sums = [[simd.splat(0.0); M]; TILES];
+            for stretch in segment * stretches..(segment + 1) * stretches {
+                for (turn, sums) in turns.clone().zip(&mut sums) {
+                    products.add(simd, stretch, turn, sums);
+                }
+            }
+            for (waiting, sums) in waiting.iter_mut().zip(&mut sums).take(turns.len()) {
+                waiting.end(simd, segment, segments, sums);
+            }
         }
-        for (m, sum) in sums.into_iter().enumerate() {
-            let mut lanes = [0.0; LANES];
-            simd.store(sum, &mut lanes);
-            self.store(row + m, tile, lanes);
+        for (tile, sums) in tiles.zip(sums) {
+            for (m, sum) in sums.into_iter().enumerate() {
+                let mut lanes = [0.0; LANES];
+                simd.store(sum, &mut lanes);
+                self.store(row + m, tile, lanes);
+            }
         }
     }
 
@@ -259,13 +221,33 @@ impl Waiting {
     }
 }
 
-/// A tile and `M` rows beside it.
+/// Tiles that take turns, and `M` rows.
 trait Products<const M: usize> {
-    /// Columns, or whatever the format counts them in.
-    fn len(&self) -> usize;
+    /// Adds the products of a tile's stretch. It is inlined always: see [`Work`].
+    fn add<I: Simd>(&self, simd: I, stretch: usize, turn: usize, sums: &mut [I::Vector; M]);
+}
 
-    /// Adds the products of some columns. It is inlined always: see [`Work`].
-    fn add<I: Simd>(&self, simd: I, columns: Range<usize>, sums: &mut [I::Vector; M]);
+/// The weights of tiles that take turns.
+#[derive(Clone, Copy)]
+struct Tiles<'a, T> {
+    weights: &'a [T],
+    /// How many they are, and how long a stretch of one.
+    beside: usize,
+    length: usize,
+}
+
+impl<'a, T> Tiles<'a, T> {
+    /// Of a matrix's weights, of which a tile has `whole` and a stretch `length`.
+    #[inline(always)]
+    fn new(weights: &'a [T], beside: &Range<usize>, whole: usize, length: usize) -> Self {
+        let weights = &weights[beside.start * whole..beside.end * whole];
+        Self { weights, beside: beside.len(), length }
+    }
+
+    #[inline(always)]
+    fn stretch(&self, stretch: usize, turn: usize) -> &'a [T] {
+        &self.weights[(stretch * self.beside + turn) * self.length..][..self.length]
+    }
 }
 
 /// What a tile has for each `C` columns: 16 rows' weights, which become as many vectors.
@@ -297,71 +279,84 @@ impl Weights<2> for u32 {
     }
 }
 
-/// A tile of numbers.
+/// Tiles of numbers.
 struct Columns<'a, W, const C: usize, const M: usize> {
-    weights: &'a [[W; LANES]],
+    weights: Tiles<'a, W>,
     x: [&'a [[f32; C]]; M],
 }
 
 impl<'a, W, const C: usize, const M: usize> Columns<'a, W, C, M> {
-    /// The tile with the rows from `row` on, which are `stride` apart.
     #[inline(always)]
-    fn new(
-        data: &'a [W],
-        tile: usize,
-        columns: usize,
-        x: &'a [f32],
-        row: usize,
-        stride: usize,
-    ) -> Self {
-        let length = columns / C * LANES;
+    fn new(weights: Tiles<'a, W>, x: [&'a [f32]; M]) -> Self {
         let mut chunks: [&[[f32; C]]; M] = [&[]; M];
-        for (chunks, x) in chunks.iter_mut().zip(rows_of::<_, M>(x, row, stride, columns)) {
-            *chunks = x.as_chunks().0;
+        for m in 0..M {
+            chunks[m] = x[m].as_chunks().0;
         }
-        Self { weights: data[tile * length..][..length].as_chunks().0, x: chunks }
+        Self { weights, x: chunks }
     }
 }
 
 impl<W: Weights<C>, const C: usize, const M: usize> Products<M> for Columns<'_, W, C, M> {
     #[inline(always)]
-    fn len(&self) -> usize {
-        self.weights.len()
-    }
-
-    #[inline(always)]
-    fn add<I: Simd>(&self, simd: I, range: Range<usize>, sums: &mut [I::Vector; M]) {
-        let x = parts(&self.x, &range);
-        for (k, weights) in self.weights[range].iter().enumerate() {
+    fn add<I: Simd>(&self, simd: I, stretch: usize, turn: usize, sums: &mut [I::Vector; M]) {
+        let weights = self.weights.stretch(stretch, turn).as_chunks::<LANES>().0;
+        let x = parts(&self.x, stretch, weights.len());
+        // In registers.
+        let mut own = *sums;
+        for (k, weights) in weights.iter().enumerate() {
             ask_ahead(weights);
             let weights = W::vectors(simd, weights);
             for c in 0..C {
                 for m in 0..M {
-                    sums[m] = simd.fused(weights[c], simd.splat(x[m][k][c]), sums[m]);
+                    own[m] = simd.fused(weights[c], simd.splat(x[m][k][c]), own[m]);
                 }
             }
         }
+        *sums = own;
     }
 }
 
-/// A tile in blocks.
+/// Tiles in blocks.
 struct Blocks<'a, const M: usize> {
-    values: &'a [[i8; TILE_BLOCK]],
-    scales: &'a [[u16; LANES]],
+    values: Tiles<'a, i8>,
+    scales: Tiles<'a, u16>,
     x: Rows<'a, M>,
 }
 
 impl<const M: usize> Products<M> for Blocks<'_, M> {
     #[inline(always)]
-    fn len(&self) -> usize {
-        self.scales.len()
+    fn add<I: Simd>(&self, simd: I, stretch: usize, turn: usize, sums: &mut [I::Vector; M]) {
+        let values = self.values.stretch(stretch, turn).as_chunks().0;
+        let scales = self.scales.stretch(stretch, turn).as_chunks().0;
+        let mut own = *sums;
+        for (values, (at, scales)) in values.iter().zip((stretch * scales.len()..).zip(scales)) {
+            let products = self.x.bytes(simd, values, at);
+            self.x.scale(simd, &products, simd.halves(scales), at, &mut own);
+        }
+        *sums = own;
     }
+}
 
+/// Tiles in blocks of 256.
+struct Wide<'a, B, const M: usize> {
+    blocks: Tiles<'a, B>,
+    x: WideRows<'a, M>,
+}
+
+impl<'a, B: kquants::Block, const M: usize> Wide<'a, B, M> {
     #[inline(always)]
-    fn add<I: Simd>(&self, simd: I, blocks: Range<usize>, sums: &mut [I::Vector; M]) {
-        for block in blocks {
-            let products = self.x.bytes(I::TIER, &self.values[block], block);
-            self.x.scale(simd, &products, simd.halves(&self.scales[block]), block, sums);
+    fn new(blocks: Tiles<'a, B>, x: Quantised<'a, i16>, row: usize) -> Self {
+        Self { blocks, x: WideRows::new(x, row, const { kquants::BLOCK / B::SUMMED }) }
+    }
+}
+
+impl<B: kquants::Block, const M: usize> Products<M> for Wide<'_, B, M> {
+    #[inline(always)]
+    fn add<I: Simd>(&self, simd: I, stretch: usize, turn: usize, sums: &mut [I::Vector; M]) {
+        let first = stretch * self.blocks.length;
+        for (at, block) in self.blocks.stretch(stretch, turn).iter().enumerate() {
+            let (values, of_x, scales) = self.x.block(first + at);
+            kquants::add(simd, block, values, of_x, scales, sums);
         }
     }
 }
@@ -371,14 +366,6 @@ struct Rows<'a, const M: usize> {
     values: [&'a [[i8; BLOCK]]; M],
     scales: [&'a [f32]; M],
     sums: [&'a [i32]; M],
-}
-
-/// The blocks of tiles that take turns.
-struct Turns<'a, B> {
-    data: &'a [B],
-    /// The first of the tiles, and how many they are.
-    first: usize,
-    beside: usize,
 }
 
 /// `M` rows in blocks of 256.
@@ -429,13 +416,18 @@ impl<'a, const M: usize> Rows<'a, M> {
     }
 
     #[inline(always)]
-    fn bytes(&self, tier: Tier, weights: &[i8; TILE_BLOCK], block: usize) -> [[i32; LANES]; M] {
+    fn bytes(
+        &self,
+        simd: impl Simd,
+        weights: &[i8; TILE_BLOCK],
+        block: usize,
+    ) -> [[i32; LANES]; M] {
         let (mut values, mut sums) = ([&[0; BLOCK]; M], [0; M]);
         for m in 0..M {
             values[m] = &self.values[m][block];
             sums[m] = self.sums[m][block];
         }
-        q8::dots(tier, weights, values, sums)
+        q8::dots(simd, weights, values, sums)
     }
 
     /// Adds a block's products, which are integers, times the scales of both sides.
@@ -466,12 +458,12 @@ fn rows_of<T, const M: usize>(x: &[T], row: usize, stride: usize, length: usize)
     rows
 }
 
-/// Some columns of `M` rows, of the range's length: no bound is looked at within the loops.
+/// A stretch of `M` rows, of so many: no bound is looked at within the loops.
 #[inline(always)]
-fn parts<'a, T, const M: usize>(rows: &[&'a [T]; M], range: &Range<usize>) -> [&'a [T]; M] {
+fn parts<'a, T, const M: usize>(rows: &[&'a [T]; M], stretch: usize, len: usize) -> [&'a [T]; M] {
     let mut parts: [&[T]; M] = [&[]; M];
     for m in 0..M {
-        parts[m] = &rows[m][range.start..][..range.len()];
+        parts[m] = &rows[m][stretch * len..][..len];
     }
     parts
 }

@@ -13,13 +13,14 @@ pub(super) struct Small {
 }
 
 /// A block of 256: a weight is `d * scale * (value - offset) - min * least`.
-pub(super) struct Wide {
-    pub(super) d: u16,
-    pub(super) min: u16,
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Wide {
+    pub(crate) d: u16,
+    pub(crate) min: u16,
     /// Of each 32 columns, or with six bits of each 16.
-    pub(super) scales: [i8; 16],
-    pub(super) least: [i8; 8],
-    pub(super) values: [u8; kquants::BLOCK],
+    pub(crate) scales: [i8; 16],
+    pub(crate) least: [i8; 8],
+    pub(crate) values: [u8; kquants::BLOCK],
 }
 
 /// A number of 16 bits at this place.
@@ -49,7 +50,7 @@ impl Small {
 
 impl Wide {
     /// A block of one of the three dtypes.
-    pub(super) fn read(dtype: Dtype, bytes: &[u8]) -> Self {
+    pub(crate) fn read(dtype: Dtype, bytes: &[u8]) -> Self {
         match dtype {
             Dtype::Q4_K => Self::four(bytes, &bytes[16..144], |_, _| 0),
             Dtype::Q5_K => {
@@ -84,6 +85,26 @@ impl Wide {
         Self { d: bits(bytes, 0), min: bits(bytes, 2), scales, least, values }
     }
 
+    /// Writes what [`read`](Self::read) reads, as Q4_K or Q5_K.
+    pub(crate) fn write(&self, dtype: Dtype, out: &mut Vec<u8>) {
+        out.extend([self.d, self.min].into_iter().flat_map(u16::to_le_bytes));
+        let [scales, least]: [[u8; 8]; 2] =
+            [std::array::from_fn(|at| self.scales[at] as u8), self.least.map(|least| least as u8)];
+        let packed: [u8; 12] = std::array::from_fn(|at| match at {
+            0..4 => scales[at] | scales[at + 4] >> 4 << 6,
+            4..8 => least[at - 4] | least[at] >> 4 << 6,
+            _ => scales[at - 4] & 15 | least[at - 4] << 4,
+        });
+        out.extend(packed);
+        if dtype == Dtype::Q5_K {
+            let fifth = |k: usize, part: usize| (self.values[32 * part + k] >> 4 & 1) << part;
+            out.extend((0..32).map(|k| (0..8).fold(0, |bits, part| bits | fifth(k, part))));
+        }
+        for pair in self.values.as_chunks::<64>().0 {
+            out.extend((0..32).map(|k| pair[k] & 15 | pair[k + 32] << 4));
+        }
+    }
+
     /// Lower four bits, upper two bits, scales of 16 columns, `d`. Halves of 128 columns have four
     /// parts of 32: the first two in the lower halves of the bytes.
     fn six(bytes: &[u8]) -> Self {
@@ -102,7 +123,7 @@ impl Wide {
         [self.d, self.min].iter().all(|bits| f16::from_bits(*bits).is_finite())
     }
 
-    pub(super) fn numbers(&self, dtype: Dtype, out: &mut [f32]) {
+    pub(crate) fn numbers(&self, dtype: Dtype, out: &mut [f32]) {
         let [d, min] = [self.d, self.min].map(|bits| f16::from_bits(bits).to_f32());
         for (column, out) in out.iter_mut().enumerate() {
             let value = i32::from(self.values[column]);
@@ -112,6 +133,28 @@ impl Wide {
                 let part = column / 32;
                 d * f32::from(self.scales[part]) * value as f32 - min * f32::from(self.least[part])
             };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nsbridge_handler::Dtype;
+    use proptest::prelude::*;
+
+    use super::Wide;
+
+    proptest! {
+        #[test]
+        fn blocks_are_written_as_they_are_read(
+            five: bool,
+            bytes in prop::collection::vec(any::<u8>(), 176),
+        ) {
+            let dtype = if five { Dtype::Q5_K } else { Dtype::Q4_K };
+            let bytes = &bytes[..dtype.block().1];
+            let mut written = Vec::new();
+            Wide::read(dtype, bytes).write(dtype, &mut written);
+            prop_assert_eq!(written, bytes);
         }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use nsbridge_handler::{Dtype, TensorInfo};
 
 use super::ggml::{Small, Wide};
+use super::turns::Turns;
 use super::{Data, Format, Matrix};
 use crate::LoadError;
 use crate::kernel::q8::TILE_BLOCK;
@@ -44,7 +45,7 @@ impl Matrix {
                 return Err(LoadError::unsupported(field, source.dtype.to_string(), supported));
             }
         }
-        let (columns, tiles) = (self.columns, self.tiles());
+        let (columns, tiles, turns) = (self.columns, self.tiles(), self.turns);
         let data = match &mut self.data {
             Data::F32(data) => Tiles::F32(Disjoint::new(data)),
             Data::Bf16(data) => Tiles::Bf16(Disjoint::new(data)),
@@ -62,8 +63,9 @@ impl Matrix {
             let mut broken = None;
             tier.run(Pack {
                 // SAFETY: each tile is one part's.
-                tile: unsafe { data.tile((number, tiles), columns) },
+                tile: unsafe { data.tile(turns, number) },
                 number,
+                stretch: turns.stretch,
                 sources,
                 place: &place,
                 row: &mut vec![0.0; columns],
@@ -95,74 +97,72 @@ enum Tiles<'a> {
     Q6K(Disjoint<'a, kquants::Q6>),
 }
 
+/// A tile's numbers, stretch by stretch.
 enum Tile<'a> {
-    F32(&'a mut [f32]),
-    Bf16(&'a mut [u32]),
-    F16(&'a mut [u16]),
-    Q8 { scales: &'a mut [u16], values: &'a mut [i8] },
+    F32(Vec<&'a mut [f32]>),
+    Bf16(Vec<&'a mut [u32]>),
+    F16(Vec<&'a mut [u16]>),
+    Q8 { scales: Vec<&'a mut [u16]>, values: Vec<&'a mut [i8]> },
     Q4K(Vec<&'a mut [kquants::Q4]>),
     Q5K(Vec<&'a mut [kquants::Q5]>),
     Q6K(Vec<&'a mut [kquants::Q6]>),
 }
 
 impl Tiles<'_> {
-    /// One of so many.
+    /// One of them.
     ///
     /// # Safety
     ///
     /// A tile must not be taken while it is lent.
-    unsafe fn tile(&self, tile: (usize, usize), columns: usize) -> Tile<'_> {
-        let part = |width: usize| (tile.0 * width, width);
-        // SAFETY: tiles do not overlap, and the caller takes each but once at a time.
+    unsafe fn tile(&self, turns: Turns, tile: usize) -> Tile<'_> {
+        let Turns { stretch, .. } = turns;
+        // SAFETY: the caller takes each but once at a time.
         unsafe {
             match self {
-                Self::F32(data) => {
-                    let (start, len) = part(columns * LANES);
-                    Tile::F32(data.part(start, len))
+                Self::F32(data) => Tile::F32(stretches(data, turns, tile, stretch * LANES)),
+                Self::Bf16(data) => Tile::Bf16(stretches(data, turns, tile, stretch / 2 * LANES)),
+                Self::F16(data) => Tile::F16(stretches(data, turns, tile, stretch * LANES)),
+                Self::Q8 { scales, values } => Tile::Q8 {
+                    scales: stretches(scales, turns, tile, stretch / BLOCK * LANES),
+                    values: stretches(values, turns, tile, stretch * LANES),
+                },
+                Self::Q4K(data) => {
+                    Tile::Q4K(stretches(data, turns, tile, stretch / kquants::BLOCK))
                 }
-                Self::Bf16(data) => {
-                    let (start, len) = part(columns / 2 * LANES);
-                    Tile::Bf16(data.part(start, len))
+                Self::Q5K(data) => {
+                    Tile::Q5K(stretches(data, turns, tile, stretch / kquants::BLOCK))
                 }
-                Self::F16(data) => {
-                    let (start, len) = part(columns * LANES);
-                    Tile::F16(data.part(start, len))
+                Self::Q6K(data) => {
+                    Tile::Q6K(stretches(data, turns, tile, stretch / kquants::BLOCK))
                 }
-                Self::Q8 { scales, values } => {
-                    let (start, len) = part(columns * LANES);
-                    let values = values.part(start, len);
-                    let (start, len) = part(columns / BLOCK * LANES);
-                    Tile::Q8 { scales: scales.part(start, len), values }
-                }
-                Self::Q4K(data) => Tile::Q4K(blocks(data, tile, columns)),
-                Self::Q5K(data) => Tile::Q5K(blocks(data, tile, columns)),
-                Self::Q6K(data) => Tile::Q6K(blocks(data, tile, columns)),
             }
         }
     }
 }
 
-/// A tile's blocks, each by itself.
+/// A tile's stretches of so many numbers or blocks.
 ///
 /// # Safety
 ///
 /// As for [`Tiles::tile`].
 #[expect(clippy::mut_from_ref, reason = "as what it calls")]
-unsafe fn blocks<'a, B>(
-    data: &'a Disjoint<'_, B>,
-    (tile, tiles): (usize, usize),
-    columns: usize,
-) -> Vec<&'a mut [B]> {
-    let count = columns / kquants::BLOCK;
-    let (first, step) = kquants::turns(tile, tiles, count);
-    // SAFETY: no block is in two tiles.
-    (0..count).map(|block| unsafe { data.part(first + block * step, 1) }).collect()
+unsafe fn stretches<'a, T>(
+    data: &'a Disjoint<'_, T>,
+    turns: Turns,
+    tile: usize,
+    len: usize,
+) -> Vec<&'a mut [T]> {
+    let start = |stretch| turns.before(tile, stretch) * len;
+    // SAFETY: no stretch is in two tiles.
+    (0..turns.count).map(|stretch| unsafe { data.part(start(stretch), len) }).collect()
 }
 
 /// Fills one tile.
 struct Pack<'a, P> {
     tile: Tile<'a>,
     number: usize,
+    /// Columns of a stretch.
+    stretch: usize,
     sources: &'a [Source<'a>],
     place: &'a P,
     /// Room for a row in f32.
@@ -183,7 +183,7 @@ impl<P: Fn(usize) -> Option<(usize, usize)>> Work for Pack<'_, P> {
                 held
             } else {
                 source.read(from, self.row);
-                self.tile.set(lane, self.row)
+                self.tile.set(lane, self.row, self.stretch)
             };
             if !held {
                 self.broken.get_or_insert(row);
@@ -199,8 +199,7 @@ impl Tile<'_> {
         match (self, source.dtype) {
             (Self::Q8 { scales, values }, Dtype::Q8_0) => {
                 let mut held = true;
-                let places = values.as_chunks_mut::<TILE_BLOCK>().0.iter_mut();
-                let places = places.zip(scales.as_chunks_mut::<LANES>().0);
+                let places = blocks_of::<_, TILE_BLOCK>(values).zip(blocks_of::<_, LANES>(scales));
                 for ((values, scales), bytes) in places.zip(bytes.as_chunks().0) {
                     let block = Small::read(bytes);
                     held &= block.is_sound();
@@ -218,34 +217,40 @@ impl Tile<'_> {
 
     /// Sets one row of the sixteen, and says whether the format can hold it.
     #[inline(always)]
-    fn set(&mut self, lane: usize, weights: &[f32]) -> bool {
+    fn set(&mut self, lane: usize, weights: &[f32], stretch: usize) -> bool {
         let mut held = true;
+        let weights = weights.chunks_exact(stretch);
         match self {
             Self::F32(tile) => {
-                for (weight, column) in weights.iter().zip(tile.as_chunks_mut::<LANES>().0) {
-                    column[lane] = *weight;
+                for (weights, tile) in weights.zip(tile) {
+                    for (weight, column) in weights.iter().zip(tile.as_chunks_mut::<LANES>().0) {
+                        column[lane] = *weight;
+                    }
                 }
             }
             Self::Bf16(tile) => {
-                let pairs = weights.as_chunks::<2>().0.iter().zip(tile.as_chunks_mut::<LANES>().0);
-                for (both, pair) in pairs {
-                    let [low, high] =
-                        both.map(|weight| u32::from(half::bf16::from_f32(weight).to_bits()));
-                    pair[lane] = low | high << 16;
+                for (weights, tile) in weights.zip(tile) {
+                    let pairs = tile.as_chunks_mut::<LANES>().0.iter_mut();
+                    for (both, pair) in weights.as_chunks::<2>().0.iter().zip(pairs) {
+                        let [low, high] =
+                            both.map(|weight| u32::from(half::bf16::from_f32(weight).to_bits()));
+                        pair[lane] = low | high << 16;
+                    }
                 }
             }
             Self::F16(tile) => {
-                for (weight, column) in weights.iter().zip(tile.as_chunks_mut::<LANES>().0) {
-                    let weight = half::f16::from_f32(*weight);
-                    held &= weight.is_finite();
-                    column[lane] = weight.to_bits();
+                for (weights, tile) in weights.zip(tile) {
+                    for (weight, column) in weights.iter().zip(tile.as_chunks_mut::<LANES>().0) {
+                        let weight = half::f16::from_f32(*weight);
+                        held &= weight.is_finite();
+                        column[lane] = weight.to_bits();
+                    }
                 }
             }
             Self::Q8 { scales, values } => {
-                let scales = scales.as_chunks_mut::<LANES>().0.iter_mut();
-                let blocks = values.as_chunks_mut::<TILE_BLOCK>().0.iter_mut().zip(scales);
-                for (weights, (values, scales)) in weights.as_chunks::<BLOCK>().0.iter().zip(blocks)
-                {
+                let weights = weights.flat_map(|weights| weights.as_chunks::<BLOCK>().0);
+                let places = blocks_of::<_, TILE_BLOCK>(values).zip(blocks_of::<_, LANES>(scales));
+                for (weights, (values, scales)) in weights.zip(places) {
                     let mut quantised = [0; BLOCK];
                     // As GGUF's Q8_0: the scale is rounded after the values were made with it.
                     let scale = half::f16::from_f32(quantise(weights, &mut quantised));
@@ -259,6 +264,13 @@ impl Tile<'_> {
         }
         held
     }
+}
+
+/// A tile's numbers by `N`.
+fn blocks_of<'a, T, const N: usize>(
+    tile: &'a mut [&mut [T]],
+) -> impl Iterator<Item = &'a mut [T; N]> {
+    tile.iter_mut().flat_map(|stretch| stretch.as_chunks_mut().0)
 }
 
 /// Puts a row's values into a tile's block.
@@ -313,10 +325,20 @@ impl Format {
         }
     }
 
-    /// The one of these tensors in which most columns belong together.
+    /// The one of these matrices in which most columns belong together; of several such ones that in
+    /// which most weights are. Vectors, which are in f32 beside anything, do not count.
     pub fn coarsest(tensors: &[TensorInfo]) -> Self {
-        let formats = tensors.iter().map(|tensor| Self::of(tensor.dtype));
-        formats.max_by_key(|format| format.unit()).unwrap_or(Self::F32)
+        let matrices = tensors.iter().filter(|tensor| tensor.shape.len() > 1);
+        let mut elements: Vec<(Self, u64)> = Vec::new();
+        for tensor in matrices {
+            let format = Self::of(tensor.dtype);
+            match elements.iter_mut().find(|(known, _)| *known == format) {
+                Some((_, count)) => *count += tensor.elements(),
+                None => elements.push((format, tensor.elements())),
+            }
+        }
+        let coarsest = elements.into_iter().max_by_key(|(format, count)| (format.unit(), *count));
+        coarsest.map_or(Self::F32, |(format, _)| format)
     }
 
     /// How weights of this dtype are kept if nobody says otherwise.

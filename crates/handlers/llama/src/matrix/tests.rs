@@ -146,7 +146,8 @@ const WIDE: [(Format, Dtype); 3] =
 /// everywhere.
 fn drawn_blocks(dtype: Dtype, count: usize, seed: u64, extreme: bool) -> Vec<u8> {
     let size = dtype.block().1;
-    let mut bytes: Vec<u8> = draw(count * size, seed).iter().map(|x| (x * 1000.0) as u8).collect();
+    let mut bytes: Vec<u8> =
+        draw(count * size, seed).iter().map(|x| (x * 128.0) as i8 as u8).collect();
     if extreme {
         bytes.fill(0xff);
     }
@@ -317,6 +318,15 @@ fn a_row_is_found_again_and_q8_0_is_within_its_step() {
                 assert!((found - weight).abs() <= step, "{format:?}: {found} for {weight}");
             }
         }
+    }
+}
+
+#[test]
+fn a_format_is_as_wide_as_what_it_takes() {
+    use Format::{Bf16, F16, F32, Q4K, Q5K, Q6K, Q8_0};
+    for format in [F32, Bf16, F16, Q8_0, Q4K, Q5K, Q6K] {
+        let bytes = Matrix::zeroed(format, 64, 512, 1).unwrap().bytes() as f64;
+        assert_eq!(format.width() * 64.0 * 512.0, bytes, "{format:?}");
     }
 }
 

@@ -322,6 +322,7 @@ fn multiply(
     output: Output<'_>,
 ) {
     let columns = matrix.columns;
+    const WIDE: usize = kquants::BLOCK;
     let Blocks { values, scales, sums, wide_sums } = blocks;
     let input = match matrix.format() {
         Format::F32 | Format::Bf16 | Format::F16 => Input::Float { x: x.numbers, stride: x.stride },
@@ -332,22 +333,12 @@ fn multiply(
         Format::Q4K | Format::Q5K => {
             const SUMMED: usize = kquants::Q4::SUMMED;
             let into = (values, scales, wide_sums);
-            Input::Wide(quantise::<_, { kquants::BLOCK }, SUMMED>(
-                (tier, pool),
-                x,
-                (rows, columns),
-                into,
-            ))
+            Input::Wide(quantise::<_, WIDE, SUMMED>((tier, pool), x, (rows, columns), into))
         }
         Format::Q6K => {
             const SUMMED: usize = kquants::Q6::SUMMED;
             let into = (values, scales, wide_sums);
-            Input::Wide(quantise::<_, { kquants::BLOCK }, SUMMED>(
-                (tier, pool),
-                x,
-                (rows, columns),
-                into,
-            ))
+            Input::Wide(quantise::<_, WIDE, SUMMED>((tier, pool), x, (rows, columns), into))
         }
     };
     let Output { out, stride, first, then } = output;
