@@ -2,6 +2,7 @@
 
 mod head;
 mod mix;
+mod search;
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
@@ -14,6 +15,8 @@ use nsbridge_handler::{Dtype, Model, Weight};
 pub use self::mix::Mix;
 
 use self::head::{ALIGNMENT, Entry, head};
+use self::search::Search;
+use crate::kernel::Tier;
 use crate::matrix::Source;
 use crate::weights::{self, Cut, ggml};
 use crate::{Config, LoadError, Rope, RopeScaling, Weights, tensors};
@@ -66,8 +69,8 @@ pub enum QuantiseError {
     },
 }
 
-/// Writes a model's tensors and shape into a GGUF file, in candle's blocks, and gives its size in
-/// bytes. The vocabulary stays in `tokenizer.json`, and what the format cannot tell (windows of some
+/// Writes a model's tensors and shape into a GGUF file and gives its size in bytes. Blocks of Q4_K
+/// and Q5_K are of a search of our own, the others of candle's. The vocabulary stays in `tokenizer.json`, and what the format cannot tell (windows of some
 /// layers, several tokens that end a reply) in `config.json` and `generation_config.json`.
 ///
 /// `told` is called with bytes as they are written. All cores are used; what is in memory at once
@@ -232,6 +235,11 @@ impl Rows<'_> {
                     dtype,
                 });
             }
+        }
+        if matches!(dtype, Dtype::Q4_K | Dtype::Q5_K) {
+            let mut out = Vec::with_capacity(numbers.len() / dtype.block().0 * dtype.block().1);
+            Tier::best().run(Search { weights: &numbers, dtype, out: &mut out });
+            return Ok(out);
         }
         let made = Tensor::from_vec(numbers, shape, &Device::Cpu)
             .and_then(|tensor| QTensor::quantize(&tensor, ggml(dtype)))

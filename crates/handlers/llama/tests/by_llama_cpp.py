@@ -7,7 +7,8 @@ Needs llama-cpp-python (written with 0.3.36, built without AMX). The files are t
 `families.py` says; their SHA-256 stands beside the logits, so that the test reads the same bytes.
 
 llama.cpp keeps keys and values in f32 here. `mixed` is the type that it gives each tensor of the
-target when it quantises the same file in f16 itself.
+target when it quantises the same file in f16 itself, and `errors` how far its own blocks of matrices
+of the target are from them.
 """
 
 import ctypes
@@ -177,6 +178,32 @@ def mixed(scratch, source):
     return found
 
 
+def errors():
+    """How far blocks are from their weights, both as roots of mean squares."""
+    base = next(Path(c.__file__).parent.glob("lib/libggml-base.so*"))
+    ggml, found = ctypes.CDLL(base), {}
+    ggml.ggml_quantize_chunk.restype = ctypes.c_size_t
+    file = (MODELS / "tale-7m/model.safetensors").read_bytes()
+    head, = struct.unpack_from("<Q", file)
+    header = json.loads(file[8 : 8 + head])
+    pointer = lambda array: array.ctypes.data_as(ctypes.c_void_p)
+    for kind, number in (("Q4_K", 12), ("Q5_K", 13)):
+        found[kind], back = {}, getattr(ggml, f"dequantize_row_{kind.lower()[:-1]}K")
+        for part in ("self_attn.q_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.down_proj"):
+            name = f"model.layers.3.{part}.weight"
+            start, end = header[name]["data_offsets"]
+            bits = np.frombuffer(file[8 + head + start : 8 + head + end], "<u2")
+            x = (bits.astype(np.uint32) << 16).view(np.float32).copy()
+            blocks, y = np.zeros(x.nbytes, np.uint8), np.zeros_like(x)
+            rows, columns = header[name]["shape"]
+            ggml.ggml_quantize_chunk(number, pointer(x), pointer(blocks), ctypes.c_int64(0),
+                                     ctypes.c_int64(rows), ctypes.c_int64(columns), None)
+            back(pointer(blocks), pointer(y), ctypes.c_int64(x.size))
+            wide = lambda v: np.sqrt((v.astype(np.float64) ** 2).mean())
+            found[kind][name] = round(float(wide(x - y) / wide(x)), 6)
+    return found
+
+
 def main(nsbridge):
     c.llama_backend_init()
     quiet = c.llama_log_callback(lambda level, text, data: None)
@@ -190,7 +217,7 @@ def main(nsbridge):
             write_drawn(scratch / name, config)
             cases += [case(nsbridge, scratch, name, config, mix, scratch / name) for mix in MIXES]
         kinds = mixed(scratch, scratch / "tale-7m f16" / "model-f16.gguf")
-    print(json.dumps(dict(seed=SEED, scale=SCALE, mixed=kinds, cases=cases)))
+    print(json.dumps(dict(seed=SEED, scale=SCALE, mixed=kinds, errors=errors(), cases=cases)))
 
 
 main(sys.argv[1])
