@@ -76,7 +76,7 @@ struct World {
 fn soak(model: &Path, time: Duration) -> Result<(), Fault> {
     let config = Config::read(&Model::in_dir(model))?;
     // A third of what so many requests can need.
-    let all = Memory::new(&config, 0.0, 4, PLACES * config.context);
+    let all = Memory::new(&config, 1, 0.0, KvFormat::F32, PLACES * config.context);
     let megabytes = (all.bytes() / 3).div_ceil(1 << 20) as usize;
     let options = Options {
         max_rolling_batch_size: Some(PLACES),

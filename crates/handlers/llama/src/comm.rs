@@ -3,8 +3,7 @@
 //!
 //! All ranks make the same calls in the same order. A sum over the ranks is a pairwise tree, which
 //! continues the tree over the segments that each rank has: the bits are those of one rank that has
-//! them all. NCCL would stand here too; its sums have an order of their own, so it would gather and
-//! add up in ours.
+//! them all. NCCL, which adds up in an order of its own, has its place elsewhere, among the devices.
 
 mod threads;
 
@@ -62,6 +61,12 @@ pub(crate) struct Lost(String);
 impl Lost {
     pub(crate) fn of(why: &str) -> Self {
         Self(why.to_owned())
+    }
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod choices;
 mod counts;
+mod pulse;
 mod request;
 
 use std::fmt;
@@ -19,12 +20,14 @@ use futures_channel::oneshot;
 use nsbridge_handler::{Emitter, Error, Finish, Result, TextPiece};
 
 use crate::kernel::attention::PAGE;
+use crate::network::Watch;
 use crate::schedule::{Candidate, Limits, Memory, Schedule, Tenant, Work};
 use crate::speculation::{Speculation, Tally};
 use crate::{Chunk, KvCache, Model, Scratch, Table};
 
 pub(crate) use self::choices::Choices;
 pub(crate) use self::counts::{Counted, Counts};
+use self::pulse::{Pulse, Sight};
 use self::request::{Limit, Request};
 
 /// How long the thread waits for a command at most. Nothing happens then.
@@ -64,6 +67,9 @@ pub(crate) struct Engine {
     counts: Arc<Counts>,
     /// Why no step can be computed any more.
     failure: Arc<OnceLock<String>>,
+    watch: Watch,
+    pulse: Arc<Pulse>,
+    sight: Sight,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -92,6 +98,9 @@ impl Engine {
         speculation: Option<Speculation>,
     ) -> Result<Self> {
         let (commands, receiver) = channel();
+        let (watch, pulse) = (model.watch(), Arc::<Pulse>::default());
+        // Whom the first rank waits for has the first half of it to come.
+        let sight = Sight::new(model.patience() * 2);
         let woken = Arc::new(AtomicBool::new(false));
         let (blocks, counts) = (model.cache().free(), Arc::<Counts>::default());
         let failure = Arc::<OnceLock<String>>::default();
@@ -113,10 +122,13 @@ impl Engine {
             scratch: Scratch::default(),
             counts: counts.clone(),
             failure: failure.clone(),
+            pulse: pulse.clone(),
+            alone: watch.ranks() == 1,
         };
         let thread = std::thread::Builder::new().name("nsbridge-engine".to_owned());
         let thread = thread.spawn(move || maker.run()).map_err(Error::fatal)?;
-        Ok(Self { commands, woken, policy, blocks, counts, failure, thread: Some(thread) })
+        let thread = Some(thread);
+        Ok(Self { commands, woken, policy, blocks, counts, failure, watch, pulse, sight, thread })
     }
 
     /// Makes the rest of what was asked for, piece by piece.
@@ -158,7 +170,17 @@ impl Engine {
     pub(crate) fn failure(&self) -> Option<String> {
         let lives = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
         let stopped = || (!lives).then(|| STOPPED.to_owned());
-        self.failure.get().cloned().or_else(stopped)
+        self.failure.get().cloned().or_else(|| self.hangs()).or_else(stopped)
+    }
+
+    /// How the thread, or another rank, does not go on.
+    fn hangs(&self) -> Option<String> {
+        let late = |limit: Duration| {
+            let (ranks, seconds) = (self.watch.ranks(), limit.as_secs_f64());
+            format!("rank 0 of {ranks} did not answer within {seconds} s")
+        };
+        let looked = || self.sight.too_long(&self.pulse, self.watch.meetings());
+        self.watch.lost().or_else(|| looked().map(late))
     }
 
     /// What it has done so far, and has to do.
@@ -179,7 +201,10 @@ impl Drop for Engine {
     fn drop(&mut self) {
         let _ = self.commands.send(Command::End);
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+            // One that hangs cannot be waited for.
+            if self.hangs().is_none() {
+                let _ = thread.join();
+            }
         }
     }
 }
@@ -206,11 +231,15 @@ struct Maker {
     scratch: Scratch,
     counts: Arc<Counts>,
     failure: Arc<OnceLock<String>>,
+    pulse: Arc<Pulse>,
+    /// Whether there is no other rank, whose meetings would tell how far a step is.
+    alone: bool,
 }
 
 impl Maker {
     fn run(mut self) {
         while self.hear() {
+            self.pulse.works();
             self.woken.store(false, Ordering::Release);
             self.running.iter_mut().for_each(|running| running.request.look());
             // Before the step as well: others may need the memory of who was stopped.
@@ -218,6 +247,7 @@ impl Maker {
             self.step();
             self.bury();
             self.count();
+            self.pulse.rests();
         }
     }
 
@@ -294,6 +324,7 @@ impl Maker {
         }
         let planned = begun.elapsed();
         self.draft(&plan);
+        self.pulse.works();
         let drafted = begun.elapsed();
         self.run_tokens(&plan);
         let (draft_time, model_time) = (drafted - planned, begun.elapsed() - drafted);
@@ -358,7 +389,9 @@ impl Maker {
             choices.undrafted(*tokens, scope)
         });
         let (undrafted, room) = (undrafted.collect(), policy.limits.tokens - rows);
-        if drafting.draft(undrafted, (rows, room), tally, model.cache()).is_err() {
+        if let Err(error) = drafting.draft(undrafted, (rows, room), tally, model.cache()) {
+            // As of `forward`, it quotes no request.
+            tracing::warn!("the draft has failed, and replies go on without: {error}");
             *speculation = None;
             counts.change(|counts| counts.drafting = false);
         }
@@ -366,7 +399,7 @@ impl Maker {
 
     /// Runs what is planned, and takes what follows from it.
     fn run_tokens(&mut self, plan: &[usize]) {
-        let Self { model, running, speculation, tally, scratch, failure, .. } = self;
+        let Self { model, running, speculation, tally, scratch, failure, pulse, alone, .. } = self;
         let parts = running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0);
         let mut chunks: Vec<_> = parts
             .flat_map(|(running, tokens)| running.request.order.choices.chunks(*tokens))
@@ -374,7 +407,12 @@ impl Maker {
         let rows: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
         let wanted: usize = chunks.iter().map(|chunk| chunk.logits).sum();
         let begun = Instant::now();
-        let logits = match model.forward(&mut chunks) {
+        if *alone {
+            pulse.rests();
+        }
+        let logits = model.forward(&mut chunks);
+        pulse.works();
+        let logits = match logits {
             Ok(logits) => logits,
             Err(error) => {
                 // It is of ranks and of the engine's own mistakes, and quotes no request.

@@ -174,11 +174,17 @@ impl Llama {
         let ranks = options.tensor_parallel_degree.unwrap_or(1);
         let ranks_of_draft = options.draft_model_tp_size.unwrap_or(1);
         let device = options.device.as_deref().unwrap_or("cpu");
-        let device = Processor::named(device, ranks.max(ranks_of_draft))?;
+        // Without a draft, what the options say of its ranks takes no GPU.
+        let most = if drafting.is_model() { ranks.max(ranks_of_draft) } else { ranks };
+        let device = Processor::named(device, most)?;
         let kv = options.kv_cache_dtype.unwrap_or(match device {
             Processor::Cpu => KvFormat::F32,
             Processor::Candle(_) => KvFormat::Bf16,
         });
+        let format = options.quantize.map(|Quantize::Q8_0| Format::Q8_0);
+        let checkpoint = Weights::find(files)?;
+        let coarsest = format.unwrap_or_else(|| Format::coarsest(checkpoint.tensors()));
+        config.hold_degree("tensor_parallel_degree", ranks, coarsest)?;
         let setup = Setup {
             device,
             threads: options.threads,
@@ -186,12 +192,11 @@ impl Llama {
             ranks,
             patience: seconds("tensor_parallel_timeout", options.tensor_parallel_timeout)?
                 .unwrap_or(Setup::default().patience),
-            format: options.quantize.map(|Quantize::Q8_0| Format::Q8_0),
+            format,
             kv,
-            blocks: blocks(&config, &options, context, kv)?,
+            blocks: blocks(&config, &options, context, (ranks, kv))?,
         };
         let of_draft = Setup { ranks: ranks_of_draft, ..setup.clone() };
-        let checkpoint = Weights::find(files)?;
         let drafting = drafting.read(&config, &text, context, &of_draft)?;
         let memory = memory(&config, &checkpoint, &setup);
         refuse_what_does_not_fit(&memory, drafting.memory().as_ref(), &setup.device)?;
@@ -247,12 +252,12 @@ fn blocks(
     config: &Config,
     options: &Options,
     context: usize,
-    kv: KvFormat,
+    (ranks, kv): (usize, KvFormat),
 ) -> Result<usize, LoadError> {
     let one = context.div_ceil(PAGE);
     let all = places(options).saturating_mul(one);
     let Some(mebibytes) = options.kv_cache_mb else { return Ok(all) };
-    let block = Memory::new(config, 0.0, kv.width(), PAGE).bytes().max(1);
+    let block = Memory::new(config, ranks, 0.0, kv, PAGE).bytes().max(1);
     let given = (mebibytes as u64).saturating_mul(1 << 20) / block;
     let blocks = usize::try_from(given).unwrap_or(usize::MAX).min(all);
     if blocks < one {
@@ -271,18 +276,18 @@ fn vocabulary(config: &Config) -> Vocabulary<'_> {
 /// What a model needs.
 fn memory(config: &Config, checkpoint: &Checkpoint, setup: &Setup) -> Memory {
     let tensors = checkpoint.tensors();
-    let bytes: u64 = tensors.iter().map(TensorInfo::bytes).sum();
-    let elements: u64 = tensors.iter().map(TensorInfo::elements).sum();
-    let weight = match setup.format {
-        Some(Format::Q8_0) => 34.0 / 32.0,
-        _ => bytes as f64 / elements.max(1) as f64,
+    let weight = match (&setup.device, setup.format) {
+        (Processor::Cpu, Some(format)) => format.width(),
+        (Processor::Cpu, None) => Format::mean_width(tensors),
+        // A device has the checkpoint's own blocks.
+        (Processor::Candle(_), _) => {
+            let bytes: u64 = tensors.iter().map(TensorInfo::bytes).sum();
+            let elements: u64 = tensors.iter().map(TensorInfo::elements).sum();
+            bytes as f64 / elements.max(1) as f64
+        }
     };
     let positions = setup.blocks.saturating_mul(PAGE);
-    let mut memory = Memory::new(config, weight, setup.kv.width(), positions);
-    // More ranks than heads of keys and values have some of them twice.
-    let copies = (setup.ranks / config.kv_heads).max(1);
-    memory.position = memory.position.saturating_mul(copies as u64);
-    memory
+    Memory::new(config, setup.ranks, weight, setup.kv, positions)
 }
 
 /// A model that is larger than the machine would be killed while it answers.
@@ -294,7 +299,7 @@ fn refuse_what_does_not_fit(
     let needed = target.bytes() + draft.map_or(0, Memory::bytes);
     let both = draft.map(|draft| format!(", and its draft {draft}")).unwrap_or_default();
     let (room, what, or) = match device {
-        Processor::Cpu => (available(), "this machine has", "quantize, "),
+        Processor::Cpu => (crate::memory::available(), "this machine has", "quantize, "),
         Processor::Candle(on) => (on.free(), "the GPUs of the option device have", ""),
     };
     match room {
@@ -305,15 +310,6 @@ fn refuse_what_does_not_fit(
         ))),
         _ => Ok(()),
     }
-}
-
-/// The bytes that this process may still have, if the system tells.
-fn available() -> Option<u64> {
-    let number = |text: &str| text.split_whitespace().next()?.parse::<u64>().ok();
-    let all = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let free = number(all.split_once("MemAvailable:")?.1)? * 1024;
-    let limit = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
-    Some(limit.and_then(|limit| number(&limit)).map_or(free, |limit| limit.min(free)))
 }
 
 /// What the tokens depend on beside the request.

@@ -108,9 +108,41 @@ impl<T: Plain> fmt::Debug for Memory<T> {
     }
 }
 
+/// The bytes that this process may still have, if the system tells: of the machine, and of its control
+/// group.
+pub(crate) fn available() -> Option<u64> {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let free = number(read("/proc/meminfo")?.split_once("MemAvailable:")?.1)? * 1024;
+    let group = |name: &str| read(&format!("/sys/fs/cgroup/memory.{name}"));
+    let left = || left(&group("max")?, &group("current")?, &group("stat")?);
+    Some(left().map_or(free, |left| left.min(free)))
+}
+
+/// What a control group with a limit has left: its files in memory are given back when need be.
+fn left(most: &str, current: &str, stat: &str) -> Option<u64> {
+    let cached = |line: &str| {
+        let (name, bytes) = line.split_once(' ')?;
+        matches!(name, "active_file" | "inactive_file").then(|| number(bytes))?
+    };
+    let cached: u64 = stat.lines().filter_map(cached).sum();
+    Some(number(most)?.saturating_sub(number(current)?.saturating_sub(cached)))
+}
+
+fn number(text: &str) -> Option<u64> {
+    text.split_whitespace().next()?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Memory;
+    use super::{Memory, left};
+
+    #[test]
+    fn what_a_group_has_left_is_its_limit_without_what_it_uses_but_for_files() {
+        let stat = "anon 300\nfile 900\nshmem 50\ninactive_file 600\nactive_file 250\n";
+        assert_eq!(left("2000\n", "1200\n", stat), Some(2000 - 350));
+        assert_eq!(left("1000\n", "2200\n", stat), Some(0));
+        assert_eq!(left("max\n", "1200\n", stat), None);
+    }
 
     #[test]
     fn memory_is_zeroed_aligned_and_one_s_own() {

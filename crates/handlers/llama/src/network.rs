@@ -25,6 +25,7 @@ pub use self::device::On;
 
 use self::plan::Step;
 use self::ranks::Ranks;
+pub(crate) use self::ranks::Watch;
 use self::step::WIDEST_HEAD;
 
 /// How a model is held and run. None of it but the formats and the device changes a bit of what it
@@ -100,6 +101,7 @@ pub struct Model {
     context: usize,
     vocab_size: usize,
     arithmetic: String,
+    patience: Duration,
 }
 
 /// Tokens of one sequence that a step runs.
@@ -148,12 +150,7 @@ impl Model {
             return Err(LoadError::unsupported("head_dim in config.json", found, supported));
         }
         let format = setup.format.unwrap_or_else(|| weights.coarsest());
-        if let Some(why) = config.refuses(setup.ranks, format) {
-            let found = format!("{}, which {why}", setup.ranks);
-            let supported = format!("one of {:?}", config.degrees(format));
-            let field = "the option tensor_parallel_degree";
-            return Err(LoadError::unsupported(field, found, supported));
-        }
+        config.hold_degree("tensor_parallel_degree", setup.ranks, format)?;
         if let (Processor::Candle(_), Some(_)) = (&setup.device, setup.format) {
             return Err(LoadError::Worker(
                 "the option quantize is for CPUs: for a GPU, write the file with `nsbridge model quantize`"
@@ -163,7 +160,8 @@ impl Model {
         let cache = KvCache::new(setup.blocks)?;
         let ranks = Ranks::load(config, context, weights, setup)?;
         let arithmetic = ranks.arithmetic();
-        Ok(Self { ranks, cache, context, vocab_size: config.vocab_size, arithmetic })
+        let (vocab_size, patience) = (config.vocab_size, setup.patience);
+        Ok(Self { ranks, cache, context, vocab_size, arithmetic, patience })
     }
 
     /// The most tokens a sequence can have, reply included.
@@ -184,6 +182,15 @@ impl Model {
     /// What decides the bits beside the files: formats, and the rules of this version.
     pub fn arithmetic(&self) -> &str {
         &self.arithmetic
+    }
+
+    /// How long a rank waits for the others.
+    pub(crate) fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    pub(crate) fn watch(&self) -> Watch {
+        self.ranks.watch()
     }
 
     /// Runs the chunks' tokens, and gives the logits that they want.

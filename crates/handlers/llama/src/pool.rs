@@ -97,10 +97,11 @@ impl Pool {
                 std::hint::spin_loop();
             }
         }
+        let panicked = shared.panicked.swap(false, Ordering::Relaxed);
         if let Err(panic) = done {
             std::panic::resume_unwind(panic);
         }
-        assert!(!shared.panicked.swap(false, Ordering::Relaxed), "a compute thread panicked");
+        assert!(!panicked, "a compute thread panicked");
     }
 }
 
@@ -188,6 +189,7 @@ impl Drop for Pool {
 #[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::Barrier;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::thread::sleep;
     use std::time::Duration;
@@ -211,6 +213,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn two_panics_at_once_are_one() {
+        let mut pool = Pool::new(2);
+        let both = Barrier::new(2);
+        let run = AssertUnwindSafe(|| {
+            pool.run(2, &|_| {
+                both.wait();
+                panic!("as it was told to");
+            });
+        });
+        assert!(catch_unwind(run).is_err());
+        pool.run(2, &|_| ());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod gguf;
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nsbridge_handler::{Checkpoint, Dtype, GgufValue, Model, Order, TensorInfo, Weight};
 
@@ -22,6 +23,7 @@ pub(crate) enum Cut {
 #[derive(Debug)]
 pub struct Weights {
     tensors: nsbridge_handler::Weights,
+    given_up: AtomicBool,
 }
 
 impl Weights {
@@ -59,7 +61,7 @@ impl Weights {
     /// Begins to bring them to so many ranks.
     pub(crate) fn load(checkpoint: &Checkpoint, ranks: usize) -> Result<Self, LoadError> {
         let tensors = checkpoint.load(&Order::everything().for_ranks(ranks));
-        Ok(Self { tensors: tensors.map_err(LoadError::read)? })
+        Ok(Self { tensors: tensors.map_err(LoadError::read)?, given_up: AtomicBool::new(false) })
     }
 
     /// BLAKE3 of each file of weights, which without a manifest are read for it.
@@ -95,12 +97,20 @@ impl Weights {
         Format::coarsest(self.tensors.checkpoint().tensors())
     }
 
+    /// Has whoever takes a part from now on refused: another rank could not use its own.
+    pub(crate) fn give_up(&self) {
+        self.given_up.store(true, Ordering::Relaxed);
+    }
+
     /// A part of the tensor with this name, which must have this shape.
     ///
     /// # Errors
     ///
     /// A sentence that names the tensor.
     pub(crate) fn take(&self, name: &str, shape: &[usize], cut: &Cut) -> Result<Weight, LoadError> {
+        if self.given_up.load(Ordering::Relaxed) {
+            return Err(LoadError::Read("another rank could not be loaded".to_owned()));
+        }
         let info = self.find_tensor(name)?;
         let name = &info.name;
         if info.shape != shape {

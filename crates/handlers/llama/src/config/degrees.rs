@@ -1,9 +1,9 @@
 //! Over how many ranks a model can be spread.
 
 use super::{Config, tensors};
-use crate::KvFormat;
 use crate::kernel::LANES;
 use crate::matrix::{Format, SEGMENTS, segments};
+use crate::{KvFormat, LoadError};
 
 /// The bytes that one of several ranks has, the first one, which never has less than others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,13 +46,29 @@ impl Config {
             }
         };
         let weights = tensors(self).map(count).sum::<f64>() * width;
-        let values = self.layers * 2 * kv_heads * self.head_dim * kv.width();
-        Ok(Need { weights: weights.ceil() as u64, position: values as u64 })
+        Ok(Need { weights: weights.ceil() as u64, position: self.position(ranks, kv) })
     }
 
     /// The degrees of tensor parallelism that this model allows with matrices in this format.
     pub fn degrees(&self, format: Format) -> Vec<usize> {
         (1..=SEGMENTS).filter(|ranks| self.refuses(*ranks, format).is_none()).collect()
+    }
+
+    /// Makes sure that the model can be spread over as many ranks as an option says.
+    ///
+    /// # Errors
+    ///
+    /// It cannot: why, and the numbers that would do.
+    pub(crate) fn hold_degree(
+        &self,
+        option: &str,
+        ranks: usize,
+        format: Format,
+    ) -> Result<(), LoadError> {
+        let Some(why) = self.refuses(ranks, format) else { return Ok(()) };
+        let (field, found) = (format!("the option {option}"), format!("{ranks}, which {why}"));
+        let supported = format!("one of {:?}", self.degrees(format));
+        Err(LoadError::unsupported(field, found, supported))
     }
 
     /// Why a model cannot be spread over so many ranks, if so: what the number is.

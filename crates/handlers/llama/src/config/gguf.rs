@@ -19,7 +19,10 @@ pub(super) fn config(checkpoint: &Checkpoint) -> Result<Value, LoadError> {
         Some(GgufValue::Text(name)) => name.as_str(),
         _ => "",
     };
+    let windowed = metadata.contains_key(&format!("{architecture}.attention.sliding_window"));
     let class = match architecture {
+        // What it is called there too, but for its window.
+        "llama" if windowed => "MistralForCausalLM",
         "llama" => "LlamaForCausalLM",
         "qwen2" => "Qwen2ForCausalLM",
         "qwen3" => "Qwen3ForCausalLM",
@@ -61,6 +64,18 @@ pub(super) fn config(checkpoint: &Checkpoint) -> Result<Value, LoadError> {
             config.insert(field.to_owned(), value);
         }
     }
+    if windowed {
+        // A file can only tell of all layers.
+        config.insert("use_sliding_window".to_owned(), json!(true));
+        config.insert("max_window_layers".to_owned(), json!(0));
+    }
+    let (turned, head) = (value("rope.dimension_count"), config.get("head_dim"));
+    if let (Some(turned), Some(head)) = (&turned, head)
+        && turned != head
+    {
+        let field = format!("{architecture}.rope.dimension_count in the GGUF file");
+        return Err(LoadError::unsupported(field, turned.to_string(), format!("all {head}")));
+    }
     let flags = [
         ("tie_word_embeddings", !has("output.weight")),
         ("attention_bias", has("blk.0.attn_output.bias")),
@@ -71,6 +86,10 @@ pub(super) fn config(checkpoint: &Checkpoint) -> Result<Value, LoadError> {
 }
 
 fn scaling(value: &impl Fn(&str) -> Option<Value>) -> Option<Value> {
+    // How files said it before there were kinds.
+    if let (None, Some(factor)) = (value("rope.scaling.type"), value("rope.scale_linear")) {
+        return (factor != json!(1.0)).then(|| json!({ "rope_type": "linear", "factor": factor }));
+    }
     let kind = value("rope.scaling.type").filter(|kind| kind != "none")?;
     let mut scaling = json!({ "rope_type": kind, "factor": value("rope.scaling.factor") });
     if let Some(original) = value("rope.scaling.original_context_length") {

@@ -3,6 +3,7 @@
 use std::fmt::{self, Display};
 
 use super::{Config, tensors};
+use crate::KvFormat;
 
 /// The bytes that weights and caches take, with the sum that leads there.
 ///
@@ -11,22 +12,22 @@ use super::{Config, tensors};
 pub struct Memory {
     /// All weights.
     pub weights: u64,
-    /// Keys and values of one position: `layers * 2 * kv_heads * head_dim` values.
+    /// Keys and values of one position, of all ranks together: `layers * 2 * kv_heads * head_dim`
+    /// values, and more where several ranks have the same heads.
     pub position: u64,
     /// Positions that are held at once, of all requests together.
     pub positions: u64,
 }
 
 impl Memory {
-    /// What `config` needs.
+    /// What `config` needs, on so many ranks.
     ///
-    /// `weight` is the bytes of one weight, scales included (4 in f32, 34 / 32 in Q8_0), and
-    /// `value` those of one key's or value's number.
-    pub fn new(config: &Config, weight: f64, value: usize, positions: usize) -> Self {
-        let values = (config.layers * 2 * config.kv_heads) as u128 * config.head_dim as u128;
+    /// `weight` is the bytes of one weight, scales included (4 in f32, 34 / 32 in Q8_0).
+    pub fn new(config: &Config, ranks: usize, weight: f64, kv: KvFormat, positions: usize) -> Self {
+        let position = config.position(ranks, kv).saturating_mul(ranks as u64);
         Self {
             weights: (parameters(config) as f64 * weight).ceil() as u64,
-            position: bounded(values * value as u128),
+            position,
             positions: positions as u64,
         }
     }
@@ -46,6 +47,15 @@ impl Display for Memory {
             "{weights:.1} MiB of weights + {positions} positions x {position} B of keys and \
              values = {sum:.1} MiB"
         )
+    }
+}
+
+impl Config {
+    /// The bytes of one position's keys and values on each of so many ranks, of which none has less
+    /// than a head.
+    pub(super) fn position(&self, ranks: usize, kv: KvFormat) -> u64 {
+        let heads = (self.kv_heads / ranks).max(1);
+        bounded((self.layers * 2 * heads) as u128 * (self.head_dim * kv.width()) as u128)
     }
 }
 

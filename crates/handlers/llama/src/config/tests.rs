@@ -143,7 +143,7 @@ fn tensors_and_memory_follow_from_the_shape() {
     let layer = 2 * 96 * 64 + 2 * 48 * 64 + 3 * 64 * 96 + 2 * 64 + 2 * 24;
     let weights = 50 * 64 + 2 * layer + 64;
     assert_eq!(parameters(&config), weights);
-    let memory = Memory::new(&config, 4.0, 2, 1000);
+    let memory = Memory::new(&config, 1, 4.0, KvFormat::Bf16, 1000);
     assert_eq!((memory.weights, memory.position), (4 * weights, 2 * 2 * 2 * 24 * 2));
     assert_eq!(memory.bytes(), 4 * weights + 1000 * 384);
     let sum = "0.3 MiB of weights + 1000 positions x 384 B of keys and values = 0.7 MiB";

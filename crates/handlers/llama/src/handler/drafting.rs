@@ -72,6 +72,10 @@ impl Drafting {
         }
     }
 
+    pub(super) fn is_model(&self) -> bool {
+        matches!(self, Self::Model(_))
+    }
+
     /// Reads all but the weights.
     ///
     /// # Errors
@@ -100,6 +104,8 @@ impl Drafting {
         let rounded = matches!(setup.device, Processor::Cpu).then(|| format(&config)).flatten();
         let format = rounded.or(setup.format);
         let setup = Setup { format, ..setup.clone() };
+        let coarsest = format.unwrap_or_else(|| Format::coarsest(checkpoint.tensors()));
+        config.hold_degree("draft_model_tp_size", setup.ranks, coarsest)?;
         Ok(Read::Model(Box::new(Draft { config, checkpoint, context, setup })))
     }
 }

@@ -2,12 +2,12 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use crate::comm::{Comm, Lost, Meeting, Member, Single};
-use crate::{Config, LoadError, Weights};
+use crate::{Config, LoadError, RopeTable, Weights};
 
 use super::device::DeviceShard;
 use super::load::Part;
@@ -59,20 +59,23 @@ impl Ranks {
                 let comm = |member: Option<Member<Vec<f32>>>| -> Box<dyn Comm> {
                     member.map_or_else(|| Box::new(Single) as _, |member| Box::new(member) as _)
                 };
-                Self::load_each(setup, |part, member| {
+                let rope = Arc::new(RopeTable::new(&config.rope, config.head_dim, context));
+                Self::load_each(weights, setup, |part, member| {
                     let place = (part, comm(member));
-                    Ok(Box::new(Shard::load(config, context, weights, setup, place)?))
+                    Ok(Box::new(Shard::load(config, rope.clone(), weights, setup, place)?))
                 })
             }
-            Processor::Candle(on) => Self::load_each(setup, |part, member| {
+            Processor::Candle(on) => Self::load_each(weights, setup, |part, member| {
                 let place = (part, on, member);
                 Ok(Box::new(DeviceShard::load(config, context, weights, setup, place)?))
             }),
         }
     }
 
-    /// All at once: a tensor is kept until each has taken its part.
+    /// All at once: a tensor is kept until each has taken its part. Where one cannot take its own,
+    /// the others do not go on.
     fn load_each<T: Default + Send + Sync>(
+        weights: &Weights,
         setup: &Setup,
         load: impl Fn(Part, Option<Member<T>>) -> Result<Box<dyn Rank>, LoadError> + Sync,
     ) -> Result<Self, LoadError> {
@@ -81,21 +84,34 @@ impl Ranks {
             return Ok(Self { first: load(Part { rank: 0, of }, None)?, others: None });
         }
         let meeting = Arc::new(Meeting::new(of, setup.patience));
-        let loaded = thread::scope(|scope| {
+        // Why the first one failed; the others only say that they did not go on.
+        let why = Mutex::new(None);
+        let load = |part, member| {
+            let loaded = load(part, Some(member));
+            loaded.map_err(|error| {
+                why.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                weights.give_up();
+            })
+        };
+        let loaded: Vec<Result<_, ()>> = thread::scope(|scope| {
             let start = |(rank, member)| {
                 let thread = thread::Builder::new().name(name(rank));
                 let load = &load;
-                let load = move || load(Part { rank, of }, Some(member));
+                let load = move || load(Part { rank, of }, member);
                 thread.spawn_scoped(scope, load).map_err(|error| no_thread(&error))
             };
             let threads = meeting.members().into_iter().enumerate().map(start);
-            let threads = threads.collect::<Result<Vec<_>, _>>()?;
+            let threads =
+                threads.collect::<Result<Vec<_>, _>>().inspect_err(|_| weights.give_up())?;
             let join = |thread: thread::ScopedJoinHandle<'_, Result<_, _>>| {
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
-            threads.into_iter().map(join).collect::<Result<Vec<_>, LoadError>>()
+            Ok::<_, LoadError>(threads.into_iter().map(join).collect())
         })?;
-        Self::start(loaded, meeting)
+        if let Some(why) = why.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(why);
+        }
+        Self::start(loaded.into_iter().flatten().collect(), meeting)
     }
 
     fn start(shards: Vec<Box<dyn Rank>>, meeting: Arc<Meeting>) -> Result<Self, LoadError> {
@@ -117,6 +133,10 @@ impl Ranks {
         self.first.arithmetic()
     }
 
+    pub(super) fn watch(&self) -> Watch {
+        Watch(self.others.as_ref().map(|others| others.meeting.clone()))
+    }
+
     /// Runs a step, and gives the logits that it wants.
     ///
     /// # Errors
@@ -131,6 +151,26 @@ impl Ranks {
         });
         self.first.run(&step)?;
         Ok(self.first.logits(&step))
+    }
+}
+
+/// Sees when a rank is lost, whatever the first one's thread does: it may be the one that hangs.
+#[derive(Clone, Debug)]
+pub(crate) struct Watch(Option<Arc<Meeting>>);
+
+impl Watch {
+    /// Why the model cannot be run any more, if so.
+    pub(crate) fn lost(&self) -> Option<String> {
+        self.0.as_ref()?.is_over().err().map(|lost| lost.to_string())
+    }
+
+    pub(crate) fn ranks(&self) -> usize {
+        self.0.as_ref().map_or(1, |meeting| meeting.ranks())
+    }
+
+    /// To how many meetings the first rank has come.
+    pub(crate) fn meetings(&self) -> u64 {
+        self.0.as_ref().map_or(0, |meeting| meeting.come(0))
     }
 }
 

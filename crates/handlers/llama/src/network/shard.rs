@@ -1,5 +1,7 @@
 //! What one rank has of a model.
 
+use std::sync::Arc;
+
 use crate::comm::Comm;
 use crate::kernel::Tier;
 use crate::kv::{Shape, Values};
@@ -22,7 +24,8 @@ pub(super) struct Shard {
     pub(super) norm: Vec<f32>,
     /// `None` if it is the embedding.
     pub(super) output: Option<Matrix>,
-    pub(super) rope: RopeTable,
+    /// That of all ranks.
+    pub(super) rope: Arc<RopeTable>,
     pub(super) eps: f32,
     pub(super) heads: Heads,
     pub(super) tier: Tier,
@@ -81,7 +84,7 @@ pub(super) struct Kv {
 impl Shard {
     pub(super) fn load(
         config: &Config,
-        context: usize,
+        rope: Arc<RopeTable>,
         weights: &Weights,
         setup: &Setup,
         (part, comm): (Part, Box<dyn Comm>),
@@ -98,7 +101,7 @@ impl Shard {
         Ok(Self {
             tokens: part.tokens(config.vocab_size),
             norm: load::norm(weights, "model.norm.weight", config.hidden_size)?,
-            rope: RopeTable::new(&config.rope, dim, context),
+            rope,
             eps: config.rms_norm_eps,
             heads: Heads { queries: config.heads / part.of, keys: kv_heads, dim },
             pool: Pool::new(load::threads(setup.threads, bytes, part.of)),

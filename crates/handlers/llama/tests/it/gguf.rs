@@ -1,4 +1,4 @@
-//! The same model from GGUF files, whose tensors candle quantises and writes.
+//! The same model from GGUF files, whose tensors candle or we quantise and write.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::path::Path;
 use candle_core::quantized::gguf_file::{self, Value};
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Tensor};
-use nsbridge_llama::{Config, Setup};
+use nsbridge_llama::{Config, Format, Mix, Setup, quantise};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -192,4 +192,88 @@ fn ranks_share_blocks_of_eight_bits_and_not_wide_ones_that_are_too_few() {
     for word in ["tensor_parallel_degree is 2", "blocks of 256", "256 columns", "one of [1]"] {
         assert!(why.contains(word), "{why}");
     }
+}
+
+/// A GGUF file that we write, and nothing beside it.
+fn written(dir: &Path, mix: Mix) -> TempDir {
+    let gguf = tempfile::tempdir().unwrap();
+    let model = nsbridge_handler::Model::in_dir(dir);
+    quantise(&model, mix, &gguf.path().join("model.gguf"), |_| {}).unwrap();
+    gguf
+}
+
+#[test]
+fn what_is_in_memory_is_told_by_the_matrices_and_not_by_the_file() {
+    let mut config = config("Llama");
+    config["tie_word_embeddings"] = json!(true);
+    let dir = drawn(&config);
+    let of = |mix| {
+        let gguf = written(dir.path(), mix);
+        let checkpoint = nsbridge_handler::Model::in_dir(gguf.path()).checkpoint().unwrap();
+        let tensors = checkpoint.tensors();
+        (Format::coarsest(tensors), Format::mean_width(tensors))
+    };
+    // The norms beside them are in f32, and the last of all.
+    let (format, width) = of(Mix::Bf16);
+    assert!(format == Format::Bf16 && width > 2.0 && width < 2.01, "{format:?} {width}");
+    // Five bits have a byte each.
+    let (format, width) = of(Mix::Q5KM);
+    assert!(matches!(format, Format::Q5K) && width > 1.0 && width < 1.1, "{format:?} {width}");
+}
+
+#[test]
+fn a_file_alone_tells_windows_of_all_layers() {
+    for (family, more) in [
+        ("Mistral", json!({ "sliding_window": 24 })),
+        (
+            "Qwen3",
+            json!({ "sliding_window": 24, "use_sliding_window": true, "max_window_layers": 0 }),
+        ),
+        ("Llama", json!({})),
+    ] {
+        let mut config = config(family);
+        for (field, value) in more.as_object().unwrap() {
+            config[field] = value.clone();
+        }
+        let dir = drawn(&config);
+        let gguf = written(dir.path(), Mix::F32);
+        let read = |dir: &Path| Config::read(&nsbridge_handler::Model::in_dir(dir)).unwrap();
+        assert_eq!(read(gguf.path()).windows, read(dir.path()).windows, "{family}");
+        assert_eq!(run(gguf.path(), 1), run(dir.path(), 1), "{family}");
+    }
+}
+
+/// Ranks with as many heads and columns as blocks of 256 take on eight of them.
+#[test]
+fn any_number_of_ranks_and_threads_gives_the_bits_of_one_in_blocks_of_256() {
+    let mut config = config("Llama");
+    config["num_attention_heads"] = json!(32);
+    config["head_dim"] = json!(64);
+    config["num_key_value_heads"] = json!(2);
+    config["intermediate_size"] = json!(4096);
+    config["num_hidden_layers"] = json!(1);
+    let dir = drawn(&config);
+    let tokens: Vec<u32> = (0..23).map(|i| (i * i * 7 + 3 * i) % 70).collect();
+    let mut all = Vec::new();
+    for mix in [Mix::Q4KM, Mix::Q5KM, Mix::Q6K] {
+        let gguf = written(dir.path(), mix);
+        let run = |ranks: usize, threads: usize| {
+            let setup = Setup { ranks, threads: Some(threads), ..Setup::default() };
+            logits(&mut network::open(gguf.path(), &setup), &tokens, 5)
+        };
+        let right = run(1, 1);
+        for (ranks, threads) in [(1, 3), (2, 2), (4, 8), (8, 8)] {
+            assert_eq!(run(ranks, threads), right, "{mix} on {ranks} ranks and {threads} threads");
+        }
+        let mixed = right.iter().flatten().fold(0u64, |mixed, logit| {
+            (mixed ^ u64::from(logit.to_bits())).wrapping_mul(0x100_0000_01b3).rotate_left(29)
+        });
+        all.push(mixed);
+    }
+    // Whoever changes these raises `ARITHMETIC_VERSION`, or has changed how blocks are made.
+    assert_eq!(
+        all,
+        [0x3133_a555_6b0b_7cfe, 0xe25b_549d_424b_c46f, 0xd4ea_483b_ba81_2edc],
+        "{all:#x?}"
+    );
 }

@@ -263,6 +263,14 @@ fn options_that_cannot_be_are_refused_by_name() {
         assert!(error.to_string().contains(name), "{error}");
     }
     assert!(serde_json::from_value::<Options>(json!({ "temprature": 1 })).is_err());
+    // Of the draft before anything is loaded, and by its own name.
+    let options = Options { draft_model_tp_size: Some(8), ..Options::default() };
+    let why = tiny.load_with_draft(&tiny, options.clone()).unwrap_err().to_string();
+    assert!(
+        why.contains("the option draft_model_tp_size is 8") && why.contains("[1, 2, 4]"),
+        "{why}"
+    );
+    assert!(tiny.load(options).is_ok());
 }
 
 #[test]

@@ -217,6 +217,8 @@ fn any_crowd_on_several_ranks_gets_the_replies_of_lone_runs() {
         threads: Some(1),
         speculative_length: Some(3),
         speculative_adaptive: Some(false),
+        // Four ranks have the two heads of keys and values twice.
+        kv_cache_mb: crowded().kv_cache_mb.map(|mebibytes| 2 * mebibytes),
         ..crowded()
     };
     let llama = target.load_with_draft(&draft, spread).unwrap();

@@ -47,7 +47,7 @@ impl On {
             return Err(needs(name, "the feature cuda"));
         }
         if numbers.len() > 1 && !cfg!(feature = "nccl") {
-            return Err(needs(name, "the feature nccl, for ranks on GPUs of their own"));
+            return Err(needs(name, "the feature nccl, which ranks on GPUs of their own need"));
         }
         let devices = numbers.into_iter().map(open).collect::<Result<_, _>>()?;
         Ok(Self { devices, dtype: None })
@@ -84,7 +84,9 @@ fn unknown(name: &str) -> LoadError {
 }
 
 fn needs(name: &str, what: &str) -> LoadError {
-    LoadError::Worker(format!("{OPTION} is {name}, and this worker was built without {what}"))
+    LoadError::Worker(format!(
+        "{OPTION} is {name}, and this worker was built without {what} (docs/gpu.md says how it is)"
+    ))
 }
 
 fn open(number: usize) -> Result<Device, LoadError> {
@@ -144,7 +146,8 @@ mod tests {
         let why = On::gpus("cuda:1", 2).unwrap_err().to_string();
         assert_eq!(
             why,
-            "the option device is cuda:1, and this worker was built without the feature cuda"
+            "the option device is cuda:1, and this worker was built without the feature cuda \
+             (docs/gpu.md says how it is)"
         );
     }
 }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::{Part, Rank, Ranks, Setup, Shard, Step};
 use crate::comm::{Comm, Lost, Meeting};
-use crate::{Chunk, Config, KvCache, Table, Weights};
+use crate::weights::Cut;
+use crate::{Chunk, Config, Format, KvCache, Model, RopeTable, Table, Weights};
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -63,7 +64,8 @@ fn ranks(patience: Duration, faulty: usize, fault: Fault, left: usize) -> Ranks 
         if rank == faulty {
             comm = Box::new(Faulty { comm, fault, left });
         }
-        let shard = Shard::load(&config, 64, &weights, &setup, (Part { rank, of: 2 }, comm));
+        let rope = Arc::new(RopeTable::new(&config.rope, config.head_dim, 64));
+        let shard = Shard::load(&config, rope, &weights, &setup, (Part { rank, of: 2 }, comm));
         Box::new(shard.unwrap()) as Box<dyn Rank>
     };
     Ranks::start(meeting.members().into_iter().enumerate().map(shard).collect(), meeting).unwrap()
@@ -114,6 +116,49 @@ fn a_rank_that_hangs_is_named_in_time_and_left_behind() {
     assert_eq!((steps, lost), (1, Lost::of("rank 1 of 2 did not answer within 1.5 s")));
     drop(ranks);
     assert!(begun.elapsed() < Duration::from_secs(60));
+}
+
+#[test]
+fn a_first_rank_that_hangs_is_seen_by_who_watches() {
+    let mut ranks = ranks(Duration::from_millis(1500), 0, Fault::Hangs, SUMS + 4);
+    let watch = ranks.watch();
+    // It never ends.
+    std::thread::spawn(move || run(&mut ranks));
+    let begun = Instant::now();
+    let lost = loop {
+        if let Some(lost) = watch.lost() {
+            break lost;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert_eq!(lost, "rank 0 of 2 did not answer within 1.5 s");
+}
+
+#[test]
+fn where_one_rank_cannot_be_loaded_the_others_do_not_go_on() {
+    // The last token's embedding, which is the second rank's, holds what no scale of Q8_0 can.
+    let dir = tempfile::tempdir().unwrap();
+    let from = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../examples/models/tale-7m");
+    for name in ["config.json", "model.safetensors"] {
+        std::fs::copy(format!("{from}/{name}"), dir.path().join(name)).unwrap();
+    }
+    let path = dir.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let head = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + head]).unwrap();
+    let end = header["model.embed_tokens.weight"]["data_offsets"][1].as_u64().unwrap() as usize;
+    bytes[8 + head + end - 2..8 + head + end].copy_from_slice(&0x7f80_u16.to_le_bytes());
+    std::fs::write(&path, bytes).unwrap();
+    let files = nsbridge_handler::Model::in_dir(dir.path());
+    let config = Config::read(&files).unwrap();
+    let weights = Weights::for_ranks(&files, 2).unwrap();
+    let setup = Setup { ranks: 2, blocks: 2, format: Some(Format::Q8_0), ..Setup::default() };
+    let why = Model::new(&config, 64, &weights, &setup).unwrap_err().to_string();
+    assert!(why.contains("of model.embed_tokens.weight"), "{why}");
+    let shape = [config.hidden_size];
+    let refused = weights.take("model.norm.weight", &shape, &Cut::Rows(0..config.hidden_size));
+    assert!(refused.unwrap_err().to_string().contains("another rank"));
 }
 
 #[test]

@@ -22,14 +22,14 @@ const BEGINNINGS: [&str; 3] =
 /// Seconds that a rank may hang.
 const TIMEOUT: u32 = 2;
 
-/// Killed, told to leave, and with a rank that hangs, one after the other and under load: each
-/// worker has as much as it takes. Every text is that of one rank without a draft.
+/// Killed, told to leave, and with a rank that hangs, the last and then the first, one after the
+/// other and under load: each worker has as much as it takes. Every text is that of one rank without a draft.
 pub(super) fn ranks(stage: &mut Stage) -> Result<()> {
-    stage.plan.rules.taken_up = 3;
-    stage.plan.rules.resumed = 3;
+    stage.plan.rules.taken_up = 4;
+    stage.plan.rules.resumed = 4;
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models");
     let lone = Lone::load(&models.join(PAIR[0]))?;
-    for n in 0..24 {
+    for n in 0..32 {
         let ask = Ask::new(400, 0).going_on(BEGINNINGS[n % BEGINNINGS.len()]);
         let n = stage.ask(ask);
         let ask = &mut stage.plan.asks[n];
@@ -59,12 +59,15 @@ pub(super) fn ranks(stage: &mut Stage) -> Result<()> {
     stage.terminate(base(&left))?;
     stage.until("a worker to leave", |lines| gone(lines, &left, 1))?;
     stage.until("it to leave in good order", |lines| left_in_order(lines, &left))?;
-    let hung = in_the_middle(stage, 2)?;
-    let held = stage.hold(base(&hung), "nsbridge-rank-1")?;
-    stage.until("a worker with a rank that hangs to leave", |lines| gone(lines, &hung, 1))?;
-    drop(held);
-    stage.until("it to leave with an error", |lines| left_with(lines, &hung, "exit status: 1"))?;
-    stage.said(&hung, "rank 1 of 2 did not answer within 2 s")?;
+    for (turn, thread, rank) in [(2, "nsbridge-rank-1", 1), (3, "nsbridge-engine", 0)] {
+        let hung = in_the_middle(stage, turn)?;
+        let held = stage.hold(base(&hung), thread)?;
+        stage.until("a worker with a rank that hangs to leave", |lines| gone(lines, &hung, 1))?;
+        drop(held);
+        let status = "exit status: 1";
+        stage.until("it to leave with an error", |lines| left_with(lines, &hung, status))?;
+        stage.said(&hung, &format!("rank {rank} of 2 did not answer within"))?;
+    }
     // Here already, for as long as there is a bucket to start again from.
     stage.finish()
 }
