@@ -16,16 +16,13 @@ pub use dtype::Dtype;
 pub use gguf::{GgufValue, Metadata};
 pub use order::Order;
 
-use crate::{Error, Model, Result, Weights};
+use crate::{Error, Model, Result, Weights, quote};
 
 /// A header longer than this is refused unread.
 const LONGEST_HEADER: u64 = 100 << 20;
 
 /// What of a file is read before its header's length is known.
 const FIRST_LOOK: u64 = 256 << 10;
-
-/// This many characters of what a file holds go into a message.
-const LONGEST_QUOTE: usize = 400;
 
 const INDEX: &str = "model.safetensors.index.json";
 
@@ -208,17 +205,6 @@ fn twice(model: &Model, tensor: &TensorInfo, other: &TensorInfo) -> Error {
 fn broken(model: &Model, file: usize, what: impl fmt::Display) -> Error {
     let path = &model.source().files()[file].path;
     Error::fatal(format!("{path} in {} cannot be used: {}", model.place(), quote(what)))
-}
-
-/// What a file says, for a message: on one line, and not without end.
-fn quote(what: impl fmt::Display) -> String {
-    let what = what.to_string();
-    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
-    let mut quoted: String = what.chars().take(LONGEST_QUOTE).map(escape).collect();
-    if what.chars().nth(LONGEST_QUOTE).is_some() {
-        quoted.push('…');
-    }
-    quoted
 }
 
 #[cfg(test)]
