@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, bail};
 use nsbridge::store::Opened;
-use nsbridge_handler::{Checkpoint, TensorInfo};
+use nsbridge_handler::{Checkpoint, TensorInfo, quote};
 use nsbridge_llama::{Config, Format, KvFormat, Need, parameters};
 use serde_json::{Value, json};
 
@@ -13,6 +13,8 @@ use super::bar::size;
 
 /// Degrees of tensor parallelism that the engine has.
 const DEGREES: [usize; 4] = [1, 2, 4, 8];
+
+const CONFIG: &str = "config.json";
 
 /// How matrices can be kept.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -78,11 +80,15 @@ pub(super) fn run(
 
 impl<'a> Inspected<'a> {
     fn new(opened: &'a Opened, tokens: u64, dtype: Option<Dtype>) -> Result<Self> {
-        let config = Config::read(&opened.model).map_err(|error| error.to_string());
+        let refused = |error| quote(nsbridge::chain(&error));
+        let config = Config::read(&opened.model).map_err(refused);
         let checkpoint = match (opened.model.checkpoint(), &config) {
             (Ok(checkpoint), _) => Some(checkpoint),
-            (Err(_), Ok(_)) if opened.manifest.is_none() && !has_weights(opened) => None,
-            (Err(error), _) => return Err(anyhow!("{error}")),
+            (Err(error), _) if opened.manifest.is_some() || has_weights(opened) => bail!("{error}"),
+            (Err(_), Ok(_)) => None,
+            // It would be enough: what is wrong with it counts, not that there is nothing else.
+            (Err(_), Err(why)) if opened.model.files().any(|path| path == CONFIG) => bail!("{why}"),
+            (Err(error), Err(_)) => bail!("{error}"),
         };
         let (format, width, kept) = match (dtype, &checkpoint) {
             (Some(dtype), _) => {
@@ -148,6 +154,9 @@ impl<'a> Inspected<'a> {
             "context": self.tokens,
             "tensor_parallel_degrees": degrees,
         });
+        if let Err(why) = &self.config {
+            all["config_refused"] = json!(why);
+        }
         if tensors {
             let one = |tensor: &TensorInfo| {
                 let dtype = tensor.dtype.to_string();
@@ -178,7 +187,9 @@ impl<'a> Inspected<'a> {
         }
         if tensors {
             for tensor in self.tensors() {
-                writeln!(text, "  {:5} {:?}  {}", tensor.dtype, tensor.shape, tensor.name)?;
+                let (shape, name) =
+                    (quote(format_args!("{:?}", tensor.shape)), quote(&tensor.name));
+                writeln!(text, "  {:5} {shape}  {name}", tensor.dtype)?;
             }
         }
         let Some(degrees) = self.degrees() else {
