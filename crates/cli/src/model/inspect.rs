@@ -127,6 +127,11 @@ impl<'a> Inspected<'a> {
         Some(DEGREES.map(|ranks| (ranks, need(ranks))).into())
     }
 
+    /// Bytes of a rank's keys and values of all tokens. A config may claim more than can be counted.
+    fn cache(&self, need: &Need) -> u64 {
+        need.position.saturating_mul(self.tokens)
+    }
+
     fn to_json(&self, tensors: bool) -> Value {
         let dtypes: BTreeMap<_, _> = by_dtype(self.tensors())
             .into_iter()
@@ -138,7 +143,7 @@ impl<'a> Inspected<'a> {
             let one = |(ranks, outcome): &(usize, Result<Need, String>)| match outcome {
                 Ok(need) => json!({
                     "degree": ranks, "legal": true, "weights_per_rank": need.weights,
-                    "kv_per_rank": need.position * self.tokens,
+                    "kv_per_rank": self.cache(need),
                 }),
                 Err(why) => json!({ "degree": ranks, "legal": false, "why": why }),
             };
@@ -205,8 +210,8 @@ impl<'a> Inspected<'a> {
         for (ranks, outcome) in degrees {
             match outcome {
                 Ok(need) => {
-                    let (weights, cache) = (need.weights, need.position * tokens);
-                    let all = size(weights + cache);
+                    let (weights, cache) = (need.weights, self.cache(&need));
+                    let all = size(weights.saturating_add(cache));
                     let (weights, cache) = (size(weights), size(cache));
                     writeln!(text, "  degree {ranks}  {weights:>10} + {cache:>10} = {all:>10}")?;
                 }
@@ -224,7 +229,7 @@ fn has_weights(opened: &Opened) -> bool {
 }
 
 fn sum(tensors: &[TensorInfo], of: impl Fn(&TensorInfo) -> u64) -> u64 {
-    tensors.iter().map(of).sum()
+    tensors.iter().map(of).fold(0, u64::saturating_add)
 }
 
 fn elements(tensors: &[TensorInfo]) -> u64 {
@@ -236,7 +241,8 @@ fn by_dtype(tensors: &[TensorInfo]) -> BTreeMap<String, (u64, u64, u64)> {
     let mut all = BTreeMap::<String, (u64, u64, u64)>::new();
     for tensor in tensors {
         let sum = all.entry(tensor.dtype.to_string()).or_default();
-        *sum = (sum.0 + 1, sum.1 + tensor.elements(), sum.2 + tensor.bytes());
+        let (elements, bytes) = (tensor.elements(), tensor.bytes());
+        *sum = (sum.0 + 1, sum.1.saturating_add(elements), sum.2.saturating_add(bytes));
     }
     all
 }

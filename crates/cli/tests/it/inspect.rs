@@ -87,3 +87,20 @@ fn what_a_models_files_say_is_printed_escaped_and_not_without_end() {
     check(&[act()], &[r"hidden_act in config.json is \u{1b}[2Jgelu"]);
     check(&[act(), tensor("w", &[1])], &["no word on ranks", r"\u{1b}[2Jgelu"]);
 }
+
+#[test]
+fn a_config_of_absurd_numbers_needs_all_memory_there_is() {
+    let most = 1 << 24;
+    let absurd = config(&json!({
+        "num_attention_heads": most, "num_key_value_heads": most, "head_dim": most,
+        "num_hidden_layers": 4096,
+    }));
+    let folder = folder(&[("config.json", absurd)]);
+    let (code, out, err) = inspect(folder.path(), &[]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.contains("=  16.00 EiB"), "{out}");
+    let (code, out, err) = inspect(folder.path(), &["--json"]);
+    assert_eq!(code, Some(0), "{err}");
+    let told: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(told["tensor_parallel_degrees"][0]["kv_per_rank"], u64::MAX, "{told}");
+}
