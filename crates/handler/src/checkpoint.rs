@@ -4,6 +4,7 @@ mod dtype;
 mod gguf;
 mod order;
 mod safetensors;
+mod split;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -79,8 +80,7 @@ impl Checkpoint {
                 (shards, _) if !shards.is_empty() => {
                     (safetensors::read(&model, &shards)?, Metadata::default())
                 }
-                (_, files) if files.len() == 1 => gguf::read(&model, files[0])?,
-                (_, files) => return Err(no_weights(&model, files.len())),
+                (_, files) => gguf_alone(&model, &files)?,
             },
         };
         Self::new(model, tensors, metadata)
@@ -182,6 +182,15 @@ fn with_suffix(model: &Model, suffix: &str) -> Vec<usize> {
     let files = model.source().files().iter().enumerate();
     let files = files.filter(|(_, file)| file.path.ends_with(suffix) && !file.path.contains('/'));
     files.map(|(index, _)| index).collect()
+}
+
+/// The tensors and the metadata of the one GGUF file that there may be.
+fn gguf_alone(model: &Model, files: &[usize]) -> Result<(Vec<TensorInfo>, Metadata)> {
+    split::refuse_named(model, files)?;
+    let &[file] = files else { return Err(no_weights(model, files.len())) };
+    let (tensors, metadata) = gguf::read(model, file)?;
+    split::refuse_told(model, file, &metadata)?;
+    Ok((tensors, metadata))
 }
 
 fn no_weights(model: &Model, ggufs: usize) -> Error {
