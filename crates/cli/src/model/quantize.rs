@@ -1,11 +1,13 @@
 //! `nsbridge model quantize`: a model in fewer bits.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use nsbridge::store::{MANIFEST, Opened};
+use nsbridge_handler::Model;
 use nsbridge_handler::source::files_of;
 use nsbridge_llama::{Mix, Writing, quantise};
 use serde_json::{Value, json};
@@ -27,13 +29,7 @@ pub(super) fn run(opened: &Opened, to: &Path, dtype: Mix, json: bool) -> Result<
         bail!("{folder} is not empty, it has {}: give a folder of its own", other.path);
     }
     for path in model.files().filter(|path| !is_weights(path) && *path != MANIFEST) {
-        let bytes = model.read(path).map_err(|error| anyhow!("{error}"))?;
-        let place = to.join(path);
-        if let Some(folder) = place.parent() {
-            fs::create_dir_all(folder)
-                .with_context(|| format!("making the folder {}", folder.display()))?;
-        }
-        fs::write(&place, bytes).with_context(|| format!("writing {}", place.display()))?;
+        copy(model, path, &to.join(path))?;
     }
     let bar = Bar::new("writing", json);
     let told = |step| match step {
@@ -52,9 +48,23 @@ pub(super) fn run(opened: &Opened, to: &Path, dtype: Mix, json: bool) -> Result<
     Ok(json!({ "place": model.place(), "file": place, "dtype": dtype.name(), "bytes": bytes }))
 }
 
+fn copy(model: &Model, path: &str, to: &Path) -> Result<()> {
+    if let Some(folder) = to.parent() {
+        fs::create_dir_all(folder)
+            .with_context(|| format!("making the folder {}", folder.display()))?;
+    }
+    let writing = || format!("writing {}", to.display());
+    let mut file = File::create(to).with_context(writing)?;
+    for stretch in model.stretches(path).map_err(|error| anyhow!("{error}"))? {
+        let bytes = stretch.map_err(|error| anyhow!("{error}"))?;
+        file.write_all(&bytes).with_context(writing)?;
+    }
+    Ok(())
+}
+
 /// Tensors in whatever format they come beside each other, or where they are.
 fn is_weights(path: &str) -> bool {
-    const ENDS: [&str; 10] = [
+    const ENDS: [&str; 16] = [
         ".safetensors",
         ".safetensors.index.json",
         ".gguf",
@@ -62,9 +72,17 @@ fn is_weights(path: &str) -> bool {
         ".bin.index.json",
         ".pt",
         ".pth",
-        ".onnx",
+        ".ckpt",
+        ".ot",
+        ".npz",
         ".h5",
+        ".h5.index.json",
         ".msgpack",
+        ".msgpack.index.json",
+        ".tflite",
+        ".mlmodel",
     ];
-    ENDS.iter().any(|end| path.ends_with(end))
+    let name = path.rsplit('/').next().unwrap_or(path);
+    // What an ONNX file leaves out of itself is called after it: .onnx_data, .onnx.data, .onnx_data_1.
+    ENDS.iter().any(|end| name.ends_with(end)) || name.contains(".onnx")
 }

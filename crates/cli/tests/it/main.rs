@@ -9,6 +9,7 @@ mod model;
 mod parity;
 mod place;
 mod python;
+mod quantize;
 mod queue;
 mod sentences;
 mod stores;
