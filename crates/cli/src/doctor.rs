@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use nsbridge::Config;
@@ -13,6 +13,12 @@ use nsbridge_llama::Llama;
 use nsbridge_protocol::topology::{dead_queue, model_queue};
 use nsbridge_queue::{AmqpBroker, Broker, Error};
 use serde_json::json;
+use tokio::time::timeout;
+
+use crate::place;
+
+/// A model that takes longer hangs.
+const LONGEST_LOAD: Duration = Duration::from_secs(600);
 
 /// Checks configuration, keys, broker and model of a worker, and says what to do.
 #[derive(Debug, clap::Args)]
@@ -30,23 +36,25 @@ pub(crate) struct Arguments {
 type Finding = Result<String>;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let config = Config::read(&arguments.config, std::env::vars());
-    let mut findings: Vec<(&str, Finding)> = Vec::new();
-    match config {
-        Ok(config) => {
-            let runtime = tokio::runtime::Runtime::new().context("starting the runtime")?;
-            let serves = format!("serves {}", config.worker.model);
-            findings.push(("configuration", Ok(serves)));
-            findings.push(("keys", keys(&config)));
-            findings.push(("broker", runtime.block_on(broker(&config))));
-            findings.push(("model", runtime.block_on(model(&config))));
+    // Told as it is found: the next look may take minutes.
+    let tell = |what, finding: Finding| {
+        print(what, &finding, arguments.json);
+        finding.is_ok()
+    };
+    let config = match Config::read(&arguments.config, std::env::vars()) {
+        Ok(config) => config,
+        Err(error) => {
+            tell("configuration", Err(error.into()));
+            return Ok(ExitCode::FAILURE);
         }
-        Err(error) => findings.push(("configuration", Err(error.into()))),
-    }
-    let healthy = findings.iter().all(|(_, finding)| finding.is_ok());
-    for (what, finding) in &findings {
-        print(what, finding, arguments.json);
-    }
+    };
+    let looks = [
+        tell("configuration", Ok(format!("serves {}", config.worker.model))),
+        tell("keys", keys(&config)),
+        tell("broker", place::wait_for(broker(&config))),
+        tell("model", place::wait_for(model(&config))),
+    ];
+    let healthy = looks.into_iter().all(|well| well);
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -89,16 +97,25 @@ async fn model(config: &Config) -> Finding {
     }
     let models: Models = models.into_iter().collect();
     let place = models.get("target").map_err(|error| anyhow!("{error}"))?.place();
-    let started = std::time::Instant::now();
-    let loading = tokio::task::spawn_blocking(move || {
+    let load = move || {
         tokio::runtime::Handle::current().block_on(async {
             let llama = Llama::load(options, models).await?;
             Handler::warm_up(&llama).await
         })
-    });
-    match tokio::time::timeout(Duration::from_secs(600), loading).await {
+    };
+    loads(&place, LONGEST_LOAD, load).await
+}
+
+/// Loads on a thread of its own, which goes on where a load hangs.
+async fn loads(
+    place: &str,
+    longest: Duration,
+    load: impl FnOnce() -> nsbridge_handler::Result<()> + Send + 'static,
+) -> Finding {
+    let started = Instant::now();
+    match timeout(longest, tokio::task::spawn_blocking(load)).await {
         Ok(loaded) => loaded?.map_err(|error| anyhow!("{error}"))?,
-        Err(_) => bail!("{place} did not load within 10 minutes"),
+        Err(_) => bail!("{place} did not load within {} s", longest.as_secs()),
     }
     let took = started.elapsed().as_secs_f64();
     Ok(format!("{place} loads and makes a token in {took:.1} s"))
@@ -118,5 +135,32 @@ fn print(what: &str, finding: &Finding, as_json: bool) {
         println!("{}", json!({ "check": what, "ok": ok, "said": said }));
     } else {
         println!("{} {what}: {said}", if ok { "ok  " } else { "FAIL" });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use super::loads;
+    use crate::place::wait_for;
+
+    #[test]
+    fn a_load_that_hangs_is_told_and_not_waited_for() {
+        let ended = Arc::new(AtomicBool::new(false));
+        let load = {
+            let ended = ended.clone();
+            move || {
+                // As good as for ever, but for a mutant that waits for it.
+                std::thread::sleep(Duration::from_secs(20));
+                ended.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+        };
+        let found = wait_for(loads("./tale-7m", Duration::from_millis(10), load));
+        assert!(found.unwrap_err().to_string().contains("./tale-7m did not load within"));
+        assert!(!ended.load(Ordering::Relaxed), "the load was waited for");
     }
 }

@@ -184,8 +184,7 @@ async fn carry_out(command: Command, store: &Store, json: bool) -> Result<Option
         }
         Command::Quantize { model, to, dtype } => {
             let opened = open(store, model).await?;
-            let write = move || quantize::run(&opened, &to, dtype, json);
-            tokio::task::spawn_blocking(write).await??
+            quantize::run(opened, to, dtype, json).await?
         }
         Command::Point { to, alias } => {
             let pointed = store.point(&to, &alias).await?;

@@ -33,9 +33,14 @@ pub(crate) fn block_on(command: impl Future<Output = Result<ExitCode>>) -> Resul
     let log =
         LogConfig { filter: "warn,lapin=off,aws_config=error".into(), format: LogFormat::Text };
     nsbridge::log_to_stderr(&log)?;
+    wait_for(command)
+}
+
+/// Waits for an answer, and not for what still reads or computes on a thread of its own: that ends
+/// with the process.
+pub(crate) fn wait_for<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = tokio::runtime::Runtime::new().context("starting the runtime")?;
-    let ended = runtime.block_on(command);
-    // What still reads or computes on a thread of its own ends with the process.
+    let ended = runtime.block_on(work);
     runtime.shutdown_background();
     ended
 }

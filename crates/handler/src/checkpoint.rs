@@ -4,6 +4,7 @@ mod dtype;
 mod gguf;
 mod order;
 mod safetensors;
+mod split;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -16,16 +17,13 @@ pub use dtype::Dtype;
 pub use gguf::{GgufValue, Metadata};
 pub use order::Order;
 
-use crate::{Error, Model, Result, Weights};
+use crate::{Error, Model, Result, Weights, quote};
 
 /// A header longer than this is refused unread.
 const LONGEST_HEADER: u64 = 100 << 20;
 
 /// What of a file is read before its header's length is known.
 const FIRST_LOOK: u64 = 256 << 10;
-
-/// This many characters of what a file holds go into a message.
-const LONGEST_QUOTE: usize = 400;
 
 const INDEX: &str = "model.safetensors.index.json";
 
@@ -82,8 +80,7 @@ impl Checkpoint {
                 (shards, _) if !shards.is_empty() => {
                     (safetensors::read(&model, &shards)?, Metadata::default())
                 }
-                (_, files) if files.len() == 1 => gguf::read(&model, files[0])?,
-                (_, files) => return Err(no_weights(&model, files.len())),
+                (_, files) => gguf_alone(&model, &files)?,
             },
         };
         Self::new(model, tensors, metadata)
@@ -187,6 +184,15 @@ fn with_suffix(model: &Model, suffix: &str) -> Vec<usize> {
     files.map(|(index, _)| index).collect()
 }
 
+/// The tensors and the metadata of the one GGUF file that there may be.
+fn gguf_alone(model: &Model, files: &[usize]) -> Result<(Vec<TensorInfo>, Metadata)> {
+    split::refuse_named(model, files)?;
+    let &[file] = files else { return Err(no_weights(model, files.len())) };
+    let (tensors, metadata) = gguf::read(model, file)?;
+    split::refuse_told(model, file, &metadata)?;
+    Ok((tensors, metadata))
+}
+
 fn no_weights(model: &Model, ggufs: usize) -> Error {
     let place = model.place();
     Error::fatal(match ggufs {
@@ -208,17 +214,6 @@ fn twice(model: &Model, tensor: &TensorInfo, other: &TensorInfo) -> Error {
 fn broken(model: &Model, file: usize, what: impl fmt::Display) -> Error {
     let path = &model.source().files()[file].path;
     Error::fatal(format!("{path} in {} cannot be used: {}", model.place(), quote(what)))
-}
-
-/// What a file says, for a message: on one line, and not without end.
-fn quote(what: impl fmt::Display) -> String {
-    let what = what.to_string();
-    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
-    let mut quoted: String = what.chars().take(LONGEST_QUOTE).map(escape).collect();
-    if what.chars().nth(LONGEST_QUOTE).is_some() {
-        quoted.push('…');
-    }
-    quoted
 }
 
 #[cfg(test)]

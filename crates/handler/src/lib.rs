@@ -37,6 +37,7 @@ mod fixtures;
 mod job;
 mod measure;
 mod models;
+mod quote;
 pub mod source;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -58,6 +59,7 @@ pub use nsbridge_protocol::{
     AttemptNo, ChatMessage, Fingerprint, Finish, FinishReason, JsonSchema, Pieces, RequestId,
     ResponseFormat, Seam, Tenant, TextInput, TextPiece, TokenLogprob, TraceParent, Usage,
 };
+pub use quote::quote;
 pub use transcript::Stop;
 #[cfg(feature = "candle")]
 pub use weights::candle::CandleWeights;

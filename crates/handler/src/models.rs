@@ -11,6 +11,9 @@ use crate::{Checkpoint, Error, Result};
 /// The most that is read of a file in one piece: configuration, tokenizer, template.
 const MOST_IN_ONE_PIECE: u64 = 256 << 20;
 
+/// What is read at once of a file of any size: whole chunks, as a store has them.
+const STRETCH: u64 = 64 << 20;
+
 /// The models that the worker's configuration names, each ready to be read.
 #[derive(Clone, Debug, Default)]
 pub struct Models(BTreeMap<String, Model>);
@@ -98,6 +101,23 @@ impl Model {
             )));
         }
         Ok(self.0.read(&[(file, 0..size)])?.pop())
+    }
+
+    /// The bytes of a file of any size, in order, in stretches that are small enough to be copied
+    /// about.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that names the file, if the model has none of this name; in the place of a stretch,
+    /// if that cannot be read.
+    pub fn stretches(&self, path: &str) -> Result<impl Iterator<Item = Result<Vec<u8>>>> {
+        let file = self.index(path).ok_or_else(|| self.has_no(path))?;
+        let size = self.0.files()[file].size;
+        let read = move |start| {
+            let range = start..size.min(start + STRETCH);
+            Ok(self.0.read(&[(file, range)])?.pop().unwrap_or_default())
+        };
+        Ok((0..size).step_by(STRETCH as usize).map(read))
     }
 
     /// BLAKE3 of a file: what it is, whatever its name and place.

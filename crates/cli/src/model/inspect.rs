@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, bail};
 use nsbridge::store::Opened;
-use nsbridge_handler::{Checkpoint, TensorInfo};
+use nsbridge_handler::{Checkpoint, TensorInfo, quote};
 use nsbridge_llama::{Config, Format, KvFormat, Need, parameters};
 use serde_json::{Value, json};
 
@@ -13,6 +13,8 @@ use super::bar::size;
 
 /// Degrees of tensor parallelism that the engine has.
 const DEGREES: [usize; 4] = [1, 2, 4, 8];
+
+const CONFIG: &str = "config.json";
 
 /// How matrices can be kept.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -78,11 +80,15 @@ pub(super) fn run(
 
 impl<'a> Inspected<'a> {
     fn new(opened: &'a Opened, tokens: u64, dtype: Option<Dtype>) -> Result<Self> {
-        let config = Config::read(&opened.model).map_err(|error| error.to_string());
+        let refused = |error| quote(nsbridge::chain(&error));
+        let config = Config::read(&opened.model).map_err(refused);
         let checkpoint = match (opened.model.checkpoint(), &config) {
             (Ok(checkpoint), _) => Some(checkpoint),
-            (Err(_), Ok(_)) if opened.manifest.is_none() && !has_weights(opened) => None,
-            (Err(error), _) => return Err(anyhow!("{error}")),
+            (Err(error), _) if opened.manifest.is_some() || has_weights(opened) => bail!("{error}"),
+            (Err(_), Ok(_)) => None,
+            // It would be enough: what is wrong with it counts, not that there is nothing else.
+            (Err(_), Err(why)) if opened.model.files().any(|path| path == CONFIG) => bail!("{why}"),
+            (Err(error), Err(_)) => bail!("{error}"),
         };
         let (format, width, kept) = match (dtype, &checkpoint) {
             (Some(dtype), _) => {
@@ -121,6 +127,11 @@ impl<'a> Inspected<'a> {
         Some(DEGREES.map(|ranks| (ranks, need(ranks))).into())
     }
 
+    /// Bytes of a rank's keys and values of all tokens. A config may claim more than can be counted.
+    fn cache(&self, need: &Need) -> u64 {
+        need.position.saturating_mul(self.tokens)
+    }
+
     fn to_json(&self, tensors: bool) -> Value {
         let dtypes: BTreeMap<_, _> = by_dtype(self.tensors())
             .into_iter()
@@ -132,7 +143,7 @@ impl<'a> Inspected<'a> {
             let one = |(ranks, outcome): &(usize, Result<Need, String>)| match outcome {
                 Ok(need) => json!({
                     "degree": ranks, "legal": true, "weights_per_rank": need.weights,
-                    "kv_per_rank": need.position * self.tokens,
+                    "kv_per_rank": self.cache(need),
                 }),
                 Err(why) => json!({ "degree": ranks, "legal": false, "why": why }),
             };
@@ -148,6 +159,9 @@ impl<'a> Inspected<'a> {
             "context": self.tokens,
             "tensor_parallel_degrees": degrees,
         });
+        if let Err(why) = &self.config {
+            all["config_refused"] = json!(why);
+        }
         if tensors {
             let one = |tensor: &TensorInfo| {
                 let dtype = tensor.dtype.to_string();
@@ -178,7 +192,9 @@ impl<'a> Inspected<'a> {
         }
         if tensors {
             for tensor in self.tensors() {
-                writeln!(text, "  {:5} {:?}  {}", tensor.dtype, tensor.shape, tensor.name)?;
+                let (shape, name) =
+                    (quote(format_args!("{:?}", tensor.shape)), quote(&tensor.name));
+                writeln!(text, "  {:5} {shape}  {name}", tensor.dtype)?;
             }
         }
         let Some(degrees) = self.degrees() else {
@@ -194,8 +210,8 @@ impl<'a> Inspected<'a> {
         for (ranks, outcome) in degrees {
             match outcome {
                 Ok(need) => {
-                    let (weights, cache) = (need.weights, need.position * tokens);
-                    let all = size(weights + cache);
+                    let (weights, cache) = (need.weights, self.cache(&need));
+                    let all = size(weights.saturating_add(cache));
                     let (weights, cache) = (size(weights), size(cache));
                     writeln!(text, "  degree {ranks}  {weights:>10} + {cache:>10} = {all:>10}")?;
                 }
@@ -213,7 +229,7 @@ fn has_weights(opened: &Opened) -> bool {
 }
 
 fn sum(tensors: &[TensorInfo], of: impl Fn(&TensorInfo) -> u64) -> u64 {
-    tensors.iter().map(of).sum()
+    tensors.iter().map(of).fold(0, u64::saturating_add)
 }
 
 fn elements(tensors: &[TensorInfo]) -> u64 {
@@ -225,7 +241,8 @@ fn by_dtype(tensors: &[TensorInfo]) -> BTreeMap<String, (u64, u64, u64)> {
     let mut all = BTreeMap::<String, (u64, u64, u64)>::new();
     for tensor in tensors {
         let sum = all.entry(tensor.dtype.to_string()).or_default();
-        *sum = (sum.0 + 1, sum.1 + tensor.elements(), sum.2 + tensor.bytes());
+        let (elements, bytes) = (tensor.elements(), tensor.bytes());
+        *sum = (sum.0 + 1, sum.1.saturating_add(elements), sum.2.saturating_add(bytes));
     }
     all
 }

@@ -1,60 +1,112 @@
 //! `nsbridge model quantize`: a model in fewer bits.
 
-use std::fs;
-use std::path::Path;
+mod made;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use nsbridge::store::{MANIFEST, Opened};
 use nsbridge_handler::source::files_of;
-use nsbridge_llama::{Mix, Writing, quantise};
+use nsbridge_handler::{Model, quote};
+use nsbridge_llama::{Config, Mix, Writing, quantise};
 use serde_json::{Value, json};
 
+use self::made::{Made, Making};
 use super::bar::{Bar, size};
 use crate::failure::note;
+
+/// What the file is called while it is not whole: hidden, so that nobody takes it for a model's.
+const PART: (&str, &str) = (".model-", ".gguf.part");
 
 /// Reads the name of a mix.
 pub(super) fn mix() -> impl TypedValueParser<Value = Mix> {
     PossibleValuesParser::new(Mix::ALL.map(Mix::name)).try_map(|name| name.parse::<Mix>())
 }
 
+/// Makes a folder with the model in it, or leaves all as it was.
+pub(super) async fn run(opened: Opened, to: PathBuf, dtype: Mix, json: bool) -> Result<Value> {
+    let made = Made::default();
+    let making = made.making();
+    // Weights are made on threads of their own, and Ctrl-C is to be heard meanwhile.
+    let place = opened.model.place();
+    let work = move || write(&opened.model, &to, dtype, &making, json);
+    let (file, bytes) = tokio::task::spawn_blocking(work).await??;
+    made.keep();
+    note(&format!("{place} is in {}, {}", file.display(), size(bytes)));
+    Ok(json!({ "place": place, "file": file, "dtype": dtype.name(), "bytes": bytes }))
+}
+
 /// Writes the model's other files, and then its weights: a folder with a GGUF file is whole.
-pub(super) fn run(opened: &Opened, to: &Path, dtype: Mix, json: bool) -> Result<Value> {
-    let (model, folder) = (&opened.model, to.display());
-    fs::create_dir_all(to).with_context(|| format!("making the folder {folder}"))?;
-    let found = files_of(to).with_context(|| format!("reading the folder {folder}"))?;
-    if let Some(other) = found.first() {
-        bail!("{folder} is not empty, it has {}: give a folder of its own", other.path);
-    }
+///
+/// Gives that file and its bytes.
+fn write(
+    model: &Model,
+    to: &Path,
+    dtype: Mix,
+    making: &Making,
+    json: bool,
+) -> Result<(PathBuf, u64)> {
+    // A model that cannot be served is refused before anything is copied.
+    Config::read(model)?;
+    making.folder(to)?;
+    refuse_what_is_there(to)?;
+    let place = to.join(format!("model-{dtype}.gguf"));
+    let part = to.join(format!("{}{dtype}{}", PART.0, PART.1));
+    // First of all, so that another run finds it.
+    making.file(&part)?;
     for path in model.files().filter(|path| !is_weights(path) && *path != MANIFEST) {
-        let bytes = model.read(path).map_err(|error| anyhow!("{error}"))?;
-        let place = to.join(path);
-        if let Some(folder) = place.parent() {
-            fs::create_dir_all(folder)
-                .with_context(|| format!("making the folder {}", folder.display()))?;
-        }
-        fs::write(&place, bytes).with_context(|| format!("writing {}", place.display()))?;
+        copy(model, path, &to.join(path), making)?;
     }
     let bar = Bar::new("writing", json);
     let told = |step| match step {
         Writing::Planned(bytes) => bar.expect(bytes),
         Writing::Written(bytes) => bar.add(bytes),
     };
-    let place = to.join(format!("model-{dtype}.gguf"));
-    // Under another name until it is whole.
-    let part = to.join(format!(".model-{dtype}.gguf.part"));
-    let bytes = quantise(model, dtype, &part, told).inspect_err(|_| {
-        let _ = fs::remove_file(&part);
-    })?;
-    fs::rename(&part, &place).with_context(|| format!("writing {}", place.display()))?;
+    let bytes = quantise(model, dtype, &part, told)?;
+    making.rename(&part, &place)?;
     bar.end();
-    note(&format!("{} is in {}, {}", model.place(), place.display(), size(bytes)));
-    Ok(json!({ "place": model.place(), "file": place, "dtype": dtype.name(), "bytes": bytes }))
+    Ok((place, bytes))
+}
+
+/// Refuses a folder with files in it: they would be taken for the model's.
+fn refuse_what_is_there(to: &Path) -> Result<()> {
+    let folder = to.display();
+    let reading = || format!("reading the folder {folder}");
+    for entry in to.read_dir().with_context(reading)? {
+        let name = entry.with_context(reading)?.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with(PART.0) && name.ends_with(PART.1) {
+            bail!(
+                "{folder} has {}, of a run that was killed or is still under way: if it was \
+                 killed, empty the folder and run this again",
+                quote(name)
+            );
+        }
+    }
+    let found = files_of(to).with_context(reading)?;
+    if let Some(other) = found.first() {
+        bail!("{folder} is not empty, it has {}: give a folder of its own", quote(&other.path));
+    }
+    Ok(())
+}
+
+fn copy(model: &Model, path: &str, to: &Path, making: &Making) -> Result<()> {
+    if let Some(folder) = to.parent() {
+        making.folder(folder)?;
+    }
+    let mut file = making.file(to)?;
+    for stretch in model.stretches(path).map_err(|error| anyhow!("{error}"))? {
+        let bytes = stretch.map_err(|error| anyhow!("{error}"))?;
+        file.write_all(&bytes).with_context(|| format!("writing {}", to.display()))?;
+    }
+    Ok(())
 }
 
 /// Tensors in whatever format they come beside each other, or where they are.
 fn is_weights(path: &str) -> bool {
-    const ENDS: [&str; 10] = [
+    const ENDS: [&str; 16] = [
         ".safetensors",
         ".safetensors.index.json",
         ".gguf",
@@ -62,9 +114,17 @@ fn is_weights(path: &str) -> bool {
         ".bin.index.json",
         ".pt",
         ".pth",
-        ".onnx",
+        ".ckpt",
+        ".ot",
+        ".npz",
         ".h5",
+        ".h5.index.json",
         ".msgpack",
+        ".msgpack.index.json",
+        ".tflite",
+        ".mlmodel",
     ];
-    ENDS.iter().any(|end| path.ends_with(end))
+    let name = path.rsplit('/').next().unwrap_or(path);
+    // What an ONNX file leaves out of itself is called after it: .onnx_data, .onnx.data, .onnx_data_1.
+    ENDS.iter().any(|end| name.ends_with(end)) || name.contains(".onnx")
 }

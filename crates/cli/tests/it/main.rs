@@ -3,11 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "a helper of a test may end it")]
 
 mod demo;
+mod inspect;
 mod keys;
 mod model;
 mod parity;
 mod place;
 mod python;
+mod quantize;
 mod queue;
 mod sentences;
 mod stores;

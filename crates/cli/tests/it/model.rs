@@ -199,7 +199,7 @@ fn a_config_alone_says_what_each_rank_would_need() {
     std::fs::write(folder.path().join("config.json"), "{}").unwrap();
     let refused = inspect(&[]);
     assert_eq!(refused.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("has no weights"));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("config.json: missing field"));
 }
 
 #[test]

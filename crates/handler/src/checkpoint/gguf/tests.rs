@@ -255,3 +255,17 @@ fn shapes_that_a_type_cannot_have_are_refused() {
         check_tensors(&[tensor("a", &[32], kind, 0)], &format!("ggml's type {kind}"));
     }
 }
+
+#[test]
+fn a_part_of_a_model_says_so_whatever_its_name() {
+    let part = |count: u16| {
+        let values = vec![value("split.count", 2, &count.to_le_bytes())];
+        Gguf { values, ..Gguf::default() }.bytes()
+    };
+    check_bytes(part(3), "a part of one model in 3 .gguf files");
+    check_bytes(part(3), "llama-gguf-split --merge");
+    // What was merged says 0, and what was cut into one says 1.
+    for whole in [0, 1] {
+        assert!(open(part(whole)).is_ok());
+    }
+}

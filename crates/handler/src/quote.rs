@@ -1,0 +1,69 @@
+//! What a file says, for a person to read.
+
+use std::fmt::{self, Write};
+
+/// This many characters of what a file holds are shown.
+const LONGEST: usize = 400;
+
+/// What a file says, as a message or a terminal may have it: on one line, without what a terminal
+/// obeys or hides, and not without end.
+///
+/// ```
+/// assert_eq!(nsbridge_handler::quote("a\n\u{1b}[2Jb"), r"a\n\u{1b}[2Jb");
+/// ```
+pub fn quote(what: impl fmt::Display) -> String {
+    let mut quoted = Quoted { text: String::new(), room: LONGEST };
+    // An error says that there is no more room, and spares the making of the rest.
+    let _ = write!(quoted, "{what}");
+    quoted.text
+}
+
+struct Quoted {
+    text: String,
+    room: usize,
+}
+
+impl Write for Quoted {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        text.chars().try_for_each(|c| self.write_char(c))
+    }
+
+    fn write_char(&mut self, c: char) -> fmt::Result {
+        // Quotation marks are harmless, and the sentences of readers are full of them.
+        let plain = matches!(c, '"' | '\'' | '\\');
+        let escaped = c.escape_debug();
+        let width = if plain { 1 } else { escaped.len() };
+        let Some(room) = self.room.checked_sub(width) else {
+            self.room = 0;
+            self.text.push('…');
+            return Err(fmt::Error);
+        };
+        self.room = room;
+        match plain {
+            true => self.text.push(c),
+            false => self.text.extend(escaped),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LONGEST, quote};
+
+    #[test]
+    fn what_a_terminal_obeys_or_hides_is_escaped() {
+        let quoted = quote("a\t\u{1b}[2J\u{7f}\u{9b}\u{202e}\u{200b}é『日本』 \"x\" c:\\d");
+        assert_eq!(quoted, r#"a\t\u{1b}[2J\u{7f}\u{9b}\u{202e}\u{200b}é『日本』 "x" c:\d"#);
+    }
+
+    #[test]
+    fn what_is_long_is_cut() {
+        let all = "本".repeat(LONGEST);
+        assert_eq!(quote(&all), all);
+        assert_eq!(quote(format!("{all}x")), format!("{all}…"));
+        // As it is shown, not as it was.
+        let escaped = quote("\u{202e}".repeat(LONGEST));
+        assert!(escaped.len() <= LONGEST + '…'.len_utf8() && escaped.ends_with("}…"), "{escaped}");
+    }
+}
