@@ -105,9 +105,10 @@ enum Command {
         /// Tokens whose keys and values are counted.
         #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..1 << 32))]
         tokens: u64,
-        /// How matrices are to be kept; as they are stored if absent, or in bf16 if there are none.
-        #[arg(long)]
-        dtype: Option<inspect::Dtype>,
+        /// What `quantize` is to make of the matrices; as they are stored if absent, or bf16 if there
+        /// are none.
+        #[arg(long, value_parser = quantize::mix())]
+        dtype: Option<Mix>,
         /// List every tensor.
         #[arg(long)]
         tensors: bool,

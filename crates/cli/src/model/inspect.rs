@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use anyhow::{Result, bail};
 use nsbridge::store::Opened;
 use nsbridge_handler::{Checkpoint, TensorInfo, quote};
-use nsbridge_llama::{Config, Format, KvFormat, Need, parameters};
+use nsbridge_llama::{Config, Format, KvFormat, Mix, Need, parameters};
 use serde_json::{Value, json};
 
 use super::bar::size;
@@ -15,37 +15,6 @@ use super::bar::size;
 const DEGREES: [usize; 4] = [1, 2, 4, 8];
 
 const CONFIG: &str = "config.json";
-
-/// How matrices can be kept.
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub(super) enum Dtype {
-    F32,
-    Bf16,
-    F16,
-    #[value(name = "q8_0")]
-    Q8_0,
-    #[value(name = "q6_k")]
-    Q6K,
-    #[value(name = "q5_k")]
-    Q5K,
-    #[value(name = "q4_k")]
-    Q4K,
-}
-
-impl From<Dtype> for Format {
-    fn from(dtype: Dtype) -> Self {
-        match dtype {
-            Dtype::F32 => Self::F32,
-            Dtype::Bf16 => Self::Bf16,
-            Dtype::F16 => Self::F16,
-            Dtype::Q8_0 => Self::Q8_0,
-            Dtype::Q6K => Self::Q6K,
-            Dtype::Q5K => Self::Q5K,
-            Dtype::Q4K => Self::Q4K,
-        }
-    }
-}
 
 /// All that is told.
 struct Inspected<'a> {
@@ -66,7 +35,7 @@ struct Inspected<'a> {
 pub(super) fn run(
     opened: &Opened,
     tokens: u64,
-    dtype: Option<Dtype>,
+    dtype: Option<Mix>,
     tensors: bool,
     as_json: bool,
 ) -> Result<Option<Value>> {
@@ -79,7 +48,7 @@ pub(super) fn run(
 }
 
 impl<'a> Inspected<'a> {
-    fn new(opened: &'a Opened, tokens: u64, dtype: Option<Dtype>) -> Result<Self> {
+    fn new(opened: &'a Opened, tokens: u64, dtype: Option<Mix>) -> Result<Self> {
         let refused = |error| quote(nsbridge::chain(&error));
         let config = Config::read(&opened.model).map_err(refused);
         let checkpoint = match (opened.model.checkpoint(), &config) {
@@ -90,21 +59,15 @@ impl<'a> Inspected<'a> {
             (Err(_), Err(why)) if opened.model.files().any(|path| path == CONFIG) => bail!("{why}"),
             (Err(error), Err(_)) => bail!("{error}"),
         };
-        let (format, width, kept) = match (dtype, &checkpoint) {
-            (Some(dtype), _) => {
-                let format = Format::from(dtype);
-                (format, format.width(), format!("in {format:?}"))
-            }
-            (None, Some(checkpoint)) => {
+        let ((format, width), kept) = match (dtype, &config, &checkpoint) {
+            (Some(mix), Ok(config), _) => (mix.kept(config), format!("in {mix}")),
+            (_, _, Some(checkpoint)) => {
                 let tensors = checkpoint.tensors();
-                let (bytes, count) = (sum(tensors, TensorInfo::bytes), elements(tensors));
-                (
-                    Format::coarsest(tensors),
-                    bytes as f64 / count.max(1) as f64,
-                    "as stored".to_owned(),
-                )
+                let kept = (Format::coarsest(tensors), Format::mean_width(tensors));
+                (kept, "as stored".to_owned())
             }
-            (None, None) => (Format::Bf16, 2.0, "in Bf16".to_owned()),
+            (_, Ok(config), None) => (Mix::Bf16.kept(config), format!("in {}", Mix::Bf16)),
+            (_, Err(why), None) => bail!("{why}"),
         };
         Ok(Self { opened, checkpoint, config, kept, format, width, tokens })
     }

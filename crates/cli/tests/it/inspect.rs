@@ -44,6 +44,15 @@ fn folder(files: &[(&str, Vec<u8>)]) -> TempDir {
 }
 
 #[test]
+fn a_gguf_file_does_not_speak_for_the_safetensors_that_are_read() {
+    let weights = || ("model.safetensors", safetensors("w", &[1]));
+    let files = [weights(), ("model.gguf", b"GGUF".to_vec())];
+    let (ended, out, err) = inspect(folder(&files).path(), &[]);
+    assert_eq!(ended, Some(0), "{out}{err}");
+    assert!(out.contains("has no config.json") && out.contains(".safetensors"), "{out}");
+}
+
+#[test]
 fn a_config_that_is_refused_is_told_with_its_reason() {
     let gelu = || ("config.json", config(&json!({ "hidden_act": "gelu" })));
     let check = |files: &[(&str, Vec<u8>)], code: i32, parts: &[&str]| {

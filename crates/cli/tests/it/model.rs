@@ -194,8 +194,17 @@ fn a_config_alone_says_what_each_rank_would_need() {
     let told: Value = serde_json::from_slice(&told.stdout).unwrap();
     let degrees = told["tensor_parallel_degrees"].as_array().unwrap();
     let of = |at: usize, field: &str| degrees[at][field].as_u64().unwrap();
-    assert_eq!(of(0, "weights_per_rank"), 68_976_648_192 * 34 / 32);
+    // Norms, 161 of 8192, stay in f32.
+    let norms = 161 * 8192;
+    let right = (68_976_648_192 - norms) * 34 / 32 + norms * 4;
+    assert!(of(0, "weights_per_rank").abs_diff(right) < 1000, "{told}");
     assert_eq!([of(0, "kv_per_rank"), of(3, "kv_per_rank")], [327_680_000, 40_960_000]);
+    // Of 80 layers' values and down projections half have six bits, and the other values five.
+    let mixed = inspect(&["--json", "--dtype", "q4_k_m"]);
+    let mixed: Value = serde_json::from_slice(&mixed.stdout).unwrap();
+    let bytes = mixed["tensor_parallel_degrees"][0]["weights_per_rank"].as_f64().unwrap();
+    let width = bytes / 68_976_648_192.0;
+    assert!(width > 0.60 && width < 0.64, "{width}");
     std::fs::write(folder.path().join("config.json"), "{}").unwrap();
     let refused = inspect(&[]);
     assert_eq!(refused.status.code(), Some(1));

@@ -106,7 +106,7 @@ impl Config {
     /// A file that cannot be read, or a field that cannot be served.
     pub fn read(model: &Model) -> Result<Self, LoadError> {
         let advice = find_json(model, "generation_config.json")?.unwrap_or_default();
-        let is_gguf = |path: &str| path.ends_with(".gguf");
+        let is_gguf = |path: &str| path.ends_with(".gguf") && !path.contains('/');
         match find_json(model, FILE)? {
             Some(file) => Self::new(&file, advice),
             None if model.files().any(is_gguf) => Self::of_gguf(model, advice),
@@ -118,6 +118,14 @@ impl Config {
     /// What a GGUF file tells of itself.
     fn of_gguf(model: &Model, advice: Advice) -> Result<Self, LoadError> {
         let checkpoint = model.checkpoint().map_err(LoadError::read)?;
+        if checkpoint.metadata().is_empty() {
+            // Safetensors are taken first, and tell no shape.
+            return Err(LoadError::Missing(format!(
+                "{} has no {FILE}: what is read there are its .safetensors files, for which a .gguf \
+                 file beside them does not speak; add the {FILE}, or take them away",
+                model.place()
+            )));
+        }
         let place = within(model, checkpoint.files().next().unwrap_or_default());
         let file = serde_json::from_value(gguf::config(&checkpoint)?);
         let mut config = Self::new(&file.map_err(LoadError::parse(place))?, advice)?;

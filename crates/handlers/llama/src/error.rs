@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use nsbridge_handler::Error;
+use nsbridge_handler::{Error, quote};
 
 use crate::parity::Parity;
 
@@ -65,7 +65,9 @@ impl LoadError {
         found: impl Into<String>,
         supported: impl Into<String>,
     ) -> Self {
-        Self::Unsupported { field: field.into(), found: found.into(), supported: supported.into() }
+        // What is found stands in a file, and in names of tensors too.
+        let (field, found) = (quote(field.into()), quote(found.into()));
+        Self::Unsupported { field, found, supported: supported.into() }
     }
 
     pub(crate) fn parse<E>(path: impl Into<PathBuf>) -> impl FnOnce(E) -> Self

@@ -9,8 +9,6 @@ pub(crate) mod ggml;
 mod pack;
 mod turns;
 
-use nsbridge_handler::TensorInfo;
-
 use crate::LoadError;
 use crate::kernel::q8::TILE_BLOCK;
 use crate::kernel::row::BLOCK;
@@ -58,17 +56,6 @@ impl Format {
             Self::Q5K => block(size_of::<kquants::Q5>()),
             Self::Q6K => block(size_of::<kquants::Q6>()),
         }
-    }
-
-    /// The bytes that a weight of these tensors takes in memory as it is stored, on average.
-    pub fn mean_width(tensors: &[TensorInfo]) -> f64 {
-        let (mut bytes, mut count) = (0.0, 0.0);
-        for tensor in tensors {
-            let elements = tensor.elements() as f64;
-            bytes += elements * Self::of(tensor.dtype).width();
-            count += elements;
-        }
-        if count > 0.0 { bytes / count } else { 0.0 }
     }
 
     /// How many columns belong together.

@@ -15,10 +15,11 @@ use crate::LoadError;
 /// An architecture that is not known.
 pub(super) fn config(checkpoint: &Checkpoint) -> Result<Value, LoadError> {
     let metadata = checkpoint.metadata();
-    let architecture = match metadata.get("general.architecture") {
-        Some(GgufValue::Text(name)) => name.as_str(),
-        _ => "",
+    let Some(GgufValue::Text(architecture)) = metadata.get("general.architecture") else {
+        let why = "the GGUF file does not say what it is, its general.architecture";
+        return Err(LoadError::Missing(why.to_owned()));
     };
+    let architecture = architecture.as_str();
     let windowed = metadata.contains_key(&format!("{architecture}.attention.sliding_window"));
     let class = match architecture {
         // What it is called there too, but for its window.

@@ -328,17 +328,37 @@ impl Format {
     /// The one of these matrices in which most columns belong together; of several such ones that in
     /// which most weights are. Vectors, which are in f32 beside anything, do not count.
     pub fn coarsest(tensors: &[TensorInfo]) -> Self {
-        let matrices = tensors.iter().filter(|tensor| tensor.shape.len() > 1);
-        let mut elements: Vec<(Self, u64)> = Vec::new();
-        for tensor in matrices {
-            let format = Self::of(tensor.dtype);
-            match elements.iter_mut().find(|(known, _)| *known == format) {
-                Some((_, count)) => *count += tensor.elements(),
-                None => elements.push((format, tensor.elements())),
+        Self::kept(stored(tensors)).0
+    }
+
+    /// The bytes that a weight of these tensors takes in memory as it is stored, on average.
+    pub fn mean_width(tensors: &[TensorInfo]) -> f64 {
+        Self::kept(stored(tensors)).1
+    }
+
+    /// Both, of tensors of these dtypes and shapes.
+    pub(crate) fn kept(tensors: impl Iterator<Item = (Dtype, Vec<usize>)>) -> (Self, f64) {
+        let (mut bytes, mut all) = (0.0, 0.0);
+        let mut matrices: Vec<(Self, f64)> = Vec::new();
+        for (dtype, shape) in tensors {
+            let format = Self::of(dtype);
+            let elements: f64 = shape.iter().map(|n| *n as f64).product();
+            (bytes, all) = (bytes + elements * format.width(), all + elements);
+            match matrices.iter_mut().find(|(known, _)| *known == format) {
+                _ if shape.len() < 2 => {}
+                Some((_, count)) => *count += elements,
+                None => matrices.push((format, elements)),
             }
         }
-        let coarsest = elements.into_iter().max_by_key(|(format, count)| (format.unit(), *count));
-        coarsest.map_or(Self::F32, |(format, _)| format)
+        let order = |(format, count): &(Self, f64)| (format.unit(), *count);
+        let coarsest = matrices.into_iter().max_by(|a, b| {
+            let ((a, most_of_a), (b, most_of_b)) = (order(a), order(b));
+            a.cmp(&b).then(most_of_a.total_cmp(&most_of_b))
+        });
+        (
+            coarsest.map_or(Self::F32, |(format, _)| format),
+            if all > 0.0 { bytes / all } else { 0.0 },
+        )
     }
 
     /// How weights of this dtype are kept if nobody says otherwise.
@@ -353,6 +373,10 @@ impl Format {
             _ => Self::F32,
         }
     }
+}
+
+fn stored(tensors: &[TensorInfo]) -> impl Iterator<Item = (Dtype, Vec<usize>)> {
+    tensors.iter().map(|tensor| (tensor.dtype, tensor.shape.clone()))
 }
 
 impl Source<'_> {

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use nsbridge_handler::Dtype;
 
-use crate::Config;
+use crate::{Config, Format, tensors};
 
 /// Layers of the models that llama.cpp calls 70B, whose few values get more bits: many queries look
 /// at each.
@@ -49,6 +49,13 @@ impl Mix {
             Self::Q5KM => "q5_k_m",
             Self::Q4KM => "q4_k_m",
         }
+    }
+
+    /// The format that decides over how many ranks a model can be spread in this mix, and the bytes
+    /// that a weight takes in memory, on average.
+    pub fn kept(self, config: &Config) -> (Format, f64) {
+        let kept = tensors(config).map(|(name, shape)| (self.dtype(config, &name, &shape), shape));
+        Format::kept(kept)
     }
 
     /// `llama_ftype` in llama.h.
