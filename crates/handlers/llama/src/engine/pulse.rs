@@ -29,8 +29,16 @@ impl Pulse {
 #[derive(Debug)]
 pub(super) struct Sight {
     patience: Duration,
-    /// The pulse, the meetings of the first rank, and since when it is they.
-    seen: Mutex<Option<(u64, u64, Instant)>>,
+    seen: Mutex<Option<Seen>>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    /// The pulse, and the meetings of the first rank.
+    counts: (u64, u64),
+    last: Instant,
+    /// How long they have been the same.
+    same: Duration,
 }
 
 impl Sight {
@@ -41,17 +49,18 @@ impl Sight {
     /// Looks, and gives how long the thread may take, if it has taken longer. It has gone on too if it
     /// has met the other ranks again.
     pub(super) fn too_long(&self, pulse: &Pulse, meetings: u64) -> Option<Duration> {
-        let count = pulse.count();
+        let counts = (pulse.count(), meetings);
+        let now = Instant::now();
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        match *seen {
-            Some((same, met, since)) if (same, met) == (count, meetings) => {
-                (count % 2 == 1 && since.elapsed() > self.patience).then_some(self.patience)
+        let same = match &*seen {
+            // A process that was stopped has not gone on either: no one look may say so alone.
+            Some(seen) if seen.counts == counts => {
+                seen.same + (now - seen.last).min(self.patience / 2)
             }
-            _ => {
-                *seen = Some((count, meetings, Instant::now()));
-                None
-            }
-        }
+            _ => Duration::ZERO,
+        };
+        *seen = Some(Seen { counts, last: now, same });
+        (counts.0 % 2 == 1 && same >= self.patience).then_some(self.patience)
     }
 }
 
@@ -63,22 +72,25 @@ mod tests {
 
     #[test]
     fn a_thread_that_should_go_on_and_does_not_is_seen() {
-        let (pulse, sight) = (Pulse::default(), Sight::new(Duration::ZERO));
+        let (pulse, sight) = (Pulse::default(), Sight::new(Duration::from_millis(20)));
         let look = |meetings| {
-            sight.too_long(&pulse, meetings);
-            std::thread::sleep(Duration::from_millis(1));
-            sight.too_long(&pulse, meetings).is_some()
+            let late = || {
+                std::thread::sleep(Duration::from_millis(11));
+                sight.too_long(&pulse, meetings).is_some()
+            };
+            let [first, second, third] = [late(), late(), late()];
+            // However long the one before it is ago, no look but the third can tell.
+            assert!(!first && !second);
+            third
         };
         // It waits for its first command.
         assert!(!look(0));
         pulse.works();
         assert!(look(0));
-        // It is further: one look is not enough to tell.
+        // It is further.
         pulse.works();
-        assert!(sight.too_long(&pulse, 0).is_none());
         assert!(look(0));
         // It has met the others.
-        assert!(sight.too_long(&pulse, 1).is_none());
         assert!(look(1));
         pulse.rests();
         assert!(!look(1));
