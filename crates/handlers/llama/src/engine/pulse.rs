@@ -75,7 +75,7 @@ mod tests {
         let (pulse, sight) = (Pulse::default(), Sight::new(Duration::from_millis(20)));
         let look = |meetings| {
             let late = || {
-                std::thread::sleep(Duration::from_millis(11));
+                std::thread::sleep(Duration::from_millis(25));
                 sight.too_long(&pulse, meetings).is_some()
             };
             let [first, second, third] = [late(), late(), late()];
