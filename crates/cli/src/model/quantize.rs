@@ -10,7 +10,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use nsbridge::store::{MANIFEST, Opened};
 use nsbridge_handler::source::files_of;
 use nsbridge_handler::{Model, quote};
-use nsbridge_llama::{Config, Mix, Writing, quantise};
+use nsbridge_llama::{Config, Mix, QuantiseError, Writing, quantise};
 use serde_json::{Value, json};
 
 use self::made::{Made, Making};
@@ -55,7 +55,7 @@ fn write(
     let place = to.join(format!("model-{dtype}.gguf"));
     let part = to.join(format!("{}{dtype}{}", PART.0, PART.1));
     // First of all, so that another run finds it.
-    making.file(&part)?;
+    let file = making.file(&part)?;
     for path in model.files().filter(|path| !is_weights(path) && *path != MANIFEST) {
         copy(model, path, &to.join(path), making)?;
     }
@@ -64,7 +64,12 @@ fn write(
         Writing::Planned(bytes) => bar.expect(bytes),
         Writing::Written(bytes) => bar.add(bytes),
     };
-    let bytes = quantise(model, dtype, &part, told)?;
+    let bytes = quantise(model, dtype, &file, told).map_err(|error| match error {
+        QuantiseError::Write(error) => {
+            anyhow::Error::from(error).context(format!("writing {}", part.display()))
+        }
+        error => error.into(),
+    })?;
     making.rename(&part, &place)?;
     bar.end();
     Ok((place, bytes))

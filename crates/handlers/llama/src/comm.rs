@@ -30,9 +30,9 @@ pub(crate) trait Comm: fmt::Debug + Send {
     ) -> Result<(), Lost>;
 }
 
-/// A rank that has everything.
+/// A rank that has everything. It meets nobody, and yet counts how far it is.
 #[derive(Debug)]
-pub(crate) struct Single;
+pub(crate) struct Single(pub(crate) Member<Vec<f32>>);
 
 impl Comm for Single {
     fn ranks(&self) -> usize {
@@ -40,6 +40,7 @@ impl Comm for Single {
     }
 
     fn all_reduce(&mut self, _: &mut Vec<f32>, _: usize) -> Result<(), Lost> {
+        self.0.pass();
         Ok(())
     }
 
@@ -58,6 +59,7 @@ impl Comm for Single {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lost(String);
 
+#[cfg(test)]
 impl Lost {
     pub(crate) fn of(why: &str) -> Self {
         Self(why.to_owned())

@@ -20,10 +20,9 @@ use futures_channel::oneshot;
 use nsbridge_handler::{Emitter, Error, Finish, Result, TextPiece};
 
 use crate::kernel::attention::PAGE;
-use crate::network::Watch;
 use crate::schedule::{Candidate, Limits, Memory, Schedule, Tenant, Work};
 use crate::speculation::{Speculation, Tally};
-use crate::{Chunk, KvCache, Model, Scratch, Table};
+use crate::{Chunk, KvCache, Model, Scratch, Table, Watch};
 
 pub(crate) use self::choices::Choices;
 pub(crate) use self::counts::{Counted, Counts};
@@ -99,8 +98,10 @@ impl Engine {
     ) -> Result<Self> {
         let (commands, receiver) = channel();
         let (watch, pulse) = (model.watch(), Arc::<Pulse>::default());
+        let of_draft = speculation.as_ref().and_then(Speculation::watch);
+        let watches = [Some(watch.clone()), of_draft].into_iter().flatten().collect();
         // Whom the first rank waits for has the first half of it to come.
-        let sight = Sight::new(model.patience() * 2);
+        let sight = Sight::new(model.patience().saturating_mul(2), watches);
         let woken = Arc::new(AtomicBool::new(false));
         let (blocks, counts) = (model.cache().free(), Arc::<Counts>::default());
         let failure = Arc::<OnceLock<String>>::default();
@@ -176,10 +177,13 @@ impl Engine {
     /// How the thread, or another rank, does not go on.
     fn hangs(&self) -> Option<String> {
         let late = |limit: Duration| {
-            let (ranks, seconds) = (self.watch.ranks(), limit.as_secs_f64());
-            format!("rank 0 of {ranks} did not answer within {seconds} s")
+            let who = match self.watch.ranks() {
+                1 => "the model".to_owned(),
+                ranks => format!("rank 0 of {ranks}"),
+            };
+            format!("{who} did not answer within {} s", limit.as_secs_f64())
         };
-        let looked = || self.sight.too_long(&self.pulse, self.watch.meetings());
+        let looked = || self.sight.too_long(&self.pulse);
         self.watch.lost().or_else(|| looked().map(late))
     }
 
@@ -380,7 +384,7 @@ impl Maker {
 
     /// Drafts what the replies may go on with that have their next token in this step.
     fn draft(&mut self, plan: &[usize]) {
-        let Self { model, running, speculation, tally, policy, counts, .. } = self;
+        let Self { model, running, speculation, tally, policy, counts, pulse, .. } = self;
         let Some(drafting) = speculation else { return };
         let rows = plan.iter().sum();
         let parts = running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0);
@@ -389,6 +393,9 @@ impl Maker {
             choices.undrafted(*tokens, scope)
         });
         let (undrafted, room) = (undrafted.collect(), policy.limits.tokens - rows);
+        if drafting.watch().is_none() {
+            pulse.rests();
+        }
         if let Err(error) = drafting.draft(undrafted, (rows, room), tally, model.cache()) {
             // As of `forward`, it quotes no request.
             tracing::warn!("the draft has failed, and replies go on without: {error}");

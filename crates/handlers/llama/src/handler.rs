@@ -296,7 +296,7 @@ fn refuse_what_does_not_fit(
     draft: Option<&Memory>,
     device: &Processor,
 ) -> Result<(), LoadError> {
-    let needed = target.bytes() + draft.map_or(0, Memory::bytes);
+    let needed = target.bytes().saturating_add(draft.map_or(0, Memory::bytes));
     let both = draft.map(|draft| format!(", and its draft {draft}")).unwrap_or_default();
     let (room, what, or) = match device {
         Processor::Cpu => (crate::memory::available(), "this machine has", "quantize, "),

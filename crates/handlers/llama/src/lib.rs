@@ -41,7 +41,7 @@ pub use handler::{Llama, Options, Quantize};
 pub use kernel::Tier;
 pub use kv::{KvCache, KvFormat, Table};
 pub use matrix::Format;
-pub use network::{Chunk, Logits, Model, On, Processor, Setup};
+pub use network::{Chunk, Logits, Model, On, Processor, Setup, Watch};
 pub use quantise::{Mix, QuantiseError, Writing, quantise};
 pub use rope::RopeTable;
 pub use sample::{Allowed, History, Logprobs, Noise, Sampling, Scratch, logprobs, sample};

@@ -5,6 +5,7 @@
 use std::alloc::{Layout, alloc, dealloc};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::path::Path;
 use std::ptr::NonNull;
 
 use crate::LoadError;
@@ -109,13 +110,27 @@ impl<T: Plain> fmt::Debug for Memory<T> {
 }
 
 /// The bytes that this process may still have, if the system tells: of the machine, and of its control
-/// group.
+/// groups (version 2 of them: <https://docs.kernel.org/admin-guide/cgroup-v2.html>).
 pub(crate) fn available() -> Option<u64> {
-    let read = |path: &str| std::fs::read_to_string(path).ok();
     let free = number(read("/proc/meminfo")?.split_once("MemAvailable:")?.1)? * 1024;
-    let group = |name: &str| read(&format!("/sys/fs/cgroup/memory.{name}"));
-    let left = || left(&group("max")?, &group("current")?, &group("stat")?);
-    Some(left().map_or(free, |left| left.min(free)))
+    let own = read("/proc/self/cgroup").unwrap_or_default();
+    let own = own.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default();
+    Some(in_groups("/sys/fs/cgroup".as_ref(), own).map_or(free, |left| left.min(free)))
+}
+
+/// What a group and those around it leave to a process, if one of them has a limit.
+fn in_groups(root: &Path, own: &str) -> Option<u64> {
+    let own = root.join(own.trim_start_matches('/'));
+    let within = own.ancestors().take_while(|group| group.starts_with(root));
+    let left = |group: &Path| {
+        let file = |name: &str| read(group.join(name));
+        left(&file("memory.max")?, &file("memory.current")?, &file("memory.stat")?)
+    };
+    within.filter_map(left).min()
+}
+
+fn read(path: impl AsRef<Path>) -> Option<String> {
+    std::fs::read_to_string(path).ok()
 }
 
 /// What a control group with a limit has left: its files in memory are given back when need be.
@@ -134,7 +149,7 @@ fn number(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Memory, left};
+    use super::{Memory, in_groups, left};
 
     #[test]
     fn what_a_group_has_left_is_its_limit_without_what_it_uses_but_for_files() {
@@ -142,6 +157,29 @@ mod tests {
         assert_eq!(left("2000\n", "1200\n", stat), Some(2000 - 350));
         assert_eq!(left("1000\n", "2200\n", stat), Some(0));
         assert_eq!(left("max\n", "1200\n", stat), None);
+    }
+
+    #[test]
+    fn the_least_of_all_groups_around_is_left() {
+        let root = tempfile::tempdir().unwrap();
+        let group = |path: &str, most: &str, current: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(&path).unwrap();
+            for (name, text) in [("max", most), ("current", current), ("stat", "anon 3\n")] {
+                std::fs::write(path.join(format!("memory.{name}")), text).unwrap();
+            }
+        };
+        group("a/b", "max\n", "100\n");
+        assert_eq!(in_groups(root.path(), "/a/b"), None);
+        group("a", "1000\n", "300\n");
+        assert_eq!(in_groups(root.path(), "/a/b"), Some(700));
+        group("a/b", "400\n", "100\n");
+        assert_eq!(in_groups(root.path(), "/a/b"), Some(300));
+        // As a container has its own, and as it may be told of one that it does not see.
+        group(".", "500\n", "1\n");
+        for own in ["/", "", "/elsewhere/c"] {
+            assert_eq!(in_groups(root.path(), own), Some(499), "{own}");
+        }
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub use self::device::On;
 
 use self::plan::Step;
 use self::ranks::Ranks;
-pub(crate) use self::ranks::Watch;
+pub use self::ranks::Watch;
 use self::step::WIDEST_HEAD;
 
 /// How a model is held and run. None of it but the formats and the device changes a bit of what it
@@ -189,7 +189,8 @@ impl Model {
         self.patience
     }
 
-    pub(crate) fn watch(&self) -> Watch {
+    /// Who sees from another thread how far it is.
+    pub fn watch(&self) -> Watch {
         self.ranks.watch()
     }
 

@@ -6,7 +6,6 @@ mod search;
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
-use std::path::{Path, PathBuf};
 
 use candle_core::quantized::QTensor;
 use candle_core::{Device, Tensor};
@@ -52,13 +51,8 @@ pub enum QuantiseError {
         dtype: Dtype,
     },
     /// The file cannot be written.
-    #[error("could not write {}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    #[error("could not write the file")]
+    Write(#[source] io::Error),
     /// The library that makes the blocks refuses.
     #[error("could not quantise {name}: {why}")]
     Made {
@@ -69,9 +63,11 @@ pub enum QuantiseError {
     },
 }
 
-/// Writes a model's tensors and shape into a GGUF file and gives its size in bytes. Blocks of Q4_K
-/// and Q5_K are of a search of our own, the others of candle's. The vocabulary stays in `tokenizer.json`, and what the format cannot tell (windows of some
-/// layers, several tokens that end a reply) in `config.json` and `generation_config.json`.
+/// Writes a model's tensors and shape into an empty file, as GGUF, and gives its size in bytes.
+///
+/// Blocks of Q4_K and Q5_K are of a search of our own, the others of candle's. The vocabulary stays
+/// in `tokenizer.json`, and what the format cannot tell (windows of some layers, several tokens that
+/// end a reply) in `config.json` and `generation_config.json`.
 ///
 /// `told` is called with bytes as they are written. All cores are used; what is in memory at once
 /// is a tensor as it is stored and a few megabytes.
@@ -83,7 +79,7 @@ pub enum QuantiseError {
 pub fn quantise(
     model: &Model,
     mix: Mix,
-    path: &Path,
+    file: &File,
     mut told: impl FnMut(Writing),
 ) -> Result<u64, QuantiseError> {
     let config = Config::read(model)?;
@@ -93,12 +89,12 @@ pub fn quantise(
     let size = |entry: &Entry| entry.bytes().next_multiple_of(ALIGNMENT);
     let all = head.len() as u64 + entries.iter().map(size).sum::<u64>();
     told(Writing::Planned(all));
-    let failed = |source| QuantiseError::Write { path: path.to_owned(), source };
-    let mut file = BufWriter::with_capacity(1 << 20, File::create(path).map_err(failed)?);
-    file.write_all(&head).map_err(failed)?;
+    let failed = QuantiseError::Write;
+    let mut writer = BufWriter::with_capacity(1 << 20, file);
+    writer.write_all(&head).map_err(failed)?;
     told(Writing::Written(head.len() as u64));
     for (origin, entry) in origins.iter().zip(&entries) {
-        let mut put = |bytes: &[u8]| file.write_all(bytes).map_err(failed);
+        let mut put = |bytes: &[u8]| writer.write_all(bytes).map_err(failed);
         match origin {
             Origin::Tensor(name) => {
                 let shape = &entry.shape;
@@ -115,7 +111,8 @@ pub fn quantise(
         put(&[0; ALIGNMENT as usize][..(whole - bytes) as usize])?;
         told(Writing::Written(whole));
     }
-    let file = file.into_inner().map_err(io::IntoInnerError::into_error).map_err(failed)?;
+    writer.flush().map_err(failed)?;
+    drop(writer);
     file.sync_all().map_err(failed)?;
     Ok(all)
 }

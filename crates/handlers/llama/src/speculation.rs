@@ -21,7 +21,7 @@ use std::sync::Arc;
 use nsbridge_handler::{Error, Result};
 
 use crate::reply::Reply;
-use crate::{KvCache, Model, Scratch, Table};
+use crate::{KvCache, Model, Scratch, Table, Watch};
 
 pub(crate) use self::cost::Costs;
 pub(crate) use self::length::Outlook;
@@ -64,6 +64,12 @@ pub trait Drafter: Send {
     /// It cannot be run.
     fn warm_up(&mut self) -> Result<()> {
         Ok(())
+    }
+
+    /// Who sees how far it is, if it runs a model. Without, it may take as long as it likes, and nobody
+    /// sees when it hangs.
+    fn watch(&self) -> Option<Watch> {
+        None
     }
 }
 
@@ -203,6 +209,11 @@ impl Speculation {
     /// The most tokens of a draft.
     pub(crate) fn longest(&self) -> usize {
         self.lengths.most
+    }
+
+    /// Who sees how far the drafter is.
+    pub(crate) fn watch(&self) -> Option<Watch> {
+        self.drafter.watch()
     }
 
     pub(crate) fn drafter(&mut self) -> &mut dyn Drafter {

@@ -18,6 +18,8 @@ const PIECE: usize = 256;
 pub(crate) struct Meeting {
     /// How many meetings each rank has come to.
     come: Vec<AtomicU64>,
+    /// How many ranks, without the first, are in a step.
+    at_work: AtomicUsize,
     patience: Duration,
     spin: Duration,
     /// Why there will be no other one.
@@ -45,6 +47,7 @@ impl Meeting {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             come: (0..ranks).map(|_| AtomicU64::new(0)).collect(),
+            at_work: AtomicUsize::new(0),
             patience,
             spin: if ranks > cores { Duration::ZERO } else { SPIN },
             over: OnceLock::new(),
@@ -64,7 +67,11 @@ impl Meeting {
 
     /// Ends it for all, because a rank cannot go on.
     pub(crate) fn end(&self, rank: usize, what: &str) -> Lost {
-        let lost = Lost(format!("rank {rank} of {} {what}", self.come.len()));
+        let lost = match self.ranks() {
+            1 => format!("the model {what}"),
+            ranks => format!("rank {rank} of {ranks} {what}"),
+        };
+        let lost = Lost(lost);
         let lost = self.over.get_or_init(|| lost).clone();
         self.wake_all();
         lost
@@ -82,6 +89,19 @@ impl Meeting {
     /// To how many meetings a rank has come.
     pub(crate) fn come(&self, rank: usize) -> u64 {
         self.come[rank].load(Ordering::SeqCst)
+    }
+
+    /// Computes another rank's part of a step.
+    pub(crate) fn work<R>(&self, step: impl FnOnce() -> R) -> R {
+        self.at_work.fetch_add(1, Ordering::Relaxed);
+        let result = step();
+        self.at_work.fetch_sub(1, Ordering::Relaxed);
+        result
+    }
+
+    /// Whether another rank than the first is in a step.
+    pub(crate) fn others_work(&self) -> bool {
+        self.at_work.load(Ordering::Relaxed) > 0
     }
 
     /// A rank that has not come to so many meetings.
@@ -145,6 +165,12 @@ impl<T> Member<T> {
     /// Ends it for all, because this rank cannot go on.
     pub(crate) fn end(&self, what: &str) -> Lost {
         self.meeting.end(self.rank, what)
+    }
+
+    /// Counts a meeting at which nobody is waited for.
+    pub(crate) fn pass(&mut self) {
+        self.come += 1;
+        self.meeting.come[self.rank].store(self.come, Ordering::Relaxed);
     }
 
     /// Puts something down and waits until all have, and gives what all have put down. What was lent

@@ -20,7 +20,10 @@ pub(super) fn config(checkpoint: &Checkpoint) -> Result<Value, LoadError> {
         return Err(LoadError::Missing(why.to_owned()));
     };
     let architecture = architecture.as_str();
-    let windowed = metadata.contains_key(&format!("{architecture}.attention.sliding_window"));
+    let value = |key: &str| metadata.get(&format!("{architecture}.{key}")).and_then(json_of);
+    // None of no width.
+    let window = value("attention.sliding_window").filter(|window| *window != json!(0));
+    let windowed = window.is_some();
     let class = match architecture {
         // What it is called there too, but for its window.
         "llama" if windowed => "MistralForCausalLM",
@@ -32,7 +35,6 @@ pub(super) fn config(checkpoint: &Checkpoint) -> Result<Value, LoadError> {
             return Err(LoadError::unsupported(field, other, "one of llama, qwen2 and qwen3"));
         }
     };
-    let value = |key: &str| metadata.get(&format!("{architecture}.{key}")).and_then(json_of);
     let has = |name: &str| checkpoint.find(name).is_some();
     let mut config = Map::new();
     config.insert("architectures".to_owned(), json!([class]));
@@ -56,7 +58,7 @@ pub(super) fn config(checkpoint: &Checkpoint) -> Result<Value, LoadError> {
         ("max_position_embeddings", value("context_length")),
         ("rms_norm_eps", value("attention.layer_norm_rms_epsilon")),
         ("rope_theta", value("rope.freq_base")),
-        ("sliding_window", value("attention.sliding_window")),
+        ("sliding_window", window),
         ("vocab_size", rows.map(|rows| json!(rows)).or(words)),
         ("eos_token_id", eos),
         ("rope_scaling", scaling(&value)),
@@ -70,29 +72,38 @@ pub(super) fn config(checkpoint: &Checkpoint) -> Result<Value, LoadError> {
         config.insert("use_sliding_window".to_owned(), json!(true));
         config.insert("max_window_layers".to_owned(), json!(0));
     }
-    let (turned, head) = (value("rope.dimension_count"), config.get("head_dim"));
-    if let (Some(turned), Some(head)) = (&turned, head)
-        && turned != head
-    {
-        let field = format!("{architecture}.rope.dimension_count in the GGUF file");
-        return Err(LoadError::unsupported(field, turned.to_string(), format!("all {head}")));
-    }
     let flags = [
         ("tie_word_embeddings", !has("output.weight")),
-        ("attention_bias", has("blk.0.attn_output.bias")),
+        ("attention_bias", has("blk.0.attn_q.bias") || has("blk.0.attn_output.bias")),
         ("mlp_bias", has("blk.0.ffn_down.bias")),
     ];
     config.extend(flags.map(|(field, flag)| (field.to_owned(), flag.into())));
     Ok(Value::Object(config))
 }
 
-fn scaling(value: &impl Fn(&str) -> Option<Value>) -> Option<Value> {
-    // How files said it before there were kinds.
-    if let (None, Some(factor)) = (value("rope.scaling.type"), value("rope.scale_linear")) {
-        return (factor != json!(1.0)).then(|| json!({ "rope_type": "linear", "factor": factor }));
+/// Refuses a file whose heads are turned in part.
+pub(super) fn hold_turned(checkpoint: &Checkpoint, head_dim: usize) -> Result<(), LoadError> {
+    let key = |key: &&String| key.ends_with(".rope.dimension_count");
+    let Some(key) = checkpoint.metadata().keys().find(key) else { return Ok(()) };
+    match checkpoint.metadata().get(key).and_then(json_of) {
+        Some(turned) if turned != json!(head_dim) => Err(LoadError::unsupported(
+            format!("{key} in the GGUF file"),
+            turned.to_string(),
+            format!("all {head_dim}"),
+        )),
+        _ => Ok(()),
     }
-    let kind = value("rope.scaling.type").filter(|kind| kind != "none")?;
-    let mut scaling = json!({ "rope_type": kind, "factor": value("rope.scaling.factor") });
+}
+
+/// As llama.cpp takes what is not there: the kind as linear, the factor by its older name or as one.
+fn scaling(value: &impl Fn(&str) -> Option<Value>) -> Option<Value> {
+    let kind = value("rope.scaling.type").unwrap_or_else(|| json!("linear"));
+    let factor = value("rope.scaling.factor").or_else(|| value("rope.scale_linear"));
+    let scales = |factor: &Value| ![Some(0.0), Some(1.0)].contains(&factor.as_f64());
+    if kind == "none" || kind == "linear" && !factor.as_ref().is_some_and(scales) {
+        return None;
+    }
+    let mut scaling = json!({ "rope_type": kind, "factor": factor });
     if let Some(original) = value("rope.scaling.original_context_length") {
         scaling["original_max_position_embeddings"] = original;
     }

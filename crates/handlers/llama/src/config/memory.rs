@@ -20,10 +20,11 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// What `config` needs, on so many ranks.
+    /// What `config` needs, on so many ranks, of which there is one at least.
     ///
     /// `weight` is the bytes of one weight, scales included (4 in f32, 34 / 32 in Q8_0).
     pub fn new(config: &Config, ranks: usize, weight: f64, kv: KvFormat, positions: usize) -> Self {
+        let ranks = ranks.max(1);
         let position = config.position(ranks, kv).saturating_mul(ranks as u64);
         Self {
             weights: (parameters(config) as f64 * weight).ceil() as u64,

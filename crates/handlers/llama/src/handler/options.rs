@@ -40,7 +40,8 @@ pub struct Options {
     #[serde(skip_serializing)]
     pub tensor_parallel_degree: Option<usize>,
     /// Seconds that a rank waits for the others before the worker gives its requests back and
-    /// leaves; 60 if absent.
+    /// leaves; 60 if absent. Where rank 0 does not go on and nobody waits for it, twice as long; while
+    /// the others compute too, ten times. A GPU's first steps can take seconds.
     #[serde(skip_serializing)]
     pub tensor_parallel_timeout: Option<f64>,
     /// The same degree for the model that drafts; 1 if absent.
@@ -57,8 +58,9 @@ pub struct Options {
     /// With fewer, replies go on more evenly while a prompt is run; with more, prompts are faster.
     #[serde(skip_serializing)]
     pub max_num_batched_tokens: Option<usize>,
-    /// Memory for keys and values of all requests, in MiB; if absent, what they can need at most.
-    /// With less, who came last waits where there is too little.
+    /// Memory for keys and values of all requests on all ranks, in MiB; if absent, what they can need
+    /// at most. With less, who came last waits where there is too little. Where there are more ranks
+    /// than heads of keys, several ranks have the same ones, and the same memory holds fewer tokens.
     #[serde(skip_serializing)]
     pub kv_cache_mb: Option<usize>,
     /// Whether keys and values are kept for prompts that begin alike; they are if absent.

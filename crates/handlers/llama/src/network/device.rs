@@ -81,7 +81,7 @@ impl DeviceShard {
         context: usize,
         weights: &Weights,
         setup: &Setup,
-        (part, on, member): (Part, &On, Option<Member<Handed>>),
+        (part, on, member): (Part, &On, Member<Handed>),
     ) -> Result<Self, LoadError> {
         let share = Share::new(on, part, member)?;
         let device = on.device(part.rank);

@@ -31,7 +31,7 @@ pub(super) trait Rank: fmt::Debug + Send {
 #[derive(Debug)]
 pub(super) struct Ranks {
     first: Box<dyn Rank>,
-    others: Option<Others>,
+    others: Others,
 }
 
 #[derive(Debug)]
@@ -56,12 +56,12 @@ impl Ranks {
     ) -> Result<Self, LoadError> {
         match &setup.device {
             Processor::Cpu => {
-                let comm = |member: Option<Member<Vec<f32>>>| -> Box<dyn Comm> {
-                    member.map_or_else(|| Box::new(Single) as _, |member| Box::new(member) as _)
+                let comm = |part: Part, member: Member<Vec<f32>>| -> Box<dyn Comm> {
+                    if part.of == 1 { Box::new(Single(member)) } else { Box::new(member) }
                 };
                 let rope = Arc::new(RopeTable::new(&config.rope, config.head_dim, context));
                 Self::load_each(weights, setup, |part, member| {
-                    let place = (part, comm(member));
+                    let place = (part, comm(part, member));
                     Ok(Box::new(Shard::load(config, rope.clone(), weights, setup, place)?))
                 })
             }
@@ -77,18 +77,16 @@ impl Ranks {
     fn load_each<T: Default + Send + Sync>(
         weights: &Weights,
         setup: &Setup,
-        load: impl Fn(Part, Option<Member<T>>) -> Result<Box<dyn Rank>, LoadError> + Sync,
+        load: impl Fn(Part, Member<T>) -> Result<Box<dyn Rank>, LoadError> + Sync,
     ) -> Result<Self, LoadError> {
         let of = setup.ranks;
-        if of == 1 {
-            return Ok(Self { first: load(Part { rank: 0, of }, None)?, others: None });
-        }
         let meeting = Arc::new(Meeting::new(of, setup.patience));
+        let members = meeting.members();
         // Why the first one failed; the others only say that they did not go on.
         let why = Mutex::new(None);
         let load = |part, member| {
-            let loaded = load(part, Some(member));
-            loaded.map_err(|error| {
+            let _gives_up = GiveUpOnPanic(weights);
+            load(part, member).map_err(|error| {
                 why.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
                 weights.give_up();
             })
@@ -100,7 +98,7 @@ impl Ranks {
                 let load = move || load(Part { rank, of }, member);
                 thread.spawn_scoped(scope, load).map_err(|error| no_thread(&error))
             };
-            let threads = meeting.members().into_iter().enumerate().map(start);
+            let threads = members.into_iter().enumerate().map(start);
             let threads =
                 threads.collect::<Result<Vec<_>, _>>().inspect_err(|_| weights.give_up())?;
             let join = |thread: thread::ScopedJoinHandle<'_, Result<_, _>>| {
@@ -126,7 +124,7 @@ impl Ranks {
             threads.push(thread.spawn(run).map_err(|error| no_thread(&error))?);
             steps.push(sender);
         }
-        Ok(Self { first, others: Some(Others { meeting, steps, threads }) })
+        Ok(Self { first, others: Others { meeting, steps, threads } })
     }
 
     pub(super) fn arithmetic(&self) -> String {
@@ -134,7 +132,7 @@ impl Ranks {
     }
 
     pub(super) fn watch(&self) -> Watch {
-        Watch(self.others.as_ref().map(|others| others.meeting.clone()))
+        Watch(self.others.meeting.clone())
     }
 
     /// Runs a step, and gives the logits that it wants.
@@ -144,33 +142,43 @@ impl Ranks {
     /// A rank is lost, in this step or an earlier one.
     pub(super) fn run(&mut self, step: Step) -> Result<Rows<'_>, Lost> {
         let step = Arc::new(step);
-        let _ends = self.others.as_ref().map(|others| {
-            // Whose thread has ended is missed at the first meeting.
-            others.steps.iter().for_each(|steps| drop(steps.send(step.clone())));
-            EndOnPanic(&others.meeting)
-        });
+        // Whose thread has ended is missed at the first meeting.
+        self.others.steps.iter().for_each(|steps| drop(steps.send(step.clone())));
+        let _ends = EndOnPanic(&self.others.meeting);
         self.first.run(&step)?;
         Ok(self.first.logits(&step))
     }
 }
 
-/// Sees when a rank is lost, whatever the first one's thread does: it may be the one that hangs.
+/// Sees how far a model is, and when a rank of it is lost, whatever the thread does that runs it: it
+/// may be the one that hangs.
 #[derive(Clone, Debug)]
-pub(crate) struct Watch(Option<Arc<Meeting>>);
+pub struct Watch(Arc<Meeting>);
 
 impl Watch {
+    #[cfg(test)]
+    pub(crate) fn of(meeting: Arc<Meeting>) -> Self {
+        Self(meeting)
+    }
+
     /// Why the model cannot be run any more, if so.
     pub(crate) fn lost(&self) -> Option<String> {
-        self.0.as_ref()?.is_over().err().map(|lost| lost.to_string())
+        self.0.is_over().err().map(|lost| lost.to_string())
     }
 
     pub(crate) fn ranks(&self) -> usize {
-        self.0.as_ref().map_or(1, |meeting| meeting.ranks())
+        self.0.ranks()
     }
 
-    /// To how many meetings the first rank has come.
+    /// To how many meetings the first rank has come: two and more in a layer, or on a device one and
+    /// more in a step.
     pub(crate) fn meetings(&self) -> u64 {
-        self.0.as_ref().map_or(0, |meeting| meeting.come(0))
+        self.0.come(0)
+    }
+
+    /// Whether other ranks are in a step, and have not lost each other.
+    pub(crate) fn others_work(&self) -> bool {
+        self.0.others_work() && self.0.is_over().is_ok()
     }
 }
 
@@ -178,7 +186,7 @@ impl Watch {
 fn follow(mut shard: Box<dyn Rank>, rank: usize, steps: &Receiver<Arc<Step>>, meeting: &Meeting) {
     for step in steps {
         // Of what is lost the first rank is told too: it does the telling.
-        let run = catch_unwind(AssertUnwindSafe(|| shard.run(&step)));
+        let run = meeting.work(|| catch_unwind(AssertUnwindSafe(|| shard.run(&step))));
         if run.is_err() {
             meeting.end(rank, "panicked");
         }
@@ -192,6 +200,17 @@ impl Drop for EndOnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
             self.0.end(0, "panicked");
+        }
+    }
+}
+
+/// The others must not load on where this one does not.
+struct GiveUpOnPanic<'a>(&'a Weights);
+
+impl Drop for GiveUpOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.give_up();
         }
     }
 }

@@ -187,6 +187,8 @@ impl<'a> Part<'a> {
                 of_products[way] += counted * x;
             }
         }
+        // Below, what the sums are rounded by: the values are all alike.
+        let least_determinant = 1e-5 * all;
         let (mut fitted, mut least) = (scales, leasts);
         for way in 0..LANES {
             let (v, vv, vx) = (of_values[way], of_squares[way], of_products[way]);
@@ -195,7 +197,8 @@ impl<'a> Part<'a> {
             let offset = (vv * of_weights - v * vx) / determinant;
             // No least value is negative: without one, then.
             let (scale, offset) = if offset > 0.0 { (vx / vv, 0.0) } else { (scale, offset) };
-            if determinant > 0.0 && scale > 0.0 && scale.is_finite() && offset.is_finite() {
+            let told = determinant > least_determinant * vv;
+            if told && scale > 0.0 && scale.is_finite() && offset.is_finite() {
                 (fitted[way], least[way]) = (scale, -offset);
             }
         }
@@ -306,11 +309,16 @@ mod tests {
     #[test]
     fn equal_weights_stay_what_they_are() {
         for (dtype, _) in DTYPES {
-            for equal in [0.0f32, 0.75, -0.75] {
-                let weights = [equal; kquants::BLOCK];
+            // Two of them are those that the determinant's rounding once chose the scale of.
+            let mut numbers = vec![0.0f32, 0.75, -0.75, 0.155_868_32, 0.561_735];
+            // Smaller ones have scales that f16 rounds by more.
+            numbers.extend(drawn(1 << 12, 0.5).into_iter().filter(|x| x.abs() > 0.06));
+            for (equal, noise) in numbers.into_iter().flat_map(|x| [(x, 0.0), (x, 1e-4)]) {
+                let weights: [f32; kquants::BLOCK] =
+                    std::array::from_fn(|i| equal + equal * noise * ((i * 37 % 32) as f32 / 31.0));
                 let found = read(&made(Tier::best(), &weights, dtype), dtype);
-                let near = |x: &f32| (x - equal).abs() <= equal.abs() * 1e-3;
-                assert!(found.iter().all(near), "{dtype}: {} for {equal}", found[0]);
+                let near = |x: &f32| (x - equal).abs() <= equal.abs() * 1.5e-3;
+                assert!(found.iter().all(near), "{dtype}: {} for {equal}, {noise}", found[0]);
             }
             // A part of its own in each block, beside others.
             let mut weights = drawn(kquants::BLOCK, 0.1);

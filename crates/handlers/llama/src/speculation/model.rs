@@ -6,7 +6,7 @@ use std::time::Instant;
 use nsbridge_handler::Result;
 
 use super::{Continuation, Costs, Drafter};
-use crate::{Chunk, Model, Scratch, Table};
+use crate::{Chunk, Model, Scratch, Table, Watch};
 
 /// A model with the target's vocabulary. Replies that are drafted together run together.
 pub(crate) struct DraftModel {
@@ -184,6 +184,10 @@ impl Drafter for DraftModel {
     fn behind(&self, sequence: u64, tokens: usize) -> Option<usize> {
         let run = self.known.get(&sequence).map_or(0, |known| known.table.len());
         (tokens <= self.model.context()).then(|| tokens.saturating_sub(run))
+    }
+
+    fn watch(&self) -> Option<Watch> {
+        Some(self.model.watch())
     }
 
     fn warm_up(&mut self) -> Result<()> {

@@ -1,6 +1,7 @@
 //! A network on candle's tensors beside the engine's own: on the CPU, and built with `cuda` on the first
 //! GPU too.
 
+use std::fs::File;
 use std::path::Path;
 
 use candle_core::{DType, Device};
@@ -33,7 +34,8 @@ fn drawn(config: &Value) -> TempDir {
 fn quantised(dir: &Path, mix: Mix) -> TempDir {
     let to = tempfile::tempdir().unwrap();
     let model = nsbridge_handler::Model::in_dir(dir);
-    quantise(&model, mix, &to.path().join("model.gguf"), |_| {}).unwrap();
+    let file = File::create(to.path().join("model.gguf")).unwrap();
+    quantise(&model, mix, &file, |_| {}).unwrap();
     to
 }
 

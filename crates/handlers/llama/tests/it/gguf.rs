@@ -7,7 +7,7 @@ use std::path::Path;
 use candle_core::quantized::gguf_file::{self, Value};
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Tensor};
-use nsbridge_llama::{Config, Format, Mix, Setup, quantise};
+use nsbridge_llama::{Config, Format, LoadError, Mix, RopeScaling, Setup, quantise};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -138,6 +138,64 @@ fn a_file_tells_the_same_shape_as_its_config() {
     }
 }
 
+/// The shape that a file with these fields tells.
+fn told(fields: &[(&str, Value)]) -> Result<Config, LoadError> {
+    let text = |text: &str| Value::String(text.to_owned());
+    let mut metadata = vec![
+        ("general.architecture", text("llama")),
+        ("llama.embedding_length", Value::U32(64)),
+        ("llama.feed_forward_length", Value::U32(96)),
+        ("llama.block_count", Value::U32(2)),
+        ("llama.attention.head_count", Value::U32(4)),
+        ("llama.context_length", Value::U32(128)),
+        ("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5)),
+        ("llama.rope.freq_base", Value::F32(1e4)),
+    ];
+    metadata.extend(fields.iter().cloned());
+    let metadata: Vec<_> = metadata.iter().map(|(key, value)| (*key, value)).collect();
+    let words = Tensor::zeros((70, 64), DType::F32, &Device::Cpu).unwrap();
+    let words = QTensor::quantize(&words, GgmlDType::F32).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut file = File::create(dir.path().join("model.gguf")).unwrap();
+    gguf_file::write(&mut file, &metadata, &[("token_embd.weight", &words)]).unwrap();
+    Config::read(&nsbridge_handler::Model::in_dir(dir.path()))
+}
+
+#[test]
+fn what_a_file_does_not_say_is_what_llama_cpp_takes() {
+    let (kind, factor) = ("llama.rope.scaling.type", "llama.rope.scaling.factor");
+    let older = "llama.rope.scale_linear";
+    let named = |name: &str| (kind, Value::String(name.to_owned()));
+    let by = |key, factor| (key, Value::F32(factor));
+    let linear = RopeScaling::Linear { factor: 4.0 };
+    for (fields, scaling) in [
+        (vec![], RopeScaling::None),
+        (vec![by(factor, 4.0)], linear.clone()),
+        (vec![by(older, 4.0)], linear.clone()),
+        (vec![named("linear"), by(older, 4.0)], linear.clone()),
+        (vec![named("linear"), by(factor, 4.0), by(older, 9.0)], linear),
+        (vec![named("linear")], RopeScaling::None),
+        (vec![by(factor, 0.0)], RopeScaling::None),
+        (vec![by(older, 1.0)], RopeScaling::None),
+        (vec![named("none"), by(factor, 4.0)], RopeScaling::None),
+    ] {
+        assert_eq!(told(&fields).unwrap().rope.scaling, scaling, "{fields:?}");
+    }
+    let yarn = told(&[named("yarn"), by(factor, 4.0)]).unwrap();
+    assert!(matches!(yarn.rope.scaling, RopeScaling::Yarn { .. }), "{:?}", yarn.rope);
+
+    for (window, windows) in [(0, None), (24, Some(24))] {
+        let config = told(&[("llama.attention.sliding_window", Value::U32(window))]).unwrap();
+        assert_eq!(config.windows, [windows; 2]);
+    }
+
+    // Nor does it say that a head has 16.
+    let turned = |dimensions| told(&[("llama.rope.dimension_count", Value::U32(dimensions))]);
+    assert!(turned(16).is_ok());
+    let why = turned(8).unwrap_err().to_string();
+    assert!(["llama.rope.dimension_count", "is 8", "all 16"].iter().all(|word| why.contains(word)));
+}
+
 #[test]
 fn floats_from_a_gguf_file_give_the_bits_of_the_same_floats_from_safetensors() {
     for (family, kind) in [
@@ -198,7 +256,8 @@ fn ranks_share_blocks_of_eight_bits_and_not_wide_ones_that_are_too_few() {
 fn written(dir: &Path, mix: Mix) -> TempDir {
     let gguf = tempfile::tempdir().unwrap();
     let model = nsbridge_handler::Model::in_dir(dir);
-    quantise(&model, mix, &gguf.path().join("model.gguf"), |_| {}).unwrap();
+    let file = File::create(gguf.path().join("model.gguf")).unwrap();
+    quantise(&model, mix, &file, |_| {}).unwrap();
     gguf
 }
 

@@ -54,7 +54,8 @@ fn quantised(from: &Path, mix: &str) -> (TempDir, PathBuf) {
         }
     }
     let file = to.path().join("model.gguf");
-    quantise(&Model::in_dir(from), mix.parse().unwrap(), &file, |_| {}).unwrap();
+    let made = fs::File::create(&file).unwrap();
+    quantise(&Model::in_dir(from), mix.parse().unwrap(), &made, |_| {}).unwrap();
     (to, file)
 }
 
@@ -143,8 +144,8 @@ fn what_cannot_be_quantised_is_named() {
     let config = recorded.cases.iter().find_map(|case| case.config.as_ref()).unwrap();
     write_drawn(drawn.path(), config, recorded.seed, recorded.scale);
     let refused = |dir: &Path, mix: Mix| {
-        let file = tempfile::tempdir().unwrap();
-        let refused = quantise(&Model::in_dir(dir), mix, &file.path().join("model"), |_| {});
+        let file = tempfile::tempfile().unwrap();
+        let refused = quantise(&Model::in_dir(dir), mix, &file, |_| {});
         refused.unwrap_err().to_string()
     };
 

@@ -1,10 +1,13 @@
 //! Whatever drafts, and however much of it: the reply is the one without.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nsbridge_handler::testing::{self, answer, check};
-use nsbridge_handler::{Error, Finish, FinishReason, Model, Models, Result, TextPiece, Usage};
-use nsbridge_llama::{Continuation, Drafter, Llama, Options};
+use nsbridge_handler::{
+    Error, Finish, FinishReason, Handler as _, Health, Model, Models, Result, TextPiece, Usage,
+};
+use nsbridge_llama::{Config, Continuation, Drafter, Llama, Options, Setup, Watch, Weights};
 use serde_json::{Value, json};
 
 use crate::replies::uncached;
@@ -225,6 +228,46 @@ fn a_draft_that_breaks_leaves_the_reply_as_it_is() {
     let made = answer(&llama, &input, 1, &[]).unwrap();
     assert_eq!(made.1.usage.drafted_tokens, 0);
     assert_eq!(uncached(made), uncached(expected));
+}
+
+#[test]
+fn a_drafter_may_take_long_unless_somebody_sees_that_it_stands_still() {
+    struct Slow(Option<Watch>);
+    impl Drafter for Slow {
+        fn draft(&mut self, _: &mut [Continuation<'_>]) -> Result<()> {
+            std::thread::sleep(Duration::from_secs(3));
+            Ok(())
+        }
+
+        fn watch(&self) -> Option<Watch> {
+            self.0.clone()
+        }
+    }
+    let pair = Pair::new();
+    let files = Model::in_dir(pair.target.path());
+    let (config, weights) = (Config::read(&files).unwrap(), Weights::read(&files).unwrap());
+    let still = nsbridge_llama::Model::new(&config, 32, &weights, &Setup::default()).unwrap();
+    let still = still.watch();
+    for watch in [None, Some(still)] {
+        let options = Options { tensor_parallel_timeout: Some(0.5), ..always(3) };
+        let slow = Slow(watch.clone());
+        let models = pair.models(Draft::Random);
+        let llama = Arc::new(Llama::load_with(options, &models, slow).unwrap());
+        let asked = llama.clone();
+        let asking = std::thread::spawn(move || {
+            let input = json!({ "prompt": "x", "max_tokens": 3, "ignore_eos": true });
+            let begun = Instant::now();
+            answer(&asked, &input, 1, &[]).map(|_| begun.elapsed())
+        });
+        let mut looks = std::iter::from_fn(|| {
+            std::thread::sleep(Duration::from_millis(20));
+            (!asking.is_finished()).then(|| llama.health())
+        });
+        let failed = looks.find(|health| *health != Health::Ok);
+        let late = Health::Failed("the model did not answer within 1 s".to_owned());
+        assert_eq!(failed, watch.map(|_| late));
+        assert!(asking.join().unwrap().unwrap() >= Duration::from_secs(3));
+    }
 }
 
 #[test]

@@ -30,7 +30,7 @@ impl Kept {
         }
         // Under another name until it is whole: a run may be stopped.
         let part = kept.dir.join("part");
-        quantise(&nsbridge_handler::Model::in_dir(model), mix, &part, |_| {})
+        quantise(&nsbridge_handler::Model::in_dir(model), mix, &fs::File::create(&part)?, |_| {})
             .with_context(|| format!("writing {} in {mix}", model.display()))?;
         fs::rename(part, kept.file())?;
         Ok(kept)

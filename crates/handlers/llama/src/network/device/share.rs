@@ -18,8 +18,8 @@ pub(in crate::network) type Handed = Option<Tensor>;
 /// One rank's side.
 #[derive(Debug)]
 pub(super) enum Share {
-    /// There is no other; why it cannot go on, if so.
-    Alone(Option<Lost>),
+    /// There is no other.
+    Alone(Member<Handed>),
     /// The others are threads of this process, on the same device: tensors change hands as they are.
     Threads(Member<Handed>),
     /// The others are threads of this process, each with a device.
@@ -29,30 +29,29 @@ pub(super) enum Share {
 
 impl Share {
     /// The side of a rank that meets others so, or meets nobody.
-    pub(super) fn new(
-        on: &On,
-        part: Part,
-        member: Option<Member<Handed>>,
-    ) -> Result<Self, LoadError> {
-        match member {
-            None => Ok(Self::Alone(None)),
-            Some(member) if on.is_one() => Ok(Self::Threads(member)),
-            #[cfg(feature = "nccl")]
-            Some(member) => {
-                Ok(Self::Nccl(Box::new(Nccl::new(member, part, on.device(part.rank))?)))
-            }
-            #[cfg(not(feature = "nccl"))]
-            Some(_) => {
-                let found = format!("{} ranks on several devices", part.of);
-                Err(LoadError::unsupported("a model", found, "one device, without NCCL"))
-            }
+    pub(super) fn new(on: &On, part: Part, member: Member<Handed>) -> Result<Self, LoadError> {
+        if part.of == 1 {
+            return Ok(Self::Alone(member));
+        }
+        if on.is_one() {
+            return Ok(Self::Threads(member));
+        }
+        #[cfg(feature = "nccl")]
+        return Ok(Self::Nccl(Box::new(Nccl::new(member, part, on.device(part.rank))?)));
+        #[cfg(not(feature = "nccl"))]
+        {
+            let found = format!("{} ranks on several devices", part.of);
+            Err(LoadError::unsupported("a model", found, "one device, without NCCL"))
         }
     }
 
     /// Begins a step, if nothing has ended it all.
     pub(super) fn begin(&mut self) -> Result<()> {
         match self {
-            Self::Alone(lost) => Ok(lost.clone().map_or(Ok(()), Err)?),
+            Self::Alone(member) => {
+                member.pass();
+                Ok(member.is_over()?)
+            }
             Self::Threads(member) => Ok(member.is_over()?),
             #[cfg(feature = "nccl")]
             Self::Nccl(nccl) => nccl.begin(),
@@ -106,10 +105,7 @@ impl Share {
     /// Ends it for all.
     pub(super) fn end(&mut self, what: &str) -> Lost {
         match self {
-            Self::Alone(lost) => {
-                lost.get_or_insert_with(|| Lost::of(&format!("the model {what}"))).clone()
-            }
-            Self::Threads(member) => member.end(what),
+            Self::Alone(member) | Self::Threads(member) => member.end(what),
             #[cfg(feature = "nccl")]
             Self::Nccl(nccl) => nccl.end(what),
         }

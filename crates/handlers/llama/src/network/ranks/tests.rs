@@ -167,7 +167,7 @@ fn a_first_rank_that_panics_frees_the_others() {
     let panic = catch_unwind(AssertUnwindSafe(|| run(&mut ranks))).unwrap_err();
     assert_eq!(panic.downcast_ref::<&str>(), Some(&"as it was told to"));
     // The other one has ended its step, and ends now: it is waited for.
-    let others = ranks.others.as_mut().unwrap();
+    let others = &mut ranks.others;
     others.steps.clear();
     others.threads.drain(..).for_each(|thread| thread.join().unwrap());
 }

@@ -23,7 +23,8 @@ const BEGINNINGS: [&str; 3] =
 const TIMEOUT: u32 = 2;
 
 /// Killed, told to leave, and with a rank that hangs, the last and then the first, one after the
-/// other and under load: each worker has as much as it takes. Every text is that of one rank without a draft.
+/// other and under load: each worker has as much as it takes. Every text is that of one rank without
+/// a draft.
 pub(super) fn ranks(stage: &mut Stage) -> Result<()> {
     stage.plan.rules.taken_up = 4;
     stage.plan.rules.resumed = 4;
