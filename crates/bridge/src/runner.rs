@@ -14,6 +14,7 @@ use tokio::task::LocalSet;
 use tracing::{Instrument as _, Span};
 
 use crate::metrics::{Metrics, Phase};
+use crate::vitals::ASK_EVERY;
 
 /// How a call ended.
 #[derive(Debug)]
@@ -55,7 +56,10 @@ impl Runner {
                 let started = Instant::now();
                 let handler = H::load(options, models).await?;
                 let (load, warm) = (started.elapsed(), Instant::now());
-                handler.warm_up().await?;
+                tokio::select! {
+                    warm = handler.warm_up() => warm?,
+                    why = broken(&handler) => return Err(Error::fatal(why)),
+                }
                 let warm_up = warm.elapsed();
                 metrics.phase(Phase::Load, load);
                 metrics.phase(Phase::WarmUp, warm_up);
@@ -125,6 +129,16 @@ impl std::fmt::Debug for Runner {
     }
 }
 
+/// Waits until the handler says that it cannot answer any more, and gives its reason.
+async fn broken(handler: &impl Handler) -> String {
+    loop {
+        tokio::time::sleep(ASK_EVERY).await;
+        if let Health::Failed(why) = handler.health() {
+            return why;
+        }
+    }
+}
+
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
     thread::Builder::new().name(name.to_owned()).spawn(body).map_err(Error::fatal)?;
     Ok(())
@@ -169,4 +183,45 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
         .build()
         .expect("a current-thread runtime needs only memory and one epoll descriptor")
         .block_on(future)
+}
+
+#[cfg(test)]
+mod tests {
+    use nsbridge_handler::{Error, Finish, Handler, Health, Job, Models, Result};
+
+    use super::Runner;
+    use crate::metrics::Metrics;
+
+    /// Never warm, and says so.
+    struct Cold;
+
+    impl Handler for Cold {
+        type Input = ();
+        type Output = ();
+        type Options = ();
+
+        async fn load((): (), _: Models) -> Result<Self> {
+            Ok(Self)
+        }
+
+        async fn handle(&self, (): (), _: &mut Job<()>) -> Result<Finish> {
+            Err(Error::retry("never asked"))
+        }
+
+        async fn warm_up(&self) -> Result<()> {
+            std::future::pending().await
+        }
+
+        fn health(&self) -> Health {
+            Health::Failed("frozen".to_owned())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_handler_that_breaks_while_it_warms_up_is_not_waited_for() {
+        let metrics = Metrics::new(&"m".parse().unwrap());
+        let loaded = Runner::load::<Cold>((), Models::default(), metrics).await;
+        let why = loaded.err().unwrap().to_string();
+        assert!(why.contains("frozen"), "{why}");
+    }
 }

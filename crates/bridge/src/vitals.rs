@@ -22,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const DEPTH_EVERY: Duration = Duration::from_secs(15);
 
 /// How often the handler is asked whether it is well.
-const ASK_EVERY: Duration = Duration::from_secs(5);
+pub(crate) const ASK_EVERY: Duration = Duration::from_secs(5);
 
 /// How long it may think about that.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);

@@ -118,7 +118,8 @@ pub trait Handler: Send + Sync + Sized + 'static {
         Slots::Threads(1)
     }
 
-    /// Does what the first request would otherwise wait for.
+    /// Does what the first request would otherwise wait for. While it does not return, and lets others
+    /// run, [`health`](Self::health) is asked as later on.
     ///
     /// # Errors
     ///

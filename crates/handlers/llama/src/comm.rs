@@ -11,7 +11,7 @@ use std::fmt;
 
 use nsbridge_handler::Error;
 
-pub(crate) use self::threads::{Meeting, Member};
+pub(crate) use self::threads::{Meeting, Member, Waiting};
 
 /// One rank's side.
 pub(crate) trait Comm: fmt::Debug + Send {

@@ -29,6 +29,9 @@ pub(crate) use self::counts::{Counted, Counts};
 use self::pulse::{Pulse, Sight};
 use self::request::{Limit, Request};
 
+/// Between two looks whether the thread has ended.
+const LOOK: Duration = Duration::from_millis(1);
+
 /// How long the thread waits for a command at most. Nothing happens then.
 const IDLE: Duration = Duration::from_secs(3600);
 
@@ -99,7 +102,7 @@ impl Engine {
         let (commands, receiver) = channel();
         let (watch, pulse) = (model.watch(), Arc::<Pulse>::default());
         let of_draft = speculation.as_ref().and_then(Speculation::watch);
-        let watches = [Some(watch.clone()), of_draft].into_iter().flatten().collect();
+        let watches = [Some(&watch), of_draft].into_iter().flatten().cloned().collect();
         // Whom the first rank waits for has the first half of it to come.
         let sight = Sight::new(model.patience().saturating_mul(2), watches);
         let woken = Arc::new(AtomicBool::new(false));
@@ -124,7 +127,6 @@ impl Engine {
             counts: counts.clone(),
             failure: failure.clone(),
             pulse: pulse.clone(),
-            alone: watch.ranks() == 1,
         };
         let thread = std::thread::Builder::new().name("nsbridge-engine".to_owned());
         let thread = thread.spawn(move || maker.run()).map_err(Error::fatal)?;
@@ -169,12 +171,16 @@ impl Engine {
 
     /// Why it cannot make replies any more.
     pub(crate) fn failure(&self) -> Option<String> {
-        let lives = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
-        let stopped = || (!lives).then(|| STOPPED.to_owned());
-        self.failure.get().cloned().or_else(|| self.hangs()).or_else(stopped)
+        let stopped = || self.has_stopped().then(|| STOPPED.to_owned());
+        let lost = || self.watch.lost();
+        self.failure.get().cloned().or_else(lost).or_else(stopped).or_else(|| self.hangs())
     }
 
-    /// How the thread, or another rank, does not go on.
+    fn has_stopped(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// How the thread does not go on.
     fn hangs(&self) -> Option<String> {
         let late = |limit: Duration| {
             let who = match self.watch.ranks() {
@@ -183,8 +189,7 @@ impl Engine {
             };
             format!("{who} did not answer within {} s", limit.as_secs_f64())
         };
-        let looked = || self.sight.too_long(&self.pulse);
-        self.watch.lost().or_else(|| looked().map(late))
+        self.sight.too_long(&self.pulse).map(late)
     }
 
     /// What it has done so far, and has to do.
@@ -204,12 +209,14 @@ fn stopped() -> Error {
 impl Drop for Engine {
     fn drop(&mut self) {
         let _ = self.commands.send(Command::End);
-        if let Some(thread) = self.thread.take() {
-            // One that hangs cannot be waited for.
-            if self.hangs().is_none() {
-                let _ = thread.join();
+        // One that hangs cannot be waited for.
+        while !self.has_stopped() {
+            if self.watch.lost().or_else(|| self.hangs()).is_some() {
+                return;
             }
+            std::thread::sleep(LOOK);
         }
+        drop(self.thread.take().map(JoinHandle::join));
     }
 }
 
@@ -236,8 +243,6 @@ struct Maker {
     counts: Arc<Counts>,
     failure: Arc<OnceLock<String>>,
     pulse: Arc<Pulse>,
-    /// Whether there is no other rank, whose meetings would tell how far a step is.
-    alone: bool,
 }
 
 impl Maker {
@@ -291,7 +296,9 @@ impl Maker {
                     self.running.push(Running { request: *request, tenant });
                 }
                 Command::WarmUp(done) => {
+                    self.pulse.works();
                     let _ = done.send(self.warm_up());
+                    self.pulse.rests();
                 }
                 // There may be nothing to run, and yet a piece to offer or a reply to end.
                 Command::Look => return true,
@@ -406,7 +413,7 @@ impl Maker {
 
     /// Runs what is planned, and takes what follows from it.
     fn run_tokens(&mut self, plan: &[usize]) {
-        let Self { model, running, speculation, tally, scratch, failure, pulse, alone, .. } = self;
+        let Self { model, running, speculation, tally, scratch, failure, .. } = self;
         let parts = running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0);
         let mut chunks: Vec<_> = parts
             .flat_map(|(running, tokens)| running.request.order.choices.chunks(*tokens))
@@ -414,12 +421,7 @@ impl Maker {
         let rows: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
         let wanted: usize = chunks.iter().map(|chunk| chunk.logits).sum();
         let begun = Instant::now();
-        if *alone {
-            pulse.rests();
-        }
-        let logits = model.forward(&mut chunks);
-        pulse.works();
-        let logits = match logits {
+        let logits = match model.forward(&mut chunks) {
             Ok(logits) => logits,
             Err(error) => {
                 // It is of ranks and of the engine's own mistakes, and quotes no request.

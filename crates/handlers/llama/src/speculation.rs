@@ -66,8 +66,8 @@ pub trait Drafter: Send {
         Ok(())
     }
 
-    /// Who sees how far it is, if it runs a model. Without, it may take as long as it likes, and nobody
-    /// sees when it hangs.
+    /// Who sees how far it is, if it runs a model; asked once. Without, [`draft`](Self::draft) may take
+    /// as long as it likes, and nobody sees when it hangs.
     fn watch(&self) -> Option<Watch> {
         None
     }
@@ -150,6 +150,7 @@ pub(crate) struct Lengths {
 /// A drafter, and what was learnt of it.
 pub(crate) struct Speculation {
     drafter: Box<dyn Drafter>,
+    watch: Option<Watch>,
     lengths: Lengths,
     /// What a step of the model costs.
     costs: Costs,
@@ -191,7 +192,7 @@ impl Tally {
 impl Speculation {
     pub(crate) fn new(drafter: Box<dyn Drafter>, lengths: Lengths) -> Self {
         let lengths = Lengths { most: lengths.most.min(LONGEST), ..lengths };
-        Self { drafter, lengths, costs: Costs::default() }
+        Self { watch: drafter.watch(), drafter, lengths, costs: Costs::default() }
     }
 
     /// Measures what steps cost, of the model and of the drafter, if anything depends on it.
@@ -212,8 +213,8 @@ impl Speculation {
     }
 
     /// Who sees how far the drafter is.
-    pub(crate) fn watch(&self) -> Option<Watch> {
-        self.drafter.watch()
+    pub(crate) fn watch(&self) -> Option<&Watch> {
+        self.watch.as_ref()
     }
 
     pub(crate) fn drafter(&mut self) -> &mut dyn Drafter {

@@ -86,6 +86,11 @@ impl Meeting {
         self.come.len()
     }
 
+    /// How long ranks wait for each other.
+    pub(crate) fn patience(&self) -> Duration {
+        self.patience
+    }
+
     /// To how many meetings a rank has come.
     pub(crate) fn come(&self, rank: usize) -> u64 {
         self.come[rank].load(Ordering::SeqCst)
@@ -123,11 +128,15 @@ impl Meeting {
     }
 
     fn sleep(&self, come: u64) -> Result<(), Lost> {
-        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.asleep.fetch_add(1, Ordering::SeqCst);
         let waits = |_: &mut ()| self.missing(come).is_some() && self.over.get().is_none();
-        let woken = self.wake.wait_timeout_while(guard, self.patience, waits);
-        let (guard, _) = woken.unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = Waiting::new(self.patience);
+        while waits(&mut ()) && !waiting.is_long() {
+            let woken = self.wake.wait_timeout_while(guard, waiting.stretch(), waits);
+            (guard, _) = woken.unwrap_or_else(PoisonError::into_inner);
+            waiting.look();
+        }
         self.asleep.fetch_sub(1, Ordering::SeqCst);
         drop(guard);
         match self.missing(come) {
@@ -142,6 +151,39 @@ impl Meeting {
     fn wake_all(&self) {
         drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));
         self.wake.notify_all();
+    }
+}
+
+/// How long somebody has waited who looks now and then.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    patience: Duration,
+    waited: Duration,
+    last: Instant,
+}
+
+impl Waiting {
+    pub(crate) fn new(patience: Duration) -> Self {
+        Self { patience, waited: Duration::ZERO, last: Instant::now() }
+    }
+
+    /// After how long to look again at the latest.
+    fn stretch(&self) -> Duration {
+        self.patience / 4
+    }
+
+    /// Counts the time since the last look, unless it was much longer than it should be: a process that
+    /// was stopped has stopped the others too.
+    pub(crate) fn look(&mut self) {
+        let now = Instant::now();
+        let since = now - std::mem::replace(&mut self.last, now);
+        if since < self.stretch().saturating_mul(2) {
+            self.waited = self.waited.saturating_add(since);
+        }
+    }
+
+    pub(crate) fn is_long(&self) -> bool {
+        self.waited >= self.patience
     }
 }
 
@@ -252,7 +294,7 @@ mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    use super::{Comm, Lost, Meeting, Member};
+    use super::{Comm, Lost, Meeting, Member, Waiting};
 
     const LONG: Duration = Duration::from_secs(3600);
 
@@ -334,6 +376,21 @@ mod tests {
             result
         });
         assert_eq!(results, [Err(lost.clone()), Err(lost.clone()), Ok(()), Err(lost)]);
+    }
+
+    #[test]
+    fn the_time_in_which_the_process_was_stopped_does_not_count() {
+        let patience = Duration::from_millis(400);
+        let mut waiting = Waiting::new(patience);
+        thread::sleep(Duration::from_secs(1));
+        waiting.look();
+        assert!(!waiting.is_long());
+        let begun = Instant::now();
+        while !waiting.is_long() {
+            thread::sleep(Duration::from_millis(20));
+            waiting.look();
+        }
+        assert!(begun.elapsed() >= patience.mul_f64(0.9) && begun.elapsed() < LONG);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use nsbridge_handler::{Checkpoint, GgufValue, Order};
 use serde_json::{Map, Value, json};
 
-use super::RopeScaling;
+use super::{Config, RopeScaling};
 use crate::LoadError;
 
 /// The same as a `config.json`, as far as the file tells.
@@ -72,20 +72,35 @@ pub(super) fn config(checkpoint: &Checkpoint) -> Result<Value, LoadError> {
         config.insert("use_sliding_window".to_owned(), json!(true));
         config.insert("max_window_layers".to_owned(), json!(0));
     }
+    if architecture != "qwen2" {
+        refuse_what_is_not_done(&has, windowed)?;
+    }
     let flags = [
         ("tie_word_embeddings", !has("output.weight")),
-        ("attention_bias", has("blk.0.attn_q.bias") || has("blk.0.attn_output.bias")),
+        ("attention_bias", has("blk.0.attn_output.bias")),
         ("mlp_bias", has("blk.0.ffn_down.bias")),
     ];
     config.extend(flags.map(|(field, flag)| (field.to_owned(), flag.into())));
     Ok(Value::Object(config))
 }
 
+/// Refuses biases that the families have together or not at all.
+fn refuse_what_is_not_done(has: &impl Fn(&str) -> bool, windowed: bool) -> Result<(), LoadError> {
+    let [queries, output] = ["blk.0.attn_q.bias", "blk.0.attn_output.bias"];
+    let (one, supported) = match (has(queries), has(output)) {
+        (true, false) => (queries, format!("one beside {output}")),
+        (false, true) => (output, format!("one beside {queries}")),
+        (true, true) if windowed => (queries, "one without a sliding window".to_owned()),
+        _ => return Ok(()),
+    };
+    Err(LoadError::unsupported("a tensor of the GGUF file", one, supported))
+}
+
 /// Refuses a file whose heads are turned in part.
-pub(super) fn hold_turned(checkpoint: &Checkpoint, head_dim: usize) -> Result<(), LoadError> {
-    let key = |key: &&String| key.ends_with(".rope.dimension_count");
-    let Some(key) = checkpoint.metadata().keys().find(key) else { return Ok(()) };
-    match checkpoint.metadata().get(key).and_then(json_of) {
+pub(super) fn hold_turned(checkpoint: &Checkpoint, config: &Config) -> Result<(), LoadError> {
+    let (key, head_dim) =
+        (format!("{}.rope.dimension_count", config.gguf_architecture()), config.head_dim);
+    match checkpoint.metadata().get(&key).and_then(json_of) {
         Some(turned) if turned != json!(head_dim) => Err(LoadError::unsupported(
             format!("{key} in the GGUF file"),
             turned.to_string(),
@@ -100,7 +115,8 @@ fn scaling(value: &impl Fn(&str) -> Option<Value>) -> Option<Value> {
     let kind = value("rope.scaling.type").unwrap_or_else(|| json!("linear"));
     let factor = value("rope.scaling.factor").or_else(|| value("rope.scale_linear"));
     let scales = |factor: &Value| ![Some(0.0), Some(1.0)].contains(&factor.as_f64());
-    if kind == "none" || kind == "linear" && !factor.as_ref().is_some_and(scales) {
+    let by_factor = kind == "linear" || kind == "yarn";
+    if kind == "none" || by_factor && !factor.as_ref().is_some_and(scales) {
         return None;
     }
     let mut scaling = json!({ "rope_type": kind, "factor": factor });

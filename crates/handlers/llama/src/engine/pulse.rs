@@ -17,7 +17,7 @@ impl Pulse {
         self.0.store((self.count() + 2) | 1, Ordering::Relaxed);
     }
 
-    /// What follows may take long: a wait for commands, or a step that nobody can follow.
+    /// What follows may take long: a wait for commands, or a draft that nobody can follow.
     pub(super) fn rests(&self) {
         self.0.store((self.count() + 2) & !1, Ordering::Relaxed);
     }

@@ -40,8 +40,9 @@ pub struct Options {
     #[serde(skip_serializing)]
     pub tensor_parallel_degree: Option<usize>,
     /// Seconds that a rank waits for the others before the worker gives its requests back and
-    /// leaves; 60 if absent. Where rank 0 does not go on and nobody waits for it, twice as long; while
-    /// the others compute too, ten times. A GPU's first steps can take seconds.
+    /// leaves; 60 if absent. Where rank 0, or the only rank, does not go on and nobody waits for it,
+    /// twice as long; while other ranks compute too, each on a device of its own, ten times. A GPU's
+    /// first steps can take seconds.
     #[serde(skip_serializing)]
     pub tensor_parallel_timeout: Option<f64>,
     /// The same degree for the model that drafts; 1 if absent.

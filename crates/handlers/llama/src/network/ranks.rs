@@ -5,8 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
-use crate::comm::{Comm, Lost, Meeting, Member, Single};
+use crate::comm::{Comm, Lost, Meeting, Member, Single, Waiting};
 use crate::{Config, LoadError, RopeTable, Weights};
 
 use super::device::DeviceShard;
@@ -14,6 +15,9 @@ use super::load::Part;
 use super::plan::Step;
 use super::shard::Shard;
 use super::{Processor, Setup};
+
+/// Between two looks whether the threads have ended.
+const LOOK: Duration = Duration::from_micros(100);
 
 /// One of them, whatever it computes on.
 pub(super) trait Rank: fmt::Debug + Send {
@@ -151,7 +155,8 @@ impl Ranks {
 }
 
 /// Sees how far a model is, and when a rank of it is lost, whatever the thread does that runs it: it
-/// may be the one that hangs.
+/// may be the one that hangs. It is there to be given to the engine by a
+/// [`Drafter`](crate::Drafter::watch).
 #[derive(Clone, Debug)]
 pub struct Watch(Arc<Meeting>);
 
@@ -219,8 +224,13 @@ impl Drop for Others {
     fn drop(&mut self) {
         self.steps.clear();
         // One that hangs cannot be waited for. It has all that it uses for itself.
-        if self.meeting.is_over().is_ok() {
-            self.threads.drain(..).for_each(|thread| drop(thread.join()));
+        let mut waiting = Waiting::new(self.meeting.patience());
+        while self.meeting.is_over().is_ok() && !waiting.is_long() {
+            if self.threads.iter().all(JoinHandle::is_finished) {
+                return self.threads.drain(..).for_each(|thread| drop(thread.join()));
+            }
+            thread::sleep(LOOK);
+            waiting.look();
         }
     }
 }

@@ -181,6 +181,10 @@ fn what_a_file_does_not_say_is_what_llama_cpp_takes() {
     ] {
         assert_eq!(told(&fields).unwrap().rope.scaling, scaling, "{fields:?}");
     }
+    for factor in [vec![], vec![by(factor, 0.0)], vec![by(factor, 1.0)]] {
+        let fields = [vec![named("yarn")], factor].concat();
+        assert_eq!(told(&fields).unwrap().rope.scaling, RopeScaling::None, "{fields:?}");
+    }
     let yarn = told(&[named("yarn"), by(factor, 4.0)]).unwrap();
     assert!(matches!(yarn.rope.scaling, RopeScaling::Yarn { .. }), "{:?}", yarn.rope);
 
@@ -190,6 +194,8 @@ fn what_a_file_does_not_say_is_what_llama_cpp_takes() {
     }
 
     // Nor does it say that a head has 16.
+    let others = ("qwen2.rope.dimension_count", Value::U32(8));
+    assert!(told(&[others]).is_ok());
     let turned = |dimensions| told(&[("llama.rope.dimension_count", Value::U32(dimensions))]);
     assert!(turned(16).is_ok());
     let why = turned(8).unwrap_err().to_string();

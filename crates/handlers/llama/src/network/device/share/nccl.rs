@@ -2,14 +2,14 @@
 //!
 //! NCCL's kernels wait for each other without an end. So the ranks meet on the processor before a
 //! step has any, and at its end a rank waits for its device with an eye on the clock and on the others.
-//! In between a driver that takes no more work until some is done would not be looked at, nor is NCCL
-//! itself when it sets up.
+//! In between a driver that takes no more work until some is done is not looked at, nor is NCCL itself
+//! when it sets up: that they take too long is seen from outside.
 
 #![expect(unsafe_code, reason = "a communicator is a pointer, and new memory is not set")]
 
 use std::fmt;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use candle_core::backend::BackendStorage as _;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr};
@@ -23,7 +23,7 @@ use half::{bf16, f16};
 use super::super::{Failed, Result, first_line};
 use super::Handed;
 use crate::LoadError;
-use crate::comm::{Lost, Member};
+use crate::comm::{Lost, Member, Waiting};
 use crate::network::load::Part;
 
 /// Between two looks at a device that computes.
@@ -115,16 +115,16 @@ impl Nccl {
     /// Waits for the device, as long as there is somebody to wait for.
     pub(super) fn finish(&mut self) -> Result<()> {
         let event = self.device.cuda_stream().record_event(None).w()?;
-        let begun = Instant::now();
+        let mut waiting = Waiting::new(self.member.patience());
         while !event.try_is_complete().w()? {
             if let Err(lost) = self.member.is_over() {
                 self.group = None;
                 return Err(Failed::Lost(lost));
             }
-            let patience = self.member.patience();
-            if begun.elapsed() > patience {
-                let what =
-                    format!("got nothing from the others within {} s", patience.as_secs_f64());
+            waiting.look();
+            if waiting.is_long() {
+                let seconds = self.member.patience().as_secs_f64();
+                let what = format!("got nothing from the others within {seconds} s");
                 return Err(Failed::Lost(self.end(&what)));
             }
             thread::sleep(LOOK);
