@@ -48,7 +48,7 @@ pub(crate) trait Block: Plain {
 const HEAD: usize = size_of::<Head>();
 const _: () = assert!(std::mem::offset_of!(Q4, values) == HEAD);
 const _: () = assert!(std::mem::offset_of!(Q5, values) == HEAD);
-const _: () = assert!(std::mem::offset_of!(Q6, low) == HEAD);
+const _: () = assert!(std::mem::offset_of!(Q6, quads) == HEAD);
 
 /// One row's block: see the module.
 pub(crate) struct Row<'a> {
@@ -92,10 +92,10 @@ pub(crate) trait Values {
 #[repr(transparent)]
 pub(crate) struct Halves([[[u8; FOURS]; GROUPS]; 4]);
 
-/// A byte for each value.
+/// A byte for each value, two parts' in turns.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(crate) struct Bytes([[[u8; FOURS]; GROUPS]; 8]);
+pub(crate) struct Bytes([[[[u8; FOURS]; 2]; GROUPS]; 4]);
 
 /// Scales and least values.
 #[derive(Clone, Copy)]
@@ -116,10 +116,19 @@ pub(crate) struct Q6 {
     d: [f32; LANES],
     /// Of each 16 columns.
     scales: [[i8; LANES]; 16],
-    /// The lower four bits: two parts' values, in the lower and the upper halves.
-    low: [[[u8; FOURS]; GROUPS]; 4],
-    /// The upper two bits of four groups: two of a part, and two of the next.
-    high: [[[u8; FOURS]; GROUPS / 2]; 4],
+    /// Of each pair of parts.
+    quads: [[Quad; GROUPS / 2]; 4],
+}
+
+/// Values of two groups of a part, and of the same two of the next, side by side: a block that is read
+/// in two places at once is no stream, and takes twice the time.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Quad {
+    /// The lower four bits of a group: of one part in the lower halves, of the next in the upper ones.
+    low: [[u8; FOURS]; 2],
+    /// The upper two bits of all four.
+    high: [u8; FOURS],
 }
 
 // SAFETY: integers without gaps between them.
@@ -279,18 +288,18 @@ impl Values for Bytes {
 
     #[inline(always)]
     fn fours<S: Simd>(&self, simd: S, pair: usize, group: usize) -> [S::Fours; 2] {
-        let [first, second] = [&self.0[2 * pair], &self.0[2 * pair + 1]];
-        [simd.fours(&first[group]), simd.fours(&second[group])]
+        let [first, second] = &self.0[pair][group];
+        [simd.fours(first), simd.fours(second)]
     }
 
     fn value(&self, column: usize, lane: usize) -> u8 {
         let (pair, second, group, at) = place(column, lane);
-        self.0[2 * pair + second][group][at]
+        self.0[pair][group][second][at]
     }
 
     fn set(&mut self, column: usize, lane: usize, value: u8) {
         let (pair, second, group, at) = place(column, lane);
-        self.0[2 * pair + second][group][at] = value;
+        self.0[pair][group][second][at] = value;
     }
 }
 
@@ -300,8 +309,8 @@ impl Block for Q6 {
 
     #[inline(always)]
     fn fours<S: Simd>(&self, simd: S, pair: usize, group: usize) -> [S::Fours; 2] {
-        let (low, high) = (&self.low[pair][group], &self.high[pair][group / 2]);
-        let (both, bits) = (simd.fours(low), simd.fours(high));
+        let quad = &self.quads[pair][group / 2];
+        let (both, bits) = (simd.fours(&quad.low[group % 2]), simd.fours(&quad.high));
         let (first, second) = (simd.low(both), simd.high(both));
         if group.is_multiple_of(2) {
             [simd.six::<0>(first, bits), simd.six::<4>(second, bits)]
@@ -333,9 +342,10 @@ impl Block for Q6 {
     fn row(&self, lane: usize, out: &mut [f32; BLOCK]) {
         for (column, out) in out.iter_mut().enumerate() {
             let (pair, second, group, at) = place(column, lane);
-            let low = self.low[pair][group][at] >> (4 * second) & 15;
+            let quad = &self.quads[pair][group / 2];
+            let low = quad.low[group % 2][at] >> (4 * second) & 15;
             let shift = 4 * second + 2 * (group % 2);
-            let high = self.high[pair][group / 2][at] >> shift & 3;
+            let high = quad.high[at] >> shift & 3;
             let value = i32::from(low | high << 4) - 32;
             *out =
                 self.d[lane] * f32::from(self.scales[column / Self::SUMMED][lane]) * value as f32;
@@ -349,9 +359,10 @@ impl Block for Q6 {
         }
         for (column, value) in row.values.iter().enumerate() {
             let (pair, second, group, at) = place(column, lane);
-            self.low[pair][group][at] |= (value & 15) << (4 * second);
+            let quad = &mut self.quads[pair][group / 2];
+            quad.low[group % 2][at] |= (value & 15) << (4 * second);
             let shift = 4 * second + 2 * (group % 2);
-            self.high[pair][group / 2][at] |= value >> 4 << shift;
+            quad.high[at] |= value >> 4 << shift;
         }
     }
 }
