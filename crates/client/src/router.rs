@@ -105,11 +105,17 @@ impl Router {
         self.send(letters);
     }
 
-    /// Declares the reply queue and subscribes to it. Notes in `lost` that it was not there.
+    /// Subscribes to the reply queue, and declares it. Notes in `lost` that it was not there.
     pub(crate) async fn subscribe(link: &Link, queue: &str, lost: &mut bool) -> Result<Consumer> {
         let connection = link.try_connection().await?;
-        match connection.depth(queue).await {
-            Ok(_) => {}
+        // First of all: a queue that somebody takes from does not expire. One that was only looked at
+        // could, with all that it held, before it is declared, and nobody would know.
+        match connection.consume(queue, PREFETCH).await {
+            Ok(consumer) => {
+                // It may have been made by a try that failed before it was bound.
+                connection.declare_reply_queue(queue).await?;
+                return Ok(consumer);
+            }
             // Noted before it is made anew: if what follows fails, the next try will find it.
             Err(Error::NoQueue { .. }) => *lost = true,
             Err(error) => return Err(error),
