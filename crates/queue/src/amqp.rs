@@ -8,6 +8,7 @@ mod fault;
 mod io;
 mod publisher;
 mod returns;
+mod shallow;
 mod topology;
 mod version;
 
@@ -90,8 +91,7 @@ impl AmqpBroker {
         let (uri, properties) = (self.address.uri(), Self::properties(name));
         // lapin binds itself to the runtime that it is called on, which is why it is called there.
         let opening = async move {
-            let opening = lapin::Connection::connect_uri(uri, properties);
-            tokio::time::timeout(CONNECT_TIMEOUT, opening).await
+            tokio::time::timeout(CONNECT_TIMEOUT, shallow::connect(uri, properties)).await
         };
         let opened = self.io.run(opening).await?;
         match opened {

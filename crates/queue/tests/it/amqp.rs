@@ -1,5 +1,7 @@
 //! What only RabbitMQ's backend has to show.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use nsbridge_queue::{AmqpBroker, Broker, Error, Limits};
@@ -82,4 +84,65 @@ async fn a_peer_that_falls_silent_is_noticed_by_its_missing_heartbeats() {
     proxy.freeze();
     let lost = tokio::time::timeout(Duration::from_secs(20), connection.lost()).await;
     assert!(lost.is_ok(), "two seconds without a heartbeat went unnoticed");
+}
+
+#[tokio::test]
+async fn headers_that_are_nested_without_end_are_a_message_like_others() {
+    let broker = AmqpBroker::new(&amqp_url()).unwrap();
+    let connection = broker.connect("reader").await.unwrap();
+    let queue = reply_queue();
+    connection.declare_reply_queue(&queue).await.unwrap();
+    let mut consumer = connection.consume(&queue, 8).await.unwrap();
+    publish_nested(&queue, 20_000);
+    publish_nested(&queue, 2);
+    for _ in 0..2 {
+        let message = tokio::time::timeout(Duration::from_secs(10), consumer.recv());
+        let delivery = message.await.unwrap().expect("the connection lives on");
+        assert_eq!(delivery.message.body, b"body");
+        delivery.ack().await.unwrap();
+    }
+}
+
+/// Publishes a message with an array in an array, so often. lapin could not write it.
+fn publish_nested(queue: &str, times: u32) {
+    let url = amqp_url();
+    let host = url.rsplit_once('@').unwrap().1.split('/').next().unwrap();
+    let mut stream = TcpStream::connect(host).unwrap();
+    let mut answers = stream.try_clone().unwrap();
+    stream.write_all(b"AMQP\0\0\x09\x01").unwrap();
+    let short = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
+    let long = |bytes: &[u8]| [&u32::try_from(bytes.len()).unwrap().to_be_bytes(), bytes].concat();
+    let mut send = |kind: u8, channel: u8, parts: &[&[u8]]| {
+        let payload = long(&parts.concat());
+        stream.write_all(&[&[kind, 0, channel], &payload[..], &[0xce]].concat()).unwrap();
+    };
+    // Its payload.
+    let mut answer = || {
+        let mut head = [0; 7];
+        answers.read_exact(&mut head).unwrap();
+        let mut payload = vec![0; u32::from_be_bytes(head[3..].try_into().unwrap()) as usize + 1];
+        answers.read_exact(&mut payload).unwrap();
+        payload
+    };
+    // connection.start, .start-ok, .tune, .tune-ok, .open, .open-ok
+    answer();
+    let login = [&[0; 4][..], &short("PLAIN"), &long(b"\0guest\0guest"), &short("en_US")].concat();
+    send(1, 0, &[&[0, 10, 0, 11], &login]);
+    let tune = answer();
+    send(1, 0, &[&[0, 10, 0, 31], &tune[4..10], &[0, 0]]);
+    send(1, 0, &[&[0, 10, 0, 40], &short("/"), &[0, 0]]);
+    answer();
+    // channel.open, .open-ok
+    send(1, 1, &[&[0, 20, 0, 10], &[0]]);
+    answer();
+    // basic.publish
+    send(1, 1, &[&[0, 60, 0, 40, 0, 0], &short(""), &short(queue), &[0]]);
+    let arrays =
+        (0..times).rev().flat_map(|inner| [&b"A"[..], &(5 * inner).to_be_bytes()].concat());
+    let headers = long(&[&short("a")[..], &arrays.collect::<Vec<u8>>()].concat());
+    send(2, 1, &[&[0, 60, 0, 0], &4_u64.to_be_bytes(), &0x2000_u16.to_be_bytes(), &headers]);
+    send(3, 1, &[b"body"]);
+    // channel.close, .close-ok: by then it has been taken.
+    send(1, 1, &[&[0, 20, 0, 40], &[0, 200], &short("done"), &[0; 4]]);
+    assert_eq!(answer()[..4], [0, 20, 0, 41]);
 }
