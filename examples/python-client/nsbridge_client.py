@@ -471,7 +471,7 @@ class Merge:
     def _extend(self, stream: Stream, first: int, pieces: list[bytes]) -> list[Event]:
         """Rules C3 and C4."""
         in_step = stream.position in (None, first)
-        if not in_step or first > len(self.pieces):
+        if not in_step or first > len(self.pieces) or self._foreign(stream, first):
             stream.stale = True
             return []
         if stream.position is None:
@@ -483,6 +483,11 @@ class Merge:
             if self.seam(old) != self.seam(new):
                 return self._disagree(stream, first + i, pieces[i:])
         return self._append(stream, pieces[len(known) :])
+
+    def _foreign(self, stream: Stream, first: int) -> bool:
+        """Whether it goes on from pieces of another kind of worker than those that are here."""
+        begins = stream.position is None and first > 0 and self.holder is not None
+        return begins and self.holder.fingerprint != stream.fingerprint
 
     def _append(self, stream: Stream, fresh: list[bytes]) -> list[Event]:
         if not fresh:
@@ -507,12 +512,13 @@ class Merge:
     def _finish(self, stream: Stream, summary: dict) -> list[Event]:
         """Rule C5. A reply that ends before the pieces do is a disagreement like any other."""
         chunks, claimed, size = (summary.get(name) for name in ("chunks", "pieces", "bytes"))
+        foreign = isinstance(claimed, int) and self._foreign(stream, claimed)
         if stream.position is None and isinstance(claimed, int):
             # No data frame: its worker had nothing to add to what it was handed.
             stream.position, stream.bytes = claimed, self._bytes(claimed)
         position = stream.position
         agree = (stream.chunks, position, stream.bytes) == (chunks, claimed, size)
-        if position is None or not agree or not 0 <= position <= len(self.pieces):
+        if foreign or position is None or not agree or not 0 <= position <= len(self.pieces):
             stream.broken = True  # no end: a part is missing
             return []
         events = self._disagree(stream, position, []) if position < len(self.pieces) else []

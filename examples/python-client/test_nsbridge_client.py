@@ -254,6 +254,14 @@ class Merging(unittest.TestCase):
         self.replay.feed(b.data(2, WORDS[2:4]), Attempt(4).open)
         self.assertIn(b'"11111111', self.replay.events[-1].value.content)
 
+    def test_c3_an_attempt_that_goes_on_from_another_workers_pieces_is_not_believed(self):
+        a, b, c = Attempt(1), Attempt(2, fingerprint="11" * 16), Attempt(3)
+        other = [token(i, f"v{i} ") for i in range(6)]
+        self.replay.feed(a.open, b.open, a.data(0, WORDS[:3]), b.data(0, other[:3]), c.open)
+        self.assertEqual(self.replay.feed(c.data(3, WORDS[3:])), [], "an older resume was repeated")
+        self.replay.feed(b.data(3, other[3:]), b.finish(other))
+        self.assertEqual(self.replay.merge.pieces, other)
+
     def test_c1_an_open_after_the_end_is_answered_by_a_cancel(self):
         a, b = Attempt(1), Attempt(2)
         self.replay.feed(a.open, a.data(0, WORDS), a.finish(WORDS))

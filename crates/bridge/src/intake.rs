@@ -123,26 +123,26 @@ pub(crate) async fn open(
             return Err(Refusal::Rejected(rejected));
         }
     };
-    // Derived again for those that do not open alone; one that opens brings its root.
-    let sealed =
-        |reply: Option<ReplyTo>| reply.map(|to| ReplyTo { root: frame.reply_root(&key), ..to });
     if delivery.deliveries >= POISON_DELIVERIES && !is_known(&frame.job_key()) {
         let message = format!("it was delivered {} times without an end", delivery.deliveries);
-        return Err(reject(ErrorCode::Poison, message, sealed(reply)));
+        let reply = reply.map(|to| ReplyTo { root: frame.reply_root(&key), ..to });
+        return Err(reject(ErrorCode::Poison, message, reply));
     }
+    // Whoever sees a request can publish a changed copy, or one to another queue. Neither is told
+    // under the request's own key: it would end a reply that is well.
     let opened = match frame.open(&key) {
         Ok(opened) => opened,
-        Err(error) => return Err(reject(error.code(), error.to_string(), sealed(reply))),
+        Err(error) => return Err(reject(error.code(), error.to_string(), reply)),
     };
     let Some(reply) = reply else {
         let message = "it names no queue for its reply".to_owned();
         return Err(reject(ErrorCode::Malformed, message, None));
     };
-    let reply = ReplyTo { root: Some(opened.reply_root.clone()), ..reply };
     if opened.head.model != *model {
         let message = format!("this queue serves {model}, the request is for another model");
         return Err(reject(ErrorCode::WrongModel, message, Some(reply)));
     }
+    let reply = ReplyTo { root: Some(opened.reply_root.clone()), ..reply };
     let vouched = message.properties.expiration.is_some();
     let (created, expires) = (opened.head.created_at_ms, opened.head.expires_at_ms);
     let deadline_ms = match deadline(now_ms(), created, expires, vouched) {

@@ -27,6 +27,9 @@ const MAX_ENQUEUES: usize = 1 + 3;
 /// long before each further time, since a copy may just wait for its turn.
 const QUIET: Duration = Duration::from_secs(6);
 
+/// A worker has no more to hint at than that a request waits, each time that it is tried.
+const MOST_HINTS: usize = 16;
+
 /// What a caller gets.
 pub(crate) enum Note {
     Piece(Vec<u8>),
@@ -108,6 +111,8 @@ pub(crate) struct Entry {
     /// The span of the attempt that was heard last.
     attempt: Option<TraceParent>,
     sealed: u64,
+    /// How many its caller has got.
+    hints: usize,
 }
 
 impl Entry {
@@ -128,6 +133,7 @@ impl Entry {
             disturbed: None,
             attempt: None,
             sealed,
+            hints: 0,
         };
         (entry, notes)
     }
@@ -142,9 +148,11 @@ impl Entry {
         Progress { pieces, gap, heard: self.heard, sealed: self.sealed, revision }
     }
 
-    /// Passes an unsealed word on.
-    pub(crate) fn hint(&self, code: ErrorCode) {
-        if let Some(inbox) = &self.inbox {
+    /// Passes an unsealed word on, of which anybody can send any number: they must not take the
+    /// place of pieces.
+    pub(crate) fn hint(&mut self, code: ErrorCode) {
+        if let Some(inbox) = self.inbox.as_ref().filter(|_| self.hints < MOST_HINTS) {
+            self.hints += 1;
             let _ = inbox.try_send(Note::Hint(code));
         }
     }

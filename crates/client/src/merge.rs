@@ -313,7 +313,9 @@ impl Merge {
     fn extend(&mut self, index: usize, frame: Pieces) -> Vec<Step> {
         let first = frame.first as usize;
         let position = self.streams[index].position.unwrap_or(first);
-        if self.streams[index].stale || first != position || first > self.pieces.len() {
+        let fits =
+            first == position && first <= self.pieces.len() && !self.is_foreign(index, first);
+        if self.streams[index].stale || !fits {
             self.streams[index].stale = true;
             return Vec::new();
         }
@@ -328,6 +330,15 @@ impl Merge {
             }
         }
         steps
+    }
+
+    /// Whether a stream that has no position yet goes on from pieces of another kind of worker than
+    /// those that are here: they have changed since they were handed to its worker, or somebody
+    /// repeated an older resume to it.
+    fn is_foreign(&self, index: usize, first: usize) -> bool {
+        let stream = &self.streams[index];
+        let another = |(_, fingerprint)| fingerprint != stream.fingerprint;
+        stream.position.is_none() && first > 0 && self.author.is_some_and(another)
     }
 
     /// Holds one piece against what is there; `false` if its stream has become stale.
@@ -397,7 +408,8 @@ impl Merge {
             self.broken_end |= highest == Some(stream.rank);
             return Vec::new();
         }
-        if position != claimed || position > self.pieces.len() {
+        let fits = position == claimed && position <= self.pieces.len();
+        if !fits || self.is_foreign(index, position) {
             self.broken_end = true;
             return Vec::new();
         }

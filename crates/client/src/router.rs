@@ -215,7 +215,7 @@ impl Router {
         let (frame, properties) = (&*message.body, &message.properties);
         let mut entries = self.entries();
         if let Some(hint) = ErrorHint::parse(frame) {
-            if let Some(entry) = entries.get(&hint.request) {
+            if let Some(entry) = entries.get_mut(&hint.request) {
                 entry.hint(hint.code);
             }
             return Vec::new();
@@ -271,14 +271,44 @@ fn forget(entries: &mut HashMap<RequestId, Entry>) {
 mod tests {
     use std::borrow::Cow;
     use std::collections::HashMap;
+    use std::sync::Arc;
     use std::time::Duration;
 
+    use nsbridge_protocol::topology::REPLY_EXCHANGE;
     use nsbridge_protocol::{RequestId, Uuid};
-    use tokio::time::{Instant, advance};
+    use nsbridge_queue::{Broker, Confirmed, Limits, Link, MemoryBroker, Message};
+    use tokio::time::{Instant, advance, timeout};
 
-    use super::{Entry, TOMBSTONES, forget};
+    use super::{Entry, Router, TOMBSTONES, forget};
     use crate::merge::Merge;
     use crate::scripted::{original, root};
+
+    /// A queue that goes between any two calls is noted, or kept.
+    #[tokio::test(start_paused = true)]
+    async fn a_reply_queue_that_expires_while_a_client_comes_back_takes_nothing_along_unseen() {
+        let (lease, latency) = (Duration::from_millis(1000), Duration::from_millis(100));
+        // The client comes back when this much of the lease is over.
+        for gone in (50..1000).step_by(100).map(Duration::from_millis) {
+            let limits = Limits { reply_lease: lease, ..Limits::default() };
+            let broker = MemoryBroker::with_limits(limits);
+            let worker = broker.connect("worker").await.unwrap();
+            worker.declare_reply_queue("replies").await.unwrap();
+            let publisher = worker.publisher().await.unwrap();
+            let frame = Message::new(vec![1]);
+            let taken = publisher.publish(REPLY_EXCHANGE, "replies", frame).await.unwrap();
+            assert_eq!(taken.await.unwrap(), Confirmed::Taken);
+            advance(gone).await;
+
+            broker.delay(latency);
+            let link = Link::new(Arc::new(broker), "client".to_owned());
+            let mut lost = false;
+            let mut consumer = Router::subscribe(&link, "replies", &mut lost).await.unwrap();
+            let held = timeout(10 * lease, consumer.recv()).await;
+            let too_late = gone + latency > lease;
+            assert_eq!(lost, too_late, "after {gone:?}");
+            assert_eq!(matches!(held, Ok(Some(_))), !too_late, "after {gone:?}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn what_ended_is_remembered_for_its_time_and_in_a_bounded_number() {

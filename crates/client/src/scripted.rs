@@ -2,7 +2,7 @@
 
 use nsbridge_crypto::{DataKey, Key, ReplyRoot, ReplySealer, RequestHead};
 use nsbridge_protocol::{
-    AttemptNo, FinishReason, Open, Pieces, RequestId, Summary, TraceParent, Usage,
+    AttemptNo, Fingerprint, FinishReason, Open, Pieces, RequestId, Summary, TraceParent, Usage,
 };
 
 use crate::entry::Original;
@@ -41,9 +41,19 @@ pub(crate) struct Sender {
 
 impl Sender {
     pub(crate) fn new(root: &ReplyRoot, attempt: u32, opened_at_ms: u64) -> Self {
+        Self::of(root, attempt, opened_at_ms, None)
+    }
+
+    /// Of a worker with this fingerprint.
+    pub(crate) fn of(
+        root: &ReplyRoot,
+        attempt: u32,
+        opened_at_ms: u64,
+        fingerprint: Option<Fingerprint>,
+    ) -> Self {
         // Each attempt is another revision's.
         let revision = format!("r{attempt}").parse().ok();
-        let open = Open { opened_at_ms, fingerprint: None, worker: "w".into(), revision };
+        let open = Open { opened_at_ms, fingerprint, worker: "w".into(), revision };
         let open = serde_json::to_vec(&open).unwrap();
         let (sealer, open) = ReplySealer::open(root, ID, AttemptNo(attempt), &open).unwrap();
         Self { sealer, open, next: 0, chunks: 0, bytes: 0 }

@@ -4,8 +4,9 @@ mod link;
 mod queue;
 mod state;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::{Notify, watch};
@@ -29,6 +30,8 @@ struct Shared {
     earlier: Notify,
     blocked: watch::Sender<bool>,
     refuses: AtomicBool,
+    /// Milliseconds that a connection's calls take on their way here.
+    latency: AtomicU64,
 }
 
 impl MemoryBroker {
@@ -60,6 +63,14 @@ impl MemoryBroker {
     #[cfg(feature = "testing")]
     pub fn accept(&self) {
         self.shared.refuses.store(false, Ordering::Relaxed);
+    }
+
+    /// Lets declaring, consuming, looking and publishing take this long on their way here, in whole
+    /// milliseconds: what expires meanwhile is gone when they arrive.
+    #[cfg(feature = "testing")]
+    pub fn delay(&self, latency: Duration) {
+        let millis = u64::try_from(latency.as_millis()).unwrap_or(u64::MAX);
+        self.shared.latency.store(millis, Ordering::Relaxed);
     }
 
     /// Makes publishers wait, as RabbitMQ does when it is short of memory or disk.
@@ -107,6 +118,14 @@ impl Shared {
 
     fn is_blocked(&self) -> bool {
         *self.blocked.borrow()
+    }
+
+    /// Waits as long as a call takes on its way here.
+    async fn arrival(&self) {
+        let latency = self.latency.load(Ordering::Relaxed);
+        if latency > 0 {
+            tokio::time::sleep(Duration::from_millis(latency)).await;
+        }
     }
 
     async fn unblocked(&self) {

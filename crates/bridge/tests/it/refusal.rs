@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nsbridge_crypto::{Entry, Key, Keyring, RequestHead, State, seal_request};
-use nsbridge_protocol::topology::{dead_queue, header, model_queue};
+use nsbridge_protocol::topology::{dead_queue, header, model_queue, reply_queue};
 use nsbridge_protocol::{ErrorCode, RequestId, Uuid};
 use nsbridge_queue::{Broker, Connection, Delivery, Message};
 use nsbridge_testkit::system::client::Client;
@@ -26,6 +26,7 @@ stories! {
     r2_an_expired_request_is_a_dead_letter,
     r2_a_request_from_the_future_is_a_dead_letter,
     r2_a_request_without_a_reply_queue_is_a_dead_letter,
+    r2_a_copy_that_was_changed_or_misled_gets_no_sealed_word,
 }
 
 struct Stage {
@@ -206,4 +207,26 @@ async fn r2_a_request_without_a_reply_queue_is_a_dead_letter(broker: Arc<dyn Bro
     let mut message = stage.sealed(&stage.head(), &stage.key());
     message.properties.reply_to = None;
     stage.check(message, ErrorCode::Malformed).await;
+}
+
+/// Whoever sees a request can do both to a copy of it; a sealed word would end the reply.
+async fn r2_a_copy_that_was_changed_or_misled_gets_no_sealed_word(broker: Arc<dyn Broker>) {
+    let stage = Stage::new(broker).await;
+    let queue = reply_queue(u128::from(stage.head().created_at_ms));
+    stage.connection.declare_reply_queue(&queue).await.unwrap();
+    let mut replies = stage.connection.consume(&queue, 8).await.unwrap();
+    let mut changed = stage.sealed(&stage.head(), &stage.key());
+    *changed.body.last_mut().unwrap() ^= 1;
+    let head = RequestHead { model: "another".parse().unwrap(), ..stage.head() };
+    let misled = stage.sealed(&head, &stage.key());
+    let cases = [(changed, ErrorCode::Tampered), (misled, ErrorCode::WrongModel)];
+    for (mut message, reason) in cases {
+        message.properties.reply_to = Some(queue.clone());
+        stage.check(message, reason).await;
+        let word = replies.recv().await.unwrap();
+        assert_eq!(word.message.body[..4], *b"NSBE", "{reason}");
+        word.ack().await.unwrap();
+    }
+    let more = tokio::time::timeout(Duration::from_millis(200), replies.recv()).await;
+    assert!(more.is_err(), "there was more than the two hints");
 }

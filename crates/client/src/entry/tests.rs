@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use nsbridge_crypto::{ControlFrame, ReplyRoot, RequestFrame};
-use nsbridge_protocol::ControlKind;
+use nsbridge_protocol::{ControlKind, ErrorCode};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{Instant, advance};
 
-use super::{Entry, Letter, Note};
+use super::{Entry, INBOX, Letter, MOST_HINTS, Note};
 use crate::merge::Merge;
 use crate::scripted::{Sender, original};
 
@@ -39,6 +39,15 @@ fn opens(letter: &Letter, root: &ReplyRoot) -> bool {
 
 async fn seconds(seconds: u64) {
     advance(Duration::from_secs(seconds)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn hints_without_end_take_no_places_of_pieces() {
+    let mut asked = asked();
+    for _ in 0..2 * INBOX {
+        asked.entry.hint(ErrorCode::Tampered);
+    }
+    assert_eq!(asked.notes.len(), MOST_HINTS);
 }
 
 #[tokio::test(start_paused = true)]

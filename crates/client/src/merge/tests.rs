@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use nsbridge_crypto::{ControlFrame, ReplyRoot, ReplySealer, seal_control};
-use nsbridge_protocol::{ControlKind, ErrorCode, Failure, Pieces, Resume, Seam};
+use nsbridge_protocol::{ControlKind, ErrorCode, Failure, Fingerprint, Pieces, Resume, Seam};
 use proptest::prelude::{Just, Strategy, any, prop, proptest};
 
 use super::{Merge, Step};
@@ -177,6 +177,30 @@ fn c3_an_attempt_that_starts_beyond_what_is_here_is_not_believed() {
     two.next = 3;
     assert_eq!(merge.accept(&two.send("lo")), []);
     assert_eq!(merge.accept(&two.finish()), []);
+}
+
+/// An older resume that somebody repeats to a worker, or pieces that changed after it was sent.
+#[test]
+fn c3_an_attempt_that_goes_on_from_another_workers_pieces_is_not_believed() {
+    let root = root();
+    let of = |attempt, kind| Sender::of(&root, attempt, 0, Some(Fingerprint([kind; 16])));
+    for ends_at_once in [false, true] {
+        let (mut merge, mut text) = (merge(&root), String::new());
+        let (mut one, mut two, mut three) = (of(1, 1), of(2, 2), of(3, 1));
+        for frame in [&one.open.clone(), &one.send("hel"), &two.open.clone(), &two.send("HEL")] {
+            apply(&mut text, merge.accept(frame));
+        }
+        merge.accept(&three.open);
+        (three.next, three.bytes) = (3, 3);
+        if !ends_at_once {
+            assert_eq!(merge.accept(&three.send("lo")), []);
+        }
+        assert_eq!(merge.accept(&three.finish()), []);
+        assert!(merge.has_broken_end(), "it is asked again");
+        apply(&mut text, merge.accept(&two.send("LO")));
+        assert!(apply(&mut text, merge.accept(&two.finish())).1);
+        assert_eq!(text, "HELLO");
+    }
 }
 
 #[test]

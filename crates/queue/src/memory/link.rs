@@ -67,6 +67,12 @@ impl Link {
         self.undeliverable.lock().unwrap_or_else(PoisonError::into_inner).push(delivery);
     }
 
+    /// A call's way to the broker, for those made on a connection that lives when it is there.
+    async fn arrive(&self) -> Result<()> {
+        self.shared.arrival().await;
+        self.check()
+    }
+
     fn check(&self) -> Result<()> {
         match &*self.ended.borrow() {
             Some(reason) => Err(Error::Lost { reason: reason.clone() }),
@@ -101,22 +107,22 @@ pub(super) struct MemoryConnection(pub(super) Arc<Link>);
 #[async_trait]
 impl Connection for MemoryConnection {
     async fn declare_model(&self, model: &ModelName) -> Result<()> {
-        self.0.check()?;
+        self.0.arrive().await?;
         self.0.shared.change(|state| state.declare_model(model))
     }
 
     async fn declare_reply_queue(&self, queue: &str) -> Result<()> {
-        self.0.check()?;
+        self.0.arrive().await?;
         self.0.shared.change(|state| state.declare_reply_queue(queue))
     }
 
     async fn declare_control_queue(&self, queue: &str, model: &ModelName) -> Result<()> {
-        self.0.check()?;
+        self.0.arrive().await?;
         self.0.shared.change(|state| state.declare_control_queue(queue, model, self.0.id))
     }
 
     async fn consume(&self, queue: &str, prefetch: u16) -> Result<Consumer> {
-        self.0.check()?;
+        self.0.arrive().await?;
         let prefetch = usize::from(prefetch.max(1));
         let (sender, receiver) = mpsc::channel(prefetch);
         let id = self.0.shared.change(|state| {
@@ -130,13 +136,13 @@ impl Connection for MemoryConnection {
     }
 
     async fn publisher(&self) -> Result<Box<dyn Publisher>> {
-        self.0.check()?;
+        self.0.arrive().await?;
         let (closed, _) = watch::channel(false);
         Ok(Box::new(MemoryPublisher { link: Arc::clone(&self.0), closed }))
     }
 
     async fn depth(&self, queue: &str) -> Result<Depth> {
-        self.0.check()?;
+        self.0.arrive().await?;
         self.0.shared.change(|state| state.depth(queue, self.0.id))
     }
 
@@ -228,7 +234,7 @@ impl Publisher for MemoryPublisher {
             _ = ended.wait_for(Option::is_some) => {}
             () = self.link.shared.unblocked() => {}
         }
-        self.link.check()?;
+        self.link.arrive().await?;
         if *self.closed.borrow() {
             return Err(no_exchange());
         }
