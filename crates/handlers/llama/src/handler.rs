@@ -167,6 +167,9 @@ impl Llama {
             }
             other => other.unwrap_or(config.context),
         };
+        if options.max_tokens == Some(0) {
+            return Err(LoadError::unsupported("the option max_tokens", "0", "1 or more"));
+        }
         Asked::new(&TextInput::default(), &options, &config.advice, vocabulary(&config))
             .map_err(|error| LoadError::Worker(format!("in the worker's options, {error}")))?;
         let text = Text::read(files)?;

@@ -1,10 +1,13 @@
 //! Threads that share a piece of work, one small part after the other.
 //!
-//! Parts are claimed, not assigned: on a machine where others run too, a thread that was
-//! interrupted does fewer of them. Whoever comes late to a piece of work is not waited for.
+//! Each begins with a run of neighbouring parts of its own: what lies side by side in memory is read
+//! the faster the longer one goes on. Who has none left takes half of what another has: on a machine
+//! where others run too, a thread that was interrupted does fewer of them. Whoever comes late to a
+//! piece of work is not waited for.
 
 #![expect(unsafe_code, reason = "threads that outlive a call are lent what lives for the call")]
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -28,9 +31,8 @@ pub(crate) struct Pool {
 #[derive(Debug, Default)]
 struct Shared {
     gate: AtomicU64,
-    /// The next part to be claimed, and how many there are.
-    next: AtomicUsize,
-    parts: AtomicUsize,
+    /// What each thread has still to do; the first is of the one that asks.
+    left: Vec<Left>,
     /// The work: a `&dyn Fn(usize)` on the stack of whoever asks. Valid while the gate is open or
     /// somebody has joined.
     work: AtomicPtr<()>,
@@ -41,17 +43,62 @@ struct Shared {
     wake: Condvar,
 }
 
+/// Parts that a thread has still to do: the first in the lower half, the one behind the last in the
+/// upper. On cache lines of its own, as its thread changes it with each part.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Left(AtomicU64);
+
+impl Left {
+    fn set(&self, parts: Range<usize>) {
+        self.0.store(packed(parts.start as u64, parts.end as u64), Ordering::Relaxed);
+    }
+
+    /// Takes the first one.
+    fn first(&self) -> Option<usize> {
+        self.take(|first, end| (first + 1, end)).map(|(first, _)| first as usize)
+    }
+
+    /// Takes the second half.
+    fn half(&self) -> Option<Range<usize>> {
+        let middle = |first, end| first + (end - first) / 2;
+        let (first, end) = self.take(|first, end| (first, middle(first, end)))?;
+        Some(middle(first, end) as usize..end as usize)
+    }
+
+    /// Leaves less of what there is, and gives what there was.
+    fn take(&self, less: impl Fn(u64, u64) -> (u64, u64)) -> Option<(u64, u64)> {
+        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+            let (first, end) = unpacked(left);
+            let (first, end) = (first < end).then(|| less(first, end))?;
+            Some(packed(first, end))
+        });
+        taken.ok().map(unpacked)
+    }
+}
+
+const HALF: u64 = u32::MAX as u64;
+
+fn packed(first: u64, end: u64) -> u64 {
+    end << 32 | first
+}
+
+fn unpacked(left: u64) -> (u64, u64) {
+    (left & HALF, left >> 32)
+}
+
 type Part<'a> = &'a (dyn Fn(usize) + Sync);
 
 impl Pool {
     /// A pool of so many threads, the one that asks among them.
     pub(crate) fn new(threads: usize) -> Self {
-        let shared = Arc::new(Shared::default());
+        let left = (0..threads.max(1)).map(|_| Left::default()).collect();
+        let shared = Arc::new(Shared { left, ..Shared::default() });
         let helper = |index: usize| {
             let shared = shared.clone();
             let thread = std::thread::Builder::new().name(format!("nsbridge-compute-{index}"));
             // Fewer threads are slower, and nothing else.
-            thread.spawn(move || shared.help()).ok()
+            thread.spawn(move || shared.help(index)).ok()
         };
         let threads = (1..threads).filter_map(helper).collect();
         Self { shared, threads }
@@ -67,7 +114,7 @@ impl Pool {
     ///
     /// # Panics
     ///
-    /// If a part did.
+    /// If a part did, or if there are more of them than 32 bits count.
     #[expect(clippy::needless_pass_by_ref_mut, reason = "two pieces of work at once would mix")]
     pub(crate) fn run(&mut self, parts: usize, work: Part<'_>) {
         if self.threads.is_empty() || parts < 2 {
@@ -76,8 +123,12 @@ impl Pool {
         }
         let shared = &*self.shared;
         let mut place = work;
-        shared.next.store(0, Ordering::Relaxed);
-        shared.parts.store(parts, Ordering::Relaxed);
+        assert!(parts as u64 <= HALF, "parts are counted in 32 bits");
+        // Rounded up: whoever asks is awake, and has one if anybody has.
+        let before = |thread: usize| (thread * parts).div_ceil(shared.left.len());
+        for (thread, left) in shared.left.iter().enumerate() {
+            left.set(before(thread)..before(thread + 1));
+        }
         shared.work.store((&raw mut place).cast(), Ordering::Relaxed);
         let gate = shared.gate.load(Ordering::Relaxed);
         let number = (gate >> 32).wrapping_add(1);
@@ -87,7 +138,7 @@ impl Pool {
             shared.wake.notify_all();
         }
         // A panic here must wait for the others too: they work on this stack.
-        let done = catch_unwind(AssertUnwindSafe(|| shared.claim(work)));
+        let done = catch_unwind(AssertUnwindSafe(|| shared.claim(0, work)));
         shared.gate.fetch_and(!OPEN, Ordering::AcqRel);
         let started = Instant::now();
         while shared.gate.load(Ordering::Acquire) & JOINED > 0 {
@@ -106,28 +157,32 @@ impl Pool {
 }
 
 impl Shared {
-    fn claim(&self, work: Part<'_>) {
-        let parts = self.parts.load(Ordering::Relaxed);
+    /// Does the parts of a thread, then what it can take from others.
+    fn claim(&self, thread: usize, work: Part<'_>) {
+        let own = &self.left[thread];
+        let (before, after) = self.left.split_at(thread);
         loop {
-            let part = self.next.fetch_add(1, Ordering::Relaxed);
-            if part >= parts {
-                return;
+            while let Some(part) = own.first() {
+                work(part);
             }
-            work(part);
+            let Some(more) = after.iter().chain(before).find_map(Left::half) else { return };
+            // The first of them at once: taken to and fro, a part would be nobody's.
+            own.set(more.start + 1..more.end);
+            work(more.start);
         }
     }
 
-    fn help(&self) {
+    fn help(&self, thread: usize) {
         let mut seen = 0;
         while let Some(number) = self.join(seen) {
             seen = number;
             // SAFETY: this thread has joined while the gate was open, so the caller waits for it,
             // and what it lent is still on its stack.
             let work = unsafe { *self.work.load(Ordering::Relaxed).cast::<Part<'_>>() };
-            if catch_unwind(AssertUnwindSafe(|| self.claim(work))).is_err() {
+            if catch_unwind(AssertUnwindSafe(|| self.claim(thread, work))).is_err() {
                 self.panicked.store(true, Ordering::Relaxed);
-                // Nobody is to go on with work that has failed.
-                self.next.store(usize::MAX / 2, Ordering::Relaxed);
+                // It has failed: nobody need go on, but with what he has just taken.
+                self.left.iter().for_each(|left| left.set(0..0));
             }
             self.gate.fetch_sub(1, Ordering::Release);
         }
@@ -192,9 +247,20 @@ mod tests {
     use std::sync::Barrier;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::thread::sleep;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
-    use super::Pool;
+    use super::{Left, Pool};
+
+    #[test]
+    fn what_is_left_is_taken_from_the_front_and_shared_in_halves() {
+        let left = Left::default();
+        assert_eq!((left.first(), left.half()), (None, None));
+        left.set(3..10);
+        assert_eq!((left.first(), left.half(), left.half()), (Some(3), Some(7..10), Some(5..7)));
+        assert_eq!((left.first(), left.first(), left.half()), (Some(4), None, None));
+        left.set(6..7);
+        assert_eq!((left.half(), left.first()), (Some(6..7), None));
+    }
 
     #[test]
     fn every_part_is_done_once_before_it_returns() {
@@ -212,6 +278,29 @@ mod tests {
                     sleep(Duration::from_millis(2));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn each_thread_begins_with_neighbours_and_then_takes_from_the_other() {
+        let mut pool = Pool::new(2);
+        for held in [0, 4] {
+            let (both, done) = (Barrier::new(2), AtomicU32::new(0));
+            pool.run(8, &|part| {
+                if part % 4 == 0 {
+                    both.wait();
+                    assert_eq!(done.load(Ordering::SeqCst), 0, "nobody did others before");
+                    both.wait();
+                }
+                // One thread is held by its first part until the other has done all the rest.
+                let started = Instant::now();
+                while part == held && done.load(Ordering::SeqCst) < 7 {
+                    assert!(started.elapsed() < Duration::from_secs(60), "nobody took the rest");
+                    std::thread::yield_now();
+                }
+                done.fetch_add(1, Ordering::SeqCst);
+            });
+            assert_eq!(done.into_inner(), 8);
         }
     }
 

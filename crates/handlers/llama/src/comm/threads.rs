@@ -389,7 +389,7 @@ mod tests {
             thread::sleep(Duration::from_millis(20));
             waiting.look();
         }
-        assert!(begun.elapsed() >= patience.mul_f64(0.7) && begun.elapsed() < LONG);
+        assert!(begun.elapsed() >= patience.mul_f64(0.74) && begun.elapsed() < LONG);
     }
 
     #[test]

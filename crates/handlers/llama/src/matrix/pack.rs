@@ -350,11 +350,9 @@ impl Format {
                 None => matrices.push((format, elements)),
             }
         }
-        let order = |(format, count): &(Self, f64)| (format.unit(), *count);
-        let coarsest = matrices.into_iter().max_by(|a, b| {
-            let ((a, most_of_a), (b, most_of_b)) = (order(a), order(b));
-            a.cmp(&b).then(most_of_a.total_cmp(&most_of_b))
-        });
+        let coarsest = matrices
+            .into_iter()
+            .max_by(|(a, of_a), (b, of_b)| a.unit().cmp(&b.unit()).then(of_a.total_cmp(of_b)));
         (
             coarsest.map_or(Self::F32, |(format, _)| format),
             if all > 0.0 { bytes / all } else { 0.0 },

@@ -140,6 +140,11 @@ fn a_file_tells_the_same_shape_as_its_config() {
 
 /// The shape that a file with these fields tells.
 fn told(fields: &[(&str, Value)]) -> Result<Config, LoadError> {
+    told_with(fields, &[])
+}
+
+/// The same, of one that has these biases too.
+fn told_with(fields: &[(&str, Value)], biases: &[&str]) -> Result<Config, LoadError> {
     let text = |text: &str| Value::String(text.to_owned());
     let mut metadata = vec![
         ("general.architecture", text("llama")),
@@ -153,11 +158,16 @@ fn told(fields: &[(&str, Value)]) -> Result<Config, LoadError> {
     ];
     metadata.extend(fields.iter().cloned());
     let metadata: Vec<_> = metadata.iter().map(|(key, value)| (*key, value)).collect();
-    let words = Tensor::zeros((70, 64), DType::F32, &Device::Cpu).unwrap();
-    let words = QTensor::quantize(&words, GgmlDType::F32).unwrap();
+    let zeros = |shape: &[usize]| {
+        let zeros = Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap();
+        QTensor::quantize(&zeros, GgmlDType::F32).unwrap()
+    };
+    let (words, bias) = (zeros(&[70, 64]), zeros(&[64]));
+    let tensors = [("token_embd.weight", &words)].into_iter();
+    let tensors: Vec<_> = tensors.chain(biases.iter().map(|name| (*name, &bias))).collect();
     let dir = tempfile::tempdir().unwrap();
     let mut file = File::create(dir.path().join("model.gguf")).unwrap();
-    gguf_file::write(&mut file, &metadata, &[("token_embd.weight", &words)]).unwrap();
+    gguf_file::write(&mut file, &metadata, &tensors).unwrap();
     Config::read(&nsbridge_handler::Model::in_dir(dir.path()))
 }
 
@@ -200,6 +210,24 @@ fn what_a_file_does_not_say_is_what_llama_cpp_takes() {
     assert!(turned(16).is_ok());
     let why = turned(8).unwrap_err().to_string();
     assert!(["llama.rope.dimension_count", "is 8", "all 16"].iter().all(|word| why.contains(word)));
+}
+
+#[test]
+fn biases_that_no_family_has_alone_are_refused_by_name() {
+    let [queries, output] = ["blk.0.attn_q.bias", "blk.0.attn_output.bias"];
+    let window = [("llama.attention.sliding_window", Value::U32(24))];
+    for (fields, biases, words) in [
+        (&[][..], &[queries][..], [queries, "one beside blk.0.attn_output.bias"]),
+        (&[], &[output], [output, "one beside blk.0.attn_q.bias"]),
+        (&window, &[queries, output], [queries, "one without a sliding window"]),
+    ] {
+        let why = told_with(fields, biases).unwrap_err().to_string();
+        assert!(words.iter().all(|word| why.contains(word)), "{why}");
+    }
+    let both = told_with(&[], &[queries, output]).unwrap();
+    assert!(both.qkv_bias && both.output_bias);
+    let neither = told_with(&window, &[]).unwrap();
+    assert!(!neither.qkv_bias && !neither.output_bias);
 }
 
 #[test]

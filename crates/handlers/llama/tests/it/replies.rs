@@ -249,6 +249,7 @@ fn the_fingerprint_is_of_the_files_and_of_the_options_that_change_text() {
 fn options_that_cannot_be_are_refused_by_name() {
     let tiny = Tiny::new();
     for (options, name) in [
+        (Options { max_tokens: Some(0), ..Options::default() }, "max_tokens"),
         (Options { n_positions: Some(161), ..Options::default() }, "n_positions"),
         (Options { top_p: Some(0.0), ..Options::default() }, "`top_p`"),
         (Options { min_p: Some(1.5), ..Options::default() }, "`min_p`"),
