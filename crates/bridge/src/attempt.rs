@@ -71,7 +71,7 @@ impl From<SealError> for Broken {
 pub(crate) enum Stuck {
     /// A frame could not be sealed.
     Seal(SealError),
-    /// The broker or the client did not take it in time.
+    /// The broker or the client did not take it in time, or the handler hangs.
     Overdue,
 }
 

@@ -217,7 +217,7 @@ pub enum LogFormat {
 
 impl Default for LogConfig {
     fn default() -> Self {
-        Self { filter: "info,lapin=off".to_owned(), format: LogFormat::Text }
+        Self { filter: "info,lapin=off,aws_config=error".to_owned(), format: LogFormat::Text }
     }
 }
 

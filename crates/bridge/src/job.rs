@@ -1,6 +1,5 @@
 //! The life of a request, from the queue and back.
 
-use std::convert::Infallible;
 use std::future::pending;
 use std::time::{Duration, SystemTime};
 
@@ -27,6 +26,10 @@ use crate::worker::Shared;
 
 /// How long sending may go on when the deadline or the grace is over.
 const MARGIN: Duration = Duration::from_secs(5);
+
+/// How long calls may take to see that they are stopped, by the handler's contract: one that is not
+/// well may never do.
+const SEEN_WITHIN: Duration = Duration::from_secs(2);
 
 /// How long a run goes on after the loss of its delivery, however long the broker stays away.
 const ORPHANED_FOR: Duration = Duration::from_secs(60);
@@ -59,7 +62,7 @@ pub(crate) async fn run(shared: &Shared, held: Held, visit: &Visit) -> After {
     let (writer, reader) = transcript();
     let answered = tokio::select! {
         answered = answer(shared, &request, &running, &mut mail, &address, writer, &reader) => answered,
-        never = watch(shared, &request, &running, &reader, &overdue) => match never {},
+        stuck = watch(shared, &request, &running, &reader, &overdue) => Err(stuck),
     };
     let Answered { settlement, after, outcome } = match answered {
         Ok(answered) => answered,
@@ -194,14 +197,14 @@ async fn cancel(address: &Address<'_>, mail: &mut Receiver<Mail>) {
 }
 
 /// Stops a job that is to end for another reason than its own or its client's. Sending may go on
-/// for a while after; then `overdue` is cancelled.
+/// for a while after; then `overdue` is cancelled. Returns if the job is not waited for any more.
 async fn watch(
     shared: &Shared,
     request: &Accepted,
     running: &Running<'_>,
     reader: &Reader,
     overdue: &CancellationToken,
-) -> Infallible {
+) -> Stuck {
     let (stop, margin) = tokio::select! {
         () = sleep(intake::remaining(request.deadline)) => (Stop::Deadline, MARGIN),
         margin = must_move(shared, reader) => (Stop::HandOff, margin),
@@ -209,9 +212,19 @@ async fn watch(
         () = forsaken(shared, request, running) => (Stop::HandOff, Duration::ZERO),
     };
     reader.stop(stop);
-    sleep(margin).await;
-    overdue.cancel();
-    pending().await
+    let late = async {
+        sleep(margin).await;
+        overdue.cancel();
+        pending().await
+    };
+    let given_up = async {
+        shared.unwell.cancelled().await;
+        sleep(SEEN_WITHIN).await;
+    };
+    tokio::select! {
+        never = late => never,
+        () = given_up => Stuck::Overdue,
+    }
 }
 
 /// Waits until a draining worker must hand the job over; tells how long that may take.
@@ -300,7 +313,10 @@ fn unsent(stuck: &Stuck, request: &Accepted, reader: &Reader) -> Answered {
 }
 
 fn log(request: &Accepted, reader: &Reader, verdict: &Verdict) {
-    let code = verdict.code.map_or("ok", ErrorCode::as_str);
+    let code = match (verdict.settlement, verdict.code) {
+        (Settlement::Requeue, Some(ErrorCode::Internal)) => "moved",
+        (_, code) => code.map_or("ok", ErrorCode::as_str),
+    };
     let (id, attempt) = (request.job.id, request.attempt);
     tracing::info!(request = %id, %attempt, code, pieces = reader.len(), "a request ended");
 }

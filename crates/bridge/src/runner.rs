@@ -191,6 +191,7 @@ mod tests {
 
     use super::Runner;
     use crate::metrics::Metrics;
+    use crate::vitals::ASK_EVERY;
 
     /// Never warm, and says so.
     struct Cold;
@@ -220,8 +221,9 @@ mod tests {
     #[tokio::test]
     async fn a_handler_that_breaks_while_it_warms_up_is_not_waited_for() {
         let metrics = Metrics::new(&"m".parse().unwrap());
-        let loaded = Runner::load::<Cold>((), Models::default(), metrics).await;
-        let why = loaded.err().unwrap().to_string();
+        let loading = Runner::load::<Cold>((), Models::default(), metrics);
+        let loaded = tokio::time::timeout(10 * ASK_EVERY, loading).await;
+        let why = loaded.expect("it must not be waited for").err().unwrap().to_string();
         assert!(why.contains("frozen"), "{why}");
     }
 }

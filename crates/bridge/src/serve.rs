@@ -1,6 +1,6 @@
 //! The edge: command line, signals, logs and exit code of a worker's own binary.
 
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -231,6 +231,8 @@ pub fn log_to_stderr(config: &LogConfig) -> Result<(), ConfigError> {
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // It would say so on stderr, and end the thread that logs if that cannot be written either.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     // A second call in one process keeps the first one's choice.
     let _ = match config.format {
@@ -276,7 +278,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     line
 }
 
-#[expect(clippy::print_stderr, reason = "this is the edge that talks to a person")]
+/// Tells the person at the terminal, if there is one.
 fn say(text: &str) {
-    eprint!("{text}");
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }

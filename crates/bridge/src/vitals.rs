@@ -86,9 +86,9 @@ async fn follow(shared: &Shared) -> Infallible {
     }
 }
 
-/// Asks the handler whether it is well, from a thread that may block.
+/// Asks the handler whether it is well, from a thread that may block, until it is not.
 async fn ask_handler(shared: &Shared) -> Infallible {
-    loop {
+    let trouble = loop {
         sleep(ASK_EVERY).await;
         let runner = shared.runner.clone();
         let mut asked = tokio::task::spawn_blocking(move || runner.health());
@@ -98,12 +98,15 @@ async fn ask_handler(shared: &Shared) -> Infallible {
             shared.vitals.health.handler(false);
             answer = Some(asked.await);
         }
-        let well = matches!(answer, Some(Ok(HandlerHealth::Ok)));
-        shared.vitals.health.handler(well);
-        if !well {
-            shared.leave("it said that it is not well");
+        match answer {
+            Some(Ok(HandlerHealth::Ok)) => shared.vitals.health.handler(true),
+            Some(Ok(HandlerHealth::Failed(reason))) => break reason,
+            _ => break "it panicked when it was asked".to_owned(),
         }
-    }
+    };
+    shared.vitals.health.handler(false);
+    shared.unwell(&trouble);
+    std::future::pending().await
 }
 
 async fn look_at_broker(shared: &Shared) -> Infallible {

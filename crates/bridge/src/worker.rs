@@ -65,6 +65,8 @@ pub(crate) struct Shared {
     pub(crate) vitals: Vitals,
     /// Why the handler cannot go on.
     broken: watch::Sender<Option<String>>,
+    /// Whether that is its own word: what it runs may never return.
+    pub(crate) unwell: CancellationToken,
 }
 
 impl Shared {
@@ -99,6 +101,20 @@ impl Shared {
     /// The handler is broken: the worker gives its jobs back and leaves.
     pub(crate) fn leave(&self, why: &str) {
         self.broken.send_replace(Some(why.to_owned()));
+    }
+
+    /// The handler says so itself: none of its jobs will come to an end, however long they are waited
+    /// for.
+    pub(crate) fn unwell(&self, reason: &str) {
+        self.leave(&format!("it said that it is not well: {}", in_a_line(reason)));
+        self.unwell.cancel();
+        self.drain.by(Instant::now());
+    }
+
+    /// Waits until it is.
+    async fn handler_broke(&self) {
+        // The sender is ours.
+        let _ = self.broken.subscribe().wait_for(Option::is_some).await;
     }
 }
 
@@ -136,6 +152,7 @@ impl Worker {
             consuming: Consuming::default(),
             rest: Rest::default(),
             broken: watch::Sender::new(None),
+            unwell: CancellationToken::new(),
             model,
             revision,
             reply,
@@ -177,52 +194,49 @@ impl Worker {
         let jobs = TaskTracker::new();
         let drain = self.drain();
         let ended = tokio::select! {
-            ended = self.serve(&jobs) => ended,
+            _ = self.shared.handler_broke() => Ok(()),
+            error = self.serve(&jobs) => Err(error),
             _ = drain.begun() => Ok(()),
         };
-        if ended.is_err() {
+        if drain.moment().is_none() {
             drain.begin();
         }
         self.leave(&jobs).await;
-        match ended {
-            Err(Error::Handler(why)) => Err(Error::Handler(self.in_its_words(why).await)),
-            ended => ended,
+        // It may have broken while the worker left, too.
+        let broken = self.shared.broken.borrow().clone();
+        match broken {
+            Some(why) => Err(Error::Handler(self.in_its_words(why).await)),
+            None => ended,
         }
     }
 
-    /// One session after another, until the handler breaks.
-    async fn serve(&self, jobs: &TaskTracker) -> Result<(), Error> {
-        let mut broken = self.shared.broken.subscribe();
-        let mut broken = async || {
-            let why = broken.wait_for(Option::is_some).await;
-            why.ok().and_then(|why| why.clone()).unwrap_or_default()
-        };
+    /// One session after another, until one cannot begin.
+    async fn serve(&self, jobs: &TaskTracker) -> Error {
         loop {
             let connection = self.consume.connection().await;
             match Session::start(&self.shared, connection, jobs).await {
-                Ok(session) => tokio::select! {
-                    () = session.lost() => self.shared.vitals.metrics.reconnected(Side::Consume),
-                    why = broken() => return Err(Error::Handler(why)),
-                },
+                Ok(session) => {
+                    session.lost().await;
+                    self.shared.vitals.metrics.reconnected(Side::Consume);
+                }
                 Err(Error::Queue(error)) if error.is_retryable() => {
                     tracing::warn!(%error, "no session, trying again");
                     sleep(PAUSE).await;
                 }
-                Err(error) => return Err(error),
+                Err(error) => return error,
             }
         }
     }
 
-    /// Adds what the handler says itself, if it says so at once.
+    /// Adds what the handler says itself, if it has not and says so at once.
     async fn in_its_words(&self, why: String) -> String {
+        if self.shared.unwell.is_cancelled() {
+            return why;
+        }
         let runner = self.shared.runner.clone();
         let asked = tokio::task::spawn_blocking(move || runner.health());
         match timeout(SAYS_WITHIN, asked).await {
-            Ok(Ok(Health::Failed(reason))) => {
-                let line: String =
-                    reason.chars().take(LONGEST_REASON).filter(|c| !c.is_control()).collect();
-                format!("{why}: {line}")
-            }
+            Ok(Ok(Health::Failed(reason))) => format!("{why}: {}", in_a_line(&reason)),
             _ => why,
         }
     }
@@ -241,6 +255,10 @@ impl Worker {
         self.shared.publish.close().await;
         self.consume.close().await;
     }
+}
+
+fn in_a_line(reason: &str) -> String {
+    reason.chars().take(LONGEST_REASON).filter(|c| !c.is_control()).collect()
 }
 
 pub(crate) fn random() -> Result<u128, Error> {

@@ -168,7 +168,8 @@ impl Slots {
 pub enum Health {
     /// It can.
     Ok,
-    /// It cannot any more, for this reason; the worker gives its jobs back and leaves. The reason
-    /// is logged, in one line: it must quote nothing of a request.
+    /// It cannot any more, for this reason; the worker gives its jobs back and leaves, without
+    /// waiting for those that hang. The reason is logged, in one line: it must quote nothing of a
+    /// request.
     Failed(String),
 }

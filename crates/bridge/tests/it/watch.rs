@@ -2,9 +2,13 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nsbridge::{Health, Metrics, Pages, Vitals};
+use nsbridge_handler::{
+    Finish, Handler, Health as HandlerHealth, Job, Models, Result as HandlerResult,
+};
 use nsbridge_protocol::ErrorCode;
 use nsbridge_protocol::topology::model_queue;
 use nsbridge_queue::{Broker, MemoryBroker, Message};
@@ -13,7 +17,7 @@ use nsbridge_testkit::system::Setup;
 use tokio::time::sleep;
 
 use crate::orphans::Stage;
-use crate::script::{Script, Scripted, Sick, ask, said, submit, system};
+use crate::script::{Script, Scripted, Sick, ask, piece, said, submit, system};
 use crate::stories;
 use crate::trouble::rest;
 
@@ -253,6 +257,66 @@ async fn a_handler_that_says_it_is_not_well_ends_its_worker() {
     let worker = setup.worker::<Sick>(Arc::new(MemoryBroker::new()), ()).await.unwrap();
     let said = worker.ended().await.unwrap_err().to_string();
     assert!(said.contains("it said that it is not well"), "{said}");
+}
+
+/// Hangs in its first call, and says so.
+struct Hangs(AtomicBool);
+
+impl Handler for Hangs {
+    type Options = ();
+    type Input = Script;
+    type Output = String;
+
+    async fn load((): (), _: Models) -> HandlerResult<Self> {
+        Ok(Self(AtomicBool::new(false)))
+    }
+
+    async fn handle(&self, _: Script, job: &mut Job<String>) -> HandlerResult<Finish> {
+        job.emit(piece(job.info().seed, 0)).await?;
+        self.0.store(true, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_secs(3600));
+        Ok(Finish::STOP)
+    }
+
+    fn health(&self) -> HandlerHealth {
+        match self.0.load(Ordering::SeqCst) {
+            false => HandlerHealth::Ok,
+            true => HandlerHealth::Failed("the device hangs".to_owned()),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_hangs_in_a_handler_that_is_not_well_goes_elsewhere_long_before_the_grace_is_over() {
+    let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
+    let setup = Setup { grace: Duration::from_secs(100), ..Setup::new().unwrap() };
+    let hangs = setup.worker::<Hangs>(broker.clone(), ()).await.unwrap();
+    let client = setup.client(broker.clone()).await.unwrap();
+    let mut asked = ask(&setup, Script::Say { pieces: 3, every_ms: 1 }, 7);
+    asked.timeout = Duration::from_secs(60);
+    let mut reply = client.submit::<_, String>(asked).await.unwrap();
+    reply.next().await.unwrap().unwrap();
+    let began = Instant::now();
+    let _other = setup.worker::<Scripted>(broker, ()).await.unwrap();
+    assert_eq!(rest(reply).await, said(7, 3)[1..]);
+    // It is asked every 5 s, and has 2 to stop.
+    assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
+    let why = hangs.ended().await.unwrap_err().to_string();
+    assert!(why.contains("not well: the device hangs"), "{why}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_breaks_while_its_worker_leaves_is_no_good_end() {
+    let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
+    let setup = Setup { grace: Duration::from_secs(100), ..Setup::new().unwrap() };
+    let hangs = setup.worker::<Hangs>(broker.clone(), ()).await.unwrap();
+    let client = setup.client(broker).await.unwrap();
+    let mut reply = submit(&client, &setup, Script::Fail).await.unwrap();
+    reply.next().await.unwrap().unwrap();
+    hangs.drain().begin();
+    let ended = tokio::time::timeout(Duration::from_secs(30), hangs.ended()).await;
+    let why = ended.expect("it waits for the grace").unwrap_err().to_string();
+    assert!(why.contains("the device hangs"), "{why}");
 }
 
 /// The pages of a worker with this set-up.
