@@ -23,7 +23,7 @@ mod timed;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use nsbridge_llama::{Config, Mix, parameters};
+use nsbridge_llama::{Config, Mix};
 use nsbridge_testkit::report::{Report, Row, median};
 
 use bandwidth::Bandwidth;
@@ -101,7 +101,7 @@ fn suite(name: &str, part: &Part<'_>) -> Result<()> {
             Part::Serving if !is_random => continue,
             _ => {}
         }
-        let bandwidth = if name == "q8_0" { Some(Bandwidth::new(THREADS)?) } else { None };
+        let bandwidth = if is_random { Some(Bandwidth::new(THREADS)?) } else { None };
         let mut group = group(folder, model, mix)?;
         group.compare_logits()?;
         if steps {
@@ -109,9 +109,8 @@ fn suite(name: &str, part: &Part<'_>) -> Result<()> {
             for row in rows(&group, name) {
                 report.push(row);
             }
-            if name == "q8_0" {
-                let bytes = bytes_of_a_step(model)?;
-                for row in roofline(&group, bytes) {
+            if is_random {
+                for row in roofline(&group, name, bytes_of_a_step(folder, model, mix)?) {
                     report.push(row);
                 }
             }
@@ -159,12 +158,20 @@ fn path(path: &Path) -> Result<&str> {
     path.to_str().context("a path that is no text")
 }
 
-/// Bytes of weights that a step of one token reads in Q8_0: all but the rows of the embedding.
-fn bytes_of_a_step(model: &Path) -> Result<f64> {
+/// Bytes of weights that a step of one token reads: the file's, less the rows of the embedding.
+fn bytes_of_a_step(folder: &Path, model: &Path, mix: Mix) -> Result<f64> {
+    let of_an_embedding = match mix {
+        Mix::F32 => 4.0,
+        Mix::F16 | Mix::Bf16 => 2.0,
+        Mix::Q8_0 => 34.0 / 32.0,
+        Mix::Q6K => 210.0 / 256.0,
+        Mix::Q5KM => 176.0 / 256.0,
+        Mix::Q4KM => 144.0 / 256.0,
+    };
     let config = Config::read(&nsbridge_handler::Model::in_dir(model))?;
-    let embedding = config.vocab_size * config.hidden_size;
-    let read = parameters(&config) - if config.tied { 0 } else { embedding as u64 };
-    Ok(read as f64 * 34.0 / 32.0)
+    let looked_up = if config.tied { 0 } else { config.vocab_size * config.hidden_size };
+    let file = std::fs::metadata(Kept::of(model, mix, folder)?.file())?.len();
+    Ok(file as f64 - looked_up as f64 * of_an_embedding)
 }
 
 fn rows(group: &Group, name: &str) -> Vec<Row> {
@@ -182,9 +189,9 @@ fn rows(group: &Group, name: &str) -> Vec<Row> {
 }
 
 /// The share of the memory's speed that decoding uses.
-fn roofline(group: &Group, bytes: f64) -> Vec<Row> {
+fn roofline(group: &Group, name: &str, bytes: f64) -> Vec<Row> {
     let share = |seen: &Seen| seen.decode * bytes / seen.bandwidth;
-    let of = |peer| row("engine.roofline.q8_0".into(), "share", true, group, peer, &share);
+    let of = |peer| row(format!("engine.roofline.{name}"), "share", true, group, peer, &share);
     group.peers.iter().map(of).collect()
 }
 
