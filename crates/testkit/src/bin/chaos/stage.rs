@@ -62,7 +62,7 @@ pub(crate) struct Stage {
     runtime: Handle,
     workers: BTreeMap<String, Kept>,
     clients: Vec<Kept>,
-    tap: Option<Tap>,
+    taps: Vec<Tap>,
 }
 
 impl Stage {
@@ -107,7 +107,7 @@ impl Stage {
             proxy: Proxy::to(addr)?,
             workers: BTreeMap::new(),
             clients: Vec::new(),
-            tap: None,
+            taps: Vec::new(),
             runtime: runtime.clone(),
             plan,
             dir,
@@ -276,18 +276,17 @@ impl Stage {
         self.client()?.say("go\n")
     }
 
-    /// Listens to what goes to the present client.
+    /// Listens to what goes to the present client, and still to those before it.
     pub(crate) fn listen(&mut self) -> Result<()> {
-        self.stop_listening();
         let name = format!("c{}", self.clients.len());
         let queue = self.follow.wait("the client", PATIENCE, |lines| reply_queue(lines, &name))?;
-        self.tap = Some(Tap::start(&self.runtime, &self.url, &queue, &self.dir)?);
+        self.taps.push(Tap::start(&self.runtime, &self.url, &queue, &self.dir)?);
         Ok(())
     }
 
-    /// Leaves the client's own queue as the only one that wants its replies.
+    /// Leaves the clients' own queues as the only ones that want their replies.
     pub(crate) fn stop_listening(&mut self) {
-        self.tap = None;
+        self.taps.clear();
     }
 
     /// Kills the client where it stands, and whoever else would take its replies.
@@ -410,7 +409,7 @@ impl Stage {
         self.journal.note(What::Over)?;
         // All at once: each waits for its own end.
         self.workers.values().chain(&self.clients).for_each(Kept::give_up);
-        self.tap = None;
+        self.stop_listening();
         Ok(())
     }
 

@@ -19,18 +19,20 @@ const BUCKET: &str = "models";
 const BEGINNINGS: [&str; 3] =
     ["Once a bear went to the sea", "The smallest boat of all", "In the winter, Mia"];
 
+/// Replies that are asked for before each fault: more than one worker takes.
+const EACH: usize = 8;
+
 /// Seconds that a rank may hang.
 const TIMEOUT: u32 = 2;
 
 /// Killed, told to leave, and with a rank that hangs, the last and then the first, one after the
-/// other and under load: each worker has as much as it takes. Every text is that of one rank without
-/// a draft.
+/// other and under load. Every text is that of one rank without a draft.
 pub(super) fn ranks(stage: &mut Stage) -> Result<()> {
     stage.plan.rules.taken_up = 4;
     stage.plan.rules.resumed = 4;
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models");
     let lone = Lone::load(&models.join(PAIR[0]))?;
-    for n in 0..32 {
+    for n in 0..4 * EACH {
         let ask = Ask::new(400, 0).going_on(BEGINNINGS[n % BEGINNINGS.len()]);
         let n = stage.ask(ask);
         let ask = &mut stage.plan.asks[n];
@@ -52,7 +54,6 @@ pub(super) fn ranks(stage: &mut Stage) -> Result<()> {
         ("AWS_REGION", "us-east-1".to_owned()),
     ];
     stage.start_workers(2)?;
-    stage.start_client()?;
 
     let killed = in_the_middle(stage, 0)?;
     stage.kill(base(&killed))?;
@@ -73,10 +74,12 @@ pub(super) fn ranks(stage: &mut Stage) -> Result<()> {
     stage.finish()
 }
 
-/// A worker's process that is in the middle of a reply, of those that nothing has happened to yet.
-fn in_the_middle(stage: &mut Stage, turn: usize) -> Result<String> {
-    // Each fault has eight replies of its own.
-    let mine = 8 * turn..8 * (turn + 1);
+/// A worker's process that is in the middle of a reply, of those that nothing has happened to yet:
+/// each fault has its own, which are asked for when it is due. If all were asked for at once, a fast
+/// worker would be through with them while another hangs.
+fn in_the_middle(stage: &mut Stage, fault: usize) -> Result<String> {
+    let mine = EACH * fault..EACH * (fault + 1);
+    stage.start_client_for(&mine.clone().collect::<Vec<_>>())?;
     let (least, most) = (40, 200);
     let moment = stage.random.between(least, most);
     stage.runner_in_the_middle(mine, moment)
