@@ -76,9 +76,12 @@ async fn broker(config: &Config) -> Finding {
     let found = match connection.depth(&queue).await {
         Ok(depth) => {
             let dead = connection.depth(&dead).await.map_or(0, |depth| depth.messages);
+            let (waiting, consumers) = (depth.messages, depth.consumers);
+            let alone = waiting > 0 && consumers == 0;
+            let alone = if alone { "; nobody takes them: start a worker" } else { "" };
             format!(
-                "reached; {queue} has {} waiting, {} consumers, {dead} dead letters",
-                depth.messages, depth.consumers
+                "reached; {queue} has {waiting} waiting, {consumers} consumers, {dead} dead \
+                 letters{alone}"
             )
         }
         Err(Error::NoQueue { .. }) => format!("reached; {queue} comes with its first worker"),

@@ -1,5 +1,6 @@
 //! How a command ends that did not do its work.
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 /// After Ctrl-C, as shells expect: 128 + SIGINT.
@@ -11,8 +12,7 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Writes a line for the person at the terminal.
-#[expect(clippy::print_stderr, reason = "this is the edge that talks to a person")]
+/// Writes a line for the person at the terminal, if there is one.
 pub(crate) fn note(line: &str) {
-    eprintln!("{line}");
+    let _ = writeln!(std::io::stderr(), "{line}");
 }

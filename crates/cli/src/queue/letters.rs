@@ -176,6 +176,7 @@ impl Letter {
             "id": head.as_ref().map(|head| head.id),
             "reason": self.reason(),
             "deliveries": properties.int(header::DELIVERIES),
+            "replay_of": properties.text(header::REPLAY_OF),
             "dead_at_ms": properties.int(header::DEAD_AT),
             "key_id": head.as_ref().map(|head| &head.key_id),
             "tenant": head.as_ref().map(|head| &head.tenant),
@@ -194,7 +195,9 @@ impl Letter {
         let deliveries = self.delivery.message.properties.int(header::DELIVERIES);
         let deliveries = deliveries.map_or_else(|| "-".to_owned(), |count| count.to_string());
         let bytes = self.delivery.message.body.len();
-        let (name, reason) = (self.name(), self.reason());
+        // A forged one may hold what a terminal acts on.
+        let reason = self.reason().replace(char::is_control, "?");
+        let name = self.name();
         let line = format!("{age:>5} ago  {name:<36}  {reason}  delivered {deliveries}  {bytes} B");
         match asked {
             Some(asked) => format!("{line}\n      {}", asked.request.input.get()),

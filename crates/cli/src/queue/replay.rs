@@ -83,7 +83,9 @@ async fn replay(
     ask.replay_of = Some(asked.head.id);
     let reply = client.submit::<_, Value>(ask).await?;
     let id = reply.id();
-    let (pieces, summary) = reply.collect().await?;
+    // Whoever fails on it may have put it beside the letter.
+    let failed = || format!("asked again as {id}, which may be a dead letter now too");
+    let (pieces, summary) = reply.collect().await.with_context(failed)?;
     Ok(json!({
         "replay_of": asked.head.id, "id": id, "pieces": pieces,
         "finish_reason": summary.finish_reason,

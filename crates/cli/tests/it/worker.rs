@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::place::{Place, Process, model};
+use crate::place::{Place, Process, model, nsbridge};
 
 const STORY: [&str; 6] =
     ["--seed", "7", "--max-tokens", "120", "--json", "Once a bear went to the sea"];
@@ -30,6 +30,22 @@ fn ask_is_answered_by_a_worker_in_another_process() {
     assert_eq!(tell(), story);
     worker.signal("-TERM");
     assert_eq!(worker.code(), Some(0), "a drained worker leaves in good order");
+}
+
+#[test]
+fn a_worker_whose_log_cannot_be_written_works_all_the_same() {
+    let place = Place::new();
+    // There is a queue before the other is there.
+    let first = place.worker();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut worker = nsbridge(&["worker", "--config", &place.path("worker.toml")]);
+    let mut worker = Process(worker.stderr(full).spawn().unwrap());
+    drop(first);
+    let mut ask = place.ask(&STORY);
+    let story = summary(Process(ask.args(["--timeout", "30"]).spawn().unwrap()).lines());
+    assert!(story.len() > 100, "{story}");
+    worker.signal("-TERM");
+    assert_eq!(worker.code(), Some(0));
 }
 
 #[test]
