@@ -47,6 +47,7 @@ MAX_STREAMS = 4
 MAX_SECONDS = 25 * 60
 SILENCE_S = 15  # without a frame: the caller is told
 QUIET_S = 6  # after a loss: the request is sealed again. A worker that lives is heard every 5 s
+SILENT_S = 90  # the same of a request that was opened, where nothing tells of a loss
 MAX_AGAIN = 3
 CODES = (
     "bad-input model-failed cancelled deadline expired clock-skew malformed unsupported-version "
@@ -597,6 +598,7 @@ class Inquiry:
         self.merge = Merge(head.id, [])
         self.told = self.heard = now  # of a silence; of a worker
         self.calm = now  # since when nothing was read, or was lost
+        self.asked = self.listening = now  # when it was enqueued; since when it can be heard
         self.lost = False  # the reply queue or all copies, and nothing was read after that
 
     def seal(self) -> Copy:
@@ -632,8 +634,17 @@ class Inquiry:
             events.append(Event("waiting", now - self.heard))
         copies = len(self.merge.roots)
         missing = self.lost or self.merge.broken_ends()
-        if missing and copies <= MAX_AGAIN and now - self.calm >= QUIET_S << (copies - 1):
-            self.queue_lost(now)  # once more only if this copy brings no sign of life either
+        opened = any(not stream.ended for stream in self.merge.streams.values())
+        if missing:
+            since, patience = self.calm, QUIET_S
+        elif opened:  # a broker may keep what a lost consumer held to itself
+            since, patience = max(self.heard, self.asked, self.listening), SILENT_S
+        else:  # it may wait for its turn
+            return events
+        if copies <= MAX_AGAIN and now - since >= patience << (copies - 1):
+            self.asked = now
+            if missing:
+                self.queue_lost(now)  # once more only if this copy brings no sign of life either
             events.append(Event("enqueue", self.seal()))
         return events
 
@@ -820,6 +831,8 @@ class Ask:
         try:
             while not self.finished and not self.interrupted and self.clock() < deadline:
                 self._publish()
+                if link.trouble:
+                    self.inquiry.listening = self.clock()
                 if link.wait(0.2):
                     self.inquiry.queue_lost(self.clock())
                 # Nothing can come without a connection, and nothing helps after the deadline.
@@ -881,7 +894,7 @@ class Ask:
             print(f"waiting: nothing came for {event.value:.0f} seconds", file=self.notes)
         elif event.kind == "enqueue":
             self.requests.append(event.value)
-            print("a part of the reply was lost: asking again", file=self.notes)
+            print("nobody is heard of any more: asking again", file=self.notes)
         elif event.kind == "hint":
             self.hint = event.value
             print(f"unauthenticated hint from a worker: {event.value}", file=self.notes)

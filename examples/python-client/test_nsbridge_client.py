@@ -476,6 +476,19 @@ class Patience(unittest.TestCase):
         self.feed(1, a.open, a.data(0, WORDS[:2]))
         self.assertNotIn("enqueue", [k for t in range(2, 60) for k in self.due(t)])
 
+    def test_c6_a_request_that_was_opened_is_not_left_alone_for_ever(self):
+        a = self.worker()
+        self.feed(1, a.open, a.data(0, WORDS[:2]))
+        self.inquiry.listening = 20  # after a lost connection
+        events = [(t, e) for t in range(2, 1000) for e in self.inquiry.due(t) if e.kind == "enqueue"]
+        self.assertEqual([t for t, _ in events], [110, 290, 650])
+
+    def test_c6_what_nobody_opened_and_what_moved_wait_for_their_turn(self):
+        self.assertNotIn("enqueue", self.due(500))
+        a = self.worker()
+        self.feed(501, a.open, a.sealer.seal(MOVED))
+        self.assertNotIn("enqueue", self.due(1000))
+
     def test_c6_after_a_lost_reply_queue_the_same_request_is_sealed_again(self):
         a = self.worker()
         self.feed(1, a.open, a.data(0, WORDS[:2]))

@@ -27,6 +27,11 @@ const MAX_ENQUEUES: usize = 1 + 3;
 /// long before each further time, since a copy may just wait for its turn.
 const QUIET: Duration = Duration::from_secs(6);
 
+/// The same of a request that was opened, where nothing tells of a loss. Its worker is gone by then,
+/// even by the broker's heartbeats, and whoever took its copy over would be heard; but a broker may
+/// keep what a lost consumer held to itself (rabbitmq-server issues 11228 and 15473).
+const SILENT: Duration = Duration::from_secs(90);
+
 /// A worker has no more to hint at than that a request waits, each time that it is tried.
 const MOST_HINTS: usize = 16;
 
@@ -108,6 +113,8 @@ pub(crate) struct Entry {
     heard: Instant,
     /// When replies may have been lost with the reply queue.
     disturbed: Option<Instant>,
+    /// When it was enqueued again.
+    asked: Option<Instant>,
     /// The span of the attempt that was heard last.
     attempt: Option<TraceParent>,
     sealed: u64,
@@ -131,6 +138,7 @@ impl Entry {
             deadline,
             heard: Instant::now(),
             disturbed: None,
+            asked: None,
             attempt: None,
             sealed,
             hints: 0,
@@ -267,14 +275,23 @@ impl Entry {
     }
 
     /// Rule C6: seals the request again if replies to it were lost and nobody is heard of; gives
-    /// the copy and its number.
-    pub(crate) fn ask_again(&mut self) -> Option<(Vec<u8>, u16)> {
+    /// the copy and its number. `listening` is since when replies can be heard.
+    pub(crate) fn ask_again(&mut self, listening: Instant) -> Option<(Vec<u8>, u16)> {
         let lost = self.merge.has_broken_end() || self.disturbed.is_some_and(|at| at >= self.heard);
-        let since = self.disturbed.map_or(self.heard, |at| at.max(self.heard));
+        let patience = match lost {
+            true => QUIET,
+            false if self.merge.has_streams() => SILENT,
+            // It may wait for its turn.
+            false => return None,
+        };
+        let moments = [self.disturbed, self.asked].into_iter().flatten();
+        let since = moments.fold(self.heard.max(listening), Instant::max);
         let again = u16::try_from(self.merge.enqueues()).ok()?;
         let may = !self.is_over() && usize::from(again) < MAX_ENQUEUES;
-        let quiet = QUIET * (1 << (again - 1));
-        if !lost || !may || since.elapsed() < quiet || Instant::now() >= self.deadline {
+        if !may
+            || since.elapsed() < patience * (1 << (again - 1))
+            || Instant::now() >= self.deadline
+        {
             return None;
         }
         let sealed = self.original.seal();
@@ -284,7 +301,10 @@ impl Entry {
         self.merge.enqueued(sealed.reply_root);
         self.sealed += sealed.frame.len() as u64;
         // The next time only if this copy brings no sign of life either.
-        self.disturb();
+        if lost {
+            self.disturb();
+        }
+        self.asked = Some(Instant::now());
         Some((sealed.frame, again))
     }
 

@@ -177,6 +177,11 @@ impl Merge {
         self.heard
     }
 
+    /// Whether a worker opened the request and did not say that it moves.
+    pub(crate) fn has_streams(&self) -> bool {
+        !self.streams.is_empty()
+    }
+
     /// Whether another attempt than the one that ended may still run.
     pub(crate) fn has_rivals(&self) -> bool {
         self.streams.len() > 1

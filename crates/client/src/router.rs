@@ -10,7 +10,7 @@ use nsbridge_protocol::topology::{CONTROL_EXCHANGE, header, model_queue};
 use nsbridge_queue::{Confirmed, Consumer, Error, Header, Link, Message, Publisher, Result};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, interval, sleep};
+use tokio::time::{Instant, interval, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::entry::{Entry, Letter, Note, Original, Progress};
@@ -25,6 +25,13 @@ const TOMBSTONES: usize = 10_000;
 
 /// How often requests are looked after whose replies may have been lost.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// A look that comes so much later than the one before tells of a process that stood still: what it
+/// did not hear meanwhile may wait for it.
+const STOOD_STILL: Duration = Duration::from_secs(5);
+
+/// Between two tries to publish.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// One publishing channel, opened again when it is gone.
 #[derive(Debug)]
@@ -53,6 +60,25 @@ impl Publish {
             current.take_if(|known| Arc::ptr_eq(known, &publisher));
         }
         answer
+    }
+
+    /// Publishes until the broker answers; always the same bytes, so that a worker knows a second
+    /// copy for what it is.
+    pub(crate) async fn answered(
+        &self,
+        exchange: &str,
+        key: &str,
+        message: Message,
+    ) -> Result<Confirmed> {
+        loop {
+            match self.confirmed(exchange, key, message.clone()).await {
+                Err(error) if error.is_retryable() => {
+                    tracing::warn!(%error, "a request may not have arrived, sending it again");
+                    sleep(PAUSE).await;
+                }
+                answer => return answer,
+            }
+        }
     }
 
     async fn publisher(&self) -> Result<Arc<dyn Publisher>> {
@@ -163,7 +189,7 @@ impl Router {
                 Ok(subscribed) => return subscribed,
                 Err(error) => {
                     tracing::warn!(%error, "cannot read replies, trying again");
-                    sleep(Duration::from_millis(200)).await;
+                    sleep(PAUSE).await;
                 }
             }
         }
@@ -172,27 +198,34 @@ impl Router {
     /// Rule C6: asks again for what was lost.
     async fn look_after(self: &Arc<Self>, reply_queue: &str) {
         let mut look = interval(LOOK_EVERY);
+        let (mut listening, mut looked) = (Instant::now(), Instant::now());
         loop {
             look.tick().await;
+            if looked.elapsed() >= STOOD_STILL {
+                listening = Instant::now();
+            }
+            looked = Instant::now();
             forget(&mut self.entries());
             let again: Vec<_> = self
                 .entries()
                 .values_mut()
                 .filter_map(|entry| {
-                    let (frame, number) = entry.ask_again()?;
+                    let (frame, number) = entry.ask_again(listening)?;
                     let envelope = entry.envelope();
                     let message = request::message(frame, &envelope, reply_queue, number);
-                    Some((envelope.head, message))
+                    Some((envelope.head, message, entry.deadline))
                 })
                 .collect();
-            for (head, message) in again {
-                tracing::warn!(request = %head.id, "replies were lost, asking again");
+            for (head, message, deadline) in again {
+                tracing::warn!(request = %head.id, "nobody is heard of any more, asking again");
                 let (router, queue) = (self.clone(), model_queue(&head.model));
                 self.runtime.spawn(async move {
-                    match router.publish.confirmed("", &queue, message).await {
-                        Ok(Confirmed::Taken) => {}
-                        Ok(refused) => tracing::warn!(?refused, "nobody took the request"),
-                        Err(error) => tracing::warn!(%error, "a request may not have arrived"),
+                    let answered = router.publish.answered("", &queue, message);
+                    match timeout_at(deadline, answered).await {
+                        Ok(Ok(Confirmed::Taken)) => {}
+                        Ok(Ok(refused)) => tracing::warn!(?refused, "nobody took the request"),
+                        Ok(Err(error)) => tracing::warn!(%error, "a request did not arrive"),
+                        Err(_) => tracing::warn!("a request did not arrive in time"),
                     }
                 });
             }

@@ -73,6 +73,10 @@ impl Sender {
         self.sealer.finish(&serde_json::to_vec(&summary).unwrap()).unwrap()
     }
 
+    pub(crate) fn moved(self) -> Vec<u8> {
+        self.sealer.moved().unwrap()
+    }
+
     pub(crate) fn summary(&self) -> Summary {
         Summary {
             chunks: self.chunks,

@@ -58,6 +58,16 @@ const MUTANTS: &[Mutant] = &[
         )],
         judge: Judge::Scenario("adopt", 1),
     },
+    // A client waits for ever for what its broker lost.
+    Mutant {
+        name: "endless-patience",
+        file: "crates/client/src/entry.rs",
+        edits: &[(
+            "const SILENT: Duration = Duration::from_secs(90);",
+            "const SILENT: Duration = Duration::from_secs(9000);",
+        )],
+        judge: Judge::Scenario("stranded", 1),
+    },
     // A worker that lost its job goes on as if it had not.
     Mutant {
         name: "endless-adopt-window",

@@ -17,15 +17,17 @@ struct Asked {
     entry: Entry,
     notes: Receiver<Note>,
     root: ReplyRoot,
+    since: Instant,
 }
 
 fn asked() -> Asked {
     let original = original();
     let root = original.seal().unwrap().reply_root;
     let merge = Merge::new(root.clone(), |piece| Cow::Borrowed(piece));
-    let deadline = Instant::now() + Duration::from_secs(300);
+    let since = Instant::now();
+    let deadline = since + Duration::from_secs(1200);
     let (entry, notes) = Entry::new(original, merge, deadline, 0);
-    Asked { entry, notes, root }
+    Asked { entry, notes, root, since }
 }
 
 /// The root of a copy, as a worker finds it.
@@ -54,7 +56,38 @@ async fn hints_without_end_take_no_places_of_pieces() {
 async fn c6_silence_alone_is_no_reason_to_ask_again() {
     let mut asked = asked();
     seconds(120).await;
-    assert!(asked.entry.ask_again().is_none());
+    assert!(asked.entry.ask_again(asked.since).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn c6_a_request_that_was_opened_is_not_left_alone_for_ever() {
+    let mut asked = asked();
+    let mut worker = Sender::new(&asked.root, 1, 0);
+    asked.entry.accept(&worker.open, Some("w"));
+    asked.entry.accept(&worker.send("hel"), None);
+    seconds(80).await;
+    assert!(asked.entry.ask_again(asked.since).is_none(), "its worker may just be gone");
+    let listening = Instant::now();
+    seconds(20).await;
+    assert!(asked.entry.ask_again(listening).is_none(), "nothing could be heard for 80 s");
+    seconds(80).await;
+    assert_eq!(asked.entry.ask_again(listening).unwrap().1, 1);
+    for (pause, again) in [(185, 2), (365, 3)] {
+        seconds(pause / 2).await;
+        assert!(asked.entry.ask_again(listening).is_none(), "a copy may wait for its turn");
+        seconds(pause / 2).await;
+        assert_eq!(asked.entry.ask_again(listening).unwrap().1, again);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c6_a_request_that_moved_waits_for_its_turn() {
+    let mut asked = asked();
+    let worker = Sender::new(&asked.root, 1, 0);
+    asked.entry.accept(&worker.open.clone(), Some("w"));
+    asked.entry.accept(&worker.moved(), None);
+    seconds(300).await;
+    assert!(asked.entry.ask_again(asked.since).is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -62,20 +95,20 @@ async fn c6_a_lost_reply_queue_is_asked_about_again_when_nothing_moves() {
     let mut asked = asked();
     asked.entry.disturb();
     seconds(4).await;
-    assert!(asked.entry.ask_again().is_none(), "a worker that lives is heard every 5 s");
+    assert!(asked.entry.ask_again(asked.since).is_none(), "a worker that lives is heard every 5 s");
     seconds(3).await;
-    let (frame, again) = asked.entry.ask_again().unwrap();
+    let (frame, again) = asked.entry.ask_again(asked.since).unwrap();
     assert_eq!(again, 1, "the first copy was number 0");
     let first = RequestFrame::parse(&frame).unwrap();
     assert_eq!(*first.head(), original().head, "the same request");
-    assert!(asked.entry.ask_again().is_none(), "not twice for one loss");
+    assert!(asked.entry.ask_again(asked.since).is_none(), "not twice for one loss");
     let mut copies = vec![frame];
     for pause in [13, 25] {
         seconds(pause).await;
-        copies.push(asked.entry.ask_again().unwrap().0);
+        copies.push(asked.entry.ask_again(asked.since).unwrap().0);
     }
     seconds(100).await;
-    assert!(asked.entry.ask_again().is_none(), "three times are enough");
+    assert!(asked.entry.ask_again(asked.since).is_none(), "three times are enough");
     copies.sort();
     copies.dedup();
     assert_eq!(copies.len(), 3, "each under a salt of its own");
@@ -90,7 +123,7 @@ async fn c6_a_sign_of_life_after_the_loss_is_enough() {
     seconds(3).await;
     asked.entry.accept(&worker.send("hel"), None);
     seconds(60).await;
-    assert!(asked.entry.ask_again().is_none());
+    assert!(asked.entry.ask_again(asked.since).is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -101,9 +134,9 @@ async fn c6_an_end_with_a_gap_before_it_is_asked_about_again() {
     let lost = worker.send("hel");
     asked.entry.accept(&worker.send("lo"), None);
     asked.entry.accept(&worker.finish(), None);
-    assert!(asked.entry.ask_again().is_none());
+    assert!(asked.entry.ask_again(asked.since).is_none());
     seconds(7).await;
-    let (frame, _) = asked.entry.ask_again().unwrap();
+    let (frame, _) = asked.entry.ask_again(asked.since).unwrap();
     // The copy's worker is told of the pieces under its own root, and its end counts.
     let root = root_of(&frame);
     let mut second = Sender::new(&root, 0x10001, 9);
@@ -130,7 +163,7 @@ async fn c1_each_worker_is_told_under_the_root_of_its_own_copy() {
     asked.entry.accept(&first.send("hel"), None);
     asked.entry.disturb();
     seconds(7).await;
-    let copy = root_of(&asked.entry.ask_again().unwrap().0);
+    let copy = root_of(&asked.entry.ask_again(asked.since).unwrap().0);
     let second = Sender::new(&copy, 0x10001, 9);
     let told = asked.entry.accept(&second.open, Some("v"));
     assert!(told.len() == 1 && told[0].0 == "v" && opens(&told[0], &copy));

@@ -36,6 +36,11 @@ pub(crate) struct Config {
 pub(crate) fn run(path: &Path) -> Result<()> {
     let text = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
     let config: Config = serde_json::from_slice(&text)?;
+    tracing_subscriber::fmt()
+        .with_env_filter("info,lapin=off")
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(submit_all(config))

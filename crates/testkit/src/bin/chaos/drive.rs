@@ -11,6 +11,7 @@ use nsbridge_testkit::Rabbit;
 use tokio::runtime::Handle;
 
 use crate::check::{self, Report};
+use crate::excerpt;
 use crate::plan::Plan;
 use crate::process::leave_with_the_starter;
 use crate::scenarios::{Needs, SCENARIOS, Scenario};
@@ -170,6 +171,9 @@ impl Lane {
         let report = check::read(&dir).with_context(|| format!("checking {}", dir.display()))?;
         let word = if report.is_good() { "ok" } else { "FAILED" };
         eprintln!("{}-{round}: {word}, {:.1} s", scenario.name, began.elapsed().as_secs_f64());
+        if !report.is_good() {
+            excerpt::print(&dir)?;
+        }
         Ok(report)
     }
 }

@@ -11,6 +11,7 @@ mod client;
 mod clock;
 mod drive;
 mod engine;
+mod excerpt;
 mod follow;
 mod hold;
 mod journal;

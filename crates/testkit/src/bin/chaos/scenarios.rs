@@ -44,6 +44,8 @@ macro_rules! scenarios {
 }
 
 scenarios! {
+    "stranded" AnyNode broker::stranded:
+        "the broker has requests of a killed worker with somebody who never answers"
     "client-gone" AnyNode clients::gone:
         "the client is killed in mid-stream; nothing runs on"
     "queue-lost" AnyNode network::queue_lost:

@@ -2,6 +2,7 @@
 
 mod kept;
 mod start;
+mod strand;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,6 +36,7 @@ pub(crate) use start::{ClientSettings, WorkerSettings};
 
 use kept::Kept;
 use start::{part_command, worker_command, write_keyring};
+use strand::Strand;
 
 /// How long anything may take that is no matter of the plan, such as the start of a process on a
 /// machine that has other things to do.
@@ -63,6 +65,7 @@ pub(crate) struct Stage {
     workers: BTreeMap<String, Kept>,
     clients: Vec<Kept>,
     taps: Vec<Tap>,
+    strands: Vec<Strand>,
 }
 
 impl Stage {
@@ -108,6 +111,7 @@ impl Stage {
             workers: BTreeMap::new(),
             clients: Vec::new(),
             taps: Vec::new(),
+            strands: Vec::new(),
             runtime: runtime.clone(),
             plan,
             dir,
@@ -335,6 +339,16 @@ impl Stage {
         lock(&self.node)
     }
 
+    /// Kills the only worker. What it had, which is so much, goes to somebody who keeps it until the
+    /// round is over.
+    pub(crate) fn strand(&mut self, worker: &str, count: u16) -> Result<()> {
+        let mut strand = Strand::start(&self.runtime, &self.url, &self.model, count)?;
+        self.kill(worker)?;
+        strand.until_it_holds(count.into())?;
+        self.strands.push(strand);
+        Ok(())
+    }
+
     // Time.
 
     /// Waits until callers of request `n` got so many pieces.
@@ -410,6 +424,7 @@ impl Stage {
         // All at once: each waits for its own end.
         self.workers.values().chain(&self.clients).for_each(Kept::give_up);
         self.stop_listening();
+        self.strands.clear();
         Ok(())
     }
 

@@ -20,6 +20,21 @@ pub(super) fn restart(stage: &mut Stage) -> Result<()> {
     stage.node().restart()
 }
 
+/// Nothing tells a client of it but that its workers are silent.
+pub(super) fn stranded(stage: &mut Stage) -> Result<()> {
+    stage.plan.rules.taken_up = 2;
+    stage.plan.rules.resumed = 2;
+    stage.plan.rules.stalled_ms = 80_000;
+    let asks = stage.ask_for(2, &Ask::new(200, 20).within(150_000));
+    stage.start_workers(1)?;
+    stage.start_client()?;
+    for ask in asks {
+        let moment = stage.random.between(10, 40);
+        stage.until_piece(ask, moment)?;
+    }
+    stage.strand("w1", 2)
+}
+
 /// The node raises its alarm by its own timer: its command line takes seconds to start.
 pub(super) fn memory_alarm(stage: &mut Stage) -> Result<()> {
     stage.plan.rules.one_run_each = true;

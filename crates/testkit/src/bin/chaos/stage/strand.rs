@@ -1,0 +1,50 @@
+//! A consumer that keeps what it gets: what it holds is nobody's, as after a fault of the broker's.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use nsbridge_protocol::ModelName;
+use nsbridge_protocol::topology::model_queue;
+use nsbridge_queue::{AmqpBroker, Broker, Connection, Delivery};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{Receiver, channel};
+use tokio::time::timeout;
+
+use super::PATIENCE;
+
+/// Keeps the requests that it gets until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Strand {
+    runtime: Handle,
+    _connection: Arc<dyn Connection>,
+    kept: Receiver<Delivery>,
+    held: Vec<Delivery>,
+}
+
+impl Strand {
+    /// Takes up to `most` requests of the model. Returns when it is subscribed.
+    pub(super) fn start(runtime: &Handle, url: &str, model: &ModelName, most: u16) -> Result<Self> {
+        let (keep, kept) = channel(usize::from(most));
+        let connection = runtime.block_on(async {
+            let connection = AmqpBroker::new(url)?.connect("strand").await?;
+            let mut requests = connection.consume(&model_queue(model), most).await?;
+            tokio::spawn(async move {
+                while let Some(delivery) = requests.recv().await
+                    && keep.send(delivery).await.is_ok()
+                {}
+            });
+            anyhow::Ok(connection)
+        })?;
+        Ok(Self { runtime: runtime.clone(), _connection: connection, kept, held: Vec::new() })
+    }
+
+    /// Waits until it holds so many.
+    pub(super) fn until_it_holds(&mut self, count: usize) -> Result<()> {
+        while self.held.len() < count {
+            let next =
+                self.runtime.block_on(async { timeout(PATIENCE, self.kept.recv()).await })?;
+            self.held.extend(next);
+        }
+        Ok(())
+    }
+}
