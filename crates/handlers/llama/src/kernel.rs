@@ -10,6 +10,7 @@ pub(crate) mod attention;
 pub(crate) mod kquants;
 pub(crate) mod math;
 pub(crate) mod q8;
+pub(crate) mod reach;
 pub(crate) mod row;
 pub(crate) mod simd;
 pub(crate) mod tile;
@@ -79,13 +80,10 @@ impl Tier {
     }
 }
 
-/// How far ahead of the products weights are asked for, in bytes.
-const AHEAD: usize = 4096;
-
-/// Asks for what follows some weights; beyond their end it does nothing.
+/// Asks for what lies so far behind the beginning of some weights; beyond their end it does nothing.
 #[inline(always)]
-fn ask_ahead<T>(weights: *const T) {
-    ask(weights.cast::<u8>().wrapping_add(AHEAD));
+fn ask_ahead<T>(weights: *const T, reach: usize) {
+    ask(weights.cast::<u8>().wrapping_add(reach));
 }
 
 /// Asks for the line of memory at an address, whatever it is.

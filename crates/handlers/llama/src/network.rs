@@ -11,12 +11,14 @@ mod ranks;
 mod shard;
 mod step;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nsbridge_handler::{Error, Result};
 
+use crate::config::parameters;
 use crate::kernel::Tier;
 use crate::kernel::attention::PAGE;
+use crate::kernel::reach::{REACHES, set_reach};
 use crate::kv::{KvCache, KvFormat, Table};
 use crate::matrix::Format;
 use crate::{Config, LoadError, Weights};
@@ -27,6 +29,12 @@ use self::plan::Step;
 use self::ranks::Ranks;
 pub use self::ranks::Watch;
 use self::step::WIDEST_HEAD;
+
+/// A model of so many weights is brought from memory in each step, in whatever format.
+const OUT_OF_CACHES: u64 = 100_000_000;
+
+/// How long ways of bringing it are tried out.
+const TRYING: Duration = Duration::from_millis(500);
 
 /// How a model is held and run. None of it but the formats and the device changes a bit of what it
 /// computes.
@@ -161,7 +169,40 @@ impl Model {
         let ranks = Ranks::load(config, context, weights, setup)?;
         let arithmetic = ranks.arithmetic();
         let (vocab_size, patience) = (config.vocab_size, setup.patience);
-        Ok(Self { ranks, cache, context, vocab_size, arithmetic, patience })
+        let mut model = Self { ranks, cache, context, vocab_size, arithmetic, patience };
+        if matches!(setup.device, Processor::Cpu) && parameters(config) >= OUT_OF_CACHES {
+            model.find_reach();
+        }
+        Ok(model)
+    }
+
+    /// Finds out how far ahead weights are best asked for here, in steps of one token.
+    fn find_reach(&mut self) {
+        let mut least = REACHES.map(|_| Duration::MAX);
+        let begun = Instant::now();
+        while begun.elapsed() < TRYING {
+            for (reach, least) in REACHES.into_iter().zip(&mut least) {
+                set_reach(reach);
+                // Who asks next is told why there is none.
+                let Some(took) = self.lone_step() else { return };
+                *least = took.min(*least);
+            }
+        }
+        let best = REACHES.into_iter().zip(least).min_by_key(|(_, least)| *least);
+        best.into_iter().for_each(|(reach, _)| set_reach(reach));
+    }
+
+    /// What a step of one token takes that nothing comes before; `None` if there is no such step.
+    fn lone_step(&mut self) -> Option<Duration> {
+        let mut table = Table::default();
+        if !self.cache.reserve(&mut table, 1) {
+            return None;
+        }
+        let begun = Instant::now();
+        let chunk = Chunk { table: &mut table, tokens: &[0], logits: 1 };
+        let took = self.forward(&mut [chunk]).ok().map(|_| begun.elapsed());
+        self.cache.release(table);
+        took
     }
 
     /// The most tokens a sequence can have, reply included.
@@ -227,5 +268,34 @@ impl Model {
             return Ok(());
         };
         Err(Error::bad_input(wrong))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Chunk, Model, REACHES, Setup};
+    use crate::kernel::reach::reach;
+    use crate::{Config, Format, Table, Weights};
+
+    #[test]
+    fn finding_out_how_far_ahead_to_ask_changes_nothing() {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../examples/models/tale-7m");
+        let files = nsbridge_handler::Model::in_dir(dir);
+        let (config, weights) = (Config::read(&files).unwrap(), Weights::read(&files).unwrap());
+        let setup = Setup { ranks: 2, blocks: 2, format: Some(Format::Q8_0), ..Setup::default() };
+        let mut model = Model::new(&config, 32, &weights, &setup).unwrap();
+        let mut table = Table::default();
+        assert!(model.cache().reserve(&mut table, 4));
+        let mut said = |model: &mut Model| {
+            let chunk = Chunk { table: &mut table, tokens: &[5, 7], logits: 1 };
+            let bits = model.forward(&mut [chunk]).unwrap().rows().next().unwrap().to_vec();
+            model.cache().truncate(&mut table, 0);
+            assert!(model.cache().reserve(&mut table, 4));
+            (bits, model.cache().free())
+        };
+        let before = said(&mut model);
+        model.find_reach();
+        assert!(REACHES.contains(&reach()));
+        assert_eq!(said(&mut model), before);
     }
 }

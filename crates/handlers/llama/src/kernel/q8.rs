@@ -91,6 +91,7 @@ mod x86 {
     };
 
     use super::super::ask_ahead;
+    use super::super::reach::reach;
     use super::{BLOCK, LANES, TILE_BLOCK};
 
     /// The next four bytes in every lane.
@@ -109,8 +110,9 @@ mod x86 {
     ) -> [[i32; LANES]; M] {
         let ones = _mm256_set1_epi16(1);
         let mut sums = [[_mm256_setzero_si256(); 2]; M];
+        let reach = reach();
         for group in 0..BLOCK / 4 {
-            ask_ahead(&weights[4 * LANES * group]);
+            ask_ahead(&weights[4 * LANES * group], reach);
             // SAFETY: 64 bytes from here are within the block.
             let halves = unsafe {
                 let at = weights.as_ptr().add(4 * LANES * group).cast::<__m256i>();
@@ -159,7 +161,9 @@ mod x86 {
         for m in 0..M {
             sums[m] = _mm512_set1_epi32(-128 * of_activations[m]);
         }
+        let reach = reach();
         for group in 0..BLOCK / 4 {
+            ask_ahead(&weights[64 * group], reach);
             // SAFETY: 64 bytes from here are within the block.
             let signed = unsafe { _mm512_loadu_si512(weights.as_ptr().add(64 * group).cast()) };
             let unsigned = _mm512_xor_si512(signed, high);

@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use super::q8::{self, TILE_BLOCK};
+use super::reach::reach;
 use super::row::BLOCK;
 use super::simd::Simd;
 use super::{LANES, Lanes, Work, ask_ahead, kquants};
@@ -303,8 +304,9 @@ impl<W: Weights<C>, const C: usize, const M: usize> Products<M> for Columns<'_, 
         let x = parts(&self.x, stretch, weights.len());
         // In registers.
         let mut own = *sums;
+        let reach = reach();
         for (k, weights) in weights.iter().enumerate() {
-            ask_ahead(weights);
+            ask_ahead(weights, reach);
             let weights = W::vectors(simd, weights);
             for c in 0..C {
                 for m in 0..M {
