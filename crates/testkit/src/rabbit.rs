@@ -97,15 +97,36 @@ impl Rabbit {
         self.launch()
     }
 
+    /// Kills the node where it stands and starts it again, on the same ports with the data that it had
+    /// written.
+    ///
+    /// # Errors
+    ///
+    /// It did not come back within 90 seconds.
+    pub fn crash(&mut self) -> Result<()> {
+        self.end("kill")?;
+        self.launch()
+    }
+
     /// Stops the node in good order. Its data stays until it is dropped.
     ///
     /// # Errors
     ///
-    /// It was still there after 30 seconds, and was killed.
+    /// It was still there after 30 seconds, and was killed; or it ended without a word.
     pub fn stop(&mut self) -> Result<()> {
-        let Some(mut keeper) = self.keeper.take() else { return Ok(()) };
+        let began = self.node.log().len();
+        if self.end("stop")? {
+            let said = self.node.log().split_off(began);
+            ensure!(said.contains("stopped TCP listener"), "the RabbitMQ node ended in disorder");
+        }
+        Ok(())
+    }
+
+    /// Whether there was one to be ended.
+    fn end(&mut self, order: &str) -> Result<bool> {
+        let Some(mut keeper) = self.keeper.take() else { return Ok(false) };
         if let Some(mut orders) = keeper.stdin.take() {
-            orders.write_all(b"stop\n").context("telling the node to stop")?;
+            writeln!(orders, "{order}").context("telling the node to end")?;
             orders.flush()?;
             // The keeper takes the end of its input for our death, so it stays open meanwhile.
             let ended = wait_for(STOP_WITHIN, || matches!(keeper.try_wait(), Ok(Some(_))));
@@ -113,7 +134,7 @@ impl Rabbit {
             keeper.wait()?;
             ensure!(ended, "the RabbitMQ node did not stop within {STOP_WITHIN:?} and was killed");
         }
-        Ok(())
+        Ok(true)
     }
 
     fn launch(&mut self) -> Result<()> {

@@ -7,6 +7,8 @@ enter() {
     if [ -n "$root" ]; then exec /bin/sh -c "$enter" enter "$root" "$@"; else exec "$@"; fi
 }
 rm -f "$2/ended"
+# A shell gives what it starts beside itself no input but this one.
+exec 3<&0
 enter epmd -port "$ERL_EPMD_PORT" -address 127.0.0.1 >/dev/null 2>&1 </dev/null &
 epmd=$!
 # Tells the script to become the node instead of running it as a child.
@@ -21,10 +23,13 @@ read -r order
 if [ "$order" = stop ]; then
     kill -TERM "$node"
     # Should it hang, the end of our input is the order to kill it.
-    { read -r _; kill -KILL "$node"; } &
+    { read -r _ <&3; kill -KILL "$node"; } &
     impatient=$!
     wait "$node"
     kill -KILL "$impatient" "$watch" "$epmd" 2>/dev/null
+elif [ "$order" = kill ]; then
+    kill -KILL "$node" "$watch" "$epmd"
+    wait "$node"
 else
     kill -KILL "$node" "$watch" "$epmd" 2>/dev/null
     wait

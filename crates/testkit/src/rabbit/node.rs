@@ -110,6 +110,13 @@ impl Node {
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
 
+    /// What the node has logged, through all its lives.
+    pub(super) fn log(&self) -> String {
+        let file = format!("log/nsbridge-{}@localhost.log", self.port());
+        let text = fs::read(self.home.path().join(file)).unwrap_or_default();
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
     fn in_environment(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new(program);
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));

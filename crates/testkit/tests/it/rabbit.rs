@@ -15,6 +15,8 @@ fn a_node_restarts_on_the_same_port_and_is_gone_when_dropped() {
     rabbit.restart().unwrap();
     assert_eq!(rabbit.url(), url);
     TcpStream::connect(addr).unwrap();
+    rabbit.crash().unwrap();
+    TcpStream::connect(addr).unwrap();
     assert!(rabbit.ctl(&["status"]).unwrap().contains("RabbitMQ"));
 
     drop(rabbit);

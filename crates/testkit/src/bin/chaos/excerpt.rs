@@ -47,7 +47,7 @@ fn is_event(line: &Line) -> bool {
         line.what,
         What::Plan(_)
             | What::Piece { .. }
-            | What::Frame { .. }
+            | What::Frame { open: None, .. }
             | What::Sample { .. }
             | What::Enqueue { .. }
     )

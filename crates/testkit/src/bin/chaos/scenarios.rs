@@ -102,4 +102,6 @@ scenarios! {
         "the broker blocks publishers for a while"
     "broker-restart" ItsOwnNode broker::restart:
         "the broker is stopped and started again"
+    "broker-crash" ItsOwnNode broker::crash:
+        "the broker is killed and started again"
 }

@@ -1,12 +1,22 @@
 //! Faults of the broker, and of what is published to it.
 
 use anyhow::Result;
+use nsbridge_testkit::Rabbit;
 
 use crate::plan::Ask;
 use crate::stage::Stage;
 use crate::watched::Trick;
 
 pub(super) fn restart(stage: &mut Stage) -> Result<()> {
+    away(stage, "restart", Rabbit::restart)
+}
+
+pub(super) fn crash(stage: &mut Stage) -> Result<()> {
+    away(stage, "crash", Rabbit::crash)
+}
+
+/// The broker goes away in the middle of replies, while others wait.
+fn away(stage: &mut Stage, fault: &str, go: fn(&mut Rabbit) -> Result<()>) -> Result<()> {
     stage.plan.rules.taken_up = 1;
     let asks = stage.ask_for(4, &Ask::new(300, 20).within(150_000));
     // These are in the queue when the broker stops.
@@ -16,8 +26,8 @@ pub(super) fn restart(stage: &mut Stage) -> Result<()> {
     stage.start_client()?;
     let moment = stage.random.between(10, 80);
     stage.until_piece(asks[0], moment)?;
-    stage.fault("restart", "the broker")?;
-    stage.node().restart()
+    stage.fault(fault, "the broker")?;
+    go(&mut stage.node())
 }
 
 /// Nothing tells a client of it but that its workers are silent.

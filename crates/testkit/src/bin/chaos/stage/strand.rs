@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use nsbridge_protocol::ModelName;
 use nsbridge_protocol::topology::model_queue;
 use nsbridge_queue::{AmqpBroker, Broker, Connection, Delivery};
@@ -43,7 +43,7 @@ impl Strand {
         while self.held.len() < count {
             let next =
                 self.runtime.block_on(async { timeout(PATIENCE, self.kept.recv()).await })?;
-            self.held.extend(next);
+            self.held.push(next.context("the strand's subscription ended")?);
         }
         Ok(())
     }
