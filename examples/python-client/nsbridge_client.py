@@ -47,7 +47,7 @@ MAX_STREAMS = 4
 MAX_SECONDS = 25 * 60
 SILENCE_S = 15  # without a frame: the caller is told
 QUIET_S = 6  # after a loss: the request is sealed again. A worker that lives is heard every 5 s
-SILENT_S = 90  # the same of a request that was opened, where nothing tells of a loss
+SILENT_S = 90  # the same, once, of a request that was opened, where nothing tells of a loss
 MAX_AGAIN = 3
 CODES = (
     "bad-input model-failed cancelled deadline expired clock-skew malformed unsupported-version "
@@ -362,6 +362,7 @@ class Merge:
     seam: Callable[[bytes], bytes] = text_seam
     pieces: list[bytes] = field(default_factory=list)
     streams: dict[bytes, Stream] = field(default_factory=dict)
+    early: list[bytes] = field(default_factory=list)  # frames whose stream has not opened yet
     over: bool = False  # done, failed or cancelled: a further open is answered by `cancel`
     holder: Stream | None = None  # the stream that last extended the pieces
     answered: set[bytes] = field(default_factory=set)  # roots under which a stream was opened
@@ -377,8 +378,14 @@ class Merge:
         if head.request_id != self.request_id:
             raise Refused("it answers another request")
         stream = self.streams.get(head.stream_id)
-        if stream is None:
-            return self._open(head, frame, reply_to) if head.kind == OPEN else []
+        if stream is None and head.kind == OPEN:
+            events = self._open(head, frame, reply_to)
+            its = [f for f in self.early if reply_head(f).stream_id == head.stream_id]
+            self.early = [f for f in self.early if f not in its]
+            return events + [event for f in its for event in self.feed(f, reply_to)]
+        if stream is None:  # after a reconnect an open may be handed out behind its frames
+            self.early = [*self.early[1 - MAX_AHEAD :], frame]
+            return []
         if self.over or stream.ended:
             return []
         self.heard += stream.keep(head, frame)
@@ -634,10 +641,12 @@ class Inquiry:
             events.append(Event("waiting", now - self.heard))
         copies = len(self.merge.roots)
         missing = self.lost or self.merge.broken_ends()
-        opened = any(not stream.ended for stream in self.merge.streams.values())
+        streams = self.merge.streams.values()
+        moved = max((s.rank for s in streams if s.ended), default=None)
+        opened = any(not s.ended and (moved is None or s.rank > moved) for s in streams)
         if missing:
             since, patience = self.calm, QUIET_S
-        elif opened:  # a broker may keep what a lost consumer held to itself
+        elif opened and copies == 1:  # a broker may keep what a lost consumer held to itself
             since, patience = max(self.heard, self.asked, self.listening), SILENT_S
         else:  # it may wait for its turn
             return events

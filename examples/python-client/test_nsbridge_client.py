@@ -481,13 +481,18 @@ class Patience(unittest.TestCase):
         self.feed(1, a.open, a.data(0, WORDS[:2]))
         self.inquiry.listening = 20  # after a lost connection
         events = [(t, e) for t in range(2, 1000) for e in self.inquiry.due(t) if e.kind == "enqueue"]
-        self.assertEqual([t for t, _ in events], [110, 290, 650])
+        self.assertEqual([t for t, _ in events], [110])
 
     def test_c6_what_nobody_opened_and_what_moved_wait_for_their_turn(self):
         self.assertNotIn("enqueue", self.due(500))
-        a = self.worker()
-        self.feed(501, a.open, a.sealer.seal(MOVED))
+        a, b = self.worker(), self.worker(attempt=2)  # one is killed, one told to leave
+        self.feed(501, a.open, b.open, b.sealer.seal(MOVED))
         self.assertNotIn("enqueue", self.due(1000))
+
+    def test_c2_frames_that_come_before_their_open_wait_for_it(self):
+        a = self.worker()
+        self.assertEqual(self.feed(1, a.data(0, WORDS), a.finish(WORDS)), [])
+        self.assertEqual([e.kind for e in self.feed(2, a.open)], ["opened", "pieces", "done"])
 
     def test_c6_after_a_lost_reply_queue_the_same_request_is_sealed_again(self):
         a = self.worker()

@@ -9,7 +9,7 @@ use nsbridge_protocol::{ModelName, Request, RequestId, Seam, TraceParent, Uuid};
 use nsbridge_queue::{Broker, Confirmed, Header, Link, Message};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::ask::Ask;
@@ -50,11 +50,11 @@ impl Client {
         let reply_queue = reply_queue(u128::from_ne_bytes(random()?));
         let consume = Link::new(broker.clone(), format!("{name} replies"));
         let publish = Arc::new(Publish::new(Link::new(broker, format!("{name} requests"))));
-        let router = Arc::new(Router::new(publish.clone()));
         let closed = CancellationToken::new();
+        let router = Arc::new(Router::new(publish.clone(), closed.clone()));
         // The queue is there before the first request is: a reply cannot come too early.
         let consumer = Router::subscribe(&consume, &reply_queue, &mut false).await?;
-        tokio::spawn(router.clone().run(consume, reply_queue.clone(), consumer, closed.clone()));
+        tokio::spawn(router.clone().run(consume, reply_queue.clone(), consumer));
         let _close = closed.drop_guard();
         Ok(Self(Arc::new(Inner { keys, publish, router, reply_queue, _close })))
     }
@@ -120,16 +120,30 @@ impl Client {
         Ok(Original { head, key, content, trace })
     }
 
-    /// Publishes until the broker answers.
+    /// Publishes until the broker answers; always the same bytes, so that a worker knows a second
+    /// copy for what it is.
     async fn publish(&self, model: &ModelName, message: Message, deadline: Instant) -> Result<()> {
         let queue = model_queue(model);
-        let answered = self.0.publish.answered("", &queue, message);
+        let publish = async {
+            loop {
+                match self.0.publish.confirmed("", &queue, message.clone()).await {
+                    Ok(Confirmed::Taken) => return Ok(()),
+                    Ok(Confirmed::Returned) => {
+                        return Err(Error::NoSuchModel { model: model.clone() });
+                    }
+                    Ok(Confirmed::Refused) => {
+                        return Err(Error::QueueFull { model: model.clone() });
+                    }
+                    Err(error) if error.is_retryable() => {
+                        tracing::warn!(%error, "a request may not have arrived, sending it again");
+                        sleep(Duration::from_millis(200)).await;
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        };
         let late = |_| Error::Deadline { pieces: 0, hint: None };
-        match timeout_at(deadline, answered).await.map_err(late)?? {
-            Confirmed::Taken => Ok(()),
-            Confirmed::Returned => Err(Error::NoSuchModel { model: model.clone() }),
-            Confirmed::Refused => Err(Error::QueueFull { model: model.clone() }),
-        }
+        timeout_at(deadline, publish).await.map_err(late)?
     }
 
     /// The name of the queue that replies come to.

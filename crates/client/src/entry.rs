@@ -28,8 +28,9 @@ const MAX_ENQUEUES: usize = 1 + 3;
 const QUIET: Duration = Duration::from_secs(6);
 
 /// The same of a request that was opened, where nothing tells of a loss. Its worker is gone by then,
-/// even by the broker's heartbeats, and whoever took its copy over would be heard; but a broker may
-/// keep what a lost consumer held to itself (rabbitmq-server issues 11228 and 15473).
+/// even by the broker's heartbeats, and whoever took its copy over would be heard. It may wait, where
+/// nobody is left or all are busy, and so this is done once; but a broker may keep what a lost
+/// consumer held to itself (rabbitmq-server issues 11228 and 15473).
 const SILENT: Duration = Duration::from_secs(90);
 
 /// A worker has no more to hint at than that a request waits, each time that it is tried.
@@ -280,7 +281,7 @@ impl Entry {
         let lost = self.merge.has_broken_end() || self.disturbed.is_some_and(|at| at >= self.heard);
         let patience = match lost {
             true => QUIET,
-            false if self.merge.has_streams() => SILENT,
+            false if self.merge.has_streams() && self.asked.is_none() => SILENT,
             // It may wait for its turn.
             false => return None,
         };

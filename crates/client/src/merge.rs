@@ -4,8 +4,8 @@
 //! stream of its own; what they agree on is the reply, and where they differ the later one wins.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::fmt;
+use std::collections::{BTreeMap, VecDeque};
+use std::{fmt, mem};
 
 use nsbridge_crypto::{ContentType, Opened, Read, ReplyHead, ReplyKind, ReplyOpener, ReplyRoot};
 use nsbridge_protocol::{
@@ -14,6 +14,9 @@ use nsbridge_protocol::{
 
 /// Frames of one stream that may wait for their turn; a worker's window holds no more.
 const MAX_AHEAD: usize = 256;
+
+/// Bytes of frames that came before their stream's open: some thousand pieces.
+const MAX_EARLY_BYTES: usize = 1 << 20;
 
 /// Streams of one request that are followed at once.
 const MAX_STREAMS: usize = 4;
@@ -66,6 +69,11 @@ pub(crate) struct Merge {
     /// An end came that its stream's frames do not lead up to.
     broken_end: bool,
     heard: u64,
+    /// Frames of streams whose open has not come yet, unread: after a reconnect it may be handed out
+    /// behind them.
+    early: VecDeque<Vec<u8>>,
+    /// The highest stream that ended in `moved`: what it was of waits for its turn.
+    moved: Option<Rank>,
     /// The enqueue that the latest open belongs to.
     answered: Option<usize>,
 }
@@ -131,6 +139,8 @@ impl Merge {
             gap: false,
             broken_end: false,
             heard: 0,
+            early: VecDeque::new(),
+            moved: None,
             answered: None,
         }
     }
@@ -177,9 +187,9 @@ impl Merge {
         self.heard
     }
 
-    /// Whether a worker opened the request and did not say that it moves.
+    /// Whether a worker opened the request, and none since said that it moves.
     pub(crate) fn has_streams(&self) -> bool {
-        !self.streams.is_empty()
+        self.streams.iter().any(|stream| Some(stream.rank) > self.moved)
     }
 
     /// Whether another attempt than the one that ended may still run.
@@ -197,13 +207,22 @@ impl Merge {
         self.state = State::Over;
         self.pieces = Vec::new();
         self.streams.clear();
+        self.early.clear();
     }
 
     /// Takes a frame. One that was not made by a worker of this request leads to nothing.
     pub(crate) fn accept(&mut self, frame: &[u8]) -> Vec<Step> {
         let Ok(head) = ReplyHead::parse(frame) else { return Vec::new() };
         if head.kind == ReplyKind::Open {
-            return self.open(frame).into_iter().collect();
+            let mut steps: Vec<Step> = self.open(frame).into_iter().collect();
+            let is_its = |frame: &Vec<u8>| {
+                ReplyHead::parse(frame).is_ok_and(|early| early.stream == head.stream)
+            };
+            let early = mem::take(&mut self.early);
+            let (its, others): (Vec<_>, Vec<_>) = early.into_iter().partition(is_its);
+            self.early = others.into();
+            steps.extend(its.iter().flat_map(|frame| self.accept(frame)));
+            return steps;
         }
         if self.state == State::Over {
             return Vec::new();
@@ -211,11 +230,23 @@ impl Merge {
         let mut steps = Vec::new();
         let mut next = Some(frame.to_vec());
         while let Some(frame) = next {
-            let Some(index) = self.find(head.stream) else { break };
+            let Some(index) = self.find(head.stream) else {
+                self.keep_early(frame);
+                break;
+            };
             self.read(index, &head, frame, &mut steps);
             next = self.find(head.stream).and_then(|index| self.streams[index].waiting());
         }
         steps
+    }
+
+    /// Nobody has verified it, so there is room for little.
+    fn keep_early(&mut self, frame: Vec<u8>) {
+        self.early.push_back(frame);
+        let bytes = |early: &VecDeque<Vec<u8>>| early.iter().map(Vec::len).sum::<usize>();
+        while self.early.len() > MAX_AHEAD || bytes(&self.early) > MAX_EARLY_BYTES {
+            self.early.pop_front();
+        }
     }
 
     fn find(&self, stream: StreamId) -> Option<usize> {
@@ -308,7 +339,7 @@ impl Merge {
             ReplyKind::Heartbeat | ReplyKind::Open => Vec::new(),
             // The stream is over and another follows.
             ReplyKind::Moved => {
-                self.streams.remove(index);
+                self.moved = self.moved.max(Some(self.streams.remove(index).rank));
                 Vec::new()
             }
         }

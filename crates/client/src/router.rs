@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nsbridge_crypto::{ErrorHint, ReplyHead};
+use nsbridge_crypto::{ErrorHint, ReplyHead, RequestHead};
 use nsbridge_protocol::RequestId;
 use nsbridge_protocol::topology::{CONTROL_EXCHANGE, header, model_queue};
 use nsbridge_queue::{Confirmed, Consumer, Error, Header, Link, Message, Publisher, Result};
@@ -52,43 +52,30 @@ impl Publish {
         key: &str,
         message: Message,
     ) -> Result<Confirmed> {
-        let publisher = self.publisher().await?;
-        let answer = async { publisher.publish(exchange, key, message).await?.await };
-        let answer = answer.await;
-        if answer.is_err() {
-            let mut current = self.current.lock().await;
-            current.take_if(|known| Arc::ptr_eq(known, &publisher));
-        }
-        answer
-    }
-
-    /// Publishes until the broker answers; always the same bytes, so that a worker knows a second
-    /// copy for what it is.
-    pub(crate) async fn answered(
-        &self,
-        exchange: &str,
-        key: &str,
-        message: Message,
-    ) -> Result<Confirmed> {
         loop {
-            match self.confirmed(exchange, key, message.clone()).await {
-                Err(error) if error.is_retryable() => {
-                    tracing::warn!(%error, "a request may not have arrived, sending it again");
-                    sleep(PAUSE).await;
-                }
-                answer => return answer,
+            let (publisher, is_new) = self.publisher().await?;
+            let answer = async { publisher.publish(exchange, key, message.clone()).await?.await };
+            let answer = answer.await;
+            if answer.is_ok() {
+                return answer;
+            }
+            self.current.lock().await.take_if(|known| Arc::ptr_eq(known, &publisher));
+            // One that was kept may have been gone for long.
+            if is_new {
+                return answer;
             }
         }
     }
 
-    async fn publisher(&self) -> Result<Arc<dyn Publisher>> {
+    /// A channel, and whether it was opened just now.
+    async fn publisher(&self) -> Result<(Arc<dyn Publisher>, bool)> {
         let mut current = self.current.lock().await;
         if let Some(publisher) = current.as_ref() {
-            return Ok(publisher.clone());
+            return Ok((publisher.clone(), false));
         }
         let publisher: Arc<dyn Publisher> =
             Arc::from(self.link.connection().await.publisher().await?);
-        Ok(current.insert(publisher).clone())
+        Ok((current.insert(publisher).clone(), true))
     }
 }
 
@@ -98,12 +85,14 @@ pub(crate) struct Router {
     publish: Arc<Publish>,
     /// A reply may be dropped where there is no runtime.
     runtime: Handle,
+    /// Cancelled when the client is.
+    closed: CancellationToken,
     entries: Mutex<HashMap<RequestId, Entry>>,
 }
 
 impl Router {
-    pub(crate) fn new(publish: Arc<Publish>) -> Self {
-        Self { publish, runtime: Handle::current(), entries: Mutex::default() }
+    pub(crate) fn new(publish: Arc<Publish>, closed: CancellationToken) -> Self {
+        Self { publish, runtime: Handle::current(), closed, entries: Mutex::default() }
     }
 
     /// Registers a request that is about to be published; what becomes of it comes out here.
@@ -151,13 +140,8 @@ impl Router {
     }
 
     /// Reads the reply queue until the client is closed, through any number of connections.
-    pub(crate) async fn run(
-        self: Arc<Self>,
-        link: Link,
-        queue: String,
-        mut consumer: Consumer,
-        closed: CancellationToken,
-    ) {
+    pub(crate) async fn run(self: Arc<Self>, link: Link, queue: String, mut consumer: Consumer) {
+        let closed = self.closed.clone();
         loop {
             tokio::select! {
                 () = closed.cancelled() => break,
@@ -218,16 +202,34 @@ impl Router {
                 .collect();
             for (head, message, deadline) in again {
                 tracing::warn!(request = %head.id, "nobody is heard of any more, asking again");
-                let (router, queue) = (self.clone(), model_queue(&head.model));
+                let router = self.clone();
                 self.runtime.spawn(async move {
-                    let answered = router.publish.answered("", &queue, message);
-                    match timeout_at(deadline, answered).await {
-                        Ok(Ok(Confirmed::Taken)) => {}
-                        Ok(Ok(refused)) => tracing::warn!(?refused, "nobody took the request"),
-                        Ok(Err(error)) => tracing::warn!(%error, "a request did not arrive"),
-                        Err(_) => tracing::warn!("a request did not arrive in time"),
+                    let enqueued = timeout_at(deadline, router.enqueue(&head, message));
+                    tokio::select! {
+                        () = router.closed.cancelled() => {}
+                        in_time = enqueued => if in_time.is_err() {
+                            tracing::warn!(request = %head.id, "a copy did not arrive in time");
+                        }
                     }
                 });
+            }
+        }
+    }
+
+    /// Publishes a copy until the broker answers, or nobody wants it any more.
+    async fn enqueue(&self, head: &RequestHead, message: Message) {
+        let queue = model_queue(&head.model);
+        while self.entries().get(&head.id).is_some_and(|entry| !entry.is_over()) {
+            match self.publish.confirmed("", &queue, message.clone()).await {
+                Ok(Confirmed::Taken) => return,
+                Ok(refused) => {
+                    tracing::warn!(request = %head.id, ?refused, "nobody took a copy");
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(request = %head.id, %error, "a copy may not have arrived");
+                    sleep(PAUSE).await;
+                }
             }
         }
     }

@@ -6,7 +6,7 @@ use nsbridge_crypto::{ControlFrame, ReplyRoot, ReplySealer, seal_control};
 use nsbridge_protocol::{ControlKind, ErrorCode, Failure, Fingerprint, Pieces, Resume, Seam};
 use proptest::prelude::{Just, Strategy, any, prop, proptest};
 
-use super::{Merge, Step};
+use super::{MAX_AHEAD, MAX_EARLY_BYTES, Merge, Step};
 use crate::scripted::{ID, Sender, root};
 
 fn merge(root: &ReplyRoot) -> Merge {
@@ -201,6 +201,35 @@ fn c3_an_attempt_that_goes_on_from_another_workers_pieces_is_not_believed() {
         assert!(apply(&mut text, merge.accept(&two.finish())).1);
         assert_eq!(text, "HELLO");
     }
+}
+
+#[test]
+fn c2_frames_that_come_before_their_open_wait_for_it() {
+    let root = root();
+    let (mut merge, mut text) = (merge(&root), String::new());
+    let mut one = Sender::new(&root, 1, 0);
+    let (open, pieces) = (one.open.clone(), [one.send("hel"), one.send("lo")]);
+    for early in [one.finish(), pieces[0].clone(), pieces[1].clone()] {
+        assert_eq!(merge.accept(&early), []);
+    }
+    assert_eq!(merge.heard(), 0, "nobody knows who made them");
+    assert!(apply(&mut text, merge.accept(&open)).1);
+    assert_eq!(text, "hello");
+}
+
+#[test]
+fn c2_frames_of_streams_that_never_open_take_little_room() {
+    let root = root();
+    let mut merge = merge(&root);
+    let mut stranger = Sender::new(&root, 1, 0);
+    for _ in 0..2 * MAX_AHEAD {
+        merge.accept(&stranger.send("x"));
+    }
+    assert_eq!(merge.early.len(), MAX_AHEAD);
+    for _ in 0..MAX_AHEAD / 2 {
+        merge.accept(&stranger.send(&"x".repeat(MAX_EARLY_BYTES / 64)));
+    }
+    assert!(merge.early.iter().map(Vec::len).sum::<usize>() <= MAX_EARLY_BYTES);
 }
 
 #[test]
