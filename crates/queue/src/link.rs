@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{Broker, Connection, Result};
-use tokio::sync::Mutex;
-use tokio::time::sleep;
+use tokio::sync::{Mutex, Notify};
+use tokio::time::timeout;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -17,12 +17,17 @@ pub struct Link {
     broker: Arc<dyn Broker>,
     name: String,
     current: Mutex<Option<Arc<dyn Connection>>>,
+    /// Whose turn it is to try until it works. All who wait for a connection are in this queue: each
+    /// with tries of its own, a worker with many jobs would storm a broker that comes back.
+    turn: Mutex<()>,
+    /// Somebody came to wait: the next try is due.
+    came: Notify,
 }
 
 impl Link {
     /// A link to this broker; `name` is what the broker's own tools show. Opens nothing yet.
     pub fn new(broker: Arc<dyn Broker>, name: String) -> Self {
-        Self { broker, name, current: Mutex::new(None) }
+        Self { broker, name, current: Mutex::new(None), turn: Mutex::new(()), came: Notify::new() }
     }
 
     /// The connection, opened now if there is none that lives.
@@ -44,13 +49,19 @@ impl Link {
 
     /// The same, trying until it works, with growing pauses.
     pub async fn connection(&self) -> Arc<dyn Connection> {
+        let _turn = if let Ok(turn) = self.turn.try_lock() {
+            turn
+        } else {
+            self.came.notify_one();
+            self.turn.lock().await
+        };
         let mut pause = FIRST_PAUSE;
         loop {
             match self.try_connection().await {
                 Ok(connection) => return connection,
                 Err(error) => {
                     tracing::warn!(connection = %self.name, %error, "no connection, trying again");
-                    sleep(jitter(pause)).await;
+                    let _ = timeout(jitter(pause), self.came.notified()).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
             }

@@ -4,4 +4,5 @@
 
 mod amqp;
 mod conformance;
+mod link;
 mod memory;

@@ -1,0 +1,50 @@
+//! A connection that is opened again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use nsbridge_queue::{Broker, Connection, Link, MemoryBroker, Result};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+/// A broker that counts who comes.
+#[derive(Debug)]
+struct Counting {
+    inner: MemoryBroker,
+    tries: Arc<AtomicUsize>,
+}
+
+#[async_trait]
+impl Broker for Counting {
+    async fn connect(&self, name: &str) -> Result<Arc<dyn Connection>> {
+        self.tries.fetch_add(1, Ordering::Relaxed);
+        self.inner.connect(name).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_that_wait_for_a_broker_try_as_often_as_one() {
+    let (inner, tries) = (MemoryBroker::new(), Arc::new(AtomicUsize::new(0)));
+    let broker = Counting { inner: inner.clone(), tries: tries.clone() };
+    let link = Arc::new(Link::new(Arc::new(broker), "worker".to_owned()));
+    inner.refuse();
+    let mut waiting = JoinSet::new();
+    for _ in 0..40 {
+        let link = link.clone();
+        waiting.spawn(async move { link.connection().await });
+    }
+    sleep(Duration::from_secs(30)).await;
+    let tried = tries.load(Ordering::Relaxed);
+    assert!((7..=15).contains(&tried), "pauses of 0.1 to 10 s: {tried} tries");
+    // Whoever asks once, or closes, does not wait for its turn.
+    let once = timeout(Duration::from_millis(10), link.try_connection());
+    assert!(once.await.unwrap().is_err());
+    timeout(Duration::from_millis(10), link.close()).await.unwrap();
+    inner.accept();
+    // Whoever comes now does not wait for a pause that began before.
+    timeout(Duration::from_millis(10), link.connection()).await.unwrap();
+    let all = waiting.join_all().await;
+    assert!(all.iter().all(|connection| Arc::ptr_eq(connection, &all[0])));
+}
