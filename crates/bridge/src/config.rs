@@ -11,6 +11,7 @@ use std::time::Duration;
 use nsbridge_crypto::{Keyring, KeyringError};
 use nsbridge_protocol::{KeyId, ModelName};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 pub use store::{ModelConfig, StoreConfig};
 pub use watch::{FleetConfig, HealthConfig, TelemetryConfig};
@@ -49,6 +50,9 @@ pub struct Config {
     /// The handler's own options.
     #[serde(default)]
     pub handler: toml::Table,
+    /// The file that it was read from.
+    #[serde(skip)]
+    file: PathBuf,
 }
 
 /// Who this worker is and what it serves.
@@ -240,13 +244,30 @@ impl Config {
     ) -> Result<Self, ConfigError> {
         let shown = path.display();
         let text = std::fs::read_to_string(path).map_err(|error| {
-            ConfigError(format!("cannot read the configuration {shown}: {error}"))
+            let hint = match error.kind() {
+                std::io::ErrorKind::NotFound => "; name it with --config",
+                _ => "",
+            };
+            ConfigError(format!("cannot read the configuration {shown}: {error}{hint}"))
         })?;
         let mut config = layers::parse(&text, environment)
             .map_err(|what| ConfigError(format!("{shown}: {what}")))?;
         config.resolve(path.parent().unwrap_or(Path::new(".")));
         config.check().map_err(|what| ConfigError(format!("{shown}: {what}")))?;
+        path.clone_into(&mut config.file);
         Ok(config)
+    }
+
+    /// The handler's options; `()` and other types without fields accept an absent table.
+    pub(crate) fn options<O: DeserializeOwned>(&self) -> Result<O, ConfigError> {
+        let read = toml::Value::Table(self.handler.clone()).try_into();
+        read.or_else(|error: toml::de::Error| {
+            // TOML has no unit: an empty table stands for it.
+            let none = serde_json::from_str("null").ok().filter(|_| self.handler.is_empty());
+            let place = layers::place(&error).map_or(String::new(), |place| format!("{place}: "));
+            let (file, what) = (self.file.display(), error.message());
+            none.ok_or_else(|| ConfigError(format!("{file}: [handler] {place}{what}")))
+        })
     }
 
     fn resolve(&mut self, folder: &Path) {

@@ -93,6 +93,8 @@ async fn admit<'a>(
         match shared.registry.admit(request.job, held, request.attempt) {
             Admission::New(running, mail) => return Some((running, mail)),
             Admission::Duplicate(copy) | Admission::Done(copy) => {
+                let id = request.job.id;
+                tracing::info!(request = %id, "a copy of what runs here, or is done, was taken off");
                 settle(copy, true, request, visit).await;
                 return None;
             }

@@ -42,6 +42,7 @@ struct Inner {
     processed: By<Histogram>,
     queue_wait: Histogram,
     running: Gauge,
+    slots: Gauge,
     tokens_running: Gauge,
     token_usage: By<Histogram>,
     ended: By<Counter>,
@@ -208,6 +209,11 @@ impl Metrics {
         self.0.info.get_or_create(&labels).set(1);
     }
 
+    /// How many requests may run at once.
+    pub(crate) fn slots(&self, count: usize) {
+        self.0.slots.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
     /// Shows what the handler measures too, from now on.
     pub(crate) fn measures_of(&self, handler: Arc<dyn AnyHandler>) {
         self.0.measures.of(handler);
@@ -352,6 +358,7 @@ impl Inner {
             processed,
             queue_wait: ours.seconds(&names::QUEUE_WAIT, &first()),
             running: ours.put(&names::REQUESTS_IN_FLIGHT, &Gauge::default()),
+            slots: ours.put(&names::SLOTS, &Gauge::default()),
             tokens_running: ours.put(&names::TOKENS_IN_FLIGHT, &Gauge::default()),
             token_usage: ours.by(&names::TOKEN_USAGE, "type", request::TOKEN_TYPES, || {
                 Histogram::new(names::TOKEN_BUCKETS)

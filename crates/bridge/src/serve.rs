@@ -99,7 +99,7 @@ pub async fn start<H: Handler>(
 async fn run_until_signal<H: Handler>(config: Config) -> Result<(), Error> {
     let drain = Drain::new(Duration::from_secs(config.worker.grace_s));
     watch_signals(drain.clone())?;
-    let options = H::Options::deserialize_from(config.handler.clone())?;
+    let options = config.options::<H::Options>()?;
     let vitals = vitals(&config)?;
     // Before the load, so that a worker that loads for minutes is seen to be alive.
     if let Some(addr) = config.health.listen {
@@ -170,26 +170,6 @@ fn parts(
         drain,
         vitals,
     })
-}
-
-/// Reads a handler's options; `()` and other types without fields accept an absent table.
-trait FromTable: Sized {
-    fn deserialize_from(table: toml::Table) -> Result<Self, ConfigError>;
-}
-
-impl<T: serde::de::DeserializeOwned> FromTable for T {
-    fn deserialize_from(table: toml::Table) -> Result<Self, ConfigError> {
-        let empty = table.is_empty();
-        let read = toml::Value::Table(table).try_into();
-        match read {
-            Ok(options) => Ok(options),
-            // TOML has no unit: an empty table stands for it.
-            Err(error) => serde_json::from_str("null")
-                .ok()
-                .filter(|_| empty)
-                .ok_or_else(|| ConfigError(format!("[handler] {}", error.message()))),
-        }
-    }
 }
 
 /// The first SIGTERM or Ctrl-C drains, the second ends the process at once.

@@ -78,10 +78,12 @@ pub(crate) async fn refuse(
 ) -> After {
     let (code, deliveries) = (rejected.code, delivery.deliveries);
     let bytes = delivery.message.body.len();
+    // As its own head says, which nobody may have verified.
+    let request = rejected.reply.as_ref().map(|reply| tracing::field::display(reply.request));
     let again = match refused(shared, &delivery, &rejected, visit).await {
         Ok(again) => again,
         Err(error) => {
-            tracing::warn!(%code, %error, "a request could not be dead-lettered, giving it back");
+            tracing::warn!(request, %code, %error, "a request could not be dead-lettered, giving it back");
             let _ = delivery.requeue().await;
             visit.ended(Outcome::Moved);
             return After::Rest(Duration::from_secs(1));
@@ -90,7 +92,7 @@ pub(crate) async fn refuse(
     visit.ended(if again { Outcome::Retried } else { Outcome::Failed(code) });
     let what =
         if again { "a request waits for another try" } else { "a request was dead-lettered" };
-    tracing::warn!(%code, deliveries, bytes, "{what}");
+    tracing::warn!(request, %code, deliveries, bytes, "{what}");
     if let Err(error) = delivery.ack().await {
         tracing::warn!(%error, "a refused request will come back");
     }

@@ -143,6 +143,7 @@ impl Worker {
     pub(crate) fn new(parts: Parts, runner: Runner) -> Result<Self, Error> {
         let Parts { model, revision, name, broker, keys, reply, drain, vitals } = parts;
         vitals.loaded(runner.fingerprint(), revision.as_ref());
+        vitals.metrics.slots(runner.slots());
         vitals.metrics.measures_of(runner.handler());
         let shared = Shared {
             control_queue: Mutex::default(),

@@ -15,6 +15,10 @@ use crate::place::{self, Broker, Keys};
 use crate::prompt::Sampling;
 use crate::{prompt, stream};
 
+/// What only a text model is told; another's input has it inside.
+const OF_TEXT: [&str; 8] =
+    ["prompt", "max_tokens", "temperature", "top_p", "chat", "json_object", "json_schema", "regex"];
+
 /// Sends one sealed request to a model's queue and streams the reply.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: nsbridge ask --model tale-7m --keyring keys.json \"Once a bear\"")]
@@ -23,7 +27,7 @@ pub(crate) struct Arguments {
     #[arg(required_unless_present = "input")]
     prompt: Option<String>,
     /// The input of a handler that is no text model, as JSON; its pieces are printed as JSON.
-    #[arg(long, value_name = "JSON", conflicts_with = "prompt", value_parser = read_json)]
+    #[arg(long, value_name = "JSON", conflicts_with_all = OF_TEXT, value_parser = read_json)]
     input: Option<serde_json::Value>,
     /// The model that is to answer.
     #[arg(long, short)]

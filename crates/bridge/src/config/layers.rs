@@ -62,11 +62,8 @@ fn syntax(text: &str, error: &toml::de::Error) -> String {
 
 /// A sentence for a field that is unknown, missing or of another type.
 fn misfit(text: &str, error: &toml::de::Error) -> String {
-    // The message's first line has the words, the last names the table: "in `reply`".
-    let shown = error.to_string();
     let what = error.message();
-    let place = shown.lines().last().and_then(|line| line.strip_prefix("in `"));
-    let place = place.map_or(String::new(), |table| format!("[{}] ", table.trim_end_matches('`')));
+    let place = place(error).map_or(String::new(), |place| format!("[{place}] "));
     let mut names = what.split('`').skip(1).step_by(2);
     if let Some(unknown) = what.strip_prefix("unknown field `").and_then(|_| names.next()) {
         let line = find_line(text, unknown).map_or(String::new(), |n| format!("line {n}: "));
@@ -79,6 +76,14 @@ fn misfit(text: &str, error: &toml::de::Error) -> String {
         return format!("{line}{place}unknown field `{unknown}`{hint}");
     }
     format!("{place}{what}")
+}
+
+/// The field, or the table with an unknown one, that an error is about: `reply.window`.
+pub(super) fn place(error: &toml::de::Error) -> Option<String> {
+    // The first line has the words, the last names the place: "in `reply.window`".
+    let shown = error.to_string();
+    let place = shown.lines().last()?.strip_prefix("in `")?;
+    Some(place.trim_end_matches('`').to_owned())
 }
 
 fn find_line(text: &str, field: &str) -> Option<usize> {

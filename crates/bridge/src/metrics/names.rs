@@ -41,6 +41,8 @@ names! {
         "From the sealing of a request to its opening, by the clocks of client and worker";
     REQUESTS_IN_FLIGHT = "requests_in_flight",
         "Requests that run now";
+    SLOTS = "slots",
+        "Requests that this worker runs at once";
     TOKENS_IN_FLIGHT = "tokens_in_flight",
         "Pieces, so far, of the replies that run now, resumed ones included";
     TOKEN_USAGE = "token_usage",

@@ -155,7 +155,11 @@ impl Letter {
     }
 
     fn dead_at(&self) -> Option<SystemTime> {
-        let ms = self.delivery.message.properties.int(header::DEAD_AT)?;
+        let told = self.delivery.message.properties.int(header::DEAD_AT);
+        // What the broker moved bears no time of its death but that of its sender.
+        let moved = self.delivery.death.as_ref().and_then(|_| self.head());
+        let over = || i64::try_from(moved?.expires_at_ms).ok();
+        let ms = told.or_else(over)?;
         Some(UNIX_EPOCH + Duration::from_millis(u64::try_from(ms).ok()?))
     }
 

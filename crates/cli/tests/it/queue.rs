@@ -1,6 +1,8 @@
 //! Dead letters: seen, opened, asked again, removed.
 
 use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -88,4 +90,22 @@ fn what_waits_for_a_worker_can_be_counted_and_removed() {
     assert_eq!(removed.matches("1 messages were removed").count(), 1, "{removed}");
     let (code, _, err) = queue(&Place::new(), &["status"]);
     assert!(code == Some(1) && err.contains("no worker ever served it"), "{err}");
+}
+
+#[test]
+fn what_the_broker_moved_has_an_age_too() {
+    let place = Place::new();
+    drop(place.worker());
+    assert!(!place.ask(&["--timeout", "1", PROMPT]).status().unwrap().success());
+    let began = Instant::now();
+    while dead_letters(&place) != Some(1) {
+        assert!(began.elapsed() < Duration::from_secs(30), "it is over and nobody took it");
+        sleep(Duration::from_millis(200));
+    }
+    let (_, out, _) = queue(&place, &["dead"]);
+    assert!(out.contains("s ago") && out.contains("expired"), "{out}");
+    let (code, _, err) = queue(&place, &["purge", "--older-than", "1", "--yes"]);
+    assert!(code == Some(0) && err.contains("0 messages were removed"), "{err}");
+    let (code, _, err) = queue(&place, &["purge", "--older-than", "0", "--yes"]);
+    assert!(code == Some(0) && err.contains("1 messages were removed"), "{err}");
 }

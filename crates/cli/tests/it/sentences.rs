@@ -29,14 +29,16 @@ fn a_typo_in_the_configuration_is_named_with_a_suggestion() {
     place.configure("[reply]\ncoalesce_mss = 5\n");
     check(&refused(&place), &["worker.toml", "`coalesce_mss`", "did you mean `coalesce_ms`?"]);
     place.configure("[handler]\ntemprature = 1.0\n");
-    check(&refused(&place), &["[handler]", "`temprature`"]);
+    check(&refused(&place), &["worker.toml", "[handler]", "`temprature`"]);
+    place.configure("[handler]\nmax_tokens = \"many\"\n");
+    check(&refused(&place), &["worker.toml", "[handler] max_tokens", "\"many\""]);
 }
 
 #[test]
 fn a_configuration_that_is_not_there_is_named() {
     let (output, _, err) = output(&["worker", "--config", "/nowhere/worker.toml"]);
     assert_eq!(output.status.code(), Some(1));
-    check(&err, &["/nowhere/worker.toml", "No such file"]);
+    check(&err, &["/nowhere/worker.toml", "No such file", "--config"]);
 }
 
 #[test]
@@ -105,6 +107,7 @@ fn a_wrong_flag_is_a_usage_error() {
     let code = |arguments: &[&str]| nsbridge(arguments).output().unwrap().status.code();
     assert_eq!(code(&["ask", "--frobnicate"]), Some(2));
     assert_eq!(code(&["ask", "--model", "m", "--input", "no json"]), Some(2));
+    assert_eq!(code(&["ask", "--model", "m", "--input", "{}", "--temperature", "1"]), Some(2));
     assert_eq!(code(&[]), Some(2));
     assert_eq!(code(&["--help"]), Some(0));
 }
