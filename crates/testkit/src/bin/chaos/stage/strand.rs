@@ -5,9 +5,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use nsbridge_protocol::ModelName;
 use nsbridge_protocol::topology::model_queue;
-use nsbridge_queue::{AmqpBroker, Broker, Connection, Delivery};
+use nsbridge_queue::{AmqpBroker, Broker, Connection, Consumer, Delivery};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc::{Receiver, channel};
 use tokio::time::timeout;
 
 use super::PATIENCE;
@@ -17,32 +16,27 @@ use super::PATIENCE;
 pub(crate) struct Strand {
     runtime: Handle,
     _connection: Arc<dyn Connection>,
-    kept: Receiver<Delivery>,
+    requests: Consumer,
     held: Vec<Delivery>,
 }
 
 impl Strand {
     /// Takes up to `most` requests of the model. Returns when it is subscribed.
     pub(super) fn start(runtime: &Handle, url: &str, model: &ModelName, most: u16) -> Result<Self> {
-        let (keep, kept) = channel(usize::from(most));
-        let connection = runtime.block_on(async {
+        let (connection, requests) = runtime.block_on(async {
             let connection = AmqpBroker::new(url)?.connect("strand").await?;
-            let mut requests = connection.consume(&model_queue(model), most).await?;
-            tokio::spawn(async move {
-                while let Some(delivery) = requests.recv().await
-                    && keep.send(delivery).await.is_ok()
-                {}
-            });
-            anyhow::Ok(connection)
+            let requests = connection.consume(&model_queue(model), most).await?;
+            anyhow::Ok((connection, requests))
         })?;
-        Ok(Self { runtime: runtime.clone(), _connection: connection, kept, held: Vec::new() })
+        let held = Vec::new();
+        Ok(Self { runtime: runtime.clone(), _connection: connection, requests, held })
     }
 
     /// Waits until it holds so many.
     pub(super) fn until_it_holds(&mut self, count: usize) -> Result<()> {
         while self.held.len() < count {
-            let next =
-                self.runtime.block_on(async { timeout(PATIENCE, self.kept.recv()).await })?;
+            let next = async { timeout(PATIENCE, self.requests.recv()).await };
+            let next = self.runtime.block_on(next)?;
             self.held.push(next.context("the strand's subscription ended")?);
         }
         Ok(())
