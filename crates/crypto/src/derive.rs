@@ -59,6 +59,14 @@ pub(crate) fn control(root: &ReplyRoot, salt: &Salt, request: &[u8; 16], kind: u
     frame_key(&*expand::<76>(&prk, &[b"nsbridge/1 control\0", request, &[kind]]))
 }
 
+/// The number of the run record of a request whose replies go to `reply_to`.
+///
+/// Derived from the root, so that only those who can open the request know the record's name.
+pub(crate) fn run_record(root: &ReplyRoot, reply_to: &str) -> u128 {
+    let prk = extract(&Salt([0; 32]), &root.0);
+    u128::from_be_bytes(*expand::<16>(&prk, &[b"nsbridge/1 runs\0", reply_to.as_bytes()]))
+}
+
 /// A tenant's own key for one model, from a master key that the tenant never sees.
 pub(crate) fn tenant(master: &[u8; 32], tenant: &str, model: &str) -> Zeroizing<[u8; 32]> {
     let prk = extract(&Salt([0; 32]), master);

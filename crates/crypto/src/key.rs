@@ -5,7 +5,7 @@ use std::fmt;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-use crate::{Error, Result};
+use crate::{Error, Result, derive};
 
 /// A 256-bit key of a keyring or a key service.
 #[derive(Clone)]
@@ -46,6 +46,14 @@ impl fmt::Debug for Key {
 /// What all replies to one request are sealed under: shared by its client and its worker.
 #[derive(Clone)]
 pub struct ReplyRoot(pub(crate) Zeroizing<[u8; 32]>);
+
+impl ReplyRoot {
+    /// The number in the name of the queue that records the request's runs, for a copy whose
+    /// replies go to `reply_to`.
+    pub fn run_record(&self, reply_to: &str) -> u128 {
+        derive::run_record(self, reply_to)
+    }
+}
 
 impl fmt::Debug for ReplyRoot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

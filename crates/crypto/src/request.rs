@@ -164,6 +164,12 @@ impl<'a> RequestFrame<'a> {
         JobKey { id: self.head.id, salt: self.salt }
     }
 
+    /// The commitment: it binds identifier, salt and the rest of the header to the key, once the
+    /// frame was opened.
+    pub fn commitment(&self) -> [u8; 32] {
+        self.commitment
+    }
+
     /// Where the key is to come from.
     pub fn provider(&self) -> Provider {
         self.provider

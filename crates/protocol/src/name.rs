@@ -99,10 +99,11 @@ fn model_rule(text: &str) -> Option<&'static str> {
         return Some("use ASCII letters, digits, `.`, `_` and `-`, the first a letter or digit");
     }
     // Queue names are `nsbridge.<model>` plus a suffix: these would be another model's queues.
-    let suffix = text.ends_with(".dead") || text.ends_with(".bulk") || text.contains(".retry.");
+    let suffix = text.ends_with(".dead") || text.ends_with(".bulk");
+    let infix = text.contains(".retry.") || text.contains(".runs.");
     let prefix = ["reply.", "control.", "nsbridge."].iter().any(|word| text.starts_with(word));
-    (suffix || prefix || text == "reply" || text == "control")
-        .then_some("it reads as the name of a reply, control, retry, bulk or dead queue")
+    (suffix || infix || prefix || text == "reply" || text == "control")
+        .then_some("it reads as the name of a reply, control, retry, runs, bulk or dead queue")
 }
 
 fn label_rule(text: &str) -> Option<&'static str> {
@@ -133,6 +134,7 @@ mod tests {
             "a/b",
             "a.dead",
             "a.retry.1s",
+            "a.runs.b",
             "reply.x",
             "control",
             "nsbridge.a",

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::ModelName;
+use crate::{ModelName, Revision};
 
 /// The direct exchange that carries control frames: key = a model, or a worker's control queue.
 pub const CONTROL_EXCHANGE: &str = "nsbridge.control";
@@ -16,12 +16,25 @@ pub const REPLY_EXCHANGE: &str = "nsbridge.reply";
 
 /// How often a message may come back before the broker itself dead-letters it.
 ///
-/// A backstop: workers give up at [`POISON_DELIVERIES`]. It must be set all the same, because
+/// A backstop for what ends a worker before its run is recorded: workers give up at
+/// [`POISON_RUNS`] and republish at [`RENEW_DELIVERIES`]. It must be set all the same, because
 /// RabbitMQ 3.10 returns a nacked message to the tail of a queue that has no limit.
 pub const DELIVERY_LIMIT: u32 = 64;
 
-/// At this many earlier deliveries a worker dead-letters the request instead of running it.
-pub const POISON_DELIVERIES: u64 = 16;
+/// Recorded runs without an orderly end at which a worker dead-letters a request.
+///
+/// The run of a first delivery is not recorded, so a request ends at most 16 workers.
+pub const POISON_RUNS: u32 = 15;
+
+/// Earlier deliveries at which a worker publishes a copy in place of the message, so that an
+/// innocent request never reaches [`DELIVERY_LIMIT`].
+pub const RENEW_DELIVERIES: u64 = 32;
+
+/// Time that a run record outlives its last declaration: longer than any request lives.
+pub const RUN_RECORD_EXPIRES: Duration = Duration::from_secs(30 * 60);
+
+/// The most entries of a run record.
+pub const RUN_RECORD_LENGTH: u32 = 64;
 
 /// The most bytes that may wait in a model's queue before publishers are refused.
 pub const MODEL_QUEUE_MAX_BYTES: u64 = 8 << 30;
@@ -91,6 +104,11 @@ pub mod header {
     pub const ACQUIRED_COUNT: &str = "x-acquired-count";
 }
 
+/// The control exchange's key for the workers of one revision of a model.
+pub fn revision_key(model: &ModelName, revision: &Revision) -> String {
+    format!("{model}@{revision}")
+}
+
 /// The queue that holds a model's requests.
 pub fn model_queue(model: &ModelName) -> String {
     format!("nsbridge.{model}")
@@ -109,6 +127,11 @@ pub fn retry_queue(model: &ModelName, tier: RetryTier) -> String {
 /// The queue that keeps what could not be answered.
 pub fn dead_queue(model: &ModelName) -> String {
     format!("nsbridge.{model}.dead")
+}
+
+/// The queue whose messages are the recorded runs of the request with this record number.
+pub fn run_record(model: &ModelName, number: u128) -> String {
+    format!("nsbridge.{model}.runs.{number:032x}")
 }
 
 /// The reply queue of the client with this random number.

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lapin::ConnectionProperties;
+use tokio::net::TcpStream;
 
 use crate::{Broker, Connection, Limits, Result};
 
@@ -27,6 +28,9 @@ use io::Io;
 
 /// A connection attempt gives up after this long.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A look at whether the broker's port is open gives up after this long.
+const KNOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The question for the broker's version gives up after this long.
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -112,6 +116,16 @@ impl Broker for AmqpBroker {
             io: Arc::clone(&self.io),
         };
         Ok(Arc::new(AmqpConnection::new(connection, settings)))
+    }
+
+    async fn listens(&self) -> bool {
+        let authority = self.address.uri().authority;
+        let knocking = async move {
+            let address = (authority.host.as_str(), authority.port);
+            let socket = tokio::time::timeout(KNOCK_TIMEOUT, TcpStream::connect(address)).await;
+            matches!(socket, Ok(Ok(_)))
+        };
+        self.io.run(knocking).await.unwrap_or(false)
     }
 }
 

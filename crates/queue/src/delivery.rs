@@ -96,20 +96,52 @@ impl fmt::Debug for Delivery {
     }
 }
 
+/// How a backend controls one subscription. Dropping it ends the subscription.
+#[async_trait]
+pub trait Subscription: Send + Sync {
+    /// Stops new deliveries. Once it returns, all that were on their way have been handed out.
+    async fn pause(&self) -> Result<()>;
+
+    /// Lets deliveries come again.
+    async fn resume(&self) -> Result<()>;
+}
+
 /// A subscription to one queue.
 pub struct Consumer {
     deliveries: mpsc::Receiver<Delivery>,
     /// Ends the subscription when dropped.
-    _subscription: Box<dyn Send + Sync>,
+    subscription: Box<dyn Subscription>,
 }
 
 impl Consumer {
     /// A consumer fed through `deliveries`; `subscription` is dropped with it, and cancels then.
     pub fn new(
         deliveries: mpsc::Receiver<Delivery>,
-        subscription: impl Send + Sync + 'static,
+        subscription: impl Subscription + 'static,
     ) -> Self {
-        Self { deliveries, _subscription: Box::new(subscription) }
+        Self { deliveries, subscription: Box::new(subscription) }
+    }
+
+    /// Stops new deliveries; those that were handed out stay this consumer's, on the same channel.
+    ///
+    /// Once it returns, [`recv`](Self::recv) gives what was on its way, and then waits for
+    /// [`resume`](Self::resume).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`](crate::Error::Lost) if the channel is gone.
+    pub async fn pause(&self) -> Result<()> {
+        self.subscription.pause().await
+    }
+
+    /// Lets deliveries come again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`](crate::Error::Lost) if the channel is gone, [`Error::NoQueue`](crate::Error)
+    /// if the queue is.
+    pub async fn resume(&self) -> Result<()> {
+        self.subscription.resume().await
     }
 
     /// The next message; `None` once the subscription is over, which includes a lost connection.
@@ -117,6 +149,13 @@ impl Consumer {
     /// Cancel safe: a message is never lost in a `select!`.
     pub async fn recv(&mut self) -> Option<Delivery> {
         self.deliveries.recv().await
+    }
+}
+
+impl Consumer {
+    /// The next message, if one has come already.
+    pub fn try_recv(&mut self) -> Option<Delivery> {
+        self.deliveries.try_recv().ok()
     }
 }
 

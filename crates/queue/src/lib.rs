@@ -21,11 +21,11 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use nsbridge_protocol::ModelName;
+use nsbridge_protocol::{ModelName, Revision};
 
 #[cfg(feature = "amqp")]
 pub use amqp::AmqpBroker;
-pub use delivery::{Consumer, Delivery, Settle};
+pub use delivery::{Consumer, Delivery, Settle, Subscription};
 pub use error::{Error, Result};
 pub use limits::Limits;
 pub use link::{Link, random_part};
@@ -41,6 +41,10 @@ pub trait Broker: Debug + Send + Sync + 'static {
     ///
     /// [`Error::Unreachable`] or [`Error::Denied`].
     async fn connect(&self, name: &str) -> Result<Arc<dyn Connection>>;
+
+    /// Whether anything listens at the broker's address. This is cheaper than a connection, for a
+    /// broker as for its callers, who ask it often while the broker is away.
+    async fn listens(&self) -> bool;
 }
 
 /// One connection: the unit of loss. When it goes, all of its channels go.
@@ -65,9 +69,31 @@ pub trait Connection: Debug + Send + Sync {
     /// Makes sure that a client's reply queue exists and is bound to the reply exchange.
     async fn declare_reply_queue(&self, queue: &str) -> Result<()>;
 
-    /// Makes a worker's control queue, bound to the control exchange with its own name and the
-    /// model's as keys. It is exclusive to this connection and goes with it.
-    async fn declare_control_queue(&self, queue: &str, model: &ModelName) -> Result<()>;
+    /// Makes a worker's control queue, bound to the control exchange with three keys: its own name,
+    /// the model's, and that of the model's revision if the worker knows one. It is exclusive to
+    /// this connection and goes with it.
+    async fn declare_control_queue(
+        &self,
+        queue: &str,
+        model: &ModelName,
+        revision: Option<&Revision>,
+    ) -> Result<()>;
+
+    /// Makes sure that a request's run record exists, a durable queue that goes when it was not
+    /// declared for [`RUN_RECORD_EXPIRES`](nsbridge_protocol::topology::RUN_RECORD_EXPIRES).
+    /// Returns the number of its entries. An entry is any message published to it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Topology`] if the queue exists with other arguments than the protocol's.
+    async fn declare_run_record(&self, queue: &str) -> Result<u32>;
+
+    /// Removes one entry from a run record, and an empty record. A record that does not exist is
+    /// left alone.
+    async fn strike_run_record(&self, queue: &str) -> Result<()>;
+
+    /// Deletes a run record with all entries. A record that does not exist is left alone.
+    async fn delete_run_record(&self, queue: &str) -> Result<()>;
 
     /// Takes messages from `queue` on a channel of its own, at most `prefetch` unsettled at once.
     ///

@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use crate::{Broker, Connection, Result};
 use tokio::sync::{Mutex, Notify};
-use tokio::time::timeout;
+use tokio::time::sleep;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Time between two looks at whether a broker that was away listens again.
+const KNOCK_EVERY: Duration = Duration::from_millis(250);
 
 /// Keeps one connection to a broker. It never resumes anything by itself: whoever used the lost
 /// connection must decide what to do again.
@@ -61,10 +64,25 @@ impl Link {
                 Ok(connection) => return connection,
                 Err(error) => {
                     tracing::warn!(connection = %self.name, %error, "no connection, trying again");
-                    let _ = timeout(jitter(pause), self.came.notified()).await;
+                    tokio::select! {
+                        () = sleep(jitter(pause)) => {}
+                        () = self.came.notified() => {}
+                        () = self.comes_back() => {}
+                    }
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
             }
+        }
+    }
+
+    /// Waits until a broker that does not listen listens again, which ends a back-off. One that
+    /// listens and refuses has the whole back-off.
+    async fn comes_back(&self) {
+        if self.broker.listens().await {
+            std::future::pending::<()>().await;
+        }
+        while !self.broker.listens().await {
+            sleep(jitter(KNOCK_EVERY)).await;
         }
     }
 

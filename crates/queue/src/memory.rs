@@ -97,6 +97,10 @@ impl Broker for MemoryBroker {
         tokio::spawn(keep_time(Arc::clone(&self.shared), link.ended()));
         Ok(Arc::new(MemoryConnection(link)))
     }
+
+    async fn listens(&self) -> bool {
+        !self.shared.refuses.load(Ordering::Relaxed)
+    }
 }
 
 impl Shared {

@@ -25,6 +25,7 @@ pub use loss::{
 pub use order::{
     a_busy_consumer_does_not_hold_up_another, a_consumer_holds_no_more_than_its_prefetch,
     a_dropped_consumer_gives_back_only_what_it_did_not_hand_out, a_dropped_delivery_goes_back,
+    a_paused_consumer_keeps_what_it_holds_and_is_handed_nothing_new,
     a_requeued_message_comes_back_counted, a_requeued_message_goes_ahead_of_those_that_wait,
     a1_a_first_delivery_counts_zero_whatever_its_publisher_wrote, an_acked_message_is_gone,
 };
@@ -32,6 +33,7 @@ pub use routing::{
     a_confirm_may_be_dropped, a_full_queue_refuses_until_there_is_room,
     a_message_arrives_as_it_was_sent, a_message_for_nobody_is_returned,
     a_queue_that_is_not_there_is_told, a_return_is_told_to_the_publish_that_it_belongs_to,
+    a_run_record_counts_its_entries_until_they_are_struck, a_run_record_forgets_its_oldest_entries,
     declaring_again_changes_nothing, messages_arrive_in_the_order_of_publishing,
 };
 pub use time::{

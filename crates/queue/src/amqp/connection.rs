@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use lapin::options::QueueDeclareOptions;
+use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Event};
-use nsbridge_protocol::ModelName;
+use nsbridge_protocol::{ModelName, Revision};
 use tokio::sync::watch;
 
 use super::io::Io;
@@ -132,10 +132,44 @@ impl Connection for AmqpConnection {
         self.life().during(declaring).await
     }
 
-    async fn declare_control_queue(&self, queue: &str, model: &ModelName) -> Result<()> {
-        let declaring =
-            async { topology::declare_control_queue(&self.channel().await?, queue, model).await };
+    async fn declare_control_queue(
+        &self,
+        queue: &str,
+        model: &ModelName,
+        revision: Option<&Revision>,
+    ) -> Result<()> {
+        let declaring = async {
+            let channel = self.channel().await?;
+            topology::declare_control_queue(&channel, queue, model, revision).await
+        };
         self.life().during(declaring).await
+    }
+
+    async fn declare_run_record(&self, queue: &str) -> Result<u32> {
+        let declaring = async { topology::declare_run_record(&self.channel().await?, queue).await };
+        self.life().during(declaring).await
+    }
+
+    async fn strike_run_record(&self, queue: &str) -> Result<()> {
+        let striking = async {
+            match topology::strike_run_record(&self.channel().await?, queue).await {
+                Err(Error::NoQueue { .. }) => Ok(()),
+                struck => struck,
+            }
+        };
+        self.life().during(striking).await
+    }
+
+    async fn delete_run_record(&self, queue: &str) -> Result<()> {
+        let deleting = async {
+            let (channel, name) = (self.channel().await?, fault::name(queue)?);
+            let deleted = channel.queue_delete(name, QueueDeleteOptions::default()).await;
+            match deleted.map_err(|error| fault::using(queue, &error)) {
+                Ok(_) | Err(Error::NoQueue { .. }) => Ok(()),
+                Err(error) => Err(error),
+            }
+        };
+        self.life().during(deleting).await
     }
 
     async fn consume(&self, queue: &str, prefetch: u16) -> Result<Consumer> {

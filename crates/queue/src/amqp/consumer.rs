@@ -9,12 +9,12 @@ use lapin::options::{
 };
 use lapin::types::{FieldTable, ShortString};
 use lapin::{Acker, Channel};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::connection::{Life, Settings};
 use super::io::Io;
 use super::{convert, fault};
-use crate::{Consumer, Delivery, Result, Settle};
+use crate::{Consumer, Delivery, Error, Result, Settle, Subscription};
 
 /// Subscribes to `queue` on `channel`.
 ///
@@ -29,27 +29,68 @@ pub(super) async fn subscribe(
     let prefetch = prefetch.max(1);
     let limited = channel.basic_qos(prefetch, BasicQosOptions::default()).await;
     limited.map_err(|error| fault::lost(&error))?;
+    let stream = consume(&channel, queue).await?;
+    let (sender, receiver) = mpsc::channel(prefetch.into());
+    let held = Held {
+        channel,
+        life: life.clone(),
+        counts_acquired: settings.counts_acquired,
+        io: Arc::clone(&settings.io),
+    };
+    let (orders, orders_come) = mpsc::channel(1);
+    let forward = Forward { queue: queue.to_owned(), held, sender, orders: orders_come };
+    settings.io.spawn(forward.run(stream));
+    Ok(Consumer::new(receiver, Control { orders, life }))
+}
+
+async fn consume(channel: &Channel, queue: &str) -> Result<lapin::Consumer> {
     let stream = channel.basic_consume(
         fault::name(queue)?,
         ShortString::default(),
         BasicConsumeOptions::default(),
         FieldTable::default(),
     );
-    let stream = stream.await.map_err(|error| fault::using(queue, &error))?;
-    let (sender, receiver) = mpsc::channel(prefetch.into());
-    let subscription = Subscription {
-        channel,
-        life,
-        counts_acquired: settings.counts_acquired,
-        io: Arc::clone(&settings.io),
-    };
-    settings.io.spawn(forward(stream, subscription, sender));
-    Ok(Consumer::new(receiver, ()))
+    stream.await.map_err(|error| fault::using(queue, &error))
+}
+
+/// Pauses and resumes the task that hands deliveries on.
+struct Control {
+    orders: mpsc::Sender<Order>,
+    life: Life,
+}
+
+/// A change of the flow, answered when it is made.
+struct Order {
+    flows: bool,
+    done: oneshot::Sender<Result<()>>,
+}
+
+impl Control {
+    async fn order(&self, flows: bool) -> Result<()> {
+        let ended = || Error::Lost { reason: "the subscription has ended".to_owned() };
+        let (done, answer) = oneshot::channel();
+        let ordering = async {
+            self.orders.send(Order { flows, done }).await.map_err(|_| ended())?;
+            answer.await.unwrap_or_else(|_| Err(ended()))
+        };
+        self.life.during(ordering).await
+    }
+}
+
+#[async_trait]
+impl Subscription for Control {
+    async fn pause(&self) -> Result<()> {
+        self.order(false).await
+    }
+
+    async fn resume(&self) -> Result<()> {
+        self.order(true).await
+    }
 }
 
 /// What keeps a channel open: the subscription, and every delivery that is not settled.
 #[derive(Clone)]
-struct Subscription {
+struct Held {
     channel: Channel,
     life: Life,
     counts_acquired: bool,
@@ -57,44 +98,88 @@ struct Subscription {
 }
 
 /// Hands deliveries on until the consumer is dropped or the channel is gone.
-///
-/// What was sent ahead and not handed out goes back: a delivery requeues itself when dropped.
-async fn forward(
-    mut stream: lapin::Consumer,
-    subscription: Subscription,
+struct Forward {
+    queue: String,
+    held: Held,
     sender: mpsc::Sender<Delivery>,
-) {
-    loop {
-        let next = tokio::select! {
-            biased;
-            () = sender.closed() => break,
-            next = stream.next() => next,
-            _ = subscription.life.ended() => return,
-        };
-        let Some(Ok(message)) = next else { return };
-        if sender.send(subscription.delivery(message)).await.is_err() {
-            break;
-        }
-    }
-    let cancelling = subscription.channel.basic_cancel(stream.tag(), BasicCancelOptions::default());
-    let given_back = async {
-        if cancelling.await.is_ok() {
-            while let Some(Ok(message)) = stream.next().await {
-                drop(subscription.delivery(message));
-            }
-        }
-        Ok(())
-    };
-    drop(subscription.life.during(given_back).await);
+    orders: mpsc::Receiver<Order>,
 }
 
-impl Subscription {
+impl Forward {
+    async fn run(mut self, stream: lapin::Consumer) {
+        let mut stream = Some(stream);
+        loop {
+            tokio::select! {
+                biased;
+                () = self.sender.closed() => break,
+                _ = self.held.life.ended() => return,
+                Some(Order { flows, done }) = self.orders.recv() => {
+                    // lapin may leave a call unanswered whose connection dies meanwhile.
+                    let life = self.held.life.clone();
+                    let changed = life.during(self.change(&mut stream, flows)).await;
+                    let failed = changed.is_err();
+                    let _ = done.send(changed);
+                    if failed {
+                        return;
+                    }
+                }
+                next = next(&mut stream) => {
+                    let Some(Ok(message)) = next else { return };
+                    if self.sender.send(self.held.delivery(message)).await.is_err() {
+                        break;
+                    }
+                }
+            }
+        }
+        // What was sent ahead and not handed out goes back: a delivery requeues itself when dropped.
+        let given_back = self.cancel(&mut stream, |delivery| drop(delivery));
+        drop(self.held.life.during(given_back).await);
+    }
+
+    async fn change(&self, stream: &mut Option<lapin::Consumer>, flows: bool) -> Result<()> {
+        if !flows {
+            // There is room: the channel holds as many as the prefetch.
+            return self.cancel(stream, |delivery| drop(self.sender.try_send(delivery))).await;
+        }
+        if stream.is_none() {
+            *stream = Some(consume(&self.held.channel, &self.queue).await?);
+        }
+        Ok(())
+    }
+
+    /// Ends the flow; what was on its way is given to `each`.
+    async fn cancel(
+        &self,
+        stream: &mut Option<lapin::Consumer>,
+        each: impl Fn(Delivery),
+    ) -> Result<()> {
+        let Some(mut ending) = stream.take() else { return Ok(()) };
+        let options = BasicCancelOptions::default();
+        let cancelled = self.held.channel.basic_cancel(ending.tag(), options).await;
+        cancelled.map_err(|error| fault::lost(&error))?;
+        while let Some(Ok(message)) = ending.next().await {
+            each(self.held.delivery(message));
+        }
+        Ok(())
+    }
+}
+
+/// The next message; none comes while the flow is paused.
+async fn next(
+    stream: &mut Option<lapin::Consumer>,
+) -> Option<lapin::Result<lapin::message::Delivery>> {
+    match stream {
+        Some(stream) => stream.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+impl Held {
     fn delivery(&self, message: lapin::message::Delivery) -> Delivery {
         let count = convert::deliveries(&message.properties, self.counts_acquired);
         let death = convert::death(&message.properties);
         let incoming = convert::incoming(message.data, &message.properties);
-        let tag =
-            Tag { tag: message.delivery_tag, acker: message.acker, subscription: self.clone() };
+        let tag = Tag { tag: message.delivery_tag, acker: message.acker, held: self.clone() };
         Delivery::new(incoming, message.redelivered, count, Box::new(tag)).moved_by_broker(death)
     }
 }
@@ -103,7 +188,7 @@ impl Subscription {
 struct Tag {
     tag: u64,
     acker: Acker,
-    subscription: Subscription,
+    held: Held,
 }
 
 impl Tag {
@@ -113,9 +198,9 @@ impl Tag {
             return Ok(false);
         }
         let options = BasicNackOptions { requeue: true, multiple: false };
-        let settled = self.subscription.channel.basic_nack(self.tag, options);
+        let settled = self.held.channel.basic_nack(self.tag, options);
         let settled = async { settled.await.map(|()| true).map_err(|error| fault::lost(&error)) };
-        self.subscription.life.during(settled).await
+        self.held.life.during(settled).await
     }
 }
 
@@ -126,9 +211,9 @@ impl Settle for Tag {
             return Ok(false);
         }
         let options = BasicAckOptions { multiple: false };
-        let settled = self.subscription.channel.basic_ack(self.tag, options);
+        let settled = self.held.channel.basic_ack(self.tag, options);
         let settled = async { settled.await.map(|()| true).map_err(|error| fault::lost(&error)) };
-        self.subscription.life.during(settled).await
+        self.held.life.during(settled).await
     }
 
     async fn requeue(self: Box<Self>) -> Result<bool> {
@@ -139,7 +224,7 @@ impl Settle for Tag {
         if !self.acker.usable() {
             return;
         }
-        let io = Arc::clone(&self.subscription.io);
+        let io = Arc::clone(&self.held.io);
         io.spawn(async move {
             if let Err(error) = self.nack().await {
                 tracing::debug!(%error, "a delivery went back with its channel");

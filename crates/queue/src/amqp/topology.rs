@@ -1,10 +1,13 @@
 //! The protocol's queues and exchanges, declared.
 
-use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
+use lapin::options::{
+    BasicGetOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
+    QueueDeleteOptions,
+};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, ExchangeKind};
-use nsbridge_protocol::ModelName;
 use nsbridge_protocol::topology::{self, CONTROL_EXCHANGE, REPLY_EXCHANGE, RETRY_TIERS};
+use nsbridge_protocol::{ModelName, Revision};
 
 use super::fault;
 use crate::{Limits, Result};
@@ -38,17 +41,48 @@ pub(super) async fn declare_reply_queue(
     bind(channel, queue, REPLY_EXCHANGE, queue).await
 }
 
+/// Declares the record of a request's runs; returns the number of its entries.
+pub(super) async fn declare_run_record(channel: &Channel, queue: &str) -> Result<u32> {
+    let expires = u64::try_from(topology::RUN_RECORD_EXPIRES.as_millis()).unwrap_or(u64::MAX);
+    let arguments = table([
+        ("x-queue-type", text("classic")),
+        ("x-expires", number(expires)),
+        ("x-max-length", number(topology::RUN_RECORD_LENGTH.into())),
+    ]);
+    let declared = channel.queue_declare(fault::name(queue)?, durable(), arguments).await;
+    let declared = declared.map_err(|error| fault::declaring(queue, &error))?;
+    Ok(declared.message_count())
+}
+
+/// Removes one entry from a run record, and the record with its last one.
+pub(super) async fn strike_run_record(channel: &Channel, queue: &str) -> Result<()> {
+    let name = fault::name(queue)?;
+    let entry = channel.basic_get(name.clone(), BasicGetOptions { no_ack: true }).await;
+    let entry = entry.map_err(|error| fault::using(queue, &error))?;
+    if entry.is_none_or(|entry| entry.message_count == 0) {
+        // Refused if an entry came in between; the channel is of no use then, and of no need.
+        let options = QueueDeleteOptions { if_empty: true, ..QueueDeleteOptions::default() };
+        drop(channel.queue_delete(name, options).await);
+    }
+    Ok(())
+}
+
 /// Declares a worker's control queue, which goes with the connection.
 pub(super) async fn declare_control_queue(
     channel: &Channel,
     queue: &str,
     model: &ModelName,
+    revision: Option<&Revision>,
 ) -> Result<()> {
     declare_exchanges(channel).await?;
     let arguments = table([("x-queue-type", text("classic"))]);
     declare(channel, queue, QueueDeclareOptions::exclusive(), arguments).await?;
     bind(channel, queue, CONTROL_EXCHANGE, queue).await?;
-    bind(channel, queue, CONTROL_EXCHANGE, model.as_str()).await
+    bind(channel, queue, CONTROL_EXCHANGE, model.as_str()).await?;
+    match revision.map(|revision| topology::revision_key(model, revision)) {
+        Some(key) => bind(channel, queue, CONTROL_EXCHANGE, &key).await,
+        None => Ok(()),
+    }
 }
 
 async fn declare_exchanges(channel: &Channel) -> Result<()> {

@@ -4,13 +4,13 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use nsbridge_protocol::ModelName;
+use nsbridge_protocol::{ModelName, Revision};
 use tokio::sync::{mpsc, watch};
 
 use super::Shared;
 use crate::{
     Confirm, Confirmed, Connection, Consumer, Delivery, Depth, Error, Message, Publisher, Result,
-    Settle,
+    Settle, Subscription,
 };
 
 /// One connection. It lives as long as anything that came from it, as over AMQP.
@@ -116,9 +116,32 @@ impl Connection for MemoryConnection {
         self.0.shared.change(|state| state.declare_reply_queue(queue))
     }
 
-    async fn declare_control_queue(&self, queue: &str, model: &ModelName) -> Result<()> {
+    async fn declare_control_queue(
+        &self,
+        queue: &str,
+        model: &ModelName,
+        revision: Option<&Revision>,
+    ) -> Result<()> {
         self.0.arrive().await?;
-        self.0.shared.change(|state| state.declare_control_queue(queue, model, self.0.id))
+        let owner = self.0.id;
+        self.0.shared.change(|state| state.declare_control_queue(queue, model, revision, owner))
+    }
+
+    async fn declare_run_record(&self, queue: &str) -> Result<u32> {
+        self.0.arrive().await?;
+        self.0.shared.change(|state| state.declare_run_record(queue))
+    }
+
+    async fn strike_run_record(&self, queue: &str) -> Result<()> {
+        self.0.arrive().await?;
+        self.0.shared.change(|state| state.strike_run_record(queue));
+        Ok(())
+    }
+
+    async fn delete_run_record(&self, queue: &str) -> Result<()> {
+        self.0.arrive().await?;
+        self.0.shared.change(|state| state.delete(queue));
+        Ok(())
     }
 
     async fn consume(&self, queue: &str, prefetch: u16) -> Result<Consumer> {
@@ -132,7 +155,7 @@ impl Connection for MemoryConnection {
             Ok(id)
         })?;
         let link = Arc::clone(&self.0);
-        Ok(Consumer::new(receiver, Subscription { link, queue: queue.to_owned(), id }))
+        Ok(Consumer::new(receiver, Subscribed { link, queue: queue.to_owned(), id }))
     }
 
     async fn publisher(&self) -> Result<Box<dyn Publisher>> {
@@ -164,13 +187,34 @@ impl Connection for MemoryConnection {
     }
 }
 
-struct Subscription {
+struct Subscribed {
     link: Arc<Link>,
     queue: String,
     id: u64,
 }
 
-impl Drop for Subscription {
+impl Subscribed {
+    fn flow(&self, paused: bool) -> Result<()> {
+        self.link.check()?;
+        let id = self.id;
+        let shared = &self.link.shared;
+        shared.change(|state| state.with(&self.queue, |queue, _| queue.pause(id, paused)));
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Subscription for Subscribed {
+    async fn pause(&self) -> Result<()> {
+        self.flow(true)
+    }
+
+    async fn resume(&self) -> Result<()> {
+        self.flow(false)
+    }
+}
+
+impl Drop for Subscribed {
     fn drop(&mut self) {
         let id = self.id;
         let ends = |state: &mut super::state::State| {

@@ -15,6 +15,8 @@ use crate::{Delivery, Header, Message, message};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Arguments {
     pub(super) max_bytes: Option<u64>,
+    /// The most messages that may wait; older ones make room.
+    pub(super) max_length: Option<usize>,
     /// How long a message may wait.
     pub(super) ttl: Option<Duration>,
     /// Where a message goes that expires or is delivered too often.
@@ -56,6 +58,7 @@ struct Subscriber {
     deliveries: mpsc::Sender<Delivery>,
     prefetch: usize,
     unsettled: usize,
+    paused: bool,
 }
 
 #[derive(Debug)]
@@ -124,6 +127,9 @@ impl Queue {
         let expires = ttl.into_iter().flatten().min().map(|ttl| Instant::now() + ttl);
         self.ready_bytes += size(&message);
         self.ready.push_back(Held { message, death, expires, count: 0, redelivered: false });
+        while self.arguments.max_length.is_some_and(|most| self.waiting() > most) {
+            drop(self.pop());
+        }
     }
 
     pub(super) fn subscribe(
@@ -134,7 +140,8 @@ impl Queue {
         prefetch: usize,
     ) {
         let (connection, link) = (link.id(), Arc::downgrade(link));
-        let subscriber = Subscriber { id, connection, link, deliveries, prefetch, unsettled: 0 };
+        let subscriber =
+            Subscriber { id, connection, link, deliveries, prefetch, unsettled: 0, paused: false };
         self.subscribers.push_back(subscriber);
         self.ends = None;
     }
@@ -142,6 +149,18 @@ impl Queue {
     pub(super) fn unsubscribe(&mut self, id: u64) {
         self.subscribers.retain(|subscriber| subscriber.id != id);
         self.renew_lease();
+    }
+
+    /// Stops what a consumer is handed, or lets it come again.
+    pub(super) fn pause(&mut self, id: u64, paused: bool) {
+        for subscriber in self.subscribers.iter_mut().filter(|subscriber| subscriber.id == id) {
+            subscriber.paused = paused;
+        }
+    }
+
+    /// Removes the first message that waits.
+    pub(super) fn take_one(&mut self) {
+        drop(self.pop());
     }
 
     /// Removes a message that was handed out; `false` if it is not out under this tag any more.
@@ -204,7 +223,9 @@ impl Queue {
     /// The next consumer in turn that may have another message; it is taken out of the row.
     fn next_subscriber(&mut self) -> Option<Subscriber> {
         let can_take = |subscriber: &Subscriber| {
-            subscriber.unsettled < subscriber.prefetch && !subscriber.deliveries.is_closed()
+            subscriber.unsettled < subscriber.prefetch
+                && !subscriber.paused
+                && !subscriber.deliveries.is_closed()
         };
         let place = self.subscribers.iter().position(can_take)?;
         self.subscribers.remove(place)

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::Weak;
 
-use nsbridge_protocol::ModelName;
 use nsbridge_protocol::topology::{self, CONTROL_EXCHANGE, REPLY_EXCHANGE, RETRY_TIERS};
+use nsbridge_protocol::{ModelName, Revision};
 use tokio::time::Instant;
 
 use super::link::Link;
@@ -76,12 +76,41 @@ impl State {
         &mut self,
         queue: &str,
         model: &ModelName,
+        revision: Option<&Revision>,
         owner: u64,
     ) -> Result<()> {
         self.declare(queue, Arguments { owner: Some(owner), ..Arguments::default() })?;
         self.bind(CONTROL_EXCHANGE, queue, queue);
         self.bind(CONTROL_EXCHANGE, model.as_str(), queue);
+        if let Some(revision) = revision {
+            self.bind(CONTROL_EXCHANGE, &topology::revision_key(model, revision), queue);
+        }
         Ok(())
+    }
+
+    pub(super) fn declare_run_record(&mut self, queue: &str) -> Result<u32> {
+        let arguments = Arguments {
+            lease: Some(topology::RUN_RECORD_EXPIRES),
+            max_length: usize::try_from(topology::RUN_RECORD_LENGTH).ok(),
+            ..Arguments::default()
+        };
+        self.declare(queue, arguments)?;
+        let entries = self.queues.get(queue).map_or(0, Queue::waiting);
+        Ok(u32::try_from(entries).unwrap_or(u32::MAX))
+    }
+
+    /// Removes one entry from a run record, and the record with its last one.
+    pub(super) fn strike_run_record(&mut self, name: &str) {
+        if let Some(record) = self.queues.get_mut(name) {
+            record.take_one();
+            if record.waiting() == 0 {
+                self.delete(name);
+            }
+        }
+    }
+
+    pub(super) fn delete(&mut self, name: &str) {
+        self.queues.remove(name);
     }
 
     fn declare(&mut self, name: &str, arguments: Arguments) -> Result<()> {

@@ -16,6 +16,7 @@ macro_rules! conformance {
             a_busy_consumer_does_not_hold_up_another
             a_dropped_consumer_gives_back_only_what_it_did_not_hand_out
             an_acked_message_is_gone
+            a_paused_consumer_keeps_what_it_holds_and_is_handed_nothing_new
             a_lost_connection_gives_its_messages_back_counted
             an_ack_after_the_connection_is_gone_is_not_success
             a_requeue_after_the_connection_is_gone_does_nothing
@@ -31,6 +32,8 @@ macro_rules! conformance {
             a_full_queue_refuses_until_there_is_room
             a_queue_that_is_not_there_is_told
             declaring_again_changes_nothing
+            a_run_record_counts_its_entries_until_they_are_struck
+            a_run_record_forgets_its_oldest_entries
             an_expired_message_is_a_dead_letter
             a_message_expires_at_the_head_only
             a_message_that_comes_back_after_its_time_is_a_dead_letter

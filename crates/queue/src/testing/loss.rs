@@ -99,19 +99,22 @@ pub async fn a_control_queue_goes_with_its_connection(bench: &Bench) {
     let client = bench.connect().await;
     let (model, _) = model(&worker).await;
     let queue = topology::control_queue(unique());
-    worker.declare_control_queue(&queue, &model).await.expect("a control queue can be declared");
+    let revision = "r1".parse().expect("a plain revision");
+    let declared = worker.declare_control_queue(&queue, &model, Some(&revision)).await;
+    declared.expect("a control queue can be declared");
+    let of_revision = topology::revision_key(&model, &revision);
     let mut control = consumer(&worker, &queue, 4).await;
     let refused = client.consume(&queue, 1).await.map(drop);
     assert!(matches!(refused, Err(Error::NoQueue { .. })), "{refused:?}");
 
     let publisher = publisher(&client).await;
-    for key in [model.as_str(), &queue] {
+    for key in [model.as_str(), &queue, &of_revision] {
         let sent = publish(&*publisher, CONTROL_EXCHANGE, key, message(key)).await;
         assert_eq!(sent, Confirmed::Taken);
         take_and_ack(&mut control, key).await;
     }
     worker.close().await;
-    for key in [model.as_str(), &queue] {
+    for key in [model.as_str(), &queue, &of_revision] {
         let sent = publish(&*publisher, CONTROL_EXCHANGE, key, message(key)).await;
         assert_eq!(sent, Confirmed::Returned);
     }

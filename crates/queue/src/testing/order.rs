@@ -118,6 +118,29 @@ pub async fn a_dropped_consumer_gives_back_only_what_it_did_not_hand_out(bench: 
     depth(&connection, &queue, 0).await;
 }
 
+/// A pause ends new deliveries, and nothing else.
+pub async fn a_paused_consumer_keeps_what_it_holds_and_is_handed_nothing_new(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (_, queue) = model(&connection).await;
+    put(&connection, &queue, &["a", "b"]).await;
+    let mut paused = consumer(&connection, &queue, 3).await;
+    let held = take(&mut paused, "a").await;
+    paused.pause().await.expect("the channel stays");
+    paused.pause().await.expect("twice is as good as once");
+    put(&connection, &queue, &["c"]).await;
+    // What was on its way when the pause began is handed out.
+    take_and_ack(&mut paused, "b").await;
+    silence(&mut paused).await;
+    assert!(held.ack().await.expect("the channel stays"), "it was still ours");
+
+    let mut other = consumer(&connection, &queue, 1).await;
+    take_and_ack(&mut other, "c").await;
+    drop(other);
+    paused.resume().await.expect("the channel stays");
+    put(&connection, &queue, &["d"]).await;
+    take_and_ack(&mut paused, "d").await;
+}
+
 /// Settled is settled, also when the connection goes.
 pub async fn an_acked_message_is_gone(bench: &Bench) {
     let connection = bench.connect().await;

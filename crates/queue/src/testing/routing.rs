@@ -137,6 +137,50 @@ pub async fn a_queue_that_is_not_there_is_told(bench: &Bench) {
     );
 }
 
+/// An entry is a message; declaring counts them, and the last one takes the record along.
+pub async fn a_run_record_counts_its_entries_until_they_are_struck(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (model, _) = model(&connection).await;
+    let record = topology::run_record(&model, unique());
+    let entries = async || connection.declare_run_record(&record).await.expect("it is declared");
+    for count in 0..3 {
+        assert_eq!(entries().await, count);
+        put(&connection, &record, &["began"]).await;
+    }
+    connection.strike_run_record(&record).await.expect("the connection stays");
+    assert_eq!(entries().await, 2);
+    for _ in 0..2 {
+        connection.strike_run_record(&record).await.expect("the connection stays");
+    }
+    let gone = connection.depth(&record).await.map(drop);
+    assert!(matches!(gone, Err(Error::NoQueue { .. })), "{gone:?}");
+    connection.strike_run_record(&record).await.expect("a record that is gone is left alone");
+
+    entries().await;
+    put(&connection, &record, &["began", "began"]).await;
+    let kept = bench.cut(&connection).await;
+    assert_eq!(kept.declare_run_record(&record).await.expect("it is declared"), 2);
+    kept.delete_run_record(&record).await.expect("the connection stays");
+    assert_eq!(kept.declare_run_record(&record).await.expect("it is declared"), 0);
+    kept.delete_run_record(&record).await.expect("the connection stays");
+    kept.delete_run_record(&record).await.expect("a record that is gone is left alone");
+}
+
+/// A record is bounded, whoever writes to it.
+pub async fn a_run_record_forgets_its_oldest_entries(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (model, _) = model(&connection).await;
+    let record = topology::run_record(&model, unique());
+    connection.declare_run_record(&record).await.expect("it is declared");
+    let publisher = publisher(&connection).await;
+    for _ in 0..topology::RUN_RECORD_LENGTH + 10 {
+        assert_eq!(publish(&*publisher, "", &record, message("")).await, Confirmed::Taken);
+    }
+    let entries = connection.declare_run_record(&record).await.expect("it is declared");
+    assert_eq!(entries, topology::RUN_RECORD_LENGTH);
+    connection.delete_run_record(&record).await.expect("the connection stays");
+}
+
 /// Every worker declares: all but the first change nothing.
 pub async fn declaring_again_changes_nothing(bench: &Bench) {
     let connection = bench.connect().await;

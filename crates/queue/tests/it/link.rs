@@ -22,6 +22,10 @@ impl Broker for Counting {
         self.tries.fetch_add(1, Ordering::Relaxed);
         self.inner.connect(name).await
     }
+
+    async fn listens(&self) -> bool {
+        self.inner.listens().await
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -43,8 +47,20 @@ async fn many_that_wait_for_a_broker_try_as_often_as_one() {
     assert!(once.await.unwrap().is_err());
     timeout(Duration::from_millis(10), link.close()).await.unwrap();
     inner.accept();
-    // Whoever comes now does not wait for a pause that began before.
+    // A caller that comes now does not wait for a back-off that began before.
     timeout(Duration::from_millis(10), link.connection()).await.unwrap();
     let all = waiting.join_all().await;
     assert!(all.iter().all(|connection| Arc::ptr_eq(connection, &all[0])));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broker_that_listens_again_is_tried_at_once() {
+    let broker = MemoryBroker::new();
+    let link = Arc::new(Link::new(Arc::new(broker.clone()), "worker".to_owned()));
+    broker.refuse();
+    let waiting = tokio::spawn(async move { link.connection().await });
+    // Its back-off is between 5 and 10 s by now.
+    sleep(Duration::from_secs(60)).await;
+    broker.accept();
+    timeout(Duration::from_millis(300), waiting).await.unwrap().unwrap();
 }
