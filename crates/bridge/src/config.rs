@@ -185,11 +185,19 @@ pub struct ReplyConfig {
     pub window: usize,
     /// Whether a request that comes back goes on after the pieces that its client has.
     pub resume_from_client: bool,
+    /// Milliseconds that a worker waits for these pieces at most.
+    pub resume_wait_ms: u64,
 }
 
 impl Default for ReplyConfig {
     fn default() -> Self {
-        Self { coalesce_ms: 20, coalesce_bytes: 4096, window: 256, resume_from_client: true }
+        Self {
+            coalesce_ms: 20,
+            coalesce_bytes: 4096,
+            window: 256,
+            resume_from_client: true,
+            resume_wait_ms: 3000,
+        }
     }
 }
 

@@ -4,7 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use nsbridge_crypto::{ErrorHint, ReplySealer, seal_nothing};
 use nsbridge_protocol::topology::{
-    REPLY_EXCHANGE, RETRY_TIERS, RetryTier, dead_queue, header, model_queue, retry_queue,
+    CONTROL_EXCHANGE, REPLY_EXCHANGE, RETRY_TIERS, RetryTier, dead_queue, header, model_queue,
+    retry_queue, revision_key,
 };
 use nsbridge_protocol::{ErrorCode, Failure, ModelName, Open, Revision};
 use nsbridge_queue::{Confirmed, Delivery, Error, Header, Message, Publisher, Result};
@@ -44,10 +45,23 @@ pub(crate) async fn bury(
     Ok(())
 }
 
-/// Whether the request could wait in the next retry queue: it was not retried as often as there are
-/// tiers, and has time for this one.
-pub(crate) fn may_retry(delivery: &Delivery, deadline: SystemTime) -> bool {
-    next_tier(delivery).is_some_and(|(_, tier)| remaining(deadline) > tier.delay)
+/// Whether a worker of this revision takes control frames now: it serves the model, or is about to.
+pub(crate) async fn is_served(pool: &Pool, model: &ModelName, revision: &Revision) -> Result<bool> {
+    let publisher = pool.take().await?;
+    // No control frame, so workers drop it.
+    let probe = Message::new(Vec::new());
+    let key = revision_key(model, revision);
+    let answer = publisher.publish(CONTROL_EXCHANGE, &key, probe).await?.await?;
+    pool.give_back(publisher);
+    Ok(answer != Confirmed::Returned)
+}
+
+/// Whether the request could wait in the next retry queue: it was not retried as often as `most`, and
+/// has time for this one.
+pub(crate) fn may_retry(delivery: &Delivery, deadline: SystemTime, most: usize) -> bool {
+    next_tier(delivery).is_some_and(|(tries, tier)| {
+        usize::try_from(tries).is_ok_and(|tries| tries < most) && remaining(deadline) > tier.delay
+    })
 }
 
 /// How often it was retried, and where it waits next.
@@ -67,7 +81,7 @@ pub(crate) async fn retry(
     visit: &Visit,
 ) -> Result<bool> {
     let Some((tries, tier)) = next_tier(delivery) else { return Ok(false) };
-    let Some(mut again) = later(delivery, tier, deadline, visit) else { return Ok(false) };
+    let Some(mut again) = again(delivery, tier.delay, deadline, visit) else { return Ok(false) };
     again.properties.headers.insert(header::TRIES.into(), Header::Int(tries + 1));
     confirmed(pool, &retry_queue(model, tier), again).await?;
     visit.metrics().retried(tier);
@@ -86,20 +100,33 @@ pub(crate) async fn wait(
 ) -> Result<bool> {
     let [first, longer @ ..] = RETRY_TIERS;
     let tier = longer.into_iter().rev().find(|tier| tier.delay <= pause).unwrap_or(first);
-    let Some(again) = later(delivery, tier, deadline, visit) else { return Ok(false) };
+    let Some(again) = again(delivery, tier.delay, deadline, visit) else { return Ok(false) };
     confirmed(pool, &retry_queue(model, tier), again).await?;
     Ok(true)
 }
 
-/// A copy for a retry queue, if there is time for that.
-fn later(
+/// Publishes a copy of `delivery` to the end of its own queue. `false` if its time is over.
+pub(crate) async fn renew(
+    pool: &Pool,
+    model: &ModelName,
     delivery: &Delivery,
-    tier: RetryTier,
+    deadline: SystemTime,
+    visit: &Visit,
+) -> Result<bool> {
+    let Some(again) = again(delivery, Duration::ZERO, deadline, visit) else { return Ok(false) };
+    confirmed(pool, &model_queue(model), again).await?;
+    Ok(true)
+}
+
+/// A copy that is delivered after `delay` at the earliest, if there is time for that.
+fn again(
+    delivery: &Delivery,
+    delay: Duration,
     deadline: SystemTime,
     visit: &Visit,
 ) -> Option<Message> {
     let left = remaining(deadline);
-    if left <= tier.delay {
+    if left <= delay {
         return None;
     }
     let mut again = copy(&delivery.message);

@@ -1,11 +1,11 @@
-//! From a delivery to a request that may run: rules R1 and R2.
+//! From a delivery to a request that may run: rule R2.
 
 use std::time::{Duration, SystemTime};
 
 use nsbridge_crypto::{
     JobKey, KeyError, KeyProvider, Provider, ReplyRoot, RequestFrame, RequestHead,
 };
-use nsbridge_protocol::topology::{MAX_TIME_TO_FINISH, POISON_DELIVERIES, header};
+use nsbridge_protocol::topology::{MAX_TIME_TO_FINISH, header};
 use nsbridge_protocol::{
     AttemptNo, ErrorCode, KeyId, ModelName, Request, RequestId, Revision, Tenant,
 };
@@ -13,6 +13,7 @@ use nsbridge_queue::{Delivery, Message};
 use serde_json::value::RawValue;
 
 use crate::clock::{at_ms, now_ms};
+use crate::registry::Job;
 
 /// How far the clocks of client and worker may be apart.
 const CLOCK_TOLERANCE_MS: u64 = 60_000;
@@ -20,6 +21,8 @@ const CLOCK_TOLERANCE_MS: u64 = 60_000;
 /// A request that may run.
 pub(crate) struct Accepted {
     pub(crate) job: JobKey,
+    /// What binds the copy to its key.
+    pub(crate) commitment: [u8; 32],
     pub(crate) attempt: AttemptNo,
     /// How often this copy was delivered before.
     pub(crate) deliveries: u64,
@@ -38,6 +41,17 @@ pub(crate) struct Accepted {
 }
 
 impl Accepted {
+    /// Time since it was sealed, by this machine's clock.
+    pub(crate) fn age(&self) -> Duration {
+        self.submitted_at.elapsed().unwrap_or_default()
+    }
+
+    /// What other deliveries are to be compared with.
+    pub(crate) fn identity(&self) -> Job {
+        let (commitment, reply_to) = (self.commitment, self.reply_to.clone());
+        Job { key: self.job, commitment, reply_to }
+    }
+
     /// Where a refusal of the request goes.
     pub(crate) fn reply(&self) -> ReplyTo {
         ReplyTo {
@@ -56,8 +70,16 @@ pub(crate) struct Rejected {
     /// One sentence for the client, sealed if a root is there.
     pub(crate) message: String,
     pub(crate) reply: Option<ReplyTo>,
-    /// Rules R3, R12: until when the request may be tried again, if that can help.
-    pub(crate) again_until: Option<SystemTime>,
+    /// How it may be tried again, if that can help.
+    pub(crate) again: Option<Again>,
+}
+
+/// How a rejected request may be tried again: rules R3 and R12.
+#[derive(Debug)]
+pub(crate) struct Again {
+    pub(crate) until: SystemTime,
+    /// The revision that another worker may serve; `None` waits for a key.
+    pub(crate) pinned: Option<Revision>,
 }
 
 /// Where and under which keys a rejected request's client can be told.
@@ -70,16 +92,16 @@ pub(crate) struct ReplyTo {
     pub(crate) attempt: AttemptNo,
 }
 
-/// What a key service may answer instead of yes or no.
+/// Why a delivery does not run.
 #[derive(Debug)]
 pub(crate) enum Refusal {
     /// The request is at fault.
     Rejected(Rejected),
-    /// Not the request's fault: put it off and pause.
+    /// The key service is busy: the request is put off, and the worker pauses.
     Later(Later),
 }
 
-/// Why a request cannot be opened now, whoever sent it.
+/// A request that cannot be opened now, through no fault of its own.
 #[derive(Debug)]
 pub(crate) struct Later {
     pub(crate) error: KeyError,
@@ -87,14 +109,12 @@ pub(crate) struct Later {
     pub(crate) until: Option<SystemTime>,
 }
 
-/// Opens a delivery. `is_known` tells whether a job runs or is done here: what does is no poison,
-/// however often its copy came back.
+/// Opens a delivery.
 pub(crate) async fn open(
     delivery: &Delivery,
     model: &ModelName,
     revision: Option<&Revision>,
     keys: &dyn KeyProvider,
-    is_known: impl Fn(&JobKey) -> bool,
 ) -> Result<Accepted, Refusal> {
     let message = &delivery.message;
     let attempt = attempt(message, delivery.deliveries);
@@ -118,16 +138,12 @@ pub(crate) async fn open(
             let mut rejected = rejected(error.code(), error.to_string(), reply);
             // A key that is being rolled out may be here in a minute.
             if matches!(error, KeyError::Unknown { .. }) {
-                rejected.again_until = claimed_deadline(frame.head());
+                let until = claimed_deadline(frame.head());
+                rejected.again = until.map(|until| Again { until, pinned: None });
             }
             return Err(Refusal::Rejected(rejected));
         }
     };
-    if delivery.deliveries >= POISON_DELIVERIES && !is_known(&frame.job_key()) {
-        let message = format!("it was delivered {} times without an end", delivery.deliveries);
-        let reply = reply.map(|to| ReplyTo { root: frame.reply_root(&key), ..to });
-        return Err(reject(ErrorCode::Poison, message, reply));
-    }
     // Whoever sees a request can publish a changed copy, or one to another queue. Neither is told
     // under the request's own key: it would end a reply that is well.
     let opened = match frame.open(&key) {
@@ -160,16 +176,18 @@ pub(crate) async fn open(
     // Rule R12.
     if request.revision.is_some() && request.revision.as_ref() != revision {
         let pinned = request.revision.as_ref().map_or("", Revision::as_str);
-        let served = revision.map_or("none that it knows", Revision::as_str);
+        let served = revision.map_or("no named revision", Revision::as_str);
         let message = format!(
-            "the request is for revision {pinned}, and only {served} was served while it waited"
+            "the request is pinned to revision {pinned}, and no worker of it took the request while it \
+             waited; this worker serves {served}"
         );
         let mut rejected = rejected(ErrorCode::WrongRevision, message, Some(reply));
-        rejected.again_until = Some(at_ms(deadline_ms));
+        rejected.again = Some(Again { until: at_ms(deadline_ms), pinned: request.revision });
         return Err(Refusal::Rejected(rejected));
     }
     Ok(Accepted {
         job: opened.job_key,
+        commitment: frame.commitment(),
         attempt,
         deliveries: delivery.deliveries,
         redelivered: delivery.redelivered || attempt.is_retry(),
@@ -232,7 +250,7 @@ fn reject(code: ErrorCode, message: String, reply: Option<ReplyTo>) -> Refusal {
 }
 
 fn rejected(code: ErrorCode, message: String, reply: Option<ReplyTo>) -> Rejected {
-    Rejected { code, message, reply, again_until: None }
+    Rejected { code, message, reply, again: None }
 }
 
 /// How much longer a copy of the request may wait in a queue.

@@ -3,11 +3,12 @@
 use std::future::pending;
 use std::time::{Duration, SystemTime};
 
-use nsbridge_crypto::{JobKey, Provider};
+use nsbridge_crypto::Provider;
 use nsbridge_handler::erased::Call;
 use nsbridge_handler::transcript::{Reader, Writer, transcript};
 use nsbridge_handler::{JobInfo, Stop};
-use nsbridge_protocol::{ErrorCode, Failure};
+use nsbridge_protocol::topology::{POISON_RUNS, RENEW_DELIVERIES};
+use nsbridge_protocol::{ErrorCode, Failure, Pieces};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -15,10 +16,11 @@ use tokio_util::sync::CancellationToken;
 use crate::attempt::{Address, Ending, Stuck};
 use crate::intake::{self, Accepted, Refusal};
 use crate::metrics::{self, OrphanEnd};
-use crate::registry::{Admission, Held, Mail, Running};
-use crate::room::Place;
+use crate::record::RunRecord;
+use crate::registry::{Admission, Held, Job, Mail, Running};
+use crate::room::{Arrival, Place};
 use crate::runner::Outcome;
-use crate::settle::{SEAL_PAUSE, finish, put_off, refuse, settle};
+use crate::settle::{SEAL_PAUSE, finish, put_off, refuse, renew, settle};
 use crate::stream::{Letter, ReplyStream, Welcome};
 use crate::verdict::{After, Settlement, Verdict, judge};
 use crate::visit::Visit;
@@ -39,11 +41,9 @@ const ORPHANED_FOR: Duration = Duration::from_secs(60);
 const ADOPT_WINDOW: Duration = Duration::from_secs(5);
 
 /// Runs one delivery to its end, or hands it to the run that it belongs to.
-pub(crate) async fn run(shared: &Shared, held: Held, visit: &Visit) -> After {
-    let is_known = |job: &JobKey| shared.registry.knows(job);
+pub(crate) async fn run(shared: &Shared, held: Held, arrival: Arrival, visit: &Visit) -> After {
     let (model, revision) = (&shared.model, shared.revision.as_ref());
-    let opened = intake::open(&held.delivery, model, revision, &*shared.keys, is_known).await;
-    let request = match opened {
+    let request = match intake::open(&held.delivery, model, revision, &*shared.keys).await {
         Ok(request) => request,
         Err(Refusal::Later(later)) => return put_off(shared, held.delivery, &later, visit).await,
         Err(Refusal::Rejected(rejected)) => {
@@ -54,22 +54,35 @@ pub(crate) async fn run(shared: &Shared, held: Held, visit: &Visit) -> After {
         shared.rest.keys_came();
     }
     visit.opened(&request);
-    let Some((running, mut mail)) = admit(shared, held, &request, visit).await else {
+    let job = request.identity();
+    let held = if request.deliveries >= RENEW_DELIVERIES && !shared.registry.knows(&job) {
+        let Some(held) = renew(shared, held, &request, visit).await else { return After::Next };
+        held
+    } else {
+        held
+    };
+    let Some((running, mut mail)) = admit(shared, &job, held, &request, visit).await else {
         return After::Next;
     };
     let overdue = CancellationToken::new();
     let address = shared.address(&request, visit, overdue.clone());
     let (writer, reader) = transcript();
+    let record = RunRecord::of(shared, &request);
+    let run =
+        Run { shared, request: &request, running: &running, record: &record, reader: &reader };
     let answered = tokio::select! {
-        answered = answer(shared, &request, &running, &mut mail, &address, writer, &reader) => answered,
-        stuck = watch(shared, &request, &running, &reader, &overdue) => Err(stuck),
+        answered = run.answer(arrival, &mut mail, &address, writer) => answered,
+        stuck = run.watch(&overdue) => Err(stuck),
     };
     let Answered { settlement, after, outcome } = match answered {
         Ok(answered) => answered,
         Err(stuck) => unsent(&stuck, &request, &reader),
     };
+    let over = settlement == Settlement::Ack;
     // From here on a copy that comes back, or a retry of this one, is a job of its own.
-    let holds = running.end(settlement == Settlement::Ack);
+    let holds = running.end(over);
+    // Before the message goes back: whichever worker takes it reads the record.
+    record.close(over).await;
     let changed = finish(shared, holds, settlement, &request, visit).await;
     visit.ended(changed.unwrap_or(outcome));
     after
@@ -82,15 +95,22 @@ struct Answered {
     outcome: metrics::Outcome,
 }
 
+impl Answered {
+    fn settled(settlement: Settlement, outcome: metrics::Outcome) -> Self {
+        Self { settlement, after: After::Next, outcome }
+    }
+}
+
 /// Registers the job (rule R6); `None` if it needs no run of its own.
 async fn admit<'a>(
     shared: &'a Shared,
+    job: &Job,
     mut held: Held,
     request: &Accepted,
     visit: &Visit,
 ) -> Option<(Running<'a>, Receiver<Mail>)> {
     loop {
-        match shared.registry.admit(request.job, held, request.attempt) {
+        match shared.registry.admit(job, held, request.attempt) {
             Admission::New(running, mail) => return Some((running, mail)),
             Admission::Duplicate(copy) | Admission::Done(copy) => {
                 let id = request.job.id;
@@ -115,67 +135,176 @@ async fn admit<'a>(
     }
 }
 
-/// Answers a request: opens a stream, runs the handler, sends what it makes and how it ended.
-async fn answer(
-    shared: &Shared,
-    request: &Accepted,
-    running: &Running<'_>,
-    mail: &mut Receiver<Mail>,
-    address: &Address<'_>,
-    writer: Writer,
-    reader: &Reader,
-) -> Result<Answered, Stuck> {
-    let mut cancelled = false;
-    let place = tokio::select! {
-        biased;
-        () = cancel(address, mail) => {
-            cancelled = true;
-            Place::Late
+/// One run of a job.
+struct Run<'a> {
+    shared: &'a Shared,
+    request: &'a Accepted,
+    running: &'a Running<'a>,
+    record: &'a RunRecord<'a>,
+    reader: &'a Reader,
+}
+
+impl Run<'_> {
+    /// Answers the request: opens a stream, runs the handler, sends what it makes and how it ended.
+    async fn answer(
+        &self,
+        arrival: Arrival,
+        mail: &mut Receiver<Mail>,
+        address: &Address<'_>,
+        writer: Writer,
+    ) -> Result<Answered, Stuck> {
+        let Self { shared, request, reader, .. } = self;
+        let mut cancelled = false;
+        let entry = tokio::select! {
+            biased;
+            () = cancel(address, mail) => {
+                cancelled = true;
+                Entry::Place(Place::Late)
+            }
+            entry = self.enter(arrival) => entry,
+        };
+        let place = match entry {
+            Entry::Poison(runs) => {
+                let outcome = metrics::Outcome::Failed(ErrorCode::Poison);
+                return Ok(Answered::settled(Settlement::Poison(runs), outcome));
+            }
+            Entry::Place(Place::None) => {
+                return Ok(Answered::settled(Settlement::Requeue, metrics::Outcome::Moved));
+            }
+            Entry::Place(place) => place,
+        };
+        let visit = address.visit;
+        visit.runs();
+        let mut reply = ReplyStream::open(address, self.running.attempt()).await?;
+        cancelled |= cancelled_early(address, mail);
+        let welcome = match request.redelivered && shared.reply.resume_from_client {
+            _ if cancelled => Welcome::Cancelled,
+            true => reply.wait_for_resume(mail, request.age()).await,
+            false => Welcome::Start,
+        };
+        let resume = match welcome {
+            Welcome::Start => None,
+            Welcome::Resume(pieces) => Some(pieces),
+            // Rule R4.
+            Welcome::Cancelled => {
+                let failure = Failure::new(ErrorCode::Cancelled, Stop::Cancelled.to_string());
+                let outcome = metrics::Outcome::Failed(failure.code);
+                reply.end(reader, &Ending::Error(failure)).await?;
+                return Ok(Answered::settled(Settlement::Ack, outcome));
+            }
+        };
+        let call = self.call(address, resume, writer);
+        let called_at = SystemTime::now();
+        let outcome = reply.follow(call, reader, mail).await?;
+        drop(place);
+        let verdict = judge(outcome, reader);
+        let outcome = verdict.outcome();
+        visit.called(called_at, reader, outcome.usage(), verdict.code);
+        log(request, reader, &verdict);
+        if let Some(ending) = &verdict.ending {
+            reply.end(reader, ending).await?;
         }
-        place = shared.room.place(shared, request, running) => place,
-    };
-    if matches!(place, Place::None) {
-        let outcome = metrics::Outcome::Moved;
-        return Ok(Answered { settlement: Settlement::Requeue, after: After::Next, outcome });
+        Ok(Answered { settlement: verdict.settlement, after: verdict.after, outcome })
     }
-    let visit = address.visit;
-    visit.runs();
-    let mut reply = ReplyStream::open(address, running.attempt()).await?;
-    cancelled |= cancelled_early(address, mail);
-    let welcome = match request.redelivered && shared.reply.resume_from_client {
-        _ if cancelled => Welcome::Cancelled,
-        true => reply.wait_for_resume(mail).await,
-        false => Welcome::Start,
-    };
-    let resume = match welcome {
-        Welcome::Start => None,
-        Welcome::Resume(pieces) => Some(pieces),
-        // Rule R4.
-        Welcome::Cancelled => {
-            let failure = Failure::new(ErrorCode::Cancelled, Stop::Cancelled.to_string());
-            let outcome = metrics::Outcome::Failed(failure.code);
-            reply.end(reader, &Ending::Error(failure)).await?;
-            return Ok(Answered { settlement: Settlement::Ack, after: After::Next, outcome });
+
+    /// Waits for a place, unless the request is poison (rule R1).
+    async fn enter(&self, arrival: Arrival) -> Entry<'_> {
+        let Self { shared, request, running, .. } = self;
+        let unreturned = tokio::select! {
+            biased;
+            _ = shared.drain.begun() => return Entry::Place(Place::None),
+            () = running.orphaned() => return Entry::Place(Place::None),
+            unreturned = self.record.unreturned() => unreturned,
+        };
+        if unreturned >= POISON_RUNS {
+            return Entry::Poison(unreturned);
         }
-    };
-    let call = async {
+        Entry::Place(shared.room.place(arrival, unreturned, shared, request, running).await)
+    }
+
+    /// Calls the handler. The run of a redelivered request is recorded before it begins.
+    async fn call(&self, address: &Address<'_>, resume: Option<Pieces>, writer: Writer) -> Outcome {
+        let Self { shared, request, reader, .. } = self;
+        if request.redelivered && reader.stopped().is_none() {
+            tokio::select! {
+                () = self.record.enter() => {}
+                () = address.overdue.cancelled() => {}
+            }
+        }
         if let Some(stop) = reader.stopped() {
+            self.record.returned();
             return Outcome::Returned(Err(stop.into()));
         }
-        let (input, info) = (input(request), info(request, visit));
-        shared.runner.call(Call { input, info, resume, writer }).await
-    };
-    let called_at = SystemTime::now();
-    let outcome = reply.follow(call, reader, mail).await?;
-    drop(place);
-    let verdict = judge(outcome, reader);
-    let outcome = verdict.outcome();
-    visit.called(called_at, reader, outcome.usage(), verdict.code);
-    log(request, reader, &verdict);
-    if let Some(ending) = &verdict.ending {
-        reply.end(reader, ending).await?;
+        let (input, info) = (input(request), info(request, address.visit));
+        let outcome = shared.runner.call(Call { input, info, resume, writer }).await;
+        if !outcome.broke() {
+            self.record.returned();
+        }
+        outcome
     }
-    Ok(Answered { settlement: verdict.settlement, after: verdict.after, outcome })
+
+    /// Stops the run when it is to end for another reason than its own or its client's. Sending may
+    /// go on for a while after; then `overdue` is cancelled. Returns if the run is not waited for
+    /// any more.
+    async fn watch(&self, overdue: &CancellationToken) -> Stuck {
+        let (shared, reader) = (self.shared, self.reader);
+        let (stop, margin) = tokio::select! {
+            () = sleep(intake::remaining(self.request.deadline)) => (Stop::Deadline, MARGIN),
+            margin = must_move(shared, reader) => (Stop::HandOff, margin),
+            // Nobody waits for this one's frames: whoever has the delivery sends its own.
+            () = self.forsaken() => (Stop::HandOff, Duration::ZERO),
+        };
+        reader.stop(stop);
+        let late = async {
+            sleep(margin).await;
+            overdue.cancel();
+            pending().await
+        };
+        let given_up = async {
+            shared.unwell.cancelled().await;
+            sleep(SEEN_WITHIN).await;
+        };
+        tokio::select! {
+            never = late => never,
+            () = given_up => Stuck::Overdue,
+        }
+    }
+
+    /// Rule R9: waits until the run has lost its delivery, and will not have it back.
+    async fn forsaken(&self) {
+        let Self { shared, request, running, .. } = self;
+        loop {
+            running.orphaned().await;
+            tracing::warn!(request = %request.job.id, "a running job has lost its delivery");
+            let orphan = shared.vitals.metrics.orphaned();
+            let withdrawn = async {
+                self.record.withdraw().await;
+                pending().await
+            };
+            let end = tokio::select! {
+                () = running.adopted() => OrphanEnd::Adopted,
+                () = adoption_time(shared) => OrphanEnd::Expired,
+                () = running.evicted() => OrphanEnd::Evicted,
+                _ = shared.drain.begun() => OrphanEnd::Drained,
+                never = withdrawn => never,
+            };
+            // A copy may have come at the last moment.
+            let left = end != OrphanEnd::Adopted && running.leave();
+            orphan.ended(if left { end } else { OrphanEnd::Adopted });
+            if left {
+                tracing::info!(request = %request.job.id, "a job without a delivery was stopped");
+                return;
+            }
+            self.record.enter().await;
+        }
+    }
+}
+
+/// What a delivery finds when it comes.
+enum Entry<'a> {
+    Place(Place<'a>),
+    /// So many recorded runs did not return.
+    Poison(u32),
 }
 
 /// Rule R4: whether a cancel has come before the work began.
@@ -198,37 +327,6 @@ async fn cancel(address: &Address<'_>, mail: &mut Receiver<Mail>) {
     pending::<()>().await;
 }
 
-/// Stops a job that is to end for another reason than its own or its client's. Sending may go on
-/// for a while after; then `overdue` is cancelled. Returns if the job is not waited for any more.
-async fn watch(
-    shared: &Shared,
-    request: &Accepted,
-    running: &Running<'_>,
-    reader: &Reader,
-    overdue: &CancellationToken,
-) -> Stuck {
-    let (stop, margin) = tokio::select! {
-        () = sleep(intake::remaining(request.deadline)) => (Stop::Deadline, MARGIN),
-        margin = must_move(shared, reader) => (Stop::HandOff, margin),
-        // Nobody waits for this one's frames: whoever has the delivery sends its own.
-        () = forsaken(shared, request, running) => (Stop::HandOff, Duration::ZERO),
-    };
-    reader.stop(stop);
-    let late = async {
-        sleep(margin).await;
-        overdue.cancel();
-        pending().await
-    };
-    let given_up = async {
-        shared.unwell.cancelled().await;
-        sleep(SEEN_WITHIN).await;
-    };
-    tokio::select! {
-        never = late => never,
-        () = given_up => Stuck::Overdue,
-    }
-}
-
 /// Waits until a draining worker must hand the job over; tells how long that may take.
 async fn must_move(shared: &Shared, reader: &Reader) -> Duration {
     let moment = shared.drain.begun().await;
@@ -239,28 +337,6 @@ async fn must_move(shared: &Shared, reader: &Reader) -> Duration {
     }
     // While the broker takes nothing, there is nothing to wait for.
     if shared.publish.is_blocked() { Duration::ZERO } else { MARGIN }
-}
-
-/// Rule R9: waits until the run has lost its delivery, and will not have it back.
-async fn forsaken(shared: &Shared, request: &Accepted, running: &Running<'_>) {
-    loop {
-        running.orphaned().await;
-        tracing::warn!(request = %request.job.id, "a running job has lost its delivery");
-        let orphan = shared.vitals.metrics.orphaned();
-        let end = tokio::select! {
-            () = running.adopted() => OrphanEnd::Adopted,
-            () = adoption_time(shared) => OrphanEnd::Expired,
-            () = running.evicted() => OrphanEnd::Evicted,
-            _ = shared.drain.begun() => OrphanEnd::Drained,
-        };
-        // A copy may have come at the last moment.
-        let left = end != OrphanEnd::Adopted && running.leave();
-        orphan.ended(if left { end } else { OrphanEnd::Adopted });
-        if left {
-            tracing::info!(request = %request.job.id, "a job without a delivery was stopped");
-            return;
-        }
-    }
 }
 
 /// Waits as long as the copy of a job that was just orphaned may still come back here.

@@ -36,6 +36,7 @@ mod keys;
 mod loading;
 mod metrics;
 mod pool;
+mod record;
 mod registry;
 mod rest;
 mod room;

@@ -21,6 +21,19 @@ const WAITING_CANCELS: usize = 1024;
 /// Control frames that may wait for one job.
 const MAILBOX: usize = 8;
 
+/// What makes two deliveries one job: the copy of a request, the key it was sealed with, and the
+/// queue its reply goes to.
+///
+/// Request id and salt can be read by anyone who sees the message, and written into another; only
+/// the commitment binds them to a key. `reply_to` is not sealed: a copy with a forged one is a job of
+/// its own, and its end says nothing of the genuine one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Job {
+    pub(crate) key: JobKey,
+    pub(crate) commitment: [u8; 32],
+    pub(crate) reply_to: String,
+}
+
 /// A sealed control frame, on its way to the job that can open it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mail {
@@ -49,8 +62,8 @@ pub(crate) struct Registry(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    running: HashMap<JobKey, Run>,
-    done: Bounded<JobKey>,
+    running: HashMap<Job, Run>,
+    done: Bounded<Job>,
     cancels: HashMap<RequestId, Vec<Mail>>,
     cancel_order: VecDeque<RequestId>,
 }
@@ -95,12 +108,12 @@ impl Registry {
     ///
     /// A copy that was handed out before and comes back while its run goes on is the one that the
     /// run has lost, even if the loss has not been noticed here yet.
-    pub(crate) fn admit(&self, job: JobKey, held: Held, attempt: AttemptNo) -> Admission<'_> {
+    pub(crate) fn admit(&self, job: &Job, held: Held, attempt: AttemptNo) -> Admission<'_> {
         let mut state = self.state();
-        if state.done.contains(&job) {
+        if state.done.contains(job) {
             return Admission::Done(held);
         }
-        if let Some(run) = state.running.get_mut(&job) {
+        if let Some(run) = state.running.get_mut(job) {
             return match run {
                 run if run.leaving => Admission::Leaving(held, run.left.clone()),
                 run if run.is_held() && !held.delivery.redelivered => Admission::Duplicate(held),
@@ -114,7 +127,7 @@ impl Registry {
             };
         }
         let (sender, mail) = mpsc::channel(MAILBOX);
-        for early in state.cancels.remove(&job.id).unwrap_or_default() {
+        for early in state.cancels.remove(&job.key.id).unwrap_or_default() {
             let _ = sender.try_send(early);
         }
         let left = CancellationToken::new();
@@ -128,17 +141,17 @@ impl Registry {
         };
         let running = Running {
             registry: self,
-            job,
+            job: job.clone(),
             attempt: run.attempt.subscribe(),
             ended: false,
             _left: left.drop_guard(),
         };
-        state.running.insert(job, run);
+        state.running.insert(job.clone(), run);
         Admission::New(running, mail)
     }
 
     /// Whether the job runs here or is done.
-    pub(crate) fn knows(&self, job: &JobKey) -> bool {
+    pub(crate) fn knows(&self, job: &Job) -> bool {
         let state = self.state();
         state.done.contains(job) || state.running.contains_key(job)
     }
@@ -156,7 +169,7 @@ impl Registry {
     pub(crate) fn post(&self, request: RequestId, mail: &Mail, keep: bool) {
         let mut state = self.state();
         let mut found = false;
-        for (_, run) in state.running.iter().filter(|(job, _)| job.id == request) {
+        for (_, run) in state.running.iter().filter(|(job, _)| job.key.id == request) {
             found = true;
             // A full mailbox holds frames that say the same.
             let _ = run.mail.try_send(mail.clone());
@@ -192,7 +205,7 @@ impl State {
 #[derive(Debug)]
 pub(crate) struct Running<'a> {
     registry: &'a Registry,
-    job: JobKey,
+    job: Job,
     attempt: watch::Receiver<AttemptNo>,
     /// It was taken off the list; another run of the job may stand there now.
     ended: bool,
@@ -258,7 +271,7 @@ impl Running<'_> {
     pub(crate) fn end(mut self, done: bool) -> Vec<Held> {
         let mut state = self.registry.state();
         if done {
-            state.done.insert(self.job);
+            state.done.insert(self.job.clone());
         }
         self.ended = true;
         state.running.remove(&self.job).map(|run| run.holds).unwrap_or_default()

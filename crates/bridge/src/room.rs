@@ -1,45 +1,64 @@
 //! Places for calls: as many as the handler takes at once.
 //!
 //! The worker is handed as many deliveries at once as there are places, so a delivery finds one
-//! free, unless orphans hold it or somebody is to run alone.
+//! free, unless orphans hold it or a suspect runs alone.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nsbridge_queue::random_part;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
 use crate::intake::{Accepted, remaining};
 use crate::registry::Running;
 use crate::worker::Shared;
 
-/// Rule R5: from so many earlier deliveries on, a request runs alone. If it is what kills its
-/// workers, by memory for example, it must not take its neighbours along.
-const ALONE_FROM: u64 = 2;
+/// Rule R5: from so many recorded runs without a return on, a request is a suspect and runs alone.
+/// If it is what kills its workers, by memory for example, it must not take its neighbors along.
+const ALONE_FROM: u32 = 1;
 
 /// How long a delivery waits before an orphan has to go for it: the orphan's own copy may be the
 /// next that comes.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// Suspects ask for their turn within so long, each at a random moment. In the order of the queue
-/// the guilty one could be first each time, until all who wait with it count as poison too.
+/// the guilty one could be first each time, and the others would never run.
 const SHUFFLE: Duration = Duration::from_millis(100);
 
 /// The worker's places.
+///
+/// A suspect begins when nothing else runs, and while one waits the worker takes no deliveries.
+/// Those that it has already go first: a suspect holds back nothing that is not one.
 #[derive(Debug)]
 pub(crate) struct Room {
-    places: Semaphore,
-    count: u32,
-    /// Those who wait to be alone: what others wait for then is them, not orphans.
-    lonely: AtomicUsize,
+    count: usize,
+    state: Mutex<State>,
+    /// Told when a place may have become free.
+    changed: Notify,
+    /// Whether a suspect waits or runs: no deliveries are wanted meanwhile.
+    quiet: watch::Sender<bool>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Places taken by calls that run beside others.
+    taken: usize,
+    /// Deliveries that have come, have no place yet and are no suspects, as far as is known.
+    arriving: usize,
+    /// Suspects that wait or run.
+    suspects: usize,
+    /// Whether one of them runs.
+    alone: bool,
+    /// Whether the flow of deliveries has stopped.
+    paused: bool,
 }
 
 /// What came of asking for a place.
 #[derive(Debug)]
 pub(crate) enum Place<'a> {
     /// It is free again when this is dropped.
-    Taken { _permit: SemaphorePermit<'a> },
+    Taken { _permit: Permit<'a> },
     /// The deadline came first.
     Late,
     /// The delivery was lost, or the worker is to leave: give it back.
@@ -48,64 +67,150 @@ pub(crate) enum Place<'a> {
 
 impl Room {
     pub(crate) fn new(places: usize) -> Self {
-        let count = u32::try_from(places).unwrap_or(u32::MAX);
-        Self { places: Semaphore::new(count as usize), count, lonely: AtomicUsize::new(0) }
+        let (state, changed, quiet) = (Mutex::default(), Notify::new(), watch::Sender::new(false));
+        Self { count: places, state, changed, quiet }
     }
 
-    /// Waits for a place. Those who ask first are served first, so that whoever wants to be alone
-    /// is, some time.
+    /// A delivery has come; it counts until the value is dropped or has its place.
+    pub(crate) fn arrive(self: &Arc<Self>) -> Arrival {
+        self.change(|state| state.arriving += 1);
+        Arrival(self.clone())
+    }
+
+    /// Whether deliveries are unwanted, told anew when it changes.
+    pub(crate) fn quiet(&self) -> watch::Receiver<bool> {
+        self.quiet.subscribe()
+    }
+
+    /// Tells whether the flow of deliveries has stopped.
+    pub(crate) fn paused(&self, paused: bool) {
+        self.change(|state| state.paused = paused);
+    }
+
+    /// Waits for a place for a request of which so many recorded runs did not return.
     pub(crate) async fn place<'a>(
         &'a self,
+        arrival: Arrival,
+        unreturned: u32,
         shared: &Shared,
         request: &Accepted,
         running: &Running<'_>,
     ) -> Place<'a> {
-        let alone = request.deliveries >= ALONE_FROM;
-        let wanted = if alone { self.count } else { 1 };
+        let alone = unreturned >= ALONE_FROM;
         if alone {
-            tracing::info!(request = %request.job.id, deliveries = request.deliveries, "to run alone");
+            tracing::info!(request = %request.job.id, runs = unreturned, "to run alone");
         }
-        let _lonely = alone.then(|| Lonely::count(&self.lonely));
         let evict = async {
             sleep(PATIENCE).await;
-            if self.lonely.load(Ordering::Relaxed) == 0 {
+            if !self.state().alone {
                 shared.registry.evict();
             }
             std::future::pending().await
         };
         let permit = async {
-            if alone {
-                sleep(random_part(SHUFFLE)).await;
-            }
-            self.places.acquire_many(wanted).await
+            if alone { self.alone(arrival).await } else { self.beside_others(arrival).await }
         };
         tokio::select! {
             biased;
             _ = shared.drain.begun() => Place::None,
-            permit = permit => match permit {
-                Ok(_permit) => Place::Taken { _permit },
-                // Never closed.
-                Err(_) => Place::None,
-            },
+            _permit = permit => Place::Taken { _permit },
             () = running.orphaned() => Place::None,
             () = sleep(remaining(request.deadline)) => Place::Late,
             never = evict, if !alone => never,
         }
     }
-}
 
-/// One who waits to be alone.
-struct Lonely<'a>(&'a AtomicUsize);
+    async fn beside_others(&self, arrival: Arrival) -> Permit<'_> {
+        let permit = self.when(|state| {
+            let free = !state.alone && state.taken < self.count;
+            free.then(|| state.taken += 1)
+        });
+        permit.await;
+        drop(arrival);
+        Permit { room: self, _suspect: None }
+    }
 
-impl<'a> Lonely<'a> {
-    fn count(all: &'a AtomicUsize) -> Self {
-        all.fetch_add(1, Ordering::Relaxed);
-        Self(all)
+    async fn alone(&self, arrival: Arrival) -> Permit<'_> {
+        let suspect = Suspect::of(self);
+        drop(arrival);
+        sleep(random_part(SHUFFLE)).await;
+        let permit = self.when(|state| {
+            let free = state.paused && !state.alone && state.taken == 0 && state.arriving == 0;
+            free.then(|| state.alone = true)
+        });
+        permit.await;
+        Permit { room: self, _suspect: Some(suspect) }
+    }
+
+    /// Waits until a change of the state is possible, and makes it.
+    async fn when(&self, change: impl Fn(&mut State) -> Option<()>) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // Registered before the look, so that no change is missed in between.
+            changed.as_mut().enable();
+            if change(&mut self.state()).is_some() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state();
+        change(&mut state);
+        let quiet = state.suspects > 0;
+        // Told under the lock: two changes are told in their order.
+        self.quiet.send_if_modified(|known| std::mem::replace(known, quiet) != quiet);
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Lonely<'_> {
+/// A delivery that has no place yet.
+#[derive(Debug)]
+pub(crate) struct Arrival(Arc<Room>);
+
+impl Drop for Arrival {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.change(|state| state.arriving -= 1);
     }
 }
+
+/// A suspect that waits or runs.
+#[derive(Debug)]
+struct Suspect<'a>(&'a Room);
+
+impl<'a> Suspect<'a> {
+    fn of(room: &'a Room) -> Self {
+        room.change(|state| state.suspects += 1);
+        Self(room)
+    }
+}
+
+impl Drop for Suspect<'_> {
+    fn drop(&mut self) {
+        self.0.change(|state| state.suspects -= 1);
+    }
+}
+
+/// A place, free again when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Permit<'a> {
+    room: &'a Room,
+    _suspect: Option<Suspect<'a>>,
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        let alone = self._suspect.is_some();
+        self.room.change(|state| if alone { state.alone = false } else { state.taken -= 1 });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -25,6 +25,13 @@ pub(crate) enum Outcome {
     Panicked,
 }
 
+impl Outcome {
+    /// Whether the handler is of no use after it.
+    pub(crate) fn broke(&self) -> bool {
+        matches!(self, Self::Panicked | Self::Returned(Err(Error::Fatal(_))))
+    }
+}
+
 /// A loaded handler, reached from any thread.
 #[derive(Clone)]
 pub(crate) struct Runner {

@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use nsbridge_crypto::ControlFrame;
 use nsbridge_protocol::ControlKind;
 use nsbridge_protocol::topology::{header, model_queue};
-use nsbridge_queue::{Connection, Consumer};
+use nsbridge_queue::{Connection, Consumer, Delivery};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -18,6 +18,7 @@ use tracing::Instrument as _;
 use crate::error::Error;
 use crate::job;
 use crate::registry::{Held, Mail};
+use crate::room::Arrival;
 use crate::telemetry::parent;
 use crate::verdict::After;
 use crate::visit::Visit;
@@ -48,7 +49,8 @@ impl Session {
         connection.declare_model(&shared.model).await?;
         // Bound before the first request is taken: a cancel must find the worker it is for.
         let control_queue = shared.name_control_queue()?;
-        connection.declare_control_queue(&control_queue, &shared.model).await?;
+        let revision = shared.revision.as_ref();
+        connection.declare_control_queue(&control_queue, &shared.model, revision).await?;
         let control = connection.consume(&control_queue, CONTROL_PREFETCH).await?;
         tokio::spawn(read_control(shared.clone(), control, connection.clone()));
         let lost = CancellationToken::new();
@@ -80,8 +82,7 @@ async fn tell_when_lost(
 /// The one subscription: as many deliveries at once as there are places.
 ///
 /// One channel holds them all. With a channel for each, a dying connection's broker hands what the
-/// first channel held to the next, and counts it as delivered again, and so on through all of
-/// them: a few losses, and an innocent request counts as poison.
+/// first channel held to the next, and so on through all of them: fourteen attempts of three cuts.
 struct Subscriber {
     shared: Arc<Shared>,
     connection: Arc<dyn Connection>,
@@ -118,19 +119,61 @@ impl Subscriber {
         let _consuming = self.shared.consuming.begin(&self.shared);
         // A child: what ends with the channel ends with the connection too.
         let gone = self.lost.child_token();
-        while let Some(delivery) = consumer.recv().await {
+        let room = &self.shared.room;
+        room.paused(false);
+        let mut quiet = room.quiet();
+        quiet.mark_changed();
+        loop {
+            let next = tokio::select! {
+                biased;
+                Ok(()) = quiet.changed() => {
+                    let wanted = !*quiet.borrow_and_update();
+                    if let Err(error) = self.let_flow(wanted, &mut consumer, &gone).await {
+                        tracing::warn!(%error, "the subscription ended while it was paused");
+                        break;
+                    }
+                    continue;
+                }
+                next = consumer.recv() => next,
+            };
+            let Some(delivery) = next else { break };
             // What has come waits here meanwhile: given back, it would count as delivered again.
             self.shared.rest.over().await;
-            let held = Held { delivery, gone: gone.clone() };
-            self.jobs.spawn(run(self.shared.clone(), held));
+            self.start(delivery, &gone);
         }
         gone.cancel();
     }
+
+    /// Pauses the flow of deliveries, or lets it go on.
+    async fn let_flow(
+        &self,
+        wanted: bool,
+        consumer: &mut Consumer,
+        gone: &CancellationToken,
+    ) -> nsbridge_queue::Result<()> {
+        if wanted {
+            consumer.resume().await?;
+        } else {
+            consumer.pause().await?;
+            // All that comes has come: a suspect may begin once these have had their turn.
+            while let Some(delivery) = consumer.try_recv() {
+                self.start(delivery, gone);
+            }
+        }
+        self.shared.room.paused(!wanted);
+        Ok(())
+    }
+
+    fn start(&self, delivery: Delivery, gone: &CancellationToken) {
+        let held = Held { delivery, gone: gone.clone() };
+        let arrival = self.shared.room.arrive();
+        self.jobs.spawn(run(self.shared.clone(), held, arrival));
+    }
 }
 
-async fn run(shared: Arc<Shared>, held: Held) {
+async fn run(shared: Arc<Shared>, held: Held, arrival: Arrival) {
     let visit = Visit::begin(&shared.vitals, &shared.model, &held.delivery.message);
-    let job = job::run(&shared, held, &visit).instrument(visit.log());
+    let job = job::run(&shared, held, arrival, &visit).instrument(visit.log());
     let job = std::panic::AssertUnwindSafe(job);
     // Handler code runs here too: its fingerprint, the wake-ups of its engine.
     let after = job.catch_unwind().await.unwrap_or(After::Leave("it panicked"));

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use nsbridge_protocol::ErrorCode;
+use nsbridge_protocol::topology::RETRY_TIERS;
 use nsbridge_queue::Delivery;
 
 use crate::dead;
-use crate::intake::{Accepted, Later, Rejected};
+use crate::intake::{Accepted, Again, Later, Rejected, epoch, remaining};
 use crate::metrics::Outcome;
 use crate::registry::Held;
 use crate::verdict::{After, Settlement};
@@ -15,6 +16,12 @@ use crate::worker::Shared;
 
 /// How long a worker rests when it cannot seal.
 pub(crate) const SEAL_PAUSE: Duration = Duration::from_secs(5);
+
+/// Time between two tries of a request whose revision another worker serves, at most.
+const SERVED_PAUSE: Duration = Duration::from_secs(10);
+
+/// Tries of a request whose revision no worker serves: after 1 s and 10 s.
+const UNSERVED_TRIES: usize = 2;
 
 /// Settles what a run was given for, after its last frame was confirmed.
 ///
@@ -44,6 +51,15 @@ pub(crate) async fn finish(
                 (false, Some(Outcome::Moved))
             }
         },
+        Settlement::Poison(runs) => {
+            match poison(shared, &first.delivery, runs, request, visit).await {
+                Ok(outcome) => (true, Some(outcome)),
+                Err(error) => {
+                    tracing::warn!(request = %request.job.id, %error, "no dead letter, giving it back");
+                    (false, Some(Outcome::Moved))
+                }
+            }
+        }
     };
     for held in ours {
         settle(held, ack, request, visit).await;
@@ -64,11 +80,55 @@ async fn try_later(
     let code = ErrorCode::ModelFailed;
     let message = "the model failed on this request, every time it was tried".to_owned();
     let reply = Some(request.reply());
-    let rejected = Rejected { code, message, reply, again_until: None };
+    let rejected = Rejected { code, message, reply, again: None };
     refused(shared, delivery, &rejected, visit).await.map(|_| Outcome::Failed(code))
 }
 
-/// Rules R1, R2 and R3: a word to the client, then another try where that can help, or the dead
+/// Rule R1: buries a request that ends its workers.
+async fn poison(
+    shared: &Shared,
+    delivery: &Delivery,
+    runs: u32,
+    request: &Accepted,
+    visit: &Visit,
+) -> nsbridge_queue::Result<Outcome> {
+    let code = ErrorCode::Poison;
+    let message = format!("{runs} workers ended while they ran it");
+    let reply = Some(request.reply());
+    let rejected = Rejected { code, message, reply, again: None };
+    refused(shared, delivery, &rejected, visit).await?;
+    let (id, deliveries) = (request.job.id, request.deliveries);
+    tracing::warn!(request = %id, %code, runs, deliveries, "a request was dead-lettered");
+    Ok(Outcome::Failed(code))
+}
+
+/// Publishes a copy in place of a message that came back so often that the broker would soon
+/// dead-letter it; `None` if that was done, and the message is settled.
+///
+/// Its runs are not forgotten: the record belongs to the job, not to the message.
+pub(crate) async fn renew(
+    shared: &Shared,
+    held: Held,
+    request: &Accepted,
+    visit: &Visit,
+) -> Option<Held> {
+    let (pool, model, delivery) = (&shared.publish, &shared.model, &held.delivery);
+    match dead::renew(pool, model, delivery, request.deadline, visit).await {
+        Ok(true) => {}
+        Ok(false) => return Some(held),
+        Err(error) => {
+            tracing::warn!(request = %request.job.id, %error, "a message could not be renewed");
+            return Some(held);
+        }
+    }
+    let (id, deliveries) = (request.job.id, request.deliveries);
+    tracing::info!(request = %id, deliveries, "a copy was published in place of a request's message");
+    settle(held, true, request, visit).await;
+    visit.ended(Outcome::Moved);
+    None
+}
+
+/// Rules R2 and R3: a word to the client, then another try where that can help, or the dead
 /// letter; ack.
 pub(crate) async fn refuse(
     shared: &Shared,
@@ -107,21 +167,49 @@ async fn refused(
     visit: &Visit,
 ) -> nsbridge_queue::Result<bool> {
     let (pool, model) = (&shared.publish, &shared.model);
-    if let Some(until) = rejected.again_until
-        && dead::may_retry(delivery, until)
+    if let Some(again) = &rejected.again
+        && try_again(shared, delivery, again, rejected, visit).await?
     {
-        dead::tell_why(pool, rejected).await?;
-        if dead::retry(pool, model, delivery, until, visit).await? {
-            return Ok(true);
-        }
+        return Ok(true);
     }
     let from = dead::Sender { worker: &shared.name, revision: shared.revision.as_ref() };
     dead::tell(pool, &from, rejected).await?;
     dead::bury(pool, model, delivery, rejected.code, visit).await.map(|()| false)
 }
 
-/// Rule R3: the key service cannot answer. The worker rests, and the request comes back without
-/// blame: as a copy, since each time that a delivery is given back counts towards its poison.
+/// Rules R3 and R12: publishes a copy for another try, if one can help; its client is told why.
+///
+/// A pinned revision that a worker serves now is waited for as long as there is time; one that no
+/// worker serves for the shorter delays, in which a worker of it may start or come back.
+async fn try_again(
+    shared: &Shared,
+    delivery: &Delivery,
+    again: &Again,
+    rejected: &Rejected,
+    visit: &Visit,
+) -> nsbridge_queue::Result<bool> {
+    let (pool, model, until) = (&shared.publish, &shared.model, again.until);
+    if let Some(revision) = &again.pinned
+        && dead::is_served(pool, model, revision).await?
+    {
+        let first = epoch(&delivery.message) == 0;
+        let pause = if first { Duration::ZERO } else { SERVED_PAUSE.min(remaining(until) / 4) };
+        let waits = dead::wait(pool, model, delivery, until, pause, visit).await?;
+        if waits {
+            dead::tell_why(pool, rejected).await?;
+        }
+        return Ok(waits);
+    }
+    let tries = if again.pinned.is_some() { UNSERVED_TRIES } else { RETRY_TIERS.len() };
+    if !dead::may_retry(delivery, until, tries) {
+        return Ok(false);
+    }
+    dead::tell_why(pool, rejected).await?;
+    dead::retry(pool, model, delivery, until, visit).await
+}
+
+/// Rule R3: the key service cannot answer. The worker rests, and the request waits as a copy: a
+/// message that is given back would be delivered again at once.
 pub(crate) async fn put_off(
     shared: &Shared,
     delivery: Delivery,

@@ -8,7 +8,7 @@ use nsbridge_handler::transcript::Reader;
 use nsbridge_protocol::{AttemptNo, ControlKind, Pieces, Resume};
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::{Address, Attempt, Broken, Ending, Start, Stuck};
@@ -16,8 +16,15 @@ use crate::config::ReplyConfig;
 use crate::registry::Mail;
 use crate::runner::Outcome;
 
-/// How long the worker that opens a redelivered job waits for what the client already has.
-const RESUME_WAIT: Duration = Duration::from_millis(250);
+/// The least time that the worker of a redelivered job waits for what its client has.
+const LEAST_RESUME_WAIT: Duration = Duration::from_millis(250);
+
+/// The wait grows with this many round trips to the broker: the open frame and the resume make two
+/// between worker and broker and two between broker and client, and a busy machine takes its time.
+const ROUND_TRIPS: u32 = 8;
+
+/// The wait grows to this part of the request's age, which bounds what may be computed again.
+const PART_OF_AGE: u32 = 4;
 
 /// A client hears from an open stream at least this often.
 const HEARTBEAT: Duration = Duration::from_secs(5);
@@ -48,8 +55,23 @@ impl<'a> ReplyStream<'a> {
         Ok(Self { address, number, attempt, last_sent, last_frame: now })
     }
 
-    /// Rule R7: waits for what the client of a redelivered job already has.
-    pub(crate) async fn wait_for_resume(&mut self, mail: &mut Receiver<Mail>) -> Welcome {
+    /// Rule R7: waits for what the client of a redelivered job of this age already has.
+    ///
+    /// A client that lives answers at once, with no pieces if it has none. The wait is for one that
+    /// does not: it costs that time, and to begin too early costs what the client had.
+    pub(crate) async fn wait_for_resume(
+        &mut self,
+        mail: &mut Receiver<Mail>,
+        age: Duration,
+    ) -> Welcome {
+        let opened = Instant::now();
+        let most = Duration::from_millis(self.address.config.resume_wait_ms);
+        let confirmed = CancellationToken::new();
+        let patience = async {
+            confirmed.cancelled().await;
+            let wait = resume_wait(opened.elapsed(), age, most);
+            sleep_until(opened + wait).await;
+        };
         let welcome = async {
             while let Err(error) = self.attempt.window.flush().await {
                 // Nobody can answer this one: another is opened, as it is later on.
@@ -62,6 +84,7 @@ impl<'a> ReplyStream<'a> {
                     Err(_) => return Welcome::Start,
                 }
             }
+            confirmed.cancel();
             while let Some(mail) = mail.recv().await {
                 match self.address.read_mail(&mail) {
                     Some(Letter::Cancel) => return Welcome::Cancelled,
@@ -74,7 +97,12 @@ impl<'a> ReplyStream<'a> {
             }
             Welcome::Start
         };
-        timeout(RESUME_WAIT, welcome).await.unwrap_or(Welcome::Start)
+        tokio::select! {
+            biased;
+            welcome = welcome => welcome,
+            () = patience => Welcome::Start,
+            () = sleep_until(opened + most) => Welcome::Start,
+        }
     }
 
     fn accept(&self, resume: Resume) -> Welcome {
@@ -249,6 +277,13 @@ pub(crate) enum Letter {
     Resume(Resume),
 }
 
+/// Returns how long to wait for a resume, `most` at most, if the broker confirmed the open frame
+/// after `round_trip`.
+fn resume_wait(round_trip: Duration, age: Duration, most: Duration) -> Duration {
+    let distance = LEAST_RESUME_WAIT.saturating_add(round_trip * ROUND_TRIPS);
+    distance.max(age / PART_OF_AGE).min(most)
+}
+
 /// Waits until a frame is worth sending: enough bytes, or enough time since the last one.
 async fn ripe(
     config: &ReplyConfig,
@@ -266,5 +301,28 @@ async fn ripe(
             () = reader.holds(position, config.coalesce_bytes) => {}
             () = sleep_until(due) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::resume_wait;
+
+    #[track_caller]
+    fn check(round_trip_ms: u64, age_s: u64, most_ms: u64, expected_ms: u64) {
+        let ms = Duration::from_millis;
+        let wait = resume_wait(ms(round_trip_ms), Duration::from_secs(age_s), ms(most_ms));
+        assert_eq!(wait, ms(expected_ms));
+    }
+
+    #[test]
+    fn the_wait_for_a_resume_follows_the_clients_distance_and_what_there_is_to_lose() {
+        check(0, 0, 3000, 250);
+        check(50, 0, 3000, 650);
+        check(50, 8, 3000, 2000);
+        check(2, 600, 3000, 3000);
+        check(2, 600, 100, 100);
     }
 }

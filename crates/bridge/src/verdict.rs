@@ -28,6 +28,8 @@ pub(crate) enum Settlement {
     Requeue,
     /// Publish a copy that comes back later, then ack.
     Retry,
+    /// Rule R1: so many recorded runs did not return. Tell the client, publish the dead letter, ack.
+    Poison(u32),
 }
 
 /// What a call's outcome means for its client, its message and its worker.
@@ -47,6 +49,7 @@ impl Verdict {
             (Some(Ending::Ok(finish)), _, _) => metrics::Outcome::Ok(finish.usage),
             (_, Settlement::Requeue, _) => metrics::Outcome::Moved,
             (_, Settlement::Retry, _) => metrics::Outcome::Retried,
+            (_, Settlement::Poison(_), _) => metrics::Outcome::Failed(ErrorCode::Poison),
             (_, Settlement::Ack, code) => {
                 metrics::Outcome::Failed(code.unwrap_or(ErrorCode::Internal))
             }

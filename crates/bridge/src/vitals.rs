@@ -7,7 +7,7 @@ use std::time::Duration;
 use nsbridge_handler::Health as HandlerHealth;
 use nsbridge_protocol::topology::{dead_queue, model_queue};
 use nsbridge_protocol::{Fingerprint, ModelName, Revision};
-use nsbridge_queue::{Connection, Link};
+use nsbridge_queue::Connection;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::health::Health;
@@ -56,12 +56,12 @@ impl Vitals {
 }
 
 /// Keeps a worker's vitals true, for as long as it runs.
-pub(crate) async fn rounds(shared: &Shared, consume: &Link) -> Infallible {
+pub(crate) async fn rounds(shared: &Shared) -> Infallible {
     tokio::select! {
         never = follow(shared) => never,
         never = ask_handler(shared) => never,
         never = look_at_broker(shared) => never,
-        never = ask_depths(shared, consume) => never,
+        never = ask_depths(shared) => never,
     }
 }
 
@@ -117,7 +117,7 @@ async fn look_at_broker(shared: &Shared) -> Infallible {
 }
 
 /// Asks how much waits, while there is a connection: it is not opened for this.
-async fn ask_depths(shared: &Shared, consume: &Link) -> Infallible {
+async fn ask_depths(shared: &Shared) -> Infallible {
     let mut consuming = shared.consuming.since();
     let queues = [
         (Waiting::Requests, model_queue(&shared.model)),
@@ -126,7 +126,7 @@ async fn ask_depths(shared: &Shared, consume: &Link) -> Infallible {
     loop {
         let _ = consuming.wait_for(Option::is_some).await;
         let asked = Instant::now();
-        if let Ok(connection) = consume.try_connection().await {
+        if let Ok(connection) = shared.consume.try_connection().await {
             for (which, queue) in &queues {
                 tell_depth(shared, &connection, *which, queue).await;
             }

@@ -41,7 +41,6 @@ const SAYS_WITHIN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Worker {
     shared: Arc<Shared>,
-    consume: Link,
 }
 
 /// What all jobs of a worker share.
@@ -57,7 +56,9 @@ pub(crate) struct Shared {
     pub(crate) keys: Arc<dyn KeyProvider>,
     pub(crate) runner: Runner,
     pub(crate) registry: Registry,
-    pub(crate) room: Room,
+    pub(crate) room: Arc<Room>,
+    /// Takes requests, acks, and keeps the records of runs. It never publishes.
+    pub(crate) consume: Link,
     pub(crate) publish: Pool,
     pub(crate) drain: Drain,
     pub(crate) consuming: Consuming,
@@ -148,8 +149,9 @@ impl Worker {
         let shared = Shared {
             control_queue: Mutex::default(),
             publish: Pool::new(broker.clone(), format!("{name} publish"), vitals.metrics.clone()),
+            consume: Link::new(broker, format!("{name} consume")),
             registry: Registry::default(),
-            room: Room::new(runner.slots()),
+            room: Arc::new(Room::new(runner.slots())),
             consuming: Consuming::default(),
             rest: Rest::default(),
             broken: watch::Sender::new(None),
@@ -163,8 +165,7 @@ impl Worker {
             vitals,
             name,
         };
-        let consume = Link::new(broker, format!("{} consume", shared.name));
-        Ok(Self { shared: Arc::new(shared), consume })
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     /// Tells since when the worker is subscribed to its queue; `None` while it is not.
@@ -187,7 +188,7 @@ impl Worker {
     pub async fn run(self) -> Result<(), Error> {
         tokio::select! {
             ended = self.work() => ended,
-            never = rounds(&self.shared, &self.consume) => match never {},
+            never = rounds(&self.shared) => match never {},
         }
     }
 
@@ -214,7 +215,7 @@ impl Worker {
     /// One session after another, until one cannot begin.
     async fn serve(&self, jobs: &TaskTracker) -> Error {
         loop {
-            let connection = self.consume.connection().await;
+            let connection = self.shared.consume.connection().await;
             match Session::start(&self.shared, connection, jobs).await {
                 Ok(session) => {
                     session.lost().await;
@@ -254,7 +255,7 @@ impl Worker {
             }
         }
         self.shared.publish.close().await;
-        self.consume.close().await;
+        self.shared.consume.close().await;
     }
 }
 

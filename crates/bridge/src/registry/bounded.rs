@@ -19,13 +19,13 @@ impl<T> Default for Bounded<T> {
     }
 }
 
-impl<T: Copy + Eq + Hash> Bounded<T> {
+impl<T: Clone + Eq + Hash> Bounded<T> {
     pub(super) fn contains(&self, member: &T) -> bool {
         self.members.contains(member)
     }
 
     pub(super) fn insert(&mut self, member: T) {
-        if self.members.insert(member) {
+        if self.members.insert(member.clone()) {
             self.order.push_back(member);
         }
         if self.order.len() > REMEMBERED

@@ -6,7 +6,7 @@ use nsbridge_protocol::{AttemptNo, RequestId};
 use nsbridge_queue::{Delivery, Message, Result, Settle};
 use tokio_util::sync::CancellationToken;
 
-use super::{Admission, Held, MAILBOX, Mail, Registry, WAITING_CANCELS};
+use super::{Admission, Held, Job, MAILBOX, Mail, Registry, WAITING_CANCELS};
 
 struct Nothing;
 
@@ -31,15 +31,16 @@ fn mail(frame: &[u8]) -> Mail {
     Mail { frame: frame.to_vec(), before: None }
 }
 
-fn job(n: u16) -> JobKey {
+fn job(n: u16) -> Job {
     let mut id = [0; 16];
     id[..2].copy_from_slice(&n.to_be_bytes());
-    JobKey { id: RequestId::from_bytes(id), salt: Salt([0; 32]) }
+    let key = JobKey { id: RequestId::from_bytes(id), salt: Salt([0; 32]) };
+    Job { key, commitment: [0; 32], reply_to: "client".to_owned() }
 }
 
 fn admit(registry: &Registry, n: u16, held: Held) -> Admission<'_> {
     let attempt = AttemptNo::new(0, held.delivery.deliveries);
-    registry.admit(job(n), held, attempt)
+    registry.admit(&job(n), held, attempt)
 }
 
 #[test]
@@ -69,7 +70,27 @@ async fn r6_an_orphan_is_adopted_by_the_copy_that_comes_back() {
 }
 
 #[test]
-fn r1_a_job_that_runs_here_is_known_and_so_no_poison() {
+fn r6_a_copy_under_another_key_or_for_another_client_is_another_job() {
+    let registry = Registry::default();
+    let genuine = job(1);
+    let forged = Job { reply_to: "somewhere else".to_owned(), ..genuine.clone() };
+    let claimed = Job { commitment: [1; 32], ..genuine.clone() };
+    for other in [forged, claimed] {
+        let attempt = AttemptNo::new(0, 0);
+        let Admission::New(one, _mail) = registry.admit(&other, held(false), attempt) else {
+            panic!("the genuine job is not known yet")
+        };
+        let Admission::New(two, _mail) = registry.admit(&genuine, held(false), attempt) else {
+            panic!("{other:?} was taken for the genuine job")
+        };
+        drop(two);
+        one.end(true);
+        assert!(registry.knows(&other) && !registry.knows(&genuine));
+    }
+}
+
+#[test]
+fn a_job_that_runs_here_or_is_done_is_known() {
     let registry = Registry::default();
     assert!(!registry.knows(&job(1)));
     let Admission::New(running, _mail) = admit(&registry, 1, held(false)) else { panic!() };
@@ -118,8 +139,8 @@ fn only_an_orphan_is_evicted_and_each_once() {
 #[test]
 fn r4_a_cancel_that_comes_first_waits_for_its_request() {
     let registry = Registry::default();
-    registry.post(job(1).id, &mail(b"cancel"), true);
-    registry.post(job(2).id, &mail(b"resume"), false);
+    registry.post(job(1).key.id, &mail(b"cancel"), true);
+    registry.post(job(2).key.id, &mail(b"resume"), false);
     let Admission::New(_one, mut mail) = admit(&registry, 1, held(false)) else { panic!() };
     assert_eq!(mail.try_recv().unwrap().frame, b"cancel");
     let Admission::New(_two, mut mail) = admit(&registry, 2, held(false)) else { panic!() };
@@ -131,11 +152,11 @@ fn unverified_cancels_are_bounded() {
     let registry = Registry::default();
     for n in 0..=WAITING_CANCELS as u16 {
         for _ in 0..100 {
-            registry.post(job(n).id, &mail(&[0; 10]), true);
+            registry.post(job(n).key.id, &mail(&[0; 10]), true);
         }
     }
     let state = registry.state();
     assert_eq!(state.cancels.len(), WAITING_CANCELS);
-    assert!(!state.cancels.contains_key(&job(0).id));
+    assert!(!state.cancels.contains_key(&job(0).key.id));
     assert!(state.cancels.values().all(|mail| mail.len() <= MAILBOX));
 }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper of a test may end it")]
 
+mod blame;
 mod canary;
 mod fleet;
 #[cfg(feature = "kms")]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nsbridge_protocol::topology::{dead_queue, header};
+use nsbridge_protocol::topology::{RETRY_TIERS, dead_queue, header, retry_queue};
 use nsbridge_protocol::{ErrorCode, Revision};
 use nsbridge_queue::Broker;
 use nsbridge_testkit::system::Setup;
@@ -15,7 +15,8 @@ use crate::stories;
 
 stories! {
     r12_a_pinned_request_waits_for_a_worker_of_its_revision,
-    r12_a_request_whose_revision_nobody_serves_is_a_dead_letter,
+    r12_a_request_whose_revision_no_worker_serves_is_a_dead_letter,
+    r12_a_request_waits_for_a_worker_of_its_revision_that_is_busy,
     r12_a_worker_that_knows_no_revision_answers_no_pinned_request,
     r12_a_request_that_is_not_pinned_is_answered_by_any_revision,
 }
@@ -61,7 +62,38 @@ async fn r12_a_pinned_request_waits_for_a_worker_of_its_revision(broker: Arc<dyn
     assert_eq!(runs(seed).len(), 1);
 }
 
-async fn r12_a_request_whose_revision_nobody_serves_is_a_dead_letter(broker: Arc<dyn Broker>) {
+async fn r12_a_request_waits_for_a_worker_of_its_revision_that_is_busy(broker: Arc<dyn Broker>) {
+    let setup = setup(Some("b"));
+    let _busy = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
+    let client = setup.client(broker.clone()).await.unwrap();
+    let long = pinned(&setup, fresh_seed(), "b");
+    let long = Ask { input: Script::Say { pieces: 300, every_ms: 10 }, ..long };
+    let mut first = client.submit::<_, String>(long).await.unwrap();
+    first.next().await.unwrap().unwrap();
+    let other = Setup { revision: revision("a"), worker: "other".into(), ..setup.clone() };
+    let _other = other.worker::<Scripted>(broker.clone(), ()).await.unwrap();
+    let rival = broker.connect("rival").await.unwrap();
+    let seed = fresh_seed();
+    let mut second = client.submit::<_, String>(pinned(&setup, seed, "b")).await.unwrap();
+    assert_eq!(second.next().await.unwrap().unwrap(), Event::Hint(ErrorCode::WrongRevision));
+    // It waits without being counted as a try, of which there are few.
+    let waiting = retry_queue(&setup.model, RETRY_TIERS[0]);
+    let mut waits = rival.consume(&waiting, 1).await.unwrap();
+    let copy = timeout(Duration::from_secs(1), waits.recv()).await.unwrap().unwrap();
+    assert_eq!(copy.message.properties.int(header::TRIES), None);
+    assert_eq!(copy.message.properties.int(header::EPOCH), Some(1));
+    copy.requeue().await.unwrap();
+    drop(waits);
+    let mut pieces = Vec::new();
+    while let Some(event) = second.next().await {
+        if let Event::Piece(piece) = event.unwrap() {
+            pieces.push(piece);
+        }
+    }
+    assert_eq!(pieces, said(seed, 3));
+}
+
+async fn r12_a_request_whose_revision_no_worker_serves_is_a_dead_letter(broker: Arc<dyn Broker>) {
     let setup = setup(Some("a"));
     let _worker = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
     let client = setup.client(broker.clone()).await.unwrap();
@@ -73,7 +105,7 @@ async fn r12_a_request_whose_revision_nobody_serves_is_a_dead_letter(broker: Arc
     let Err(Error::Failed { code: ErrorCode::WrongRevision, message }) = ended else {
         panic!("{ended:?}");
     };
-    assert!(message.contains("revision b") && message.contains("only a"), "{message}");
+    assert!(message.contains("revision b") && message.contains("serves a"), "{message}");
     let rival = broker.connect("rival").await.unwrap();
     let mut dead = rival.consume(&dead_queue(&setup.model), 1).await.unwrap();
     let letter = timeout(Duration::from_secs(5), dead.recv()).await.unwrap().unwrap();

@@ -8,13 +8,11 @@ use nsbridge_crypto::{
     seal_request,
 };
 use nsbridge_handler::{Finish, Handler, Job, Models, Result};
-use nsbridge_protocol::topology::{
-    POISON_DELIVERIES, dead_queue, header, model_queue, reply_queue,
-};
+use nsbridge_protocol::topology::{model_queue, reply_queue};
 use nsbridge_protocol::{ErrorCode, Pieces, RequestId, Uuid};
 use nsbridge_queue::{Broker, Limits, MemoryBroker, Message};
 use nsbridge_testkit::system::Setup;
-use nsbridge_testkit::system::client::{Error, Event};
+use nsbridge_testkit::system::client::Event;
 use tokio::time::{sleep, timeout};
 
 use crate::script::{Script, Scripted, ask, fresh_seed, runs, said, system};
@@ -22,33 +20,8 @@ use crate::stories;
 use crate::trouble::rest;
 
 stories! {
-    r1_a_request_that_kills_its_workers_is_a_dead_letter_in_the_end,
     r3_an_unknown_key_waits_for_its_rotation,
     r6_a_request_that_was_published_twice_runs_once,
-}
-
-async fn r1_a_request_that_kills_its_workers_is_a_dead_letter_in_the_end(broker: Arc<dyn Broker>) {
-    let setup = Setup::new().unwrap();
-    let rival = broker.connect("rival").await.unwrap();
-    rival.declare_model(&setup.model).await.unwrap();
-    let client = setup.client(broker.clone()).await.unwrap();
-    let seed = fresh_seed();
-    let asked = ask(&setup, Script::Say { pieces: 3, every_ms: 0 }, seed);
-    let reply = client.submit::<_, String>(asked).await.unwrap();
-    let mut taken = rival.consume(&model_queue(&setup.model), 1).await.unwrap();
-    for _ in 0..POISON_DELIVERIES {
-        taken.recv().await.unwrap().requeue().await.unwrap();
-    }
-    drop(taken);
-    let _worker = setup.worker::<Scripted>(broker, ()).await.unwrap();
-    let ended = reply.collect().await;
-    assert!(matches!(ended, Err(Error::Failed { code: ErrorCode::Poison, .. })), "{ended:?}");
-    let mut dead = rival.consume(&dead_queue(&setup.model), 1).await.unwrap();
-    let letter = timeout(Duration::from_secs(5), dead.recv()).await.unwrap().unwrap();
-    let properties = &letter.message.properties;
-    assert_eq!(properties.text(header::REASON), Some("poison"));
-    assert!(properties.int(header::DELIVERIES) >= Some(POISON_DELIVERIES as i64));
-    assert!(runs(seed).is_empty());
 }
 
 async fn r3_an_unknown_key_waits_for_its_rotation(broker: Arc<dyn Broker>) {

@@ -1,0 +1,307 @@
+//! Which deliveries count against a request: rules R1, R5 and R6.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use nsbridge_crypto::{Entry, Key, Keyring, RequestHead, Sealed, State, seal_request};
+use nsbridge_protocol::topology::{
+    DELIVERY_LIMIT, POISON_RUNS, RENEW_DELIVERIES, dead_queue, header, model_queue, reply_queue,
+    run_record,
+};
+use nsbridge_protocol::{RequestId, Uuid};
+use nsbridge_queue::{Broker, Connection, Error as QueueError, Header, MemoryBroker, Message};
+use nsbridge_testkit::system::Setup;
+use tokio::time::{sleep, timeout};
+
+use crate::script::{Script, Scripted, Two, ask, fresh_seed, runs, said};
+use crate::stories;
+use crate::trouble::rest;
+
+stories! {
+    r1_deliveries_that_never_began_are_not_blamed,
+    r1_a_request_whose_runs_end_their_workers_is_a_dead_letter,
+    r1_a_drained_job_is_not_blamed,
+    r1_a_run_that_returned_leaves_no_record,
+    r6_a_forged_reply_to_takes_no_reply_away,
+}
+
+/// A request whose reply root is known, and the queue of its replies.
+struct Known {
+    setup: Setup,
+    seed: u64,
+    sealed: Sealed,
+    reply_to: String,
+    connection: Arc<dyn Connection>,
+}
+
+impl Known {
+    async fn new(broker: &Arc<dyn Broker>, script: Script) -> Self {
+        let mut setup = Setup::new().unwrap();
+        let key = Key::generate().unwrap();
+        let entry = Entry::new("test".parse().unwrap(), key.clone(), State::Primary);
+        setup.keys = Arc::new(Keyring::of(vec![entry]).unwrap());
+        let connection = broker.connect("known").await.unwrap();
+        connection.declare_model(&setup.model).await.unwrap();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let id = Uuid::from_u128(now.as_nanos());
+        let head = RequestHead {
+            id: RequestId(id),
+            created_at_ms: now.as_millis() as u64,
+            expires_at_ms: now.as_millis() as u64 + 60_000,
+            model: setup.model.clone(),
+            tenant: setup.tenant(),
+            key_id: "test".parse().unwrap(),
+        };
+        let seed = fresh_seed();
+        let content = serde_json::json!({ "seed": seed, "input": script }).to_string();
+        let sealed = seal_request(&key, &head, content.as_bytes()).unwrap();
+        let reply_to = reply_queue(now.as_nanos());
+        connection.declare_reply_queue(&reply_to).await.unwrap();
+        Self { setup, seed, sealed, reply_to, connection }
+    }
+
+    fn record(&self) -> String {
+        run_record(&self.setup.model, self.sealed.reply_root.run_record(&self.reply_to))
+    }
+
+    /// Enters so many runs, as their workers would have.
+    async fn enter(&self, runs: u32) {
+        let record = self.record();
+        self.connection.declare_run_record(&record).await.unwrap();
+        let publisher = self.connection.publisher().await.unwrap();
+        for _ in 0..runs {
+            let entry = Message::new(Vec::new());
+            publisher.publish("", &record, entry).await.unwrap().await.unwrap();
+        }
+    }
+
+    async fn publish(&self, epoch: i64) {
+        let mut message = Message::new(self.sealed.frame.clone());
+        message.properties.reply_to = Some(self.reply_to.clone());
+        message.properties.headers.insert(header::EPOCH.to_owned(), Header::Int(epoch));
+        let publisher = self.connection.publisher().await.unwrap();
+        let queue = model_queue(&self.setup.model);
+        publisher.publish("", &queue, message).await.unwrap().await.unwrap();
+    }
+
+    /// The number of recorded runs; `None` if there is no record.
+    async fn recorded(&self) -> Option<u32> {
+        match self.connection.depth(&self.record()).await {
+            Ok(depth) => Some(depth.messages),
+            Err(QueueError::NoQueue { .. }) => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+async fn until(what: &str, done: impl AsyncFn() -> bool) {
+    let started = Instant::now();
+    while !done().await {
+        assert!(started.elapsed() < Duration::from_secs(20), "{what}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn r1_deliveries_that_never_began_are_not_blamed(broker: Arc<dyn Broker>) {
+    for deliveries in [16, RENEW_DELIVERIES, u64::from(DELIVERY_LIMIT) - 1] {
+        let setup = Setup::new().unwrap();
+        let rival = broker.connect("rival").await.unwrap();
+        rival.declare_model(&setup.model).await.unwrap();
+        let client = setup.client(broker.clone()).await.unwrap();
+        let seed = fresh_seed();
+        let asked = ask(&setup, Script::Say { pieces: 3, every_ms: 0 }, seed);
+        let reply = client.submit::<_, String>(asked).await.unwrap();
+        let mut taken = rival.consume(&model_queue(&setup.model), 1).await.unwrap();
+        for _ in 0..deliveries {
+            taken.recv().await.unwrap().requeue().await.unwrap();
+        }
+        drop(taken);
+        let _worker = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
+        assert_eq!(
+            reply.collect().await.unwrap().0,
+            said(seed, 3),
+            "after {deliveries} deliveries"
+        );
+        assert_eq!(runs(seed).len(), 1);
+    }
+}
+
+async fn r1_a_request_whose_runs_end_their_workers_is_a_dead_letter(broker: Arc<dyn Broker>) {
+    for (recorded, poison) in [(POISON_RUNS - 1, false), (POISON_RUNS, true)] {
+        let known = Known::new(&broker, Script::Say { pieces: 1, every_ms: 0 }).await;
+        known.enter(recorded).await;
+        known.publish(1).await;
+        let _worker = known.setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
+        if !poison {
+            until("the lone run", async || runs(known.seed).len() == 1).await;
+            continue;
+        }
+        let dead = dead_queue(&known.setup.model);
+        let mut letters = known.connection.consume(&dead, 1).await.unwrap();
+        let letter = timeout(Duration::from_secs(10), letters.recv()).await.unwrap().unwrap();
+        assert_eq!(letter.message.properties.text(header::REASON), Some("poison"));
+        assert!(letter.message.body == known.sealed.frame, "the body is changed");
+        assert!(runs(known.seed).is_empty());
+    }
+}
+
+async fn r1_a_drained_job_is_not_blamed(broker: Arc<dyn Broker>) {
+    let mut setup = Setup::new().unwrap();
+    setup.grace = Duration::from_millis(10);
+    broker.connect("first").await.unwrap().declare_model(&setup.model).await.unwrap();
+    let client = setup.client(broker.clone()).await.unwrap();
+    let seed = fresh_seed();
+    let drains = POISON_RUNS as usize + 3;
+    let mut asked = ask(&setup, Script::Say { pieces: 10 * drains, every_ms: 5 }, seed);
+    asked.timeout = Duration::from_secs(60);
+    let mut reply = client.submit::<_, String>(asked).await.unwrap();
+    for drain in 0..drains {
+        let worker = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
+        until("a run to begin", async || runs(seed).len() > drain).await;
+        reply.next().await.unwrap().unwrap();
+        worker.stop().await.unwrap();
+        assert!(runs(seed)[drain].until.is_some());
+    }
+    let _last = setup.worker::<Scripted>(broker, ()).await.unwrap();
+    let text = rest(reply).await;
+    assert!(said(seed, 10 * drains).ends_with(&text) && text.len() >= 9 * drains, "{text:?}");
+}
+
+async fn r1_a_run_that_returned_leaves_no_record(broker: Arc<dyn Broker>) {
+    let known = Known::new(&broker, Script::Say { pieces: 200, every_ms: 10 }).await;
+    let mut setup = known.setup.clone();
+    setup.grace = Duration::from_millis(10);
+    known.publish(1).await;
+    let worker = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
+    until("a run to begin", async || !runs(known.seed).is_empty()).await;
+    assert_eq!(known.recorded().await, Some(1), "recorded before it begins");
+    worker.stop().await.unwrap();
+    assert_eq!(known.recorded().await, None, "it was given back in good order");
+    let _next = setup.worker::<Scripted>(broker, ()).await.unwrap();
+    until("the next run", async || runs(known.seed).len() == 2).await;
+    assert_eq!(known.recorded().await, Some(1));
+    until("its end", async || runs(known.seed)[1].until.is_some()).await;
+    until("the record's end", async || known.recorded().await.is_none()).await;
+}
+
+/// The reply queue of the forged copy does not exist, so its client counts as gone after 2 s.
+async fn r6_a_forged_reply_to_takes_no_reply_away(broker: Arc<dyn Broker>) {
+    for beside in [false, true] {
+        let setup = Setup::new().unwrap();
+        let rival = broker.connect("rival").await.unwrap();
+        rival.declare_model(&setup.model).await.unwrap();
+        let client = setup.client(broker.clone()).await.unwrap();
+        let seed = fresh_seed();
+        let pieces = if beside { 30 } else { 300 };
+        let asked = ask(&setup, Script::Say { pieces, every_ms: 10 }, seed);
+        let reply = client.submit::<_, String>(asked).await.unwrap();
+        let queue = model_queue(&setup.model);
+        let mut taken = rival.consume(&queue, 1).await.unwrap();
+        let genuine = taken.recv().await.unwrap();
+        let mut forged = genuine.message.clone();
+        forged.properties.reply_to = Some(reply_queue(u128::from(seed)));
+        let publisher = rival.publisher().await.unwrap();
+        publisher.publish("", &queue, forged).await.unwrap().await.unwrap();
+        drop(taken);
+        let _worker = setup.worker::<Two>(broker.clone(), ()).await.unwrap();
+        until("the forged copy to run", async || !runs(seed).is_empty()).await;
+        if !beside {
+            until("its client to be gone", async || runs(seed)[0].until.is_some()).await;
+        }
+        genuine.requeue().await.unwrap();
+        assert_eq!(reply.collect().await.unwrap().0, said(seed, pieces), "beside: {beside}");
+        assert_eq!(runs(seed).len(), 2);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r5_a_suspect_that_waits_keeps_no_delivery_from_an_idle_worker() {
+    let memory = MemoryBroker::new();
+    let broker: Arc<dyn Broker> = Arc::new(memory.clone());
+    let known = Known::new(&broker, Script::Say { pieces: 1, every_ms: 0 }).await;
+    let setup = Setup { worker: "busy".into(), ..known.setup.clone() };
+    let _busy = setup.worker::<Two>(broker.clone(), ()).await.unwrap();
+    let client = setup.client(broker.clone()).await.unwrap();
+    let long = fresh_seed();
+    let asked = ask(&setup, Script::Say { pieces: 400, every_ms: 10 }, long);
+    let _long = client.submit::<_, String>(asked).await.unwrap();
+    until("a long run", async || !runs(long).is_empty()).await;
+    known.enter(1).await;
+    known.publish(1).await;
+    // For the time in which the record might still be struck it is not a suspect yet.
+    sleep(Duration::from_millis(1500)).await;
+    assert!(runs(known.seed).is_empty(), "it runs alone");
+    let idle = Setup { worker: "idle".into(), ..setup.clone() };
+    let _idle = idle.worker::<Scripted>(broker, ()).await.unwrap();
+    for _ in 0..6 {
+        let asked = ask(&setup, Script::Say { pieces: 1, every_ms: 0 }, 7);
+        let reply = client.submit::<_, String>(asked).await.unwrap();
+        let ended = timeout(Duration::from_millis(500), reply.collect()).await;
+        ended.expect("the idle worker has it").unwrap();
+    }
+    assert!(runs(long)[0].until.is_none(), "the long run was over before the end of the test");
+    until("the suspect's turn", async || runs(known.seed).len() == 1).await;
+    assert!(runs(long)[0].until.is_some_and(|until| until <= runs(known.seed)[0].from));
+}
+
+/// A runtime of its own stands for a worker's process that is killed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r1_a_run_whose_worker_is_killed_stays_recorded_and_a_delivery_that_waits_does_not() {
+    let memory = MemoryBroker::new();
+    let broker: Arc<dyn Broker> = Arc::new(memory.clone());
+    let known = Known::new(&broker, Script::Sleep { ms: 20_000 }).await;
+    known.publish(0).await;
+    for (kill, recorded) in [(1, None), (2, Some(1)), (3, Some(2))] {
+        let process = tokio::runtime::Runtime::new().unwrap();
+        let (starting, at) = (known.setup.clone(), memory.clone());
+        let start = async move { starting.worker::<Scripted>(Arc::new(at), ()).await };
+        let _worker = process.spawn(start).await.unwrap().unwrap();
+        until("a run to begin", async || runs(known.seed).len() == kill).await;
+        process.shutdown_background();
+        until("its delivery to come back", async || {
+            let depth = known.connection.depth(&model_queue(&known.setup.model)).await;
+            depth.unwrap().messages == 1
+        })
+        .await;
+        assert_eq!(known.recorded().await, recorded, "after kill {kill}");
+    }
+    // It waits behind a run that does not end, and is killed with it.
+    let process = tokio::runtime::Runtime::new().unwrap();
+    let (starting, at) = (known.setup.clone(), memory.clone());
+    let start = async move { starting.worker::<Two>(Arc::new(at), ()).await };
+    let client = known.setup.client(broker.clone()).await.unwrap();
+    let neighbor = fresh_seed();
+    let mut taken = known.connection.consume(&model_queue(&known.setup.model), 1).await.unwrap();
+    let suspect = taken.recv().await.unwrap();
+    let _worker = process.spawn(start).await.unwrap().unwrap();
+    let asked = ask(&known.setup, Script::Sleep { ms: 20_000 }, neighbor);
+    let _reply = client.submit::<_, String>(asked).await.unwrap();
+    drop(taken);
+    until("the neighbor's run", async || !runs(neighbor).is_empty()).await;
+    suspect.requeue().await.unwrap();
+    sleep(Duration::from_millis(1500)).await;
+    process.shutdown_background();
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!((known.recorded().await, runs(known.seed).len()), (Some(2), 3));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r1_a_worker_that_was_only_cut_off_takes_its_run_off_the_record() {
+    let memory = MemoryBroker::new();
+    let broker: Arc<dyn Broker> = Arc::new(memory.clone());
+    let known = Known::new(&broker, Script::Say { pieces: 300, every_ms: 10 }).await;
+    let setup = Setup { worker: "cut".into(), ..known.setup.clone() };
+    known.publish(1).await;
+    let _worker = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
+    until("a run to begin", async || !runs(known.seed).is_empty()).await;
+    assert_eq!(known.recorded().await, Some(1));
+    let mut taken = known.connection.consume(&model_queue(&setup.model), 1).await.unwrap();
+    memory.cut("cut consume");
+    let copy = taken.recv().await.unwrap();
+    until("the worker to be back", async || known.recorded().await.is_none()).await;
+    assert!(runs(known.seed)[0].until.is_none(), "it still runs");
+    drop(taken);
+    copy.requeue().await.unwrap();
+    until("the run to be adopted and recorded", async || known.recorded().await == Some(1)).await;
+    assert_eq!(runs(known.seed).len(), 1);
+}
