@@ -13,6 +13,7 @@
 mod copies;
 mod flat;
 mod frames;
+mod pace;
 mod replies;
 mod rules;
 mod runs;
@@ -85,7 +86,7 @@ pub(crate) fn read(dir: &Path) -> Result<Report> {
 /// Judges a round by its journal.
 fn judge(lines: &[Line], copies: &Copies) -> Result<Report> {
     let plan = plan(lines).context("the journal has no plan")?;
-    let (replies, runs) = (Replies::of(lines), Runs::of(lines, copies));
+    let (replies, runs) = (Replies::of(lines), Runs::of(plan, lines, copies));
     let mut report = Report {
         scenario: plan.scenario.clone(),
         rounds: 1,
@@ -101,6 +102,7 @@ fn judge(lines: &[Line], copies: &Copies) -> Result<Report> {
     rules::check(plan, lines, &replies, &runs, &mut report);
     rules::check_copies(plan, copies, &mut report);
     flat::check(plan, lines, &mut report);
+    pace::check(plan, &replies, &runs, &mut report);
     let place = format!("{}-{}", plan.scenario, plan.round);
     let Report { lost, repeated, double_runs, broken, .. } = &mut report;
     for problem in [lost, repeated, double_runs, broken].into_iter().flatten() {

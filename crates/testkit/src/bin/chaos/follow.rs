@@ -7,6 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use nsbridge_handler::Stop;
 
 use crate::journal::{FILE, Line, Run, What};
 
@@ -105,6 +106,16 @@ pub(crate) fn was_said(lines: &[Line], n: usize) -> bool {
     let said =
         |what: &What| matches!(what, What::End { n: other, how, .. } if *other == n && how == "ok");
     lines.iter().any(|line| said(&line.what))
+}
+
+/// Whether a run that ended like this ended because nobody was there to read.
+pub(crate) fn was_for_nobody(how: &str) -> bool {
+    how == Stop::ClientGone.to_string()
+}
+
+/// Whether this process has subscribed to its queue.
+pub(crate) fn takes(lines: &[Line], pid: u32) -> bool {
+    lines.iter().any(|line| matches!(line.what, What::Taking { pid: other } if other == pid))
 }
 
 /// Whether a process with this name has ended with success.

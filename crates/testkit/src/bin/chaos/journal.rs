@@ -65,6 +65,11 @@ pub(crate) enum What {
     Taking {
         pid: u32,
     },
+    /// A request is here that waits until it can run alone.
+    Alone {
+        pid: u32,
+        request: String,
+    },
     /// A call of the handler begins.
     Start {
         run: Run,

@@ -70,6 +70,12 @@ pub(crate) struct Rules {
     pub(crate) most_attempts: Option<u32>,
     /// At least so many requests were enqueued anew by their client, under another salt.
     pub(crate) asked_again: usize,
+    /// At least so many times a worker died that had a request which waited to run alone.
+    pub(crate) died_waiting: usize,
+    /// At least so many runs were for a caller that nobody knows: those of forged copies.
+    pub(crate) for_nobody: usize,
+    /// What the requests from a number on may take, beside those before, which nothing disturbs.
+    pub(crate) pace: Option<Pace>,
     /// At least so many frames were sent again, the same bytes, because the broker refused them.
     pub(crate) sent_again: usize,
     /// Some caller waited at least so many milliseconds between two pieces.
@@ -82,6 +88,16 @@ pub(crate) struct Rules {
     pub(crate) published_twice: bool,
     /// This many dead letters, with this reason.
     pub(crate) dead: Option<(usize, String)>,
+}
+
+/// How much slower requests may be because of the faults.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Pace {
+    /// So many requests come first, all at once, and end before the first fault. The others are
+    /// asked all at once too.
+    pub(crate) undisturbed: usize,
+    /// From the first to the last the others may take so many times as long.
+    pub(crate) at_most: f64,
 }
 
 impl Ask {

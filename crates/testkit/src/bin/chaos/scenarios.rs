@@ -1,8 +1,10 @@
 //! What is played.
 
+mod blame;
 mod broker;
 mod clients;
 mod engine;
+mod forged;
 mod network;
 mod soak;
 mod workers;
@@ -50,6 +52,14 @@ scenarios! {
         "the client is killed in mid-stream; nothing runs on"
     "queue-lost" AnyNode network::queue_lost:
         "the client is cut off until the broker has dropped its reply queue"
+    "many-drains" AnyNode blame::many_drains:
+        "the worker of a long reply is told to leave, eighteen times"
+    "rolling" AnyNode blame::rolling:
+        "three workers are told to leave, one after the other, under load; what that costs"
+    "fast-kills" AnyNode blame::fast_kills:
+        "a worker is killed every half a second, with requests that wait to run alone"
+    "forged-reply-to" AnyNode forged::reply_to:
+        "the same sealed bytes are published with somebody else's reply queue"
     "client-restart" AnyNode clients::restart:
         "the client is killed, and another asks for what is missing"
     "poison" AnyNode workers::poison:

@@ -1,12 +1,13 @@
 //! Where a scenario plays: a model of its own, a proxy, workers, clients, and the journal.
 
+mod aim;
+mod forge;
 mod kept;
 mod start;
 mod strand;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
@@ -23,7 +24,7 @@ use tokio::time::timeout;
 
 use crate::check::KEYRING;
 use crate::client;
-use crate::follow::{Follow, gone, is_over, last_run, pieces, running};
+use crate::follow::{Follow, ends, gone, is_over, pieces, running, takes};
 use crate::hold::Held;
 use crate::journal::{Journal, Line, What};
 use crate::plan::{Ask, Expect, Plan};
@@ -37,6 +38,9 @@ pub(crate) use start::{ClientSettings, WorkerSettings};
 use kept::Kept;
 use start::{part_command, worker_command, write_keyring};
 use strand::Strand;
+
+/// The fault that is an order to leave.
+pub(crate) const TERMINATE: &str = "terminate";
 
 /// How long anything may take that is no matter of the plan, such as the start of a process on a
 /// machine that has other things to do.
@@ -151,41 +155,13 @@ impl Stage {
     /// Waits until the worker's present process takes requests.
     pub(crate) fn until_taking(&mut self, name: &str) -> Result<()> {
         let worker = self.workers.get(name).with_context(|| format!("no worker {name}"))?;
-        let taking = |lines: &[Line]| {
-            let pid = worker.pid()?;
-            let of = |line: &Line| matches!(line.what, What::Taking { pid: other } if other == pid);
-            lines.iter().any(of).then_some(())
-        };
+        let taking = |lines: &[Line]| takes(lines, worker.pid()?).then_some(());
         self.follow.wait(&format!("{name} to take requests"), PATIENCE, taking)
     }
 
     /// Stops one for good, at once.
     pub(crate) fn remove_worker(&mut self, name: &str) {
         self.workers.remove(name);
-    }
-
-    /// The worker that runs request `n` now, or ran it last if that is over.
-    pub(crate) fn runner_of(&mut self, n: usize) -> Result<String> {
-        let what = format!("request {n} to run");
-        let run = self.follow.wait(&what, PATIENCE, |lines| {
-            running(lines, n).or_else(|| last_run(lines, n).filter(|_| is_over(lines, n)))
-        })?;
-        Ok(base(&run.worker).to_owned())
-    }
-
-    /// The process, such as `w1.2`, that runs one of these requests when its caller has got so many
-    /// pieces.
-    pub(crate) fn runner_in_the_middle(
-        &mut self,
-        asks: Range<usize>,
-        count: usize,
-    ) -> Result<String> {
-        let what = format!("piece {count} of one of requests {asks:?} that is being run");
-        let run = self.follow.wait(&what, PATIENCE, |lines| {
-            let has = |n: &usize| !is_over(lines, *n) && pieces(lines, *n) >= count;
-            asks.clone().filter(has).find_map(|n| running(lines, n))
-        })?;
-        Ok(run.worker)
     }
 
     /// Kills a worker's process where it stands, and waits until it is known to be gone, so that
@@ -207,7 +183,7 @@ impl Stage {
 
     /// Asks a worker's process to leave. It is started again.
     pub(crate) fn terminate(&self, worker: &str) -> Result<()> {
-        self.fault("terminate", worker)?;
+        self.fault(TERMINATE, worker)?;
         self.worker(worker)?.signal(Signal::TERM)
     }
 
@@ -405,9 +381,11 @@ impl Stage {
         let limit = Duration::from_millis(longest.unwrap_or(0)) + PATIENCE;
         let asks = self.plan.asks.clone();
         self.follow.wait("the end of every request", limit, |lines| {
+            // In one go: this looks at each line again and again, on the machine that plays.
+            let ended: BTreeSet<usize> = lines.iter().filter_map(|line| ends(&line.what)).collect();
             let over = |ask: &Ask| match ask.expect {
                 Expect::Abandoned(_) => running(lines, ask.order.n).is_none(),
-                _ => is_over(lines, ask.order.n),
+                _ => ended.contains(&ask.order.n),
             };
             asks.iter().all(over).then_some(())
         })?;

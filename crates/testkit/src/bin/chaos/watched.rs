@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use nsbridge_protocol::ModelName;
 use nsbridge_protocol::topology::header::{ACQUIRED_COUNT, DELIVERY_COUNT};
+use nsbridge_protocol::topology::reply_queue;
+use nsbridge_protocol::{ModelName, Revision};
 use nsbridge_queue::{
     Broker, Confirm, Connection, Consumer, Depth, Error, Header, Message, Publisher, Result,
 };
@@ -18,6 +19,11 @@ const REQUEST: &[u8] = b"NSBQ";
 /// A count that would make a request a dead letter, if a worker believed it.
 const FORGED_COUNT: i64 = 40;
 
+/// A reply queue that nobody ever had.
+pub(crate) fn nobodys_queue() -> String {
+    reply_queue(0)
+}
+
 /// What the harness does to requests on their way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Trick {
@@ -27,6 +33,8 @@ pub(crate) enum Trick {
     Twice,
     /// Writes the headers that only a broker should write.
     ForgedCount,
+    /// Publishes the same sealed bytes with somebody else's reply queue, and then as they were.
+    ForgedReplyTo,
 }
 
 /// A broker whose publishers write down each sealed request before it leaves.
@@ -43,6 +51,10 @@ impl<B: Broker> Broker for Watched<B> {
         let inner = self.inner.connect(name).await?;
         Ok(Arc::new(Watched { inner, journal: self.journal.clone(), trick: self.trick }))
     }
+
+    async fn listens(&self) -> bool {
+        self.inner.listens().await
+    }
 }
 
 #[async_trait]
@@ -55,8 +67,25 @@ impl Connection for Watched<Arc<dyn Connection>> {
         self.inner.declare_reply_queue(queue).await
     }
 
-    async fn declare_control_queue(&self, queue: &str, model: &ModelName) -> Result<()> {
-        self.inner.declare_control_queue(queue, model).await
+    async fn declare_control_queue(
+        &self,
+        queue: &str,
+        model: &ModelName,
+        revision: Option<&Revision>,
+    ) -> Result<()> {
+        self.inner.declare_control_queue(queue, model, revision).await
+    }
+
+    async fn declare_run_record(&self, queue: &str) -> Result<u32> {
+        self.inner.declare_run_record(queue).await
+    }
+
+    async fn strike_run_record(&self, queue: &str) -> Result<()> {
+        self.inner.strike_run_record(queue).await
+    }
+
+    async fn delete_run_record(&self, queue: &str) -> Result<()> {
+        self.inner.delete_run_record(queue).await
     }
 
     async fn consume(&self, queue: &str, prefetch: u16) -> Result<Consumer> {
@@ -107,6 +136,11 @@ impl Publisher for Watched<Box<dyn Publisher>> {
         match self.trick {
             Trick::None => {}
             Trick::Twice => drop(self.inner.publish(exchange, key, message.clone()).await?.await?),
+            Trick::ForgedReplyTo => {
+                let mut forged = message.clone();
+                forged.properties.reply_to = Some(nobodys_queue());
+                let _ = self.inner.publish(exchange, key, forged).await?.await?;
+            }
             Trick::ForgedCount => {
                 for name in [DELIVERY_COUNT, ACQUIRED_COUNT] {
                     message.properties.headers.insert(name.into(), Header::Int(FORGED_COUNT));

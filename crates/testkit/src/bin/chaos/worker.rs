@@ -24,6 +24,9 @@ use crate::process::leave_with_the_starter;
 /// What a worker logs when it has subscribed to its queue.
 const TAKING: &str = "taking requests";
 
+/// What it logs of a request that waits until nothing else runs in it.
+const ALONE: &str = "to run alone";
+
 pub(crate) fn run(path: &Path) -> ExitCode {
     leave_with_the_starter();
     let config = Config::read(path, []);
@@ -43,28 +46,42 @@ pub(crate) fn run(path: &Path) -> ExitCode {
 fn log_and_watch(filter: &str, journal: Journal) {
     let filter = EnvFilter::try_new(filter).unwrap_or_default();
     let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(false).with_filter(filter);
-    let watch = Taking(journal).with_filter(LevelFilter::INFO);
+    let watch = Watch(journal).with_filter(LevelFilter::INFO);
     let _ = tracing_subscriber::registry().with(lines).with(watch).try_init();
 }
 
-/// Writes down when the worker subscribes: from then on its adopt window runs.
-struct Taking(Journal);
+/// Writes down when the worker subscribes, since its adopt window runs from then on, and which
+/// requests wait to run alone.
+struct Watch(Journal);
 
-impl<S: Subscriber> Layer<S> for Taking {
+impl<S: Subscriber> Layer<S> for Watch {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
-        let mut message = Message(false);
-        event.record(&mut message);
-        if message.0 {
-            let _ = self.0.note(What::Taking { pid: std::process::id() });
-        }
+        let mut said = Said::default();
+        event.record(&mut said);
+        let (pid, Said { message, request }) = (std::process::id(), said);
+        let what = match &*message {
+            TAKING => What::Taking { pid },
+            ALONE => What::Alone { pid, request },
+            _ => return,
+        };
+        let _ = self.0.note(what);
     }
 }
 
-struct Message(bool);
+/// What of a line of the log matters here.
+#[derive(Default)]
+struct Said {
+    message: String,
+    request: String,
+}
 
-impl Visit for Message {
+impl Visit for Said {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        self.0 |= field.name() == "message" && format!("{value:?}") == TAKING;
+        match field.name() {
+            "message" => self.message = format!("{value:?}"),
+            "request" => self.request = format!("{value:?}"),
+            _ => {}
+        }
     }
 }
 

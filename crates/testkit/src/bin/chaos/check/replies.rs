@@ -25,9 +25,12 @@ pub(super) struct Reply {
     /// All that was ever given.
     given: usize,
     restarts: usize,
-    /// When the latest piece came, and the longest wait for one.
+    pub(super) asked: Option<u64>,
+    /// When pieces came.
+    pub(super) came: Vec<u64>,
+    /// When the latest piece came, or the end, and the longest wait for one.
     last: Option<u64>,
-    worst: f64,
+    pub(super) worst: f64,
     pub(super) end: Option<(u64, End)>,
 }
 
@@ -51,10 +54,14 @@ impl Replies {
     fn take(&mut self, line: &Line) {
         let at = line.at;
         match &line.what {
-            What::Asked { n, request } => self.of_request(*n, request).n = *n,
+            What::Asked { n, request } => {
+                let reply = self.of_request(*n, request);
+                (reply.n, reply.asked) = (*n, Some(at));
+            }
             What::Piece { n, request, text, .. } => {
                 let reply = self.of_request(*n, request);
                 reply.progress(at);
+                reply.came.push(at);
                 reply.text.push(text.clone());
                 reply.given += 1;
             }
@@ -93,7 +100,7 @@ impl Replies {
     }
 
     /// The replies to request `n`: several if its client was started again.
-    fn to(&self, n: usize) -> impl Iterator<Item = &Reply> {
+    pub(super) fn to(&self, n: usize) -> impl Iterator<Item = &Reply> {
         self.0.values().filter(move |reply| reply.n == n)
     }
 

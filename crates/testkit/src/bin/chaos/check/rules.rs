@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::clock::{SECOND, seconds};
 use crate::journal::{Line, What};
 use crate::plan::{Expect, Plan};
+use crate::stage::{TERMINATE, base};
 
 use super::Report;
 use super::copies::Copies;
@@ -26,6 +27,7 @@ pub(super) fn check(
     check_reach(plan, lines, runs, report);
     check_dead_letters(plan, lines, report);
     check_stops(plan, lines, replies, runs, report);
+    check_leaving(lines, report);
 }
 
 fn check_end(lines: &[Line], report: &mut Report) {
@@ -73,6 +75,16 @@ fn check_reach(plan: &Plan, lines: &[Line], runs: &Runs, report: &mut Report) {
         let meant = plan.rules.resumed;
         report.broken.push(format!("{} runs were resumed, not {meant}", report.resumed));
     }
+    let (waiting, meant) = (died_waiting(lines), plan.rules.died_waiting);
+    if waiting < meant {
+        let what = format!("{waiting} times a worker died with what waited, not {meant}");
+        report.broken.push(what);
+    }
+    let nobodys = runs.all.iter().filter(|run| run.for_nobody).count();
+    if nobodys < plan.rules.for_nobody {
+        let meant = plan.rules.for_nobody;
+        report.broken.push(format!("{nobodys} runs were for nobody, not {meant}"));
+    }
     let meant = plan.rules.stalled_ms as f64 / 1000.0;
     if report.worst < meant {
         report
@@ -84,6 +96,47 @@ fn check_reach(plan: &Plan, lines: &[Line], runs: &Runs, report: &mut Report) {
         let most = if plan.rules.one_run_each { 1 } else { most.unwrap_or(usize::MAX) };
         if count > most {
             report.broken.push(format!("request {n} ran {count} times, not {most} at most"));
+        }
+    }
+}
+
+/// How many processes ended while a request in them waited to run alone.
+fn died_waiting(lines: &[Line]) -> usize {
+    let (mut waiting, mut died) = (BTreeSet::<(u32, &str)>::new(), 0);
+    for line in lines {
+        match &line.what {
+            What::Alone { pid, request } => {
+                waiting.insert((*pid, request));
+            }
+            What::Start { run, .. } => {
+                waiting.remove(&(run.pid, &run.request));
+            }
+            What::Gone { pid, .. } => {
+                died += usize::from(waiting.extract_if(.., |(of, _)| of == pid).count() > 0);
+            }
+            _ => {}
+        }
+    }
+    died
+}
+
+/// Whether each worker that was told to leave did, and in good order.
+fn check_leaving(lines: &[Line], report: &mut Report) {
+    for (i, line) in lines.iter().enumerate() {
+        let What::Fault { fault, on } = &line.what else { continue };
+        if fault != TERMINATE {
+            continue;
+        }
+        let end = lines[i..].iter().find_map(|line| match &line.what {
+            What::Gone { name, status, .. } if base(name) == on => Some((name, status)),
+            _ => None,
+        });
+        match end {
+            Some((_, status)) if status == "exit status: 0" => {}
+            Some((name, status)) => {
+                report.broken.push(format!("{name} was told to leave, and ended with {status}"));
+            }
+            None => report.broken.push(format!("{on} was told to leave, and did not")),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::clock::{SECOND, seconds};
+use crate::follow::was_for_nobody;
 use crate::journal::{Line, Run, What};
 use crate::plan::Plan;
 
@@ -38,14 +39,17 @@ pub(super) struct Interval {
     pub(super) run: Run,
     pub(super) n: usize,
     resumed: usize,
-    /// The job key: request and copy.
+    /// The job key: request and copy. What ran for nobody had the genuine copy's bytes, and is
+    /// another job where copies are forged.
     key: String,
+    pub(super) for_nobody: bool,
     pub(super) start: u64,
     pub(super) end: u64,
 }
 
 impl Runs {
-    pub(super) fn of(lines: &[Line], copies: &Copies) -> Self {
+    pub(super) fn of(plan: &Plan, lines: &[Line], copies: &Copies) -> Self {
+        let forged = plan.rules.for_nobody > 0;
         let (mut runs, mut open) = (Self::default(), HashMap::<Run, Interval>::new());
         let last = lines.last().map_or(0, |line| line.at);
         let over = lines.iter().find(|line| matches!(line.what, What::Over));
@@ -57,10 +61,17 @@ impl Runs {
                 What::Start { run, n, resumed } => {
                     let (key, run) = (copies.key(run, *at), run.clone());
                     let (n, resumed, start, end) = (*n, *resumed, *at, over.max(*at));
-                    open.insert(run.clone(), Interval { run, n, resumed, key, start, end });
+                    let begun = Interval { run, n, resumed, key, for_nobody: false, start, end };
+                    open.insert(begun.run.clone(), begun);
                 }
-                What::End { run, .. } => {
-                    runs.all.extend(open.remove(run).map(|begun| Interval { end: *at, ..begun }));
+                What::End { run, how, .. } => {
+                    let Some(mut begun) = open.remove(run) else { continue };
+                    begun.end = *at;
+                    begun.for_nobody = was_for_nobody(how);
+                    if forged && begun.for_nobody {
+                        begun.key.push_str(" for nobody");
+                    }
+                    runs.all.push(begun);
                 }
                 What::Gone { pid, .. } => {
                     let ended = open.extract_if(|run, _| run.pid == *pid);

@@ -3,7 +3,7 @@
 use crate::clock::SECOND;
 use crate::journal::{Line, Run, What};
 use crate::order::{lone_run, of_attempt};
-use crate::plan::{Ask, Expect, Plan};
+use crate::plan::{Ask, Expect, Pace, Plan};
 
 use super::copies::Copies;
 use super::{Report, judge};
@@ -50,8 +50,17 @@ impl Round {
     }
 
     fn end(self, second: f64, pid: u32, attempt: u32) -> Self {
-        let (run, how) = (run(pid, attempt), "ok".to_owned());
+        self.end_with(second, pid, attempt, "ok")
+    }
+
+    fn end_with(self, second: f64, pid: u32, attempt: u32, how: &str) -> Self {
+        let (run, how) = (run(pid, attempt), how.to_owned());
         self.at(second, What::End { run, n: 0, pieces: PIECES, how })
+    }
+
+    fn gone(self, second: f64, pid: u32, status: &str) -> Self {
+        let (name, status) = (format!("w{pid}.0"), status.to_owned());
+        self.at(second, What::Gone { pid, name, status })
     }
 
     fn taking(self, second: f64, pid: u32) -> Self {
@@ -267,4 +276,96 @@ fn dead_letters_are_those_that_are_meant() {
 #[test]
 fn a_round_that_could_not_be_played_is_not_good() {
     Round::answered().at(5.0, What::Broken { why: "no node".to_owned() }).check([0, 0, 0, 1]);
+}
+
+#[test]
+fn a_worker_that_is_told_to_leave_must_leave_in_good_order() {
+    let told =
+        || Round::answered().at(9.2, What::Fault { fault: "terminate".into(), on: "w1".into() });
+    told().gone(9.3, 1, "exit status: 0").check([0; 4]);
+    told().gone(9.3, 1, "exit status: 1").check([0, 0, 0, 1]);
+    told().gone(9.3, 2, "exit status: 0").check([0, 0, 0, 1]);
+    // It may be killed later, under its next name.
+    told().gone(9.3, 1, "exit status: 0").gone(9.4, 1, "signal: 9 (SIGKILL)").check([0; 4]);
+    // An earlier end is none to that order.
+    told().gone(9.1, 1, "exit status: 0").check([0, 0, 0, 1]);
+}
+
+#[test]
+fn workers_must_have_died_while_a_request_waited_to_run_alone() {
+    let alone = || What::Alone { pid: 2, request: r() };
+    let round = |died: usize| {
+        let mut round = Round::answered();
+        round.plan.rules.died_waiting = died;
+        round
+    };
+    round(1).at(1.1, alone()).gone(1.2, 2, "killed").check([0; 4]);
+    round(2).at(1.1, alone()).gone(1.2, 2, "killed").check([0, 0, 0, 1]);
+    // Another process died, or this one after the request had begun to run in it.
+    round(1).at(1.1, alone()).gone(1.2, 3, "killed").check([0, 0, 0, 1]);
+    let ran = round(1).at(1.1, alone()).start(1.2, 2, 2).gone(1.3, 2, "killed");
+    ran.check([0, 0, 0, 1]);
+}
+
+#[test]
+fn a_run_for_nobody_beside_another_is_of_another_job_where_copies_are_forged() {
+    let beside = |nobodys: usize, how: &str| {
+        let mut round = Round::answered().start(3.0, 1, 2).end_with(4.0, 1, 2, how);
+        round.plan.rules.for_nobody = nobodys;
+        round
+    };
+    beside(1, "the client is gone").check([0; 4]);
+    beside(2, "the client is gone").check([0, 0, 0, 1]);
+    beside(0, "the client is gone").check([0, 0, 1, 0]);
+    beside(1, "ok").check([0, 0, 1, 1]);
+}
+
+/// Two requests, the first of which nothing disturbs: from second 10 to 20, and from second 30 on.
+/// The second moves from one process to another between seconds 32 and 34.
+fn two(end: Option<f64>) -> Round {
+    let request = |n: usize| ["r", "s"][n].to_owned();
+    let mut round = Round { plan: Plan::default(), lines: Vec::new() };
+    for n in 0..2 {
+        let mut ask = Ask::new(PIECES, 10);
+        ask.seed = SEED;
+        round.plan.asks.push(ask);
+        let begun = [10.0, 30.0][n];
+        round = round.at(begun, What::Asked { n, request: request(n) });
+        let text = lone_run(SEED, PIECES).into_iter().enumerate();
+        let when = [[11.0, 11.2, 11.3, 11.4], [31.0, 32.0, 34.0, 34.5]][n];
+        round = text.fold(round, |round, (index, text)| {
+            round.at(when[index], What::Piece { n, request: request(n), index, text })
+        });
+        if let Some(end) = [Some(20.0), end][n] {
+            round = round.at(end, What::Done { n, request: request(n) });
+        }
+    }
+    for (pid, from, until) in [(1, 30.5, 32.5), (2, 33.5, 36.0)] {
+        let run = Run { request: request(1), ..run(pid, pid) };
+        let (resumed, pieces, how) = (0, PIECES, "ok".to_owned());
+        round = round.at(from, What::Start { run: run.clone(), n: 1, resumed });
+        round = round.at(until, What::End { run, n: 1, pieces, how });
+    }
+    round.plan.rules.pace = Some(Pace { undisturbed: 1, at_most: 1.3 });
+    round
+}
+
+#[test]
+fn faults_may_not_make_replies_much_longer() {
+    two(Some(42.9)).check([0; 4]);
+    two(Some(43.1)).check([0, 0, 0, 1]);
+    // Nobody knows what it would have taken: it is lost, too.
+    two(None).check([1, 0, 0, 1]);
+}
+
+#[test]
+fn the_gaps_of_replies_and_of_their_hand_overs_are_told() {
+    let notes = two(Some(36.0)).judge().notes;
+    assert_eq!(
+        notes,
+        ["-0: 1 replies took 10.00 s undisturbed, and 1 took 6.00 s with faults, 0.60 times as \
+          long; the longest gap of a reply is 2.00 s at worst and 2.00 s in the median \
+          (undisturbed 8.60 and 8.60 s), that of 1 hand-overs 2.00 s at worst and 2.00 s in the \
+          median"]
+    );
 }

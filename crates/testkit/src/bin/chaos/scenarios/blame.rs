@@ -1,0 +1,101 @@
+//! Workers that go again and again, and requests that must not be blamed for it.
+
+use anyhow::Result;
+
+use crate::follow::gone;
+use crate::journal::{Line, What};
+use crate::plan::{Ask, Pace};
+use crate::stage::{Stage, base};
+
+/// More than a request may be handed out for: by then it would be poison, if each counted.
+const KILLS: usize = 40;
+
+/// The same for drains.
+const DRAINS: usize = 18;
+
+/// Pieces from one drain to the next.
+const A_DRAIN: usize = 52;
+
+/// Replies of the rolling update, in two thirds of the slots: what one worker leaves finds places.
+const REPLIES: usize = 16;
+
+/// Workers die under requests that wait to run alone more often than under one that runs, and no
+/// request is what kills them.
+pub(super) fn fast_kills(stage: &mut Stage) -> Result<()> {
+    stage.plan.rules.taken_up = 5;
+    stage.plan.rules.died_waiting = 3;
+    let mut asks = Vec::new();
+    for _ in 0..10 {
+        let pieces = stage.random.between(180, 220);
+        asks.push(stage.ask(Ask::new(pieces, 25).within(90_000)));
+    }
+    stage.start_workers(2)?;
+    stage.start_client()?;
+    let has_begun = |line: &Line| matches!(line.what, What::Start { .. });
+    stage.until("a run to begin", |lines| lines.iter().any(has_begun))?;
+    for _ in 0..KILLS {
+        stage.pause(200, 900);
+        if asks.iter().all(|ask| stage.is_over(*ask)) {
+            break;
+        }
+        let worker = stage.one_that_takes()?;
+        stage.kill(&worker)?;
+    }
+    Ok(())
+}
+
+/// One long request that each of many workers in turn leaves behind in good order, and short ones
+/// that come now and then.
+pub(super) fn many_drains(stage: &mut Stage) -> Result<()> {
+    stage.settings.grace_s = 0;
+    stage.plan.rules.taken_up = 1;
+    stage.plan.rules.resumed = DRAINS / 2;
+    let long = stage.ask(Ask::new(1000, 22).within(90_000));
+    for i in 0..6 {
+        stage.ask(Ask::new(20, 20).after(i * 4000).within(90_000));
+    }
+    stage.start_workers(2)?;
+    stage.start_client()?;
+    for drain in 0..DRAINS {
+        let moment = drain * A_DRAIN + stage.random.between(10, 45);
+        let Some(worker) = stage.runner_after(long, moment)? else { break };
+        // Somebody is there to go on.
+        let other = if base(&worker) == "w1" { "w2" } else { "w1" };
+        stage.until_taking(other)?;
+        stage.terminate(base(&worker))?;
+        stage.until("a worker to leave", |lines| gone(lines, &worker, 1))?;
+    }
+    Ok(())
+}
+
+/// What an update of a fleet does: one worker after the other is told to leave, and another starts
+/// in its place.
+///
+/// What that costs is told from as many replies before, in the same workers, that nothing disturbs:
+/// pieces times pause would leave out what this machine, and whatever else it plays, adds to both.
+pub(super) fn rolling(stage: &mut Stage) -> Result<()> {
+    stage.settings.grace_s = 0;
+    stage.settings.slots = 8;
+    stage.plan.rules.taken_up = REPLIES / 2;
+    stage.plan.rules.resumed = REPLIES / 2;
+    stage.plan.rules.pace = Some(Pace { undisturbed: REPLIES, at_most: 1.3 });
+    let reply = Ask::new(1000, 15).within(120_000);
+    let undisturbed = stage.ask_for(REPLIES, &reply);
+    let replies = stage.ask_for(REPLIES, &reply);
+    stage.start_workers(3)?;
+    stage.start_client_for(&undisturbed)?;
+    for ask in undisturbed {
+        stage.until_over(ask)?;
+    }
+    stage.start_client_for(&replies)?;
+    stage.until_piece(replies[0], 1)?;
+    for turn in 0..5 {
+        stage.pause(1700, 2300);
+        let worker = format!("w{}", 1 + turn % 3);
+        let life = format!("{worker}.{}", turn / 3);
+        stage.terminate(&worker)?;
+        stage.until("a worker to leave", |lines| gone(lines, &life, 1))?;
+        stage.until_taking(&worker)?;
+    }
+    Ok(())
+}

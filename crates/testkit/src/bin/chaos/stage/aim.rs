@@ -1,0 +1,59 @@
+//! Whom a fault is to hit.
+
+use std::ops::Range;
+
+use anyhow::Result;
+
+use crate::follow::{is_over, last_run, pieces, running, takes};
+
+use super::{PATIENCE, Stage, base};
+
+impl Stage {
+    /// The worker that runs request `n` now, or ran it last if that is over.
+    pub(crate) fn runner_of(&mut self, n: usize) -> Result<String> {
+        let what = format!("request {n} to run");
+        let run = self.follow.wait(&what, PATIENCE, |lines| {
+            running(lines, n).or_else(|| last_run(lines, n).filter(|_| is_over(lines, n)))
+        })?;
+        Ok(base(&run.worker).to_owned())
+    }
+
+    /// The process, such as `w1.2`, that runs one of these requests when its caller has got so many
+    /// pieces.
+    pub(crate) fn runner_in_the_middle(
+        &mut self,
+        asks: Range<usize>,
+        count: usize,
+    ) -> Result<String> {
+        let what = format!("piece {count} of one of requests {asks:?} that is being run");
+        let run = self.follow.wait(&what, PATIENCE, |lines| {
+            let has = |n: &usize| !is_over(lines, *n) && pieces(lines, *n) >= count;
+            asks.clone().filter(has).find_map(|n| running(lines, n))
+        })?;
+        Ok(run.worker)
+    }
+
+    /// The process that runs request `n` when its caller has got so many pieces; `None` if the
+    /// caller was told its end before.
+    pub(crate) fn runner_after(&mut self, n: usize, count: usize) -> Result<Option<String>> {
+        let what = format!("piece {count} of request {n}, and a run of it");
+        self.follow.wait(&what, PATIENCE, |lines| match running(lines, n) {
+            _ if is_over(lines, n) => Some(None),
+            Some(run) if pieces(lines, n) >= count => Some(Some(run.worker)),
+            _ => None,
+        })
+    }
+
+    /// One of the workers that take requests now: a fault that falls on one that only starts hits
+    /// nothing.
+    pub(crate) fn one_that_takes(&mut self) -> Result<String> {
+        let (workers, draw) = (&self.workers, self.random.between(0, usize::from(u16::MAX)));
+        self.follow.wait("a worker that takes requests", PATIENCE, |lines| {
+            let taking = workers
+                .iter()
+                .filter(|(_, worker)| worker.pid().is_some_and(|pid| takes(lines, pid)));
+            let names: Vec<&String> = taking.map(|(name, _)| name).collect();
+            Some((*names.get(draw % names.len().max(1))?).clone())
+        })
+    }
+}

@@ -1,0 +1,57 @@
+//! Copies of requests that somebody else publishes, who sees a queue and has no key.
+
+use anyhow::{Context, Result, ensure};
+use nsbridge_protocol::topology::model_queue;
+use nsbridge_queue::{AmqpBroker, Broker, Confirmed, Message};
+
+use crate::follow::was_for_nobody;
+use crate::journal::{What, from_hex};
+use crate::watched::nobodys_queue;
+
+use super::{PATIENCE, Stage};
+
+impl Stage {
+    /// Publishes the sealed bytes of request `n` once more, for a reply queue that nobody ever had.
+    pub(crate) fn forge_reply_to(&mut self, n: usize) -> Result<()> {
+        let (request, frame) = self.follow.wait("the request's bytes", PATIENCE, |lines| {
+            let request = lines.iter().find_map(|line| match &line.what {
+                What::Asked { n: other, request } if *other == n => Some(request),
+                _ => None,
+            })?;
+            lines.iter().find_map(|line| match &line.what {
+                What::Enqueue { request: other, frame } if other == request => {
+                    Some((request.clone(), frame.clone()))
+                }
+                _ => None,
+            })
+        })?;
+        let mut message = Message::new(from_hex(&frame).context("what was enqueued is no hex")?);
+        let properties = &mut message.properties;
+        properties.message_id = Some(request.clone());
+        properties.correlation_id = Some(request);
+        properties.reply_to = Some(nobodys_queue());
+        properties.persistent = true;
+        properties.expiration = Some(PATIENCE);
+        let (url, queue) = (self.url.clone(), model_queue(&self.model));
+        self.fault("forged reply_to", &format!("request {n}"))?;
+        self.runtime.block_on(async {
+            let connection = AmqpBroker::new(&url)?.connect("forger").await?;
+            let publisher = connection.publisher().await?;
+            let confirmed = publisher.publish("", &queue, message).await?.await?;
+            ensure!(confirmed == Confirmed::Taken, "the forged copy was not taken");
+            connection.close().await;
+            Ok(())
+        })
+    }
+
+    /// Waits until runs of request `n` have ended so often because nobody was there to read.
+    pub(crate) fn until_ran_for_nobody(&mut self, n: usize, times: usize) -> Result<()> {
+        self.until(&format!("a run of request {n} for nobody to end"), |lines| {
+            let of = |what: &What| match what {
+                What::End { n: other, how, .. } => *other == n && was_for_nobody(how),
+                _ => false,
+            };
+            lines.iter().filter(|line| of(&line.what)).count() >= times
+        })
+    }
+}
