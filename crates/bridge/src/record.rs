@@ -77,7 +77,9 @@ impl<'a> RunRecord<'a> {
     /// Enters the run; on return the broker has confirmed the entry. Only redelivered requests
     /// have a record: a first run that ends its worker is followed by one that is entered.
     pub(crate) async fn enter(&self) {
-        self.entered.store(true, Ordering::Relaxed);
+        if self.entered.swap(true, Ordering::Relaxed) {
+            return;
+        }
         while let Err(error) = self.try_enter().await {
             let (id, queue) = (self.request.job.id, &self.queue);
             tracing::warn!(request = %id, %queue, %error, "a run could not be recorded, trying again");

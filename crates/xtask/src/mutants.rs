@@ -53,8 +53,8 @@ const MUTANTS: &[Mutant] = &[
         name: "run-beside-the-orphan",
         file: "crates/bridge/src/registry.rs",
         edits: &[(
-            "if let Some(run) = state.running.get_mut(&job) {",
-            "if let Some(run) = state.running.get_mut(&job).filter(|run| run.leaving) {",
+            "if let Some(run) = state.running.get_mut(job) {",
+            "if let Some(run) = state.running.get_mut(job).filter(|run| run.leaving) {",
         )],
         judge: Judge::Scenario("adopt", 1),
     },
@@ -131,16 +131,79 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "poison-among-others",
         file: "crates/bridge/src/room.rs",
-        edits: &[("const ALONE_FROM: u64 = 2;", "const ALONE_FROM: u64 = 200;")],
+        edits: &[("const ALONE_FROM: u32 = 1;", "const ALONE_FROM: u32 = 200;")],
         judge: Judge::Scenario("poison", 1),
+    },
+    // No run is recorded, so nothing is ever poison.
+    Mutant {
+        name: "unrecorded-runs",
+        file: "crates/bridge/src/job.rs",
+        edits: &[("() = self.record.enter() => {}", "() = std::future::ready(()) => {}")],
+        judge: Judge::Scenario("poison", 1),
+    },
+    // A delivery that waits for its place is recorded as if it ran.
+    Mutant {
+        name: "waiting-is-blame",
+        file: "crates/bridge/src/job.rs",
+        edits: &[(
+            "if unreturned >= POISON_RUNS {",
+            "if request.redelivered {\n            self.record.enter().await;\n        }\n        \
+             if unreturned >= POISON_RUNS {",
+        )],
+        judge: Judge::Scenario("fast-kills", 2),
+    },
+    // A run that was given back in good order stays in the record.
+    Mutant {
+        name: "drains-are-blame",
+        file: "crates/bridge/src/record.rs",
+        edits: &[(
+            "} else if self.returned.load(Ordering::Relaxed) {",
+            "} else if false && self.returned.load(Ordering::Relaxed) {",
+        )],
+        judge: Judge::Scenario("many-drains", 1),
+    },
+    // The broker's delivery count sends a request to run alone.
+    Mutant {
+        name: "alone-by-deliveries",
+        file: "crates/bridge/src/job.rs",
+        edits: &[(
+            "shared.room.place(arrival, unreturned, shared, request, running)",
+            "shared.room.place(arrival, (request.deliveries / 2) as u32, shared, request, running)",
+        )],
+        judge: Judge::Scenario("rolling", 1),
+    },
+    // A suspect that waits holds back what came before it.
+    Mutant {
+        name: "first-deliveries-wait-for-suspects",
+        file: "crates/bridge/src/room.rs",
+        edits: &[(
+            "let free = !state.alone && state.taken < self.count;",
+            "let free = state.suspects == 0 && state.taken < self.count;",
+        )],
+        judge: Judge::Test {
+            package: "nsbridge",
+            file: "crates/bridge/src/room/tests.rs",
+            module: "room::tests::",
+            name: "r5_a_suspect_that_waits_holds_nothing_back",
+        },
+    },
+    // What one copy came to is what every copy came to, wherever its reply went.
+    Mutant {
+        name: "any-reply-to-is-the-same-job",
+        file: "crates/bridge/src/intake.rs",
+        edits: &[(
+            "let (commitment, reply_to) = (self.commitment, self.reply_to.clone());",
+            "let (commitment, reply_to) = (self.commitment, String::new());",
+        )],
+        judge: Judge::Scenario("forged-reply-to", 1),
     },
     // A worker that takes over says everything again.
     Mutant {
         name: "resume-not-handed-over",
         file: "crates/bridge/src/stream.rs",
         edits: &[(
-            "const RESUME_WAIT: Duration = Duration::from_millis(250);",
-            "const RESUME_WAIT: Duration = Duration::ZERO;",
+            "let most = Duration::from_millis(self.address.config.resume_wait_ms);",
+            "let most = Duration::ZERO;",
         )],
         judge: Judge::Scenario("drain", 1),
     },

@@ -266,3 +266,28 @@ async fn r7_a_worker_that_may_not_resume_makes_it_all_again_and_nobody_sees() {
     let again = runs(seed)[1];
     assert!(again.until.unwrap() - again.from >= Duration::from_secs(1), "all hundred pieces");
 }
+
+/// Each call takes 150 ms on its way to the broker: the resume comes after the 250 ms that a worker
+/// waits at least.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r7_a_client_that_is_far_away_is_waited_for() {
+    let memory = MemoryBroker::new();
+    let broker: Arc<dyn Broker> = Arc::new(memory.clone());
+    let mut setup = Setup::new().unwrap();
+    setup.grace = Duration::from_millis(10);
+    let first = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
+    let client = setup.client(broker.clone()).await.unwrap();
+    let seed = fresh_seed();
+    let asked = ask(&setup, Script::Say { pieces: 100, every_ms: 10 }, seed);
+    let mut reply = client.submit::<_, String>(asked).await.unwrap();
+    for _ in 0..60 {
+        reply.next().await.unwrap().unwrap();
+    }
+    memory.delay(Duration::from_millis(150));
+    first.stop().await.unwrap();
+    let _second = setup.worker::<Scripted>(broker, ()).await.unwrap();
+    assert_eq!(rest(reply).await, said(seed, 100)[60..]);
+    let again = runs(seed)[1];
+    let took = again.until.unwrap() - again.from;
+    assert!(took < Duration::from_millis(800), "it made all hundred pieces again: {took:?}");
+}
