@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use nsbridge_protocol::ErrorCode;
 use nsbridge_protocol::topology::RETRY_TIERS;
+use nsbridge_protocol::{ErrorCode, Revision};
 use nsbridge_queue::Delivery;
 
 use crate::dead;
@@ -189,9 +189,11 @@ async fn try_again(
     visit: &Visit,
 ) -> nsbridge_queue::Result<bool> {
     let (pool, model, until) = (&shared.publish, &shared.model, again.until);
-    if let Some(revision) = &again.pinned
-        && dead::is_served(pool, model, revision).await?
-    {
+    let served = match &again.pinned {
+        Some(revision) => is_served(shared, revision).await,
+        None => None,
+    };
+    if served == Some(true) {
         let first = epoch(&delivery.message) == 0;
         let pause = if first { Duration::ZERO } else { SERVED_PAUSE.min(remaining(until) / 4) };
         let waits = dead::wait(pool, model, delivery, until, pause, visit).await?;
@@ -200,12 +202,22 @@ async fn try_again(
         }
         return Ok(waits);
     }
-    let tries = if again.pinned.is_some() { UNSERVED_TRIES } else { RETRY_TIERS.len() };
+    let tries = if served == Some(false) { UNSERVED_TRIES } else { RETRY_TIERS.len() };
     if !dead::may_retry(delivery, until, tries) {
         return Ok(false);
     }
     dead::tell_why(pool, rejected).await?;
     dead::retry(pool, model, delivery, until, visit).await
+}
+
+/// Whether a worker of this revision is there; `None` if the broker does not tell.
+async fn is_served(shared: &Shared, revision: &Revision) -> Option<bool> {
+    let asked = dead::is_served(&shared.publish, &shared.model, revision).await;
+    asked
+        .inspect_err(|error| {
+            tracing::warn!(%revision, %error, "cannot ask for workers of a revision: allow workers to write to `nsbridge.control`");
+        })
+        .ok()
 }
 
 /// Rule R3: the key service cannot answer. The worker rests, and the request waits as a copy: a

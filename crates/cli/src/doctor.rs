@@ -10,8 +10,9 @@ use nsbridge::store::Store;
 use nsbridge_crypto::State;
 use nsbridge_handler::{Handler, Models};
 use nsbridge_llama::Llama;
-use nsbridge_protocol::topology::{dead_queue, model_queue};
-use nsbridge_queue::{AmqpBroker, Broker, Error};
+use nsbridge_protocol::topology::{dead_queue, model_queue, run_record};
+use nsbridge_protocol::{ModelName, Uuid};
+use nsbridge_queue::{AmqpBroker, Broker, Connection, Error};
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -87,8 +88,22 @@ async fn broker(config: &Config) -> Finding {
         Err(Error::NoQueue { .. }) => format!("reached; {queue} comes with its first worker"),
         Err(error) => return Err(error.into()),
     };
+    keep_a_record(&*connection, &config.worker.model).await?;
     connection.close().await;
     Ok(found)
+}
+
+/// Tries what a worker does for a redelivered request: the rights to it are easily forgotten.
+async fn keep_a_record(connection: &dyn Connection, model: &ModelName) -> Result<()> {
+    let queue = run_record(model, Uuid::now_v7().as_u128());
+    let kept = async {
+        connection.declare_run_record(&queue).await?;
+        connection.strike_run_record(&queue).await
+    };
+    kept.await.context(
+        "the broker's user cannot keep run records: allow it to configure and read \
+         `nsbridge.<model>.runs.*` (docs/operating.md, Broker users)",
+    )
 }
 
 async fn model(config: &Config) -> Finding {
