@@ -42,7 +42,8 @@ OPEN, DATA, HEARTBEAT, FINAL_OK, FINAL_ERROR, MOVED = range(6)  # kinds of NSBR
 CANCEL, RESUME = range(2)  # kinds of NSBC
 MAX_REQUEST_BYTES = 8 << 20
 MAX_WRAPPED_BYTES = 4 << 10
-MAX_AHEAD = 256  # frames of one stream that may wait for their turn
+MAX_AHEAD = 256  # frames of one stream that may wait for their turn; of a request, for an open
+MAX_EARLY_BYTES = 1 << 20  # of those that wait for an open
 MAX_STREAMS = 4
 MAX_SECONDS = 25 * 60
 SILENCE_S = 15  # without a frame: the caller is told
@@ -261,7 +262,7 @@ def read_json(content: bytes) -> dict:
     """An object with whatever fields; fields that are not known are left alone."""
     try:
         value = json.loads(content or b"{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Refused("its content is not JSON") from error
     if not isinstance(value, dict):
         raise Refused("its content is not an object")
@@ -276,7 +277,7 @@ def text_seam(piece: bytes) -> bytes:
     try:
         value = json.loads(piece)
         return struct.pack(">I", value["token"]) + value["text"].encode()
-    except (ValueError, KeyError, TypeError, AttributeError, struct.error):
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError, struct.error):
         return piece
 
 
@@ -296,7 +297,7 @@ class Letter(NamedTuple):
 
     kind: int
     content: bytes
-    key: str | None  # a worker's control queue; None: all that serve the model
+    key: str | None  # the worker's control queue; None if it is not known: all of the model
     root: bytes  # of the enqueue that it is about: no other worker can open it
 
 
@@ -362,7 +363,9 @@ class Merge:
     seam: Callable[[bytes], bytes] = text_seam
     pieces: list[bytes] = field(default_factory=list)
     streams: dict[bytes, Stream] = field(default_factory=dict)
+    gone: dict[bytes, Stream] = field(default_factory=dict)  # those that made room for others
     early: list[bytes] = field(default_factory=list)  # frames whose stream has not opened yet
+    events: list[Event] = field(default_factory=list)  # what came of frames and is not given yet
     over: bool = False  # done, failed or cancelled: a further open is answered by `cancel`
     holder: Stream | None = None  # the stream that last extended the pieces
     answered: set[bytes] = field(default_factory=set)  # roots under which a stream was opened
@@ -370,69 +373,118 @@ class Merge:
     moved: int = 0  # frames that were read in their turn
 
     def feed(self, frame: bytes, reply_to: str | None = None) -> list[Event]:
-        """Takes one message of the reply queue; raises `Refused` for one that is not genuine."""
+        """Takes one message of the reply queue. Nothing comes of one that is not genuine.
+
+        What came of it before a `seam` raised is not lost: the next call gives it.
+        """
+        try:
+            self._feed(frame, reply_to)
+        except Refused:
+            pass  # as if it had never come
+        events, self.events = self.events, []
+        return events
+
+    def _feed(self, frame: bytes, reply_to: str | None) -> None:
         hint = error_hint(frame)
         if hint is not None:
-            return [Event("hint", hint[1])] if hint[0] == self.request_id else []
+            if hint[0] == self.request_id:
+                self._tell("hint", hint[1])
+            return
         head = reply_head(frame)
         if head.request_id != self.request_id:
             raise Refused("it answers another request")
+        if head.stream_id in self.gone:
+            return
         stream = self.streams.get(head.stream_id)
-        if stream is None and head.kind == OPEN:
-            events = self._open(head, frame, reply_to)
-            its = [f for f in self.early if reply_head(f).stream_id == head.stream_id]
-            self.early = [f for f in self.early if f not in its]
-            return events + [event for f in its for event in self.feed(f, reply_to)]
-        if stream is None:  # after a reconnect an open may be handed out behind its frames
-            self.early = [*self.early[1 - MAX_AHEAD :], frame]
-            return []
+        if stream is not None:
+            self._keep(stream, head, frame)
+            self._take(stream)
+        elif head.kind == OPEN:
+            self._open(head, frame, reply_to)
+            self._catch_up(head.stream_id)
+        elif not self.over and frame not in self.early:
+            self._wait(frame)
+
+    def _tell(self, kind: str, value: object = None) -> None:
+        self.events.append(Event(kind, value))
+
+    def _wait(self, frame: bytes) -> None:
+        """After a reconnect an open may be handed out behind its frames: they wait for it.
+
+        Nobody can verify them yet. So there is room for little, and a forged one takes no other's
+        place: all that claim to be number n of a stream are kept.
+        """
+        self.early.append(frame)
+        while len(self.early) > MAX_AHEAD or sum(map(len, self.early)) > MAX_EARLY_BYTES:
+            del self.early[0]
+
+    def _catch_up(self, stream_id: bytes) -> None:
+        """Reads what came before the open of this stream."""
+        early = [(reply_head(frame), frame) for frame in self.early]
+        self.early = [frame for head, frame in early if head.stream_id != stream_id]
+        stream = self.streams.get(stream_id)
+        if stream is None:  # the request is over
+            return
+        for head, frame in early:
+            if head.stream_id == stream_id:
+                try:
+                    self._keep(stream, head, frame)
+                except Refused:
+                    pass  # this one alone
+        self._take(stream)
+
+    def _keep(self, stream: Stream, head: ReplyHead, frame: bytes) -> None:
         if self.over or stream.ended:
-            return []
+            return
         self.heard += stream.keep(head, frame)
         if stream.stale:
             stream.ahead.clear()  # it is listened to for its end alone
-            return []
-        return self._take(stream)
 
-    def _take(self, stream: Stream) -> list[Event]:
+    def _take(self, stream: Stream) -> None:
         """Reads all frames of a stream whose turn has come."""
-        events: list[Event] = []
         while not (self.over or stream.stale or stream.ended) and (frame := stream.turn()):
             self.moved += 1
             try:
-                events += self._read(stream, *frame)
+                self._read(stream, *frame)
             except Refused:  # sealed by its worker, and no sense in it: another may do better
                 stream.stale = True
-        return events
 
-    def _read(self, stream: Stream, kind: int, content_type: int, content: bytes) -> list[Event]:
+    def _read(self, stream: Stream, kind: int, content_type: int, content: bytes) -> None:
         if kind == HEARTBEAT:
-            return []
+            return
         if kind == DATA:
             if content_type != PIECES:
                 raise Refused("its content type does not fit its kind")
             stream.chunks += 1
-            return self._extend(stream, *read_pieces(content))
+            self._extend(stream, *read_pieces(content))
+            return
         stream.ended = True
         if kind == MOVED:
-            return [Event("moved")]
-        body = read_json(content)
-        return self._finish(stream, body) if kind == FINAL_OK else self._end("failed", body)
+            self._tell("moved")
+        elif kind == FINAL_OK:
+            self._finish(stream, read_json(content))
+        else:
+            self._end("failed", read_json(content))
+
+    @property
+    def known(self) -> list[Stream]:
+        """All that were ever opened."""
+        return [*self.gone.values(), *self.streams.values()]
 
     def broken_ends(self) -> int:
         """Streams that came to an end with something missing: nobody works on their copies."""
-        highest = max((s.rank for s in self.streams.values()), default=None)
+        highest = max((s.rank for s in self.known), default=None)
 
         def broken(s: Stream) -> bool:
             if s.stale:  # the one that held the request, and was not believed
                 return s.final and s.rank == highest
             return s.broken or s.final and not s.ended
 
-        return sum(map(broken, self.streams.values()))
+        return sum(map(broken, self.known))
 
     def cancels(self) -> list[Event]:
         """A `cancel` for every stream that still runs, and for every copy that nobody opened."""
-        live = [s for s in self.streams.values() if not s.ended and s.reply_to]
+        live = [s for s in self.known if not s.ended]
         letters = [Letter(CANCEL, b"", s.reply_to, s.root) for s in live]
         letters += [Letter(CANCEL, b"", None, r) for r in self.roots if r not in self.answered]
         return [Event("control", letter) for letter in dict.fromkeys(letters)]
@@ -450,96 +502,108 @@ class Merge:
             return enqueue, keys
         raise Refused("it was sealed with another key")
 
-    def _open(self, head: ReplyHead, frame: bytes, reply_to: str | None) -> list[Event]:
+    def _open(self, head: ReplyHead, frame: bytes, reply_to: str | None) -> None:
+        """Rule C1."""
         start(frame, b"NSBR", 116)
         attempt = struct.unpack_from(">I", frame, 80)[0]
         enqueue, keys = self._enqueue_of(head, frame, attempt)
         root = self.roots[enqueue]
-        body = read_json(strip(keys.open(0, 116, frame))[1])
+        content = strip(keys.open(0, 116, frame))[1]
         self.answered.add(root)
-        if self.over:  # C1
-            return [Event("control", Letter(CANCEL, b"", reply_to, root))] if reply_to else []
+        if self.over:
+            self._tell("control", Letter(CANCEL, b"", reply_to, root))
+            return
+        body = read_json(content)
         opened_at = body.get("opened_at_ms", 0)
         if not isinstance(opened_at, int):
             raise Refused("its time of opening is no number")
         self.heard, self.moved = self.heard + 1, self.moved + 1
-        if len(self.streams) >= MAX_STREAMS:  # a killed worker's stream never ends: the least goes
-            least = min(self.streams.items(), key=lambda i: (not (i[1].stale or i[1].ended), i[1].rank))
-            del self.streams[least[0]]
+        self._make_room()
         rank = (enqueue, attempt, opened_at, head.stream_id)
         stream = Stream(keys, rank, root, reply_to, body.get("fingerprint"))
         self.streams[head.stream_id] = stream
-        events = [Event("opened", {"attempt": attempt, **body})]
-        if attempt > 1 and self.pieces and reply_to:
+        self._tell("opened", {"attempt": attempt, **body})
+        if attempt > 1 and self.pieces:
             made_by = self.holder.fingerprint if self.holder else None
             resume = write_resume(made_by, self.pieces)
-            events.append(Event("control", Letter(RESUME, resume, reply_to, root)))
-        return events
+            self._tell("control", Letter(RESUME, resume, reply_to, root))
 
-    def _extend(self, stream: Stream, first: int, pieces: list[bytes]) -> list[Event]:
+    def _make_room(self) -> None:
+        """A killed worker's stream never ends: the least goes, and what it still sends is dropped."""
+        if len(self.streams) < MAX_STREAMS:
+            return
+        least = min(self.streams.items(), key=lambda i: (not (i[1].stale or i[1].ended), i[1].rank))
+        self.gone[least[0]] = self.streams.pop(least[0])
+        least[1].ahead.clear()
+
+    def _extend(self, stream: Stream, first: int, pieces: list[bytes]) -> None:
         """Rules C3 and C4."""
         in_step = stream.position in (None, first)
         if not in_step or first > len(self.pieces) or self._foreign(stream, first):
             stream.stale = True
-            return []
+            return
+        known = self.pieces[first : first + len(pieces)]
+        equal = [self.seam(old) == self.seam(new) for old, new in zip(known, pieces)]
         if stream.position is None:
             stream.bytes = self._bytes(first)
         stream.position = first + len(pieces)
         stream.bytes += sum(map(len, pieces))
-        known = self.pieces[first : first + len(pieces)]
-        for i, (old, new) in enumerate(zip(known, pieces)):
-            if self.seam(old) != self.seam(new):
-                return self._disagree(stream, first + i, pieces[i:])
-        return self._append(stream, pieces[len(known) :])
+        if all(equal):
+            self._append(stream, pieces[len(known) :])
+        else:
+            same = equal.index(False)
+            self._disagree(stream, first + same, pieces[same:])
 
     def _foreign(self, stream: Stream, first: int) -> bool:
         """Whether it goes on from pieces of another kind of worker than those that are here."""
         begins = stream.position is None and first > 0 and self.holder is not None
         return begins and self.holder.fingerprint != stream.fingerprint
 
-    def _append(self, stream: Stream, fresh: list[bytes]) -> list[Event]:
-        if not fresh:
-            return []
-        self.pieces += fresh
-        self.holder = stream
-        return [Event("pieces", fresh)]
+    def _append(self, stream: Stream, fresh: list[bytes]) -> None:
+        if fresh:
+            self.pieces += fresh
+            self.holder = stream
+            self._tell("pieces", fresh)
 
-    def _disagree(self, stream: Stream, kept: int, pieces: list[bytes]) -> list[Event]:
+    def _disagree(self, stream: Stream, kept: int, pieces: list[bytes]) -> None:
         """Rule C4: the higher rank wins; the caller learns how much of the old text stands."""
         higher = [s for s in self.streams.values() if s.rank > stream.rank and not s.stale]
         outranked = self.holder is not None and stream.rank <= self.holder.rank
         if outranked or any(s.position is not None and s.position > kept for s in higher):
             stream.stale = True
-            return []
+            return
         for other in self.streams.values():
             other.stale |= other.rank < stream.rank
         del self.pieces[kept:]
         self.holder = stream
-        return [Event("restarted", kept), *self._append(stream, pieces)]
+        self._tell("restarted", kept)
+        self._append(stream, pieces)
 
-    def _finish(self, stream: Stream, summary: dict) -> list[Event]:
+    def _finish(self, stream: Stream, summary: dict) -> None:
         """Rule C5. A reply that ends before the pieces do is a disagreement like any other."""
         chunks, claimed, size = (summary.get(name) for name in ("chunks", "pieces", "bytes"))
-        foreign = isinstance(claimed, int) and self._foreign(stream, claimed)
-        if stream.position is None and isinstance(claimed, int):
+        position, length, foreign = stream.position, stream.bytes, False
+        if position is None and isinstance(claimed, int):
             # No data frame: its worker had nothing to add to what it was handed.
-            stream.position, stream.bytes = claimed, self._bytes(claimed)
-        position = stream.position
-        agree = (stream.chunks, position, stream.bytes) == (chunks, claimed, size)
+            position, length = claimed, self._bytes(claimed)
+            foreign = self._foreign(stream, claimed)
+        agree = (stream.chunks, position, length) == (chunks, claimed, size)
         if foreign or position is None or not agree or not 0 <= position <= len(self.pieces):
             stream.broken = True  # no end: a part is missing
-            return []
-        events = self._disagree(stream, position, []) if position < len(self.pieces) else []
-        if stream.stale:
-            return events
-        return events + self._end("done", summary)
+            return
+        if position < len(self.pieces):
+            self._disagree(stream, position, [])
+        if not stream.stale:
+            self._end("done", summary)
 
     def _bytes(self, count: int) -> int:
         return sum(map(len, self.pieces[:count]))
 
-    def _end(self, kind: str, body: dict) -> list[Event]:
+    def _end(self, kind: str, body: dict) -> None:
         self.over = True
-        return [Event(kind, body), *self.cancels()]
+        self.early.clear()
+        self._tell(kind, body)
+        self.events += self.cancels()
 
 
 # --- 5. Keyring ----------------------------------------------------------------------------------
@@ -641,12 +705,10 @@ class Inquiry:
             events.append(Event("waiting", now - self.heard))
         copies = len(self.merge.roots)
         missing = self.lost or self.merge.broken_ends()
-        streams = self.merge.streams.values()
-        moved = max((s.rank for s in streams if s.ended), default=None)
-        opened = any(not s.ended and (moved is None or s.rank > moved) for s in streams)
+        highest = max(self.merge.known, key=lambda s: s.rank, default=None)
         if missing:
             since, patience = self.calm, QUIET_S
-        elif opened and copies == 1:  # a broker may keep what a lost consumer held to itself
+        elif highest and not highest.ended and copies == 1:  # a broker may keep what a lost consumer held to itself
             since, patience = max(self.heard, self.asked, self.listening), SILENT_S
         else:  # it may wait for its turn
             return events
@@ -878,10 +940,7 @@ class Ask:
         return self.link.publish_control(frame, self.head.id, key)
 
     def _take(self, frame: bytes, reply_to: str | None) -> None:
-        try:
-            self._on_events(self.inquiry.feed(frame, reply_to, self.clock()))
-        except Refused:
-            pass  # as if it had never come
+        self._on_events(self.inquiry.feed(frame, reply_to, self.clock()))
 
     def _on_events(self, events: list[Event]) -> None:
         for event in events:
@@ -961,7 +1020,7 @@ def piece_text(pieces: list[bytes]) -> str:
         try:
             value = json.loads(piece)
             text = value["text"] if isinstance(value, dict) else value
-        except (ValueError, KeyError):
+        except (ValueError, RecursionError, KeyError):
             text = None
         texts.append(text if isinstance(text, str) else piece.decode(errors="replace"))
     return "".join(texts)
