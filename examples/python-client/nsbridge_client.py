@@ -748,38 +748,45 @@ class Link:
         self.parameters.blocked_connection_timeout = 10
         self.take: Callable = lambda *_: None
         self.trouble: Failed | None = None  # why there is no connection
+        self.lost = False  # the reply queue was gone, with what it held for us
         self.connect()
+        self.lost = False  # it is new
 
-    def connect(self) -> bool:
-        """Whether the reply queue was there before, with what it held for us."""
+    def connect(self) -> None:
         try:
             self.connection = self.pika.BlockingConnection(self.parameters)
-            return self._declare()
+            self._declare()
         except (self.pika.exceptions.AMQPError, OSError) as error:
             where = f"{self.parameters.host}:{self.parameters.port}"
             reason = str(error) or "nobody answers"
             raise Failed(f"cannot use the broker at {where}: {reason}") from error
 
-    def _declare(self) -> bool:
+    def _declare(self) -> None:
         for exchange in (REPLY_EXCHANGE, CONTROL_EXCHANGE):
             try:  # most brokers have them; then no right to configure them is needed
                 self.connection.channel().exchange_declare(exchange, "direct", passive=True)
             except self.pika.exceptions.ChannelClosedByBroker:
                 self.connection.channel().exchange_declare(exchange, "direct", durable=True)
-        try:
-            self.connection.channel().queue_declare(self.queue, passive=True)
-            known = True
+        try:  # first of all: a queue that somebody takes from does not expire
+            self._subscribe()
         except self.pika.exceptions.ChannelClosedByBroker:
-            known = False
+            self.lost = True  # noted before it is made anew: what follows may fail
+            self._declare_queue(self.connection.channel())
+            self._subscribe()
+        else:  # it may have been made by a try that failed before it was bound
+            self._declare_queue(self.channel)
+
+    def _declare_queue(self, channel) -> None:
+        channel.queue_declare(self.queue, durable=True, arguments=REPLY_QUEUE_ARGUMENTS)
+        channel.queue_bind(self.queue, REPLY_EXCHANGE, routing_key=self.queue)
+
+    def _subscribe(self) -> None:
         self.channel = self.connection.channel()
         self.channel.confirm_delivery()
-        self.channel.queue_declare(self.queue, durable=True, arguments=REPLY_QUEUE_ARGUMENTS)
-        self.channel.queue_bind(self.queue, REPLY_EXCHANGE, routing_key=self.queue)
         self.channel.basic_qos(prefetch_count=256)
         # The broker ends the subscription when somebody deletes the queue.
         self.channel.add_on_cancel_callback(lambda _: self._give_up("the reply queue was deleted"))
         self.channel.basic_consume(self.queue, self._on_message)
-        return known
 
     def _on_message(self, channel, method, properties, body) -> None:
         self.take(body, properties.reply_to)
@@ -812,13 +819,16 @@ class Link:
             raise Failed(f"the queue {queue} is full, try again later") from error
 
     def publish_control(self, frame: bytes, request_id: bytes, key: str) -> bool:
-        """Not mandatory: a worker that is gone needs no control frame."""
+        """Not mandatory, nor again if refused: a worker that does not read it reads the next."""
         properties = self.pika.BasicProperties(
             correlation_id=str(uuid.UUID(bytes=request_id)),
             delivery_mode=1,
             content_type=CONTENT_TYPE,
         )
-        return self._publish(CONTROL_EXCHANGE, key, frame, properties)
+        try:
+            return self._publish(CONTROL_EXCHANGE, key, frame, properties)
+        except self.pika.exceptions.NackError:
+            return True
 
     def _publish(self, exchange: str, key: str, frame: bytes, properties, **options) -> bool:
         """Returns when the broker has confirmed, or the connection is gone."""
@@ -845,13 +855,14 @@ class Link:
             return False
         self._drop()
         try:
-            known = self.connect()
+            self.connect()
         except Failed as error:
             self.trouble = error
             time.sleep(seconds)
             return False
         self.trouble = None
-        return not known
+        lost, self.lost = self.lost, False
+        return lost
 
     def _drop(self) -> None:
         try:

@@ -780,6 +780,78 @@ class Patience(unittest.TestCase):
         self.assertEqual(len(self.inquiry.merge.streams), 2)
 
 
+class Errors:
+    """The exceptions of pika that matter here."""
+
+    class AMQPError(Exception):
+        pass
+
+    class UnroutableError(AMQPError):
+        pass
+
+    class NackError(AMQPError):
+        pass
+
+    class ChannelClosedByBroker(AMQPError):
+        pass
+
+
+class Broker:
+    """A broker's end of a `Link`: one connection and one channel, which fails where it is told to."""
+
+    def __init__(self):
+        self.calls: list[str] = []
+        self.fails: dict[str, list[Exception]] = {}  # by the name of a call: one each time
+
+    def __getattr__(self, name):  # every call
+        def call(*args, **options):
+            self.calls.append(name)
+            if self.fails.get(name):
+                raise self.fails[name].pop(0)
+            return self
+
+        return call
+
+
+class Wire(unittest.TestCase):
+    """The link to RabbitMQ, as it comes back from a lost connection."""
+
+    def link(self, **fails) -> client.Link:
+        self.broker, link = Broker(), object.__new__(client.Link)
+        self.broker.fails = fails
+        link.pika = mock.Mock(exceptions=Errors, BlockingConnection=lambda _: self.broker)
+        link.parameters, link.queue = mock.Mock(host="h", port=1), "nsbridge.reply.0"
+        link.connection = link.channel = self.broker
+        link.trouble, link.lost = Failed("gone"), False
+        return link
+
+    def test_a_reply_queue_that_is_there_is_subscribed_to_before_all_else(self):
+        link = self.link()
+        self.assertEqual((link.wait(0), link.trouble), (False, None))
+        calls = [c for c in self.broker.calls if c in ("basic_consume", "queue_declare", "queue_bind")]
+        self.assertEqual(calls, ["basic_consume", "queue_declare", "queue_bind"])
+
+    def test_c6_a_lost_reply_queue_is_told_once_though_the_first_try_to_make_it_fails(self):
+        for call in ("queue_declare", "queue_bind", "basic_consume"):
+            link = self.link(basic_consume=[Errors.ChannelClosedByBroker()])
+            self.broker.fails.setdefault(call, []).append(Errors.AMQPError())
+            self.assertEqual([link.wait(0) for _ in range(3)], [False, True, False], call)
+
+    def test_a_control_frame_that_is_refused_is_not_sent_again(self):
+        link = self.link(basic_publish=[Errors.NackError()])
+        self.assertTrue(link.publish_control(b"", ID, "control"))
+        link = self.link(basic_publish=[Errors.AMQPError()])
+        self.assertFalse(link.publish_control(b"", ID, "control"), "it is, if the connection is lost")
+
+    def test_a_frame_is_acked_after_use(self):
+        link, order = self.link(), []
+        link.take = lambda *message: order.append((message, list(self.broker.calls)))
+        method = mock.Mock(delivery_tag=7)
+        link._on_message(self.broker, method, mock.Mock(reply_to="r"), b"frame")
+        self.assertEqual(order, [((b"frame", "r"), [])])
+        self.assertEqual(self.broker.calls, ["basic_ack"])
+
+
 class ScriptedLink:
     """A broker and a worker that follow a script: one step each time the command waits."""
 
