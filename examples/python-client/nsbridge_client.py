@@ -55,6 +55,7 @@ CODES = (
     "oversized unknown-key wrong-key tampered wrong-model key-scope poison reply-too-large "
     "key-denied internal wrong-revision"
 ).split()  # the code with number n is CODES[n - 1]
+REASONS = ("stop", "length", "stop_text")  # why a reply ended
 
 REPLY_EXCHANGE, CONTROL_EXCHANGE = "nsbridge.reply", "nsbridge.control"
 REPLY_QUEUE_ARGUMENTS = {
@@ -529,7 +530,7 @@ class Merge:
             self._tell("control", Letter(RESUME, resume, reply_to, root))
 
     def _make_room(self) -> None:
-        """A killed worker's stream never ends: the least goes, and what it still sends is dropped."""
+        """A killed worker's stream never ends: the least goes; what it still sends is dropped."""
         if len(self.streams) < MAX_STREAMS:
             return
         least = min(self.streams.items(), key=lambda i: (not (i[1].stale or i[1].ended), i[1].rank))
@@ -706,9 +707,10 @@ class Inquiry:
         copies = len(self.merge.roots)
         missing = self.lost or self.merge.broken_ends()
         highest = max(self.merge.known, key=lambda s: s.rank, default=None)
+        opened = highest is not None and not highest.ended
         if missing:
             since, patience = self.calm, QUIET_S
-        elif highest and not highest.ended and copies == 1:  # a broker may keep what a lost consumer held to itself
+        elif opened and copies == 1:  # a broker may keep what a lost consumer held to itself
             since, patience = max(self.heard, self.asked, self.listening), SILENT_S
         else:  # it may wait for its turn
             return events
@@ -890,7 +892,8 @@ class Ask:
         self.args, self.clock, self.notes = args, clock, sys.stderr
         self.interrupted = False
         self.finished: Event | None = None
-        self.hint, self.restarts, self.attempts = None, 0, 0
+        self.restarts, self.attempts = 0, 0
+        self.hints: list[str] = []
         self.revision: str | None = None  # of the model, at the worker that opened last
         now = int(time.time() * 1000)
         expires = now + int(args.timeout * 1000)
@@ -974,8 +977,8 @@ class Ask:
         elif event.kind == "enqueue":
             self.requests.append(event.value)
             print("nobody is heard of any more: asking again", file=self.notes)
-        elif event.kind == "hint":
-            self.hint = event.value
+        elif event.kind == "hint" and event.value not in self.hints:  # anybody can send any number
+            self.hints.append(event.value)
             print(f"unauthenticated hint from a worker: {event.value}", file=self.notes)
         elif event.kind in ("done", "failed"):
             self.finished = event
@@ -1000,17 +1003,19 @@ class Ask:
                 print("\ncancelled", file=self.notes)
                 return 130
             why = f"; {self.link.trouble}" if self.link.trouble else ""
-            why += f"; a worker hints: {self.hint} (not authenticated)" if self.hint else ""
+            why += f"; a worker hints: {self.hints[-1]} (not authenticated)" if self.hints else ""
             raise Failed(f"no complete reply within {self.args.timeout:g} seconds{why}")
         body = self.finished.value
         if self.finished.kind == "failed":
-            raise Failed(f"{body.get('code', 'internal')}: {body.get('message', '')}")
+            code = body.get("code") if body.get("code") in CODES else "internal"
+            raise Failed(f"{code}: {body.get('message', '')}")
+        reason = body.get("finish_reason")
         report = {
             "id": str(uuid.UUID(bytes=self.head.id)),
             "seed": self.args.seed,
             "revision": self.revision,
             "pieces": len(self.merge.pieces),
-            "finish_reason": body.get("finish_reason", "stop"),
+            "finish_reason": reason if reason in REASONS else "stop",
             "usage": body.get("usage", {}),
             "enqueues": len(self.merge.roots),
             "attempts": self.attempts,
@@ -1034,7 +1039,7 @@ def piece_text(pieces: list[bytes]) -> str:
         except (ValueError, RecursionError, KeyError):
             text = None
         texts.append(text if isinstance(text, str) else piece.decode(errors="replace"))
-    return "".join(texts)
+    return "".join(texts).encode(errors="replace").decode()  # JSON can name halves of characters
 
 
 def text_input(args: argparse.Namespace) -> dict:

@@ -934,6 +934,41 @@ class Command(unittest.TestCase):
         _, _, root = worker.open_request(self.link.sent[0], KEY)
         self.assertEqual((worker.open_control(frame, root), key), ((CANCEL, b""), "a"))
 
+    def test_codes_and_reasons_that_are_not_known_are_read_as_the_protocol_says(self):
+        for kind, body, said in (
+            (FINAL_OK, {"finish_reason": "new"}, 'finish_reason="stop"'),
+            (FINAL_OK, {"finish_reason": "stop_text"}, 'finish_reason="stop_text"'),
+            (FINAL_ERROR, {"code": "new", "message": "m"}, "internal: m"),
+            (FINAL_ERROR, {"code": ["new"]}, "internal: "),
+            (FINAL_ERROR, {"code": "poison", "message": "m"}, "poison: m"),
+        ):
+            def script(link):
+                a = self.attempt(0)
+                counts = {"chunks": 0, "pieces": 0, "bytes": 0}
+                link.take(a.open, "a")
+                link.take(a.sealer.seal(kind, worker.compact({**counts, **body})), None)
+                yield False
+
+            code, _, err = self.ask(script)
+            self.assertIn(said, err if kind == FINAL_OK else code)
+
+    def test_each_hint_is_shown_once_whoever_repeats_it(self):
+        def script(link):
+            request_id = link.sent[0][8:24]
+            for number in (10, 11, 10, 99, 10):
+                link.take(b"NSBE\x01\x00" + number.to_bytes(2, "big") + request_id, None)
+            yield False
+            self.now = 60.0
+
+        code, _, err = self.ask(script)
+        self.assertEqual([line.split()[-1] for line in err.splitlines() if "hint" in line],
+                         ["unknown-key", "wrong-key", "internal"])
+        self.assertIn("hints: internal (not", code)
+
+    def test_text_that_is_no_unicode_is_shown_as_far_as_it_goes(self):
+        text = client.piece_text([b'{"token":1,"text":"a\\ud800"}', b'"b"', b"\xff"])
+        self.assertEqual(text.encode(), "a?b\ufffd".encode())
+
     def test_c6_a_publish_without_an_answer_is_repeated_with_the_same_bytes(self):
         def script(link):
             yield from (False, True, False)
