@@ -428,6 +428,27 @@ class Merging(unittest.TestCase):
         a = Attempt()
         self.assertEqual(self.replay.feed(*self.reply(a), a.open), ["opened", "pieces", "pieces", "done"])
 
+    def test_c2_an_open_leaves_the_early_frames_of_others(self):
+        a, b = Attempt(1), Attempt(2)
+        self.replay.feed(b.data(0, WORDS[:2]), a.data(0, WORDS[:1]), b.data(2, WORDS[2:]), b.finish(WORDS))
+        self.assertEqual(self.replay.feed(a.open), ["opened", "pieces"])
+        self.assertEqual(self.replay.feed(b.open)[2:5], ["pieces", "pieces", "done"])
+        self.assertEqual(self.replay.given, WORDS)
+
+    def test_c2_early_frames_of_a_cancelled_request_are_dropped(self):
+        a = Attempt()
+        self.replay.feed(a.data(0, WORDS))
+        self.replay.merge.over = True
+        self.assertEqual(self.replay.feed(a.open), ["control"])
+        self.assertEqual(self.replay.merge.early, [])
+
+    def test_c2_nothing_of_a_stale_stream_waits_for_its_turn(self):
+        a, stale = Attempt(), Attempt(2)
+        self.replay.feed(a.open, stale.open, stale.data(3, WORDS[3:]))
+        stale.sealer.seq += 1
+        self.replay.feed(stale.data(3, WORDS[3:]), stale.finish(WORDS))
+        self.assertFalse(self.replay.merge.streams[stale.sealer.stream_id].gap)
+
     def test_c2_a_full_window_of_early_frames_is_read(self):
         a = Attempt()
         beats = [a.sealer.seal(HEARTBEAT) for _ in range(client.MAX_AHEAD - 4)]
@@ -560,6 +581,18 @@ class Merging(unittest.TestCase):
         self.assertEqual(self.replay.merge.broken_ends(), 0)
         self.replay.feed(b.finish(WORDS))
         self.assertEqual(self.replay.merge.broken_ends(), 1)
+
+    def test_c6_a_broken_end_is_not_forgotten_with_a_stream_that_made_room(self):
+        a, others = Attempt(9), [Attempt(number) for number in range(1, 5)]
+        self.replay.feed(a.open, a.finish(WORDS, chunks=1), *(o.open for o in others))
+        self.assertNotIn(a.sealer.stream_id, self.replay.merge.streams)
+        self.assertEqual(self.replay.merge.broken_ends(), 1)
+
+    def test_c6_a_stale_end_below_what_moved_is_none(self):
+        a, others = Attempt(9), [Attempt(number) for number in range(1, 5)]
+        self.replay.feed(a.open, a.sealer.seal(MOVED), *(o.open for o in others))
+        self.replay.feed(others[3].data(3, WORDS[3:]), others[3].finish(WORDS))
+        self.assertEqual(self.replay.merge.broken_ends(), 0)
 
     def test_c4_a_later_attempt_that_ends_sooner_restarts(self):
         a, b = Attempt(1), Attempt(2)
@@ -836,6 +869,8 @@ class Wire(unittest.TestCase):
             link = self.link(basic_consume=[Errors.ChannelClosedByBroker()])
             self.broker.fails.setdefault(call, []).append(Errors.AMQPError())
             self.assertEqual([link.wait(0) for _ in range(3)], [False, True, False], call)
+            link.trouble = Failed("gone again")
+            self.assertFalse(link.wait(0))
 
     def test_a_control_frame_that_is_refused_is_not_sent_again(self):
         link = self.link(basic_publish=[Errors.NackError()])
