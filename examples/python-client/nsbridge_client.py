@@ -19,6 +19,7 @@ import hmac
 import json
 import logging
 import os
+import re
 import secrets
 import signal
 import stat
@@ -42,19 +43,25 @@ OPEN, DATA, HEARTBEAT, FINAL_OK, FINAL_ERROR, MOVED = range(6)  # kinds of NSBR
 CANCEL, RESUME = range(2)  # kinds of NSBC
 MAX_REQUEST_BYTES = 8 << 20
 MAX_WRAPPED_BYTES = 4 << 10
-MAX_AHEAD = 256  # frames of one stream that may wait for their turn; of a request, for an open
-MAX_EARLY_BYTES = 1 << 20  # of those that wait for an open
-MAX_STREAMS = 4
+MAX_AHEAD = 256  # frames of one stream that may wait for their turn
+MAX_EARLY, MAX_EARLY_BYTES = 256, 1 << 20  # frames of one request that may wait for an open
+MAX_STREAMS = 4  # of one request that are followed at once
+MAX_GONE = 64  # of one request that are remembered after that
+MAX_WORKERS = 8  # of one request that are told of its end
+MAX_HINTS = 16  # of one request that are shown
+PREFETCH = 512  # reply frames that the broker may send ahead of their acks
 MAX_SECONDS = 25 * 60
 SILENCE_S = 15  # without a frame: the caller is told
 QUIET_S = 6  # after a loss: the request is sealed again. A worker that lives is heard every 5 s
 SILENT_S = 90  # the same, once, of a request that was opened, where nothing tells of a loss
 MAX_AGAIN = 3
+PAUSE_S, LONGEST_PAUSE_S = 0.2, 5  # before a copy that the broker refused is published again
 CODES = (
     "bad-input model-failed cancelled deadline expired clock-skew malformed unsupported-version "
     "oversized unknown-key wrong-key tampered wrong-model key-scope poison reply-too-large "
     "key-denied internal wrong-revision"
 ).split()  # the code with number n is CODES[n - 1]
+USAGE = "input_tokens output_tokens cached_tokens drafted_tokens accepted_tokens".split()
 REASONS = ("stop", "length", "stop_text")  # why a reply ended
 
 REPLY_EXCHANGE, CONTROL_EXCHANGE = "nsbridge.reply", "nsbridge.control"
@@ -160,7 +167,7 @@ def strip(text: bytes) -> tuple[int, bytes]:
     if len(text) < 5 or text[0] not in (PLAIN, PIECES):
         raise Refused("its content type is not known")
     length = struct.unpack_from(">I", text, 1)[0]
-    if length > len(text) - 5:
+    if length > len(text) - 5 or len(text) % 64 or any(text[5 + length :]):
         raise Refused("its padding does not fit its content")
     return text[0], text[5 : 5 + length]
 
@@ -259,15 +266,54 @@ def write_resume(fingerprint: str | None, pieces: list[bytes]) -> bytes:
     return struct.pack(">I", len(header)) + header.encode() + write_pieces(0, pieces)
 
 
-def read_json(content: bytes) -> dict:
+def read_json(content_type: int, content: bytes) -> dict:
     """An object with whatever fields; fields that are not known are left alone."""
     try:
-        value = json.loads(content or b"{}")
+        value = json.loads(content) if content_type == PLAIN else None
     except (ValueError, RecursionError) as error:
         raise Refused("its content is not JSON") from error
     if not isinstance(value, dict):
         raise Refused("its content is not an object")
     return value
+
+
+def is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 64
+
+
+def is_hex(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-fA-F]{32}", value) is not None
+
+
+def is_revision(value: object) -> bool:
+    pattern = "[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+    return isinstance(value, str) and re.fullmatch(pattern, value) is not None
+
+
+def read_open(content_type: int, content: bytes) -> dict:
+    body = read_json(content_type, content)
+    fits = is_count(body.get("opened_at_ms")) and isinstance(body.get("worker"), str)
+    optional = (("fingerprint", is_hex), ("revision", is_revision))
+    if not fits or not all(body.get(name) is None or test(body[name]) for name, test in optional):
+        raise Refused("a field of the open is missing, or is not what it should be")
+    return body
+
+
+def read_summary(content_type: int, content: bytes) -> dict:
+    body = {"pieces": 0, "finish_reason": "stop", "usage": {}, **read_json(content_type, content)}
+    fits = all(is_count(body.get(name)) for name in ("chunks", "bytes", "pieces"))
+    fits = fits and isinstance(body["finish_reason"], str) and isinstance(body["usage"], dict)
+    if not fits or not all(is_count(body["usage"].get(name, 0)) for name in USAGE):
+        raise Refused("a field of the end is missing, or is not what it should be")
+    return body
+
+
+def read_failure(content_type: int, content: bytes) -> dict:
+    body = {"chunks": 0, **read_json(content_type, content)}
+    fits = isinstance(body.get("code"), str) and isinstance(body.get("message"), str)
+    if not fits or not is_count(body["chunks"]):
+        raise Refused("a field of the end is missing, or is not what it should be")
+    return body
 
 
 # --- 4. Merging attempts: rules C1 to C5 ---------------------------------------------------------
@@ -309,7 +355,10 @@ class Copy(NamedTuple):
     again: int  # copies that were enqueued before it
 
 
-@dataclass
+LIVE, STALE, ENDED = "live", "stale", "ended"
+
+
+@dataclass(eq=False)
 class Stream:
     """One attempt's reply as far as it was read."""
 
@@ -322,25 +371,24 @@ class Stream:
     position: int | None = None  # index of the next piece; None before the first piece
     chunks: int = 0
     bytes: int = 0  # of the pieces before `position`, as this stream has them
-    stale: bool = False
-    ended: bool = False
-    final: bool = False  # its last frame is here, if not yet in its turn
-    broken: bool = False  # its last frame does not agree with what came
+    state: str = LIVE  # a stale one is read for its end alone
     ahead: dict[int, tuple] = field(default_factory=dict)  # kind and content, by number
 
     def keep(self, head: ReplyHead, frame: bytes) -> bool:
         """Rule C2: keeps a genuine frame for its turn. False for one that was here before.
 
-        It is opened at once: what is not genuine must not take the place of what is.
+        It is opened at once: what is not genuine must not take the place of what is. There is one
+        place more for the last frame: it tells that what is missing will not come.
         """
-        if head.seq < self.next or head.seq in self.ahead:
+        if self.state == ENDED or head.seq < self.next or head.seq in self.ahead:
             return False
         if head.kind == OPEN:
             raise Refused("a stream opens once")
         content = strip(self.keys.open(head.seq, 48, frame))
-        self.final |= head.kind in (FINAL_OK, FINAL_ERROR)
-        if head.seq == self.next or len(self.ahead) < MAX_AHEAD:
-            self.ahead[head.seq] = (head.kind, *content)
+        last = head.kind in (FINAL_OK, FINAL_ERROR, MOVED)
+        if head.seq > self.next and len(self.ahead) >= MAX_AHEAD + last:
+            return False
+        self.ahead[head.seq] = (head.kind, *content)
         return True
 
     def turn(self) -> tuple | None:
@@ -349,10 +397,19 @@ class Stream:
         self.next += frame is not None
         return frame
 
+    def distrust(self) -> None:
+        """Its pieces do not count any more."""
+        if self.state == LIVE:
+            self.state = STALE
+
+    def end(self) -> None:
+        self.state = ENDED
+        self.ahead.clear()
+
     @property
     def gap(self) -> bool:
         """Frames are missing before one that came: they may be sent again, or come back."""
-        return bool(self.ahead)
+        return self.state == LIVE and bool(self.ahead)
 
 
 @dataclass
@@ -363,15 +420,28 @@ class Merge:
     roots: list[bytes]  # of the reply keys, in the order of enqueue
     seam: Callable[[bytes], bytes] = text_seam
     pieces: list[bytes] = field(default_factory=list)
-    streams: dict[bytes, Stream] = field(default_factory=dict)
-    gone: dict[bytes, Stream] = field(default_factory=dict)  # those that made room for others
+    streams: dict[bytes, Stream] = field(default_factory=dict)  # four, those that ended among them
+    gone: dict[bytes, None] = field(default_factory=dict)  # ids of those that made room for others
+    workers: list[Stream] = field(default_factory=list)  # the newest that have not ended
     early: list[bytes] = field(default_factory=list)  # frames whose stream has not opened yet
     events: list[Event] = field(default_factory=list)  # what came of frames and is not given yet
     over: bool = False  # done, failed or cancelled: a further open is answered by `cancel`
     holder: Stream | None = None  # the stream that last extended the pieces
     answered: set[bytes] = field(default_factory=set)  # roots under which a stream was opened
-    heard: int = 0  # genuine frames
-    moved: int = 0  # frames that were read in their turn
+    heard: int = 0  # genuine frames, each counted once
+    highest: tuple | None = None  # the rank of the highest stream that ever opened
+    moved: tuple | None = None  # of the highest of those that ended in `moved`
+    broken_end: bool = False  # an end came that what came before does not lead up to
+
+    def enqueued(self, root: bytes) -> None:
+        """The request was sealed and enqueued once more."""
+        self.roots.append(root)
+        self.broken_end = False  # until another comes
+
+    @property
+    def held(self) -> bool:
+        """Whether a worker opened the request, and the highest stream did not move."""
+        return self.highest is not None and self.highest != self.moved
 
     def feed(self, frame: bytes, reply_to: str | None = None) -> list[Event]:
         """Takes one message of the reply queue. Nothing comes of one that is not genuine.
@@ -394,16 +464,16 @@ class Merge:
         head = reply_head(frame)
         if head.request_id != self.request_id:
             raise Refused("it answers another request")
+        stream = self.streams.get(head.stream_id)
+        if self.over:
+            self.early.clear()
         if head.stream_id in self.gone:
             return
-        stream = self.streams.get(head.stream_id)
-        if stream is not None:
-            self._keep(stream, head, frame)
-            self._take(stream)
-        elif head.kind == OPEN:
+        if head.kind == OPEN and stream is None:
             self._open(head, frame, reply_to)
-            self._catch_up(head.stream_id)
-        elif not self.over and frame not in self.early:
+        elif stream is not None and not self.over:
+            self._keep(stream, head, frame)
+        elif not self.over:
             self._wait(frame)
 
     def _tell(self, kind: str, value: object = None) -> None:
@@ -415,77 +485,75 @@ class Merge:
         Nobody can verify them yet. So there is room for little, and a forged one takes no other's
         place: all that claim to be number n of a stream are kept.
         """
+        if frame in self.early or len(frame) > MAX_EARLY_BYTES:
+            return
         self.early.append(frame)
-        while len(self.early) > MAX_AHEAD or sum(map(len, self.early)) > MAX_EARLY_BYTES:
+        while len(self.early) > MAX_EARLY or sum(map(len, self.early)) > MAX_EARLY_BYTES:
             del self.early[0]
 
-    def _catch_up(self, stream_id: bytes) -> None:
+    def _catch_up(self, stream_id: bytes, stream: Stream) -> None:
         """Reads what came before the open of this stream."""
         early = [(reply_head(frame), frame) for frame in self.early]
         self.early = [frame for head, frame in early if head.stream_id != stream_id]
-        stream = self.streams.get(stream_id)
-        if stream is None:  # the request is over
-            return
         for head, frame in early:
-            if head.stream_id == stream_id:
+            if head.stream_id == stream_id and not self.over:
                 try:
                     self._keep(stream, head, frame)
                 except Refused:
                     pass  # this one alone
-        self._take(stream)
 
     def _keep(self, stream: Stream, head: ReplyHead, frame: bytes) -> None:
-        if self.over or stream.ended:
+        """Rule C2: reads a frame if its turn has come, and those that waited for it."""
+        if not stream.keep(head, frame):
             return
-        self.heard += stream.keep(head, frame)
-        if stream.stale:
-            stream.ahead.clear()  # it is listened to for its end alone
-
-    def _take(self, stream: Stream) -> None:
-        """Reads all frames of a stream whose turn has come."""
-        while not (self.over or stream.stale or stream.ended) and (frame := stream.turn()):
-            self.moved += 1
+        self.heard += 1
+        if head.seq > stream.next and head.kind in (FINAL_OK, FINAL_ERROR):
+            self._note_broken_end(stream)
+        while not self.over and (next_one := stream.turn()):
             try:
-                self._read(stream, *frame)
+                self._read(stream, *next_one)
             except Refused:  # sealed by its worker, and no sense in it: another may do better
-                stream.stale = True
+                stream.distrust()
 
     def _read(self, stream: Stream, kind: int, content_type: int, content: bytes) -> None:
-        if kind == HEARTBEAT:
-            return
         if kind == DATA:
+            stream.chunks += 1
             if content_type != PIECES:
                 raise Refused("its content type does not fit its kind")
-            stream.chunks += 1
-            self._extend(stream, *read_pieces(content))
-            return
-        stream.ended = True
-        if kind == MOVED:
-            self._tell("moved")
-        elif kind == FINAL_OK:
-            self._finish(stream, read_json(content))
-        else:
-            self._end("failed", read_json(content))
+            first, pieces = read_pieces(content)
+            if stream.state == LIVE:
+                self._extend(stream, first, pieces)
+        elif kind == MOVED:
+            if stream.state == LIVE:
+                self._tell("moved")
+            self.moved = max(filter(None, (self.moved, stream.rank)))
+            stream.end()
+        elif kind in (FINAL_OK, FINAL_ERROR):
+            self._conclude(stream, kind, content_type, content)
 
-    @property
-    def known(self) -> list[Stream]:
-        """All that were ever opened."""
-        return [*self.gone.values(), *self.streams.values()]
+    def _conclude(self, stream: Stream, kind: int, content_type: int, content: bytes) -> None:
+        end = None
+        try:
+            if stream.state == LIVE and kind == FINAL_ERROR:
+                end = read_failure(content_type, content)
+            elif stream.state == LIVE:
+                end = self._finish(stream, read_summary(content_type, content))
+        except Refused:
+            pass
+        if end is None:
+            self._note_broken_end(stream)
+        stream.end()
+        if end is not None:
+            self._end("done" if kind == FINAL_OK else "failed", end)
 
-    def broken_ends(self) -> int:
-        """Streams that came to an end with something missing: nobody works on their copies."""
-        highest = max((s.rank for s in self.known), default=None)
-
-        def broken(s: Stream) -> bool:
-            if s.stale:  # the one that held the request, and was not believed
-                return s.final and s.rank == highest
-            return s.broken or s.final and not s.ended
-
-        return sum(map(broken, self.known))
+    def _note_broken_end(self, stream: Stream) -> None:
+        """The job is over for the worker of this stream, and not here. Of a stale stream that
+        matters only if no other is above it: its worker held the request."""
+        self.broken_end |= stream.state == LIVE or stream.rank == self.highest
 
     def cancels(self) -> list[Event]:
         """A `cancel` for every stream that still runs, and for every copy that nobody opened."""
-        live = [s for s in self.known if not s.ended]
+        live = [s for s in self.workers if s.state != ENDED]
         letters = [Letter(CANCEL, b"", s.reply_to, s.root) for s in live]
         letters += [Letter(CANCEL, b"", None, r) for r in self.roots if r not in self.answered]
         return [Event("control", letter) for letter in dict.fromkeys(letters)]
@@ -509,39 +577,48 @@ class Merge:
         attempt = struct.unpack_from(">I", frame, 80)[0]
         enqueue, keys = self._enqueue_of(head, frame, attempt)
         root = self.roots[enqueue]
-        content = strip(keys.open(0, 116, frame))[1]
-        self.answered.add(root)
+        content = strip(keys.open(0, 116, frame))
+        if content[0] != PLAIN:
+            raise Refused("its content type does not fit its kind")
         if self.over:
+            self._forget(head.stream_id)
             self._tell("control", Letter(CANCEL, b"", reply_to, root))
             return
-        body = read_json(content)
-        opened_at = body.get("opened_at_ms", 0)
-        if not isinstance(opened_at, int):
-            raise Refused("its time of opening is no number")
-        self.heard, self.moved = self.heard + 1, self.moved + 1
-        self._make_room()
-        rank = (enqueue, attempt, opened_at, head.stream_id)
+        body = read_open(*content)
+        self.heard += 1
+        self.answered.add(root)
+        rank = (enqueue, attempt, body["opened_at_ms"], head.stream_id)
         stream = Stream(keys, rank, root, reply_to, body.get("fingerprint"))
+        self.highest = max(filter(None, (self.highest, rank)))
+        self.workers = [s for s in self.workers if s.state != ENDED][1 - MAX_WORKERS :] + [stream]
+        self._make_room()
         self.streams[head.stream_id] = stream
         self._tell("opened", {"attempt": attempt, **body})
-        if attempt > 1 and self.pieces:
+        if attempt > 1:  # its worker waits for it, though nothing may be here
             made_by = self.holder.fingerprint if self.holder else None
             resume = write_resume(made_by, self.pieces)
             self._tell("control", Letter(RESUME, resume, reply_to, root))
+        self._catch_up(head.stream_id, stream)
 
     def _make_room(self) -> None:
         """A killed worker's stream never ends: the least goes; what it still sends is dropped."""
         if len(self.streams) < MAX_STREAMS:
             return
-        least = min(self.streams.items(), key=lambda i: (not (i[1].stale or i[1].ended), i[1].rank))
-        self.gone[least[0]] = self.streams.pop(least[0])
-        least[1].ahead.clear()
+        least = min(self.streams.items(), key=lambda item: (item[1].state == LIVE, item[1].rank))[0]
+        del self.streams[least]
+        self._forget(least)
+
+    def _forget(self, stream_id: bytes) -> None:
+        """Nothing opens it again."""
+        self.gone[stream_id] = None
+        if len(self.gone) > MAX_GONE:
+            del self.gone[next(iter(self.gone))]
 
     def _extend(self, stream: Stream, first: int, pieces: list[bytes]) -> None:
         """Rules C3 and C4."""
         in_step = stream.position in (None, first)
         if not in_step or first > len(self.pieces) or self._foreign(stream, first):
-            stream.stale = True
+            stream.distrust()
             return
         known = self.pieces[first : first + len(pieces)]
         equal = [self.seam(old) == self.seam(new) for old, new in zip(known, pieces)]
@@ -568,34 +645,32 @@ class Merge:
 
     def _disagree(self, stream: Stream, kept: int, pieces: list[bytes]) -> None:
         """Rule C4: the higher rank wins; the caller learns how much of the old text stands."""
-        higher = [s for s in self.streams.values() if s.rank > stream.rank and not s.stale]
+        higher = [s for s in self.streams.values() if s.rank > stream.rank and s.state == LIVE]
         outranked = self.holder is not None and stream.rank <= self.holder.rank
         if outranked or any(s.position is not None and s.position > kept for s in higher):
-            stream.stale = True
+            stream.distrust()
             return
         for other in self.streams.values():
-            other.stale |= other.rank < stream.rank
+            if other.rank < stream.rank:
+                other.distrust()
         del self.pieces[kept:]
         self.holder = stream
         self._tell("restarted", kept)
         self._append(stream, pieces)
 
-    def _finish(self, stream: Stream, summary: dict) -> None:
+    def _finish(self, stream: Stream, summary: dict) -> dict | None:
         """Rule C5. A reply that ends before the pieces do is a disagreement like any other."""
-        chunks, claimed, size = (summary.get(name) for name in ("chunks", "pieces", "bytes"))
+        chunks, claimed, size = (summary[name] for name in ("chunks", "pieces", "bytes"))
         position, length, foreign = stream.position, stream.bytes, False
-        if position is None and isinstance(claimed, int):
-            # No data frame: its worker had nothing to add to what it was handed.
+        if position is None:  # its worker had nothing to add to what it was handed
             position, length = claimed, self._bytes(claimed)
             foreign = self._foreign(stream, claimed)
         agree = (stream.chunks, position, length) == (chunks, claimed, size)
-        if foreign or position is None or not agree or not 0 <= position <= len(self.pieces):
-            stream.broken = True  # no end: a part is missing
-            return
+        if foreign or not agree or position > len(self.pieces):
+            return None  # no end: a part is missing
         if position < len(self.pieces):
             self._disagree(stream, position, [])
-        if not stream.stale:
-            self._end("done", summary)
+        return summary if stream.state == LIVE else None
 
     def _bytes(self, count: int) -> int:
         return sum(map(len, self.pieces[:count]))
@@ -669,32 +744,27 @@ class Inquiry:
         self.key, self.head, self.content = key, head, content
         self.merge = Merge(head.id, [])
         self.told = self.heard = now  # of a silence; of a worker
-        self.calm = now  # since when nothing was read, or was lost
         self.asked = self.listening = now  # when it was enqueued; since when it can be heard
-        self.lost = False  # the reply queue or all copies, and nothing was read after that
+        self.lost: float | None = None  # when replies were lost, if nothing was heard since
 
     def seal(self) -> Copy:
         """One more enqueue: the same request under a fresh salt, and so a reply root of its own."""
         frame, root = seal_request(self.key, secrets.token_bytes(32), self.head, self.content)
-        self.merge.roots.append(root)
+        self.merge.enqueued(root)
         return Copy(frame, len(self.merge.roots) - 1)
 
     def feed(self, frame: bytes, reply_to: str | None, now: float) -> list[Event]:
-        merge = self.merge
-        heard, moved, broken = merge.heard, merge.moved, merge.broken_ends()
+        heard = self.merge.heard
         try:
-            return merge.feed(frame, reply_to)
+            return self.merge.feed(frame, reply_to)
         finally:
-            if merge.heard > heard:
+            if self.merge.heard > heard:
                 self.heard = self.told = now
-            if merge.moved > moved:
-                self.calm, self.lost = now, False  # a frame that was lost would have left a gap
-            if merge.broken_ends() > broken:
-                self.calm = now  # time for what is missing to be sent again (A6)
+                self.lost = None
 
     def queue_lost(self, now: float) -> None:
         """The reply queue was gone, with all that it held, and is there again."""
-        self.calm, self.lost = now, True
+        self.lost = now
 
     def due(self, now: float) -> list[Event]:
         """What a silence calls for."""
@@ -705,19 +775,19 @@ class Inquiry:
             self.told = now
             events.append(Event("waiting", now - self.heard))
         copies = len(self.merge.roots)
-        missing = self.lost or self.merge.broken_ends()
-        highest = max(self.merge.known, key=lambda s: s.rank, default=None)
-        opened = highest is not None and not highest.ended
+        missing = self.lost is not None or self.merge.broken_end
         if missing:
-            since, patience = self.calm, QUIET_S
-        elif opened and copies == 1:  # a broker may keep what a lost consumer held to itself
-            since, patience = max(self.heard, self.asked, self.listening), SILENT_S
+            patience = QUIET_S
+        elif self.merge.held and copies == 1:  # a broker may keep what a lost consumer held to itself
+            patience = SILENT_S
         else:  # it may wait for its turn
             return events
+        moments = (self.heard, self.listening, self.lost, self.asked)
+        since = max(moment for moment in moments if moment is not None)
         if copies <= MAX_AGAIN and now - since >= patience << (copies - 1):
             self.asked = now
             if missing:
-                self.queue_lost(now)  # once more only if this copy brings no sign of life either
+                self.lost = now  # once more only if this copy brings no sign of life either
             events.append(Event("enqueue", self.seal()))
         return events
 
@@ -785,7 +855,7 @@ class Link:
     def _subscribe(self) -> None:
         self.channel = self.connection.channel()
         self.channel.confirm_delivery()
-        self.channel.basic_qos(prefetch_count=256)
+        self.channel.basic_qos(prefetch_count=PREFETCH)
         # The broker ends the subscription when somebody deletes the queue.
         self.channel.add_on_cancel_callback(lambda _: self._give_up("the reply queue was deleted"))
         self.channel.basic_consume(self.queue, self._on_message)
@@ -907,6 +977,7 @@ class Ask:
         # What the broker has not confirmed: it stays here through any number of connections.
         self.requests: list[Copy] = [self.inquiry.seal()]
         self.letters: list[Letter] = []
+        self.pause, self.not_before = PAUSE_S, 0.0
 
     def run(self) -> int:
         signal.signal(signal.SIGINT, self._interrupt)
@@ -916,9 +987,10 @@ class Ask:
         try:
             while not self.finished and not self.interrupted and self.clock() < deadline:
                 self._publish()
-                if link.trouble:
+                troubled, lost = link.trouble, link.wait(0.2)
+                if troubled:
                     self.inquiry.listening = self.clock()
-                if link.wait(0.2):
+                if lost:
                     self.inquiry.queue_lost(self.clock())
                 # Nothing can come without a connection, and nothing helps after the deadline.
                 if not link.trouble and self.clock() < deadline:
@@ -939,12 +1011,17 @@ class Ask:
 
     def _publish(self) -> None:
         try:
-            while self.requests and self.link.publish_request(self.head, self.requests[0]):
+            while self.requests and self.clock() >= self.not_before:
+                if not self.link.publish_request(self.head, self.requests[0]):
+                    break
                 del self.requests[0]
+                self.pause = PAUSE_S
         except Failed:
             if len(self.merge.roots) == 1:
                 raise
-            # A copy that is out may still be answered; this one is tried again.
+            # A full queue is no reason to give a copy up: this request was asked already.
+            self.not_before = self.clock() + self.pause
+            self.pause = min(2 * self.pause, LONGEST_PAUSE_S)
         while self.letters and self._send(self.letters[0]):
             del self.letters[0]
 
@@ -977,9 +1054,11 @@ class Ask:
         elif event.kind == "enqueue":
             self.requests.append(event.value)
             print("nobody is heard of any more: asking again", file=self.notes)
-        elif event.kind == "hint" and event.value not in self.hints:  # anybody can send any number
-            self.hints.append(event.value)
-            print(f"unauthenticated hint from a worker: {event.value}", file=self.notes)
+        elif event.kind == "hint":
+            # Anybody can send any number.
+            if event.value not in self.hints and len(self.hints) < MAX_HINTS:
+                self.hints.append(event.value)
+                print(f"unauthenticated hint from a worker: {event.value}", file=self.notes)
         elif event.kind in ("done", "failed"):
             self.finished = event
 

@@ -102,9 +102,10 @@ class KnownAnswers(unittest.TestCase):
         contents = [b"", b"Hel", b"lo", b'{"chunks":2,"bytes":5}']
         kinds = [OPEN, DATA, DATA, FINAL_OK]
         self.assertEqual([sealer.seal(k, c) for k, c in zip(kinds, contents)], chunks)
-        merge = Merge(request_id, [root])
-        merge.feed(chunks[0])
-        stream = merge.streams[client.reply_head(chunks[0]).stream_id]
+        keys, stream_id = client.reply_keys(root, chunks[0][48:80], request_id, 1)
+        self.assertEqual(client.reply_head(chunks[0]), (OPEN, request_id, stream_id, 0))
+        self.assertEqual(client.strip(keys.open(0, 116, chunks[0])), (PLAIN, b""))
+        stream = client.Stream(keys, (0, 1, 0, stream_id), root, None, None)
         for chunk, kind, content in zip(chunks[1:], kinds[1:], contents[1:]):
             stream.keep(client.reply_head(chunk), chunk)
             self.assertEqual(stream.turn(), (kind, PLAIN, content))
@@ -128,7 +129,7 @@ class KnownAnswers(unittest.TestCase):
         self.assertEqual(client.piece_text(merge.pieces), "Hello.")
         merge = Merge(request_id, [root])
         kinds = [e.kind for f in frames[2] for e in merge.feed(f, "control")]
-        self.assertEqual(kinds, ["opened", "failed"])
+        self.assertEqual(kinds, ["opened", "control", "failed"])
         for c in v["controls"]:
             opened = worker.open_control(bytes.fromhex(c["frame"]), root)
             self.assertEqual(opened, (c["kind"], bytes.fromhex(c["content"])))
@@ -219,7 +220,8 @@ class Frames(unittest.TestCase):
         whole = client.pad(PLAIN, b"x" * 59)
         self.assertEqual((len(whole), client.strip(whole)), (64, (PLAIN, b"x" * 59)))
         self.assertEqual(len(client.pad(PLAIN, b"x" * 60)), 128)
-        for broken in (whole[:4], whole[:63], b"\3" + whole[1:]):
+        loose = client.pad(PLAIN, b"")
+        for broken in (whole[:4], whole[:63], b"\3" + whole[1:], loose[:-1] + b"\1", loose[:32]):
             self.assertRaises(Refused, client.strip, broken)
 
     def test_broken_piece_frames_are_refused(self):
@@ -257,11 +259,17 @@ class Merging(unittest.TestCase):
         self.assertEqual(self.replay.given, WORDS)
         self.assertEqual(self.letters(), [(CANCEL, "control")], "the first may still run")
 
-    def test_c1_a_first_attempt_and_one_without_pieces_are_sent_nothing(self):
-        self.assertEqual(self.replay.feed(Attempt(2).open), ["opened"], "there are no pieces")
+    def test_c1_a_first_attempt_is_sent_nothing(self):
         a = Attempt(1)
         self.replay.feed(a.open, a.data(0, WORDS[:3]))
         self.assertEqual(self.replay.feed(Attempt(1).open), ["opened"], "it waits for nothing")
+
+    def test_c1_an_attempt_after_the_first_is_told_what_is_here_though_it_is_nothing(self):
+        for number in (2, 1 << 16 | 1):
+            self.assertEqual(self.replay.feed(Attempt(number).open), ["opened", "control"])
+            header = b'{"fingerprint":null,"n":0}'
+            resume = len(header).to_bytes(4, "big") + header + bytes(4)
+            self.assertEqual(self.replay.events[1].value, (RESUME, resume, "control", ROOT))
 
     def test_c1_a_resume_names_the_arithmetic_that_made_the_last_piece(self):
         a, b = Attempt(1), Attempt(2, fingerprint="11" * 16)
@@ -305,6 +313,54 @@ class Merging(unittest.TestCase):
             self.replay.feed(a.open)
         followed = [s.rank[1] for s in self.replay.merge.streams.values()]
         self.assertEqual(followed, [2, 3, 5, 6], "first what has ended, then the lowest rank")
+
+    def test_c1_a_fifth_stream_takes_the_place_of_a_stale_one_and_never_its_own(self):
+        attempts = [Attempt(number) for number in (2, 3, 4, 5)]
+        self.replay.feed(*(a.open for a in attempts), attempts[3].data(3, WORDS[3:]))
+        self.replay.feed(Attempt(6).open, Attempt(1).open)
+        followed = [s.rank[1] for s in self.replay.merge.streams.values()]
+        self.assertEqual(followed, [3, 4, 6, 1])
+
+    def test_c1_a_bounded_number_of_streams_and_workers_is_remembered(self):
+        for number in range(1, 101):
+            self.replay.feed(Attempt(number).open, reply_to=f"w{number}")
+        merge = self.replay.merge
+        self.assertEqual(len(merge.gone), client.MAX_GONE)
+        self.assertEqual([e.value.key for e in merge.cancels()], [f"w{n}" for n in range(93, 101)])
+
+    def test_c1_a_worker_whose_stream_ended_takes_no_place_of_one_that_runs(self):
+        self.replay.feed(Attempt(1).open, reply_to="first")
+        for number in range(2, 20):
+            a = Attempt(number)
+            self.replay.feed(a.open, a.sealer.seal(MOVED))
+        self.assertEqual([e.value.key for e in self.replay.merge.cancels()], ["first"])
+
+    def test_c1_a_repeated_frame_tells_nothing_of_where_its_worker_is(self):
+        a = Attempt()
+        data = a.data(0, WORDS[:1])
+        self.replay.feed(a.open, reply_to="w")
+        self.replay.feed(data, data, a.open, Attempt(root=bytes(32)).open, reply_to="x")
+        self.assertEqual([e.value.key for e in self.replay.merge.cancels()], ["w"])
+
+    def test_c1_an_open_that_cannot_be_read_is_dropped_and_a_late_one_is_cancelled(self):
+        good = {"opened_at_ms": 1, "worker": "w"}
+        for body in (b"", b"{", b"[]", b"{}", b"\xff", {**good, "opened_at_ms": "1"},
+                     {**good, "worker": None}, {**good, "fingerprint": "no"}, {**good, "revision": "-"}):
+            a, replay = Attempt(2), Replay()
+            a.sealer.seq = 0
+            frame = a.sealer.seal(OPEN, body if isinstance(body, bytes) else worker.compact(body))
+            self.assertEqual(replay.feed(frame), [], body)
+            merge = replay.merge
+            self.assertEqual((merge.heard, merge.streams, merge.answered), (0, {}, set()))
+            merge.over = True
+            self.assertEqual(replay.feed(frame), ["control"])
+            self.assertEqual(replay.feed(frame), [], "it was told")
+        a = Attempt(2)
+        a.sealer.seq = 0
+        other_type = a.sealer.seal(OPEN, worker.compact(good), PIECES)
+        self.assertEqual(self.replay.feed(other_type), [])
+        self.replay.merge.over = True
+        self.assertEqual(self.replay.feed(other_type), [])
 
     def test_c1_a_stream_that_made_room_is_not_followed_any_more(self):
         first, *others = [Attempt(number) for number in range(1, 6)]
@@ -490,11 +546,50 @@ class Merging(unittest.TestCase):
         a, b, deep = Attempt(1), Attempt(2), b"[" * 60_000
         early = a.data(0, WORDS[:1]), a.sealer.seal(FINAL_OK, deep)
         self.assertEqual(self.replay.feed(*early, a.open), ["opened", "pieces"])
-        self.assertEqual(self.replay.merge.broken_ends(), 1)
+        self.assertEqual(self.replay.merge.broken_end, 1)
         frames = b.data(0, [deep]), b.open
         self.assertEqual(self.replay.feed(*frames)[:2], ["opened", "control"])
         self.assertEqual(client.piece_text(self.replay.given), deep.decode())
         self.assertEqual(client.text_seam(deep), deep)
+
+    def test_c2_a_frame_that_is_larger_than_the_room_for_early_ones_takes_none_of_it(self):
+        a = Attempt()
+        frames = self.reply(a)
+        large = frames[0][:48] + bytes(client.MAX_EARLY_BYTES)
+        self.check_each_piece_is_shown_once(*frames, large, a.open, what="a large one")
+
+    def test_c2_what_follows_the_end_of_a_stream_takes_no_room(self):
+        a = Attempt()
+        data, end = a.data(0, WORDS[:1]), a.sealer.seal(MOVED)
+        self.replay.feed(a.open, data, end)
+        merge = self.replay.merge
+        heard = merge.heard
+        self.assertEqual(self.replay.feed(data, end, a.open, a.data(1, WORDS[1:])), [])
+        self.assertEqual((merge.heard, merge.early, len(merge.streams)), (heard, [], 1))
+
+    def test_c2_a_repeated_frame_is_no_sign_of_life(self):
+        a = Attempt()
+        read, _lost, kept = (a.data(i, WORDS[i : i + 1]) for i in range(3))
+        self.replay.feed(a.open, read, kept)
+        self.assertEqual(self.replay.merge.heard, 3)
+        self.replay.feed(a.open, read, kept)
+        self.assertEqual(self.replay.merge.heard, 3)
+
+    def test_c2_the_end_has_a_place_though_no_other_frame_has(self):
+        a, merge = Attempt(), self.replay.merge
+        a.data(0, WORDS[:1])  # lost
+        beats = [a.sealer.seal(HEARTBEAT) for _ in range(client.MAX_AHEAD + 1)]
+        self.replay.feed(a.open, *beats)
+        self.assertEqual((merge.heard, merge.broken_end), (1 + client.MAX_AHEAD, False))
+        self.replay.feed(a.finish(WORDS))
+        self.assertEqual((merge.heard, merge.broken_end), (2 + client.MAX_AHEAD, True))
+
+    def test_c2_a_stale_stream_is_read_for_its_end_alone(self):
+        a = Attempt(2)
+        self.replay.feed(a.open, a.data(3, WORDS[3:]))
+        self.assertTrue(self.replay.merge.held)
+        self.assertEqual(self.replay.feed(a.data(0, WORDS), a.sealer.seal(MOVED)), [])
+        self.assertFalse(self.replay.merge.held)
 
     def test_c2_what_waits_for_its_turn_is_bounded(self):
         a = Attempt()
@@ -569,6 +664,48 @@ class Merging(unittest.TestCase):
         self.assertEqual(self.replay.feed(b.data(0, [WORDS[0], token(99, "x")])), [])
         self.assertEqual(self.replay.given, WORDS[:4])
 
+    def test_c4_a_stream_that_moved_agrees_with_nothing(self):
+        a, b, c = Attempt(1), Attempt(2), Attempt(3)
+        self.replay.feed(a.open, b.open, c.open, a.data(0, WORDS[:4]), c.data(0, WORDS[:4]))
+        self.replay.feed(c.sealer.seal(MOVED))
+        other = [WORDS[0], token(99, "x")]
+        self.assertEqual(self.replay.feed(b.data(0, other)), ["restarted", "pieces"])
+
+    def test_c3_a_data_frame_of_another_content_type_makes_its_stream_stale(self):
+        a = Attempt()
+        plain = a.sealer.seal(DATA, client.write_pieces(0, WORDS[:1]), PLAIN)
+        self.assertEqual(self.replay.feed(a.open, plain, a.data(0, WORDS)), ["opened"])
+        self.assertEqual(self.replay.merge.streams[a.sealer.stream_id].state, client.STALE)
+
+    def test_c5_an_end_that_cannot_be_read_is_one_whose_counts_do_not_agree(self):
+        counts = {"chunks": 0, "pieces": 0, "bytes": 0}
+        failure = {"code": "poison", "message": "m"}
+        bodies = [(FINAL_OK, worker.compact({**counts, **more})) for more in (
+            {"chunks": None}, {"chunks": 0.0}, {"pieces": False}, {"finish_reason": 1}, {"usage": []},
+            {"usage": {"input_tokens": "1"}})]
+        bodies += [(FINAL_ERROR, worker.compact({**failure, **more})) for more in (
+            {"code": ["poison"]}, {"message": None}, {"chunks": "1"})]
+        bodies += [(kind, text) for kind in (FINAL_OK, FINAL_ERROR) for text in (b"", b"{", b"[1]", b"\xff")]
+        for kind, body in bodies:
+            a, replay = Attempt(), Replay()
+            self.assertEqual(replay.feed(a.open, a.sealer.seal(kind, body)), ["opened"], body)
+            self.assertTrue(replay.merge.broken_end)
+            replay.merge.enqueued(bytes(32))
+            self.assertFalse(replay.merge.broken_end, "until another comes")
+        for kind, body in ((FINAL_OK, counts), (FINAL_ERROR, failure)):
+            a, replay = Attempt(), Replay()
+            replay.feed(a.open, a.sealer.seal(kind, worker.compact(body), PIECES))
+            self.assertTrue(replay.merge.broken_end, "its content type does not fit its kind")
+
+    def test_c6_the_highest_stream_that_ends_stale_is_a_broken_end_however_it_ends(self):
+        failure = worker.compact({"code": "cancelled", "message": "m"})
+        for fails in (False, True):
+            a, b, replay = Attempt(1), Attempt(2), Replay()
+            replay.feed(a.open, b.open, a.data(9, WORDS), b.data(9, WORDS))
+            for attempt, broken in ((a, False), (b, True)):
+                end = attempt.sealer.seal(FINAL_ERROR, failure) if fails else attempt.finish(WORDS)
+                self.assertEqual((replay.feed(end), replay.merge.broken_end), ([], broken))
+
     def test_c4_an_end_that_does_not_fit_agrees_with_nothing(self):
         a, b, c = Attempt(1), Attempt(2), Attempt(3)
         other = [WORDS[0], token(99, "x")]
@@ -578,21 +715,21 @@ class Merging(unittest.TestCase):
     def test_c6_the_holder_that_ended_stale_is_a_broken_end(self):
         a, b = Attempt(1), Attempt(2)
         self.replay.feed(a.open, a.data(0, WORDS[:1]), b.open, b.data(3, WORDS[3:]))
-        self.assertEqual(self.replay.merge.broken_ends(), 0)
+        self.assertEqual(self.replay.merge.broken_end, 0)
         self.replay.feed(b.finish(WORDS))
-        self.assertEqual(self.replay.merge.broken_ends(), 1)
+        self.assertEqual(self.replay.merge.broken_end, 1)
 
     def test_c6_a_broken_end_is_not_forgotten_with_a_stream_that_made_room(self):
         a, others = Attempt(9), [Attempt(number) for number in range(1, 5)]
         self.replay.feed(a.open, a.finish(WORDS, chunks=1), *(o.open for o in others))
         self.assertNotIn(a.sealer.stream_id, self.replay.merge.streams)
-        self.assertEqual(self.replay.merge.broken_ends(), 1)
+        self.assertEqual(self.replay.merge.broken_end, 1)
 
     def test_c6_a_stale_end_below_what_moved_is_none(self):
         a, others = Attempt(9), [Attempt(number) for number in range(1, 5)]
         self.replay.feed(a.open, a.sealer.seal(MOVED), *(o.open for o in others))
         self.replay.feed(others[3].data(3, WORDS[3:]), others[3].finish(WORDS))
-        self.assertEqual(self.replay.merge.broken_ends(), 0)
+        self.assertEqual(self.replay.merge.broken_end, 0)
 
     def test_c4_a_later_attempt_that_ends_sooner_restarts(self):
         a, b = Attempt(1), Attempt(2)
@@ -605,7 +742,7 @@ class Merging(unittest.TestCase):
             a, b, replay = Attempt(1), Attempt(2), Replay()
             replay.feed(a.open, a.data(0, WORDS[:2]))
             self.assertEqual(replay.feed(a.finish(WORDS[:2], **wrong)), [])
-            self.assertEqual(replay.merge.broken_ends(), 1)
+            self.assertEqual(replay.merge.broken_end, 1)
             replay.feed(b.open, b.data(0, WORDS))
             self.assertEqual(replay.feed(b.finish(WORDS)), ["done"], "another may end it")
 
@@ -717,14 +854,38 @@ class Patience(unittest.TestCase):
         self.feed(11, a.sealer.seal(HEARTBEAT))
         self.assertNotIn("enqueue", self.due(40))
 
-    def test_c6_frames_after_a_hole_are_no_progress(self):
+    def test_c6_frames_after_a_hole_are_heard_once_and_their_end_is_asked_for_again(self):
         a = self.worker()
         self.feed(1, a.open)
         a.data(0, WORDS[:1])  # went with the reply queue
         self.inquiry.queue_lost(10)
         for second in range(10, 16):
-            self.feed(second, a.data(1, WORDS[1:2]))
-        self.assertEqual(self.due(16), ["enqueue"])
+            kept = a.data(1, WORDS[1:2])
+            self.feed(second, kept)
+        self.assertNotIn("enqueue", [k for t in range(16, 30) for k in self.due(t)])
+        self.inquiry.queue_lost(30)
+        for second in range(30, 36):
+            self.feed(second, a.open, kept)
+        self.assertIn("enqueue", self.due(36), "what is repeated is no sign of life")
+
+    def test_c6_a_broken_end_is_asked_for_again_until_something_is_heard(self):
+        a = self.worker()
+        self.feed(10, a.open, a.finish(WORDS))
+        self.assertEqual([self.due(t) for t in (15.9, 16, 27.9, 28)], [[], ["enqueue"], ["waiting"], ["enqueue"]])
+        self.feed(29, self.worker(1).open)
+        self.assertNotIn("enqueue", [k for t in range(30, 900) for k in self.due(t)])
+
+    def test_c6_a_copy_after_silence_doubles_the_waits_after_it(self):
+        self.feed(0, self.worker().open)
+        self.assertIn("enqueue", self.due(90))
+        self.inquiry.queue_lost(90)
+        self.assertEqual((self.due(101.9), self.due(102)), ([], ["enqueue"]))
+
+    def test_c6_all_waits_count_from_when_replies_can_be_heard_again(self):
+        self.inquiry.queue_lost(10)
+        self.inquiry.listening = 12
+        self.assertNotIn("enqueue", self.due(17.9))
+        self.assertIn("enqueue", self.due(18))
 
     def test_c6_a_final_with_a_gap_is_waited_for_and_then_asked_for_again(self):
         a = self.worker()
@@ -890,7 +1051,8 @@ class Wire(unittest.TestCase):
 class ScriptedLink:
     """A broker and a worker that follow a script: one step each time the command waits."""
 
-    def __init__(self, script, unconfirmed: int):
+    def __init__(self, script, unconfirmed: int, clock):
+        self.clock, self.refuses, self.at = clock, 0, []
         self.script, self.trouble, self.unconfirmed = script(self), None, unconfirmed
         self.sent: list[bytes] = []
         self.epochs: list[int] = []
@@ -899,6 +1061,10 @@ class ScriptedLink:
     def publish_request(self, head, copy) -> bool:
         self.sent.append(copy.frame)
         self.epochs.append(copy.again)
+        self.at.append(self.clock())
+        if self.refuses:
+            self.refuses -= 1
+            raise Failed("the queue is full")
         return len(self.sent) > self.unconfirmed
 
     def publish_control(self, frame, request_id, key) -> bool:
@@ -931,7 +1097,7 @@ class Command(unittest.TestCase):
                                      "--tenant", "t", "--seed", "7", "--timeout", "60", "a bear"])
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 ask = client.Ask(args, clock=lambda: self.now)
-                self.link = ScriptedLink(script, unconfirmed)
+                self.link = ScriptedLink(script, unconfirmed, lambda: self.now)
                 with mock.patch.object(client, "Link", lambda _: self.link):
                     try:
                         code = ask.run()
@@ -974,7 +1140,6 @@ class Command(unittest.TestCase):
             (FINAL_OK, {"finish_reason": "new"}, 'finish_reason="stop"'),
             (FINAL_OK, {"finish_reason": "stop_text"}, 'finish_reason="stop_text"'),
             (FINAL_ERROR, {"code": "new", "message": "m"}, "internal: m"),
-            (FINAL_ERROR, {"code": ["new"]}, "internal: "),
             (FINAL_ERROR, {"code": "poison", "message": "m"}, "poison: m"),
         ):
             def script(link):
@@ -999,6 +1164,33 @@ class Command(unittest.TestCase):
         self.assertEqual([line.split()[-1] for line in err.splitlines() if "hint" in line],
                          ["unknown-key", "wrong-key", "internal"])
         self.assertIn("hints: internal (not", code)
+
+    def test_at_most_sixteen_hints_are_shown(self):
+        def script(link):
+            for number in range(1, len(client.CODES) + 1):
+                link.take(b"NSBE\x01\x00" + number.to_bytes(2, "big") + link.sent[0][8:24], None)
+            yield False
+            self.now = 60.0
+
+        _, _, err = self.ask(script)
+        self.assertEqual(err.count("hint from"), 16)
+
+    def test_c6_a_copy_that_is_refused_is_published_again_until_the_broker_takes_it(self):
+        def script(link):
+            yield True
+            self.now = 6.0
+            link.refuses = 3
+            for _ in range(40):
+                self.now += 0.1
+                yield False
+            self.assertEqual((len(link.sent), link.refuses), (5, 0))
+            self.now = 60.0
+
+        code, _, _ = self.ask(script)
+        self.assertEqual(code, "no complete reply within 60 seconds")
+        self.assertEqual(len(set(self.link.sent)), 2, "the same bytes each time")
+        for pause, a, b in zip((0.2, 0.4, 0.8), self.link.at[1:], self.link.at[2:], strict=False):
+            self.assertTrue(pause <= b - a < pause + 0.15, (pause, a, b))
 
     def test_text_that_is_no_unicode_is_shown_as_far_as_it_goes(self):
         text = client.piece_text([b'{"token":1,"text":"a\\ud800"}', b'"b"', b"\xff"])
