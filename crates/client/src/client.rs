@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nsbridge_crypto::{KeyProvider, RequestHead, Scope};
-use nsbridge_protocol::topology::{MAX_TIME_TO_FINISH, header, model_queue, reply_queue};
-use nsbridge_protocol::{ModelName, Request, RequestId, Seam, TraceParent, Uuid};
+use nsbridge_protocol::topology::{MAX_TIME_TO_FINISH, header, reply_queue};
+use nsbridge_protocol::{Request, RequestId, Seam, TraceParent, Uuid};
 use nsbridge_queue::{Broker, Confirmed, Header, Link, Message};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::ask::Ask;
@@ -30,7 +30,6 @@ pub struct Client(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     keys: Arc<dyn KeyProvider>,
-    publish: Arc<Publish>,
     router: Arc<Router>,
     reply_queue: String,
     _close: DropGuard,
@@ -51,12 +50,12 @@ impl Client {
         let consume = Link::new(broker.clone(), format!("{name} replies"));
         let publish = Arc::new(Publish::new(Link::new(broker, format!("{name} requests"))));
         let closed = CancellationToken::new();
-        let router = Arc::new(Router::new(publish.clone(), closed.clone()));
+        let router = Arc::new(Router::new(publish, closed.clone()));
         // The queue is there before the first request is: a reply cannot come too early.
         let consumer = Router::subscribe(&consume, &reply_queue, &mut false).await?;
         tokio::spawn(router.clone().run(consume, reply_queue.clone(), consumer));
         let _close = closed.drop_guard();
-        Ok(Self(Arc::new(Inner { keys, publish, router, reply_queue, _close })))
+        Ok(Self(Arc::new(Inner { keys, router, reply_queue, _close })))
     }
 
     /// Seals a request and publishes it; returns when the broker has it.
@@ -72,7 +71,7 @@ impl Client {
         if ask.timeout > MAX_TIME_TO_FINISH {
             return Err(Error::TooLong { asked: ask.timeout, limit: MAX_TIME_TO_FINISH });
         }
-        let (model, replay_of) = (ask.model.clone(), ask.replay_of);
+        let replay_of = ask.replay_of;
         let deadline = Instant::now() + ask.timeout;
         let original = self.original(ask).await?;
         let sealed = original.seal()?;
@@ -89,7 +88,7 @@ impl Client {
         // Registered before it is published, so that no reply finds nobody.
         let inbox = self.0.router.register(original, merge, deadline, bytes);
         let reply = Reply::new(id, inbox, self.0.router.clone(), self.clone(), deadline);
-        self.publish(&model, message, deadline).await?;
+        self.publish(&envelope.head, message, deadline).await?;
         Ok(reply)
     }
 
@@ -120,30 +119,24 @@ impl Client {
         Ok(Original { head, key, content, trace })
     }
 
-    /// Publishes until the broker answers; always the same bytes, so that a worker knows a second
-    /// copy for what it is.
-    async fn publish(&self, model: &ModelName, message: Message, deadline: Instant) -> Result<()> {
-        let queue = model_queue(model);
-        let publish = async {
-            loop {
-                match self.0.publish.confirmed("", &queue, message.clone()).await {
-                    Ok(Confirmed::Taken) => return Ok(()),
-                    Ok(Confirmed::Returned) => {
-                        return Err(Error::NoSuchModel { model: model.clone() });
-                    }
-                    Ok(Confirmed::Refused) => {
-                        return Err(Error::QueueFull { model: model.clone() });
-                    }
-                    Err(error) if error.is_retryable() => {
-                        tracing::warn!(%error, "a request may not have arrived, sending it again");
-                        sleep(Duration::from_millis(200)).await;
-                    }
-                    Err(error) => return Err(error.into()),
+    /// Publishes until the broker answers.
+    async fn publish(&self, head: &RequestHead, message: Message, deadline: Instant) -> Result<()> {
+        let model = &head.model;
+        let decide = |answer: nsbridge_queue::Result<Confirmed>| {
+            Some(match answer {
+                Ok(Confirmed::Taken) => Ok(()),
+                Ok(Confirmed::Returned) => Err(Error::NoSuchModel { model: model.clone() }),
+                Ok(Confirmed::Refused) => Err(Error::QueueFull { model: model.clone() }),
+                Err(error) if error.is_retryable() => {
+                    tracing::warn!(%error, "a request may not have arrived, sending it again");
+                    return None;
                 }
-            }
+                Err(error) => Err(error.into()),
+            })
         };
         let late = |_| Error::Deadline { pieces: 0, hint: None };
-        timeout_at(deadline, publish).await.map_err(late)?
+        let published = self.0.router.enqueue(head, message, decide);
+        timeout_at(deadline, published).await.map_err(late)?.unwrap_or(Err(Error::Closed))
     }
 
     /// The name of the queue that replies come to.

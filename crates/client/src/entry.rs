@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nsbridge_crypto::{DataKey, RequestHead, Sealed, seal_control};
 use nsbridge_protocol::{
-    ControlKind, ErrorCode, Failure, RequestId, Revision, Summary, TraceParent,
+    ControlKind, ErrorCode, Failure, RequestId, Revision, StreamId, Summary, TraceParent,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -61,8 +61,25 @@ impl fmt::Debug for Note {
     }
 }
 
-/// A control frame on its way: routing key, frame, and the span of the attempt before.
-pub(crate) type Letter = (String, Vec<u8>, Option<TraceParent>);
+/// A control frame on its way.
+#[derive(Debug)]
+pub(crate) struct Letter {
+    pub(crate) request: RequestId,
+    /// The routing key.
+    pub(crate) key: String,
+    pub(crate) frame: Vec<u8>,
+    /// The span of the attempt before.
+    pub(crate) before: Option<TraceParent>,
+}
+
+/// Who opened a stream.
+#[derive(Debug)]
+struct Worker {
+    stream: StreamId,
+    enqueue: usize,
+    /// Its control queue, if its open named one.
+    queue: Option<String>,
+}
 
 /// What a request is sealed from, each time that it is enqueued.
 pub(crate) struct Original {
@@ -108,15 +125,15 @@ pub(crate) struct Entry {
     merge: Merge,
     /// `None` once the request is over.
     inbox: Option<mpsc::Sender<Note>>,
-    /// The workers that opened a reply last: their control queues, and for which enqueue.
-    workers: VecDeque<(String, usize)>,
+    /// Those that opened a stream last, and have not ended it.
+    workers: VecDeque<Worker>,
     pub(crate) deadline: Instant,
     heard: Instant,
-    /// When replies may have been lost with the reply queue.
+    /// When replies may have been lost with the reply queue, if nothing was heard since.
     disturbed: Option<Instant>,
     /// When it was enqueued again.
     asked: Option<Instant>,
-    /// The span of the attempt that was heard last.
+    /// The span of the attempt that opened last.
     attempt: Option<TraceParent>,
     sealed: u64,
     /// How many its caller has got.
@@ -166,16 +183,25 @@ impl Entry {
         }
     }
 
-    /// Takes one frame; gives the control frames that answer it.
-    pub(crate) fn accept(&mut self, frame: &[u8], reply_to: Option<&str>) -> Vec<Letter> {
-        let heard = self.merge.heard();
+    /// Takes one frame; gives the control frames that answer it. Only if this is the open of a stream
+    /// that was not here before, its worker can be reached under `reply_to` and goes by `span`: neither
+    /// is sealed, and the frame may have been repeated by anybody.
+    pub(crate) fn accept(
+        &mut self,
+        frame: &[u8],
+        reply_to: Option<&str>,
+        span: Option<TraceParent>,
+    ) -> Vec<Letter> {
+        let (heard, newest) = (self.merge.heard(), self.merge.newest());
         let steps = self.merge.accept(frame);
         if self.merge.heard() != heard {
             self.sealed += frame.len() as u64;
             self.heard = Instant::now();
-            if let (Some(worker), Some(enqueue)) = (reply_to, self.merge.answered()) {
-                self.remember(worker, enqueue);
-            }
+            self.disturbed = None;
+        }
+        let opened = self.merge.newest().filter(|opened| Some(*opened) != newest);
+        if let Some((stream, enqueue)) = opened {
+            self.remember(Worker { stream, enqueue, queue: reply_to.map(str::to_owned) });
         }
         let mut letters = Vec::new();
         for step in steps {
@@ -187,22 +213,18 @@ impl Entry {
                 step => letters.extend(self.pass(step)),
             }
         }
+        // A later attempt is told of it.
+        self.attempt = span.filter(|_| opened.is_some()).or(self.attempt);
         letters
     }
 
-    /// An attempt was opened under this span: a later one is told of it.
-    pub(crate) fn attempted(&mut self, span: TraceParent) {
-        self.attempt = Some(span);
-    }
-
-    fn remember(&mut self, worker: &str, enqueue: usize) {
-        if self.workers.iter().any(|(known, of)| known == worker && *of == enqueue) {
-            return;
-        }
+    fn remember(&mut self, worker: Worker) {
+        let merge = &self.merge;
+        self.workers.retain(|known| !merge.has_ended(known.stream));
         if self.workers.len() == MAX_WORKERS {
             self.workers.pop_front();
         }
-        self.workers.push_back((worker.to_owned(), enqueue));
+        self.workers.push_back(worker);
     }
 
     /// Hands a step to the caller; ends the request if it was the last, or nobody reads it.
@@ -219,9 +241,8 @@ impl Entry {
         if !last && !unread {
             return Vec::new();
         }
-        // A lone worker knows that it is done; rivals must be told.
-        let rivals = self.merge.has_rivals() || self.merge.enqueues() > 1;
-        let letters = if unread || rivals { self.cancels() } else { Vec::new() };
+        // Whoever ended it knows that; rivals must be told.
+        let letters = self.cancels();
         self.end();
         letters
     }
@@ -243,14 +264,23 @@ impl Entry {
         self.original.content = Vec::new();
     }
 
-    /// A cancel for each worker that opened a reply, and for whoever will.
+    /// A cancel for each worker whose stream has not ended, and for whoever opens a copy that nobody
+    /// has opened.
     fn cancels(&self) -> Vec<Letter> {
-        let unopened = |enqueue: &usize| !self.workers.iter().any(|(_, of)| of == enqueue);
-        let waiting = (0..self.merge.enqueues()).filter(unopened);
-        let waiting = waiting.map(|enqueue| (self.model(), enqueue));
-        let opened = self.workers.iter().map(|(worker, enqueue)| (worker.as_str(), *enqueue));
-        let cancel = |(key, enqueue)| self.letter(key, enqueue, ControlKind::Cancel, b"");
-        opened.chain(waiting).filter_map(cancel).collect()
+        let runs = |worker: &&Worker| !self.merge.has_ended(worker.stream);
+        let key = |worker: &Worker| worker.queue.clone().unwrap_or_else(|| self.model().to_owned());
+        let running = self.workers.iter().filter(runs).map(|worker| (key(worker), worker.enqueue));
+        let waiting = (0..self.merge.enqueues()).filter(|enqueue| !self.merge.is_opened(*enqueue));
+        let waiting = waiting.map(|enqueue| (self.model().to_owned(), enqueue));
+        let mut told = Vec::new();
+        for whom in running.chain(waiting) {
+            if !told.contains(&whom) {
+                told.push(whom);
+            }
+        }
+        let cancel =
+            |(key, enqueue): &(String, usize)| self.letter(key, *enqueue, ControlKind::Cancel, b"");
+        told.iter().filter_map(cancel).collect()
     }
 
     fn letter(&self, key: &str, enqueue: usize, kind: ControlKind, body: &[u8]) -> Option<Letter> {
@@ -258,7 +288,12 @@ impl Entry {
         seal_control(root, self.id(), kind, body)
             .inspect_err(|error| tracing::warn!(%error, "a control frame could not be sealed"))
             .ok()
-            .map(|frame| (key.to_owned(), frame, self.attempt))
+            .map(|frame| Letter {
+                request: self.id(),
+                key: key.to_owned(),
+                frame,
+                before: self.attempt,
+            })
     }
 
     /// Where a worker hears that has not opened the request yet.
@@ -278,10 +313,10 @@ impl Entry {
     /// Rule C6: seals the request again if replies to it were lost and nobody is heard of; gives
     /// the copy and its number. `listening` is since when replies can be heard.
     pub(crate) fn ask_again(&mut self, listening: Instant) -> Option<(Vec<u8>, u16)> {
-        let lost = self.merge.has_broken_end() || self.disturbed.is_some_and(|at| at >= self.heard);
+        let lost = self.merge.has_broken_end() || self.disturbed.is_some();
         let patience = match lost {
             true => QUIET,
-            false if self.merge.has_streams() && self.asked.is_none() => SILENT,
+            false if self.merge.is_held() && self.asked.is_none() => SILENT,
             // It may wait for its turn.
             false => return None,
         };

@@ -4,22 +4,25 @@
 //! stream of its own; what they agree on is the reply, and where they differ the later one wins.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::{fmt, mem};
 
-use nsbridge_crypto::{ContentType, Opened, Read, ReplyHead, ReplyKind, ReplyOpener, ReplyRoot};
-use nsbridge_protocol::{
-    AttemptNo, ControlKind, Failure, Fingerprint, Open, Pieces, Resume, Revision, StreamId, Summary,
-};
+use nsbridge_crypto::{ContentType, Opened, ReplyHead, ReplyKind, ReplyOpener, ReplyRoot};
+use nsbridge_protocol::{ControlKind, Failure, Fingerprint, Open, Pieces, Resume, Revision};
+use nsbridge_protocol::{StreamId, Summary};
+use serde::de::DeserializeOwned;
 
-/// Frames of one stream that may wait for their turn; a worker's window holds no more.
-const MAX_AHEAD: usize = 256;
+use crate::merge::early::Early;
+use crate::merge::stream::{Rank, State, Stream, Taken};
 
-/// Bytes of frames that came before their stream's open: some thousand pieces.
-const MAX_EARLY_BYTES: usize = 1 << 20;
+mod early;
+mod stream;
 
 /// Streams of one request that are followed at once.
 const MAX_STREAMS: usize = 4;
+
+/// Streams that are remembered after that, so that nothing opens them again.
+const MAX_GONE: usize = 64;
 
 /// The bytes of a piece that every attempt must agree on.
 pub(crate) type SeamOf = fn(&[u8]) -> Cow<'_, [u8]>;
@@ -54,53 +57,42 @@ impl fmt::Debug for Step {
 
 /// The state of one request's reply.
 pub(crate) struct Merge {
-    /// One root per enqueue, in order.
-    roots: Vec<ReplyRoot>,
+    /// In the order of enqueue.
+    copies: Vec<Copy>,
     seam: SeamOf,
     pieces: Vec<Vec<u8>>,
+    /// Those that ended are among them, until others need their places.
     streams: Vec<Stream>,
+    /// Those that made room, the newest last.
+    gone: VecDeque<Gone>,
+    early: Early,
     /// The stream that made the last piece, and its arithmetic.
     author: Option<(Rank, Option<Fingerprint>)>,
     /// The model's revision at the author; before there is one, at the stream that opened last.
     revision: Option<Revision>,
-    state: State,
-    /// A frame was missing before one that came.
-    gap: bool,
+    /// Done, failed or given up: every further open is answered with a cancel.
+    over: bool,
     /// An end came that its stream's frames do not lead up to.
     broken_end: bool,
     heard: u64,
-    /// Frames of streams whose open has not come yet, unread: after a reconnect it may be handed out
-    /// behind them.
-    early: VecDeque<Vec<u8>>,
-    /// The highest stream that ended in `moved`: what it was of waits for its turn.
+    /// The stream that opened last, and its enqueue.
+    newest: Option<(StreamId, usize)>,
+    /// The highest of all streams that ever opened.
+    highest: Option<Rank>,
+    /// The highest of those that ended in `moved`: what it was of waits for its turn.
     moved: Option<Rank>,
-    /// The enqueue that the latest open belongs to.
-    answered: Option<usize>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Going,
-    Over,
+/// One enqueue of the request.
+struct Copy {
+    root: ReplyRoot,
+    opened: bool,
 }
 
-/// Decides disagreements, and nothing else: enqueue, attempt, time of opening, stream.
-type Rank = (usize, AttemptNo, u64, StreamId);
-
-struct Stream {
-    opener: ReplyOpener,
-    rank: Rank,
-    fingerprint: Option<Fingerprint>,
-    revision: Option<Revision>,
-    /// The index of its next piece, once its first data frame said where it starts.
-    position: Option<usize>,
-    chunks: u64,
-    /// Bytes of the reply up to `position`, as this stream has them.
-    bytes: u64,
-    stale: bool,
-    /// Frames that came before their turn. After a reconnect the broker may hand out new frames
-    /// ahead of those that the old connection held.
-    ahead: BTreeMap<u64, Vec<u8>>,
+/// A stream that is not followed any more.
+struct Gone {
+    stream: StreamId,
+    ended: bool,
 }
 
 impl fmt::Debug for Merge {
@@ -113,41 +105,29 @@ impl fmt::Debug for Merge {
     }
 }
 
-impl Stream {
-    fn keep(&mut self, seq: u64, frame: Vec<u8>) {
-        if self.ahead.len() < MAX_AHEAD {
-            self.ahead.entry(seq).or_insert(frame);
-        }
-    }
-
-    /// The frame whose turn it is, if it came before.
-    fn waiting(&mut self) -> Option<Vec<u8>> {
-        self.ahead.remove(&self.opener.next())
-    }
-}
-
 impl Merge {
     pub(crate) fn new(root: ReplyRoot, seam: SeamOf) -> Self {
         Self {
-            roots: vec![root],
+            copies: vec![Copy { root, opened: false }],
             seam,
             pieces: Vec::new(),
             streams: Vec::new(),
+            gone: VecDeque::new(),
+            early: Early::default(),
             author: None,
             revision: None,
-            state: State::Going,
-            gap: false,
+            over: false,
             broken_end: false,
             heard: 0,
-            early: VecDeque::new(),
+            newest: None,
+            highest: None,
             moved: None,
-            answered: None,
         }
     }
 
     /// The request was sealed and enqueued once more: replies to that copy come under its own root.
     pub(crate) fn enqueued(&mut self, root: ReplyRoot) {
-        self.roots.push(root);
+        self.copies.push(Copy { root, opened: false });
         self.broken_end = false;
     }
 
@@ -161,151 +141,138 @@ impl Merge {
         self.revision.as_ref()
     }
 
-    /// Whether a frame was missing before one that came.
+    /// Whether a frame is missing before one that came.
     pub(crate) fn has_gap(&self) -> bool {
-        self.gap
+        self.streams.iter().any(Stream::has_gap)
     }
 
     /// Whether an end came that does not fit what came before it: frames were lost on the way, and
-    /// no worker knows.
+    /// no worker knows. Forgotten when the request is enqueued again.
     pub(crate) fn has_broken_end(&self) -> bool {
         self.broken_end
     }
 
-    /// The enqueue whose copy was opened last, if any was.
-    pub(crate) fn answered(&self) -> Option<usize> {
-        self.answered
+    /// The stream that opened last, and its enqueue.
+    pub(crate) fn newest(&self) -> Option<(StreamId, usize)> {
+        self.newest
     }
 
     /// How often the request was enqueued.
     pub(crate) fn enqueues(&self) -> usize {
-        self.roots.len()
+        self.copies.len()
     }
 
-    /// Frames that a worker of this request made, heartbeats included.
+    /// Whether a worker has opened this copy.
+    pub(crate) fn is_opened(&self, enqueue: usize) -> bool {
+        self.copies.get(enqueue).is_some_and(|copy| copy.opened)
+    }
+
+    /// Frames that a worker of this request made, heartbeats included, each counted once.
     pub(crate) fn heard(&self) -> u64 {
         self.heard
     }
 
-    /// Whether a worker opened the request, and none since said that it moves.
-    pub(crate) fn has_streams(&self) -> bool {
-        self.streams.iter().any(|stream| Some(stream.rank) > self.moved)
+    /// Whether a worker opened the request, and the highest stream did not say that it moves.
+    pub(crate) fn is_held(&self) -> bool {
+        self.highest > self.moved
     }
 
-    /// Whether another attempt than the one that ended may still run.
-    pub(crate) fn has_rivals(&self) -> bool {
-        self.streams.len() > 1
+    /// Whether a stream is known to have sent its last frame.
+    pub(crate) fn has_ended(&self, stream: StreamId) -> bool {
+        match self.find(stream) {
+            Some(index) => self.streams[index].state() == State::Ended,
+            None => self.gone.iter().any(|gone| gone.stream == stream && gone.ended),
+        }
     }
 
     /// What seals control frames for the workers of one enqueue; those of another cannot open them.
     pub(crate) fn root(&self, enqueue: usize) -> Option<&ReplyRoot> {
-        self.roots.get(enqueue)
+        self.copies.get(enqueue).map(|copy| &copy.root)
     }
 
     /// Ends the request: from here on every open is answered with a cancel.
     pub(crate) fn end(&mut self) {
-        self.state = State::Over;
+        self.over = true;
         self.pieces = Vec::new();
-        self.streams.clear();
-        self.early.clear();
+        self.early = Early::default();
+        for stream in mem::take(&mut self.streams) {
+            self.forget(stream.id(), stream.state() == State::Ended);
+        }
     }
 
     /// Takes a frame. One that was not made by a worker of this request leads to nothing.
     pub(crate) fn accept(&mut self, frame: &[u8]) -> Vec<Step> {
-        let Ok(head) = ReplyHead::parse(frame) else { return Vec::new() };
-        if head.kind == ReplyKind::Open {
-            let mut steps: Vec<Step> = self.open(frame).into_iter().collect();
-            let is_its = |frame: &Vec<u8>| {
-                ReplyHead::parse(frame).is_ok_and(|early| early.stream == head.stream)
-            };
-            let early = mem::take(&mut self.early);
-            let (its, others): (Vec<_>, Vec<_>) = early.into_iter().partition(is_its);
-            self.early = others.into();
-            steps.extend(its.iter().flat_map(|frame| self.accept(frame)));
+        let mut steps = Vec::new();
+        let Ok(head) = ReplyHead::parse(frame) else { return steps };
+        if self.gone.iter().any(|gone| gone.stream == head.stream) {
             return steps;
         }
-        if self.state == State::Over {
-            return Vec::new();
-        }
-        let mut steps = Vec::new();
-        let mut next = Some(frame.to_vec());
-        while let Some(frame) = next {
-            let Some(index) = self.find(head.stream) else {
-                self.keep_early(frame);
-                break;
-            };
-            self.read(index, &head, frame, &mut steps);
-            next = self.find(head.stream).and_then(|index| self.streams[index].waiting());
+        match self.find(head.stream) {
+            None if head.kind == ReplyKind::Open => self.open(frame, &mut steps),
+            _ if self.over => {}
+            Some(index) => self.read(index, &head, frame, &mut steps),
+            None => self.early.keep(frame),
         }
         steps
     }
 
-    /// Nobody has verified it, so there is room for little.
-    fn keep_early(&mut self, frame: Vec<u8>) {
-        self.early.push_back(frame);
-        let bytes = |early: &VecDeque<Vec<u8>>| early.iter().map(Vec::len).sum::<usize>();
-        while self.early.len() > MAX_AHEAD || bytes(&self.early) > MAX_EARLY_BYTES {
-            self.early.pop_front();
-        }
-    }
-
     fn find(&self, stream: StreamId) -> Option<usize> {
-        self.streams.iter().position(|known| known.opener.stream() == stream)
+        self.streams.iter().position(|known| known.id() == stream)
     }
 
-    fn read(&mut self, index: usize, head: &ReplyHead, frame: Vec<u8>, steps: &mut Vec<Step>) {
-        match self.streams[index].opener.read(&frame) {
-            Ok(Read::Frame(opened)) => {
+    /// Rule C2.
+    fn read(&mut self, index: usize, head: &ReplyHead, frame: &[u8], steps: &mut Vec<Step>) {
+        match self.streams[index].take(head, frame) {
+            Taken::Read(opened) => {
                 self.heard += 1;
-                steps.extend(self.follow(index, &opened));
+                let mut turn = Some(opened);
+                while let Some(opened) = turn.filter(|_| !self.over) {
+                    self.follow(index, &opened, steps);
+                    turn = self.streams[index].turn();
+                }
             }
-            Ok(Read::Gap) => {
+            Taken::Kept => {
                 self.heard += 1;
-                self.gap = true;
-                let end = matches!(head.kind, ReplyKind::FinalOk | ReplyKind::FinalError);
-                self.broken_end |= end && !self.streams[index].stale;
-                self.streams[index].keep(head.seq, frame);
+                if matches!(head.kind, ReplyKind::FinalOk | ReplyKind::FinalError) {
+                    self.note_broken_end(index);
+                }
             }
-            Ok(Read::Duplicate) | Err(_) => {}
+            Taken::Dropped => {}
         }
     }
 
     /// Rule C1.
-    fn open(&mut self, frame: &[u8]) -> Option<Step> {
-        let tried = self.roots.iter().map(|root| ReplyOpener::accept(root, frame));
-        let (enqueue, (opener, content)) =
-            tried.enumerate().find_map(|(i, accepted)| Some((i, accepted.ok()?)))?;
-        if self.find(opener.stream()).is_some() {
-            return None;
+    fn open(&mut self, frame: &[u8], steps: &mut Vec<Step>) {
+        let tried = self.copies.iter().map(|copy| ReplyOpener::accept(&copy.root, frame));
+        let accepted = tried.enumerate().find_map(|(i, accepted)| Some((i, accepted.ok()?)));
+        let Some((enqueue, (opener, content))) = accepted else { return };
+        if self.over {
+            self.forget(opener.stream(), false);
+            steps.push(Step::Tell { enqueue, kind: ControlKind::Cancel, body: Vec::new() });
+            return;
         }
+        let Ok(open) = serde_json::from_slice::<Open>(&content) else { return };
         self.heard += 1;
-        self.answered = Some(enqueue);
-        if self.state == State::Over {
-            return Some(Step::Tell { enqueue, kind: ControlKind::Cancel, body: Vec::new() });
+        self.copies[enqueue].opened = true;
+        if opener.attempt().is_retry() {
+            let body = self.resume().encode();
+            steps.push(Step::Tell { enqueue, kind: ControlKind::Resume, body });
         }
-        let open: Open = serde_json::from_slice(&content).ok()?;
-        let rank = (enqueue, opener.attempt(), open.opened_at_ms, opener.stream());
-        let retry = opener.attempt().is_retry();
-        self.make_room();
-        let (fingerprint, revision) = (open.fingerprint, open.revision);
+        let stream = Stream::new(opener, enqueue, open);
         if self.author.is_none() {
-            self.revision.clone_from(&revision);
+            self.revision.clone_from(&stream.revision);
         }
-        let (position, chunks, bytes, stale, ahead) = (None, 0, 0, false, BTreeMap::new());
-        self.streams.push(Stream {
-            opener,
-            rank,
-            fingerprint,
-            revision,
-            position,
-            chunks,
-            bytes,
-            stale,
-            ahead,
-        });
-        let resume = retry && !self.pieces.is_empty();
-        let kind = ControlKind::Resume;
-        resume.then(|| Step::Tell { enqueue, kind, body: self.resume().encode() })
+        let id = stream.id();
+        self.newest = Some((id, enqueue));
+        self.highest = self.highest.max(Some(stream.rank));
+        self.make_room();
+        self.streams.push(stream);
+        let index = self.streams.len() - 1;
+        for early in self.early.take(id) {
+            if let Ok(head) = ReplyHead::parse(&early) {
+                self.read(index, &head, &early, steps);
+            }
+        }
     }
 
     fn resume(&self) -> Resume {
@@ -313,59 +280,77 @@ impl Merge {
         Resume { fingerprint, pieces: Pieces { first: 0, pieces: self.pieces.clone() } }
     }
 
-    /// Forgets the stream that matters least, so that a flood of opens costs nothing.
+    /// Gives up the stream that matters least: the stream of a killed worker never ends by itself.
     fn make_room(&mut self) {
         if self.streams.len() < MAX_STREAMS {
             return;
         }
-        let least = (0..self.streams.len())
-            .min_by_key(|i| (!self.streams[*i].stale, self.streams[*i].rank));
-        if let Some(least) = least {
-            self.streams.remove(least);
+        let all = self.streams.iter().enumerate();
+        let least = all.min_by_key(|(_, stream)| (stream.is_live(), stream.rank));
+        if let Some((least, _)) = least {
+            let stream = self.streams.remove(least);
+            self.forget(stream.id(), stream.state() == State::Ended);
         }
     }
 
-    fn follow(&mut self, index: usize, frame: &Opened) -> Vec<Step> {
+    fn forget(&mut self, stream: StreamId, ended: bool) {
+        if self.gone.len() == MAX_GONE {
+            self.gone.pop_front();
+        }
+        self.gone.push_back(Gone { stream, ended });
+    }
+
+    fn follow(&mut self, index: usize, frame: &Opened, steps: &mut Vec<Step>) {
         match frame.kind {
             ReplyKind::Data => {
                 self.streams[index].chunks += 1;
                 match pieces(frame) {
-                    Some(pieces) => self.extend(index, pieces),
-                    None => Vec::new(),
+                    Some(pieces) => self.extend(index, pieces, steps),
+                    None => self.streams[index].distrust(),
                 }
             }
-            ReplyKind::FinalOk => self.finish(index, &frame.content),
-            ReplyKind::FinalError => self.fail(index, &frame.content),
-            ReplyKind::Heartbeat | ReplyKind::Open => Vec::new(),
-            // The stream is over and another follows.
+            ReplyKind::Heartbeat | ReplyKind::Open => {}
+            // Another stream follows.
             ReplyKind::Moved => {
-                self.moved = self.moved.max(Some(self.streams.remove(index).rank));
-                Vec::new()
+                self.moved = self.moved.max(Some(self.streams[index].rank));
+                self.streams[index].end();
+            }
+            ReplyKind::FinalOk | ReplyKind::FinalError => {
+                if !self.conclude(index, frame, steps) {
+                    self.note_broken_end(index);
+                }
+                self.streams[index].end();
             }
         }
     }
 
+    /// The job is over for the worker of this stream, and not here. Of a stale stream that matters
+    /// only if no other is above it: its worker held the request.
+    fn note_broken_end(&mut self, index: usize) {
+        let stream = &self.streams[index];
+        self.broken_end |= stream.is_live() || self.highest == Some(stream.rank);
+    }
+
     /// Rules C3 and C4.
-    fn extend(&mut self, index: usize, frame: Pieces) -> Vec<Step> {
+    fn extend(&mut self, index: usize, frame: Pieces, steps: &mut Vec<Step>) {
+        if !self.streams[index].is_live() {
+            return;
+        }
         let first = frame.first as usize;
         let position = self.streams[index].position.unwrap_or(first);
-        let fits =
-            first == position && first <= self.pieces.len() && !self.is_foreign(index, first);
-        if self.streams[index].stale || !fits {
-            self.streams[index].stale = true;
-            return Vec::new();
+        if first != position || first > self.pieces.len() || self.is_foreign(index, first) {
+            self.streams[index].distrust();
+            return;
         }
         if self.streams[index].position.is_none() {
             self.streams[index].position = Some(first);
             self.streams[index].bytes = self.bytes(first);
         }
-        let mut steps = Vec::new();
         for piece in frame.pieces {
-            if !self.take(index, piece, &mut steps) {
+            if !self.take(index, piece, steps) {
                 break;
             }
         }
-        steps
     }
 
     /// Whether a stream that has no position yet goes on from pieces of another kind of worker than
@@ -415,64 +400,61 @@ impl Merge {
     fn overrule(&mut self, index: usize, kept: usize, steps: &mut Vec<Step>) -> bool {
         let rank = self.streams[index].rank;
         let vouches = |other: &Stream| {
-            !other.stale && other.rank > rank && other.position.is_some_and(|at| at > kept)
+            other.is_live() && other.rank > rank && other.position.is_some_and(|at| at > kept)
         };
         let outranks = self.author.is_none_or(|(author, _)| rank > author);
         if !outranks || self.streams.iter().any(vouches) {
-            self.streams[index].stale = true;
+            self.streams[index].distrust();
             return false;
         }
         self.pieces.truncate(kept);
         steps.push(Step::Restarted { kept });
-        for stream in &mut self.streams {
-            // A higher one has not spoken up to here: it is heard when it does.
-            stream.stale |= stream.rank < rank;
-        }
+        // A higher one has not spoken up to here: it is heard when it does.
+        self.streams.iter_mut().filter(|other| other.rank < rank).for_each(Stream::distrust);
         true
     }
 
-    /// Rule C5.
-    fn finish(&mut self, index: usize, content: &[u8]) -> Vec<Step> {
-        let Ok(summary) = serde_json::from_slice::<Summary>(content) else { return Vec::new() };
-        let stream = &self.streams[index];
-        let claimed = usize::try_from(summary.pieces).unwrap_or(usize::MAX);
-        // A stream without pieces goes on from all that its worker was handed, or says nothing.
-        let position = stream.position.unwrap_or(claimed);
-        if stream.stale {
-            // The job is over for its worker, and this was the one that held it.
-            let highest = self.streams.iter().map(|stream| stream.rank).max();
-            self.broken_end |= highest == Some(stream.rank);
-            return Vec::new();
+    /// Rule C5. `false` if this is no end: frames are missing, or its stream is not believed.
+    fn conclude(&mut self, index: usize, frame: &Opened, steps: &mut Vec<Step>) -> bool {
+        if !self.streams[index].is_live() {
+            return false;
         }
-        let fits = position == claimed && position <= self.pieces.len();
-        if !fits || self.is_foreign(index, position) {
-            self.broken_end = true;
-            return Vec::new();
-        }
-        let bytes = if stream.position.is_none() { self.bytes(position) } else { stream.bytes };
-        if (stream.chunks, bytes) != (summary.chunks, summary.bytes) {
-            self.broken_end = true;
-            return Vec::new();
-        }
-        let mut steps = Vec::new();
-        // An end before the end of what is there is a disagreement like any other.
-        if position < self.pieces.len() && !self.overrule(index, position, &mut steps) {
-            return steps;
-        }
-        steps.push(Step::Done(summary));
-        steps
+        let end = match frame.kind {
+            ReplyKind::FinalError => json(frame).map(Step::Failed),
+            _ => self.finish(index, frame, steps).map(Step::Done),
+        };
+        self.over |= end.is_some();
+        steps.extend(end);
+        self.over
     }
 
-    fn fail(&self, index: usize, content: &[u8]) -> Vec<Step> {
-        match serde_json::from_slice::<Failure>(content) {
-            Ok(failure) if !self.streams[index].stale => vec![Step::Failed(failure)],
-            _ => Vec::new(),
+    /// What a final-ok says, if that agrees with what came before it.
+    fn finish(&mut self, index: usize, frame: &Opened, steps: &mut Vec<Step>) -> Option<Summary> {
+        let summary: Summary = json(frame)?;
+        let stream = &self.streams[index];
+        let claimed = usize::try_from(summary.pieces).ok()?;
+        // A stream without pieces goes on from all that its worker was handed, or says nothing.
+        let position = stream.position.unwrap_or(claimed);
+        if position != claimed || position > self.pieces.len() || self.is_foreign(index, position) {
+            return None;
         }
+        let bytes = if stream.position.is_none() { self.bytes(position) } else { stream.bytes };
+        let agrees = (stream.chunks, bytes) == (summary.chunks, summary.bytes);
+        // An end before the end of what is there is a disagreement like any other.
+        if !agrees || (position < self.pieces.len() && !self.overrule(index, position, steps)) {
+            return None;
+        }
+        Some(summary)
     }
 }
 
 fn pieces(frame: &Opened) -> Option<Pieces> {
     (frame.content_type == ContentType::Pieces).then(|| Pieces::decode(&frame.content).ok())?
+}
+
+fn json<T: DeserializeOwned>(frame: &Opened) -> Option<T> {
+    (frame.content_type == ContentType::Plain)
+        .then(|| serde_json::from_slice(&frame.content).ok())?
 }
 
 #[cfg(test)]

@@ -30,8 +30,11 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// did not hear meanwhile may wait for it.
 const STOOD_STILL: Duration = Duration::from_secs(5);
 
-/// Between two tries to publish.
+/// Between two tries to publish, or to subscribe.
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// The pause before a copy is published again grows up to this.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// One publishing channel, opened again when it is gone.
 #[derive(Debug)]
@@ -204,7 +207,15 @@ impl Router {
                 tracing::warn!(request = %head.id, "nobody is heard of any more, asking again");
                 let router = self.clone();
                 self.runtime.spawn(async move {
-                    let enqueued = timeout_at(deadline, router.enqueue(&head, message));
+                    // A full queue is no reason to give it up: this request was asked already.
+                    let taken = |answer| {
+                        let taken = matches!(answer, Ok(Confirmed::Taken)).then_some(());
+                        if taken.is_none() {
+                            tracing::warn!(request = %head.id, ?answer, "nobody took a copy");
+                        }
+                        taken
+                    };
+                    let enqueued = timeout_at(deadline, router.enqueue(&head, message, taken));
                     tokio::select! {
                         () = router.closed.cancelled() => {}
                         in_time = enqueued => if in_time.is_err() {
@@ -216,22 +227,25 @@ impl Router {
         }
     }
 
-    /// Publishes a copy until the broker answers, or nobody wants it any more.
-    async fn enqueue(&self, head: &RequestHead, message: Message) {
-        let queue = model_queue(&head.model);
+    /// Publishes a sealed request until `decide` gives a result for the broker's answer; `None` if
+    /// nobody waits for a reply any more. Always the same bytes, so that a worker knows a second
+    /// copy for what it is.
+    pub(crate) async fn enqueue<T>(
+        &self,
+        head: &RequestHead,
+        message: Message,
+        mut decide: impl FnMut(Result<Confirmed>) -> Option<T>,
+    ) -> Option<T> {
+        let (queue, mut pause) = (model_queue(&head.model), PAUSE);
         while self.entries().get(&head.id).is_some_and(|entry| !entry.is_over()) {
-            match self.publish.confirmed("", &queue, message.clone()).await {
-                Ok(Confirmed::Taken) => return,
-                Ok(refused) => {
-                    tracing::warn!(request = %head.id, ?refused, "nobody took a copy");
-                    return;
-                }
-                Err(error) => {
-                    tracing::warn!(request = %head.id, %error, "a copy may not have arrived");
-                    sleep(PAUSE).await;
-                }
+            let answer = self.publish.confirmed("", &queue, message.clone()).await;
+            if let Some(decided) = decide(answer) {
+                return Some(decided);
             }
+            sleep(pause).await;
+            pause = (2 * pause).min(LONGEST_PAUSE);
         }
+        None
     }
 
     async fn read(self: &Arc<Self>, consumer: &mut Consumer) {
@@ -257,10 +271,8 @@ impl Router {
         }
         let Ok(head) = ReplyHead::parse(frame) else { return Vec::new() };
         let Some(entry) = entries.get_mut(&head.request) else { return Vec::new() };
-        let letters = entry.accept(frame, properties.reply_to.as_deref());
         let span = properties.text(header::TRACE_PARENT).and_then(|span| span.parse().ok());
-        span.into_iter().for_each(|span| entry.attempted(span));
-        letters
+        entry.accept(frame, properties.reply_to.as_deref(), span)
     }
 
     /// Control frames go on their own way: a worker that does not read one reads the next.
@@ -270,8 +282,9 @@ impl Router {
         }
         let router = self.clone();
         self.runtime.spawn(async move {
-            for (key, frame, before) in letters {
+            for Letter { request, key, frame, before } in letters {
                 let mut message = Message::new(frame);
+                message.properties.correlation_id = Some(request.to_string());
                 if let Some(before) = before {
                     let header = Header::Text(before.to_string());
                     message.properties.headers.insert(header::TRACE_BEFORE.into(), header);
@@ -309,12 +322,13 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use nsbridge_protocol::topology::REPLY_EXCHANGE;
+    use nsbridge_protocol::topology::{REPLY_EXCHANGE, model_queue};
     use nsbridge_protocol::{RequestId, Uuid};
     use nsbridge_queue::{Broker, Confirmed, Limits, Link, MemoryBroker, Message};
-    use tokio::time::{Instant, advance, timeout};
+    use tokio::time::{Instant, advance, sleep, timeout};
+    use tokio_util::sync::CancellationToken;
 
-    use super::{Entry, Router, TOMBSTONES, forget};
+    use super::{Entry, Publish, Router, TOMBSTONES, forget};
     use crate::merge::Merge;
     use crate::scripted::{original, root};
 
@@ -342,6 +356,51 @@ mod tests {
             let too_late = gone + latency > lease;
             assert_eq!(lost, too_late, "after {gone:?}");
             assert_eq!(matches!(held, Ok(Some(_))), !too_late, "after {gone:?}");
+        }
+    }
+
+    /// A queue that is full, or not there, is no answer to a request that has been asked already.
+    #[tokio::test(start_paused = true)]
+    async fn c6_a_copy_that_is_refused_is_published_again_until_the_broker_takes_it() {
+        for full in [true, false] {
+            let limits = Limits { model_queue_bytes: 8, ..Limits::default() };
+            let broker = MemoryBroker::with_limits(limits);
+            let worker = broker.connect("worker").await.unwrap();
+            let head = original().head;
+            let queue = model_queue(&head.model);
+            if full {
+                worker.declare_model(&head.model).await.unwrap();
+                let publisher = worker.publisher().await.unwrap();
+                let other = publisher.publish("", &queue, Message::new(vec![0; 8])).await.unwrap();
+                assert_eq!(other.await.unwrap(), Confirmed::Taken);
+            }
+            let publish = Publish::new(Link::new(Arc::new(broker), "client".to_owned()));
+            let router = Arc::new(Router::new(Arc::new(publish), CancellationToken::new()));
+            let merge = Merge::new(root(), |piece| Cow::Borrowed(piece));
+            let deadline = Instant::now() + Duration::from_secs(60);
+            let _notes = router.register(original(), merge, deadline, 0);
+            let again = router.clone();
+            let taken = |answer| matches!(answer, Ok(Confirmed::Taken)).then_some(());
+            let copy = async move {
+                again.enqueue(&original().head, Message::new(vec![7; 4]), taken).await
+            };
+            let copy = tokio::spawn(copy);
+            sleep(Duration::from_secs(20)).await;
+            assert!(!copy.is_finished());
+
+            worker.declare_model(&head.model).await.unwrap();
+            let mut consumer = worker.consume(&queue, 10).await.unwrap();
+            if full {
+                consumer.recv().await.unwrap().ack().await.unwrap();
+            }
+            assert_eq!(copy.await.unwrap(), Some(()));
+            assert_eq!(*consumer.recv().await.unwrap().message.body, [7; 4]);
+
+            // Nobody wants the next any more.
+            router.cancel(head.id);
+            let message = Message::new(vec![7; 4]);
+            assert_eq!(router.enqueue(&head, message, taken).await, None);
+            assert_eq!(worker.depth(&queue).await.unwrap().messages, 0);
         }
     }
 

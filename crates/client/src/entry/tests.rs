@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use nsbridge_crypto::{ControlFrame, ReplyRoot, RequestFrame};
-use nsbridge_protocol::{ControlKind, ErrorCode};
+use nsbridge_protocol::{ControlKind, ErrorCode, TraceParent};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{Instant, advance};
 
-use super::{Entry, INBOX, Letter, MOST_HINTS, Note};
+use super::{Entry, INBOX, Letter, MAX_WORKERS, MOST_HINTS, Note};
 use crate::merge::Merge;
 use crate::scripted::{Sender, original};
 
@@ -36,7 +36,7 @@ fn root_of(frame: &[u8]) -> ReplyRoot {
 }
 
 fn opens(letter: &Letter, root: &ReplyRoot) -> bool {
-    ControlFrame::parse(&letter.1).unwrap().open(root).is_ok()
+    ControlFrame::parse(&letter.frame).unwrap().open(root).is_ok()
 }
 
 async fn seconds(seconds: u64) {
@@ -63,8 +63,8 @@ async fn c6_silence_alone_is_no_reason_to_ask_again() {
 async fn c6_a_request_that_was_opened_is_not_left_alone_for_ever() {
     let mut asked = asked();
     let mut worker = Sender::new(&asked.root, 1, 0);
-    asked.entry.accept(&worker.open, Some("w"));
-    asked.entry.accept(&worker.send("hel"), None);
+    asked.entry.accept(&worker.open, Some("w"), None);
+    asked.entry.accept(&worker.send("hel"), None, None);
     seconds(80).await;
     assert!(asked.entry.ask_again(asked.since).is_none(), "its worker may just be gone");
     let listening = Instant::now();
@@ -80,10 +80,10 @@ async fn c6_a_request_that_was_opened_is_not_left_alone_for_ever() {
 async fn c6_a_request_that_moved_waits_for_its_turn() {
     let mut asked = asked();
     // One that was killed, and one that was told to leave.
-    asked.entry.accept(&Sender::new(&asked.root, 1, 0).open, Some("w"));
+    asked.entry.accept(&Sender::new(&asked.root, 1, 0).open, Some("w"), None);
     let worker = Sender::new(&asked.root, 2, 9);
-    asked.entry.accept(&worker.open.clone(), Some("v"));
-    asked.entry.accept(&worker.moved(), None);
+    asked.entry.accept(&worker.open.clone(), Some("v"), None);
+    asked.entry.accept(&worker.moved(), None, None);
     seconds(300).await;
     assert!(asked.entry.ask_again(asked.since).is_none());
 }
@@ -116,10 +116,10 @@ async fn c6_a_lost_reply_queue_is_asked_about_again_when_nothing_moves() {
 async fn c6_a_sign_of_life_after_the_loss_is_enough() {
     let mut asked = asked();
     let mut worker = Sender::new(&asked.root, 1, 0);
-    asked.entry.accept(&worker.open, Some("w"));
+    asked.entry.accept(&worker.open, Some("w"), None);
     asked.entry.disturb();
     seconds(3).await;
-    asked.entry.accept(&worker.send("hel"), None);
+    asked.entry.accept(&worker.send("hel"), None, None);
     seconds(60).await;
     assert!(asked.entry.ask_again(asked.since).is_none());
 }
@@ -128,19 +128,19 @@ async fn c6_a_sign_of_life_after_the_loss_is_enough() {
 async fn c6_an_end_with_a_gap_before_it_is_asked_about_again() {
     let mut asked = asked();
     let mut worker = Sender::new(&asked.root, 1, 0);
-    asked.entry.accept(&worker.open, Some("w"));
+    asked.entry.accept(&worker.open, Some("w"), None);
     let lost = worker.send("hel");
-    asked.entry.accept(&worker.send("lo"), None);
-    asked.entry.accept(&worker.finish(), None);
+    asked.entry.accept(&worker.send("lo"), None, None);
+    asked.entry.accept(&worker.finish(), None, None);
     assert!(asked.entry.ask_again(asked.since).is_none());
     seconds(7).await;
     let (frame, _) = asked.entry.ask_again(asked.since).unwrap();
     // The copy's worker is told of the pieces under its own root, and its end counts.
     let root = root_of(&frame);
     let mut second = Sender::new(&root, 0x10001, 9);
-    assert!(asked.entry.accept(&second.open, Some("v")).is_empty(), "nothing is here yet");
-    asked.entry.accept(&second.send("hello"), None);
-    asked.entry.accept(&second.finish(), None);
+    asked.entry.accept(&second.open, Some("v"), None);
+    asked.entry.accept(&second.send("hello"), None, None);
+    asked.entry.accept(&second.finish(), None, None);
     let mut got = String::new();
     while let Ok(note) = asked.notes.try_recv() {
         match note {
@@ -150,24 +150,24 @@ async fn c6_an_end_with_a_gap_before_it_is_asked_about_again() {
         }
     }
     assert_eq!(got, "hello.");
-    assert!(asked.entry.accept(&lost, None).is_empty());
+    assert!(asked.entry.accept(&lost, None, None).is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn c1_each_worker_is_told_under_the_root_of_its_own_copy() {
     let mut asked = asked();
     let mut first = Sender::new(&asked.root, 1, 0);
-    asked.entry.accept(&first.open, Some("w"));
-    asked.entry.accept(&first.send("hel"), None);
+    asked.entry.accept(&first.open, Some("w"), None);
+    asked.entry.accept(&first.send("hel"), None, None);
     asked.entry.disturb();
     seconds(7).await;
     let copy = root_of(&asked.entry.ask_again(asked.since).unwrap().0);
     let second = Sender::new(&copy, 0x10001, 9);
-    let told = asked.entry.accept(&second.open, Some("v"));
-    assert!(told.len() == 1 && told[0].0 == "v" && opens(&told[0], &copy));
-    assert_eq!(ControlFrame::parse(&told[0].1).unwrap().kind, ControlKind::Resume);
+    let told = asked.entry.accept(&second.open, Some("v"), None);
+    assert!(told.len() == 1 && told[0].key == "v" && opens(&told[0], &copy));
+    assert_eq!(ControlFrame::parse(&told[0].frame).unwrap().kind, ControlKind::Resume);
     let cancels = asked.entry.cancel();
-    let to = |key: &str| cancels.iter().find(|letter| letter.0 == key).unwrap();
+    let to = |key: &str| cancels.iter().find(|letter| letter.key == key).unwrap();
     assert!(opens(to("w"), &asked.root) && opens(to("v"), &copy) && cancels.len() == 2);
     assert!(asked.entry.cancel().is_empty());
 }
@@ -176,16 +176,196 @@ async fn c1_each_worker_is_told_under_the_root_of_its_own_copy() {
 async fn a_copy_that_nobody_has_opened_is_cancelled_for_whoever_will() {
     let mut asked = asked();
     let cancels = asked.entry.cancel();
-    assert!(cancels.len() == 1 && cancels[0].0 == "m" && opens(&cancels[0], &asked.root));
+    assert!(cancels.len() == 1 && cancels[0].key == "m" && opens(&cancels[0], &asked.root));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_the_reply_says_is_in_no_debug_output() {
     let mut asked = asked();
     let mut worker = Sender::new(&asked.root, 1, 0);
-    asked.entry.accept(&worker.open, Some("w"));
-    asked.entry.accept(&worker.send("ZZ"), None);
+    asked.entry.accept(&worker.open, Some("w"), None);
+    asked.entry.accept(&worker.send("ZZ"), None, None);
     let shown = format!("{:?} {:?}", asked.entry, asked.notes.try_recv());
     let bytes = format!("{:?}", b"Z");
     assert!(shown.contains("Piece") && !shown.contains('Z') && !shown.contains(&bytes), "{shown}");
+}
+
+fn to<'a>(letters: &'a [Letter], key: &str) -> Vec<&'a Letter> {
+    letters.iter().filter(|letter| letter.key == key).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn c1_an_attempt_after_the_first_is_sent_a_resume_though_nothing_is_here() {
+    let mut asked = asked();
+    asked.entry.disturb();
+    seconds(7).await;
+    let copy = root_of(&asked.entry.ask_again(asked.since).unwrap().0);
+    let told = asked.entry.accept(&Sender::new(&copy, 0x10001, 9).open, Some("v"), None);
+    assert!(told.len() == 1 && told[0].key == "v" && opens(&told[0], &copy));
+    assert_eq!(ControlFrame::parse(&told[0].frame).unwrap().kind, ControlKind::Resume);
+}
+
+/// Neither is sealed: whoever repeats a frame can write there what they like.
+#[tokio::test(start_paused = true)]
+async fn c1_only_a_new_open_tells_where_its_worker_is_and_under_which_span() {
+    let mut asked = asked();
+    let span = |byte| TraceParent::root([byte; 16], [byte; 8]);
+    let mut worker = Sender::new(&asked.root, 1, 0);
+    asked.entry.accept(&worker.open, Some("w"), span(1));
+    let pieces = worker.send("hel");
+    for frame in [&pieces, &pieces, &worker.open] {
+        asked.entry.accept(frame, Some("x"), span(2));
+    }
+    let stranger = Sender::new(&original().seal().unwrap().reply_root, 1, 0);
+    asked.entry.accept(&stranger.open, Some("x"), span(2));
+    let cancels = asked.entry.cancel();
+    assert!(cancels.len() == 1 && cancels[0].key == "w" && cancels[0].before == span(1));
+    assert_eq!(cancels[0].request, original().head.id);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c1_the_worker_of_an_older_copy_is_not_taken_for_one_of_the_latest() {
+    let mut asked = asked();
+    let mut first = Sender::new(&asked.root, 1, 0);
+    asked.entry.accept(&first.open, Some("w"), None);
+    asked.entry.disturb();
+    seconds(7).await;
+    let copy = root_of(&asked.entry.ask_again(asked.since).unwrap().0);
+    asked.entry.accept(&Sender::new(&copy, 0x10001, 9).open, Some("v"), None);
+    asked.entry.accept(&first.send("hel"), Some("w"), None);
+    let cancels = asked.entry.cancel();
+    assert_eq!(cancels.len(), 2, "one for each stream");
+    assert!(opens(to(&cancels, "w")[0], &asked.root) && opens(to(&cancels, "v")[0], &copy));
+}
+
+#[tokio::test(start_paused = true)]
+async fn c1_a_worker_that_names_no_queue_is_told_by_the_models_key() {
+    let mut asked = asked();
+    let told = asked.entry.accept(&Sender::new(&asked.root, 2, 0).open, None, None);
+    assert!(told.len() == 1 && told[0].key == "m");
+    let cancels = asked.entry.cancel();
+    assert!(cancels.len() == 1 && cancels[0].key == "m" && opens(&cancels[0], &asked.root));
+    let late = asked.entry.accept(&Sender::new(&asked.root, 3, 0).open, None, None);
+    assert!(late.len() == 1 && late[0].key == "m" && opens(&late[0], &asked.root));
+}
+
+#[tokio::test(start_paused = true)]
+async fn c5_at_the_end_those_are_told_whose_streams_have_not_ended() {
+    let mut asked = asked();
+    let [mut done, moved] = [1, 2].map(|number| Sender::new(&asked.root, number, 0));
+    asked.entry.accept(&done.open, Some("done"), None);
+    asked.entry.accept(&moved.open, Some("moved"), None);
+    asked.entry.accept(&moved.moved(), None, None);
+    for (number, queue) in [(3, "evicted"), (4, "four"), (5, "five"), (6, "six")] {
+        asked.entry.accept(&Sender::new(&asked.root, number, 0).open, Some(queue), None);
+    }
+    // The one that ends it made room for none of these: it opens again, above all of them.
+    done = Sender::new(&asked.root, 7, 0);
+    asked.entry.accept(&done.open, Some("done"), None);
+    asked.entry.accept(&done.send("hello"), None, None);
+    let cancels = asked.entry.accept(&done.finish(), None, None);
+    let mut told: Vec<_> = cancels.iter().map(|letter| letter.key.as_str()).collect();
+    told.sort_unstable();
+    // Its first stream may still run.
+    assert_eq!(told, ["done", "evicted", "five", "four", "six"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c5_a_worker_whose_stream_ended_takes_no_place_of_one_that_runs() {
+    let mut asked = asked();
+    asked.entry.accept(&Sender::new(&asked.root, 1, 0).open, Some("first"), None);
+    for number in 2..=MAX_WORKERS as u32 + 4 {
+        let worker = Sender::new(&asked.root, number, 0);
+        asked.entry.accept(&worker.open, Some("w"), None);
+        asked.entry.accept(&worker.moved(), None, None);
+    }
+    let cancels = asked.entry.cancel();
+    assert!(cancels.len() == 1 && cancels[0].key == "first", "{cancels:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn c5_a_worker_of_two_streams_of_a_copy_is_told_once() {
+    let mut asked = asked();
+    for number in [1, 2] {
+        asked.entry.accept(&Sender::new(&asked.root, number, 0).open, Some("w"), None);
+    }
+    assert_eq!(asked.entry.cancel().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c5_a_lone_worker_that_ended_the_request_is_told_nothing() {
+    let mut asked = asked();
+    let mut worker = Sender::new(&asked.root, 1, 0);
+    asked.entry.accept(&worker.open, Some("w"), None);
+    asked.entry.accept(&worker.send("hello"), None, None);
+    assert!(asked.entry.accept(&worker.finish(), None, None).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn c5_a_copy_that_nobody_has_opened_is_cancelled_though_many_opened_another() {
+    let mut asked = asked();
+    asked.entry.disturb();
+    seconds(7).await;
+    let copy = root_of(&asked.entry.ask_again(asked.since).unwrap().0);
+    for number in 1..=MAX_WORKERS as u32 + 4 {
+        let queue = format!("w{number}");
+        asked.entry.accept(&Sender::new(&asked.root, number, 0).open, Some(&queue), None);
+    }
+    let cancels = asked.entry.cancel();
+    assert_eq!(cancels.len(), MAX_WORKERS + 1);
+    let [unopened] = to(&cancels, "m")[..] else { panic!("{cancels:?}") };
+    assert!(opens(unopened, &copy));
+    assert!(to(&cancels, "w4").is_empty() && to(&cancels, "w5").len() == 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c6_what_is_repeated_is_no_sign_of_life() {
+    let mut asked = asked();
+    let mut worker = Sender::new(&asked.root, 1, 0);
+    let (read, _lost, kept) = (worker.send("h"), worker.send("e"), worker.send("l"));
+    for frame in [&worker.open, &read, &kept] {
+        asked.entry.accept(frame, Some("w"), None);
+    }
+    asked.entry.disturb();
+    for _ in 0..6 {
+        seconds(1).await;
+        for frame in [&worker.open, &read, &kept] {
+            asked.entry.accept(frame, Some("w"), None);
+        }
+    }
+    assert!(asked.entry.ask_again(asked.since).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn c6_a_copy_after_silence_doubles_the_waits_after_it() {
+    let mut asked = asked();
+    asked.entry.accept(&Sender::new(&asked.root, 1, 0).open, Some("w"), None);
+    seconds(90).await;
+    assert_eq!(asked.entry.ask_again(asked.since).unwrap().1, 1);
+    asked.entry.disturb();
+    seconds(11).await;
+    assert!(asked.entry.ask_again(asked.since).is_none());
+    seconds(1).await;
+    assert_eq!(asked.entry.ask_again(asked.since).unwrap().1, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c6_a_broken_end_is_asked_about_again_until_something_is_heard() {
+    let mut asked = asked();
+    let worker = Sender::new(&asked.root, 1, 0);
+    asked.entry.accept(&worker.open.clone(), Some("w"), None);
+    let mut summary = worker.summary();
+    summary.chunks += 1;
+    let end = worker.sealer.finish(&serde_json::to_vec(&summary).unwrap()).unwrap();
+    asked.entry.accept(&end, None, None);
+    let mut copies = Vec::new();
+    for pause in [6, 12] {
+        seconds(pause - 1).await;
+        assert!(asked.entry.ask_again(asked.since).is_none());
+        seconds(1).await;
+        copies.push(root_of(&asked.entry.ask_again(asked.since).unwrap().0));
+    }
+    asked.entry.accept(&Sender::new(&copies[0], 0x10001, 0).open, Some("v"), None);
+    seconds(600).await;
+    assert!(asked.entry.ask_again(asked.since).is_none(), "the copy is in somebody's hands");
 }

@@ -6,8 +6,11 @@ use nsbridge_crypto::{ControlFrame, ReplyRoot, ReplySealer, seal_control};
 use nsbridge_protocol::{ControlKind, ErrorCode, Failure, Fingerprint, Pieces, Resume, Seam};
 use proptest::prelude::{Just, Strategy, any, prop, proptest};
 
-use super::{MAX_AHEAD, MAX_EARLY_BYTES, Merge, Step};
+use super::early::{MAX_EARLY, MAX_EARLY_BYTES};
+use super::{Merge, Step};
 use crate::scripted::{ID, Sender, root};
+
+mod bounds;
 
 fn merge(root: &ReplyRoot) -> Merge {
     Merge::new(root.clone(), |piece| Cow::Borrowed(piece))
@@ -222,14 +225,14 @@ fn c2_frames_of_streams_that_never_open_take_little_room() {
     let root = root();
     let mut merge = merge(&root);
     let mut stranger = Sender::new(&root, 1, 0);
-    for _ in 0..2 * MAX_AHEAD {
+    for _ in 0..2 * MAX_EARLY {
         merge.accept(&stranger.send("x"));
     }
-    assert_eq!(merge.early.len(), MAX_AHEAD);
-    for _ in 0..MAX_AHEAD / 2 {
+    assert_eq!(merge.early.len(), MAX_EARLY);
+    for _ in 0..MAX_EARLY / 2 {
         merge.accept(&stranger.send(&"x".repeat(MAX_EARLY_BYTES / 64)));
     }
-    assert!(merge.early.iter().map(Vec::len).sum::<usize>() <= MAX_EARLY_BYTES);
+    assert!(merge.early.len() > 0 && merge.early.bytes() <= MAX_EARLY_BYTES);
 }
 
 #[test]
