@@ -124,8 +124,11 @@ class KnownAnswers(unittest.TestCase):
         root, request_id = bytes.fromhex(v["reply_root"]), bytes.fromhex(v["request_id"])
         frames = [[bytes.fromhex(f["frame"]) for f in r["frames"]] for r in v["replies"]]
         merge = Merge(request_id, [root])
-        kinds = [e.kind for r in frames[:2] for f in r for e in merge.feed(f, "control")]
-        self.assertEqual(kinds, ["opened", "pieces", "moved", "opened", "control", "pieces", "done"])
+        events = [e for r in frames[:2] for f in r for e in merge.feed(f, "control")]
+        self.assertEqual([e.kind for e in events],
+                         ["opened", "pieces", "moved", "opened", "control", "pieces", "done"])
+        resume = bytes.fromhex(v["controls"][1]["content"])
+        self.assertEqual(events[4].value, (RESUME, resume, "control", root))
         self.assertEqual(client.piece_text(merge.pieces), "Hello.")
         merge = Merge(request_id, [root])
         kinds = [e.kind for f in frames[2] for e in merge.feed(f, "control")]
