@@ -69,6 +69,12 @@ def open_control(frame: bytes, root: bytes) -> tuple[int, bytes]:
     return frame[6], client.strip(keys.open(0, 88, frame))[1]
 
 
+def run_record(root: bytes, reply_to: str) -> bytes:
+    """A worker's name for the record of a request's runs: the digits of its queue."""
+    prk = client.extract(bytes(32), root)
+    return client.expand(prk, b"nsbridge/1 runs\0" + reply_to.encode(), 16)
+
+
 def compact(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
@@ -80,6 +86,7 @@ def run(first: int, length: int = 32) -> bytes:
 
 MASTER, ROOT, REQUEST_ID = run(0x00), run(0x30), run(0xA0, 16)
 FINGERPRINT = run(0xF0, 16).hex()
+REPLY_TO = "nsbridge.reply." + run(0xC0, 16).hex()
 TOKENS = [
     compact({"token": 5, "text": "Hel"}),
     compact({"token": 7, "text": "lo"}),
@@ -147,6 +154,7 @@ def vectors() -> dict:
             "master": MASTER.hex(), "tenant": "acme", "model": "tale-7m", "key": tenant.hex(),
             "master_check": client.check_value(MASTER), "key_check": client.check_value(tenant),
         },
+        "run_record": {"reply_to": REPLY_TO, "number": run_record(ROOT, REPLY_TO).hex()},
         "hint": {
             "code": "wrong-key", "number": 11,
             "frame": (b"NSBE\x01\x00" + struct.pack(">H", 11) + REQUEST_ID).hex(),

@@ -16,6 +16,7 @@ struct File {
     replies: Vec<Stream>,
     controls: Vec<Control>,
     tenant_key: TenantKey,
+    run_record: RunRecord,
     hint: Hint,
 }
 
@@ -51,6 +52,12 @@ struct TenantKey {
     key: String,
     master_check: String,
     key_check: String,
+}
+
+#[derive(Deserialize)]
+struct RunRecord {
+    reply_to: String,
+    number: String,
 }
 
 #[derive(Deserialize)]
@@ -114,4 +121,12 @@ fn derived_keys_check_values_and_hints_are_reproduced() {
     assert_eq!(derive::check_value(&derived), fixed(&key_check));
     let code = ErrorCode::from_number(file.hint.number).unwrap();
     assert_eq!(seal_nothing(ErrorHint { request: id, code }), unhex(&file.hint.frame));
+}
+
+#[test]
+fn the_number_of_a_run_record_is_reproduced() {
+    let (file, _, root) = load();
+    let RunRecord { reply_to, number } = file.run_record;
+    assert_eq!(format!("{:032x}", root.run_record(&reply_to)), number);
+    assert_ne!(root.run_record("another queue"), root.run_record(&reply_to));
 }
