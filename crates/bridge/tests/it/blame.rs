@@ -305,3 +305,23 @@ async fn r1_a_worker_that_was_only_cut_off_takes_its_run_off_the_record() {
     until("the run to be adopted and recorded", async || known.recorded().await == Some(1)).await;
     assert_eq!(runs(known.seed).len(), 1);
 }
+
+/// A client without pieces says so, and the worker does not wait for more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r7_a_client_that_has_nothing_lets_the_worker_begin() {
+    let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
+    let setup = Setup::new().unwrap();
+    let rival = broker.connect("rival").await.unwrap();
+    rival.declare_model(&setup.model).await.unwrap();
+    let client = setup.client(broker.clone()).await.unwrap();
+    let seed = fresh_seed();
+    let asked = ask(&setup, Script::Say { pieces: 1, every_ms: 0 }, seed);
+    let reply = client.submit::<_, String>(asked).await.unwrap();
+    let mut taken = rival.consume(&model_queue(&setup.model), 1).await.unwrap();
+    taken.recv().await.unwrap().requeue().await.unwrap();
+    drop(taken);
+    let began = Instant::now();
+    let _worker = setup.worker::<Scripted>(broker, ()).await.unwrap();
+    reply.collect().await.unwrap();
+    assert!(began.elapsed() < Duration::from_millis(200), "it waited {:?}", began.elapsed());
+}
