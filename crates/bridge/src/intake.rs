@@ -21,7 +21,7 @@ const CLOCK_TOLERANCE_MS: u64 = 60_000;
 /// A request that may run.
 pub(crate) struct Accepted {
     pub(crate) job: JobKey,
-    /// What binds the copy to its key.
+    /// Binds the copy to its key.
     pub(crate) commitment: [u8; 32],
     pub(crate) attempt: AttemptNo,
     /// How often this copy was delivered before.
@@ -41,12 +41,12 @@ pub(crate) struct Accepted {
 }
 
 impl Accepted {
-    /// Time since it was sealed, by this machine's clock.
+    /// Returns the time since it was sealed, by this machine's clock.
     pub(crate) fn age(&self) -> Duration {
         self.submitted_at.elapsed().unwrap_or_default()
     }
 
-    /// What other deliveries are to be compared with.
+    /// Returns what other deliveries are compared with.
     pub(crate) fn identity(&self) -> Job {
         let (commitment, reply_to) = (self.commitment, self.reply_to.clone());
         Job { key: self.job, commitment, reply_to }
@@ -70,11 +70,11 @@ pub(crate) struct Rejected {
     /// One sentence for the client, sealed if a root is there.
     pub(crate) message: String,
     pub(crate) reply: Option<ReplyTo>,
-    /// How it may be tried again, if that can help.
+    /// Conditions of another try, if one can help.
     pub(crate) again: Option<Again>,
 }
 
-/// How a rejected request may be tried again: rules R3 and R12.
+/// Conditions of another try of a rejected request: rules R3 and R12.
 #[derive(Debug)]
 pub(crate) struct Again {
     pub(crate) until: SystemTime,

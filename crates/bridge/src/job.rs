@@ -29,6 +29,9 @@ use crate::worker::Shared;
 /// How long sending may go on when the deadline or the grace is over.
 const MARGIN: Duration = Duration::from_secs(5);
 
+/// Time between two looks at whether a run that has not begun is to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
 /// How long calls may take to see that they are stopped, by the handler's contract: one that is not
 /// well may never do.
 const SEEN_WITHIN: Duration = Duration::from_secs(2);
@@ -55,12 +58,11 @@ pub(crate) async fn run(shared: &Shared, held: Held, arrival: Arrival, visit: &V
     }
     visit.opened(&request);
     let job = request.identity();
-    let held = if request.deliveries >= RENEW_DELIVERIES && !shared.registry.knows(&job) {
-        let Some(held) = renew(shared, held, &request, visit).await else { return After::Next };
-        held
-    } else {
-        held
+    let held = match request.deliveries >= RENEW_DELIVERIES && !shared.registry.knows(&job) {
+        true => renew(shared, held, &request, visit).await,
+        false => Some(held),
     };
+    let Some(held) = held else { return After::Next };
     let Some((running, mut mail)) = admit(shared, &job, held, &request, visit).await else {
         return After::Next;
     };
@@ -219,16 +221,25 @@ impl Run<'_> {
         if unreturned >= POISON_RUNS {
             return Entry::Poison(unreturned);
         }
-        Entry::Place(shared.room.place(arrival, unreturned, shared, request, running).await)
+        let place = tokio::select! {
+            biased;
+            place = shared.room.place(arrival, unreturned, shared, request, running) => place,
+            // Workers that were cut off for longer are back: it is no suspect any more.
+            () = self.record.cleared(), if unreturned > 0 => {
+                shared.room.place(shared.room.arrive(), 0, shared, request, running).await
+            }
+        };
+        Entry::Place(place)
     }
 
     /// Calls the handler. The run of a redelivered request is recorded before it begins.
     async fn call(&self, address: &Address<'_>, resume: Option<Pieces>, writer: Writer) -> Outcome {
         let Self { shared, request, reader, .. } = self;
-        if request.redelivered && reader.stopped().is_none() {
+        if request.deliveries > 0 {
             tokio::select! {
                 () = self.record.enter() => {}
                 () = address.overdue.cancelled() => {}
+                () = stopped(reader) => {}
             }
         }
         if let Some(stop) = reader.stopped() {
@@ -295,8 +306,18 @@ impl Run<'_> {
                 tracing::info!(request = %request.job.id, "a job without a delivery was stopped");
                 return;
             }
-            self.record.enter().await;
+            tokio::select! {
+                () = self.record.enter() => {}
+                () = running.orphaned() => {}
+            }
         }
+    }
+}
+
+/// Waits until the run is to stop.
+async fn stopped(reader: &Reader) {
+    while reader.stopped().is_none() {
+        sleep(LOOK_EVERY).await;
     }
 }
 

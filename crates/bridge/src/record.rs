@@ -2,14 +2,15 @@
 //!
 //! The broker counts how often a message came back, not why. A worker that dies cannot tell either,
 //! so each run of a redelivered request is entered before it begins, and struck when the handler
-//! has returned. What is left are runs whose worker died. The record is a queue of its own in the
-//! broker, one message for each entry (docs/decisions/run-record.md).
+//! has returned. The entries that are left are runs whose worker died. The record is a queue of its
+//! own in the broker, one message for each entry (docs/decisions/run-record.md).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nsbridge_protocol::topology::run_record;
 use nsbridge_queue::{Confirmed, Error, Message, Result};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::intake::Accepted;
@@ -18,11 +19,15 @@ use crate::worker::Shared;
 /// Time in which a worker that only lost its connection is back to strike its runs.
 const BACK_WITHIN: Duration = Duration::from_secs(1);
 
-/// Time between two looks at a record.
+/// Time between two looks at a record, in that time and after it.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+const LOOK_AGAIN_EVERY: Duration = Duration::from_secs(2);
 
 /// Time between two tries to write to a record.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Time in which a record must be writable; a publisher confirm may take longer, as in an alarm.
+const ENTER_WITHIN: Duration = Duration::from_secs(2);
 
 /// Time that striking may take: the request's message waits for it.
 const STRIKE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -32,9 +37,10 @@ pub(crate) struct RunRecord<'a> {
     shared: &'a Shared,
     queue: String,
     request: &'a Accepted,
-    /// Whether the record may have an entry of this run.
-    entered: AtomicBool,
-    /// Whether the handler has returned.
+    /// Entries of this run that the record may have. More than one after a publish whose confirm
+    /// was lost. Locked while one is made or struck.
+    entries: Mutex<u32>,
+    /// Set when the handler has returned.
     returned: AtomicBool,
 }
 
@@ -45,56 +51,78 @@ impl<'a> RunRecord<'a> {
             shared,
             queue: run_record(&shared.model, number),
             request,
-            entered: AtomicBool::new(false),
+            entries: Mutex::new(0),
             returned: AtomicBool::new(false),
         }
     }
 
-    /// Returns how many runs of a redelivered request began and did not return, as far as can be
-    /// known. Waits a moment for workers that live, and were only cut off, to strike theirs.
+    /// Returns how many runs of this message began and did not return, as far as can be known.
+    /// Waits a moment for workers that live, and were only cut off, to strike theirs.
     ///
-    /// Where the record cannot be read, each earlier delivery but the first counts as a run.
+    /// There are never more of them than earlier deliveries by the broker's own count: runs of
+    /// other copies of the request are no blame, and a first delivery has none. Where the record
+    /// cannot be read, each earlier delivery but the first counts as a run.
     pub(crate) async fn unreturned(&self) -> u32 {
-        if !self.request.redelivered {
+        let deliveries = u32::try_from(self.request.deliveries).unwrap_or(u32::MAX);
+        if deliveries == 0 {
             return 0;
         }
         let began = Instant::now();
         loop {
             match self.declare().await {
-                Ok(entries) if entries == 0 || began.elapsed() >= BACK_WITHIN => return entries,
-                Ok(_) => sleep(LOOK_EVERY).await,
+                Ok(entries) if entries == 0 || began.elapsed() >= BACK_WITHIN => {
+                    return entries.min(deliveries);
+                }
+                Ok(_) => {}
                 Err(error) if began.elapsed() >= BACK_WITHIN => {
                     let (id, queue) = (self.request.job.id, &self.queue);
                     tracing::warn!(request = %id, %queue, %error, "the record of a request's runs cannot be read, its deliveries count: allow workers to configure and read `nsbridge.<model>.runs.*`");
-                    let runs = self.request.deliveries.saturating_sub(1);
-                    return u32::try_from(runs).unwrap_or(u32::MAX);
+                    return deliveries - 1;
                 }
-                Err(_) => sleep(LOOK_EVERY).await,
+                Err(_) => {}
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// Waits until the record has no entries: the workers of all earlier runs live.
+    pub(crate) async fn cleared(&self) {
+        loop {
+            sleep(LOOK_AGAIN_EVERY).await;
+            if matches!(self.declare().await, Ok(0)) {
+                return;
             }
         }
     }
 
-    /// Enters the run; on return the broker has confirmed the entry. Only redelivered requests
-    /// have a record: a first run that ends its worker is followed by one that is entered.
+    /// Enters the run of a redelivered request; on return the broker has confirmed the entry.
+    ///
+    /// A first delivery needs none: if its run ends its worker, the next one is entered. A record
+    /// that cannot be written to does not keep the request from running.
     pub(crate) async fn enter(&self) {
-        if self.entered.swap(true, Ordering::Relaxed) {
+        let mut entries = self.entries.lock().await;
+        if *entries > 0 {
             return;
         }
-        while let Err(error) = self.try_enter().await {
-            let (id, queue) = (self.request.job.id, &self.queue);
-            tracing::warn!(request = %id, %queue, %error, "a run could not be recorded, trying again");
+        let began = Instant::now();
+        while let Err(error) = self.try_enter(&mut entries).await {
+            if began.elapsed() >= ENTER_WITHIN {
+                let (id, queue) = (self.request.job.id, &self.queue);
+                tracing::warn!(request = %id, %queue, %error, "a run begins without an entry in its request's record");
+                return;
+            }
             sleep(PAUSE).await;
         }
     }
 
-    /// The handler has returned: the run does not count any more.
+    /// Notes that the handler has returned: the run does not count any more.
     pub(crate) fn returned(&self) {
         self.returned.store(true, Ordering::Relaxed);
     }
 
     /// Strikes the run as soon as the broker can be reached: the worker lives.
     pub(crate) async fn withdraw(&self) {
-        while let Err(error) = self.try_strike().await {
+        while let Err(error) = self.strike().await {
             tracing::debug!(queue = %self.queue, %error, "a run could not be struck, trying again");
             sleep(PAUSE).await;
         }
@@ -103,13 +131,12 @@ impl<'a> RunRecord<'a> {
     /// Closes the run's part: strikes a run that returned, and deletes the record of a request that
     /// is `over`. A failure leaves an entry that counts.
     pub(crate) async fn close(&self, over: bool) {
-        let entered = self.entered.load(Ordering::Relaxed);
         let closing = async {
-            if over && (entered || self.request.redelivered) {
+            if over && (self.request.deliveries > 0 || *self.entries.lock().await > 0) {
                 let connection = self.shared.consume.try_connection().await?;
                 connection.delete_run_record(&self.queue).await
             } else if self.returned.load(Ordering::Relaxed) {
-                self.try_strike().await
+                self.strike().await
             } else {
                 Ok(())
             }
@@ -127,28 +154,31 @@ impl<'a> RunRecord<'a> {
         self.shared.consume.try_connection().await?.declare_run_record(&self.queue).await
     }
 
-    async fn try_enter(&self) -> Result<()> {
+    async fn try_enter(&self, entries: &mut u32) -> Result<()> {
         let mut entry = Message::new(Vec::new());
         entry.properties.persistent = true;
         entry.properties.message_id = Some(self.request.job.id.to_string());
         let publisher = self.shared.publish.take().await?;
-        let confirmed = publisher.publish("", &self.queue, entry.clone()).await?.await?;
+        // Counted before the broker has answered: without an answer it may be there.
+        *entries += 1;
+        let confirmed = publisher.publish("", &self.queue, entry).await?.await?;
         self.shared.publish.give_back(publisher);
         if confirmed == Confirmed::Taken {
             return Ok(());
         }
-        // Struck by another worker in between, or never declared.
+        *entries -= 1;
+        // Deleted by another worker in between, or never declared.
         self.declare().await?;
         Err(Error::NoQueue { queue: self.queue.clone() })
     }
 
-    async fn try_strike(&self) -> Result<()> {
-        if !self.entered.load(Ordering::Relaxed) {
-            return Ok(());
+    async fn strike(&self) -> Result<()> {
+        let mut entries = self.entries.lock().await;
+        while *entries > 0 {
+            let connection = self.shared.consume.try_connection().await?;
+            connection.strike_run_record(&self.queue).await?;
+            *entries -= 1;
         }
-        let connection = self.shared.consume.try_connection().await?;
-        connection.strike_run_record(&self.queue).await?;
-        self.entered.store(false, Ordering::Relaxed);
         Ok(())
     }
 }

@@ -21,8 +21,8 @@ const WAITING_CANCELS: usize = 1024;
 /// Control frames that may wait for one job.
 const MAILBOX: usize = 8;
 
-/// What makes two deliveries one job: the copy of a request, the key it was sealed with, and the
-/// queue its reply goes to.
+/// Identity of a job: the copy of a request, the key it was sealed with, and the queue its reply
+/// goes to. Deliveries with equal ones are one job.
 ///
 /// Request id and salt can be read by anyone who sees the message, and written into another; only
 /// the commitment binds them to a key. `reply_to` is not sealed: a copy with a forged one is a job of

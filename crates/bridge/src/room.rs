@@ -36,7 +36,7 @@ pub(crate) struct Room {
     state: Mutex<State>,
     /// Told when a place may have become free.
     changed: Notify,
-    /// Whether a suspect waits or runs: no deliveries are wanted meanwhile.
+    /// True while a suspect waits or runs: no deliveries are wanted meanwhile.
     quiet: watch::Sender<bool>,
 }
 
@@ -48,13 +48,13 @@ struct State {
     arriving: usize,
     /// Suspects that wait or run.
     suspects: usize,
-    /// Whether one of them runs.
+    /// True while one of them runs.
     alone: bool,
-    /// Whether the flow of deliveries has stopped.
+    /// True while the flow of deliveries is stopped.
     paused: bool,
 }
 
-/// What came of asking for a place.
+/// The answer to a request for a place.
 #[derive(Debug)]
 pub(crate) enum Place<'a> {
     /// It is free again when this is dropped.
@@ -77,12 +77,12 @@ impl Room {
         Arrival(self.clone())
     }
 
-    /// Whether deliveries are unwanted, told anew when it changes.
+    /// Follows the wish for no deliveries.
     pub(crate) fn quiet(&self) -> watch::Receiver<bool> {
         self.quiet.subscribe()
     }
 
-    /// Tells whether the flow of deliveries has stopped.
+    /// Notes that the flow of deliveries has stopped, or goes on.
     pub(crate) fn paused(&self, paused: bool) {
         self.change(|state| state.paused = paused);
     }
@@ -113,8 +113,8 @@ impl Room {
         tokio::select! {
             biased;
             _ = shared.drain.begun() => Place::None,
-            _permit = permit => Place::Taken { _permit },
             () = running.orphaned() => Place::None,
+            _permit = permit => Place::Taken { _permit },
             () = sleep(remaining(request.deadline)) => Place::Late,
             never = evict, if !alone => never,
         }
@@ -159,9 +159,13 @@ impl Room {
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.state();
         change(&mut state);
-        let quiet = state.suspects > 0;
-        // Told under the lock: two changes are told in their order.
-        self.quiet.send_if_modified(|known| std::mem::replace(known, quiet) != quiet);
+        let (suspects, empty) = (state.suspects > 0, state.taken + state.arriving == 0);
+        // Told under the lock: two changes are told in their order. A consumer that resumes has its
+        // whole prefetch again, so it waits until all that came before is settled.
+        self.quiet.send_if_modified(|quiet| {
+            let wanted = suspects || (*quiet && !empty);
+            std::mem::replace(quiet, wanted) != wanted
+        });
         drop(state);
         self.changed.notify_waiters();
     }

@@ -137,10 +137,9 @@ impl Subscriber {
                 next = consumer.recv() => next,
             };
             let Some(delivery) = next else { break };
-            // What has come waits here meanwhile: given back, it would count as delivered again.
-            self.shared.rest.over().await;
             self.start(delivery, &gone);
         }
+        room.paused(false);
         gone.cancel();
     }
 
@@ -152,6 +151,8 @@ impl Subscriber {
         gone: &CancellationToken,
     ) -> nsbridge_queue::Result<()> {
         if wanted {
+            // First, so that no suspect begins in between.
+            self.shared.room.paused(false);
             consumer.resume().await?;
         } else {
             consumer.pause().await?;
@@ -159,8 +160,8 @@ impl Subscriber {
             while let Some(delivery) = consumer.try_recv() {
                 self.start(delivery, gone);
             }
+            self.shared.room.paused(true);
         }
-        self.shared.room.paused(!wanted);
         Ok(())
     }
 
@@ -172,6 +173,13 @@ impl Subscriber {
 }
 
 async fn run(shared: Arc<Shared>, held: Held, arrival: Arrival) {
+    // A delivery that came waits here: given back, it would come again at once.
+    tokio::select! {
+        biased;
+        _ = shared.drain.begun() => return,
+        () = shared.rest.over() => {}
+        () = held.gone.cancelled() => return,
+    }
     let visit = Visit::begin(&shared.vitals, &shared.model, &held.delivery.message);
     let job = job::run(&shared, held, arrival, &visit).instrument(visit.log());
     let job = std::panic::AssertUnwindSafe(job);

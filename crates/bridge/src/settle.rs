@@ -23,6 +23,9 @@ const SERVED_PAUSE: Duration = Duration::from_secs(10);
 /// Tries of a request whose revision no worker serves: after 1 s and 10 s.
 const UNSERVED_TRIES: usize = 2;
 
+/// Copies of a request after which the broker's delivery limit stands, whatever its messages end.
+const MOST_RENEWED: u16 = 8;
+
 /// Settles what a run was given for, after its last frame was confirmed.
 ///
 /// Tells how the request ended, where that was not known before.
@@ -113,7 +116,15 @@ pub(crate) async fn renew(
     visit: &Visit,
 ) -> Option<Held> {
     let (pool, model, delivery) = (&shared.publish, &shared.model, &held.delivery);
-    match dead::renew(pool, model, delivery, request.deadline, visit).await {
+    if pool.is_blocked() || epoch(&delivery.message) >= MOST_RENEWED {
+        return Some(held);
+    }
+    let renewed = tokio::select! {
+        renewed = dead::renew(pool, model, delivery, request.deadline, visit) => renewed,
+        () = held.gone.cancelled() => return Some(held),
+        _ = shared.drain.begun() => return Some(held),
+    };
+    match renewed {
         Ok(true) => {}
         Ok(false) => return Some(held),
         Err(error) => {

@@ -23,7 +23,7 @@ pub const DELIVERY_LIMIT: u32 = 64;
 
 /// Recorded runs without an orderly end at which a worker dead-letters a request.
 ///
-/// The run of a first delivery is not recorded, so a request ends at most 16 workers.
+/// The run of a first delivery is not recorded, so a message ends at most 16 workers.
 pub const POISON_RUNS: u32 = 15;
 
 /// Earlier deliveries at which a worker publishes a copy in place of the message, so that an

@@ -3,13 +3,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use async_trait::async_trait;
 use nsbridge_crypto::{Entry, Key, Keyring, RequestHead, Sealed, State, seal_request};
 use nsbridge_protocol::topology::{
     DELIVERY_LIMIT, POISON_RUNS, RENEW_DELIVERIES, dead_queue, header, model_queue, reply_queue,
     run_record,
 };
-use nsbridge_protocol::{RequestId, Uuid};
-use nsbridge_queue::{Broker, Connection, Error as QueueError, Header, MemoryBroker, Message};
+use nsbridge_protocol::{ModelName, RequestId, Revision, Uuid};
+use nsbridge_queue::{
+    Broker, Connection, Consumer, Delivery, Depth, Error as QueueError, Header, MemoryBroker,
+    Message, Publisher,
+};
 use nsbridge_testkit::system::Setup;
 use tokio::time::{sleep, timeout};
 
@@ -21,6 +25,9 @@ stories! {
     r1_deliveries_that_never_began_are_not_blamed,
     r1_a_request_whose_runs_end_their_workers_is_a_dead_letter,
     r1_a_drained_job_is_not_blamed,
+    r1_runs_of_other_copies_are_no_blame,
+    r5_a_suspect_whose_workers_come_back_is_none,
+    r1_a_record_that_cannot_be_kept_keeps_no_request_from_running,
     r1_a_run_that_returned_leaves_no_record,
     r6_a_forged_reply_to_takes_no_reply_away,
 }
@@ -73,6 +80,18 @@ impl Known {
             let entry = Message::new(Vec::new());
             publisher.publish("", &record, entry).await.unwrap().await.unwrap();
         }
+    }
+
+    /// Publishes the request and takes it again and again; once it is given back, it has come back so
+    /// many times.
+    async fn hold(&self, deliveries: u32) -> Delivery {
+        self.publish(0).await;
+        let queue = model_queue(&self.setup.model);
+        let mut taken = self.connection.consume(&queue, 1).await.unwrap();
+        for _ in 1..deliveries {
+            taken.recv().await.unwrap().requeue().await.unwrap();
+        }
+        taken.recv().await.unwrap()
     }
 
     async fn publish(&self, epoch: i64) {
@@ -130,7 +149,7 @@ async fn r1_a_request_whose_runs_end_their_workers_is_a_dead_letter(broker: Arc<
     for (recorded, poison) in [(POISON_RUNS - 1, false), (POISON_RUNS, true)] {
         let known = Known::new(&broker, Script::Say { pieces: 1, every_ms: 0 }).await;
         known.enter(recorded).await;
-        known.publish(1).await;
+        known.hold(POISON_RUNS).await.requeue().await.unwrap();
         let _worker = known.setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
         if !poison {
             until("the lone run", async || runs(known.seed).len() == 1).await;
@@ -171,7 +190,7 @@ async fn r1_a_run_that_returned_leaves_no_record(broker: Arc<dyn Broker>) {
     let known = Known::new(&broker, Script::Say { pieces: 200, every_ms: 10 }).await;
     let mut setup = known.setup.clone();
     setup.grace = Duration::from_millis(10);
-    known.publish(1).await;
+    known.hold(1).await.requeue().await.unwrap();
     let worker = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
     until("a run to begin", async || !runs(known.seed).is_empty()).await;
     assert_eq!(known.recorded().await, Some(1), "recorded before it begins");
@@ -220,14 +239,15 @@ async fn r5_a_suspect_that_waits_keeps_no_delivery_from_an_idle_worker() {
     let broker: Arc<dyn Broker> = Arc::new(memory.clone());
     let known = Known::new(&broker, Script::Say { pieces: 1, every_ms: 0 }).await;
     let setup = Setup { worker: "busy".into(), ..known.setup.clone() };
+    known.enter(1).await;
+    let suspect = known.hold(1).await;
     let _busy = setup.worker::<Two>(broker.clone(), ()).await.unwrap();
     let client = setup.client(broker.clone()).await.unwrap();
     let long = fresh_seed();
     let asked = ask(&setup, Script::Say { pieces: 400, every_ms: 10 }, long);
     let _long = client.submit::<_, String>(asked).await.unwrap();
     until("a long run", async || !runs(long).is_empty()).await;
-    known.enter(1).await;
-    known.publish(1).await;
+    suspect.requeue().await.unwrap();
     // For the time in which the record might still be struck it is not a suspect yet.
     sleep(Duration::from_millis(1500)).await;
     assert!(runs(known.seed).is_empty(), "it runs alone");
@@ -291,7 +311,7 @@ async fn r1_a_worker_that_was_only_cut_off_takes_its_run_off_the_record() {
     let broker: Arc<dyn Broker> = Arc::new(memory.clone());
     let known = Known::new(&broker, Script::Say { pieces: 300, every_ms: 10 }).await;
     let setup = Setup { worker: "cut".into(), ..known.setup.clone() };
-    known.publish(1).await;
+    known.hold(1).await.requeue().await.unwrap();
     let _worker = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
     until("a run to begin", async || !runs(known.seed).is_empty()).await;
     assert_eq!(known.recorded().await, Some(1));
@@ -324,4 +344,118 @@ async fn r7_a_client_that_has_nothing_lets_the_worker_begin() {
     let _worker = setup.worker::<Scripted>(broker, ()).await.unwrap();
     reply.collect().await.unwrap();
     assert!(began.elapsed() < Duration::from_millis(200), "it waited {:?}", began.elapsed());
+}
+
+/// A copy that a stranger publishes, and says of it what it likes, is a first delivery.
+async fn r1_runs_of_other_copies_are_no_blame(broker: Arc<dyn Broker>) {
+    let known = Known::new(&broker, Script::Say { pieces: 1, every_ms: 0 }).await;
+    known.enter(POISON_RUNS + 5).await;
+    known.publish(7).await;
+    let _worker = known.setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
+    until("its run", async || runs(known.seed).len() == 1).await;
+}
+
+async fn r5_a_suspect_whose_workers_come_back_is_none(broker: Arc<dyn Broker>) {
+    let known = Known::new(&broker, Script::Say { pieces: 1, every_ms: 0 }).await;
+    known.enter(1).await;
+    let suspect = known.hold(1).await;
+    let _worker = known.setup.worker::<Two>(broker.clone(), ()).await.unwrap();
+    let client = known.setup.client(broker.clone()).await.unwrap();
+    let long = fresh_seed();
+    let asked = ask(&known.setup, Script::Say { pieces: 900, every_ms: 10 }, long);
+    let _long = client.submit::<_, String>(asked).await.unwrap();
+    until("a long run", async || !runs(long).is_empty()).await;
+    suspect.requeue().await.unwrap();
+    sleep(Duration::from_millis(1500)).await;
+    assert!(runs(known.seed).is_empty(), "it waits to run alone");
+    known.connection.strike_run_record(&known.record()).await.unwrap();
+    until("its run", async || runs(known.seed).len() == 1).await;
+    assert!(runs(long)[0].until.is_none(), "it ran beside others");
+}
+
+/// A broker whose user may not keep run records, or that lost the node with one.
+#[derive(Debug)]
+struct Keepless<B>(B);
+
+#[async_trait]
+impl Broker for Keepless<Arc<dyn Broker>> {
+    async fn connect(&self, name: &str) -> nsbridge_queue::Result<Arc<dyn Connection>> {
+        Ok(Arc::new(Keepless(self.0.connect(name).await?)))
+    }
+
+    async fn listens(&self) -> bool {
+        self.0.listens().await
+    }
+}
+
+#[async_trait]
+impl Connection for Keepless<Arc<dyn Connection>> {
+    async fn declare_run_record(&self, _: &str) -> nsbridge_queue::Result<u32> {
+        Err(QueueError::Lost { reason: "home node is down or inaccessible".to_owned() })
+    }
+
+    async fn strike_run_record(&self, _: &str) -> nsbridge_queue::Result<()> {
+        Err(QueueError::Lost { reason: "home node is down or inaccessible".to_owned() })
+    }
+
+    async fn delete_run_record(&self, _: &str) -> nsbridge_queue::Result<()> {
+        Err(QueueError::Lost { reason: "home node is down or inaccessible".to_owned() })
+    }
+
+    async fn declare_model(&self, model: &ModelName) -> nsbridge_queue::Result<()> {
+        self.0.declare_model(model).await
+    }
+
+    async fn declare_reply_queue(&self, queue: &str) -> nsbridge_queue::Result<()> {
+        self.0.declare_reply_queue(queue).await
+    }
+
+    async fn declare_control_queue(
+        &self,
+        queue: &str,
+        model: &ModelName,
+        revision: Option<&Revision>,
+    ) -> nsbridge_queue::Result<()> {
+        self.0.declare_control_queue(queue, model, revision).await
+    }
+
+    async fn consume(&self, queue: &str, prefetch: u16) -> nsbridge_queue::Result<Consumer> {
+        self.0.consume(queue, prefetch).await
+    }
+
+    async fn publisher(&self) -> nsbridge_queue::Result<Box<dyn Publisher>> {
+        self.0.publisher().await
+    }
+
+    async fn depth(&self, queue: &str) -> nsbridge_queue::Result<Depth> {
+        self.0.depth(queue).await
+    }
+
+    fn is_blocked(&self) -> bool {
+        self.0.is_blocked()
+    }
+
+    async fn lost(&self) -> QueueError {
+        self.0.lost().await
+    }
+
+    async fn close(&self) {
+        self.0.close().await;
+    }
+}
+
+async fn r1_a_record_that_cannot_be_kept_keeps_no_request_from_running(broker: Arc<dyn Broker>) {
+    // One that runs beside others, and one that the fallback makes a suspect.
+    for deliveries in [1, 3] {
+        let known = Known::new(&broker, Script::Say { pieces: 1, every_ms: 0 }).await;
+        known.hold(deliveries).await.requeue().await.unwrap();
+        let keepless = Arc::new(Keepless(broker.clone()));
+        let _worker = known.setup.worker::<Scripted>(keepless, ()).await.unwrap();
+        until("its run", async || runs(known.seed).len() == 1).await;
+        until("its ack", async || {
+            let queue = model_queue(&known.setup.model);
+            known.connection.depth(&queue).await.unwrap().messages == 0
+        })
+        .await;
+    }
 }

@@ -1,6 +1,7 @@
 //! Deliveries from a subscription, and their settling.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
@@ -15,6 +16,9 @@ use super::connection::{Life, Settings};
 use super::io::Io;
 use super::{convert, fault};
 use crate::{Consumer, Delivery, Error, Result, Settle, Subscription};
+
+/// How often a channel without a consumer is looked at: nothing else tells that it was closed.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Subscribes to `queue` on `channel`.
 ///
@@ -123,6 +127,7 @@ impl Forward {
                         return;
                     }
                 }
+                () = closed(&self.held.channel), if stream.is_none() => return,
                 next = next(&mut stream) => {
                     let Some(Ok(message)) = next else { return };
                     if self.sender.send(self.held.delivery(message)).await.is_err() {
@@ -161,6 +166,13 @@ impl Forward {
             each(self.held.delivery(message));
         }
         Ok(())
+    }
+}
+
+/// Waits until a channel is closed, which a stream would tell.
+async fn closed(channel: &Channel) {
+    while channel.status().connected() {
+        tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 

@@ -210,6 +210,7 @@ impl Subscription for Subscribed {
     }
 
     async fn resume(&self) -> Result<()> {
+        self.link.shared.change(|state| state.queue_for(&self.queue, self.link.id()).map(drop))?;
         self.flow(false)
     }
 }
