@@ -101,14 +101,19 @@ impl<S: BuildHasher + Default> KvCache<S> {
         self.blocks.evictions()
     }
 
-    /// Gives a sequence the blocks for so many tokens more, or none and `false`.
+    /// Gives a sequence the blocks for so many tokens more, or none and `false`. One that holds all
+    /// the blocks that are held gets every other.
     pub fn reserve(&mut self, table: &mut Table, tokens: usize) -> bool {
         // A last block that others may see is theirs: this sequence goes on in a copy.
         let last = table.len / PAGE;
-        let copied = tokens > 0 && !self.may_write(table);
+        let mut copied = tokens > 0 && !self.may_write(table);
         let more = (table.len + tokens).div_ceil(PAGE).saturating_sub(table.blocks.len());
         if more + usize::from(copied) > self.free() {
-            return false;
+            // If it is only remembered, it can be forgotten where a copy has no room.
+            if !copied || more > self.free() || !self.blocks.make_private(table.blocks[last]) {
+                return false;
+            }
+            copied = false;
         }
         if copied {
             let Some(own) = self.blocks.take() else { return false };

@@ -120,6 +120,16 @@ impl<S: BuildHasher + Default> Blocks<S> {
         block.holders == 1 && block.memory.is_none()
     }
 
+    /// Forgets a block that has one holder, who may write to it then; `false` if it has others.
+    pub(super) fn make_private(&mut self, block: u32) -> bool {
+        let alone = self.blocks[block as usize].holders == 1;
+        if alone && self.blocks[block as usize].memory.is_some() {
+            self.forget(block);
+            self.evictions += 1;
+        }
+        alone
+    }
+
     /// The block with these tokens behind `before`, or at the beginning of the scope.
     pub(super) fn find(
         &self,

@@ -268,3 +268,30 @@ fn what_is_run_again_is_kept_once() {
     world.check();
     assert_eq!(world.sequences[0].table.blocks, blocks, "those that were remembered");
 }
+
+#[test]
+fn a_sequence_that_is_alone_has_room_to_the_last_block() {
+    let mut world = World::<RandomState>::new();
+    world.play(&Event::Begin { scope: 0, kind: 1, len: 6 * PAGE });
+    world.run(0, 1000);
+    world.play(&Event::Cut { which: 0, tokens: 3 * PAGE + 9 });
+    let table = &mut world.sequences[0].table;
+    assert!(!world.cache.may_write(table), "others may find that block");
+    let (len, known) = (table.len, world.cache.blocks.known());
+    assert!(!world.cache.reserve(table, BLOCKS * PAGE - len + 1));
+    assert!(!world.cache.may_write(table), "nothing was given");
+    assert!(world.cache.reserve(table, BLOCKS * PAGE - len));
+    assert!(world.cache.may_write(table) && world.cache.take_copies().is_empty());
+    // Those that it is behind are remembered still.
+    assert_eq!((world.cache.free(), known, world.cache.blocks.known()), (0, 6, 2));
+    assert_eq!(world.cache.evictions(), 4);
+    world.check();
+    // Another that holds the block as well keeps it.
+    let mut world = World::<RandomState>::new();
+    world.play(&Event::Begin { scope: 0, kind: 1, len: 6 * PAGE });
+    world.run(0, PAGE + 9);
+    world.play(&Event::Fork { which: 0, kind: 1 });
+    let table = &mut world.sequences[1].table;
+    assert!(!world.cache.reserve(table, 11 * PAGE - 9));
+    world.check();
+}
