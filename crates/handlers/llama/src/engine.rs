@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 use futures_channel::oneshot;
 use nsbridge_handler::{Emitter, Error, Finish, Result, TextPiece};
 
-use crate::kernel::attention::PAGE;
 use crate::schedule::{Candidate, Limits, Memory, Schedule, Tenant, Work};
 use crate::speculation::{Speculation, Tally};
 use crate::{Chunk, KvCache, Model, Scratch, Table, Watch};
@@ -64,8 +63,6 @@ pub(crate) struct Engine {
     /// Whether it is to look around without having been asked to.
     woken: Arc<AtomicBool>,
     policy: Policy,
-    /// Blocks for keys and values.
-    blocks: usize,
     counts: Arc<Counts>,
     /// Why no step can be computed any more.
     failure: Arc<OnceLock<String>>,
@@ -106,11 +103,11 @@ impl Engine {
         // Whom the first rank waits for has the first half of it to come.
         let sight = Sight::new(model.patience().saturating_mul(2), watches);
         let woken = Arc::new(AtomicBool::new(false));
-        let (blocks, counts) = (model.cache().free(), Arc::<Counts>::default());
+        let counts = Arc::<Counts>::default();
         let failure = Arc::<OnceLock<String>>::default();
         let longest_draft = speculation.as_ref().map_or(0, Speculation::longest);
         counts.change(|counts| {
-            (counts.blocks, counts.longest_draft) = (blocks, longest_draft);
+            (counts.blocks, counts.longest_draft) = (model.cache().free(), longest_draft);
             counts.drafting = longest_draft > 0;
         });
         let maker = Maker {
@@ -131,7 +128,7 @@ impl Engine {
         let thread = std::thread::Builder::new().name("nsbridge-engine".to_owned());
         let thread = thread.spawn(move || maker.run()).map_err(Error::fatal)?;
         let thread = Some(thread);
-        Ok(Self { commands, woken, policy, blocks, counts, failure, watch, pulse, sight, thread })
+        Ok(Self { commands, woken, policy, counts, failure, watch, pulse, sight, thread })
     }
 
     /// Makes the rest of what was asked for, piece by piece.
@@ -140,12 +137,6 @@ impl Engine {
     ///
     /// Whatever ended it.
     pub(crate) async fn make(&self, order: Order, emitter: Emitter<TextPiece>) -> Result<Finish> {
-        if order.choices.blocks(PAGE) > self.blocks {
-            return Err(Error::bad_input(
-                "so many replies of that length have no room in this worker's memory for keys and \
-                 values; ask for fewer with `n`, or for shorter ones with `max_tokens`",
-            ));
-        }
         let (done, finished) = oneshot::channel();
         let (commands, woken) = (self.commands.clone(), self.woken.clone());
         emitter.on_change(move || {
@@ -346,7 +337,7 @@ impl Maker {
             if self.policy.caching {
                 choices.remember(cache, scope);
             }
-            choices.settle(cache);
+            choices.settle(cache, scope);
         }
         let schedule_time = begun.elapsed().saturating_sub(draft_time + model_time);
         self.counts.change(|counts| {
@@ -480,5 +471,10 @@ impl Memory for Blocks<'_> {
 
     fn preempt(&mut self, index: usize) {
         self.running[index].request.order.choices.release(self.cache);
+    }
+
+    fn shrink(&mut self, index: usize) -> Option<Work> {
+        let choices = &mut self.running[index].request.order.choices;
+        choices.shrink(self.cache).then(|| choices.work())
     }
 }

@@ -36,7 +36,7 @@ const PLACES: usize = 8;
 const STEP_TOKENS: usize = 256;
 
 /// The most replies to one prompt, as in OpenAI's interface.
-const MOST_REPLIES: usize = 128;
+const MOST_REPLIES: u32 = 128;
 
 /// The files whose bytes decide the text, beside the weights.
 const FILES: [&str; 5] = [
@@ -76,12 +76,12 @@ impl Handler for Llama {
         let rule = input.response_format.as_ref().map(Rule::of).transpose()?.flatten();
         let prompt = self.text.prompt(&input, job.info().submitted_at)?;
         let seed = job.info().seed;
-        let replies = (0..self.replies(&input)?).map(|index| {
+        let replies = (0..replies(&input)?).map(|index| {
             let (words, size) = (self.text.clone(), self.config.vocab_size);
             let seed = seed.wrapping_add(index);
             Reply::new(words, size, self.context, prompt.clone(), asked.clone(), seed)
         });
-        let mut choices = Choices::new(replies.collect::<Result<_>>()?);
+        let mut choices = Choices::new(replies.collect::<Result<_>>()?, step_tokens(&self.options));
         job.at_most(choices.longest());
         let resumed = job.resumed();
         let finish = match rule {
@@ -222,14 +222,13 @@ impl Llama {
     fn vocabulary(&self) -> Vocabulary<'_> {
         vocabulary(&self.config)
     }
+}
 
-    /// How many replies the input asks for.
-    fn replies(&self, input: &TextInput) -> Result<u64> {
-        let most = step_tokens(&self.options).min(MOST_REPLIES);
-        match input.n.unwrap_or(1) {
-            n if n >= 1 && n as usize <= most => Ok(n.into()),
-            _ => Err(Error::bad_input(format!("`n` must be from 1 to {most}"))),
-        }
+/// How many replies the input asks for.
+fn replies(input: &TextInput) -> Result<u64> {
+    match input.n.unwrap_or(1) {
+        n @ 1..=MOST_REPLIES => Ok(n.into()),
+        _ => Err(Error::bad_input(format!("`n` must be from 1 to {MOST_REPLIES}"))),
     }
 }
 

@@ -12,7 +12,8 @@
 //! it takes them from requests that are of a later row, the last one first. A reply that grows takes
 //! memory from any that comes later. Who gave computes again later what it had; one whose client
 //! does not read is behind all others. As nobody gives to one that is later, nobody overtakes one
-//! that waits to begin, and the first fits alone, somebody always comes to an end.
+//! that waits to begin, and the first fits alone, somebody always comes to an end. A request with
+//! several replies may fit alone only with fewer of them: the others wait until one has ended.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -65,6 +66,10 @@ pub(crate) trait Memory {
 
     /// Takes back all that one has; it begins anew later.
     fn preempt(&mut self, index: usize);
+
+    /// Takes back what one of its replies has, which waits until another has ended; what is left to
+    /// be run. `None` if there is only one.
+    fn shrink(&mut self, index: usize) -> Option<Work>;
 }
 
 /// How much a step does at most.
@@ -120,7 +125,7 @@ impl Schedule {
         }
     }
 
-    /// How often memory or a place was taken from a request.
+    /// How often memory or a place was taken from a request, or memory from one of its replies.
     pub(crate) fn preemptions(&self) -> u64 {
         self.preemptions
     }
@@ -147,7 +152,7 @@ impl Schedule {
             let index = step.order.first[place];
             let tokens = step.work[index].tokens;
             if step.begun[index] && step.work[index].goes_on() && tokens <= step.room {
-                step.give(index, tokens, tokens);
+                step.give(index);
             }
         }
         while step.room > 0 {
@@ -163,14 +168,13 @@ impl Schedule {
                 (self.accounts[tenant].given, step.order.place[*index])
             };
             let Some(index) = (0..candidates.len()).filter(waits).min_by_key(turn) else { break };
-            let work =
-                if step.begun[index] { step.work[index] } else { step.begin(index, limits.places) };
-            let tokens = work.within(step.room);
-            // All of a prompt, or none: a part would only be in others' way.
-            if step.give(index, tokens, work.tokens) {
+            if !step.begun[index] {
+                step.begin(index, limits.places);
+            }
+            if step.give(index) {
                 let account = &mut self.accounts[candidates[index].tenant.0];
                 self.clock = self.clock.max(account.given);
-                account.given += tokens as u64;
+                account.given += step.counts[index] as u64;
             }
         }
         step.counts
@@ -248,7 +252,7 @@ impl<M: Memory> Step<'_, M> {
     }
 
     /// Gives it a place.
-    fn begin(&mut self, index: usize, places: usize) -> Work {
+    fn begin(&mut self, index: usize, places: usize) {
         if self.running() >= places
             && let Some(other) = self.behind(index)
         {
@@ -257,17 +261,24 @@ impl<M: Memory> Step<'_, M> {
         self.begun[index] = true;
         self.just_begun[index] = true;
         self.work[index] = self.memory.begin(index);
-        self.work[index]
     }
 
-    /// Plans so many tokens of one that has begun, if memory can be found for `reserved`. One that
-    /// has only just begun gives its place back if not, and nobody begins in its stead.
-    fn give(&mut self, index: usize, tokens: usize, reserved: usize) -> bool {
-        while !self.memory.reserve(index, reserved) {
+    /// Plans as many tokens of one that has begun as there is room for, if memory can be found for all
+    /// of its work: a part of a prompt would only be in others' way. One that has only just begun
+    /// gives its place back if not, and nobody begins in its stead.
+    fn give(&mut self, index: usize) -> bool {
+        while !self.memory.reserve(index, self.work[index].tokens) {
             let least = if self.just_begun[index] { self.order.row[index] + 1 } else { 0 };
             let later = self.order.first[self.order.place[index] + 1..].iter().rev().copied();
             let gives = |other: &usize| self.begun[*other] && self.order.row[*other] >= least;
             let Some(other) = later.into_iter().find(gives) else {
+                if self.is_alone(index)
+                    && let Some(work) = self.memory.shrink(index)
+                {
+                    *self.preemptions += 1;
+                    self.work[index] = work;
+                    continue;
+                }
                 self.refused[index] = true;
                 if self.just_begun[index] {
                     self.take_back(index);
@@ -276,9 +287,14 @@ impl<M: Memory> Step<'_, M> {
             };
             self.preempt(other);
         }
-        self.counts[index] = tokens;
-        self.room -= tokens;
+        self.counts[index] = self.work[index].within(self.room);
+        self.room -= self.counts[index];
         true
+    }
+
+    /// Whether no other has memory, that it could wait for.
+    fn is_alone(&self, index: usize) -> bool {
+        self.begun.iter().enumerate().all(|(other, begun)| other == index || !begun)
     }
 
     fn preempt(&mut self, index: usize) {

@@ -5,6 +5,10 @@
 //! step, and one whose drafts carry it ahead of the others keeps its pieces until their turn. The
 //! prompt is run once, and its blocks are shared; the block in which it ends is copied by whoever
 //! writes to it.
+//!
+//! Where there is no room for all of them, they run in turns: the last ones wait until one before
+//! them has ended. Those that run go on to their ends, however far ahead their pieces are: what waits
+//! must be computed again, so a change costs more than pieces that are kept.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +16,7 @@ use std::sync::Arc;
 use nsbridge_handler::{Error, Finish, FinishReason, Result, TextPiece, Usage};
 
 use crate::grammar::Grammar;
-use crate::reply::Reply;
+use crate::reply::{Addition, Reply};
 use crate::schedule::Work;
 use crate::speculation::{Outlook, Tally, Undrafted};
 use crate::{Chunk, KvCache, Scratch, Table};
@@ -28,6 +32,10 @@ pub(crate) struct Choices {
     prompt: usize,
     /// How many of them need not be computed; known once it was looked up.
     cached: Option<usize>,
+    /// How many of them may run in a step.
+    most: usize,
+    /// Whether there was no room for all of them at once.
+    in_turns: bool,
 }
 
 #[derive(Debug)]
@@ -38,6 +46,8 @@ struct Choice {
     /// Pieces whose turn has not come, and what is behind them.
     pieces: VecDeque<TextPiece>,
     end: Option<Result<FinishReason>>,
+    /// Whether it has no memory, and gets none before another has ended.
+    waits: bool,
     /// How many pieces have had their turn.
     told: usize,
     /// By which drafters know it.
@@ -52,6 +62,7 @@ impl Choice {
             table: Table::default(),
             pieces: VecDeque::new(),
             end: None,
+            waits: false,
             told: 0,
             sequence: 0,
             outlook: Outlook::default(),
@@ -62,16 +73,18 @@ impl Choice {
         self.reply.tokens().len() - self.table.len()
     }
 
+    /// Whether more is to be made of it now.
     fn goes_on(&self) -> bool {
-        self.end.is_none()
+        self.end.is_none() && !self.waits
     }
 }
 
 impl Choices {
-    /// Replies to the same prompt; at least one.
-    pub(crate) fn new(replies: Vec<Reply>) -> Self {
+    /// Replies to the same prompt, at least one, of which at most so many run in a step.
+    pub(crate) fn new(replies: Vec<Reply>, most: usize) -> Self {
         let prompt = replies.first().map_or(0, |reply| reply.tokens().len());
-        Self { choices: replies.into_iter().map(Choice::new).collect(), prompt, cached: None }
+        let choices = replies.into_iter().map(Choice::new).collect();
+        Self { choices, prompt, cached: None, most, in_turns: false }
     }
 
     /// Numbers them from the first number that no other has.
@@ -91,13 +104,6 @@ impl Choices {
     pub(crate) fn longest(&self) -> usize {
         let longest = self.choices.iter().map(|choice| choice.reply.longest());
         longest.fold(0, usize::saturating_add)
-    }
-
-    /// The blocks of `page` positions that they need at most.
-    pub(crate) fn blocks(&self, page: usize) -> usize {
-        let shared = self.prompt / page;
-        let own = |choice: &Choice| (self.prompt + choice.reply.longest()).div_ceil(page) - shared;
-        self.choices.iter().map(own).fold(shared, usize::saturating_add)
     }
 
     /// Holds each of them to a grammar, from its first token on.
@@ -214,7 +220,7 @@ impl Choices {
         scratch: &mut Scratch,
         tally: &mut Tally,
     ) {
-        let round: Vec<usize> = self.round().collect();
+        let (round, several): (Vec<usize>, _) = (self.round().collect(), self.choices.len() > 1);
         let mut own: Vec<&[f32]> = Vec::new();
         for index in round {
             let choice = &mut self.choices[index];
@@ -229,23 +235,13 @@ impl Choices {
             if own.is_empty() || !(choice.table.len() == run || begins) {
                 continue;
             }
-            let added = choice.reply.next(&own, scratch);
+            let mut added = choice.reply.next(&own, scratch);
+            if several {
+                number(&mut added, index);
+            }
             tally.add(&mut choice.outlook, added.drafted, added.accepted);
             choice.pieces.extend(added.pieces);
             choice.end = added.end;
-        }
-        if self.choices.len() > 1 {
-            self.number_pieces();
-        }
-    }
-
-    /// Says in each piece that is to come whose it is, and in the last one why it is.
-    fn number_pieces(&mut self) {
-        for (index, choice) in self.choices.iter_mut().enumerate() {
-            choice.pieces.iter_mut().for_each(|piece| piece.index = index as u32);
-            if let (Some(last), Some(Ok(reason))) = (choice.pieces.back_mut(), &choice.end) {
-                last.finish_reason = Some(*reason);
-            }
         }
     }
 
@@ -275,11 +271,41 @@ impl Choices {
         }
     }
 
-    /// Gives the prompt's blocks to those that have none, and takes back those of who has ended.
-    pub(crate) fn settle(&mut self, cache: &mut KvCache) {
+    /// Gives the prompt's blocks to those that have none, and takes back those of who has ended, for
+    /// those that wait.
+    pub(crate) fn settle(&mut self, cache: &mut KvCache, scope: &Arc<str>) {
+        let ended = |choice: &Choice| choice.end.is_some() && !choice.table.blocks().is_empty();
+        if self.choices.iter().any(ended) {
+            self.wake(cache, scope);
+        }
         self.share_prompt(cache);
-        for choice in self.choices.iter_mut().filter(|choice| !choice.goes_on()) {
+        for choice in self.choices.iter_mut().filter(|choice| choice.end.is_some()) {
             cache.truncate(&mut choice.table, 0);
+        }
+    }
+
+    /// Lets the last of those that go on wait until another has ended, and takes back its memory;
+    /// `false` if there is only one.
+    pub(crate) fn shrink(&mut self, cache: &mut KvCache) -> bool {
+        let mut going = self.choices.iter_mut().filter(|choice| choice.goes_on());
+        let (Some(_), Some(last)) = (going.next(), going.next_back()) else { return false };
+        last.waits = true;
+        cache.truncate(&mut last.table, 0);
+        self.in_turns = true;
+        true
+    }
+
+    /// Lets all go on that wait, with what the cache remembers of them. Where that is too many
+    /// again, the last ones wait again.
+    fn wake(&mut self, cache: &mut KvCache, scope: &Arc<str>) {
+        for choice in self.choices.iter_mut().filter(|choice| choice.waits) {
+            choice.waits = false;
+            let Choice { reply, table, .. } = choice;
+            cache.recall(table, scope, reply.tokens());
+            // Less than the prompt is of no use: who has ended still has that.
+            if table.len() < self.prompt {
+                cache.truncate(table, 0);
+            }
         }
     }
 
@@ -321,11 +347,13 @@ impl Choices {
         choices.min_by_key(|(_, choice)| choice.told).map(|(index, _)| index)
     }
 
-    /// Those that run next: all that go on, but for who is too far ahead of the others.
+    /// Those that run next: all that go on, but for who is too far ahead of the others, unless those
+    /// cannot run.
     fn round(&self) -> impl Iterator<Item = usize> {
-        let runs = |choice: &Choice| choice.goes_on() && choice.pieces.len() < AHEAD;
+        let far = if self.in_turns { usize::MAX } else { AHEAD };
+        let runs = move |choice: &Choice| choice.goes_on() && choice.pieces.len() < far;
         let choices = self.choices.iter().enumerate();
-        choices.filter(move |(_, choice)| runs(choice)).map(|(index, _)| index)
+        choices.filter(move |(_, choice)| runs(choice)).map(|(index, _)| index).take(self.most)
     }
 
     /// Whether some wait for the first of the round to run the prompt.
@@ -372,5 +400,13 @@ impl Choices {
                 self.choices[index].table = table;
             }
         }
+    }
+}
+
+/// Says in each piece whose it is, and in the last one of a reply why it is.
+fn number(added: &mut Addition, index: usize) {
+    added.pieces.iter_mut().for_each(|piece| piece.index = index as u32);
+    if let (Some(last), Some(Ok(reason))) = (added.pieces.last_mut(), &added.end) {
+        last.finish_reason = Some(*reason);
     }
 }

@@ -15,7 +15,9 @@ struct Request {
     tenant: &'static str,
     priority: i32,
     prompt: usize,
+    /// Replies that have not ended, and those of them that do not wait for others.
     replies: usize,
+    going: usize,
     length: usize,
     made: usize,
     /// Tokens that have been run, and tokens that there is memory for.
@@ -27,12 +29,12 @@ struct Request {
 
 impl Request {
     fn new(name: usize, tenant: &'static str, prompt: usize, length: usize) -> Self {
-        let (priority, replies, made, run, held, away) = (0, 1, 0, 0, 0, 0);
-        Self { name, tenant, priority, prompt, replies, length, made, run, held, away }
+        let (priority, replies, going, made, run, held, away) = (0, 1, 1, 0, 0, 0, 0);
+        Self { name, tenant, priority, prompt, replies, going, length, made, run, held, away }
     }
 
     fn of(self, replies: usize) -> Self {
-        Self { replies, ..self }
+        Self { replies, going: replies, ..self }
     }
 
     fn before(self, priority: i32) -> Self {
@@ -40,9 +42,21 @@ impl Request {
     }
 
     fn work(&self) -> Work {
-        let tokens = self.prompt + self.made * self.replies - self.run;
-        let together = if self.made == 0 { 1 } else { self.replies };
+        let tokens = self.prompt + self.made * self.going - self.run;
+        let together = if self.made == 0 { 1 } else { self.going };
         if self.away > 0 { Work::default() } else { Work { tokens, together } }
+    }
+
+    /// Ends those that have all their tokens; whether these were the last ones.
+    fn ends(&mut self) -> bool {
+        if self.made <= self.length {
+            return false;
+        }
+        self.replies -= self.going;
+        // The others begin behind the prompt.
+        (self.going, self.made) = (self.replies, 1);
+        (self.run, self.held) = (self.prompt, self.prompt);
+        self.replies == 0
     }
 }
 
@@ -79,6 +93,20 @@ impl Memory for Counted<'_> {
     fn preempt(&mut self, index: usize) {
         let request = &mut self.0[index].0;
         (request.run, request.held) = (0, 0);
+    }
+
+    fn shrink(&mut self, index: usize) -> Option<Work> {
+        let others = self.0.iter().enumerate().filter(|(other, _)| *other != index);
+        assert!(others.map(|(_, (other, _))| other.held).sum::<usize>() == 0, "others can give");
+        let request = &mut self.0[index].0;
+        if request.going == 1 {
+            return None;
+        }
+        for tokens in [&mut request.run, &mut request.held] {
+            *tokens -= tokens.saturating_sub(request.prompt) / request.going;
+        }
+        request.going -= 1;
+        Some(request.work())
     }
 }
 
@@ -118,9 +146,7 @@ impl World {
                 request.made += 1;
             }
         }
-        for (over, tenant) in
-            self.requests.extract_if(.., |(request, _)| request.made > request.length)
-        {
+        for (over, tenant) in self.requests.extract_if(.., |(request, _)| request.ends()) {
             self.schedule.end(tenant);
             self.ended.push((over.name, self.steps));
         }
@@ -270,6 +296,31 @@ fn the_last_gives_back_and_not_the_next() {
 }
 
 #[test]
+fn replies_that_have_no_room_together_run_in_turns() {
+    // Two replies of the first fit, and one of the second.
+    let mut world = World::new(125);
+    world.ask(Request::new(0, "a", 20, 50).of(5));
+    world.ask(Request::new(1, "a", 60, 50).of(2));
+    world.play();
+    assert_eq!(world.ended.iter().map(|(name, _)| *name).collect::<Vec<_>>(), [0, 1]);
+    // Of the first two, two and one; and of the second one after the other, which begins beside the
+    // last of the first.
+    assert!((4 * 51..=5 * 51 + 10).contains(&world.steps), "{}", world.steps);
+}
+
+#[test]
+fn all_replies_of_a_request_run_together_where_there_is_room_once_others_gave_theirs() {
+    let mut world = World::new(220);
+    world.ask(Request::new(0, "a", 100, 60));
+    world.ask(Request::new(1, "a", 20, 20).of(3));
+    world.ask(Request::new(2, "a", 20, 50).of(4));
+    world.steps(60);
+    assert!(world.requests.iter().all(|(request, _)| request.going == request.replies));
+    world.play();
+    assert!(world.end_of(2) <= world.end_of(0) + 60);
+}
+
+#[test]
 fn a_request_begins_when_there_is_memory_for_all_of_its_prompt() {
     let mut world = World::new(300);
     world.ask(Request::new(0, "a", 150, 60));
@@ -360,14 +411,14 @@ fn an_account_is_anothers_when_its_tenant_has_gone() {
 
 proptest! {
     #[test]
-    fn everybody_comes_to_an_end_with_memory_for_the_longest(
+    fn everybody_comes_to_an_end_with_memory_for_the_longest_reply(
         requests in prop::collection::vec(
             (0..3usize, 1..300usize, 0..40usize, 1..5usize, 0..60usize, -1..2i32),
             1..30,
         ),
         spare in 0..400usize,
     ) {
-        let longest = requests.iter().map(|(_, prompt, length, replies, ..)| prompt + length * replies);
+        let longest = requests.iter().map(|(_, prompt, length, ..)| prompt + length);
         let mut world = World::new(longest.max().unwrap() + spare);
         for (name, (tenant, prompt, length, replies, away, priority)) in requests.into_iter().enumerate()
         {
