@@ -202,7 +202,8 @@ impl Llama {
         let of_draft = Setup { ranks: ranks_of_draft, ..setup.clone() };
         let drafting = drafting.read(&config, &text, context, &of_draft)?;
         let memory = memory(&config, &checkpoint, &setup);
-        refuse_what_does_not_fit(&memory, drafting.memory().as_ref(), &setup.device)?;
+        let given = options.kv_cache_mb.is_some();
+        refuse_what_does_not_fit(&memory, drafting.memory().as_ref(), &setup.device, given)?;
         let weights = Weights::load(&checkpoint, setup.ranks)?;
         let mut model = Model::new(&config, context, &weights, &setup)?;
         if let Some(required) = required {
@@ -249,7 +250,8 @@ fn limits(options: &Options) -> Result<Limits, LoadError> {
     Ok(Limits { tokens, places })
 }
 
-/// Blocks for keys and values.
+/// Blocks for keys and values: what the options give, or room for as many requests as run at once.
+/// More than that is of use too, to several replies of a request and to prompts that begin alike.
 fn blocks(
     config: &Config,
     options: &Options,
@@ -257,11 +259,12 @@ fn blocks(
     (ranks, kv): (usize, KvFormat),
 ) -> Result<usize, LoadError> {
     let one = context.div_ceil(PAGE);
-    let all = places(options).saturating_mul(one);
-    let Some(mebibytes) = options.kv_cache_mb else { return Ok(all) };
+    let Some(mebibytes) = options.kv_cache_mb else {
+        return Ok(places(options).saturating_mul(one));
+    };
     let block = Memory::new(config, ranks, 0.0, kv, PAGE).bytes().max(1);
     let given = (mebibytes as u64).saturating_mul(1 << 20) / block;
-    let blocks = usize::try_from(given).unwrap_or(usize::MAX).min(all);
+    let blocks = usize::try_from(given).unwrap_or(usize::MAX);
     if blocks < one {
         let needed = block.saturating_mul(one as u64).div_ceil(1 << 20);
         let supported = format!("{needed} or more, what one request of {context} tokens can need,");
@@ -292,22 +295,28 @@ fn memory(config: &Config, checkpoint: &Checkpoint, setup: &Setup) -> Memory {
     Memory::new(config, setup.ranks, weight, setup.kv, positions)
 }
 
-/// A model that is larger than the machine would be killed while it answers.
+/// A model that is larger than the machine would be killed while it answers. `given` is whether an
+/// option says how large the cache is.
 fn refuse_what_does_not_fit(
     target: &Memory,
     draft: Option<&Memory>,
     device: &Processor,
+    given: bool,
 ) -> Result<(), LoadError> {
     let needed = target.bytes().saturating_add(draft.map_or(0, Memory::bytes));
     let both = draft.map(|draft| format!(", and its draft {draft}")).unwrap_or_default();
     let (room, what, or) = match device {
-        Processor::Cpu => (crate::memory::available(), "this machine has", "quantize, "),
+        Processor::Cpu => (crate::memory::available(), "this machine has", ", or quantize"),
         Processor::Candle(on) => (on.free(), "the GPUs of the option device have", ""),
+    };
+    let set = if given {
+        "a lower kv_cache_mb"
+    } else {
+        "n_positions, max_rolling_batch_size, kv_cache_dtype or kv_cache_mb"
     };
     match room {
         Some(room) if needed > room => Err(LoadError::Worker(format!(
-            "the model does not fit: {target}{both}, and {what} {:.1} MiB; set n_positions, \
-             max_rolling_batch_size, {or}kv_cache_dtype or kv_cache_mb",
+            "the model does not fit: {target}{both}, and {what} {:.1} MiB; set {set}{or}",
             room as f64 / 1_048_576.0
         ))),
         _ => Ok(()),

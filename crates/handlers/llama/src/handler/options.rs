@@ -59,9 +59,11 @@ pub struct Options {
     /// With fewer, replies go on more evenly while a prompt is run; with more, prompts are faster.
     #[serde(skip_serializing)]
     pub max_num_batched_tokens: Option<usize>,
-    /// Memory for keys and values of all requests on all ranks, in MiB; if absent, what they can need
-    /// at most. With less, who came last waits where there is too little. Where there are more ranks
-    /// than heads of keys, several ranks have the same ones, and the same memory holds fewer tokens.
+    /// Memory for keys and values of all requests on all ranks, in MiB; if absent, what
+    /// `max_rolling_batch_size` requests with one reply each can need at most. With less, who came
+    /// last waits where there is too little. With more, more is remembered of prompts, and more
+    /// replies of a request run at once. Where there are more ranks than heads of keys, several ranks
+    /// have the same ones, and the same memory holds fewer tokens.
     #[serde(skip_serializing)]
     pub kv_cache_mb: Option<usize>,
     /// Whether keys and values are kept for prompts that begin alike; they are if absent.

@@ -258,6 +258,7 @@ fn options_that_cannot_be_are_refused_by_name() {
         (Options { kv_cache_mb: Some(0), ..Options::default() }, "kv_cache_mb"),
         (Options { max_num_batched_tokens: Some(0), ..Options::default() }, "max_num_batched"),
         (Options { max_rolling_batch_size: Some(1 << 34), ..Options::default() }, "does not fit"),
+        (Options { kv_cache_mb: Some(1 << 40), ..Options::default() }, "does not fit"),
     ] {
         let error = tiny.load(options).unwrap_err();
         assert!(matches!(error, Error::Fatal(_)));

@@ -27,6 +27,28 @@ fn check_pieces(options: Options, input: &Value) -> f64 {
 }
 
 #[test]
+fn the_cache_gets_what_the_option_says_however_few_the_places_are() {
+    let blocks = |options| measure(&tiny().load(options).unwrap(), "kv_blocks");
+    for places in [1, 2, 100] {
+        let options = Options { max_rolling_batch_size: Some(places), ..one_place() };
+        for mebibytes in [1, 2, 5] {
+            let options = Options { kv_cache_mb: Some(mebibytes), ..options.clone() };
+            assert_eq!(blocks(options), 128.0 * mebibytes as f64, "{places} places");
+        }
+    }
+    for places in [1, 3] {
+        let options = Options { max_rolling_batch_size: Some(places), ..Options::default() };
+        assert_eq!(blocks(options), 128.0 * places as f64);
+    }
+}
+
+#[test]
+fn several_replies_run_together_where_the_memory_is_given_though_there_is_one_place() {
+    let enough = Options { kv_cache_mb: Some(2), ..one_place() };
+    assert_eq!(check_pieces(enough, &wide(6)), 0.0);
+}
+
+#[test]
 fn replies_that_have_no_room_together_are_made_in_turns() {
     for caching in [true, false] {
         let options = Options { enable_prefix_caching: Some(caching), ..one_place() };
