@@ -73,8 +73,8 @@ async fn r6_an_orphan_is_adopted_by_the_copy_that_comes_back() {
 fn r6_a_copy_under_another_key_or_for_another_client_is_another_job() {
     let registry = Registry::default();
     let genuine = job(1);
-    let forged = Job { reply_to: "somewhere else".to_owned(), ..genuine.clone() };
-    let claimed = Job { commitment: [1; 32], ..genuine.clone() };
+    let forged = Job { reply_to: "somewhere else".to_owned(), ..job(1) };
+    let claimed = Job { commitment: [1; 32], ..job(1) };
     for other in [forged, claimed] {
         let attempt = AttemptNo::new(0, 0);
         let Admission::New(one, _mail) = registry.admit(&other, held(false), attempt) else {

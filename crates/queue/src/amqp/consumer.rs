@@ -137,7 +137,7 @@ impl Forward {
             }
         }
         // What was sent ahead and not handed out goes back: a delivery requeues itself when dropped.
-        let given_back = self.cancel(&mut stream, |delivery| drop(delivery));
+        let given_back = self.cancel(&mut stream, drop);
         drop(self.held.life.during(given_back).await);
     }
 

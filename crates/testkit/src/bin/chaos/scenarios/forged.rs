@@ -15,7 +15,8 @@ const PROMPTLY_MS: u64 = 20_000;
 pub(super) fn reply_to(stage: &mut Stage) -> Result<()> {
     stage.plan.rules.for_nobody = 5;
     stage.plan.rules.resumed = 1;
-    let ask = Ask::new(100, 20).within(PROMPTLY_MS);
+    // A forged copy must not come to its end within the two seconds before its client counts as gone.
+    let ask = Ask::new(200, 20).within(PROMPTLY_MS);
     let beside = stage.ask_for(2, &ask);
     let after = stage.ask(ask);
     // Long enough to be still running when the forged copy has ended.
