@@ -18,6 +18,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lapin::ConnectionProperties;
+use lapin::uri::{AMQPScheme, AMQPUri};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::{Broker, Connection, Limits, Result};
@@ -29,8 +31,11 @@ use io::Io;
 /// A connection attempt gives up after this long.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A look at whether the broker's port is open gives up after this long.
+/// A look at whether the broker listens gives up after this long.
 const KNOCK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A client's first bytes (AMQP 0-9-1, 4.2.2), which a broker answers.
+const PROTOCOL_HEADER: &[u8] = b"AMQP\0\0\x09\x01";
 
 /// The question for the broker's version gives up after this long.
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -106,6 +111,18 @@ impl AmqpBroker {
     }
 }
 
+/// Opens a socket and waits for the broker's first byte: the port of a proxy is open without it.
+/// Behind TLS, an open port must do.
+async fn knock(uri: AMQPUri) -> std::io::Result<()> {
+    let address = (uri.authority.host.as_str(), uri.authority.port);
+    let mut socket = TcpStream::connect(address).await?;
+    if uri.scheme == AMQPScheme::AMQP {
+        socket.write_all(PROTOCOL_HEADER).await?;
+        socket.read_u8().await?;
+    }
+    Ok(())
+}
+
 #[async_trait]
 impl Broker for AmqpBroker {
     async fn connect(&self, name: &str) -> Result<Arc<dyn Connection>> {
@@ -119,13 +136,9 @@ impl Broker for AmqpBroker {
     }
 
     async fn listens(&self) -> bool {
-        let authority = self.address.uri().authority;
-        let knocking = async move {
-            let address = (authority.host.as_str(), authority.port);
-            let socket = tokio::time::timeout(KNOCK_TIMEOUT, TcpStream::connect(address)).await;
-            matches!(socket, Ok(Ok(_)))
-        };
-        self.io.run(knocking).await.unwrap_or(false)
+        let uri = self.address.uri();
+        let knocking = async move { tokio::time::timeout(KNOCK_TIMEOUT, knock(uri)).await };
+        matches!(self.io.run(knocking).await, Ok(Ok(Ok(()))))
     }
 }
 

@@ -42,8 +42,8 @@ pub trait Broker: Debug + Send + Sync + 'static {
     /// [`Error::Unreachable`] or [`Error::Denied`].
     async fn connect(&self, name: &str) -> Result<Arc<dyn Connection>>;
 
-    /// Whether anything listens at the broker's address. This is cheaper than a connection, for a
-    /// broker as for its callers, who ask it often while the broker is away.
+    /// Whether a broker answers at its address. This is cheaper than a connection, for the broker and
+    /// for callers, which ask it often while the broker is away.
     async fn listens(&self) -> bool;
 }
 

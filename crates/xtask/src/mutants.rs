@@ -141,14 +141,14 @@ const MUTANTS: &[Mutant] = &[
         edits: &[("() = self.record.enter() => {}", "() = std::future::ready(()) => {}")],
         judge: Judge::Scenario("poison", 1),
     },
-    // A delivery that waits for its place is recorded as if it ran.
+    // A delivery is recorded as a run when it comes.
     Mutant {
         name: "waiting-is-blame",
         file: "crates/bridge/src/job.rs",
         edits: &[(
-            "if unreturned >= POISON_RUNS {",
-            "if request.redelivered {\n            self.record.enter().await;\n        }\n        \
-             if unreturned >= POISON_RUNS {",
+            "unreturned = self.record.unreturned() => unreturned,",
+            "unreturned = async {\n                self.record.enter().await;\n                \
+             self.record.unreturned().await\n            } => unreturned,",
         )],
         judge: Judge::Scenario("fast-kills", 2),
     },

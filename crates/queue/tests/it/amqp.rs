@@ -146,3 +146,16 @@ fn publish_nested(queue: &str, times: u32) {
     send(1, 1, &[&[0, 20, 0, 40], &[0, 200], &short("done"), &[0; 4]]);
     assert_eq!(answer()[..4], [0, 20, 0, 41]);
 }
+
+/// A proxy takes connections whether there is a broker behind it or not.
+#[tokio::test]
+async fn an_open_port_without_a_broker_behind_it_does_not_listen() {
+    assert!(AmqpBroker::new(&amqp_url()).unwrap().listens().await);
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("amqp://guest:guest@{}/%2f", silent.local_addr().unwrap());
+    let proxy = std::thread::spawn(move || drop(silent.accept().unwrap()));
+    let broker = AmqpBroker::new(&url).unwrap();
+    assert!(!broker.listens().await, "it hung up");
+    proxy.join().unwrap();
+    assert!(!broker.listens().await, "nothing is there");
+}
