@@ -138,7 +138,10 @@ const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "unrecorded-runs",
         file: "crates/bridge/src/job.rs",
-        edits: &[("() = self.record.enter() => {}", "() = std::future::ready(()) => {}")],
+        edits: &[(
+            "() = self.record.enter() => {}\n                () = address.overdue",
+            "() = std::future::ready(()) => {}\n                () = address.overdue",
+        )],
         judge: Judge::Scenario("poison", 1),
     },
     // A delivery is recorded as a run when it comes.
