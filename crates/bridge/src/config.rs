@@ -173,6 +173,9 @@ impl KeysConfig {
     }
 }
 
+/// The most that `resume_wait_ms` may be: a client that is away keeps its request's place so long.
+const LONGEST_RESUME_WAIT_MS: u64 = 60_000;
+
 /// How replies are cut into frames.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -297,6 +300,10 @@ impl Config {
         }
         if self.reply.window == 0 {
             return Err("[reply] window must be at least 1".into());
+        }
+        if self.reply.resume_wait_ms > LONGEST_RESUME_WAIT_MS {
+            let most = LONGEST_RESUME_WAIT_MS;
+            return Err(format!("[reply] resume_wait_ms must be at most {most}"));
         }
         self.telemetry.check()?;
         self.fleet.check()?;
