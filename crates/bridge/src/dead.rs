@@ -45,7 +45,8 @@ pub(crate) async fn bury(
     Ok(())
 }
 
-/// Whether a worker of this revision takes control frames now: it serves the model, or is about to.
+/// Asks the broker for a worker of this revision that takes control frames: one that serves the model,
+/// or is about to.
 pub(crate) async fn is_served(pool: &Pool, model: &ModelName, revision: &Revision) -> Result<bool> {
     let publisher = pool.take().await?;
     // No control frame, so workers drop it.
@@ -56,8 +57,8 @@ pub(crate) async fn is_served(pool: &Pool, model: &ModelName, revision: &Revisio
     Ok(answer != Confirmed::Returned)
 }
 
-/// Whether the request could wait in the next retry queue: it was not retried as often as `most`, and
-/// has time for this one.
+/// Returns true if the request can wait in the next retry queue: it was retried fewer than `most`
+/// times, and has time for this one.
 pub(crate) fn may_retry(delivery: &Delivery, deadline: SystemTime, most: usize) -> bool {
     next_tier(delivery).is_some_and(|(tries, tier)| {
         usize::try_from(tries).is_ok_and(|tries| tries < most) && remaining(deadline) > tier.delay

@@ -92,7 +92,7 @@ pub(crate) struct ReplyTo {
     pub(crate) attempt: AttemptNo,
 }
 
-/// Why a delivery does not run.
+/// The reason for which a delivery does not run.
 #[derive(Debug)]
 pub(crate) enum Refusal {
     /// The request is at fault.

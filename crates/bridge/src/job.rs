@@ -321,7 +321,7 @@ async fn stopped(reader: &Reader) {
     }
 }
 
-/// What a delivery finds when it comes.
+/// The answer to a delivery that asks to run.
 enum Entry<'a> {
     Place(Place<'a>),
     /// So many recorded runs did not return.

@@ -26,7 +26,7 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the handler is of no use after it.
+    /// Returns true if the handler is of no use after it.
     pub(crate) fn broke(&self) -> bool {
         matches!(self, Self::Panicked | Self::Returned(Err(Error::Fatal(_))))
     }

@@ -221,7 +221,7 @@ async fn try_again(
     dead::retry(pool, model, delivery, until, visit).await
 }
 
-/// Whether a worker of this revision is there; `None` if the broker does not tell.
+/// Returns true if a worker of this revision is there, `None` if the broker does not tell.
 async fn is_served(shared: &Shared, revision: &Revision) -> Option<bool> {
     let asked = dead::is_served(&shared.publish, &shared.model, revision).await;
     asked

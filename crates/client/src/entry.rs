@@ -72,7 +72,7 @@ pub(crate) struct Letter {
     pub(crate) before: Option<TraceParent>,
 }
 
-/// Who opened a stream.
+/// The worker that opened a stream.
 #[derive(Debug)]
 struct Worker {
     stream: StreamId,

@@ -1,4 +1,4 @@
-//! Who begins, and who waits for whom.
+//! The order in which deliveries begin.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ fn room() -> Arc<Room> {
     Arc::new(Room::new(2))
 }
 
-/// What a future gives within a time in which it would, if it could.
+/// Returns a future's value if it has one within a second.
 async fn soon<T>(future: impl Future<Output = T>) -> Option<T> {
     timeout(Duration::from_secs(1), future).await.ok()
 }

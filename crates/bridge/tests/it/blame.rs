@@ -1,4 +1,4 @@
-//! Which deliveries count against a request: rules R1, R5 and R6.
+//! Deliveries that count against a request, and those that do not: rules R1, R5 and R6.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
