@@ -48,12 +48,9 @@ pub(crate) async fn bury(
 /// Asks the broker for a worker of this revision that takes control frames: one that serves the model,
 /// or is about to.
 pub(crate) async fn is_served(pool: &Pool, model: &ModelName, revision: &Revision) -> Result<bool> {
-    let publisher = pool.take().await?;
     // No control frame, so workers drop it.
     let probe = Message::new(Vec::new());
-    let key = revision_key(model, revision);
-    let answer = publisher.publish(CONTROL_EXCHANGE, &key, probe).await?.await?;
-    pool.give_back(publisher);
+    let answer = publish(pool, CONTROL_EXCHANGE, &revision_key(model, revision), probe).await?;
     Ok(answer != Confirmed::Returned)
 }
 
@@ -229,11 +226,16 @@ fn copy(message: &Message) -> Message {
     copy
 }
 
-async fn confirmed(pool: &Pool, queue: &str, message: Message) -> Result<()> {
+/// Publishes one message on a channel of the pool, and waits for the broker's answer.
+async fn publish(pool: &Pool, exchange: &str, key: &str, message: Message) -> Result<Confirmed> {
     let publisher = pool.take().await?;
-    let answer = publisher.publish("", queue, message).await?.await?;
+    let answer = publisher.publish(exchange, key, message).await?.await?;
     pool.give_back(publisher);
-    match answer {
+    Ok(answer)
+}
+
+async fn confirmed(pool: &Pool, queue: &str, message: Message) -> Result<()> {
+    match publish(pool, "", queue, message).await? {
         Confirmed::Taken => Ok(()),
         Confirmed::Returned => Err(Error::NoQueue { queue: queue.to_owned() }),
         Confirmed::Refused => Err(Error::Lost { reason: format!("the queue {queue} is full") }),

@@ -80,11 +80,8 @@ async fn try_later(
     if dead::retry(&shared.publish, &shared.model, delivery, request.deadline, visit).await? {
         return Ok(Outcome::Retried);
     }
-    let code = ErrorCode::ModelFailed;
     let message = "the model failed on this request, every time it was tried".to_owned();
-    let reply = Some(request.reply());
-    let rejected = Rejected { code, message, reply, again: None };
-    refused(shared, delivery, &rejected, visit).await.map(|_| Outcome::Failed(code))
+    bury(shared, delivery, (ErrorCode::ModelFailed, message), request, visit).await
 }
 
 /// Rule R1: buries a request that ends its workers.
@@ -97,12 +94,23 @@ async fn poison(
 ) -> nsbridge_queue::Result<Outcome> {
     let code = ErrorCode::Poison;
     let message = format!("{runs} workers ended while they ran it");
-    let reply = Some(request.reply());
-    let rejected = Rejected { code, message, reply, again: None };
-    refused(shared, delivery, &rejected, visit).await?;
+    let outcome = bury(shared, delivery, (code, message), request, visit).await?;
     let (id, deliveries) = (request.job.id, request.deliveries);
     tracing::warn!(request = %id, %code, runs, deliveries, "a request was dead-lettered");
-    Ok(Outcome::Failed(code))
+    Ok(outcome)
+}
+
+/// Tells the client of an opened request why it is over, and publishes the dead letter.
+async fn bury(
+    shared: &Shared,
+    delivery: &Delivery,
+    (code, message): (ErrorCode, String),
+    request: &Accepted,
+    visit: &Visit,
+) -> nsbridge_queue::Result<Outcome> {
+    let reply = Some(request.reply());
+    let rejected = Rejected { code, message, reply, again: None };
+    refused(shared, delivery, &rejected, visit).await.map(|_| Outcome::Failed(code))
 }
 
 /// Publishes a copy in place of a message that came back so often that the broker would soon
