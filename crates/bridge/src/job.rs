@@ -7,7 +7,7 @@ use nsbridge_crypto::Provider;
 use nsbridge_handler::erased::Call;
 use nsbridge_handler::transcript::{Reader, Writer, transcript};
 use nsbridge_handler::{JobInfo, Stop};
-use nsbridge_protocol::topology::{POISON_RUNS, RENEW_DELIVERIES};
+use nsbridge_protocol::topology::POISON_RUNS;
 use nsbridge_protocol::{ErrorCode, Failure, Pieces};
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -58,11 +58,7 @@ pub(crate) async fn run(shared: &Shared, held: Held, arrival: Arrival, visit: &V
     }
     visit.opened(&request);
     let job = request.identity();
-    let held = match request.deliveries >= RENEW_DELIVERIES && !shared.registry.knows(&job) {
-        true => renew(shared, held, &request, visit).await,
-        false => Some(held),
-    };
-    let Some(held) = held else { return After::Next };
+    let Some(held) = renew(shared, &job, held, &request, visit).await else { return After::Next };
     let Some((running, mut mail)) = admit(shared, &job, held, &request, visit).await else {
         return After::Next;
     };

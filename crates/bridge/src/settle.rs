@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use nsbridge_protocol::topology::RETRY_TIERS;
+use nsbridge_protocol::topology::{RENEW_DELIVERIES, RETRY_TIERS};
 use nsbridge_protocol::{ErrorCode, Revision};
 use nsbridge_queue::Delivery;
 
 use crate::dead;
 use crate::intake::{Accepted, Again, Later, Rejected, epoch, remaining};
 use crate::metrics::Outcome;
-use crate::registry::Held;
+use crate::registry::{Held, Job};
 use crate::verdict::{After, Settlement};
 use crate::visit::Visit;
 use crate::worker::Shared;
@@ -114,17 +114,20 @@ async fn bury(
 }
 
 /// Publishes a copy in place of a message that came back so often that the broker would soon
-/// dead-letter it; `None` if that was done, and the message is settled.
+/// dead-letter it; `None` if that was done, and the message is settled. A job that runs here keeps
+/// its message.
 ///
 /// Its runs are not forgotten: the record belongs to the job, not to the message.
 pub(crate) async fn renew(
     shared: &Shared,
+    job: &Job,
     held: Held,
     request: &Accepted,
     visit: &Visit,
 ) -> Option<Held> {
     let (pool, model, delivery) = (&shared.publish, &shared.model, &held.delivery);
-    if pool.is_blocked() || epoch(&delivery.message) >= MOST_RENEWED {
+    let due = request.deliveries >= RENEW_DELIVERIES && epoch(&delivery.message) < MOST_RENEWED;
+    if !due || shared.registry.knows(job) || pool.is_blocked() {
         return Some(held);
     }
     let renewed = tokio::select! {

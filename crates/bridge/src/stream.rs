@@ -8,7 +8,7 @@ use nsbridge_handler::transcript::Reader;
 use nsbridge_protocol::{AttemptNo, ControlKind, Pieces, Resume};
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::{Address, Attempt, Broken, Ending, Start, Stuck};
@@ -66,13 +66,7 @@ impl<'a> ReplyStream<'a> {
     ) -> Welcome {
         let opened = Instant::now();
         let most = Duration::from_millis(self.address.config.resume_wait_ms);
-        let confirmed = CancellationToken::new();
-        let patience = async {
-            confirmed.cancelled().await;
-            let wait = resume_wait(opened.elapsed(), age, most);
-            sleep_until(opened + wait).await;
-        };
-        let welcome = async {
+        let confirmed = async {
             while let Err(error) = self.attempt.window.flush().await {
                 // Nobody can answer this one: another is opened, as it is later on.
                 let request = self.address.request;
@@ -81,37 +75,30 @@ impl<'a> ReplyStream<'a> {
                 match Attempt::open(self.address, number, Start::Resumed).await {
                     Ok(attempt) => self.attempt = attempt,
                     // Told again by whoever sends next.
-                    Err(_) => return Welcome::Start,
+                    Err(_) => return false,
                 }
             }
-            confirmed.cancel();
+            true
+        };
+        if !timeout(most, confirmed).await.unwrap_or(false) {
+            return Welcome::Start;
+        }
+        let address = self.address;
+        let welcome = async {
             while let Some(mail) = mail.recv().await {
-                match self.address.read_mail(&mail) {
+                match address.read_mail(&mail) {
                     Some(Letter::Cancel) => return Welcome::Cancelled,
                     Some(Letter::Resume(resume)) => {
-                        self.address.visit.follows(mail.before);
-                        return self.accept(resume);
+                        address.visit.follows(mail.before);
+                        return address.accept(resume);
                     }
                     None => {}
                 }
             }
             Welcome::Start
         };
-        tokio::select! {
-            biased;
-            welcome = welcome => welcome,
-            () = patience => Welcome::Start,
-            () = sleep_until(opened + most) => Welcome::Start,
-        }
-    }
-
-    fn accept(&self, resume: Resume) -> Welcome {
-        // Pieces of another arithmetic are never mixed with ours.
-        if resume.fingerprint == self.address.fingerprint && !resume.pieces.is_empty() {
-            Welcome::Resume(resume.pieces)
-        } else {
-            Welcome::Start
-        }
+        let wait = resume_wait(opened.elapsed(), age, most);
+        timeout_at(opened + wait, welcome).await.unwrap_or(Welcome::Start)
     }
 
     /// Sends pieces as they come, until the call has ended and all are on their way. A stop from
@@ -247,6 +234,15 @@ async fn steer(
 }
 
 impl Address<'_> {
+    fn accept(&self, resume: Resume) -> Welcome {
+        // Pieces of another arithmetic are never mixed with ours.
+        if resume.fingerprint == self.fingerprint && !resume.pieces.is_empty() {
+            Welcome::Resume(resume.pieces)
+        } else {
+            Welcome::Start
+        }
+    }
+
     /// Opens a control frame; one that was not made by the request's client is nothing.
     pub(crate) fn read_mail(&self, mail: &Mail) -> Option<Letter> {
         let control = ControlFrame::parse(&mail.frame).ok()?;

@@ -150,9 +150,7 @@ impl Consumer {
     pub async fn recv(&mut self) -> Option<Delivery> {
         self.deliveries.recv().await
     }
-}
 
-impl Consumer {
     /// The next message, if one has come already.
     pub fn try_recv(&mut self) -> Option<Delivery> {
         self.deliveries.try_recv().ok()

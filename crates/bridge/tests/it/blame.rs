@@ -1,15 +1,15 @@
 //! Deliveries that count against a request, and those that do not: rules R1, R5 and R6.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use nsbridge_crypto::{Entry, Key, Keyring, RequestHead, Sealed, State, seal_request};
+use nsbridge_crypto::Sealed;
 use nsbridge_protocol::topology::{
     DELIVERY_LIMIT, POISON_RUNS, RENEW_DELIVERIES, dead_queue, header, model_queue, reply_queue,
     run_record,
 };
-use nsbridge_protocol::{ModelName, RequestId, Revision, Uuid};
+use nsbridge_protocol::{ModelName, Revision};
 use nsbridge_queue::{
     Broker, Connection, Consumer, Delivery, Depth, Error as QueueError, Header, MemoryBroker,
     Message, Publisher,
@@ -17,7 +17,9 @@ use nsbridge_queue::{
 use nsbridge_testkit::system::Setup;
 use tokio::time::{sleep, timeout};
 
-use crate::script::{Script, Scripted, Two, ask, fresh_seed, runs, said};
+use crate::script::{
+    Script, Scripted, Two, ask, fresh_seed, process, runs, said, sealed, until, with_key,
+};
 use crate::stories;
 use crate::trouble::rest;
 
@@ -43,26 +45,12 @@ struct Known {
 
 impl Known {
     async fn new(broker: &Arc<dyn Broker>, script: Script) -> Self {
-        let mut setup = Setup::new().unwrap();
-        let key = Key::generate().unwrap();
-        let entry = Entry::new("test".parse().unwrap(), key.clone(), State::Primary);
-        setup.keys = Arc::new(Keyring::of(vec![entry]).unwrap());
+        let (setup, key) = with_key();
         let connection = broker.connect("known").await.unwrap();
         connection.declare_model(&setup.model).await.unwrap();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        let id = Uuid::from_u128(now.as_nanos());
-        let head = RequestHead {
-            id: RequestId(id),
-            created_at_ms: now.as_millis() as u64,
-            expires_at_ms: now.as_millis() as u64 + 60_000,
-            model: setup.model.clone(),
-            tenant: setup.tenant(),
-            key_id: "test".parse().unwrap(),
-        };
         let seed = fresh_seed();
-        let content = serde_json::json!({ "seed": seed, "input": script }).to_string();
-        let sealed = seal_request(&key, &head, content.as_bytes()).unwrap();
-        let reply_to = reply_queue(now.as_nanos());
+        let sealed = sealed(&setup, &key, seed, &script);
+        let reply_to = reply_queue(sealed.reply_root.run_record(""));
         connection.declare_reply_queue(&reply_to).await.unwrap();
         Self { setup, seed, sealed, reply_to, connection }
     }
@@ -110,14 +98,6 @@ impl Known {
             Err(QueueError::NoQueue { .. }) => None,
             Err(error) => panic!("{error}"),
         }
-    }
-}
-
-async fn until(what: &str, done: impl AsyncFn() -> bool) {
-    let started = Instant::now();
-    while !done().await {
-        assert!(started.elapsed() < Duration::from_secs(20), "{what}");
-        sleep(Duration::from_millis(10)).await;
     }
 }
 
@@ -264,7 +244,6 @@ async fn r5_a_suspect_that_waits_keeps_no_delivery_from_an_idle_worker() {
     assert!(runs(long)[0].until.is_some_and(|until| until <= runs(known.seed)[0].from));
 }
 
-/// A runtime of its own stands for a worker's process that is killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r1_a_run_whose_worker_is_killed_stays_recorded_and_a_delivery_that_waits_does_not() {
     let memory = MemoryBroker::new();
@@ -272,10 +251,7 @@ async fn r1_a_run_whose_worker_is_killed_stays_recorded_and_a_delivery_that_wait
     let known = Known::new(&broker, Script::Sleep { ms: 20_000 }).await;
     known.publish(0).await;
     for (kill, recorded) in [(1, None), (2, Some(1)), (3, Some(2))] {
-        let process = tokio::runtime::Runtime::new().unwrap();
-        let (starting, at) = (known.setup.clone(), memory.clone());
-        let start = async move { starting.worker::<Scripted>(Arc::new(at), ()).await };
-        let _worker = process.spawn(start).await.unwrap().unwrap();
+        let (process, _worker) = process::<Scripted>(&known.setup, &memory).await;
         until("a run to begin", async || runs(known.seed).len() == kill).await;
         process.shutdown_background();
         until("its delivery to come back", async || {
@@ -286,14 +262,11 @@ async fn r1_a_run_whose_worker_is_killed_stays_recorded_and_a_delivery_that_wait
         assert_eq!(known.recorded().await, recorded, "after kill {kill}");
     }
     // It waits behind a run that does not end, and is killed with it.
-    let process = tokio::runtime::Runtime::new().unwrap();
-    let (starting, at) = (known.setup.clone(), memory.clone());
-    let start = async move { starting.worker::<Two>(Arc::new(at), ()).await };
     let client = known.setup.client(broker.clone()).await.unwrap();
     let neighbor = fresh_seed();
     let mut taken = known.connection.consume(&model_queue(&known.setup.model), 1).await.unwrap();
     let suspect = taken.recv().await.unwrap();
-    let _worker = process.spawn(start).await.unwrap().unwrap();
+    let (process, _worker) = process::<Two>(&known.setup, &memory).await;
     let asked = ask(&known.setup, Script::Sleep { ms: 20_000 }, neighbor);
     let _reply = client.submit::<_, String>(asked).await.unwrap();
     drop(taken);

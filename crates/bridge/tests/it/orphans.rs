@@ -10,7 +10,7 @@ use nsbridge_testkit::system::client::{Client, Reply};
 use nsbridge_testkit::system::{Running, Setup};
 use tokio::time::sleep;
 
-use crate::script::{Ran, Script, Scripted, Two, ask, fresh_seed, runs, said};
+use crate::script::{Ran, Script, Scripted, Two, ask, fresh_seed, runs, said, until};
 use crate::trouble::rest;
 
 /// One queue for workers that are told apart by their names.
@@ -43,14 +43,6 @@ impl Stage {
 
     pub(crate) fn cut_consuming(&self, worker: &str) {
         self.broker.cut(&format!("{worker} consume"));
-    }
-}
-
-async fn until(what: &str, done: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(started.elapsed() < Duration::from_secs(20), "{what}");
-        sleep(Duration::from_millis(5)).await;
     }
 }
 
@@ -88,8 +80,8 @@ async fn r9_an_orphan_whose_copy_went_elsewhere_ends_within_the_adopt_window() {
     let _b = stage.worker::<Scripted>("b").await;
     let cut = Instant::now();
     stage.cut_consuming("a");
-    until("the other worker starts", || runs(seed).len() == 2).await;
-    until("the orphan ends", || ended(runs(seed).first())).await;
+    until("the other worker starts", async || runs(seed).len() == 2).await;
+    until("the orphan ends", async || ended(runs(seed).first())).await;
     let orphaned_for = runs(seed)[0].until.unwrap() - cut;
     assert!(orphaned_for < Duration::from_secs(7), "{orphaned_for:?}");
     assert!(orphaned_for > Duration::from_secs(4), "{orphaned_for:?}");
@@ -105,7 +97,7 @@ async fn r9_an_orphan_goes_at_once_when_another_delivery_needs_its_place() {
     reply.next().await.unwrap().unwrap();
     let _b = stage.worker::<Scripted>("b").await;
     stage.cut_consuming("a");
-    until("the other worker starts", || runs(seed).len() == 2).await;
+    until("the other worker starts", async || runs(seed).len() == 2).await;
     let asked = Instant::now();
     let (next, second) = stage.say(3, 0).await;
     assert_eq!(second.collect().await.unwrap().0, said(next, 3));

@@ -1,21 +1,20 @@
 //! Rules of the protocol that show only when somebody breaks them on purpose.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use nsbridge_crypto::{
-    Entry, Key, Keyring, Read, ReplyHead, ReplyKind, ReplyOpener, RequestHead, Sealed, State,
-    seal_request,
-};
+use nsbridge_crypto::{Entry, Key, Keyring, Read, ReplyHead, ReplyKind, ReplyOpener, State};
 use nsbridge_handler::{Finish, Handler, Job, Models, Result};
 use nsbridge_protocol::topology::{model_queue, reply_queue};
-use nsbridge_protocol::{ErrorCode, Pieces, RequestId, Uuid};
+use nsbridge_protocol::{ErrorCode, Pieces};
 use nsbridge_queue::{Broker, Limits, MemoryBroker, Message};
-use nsbridge_testkit::system::Setup;
-use nsbridge_testkit::system::client::Event;
+use nsbridge_testkit::system::client::{Client, Event, Reply};
+use nsbridge_testkit::system::{Running, Setup};
 use tokio::time::{sleep, timeout};
 
-use crate::script::{Script, Scripted, ask, fresh_seed, runs, said, system};
+use crate::script::{
+    Script, Scripted, ask, fresh_seed, process, runs, said, sealed, system, with_key,
+};
 use crate::stories;
 use crate::trouble::rest;
 
@@ -163,15 +162,12 @@ async fn a_job_that_cannot_end_in_the_grace_moves_at_once_and_one_that_can_stays
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a4_an_open_stream_is_heard_every_five_seconds_and_starts_at_the_first_piece() {
     let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
-    let mut setup = Setup::new().unwrap();
-    let key = Key::generate().unwrap();
-    let entry = Entry::new("test".parse().unwrap(), key.clone(), State::Primary);
-    setup.keys = Arc::new(Keyring::of(vec![entry]).unwrap());
+    let (setup, key) = with_key();
     let _worker = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
     let connection = broker.connect("client").await.unwrap();
     let queue = reply_queue(7);
     connection.declare_reply_queue(&queue).await.unwrap();
-    let sealed = sealed(&setup, &key, &Script::Sleep { ms: 6000 });
+    let sealed = sealed(&setup, &key, 7, &Script::Sleep { ms: 6000 });
     let mut message = Message::new(sealed.frame);
     message.properties.reply_to = Some(queue.clone());
     let publisher = connection.publisher().await.unwrap();
@@ -203,20 +199,13 @@ async fn r8_nothing_is_acked_before_the_last_frame_is_confirmed() {
     // Full once the open frame lies in it.
     let limits = Limits { reply_queue_bytes: 100, ..Limits::default() };
     let broker = MemoryBroker::with_limits(limits);
-    let mut setup = Setup::new().unwrap();
-    let key = Key::generate().unwrap();
-    let entry = Entry::new("test".parse().unwrap(), key.clone(), State::Primary);
-    setup.keys = Arc::new(Keyring::of(vec![entry]).unwrap());
-    // A runtime of its own stands for a process that dies.
-    let process = tokio::runtime::Runtime::new().unwrap();
-    let (starting, at) = (setup.clone(), broker.clone());
-    let start = async move { starting.worker::<Scripted>(Arc::new(at), ()).await };
-    let _worker = process.spawn(start).await.unwrap().unwrap();
+    let (setup, key) = with_key();
+    let (process, _worker) = process::<Scripted>(&setup, &broker).await;
     let connection = broker.connect("client").await.unwrap();
     let queue = reply_queue(8);
     connection.declare_reply_queue(&queue).await.unwrap();
     let mut message =
-        Message::new(sealed(&setup, &key, &Script::Say { pieces: 1, every_ms: 0 }).frame);
+        Message::new(sealed(&setup, &key, 7, &Script::Say { pieces: 1, every_ms: 0 }).frame);
     message.properties.reply_to = Some(queue.clone());
     let publisher = connection.publisher().await.unwrap();
     let requests = model_queue(&setup.model);
@@ -232,34 +221,29 @@ async fn r8_nothing_is_acked_before_the_last_frame_is_confirmed() {
     assert_eq!(connection.depth(&requests).await.unwrap().messages, 1, "it was not acked");
 }
 
-fn sealed(setup: &Setup, key: &Key, script: &Script) -> Sealed {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
-    let head = RequestHead {
-        id: RequestId(Uuid::from_u128(u128::from(now))),
-        created_at_ms: now,
-        expires_at_ms: now + 60_000,
-        model: setup.model.clone(),
-        tenant: setup.tenant(),
-        key_id: "test".parse().unwrap(),
-    };
-    let content = serde_json::json!({ "seed": 7, "input": script }).to_string();
-    seal_request(key, &head, content.as_bytes()).unwrap()
+/// A worker that is stopped at once, and what of a reply of a hundred pieces its client has: sixty.
+async fn sixty_of_a_hundred(
+    setup: &mut Setup,
+    broker: &Arc<dyn Broker>,
+) -> (Running, Client, u64, Reply<String>) {
+    setup.grace = Duration::from_millis(10);
+    let worker = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
+    let client = setup.client(broker.clone()).await.unwrap();
+    let seed = fresh_seed();
+    let asked = ask(setup, Script::Say { pieces: 100, every_ms: 10 }, seed);
+    let mut reply = client.submit::<_, String>(asked).await.unwrap();
+    for _ in 0..60 {
+        reply.next().await.unwrap().unwrap();
+    }
+    (worker, client, seed, reply)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r7_a_worker_that_may_not_resume_makes_it_all_again_and_nobody_sees() {
     let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
     let mut setup = Setup::new().unwrap();
-    setup.grace = Duration::from_millis(10);
     setup.reply.resume_from_client = false;
-    let first = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
-    let client = setup.client(broker.clone()).await.unwrap();
-    let seed = fresh_seed();
-    let asked = ask(&setup, Script::Say { pieces: 100, every_ms: 10 }, seed);
-    let mut reply = client.submit::<_, String>(asked).await.unwrap();
-    for _ in 0..60 {
-        reply.next().await.unwrap().unwrap();
-    }
+    let (first, _client, seed, reply) = sixty_of_a_hundred(&mut setup, &broker).await;
     first.stop().await.unwrap();
     let _second = setup.worker::<Scripted>(broker, ()).await.unwrap();
     assert_eq!(rest(reply).await, said(seed, 100)[60..]);
@@ -274,15 +258,7 @@ async fn r7_a_client_that_is_far_away_is_waited_for() {
     let memory = MemoryBroker::new();
     let broker: Arc<dyn Broker> = Arc::new(memory.clone());
     let mut setup = Setup::new().unwrap();
-    setup.grace = Duration::from_millis(10);
-    let first = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
-    let client = setup.client(broker.clone()).await.unwrap();
-    let seed = fresh_seed();
-    let asked = ask(&setup, Script::Say { pieces: 100, every_ms: 10 }, seed);
-    let mut reply = client.submit::<_, String>(asked).await.unwrap();
-    for _ in 0..60 {
-        reply.next().await.unwrap().unwrap();
-    }
+    let (first, _client, seed, reply) = sixty_of_a_hundred(&mut setup, &broker).await;
     memory.delay(Duration::from_millis(150));
     first.stop().await.unwrap();
     let _second = setup.worker::<Scripted>(broker, ()).await.unwrap();

@@ -3,15 +3,19 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use nsbridge_crypto::{Entry, Key, Keyring, RequestHead, Sealed, State, seal_request};
 use nsbridge_handler::{
     Error as HandlerError, Finish, Handler, Health, Job, Models, Result, Slots,
 };
-use nsbridge_queue::Broker;
+use nsbridge_protocol::{RequestId, Uuid};
+use nsbridge_queue::{Broker, MemoryBroker};
 use nsbridge_testkit::system::client::{Ask, Client, Error, Reply};
 use nsbridge_testkit::system::{Running, Setup};
 use serde::{Deserialize, Serialize};
+use tokio::runtime::Runtime;
+use tokio::time::sleep;
 
 /// What the handler is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -177,4 +181,49 @@ pub(crate) async fn submit(
     script: Script,
 ) -> Result<Reply<String>, Error> {
     client.submit(ask(setup, script, 7)).await
+}
+
+/// A system whose only key is known.
+pub(crate) fn with_key() -> (Setup, Key) {
+    let mut setup = Setup::new().unwrap();
+    let key = Key::generate().unwrap();
+    let entry = Entry::new("test".parse().unwrap(), key.clone(), State::Primary);
+    setup.keys = Arc::new(Keyring::of(vec![entry]).unwrap());
+    (setup, key)
+}
+
+/// A sealed request that must end within a minute.
+pub(crate) fn sealed(setup: &Setup, key: &Key, seed: u64, script: &Script) -> Sealed {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let head = RequestHead {
+        id: RequestId(Uuid::from_u128(now.as_nanos())),
+        created_at_ms: now.as_millis() as u64,
+        expires_at_ms: now.as_millis() as u64 + 60_000,
+        model: setup.model.clone(),
+        tenant: setup.tenant(),
+        key_id: "test".parse().unwrap(),
+    };
+    let content = serde_json::json!({ "seed": seed, "input": script }).to_string();
+    seal_request(key, &head, content.as_bytes()).unwrap()
+}
+
+/// A worker in a runtime of its own, which stands for a process that is killed.
+pub(crate) async fn process<H: Handler<Options = ()>>(
+    setup: &Setup,
+    broker: &MemoryBroker,
+) -> (Runtime, Running) {
+    let process = Runtime::new().unwrap();
+    let (setup, broker) = (setup.clone(), broker.clone());
+    let start = async move { setup.worker::<H>(Arc::new(broker), ()).await };
+    let worker = process.spawn(start).await.unwrap().unwrap();
+    (process, worker)
+}
+
+/// Waits until it is so, for 20 s at most.
+pub(crate) async fn until(what: &str, done: impl AsyncFn() -> bool) {
+    let started = Instant::now();
+    while !done().await {
+        assert!(started.elapsed() < Duration::from_secs(20), "{what}");
+        sleep(Duration::from_millis(5)).await;
+    }
 }
