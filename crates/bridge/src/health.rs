@@ -32,6 +32,7 @@ struct State {
     revision: Option<Revision>,
     consuming: bool,
     handler_failed: bool,
+    calls_stand_still: bool,
     draining: bool,
     /// Since when nothing is taken; tells nothing while something is.
     idle_since: Instant,
@@ -48,6 +49,8 @@ pub(crate) struct Report {
     pub(crate) consuming: bool,
     /// The handler says that it can answer.
     pub(crate) handler_ok: bool,
+    /// Its calls end when they are told to, and its thread gets to its work.
+    pub(crate) calls_ok: bool,
     pub(crate) draining: bool,
     pub(crate) model: ModelName,
     pub(crate) fingerprint: Option<Fingerprint>,
@@ -64,6 +67,7 @@ impl Health {
             revision: None,
             consuming: false,
             handler_failed: false,
+            calls_stand_still: false,
             draining: false,
             idle_since: Instant::now(),
         };
@@ -95,6 +99,15 @@ impl Health {
         self.change(|state| state.handler_failed = !ok);
     }
 
+    /// The handler's calls get on, or do not.
+    pub(crate) fn calls(&self, ok: bool) {
+        self.change(|state| state.calls_stand_still = !ok);
+    }
+
+    pub(crate) fn calls_stand_still(&self) -> bool {
+        self.state().calls_stand_still
+    }
+
     /// The worker takes nothing new, and leaves.
     pub(crate) fn draining(&self) {
         self.change(|state| state.draining = true);
@@ -103,14 +116,15 @@ impl Health {
     pub(crate) fn report(&self) -> Report {
         let state = self.state();
         let (loaded, consuming, draining) = (state.loaded, state.consuming, state.draining);
-        let handler_ok = !state.handler_failed;
+        let (handler_ok, calls_ok) = (!state.handler_failed, !state.calls_stand_still);
         let lately = consuming || state.idle_since.elapsed() < self.0.dead_after;
         Report {
-            alive: !loaded || draining || (handler_ok && lately),
-            ready: loaded && consuming && handler_ok && !draining,
+            alive: !loaded || draining || (handler_ok && calls_ok && lately),
+            ready: loaded && consuming && handler_ok && calls_ok && !draining,
             loaded,
             consuming,
             handler_ok,
+            calls_ok,
             draining,
             model: self.0.model.clone(),
             fingerprint: state.fingerprint,
@@ -192,6 +206,17 @@ mod tests {
         health.handler(false);
         check(&health, false, false);
         health.handler(true);
+        check(&health, true, true);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_handler_whose_calls_stand_still_is_neither() {
+        let health = health();
+        health.loaded(None, None);
+        health.consuming(true);
+        health.calls(false);
+        check(&health, false, false);
+        health.calls(true);
         check(&health, true, true);
     }
 

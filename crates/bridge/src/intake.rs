@@ -219,7 +219,8 @@ pub(crate) fn epoch(message: &Message) -> u16 {
     message.properties.int(header::EPOCH).and_then(|n| u16::try_from(n).ok()).unwrap_or(0)
 }
 
-/// When the work must end by this machine's clock.
+/// When the work must end by this machine's clock. A request that gives itself more time than the
+/// protocol allows is refused: the time bounds for how long a copy of it can be run again.
 ///
 /// The broker drops what expired in its queue, so a message whose broker timer still ran
 /// (`vouched`) and that looks expired means that the clocks are apart.
@@ -229,6 +230,11 @@ fn deadline(
     expires: u64,
     vouched: bool,
 ) -> Result<u64, (ErrorCode, &'static str)> {
+    let longest = MAX_TIME_TO_FINISH.as_millis() as u64;
+    if expires.checked_sub(created).is_none_or(|time| time > longest) {
+        let why = "its finish-by time is before its creation, or more than 25 minutes after it";
+        return Err((ErrorCode::Malformed, why));
+    }
     let apart = "the clocks of client and worker are more than a minute apart";
     if created > now + CLOCK_TOLERANCE_MS {
         return Err((ErrorCode::ClockSkew, apart));
@@ -241,8 +247,7 @@ fn deadline(
             (ErrorCode::Expired, "its finish-by time has passed")
         });
     }
-    let longest = MAX_TIME_TO_FINISH.as_millis() as u64;
-    Ok(now + (latest - now).min(expires.saturating_sub(created)).min(longest))
+    Ok(now + (latest - now).min(expires - created))
 }
 
 fn reject(code: ErrorCode, message: String, reply: Option<ReplyTo>) -> Refusal {
@@ -292,6 +297,14 @@ mod tests {
     fn work_never_lasts_longer_than_the_client_gave_it() {
         check(0, 5, true, Ok(5));
         check(50, 55, true, Ok(5));
-        check(0, 24 * 3600, true, Ok(25 * 60));
+        check(0, 25 * 60, true, Ok(25 * 60));
+    }
+
+    /// Otherwise whoever keeps a copy of it could have it computed again for years.
+    #[test]
+    fn l1_a_request_that_is_to_live_longer_than_the_protocol_allows_is_refused() {
+        check(0, 25 * 60 + 1, true, Err(ErrorCode::Malformed));
+        check(-365 * 24 * 3600 / 1000, 10 * 365 * 24 * 3600, true, Err(ErrorCode::Malformed));
+        check(10, 0, true, Err(ErrorCode::Malformed));
     }
 }

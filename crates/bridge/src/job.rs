@@ -1,6 +1,7 @@
 //! The life of a request, from the queue and back.
 
 use std::future::pending;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use nsbridge_crypto::Provider;
@@ -10,6 +11,7 @@ use nsbridge_handler::{JobInfo, Stop};
 use nsbridge_protocol::topology::POISON_RUNS;
 use nsbridge_protocol::{ErrorCode, Failure, Pieces};
 use tokio::sync::mpsc::Receiver;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -18,7 +20,7 @@ use crate::intake::{self, Accepted, Refusal};
 use crate::metrics::{self, OrphanEnd};
 use crate::record::RunRecord;
 use crate::registry::{Admission, Held, Job, Mail, Running};
-use crate::room::{Arrival, Place};
+use crate::room::{Arrival, Permit, Place};
 use crate::runner::Outcome;
 use crate::settle::{SEAL_PAUSE, finish, put_off, refuse, renew, settle};
 use crate::stream::{Letter, ReplyStream, Welcome};
@@ -26,11 +28,11 @@ use crate::verdict::{After, Settlement, Verdict, judge};
 use crate::visit::Visit;
 use crate::worker::Shared;
 
-/// How long sending may go on when the deadline or the grace is over.
+/// How long sending may go on when the deadline or the grace is over and no call is waited for.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// Time between two looks at whether a run that has not begun is to stop.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Time in which a call must return once it is told to stop; then it is given up.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
 
 /// How long calls may take to see that they are stopped, by the handler's contract: one that is not
 /// well may never do.
@@ -66,8 +68,14 @@ pub(crate) async fn run(shared: &Shared, held: Held, arrival: Arrival, visit: &V
     let address = shared.address(&request, visit, overdue.clone());
     let (writer, reader) = transcript();
     let record = RunRecord::of(shared, &request);
-    let run =
-        Run { shared, request: &request, running: &running, record: &record, reader: &reader };
+    let run = Run {
+        shared,
+        request: &request,
+        running: &running,
+        record: &record,
+        reader: &reader,
+        calling: watch::Sender::new(false),
+    };
     let answered = tokio::select! {
         answered = run.answer(arrival, &mut mail, &address, writer) => answered,
         stuck = run.watch(&overdue) => Err(stuck),
@@ -140,6 +148,8 @@ struct Run<'a> {
     running: &'a Running<'a>,
     record: &'a RunRecord<'a>,
     reader: &'a Reader,
+    /// True while the handler's call is waited for.
+    calling: watch::Sender<bool>,
 }
 
 impl Run<'_> {
@@ -169,7 +179,8 @@ impl Run<'_> {
             Entry::Place(Place::None) => {
                 return Ok(Answered::settled(Settlement::Requeue, metrics::Outcome::Moved));
             }
-            Entry::Place(place) => place,
+            Entry::Place(Place::Late) => None,
+            Entry::Place(Place::Taken(permit)) => Some(Arc::new(permit)),
         };
         let visit = address.visit;
         visit.runs();
@@ -191,7 +202,7 @@ impl Run<'_> {
                 return Ok(Answered::settled(Settlement::Ack, outcome));
             }
         };
-        let call = self.call(address, resume, writer);
+        let call = self.call(address, resume, writer, place.clone());
         let called_at = SystemTime::now();
         let outcome = reply.follow(call, reader, mail).await?;
         drop(place);
@@ -206,7 +217,7 @@ impl Run<'_> {
     }
 
     /// Waits for a place, unless the request is poison (rule R1).
-    async fn enter(&self, arrival: Arrival) -> Entry<'_> {
+    async fn enter(&self, arrival: Arrival) -> Entry {
         let Self { shared, request, running, .. } = self;
         let unreturned = tokio::select! {
             biased;
@@ -229,13 +240,19 @@ impl Run<'_> {
     }
 
     /// Calls the handler. The run of a redelivered request is recorded before it begins.
-    async fn call(&self, address: &Address<'_>, resume: Option<Pieces>, writer: Writer) -> Outcome {
+    async fn call(
+        &self,
+        address: &Address<'_>,
+        resume: Option<Pieces>,
+        writer: Writer,
+        place: Option<Arc<Permit>>,
+    ) -> Outcome {
         let Self { shared, request, reader, .. } = self;
         if request.deliveries > 0 {
             tokio::select! {
                 () = self.record.enter() => {}
                 () = address.overdue.cancelled() => {}
-                () = stopped(reader) => {}
+                () = reader.stopping() => {}
             }
         }
         if let Some(stop) = reader.stopped() {
@@ -243,8 +260,28 @@ impl Run<'_> {
             return Outcome::Returned(Err(stop.into()));
         }
         let (input, info) = (input(request), info(request, address.visit));
-        let outcome = shared.runner.call(Call { input, info, resume, writer }).await;
-        if !outcome.broke() {
+        self.calling.send_replace(true);
+        let given_up = async {
+            reader.stopping().await;
+            sleep(GIVE_UP_AFTER).await;
+        };
+        let outcome = tokio::select! {
+            outcome = shared.runner.call(Call { input, info, resume, writer }, place) => outcome,
+            () = given_up => Outcome::GivenUp,
+        };
+        self.calling.send_replace(false);
+        let held = matches!(outcome, Outcome::GivenUp);
+        if held {
+            let (id, stop, leftover) = (
+                request.job.id,
+                reader.stopped().map(tracing::field::display),
+                shared.runner.leftover(),
+            );
+            tracing::warn!(request = %id, stop, leftover, "a call took no notice of a stop and was given up");
+            shared.vitals.metrics.given_up();
+        }
+        // One that stands still with all others may be what stopped them.
+        if !outcome.broke() && !(held && shared.calls_stand_still()) {
             self.record.returned();
         }
         outcome
@@ -263,6 +300,9 @@ impl Run<'_> {
         };
         reader.stop(stop);
         let late = async {
+            // A call that takes no notice is given up, and its client is told then. The sender is
+            // this run's.
+            let _ = self.calling.subscribe().wait_for(|calling| !calling).await;
             sleep(margin).await;
             overdue.cancel();
             pending().await
@@ -310,16 +350,9 @@ impl Run<'_> {
     }
 }
 
-/// Waits until the run is to stop.
-async fn stopped(reader: &Reader) {
-    while reader.stopped().is_none() {
-        sleep(LOOK_EVERY).await;
-    }
-}
-
 /// The answer to a delivery that asks to run.
-enum Entry<'a> {
-    Place(Place<'a>),
+enum Entry {
+    Place(Place),
     /// So many recorded runs did not return.
     Poison(u32),
 }

@@ -43,6 +43,8 @@ struct Inner {
     queue_wait: Histogram,
     running: Gauge,
     slots: Gauge,
+    given_up: Counter,
+    leftover: Gauge,
     tokens_running: Gauge,
     token_usage: By<Histogram>,
     ended: By<Counter>,
@@ -214,6 +216,16 @@ impl Metrics {
         self.0.slots.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
+    /// A call took no notice of a stop.
+    pub(crate) fn given_up(&self) {
+        self.0.given_up.inc();
+    }
+
+    /// How many calls were given up and have not ended.
+    pub(crate) fn leftover(&self, calls: usize) {
+        self.0.leftover.set(i64::try_from(calls).unwrap_or(i64::MAX));
+    }
+
     /// Shows what the handler measures too, from now on.
     pub(crate) fn measures_of(&self, handler: Arc<dyn AnyHandler>) {
         self.0.measures.of(handler);
@@ -359,6 +371,8 @@ impl Inner {
             queue_wait: ours.seconds(&names::QUEUE_WAIT, &first()),
             running: ours.put(&names::REQUESTS_IN_FLIGHT, &Gauge::default()),
             slots: ours.put(&names::SLOTS, &Gauge::default()),
+            given_up: ours.put(&names::GIVEN_UP, &Counter::default()),
+            leftover: ours.put(&names::LEFTOVER, &Gauge::default()),
             tokens_running: ours.put(&names::TOKENS_IN_FLIGHT, &Gauge::default()),
             token_usage: ours.by(&names::TOKEN_USAGE, "type", request::TOKEN_TYPES, || {
                 Histogram::new(names::TOKEN_BUCKETS)

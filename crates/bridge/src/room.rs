@@ -56,9 +56,9 @@ struct State {
 
 /// The answer to a request for a place.
 #[derive(Debug)]
-pub(crate) enum Place<'a> {
-    /// It is free again when this is dropped.
-    Taken { _permit: Permit<'a> },
+pub(crate) enum Place {
+    /// It is free again when the permit is dropped.
+    Taken(Permit),
     /// The deadline came first.
     Late,
     /// The delivery was lost, or the worker is to leave: give it back.
@@ -88,14 +88,14 @@ impl Room {
     }
 
     /// Waits for a place for a request of which so many recorded runs did not return.
-    pub(crate) async fn place<'a>(
-        &'a self,
+    pub(crate) async fn place(
+        self: &Arc<Self>,
         arrival: Arrival,
         unreturned: u32,
         shared: &Shared,
         request: &Accepted,
         running: &Running<'_>,
-    ) -> Place<'a> {
+    ) -> Place {
         let alone = unreturned >= ALONE_FROM;
         if alone {
             tracing::info!(request = %request.job.id, runs = unreturned, "to run alone");
@@ -114,23 +114,23 @@ impl Room {
             biased;
             _ = shared.drain.begun() => Place::None,
             () = running.orphaned() => Place::None,
-            _permit = permit => Place::Taken { _permit },
+            permit = permit => Place::Taken(permit),
             () = sleep(remaining(request.deadline)) => Place::Late,
             never = evict, if !alone => never,
         }
     }
 
-    async fn beside_others(&self, arrival: Arrival) -> Permit<'_> {
+    async fn beside_others(self: &Arc<Self>, arrival: Arrival) -> Permit {
         let permit = self.when(|state| {
             let free = !state.alone && state.taken < self.count;
             free.then(|| state.taken += 1)
         });
         permit.await;
         drop(arrival);
-        Permit { room: self, _suspect: None }
+        Permit { room: self.clone(), suspect: None }
     }
 
-    async fn alone(&self, arrival: Arrival) -> Permit<'_> {
+    async fn alone(self: &Arc<Self>, arrival: Arrival) -> Permit {
         let suspect = Suspect::of(self);
         drop(arrival);
         sleep(random_part(SHUFFLE)).await;
@@ -139,7 +139,7 @@ impl Room {
             free.then(|| state.alone = true)
         });
         permit.await;
-        Permit { room: self, _suspect: Some(suspect) }
+        Permit { room: self.clone(), suspect: Some(suspect) }
     }
 
     /// Waits until a change of the state is possible, and makes it.
@@ -187,16 +187,16 @@ impl Drop for Arrival {
 
 /// A suspect that waits or runs.
 #[derive(Debug)]
-struct Suspect<'a>(&'a Room);
+struct Suspect(Arc<Room>);
 
-impl<'a> Suspect<'a> {
-    fn of(room: &'a Room) -> Self {
+impl Suspect {
+    fn of(room: &Arc<Room>) -> Self {
         room.change(|state| state.suspects += 1);
-        Self(room)
+        Self(room.clone())
     }
 }
 
-impl Drop for Suspect<'_> {
+impl Drop for Suspect {
     fn drop(&mut self) {
         self.0.change(|state| state.suspects -= 1);
     }
@@ -204,14 +204,14 @@ impl Drop for Suspect<'_> {
 
 /// A place, free again when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Permit<'a> {
-    room: &'a Room,
-    _suspect: Option<Suspect<'a>>,
+pub(crate) struct Permit {
+    room: Arc<Room>,
+    suspect: Option<Suspect>,
 }
 
-impl Drop for Permit<'_> {
+impl Drop for Permit {
     fn drop(&mut self) {
-        let alone = self._suspect.is_some();
+        let alone = self.suspect.is_some();
         self.room.change(|state| if alone { state.alone = false } else { state.taken -= 1 });
     }
 }

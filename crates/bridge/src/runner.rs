@@ -1,9 +1,15 @@
 //! The handler's own threads: nothing that a model does can stop the bridge.
+//!
+//! A call that does not return can be given up: its caller drops the future of [`Runner::call`].
+//! The handler's future is dropped then as soon as it next waits for something. One that computes
+//! without end cannot be ended from outside: it keeps its place, and is told by [`Runner::leftover`]
+//! and, where it holds the thread of all calls, by [`Runner::pulse`].
 
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use nsbridge_handler::erased::{AnyHandler, Call};
@@ -14,13 +20,19 @@ use tokio::task::LocalSet;
 use tracing::{Instrument as _, Span};
 
 use crate::metrics::{Metrics, Phase};
+use crate::room::Permit;
 use crate::vitals::ASK_EVERY;
+
+/// Time between two beats of the thread of [`Slots::Tasks`].
+const BEAT: Duration = Duration::from_millis(500);
 
 /// How a call ended.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// The handler returned.
     Returned(Result<Finish>),
+    /// The call was told to stop, took no notice, and was not waited for any longer.
+    GivenUp,
     /// The handler panicked, or its thread is gone. What it said is not kept: it may quote input.
     Panicked,
 }
@@ -37,6 +49,10 @@ impl Outcome {
 pub(crate) struct Runner {
     handler: Arc<dyn AnyHandler>,
     calls: mpsc::Sender<Work>,
+    /// Calls that were given up and have not ended.
+    leftover: Arc<AtomicUsize>,
+    /// Beats of the thread that all calls share, if they share one.
+    pulse: Option<Arc<AtomicU64>>,
 }
 
 struct Work {
@@ -44,6 +60,48 @@ struct Work {
     /// The span that the handler's own log lines and spans belong to.
     span: Span,
     done: oneshot::Sender<Outcome>,
+    /// Dropped when the call has ended, whoever still waits for it.
+    held: Held,
+}
+
+/// What a call holds until it has ended.
+struct Held {
+    phase: Arc<Mutex<CallPhase>>,
+    leftover: Arc<AtomicUsize>,
+    _place: Option<Arc<Permit>>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
+        if *phase == CallPhase::GivenUp {
+            self.leftover.fetch_sub(1, Ordering::Relaxed);
+        }
+        *phase = CallPhase::Ended;
+    }
+}
+
+/// The caller's side of a call.
+struct Caller {
+    phase: Arc<Mutex<CallPhase>>,
+    leftover: Arc<AtomicUsize>,
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
+        if *phase == CallPhase::Awaited {
+            self.leftover.fetch_add(1, Ordering::Relaxed);
+            *phase = CallPhase::GivenUp;
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CallPhase {
+    Awaited,
+    GivenUp,
+    Ended,
 }
 
 impl Runner {
@@ -83,30 +141,49 @@ impl Runner {
     pub(crate) fn start(handler: Arc<dyn AnyHandler>) -> Result<Self> {
         let slots = handler.slots();
         let (calls, work) = mpsc::channel(slots.count());
-        match slots {
+        let pulse = match slots {
             Slots::Threads(_) => {
                 let work = Arc::new(Mutex::new(work));
                 for i in 0..slots.count() {
                     let (handler, work) = (handler.clone(), work.clone());
                     spawn(&format!("nsbridge-slot-{i}"), move || one_by_one(&*handler, &work))?;
                 }
+                None
             }
             Slots::Tasks(_) => {
-                let handler = handler.clone();
-                spawn("nsbridge-slots", move || interleaved(&handler, work))?;
+                let (handler, pulse) = (handler.clone(), Arc::new(AtomicU64::new(0)));
+                let beats = pulse.clone();
+                spawn("nsbridge-slots", move || interleaved(&handler, work, &beats))?;
+                Some(pulse)
             }
-        }
-        Ok(Self { handler, calls })
+        };
+        Ok(Self { handler, calls, leftover: Arc::default(), pulse })
     }
 
-    /// Starts a call; the answer comes when it has ended.
-    pub(crate) async fn call(&self, call: Call) -> Outcome {
+    /// Starts a call; the answer comes when it has ended. The call holds its place until then, also
+    /// when this future is dropped before.
+    pub(crate) async fn call(&self, call: Call, place: Option<Arc<Permit>>) -> Outcome {
         let (done, outcome) = oneshot::channel();
+        let phase = Arc::new(Mutex::new(CallPhase::Awaited));
+        let leftover = self.leftover.clone();
+        let held = Held { phase: phase.clone(), leftover: leftover.clone(), _place: place };
+        let _caller = Caller { phase, leftover };
         let span = Span::current();
-        if self.calls.send(Work { call, span, done }).await.is_err() {
+        if self.calls.send(Work { call, span, done, held }).await.is_err() {
             return Outcome::Panicked;
         }
         outcome.await.unwrap_or(Outcome::Panicked)
+    }
+
+    /// How many calls were given up and have not ended.
+    pub(crate) fn leftover(&self) -> usize {
+        self.leftover.load(Ordering::Relaxed)
+    }
+
+    /// A number that rises as long as the thread of all calls gets to its work; `None` if each call
+    /// has a thread of its own.
+    pub(crate) fn pulse(&self) -> Option<u64> {
+        self.pulse.as_ref().map(|pulse| pulse.load(Ordering::Relaxed))
     }
 
     /// How many calls run at once.
@@ -155,32 +232,57 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
 fn one_by_one(handler: &dyn AnyHandler, work: &Mutex<mpsc::Receiver<Work>>) {
     loop {
         let next = work.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
-        let Some(Work { call, span, done }) = next else { return };
-        let _ = done.send(block_on(run(handler, call).instrument(span)));
+        let Some(work) = next else { return };
+        block_on(run(handler, work));
     }
 }
 
 /// The thread of [`Slots::Tasks`]: as many calls at once as there is work.
-fn interleaved(handler: &Arc<dyn AnyHandler>, mut work: mpsc::Receiver<Work>) {
+fn interleaved(
+    handler: &Arc<dyn AnyHandler>,
+    mut work: mpsc::Receiver<Work>,
+    pulse: &Arc<AtomicU64>,
+) {
     let local = LocalSet::new();
+    let beat = async {
+        loop {
+            pulse.fetch_add(1, Ordering::Relaxed);
+            tokio::time::sleep(BEAT).await;
+        }
+    };
     let accept = local.run_until(async {
-        while let Some(Work { call, span, done }) = work.recv().await {
+        while let Some(work) = work.recv().await {
             let handler = handler.clone();
-            let call = async move {
-                let _ = done.send(run(&*handler, call).await);
-            };
-            tokio::task::spawn_local(call.instrument(span));
+            tokio::task::spawn_local(async move { run(&*handler, work).await });
         }
     });
-    block_on(accept);
+    block_on(async {
+        tokio::select! {
+            () = accept => {}
+            () = beat => {}
+        }
+    });
 }
 
-async fn run(handler: &dyn AnyHandler, call: Call) -> Outcome {
+/// Runs a call to its end, or until nobody waits for it any more.
+async fn run(handler: &dyn AnyHandler, work: Work) {
+    let Work { call, span, mut done, held } = work;
+    let answer = async {
+        tokio::select! {
+            biased;
+            () = done.closed() => None,
+            returned = handler.call(call) => Some(returned),
+        }
+    };
     // After a panic the worker gives its jobs back and leaves: nobody sees a broken handler.
-    match AssertUnwindSafe(handler.call(call)).catch_unwind().await {
-        Ok(returned) => Outcome::Returned(returned),
+    let answer = AssertUnwindSafe(answer.instrument(span)).catch_unwind().await;
+    let outcome = match answer {
+        Ok(Some(returned)) => Outcome::Returned(returned),
+        Ok(None) => return,
         Err(_) => Outcome::Panicked,
-    }
+    };
+    drop(held);
+    let _ = done.send(outcome);
 }
 
 /// Runs a handler's future here, with timers and sockets for handlers that wait for others.

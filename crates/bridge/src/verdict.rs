@@ -84,6 +84,7 @@ pub(crate) fn judge(outcome: Outcome, reader: &Reader) -> Verdict {
             let after = After::Leave("it panicked");
             return hand_over(Settlement::Requeue, ErrorCode::ModelFailed, after);
         }
+        Outcome::GivenUp => HandlerError::retry("it was stopped and did not return"),
         Outcome::Returned(Err(error)) => error,
     };
     // A stop is the reason whatever the handler made of it.

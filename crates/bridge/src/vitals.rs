@@ -27,6 +27,13 @@ pub(crate) const ASK_EVERY: Duration = Duration::from_secs(5);
 /// How long it may think about that.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
+/// Looks in a row, a second apart, at which calls stood still before the worker says that it is not
+/// well.
+const UNWELL_AFTER: u32 = 5;
+
+/// The same before the worker leaves.
+const LEAVE_AFTER: u32 = 30;
+
 /// What a worker tells about itself. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Vitals {
@@ -60,6 +67,7 @@ pub(crate) async fn rounds(shared: &Shared) -> Infallible {
     tokio::select! {
         never = follow(shared) => never,
         never = ask_handler(shared) => never,
+        never = watch_calls(shared) => never,
         never = look_at_broker(shared) => never,
         never = ask_depths(shared) => never,
     }
@@ -107,6 +115,42 @@ async fn ask_handler(shared: &Shared) -> Infallible {
     shared.vitals.health.handler(false);
     shared.unwell(&trouble);
     std::future::pending().await
+}
+
+/// Watches whether calls end when they are told to, and whether the thread that they share gets to
+/// its work. The worker leaves when that is not so for too long: it cannot end such a call.
+///
+/// It counts looks rather than time: a process that was suspended has missed one look.
+async fn watch_calls(shared: &Shared) -> Infallible {
+    let (mut still, mut last_beat) = (0, None);
+    loop {
+        sleep(LOOK_EVERY).await;
+        let beat = shared.runner.pulse();
+        let no_beat = beat.is_some() && beat == last_beat;
+        last_beat = beat;
+        let leftover = shared.runner.leftover();
+        shared.vitals.metrics.leftover(leftover);
+        still = if no_beat || 2 * leftover >= shared.runner.slots() { still + 1 } else { 0 };
+        let well = still < UNWELL_AFTER;
+        if well == shared.calls_stand_still() {
+            shared.vitals.health.calls(well);
+            if well {
+                tracing::info!("the handler's calls go on");
+            } else {
+                tracing::error!(
+                    leftover,
+                    "the handler's calls stand still: it blocks its thread, or takes no notice of stops"
+                );
+            }
+        }
+        if still == LEAVE_AFTER {
+            shared.leave("its calls stood still");
+            if no_beat {
+                // None of them will come to an end.
+                shared.drain.by(Instant::now());
+            }
+        }
+    }
 }
 
 async fn look_at_broker(shared: &Shared) -> Infallible {

@@ -112,6 +112,11 @@ impl Shared {
         self.drain.by(Instant::now());
     }
 
+    /// Returns true while the handler's calls do not get on.
+    pub(crate) fn calls_stand_still(&self) -> bool {
+        self.vitals.health.calls_stand_still()
+    }
+
     /// Waits until it is.
     async fn handler_broke(&self) {
         // The sender is ours.

@@ -142,6 +142,8 @@ impl Writer {
             Admission::Stopped(stop) => {
                 state.stop.get_or_insert(stop);
                 state.told = true;
+                drop(state);
+                self.0.changed.notify_waiters();
             }
             Admission::Closed => state.late = true,
             Admission::Full => {}
@@ -291,6 +293,19 @@ impl Reader {
     /// Why the call was told to stop, if it was.
     pub fn stopped(&self) -> Option<Stop> {
         self.0.state().stop
+    }
+
+    /// Waits until the call is told to stop.
+    pub async fn stopping(&self) {
+        loop {
+            let changed = self.0.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if self.stopped().is_some() {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// Whether the handler has met the stop, in an emit or a check. What it returns then is not the

@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(
             body,
             "{\"alive\":true,\"ready\":true,\"loaded\":true,\"consuming\":true,\
-             \"handler_ok\":true,\"draining\":false,\"model\":\"tale-7m\",\"fingerprint\":null,\
+             \"handler_ok\":true,\"calls_ok\":true,\"draining\":false,\"model\":\"tale-7m\",\"fingerprint\":null,\
              \"revision\":\"2026-11-21-a1b2c3\"}"
         );
         health.consuming(false);

@@ -43,6 +43,10 @@ names! {
         "Requests that run now";
     SLOTS = "slots",
         "Requests that this worker runs at once";
+    GIVEN_UP = "calls_given_up",
+        "Calls that took no notice of a stop and were not waited for any longer";
+    LEFTOVER = "calls_left_over",
+        "Calls that were given up and have not ended: each holds its slot";
     TOKENS_IN_FLIGHT = "tokens_in_flight",
         "Pieces, so far, of the replies that run now, resumed ones included";
     TOKEN_USAGE = "token_usage",

@@ -70,7 +70,7 @@ async fn r6_an_orphan_is_adopted_by_the_copy_that_comes_back() {
 }
 
 #[test]
-fn r6_a_copy_under_another_key_or_for_another_client_is_another_job() {
+fn l2_a_copy_under_another_key_or_for_another_client_is_another_job() {
     let registry = Registry::default();
     let genuine = job(1);
     let forged = Job { reply_to: "somewhere else".to_owned(), ..job(1) };

@@ -16,11 +16,11 @@ async fn soon<T>(future: impl Future<Output = T>) -> Option<T> {
     timeout(Duration::from_secs(1), future).await.ok()
 }
 
-async fn ordinary(room: &Arc<Room>) -> Option<Permit<'_>> {
+async fn ordinary(room: &Arc<Room>) -> Option<Permit> {
     soon(room.beside_others(room.arrive())).await
 }
 
-async fn suspect(room: &Arc<Room>) -> Option<Permit<'_>> {
+async fn suspect(room: &Arc<Room>) -> Option<Permit> {
     soon(room.alone(room.arrive())).await
 }
 

@@ -5,6 +5,7 @@
 mod blame;
 mod canary;
 mod fleet;
+mod giving_up;
 #[cfg(feature = "kms")]
 mod keys;
 mod orphans;

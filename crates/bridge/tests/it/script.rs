@@ -194,11 +194,22 @@ pub(crate) fn with_key() -> (Setup, Key) {
 
 /// A sealed request that must end within a minute.
 pub(crate) fn sealed(setup: &Setup, key: &Key, seed: u64, script: &Script) -> Sealed {
+    sealed_for(Duration::from_secs(60), setup, key, seed, script)
+}
+
+/// A sealed request that must end within so long.
+pub(crate) fn sealed_for(
+    time: Duration,
+    setup: &Setup,
+    key: &Key,
+    seed: u64,
+    script: &Script,
+) -> Sealed {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let head = RequestHead {
         id: RequestId(Uuid::from_u128(now.as_nanos())),
         created_at_ms: now.as_millis() as u64,
-        expires_at_ms: now.as_millis() as u64 + 60_000,
+        expires_at_ms: (now + time).as_millis() as u64,
         model: setup.model.clone(),
         tenant: setup.tenant(),
         key_id: "test".parse().unwrap(),

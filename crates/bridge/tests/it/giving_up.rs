@@ -1,0 +1,200 @@
+//! Calls that take no notice of a stop, and a thread that is blocked for all calls.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nsbridge::Pages;
+use nsbridge_crypto::{Read, ReplyHead, ReplyKind, ReplyOpener, Sealed};
+use nsbridge_handler::{Finish, Handler, Job, Models, Result, Slots};
+use nsbridge_protocol::topology::{model_queue, reply_queue};
+use nsbridge_protocol::{ErrorCode, Failure};
+use nsbridge_queue::{Broker, Consumer, MemoryBroker, Message};
+use nsbridge_testkit::http::get;
+use nsbridge_testkit::system::{Setup, client};
+use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
+
+use crate::script::{Script, Scripted, Two, ask, fresh_seed, said, sealed_for, until, with_key};
+use crate::stories;
+
+stories! {
+    h3_a_call_that_takes_no_notice_of_its_deadline_is_given_up_and_told,
+    h3_a_call_that_never_returns_is_dropped_when_it_is_cancelled,
+}
+
+/// Publishes a sealed request and subscribes to its replies.
+async fn send(broker: &Arc<dyn Broker>, setup: &Setup, sealed: &Sealed) -> Consumer {
+    let connection = broker.connect("client").await.unwrap();
+    let queue = reply_queue(fresh_seed().into());
+    connection.declare_reply_queue(&queue).await.unwrap();
+    let mut message = Message::new(sealed.frame.clone());
+    message.properties.reply_to = Some(queue.clone());
+    let publisher = connection.publisher().await.unwrap();
+    publisher.publish("", &model_queue(&setup.model), message).await.unwrap().await.unwrap();
+    connection.consume(&queue, 16).await.unwrap()
+}
+
+/// The error that a reply ends with.
+async fn failure(sealed: &Sealed, replies: &mut Consumer) -> Failure {
+    let mut opener = None;
+    loop {
+        let delivery = timeout(Duration::from_secs(30), replies.recv()).await;
+        let delivery = delivery.expect("the client is told nothing").unwrap();
+        let body = delivery.message.body.clone();
+        delivery.ack().await.unwrap();
+        let head = ReplyHead::parse(&body).unwrap();
+        let Some(opener) = opener.as_mut() else {
+            opener = Some(ReplyOpener::accept(&sealed.reply_root, &body).unwrap().0);
+            continue;
+        };
+        let Read::Frame(frame) = opener.read(&body).unwrap() else { continue };
+        match head.kind {
+            ReplyKind::FinalError => return serde_json::from_slice(&frame.content).unwrap(),
+            ReplyKind::FinalOk | ReplyKind::Moved => panic!("it ended with {:?}", head.kind),
+            _ => {}
+        }
+    }
+}
+
+async fn h3_a_call_that_takes_no_notice_of_its_deadline_is_given_up_and_told(
+    broker: Arc<dyn Broker>,
+) {
+    let (setup, key) = with_key();
+    let _worker = setup.worker::<Two>(broker.clone(), ()).await.unwrap();
+    let began = Instant::now();
+    let script = Script::Sleep { ms: 25_000 };
+    let sealed = sealed_for(Duration::from_secs(1), &setup, &key, fresh_seed(), &script);
+    let mut replies = send(&broker, &setup, &sealed).await;
+    let failure = failure(&sealed, &mut replies).await;
+    let took = began.elapsed();
+    assert_eq!(failure.code, ErrorCode::Deadline);
+    assert!((6.0..9.0).contains(&took.as_secs_f64()), "the deadline and five seconds: {took:?}");
+    // Its slot is lost while it goes on, the other one is not.
+    let metrics = setup.vitals.metrics.clone();
+    until("the lost slot to be told", async || {
+        metrics.text().contains("nsbridge_calls_left_over{model=\"") && left_over(&setup) == 1.0
+    })
+    .await;
+    let client = setup.client(broker.clone()).await.unwrap();
+    let asked = ask(&setup, Script::Say { pieces: 3, every_ms: 1 }, 7);
+    let reply = client.submit::<_, String>(asked).await.unwrap();
+    assert_eq!(reply.collect().await.unwrap().0, said(7, 3));
+    until("the slot to come back", async || left_over(&setup) == 0.0).await;
+    let report = nsbridge_report(&setup).await;
+    assert!(report.contains("\"alive\":true"), "{report}");
+}
+
+fn left_over(setup: &Setup) -> f64 {
+    let text = setup.vitals.metrics.text();
+    let line = text.lines().find(|line| line.starts_with("nsbridge_calls_left_over{")).unwrap();
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+/// The page that says how the worker is.
+async fn nsbridge_report(setup: &Setup) -> String {
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let pages = Pages::bind(any).await.unwrap();
+    let at = pages.addr().unwrap();
+    let (health, metrics) = (setup.vitals.health.clone(), setup.vitals.metrics.clone());
+    let serving = tokio::spawn(pages.serve(health, metrics));
+    let (_, page) = get(at, "/livez").await.unwrap();
+    serving.abort();
+    page
+}
+
+/// What a call of [`Shared`] is to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+enum Deed {
+    Say,
+    /// Never return, and wait for nothing that comes.
+    Wait,
+    /// Hold the thread of all calls.
+    Block {
+        ms: u64,
+    },
+}
+
+/// A handler whose two calls share a thread.
+#[derive(Debug)]
+struct Shared;
+
+impl Handler for Shared {
+    type Options = ();
+    type Input = Deed;
+    type Output = String;
+
+    async fn load((): (), _models: Models) -> Result<Self> {
+        Ok(Self)
+    }
+
+    async fn handle(&self, deed: Deed, job: &mut Job<String>) -> Result<Finish> {
+        match deed {
+            Deed::Say => job.emit("said".to_owned()).await?,
+            Deed::Wait => {
+                job.emit("waits".to_owned()).await?;
+                std::future::pending::<()>().await;
+            }
+            Deed::Block { ms } => {
+                job.emit("blocks".to_owned()).await?;
+                std::thread::sleep(Duration::from_millis(ms));
+            }
+        }
+        Ok(Finish::STOP)
+    }
+
+    fn slots(&self) -> Slots {
+        Slots::Tasks(1)
+    }
+}
+
+async fn h3_a_call_that_never_returns_is_dropped_when_it_is_cancelled(broker: Arc<dyn Broker>) {
+    let setup = Setup::new().unwrap();
+    let _worker = setup.worker::<Shared>(broker.clone(), ()).await.unwrap();
+    let client = setup.client(broker).await.unwrap();
+    let mut asked = client::Ask::new(setup.model.clone(), setup.tenant(), Deed::Wait);
+    asked.timeout = Duration::from_secs(60);
+    let mut reply = client.submit::<_, String>(asked).await.unwrap();
+    reply.next().await.unwrap().unwrap();
+    let began = Instant::now();
+    reply.cancel();
+    let mut asked = client::Ask::new(setup.model.clone(), setup.tenant(), Deed::Say);
+    asked.timeout = Duration::from_secs(30);
+    let next = client.submit::<_, String>(asked).await.unwrap();
+    assert_eq!(next.collect().await.unwrap().0, ["said"]);
+    assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
+    until("nothing to be left", async || left_over(&setup) == 0.0).await;
+}
+
+/// The blocked thread's other requests go to another worker, and both pages say that it is not well
+/// before it leaves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn h3_a_worker_whose_calls_stand_still_says_so_and_leaves() {
+    let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
+    let setup = Setup::new().unwrap();
+    let worker = setup.worker::<Shared>(broker.clone(), ()).await.unwrap();
+    let client = setup.client(broker.clone()).await.unwrap();
+    let began = Instant::now();
+    let deed = Deed::Block { ms: 60_000 };
+    let mut asked = client::Ask::new(setup.model.clone(), setup.tenant(), deed);
+    asked.timeout = Duration::from_secs(120);
+    let mut reply = client.submit::<_, String>(asked).await.unwrap();
+    reply.next().await.unwrap().unwrap();
+    until("both pages to say so", async || {
+        let report = nsbridge_report(&setup).await;
+        report.contains("\"alive\":false") && report.contains("\"calls_ok\":false")
+    })
+    .await;
+    assert!(began.elapsed() > Duration::from_secs(4), "{:?}", began.elapsed());
+    let said = timeout(Duration::from_secs(60), worker.ended()).await.expect("it must leave");
+    let said = said.unwrap_err().to_string();
+    assert!(said.contains("stood still"), "{said}");
+    // Given back, so that another worker takes it at once.
+    let other = Setup { vitals: nsbridge::Vitals::new(&setup.model), ..setup.clone() };
+    let _other = other.worker::<Scripted>(broker.clone(), ()).await.unwrap();
+    let connection = broker.connect("look").await.unwrap();
+    until("the request to be taken", async || {
+        connection.depth(&model_queue(&setup.model)).await.unwrap().messages == 0
+    })
+    .await;
+}
