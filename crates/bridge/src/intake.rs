@@ -32,6 +32,8 @@ pub(crate) struct Accepted {
     pub(crate) reply_to: String,
     pub(crate) reply_root: ReplyRoot,
     pub(crate) tenant: Tenant,
+    /// Whether its key is one that only this tenant has.
+    pub(crate) tenant_proven: bool,
     /// What it was sealed with.
     pub(crate) key_id: KeyId,
     pub(crate) seed: u64,
@@ -195,6 +197,7 @@ pub(crate) async fn open(
         reply_to: reply.queue,
         reply_root: opened.reply_root,
         tenant: opened.head.tenant,
+        tenant_proven: keys.proves_tenant(&frame),
         key_id: opened.head.key_id,
         seed: request.seed,
         input: request.input,

@@ -454,6 +454,11 @@ fn input(request: &Accepted) -> Vec<u8> {
 }
 
 fn info(request: &Accepted, visit: &Visit) -> JobInfo {
+    let key = request.key_id.as_str();
+    // A key without a list of tenants opens any: two clients may both call themselves one.
+    let scope: Arc<str> = format!("{key}\0{}", request.tenant.as_str()).into();
+    // And one client may call itself many.
+    let account = if request.tenant_proven { scope.clone() } else { key.into() };
     JobInfo {
         trace: Some(visit.call()),
         id: request.job.id,
@@ -461,8 +466,8 @@ fn info(request: &Accepted, visit: &Visit) -> JobInfo {
         seed: request.seed,
         submitted_at: request.submitted_at,
         tenant: request.tenant.clone(),
-        // A key without a list of tenants opens any: two clients may both call themselves one.
-        scope: format!("{}\0{}", request.key_id.as_str(), request.tenant.as_str()).into(),
+        scope,
+        account,
         deadline: request.deadline,
     }
 }

@@ -204,6 +204,14 @@ impl KeyProvider for Keyring {
         let scope = Scope { model: head.model.clone(), tenant: head.tenant.clone() };
         self.find(&head.key_id, &scope)
     }
+
+    /// A derived key is its tenant's alone, and so is one that serves a single tenant.
+    fn proves_tenant(&self, frame: &RequestFrame<'_>) -> bool {
+        let entry = self.entries.iter().find(|entry| entry.id == frame.head().key_id);
+        let single =
+            |tenants: &Option<Vec<Tenant>>| tenants.as_ref().is_some_and(|all| all.len() == 1);
+        entry.is_some_and(|entry| entry.derived || single(&entry.tenants))
+    }
 }
 
 impl Entry {

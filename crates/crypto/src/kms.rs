@@ -87,6 +87,11 @@ impl KeyProvider for KmsProvider {
         let unwrapped = self.service.decrypt(id, wrapped, &scope);
         self.opening.get(&name(id, wrapped, &scope), unwrapped).await
     }
+
+    /// The tenant is in the encryption context, on which the key's policy decides.
+    fn proves_tenant(&self, frame: &RequestFrame<'_>) -> bool {
+        frame.provider() == Provider::Kms
+    }
 }
 
 /// What a wrapped key is remembered by: everything that KMS is asked with.

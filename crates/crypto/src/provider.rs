@@ -74,6 +74,13 @@ pub trait KeyProvider: Debug + Send + Sync {
     ///
     /// A [`KeyError`]; its kind says what becomes of the request.
     async fn open_key(&self, frame: &RequestFrame<'_>) -> Result<Key, KeyError>;
+
+    /// Returns true if the key that a request names is one that only the request's tenant can seal
+    /// with. The tenant of a request under another key is a word that its client chose.
+    fn proves_tenant(&self, frame: &RequestFrame<'_>) -> bool {
+        let _ = frame;
+        false
+    }
 }
 
 /// The provider that a request names: for a worker whose clients move from one to the other.
@@ -85,6 +92,16 @@ pub struct ByProvider {
     pub kms: Option<Arc<dyn KeyProvider>>,
 }
 
+impl ByProvider {
+    fn of(&self, frame: &RequestFrame<'_>) -> Option<&dyn KeyProvider> {
+        let provider = match frame.provider() {
+            Provider::Keyring => &self.keyring,
+            Provider::Kms => &self.kms,
+        };
+        provider.as_deref()
+    }
+}
+
 #[async_trait]
 impl KeyProvider for ByProvider {
     async fn data_key(&self, scope: &Scope) -> Result<DataKey, KeyError> {
@@ -93,11 +110,11 @@ impl KeyProvider for ByProvider {
     }
 
     async fn open_key(&self, frame: &RequestFrame<'_>) -> Result<Key, KeyError> {
-        let provider = match frame.provider() {
-            Provider::Keyring => &self.keyring,
-            Provider::Kms => &self.kms,
-        };
-        provider.as_ref().ok_or(KeyError::OtherProvider)?.open_key(frame).await
+        self.of(frame).ok_or(KeyError::OtherProvider)?.open_key(frame).await
+    }
+
+    fn proves_tenant(&self, frame: &RequestFrame<'_>) -> bool {
+        self.of(frame).is_some_and(|provider| provider.proves_tenant(frame))
     }
 }
 

@@ -36,6 +36,9 @@ pub struct JobInfo {
     /// Whom it may share with, told by its tenant and the key that it was sealed with: what was
     /// computed for one scope must not be shown to another, not even as a shorter wait.
     pub scope: Arc<str>,
+    /// Whom its work is charged to where requests compete: its tenant if its key proves the tenant,
+    /// else its key. A handler that shares time between callers shares it between accounts.
+    pub account: Arc<str>,
     /// When it must be finished.
     pub deadline: SystemTime,
     /// The span that spans of the handler's own are children of; `None` outside of a worker.

@@ -19,8 +19,33 @@ use crate::stories;
 use crate::trouble::rest;
 
 stories! {
+    l11_work_is_charged_to_whoever_the_key_proves,
     r3_an_unknown_key_waits_for_its_rotation,
     r6_a_request_that_was_published_twice_runs_once,
+}
+
+/// A client that holds a key for many tenants is one account, whatever it calls itself.
+async fn l11_work_is_charged_to_whoever_the_key_proves(broker: Arc<dyn Broker>) {
+    for derived in [false, true] {
+        let mut setup = Setup::new().unwrap();
+        let mut entry =
+            Entry::new("test".parse().unwrap(), Key::generate().unwrap(), State::Primary);
+        entry.derived = derived;
+        setup.keys = Arc::new(Keyring::of(vec![entry]).unwrap());
+        let _worker = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
+        let client = setup.client(broker.clone()).await.unwrap();
+        let mut said = Vec::new();
+        for script in [Script::Account, Script::Scope] {
+            for tenant in ["one", "two"] {
+                let mut asked = ask(&setup, script.clone(), 7);
+                asked.tenant = tenant.parse().unwrap();
+                let reply = client.submit::<_, String>(asked).await.unwrap();
+                said.push(reply.collect().await.unwrap().0.concat());
+            }
+        }
+        assert_eq!(said[0] == said[1], !derived, "{said:?}");
+        assert_ne!(said[2], said[3], "what was computed is shared with no other tenant");
+    }
 }
 
 async fn r3_an_unknown_key_waits_for_its_rotation(broker: Arc<dyn Broker>) {

@@ -34,6 +34,8 @@ pub(crate) enum Script {
     Big { bytes: usize },
     /// Say whom it may share with.
     Scope,
+    /// Say whom its work is charged to.
+    Account,
 }
 
 /// So many slots, and whether it says that it is well.
@@ -87,6 +89,7 @@ impl<const SLOTS: usize, const WELL: bool> Handler for Actor<SLOTS, WELL> {
             }
             Script::Big { bytes } => job.emit("x".repeat(bytes)).await?,
             Script::Scope => job.emit(job.info().scope.to_string()).await?,
+            Script::Account => job.emit(job.info().account.to_string()).await?,
         }
         Ok(Finish::STOP)
     }

@@ -131,6 +131,10 @@ impl KeyProvider for WatchedKeyring {
     async fn open_key(&self, frame: &RequestFrame<'_>) -> Result<Key, KeyError> {
         self.ring().open_key(frame).await
     }
+
+    fn proves_tenant(&self, frame: &RequestFrame<'_>) -> bool {
+        self.ring().proves_tenant(frame)
+    }
 }
 
 impl fmt::Debug for WatchedKeyring {

@@ -168,6 +168,7 @@ pub(super) fn info(at: usize, seed: u64) -> JobInfo {
         submitted_at,
         tenant: "check".parse().expect("`check` is a tenant's name"),
         scope: "check".into(),
+        account: "check".into(),
         deadline: SystemTime::now() + Duration::from_secs(3600),
         trace: None,
     }

@@ -19,6 +19,7 @@ fn job(resume: Option<Pieces>) -> (Job<String>, Reader) {
         submitted_at: SystemTime::UNIX_EPOCH,
         tenant: "someone".parse().unwrap(),
         scope: "someone".into(),
+        account: "someone".into(),
         deadline: SystemTime::UNIX_EPOCH,
         trace: None,
     };

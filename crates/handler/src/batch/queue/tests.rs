@@ -33,6 +33,7 @@ fn join(queue: &Numbers, input: u32) -> Caller<'_> {
         submitted_at: SystemTime::UNIX_EPOCH,
         tenant: "test".parse().unwrap(),
         scope: "test".into(),
+        account: "test".into(),
         deadline: SystemTime::UNIX_EPOCH,
         trace: None,
     };

@@ -1,0 +1,105 @@
+//! The well-behaved tenant: a short request every quarter of a second, with a known answer.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use nsbridge_client::{Ask, Client, Event};
+use nsbridge_protocol::{ModelName, Tenant, TextPiece};
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::stage::Stage;
+use crate::verdict::Verdict;
+
+const EVERY: Duration = Duration::from_millis(250);
+
+/// Its own finish-by time, by which it must have its reply whatever others do.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const TOKENS: u32 = 10;
+
+pub(crate) struct Neighbor {
+    client: Client,
+    model: ModelName,
+    tenant: Tenant,
+    expected: String,
+}
+
+impl Neighbor {
+    /// Connects, and asks once for the text that all later replies must equal.
+    pub(crate) async fn connect(stage: &Stage, tenant: &str) -> Result<Self> {
+        let tenant: Tenant = tenant.parse()?;
+        let client = stage.client(&tenant).await?;
+        let model = stage.model.clone();
+        let mut neighbor = Self { client, model, tenant, expected: String::new() };
+        neighbor.expected = ask(neighbor.question()).await?.1;
+        Ok(neighbor)
+    }
+
+    /// Asks while nobody else does.
+    pub(crate) async fn alone(&self, time: Duration, verdict: &Verdict) -> Result<()> {
+        self.ask_until(Instant::now() + time, false, verdict).await
+    }
+
+    /// Asks beside the attackers.
+    pub(crate) async fn beside(&self, until: Instant, verdict: &Verdict) -> Result<()> {
+        self.ask_until(until, true, verdict).await
+    }
+
+    async fn ask_until(&self, until: Instant, attacked: bool, verdict: &Verdict) -> Result<()> {
+        let mut asked = JoinSet::new();
+        let mut next = Instant::now();
+        while next < until {
+            sleep_until(next).await;
+            next += EVERY;
+            asked.spawn(ask(self.question()));
+        }
+        while let Some(ended) = asked.join_next().await {
+            match ended? {
+                Ok((took, text)) => {
+                    verdict.first_token(attacked, took);
+                    if text != self.expected {
+                        verdict.fails("the neighbor's text is another than before the attack");
+                    }
+                }
+                Err(error) => {
+                    verdict.first_token(attacked, PATIENCE);
+                    verdict.fails(&format!("the neighbor's request failed: {error:#}"));
+                }
+            }
+        }
+        // The engine has nothing left of the one before.
+        sleep(EVERY).await;
+        Ok(())
+    }
+
+    fn question(&self) -> (Client, Ask<serde_json::Value>) {
+        let input = json!({
+            "prompt": "クマが海辺に行って", "max_tokens": TOKENS, "temperature": 0.8, "ignore_eos": true,
+        });
+        let mut ask = Ask::new(self.model.clone(), self.tenant.clone(), input);
+        ask.seed = Some(7);
+        ask.timeout = PATIENCE;
+        (self.client.clone(), ask)
+    }
+}
+
+/// The time until the first token, and the text.
+async fn ask((client, ask): (Client, Ask<serde_json::Value>)) -> Result<(Duration, String)> {
+    let began = Instant::now();
+    let mut reply = client.submit::<_, TextPiece>(ask).await?;
+    let (mut first, mut text) = (None, String::new());
+    while let Some(event) = reply.next().await {
+        match event? {
+            Event::Piece(piece) => {
+                first.get_or_insert_with(|| began.elapsed());
+                text.push_str(&piece.text);
+            }
+            Event::Restarted { .. } => anyhow::bail!("its reply began anew"),
+            _ => {}
+        }
+    }
+    ensure!(!text.is_empty(), "its reply is empty");
+    Ok((first.unwrap_or_default(), text))
+}

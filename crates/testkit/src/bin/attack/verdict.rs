@@ -1,0 +1,175 @@
+//! What came of an attack: figures, and what broke the promises.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// The most that the neighbor's first token may take under attack, as a multiple of what it takes
+/// alone, at the 95th percentile.
+const MOST_SLOWER: f64 = 3.0;
+
+/// Time that a first token may take whatever it took alone: what one step of the engine and a busy
+/// machine cost.
+const ALWAYS_FINE: f64 = 0.25;
+
+/// The most memory of a worker, in MiB.
+const MOST_MIB: u64 = 1536;
+
+/// Failures that are kept in words; more are counted.
+const MOST_WORDS: usize = 40;
+
+/// What came of an attack.
+#[derive(Debug, Serialize)]
+pub(crate) struct Verdict {
+    seed: u64,
+    seconds: u64,
+    #[serde(flatten)]
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct State {
+    /// By attack: how often it was made and how it ended.
+    attacks: BTreeMap<String, BTreeMap<String, u64>>,
+    /// By attack: the longest time until its end, in seconds.
+    longest_s: BTreeMap<String, f64>,
+    /// Peak resident memory of the processes, in MiB.
+    peak_mib: BTreeMap<String, u64>,
+    #[serde(skip)]
+    alone: Vec<f64>,
+    #[serde(skip)]
+    beside: Vec<f64>,
+    neighbor: Neighbor,
+    failures: Vec<String>,
+    failed: u64,
+}
+
+/// Times of the neighbor until its first token, in seconds.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Neighbor {
+    requests: usize,
+    alone_p50_s: f64,
+    alone_p95_s: f64,
+    attacked_p50_s: f64,
+    attacked_p95_s: f64,
+    attacked_most_s: f64,
+}
+
+impl Verdict {
+    pub(crate) fn new(seed: u64, seconds: u64) -> Self {
+        Self { seed, seconds, state: Mutex::default() }
+    }
+
+    /// An attack was made, and ended like this after so long.
+    pub(crate) fn made(&self, attack: &str, ended: &str, took: Duration) {
+        let mut state = self.state();
+        let ends = state.attacks.entry(attack.to_owned()).or_default();
+        *ends.entry(ended.to_owned()).or_default() += 1;
+        let longest = state.longest_s.entry(attack.to_owned()).or_default();
+        *longest = longest.max(took.as_secs_f64());
+    }
+
+    /// A promise was broken.
+    pub(crate) fn fails(&self, what: &str) {
+        let mut state = self.state();
+        state.failed += 1;
+        if state.failures.len() < MOST_WORDS {
+            eprintln!("FAILED: {what}");
+            state.failures.push(what.to_owned());
+        }
+    }
+
+    /// A process has held so much memory at most.
+    pub(crate) fn memory(&self, process: &str, mib: u64) {
+        let mut state = self.state();
+        let peak = state.peak_mib.entry(process.to_owned()).or_default();
+        *peak = mib.max(*peak);
+    }
+
+    /// The neighbor had its first token after so long.
+    pub(crate) fn first_token(&self, attacked: bool, took: Duration) {
+        let mut state = self.state();
+        let times = if attacked { &mut state.beside } else { &mut state.alone };
+        times.push(took.as_secs_f64());
+    }
+
+    /// Looks for what must not stand in a worker's log.
+    pub(crate) fn log(&self, words: &str) {
+        for wrong in ["panicked at", "stack overflow", "SECRET", "memory allocation of"] {
+            if let Some(line) = words.lines().find(|line| line.contains(wrong)) {
+                self.fails(&format!("a worker's log says `{wrong}`: {line}"));
+            }
+        }
+    }
+
+    /// Whether every promise was kept.
+    pub(crate) fn holds(&self) -> bool {
+        self.state().failed == 0
+    }
+
+    /// Judges and prints.
+    pub(crate) fn print(&self) {
+        self.judge();
+        let state = self.state();
+        println!("{:28} {:>7} {:>9}  ends", "attack", "made", "longest");
+        for (attack, ends) in &state.attacks {
+            let made: u64 = ends.values().sum();
+            let longest = state.longest_s.get(attack).copied().unwrap_or_default();
+            let ends: Vec<_> = ends.iter().map(|(end, n)| format!("{end} {n}")).collect();
+            println!("{attack:28} {made:>7} {longest:>7.2} s  {}", ends.join(", "));
+        }
+        for (process, mib) in &state.peak_mib {
+            println!("{process}: {mib} MiB at most");
+        }
+        let Neighbor { requests, alone_p95_s, attacked_p95_s, attacked_most_s, .. } =
+            state.neighbor;
+        let ratio = attacked_p95_s / alone_p95_s.max(1e-9);
+        println!(
+            "neighbor: {requests} requests, first token p95 {alone_p95_s:.3} s alone, \
+             {attacked_p95_s:.3} s attacked ({ratio:.1} times), at most {attacked_most_s:.3} s"
+        );
+        match state.failed {
+            0 => println!("0 deaths, every promise was kept"),
+            failed => println!("{failed} promises were broken"),
+        }
+    }
+
+    fn judge(&self) {
+        let (neighbor, peaks) = {
+            let mut state = self.state();
+            let (mut alone, mut beside) = (state.alone.clone(), state.beside.clone());
+            alone.sort_by(f64::total_cmp);
+            beside.sort_by(f64::total_cmp);
+            state.neighbor = Neighbor {
+                requests: alone.len() + beside.len(),
+                alone_p50_s: percentile(&alone, 0.5),
+                alone_p95_s: percentile(&alone, 0.95),
+                attacked_p50_s: percentile(&beside, 0.5),
+                attacked_p95_s: percentile(&beside, 0.95),
+                attacked_most_s: percentile(&beside, 1.0),
+            };
+            (state.neighbor, state.peak_mib.clone())
+        };
+        let allowed = (MOST_SLOWER * neighbor.alone_p95_s).max(ALWAYS_FINE);
+        if neighbor.attacked_p95_s > allowed {
+            let (had, alone) = (neighbor.attacked_p95_s, neighbor.alone_p95_s);
+            self.fails(&format!(
+                "the neighbor's first token took {had:.3} s (p95), {alone:.3} s alone; {allowed:.3} s are allowed"
+            ));
+        }
+        for (process, mib) in peaks.into_iter().filter(|(_, mib)| *mib > MOST_MIB) {
+            self.fails(&format!("{process} held {mib} MiB, {MOST_MIB} are allowed"));
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn percentile(sorted: &[f64], part: f64) -> f64 {
+    let last = sorted.len().saturating_sub(1);
+    sorted.get((last as f64 * part).round() as usize).copied().unwrap_or(f64::NAN)
+}
