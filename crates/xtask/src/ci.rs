@@ -5,7 +5,7 @@ use std::env;
 use anyhow::{Result, ensure};
 
 use crate::cargo::{self, Cargo};
-use crate::{chaos, lint, say, test};
+use crate::{attack, chaos, lint, say, test};
 
 pub(crate) fn run() -> Result<()> {
     let mut cargo = Cargo::here().with("CARGO_INCREMENTAL", "0");
@@ -20,6 +20,7 @@ pub(crate) fn run() -> Result<()> {
         ("lint", lint::run(&cargo)),
         ("test", test::run(&cargo, &[])),
         ("chaos", chaos::run(&cargo, &chaos::Arguments::default())),
+        ("attack", attack::run(&cargo, &attack::Arguments::default())),
     ];
     let failed: Vec<String> = parts
         .into_iter()

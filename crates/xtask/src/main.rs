@@ -1,5 +1,6 @@
-//! The project's chores: `cargo xtask test | lint | ci | chaos | fuzz | cuda | bench SUITE`.
+//! The project's chores: `cargo xtask test | lint | ci | chaos | attack | fuzz | cuda | bench SUITE`.
 
+mod attack;
 mod bench;
 mod broker;
 mod cargo;
@@ -52,6 +53,16 @@ enum Chore {
         #[command(flatten)]
         arguments: chaos::Arguments,
     },
+    /// Attacks a real worker with the bundled model beside a well-behaved tenant, and checks that nobody is
+    /// hurt.
+    ///
+    /// The attackers are a tenant with a key, a publisher without one, a broker that lies and the maker of
+    /// a model's folder. The report is in target/attack; docs/security.md has the figures of an hour.
+    /// Example: cargo xtask attack --attacker tenant --seconds 3600
+    Attack {
+        #[command(flatten)]
+        arguments: attack::Arguments,
+    },
     /// Builds the worker for NVIDIA's GPUs, or calls cargo so, where no CUDA is installed.
     ///
     /// Gets CUDA 13.0's compiler once per machine, 1.7 GB. The binary is target/cuda/release/nsbridge,
@@ -85,6 +96,7 @@ fn main() -> ExitCode {
         Chore::Lint => lint::run(&Cargo::here()),
         Chore::Ci => ci::run(),
         Chore::Chaos { arguments } => chaos::run(&Cargo::here(), &arguments),
+        Chore::Attack { arguments } => attack::run(&Cargo::here(), &arguments),
         Chore::Cuda { arguments } => cuda::run(&arguments),
         Chore::Fuzz { arguments } => fuzz::run(&Cargo::here(), &arguments),
         Chore::Bench { suite } => bench::run(&Cargo::here(), &suite),

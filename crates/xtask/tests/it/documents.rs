@@ -96,6 +96,50 @@ fn blocks<'a>(document: &'a str, language: &str) -> Vec<&'a str> {
     rest.filter_map(|rest| rest.split("```").next()).collect()
 }
 
+/// The rows of the threat table that claim what no test of the tree holds.
+fn unheld(security: &str, is_test: impl Fn(&str) -> bool) -> Vec<String> {
+    let table = security.split("\n## ").find(|part| part.starts_with("Threats"));
+    let rows = table.unwrap_or_default().lines().filter(|line| line.starts_with("| ")).skip(1);
+    let mut problems = Vec::new();
+    for row in rows {
+        let cells: Vec<_> = row.split('|').map(str::trim).collect();
+        let [_, who, _, cannot, held, _] = cells[..] else {
+            problems.push(format!("docs/security.md: not four cells: {row}"));
+            continue;
+        };
+        let names: Vec<_> = held.split('`').skip(1).step_by(2).collect();
+        if names.is_empty() && !cannot.is_empty() {
+            problems.push(format!("docs/security.md: nothing holds what \"{who}\" cannot"));
+        }
+        let unknown = names.into_iter().filter(|name| *name != "attack" && !is_test(name));
+        problems.extend(unknown.map(|name| format!("docs/security.md: there is no test `{name}`")));
+    }
+    problems
+}
+
+#[test]
+fn every_cannot_of_the_threat_table_is_held_by_a_test() {
+    let security = text("docs/security.md");
+    assert!(security.contains("| who | can | cannot | held by |"), "the table has other columns");
+    let is_source = |path: &str| path.ends_with(".rs") || path.ends_with(".py");
+    let sources: Vec<_> =
+        crate::tree::texts().into_iter().filter(|(path, _)| is_source(path)).collect();
+    let is_test = |name: &str| {
+        let (rust, python) = (format!("fn {name}("), format!("def {name}("));
+        sources.iter().any(|(_, text)| text.contains(&rust) || text.contains(&python))
+    };
+    none(&unheld(&security, is_test));
+}
+
+#[test]
+fn a_claim_that_nothing_holds_is_found() {
+    let table = "a\n## Threats\n| who | can | cannot | held by |\n|---|---|---|---|\n| a | b | c | `x`, `attack` |\n\
+                 | b | b | | |\n| c | b | c | |\n| d | b | c | `y` |\n| e | b |\n## Keys\n| f | |\n";
+    let said = unheld(table, |name| name == "x").join("; ");
+    assert!(!said.contains("\"a\"") && !said.contains("\"b\"") && !said.contains("| f"), "{said}");
+    assert!(said.contains("\"c\"") && said.contains("`y`") && said.contains("| e | b |"), "{said}");
+}
+
 #[test]
 fn every_error_code_has_a_row_for_the_operator() {
     let source = text("crates/protocol/src/code.rs");

@@ -65,7 +65,7 @@ pub(crate) async fn attack(
 ) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("amqp://guest:guest@{}/%2f", listener.local_addr()?);
-    let start = || stage.start("lied-to", &url, &bundled("tale-1m"), &stage.model);
+    let start = || stage.start("lied-to", &url, &bundled("tale-1m"), &stage.model, 19);
     let mut worker = start()?;
     let mut order: Vec<usize> = (0..LIES.len()).rev().collect();
     while Instant::now() < until {

@@ -132,7 +132,8 @@ pub(crate) async fn attack(
         number += 1;
         let model = format!("folder-{number}").parse()?;
         let began = Instant::now();
-        let mut worker = stage.start(&format!("folder-{number}"), &stage.url(), &dir, &model)?;
+        let mut worker =
+            stage.start(&format!("folder-{number}"), &stage.url(), &dir, &model, 19)?;
         let ended = loop {
             sleep(Duration::from_millis(50)).await;
             verdict.memory("worker of a malicious folder", worker.peak_mib()?);

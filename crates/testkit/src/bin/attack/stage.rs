@@ -74,18 +74,20 @@ impl Stage {
 
     /// Starts a worker with the bundled model and waits until it takes requests.
     pub(crate) async fn worker(&self, name: &str, url: &str) -> Result<Worker> {
-        let worker = self.start(name, url, &bundled("tale-7m"), &self.model)?;
+        let worker = self.start(name, url, &bundled("tale-7m"), &self.model, 0)?;
         worker.ready().await?;
         Ok(worker)
     }
 
-    /// Starts a worker with this model.
+    /// Starts a worker with this model. One that is nicer leaves the processor to the worker that the
+    /// neighbor shares: they stand for other machines.
     pub(crate) fn start(
         &self,
         name: &str,
         url: &str,
         target: &Path,
         model: &ModelName,
+        nice: u32,
     ) -> Result<Worker> {
         let config = format!(
             "[worker]\nmodel = \"{model}\"\nname = \"{name}\"\ngrace_s = 1\n\
@@ -101,7 +103,9 @@ impl Stage {
         let log = self.dir.join(format!("{name}.log"));
         let file = File::options().create(true).append(true).open(&log)?;
         let mut command = Command::new("sh");
-        command.arg("-c").arg(format!("ulimit -v {ADDRESS_SPACE_KIB}; exec \"$0\" \"$@\""));
+        command
+            .arg("-c")
+            .arg(format!("ulimit -v {ADDRESS_SPACE_KIB}; exec nice -n {nice} \"$0\" \"$@\""));
         command.arg(std::env::current_exe()?).arg("worker").arg(&path);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(file);
         let child = command.spawn().context("starting a worker")?;
