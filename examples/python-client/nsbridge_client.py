@@ -16,6 +16,7 @@ import argparse
 import base64
 import hashlib
 import hmac
+import ipaddress
 import json
 import logging
 import os
@@ -26,6 +27,7 @@ import stat
 import struct
 import sys
 import time
+import urllib.parse
 import uuid
 from dataclasses import dataclass, field
 from typing import Callable, NamedTuple
@@ -51,6 +53,7 @@ MAX_WORKERS = 8  # of one request that are told of its end
 MAX_HINTS = 16  # of one request that are shown
 PREFETCH = 512  # reply frames that the broker may send ahead of their acks
 MAX_SECONDS = 25 * 60
+ALLOW_PLAINTEXT = "allow_plaintext=true"  # in a URL: a broker on another machine without TLS
 SILENCE_S = 15  # without a frame: the caller is told
 QUIET_S = 6  # after a loss: the request is sealed again. A worker that lives is heard every 5 s
 SILENT_S = 90  # the same, once, of a request that was opened, where nothing tells of a loss
@@ -801,6 +804,22 @@ def uuid7(now_ms: int) -> bytes:
     return value.to_bytes(16, "big")
 
 
+def private(url: str) -> str:
+    """The URL for pika. One to another machine without TLS needs `?allow_plaintext=true`."""
+    parts = urllib.parse.urlsplit(url)
+    words = parts.query.split("&")
+    query = "&".join(word for word in words if word != ALLOW_PLAINTEXT)
+    host = parts.hostname or "localhost"
+    try:
+        here = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        here = host == "localhost"
+    if parts.scheme == "amqp" and not here and ALLOW_PLAINTEXT not in words:
+        raise Failed(f"the broker at {host} would be reached without TLS, with its password readable "
+                     f"on the network: use amqps://, or add ?{ALLOW_PLAINTEXT} to the URL")
+    return parts._replace(query=query).geturl()
+
+
 class Link:
     """One connection and this client's reply queue, opened again when it is lost."""
 
@@ -812,7 +831,9 @@ class Link:
         logging.getLogger("pika").propagate = False  # it would tell of each error in its own way
         self.queue = f"nsbridge.reply.{secrets.randbits(128):032x}"
         try:
-            self.parameters = pika.URLParameters(url)
+            self.parameters = pika.URLParameters(private(url))
+        except Failed:
+            raise
         except Exception as error:  # it raises many kinds, and may quote the password
             raise Failed("the URL is not amqp://user:password@host:5672/%2f") from error
         # Well below the fifteen seconds for which an unused reply queue is kept.

@@ -6,6 +6,7 @@ use aws_smithy_http_client::tls::Provider;
 use aws_smithy_http_client::tls::rustls_provider::CryptoMode;
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use aws_types::SdkConfig;
+use aws_types::service_config::ServiceConfigKey;
 
 /// What every client of an AWS service is made with.
 ///
@@ -21,6 +22,19 @@ pub(crate) async fn sdk_config(region: Option<&str>, endpoint_url: Option<&str>)
         config = config.endpoint_url(url);
     }
     config.load().await
+}
+
+/// Returns the endpoint that a service's client takes from this configuration, if something sets one:
+/// the caller, `AWS_ENDPOINT_URL_<SERVICE>`, `AWS_ENDPOINT_URL`, or the profile.
+pub(crate) fn endpoint(config: &SdkConfig, service: &str) -> Option<String> {
+    let general = || config.endpoint_url().map(str::to_owned);
+    if config.get_origin("endpoint_url").is_client_config() {
+        return general();
+    }
+    let key = ServiceConfigKey::builder().service_id(service).env("AWS_ENDPOINT_URL");
+    let key = key.profile("endpoint_url").build().ok();
+    let own = config.service_config().zip(key).and_then(|(own, key)| own.load_config(key));
+    own.or_else(general)
 }
 
 /// On ring, as every TLS connection of this process.

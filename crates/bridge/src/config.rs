@@ -13,7 +13,11 @@ use nsbridge_protocol::{KeyId, ModelName};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+#[cfg(feature = "s3")]
+pub(crate) use store::plaintext;
 pub use store::{ModelConfig, StoreConfig};
+#[cfg(any(feature = "s3", feature = "kms"))]
+pub(crate) use watch::is_private;
 pub use watch::{FleetConfig, HealthConfig, TelemetryConfig};
 
 /// Everything a worker is told. `deploy/worker.example.toml` has each field with its meaning.

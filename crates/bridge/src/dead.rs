@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use nsbridge_crypto::{ErrorHint, ReplySealer, seal_nothing};
+use nsbridge_crypto::{ErrorHint, ReplySealer, RequestFrame, seal_nothing};
 use nsbridge_protocol::topology::{
     CONTROL_EXCHANGE, REPLY_EXCHANGE, RETRY_TIERS, RetryTier, dead_queue, header, model_queue,
     retry_queue, revision_key,
@@ -26,7 +26,7 @@ const FULL_PAUSES: [Duration; 3] =
     [Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(500)];
 
 /// Publishes a copy of `delivery`, still sealed, to the dead-letter queue, and waits for the
-/// broker's word.
+/// broker's word. A body that is no request is not kept: it may be anything, in any amount.
 pub(crate) async fn bury(
     pool: &Pool,
     model: &ModelName,
@@ -34,8 +34,15 @@ pub(crate) async fn bury(
     code: ErrorCode,
     visit: &Visit,
 ) -> Result<()> {
-    let mut letter = copy(&delivery.message);
+    let message = &delivery.message;
+    let no_request = matches!(code, ErrorCode::Malformed | ErrorCode::Oversized)
+        && RequestFrame::parse(&message.body).is_err();
+    let mut letter = if no_request { head(message) } else { copy(message) };
     let headers = &mut letter.properties.headers;
+    if no_request {
+        let bytes = delivery.oversized.unwrap_or(message.body.len() as u64);
+        headers.insert(header::BYTES.into(), Header::Int(saturate(bytes)));
+    }
     headers.insert(header::REASON.into(), Header::Text(code.as_str().into()));
     headers.insert(header::DELIVERIES.into(), Header::Int(saturate(delivery.deliveries)));
     headers.insert(header::DEAD_AT.into(), Header::Int(saturate(now_ms())));
@@ -69,21 +76,39 @@ fn next_tier(delivery: &Delivery) -> Option<(i64, RetryTier)> {
     Some((tries, *tier))
 }
 
-/// Publishes a copy of `delivery` to the next retry queue. `false` if it was retried as often as
-/// there are tiers.
+/// What became of a request that was to be retried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Retry {
+    /// A copy waits.
+    Waits,
+    /// It was retried as often as there are tiers, or its time would be over by then.
+    Over,
+    /// There is no room in its retry queue.
+    Full,
+}
+
+/// Publishes a copy of `delivery` to the next retry queue.
 pub(crate) async fn retry(
     pool: &Pool,
     model: &ModelName,
     delivery: &Delivery,
     deadline: SystemTime,
     visit: &Visit,
-) -> Result<bool> {
-    let Some((tries, tier)) = next_tier(delivery) else { return Ok(false) };
-    let Some(mut again) = again(delivery, tier.delay, deadline, visit) else { return Ok(false) };
+) -> Result<Retry> {
+    let Some((tries, tier)) = next_tier(delivery) else { return Ok(Retry::Over) };
+    let Some(mut again) = again(delivery, tier.delay, deadline, visit) else {
+        return Ok(Retry::Over);
+    };
     again.properties.headers.insert(header::TRIES.into(), Header::Int(tries + 1));
-    confirmed(pool, &retry_queue(model, tier), again).await?;
-    visit.metrics().retried(tier);
-    Ok(true)
+    let queue = retry_queue(model, tier);
+    match publish(pool, "", &queue, again).await? {
+        Confirmed::Taken => {
+            visit.metrics().retried(tier);
+            Ok(Retry::Waits)
+        }
+        Confirmed::Returned => Err(Error::NoQueue { queue }),
+        Confirmed::Refused => Ok(Retry::Full),
+    }
 }
 
 /// Publishes a copy of `delivery` that comes back after about `pause`, and counts it as no try.
@@ -210,7 +235,12 @@ fn hint(rejected: &Rejected, reply: &ReplyTo) -> Vec<u8> {
 }
 
 fn copy(message: &Message) -> Message {
-    let mut copy = Message::new(message.body.clone());
+    Message { body: message.body.clone(), ..head(message) }
+}
+
+/// Copies what may follow a message into another queue, beside its body.
+fn head(message: &Message) -> Message {
+    let mut copy = Message::new(Vec::new());
     copy.properties.persistent = true;
     copy.properties.message_id = message.properties.message_id.clone();
     copy.properties.reply_to = message.properties.reply_to.clone();

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use nsbridge_crypto::{
     JobKey, KeyError, KeyProvider, Provider, ReplyRoot, RequestFrame, RequestHead,
 };
-use nsbridge_protocol::topology::{MAX_TIME_TO_FINISH, header};
+use nsbridge_protocol::topology::{self, MAX_TIME_TO_FINISH, header};
 use nsbridge_protocol::{
     AttemptNo, ErrorCode, KeyId, ModelName, Request, RequestId, Revision, Tenant,
 };
@@ -120,6 +120,9 @@ pub(crate) async fn open(
 ) -> Result<Accepted, Refusal> {
     let message = &delivery.message;
     let attempt = attempt(message, delivery.deliveries);
+    if let Some(bytes) = delivery.oversized {
+        return Err(oversized(message, bytes, attempt));
+    }
     let frame = RequestFrame::parse(&message.body)
         .map_err(|error| reject(error.code(), error.to_string(), None))?;
     let reply = message.properties.reply_to.clone().map(|queue| ReplyTo {
@@ -251,6 +254,17 @@ fn deadline(
         });
     }
     Ok(now + (latest - now).min(expires - created))
+}
+
+/// Refuses a message whose body was dropped as it came. Whom it is for only its properties say: what
+/// they claim is good enough for a hint.
+fn oversized(message: &Message, bytes: u64, attempt: AttemptNo) -> Refusal {
+    let properties = &message.properties;
+    let request = properties.message_id.as_deref().and_then(|id| id.parse().ok());
+    let reply = properties.reply_to.clone().zip(request);
+    let reply = reply.map(|(queue, request)| ReplyTo { queue, request, root: None, attempt });
+    let most = topology::REQUEST_BODY;
+    reject(ErrorCode::Oversized, format!("{bytes} bytes, where {most} are the limit"), reply)
 }
 
 fn reject(code: ErrorCode, message: String, reply: Option<ReplyTo>) -> Refusal {

@@ -7,6 +7,8 @@ use std::time::Duration;
 use nsbridge_crypto::{ByProvider, KeyProvider, Reread, WatchedKeyring};
 use tokio::signal::unix::{SignalKind, signal};
 
+#[cfg(feature = "kms")]
+use crate::config::is_private;
 use crate::config::{ConfigError, KeysConfig};
 use crate::error::Error;
 use crate::metrics::Metrics;
@@ -24,7 +26,7 @@ pub(crate) async fn open(
         (Some(path), None) => Some(follow(path, metrics.clone())?),
         _ => config.load()?.map(|ring| Arc::new(ring) as _),
     };
-    Ok(Arc::new(ByProvider { keyring, kms: kms(config).await }))
+    Ok(Arc::new(ByProvider { keyring, kms: kms(config).await? }))
 }
 
 impl KeysConfig {
@@ -37,24 +39,35 @@ impl KeysConfig {
     pub async fn open(&self) -> Result<Arc<dyn KeyProvider>, Error> {
         self.check().map_err(ConfigError)?;
         let keyring = self.load()?.map(|ring| Arc::new(ring) as Arc<dyn KeyProvider>);
-        Ok(Arc::new(ByProvider { keyring, kms: kms(self).await }))
+        Ok(Arc::new(ByProvider { keyring, kms: kms(self).await? }))
     }
 }
 
 #[cfg(feature = "kms")]
-async fn kms(config: &KeysConfig) -> Option<Arc<dyn KeyProvider>> {
+async fn kms(config: &KeysConfig) -> Result<Option<Arc<dyn KeyProvider>>, Error> {
     let KeysConfig { kms_keys, region, endpoint_url, .. } = config;
     if kms_keys.is_empty() {
-        return None;
+        return Ok(None);
     }
     let aws = crate::aws::sdk_config(region.as_deref(), endpoint_url.as_deref()).await;
-    Some(Arc::new(nsbridge_crypto::KmsProvider::new(&aws, kms_keys.clone())))
+    // The provider refuses each call to such an address. Said now, it costs no request.
+    if let Some(url) = crate::aws::endpoint(&aws, "KMS")
+        && !is_private(&url)
+    {
+        let what = format!(
+            "AWS KMS at {url} would be reached without TLS, and data keys would cross the network as \
+             they are: set an https:// address (AWS_ENDPOINT_URL, AWS_ENDPOINT_URL_KMS or the \
+             profile set this one)"
+        );
+        return Err(ConfigError(what).into());
+    }
+    Ok(Some(Arc::new(nsbridge_crypto::KmsProvider::new(&aws, kms_keys.clone()))))
 }
 
 #[cfg(not(feature = "kms"))]
 #[expect(clippy::unused_async, reason = "with the feature `kms` it is one")]
-async fn kms(_: &KeysConfig) -> Option<Arc<dyn KeyProvider>> {
-    None
+async fn kms(_: &KeysConfig) -> Result<Option<Arc<dyn KeyProvider>>, Error> {
+    Ok(None)
 }
 
 /// Reads a keyring, and again whenever its file changes and on SIGHUP.

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use nsbridge_protocol::topology::{RENEW_DELIVERIES, RETRY_TIERS};
 use nsbridge_protocol::{ErrorCode, Revision};
-use nsbridge_queue::Delivery;
+use nsbridge_queue::{Delivery, Error};
 
-use crate::dead;
+use crate::dead::{self, Retry};
 use crate::intake::{Accepted, Again, Later, Rejected, epoch, remaining};
 use crate::metrics::Outcome;
 use crate::registry::{Held, Job};
@@ -77,8 +77,12 @@ async fn try_later(
     request: &Accepted,
     visit: &Visit,
 ) -> nsbridge_queue::Result<Outcome> {
-    if dead::retry(&shared.publish, &shared.model, delivery, request.deadline, visit).await? {
-        return Ok(Outcome::Retried);
+    let (pool, model) = (&shared.publish, &shared.model);
+    match dead::retry(pool, model, delivery, request.deadline, visit).await? {
+        Retry::Waits => return Ok(Outcome::Retried),
+        Retry::Over => {}
+        // It has tries left, and is no dead letter because others fill the queue.
+        Retry::Full => return Err(full()),
     }
     let message = "the model failed on this request, every time it was tried".to_owned();
     bury(shared, delivery, (ErrorCode::ModelFailed, message), request, visit).await
@@ -229,7 +233,18 @@ async fn try_again(
         return Ok(false);
     }
     dead::tell_why(pool, rejected).await?;
-    dead::retry(pool, model, delivery, until, visit).await
+    match dead::retry(pool, model, delivery, until, visit).await? {
+        Retry::Waits => Ok(true),
+        Retry::Over => Ok(false),
+        Retry::Full if again.pinned.is_some() => Err(full()),
+        // Nothing of the request is verified. Given back it would come again at once, and those that
+        // fill the queue would hold up what can be opened: as a dead letter it holds up nothing.
+        Retry::Full => Ok(false),
+    }
+}
+
+fn full() -> Error {
+    Error::Lost { reason: "its retry queue is full".to_owned() }
 }
 
 /// Returns true if a worker of this revision is there, `None` if the broker does not tell.

@@ -10,9 +10,11 @@ use nsbridge::store::Store;
 use nsbridge_crypto::State;
 use nsbridge_handler::{Handler, Models};
 use nsbridge_llama::Llama;
-use nsbridge_protocol::topology::{dead_queue, model_queue, run_record};
+use nsbridge_protocol::topology::{
+    LARGEST_BODY, REPLY_EXCHANGE, dead_queue, model_queue, reply_queue, run_record,
+};
 use nsbridge_protocol::{ModelName, Uuid};
-use nsbridge_queue::{AmqpBroker, Broker, Connection, Error};
+use nsbridge_queue::{AmqpBroker, Broker, Connection, Error, Message};
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -32,6 +34,9 @@ pub(crate) struct Arguments {
     #[arg(long)]
     json: bool,
 }
+
+/// More than RabbitMQ 4 takes if nobody says otherwise, which is twice what the protocol needs.
+const TOO_LARGE: usize = 17 << 20;
 
 /// What one look found: a remark, or what is wrong.
 type Finding = Result<String>;
@@ -89,8 +94,36 @@ async fn broker(config: &Config) -> Finding {
         Err(error) => return Err(error.into()),
     };
     keep_a_record(&*connection, &config.worker.model).await?;
+    let large = takes_large(&*connection).await?;
     connection.close().await;
-    Ok(found)
+    Ok(found + large)
+}
+
+/// Tries what the broker takes: messages for a client that is not there, which it gives back.
+async fn takes_large(connection: &dyn Connection) -> Result<&'static str> {
+    let nobody = reply_queue(Uuid::now_v7().as_u128());
+    let takes = async |bytes| {
+        let message = Message::new(vec![0; bytes]);
+        let publisher = connection.publisher().await?;
+        // Too large a message closes its channel.
+        match publisher.publish(REPLY_EXCHANGE, &nobody, message).await {
+            Ok(confirm) => Ok(confirm.await.is_ok()),
+            Err(Error::Lost { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    };
+    if !takes(LARGEST_BODY).await? {
+        bail!(
+            "the broker refuses a message of {LARGEST_BODY} bytes, which a request or a resume may \
+             have: set its max_message_size to 16777216"
+        );
+    }
+    Ok(if takes(TOO_LARGE).await? {
+        "; it takes messages of 17 MiB and more, of no use but to fill its disk: set its \
+         max_message_size to 16777216"
+    } else {
+        ""
+    })
 }
 
 /// Tries what a worker does for a redelivered request: the rights to it are easily forgotten.

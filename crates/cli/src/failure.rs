@@ -3,6 +3,8 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use crate::terminal::plain;
+
 /// After Ctrl-C, as shells expect: 128 + SIGINT.
 pub(crate) const INTERRUPTED: u8 = 130;
 
@@ -12,7 +14,7 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Writes a line for the person at the terminal, if there is one.
+/// Writes a line for the person at the terminal, if there is one. It may quote others.
 pub(crate) fn note(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = writeln!(std::io::stderr(), "{}", plain(line));
 }

@@ -11,6 +11,7 @@ mod place;
 mod prompt;
 mod queue;
 mod stream;
+mod terminal;
 mod worker;
 
 use std::process::ExitCode;

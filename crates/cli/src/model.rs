@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
 use nsbridge::StoreConfig;
 use nsbridge::store::{CURRENT, Location, MANIFEST, Opened, Push, Pushing, Store, Wanted};
+use nsbridge_handler::source::links_out_of;
 use nsbridge_llama::Mix;
 use serde_json::{Value, json};
 
@@ -47,6 +48,9 @@ struct StoreArguments {
     /// The address of a service that speaks S3 and is not AWS's own.
     #[arg(long, global = true, value_name = "URL", env = "NSBRIDGE_STORE__ENDPOINT_URL")]
     endpoint_url: Option<String>,
+    /// Allows plain HTTP to a service on another machine.
+    #[arg(long, global = true, env = "NSBRIDGE_STORE__ALLOW_PLAINTEXT")]
+    allow_plaintext: bool,
     /// Requests under way at once.
     #[arg(long, global = true, value_name = "N", default_value_t = 16)]
     in_flight: usize,
@@ -76,6 +80,10 @@ enum Command {
         /// Replace another model under the same revision.
         #[arg(long)]
         force: bool,
+        /// Send files to which a link leads out of the folder, as in a cache of Hugging Face. Each is
+        /// told.
+        #[arg(long)]
+        follow_links: bool,
     },
     /// Brings a model into a folder, verified; goes on where an earlier pull stopped.
     #[command(after_help = "Example:\n  nsbridge model pull s3://bucket/models/tale-7m ./tale-7m")]
@@ -149,6 +157,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
         let store = Store::open(&StoreConfig {
             region: store.region,
             endpoint_url: store.endpoint_url,
+            allow_plaintext: store.allow_plaintext,
             in_flight: store.in_flight,
             bandwidth_mb_s: store.bandwidth,
             ..StoreConfig::default()
@@ -170,10 +179,16 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
 /// Gives what is to be printed as JSON.
 async fn carry_out(command: Command, store: &Store, json: bool) -> Result<Option<Value>> {
     let said = match command {
-        Command::Push { from, to, revision, alias, no_alias, force } => {
+        Command::Push { from, to, revision, alias, no_alias, force, follow_links } => {
             let model = name(&to).with_context(|| format!("{to} ends with no model's name"))?;
             let alias = (!no_alias).then_some(alias);
-            push(store, Push { from, to, model, revision, alias, force }, json).await?
+            if follow_links {
+                for (path, place) in links_out_of(&from).unwrap_or_default() {
+                    note(&format!("{path:?} is a link to {}", place.display()));
+                }
+            }
+            push(store, Push { from, to, model, revision, alias, force, follow_links }, json)
+                .await?
         }
         Command::Pull { from, to } => pull(store, from, to, json).await?,
         Command::Verify { model } => verify(store, model, json).await?,

@@ -19,7 +19,8 @@ use serde_json::json;
 
 use crate::failure::note;
 use crate::place::{self, Broker, Keys};
-use letters::{Letters, Which};
+use crate::terminal::shown;
+use letters::{Letter, Letters, Which};
 
 /// Shows what waits in a model's queues, and what died and why; replays or removes it.
 #[derive(Debug, clap::Args)]
@@ -166,10 +167,12 @@ async fn dead(
     keys: Option<&Keyring>,
     as_json: bool,
 ) -> Result<ExitCode> {
-    let letters = Letters::read(place.connect().await?, &dead_queue(&place.model)).await?;
     let mut sealed_for_good = 0;
-    let mut out = std::io::stdout().lock();
-    for letter in letters.fitting(which) {
+    let mut out = std::io::stdout();
+    let show = async |letter: &Letter| -> Result<()> {
+        if !which.fits(letter) {
+            return Ok(());
+        }
         let opened = match keys {
             Some(keys) => Some(letter.open(keys).await),
             None => None,
@@ -180,9 +183,10 @@ async fn dead(
         }
         let asked = opened.and_then(Result::ok);
         let line = if as_json { letter.json(asked.as_ref()) } else { letter.line(asked.as_ref()) };
-        writeln!(out, "{line}")?;
-    }
-    letters.leave().await;
+        Ok(writeln!(out, "{}", shown(&line))?)
+    };
+    let queue = dead_queue(&place.model);
+    Letters::read(place.connect().await?, &queue, show).await?.leave().await;
     ensure!(sealed_for_good == 0, "{sealed_for_good} letters did not open");
     Ok(ExitCode::SUCCESS)
 }
@@ -195,7 +199,7 @@ async fn purge(place: &Place, which: &Which, waiting: bool, yes: bool) -> Result
         let count = if waiting {
             letters::depth(&*connection, &queue).await?
         } else {
-            let letters = Letters::read(connection, &queue).await?;
+            let letters = Letters::read(connection, &queue, async |_| Ok(())).await?;
             let count = letters.fitting(which).count();
             letters.leave().await;
             count
@@ -204,7 +208,8 @@ async fn purge(place: &Place, which: &Which, waiting: bool, yes: bool) -> Result
         note(&format!("nothing in {queue} fits"));
         return Ok(ExitCode::SUCCESS);
     }
-    let removed = Letters::read(connection, &queue).await?.remove(which).await?;
+    let letters = Letters::read(connection, &queue, async |_| Ok(())).await?;
+    let removed = letters.remove(which).await?;
     note(&format!("{removed} messages were removed from {queue}"));
     Ok(ExitCode::SUCCESS)
 }

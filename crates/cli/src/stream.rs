@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use tokio::signal::ctrl_c;
 
 use crate::failure::{INTERRUPTED, note};
+use crate::terminal::shown;
 
 /// One line of `--json`.
 #[derive(Serialize)]
@@ -141,7 +142,7 @@ impl Shown {
             line(&Line::Piece { token: piece.token, text: &piece.text })?;
         } else {
             let mut out = std::io::stdout().lock();
-            out.write_all(piece.text.as_bytes())?;
+            out.write_all(shown(&piece.text).as_bytes())?;
             out.flush()?;
         }
         self.texts.push(piece.text);
@@ -155,7 +156,7 @@ impl Shown {
         }
         note("\n[another worker made another text; it starts again here]");
         let mut out = std::io::stdout().lock();
-        out.write_all(self.texts.concat().as_bytes())?;
+        out.write_all(shown(&self.texts.concat()).as_bytes())?;
         Ok(out.flush()?)
     }
 
@@ -194,7 +195,8 @@ impl Shown {
 
 fn line(line: &impl Serialize) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    serde_json::to_writer(&mut out, line)?;
+    let line = serde_json::to_string(line)?;
+    out.write_all(shown(&line).as_bytes())?;
     out.write_all(b"\n")?;
     Ok(out.flush()?)
 }

@@ -7,6 +7,7 @@
 //! that claims to be another's.
 
 mod cache;
+mod endpoint;
 mod service;
 
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use crate::{Buffer, Error, Result};
 
 pub(crate) use folder::Folder;
-pub use folder::{digest_of, files_of};
+pub use folder::{digest_of, files_of, links_out_of};
 
 /// One file of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::{ModelName, Revision};
+use crate::{MAX_FRAME_BYTES, MAX_REQUEST_BYTES, MAX_TRANSCRIPT_BYTES, ModelName, Revision};
 
 /// The direct exchange that carries control frames: key = a model, or a worker's control queue.
 pub const CONTROL_EXCHANGE: &str = "nsbridge.control";
@@ -39,6 +39,17 @@ pub const RUN_RECORD_LENGTH: u32 = 64;
 /// The most bytes that may wait in a model's queue before publishers are refused.
 pub const MODEL_QUEUE_MAX_BYTES: u64 = 8 << 30;
 
+/// The most bytes of a model's dead letters; the oldest ones make room for new ones.
+///
+/// Who may publish requests makes dead letters: without a limit they fill the broker's disk, which
+/// stops all publishers of all virtual hosts.
+pub const DEAD_QUEUE_MAX_BYTES: u64 = 2 << 30;
+
+/// The most bytes that may wait in one of a model's retry queues before workers are refused.
+///
+/// Refused and not dropped: the request that a worker cannot put there is still the worker's.
+pub const RETRY_QUEUE_MAX_BYTES: u64 = 1 << 30;
+
 /// The most bytes that may wait in a client's reply queue before workers are held back.
 pub const REPLY_QUEUE_MAX_BYTES: u64 = 64 << 20;
 
@@ -47,6 +58,20 @@ pub const REPLY_QUEUE_EXPIRES: Duration = Duration::from_secs(15);
 
 /// How long a dead letter is kept; must not exceed the retention of the keys that open it.
 pub const DEAD_LETTER_TTL: Duration = Duration::from_secs(14 * 24 * 3600);
+
+/// The most bytes of a message's body in a queue of requests: a request's frame.
+pub const REQUEST_BODY: usize = MAX_REQUEST_BYTES + (8 << 10);
+
+/// The most bytes of a message's body in a worker's control queue: a resume's frame, which has all
+/// pieces of a reply.
+pub const CONTROL_BODY: usize = MAX_TRANSCRIPT_BYTES + (72 << 10);
+
+/// The most bytes of a message's body in a client's reply queue: the frame of one piece, with its
+/// log-probabilities.
+pub const REPLY_BODY: usize = MAX_FRAME_BYTES + (72 << 10);
+
+/// The most bytes of any message's body: what the broker's `max_message_size` must allow.
+pub const LARGEST_BODY: usize = CONTROL_BODY;
 
 /// How often a dead letter may be looked at. RabbitMQ 4 drops what came back 20 times to a queue
 /// that does not say otherwise, and who looks gives back. -1, no limit there, drops a message of
@@ -98,6 +123,8 @@ pub mod header {
     pub const DEAD_AT: &str = "nsb-dead-at";
     /// The queue that a dead letter came from.
     pub const QUEUE: &str = "nsb-queue";
+    /// How many bytes the body of a dead letter had that is kept without it.
+    pub const BYTES: &str = "nsb-bytes";
     /// Set by the broker: how often the message was delivered before.
     pub const DELIVERY_COUNT: &str = "x-delivery-count";
     /// Set by RabbitMQ from 4.3 on: the same, nacks included.
@@ -142,4 +169,16 @@ pub fn reply_queue(random: u128) -> String {
 /// The control queue of the worker with this random number.
 pub fn control_queue(random: u128) -> String {
     format!("nsbridge.control.{random:032x}")
+}
+
+/// Returns the most bytes that a message's body may have in this queue. A consumer of the queue is
+/// not handed more: it gets the message without its body.
+pub fn largest_body(queue: &str) -> usize {
+    if queue.starts_with("nsbridge.reply.") {
+        REPLY_BODY
+    } else if queue.starts_with("nsbridge.control.") {
+        CONTROL_BODY
+    } else {
+        REQUEST_BODY
+    }
 }

@@ -27,6 +27,7 @@ use crate::{Broker, Connection, Limits, Result};
 use address::Address;
 use connection::{AmqpConnection, Settings};
 use io::Io;
+use shallow::Bodies;
 
 /// A connection attempt gives up after this long.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -57,10 +58,12 @@ impl AmqpBroker {
     /// A broker at `url`: `amqp://user:password@host:5672/%2f`, or `amqps://` for TLS.
     ///
     /// Nothing is connected yet. `?heartbeat=30` sets the heartbeat, in seconds; it is 10 without.
+    /// `?allow_plaintext=true` allows `amqp://` to another machine.
     ///
     /// # Errors
     ///
-    /// [`Error::Address`](crate::Error::Address) if `url` is not the address of a broker.
+    /// [`Error::Address`](crate::Error::Address) if `url` is not the address of a broker,
+    /// [`Error::Plaintext`](crate::Error::Plaintext) if it leads to another machine without TLS.
     pub fn new(url: &str) -> Result<Self> {
         Self::with_limits(url, Limits::default())
     }
@@ -96,7 +99,7 @@ impl AmqpBroker {
         }
     }
 
-    async fn open(&self, name: &str) -> Result<lapin::Connection> {
+    async fn open(&self, name: &str) -> Result<(lapin::Connection, Arc<Bodies>)> {
         let (uri, properties) = (self.address.uri(), Self::properties(name));
         // lapin binds itself to the runtime that it is called on, which is why it is called there.
         let opening = async move {
@@ -104,7 +107,7 @@ impl AmqpBroker {
         };
         let opened = self.io.run(opening).await?;
         match opened {
-            Ok(Ok(connection)) => Ok(connection),
+            Ok(Ok(opened)) => Ok(opened),
             Ok(Err(error)) => Err(fault::connecting(&self.address, error)),
             Err(_) => Err(fault::silent(&self.address, CONNECT_TIMEOUT)),
         }
@@ -126,8 +129,9 @@ async fn knock(uri: AMQPUri) -> std::io::Result<()> {
 #[async_trait]
 impl Broker for AmqpBroker {
     async fn connect(&self, name: &str) -> Result<Arc<dyn Connection>> {
-        let connection = self.open(name).await?;
+        let (connection, bodies) = self.open(name).await?;
         let settings = Settings {
+            bodies,
             limits: self.limits,
             counts_acquired: self.counts_acquired().await,
             io: Arc::clone(&self.io),

@@ -21,6 +21,10 @@ pub struct Delivery {
     /// Why the broker itself moved it here from another queue, in the broker's words: `expired` or
     /// `delivery_limit`, for example. A publisher can write that too, so it is only a hint.
     pub death: Option<String>,
+    /// The size of the body, if it was larger than a message of this queue may be
+    /// ([`largest_body`](nsbridge_protocol::topology::largest_body)). It was dropped as it came, and
+    /// the message has none.
+    pub oversized: Option<u64>,
     settle: Option<Box<dyn Settle>>,
 }
 
@@ -41,13 +45,27 @@ impl Delivery {
     /// A delivery that `settle` settles.
     pub fn new(message: Message, redelivered: bool, count: u64, settle: Box<dyn Settle>) -> Self {
         let deliveries = if redelivered { count } else { 0 };
-        Self { message, deliveries, redelivered, death: None, settle: Some(settle) }
+        Self {
+            message,
+            deliveries,
+            redelivered,
+            death: None,
+            oversized: None,
+            settle: Some(settle),
+        }
     }
 
     /// The same, which the broker moved here for this reason.
     #[must_use]
     pub fn moved_by_broker(mut self, reason: Option<String>) -> Self {
         self.death = reason;
+        self
+    }
+
+    /// The same, whose body had this size and was dropped.
+    #[must_use]
+    pub fn without_body(mut self, size: Option<u64>) -> Self {
+        self.oversized = size;
         self
     }
 

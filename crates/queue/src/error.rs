@@ -33,6 +33,15 @@ pub enum Error {
         /// The address, with what may be a password cut out.
         address: String,
     },
+    /// The address leads to another machine without TLS.
+    #[error(
+        "the broker at {address} would be reached without TLS, with its password readable on the \
+         network: use amqps://, or add ?allow_plaintext=true to the address"
+    )]
+    Plaintext {
+        /// Scheme, host, port and virtual host.
+        address: String,
+    },
     /// A queue exists with other arguments than the protocol's.
     #[error(
         "the queue {queue} exists with other arguments than nsbridge's: {broker_says}; \
@@ -65,7 +74,10 @@ impl Error {
             Self::Unreachable { .. } | Self::Lost { .. } => true,
             // A missing queue may be on its way; the others need a person.
             Self::NoQueue { .. } => true,
-            Self::Denied { .. } | Self::Address { .. } | Self::Topology { .. } => false,
+            Self::Denied { .. }
+            | Self::Address { .. }
+            | Self::Plaintext { .. }
+            | Self::Topology { .. } => false,
         }
     }
 }

@@ -11,6 +11,10 @@ use nsbridge_protocol::topology;
 pub struct Limits {
     /// The most bytes that may wait in a model's queue.
     pub model_queue_bytes: u64,
+    /// The most bytes of a model's dead letters.
+    pub dead_queue_bytes: u64,
+    /// The most bytes that may wait in a retry queue.
+    pub retry_queue_bytes: u64,
     /// The most bytes that may wait in a reply queue.
     pub reply_queue_bytes: u64,
     /// How often a message may come back before the broker dead-letters it.
@@ -23,6 +27,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             model_queue_bytes: topology::MODEL_QUEUE_MAX_BYTES,
+            dead_queue_bytes: topology::DEAD_QUEUE_MAX_BYTES,
+            retry_queue_bytes: topology::RETRY_QUEUE_MAX_BYTES,
             reply_queue_bytes: topology::REPLY_QUEUE_MAX_BYTES,
             deliveries: topology::DELIVERY_LIMIT,
             reply_lease: topology::REPLY_QUEUE_EXPIRES,

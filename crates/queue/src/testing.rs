@@ -28,13 +28,16 @@ pub use order::{
     a_paused_consumer_keeps_what_it_holds_and_is_handed_nothing_new,
     a_requeued_message_comes_back_counted, a_requeued_message_goes_ahead_of_those_that_wait,
     a1_a_first_delivery_counts_zero_whatever_its_publisher_wrote, an_acked_message_is_gone,
+    m3_a_body_beyond_the_limit_of_its_queue_is_not_handed_out,
 };
 pub use routing::{
     a_confirm_may_be_dropped, a_full_queue_refuses_until_there_is_room,
     a_message_arrives_as_it_was_sent, a_message_for_nobody_is_returned,
     a_queue_that_is_not_there_is_told, a_return_is_told_to_the_publish_that_it_belongs_to,
     a_run_record_counts_its_entries_until_they_are_struck, a_run_record_forgets_its_oldest_entries,
-    declaring_again_changes_nothing, messages_arrive_in_the_order_of_publishing,
+    declaring_again_changes_nothing, m5_a_full_retry_queue_refuses,
+    m5_dead_letters_beyond_their_limit_push_out_the_oldest,
+    messages_arrive_in_the_order_of_publishing,
 };
 pub use time::{
     a_dead_letter_may_be_looked_at_often, a_message_expires_at_the_head_only,
@@ -50,6 +53,10 @@ pub fn limits(rule: &str) -> Limits {
     match rule {
         "a_full_queue_refuses_until_there_is_room" => {
             Limits { model_queue_bytes: 20_000, ..protocol }
+        }
+        "m5_a_full_retry_queue_refuses" => Limits { retry_queue_bytes: 20_000, ..protocol },
+        "m5_dead_letters_beyond_their_limit_push_out_the_oldest" => {
+            Limits { dead_queue_bytes: 20_000, ..protocol }
         }
         "a_message_that_comes_back_too_often_is_a_dead_letter" => {
             Limits { deliveries: 2, ..protocol }

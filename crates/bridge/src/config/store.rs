@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 
+use super::watch::is_private;
 use crate::store::{Location, Wanted};
 
 /// How models are brought from object storage or folders.
@@ -29,8 +30,11 @@ pub struct StoreConfig {
     pub patience_s: f64,
     /// The bucket's region; if absent, where AWS's own tools look for it.
     pub region: Option<String>,
-    /// The address of a service that is not AWS's own.
+    /// The address of a service that is not AWS's own: `https://`, or `http://` on this machine.
     pub endpoint_url: Option<String>,
+    /// Whether a service on another machine may be reached over plain HTTP: who is on the network
+    /// between can then serve another model, unless its manifest is pinned.
+    pub allow_plaintext: bool,
     /// Whether the bucket stands in the path; if absent, where `endpoint_url` is given.
     pub path_style: Option<bool>,
 }
@@ -47,6 +51,7 @@ impl Default for StoreConfig {
             patience_s: 60.0,
             region: None,
             endpoint_url: None,
+            allow_plaintext: false,
             path_style: None,
         }
     }
@@ -79,6 +84,12 @@ impl StoreConfig {
             let good = value > 1e-6 && value < 1e9;
             if good { Ok(()) } else { Err(format!("[store] {field} must be a number above 0")) }
         };
+        match &self.endpoint_url {
+            Some(url) if !self.allow_plaintext && !is_private(url) => {
+                return Err(format!("[store] endpoint_url: {}", plaintext(url)));
+            }
+            _ => {}
+        }
         positive("cache_gb", self.cache_gb)?;
         positive("memory_mb", self.memory_mb as f64)?;
         positive("in_flight", self.in_flight as f64)?;
@@ -86,6 +97,14 @@ impl StoreConfig {
         positive("patience_s", self.patience_s)?;
         self.bandwidth_mb_s.map_or(Ok(()), |cap| positive("bandwidth_mb_s", cap))
     }
+}
+
+/// Says what is wrong with an address without TLS.
+pub(crate) fn plaintext(url: &str) -> String {
+    format!(
+        "{url} would be reached without TLS, and the network could serve another model: use https://, \
+         or set allow_plaintext = true in [store]"
+    )
 }
 
 /// A model of the `[models]` table: an address, or a table with the address in it.

@@ -109,12 +109,29 @@ fn data_keys_cross_no_network_in_the_open() {
         let text = MINIMAL.replace("keyring = \"keys.json\"", &fields);
         read(&text, &[]).unwrap().keys.check()
     };
-    for good in ["https://kms.example", "http://localhost:4566", "http://127.0.0.1:1"] {
+    for good in
+        ["https://kms.example", "http://localhost:4566", "http://127.0.0.1:1", "http://[::1]:1"]
+    {
         assert_eq!(keys(good), Ok(()), "{good}");
     }
     for bad in ["http://kms.example", "http://localhost.example", "kms.example", "ftp://localhost"]
     {
         assert!(keys(bad).unwrap_err().contains("https://"), "{bad}");
+    }
+}
+
+#[test]
+fn l5_a_bucket_on_another_machine_is_reached_over_tls_or_by_an_explicit_word() {
+    let store =
+        |fields: &str| read(&format!("{MINIMAL}\n[store]\n{fields}"), &[]).unwrap().store.check();
+    for good in ["https://minio.example", "http://localhost:9000", "http://127.0.0.1:9000"] {
+        assert_eq!(store(&format!("endpoint_url = \"{good}\"")), Ok(()), "{good}");
+    }
+    for bad in ["http://minio:9000", "http://10.0.0.7", "http://127.1:9000"] {
+        let field = format!("endpoint_url = \"{bad}\"");
+        let told = store(&field).unwrap_err();
+        assert!(told.contains(bad) && told.contains("allow_plaintext = true"), "{told}");
+        assert_eq!(store(&format!("{field}\nallow_plaintext = true")), Ok(()), "{bad}");
     }
 }
 

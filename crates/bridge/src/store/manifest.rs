@@ -28,6 +28,15 @@ pub(crate) const LARGEST_CHUNK: u64 = 64 << 20;
 pub(crate) const LONGEST_MANIFEST: u64 = 64 << 20;
 
 const LONGEST_PATH: usize = 1024;
+
+/// Folders within each other: as deep as a folder is read that is pushed.
+const DEEPEST_PATH: usize = 8;
+
+/// Files of a model, and bytes of all their paths. Each folder of each path is kept in a tree: 64 MiB of
+/// deep paths would be tens of millions of entries.
+const MOST_FILES: usize = 100_000;
+const MOST_PATH_BYTES: usize = 8 << 20;
+
 const SCHEMA: u32 = 1;
 
 /// The files of a model and what their bytes must be.
@@ -95,6 +104,14 @@ impl Manifest {
         let chunk_bytes = written.chunk_bytes;
         if !chunk_bytes.is_power_of_two() || !(64 << 10..=LARGEST_CHUNK).contains(&chunk_bytes) {
             return Err("its chunk_bytes is no power of two from 64 KiB to 64 MiB".to_owned());
+        }
+        let paths: usize = written.files.iter().map(|file| file.path.len()).sum();
+        if written.files.len() > MOST_FILES || paths > MOST_PATH_BYTES {
+            let count = written.files.len();
+            return Err(format!(
+                "it names {count} files by {paths} bytes of paths, where {MOST_FILES} and \
+                 {MOST_PATH_BYTES} are the limits"
+            ));
         }
         let files = written.files.into_iter().map(|file| file.check(chunk_bytes));
         let mut files: Vec<_> = files.collect::<Result<_, _>>()?;
@@ -184,6 +201,7 @@ pub(crate) fn check_path(path: &str) -> Result<(), String> {
         || path.contains(['\\', ':'])
         || path.chars().any(char::is_control)
         || path.len() > LONGEST_PATH
+        || folders(path).count() > DEEPEST_PATH
         || path == MANIFEST;
     // A path from elsewhere goes into a message only as Rust would write it.
     if bad { Err(format!("the path {path:?} is not one within a folder")) } else { Ok(()) }

@@ -14,6 +14,8 @@ use super::manifest::{CHUNK_BYTES, LONGEST_MANIFEST, MANIFEST, Manifest, check_p
 use super::model::{Contents, Digests, Stored, StoredFile};
 use super::objects::{Folder, Object, Objects};
 use super::{Opened, Store, Wanted};
+#[cfg(feature = "s3")]
+use crate::config::{is_private, plaintext};
 
 impl Store {
     /// Finds a model and pins what it is made of. None of its weights are read yet.
@@ -125,6 +127,12 @@ impl Store {
             let (region, endpoint) =
                 (self.config.region.as_deref(), self.config.endpoint_url.as_deref());
             let config = crate::aws::sdk_config(region, endpoint).await;
+            match crate::aws::endpoint(&config, "S3") {
+                Some(url) if !self.config.allow_plaintext && !is_private(&url) => {
+                    return Err(StoreError::Refused(plaintext(&url)));
+                }
+                _ => {}
+            }
             super::objects::s3::client(&config, self.config.path_style)
         };
         self.client.get_or_try_init(make).await.cloned()

@@ -7,7 +7,7 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
-use nsbridge_handler::source::{FileEntry, files_of};
+use nsbridge_handler::source::{FileEntry, files_of, links_out_of};
 
 use super::digest::{ChunkHasher, Digest, file_digest};
 use super::error::StoreError;
@@ -42,6 +42,8 @@ pub struct Push {
     pub alias: Option<String>,
     /// Whether another model under the same revision is to be replaced.
     pub force: bool,
+    /// Whether files are sent to which a link leads out of the folder.
+    pub follow_links: bool,
 }
 
 /// What was pushed.
@@ -166,11 +168,28 @@ async fn check_before(top: &S3, fetcher: &Fetcher, push: &Push) -> Result<(), St
     if push.alias.is_some() && push.alias == push.revision {
         return Err(StoreError::Refused("an alias cannot bear its revision's name".to_owned()));
     }
+    if !push.follow_links {
+        stays_within(&push.from)?;
+    }
     match Alias::find(top, fetcher, super::CURRENT).await {
         // One who may write and not read.
         Ok(_) | Err(StoreError::Denied { .. }) => Ok(()),
         Err(error) => Err(error),
     }
+}
+
+/// Refuses a folder with links that lead out of it: what they name may be anything of the reader's.
+fn stays_within(folder: &Path) -> Result<(), StoreError> {
+    let links = links_out_of(folder).map_err(StoreError::system("list the folder"))?;
+    let Some((path, place)) = links.first() else { return Ok(()) };
+    let others =
+        if links.len() > 1 { format!(", and {} more", links.len() - 1) } else { String::new() };
+    Err(StoreError::Refused(format!(
+        "{path:?} in {} is a link to {}{others}: if they are meant, as in a cache of Hugging Face, say \
+         --follow-links",
+        folder.display(),
+        place.display(),
+    )))
 }
 
 /// Writes the manifest, if the objects are still those that were sent.

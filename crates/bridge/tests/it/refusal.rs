@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nsbridge_crypto::{Entry, Key, Keyring, RequestHead, State, seal_request};
-use nsbridge_protocol::topology::{dead_queue, header, model_queue, reply_queue};
+use nsbridge_protocol::topology::{self, dead_queue, header, model_queue, reply_queue};
 use nsbridge_protocol::{ErrorCode, RequestId, Uuid};
 use nsbridge_queue::{Broker, Connection, Delivery, Message};
 use nsbridge_testkit::system::client::Client;
@@ -16,7 +16,9 @@ use crate::stories;
 
 stories! {
     r2_garbage_is_a_dead_letter,
-    r2_an_oversized_request_is_a_dead_letter,
+    m5_garbage_is_buried_without_its_body,
+    m3_an_oversized_request_is_a_dead_letter_without_its_body,
+    m3_the_client_of_an_oversized_request_gets_a_hint,
     r2_a_changed_request_is_a_dead_letter,
     r2_another_version_is_a_dead_letter,
     r3_an_unknown_key_is_a_dead_letter_after_its_retries,
@@ -74,17 +76,31 @@ impl Stage {
     /// Publishes `message`, finds it as a dead letter with this reason, and sees the worker work.
     async fn check(&self, message: Message, reason: ErrorCode) {
         let body = message.body.clone();
+        let letter = self.died_of(message, reason).await;
+        assert_eq!(letter.body, body, "a dead letter is the sealed request, unchanged");
+    }
+
+    /// The same with a body that is no request, of which its size is kept.
+    async fn check_without_body(&self, message: Message, reason: ErrorCode) {
+        let bytes = i64::try_from(message.body.len()).unwrap();
+        let letter = self.died_of(message, reason).await;
+        assert!(letter.body.is_empty(), "{} bytes were kept", letter.body.len());
+        assert_eq!(letter.properties.int(header::BYTES), Some(bytes));
+    }
+
+    async fn died_of(&self, message: Message, reason: ErrorCode) -> Message {
         let publisher = self.connection.publisher().await.unwrap();
         let queue = model_queue(&self.setup.model);
         publisher.publish("", &queue, message).await.unwrap().await.unwrap();
         let letter = self.dead_letter().await;
         assert_eq!(letter.message.properties.text(header::REASON), Some(reason.as_str()));
-        assert_eq!(letter.message.body, body, "a dead letter is the sealed request, unchanged");
         assert!(!format!("{:?}", letter.message.properties).contains("canary"));
+        let died = letter.message.clone();
         letter.ack().await.unwrap();
         let say = Script::Say { pieces: 3, every_ms: 0 };
         let next = submit(&self.client, &self.setup, say).await.unwrap();
         assert_eq!(next.collect().await.unwrap().0, said(7, 3), "the worker lives on");
+        died
     }
 
     async fn dead_letter(&self) -> Delivery {
@@ -126,13 +142,44 @@ fn base64(text: &str) -> Vec<u8> {
 
 async fn r2_garbage_is_a_dead_letter(broker: Arc<dyn Broker>) {
     let stage = Stage::new(broker).await;
-    stage.check(stage.message(b"canary".to_vec()), ErrorCode::Malformed).await;
     stage.check(stage.message(Vec::new()), ErrorCode::Malformed).await;
 }
 
-async fn r2_an_oversized_request_is_a_dead_letter(broker: Arc<dyn Broker>) {
+async fn m5_garbage_is_buried_without_its_body(broker: Arc<dyn Broker>) {
     let stage = Stage::new(broker).await;
-    stage.check(stage.message(vec![0; 9 << 20]), ErrorCode::Oversized).await;
+    let letter = stage.message(b"canary".to_vec());
+    stage.check_without_body(letter, ErrorCode::Malformed).await;
+    // No longer than a request may be.
+    let longest = stage.message(vec![0; topology::REQUEST_BODY]);
+    stage.check_without_body(longest, ErrorCode::Malformed).await;
+}
+
+async fn m3_an_oversized_request_is_a_dead_letter_without_its_body(broker: Arc<dyn Broker>) {
+    let stage = Stage::new(broker).await;
+    stage.check_without_body(stage.message(vec![0; 9 << 20]), ErrorCode::Oversized).await;
+    stage
+        .check_without_body(
+            stage.message(vec![0; topology::REQUEST_BODY + 1]),
+            ErrorCode::Oversized,
+        )
+        .await;
+}
+
+/// Its body is never seen: the hint goes by what its properties claim.
+async fn m3_the_client_of_an_oversized_request_gets_a_hint(broker: Arc<dyn Broker>) {
+    let stage = Stage::new(broker).await;
+    let queue = reply_queue(u128::from(stage.head().created_at_ms));
+    stage.connection.declare_reply_queue(&queue).await.unwrap();
+    let mut replies = stage.connection.consume(&queue, 8).await.unwrap();
+    let mut large = stage.message(vec![0; topology::REQUEST_BODY + 1]);
+    let id = stage.head().id;
+    large.properties.message_id = Some(id.to_string());
+    large.properties.reply_to = Some(queue);
+    stage.check_without_body(large, ErrorCode::Oversized).await;
+    let word = replies.recv().await.unwrap();
+    assert_eq!(word.message.body[..4], *b"NSBE");
+    assert_eq!(word.message.body[8..], *id.as_bytes());
+    word.ack().await.unwrap();
 }
 
 async fn r2_a_changed_request_is_a_dead_letter(broker: Arc<dyn Broker>) {

@@ -99,6 +99,7 @@ fn push_of(dir: &Path) -> Push {
         revision: Some("r1".to_owned()),
         alias: Some("current".to_owned()),
         force: false,
+        follow_links: false,
     }
 }
 

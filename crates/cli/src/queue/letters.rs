@@ -8,13 +8,22 @@ use anyhow::{Context, Result, bail};
 use nsbridge_crypto::{KeyProvider, RequestFrame, RequestHead};
 use nsbridge_protocol::topology::header;
 use nsbridge_protocol::{ErrorCode, Request, RequestId};
-use nsbridge_queue::{Connection, Delivery, Error};
+use nsbridge_queue::{Connection, Consumer, Delivery, Error};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 /// The most messages that are looked at in one go.
-const MOST: u16 = 1000;
+const MOST: usize = 1000;
+
+/// Messages that are read ahead, each of up to 8 MiB.
+const AHEAD: u16 = 8;
+
+/// What is kept of a body that is not needed whole: the longest header fits.
+const HEAD_BYTES: usize = 8 << 10;
+
+/// The most bytes of whole bodies that are kept at once.
+const MOST_BYTES: usize = 256 << 20;
 
 /// When nothing more comes for so long, all is there that there is.
 const IDLE: Duration = Duration::from_secs(2);
@@ -42,7 +51,7 @@ fn read_reason(text: &str) -> Result<ErrorCode, String> {
 }
 
 impl Which {
-    fn fits(&self, letter: &Letter) -> bool {
+    pub(super) fn fits(&self, letter: &Letter) -> bool {
         let old = |days: u64| {
             let age = letter.dead_at().and_then(|at| SystemTime::now().duration_since(at).ok());
             age.is_some_and(|age| age.as_secs() / (24 * 3600) >= days)
@@ -57,26 +66,47 @@ impl Which {
 pub(super) struct Letters {
     connection: Arc<dyn Connection>,
     letters: Vec<Letter>,
+    /// Kept, since dropping it gives back what it read ahead, before those that it handed out.
+    _consumer: Option<Consumer>,
 }
 
 impl Letters {
-    /// Reads a queue, as far as one look goes.
-    pub(super) async fn read(connection: Arc<dyn Connection>, queue: &str) -> Result<Self> {
-        let depth = depth(&*connection, queue).await?;
-        let most = usize::from(MOST).min(depth);
+    /// Reads a queue, as far as one look goes. Each letter is shown whole as it comes; of its body the
+    /// head is kept.
+    pub(super) async fn read(
+        connection: Arc<dyn Connection>,
+        queue: &str,
+        mut show: impl AsyncFnMut(&Letter) -> Result<()>,
+    ) -> Result<Self> {
+        let mut look = Look::begin(connection, queue).await?;
         let mut letters = Vec::new();
-        if most > 0 {
-            let mut consumer = connection.consume(queue, MOST).await?;
-            while letters.len() < most
-                && let Ok(Some(delivery)) = timeout(IDLE, consumer.recv()).await
-            {
-                letters.push(Letter { delivery });
+        while let Some(mut letter) = look.next().await? {
+            show(&letter).await?;
+            letter.keep_head();
+            letters.push(letter);
+        }
+        Ok(look.end(letters))
+    }
+
+    /// The same, keeping the bodies of those that fit, up to 256 MiB of them.
+    pub(super) async fn read_whole(
+        connection: Arc<dyn Connection>,
+        queue: &str,
+        which: &Which,
+    ) -> Result<Self> {
+        let mut look = Look::begin(connection, queue).await?;
+        let (mut letters, mut bytes) = (Vec::new(), 0);
+        while bytes < MOST_BYTES
+            && let Some(mut letter) = look.next().await?
+        {
+            if which.fits(&letter) {
+                bytes += letter.delivery.message.body.len();
+            } else {
+                letter.keep_head();
             }
+            letters.push(letter);
         }
-        if depth > most {
-            crate::failure::note(&format!("only the oldest {most} of {depth} were looked at"));
-        }
-        Ok(Self { connection, letters })
+        Ok(look.end(letters))
     }
 
     pub(super) fn fitting<'a>(&'a self, which: &'a Which) -> impl Iterator<Item = &'a Letter> {
@@ -111,6 +141,47 @@ impl Letters {
     }
 }
 
+/// Letters as they come.
+struct Look {
+    connection: Arc<dyn Connection>,
+    depth: usize,
+    /// `None` where there is nothing to look at.
+    consumer: Option<Consumer>,
+    seen: usize,
+}
+
+impl Look {
+    async fn begin(connection: Arc<dyn Connection>, queue: &str) -> Result<Self> {
+        let depth = depth(&*connection, queue).await?;
+        let consumer = if depth > 0 { Some(connection.consume(queue, AHEAD).await?) } else { None };
+        Ok(Self { connection, depth, consumer, seen: 0 })
+    }
+
+    async fn next(&mut self) -> Result<Option<Letter>> {
+        let Some(consumer) = self.consumer.as_mut().filter(|_| self.seen < MOST.min(self.depth))
+        else {
+            return Ok(None);
+        };
+        // Those that came are held until the end: a subscription that begins anew is given as many
+        // more, on the same channel, so that all go back in their order.
+        if self.seen > 0 && self.seen.is_multiple_of(AHEAD.into()) {
+            consumer.pause().await?;
+            consumer.resume().await?;
+        }
+        let next = timeout(IDLE, consumer.recv()).await.ok().flatten();
+        self.seen += usize::from(next.is_some());
+        Ok(next.map(Letter::new))
+    }
+
+    fn end(self, letters: Vec<Letter>) -> Letters {
+        let (depth, seen) = (self.depth, letters.len());
+        if depth > seen {
+            crate::failure::note(&format!("only the oldest {seen} of {depth} were looked at"));
+        }
+        Letters { connection: self.connection, letters, _consumer: self.consumer }
+    }
+}
+
 /// How many messages wait in a queue.
 pub(super) async fn depth(connection: &dyn Connection, queue: &str) -> Result<usize> {
     match connection.depth(queue).await {
@@ -126,6 +197,8 @@ pub(super) async fn depth(connection: &dyn Connection, queue: &str) -> Result<us
 #[derive(Debug)]
 pub(super) struct Letter {
     pub(super) delivery: Delivery,
+    /// The size that its body has, or had before it was a dead letter.
+    bytes: u64,
 }
 
 /// What somebody asked for.
@@ -135,6 +208,20 @@ pub(super) struct Asked {
 }
 
 impl Letter {
+    fn new(delivery: Delivery) -> Self {
+        let had = delivery.message.properties.int(header::BYTES);
+        let had = had.and_then(|bytes| u64::try_from(bytes).ok()).or(delivery.oversized);
+        let bytes = had.unwrap_or(delivery.message.body.len() as u64);
+        Self { delivery, bytes }
+    }
+
+    /// Forgets what follows the header.
+    fn keep_head(&mut self) {
+        let body = &mut self.delivery.message.body;
+        body.truncate(HEAD_BYTES);
+        body.shrink_to_fit();
+    }
+
     fn head(&self) -> Option<RequestHead> {
         RequestFrame::parse(&self.delivery.message.body).ok().map(|frame| frame.head().clone())
     }
@@ -184,7 +271,7 @@ impl Letter {
             "dead_at_ms": properties.int(header::DEAD_AT),
             "key_id": head.as_ref().map(|head| &head.key_id),
             "tenant": head.as_ref().map(|head| &head.tenant),
-            "bytes": self.delivery.message.body.len(),
+            "bytes": self.bytes,
         });
         if let (Some(asked), Value::Object(line)) = (asked, &mut line) {
             line.insert("seed".into(), asked.request.seed.into());
@@ -198,8 +285,8 @@ impl Letter {
         let age = age.map_or_else(|| "-".to_owned(), |age| Age(age).to_string());
         let deliveries = self.delivery.message.properties.int(header::DELIVERIES);
         let deliveries = deliveries.map_or_else(|| "-".to_owned(), |count| count.to_string());
-        let bytes = self.delivery.message.body.len();
-        // A forged one may hold what a terminal acts on.
+        let bytes = self.bytes;
+        // A forged one may look like another line.
         let reason = self.reason().replace(char::is_control, "?");
         let name = self.name();
         let line = format!("{age:>5} ago  {name:<36}  {reason}  delivered {deliveries}  {bytes} B");

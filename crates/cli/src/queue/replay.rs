@@ -28,7 +28,8 @@ pub(super) async fn run(
 ) -> Result<ExitCode> {
     let mut out = output(out)?;
     let connection = place.connect().await?;
-    let letters = Letters::read(connection.clone(), &dead_queue(&place.model)).await?;
+    let queue = dead_queue(&place.model);
+    let letters = Letters::read_whole(connection.clone(), &queue, which).await?;
     let letters = letters.take(which).await?;
     if letters.is_empty() {
         bail!("no dead letter of {} fits", place.model);

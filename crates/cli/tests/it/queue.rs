@@ -4,6 +4,7 @@ use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use nsbridge_queue::{AmqpBroker, Broker as _, Header, Message};
 use serde_json::Value;
 
 use crate::place::{Place, nsbridge, output};
@@ -108,4 +109,38 @@ fn what_the_broker_moved_has_an_age_too() {
     assert!(code == Some(0) && err.contains("0 messages were removed"), "{err}");
     let (code, _, err) = queue(&place, &["purge", "--older-than", "0", "--yes"]);
     assert!(code == Some(0) && err.contains("1 messages were removed"), "{err}");
+}
+
+#[test]
+fn m5_many_dead_letters_are_looked_at_a_few_at_a_time() {
+    let place = Place::new();
+    drop(place.worker());
+    let ids: Vec<String> =
+        (0..20).map(|n| format!("01a1fdb5-450d-7586-aefc-2a7a24e6ed{n:02}")).collect();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let broker = AmqpBroker::new(&place.url).unwrap();
+        let connection = broker.connect("letters").await.unwrap();
+        let publisher = connection.publisher().await.unwrap();
+        for id in &ids {
+            let mut letter = Message::new(Vec::new());
+            letter.properties.persistent = true;
+            letter.properties.headers.insert("nsb-reason".into(), Header::Text(id.clone()));
+            letter.properties.headers.insert("nsb-bytes".into(), Header::Int(7));
+            let queue = format!("nsbridge.{}.dead", place.model);
+            publisher.publish("", &queue, letter).await.unwrap().await.unwrap();
+        }
+        connection.close().await;
+    });
+    // All are held until the last was seen, and go back in their order.
+    for _ in 0..2 {
+        let (code, out, err) = queue(&place, &["dead", "--json"]);
+        assert_eq!((code, err.as_str()), (Some(0), ""));
+        let seen: Vec<Value> =
+            out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(seen.iter().all(|letter| letter["bytes"] == 7), "{out}");
+        let seen: Vec<_> = seen.iter().map(|letter| letter["reason"].as_str().unwrap()).collect();
+        assert_eq!(seen, ids);
+    }
+    assert_eq!(dead_letters(&place), Some(20));
 }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use nsbridge_queue::{AmqpBroker, Broker as _, Confirmed, Message};
 use serde_json::Value;
 
 use crate::place::{Place, Process, model, nsbridge};
@@ -195,4 +196,45 @@ fn ctrl_c_cancels_the_request_and_frees_the_worker() {
     let started = Instant::now();
     summary(Process(place.ask(&STORY).spawn().unwrap()).lines());
     assert!(started.elapsed() < Duration::from_secs(30));
+}
+
+/// The most memory that a process ever had, in MiB.
+fn peak(process: &Process) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.0.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() >> 10
+}
+
+/// Eight at once, as many as the worker takes; published by somebody without a key.
+#[test]
+fn m3_large_bodies_do_not_come_into_a_workers_memory() {
+    let place = Place::new();
+    place.configure("[handler]\nmax_rolling_batch_size = 8\n");
+    let worker = place.worker();
+    let before = peak(&worker);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let broker = AmqpBroker::new(&place.url).unwrap();
+        let connection = broker.connect("somebody").await.unwrap();
+        let publisher = connection.publisher().await.unwrap();
+        let queue = format!("nsbridge.{}", place.model);
+        for _ in 0..8 {
+            let large = Message::new(vec![7; 32 << 20]);
+            let confirmed = publisher.publish("", &queue, large).await.unwrap().await.unwrap();
+            assert_eq!(confirmed, Confirmed::Taken);
+        }
+        let begun = Instant::now();
+        let dead = format!("{queue}.dead");
+        while connection.depth(&dead).await.unwrap().messages < 8 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "they do not become dead letters");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        connection.close().await;
+    });
+    let grown = peak(&worker) - before;
+    println!("peak {before} MiB before, {grown} MiB more after 8 bodies of 32 MiB");
+    assert!(grown < 48, "{grown} MiB more for 256 MiB of bodies");
+    let mut ask = place.ask(&STORY);
+    let story = summary(Process(ask.spawn().unwrap()).lines());
+    assert!(story.len() > 100, "{story}");
 }

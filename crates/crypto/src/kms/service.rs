@@ -15,6 +15,7 @@ use aws_types::SdkConfig;
 use nsbridge_protocol::KeyId;
 use zeroize::Zeroizing;
 
+use super::endpoint::{self, Private};
 use crate::{Key, KeyError, Scope};
 
 /// What KMS is asked for.
@@ -43,6 +44,7 @@ impl Aws {
             .with_max_attempts(2)
             .with_initial_backoff(Duration::from_millis(200));
         let config = Builder::from(config).timeout_config(timeouts).retry_config(retries);
+        let config = config.interceptor(Private);
         Self(Client::from_conf(config.build()))
     }
 }
@@ -117,8 +119,14 @@ const PASSING: [&str; 19] = [
 
 /// What an error means for the request whose key was asked for. Its own words stay behind: nobody
 /// has promised what stands in them.
-fn judge<E: ProvideErrorMetadata>(id: &KeyId, error: &SdkError<E>) -> KeyError {
+fn judge<E>(id: &KeyId, error: &SdkError<E>) -> KeyError
+where
+    E: ProvideErrorMetadata + std::error::Error + 'static,
+{
     let busy = |why: &str| KeyError::Busy { why: why.to_owned() };
+    if let Some(exposed) = endpoint::exposed(error) {
+        return busy(&exposed.to_string());
+    }
     let SdkError::ServiceError(answer) = error else {
         return busy(match error {
             SdkError::TimeoutError(_) => "no answer in time",

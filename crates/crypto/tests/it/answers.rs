@@ -1,5 +1,8 @@
 //! Each answer of KMS, and what becomes of a request whose key was asked for.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use futures_util::future::join_all;
 use nsbridge_crypto::{DataKey, Key, KeyError, KeyProvider, Provider};
 use nsbridge_testkit::http::{Answer, Server};
@@ -16,6 +19,29 @@ async fn both(answer: Answer) -> [KeyError; 2] {
     let frame = sealed(&data, &scope("acme"));
     let opened = keys.open_key(&parse(&frame)).await.unwrap_err();
     [opened, made]
+}
+
+/// The short form of the address leads to this machine, and is not taken for it: nothing is sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn m4_an_endpoint_without_tls_is_not_asked() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&asked);
+    let server = Server::start(move |_| {
+        seen.fetch_add(1, Ordering::Relaxed);
+        says(400, "DisabledException")
+    });
+    let url = server.await.unwrap().url("").replace("127.0.0.1", "127.1");
+    let keys = provider(&url, ALIAS);
+    let made = keys.data_key(&scope("acme")).await.unwrap_err();
+    let (id, key) = (ALIAS.parse().unwrap(), Key::generate().unwrap());
+    let data = DataKey { id, key, provider: Provider::Kms, wrapped: vec![7; 100] };
+    let opened = keys.open_key(&parse(&sealed(&data, &scope("acme")))).await.unwrap_err();
+    for error in [made, opened] {
+        let KeyError::Busy { why } = &error else { panic!("{error:?}") };
+        let told = why.contains(&url) && why.contains("has no TLS");
+        assert!(told && why.contains("AWS_ENDPOINT_URL_KMS"), "{why}");
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 0, "a call went out");
 }
 
 fn says(status: u16, code: &str) -> Answer {

@@ -136,6 +136,45 @@ pub fn files_of(dir: &Path) -> io::Result<Vec<FileEntry>> {
     Ok(files)
 }
 
+/// The links of a folder that lead out of it: their paths within it, and where they lead.
+///
+/// Whoever made the folder chose what is there: a link may name a file that only its reader may read.
+///
+/// # Errors
+///
+/// A folder cannot be listed.
+pub fn links_out_of(dir: &Path) -> io::Result<Vec<(String, PathBuf)>> {
+    let mut links = Vec::new();
+    find_links(&dir.canonicalize()?, dir, "", DEPTH, &mut links)?;
+    links.sort();
+    Ok(links)
+}
+
+fn find_links(
+    home: &Path,
+    dir: &Path,
+    prefix: &str,
+    depth: usize,
+    links: &mut Vec<(String, PathBuf)>,
+) -> io::Result<()> {
+    for entry in dir.read_dir()? {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        // One that leads nowhere is told when the folder is listed.
+        let Ok(place) = entry.path().canonicalize() else { continue };
+        if name.starts_with('.') {
+            continue;
+        }
+        let path = format!("{prefix}{name}");
+        if !place.starts_with(home) {
+            links.push((path, place));
+        } else if place.is_dir() && depth > 0 {
+            find_links(home, &entry.path(), &format!("{path}/"), depth - 1, links)?;
+        }
+    }
+    Ok(())
+}
+
 fn list(
     dir: &Path,
     prefix: &str,

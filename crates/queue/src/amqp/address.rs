@@ -1,6 +1,7 @@
 //! Where the broker is, and how that is shown without the password.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use lapin::uri::{AMQPScheme, AMQPUri};
 
@@ -9,17 +10,25 @@ use crate::{Error, Result};
 /// Without `?heartbeat=`: a lost peer is noticed within about 20 seconds.
 const HEARTBEAT_SECONDS: u16 = 10;
 
+/// The most bytes of a frame, of which lapin keeps two in memory: RabbitMQ's own default.
+const FRAME_MAX: u32 = 128 << 10;
+
 /// A broker's address. Prints without the user and the password.
 pub(super) struct Address(AMQPUri);
 
 impl Address {
     pub(super) fn parse(url: &str) -> Result<Self> {
         let wrong = || Error::Address { address: without_password(url) };
-        let mut uri: AMQPUri = url.parse().map_err(|_| wrong())?;
+        let (plain, allowed) = without_word(url);
+        let mut uri: AMQPUri = plain.parse().map_err(|_| wrong())?;
         if let Some(host) = ipv6_host(url) {
             uri.authority.host = host.to_owned();
         }
+        if uri.scheme == AMQPScheme::AMQP && !allowed && !is_here(&uri.authority.host) {
+            return Err(Error::Plaintext { address: Self(uri).to_string() });
+        }
         uri.query.heartbeat.get_or_insert(HEARTBEAT_SECONDS);
+        uri.query.frame_max.get_or_insert(FRAME_MAX);
         Ok(Self(uri))
     }
 
@@ -45,6 +54,24 @@ impl fmt::Debug for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
+}
+
+/// The parameter of an address that allows a connection to another machine without TLS.
+const ALLOW_PLAINTEXT: &str = "allow_plaintext=true";
+
+/// An address without that parameter, and whether it had it.
+fn without_word(url: &str) -> (String, bool) {
+    let Some((address, query)) = url.split_once('?') else { return (url.to_owned(), false) };
+    let (words, others): (Vec<&str>, Vec<&str>) =
+        query.split('&').partition(|word| *word == ALLOW_PLAINTEXT);
+    let rest = if others.is_empty() { String::new() } else { format!("?{}", others.join("&")) };
+    (format!("{address}{rest}"), !words.is_empty())
+}
+
+/// Whether a host is this machine itself.
+fn is_here(host: &str) -> bool {
+    let loopback = host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+    loopback || host.eq_ignore_ascii_case("localhost")
 }
 
 /// The host in brackets, which lapin's parser would silently replace by `localhost`.
@@ -75,14 +102,14 @@ mod tests {
 
     #[test]
     fn an_address_is_shown_without_its_login() {
-        shows("amqp://me:secret@mq.example/%2f", "amqp://mq.example:5672/%2f");
+        shows("amqp://me:secret@localhost/%2f", "amqp://localhost:5672/%2f");
         shows("amqps://me:secret@mq.example:99/jobs", "amqps://mq.example:99/jobs");
     }
 
     #[test]
     fn an_ipv6_host_is_kept() {
         shows("amqp://me:secret@[::1]:99/%2f", "amqp://[::1]:99/%2f");
-        shows("amqp://[fe80::1]", "amqp://[fe80::1]:5672/%2f");
+        shows("amqps://[fe80::1]", "amqps://[fe80::1]:5671/%2f");
     }
 
     #[test]
@@ -97,7 +124,26 @@ mod tests {
     #[test]
     fn the_heartbeat_is_ten_seconds_unless_the_address_says_otherwise() {
         let heartbeat = |url: &str| Address::parse(url).unwrap().uri().query.heartbeat;
-        assert_eq!(heartbeat("amqp://host"), Some(10));
-        assert_eq!(heartbeat("amqp://host?heartbeat=2"), Some(2));
+        assert_eq!(heartbeat("amqps://host"), Some(10));
+        assert_eq!(heartbeat("amqps://host?heartbeat=2"), Some(2));
+        assert_eq!(heartbeat("amqp://host?allow_plaintext=true&heartbeat=2"), Some(2));
+    }
+
+    #[test]
+    fn l5_another_machine_is_reached_over_tls_or_by_an_explicit_word() {
+        for here in ["localhost", "LOCALHOST", "127.0.0.1", "127.8.8.8:99", "[::1]"] {
+            assert!(Address::parse(&format!("amqp://me:secret@{here}/%2f")).is_ok(), "{here}");
+        }
+        for there in ["rabbitmq", "10.0.0.7:5672", "[fe80::1]", "127.1", "localhost.example"] {
+            let url = format!("amqp://me:secret@{there}/%2f");
+            let error = Address::parse(&url).unwrap_err();
+            assert!(matches!(error, Error::Plaintext { .. }), "{error:?}");
+            let told = error.to_string();
+            assert!(told.contains("amqps://") && told.contains(ALLOW_PLAINTEXT), "{told}");
+            assert!(!told.contains("secret"), "{told}");
+            assert!(Address::parse(&url.replace("amqp:", "amqps:")).is_ok());
+            assert!(Address::parse(&format!("{url}?{ALLOW_PLAINTEXT}")).is_ok(), "{there}");
+            assert!(Address::parse(&format!("{url}?allow_plaintext=false")).is_err());
+        }
     }
 }

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use super::io::Io;
 use super::publisher::AmqpPublisher;
+use super::shallow::Bodies;
 use super::{consumer, fault, topology};
 use crate::{Connection, Consumer, Depth, Error, Limits, Publisher, Result};
 
@@ -28,6 +29,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a connection takes over from its broker.
 pub(super) struct Settings {
+    /// Limits of the bodies that it takes.
+    pub(super) bodies: Arc<Bodies>,
     pub(super) limits: Limits,
     /// Whether the broker sets `x-acquired-count`.
     pub(super) counts_acquired: bool,

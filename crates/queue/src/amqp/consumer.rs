@@ -10,10 +10,12 @@ use lapin::options::{
 };
 use lapin::types::{FieldTable, ShortString};
 use lapin::{Acker, Channel};
+use nsbridge_protocol::topology;
 use tokio::sync::{mpsc, oneshot};
 
 use super::connection::{Life, Settings};
 use super::io::Io;
+use super::shallow::Bodies;
 use super::{convert, fault};
 use crate::{Consumer, Delivery, Error, Result, Settle, Subscription};
 
@@ -33,12 +35,15 @@ pub(super) async fn subscribe(
     let prefetch = prefetch.max(1);
     let limited = channel.basic_qos(prefetch, BasicQosOptions::default()).await;
     limited.map_err(|error| fault::lost(&error))?;
+    let bodies = Arc::clone(&settings.bodies);
+    bodies.limit(channel.id(), topology::largest_body(queue) as u64);
     let stream = consume(&channel, queue).await?;
     let (sender, receiver) = mpsc::channel(prefetch.into());
     let held = Held {
         channel,
         life: life.clone(),
         counts_acquired: settings.counts_acquired,
+        bodies,
         io: Arc::clone(&settings.io),
     };
     let (orders, orders_come) = mpsc::channel(1);
@@ -98,6 +103,7 @@ struct Held {
     channel: Channel,
     life: Life,
     counts_acquired: bool,
+    bodies: Arc<Bodies>,
     io: Arc<Io>,
 }
 
@@ -138,7 +144,9 @@ impl Forward {
         }
         // What was sent ahead and not handed out goes back: a delivery requeues itself when dropped.
         let given_back = self.cancel(&mut stream, drop);
-        drop(self.held.life.during(given_back).await);
+        if self.held.life.during(given_back).await.is_ok() {
+            self.held.bodies.forget(self.held.channel.id());
+        }
     }
 
     async fn change(&self, stream: &mut Option<lapin::Consumer>, flows: bool) -> Result<()> {
@@ -190,9 +198,16 @@ impl Held {
     fn delivery(&self, message: lapin::message::Delivery) -> Delivery {
         let count = convert::deliveries(&message.properties, self.counts_acquired);
         let death = convert::death(&message.properties);
+        let dropped = if message.data.is_empty() {
+            self.bodies.take(self.channel.id(), message.delivery_tag)
+        } else {
+            None
+        };
         let incoming = convert::incoming(message.data, &message.properties);
         let tag = Tag { tag: message.delivery_tag, acker: message.acker, held: self.clone() };
-        Delivery::new(incoming, message.redelivered, count, Box::new(tag)).moved_by_broker(death)
+        Delivery::new(incoming, message.redelivered, count, Box::new(tag))
+            .moved_by_broker(death)
+            .without_body(dropped)
     }
 }
 

@@ -20,11 +20,11 @@ pub(super) async fn declare_model(
 ) -> Result<()> {
     declare_exchanges(channel).await?;
     let (requests, dead) = (topology::model_queue(model), topology::dead_queue(model));
-    declare(channel, &dead, durable(), dead_letters()).await?;
+    declare(channel, &dead, durable(), dead_letters(limits)).await?;
     declare(channel, &requests, durable(), work(&dead, limits)).await?;
     declare(channel, &topology::bulk_queue(model), durable(), work(&dead, limits)).await?;
     for tier in RETRY_TIERS {
-        let arguments = retry(&requests, tier.delay.as_millis());
+        let arguments = retry(&requests, tier.delay.as_millis(), limits);
         declare(channel, &topology::retry_queue(model, tier), durable(), arguments).await?;
     }
     Ok(())
@@ -135,9 +135,13 @@ fn work(dead: &str, limits: &Limits) -> FieldTable {
     arguments
 }
 
-fn retry(requests: &str, delay_ms: u128) -> FieldTable {
+fn retry(requests: &str, delay_ms: u128, limits: &Limits) -> FieldTable {
     let delay = u64::try_from(delay_ms).unwrap_or(u64::MAX);
-    let mut arguments = table([("x-queue-type", text("quorum")), ("x-message-ttl", number(delay))]);
+    let mut arguments = table([
+        ("x-queue-type", text("quorum")),
+        ("x-message-ttl", number(delay)),
+        ("x-max-length-bytes", number(limits.retry_queue_bytes)),
+    ]);
     dead_letter_to(&mut arguments, requests);
     arguments
 }
@@ -152,11 +156,13 @@ fn dead_letter_to(arguments: &mut FieldTable, queue: &str) {
     arguments.insert("x-dead-letter-strategy".into(), text("at-least-once"));
 }
 
-fn dead_letters() -> FieldTable {
+fn dead_letters(limits: &Limits) -> FieldTable {
     let kept = u64::try_from(topology::DEAD_LETTER_TTL.as_millis()).unwrap_or(u64::MAX);
     table([
         ("x-queue-type", text("quorum")),
         ("x-message-ttl", number(kept)),
+        ("x-max-length-bytes", number(limits.dead_queue_bytes)),
+        ("x-overflow", text("drop-head")),
         ("x-delivery-limit", number(topology::DEAD_LETTER_LOOKS)),
     ])
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use nsbridge_protocol::topology::header;
+use nsbridge_protocol::topology::{self, header};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -15,6 +15,8 @@ use crate::{Delivery, Header, Message, message};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Arguments {
     pub(super) max_bytes: Option<u64>,
+    /// Whether the oldest messages make room where there is none; else publishers are refused.
+    pub(super) drops_head: bool,
     /// The most messages that may wait; older ones make room.
     pub(super) max_length: Option<usize>,
     /// How long a message may wait.
@@ -108,7 +110,9 @@ impl Queue {
     /// Whether there is room; a message larger than the limit still fits an empty queue.
     pub(super) fn has_room_for(&self, bytes: u64) -> bool {
         let limit = self.arguments.max_bytes.unwrap_or(u64::MAX);
-        self.ready_bytes == 0 || self.ready_bytes.saturating_add(bytes) <= limit
+        self.arguments.drops_head
+            || self.ready_bytes == 0
+            || self.ready_bytes.saturating_add(bytes) <= limit
     }
 
     /// The next moment at which something expires: the head, or the queue.
@@ -130,6 +134,8 @@ impl Queue {
         while self.arguments.max_length.is_some_and(|most| self.waiting() > most) {
             drop(self.pop());
         }
+        let most = self.arguments.max_bytes.filter(|_| self.arguments.drops_head);
+        while most.is_some_and(|most| self.ready_bytes > most) && self.pop().is_some() {}
     }
 
     pub(super) fn subscribe(
@@ -251,7 +257,12 @@ impl Queue {
     }
 
     fn delivery(&self, held: &Held, tag: Tag) -> Delivery {
-        let mut message = held.message.clone();
+        let limit = topology::largest_body(&self.name) as u64;
+        let dropped = Some(size(&held.message)).filter(|size| *size > limit);
+        let mut message = match dropped {
+            None => held.message.clone(),
+            Some(_) => Message { body: Vec::new(), properties: held.message.properties.clone() },
+        };
         // RabbitMQ 4 shows a publisher's own header until it counts itself.
         let shown = if held.count > 0 && self.arguments.counts {
             u64::from(held.count)
@@ -262,6 +273,7 @@ impl Queue {
         let count = if self.arguments.counts { shown } else { 0 };
         Delivery::new(message, held.redelivered, count, Box::new(tag))
             .moved_by_broker(held.death.map(str::to_owned))
+            .without_body(dropped)
     }
 
     fn take_back(&mut self, tag: u64) -> Option<Held> {

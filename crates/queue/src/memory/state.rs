@@ -49,13 +49,20 @@ impl State {
             ..Arguments::default()
         };
         let quorum = Arguments { counts: true, ..Arguments::default() };
-        let kept = Arguments { ttl: Some(topology::DEAD_LETTER_TTL), ..quorum.clone() };
+        let kept = Arguments {
+            ttl: Some(topology::DEAD_LETTER_TTL),
+            max_bytes: Some(self.limits.dead_queue_bytes),
+            drops_head: true,
+            ..quorum.clone()
+        };
         self.declare(&dead, kept)?;
         self.declare(&requests, work.clone())?;
         self.declare(&topology::bulk_queue(model), work)?;
         for tier in RETRY_TIERS {
             let dead_letter_to = Some(requests.clone());
-            let waits = Arguments { ttl: Some(tier.delay), dead_letter_to, ..quorum.clone() };
+            let max_bytes = Some(self.limits.retry_queue_bytes);
+            let ttl = Some(tier.delay);
+            let waits = Arguments { ttl, dead_letter_to, max_bytes, ..quorum.clone() };
             self.declare(&topology::retry_queue(model, tier), waits)?;
         }
         Ok(())

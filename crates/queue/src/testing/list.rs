@@ -16,6 +16,7 @@ macro_rules! conformance {
             a_busy_consumer_does_not_hold_up_another
             a_dropped_consumer_gives_back_only_what_it_did_not_hand_out
             an_acked_message_is_gone
+            m3_a_body_beyond_the_limit_of_its_queue_is_not_handed_out
             a_paused_consumer_keeps_what_it_holds_and_is_handed_nothing_new
             a_lost_connection_gives_its_messages_back_counted
             an_ack_after_the_connection_is_gone_is_not_success
@@ -30,6 +31,8 @@ macro_rules! conformance {
             a_confirm_may_be_dropped
             messages_arrive_in_the_order_of_publishing
             a_full_queue_refuses_until_there_is_room
+            m5_a_full_retry_queue_refuses
+            m5_dead_letters_beyond_their_limit_push_out_the_oldest
             a_queue_that_is_not_there_is_told
             declaring_again_changes_nothing
             a_run_record_counts_its_entries_until_they_are_struck

@@ -1,10 +1,10 @@
 //! Rules on counting, order and prefetch.
 
-use nsbridge_protocol::topology::header;
+use nsbridge_protocol::topology::{self, header};
 
 use super::bench::{
-    Bench, consumer, depth, message, model, next, publish, publisher, put, requeue, silence, take,
-    take_and_ack, text,
+    Bench, consumer, depth, message, model, next, publish, publisher, put, reply_queue, requeue,
+    silence, take, take_and_ack, text,
 };
 use crate::{Confirmed, Header};
 
@@ -152,4 +152,28 @@ pub async fn an_acked_message_is_gone(bench: &Bench) {
     depth(&connection, &queue, 0).await;
     let connection = bench.cut(&connection).await;
     silence(&mut consumer(&connection, &queue, 1).await).await;
+}
+
+/// A consumer is not handed what would not fit into its memory; all else of the message it is.
+pub async fn m3_a_body_beyond_the_limit_of_its_queue_is_not_handed_out(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (_, requests) = model(&connection).await;
+    for queue in [reply_queue(&connection).await, requests] {
+        let publisher = publisher(&connection).await;
+        let limit = topology::largest_body(&queue);
+        let mut consumer = consumer(&connection, &queue, 4).await;
+        for bytes in [limit, limit + 1, 2 * limit, 4] {
+            let mut message = message(&"x".repeat(bytes));
+            message.properties.message_id = Some(bytes.to_string());
+            assert_eq!(publish(&*publisher, "", &queue, message).await, Confirmed::Taken);
+        }
+        for bytes in [limit, limit + 1, 2 * limit, 4] {
+            let delivery = next(&mut consumer).await;
+            assert_eq!(delivery.message.properties.message_id, Some(bytes.to_string()));
+            let dropped = bytes > limit;
+            assert_eq!(delivery.oversized, dropped.then_some(bytes as u64));
+            assert_eq!(delivery.message.body.len(), if dropped { 0 } else { bytes });
+            assert!(delivery.ack().await.expect("the channel stays"), "it was still ours");
+        }
+    }
 }

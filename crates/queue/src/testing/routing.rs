@@ -5,7 +5,7 @@ use std::time::Duration;
 use nsbridge_protocol::topology::{self, REPLY_EXCHANGE, header};
 
 use super::bench::{
-    Bench, consumer, message, model, next, publish, publisher, put, reply_queue, take,
+    Bench, consumer, depth, message, model, next, publish, publisher, put, reply_queue, take,
     take_and_ack, unique,
 };
 use crate::{Confirmed, Error, Header, Message};
@@ -121,6 +121,42 @@ pub async fn a_full_queue_refuses_until_there_is_room(bench: &Bench) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     drop(take(&mut consumer, "small").await);
+}
+
+/// What a worker cannot put off stays the worker's: nothing that waits is pushed out. The limit must be
+/// small: `retry_queue_bytes` of 20,000.
+pub async fn m5_a_full_retry_queue_refuses(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (model, requests) = model(&connection).await;
+    let publisher = publisher(&connection).await;
+    let [.., longest] = topology::RETRY_TIERS;
+    let queue = topology::retry_queue(&model, longest);
+    let mut taken = 0;
+    while publish(&*publisher, "", &queue, message(&"x".repeat(1_000))).await == Confirmed::Taken {
+        taken += 1;
+        assert!(taken < 1_000, "the queue never got full");
+    }
+    assert!(taken >= 10, "{taken} messages filled the queue");
+    depth(&connection, &queue, taken).await;
+    depth(&connection, &requests, 0).await;
+}
+
+/// The limit must be small: `dead_queue_bytes` of 20,000.
+pub async fn m5_dead_letters_beyond_their_limit_push_out_the_oldest(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (model, _) = model(&connection).await;
+    let publisher = publisher(&connection).await;
+    let queue = topology::dead_queue(&model);
+    for number in 0..30 {
+        let letter = format!("{number:1000}");
+        assert_eq!(publish(&*publisher, "", &queue, message(&letter)).await, Confirmed::Taken);
+    }
+    let kept = connection.depth(&queue).await.expect("the queue is there").messages;
+    assert!((10..=20).contains(&kept), "{kept} letters of 1,000 bytes are kept");
+    let mut consumer = consumer(&connection, &queue, 1).await;
+    for number in 30 - kept..30 {
+        take_and_ack(&mut consumer, &format!("{number:1000}")).await;
+    }
 }
 
 /// Nothing makes a queue up by asking for it.

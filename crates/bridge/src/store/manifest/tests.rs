@@ -123,3 +123,22 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn l13_paths_are_bounded_in_depth_and_together() {
+    check("/files/0/path", json!(format!("{}x", "a/".repeat(9))), "is not one within a folder");
+    let with = |count: usize, length: usize| {
+        let mut json = json();
+        let empty = json["files"][1].clone();
+        let files = (0..count).map(|number| {
+            let mut file = empty.clone();
+            file["path"] = json!(format!("{number:0length$}"));
+            file
+        });
+        json["files"] = files.collect();
+        Manifest::parse(json.to_string().as_bytes()).map(|manifest| manifest.files.len())
+    };
+    assert_eq!(with(8000, 1000), Ok(8000));
+    assert!(with(9000, 1000).unwrap_err().contains("by 9000000 bytes of paths"));
+    assert!(with(100_001, 6).unwrap_err().contains("names 100001 files"));
+}

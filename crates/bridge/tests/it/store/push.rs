@@ -120,3 +120,33 @@ async fn a_model_without_a_manifest_is_served_as_it_is() {
     let missing = store.model(&bucket.into()).await.unwrap_err().to_string();
     assert!(missing.contains("the bucket does not exist"), "{missing}");
 }
+
+/// A folder that somebody handed over may name what only its reader may read.
+#[tokio::test(flavor = "multi_thread")]
+async fn m8_a_link_out_of_the_folder_is_not_followed_without_a_word() {
+    let fixture = Fixture::new().await;
+    let elsewhere = tempfile::tempdir().unwrap();
+    std::fs::write(elsewhere.path().join("id_ed25519"), "canary").unwrap();
+    let store = store_on(&fixture.server, |_| ());
+    let folder = fixture.dir.path();
+    let evil = Push { revision: Some("evil".to_owned()), ..push_of(folder) };
+    let sent = |path: &str| fixture.server.objects("models").contains(&format!("tale/evil/{path}"));
+    let cases = [
+        ("LICENSE.txt", elsewhere.path().join("id_ed25519"), "LICENSE.txt"),
+        ("extra/docs", elsewhere.path().to_owned(), "extra/docs/id_ed25519"),
+    ];
+    for (link, to, file) in cases {
+        let link_at = folder.join(link);
+        std::os::unix::fs::symlink(&to, &link_at).unwrap();
+        let refused = store.push(evil.clone(), |_| ()).await.unwrap_err().to_string();
+        assert!(refused.contains(link) && refused.contains("--follow-links"), "{refused}");
+        assert!(!sent(file), "{file} was sent");
+        let meant = Push { follow_links: true, force: true, ..evil.clone() };
+        store.push(meant, |_| ()).await.unwrap();
+        assert!(sent(file), "{file} was not sent");
+        std::fs::remove_file(link_at).unwrap();
+    }
+    // One that stays within is a file like others.
+    std::os::unix::fs::symlink(folder.join("extra"), folder.join("more")).unwrap();
+    store.push(Push { revision: Some("r9".to_owned()), ..push_of(folder) }, |_| ()).await.unwrap();
+}

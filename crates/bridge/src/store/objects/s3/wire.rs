@@ -241,8 +241,9 @@ impl Body {
         if count == 0 && most > 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        self.end = End::After(left - count as u64);
-        if left == count as u64 {
+        let left = left.saturating_sub(count as u64);
+        self.end = End::After(left);
+        if left == 0 {
             self.give_back();
         }
         Ok(count)
@@ -279,7 +280,7 @@ impl Body {
                 if size == 0 {
                     break;
                 }
-                if bytes.len() as u64 + size > most {
+                if size > most.saturating_sub(bytes.len() as u64) {
                     return Err(too_long());
                 }
                 (&mut reader).take(size).read_to_end(&mut bytes).await?;

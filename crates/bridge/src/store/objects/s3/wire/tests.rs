@@ -145,3 +145,17 @@ async fn what_is_no_answer_is_an_error() {
         check(&[&[answer]], &[Err(why)], &[1]).await;
     }
 }
+
+/// A length that wraps around past those of the parts before it is no small one.
+#[tokio::test]
+async fn m6_a_chunk_of_4_gib_is_refused() {
+    for size in ["ffffffffffffffff", "fffffffffffffffe", "100000000"] {
+        let answer = format!(
+            "HTTP/1.1 500 Oh\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n{size}\r\n{}",
+            "y".repeat(200)
+        );
+        check(&[&[&answer]], &[Err("many words")], &[1]).await;
+    }
+    let told = format!("HTTP/1.1 500 Oh\r\nContent-Length: {}\r\n\r\nx", u64::MAX);
+    check(&[&[&told]], &[Err("many words")], &[1]).await;
+}
