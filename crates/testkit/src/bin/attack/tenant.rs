@@ -136,9 +136,9 @@ const ATTACKS: &[Attack] = &[
         let all: Vec<_> = (0..200).map(|_| sequence(random)).collect();
         json!({ "prompt": "クマ", "n": 16, "max_tokens": 100, "bad_token_sequences": all })
     }),
-    ("a million biased tokens", BeRefused, |_| {
+    ("700,000 biased tokens", BeRefused, |_| {
         let bias: serde_json::Map<_, _> =
-            (0..1_000_000).map(|i| (i.to_string(), json!(1))).collect();
+            (0..700_000).map(|i| (i.to_string(), json!(1))).collect();
         json!({ "prompt": "a", "logit_bias": bias })
     }),
     ("a document of many depths", BeRefused, |random| {
@@ -244,7 +244,7 @@ async fn one(
         Err(Error::Deadline { .. }) => "late".to_owned(),
         Err(error) => format!("{error}"),
     };
-    if must == BeRefused && said != "bad-input" && said != "late" {
+    if must == BeRefused && said != "bad-input" {
         verdict.fails(&format!("`{name}` must be refused, it ended as {said}"));
     }
     verdict.made(name, &said, took);
