@@ -205,6 +205,7 @@ mod tests {
             let tell = move |reread: Reread<'_>| {
                 said.lock().unwrap().push(match reread {
                     Reread::Taken(ring) => ring.entries()[0].id.to_string(),
+                    Reread::Removed(ring) => format!("removed, {} left", ring.entries().len()),
                     Reread::Refused(error) => error.to_string(),
                 });
             };
@@ -252,6 +253,19 @@ mod tests {
         let said = stage.said();
         assert_eq!(said.len(), 2, "{said:?}");
         assert!(said[0].starts_with("the keyring is not valid") && said[1].contains("there is no"));
+        stage.write("two");
+        assert_eq!(id(&ring), "two");
+    }
+
+    #[test]
+    fn a_file_that_is_removed_withdraws_all_keys_where_that_is_asked_for() {
+        let stage = Stage::new();
+        let ring = stage.watch(Duration::ZERO).revoke_if_removed(true);
+        stage.replace("{\"schema\": 1");
+        assert_eq!(id(&ring), "one", "a broken file withdraws none");
+        fs::remove_file(&stage.path).unwrap();
+        assert!(ring.ring().entries().is_empty());
+        assert_eq!(stage.said()[1..], ["removed, 0 left"]);
         stage.write("two");
         assert_eq!(id(&ring), "two");
     }
