@@ -5,6 +5,8 @@ mod store;
 mod watch;
 
 use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,6 +14,7 @@ use nsbridge_crypto::{Keyring, KeyringError};
 use nsbridge_protocol::{KeyId, ModelName};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use zeroize::Zeroizing;
 
 #[cfg(feature = "s3")]
 pub(crate) use store::plaintext;
@@ -29,6 +32,7 @@ pub struct Config {
     /// Where the queue is.
     pub broker: BrokerConfig,
     /// Where the keys are.
+    #[serde(default)]
     pub keys: KeysConfig,
     /// Models by the name that the handler asks for.
     #[serde(default)]
@@ -57,6 +61,9 @@ pub struct Config {
     /// The file that it was read from.
     #[serde(skip)]
     file: PathBuf,
+    /// What is wrong with that file, and does not keep a worker from starting.
+    #[serde(skip)]
+    pub(crate) exposed: Option<String>,
 }
 
 /// Who this worker is and what it serves.
@@ -71,6 +78,10 @@ pub struct WorkerConfig {
     /// Seconds that running jobs get to finish after a SIGTERM.
     #[serde(default = "twenty")]
     pub grace_s: u64,
+    /// Whether the process may leave a core dump, and be looked into by debuggers and profilers of
+    /// its user: its memory holds prompts and keys.
+    #[serde(default)]
+    pub allow_core_dumps: bool,
 }
 
 fn twenty() -> u64 {
@@ -107,9 +118,20 @@ impl BrokerConfig {
             let missing = || ConfigError("[broker] has neither url nor url_file".into());
             return self.url.clone().ok_or_else(missing);
         };
-        std::fs::read_to_string(path)
-            .map(|text| text.trim().to_owned())
-            .map_err(|error| ConfigError(format!("[broker] url_file {}: {error}", path.display())))
+        let shown = path.display();
+        let failed = |error| ConfigError(format!("[broker] url_file {shown}: {error}"));
+        // One open file from here on: what was checked is what is read.
+        let mut file = std::fs::File::open(path).map_err(failed)?;
+        let mode = mode_of(&file).map_err(failed)?;
+        if mode & OTHERS != 0 {
+            let what = "others can read it, and a password may stand in it";
+            return Err(ConfigError(format!(
+                "[broker] url_file {shown}: {what} (mode {mode:o}): chmod 600 it"
+            )));
+        }
+        let mut text = String::new();
+        file.read_to_string(&mut text).map_err(failed)?;
+        Ok(text.trim().to_owned())
     }
 }
 
@@ -122,7 +144,10 @@ pub struct KeysConfig {
     pub keyring: Option<PathBuf>,
     /// The keyring's text, as an ECS secret carries it.
     #[serde(default)]
-    pub keyring_json: Option<String>,
+    pub keyring_json: Option<Zeroizing<String>>,
+    /// Whether all keys of the ring are withdrawn when its file is removed; else the old ones stay.
+    #[serde(default)]
+    pub revoke_if_removed: bool,
     /// The AWS KMS keys that requests may be opened with: ARNs or aliases, as clients name them.
     #[serde(default)]
     pub kms_keys: Vec<KeyId>,
@@ -240,6 +265,32 @@ impl Default for LogConfig {
     }
 }
 
+/// The bits of a file's mode that let others than its owner read or write it.
+const OTHERS: u32 = 0o077;
+
+/// The environment's name for the keyring's text.
+const KEYRING_JSON: &str = "NSBRIDGE_KEYS__KEYRING_JSON";
+
+fn mode_of(file: &std::fs::File) -> std::io::Result<u32> {
+    Ok(file.metadata()?.permissions().mode() & 0o777)
+}
+
+/// Whether a configuration's own text has what others must not read. RabbitMQ's default password,
+/// which it takes from the machine itself alone, is none.
+fn holds_secret(text: &str) -> bool {
+    let Ok(table) = text.parse::<toml::Table>() else { return false };
+    let field = |section: &str, field: &str| table.get(section)?.get(field)?.as_str();
+    let password = field("broker", "url").and_then(password_of);
+    password.is_some_and(|password| password != "guest") || field("keys", "keyring_json").is_some()
+}
+
+/// Returns the password in a broker's URL, if there is one.
+pub fn password_of(url: &str) -> Option<&str> {
+    let (_, rest) = url.split_once("://")?;
+    let (login, _) = rest.split('/').next()?.rsplit_once('@')?;
+    login.split_once(':').map(|(_, password)| password).filter(|password| !password.is_empty())
+}
+
 /// Why a configuration cannot be used: one sentence with the file, the field and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -258,15 +309,30 @@ impl Config {
         environment: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, ConfigError> {
         let shown = path.display();
-        let text = std::fs::read_to_string(path).map_err(|error| {
+        let failed = |error: std::io::Error| {
             let hint = match error.kind() {
                 std::io::ErrorKind::NotFound => "; name it with --config",
                 _ => "",
             };
             ConfigError(format!("cannot read the configuration {shown}: {error}{hint}"))
-        })?;
-        let mut config = layers::parse(&text, environment)
-            .map_err(|what| ConfigError(format!("{shown}: {what}")))?;
+        };
+        let mut file = std::fs::File::open(path).map_err(failed)?;
+        let mode = mode_of(&file).map_err(failed)?;
+        let mut text = Zeroizing::new(String::new());
+        file.read_to_string(&mut text).map_err(failed)?;
+        // The keyring is kept apart: what is laid over the file is copied on its way, and not wiped.
+        let (keyring, others): (Vec<_>, Vec<_>) =
+            environment.into_iter().partition(|(name, _)| name == KEYRING_JSON);
+        let mut config =
+            layers::parse(&text, others).map_err(|what| ConfigError(format!("{shown}: {what}")))?;
+        if let Some((_, keyring)) = keyring.into_iter().next() {
+            config.keys.keyring_json = Some(Zeroizing::new(keyring));
+        }
+        if mode & OTHERS != 0 && holds_secret(&text) {
+            config.exposed = Some(format!(
+                "{shown} can be read by others (mode {mode:o}) and holds a password or a key: chmod 600 it"
+            ));
+        }
         config.resolve(path.parent().unwrap_or(Path::new(".")));
         config.check().map_err(|what| ConfigError(format!("{shown}: {what}")))?;
         path.clone_into(&mut config.file);
@@ -312,6 +378,15 @@ impl Config {
         self.telemetry.check()?;
         self.fleet.check()?;
         self.store.check()?;
+        if self.store.require_manifest
+            && let Some((name, _)) =
+                self.models.iter().find(|(_, model)| model.wanted().manifest.is_none())
+        {
+            return Err(format!(
+                "[models] {name} is not pinned, and [store] require_manifest asks for it: write \
+                 {name} = {{ source = \"..\", manifest = \"..\" }}, as `nsbridge model push` prints it"
+            ));
+        }
         self.models.iter().try_for_each(|(name, model)| model.check(name))
     }
 }

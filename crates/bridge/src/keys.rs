@@ -1,11 +1,14 @@
 //! Where a worker's keys come from, as its configuration says.
 
+use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use nsbridge_crypto::{ByProvider, KeyProvider, Reread, WatchedKeyring};
+use nsbridge_crypto::{ByProvider, Entry, KeyProvider, Keyring, Reread, State, WatchedKeyring};
+use nsbridge_protocol::KeyId;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 #[cfg(feature = "kms")]
 use crate::config::is_private;
@@ -17,13 +20,17 @@ use crate::serve::chain;
 /// How often the keyring's file is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// The keys of a worker: a keyring, AWS KMS, or both. A keyring's file is followed from here on.
+/// The keys of a worker: a keyring, AWS KMS, or both. A keyring's file is followed from here on;
+/// `withdrawn` hears of each change that takes a key away.
 pub(crate) async fn open(
     config: &KeysConfig,
     metrics: &Metrics,
+    withdrawn: watch::Sender<()>,
 ) -> Result<Arc<dyn KeyProvider>, Error> {
     let keyring: Option<Arc<dyn KeyProvider>> = match (&config.keyring, &config.keyring_json) {
-        (Some(path), None) => Some(follow(path, metrics.clone())?),
+        (Some(path), None) => {
+            Some(follow(path, metrics.clone(), config.revoke_if_removed, withdrawn)?)
+        }
         _ => config.load()?.map(|ring| Arc::new(ring) as _),
     };
     Ok(Arc::new(ByProvider { keyring, kms: kms(config).await? }))
@@ -71,12 +78,33 @@ async fn kms(_: &KeysConfig) -> Result<Option<Arc<dyn KeyProvider>>, Error> {
 }
 
 /// Reads a keyring, and again whenever its file changes and on SIGHUP.
-fn follow(path: &Path, metrics: Metrics) -> Result<Arc<WatchedKeyring>, Error> {
+fn follow(
+    path: &Path,
+    metrics: Metrics,
+    revoke_if_removed: bool,
+    withdrawn: watch::Sender<()>,
+) -> Result<Arc<WatchedKeyring>, Error> {
     let shown = path.display().to_string();
+    let opening = Arc::new(Mutex::new(BTreeSet::new()));
+    let before = opening.clone();
+    let changed = move |ring: &Keyring| {
+        let mut before = before.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = that_open(ring);
+        if !before.is_subset(&now) {
+            withdrawn.send_replace(());
+        }
+        *before = now;
+    };
     let ring = WatchedKeyring::open(path, LOOK_EVERY, move |reread| match reread {
         Reread::Taken(ring) => {
             metrics.keyring_reloaded(true);
             tracing::info!(keyring = shown, keys = ring.entries().len(), "the keyring was read");
+            changed(ring);
+        }
+        Reread::Removed(ring) => {
+            metrics.keyring_reloaded(true);
+            tracing::error!(keyring = shown, "the keyring was removed: all keys are withdrawn");
+            changed(ring);
         }
         Reread::Refused(error) => {
             metrics.keyring_reloaded(false);
@@ -84,7 +112,8 @@ fn follow(path: &Path, metrics: Metrics) -> Result<Arc<WatchedKeyring>, Error> {
             tracing::error!(keyring = shown, error, "the keyring has changed and cannot be used");
         }
     })?;
-    let ring = Arc::new(ring);
+    let ring = Arc::new(ring.revoke_if_removed(revoke_if_removed));
+    *opening.lock().unwrap_or_else(PoisonError::into_inner) = that_open(&ring.ring());
     let mut hang_up = signal(SignalKind::hangup())
         .map_err(|source| Error::System { what: "listen for signals", source })?;
     let followed = Arc::downgrade(&ring);
@@ -101,12 +130,20 @@ fn follow(path: &Path, metrics: Metrics) -> Result<Arc<WatchedKeyring>, Error> {
     Ok(ring)
 }
 
+/// The keys of a ring that open requests: what each is called, and which it is.
+fn that_open(ring: &Keyring) -> BTreeSet<(KeyId, String)> {
+    let opens = |entry: &&Entry| entry.state != State::Disabled;
+    let entries = ring.entries().iter().filter(opens);
+    entries.map(|entry| (entry.id.clone(), entry.check_value())).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::time::Duration;
 
     use nsbridge_crypto::{Entry, Key, Keyring, State};
+    use tokio::sync::watch;
 
     use super::follow;
     use crate::metrics::Metrics;
@@ -119,7 +156,8 @@ mod tests {
         std::fs::write(&path, &*Keyring::of(vec![key]).unwrap().to_json()).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         let metrics = Metrics::new(&"tale-7m".parse().unwrap());
-        let ring = follow(&path, metrics.clone()).unwrap();
+        let (sender, mut withdrawn) = watch::channel(());
+        let ring = follow(&path, metrics.clone(), true, sender).unwrap();
         let counted = async |result: &str| {
             let result = format!("\"{result}\"");
             let value = || {
@@ -141,5 +179,9 @@ mod tests {
         std::fs::write(&path, "{").unwrap();
         assert!(counted("refused").await, "the file is looked at by itself, too");
         assert_eq!(ring.ring().entries()[0].id.as_str(), "one");
+        assert!(!withdrawn.has_changed().unwrap(), "no key was withdrawn");
+        std::fs::remove_file(&path).unwrap();
+        withdrawn.changed().await.unwrap();
+        assert_eq!(ring.ring().entries().len(), 0, "a ring that is gone opens nothing");
     }
 }

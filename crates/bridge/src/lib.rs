@@ -24,6 +24,7 @@ mod attempt;
 mod aws;
 mod clock;
 mod config;
+mod confine;
 mod dead;
 mod drain;
 mod error;
@@ -55,7 +56,7 @@ mod worker;
 
 pub use config::{
     BrokerConfig, Config, ConfigError, FleetConfig, HealthConfig, KeysConfig, LogConfig, LogFormat,
-    ModelConfig, ReplyConfig, StoreConfig, TelemetryConfig, WorkerConfig,
+    ModelConfig, ReplyConfig, StoreConfig, TelemetryConfig, WorkerConfig, password_of,
 };
 pub use drain::Drain;
 pub use error::Error;

@@ -192,6 +192,11 @@ impl Runner {
     }
 
     /// What the handler says of itself. May block.
+    /// Has the handler drop what it keeps of requests that have ended.
+    pub(crate) fn forget(&self) {
+        self.handler.forget();
+    }
+
     pub(crate) fn health(&self) -> Health {
         self.handler.health()
     }

@@ -10,9 +10,11 @@ use nsbridge_crypto::KeyProvider;
 use nsbridge_handler::{Handler, Models};
 use nsbridge_queue::{AmqpBroker, Broker};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{Config, ConfigError, LogConfig, LogFormat};
+use crate::confine;
 use crate::drain::Drain;
 use crate::error::Error;
 use crate::fleet::{EcsAddresses, Fleet};
@@ -56,6 +58,14 @@ pub fn serve<H: Handler>() -> ExitCode {
 pub fn run<H: Handler>(config: Result<Config, ConfigError>) -> ExitCode {
     let ended = config.map_err(Error::from).and_then(|config| {
         log_to_stderr(&config.log)?;
+        confine::quiet_panics();
+        // Before the first key is read.
+        if !config.worker.allow_core_dumps {
+            confine::close_memory()?;
+        }
+        if let Some(exposed) = &config.exposed {
+            tracing::warn!("{exposed}");
+        }
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .thread_name("nsbridge")
             .worker_threads(2)
@@ -96,7 +106,7 @@ pub async fn start<H: Handler>(
     Worker::new(parts, runner)
 }
 
-async fn run_until_signal<H: Handler>(config: Config) -> Result<(), Error> {
+async fn run_until_signal<H: Handler>(mut config: Config) -> Result<(), Error> {
     let drain = Drain::new(Duration::from_secs(config.worker.grace_s));
     watch_signals(drain.clone())?;
     let options = config.options::<H::Options>()?;
@@ -110,7 +120,10 @@ async fn run_until_signal<H: Handler>(config: Config) -> Result<(), Error> {
     tokio::spawn(fleet.run(drain.clone(), vitals.metrics.clone()));
     let spans = vitals.spans.clone();
     let metrics = vitals.metrics.clone();
-    let keys = keys::open(&config.keys, &metrics).await?;
+    let (withdrawn, withdrawals) = watch::channel(());
+    let keys = keys::open(&config.keys, &metrics, withdrawn).await?;
+    // Wiped. What the environment holds cannot be.
+    config.keys.keyring_json = None;
     let mut parts = parts(&config, keys, drain.clone(), vitals)?;
     let store = Store::open(&config.store)?;
     let loading = async {
@@ -124,6 +137,7 @@ async fn run_until_signal<H: Handler>(config: Config) -> Result<(), Error> {
         _ = drain.begun() => return Ok(()),
     };
     metrics.store(store.counts());
+    worker.forget_when(withdrawals);
     let ended = worker.run().await;
     spans.close().await;
     ended

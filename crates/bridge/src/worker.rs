@@ -178,6 +178,19 @@ impl Worker {
         self.shared.consuming.since()
     }
 
+    /// Has the handler drop what it keeps of ended requests whenever a key is withdrawn, for as long as
+    /// the sender lives.
+    pub(crate) fn forget_when(&self, mut withdrawn: watch::Receiver<()>) {
+        let runner = self.shared.runner.clone();
+        tokio::spawn(async move {
+            while withdrawn.changed().await.is_ok() {
+                tracing::info!("a key was withdrawn: what is kept of ended requests is dropped");
+                let runner = runner.clone();
+                let _ = tokio::task::spawn_blocking(move || runner.forget()).await;
+            }
+        });
+    }
+
     /// The order to leave, that the worker was made with.
     pub fn drain(&self) -> Drain {
         self.shared.drain.clone()

@@ -36,9 +36,10 @@ enum Command {
         /// The key's name; made from the time if absent.
         #[arg(long)]
         id: Option<KeyId>,
-        /// Make a master key: each tenant is to hold a key derived from it.
+        /// Make a key that all clients share, instead of a master key that each tenant's own is
+        /// derived from. Each of them can then read and forge the requests of all.
         #[arg(long)]
-        derived: bool,
+        shared: bool,
     },
     /// Shows a keyring without its keys.
     List {
@@ -80,7 +81,7 @@ enum Command {
 
 pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
     match arguments.command {
-        Command::Generate { out, id, derived } => generate(&out, id, derived)?,
+        Command::Generate { out, id, shared } => generate(&out, id, shared)?,
         Command::List { keyring, json } => list(&Keyring::load(&keyring)?, json)?,
         Command::Rotate { keyring, promote, disable } => rotate(&keyring, promote, disable)?,
         Command::Derive { keyring, tenant, model, out } => {
@@ -90,12 +91,16 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn generate(out: &Path, id: Option<KeyId>, derived: bool) -> Result<()> {
+fn generate(out: &Path, id: Option<KeyId>, shared: bool) -> Result<()> {
     let mut entry = Entry::new(id.map_or_else(new_id, Ok)?, Key::generate()?, State::Primary);
-    entry.derived = derived;
+    entry.derived = !shared;
     let (id, check) = (entry.id.clone(), entry.check_value());
     create(out, &Keyring::of(vec![entry])?)?;
-    note(&format!("{}: key {id}, check value {check}", out.display()));
+    let kind = if shared { "shared key" } else { "master key" };
+    note(&format!("{}: {kind} {id}, check value {check}", out.display()));
+    if !shared {
+        note("for workers; `nsbridge keys derive` makes each tenant's own, for its clients");
+    }
     Ok(())
 }
 
@@ -148,7 +153,10 @@ fn rotate(path: &Path, promote: Option<KeyId>, disable: Option<KeyId>) -> Result
             format!("{id} is disabled")
         }
         (None, None) => {
-            let entry = Entry::new(new_id()?, Key::generate()?, State::Decrypt);
+            let mut entry = Entry::new(new_id()?, Key::generate()?, State::Decrypt);
+            // It takes the primary's place one day, and is what that is.
+            let primary = entries.iter().find(|entry| entry.state == State::Primary);
+            entry.derived = primary.is_some_and(|primary| primary.derived);
             let said = format!("{} was added and only opens as yet", entry.id);
             entries.push(entry);
             said
@@ -167,7 +175,11 @@ fn derive(path: &Path, scope: &Scope, out: &Path) -> Result<()> {
     let ring = Keyring::load(path)?;
     let masters = ring.entries().iter().filter(|entry| entry.derived);
     let keys: Vec<Entry> = masters.map(|master| master.derive(scope)).collect();
-    ensure!(!keys.is_empty(), "{} has no master key: make one with --derived", path.display());
+    ensure!(
+        !keys.is_empty(),
+        "{} has no master key: `nsbridge keys generate` makes one",
+        path.display()
+    );
     create(out, &Keyring::of(keys)?)
 }
 

@@ -39,7 +39,14 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = match Arguments::parse().command {
+    let arguments = Arguments::parse();
+    if place::has_password(std::env::args()) {
+        failure::note(
+            "the password in --broker can be read by all users of this machine in its list of \
+             processes: put the address into NSBRIDGE_BROKER__URL",
+        );
+    }
+    let done = match arguments.command {
         Command::Demo(arguments) => demo::run(arguments),
         Command::Worker(arguments) => return worker::run(&arguments),
         Command::Ask(arguments) => ask::run(arguments),

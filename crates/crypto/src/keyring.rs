@@ -166,6 +166,11 @@ impl Keyring {
         }
     }
 
+    /// A keyring without keys, which opens nothing and seals nothing.
+    pub(crate) fn empty() -> Self {
+        Self { entries: Vec::new() }
+    }
+
     /// The keyring's text. It holds the keys: write it where only its owner can read.
     pub fn to_json(&self) -> Zeroizing<String> {
         let keys = self.entries.iter().map(Entry::write).collect();

@@ -34,6 +34,9 @@ pub trait AnyHandler: Send + Sync {
     /// [`Handler::health`].
     fn health(&self) -> Health;
 
+    /// [`Handler::forget`].
+    fn forget(&self);
+
     /// [`Handler::measures`].
     fn measures(&self) -> Vec<Measure>;
 
@@ -62,6 +65,10 @@ impl<H: Handler> AnyHandler for H {
 
     fn health(&self) -> Health {
         Handler::health(self)
+    }
+
+    fn forget(&self) {
+        Handler::forget(self);
     }
 
     fn measures(&self) -> Vec<Measure> {

@@ -133,6 +133,11 @@ pub trait Handler: Send + Sync + Sized + 'static {
         Health::Ok
     }
 
+    /// Drops what it keeps of requests that have ended, such as a cache of prompts: a key was withdrawn,
+    /// and what was made under it is to serve nobody any more. Called now and then, so it must not
+    /// wait. A handler that keeps nothing has nothing to do.
+    fn forget(&self) {}
+
     /// What the handler counts, for the worker's metrics; asked whenever they are read, so it must
     /// not wait. The names are the same each time.
     fn measures(&self) -> Vec<Measure> {

@@ -8,7 +8,7 @@ mod fault;
 mod io;
 mod publisher;
 mod returns;
-mod shallow;
+pub(crate) mod shallow;
 mod topology;
 mod version;
 

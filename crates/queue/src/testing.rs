@@ -4,6 +4,8 @@
 //! for tests only. [`conformance!`](crate::conformance) makes one test of each.
 
 mod bench;
+#[cfg(feature = "amqp")]
+mod frames;
 mod list;
 mod loss;
 mod order;
@@ -15,6 +17,8 @@ use std::time::Duration;
 use crate::Limits;
 
 pub use bench::Bench;
+#[cfg(feature = "amqp")]
+pub use frames::read_frames;
 pub use loss::{
     a_closed_connection_is_lost_and_gives_its_messages_back,
     a_control_queue_goes_with_its_connection, a_lost_connection_gives_its_messages_back_counted,

@@ -1,4 +1,4 @@
-//! What is fuzzed: each parser of a file that a stranger may have written, as a function of bytes.
+//! What is fuzzed: each parser of what a stranger may have written, as a function of bytes.
 //!
 //! They panic on what must not be. `crates/testkit/fuzz` has libFuzzer call them; a test of this
 //! crate calls them with some thousand mutations of the [seeds](Target::seeds).
@@ -20,11 +20,17 @@ pub struct Target {
 }
 
 /// All that is fuzzed.
-pub const TARGETS: [Target; 3] = [
+pub const TARGETS: [Target; 4] = [
+    Target { name: "frames", run: frames, seeds: seeds::frames },
     Target { name: "safetensors", run: safetensors, seeds: seeds::safetensors },
     Target { name: "gguf", run: gguf, seeds: seeds::gguf },
     Target { name: "manifest", run: manifest, seeds: seeds::manifest },
 ];
+
+/// The bytes as frames from a broker.
+pub fn frames(bytes: &[u8]) {
+    nsbridge_queue::testing::read_frames(bytes);
+}
 
 /// The bytes as a model's safetensors file; as the index of a good one too, if they may be one.
 pub fn safetensors(bytes: &[u8]) {

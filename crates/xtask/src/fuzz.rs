@@ -140,7 +140,7 @@ mod tests {
     fn each_target_is_a_binary_of_the_room() {
         let manifest = fs::read_to_string(root().join(ROOM).join("Cargo.toml")).unwrap();
         let names = targets().unwrap();
-        assert_eq!(names, ["gguf", "manifest", "safetensors"]);
+        assert_eq!(names, ["frames", "gguf", "manifest", "safetensors"]);
         for name in names {
             assert!(manifest.contains(&format!("path = \"fuzz_targets/{name}.rs\"")), "{name}");
         }

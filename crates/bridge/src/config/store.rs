@@ -35,6 +35,9 @@ pub struct StoreConfig {
     /// Whether a service on another machine may be reached over plain HTTP: who is on the network
     /// between can then serve another model, unless its manifest is pinned.
     pub allow_plaintext: bool,
+    /// Whether each model of `[models]` must be pinned by its manifest: who writes the bucket, or is
+    /// on the way to it, can then serve no other.
+    pub require_manifest: bool,
     /// Whether the bucket stands in the path; if absent, where `endpoint_url` is given.
     pub path_style: Option<bool>,
 }
@@ -52,6 +55,7 @@ impl Default for StoreConfig {
             region: None,
             endpoint_url: None,
             allow_plaintext: false,
+            require_manifest: false,
             path_style: None,
         }
     }

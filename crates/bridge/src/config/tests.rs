@@ -1,7 +1,10 @@
 //! Configurations: what is read, what the environment changes, what the sentences say.
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
 use super::layers::parse;
-use super::{Config, LogFormat};
+use super::{BrokerConfig, Config, LogFormat};
 
 const MINIMAL: &str = r#"
 [worker]
@@ -140,4 +143,46 @@ fn what_is_secret_does_not_show_in_debug() {
     let text = MINIMAL.replace("localhost", "u:canary@host");
     let secret = [("NSBRIDGE_KEYS__KEYRING_JSON", "canary")];
     assert!(!format!("{:?}", read(&text, &secret).unwrap()).contains("canary"));
+}
+
+#[test]
+fn l7_a_file_with_a_password_is_its_owners_alone() {
+    let home = tempfile::tempdir().unwrap();
+    let url_file = home.path().join("url");
+    std::fs::write(&url_file, "amqps://me:secret@mq/%2f\n").unwrap();
+    let broker = BrokerConfig { url: None, url_file: Some(url_file.clone()) };
+    let mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for open in [0o644, 0o640, 0o604, 0o620] {
+        mode(&url_file, open);
+        let told = broker.read_url().unwrap_err().to_string();
+        assert!(told.contains("chmod 600") && !told.contains("secret"), "{told}");
+    }
+    mode(&url_file, 0o400);
+    assert_eq!(broker.read_url().unwrap(), "amqps://me:secret@mq/%2f");
+
+    let path = home.path().join("worker.toml");
+    let told = |url: &str, file_mode| {
+        std::fs::write(&path, MINIMAL.replace("amqp://localhost", url)).unwrap();
+        mode(&path, file_mode);
+        Config::read(&path, []).unwrap().exposed
+    };
+    let exposed = told("amqps://me:secret@mq", 0o644).unwrap();
+    assert!(exposed.contains("chmod 600") && !exposed.contains("secret"), "{exposed}");
+    assert_eq!(told("amqps://me:secret@mq", 0o600), None);
+    assert_eq!(told("amqp://guest:guest@localhost", 0o644), None, "RabbitMQ's own is no secret");
+    assert_eq!(told("amqps://mq", 0o644), None);
+}
+
+#[test]
+fn a_model_that_is_not_pinned_is_refused_where_pins_are_required() {
+    let pinned = format!("{{ source = \"s3://b/m\", manifest = \"{}\" }}", "ab".repeat(32));
+    let check = |model: &str| {
+        let more = format!("[models]\ntarget = {model}\n[store]\nrequire_manifest = true\n");
+        read(&format!("{MINIMAL}\n{more}"), &[]).unwrap().check()
+    };
+    assert_eq!(check(&pinned), Ok(()));
+    let told = check("\"s3://b/m\"").unwrap_err();
+    assert!(told.contains("[models] target is not pinned"), "{told}");
 }

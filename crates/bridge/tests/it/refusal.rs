@@ -5,9 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nsbridge_crypto::{Entry, Key, Keyring, RequestHead, State, seal_request};
-use nsbridge_protocol::topology::{self, dead_queue, header, model_queue, reply_queue};
+use nsbridge_protocol::topology::{
+    self, RETRY_TIERS, dead_queue, header, model_queue, reply_queue, retry_queue,
+};
 use nsbridge_protocol::{ErrorCode, RequestId, Uuid};
-use nsbridge_queue::{Broker, Connection, Delivery, Message};
+use nsbridge_queue::{
+    Broker, Confirmed, Connection, Delivery, Header, Limits, MemoryBroker, Message,
+};
 use nsbridge_testkit::system::client::Client;
 use nsbridge_testkit::system::{Running, Setup};
 
@@ -276,4 +280,22 @@ async fn r2_a_copy_that_was_changed_or_misled_gets_no_sealed_word(broker: Arc<dy
     }
     let more = tokio::time::timeout(Duration::from_millis(200), replies.recv()).await;
     assert!(more.is_err(), "there was more than the two hints");
+}
+
+/// Those that fill the queue hold up nobody: nothing of such a request is verified.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn m5_an_unknown_key_is_a_dead_letter_at_once_where_its_retry_queue_is_full() {
+    let limits = Limits { retry_queue_bytes: 10, ..Limits::default() };
+    let stage = Stage::new(Arc::new(MemoryBroker::with_limits(limits))).await;
+    let [.., longest] = RETRY_TIERS;
+    let queue = retry_queue(&stage.setup.model, longest);
+    let publisher = stage.connection.publisher().await.unwrap();
+    let filler = Message::new(vec![0; 10]);
+    let filled = publisher.publish("", &queue, filler).await.unwrap().await.unwrap();
+    assert_eq!(filled, Confirmed::Taken);
+    let head = RequestHead { key_id: "stranger".parse().unwrap(), ..stage.head() };
+    let head = RequestHead { expires_at_ms: head.created_at_ms + 600_000, ..head };
+    let mut message = stage.sealed(&head, &stage.key());
+    message.properties.headers.insert(header::TRIES.into(), Header::Int(2));
+    stage.check(message, ErrorCode::UnknownKey).await;
 }

@@ -66,8 +66,6 @@ impl Which {
 pub(super) struct Letters {
     connection: Arc<dyn Connection>,
     letters: Vec<Letter>,
-    /// Kept, since dropping it gives back what it read ahead, before those that it handed out.
-    _consumer: Option<Consumer>,
 }
 
 impl Letters {
@@ -85,7 +83,7 @@ impl Letters {
             letter.keep_head();
             letters.push(letter);
         }
-        Ok(look.end(letters))
+        look.end(letters).await
     }
 
     /// The same, keeping the bodies of those that fit, up to 256 MiB of them.
@@ -106,15 +104,17 @@ impl Letters {
             }
             letters.push(letter);
         }
-        Ok(look.end(letters))
+        look.end(letters).await
     }
 
     pub(super) fn fitting<'a>(&'a self, which: &'a Which) -> impl Iterator<Item = &'a Letter> {
         self.letters.iter().filter(|letter| which.fits(letter))
     }
 
-    /// Leaves everything where it was: what a closed connection held goes back in order.
+    /// Leaves everything where it was.
     pub(super) async fn leave(self) {
+        // What a closed connection held goes back by subscription, in no order.
+        let _ = give_back(self.letters).await;
         self.connection.close().await;
     }
 
@@ -122,10 +122,7 @@ impl Letters {
     pub(super) async fn take(self, which: &Which) -> Result<Vec<Letter>> {
         let (taken, others): (Vec<_>, Vec<_>) =
             self.letters.into_iter().partition(|letter| which.fits(letter));
-        // Each goes to the head: the last one first keeps their order.
-        for letter in others.into_iter().rev() {
-            letter.delivery.requeue().await?;
-        }
+        give_back(others).await?;
         Ok(taken)
     }
 
@@ -139,6 +136,14 @@ impl Letters {
         connection.close().await;
         Ok(removed)
     }
+}
+
+/// Gives letters back, ahead of those that wait and in their order.
+async fn give_back(letters: Vec<Letter>) -> Result<()> {
+    for letter in letters {
+        letter.delivery.requeue().await?;
+    }
+    Ok(())
 }
 
 /// Letters as they come.
@@ -162,8 +167,7 @@ impl Look {
         else {
             return Ok(None);
         };
-        // Those that came are held until the end: a subscription that begins anew is given as many
-        // more, on the same channel, so that all go back in their order.
+        // Those that came are held until the end; a subscription that begins anew is given as many more.
         if self.seen > 0 && self.seen.is_multiple_of(AHEAD.into()) {
             consumer.pause().await?;
             consumer.resume().await?;
@@ -173,12 +177,16 @@ impl Look {
         Ok(next.map(Letter::new))
     }
 
-    fn end(self, letters: Vec<Letter>) -> Letters {
+    async fn end(self, letters: Vec<Letter>) -> Result<Letters> {
+        if let Some(consumer) = &self.consumer {
+            // Else those that are given back come again at once.
+            consumer.pause().await?;
+        }
         let (depth, seen) = (self.depth, letters.len());
         if depth > seen {
             crate::failure::note(&format!("only the oldest {seen} of {depth} were looked at"));
         }
-        Letters { connection: self.connection, letters, _consumer: self.consumer }
+        Ok(Letters { connection: self.connection, letters })
     }
 }
 

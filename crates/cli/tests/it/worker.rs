@@ -238,3 +238,18 @@ fn m3_large_bodies_do_not_come_into_a_workers_memory() {
     let story = summary(Process(ask.spawn().unwrap()).lines());
     assert!(story.len() > 100, "{story}");
 }
+
+#[test]
+fn m4_an_endpoint_of_kms_without_tls_is_refused_whatever_set_it() {
+    let place = Place::new();
+    for variable in ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_KMS"] {
+        let mut ask = nsbridge(&["ask", "--model", &place.model, "--broker", &place.url]);
+        ask.args(["--kms-key", "alias/nsbridge", "Once"]);
+        ask.env(variable, "http://minio.internal:9000").env("AWS_REGION", "eu-central-1");
+        let output = ask.output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        let names = told.contains("http://minio.internal:9000") && told.contains(variable);
+        assert!(names && told.contains("without TLS"), "{variable}: {told}");
+    }
+}

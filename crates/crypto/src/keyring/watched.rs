@@ -20,6 +20,7 @@ use crate::{DataKey, Key, KeyError, KeyProvider, RequestFrame, Scope};
 pub struct WatchedKeyring {
     path: PathBuf,
     every: Duration,
+    revoke_if_removed: bool,
     tell: Box<dyn Fn(Reread<'_>) + Send + Sync>,
     state: Mutex<State>,
 }
@@ -29,6 +30,8 @@ pub struct WatchedKeyring {
 pub enum Reread<'a> {
     /// Its keys are in use from now on.
     Taken(&'a Keyring),
+    /// It is gone, and all keys with it: this ring opens nothing.
+    Removed(&'a Keyring),
     /// It cannot be used: the old keys stay.
     Refused(&'a KeyringError),
 }
@@ -59,7 +62,14 @@ impl WatchedKeyring {
         let stamp = stamp(path);
         let state = State { ring: Arc::new(Keyring::load(path)?), stamp, looked: Instant::now() };
         let (path, tell) = (path.to_owned(), Box::new(tell));
-        Ok(Self { path, every, tell, state: Mutex::new(state) })
+        Ok(Self { path, every, revoke_if_removed: false, tell, state: Mutex::new(state) })
+    }
+
+    /// Withdraws all keys when the file is removed, if `true`; else the old ones stay.
+    #[must_use]
+    pub fn revoke_if_removed(mut self, revoke: bool) -> Self {
+        self.revoke_if_removed = revoke;
+        self
     }
 
     /// The keys as they are now.
@@ -96,6 +106,12 @@ impl WatchedKeyring {
                 let ring = state.ring.clone();
                 drop(state);
                 (self.tell)(Reread::Taken(&ring));
+            }
+            Err(KeyringError::Missing { .. }) if self.revoke_if_removed => {
+                state.ring = Arc::new(Keyring::empty());
+                let ring = state.ring.clone();
+                drop(state);
+                (self.tell)(Reread::Removed(&ring));
             }
             Err(error) => {
                 drop(state);
@@ -189,6 +205,7 @@ mod tests {
             let tell = move |reread: Reread<'_>| {
                 said.lock().unwrap().push(match reread {
                     Reread::Taken(ring) => ring.entries()[0].id.to_string(),
+                    Reread::Removed(ring) => format!("removed, {} left", ring.entries().len()),
                     Reread::Refused(error) => error.to_string(),
                 });
             };
@@ -236,6 +253,19 @@ mod tests {
         let said = stage.said();
         assert_eq!(said.len(), 2, "{said:?}");
         assert!(said[0].starts_with("the keyring is not valid") && said[1].contains("there is no"));
+        stage.write("two");
+        assert_eq!(id(&ring), "two");
+    }
+
+    #[test]
+    fn a_file_that_is_removed_withdraws_all_keys_where_that_is_asked_for() {
+        let stage = Stage::new();
+        let ring = stage.watch(Duration::ZERO).revoke_if_removed(true);
+        stage.replace("{\"schema\": 1");
+        assert_eq!(id(&ring), "one", "a broken file withdraws none");
+        fs::remove_file(&stage.path).unwrap();
+        assert!(ring.ring().entries().is_empty());
+        assert_eq!(stage.said()[1..], ["removed, 0 left"]);
         stage.write("two");
         assert_eq!(id(&ring), "two");
     }

@@ -75,6 +75,8 @@ pub(crate) struct Engine {
 enum Command {
     Make(Box<Request>),
     WarmUp(oneshot::Sender<Result<()>>),
+    /// Nothing of ended requests is to be used any more.
+    Forget,
     Look,
     End,
 }
@@ -158,6 +160,12 @@ impl Engine {
         let (done, finished) = oneshot::channel();
         self.send(Command::WarmUp(done))?;
         finished.await.unwrap_or_else(|_| Err(stopped()))
+    }
+
+    /// Forgets what it keeps of ended requests, before the next step.
+    pub(crate) fn forget(&self) {
+        // An engine that has ended keeps nothing.
+        let _ = self.commands.send(Command::Forget);
     }
 
     /// Why it cannot make replies any more.
@@ -290,6 +298,12 @@ impl Maker {
                     self.pulse.works();
                     let _ = done.send(self.warm_up());
                     self.pulse.rests();
+                }
+                Command::Forget => {
+                    self.model.cache().forget_all();
+                    if let Some(speculation) = &mut self.speculation {
+                        speculation.drafter().forget_all();
+                    }
                 }
                 // There may be nothing to run, and yet a piece to offer or a reply to end.
                 Command::Look => return true,

@@ -118,6 +118,10 @@ impl Handler for Llama {
         self.engine.failure().map_or(Health::Ok, Health::Failed)
     }
 
+    fn forget(&self) {
+        self.engine.forget();
+    }
+
     fn fingerprint(&self) -> Option<[u8; 16]> {
         Some(self.fingerprint)
     }

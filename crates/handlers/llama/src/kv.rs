@@ -174,6 +174,11 @@ impl<S: BuildHasher + Default> KvCache<S> {
         table.len = table.remembered * PAGE;
     }
 
+    /// Forgets what ended sequences left: no other finds it any more.
+    pub fn forget_all(&mut self) {
+        self.blocks.forget_all();
+    }
+
     /// Remembers the blocks that a sequence has filled, for others in this scope. `tokens` are the
     /// sequence's, and those that were run are final.
     pub fn remember(&mut self, table: &mut Table, scope: &Arc<str>, tokens: &[u32]) {

@@ -45,6 +45,9 @@ pub trait Drafter: Send {
         let _ = sequence;
     }
 
+    /// Nothing of ended replies is to be used any more.
+    fn forget_all(&mut self) {}
+
     /// The seconds of one of its steps, with so many tokens of all replies together.
     fn cost(&self, tokens: usize) -> f64 {
         let _ = tokens;

@@ -28,8 +28,10 @@ use lapin::tcp::{AMQPUriTcpExt, AsyncTcpStream};
 use lapin::uri::AMQPUri;
 use lapin::{Connection, ConnectionProperties};
 
-pub(super) use bodies::Bodies;
-use reader::Reader;
+pub(crate) use bodies::Bodies;
+#[cfg(feature = "testing")]
+pub(crate) use reader::DEEPEST;
+pub(crate) use reader::Reader;
 
 /// Bytes that are read from the socket at once.
 const READ_BYTES: usize = 64 << 10;

@@ -6,6 +6,54 @@ use nsbridge::store::{Alias, Manifest, ManifestFile};
 const INDEX: &[u8] =
     br#"{"metadata":{"total_size":28},"weight_map":{"w.1":"a.safetensors","w.2":"a.safetensors"}}"#;
 
+/// A broker's first words, a delivery with headers and its body, and one that is too large and too deep.
+pub(super) fn frames() -> Vec<Vec<u8>> {
+    let version = entry_of("version", &long_text(b"S", b"4.0.5"));
+    let capabilities =
+        entry_of("capabilities", &long_text(b"F", &entry_of("basic.nack", b"t\x01")));
+    let properties = long_text(b"", &[version, capabilities].concat());
+    let texts = [long_text(b"", b"PLAIN AMQPLAIN"), long_text(b"", b"en_US")].concat();
+    let start = frame(1, &[&[0, 10, 0, 10, 0, 9], &properties[..], &texts].concat());
+    let deliver = [&[0, 60, 0, 60][..], b"\x01c", &1_u64.to_be_bytes(), b"\0\0\x01q"].concat();
+    let deliver = frame(1, &deliver);
+    let mut deep = b"t\x01".to_vec();
+    for _ in 0..20 {
+        deep = long_text(b"A", &[&b"V"[..], &long_text(b"F", &entry_of("k", &deep))].concat());
+    }
+    let values = [
+        entry_of("nsb-model", &long_text(b"S", b"tale-7m")),
+        entry_of("nsb-tries", b"l\0\0\0\0\0\0\0\x01"),
+        entry_of("x-death", &long_text(b"A", &long_text(b"F", &entry_of("count", b"I\0\0\0\x02")))),
+    ];
+    let usual = header_frame(4, &values.concat());
+    let large = header_frame(1 << 40, &entry_of("deep", &deep));
+    let body = frame(3, b"body");
+    vec![
+        [&start[..], &frame(8, b"")].concat(),
+        [&deliver[..], &usual, &body, &deliver, &header_frame(0, b"")].concat(),
+        [&deliver[..], &large, &body, &body, &deliver, &usual, &body].concat(),
+    ]
+}
+
+fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+    [&[kind, 0, u8::from(kind != 8)][..], &long_text(b"", payload), &[0xce]].concat()
+}
+
+/// A content header with a content type, these headers and a delivery mode.
+fn header_frame(body: u64, headers: &[u8]) -> Vec<u8> {
+    let flags = 0xb000_u16.to_be_bytes();
+    let properties = [&entry_of("application/json", b"")[..], &long_text(b"", headers), &[2]];
+    frame(2, &[&[0, 60, 0, 0][..], &body.to_be_bytes(), &flags, &properties.concat()].concat())
+}
+
+fn long_text(letter: &[u8], bytes: &[u8]) -> Vec<u8> {
+    [letter, &(bytes.len() as u32).to_be_bytes(), bytes].concat()
+}
+
+fn entry_of(name: &str, value: &[u8]) -> Vec<u8> {
+    [&[name.len() as u8], name.as_bytes(), value].concat()
+}
+
 pub(super) fn safetensors() -> Vec<Vec<u8>> {
     let metadata = r#""__metadata__":{"format":"pt"}"#.to_owned();
     let empty = [metadata, entry("a", "BF16", "[0,8]", [0, 0])];

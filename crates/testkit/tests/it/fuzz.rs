@@ -86,3 +86,8 @@ fn mutated_gguf_files_end_in_order() {
 fn mutated_manifests_aliases_and_addresses_end_in_order() {
     check("manifest");
 }
+
+#[test]
+fn mutated_frames_of_a_broker_end_in_order() {
+    check("frames");
+}

@@ -1,5 +1,6 @@
 //! The habits of this repository, held by tests: floors, form, and documents that keep up.
 
+mod dependencies;
 mod documents;
 mod floors;
 mod tidy;

@@ -176,6 +176,17 @@ impl<S: BuildHasher + Default> Blocks<S> {
         }
     }
 
+    /// Forgets all that is remembered. What is held stays with its holders, and is free after them.
+    pub(super) fn forget_all(&mut self) {
+        for (block, number) in self.blocks.iter_mut().zip(0..) {
+            if block.memory.take().is_some() && block.holders == 0 {
+                self.free.push(number);
+            }
+        }
+        self.known.clear();
+        self.idle.clear();
+    }
+
     fn tick(&mut self) -> u64 {
         self.clock += 1;
         self.clock

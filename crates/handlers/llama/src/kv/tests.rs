@@ -56,6 +56,7 @@ enum Event {
     End {
         which: usize,
     },
+    ForgetAll,
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -67,6 +68,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (which.clone(), 0..3u32).prop_map(|(which, kind)| Event::Fork { which, kind }),
         1 => (which.clone(), 0..4 * PAGE).prop_map(|(which, tokens)| Event::Cut { which, tokens }),
         2 => which.prop_map(|which| Event::End { which }),
+        1 => Just(Event::ForgetAll),
     ]
 }
 
@@ -139,6 +141,7 @@ impl<S: BuildHasher + Default> World<S> {
                 assert!(table.len < len, "the last token is run");
                 self.sequences.push(Sequence { table, scope, tokens, len });
             }
+            Event::ForgetAll => self.cache.forget_all(),
             _ if self.sequences.is_empty() => {}
             Event::Run { which, tokens } => self.run(which % count, tokens),
             Event::Fork { which, kind } => {
@@ -294,4 +297,26 @@ fn a_sequence_that_is_alone_has_room_to_the_last_block() {
     let table = &mut world.sequences[1].table;
     assert!(!world.cache.reserve(table, 11 * PAGE - 9));
     world.check();
+}
+
+/// A key was withdrawn: what was made under it serves nobody any more.
+#[test]
+fn what_is_forgotten_is_recalled_by_none_and_its_room_is_free() {
+    let mut world = World::new();
+    let begin = |world: &mut World| {
+        world.play(&Event::Begin { scope: 0, kind: 1, len: 5 * PAGE });
+        world.sequences.last().unwrap().table.len
+    };
+    assert_eq!(begin(&mut world), 0);
+    world.play(&Event::Run { which: 0, tokens: 5 * PAGE });
+    // One that runs keeps what it holds.
+    assert_eq!(begin(&mut world), 4 * PAGE);
+    world.play(&Event::ForgetAll);
+    world.check();
+    assert_eq!(begin(&mut world), 0, "it was recalled all the same");
+    for _ in 0..3 {
+        world.play(&Event::End { which: 0 });
+    }
+    assert_eq!(world.cache.free(), BLOCKS);
+    assert_eq!(begin(&mut world), 0);
 }

@@ -176,6 +176,10 @@ impl Drafter for DraftModel {
         }
     }
 
+    fn forget_all(&mut self) {
+        self.model.cache().forget_all();
+    }
+
     fn cost(&self, tokens: usize) -> f64 {
         // Until it has run once, it is worth a try.
         if self.costs.are_measured() { self.costs.of(tokens) } else { 0.0 }

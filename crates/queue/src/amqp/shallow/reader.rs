@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Bodies;
 
 /// Tables and arrays within each other: the broker's own `x-death` has three.
-pub(super) const DEEPEST: usize = 16;
+pub(crate) const DEEPEST: usize = 16;
 
 const METHOD: u8 = 1;
 const HEADER: u8 = 2;

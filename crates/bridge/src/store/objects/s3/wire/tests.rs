@@ -159,3 +159,43 @@ async fn m6_a_chunk_of_4_gib_is_refused() {
     let told = format!("HTTP/1.1 500 Oh\r\nContent-Length: {}\r\n\r\nx", u64::MAX);
     check(&[&[&told]], &[Err("many words")], &[1]).await;
 }
+
+/// What a hostile server may say, cut, repeated and changed: it ends, and in little memory.
+#[tokio::test]
+async fn mutated_answers_end_in_order() {
+    let seeds = [
+        "HTTP/1.1 500 Oh\r\nTransfer-Encoding: chunked\r\n\r\n4;x=1\r\nSlow\r\n5\r\n Down\r\n0\r\n\r\n",
+        "HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\n\r\nhello",
+        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 404 No\r\nConnection: close\r\n\r\nnone",
+    ];
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move |below: usize| {
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % below
+    };
+    for _ in 0..300 {
+        let mut answer: Vec<char> = seeds[random(seeds.len())].chars().collect();
+        for _ in 0..=random(3) {
+            let at = random(answer.len());
+            match random(4) {
+                0 => answer[at] = char::from(random(128) as u8),
+                1 => drop(answer.drain(at..(at + 1 + random(8)).min(answer.len()))),
+                2 => drop(answer.splice(at..at, "ffffffff".chars())),
+                _ => drop(answer.splice(at..at, "\r\n".chars())),
+            }
+            if answer.is_empty() {
+                answer.push('H');
+            }
+        }
+        let answer: String = answer.into_iter().collect();
+        let (uri, served) = server(&[&[&answer]]).await;
+        let pool = Arc::new(Pool::new().unwrap());
+        if let Ok((status, body)) = get(&pool, &uri).await {
+            assert!(status < 300 || body.len() <= 64, "{answer:?}");
+        }
+        drop(pool);
+        served.await.unwrap();
+    }
+}
