@@ -9,6 +9,8 @@ use regex_automata::{Anchored, MatchKind};
 use serde_json::{Value, json};
 
 use super::{Grammar, Grammars, Rule, VERSION, vocabulary};
+use crate::TokenSet;
+use crate::workers::Workers;
 
 /// The model's end token among [`words`].
 const END: u32 = 0;
@@ -60,7 +62,7 @@ fn schema(schema: &Value) -> Value {
 
 /// The tokens that may follow.
 fn allowed(grammar: &mut Grammar) -> Vec<u32> {
-    let allowed = grammar.allowed(&[END]).unwrap();
+    let allowed = grammar.allowed(&[END].as_slice().into()).unwrap();
     (0..words().len() as u32 + 64).filter(|&token| allowed.has(token)).collect()
 }
 
@@ -214,8 +216,9 @@ fn a_copy_goes_its_own_way() {
 fn ends_follow_where_the_text_may_end_and_nowhere_else() {
     let (a, b) = (u32::from(b'a') + 1, u32::from(b'b') + 1);
     let mut grammar = grammar(&regex("a[ab]?")).unwrap();
-    let has =
-        |grammar: &mut Grammar, ends: &[u32], token| grammar.allowed(ends).unwrap().has(token);
+    let has = |grammar: &mut Grammar, ends: &[u32], token| {
+        grammar.allowed(&ends.into()).unwrap().has(token)
+    };
     assert!(!has(&mut grammar, &[END, 9_999_999], END));
     assert!(!has(&mut grammar, &[a], a));
     grammar = super::tests::grammar(&regex("a[ab]?")).unwrap();
@@ -328,7 +331,8 @@ fn deep_schemas_and_expressions_are_answered_or_refused() {
         let _ = grammar(&regex(&"ab|".repeat(2700)));
         Ok(())
     };
-    futures_executor::block_on(super::apart(work)).unwrap();
+    let workers = Workers::start(2).unwrap();
+    futures_executor::block_on(workers.run("a".into(), 1, work)).unwrap();
 }
 
 #[test]
@@ -346,7 +350,7 @@ fn tokens_that_spell_nothing_are_a_reason_to_refuse() {
     assert!(empty.to_string().contains("the empty one"), "{empty}");
     let mut later = grammar_over(words, &regex("[ab]c")).unwrap();
     later.take(0).unwrap();
-    let missing = later.allowed(&[]).unwrap_err();
+    let missing = later.allowed(&TokenSet::default()).unwrap_err();
     assert!(missing.to_string().contains("tokens cannot spell"), "{missing}");
 }
 
