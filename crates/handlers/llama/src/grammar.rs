@@ -20,6 +20,7 @@ use crate::{Allowed, TokenSet};
 mod rule;
 mod scout;
 mod vocabulary;
+mod work;
 
 pub use rule::Rule;
 pub(crate) use scout::Scout;

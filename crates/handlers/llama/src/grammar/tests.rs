@@ -310,6 +310,60 @@ fn a_schema_that_cannot_be_held_to_is_refused_by_its_field() {
 }
 
 #[test]
+fn h2_a_schema_that_would_compile_without_end_is_refused_at_once() {
+    let all = |parts: Vec<Value>| json!({ "type": "integer", "allOf": parts });
+    let patterns = |count: u32| {
+        let not = |at| json!({ "pattern": format!("[^{}]", char::from_u32(0x100 + at).unwrap()) });
+        json!({ "type": "string", "allOf": (0..count).map(not).collect::<Vec<_>>() })
+    };
+    let names = |count: u32| {
+        let names = (0..count).map(|at| (format!("^p{at}x"), json!({})));
+        json!({ "type": "object", "patternProperties": names.collect::<serde_json::Map<_, _>>() })
+    };
+    let steps = |count: u32| {
+        let step = |at| (format!("p{at}"), json!({ "type": "integer", "multipleOf": 9901 + at }));
+        json!({ "type": "object", "properties": (0..count).map(step).collect::<serde_json::Map<_, _>>() })
+    };
+    let step = |step: u32| json!({ "multipleOf": step });
+    let by_reference = json!({
+        "$defs": { "a": { "multipleOf": 9999 }, "b": { "allOf": [{ "$ref": "#/$defs/a" }] } },
+        "type": "object", "properties": { "x": { "$ref": "#/$defs/b", "multipleOf": 9973 } }
+    });
+    let in_properties = json!({ "allOf": [
+        { "properties": { "x": { "type": "integer", "multipleOf": 997 } } },
+        { "properties": { "x": { "type": "integer", "multipleOf": 991 } } }
+    ] });
+    for (given, why) in [
+        (all(vec![step(9999), step(9973)]), "least common multiple"),
+        (all(vec![step(997), step(991)]), "least common multiple"),
+        (json!({ "anyOf": [step(9973), step(9967)] }), "least common multiple"),
+        (json!({ "type": "number", "multipleOf": 0.01, "allOf": [step(101)] }), "least common"),
+        (by_reference, "least common multiple"),
+        (in_properties, "least common multiple"),
+        (steps(100), "in sum"),
+        (patterns(300), "at most 16"),
+        (patterns(17), "at most 16"),
+        (names(200), "at most 32"),
+        (json!({ "allOf": [names(20), { "items": names(20) }] }), "at most"),
+    ] {
+        let begun = std::time::Instant::now();
+        check_refused(&schema(&given), &["`response_format.json_schema.schema`", why]);
+        let took = begun.elapsed();
+        assert!(took.as_millis() < 1000, "{took:?}: {why}");
+    }
+    for within in [
+        all(vec![step(4), step(100)]),
+        json!({ "type": "number", "multipleOf": 0.01, "allOf": [step(5)] }),
+        json!({ "type": "integer", "multipleOf": 9973 }),
+        steps(2),
+        patterns(2),
+        names(32),
+    ] {
+        assert!(grammar(&schema(&within)).is_ok(), "{within}");
+    }
+}
+
+#[test]
 fn deep_schemas_and_expressions_are_answered_or_refused() {
     let deep = |wrap: &dyn Fn(Value) -> Value, depth| {
         (0..depth).fold(json!({ "type": "null" }), |inner, _| wrap(inner))
