@@ -374,6 +374,7 @@ impl Maker {
             tenant: running.tenant,
             priority: running.request.order.priority,
             work: running.request.work(),
+            weight: running.request.order.choices.weight(),
             begun: running.request.order.choices.has_memory(),
         };
         let candidates: Vec<_> = self.running.iter().map(candidate).collect();

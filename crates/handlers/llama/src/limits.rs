@@ -8,6 +8,10 @@
 /// Replies to one prompt, as in OpenAI's interface.
 pub(crate) const REPLIES: u32 = 128;
 
+/// Replies to one prompt that are held to a format: each has a grammar of its own, of some 20 MiB at
+/// most.
+pub(crate) const FORMAT_REPLIES: u64 = 32;
+
 /// Tokens of the prompt times replies: each reply holds the prompt's ids, four bytes each.
 pub(crate) const PROMPT_TOKENS: usize = 1 << 24;
 

@@ -34,6 +34,9 @@ pub(crate) struct Reply {
     scout: Option<Scout>,
 }
 
+/// What it takes to hold a token to a grammar, in tokens of a plain reply.
+const GRAMMAR_WEIGHT: usize = 2;
+
 /// What a step adds to a reply.
 #[derive(Debug, Default)]
 pub(crate) struct Addition {
@@ -131,6 +134,12 @@ impl Reply {
     /// How many tokens the reply has.
     pub(crate) fn made(&self) -> usize {
         self.tokens().len() - self.prompt
+    }
+
+    /// What the choice of a token takes, in tokens of a plain reply.
+    pub(crate) fn weight(&self) -> usize {
+        let grammar = if self.grammar.is_some() { GRAMMAR_WEIGHT } else { 0 };
+        1 + grammar + self.asked.weight()
     }
 
     /// The most tokens that the reply can have.

@@ -64,6 +64,18 @@ impl Asked {
         })
     }
 
+    /// What its parameters add to the choice of a token, in tokens of a plain reply: one pass over the
+    /// logits, or over the history, for each kind.
+    pub(crate) fn weight(&self) -> usize {
+        let plain = Sampling::default();
+        let Sampling { logit_bias, banned, banned_sequences, .. } = &self.sampling;
+        let listed = !logit_bias.is_empty() || !banned.is_empty() || !banned_sequences.is_empty();
+        let penalties = self.sampling.repetition_penalty != plain.repetition_penalty
+            || self.sampling.frequency_penalty != plain.frequency_penalty
+            || self.sampling.presence_penalty != plain.presence_penalty;
+        usize::from(listed) + usize::from(penalties) + usize::from(self.logprobs.is_some())
+    }
+
     /// Whether this token ends the reply.
     pub(crate) fn ends(&self, token: u32) -> bool {
         self.sampling.ends.contains(token)

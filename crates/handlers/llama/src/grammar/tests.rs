@@ -341,8 +341,8 @@ fn h2_a_schema_that_would_compile_without_end_is_refused_at_once() {
         (by_reference, "least common multiple"),
         (in_properties, "least common multiple"),
         (steps(100), "in sum"),
-        (patterns(300), "at most 16"),
-        (patterns(17), "at most 16"),
+        (patterns(300), "at most 12"),
+        (patterns(13), "at most 12"),
         (names(200), "at most 32"),
         (json!({ "allOf": [names(20), { "items": names(20) }] }), "at most"),
     ] {

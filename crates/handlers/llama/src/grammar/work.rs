@@ -18,7 +18,7 @@ const MOST_STEP: u128 = 10_000;
 const MOST_STEPS: u128 = 20_000;
 
 /// Expressions that one text may have to match together.
-const MOST_TOGETHER: usize = 16;
+const MOST_TOGETHER: usize = 12;
 
 /// Expressions of `patternProperties`, in the whole schema.
 const MOST_NAMES: usize = 32;

@@ -7,7 +7,7 @@ use nsbridge_handler::{Error, Finish, Result, TextInput, TextPiece};
 
 use crate::engine::Choices;
 use crate::grammar::{Grammars, Rule};
-use crate::limits::{IN_PLACE, PROMPT_TOKENS};
+use crate::limits::{FORMAT_REPLIES, IN_PLACE, PROMPT_TOKENS};
 use crate::reply::Reply;
 use crate::request::Asked;
 use crate::text::Text;
@@ -55,6 +55,11 @@ impl Preparation {
     pub(super) fn prepare(self) -> Result<(Choices, Option<Finish>)> {
         let Self { text, input, asked, vocab_size, context, seed, .. } = self;
         let rule = input.response_format.as_ref().map(Rule::of).transpose()?.flatten();
+        if rule.is_some() && self.replies > FORMAT_REPLIES {
+            return Err(Error::bad_input(format!(
+                "`n` must be from 1 to {FORMAT_REPLIES} with `response_format`"
+            )));
+        }
         let prompt = text.prompt(&input, self.submitted_at, context)?;
         if prompt.len().saturating_mul(self.replies as usize) > PROMPT_TOKENS {
             return Err(Error::bad_input(format!(
