@@ -1,5 +1,7 @@
 //! The input and output of text models, shared by handlers, clients and the gateway.
 
+mod bounded;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +18,7 @@ pub struct TextInput {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
     /// A chat, put into the model's own template.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "bounded::messages", skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<ChatMessage>,
     /// The most tokens to make; the model's room is the limit if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,20 +45,20 @@ pub struct TextInput {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub presence_penalty: Option<f32>,
     /// Added to the logits of these tokens, by id; from -100 to 100.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[serde(deserialize_with = "bounded::biases", skip_serializing_if = "BTreeMap::is_empty")]
     pub logit_bias: BTreeMap<u32, f32>,
     /// Tokens that are never chosen, by id.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "bounded::banned", skip_serializing_if = "Vec::is_empty")]
     pub bad_token_ids: Vec<u32>,
     /// Sequences of tokens that never come about: the last token of one is not chosen where prompt
     /// and reply so far end in those before it. At most 1024, each of 1 to 64 tokens.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "bounded::sequences", skip_serializing_if = "Vec::is_empty")]
     pub bad_token_sequences: Vec<Vec<u32>>,
     /// Texts that end the reply; they are not part of it.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "bounded::stops", skip_serializing_if = "Vec::is_empty")]
     pub stop: Vec<String>,
     /// Tokens that end the reply as the model's own end token does, by id.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(deserialize_with = "bounded::ends", skip_serializing_if = "Vec::is_empty")]
     pub stop_token_ids: Vec<u32>,
     /// Before the reply has so many tokens, those that would end it are not chosen; a text of
     /// `stop` ends it all the same.
@@ -72,7 +74,7 @@ pub struct TextInput {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_logprobs: Option<u32>,
     /// What the whole reply is to be; absent means any text.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "bounded::format", skip_serializing_if = "Option::is_none")]
     pub response_format: Option<ResponseFormat>,
     /// How many replies to make of the same prompt; 1 if absent. They differ by the seed alone: the
     /// one with `index` 3 is what the seed plus 3 gives on its own.
@@ -82,6 +84,24 @@ pub struct TextInput {
     /// number are first, among its own; 0 if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
+}
+
+/// Bounds of the lists, which hold while an input is read: one beyond them is refused at its first
+/// element too many. A handler may allow less.
+impl TextInput {
+    /// Messages of a chat.
+    pub const MOST_MESSAGES: usize = 4096;
+    /// Texts that end the reply.
+    pub const MOST_STOPS: usize = 64;
+    /// Entries of `logit_bias`, `bad_token_ids` and `stop_token_ids`, each: more than most
+    /// vocabularies have.
+    pub const MOST_TOKENS: usize = 1 << 18;
+    /// Entries of `bad_token_sequences`.
+    pub const MOST_SEQUENCES: usize = 1024;
+    /// Tokens of one of them.
+    pub const MOST_SEQUENCE_TOKENS: usize = 64;
+    /// Bytes of `response_format` as it is written, blanks included.
+    pub const MOST_FORMAT_BYTES: usize = 256 << 10;
 }
 
 impl fmt::Debug for TextInput {
@@ -220,6 +240,59 @@ mod tests {
         assert_eq!(input.logit_bias, [(12, -100.0)].into());
         assert_eq!(serde_json::to_value(&input).unwrap(), json);
         assert!(serde_json::from_str::<TextInput>(r#"{"temprature":1}"#).is_err());
+    }
+
+    #[track_caller]
+    fn check_bound(field: &str, within: &str, beyond: &str) {
+        let read =
+            |list: &str| serde_json::from_str::<TextInput>(&format!(r#"{{"{field}":{list}}}"#));
+        assert!(read(within).is_ok(), "{field}");
+        let error = read(beyond).unwrap_err().to_string();
+        assert!(error.contains(field) && error.contains("at most"), "{error}");
+    }
+
+    #[test]
+    fn a_list_beyond_its_bound_is_refused_by_its_name() {
+        let list = |each: &str, count| format!("[{}]", vec![each; count].join(","));
+        for (field, each, most) in [
+            ("messages", r#"{"role":"","content":""}"#, TextInput::MOST_MESSAGES),
+            ("stop", r#""x""#, TextInput::MOST_STOPS),
+            ("bad_token_ids", "1", TextInput::MOST_TOKENS),
+            ("stop_token_ids", "1", TextInput::MOST_TOKENS),
+            ("bad_token_sequences", "[1]", TextInput::MOST_SEQUENCES),
+        ] {
+            check_bound(field, &list(each, most), &list(each, most + 1));
+        }
+        let sequence = |tokens| format!("[{}]", list("1", tokens));
+        check_bound("bad_token_sequences", &sequence(64), &sequence(65));
+        // As often as one likes the same.
+        let biases = |count| format!("{{{}}}", vec![r#""1":0"#; count].join(","));
+        let most = TextInput::MOST_TOKENS;
+        check_bound("logit_bias", &biases(most), &biases(most + 1));
+    }
+
+    #[test]
+    fn what_is_beyond_a_bound_is_not_read() {
+        let text = r#"{"stop":["a","a","a","a","a","a","a","a"#.to_owned()
+            + &r#"","a"#.repeat(100)
+            + " and no JSON";
+        let error = serde_json::from_str::<TextInput>(&text).unwrap_err();
+        assert!(error.is_data() && error.column() < 400, "{error}");
+    }
+
+    #[test]
+    fn a_format_beyond_its_bound_is_not_made_into_values() {
+        let with = |zeros: usize| {
+            let list = "0,".repeat(zeros);
+            let schema = format!(r#"{{"schema":{{"enum":[{list}0]}}}}"#);
+            let format = format!(r#"{{"type":"json_schema","json_schema":{schema}}}"#);
+            serde_json::from_str::<TextInput>(&format!(r#"{{"response_format":{format}}}"#))
+        };
+        assert!(with(100_000).is_ok());
+        let error = with(200_000).unwrap_err().to_string();
+        assert!(error.contains("`response_format` has 400"), "{error}");
+        let none = serde_json::from_str::<TextInput>(r#"{"response_format":null}"#).unwrap();
+        assert_eq!(none.response_format, None);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use nsbridge_handler::ResponseFormat;
-use nsbridge_llama::{Grammars, Rule};
+use nsbridge_llama::{Grammars, Rule, TokenSet};
 use serde_json::{Value, json};
 
 const REPLIES: usize = 40;
@@ -77,7 +77,7 @@ fn measure(grammars: &Grammars, size: u32, name: &str, rule: &Rule) {
         compile = compile.min(start.elapsed().as_secs_f64() * 1e3);
         for _ in 0..TOKENS {
             let start = Instant::now();
-            let allowed = grammar.allowed(&[]).unwrap();
+            let allowed = grammar.allowed(&TokenSet::default()).unwrap();
             let said = start.elapsed();
             let tokens: Vec<u32> = (0..size).filter(|&token| allowed.has(token)).collect();
             let token = tokens[below(tokens.len())];

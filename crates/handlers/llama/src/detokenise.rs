@@ -1,10 +1,16 @@
 //! From tokens back to text, piece by piece and never in the middle of a character.
 
+mod stops;
+
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use tokenizers::Tokenizer;
 
+use self::stops::Place;
+pub(crate) use self::stops::Stops;
 use crate::LoadError;
+use crate::limits::{FEW_IDS, IDS_PER_ROW};
 
 /// The bytes that each token stands for; none for special tokens.
 #[derive(Debug)]
@@ -21,12 +27,29 @@ enum Spelling {
 
 impl TokenBytes {
     /// The table of this tokenizer, which the text of `tokenizer.json` describes too.
-    pub(crate) fn new(tokenizer: &Tokenizer, json: &serde_json::Value) -> Result<Self, LoadError> {
+    ///
+    /// # Errors
+    ///
+    /// Its decoder is not supported, or an id is far beyond the model's `rows`: the table has a place
+    /// for each id.
+    pub(crate) fn new(
+        tokenizer: &Tokenizer,
+        json: &serde_json::Value,
+        rows: usize,
+    ) -> Result<Self, LoadError> {
         let spelling = spelling(&json["decoder"])?;
         let added = tokenizer.get_added_tokens_decoder();
         let alphabet = byte_alphabet();
         let vocabulary = tokenizer.get_vocab(true);
         let size = vocabulary.values().max().map_or(0, |last| *last as usize + 1);
+        let most = rows.saturating_mul(IDS_PER_ROW).max(FEW_IDS);
+        if size > most {
+            return Err(LoadError::unsupported(
+                "a token's id in tokenizer.json",
+                (size - 1).to_string(),
+                format!("below {most}, for the {rows} of vocab_size in config.json"),
+            ));
+        }
         let mut table = vec![Box::default(); size];
         for (token, id) in vocabulary {
             table[id as usize] = match (added.get(&id), spelling) {
@@ -37,6 +60,11 @@ impl TokenBytes {
             };
         }
         Ok(Self(table))
+    }
+
+    /// How many ids there are.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// What `token` stands for; nothing if it is not in the vocabulary.
@@ -88,7 +116,9 @@ fn sentence_piece(token: &str) -> Box<[u8]> {
 /// The text of one reply while its tokens come in.
 #[derive(Debug)]
 pub(crate) struct TextStream {
-    stops: Vec<String>,
+    stops: Arc<Stops>,
+    /// How much of a stop text the text ends in.
+    place: Place,
     /// The beginning of a character.
     bytes: Vec<u8>,
     /// What may be the beginning of a stop text.
@@ -97,8 +127,9 @@ pub(crate) struct TextStream {
 
 impl TextStream {
     /// A stream that ends before the first of these texts.
-    pub(crate) fn new(stops: Vec<String>) -> Self {
-        Self { stops, bytes: Vec::new(), held: String::new() }
+    pub(crate) fn new(stops: Arc<Stops>) -> Self {
+        let place = stops.start();
+        Self { stops, place, bytes: Vec::new(), held: String::new() }
     }
 
     /// The text that became certain with a token's bytes, and whether a stop text was met.
@@ -107,13 +138,14 @@ impl TextStream {
     /// U+FFFD.
     pub(crate) fn push(&mut self, bytes: &[u8], last: bool) -> (String, bool) {
         self.bytes.extend(bytes);
+        let known = self.held.len();
         self.take_characters(last);
-        let met = self.stops.iter().filter_map(|stop| self.held.find(stop.as_str())).min();
-        if let Some(at) = met {
+        if let Some(at) = self.stops.find(&mut self.place, &self.held, known) {
             self.held.truncate(at);
             return (std::mem::take(&mut self.held), true);
         }
-        let certain = if last { self.held.len() } else { self.held.len() - self.suspicious() };
+        let begun = if last { 0 } else { self.stops.begun(&self.place) };
+        let certain = self.held.len() - begun;
         let rest = self.held.split_off(certain);
         (std::mem::replace(&mut self.held, rest), false)
     }
@@ -137,13 +169,6 @@ impl TextStream {
             }
         }
         self.bytes.drain(..taken);
-    }
-
-    /// The length of the longest end of `held` with which a stop text begins.
-    fn suspicious(&self) -> usize {
-        let ends = self.held.char_indices().map(|(at, _)| &self.held[at..]);
-        let starts_a_stop = |end: &&str| self.stops.iter().any(|stop| stop.starts_with(*end));
-        ends.into_iter().find(starts_a_stop).map_or(0, str::len)
     }
 }
 

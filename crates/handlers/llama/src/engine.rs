@@ -8,6 +8,7 @@ mod choices;
 mod counts;
 mod pulse;
 mod request;
+mod waker;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +28,7 @@ pub(crate) use self::choices::Choices;
 pub(crate) use self::counts::{Counted, Counts};
 use self::pulse::{Pulse, Sight};
 use self::request::{Limit, Request};
+use self::waker::{Left, Waker};
 
 /// Between two looks whether the thread has ended.
 const LOOK: Duration = Duration::from_millis(1);
@@ -139,16 +141,16 @@ impl Engine {
     ///
     /// Whatever ended it.
     pub(crate) async fn make(&self, order: Order, emitter: Emitter<TextPiece>) -> Result<Finish> {
+        let waker = Waker::new(self.commands.clone(), self.woken.clone());
+        // It is dropped after the receiver, so the engine sees that nobody waits.
+        let left = Left::new(waker.clone());
         let (done, finished) = oneshot::channel();
-        let (commands, woken) = (self.commands.clone(), self.woken.clone());
-        emitter.on_change(move || {
-            if !woken.swap(true, Ordering::AcqRel) {
-                let _ = commands.send(Command::Look);
-            }
-        });
+        emitter.on_change(move || waker.wake());
         let limit = self.policy.limit.map(Limit::new);
         self.send(Command::Make(Box::new(Request::new(order, emitter, done, limit))))?;
-        finished.await.unwrap_or_else(|_| Err(stopped()))
+        let finish = finished.await.unwrap_or_else(|_| Err(stopped()));
+        left.is_answered();
+        finish
     }
 
     /// Runs one token, so that all memory is there.
@@ -386,6 +388,7 @@ impl Maker {
             tenant: running.tenant,
             priority: running.request.order.priority,
             work: running.request.work(),
+            weight: running.request.order.choices.weight(),
             begun: running.request.order.choices.has_memory(),
         };
         let candidates: Vec<_> = self.running.iter().map(candidate).collect();

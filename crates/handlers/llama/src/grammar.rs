@@ -10,18 +10,17 @@ use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::OnceLock;
 
-use futures_channel::oneshot;
 use llguidance::api::StopReason;
 use llguidance::panic_utils::catch_unwind;
-use llguidance::toktrie::SimpleVob;
 use llguidance::{ParserFactory, TokenParser};
 use nsbridge_handler::{Error, Result};
 
-use crate::Allowed;
+use crate::{Allowed, TokenSet};
 
 mod rule;
 mod scout;
 mod vocabulary;
+mod work;
 
 pub use rule::Rule;
 pub(crate) use scout::Scout;
@@ -31,9 +30,6 @@ pub(crate) const VERSION: &str = "llguidance 1.9.1, toktrie 1.9.1, derivre 0.3.1
 
 /// Why there is no next token: none that the parser would take, whatever is banned beside.
 const NO_TOKEN: &str = "this model's tokens cannot spell what it asks for";
-
-/// Compiling goes as deep as a schema does, and that is as deep as JSON may be.
-const STACK: usize = 16 << 20;
 
 /// What grammars are compiled against: a model's tokens.
 ///
@@ -87,7 +83,8 @@ impl Clone for Grammar {
 /// What may follow.
 #[derive(Clone)]
 struct Next {
-    tokens: SimpleVob,
+    /// A bit for each token.
+    tokens: Vec<u32>,
     /// Whether the text may end here.
     end: bool,
 }
@@ -111,7 +108,7 @@ impl Grammar {
             Err(NO_TOKEN) => return Err(rule.refused("no text of this model's tokens meets it")),
             Err(why) => return Err(rule.refused(why)),
         };
-        if over || next.tokens.is_zero() {
+        if over || next.tokens.iter().all(|word| *word == 0) {
             return Err(rule.refused("it allows no text but the empty one"));
         }
         Ok(grammar)
@@ -124,19 +121,17 @@ impl Grammar {
     ///
     /// A sentence for the caller: these tokens cannot spell how the text goes on, or it takes more
     /// than the limits allow to say.
-    pub fn allowed(&mut self, ends: &[u32]) -> Result<Allowed<'_>> {
+    pub fn allowed(&mut self, ends: &TokenSet) -> Result<Allowed<'_>> {
         let Next { tokens, end } = self.next().map_err(refused)?;
-        for &token in ends {
-            if (token as usize) < tokens.len() {
-                tokens.set(token as usize, *end);
-            }
+        for (word, ends) in tokens.iter_mut().zip(ends.words()) {
+            *word = if *end { *word | ends } else { *word & !ends };
         }
-        if tokens.is_zero() {
+        if tokens.iter().all(|word| *word == 0) {
             return Err(refused(
                 "only tokens that end a reply, as by `stop_token_ids`, go on with it",
             ));
         }
-        Ok(Allowed::new(tokens.as_slice()))
+        Ok(Allowed::new(tokens))
     }
 
     /// Goes on after a token that is allowed and ends nothing; true if only an end may follow.
@@ -183,7 +178,7 @@ impl Grammar {
         let behind = tokens.len() - 1;
         let end = tokens.get(behind);
         tokens.set(behind, false);
-        Ok(Next { tokens, end })
+        Ok(Next { tokens: tokens.as_slice().to_vec(), end })
     }
 
     /// Why the parser does not go on.
@@ -198,20 +193,6 @@ impl Grammar {
 /// The error of a grammar that was compiled and cannot be followed further.
 fn refused(why: &str) -> Error {
     Error::bad_input(format!("`response_format`: {why}"))
-}
-
-/// Works on a thread of its own, so that the others' requests do not wait.
-///
-/// # Errors
-///
-/// Those of the work, or that there is no thread for it.
-pub(crate) async fn apart<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    let (done, worked) = oneshot::channel();
-    let thread = std::thread::Builder::new().name("nsbridge-grammar".to_owned()).stack_size(STACK);
-    thread.spawn(move || done.send(work()).is_ok()).map_err(Error::retry)?;
-    worked.await.map_err(Error::retry)?
 }
 
 #[cfg(test)]

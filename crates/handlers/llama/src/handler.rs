@@ -2,6 +2,7 @@
 
 mod drafting;
 mod options;
+mod preparation;
 
 use std::sync::Arc;
 
@@ -13,20 +14,22 @@ use sha2::{Digest, Sha256};
 
 use self::drafting::Drafting;
 pub use self::options::{Options, Quantize};
-use crate::engine::{Choices, Engine, Order, Policy};
-use crate::grammar::{self, Grammars, Rule};
+use self::preparation::Preparation;
+use crate::engine::{Engine, Order, Policy};
+use crate::grammar::{self, Grammars};
 use crate::kernel::attention::PAGE;
+use crate::limits::{REPLIES, THREADS};
 use crate::loading::{seconds, within};
 use crate::parity::Required;
-use crate::reply::Reply;
 use crate::request::{Asked, Vocabulary};
 use crate::schedule::Limits;
 use crate::speculation::Drafter;
 use crate::text::Text;
+use crate::workers::Workers;
 use crate::{Config, Format, KvFormat, LoadError, Memory, Model, Processor, Setup, Weights};
 
 /// Rises whenever the same request could get other tokens from the same files.
-const ARITHMETIC_VERSION: u32 = 2;
+const ARITHMETIC_VERSION: u32 = 3;
 
 /// Requests answered at once, if the options do not say.
 const PLACES: usize = 8;
@@ -34,9 +37,6 @@ const PLACES: usize = 8;
 /// The most tokens of a step, if the options do not say: on a CPU the products of so many rows take
 /// no longer a row than those of more.
 const STEP_TOKENS: usize = 256;
-
-/// The most replies to one prompt, as in OpenAI's interface.
-const MOST_REPLIES: u32 = 128;
 
 /// The files whose bytes decide the text, beside the weights.
 const FILES: [&str; 5] = [
@@ -57,6 +57,7 @@ pub struct Llama {
     context: usize,
     text: Arc<Text>,
     grammars: Arc<Grammars>,
+    workers: Workers,
     options: Options,
     fingerprint: [u8; 16],
 }
@@ -72,37 +73,35 @@ impl Handler for Llama {
     }
 
     async fn handle(&self, input: TextInput, job: &mut Job<TextPiece>) -> Result<Finish> {
+        let replies = replies(&input)?;
         let asked = Asked::new(&input, &self.options, &self.config.advice, self.vocabulary())?;
-        let rule = input.response_format.as_ref().map(Rule::of).transpose()?.flatten();
-        let prompt = self.text.prompt(&input, job.info().submitted_at)?;
-        let seed = job.info().seed;
-        let replies = (0..replies(&input)?).map(|index| {
-            let (words, size) = (self.text.clone(), self.config.vocab_size);
-            let seed = seed.wrapping_add(index);
-            Reply::new(words, size, self.context, prompt.clone(), asked.clone(), seed)
-        });
-        let mut choices = Choices::new(replies.collect::<Result<_>>()?, step_tokens(&self.options));
-        job.at_most(choices.longest());
-        let resumed = job.resumed();
-        let finish = match rule {
-            None => choices.take_resumed(resumed)?,
-            Some(rule) => {
-                let (grammars, resumed) = (self.grammars.clone(), resumed.to_vec());
-                let begin = move || {
-                    choices.hold_to(&grammars.compile(&rule)?)?;
-                    let finish = choices.take_resumed(&resumed)?;
-                    Ok((choices, finish))
-                };
-                let finish;
-                (choices, finish) = grammar::apart(begin).await?;
-                finish
-            }
+        self.text.refuse_long(&input, self.context)?;
+        let scope = job.info().scope.clone();
+        let (priority, rule) = (input.priority.unwrap_or(0), input.response_format.is_some());
+        let preparation = Preparation {
+            text: self.text.clone(),
+            grammars: self.grammars.clone(),
+            vocab_size: self.config.vocab_size,
+            context: self.context,
+            step_tokens: step_tokens(&self.options),
+            asked: Arc::new(asked),
+            seed: job.info().seed,
+            submitted_at: job.info().submitted_at,
+            replies,
+            input,
+            resumed: job.resumed().to_vec(),
         };
+        let (choices, finish) = if !rule && preparation.is_short() {
+            preparation.prepare()?
+        } else {
+            let cost = preparation.cost();
+            self.workers.run(scope.clone(), cost, move || preparation.prepare()).await?
+        };
+        job.at_most(choices.longest());
         if let Some(finish) = finish {
             return Ok(finish);
         }
-        let scope = job.info().scope.clone();
-        let order = Order { choices, scope, priority: input.priority.unwrap_or(0) };
+        let order = Order { choices, scope, priority };
         self.engine.make(order, job.emitter()).await
     }
 
@@ -176,7 +175,8 @@ impl Llama {
         }
         Asked::new(&TextInput::default(), &options, &config.advice, vocabulary(&config))
             .map_err(|error| LoadError::Worker(format!("in the worker's options, {error}")))?;
-        let text = Text::read(files)?;
+        let special = options.special_tokens_in_messages.unwrap_or(false);
+        let text = Text::read(files, config.vocab_size, special)?;
         let limits = limits(&options)?;
         let ranks = options.tensor_parallel_degree.unwrap_or(1);
         let ranks_of_draft = options.draft_model_tp_size.unwrap_or(1);
@@ -221,7 +221,9 @@ impl Llama {
         let text = Arc::new(text);
         let (words, size) = (text.clone(), config.vocab_size);
         let grammars = Arc::new(Grammars::new(move || words.spelling(size)));
-        Ok(Self { text, grammars, config, engine, context, options, fingerprint })
+        let workers =
+            Workers::start(THREADS).map_err(|error| LoadError::Read(error.to_string()))?;
+        Ok(Self { text, grammars, workers, config, engine, context, options, fingerprint })
     }
 
     fn vocabulary(&self) -> Vocabulary<'_> {
@@ -232,8 +234,8 @@ impl Llama {
 /// How many replies the input asks for.
 fn replies(input: &TextInput) -> Result<u64> {
     match input.n.unwrap_or(1) {
-        n @ 1..=MOST_REPLIES => Ok(n.into()),
-        _ => Err(Error::bad_input(format!("`n` must be from 1 to {MOST_REPLIES}"))),
+        n @ 1..=REPLIES => Ok(n.into()),
+        _ => Err(Error::bad_input(format!("`n` must be from 1 to {REPLIES}"))),
     }
 }
 

@@ -16,6 +16,7 @@ mod grammar;
 mod handler;
 mod kernel;
 mod kv;
+mod limits;
 mod loading;
 mod matrix;
 mod memory;
@@ -33,6 +34,7 @@ mod speculation;
 mod template;
 mod text;
 mod weights;
+mod workers;
 
 pub use config::{Config, Memory, Need, Rope, RopeScaling, parameters, tensors};
 pub use error::LoadError;
@@ -44,6 +46,8 @@ pub use matrix::Format;
 pub use network::{Chunk, Logits, Model, On, Processor, Setup, Watch};
 pub use quantise::{Mix, QuantiseError, Writing, quantise};
 pub use rope::RopeTable;
-pub use sample::{Allowed, History, Logprobs, Noise, Sampling, Scratch, logprobs, sample};
+pub use sample::{
+    Allowed, History, Logprobs, Noise, Sampling, Scratch, Sequences, TokenSet, logprobs, sample,
+};
 pub use speculation::{Continuation, Drafter};
 pub use weights::Weights;

@@ -9,7 +9,7 @@ use crate::detokenise::TextStream;
 use crate::grammar::{Grammar, Scout};
 use crate::request::Asked;
 use crate::text::Text;
-use crate::{History, Noise, Sampling, Scratch, logprobs, sample};
+use crate::{History, Noise, Sampling, Scratch, Sequences, TokenSet, logprobs, sample};
 
 /// A reply and what it goes on from.
 pub(crate) struct Reply {
@@ -23,7 +23,7 @@ pub(crate) struct Reply {
     drafted: usize,
     /// How many prompt and reply may be.
     room: usize,
-    asked: Asked,
+    asked: Arc<Asked>,
     /// Of all tokens, the draft's too.
     history: History,
     noise: Noise,
@@ -33,6 +33,9 @@ pub(crate) struct Reply {
     /// The grammar after the draft.
     scout: Option<Scout>,
 }
+
+/// What it takes to hold a token to a grammar, in tokens of a plain reply.
+const GRAMMAR_WEIGHT: usize = 2;
 
 /// What a step adds to a reply.
 #[derive(Debug, Default)]
@@ -54,7 +57,7 @@ impl Reply {
         vocab_size: usize,
         context: usize,
         prompt: Vec<u32>,
-        asked: Asked,
+        asked: Arc<Asked>,
         seed: u64,
     ) -> Result<Self> {
         if prompt.len() >= context {
@@ -77,6 +80,25 @@ impl Reply {
             grammar: None,
             scout: None,
         })
+    }
+
+    /// A reply that has not begun either, to the prompt of this one and with its parameters.
+    pub(crate) fn beside(&self, seed: u64) -> Self {
+        let prompt = &self.tokens[..self.prompt];
+        Self {
+            words: self.words.clone(),
+            vocab_size: self.vocab_size,
+            prompt: self.prompt,
+            room: self.room,
+            history: self.history.clone(),
+            noise: Noise::new(seed, prompt),
+            text: TextStream::new(self.asked.stops.clone()),
+            asked: self.asked.clone(),
+            tokens: prompt.to_vec(),
+            drafted: 0,
+            grammar: None,
+            scout: None,
+        }
     }
 
     /// Holds the text to a grammar, from its first token on.
@@ -112,6 +134,12 @@ impl Reply {
     /// How many tokens the reply has.
     pub(crate) fn made(&self) -> usize {
         self.tokens().len() - self.prompt
+    }
+
+    /// What the choice of a token takes, in tokens of a plain reply.
+    pub(crate) fn weight(&self) -> usize {
+        let grammar = if self.grammar.is_some() { GRAMMAR_WEIGHT } else { 0 };
+        1 + grammar + self.asked.weight()
     }
 
     /// The most tokens that the reply can have.
@@ -315,7 +343,7 @@ fn no_logits() -> Error {
 }
 
 fn without_bans(sampling: &Sampling) -> Sampling {
-    let (banned, banned_sequences) = (Vec::new(), Vec::new());
+    let (banned, banned_sequences) = (TokenSet::default(), Sequences::default());
     Sampling { banned, banned_sequences, min_tokens: 0, ..sampling.clone() }
 }
 

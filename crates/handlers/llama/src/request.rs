@@ -1,17 +1,21 @@
 //! What a request asks for, with the defaults filled in and nonsense refused.
 
+use std::sync::Arc;
+
 use nsbridge_handler::{Error, Result, TextInput};
 
 use crate::config::Advice;
-use crate::{Options, Sampling};
+use crate::detokenise::Stops;
+use crate::limits::{ROLE_BYTES, STOP_BYTES, TOP_LOGPROBS};
+use crate::{Options, Sampling, TokenSet};
 
-/// How one reply is to be made.
-#[derive(Clone, Debug, PartialEq)]
+/// How the replies to one prompt are to be made, which share it.
+#[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) sampling: Sampling,
     /// The most tokens to make, before the model's room is looked at.
     pub(crate) max_tokens: usize,
-    pub(crate) stops: Vec<String>,
+    pub(crate) stops: Arc<Stops>,
     /// Whether to tell log-probabilities, and of how many likeliest tokens beside the chosen one.
     pub(crate) logprobs: Option<usize>,
 }
@@ -24,12 +28,12 @@ pub(crate) struct Vocabulary<'a> {
     pub(crate) eos: &'a [u32],
 }
 
-/// The most likeliest tokens whose log-probabilities are told, as in OpenAI's interface.
-const TOP_LOGPROBS: u32 = 20;
-
-/// Each step looks at all of them.
-const BAD_SEQUENCES: usize = 1024;
-const BAD_SEQUENCE_TOKENS: usize = 64;
+impl Vocabulary<'_> {
+    /// The end tokens that can be chosen: a file may name any.
+    fn known_eos(self) -> impl Iterator<Item = u32> {
+        self.eos.iter().copied().filter(move |token| (*token as usize) < self.size)
+    }
+}
 
 impl Asked {
     /// The request's own values, else the worker's options, else the model authors' advice.
@@ -43,38 +47,55 @@ impl Asked {
         advice: &Advice,
         vocabulary: Vocabulary<'_>,
     ) -> Result<Self> {
-        let sampling = sampling(input, options, advice, vocabulary.eos);
-        refuse_nonsense(&sampling)?;
+        refuse_long_lists(input, vocabulary)?;
         refuse_impossible_sequences(&input.bad_token_sequences)?;
-        refuse_impossible_tokens(input, vocabulary)?;
+        // Before sets are made, which have a bit for each id up to the largest.
+        refuse_unknown_tokens(input, vocabulary)?;
+        let sampling = sampling(input, options, advice, vocabulary);
+        refuse_nonsense(&sampling)?;
+        refuse_impossible_tokens(&sampling, input, vocabulary)?;
         refuse_impossible_lengths(input)?;
-        if input.stop.iter().any(String::is_empty) {
-            return Err(Error::bad_input("`stop` must not contain an empty text"));
-        }
         let tokens = |limit: Option<u32>| limit.map_or(usize::MAX, |limit| limit as usize);
         Ok(Self {
             sampling,
             max_tokens: tokens(input.max_tokens).min(tokens(options.max_tokens)),
-            stops: input.stop.clone(),
+            stops: Arc::new(Stops::new(&input.stop)?),
             logprobs: logprobs(input)?,
         })
     }
 
+    /// What its parameters add to the choice of a token, in tokens of a plain reply: one pass over the
+    /// logits, or over the history, for each kind.
+    pub(crate) fn weight(&self) -> usize {
+        let plain = Sampling::default();
+        let Sampling { logit_bias, banned, banned_sequences, .. } = &self.sampling;
+        let listed = !logit_bias.is_empty() || !banned.is_empty() || !banned_sequences.is_empty();
+        let penalties = self.sampling.repetition_penalty != plain.repetition_penalty
+            || self.sampling.frequency_penalty != plain.frequency_penalty
+            || self.sampling.presence_penalty != plain.presence_penalty;
+        usize::from(listed) + usize::from(penalties) + usize::from(self.logprobs.is_some())
+    }
+
     /// Whether this token ends the reply.
     pub(crate) fn ends(&self, token: u32) -> bool {
-        self.sampling.ends.contains(&token)
+        self.sampling.ends.contains(token)
     }
 }
 
-fn sampling(input: &TextInput, options: &Options, advice: &Advice, eos: &[u32]) -> Sampling {
+fn sampling(
+    input: &TextInput,
+    options: &Options,
+    advice: &Advice,
+    vocabulary: Vocabulary<'_>,
+) -> Sampling {
     let plain = Sampling::default();
     // An end token that does not end the reply need not wait for its least length either.
-    let eos = if input.ignore_eos { &[] } else { eos };
+    let eos = vocabulary.known_eos().filter(|_| !input.ignore_eos);
     Sampling {
         logit_bias: input.logit_bias.iter().map(|(&token, &bias)| (token, bias)).collect(),
-        banned: input.bad_token_ids.clone(),
-        banned_sequences: input.bad_token_sequences.clone(),
-        ends: eos.iter().chain(&input.stop_token_ids).copied().collect(),
+        banned: input.bad_token_ids.as_slice().into(),
+        banned_sequences: input.bad_token_sequences.clone().into(),
+        ends: eos.chain(input.stop_token_ids.iter().copied()).collect(),
         min_tokens: input.min_tokens.map_or(plain.min_tokens, |least| least as usize),
         repetition_penalty: input
             .repetition_penalty
@@ -122,8 +143,41 @@ fn refuse_nonsense(sampling: &Sampling) -> Result<()> {
     Ok(())
 }
 
-/// Ids are tokens of this model, and some token is left to choose.
-fn refuse_impossible_tokens(input: &TextInput, vocabulary: Vocabulary<'_>) -> Result<()> {
+/// Bounds that hold before anything is made of a list.
+fn refuse_long_lists(input: &TextInput, vocabulary: Vocabulary<'_>) -> Result<()> {
+    for (field, length) in [
+        ("logit_bias", input.logit_bias.len()),
+        ("bad_token_ids", input.bad_token_ids.len()),
+        ("stop_token_ids", input.stop_token_ids.len()),
+    ] {
+        if length > vocabulary.size {
+            let most = vocabulary.size;
+            return Err(Error::bad_input(format!(
+                "`{field}` has {length} tokens, and this model has {most}"
+            )));
+        }
+    }
+    let most = TextInput::MOST_STOPS;
+    let fits = |text: &String| (1..=STOP_BYTES).contains(&text.len());
+    if input.stop.len() > most || !input.stop.iter().all(fits) {
+        return Err(Error::bad_input(format!(
+            "`stop` must be at most {most} texts, of 1 to {STOP_BYTES} bytes each"
+        )));
+    }
+    let most = TextInput::MOST_MESSAGES;
+    if input.messages.len() > most {
+        return Err(Error::bad_input(format!("`messages` must be at most {most}")));
+    }
+    if input.messages.iter().any(|message| message.role.len() > ROLE_BYTES) {
+        return Err(Error::bad_input(format!(
+            "`role` in `messages` must have at most {ROLE_BYTES} bytes"
+        )));
+    }
+    Ok(())
+}
+
+/// Ids are tokens of this model.
+fn refuse_unknown_tokens(input: &TextInput, vocabulary: Vocabulary<'_>) -> Result<()> {
     let known = |token: &u32| (*token as usize) < vocabulary.size;
     for (field, all_known) in [
         ("logit_bias", input.logit_bias.keys().all(known)),
@@ -138,14 +192,22 @@ fn refuse_impossible_tokens(input: &TextInput, vocabulary: Vocabulary<'_>) -> Re
             )));
         }
     }
+    Ok(())
+}
+
+/// Some token is left to choose.
+fn refuse_impossible_tokens(
+    sampling: &Sampling,
+    input: &TextInput,
+    vocabulary: Vocabulary<'_>,
+) -> Result<()> {
     // Those that end the reply may have to wait, so they do not count as left.
-    let mut out: Vec<u32> = input.bad_token_ids.clone();
-    out.extend(&input.stop_token_ids);
-    out.extend(vocabulary.eos);
+    let mut out: TokenSet = sampling.banned.clone();
+    out.extend(input.stop_token_ids.iter().copied());
+    out.extend(vocabulary.known_eos());
     // All of them may be completed at once.
-    out.extend(input.bad_token_sequences.iter().filter_map(|sequence| sequence.last()));
-    out.sort_unstable();
-    out.dedup();
+    let last = |sequence: &Vec<u32>| sequence.last().copied();
+    out.extend(input.bad_token_sequences.iter().filter_map(last));
     if out.len() < vocabulary.size {
         return Ok(());
     }
@@ -159,11 +221,11 @@ fn refuse_impossible_tokens(input: &TextInput, vocabulary: Vocabulary<'_>) -> Re
 }
 
 fn refuse_impossible_sequences(sequences: &[Vec<u32>]) -> Result<()> {
-    let possible = |sequence: &Vec<u32>| (1..=BAD_SEQUENCE_TOKENS).contains(&sequence.len());
-    if sequences.len() > BAD_SEQUENCES || !sequences.iter().all(possible) {
+    let (most, longest) = (TextInput::MOST_SEQUENCES, TextInput::MOST_SEQUENCE_TOKENS);
+    let possible = |sequence: &Vec<u32>| (1..=longest).contains(&sequence.len());
+    if sequences.len() > most || !sequences.iter().all(possible) {
         return Err(Error::bad_input(format!(
-            "`bad_token_sequences` must be at most {BAD_SEQUENCES}, of 1 to {BAD_SEQUENCE_TOKENS} \
-             tokens each"
+            "`bad_token_sequences` must be at most {most}, of 1 to {longest} tokens each"
         )));
     }
     Ok(())

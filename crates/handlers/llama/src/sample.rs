@@ -29,12 +29,14 @@ mod history;
 mod logprobs;
 mod noise;
 mod row;
+mod tokens;
 mod weight;
 
 pub use allowed::Allowed;
 pub use history::History;
 pub use logprobs::{Logprobs, logprobs};
 pub use noise::Noise;
+pub use tokens::{Sequences, TokenSet};
 
 use cut::Room;
 use draw::Draw;
@@ -46,12 +48,12 @@ pub struct Sampling {
     /// Added to the logits of these tokens, each named once.
     pub logit_bias: Vec<(u32, f32)>,
     /// Tokens that are never chosen.
-    pub banned: Vec<u32>,
+    pub banned: TokenSet,
     /// Sequences whose last token is not chosen where prompt and reply end in those before it, as
     /// transformers' `bad_words_ids`; an empty one is none.
-    pub banned_sequences: Vec<Vec<u32>>,
+    pub banned_sequences: Sequences,
     /// Tokens that are not chosen before the reply has `min_tokens`: those that would end it.
-    pub ends: Vec<u32>,
+    pub ends: TokenSet,
     /// How many tokens the reply has at least.
     pub min_tokens: usize,
     /// What the logits of tokens that occurred in the prompt or the reply are divided by, or
@@ -78,9 +80,9 @@ impl Default for Sampling {
     fn default() -> Self {
         Self {
             logit_bias: Vec::new(),
-            banned: Vec::new(),
-            banned_sequences: Vec::new(),
-            ends: Vec::new(),
+            banned: TokenSet::default(),
+            banned_sequences: Sequences::default(),
+            ends: TokenSet::default(),
             min_tokens: 0,
             repetition_penalty: 1.0,
             frequency_penalty: 0.0,

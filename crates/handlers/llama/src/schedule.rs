@@ -6,6 +6,11 @@
 //! flood of one tenant delays another's prompt by one step for each tenant that waits, however many
 //! its requests are.
 //!
+//! A step takes longer the more replies go on in it, and the longer the choice of their tokens takes.
+//! A tenant may have as many in each step as there are places. What it has beyond that is a debt, for
+//! which it sits out the following steps, as long as another tenant that owes less has something to
+//! run: so many heavy replies slow their own tenant, and no other.
+//!
 //! Where there are too few places or too little memory, one order decides: the first request of each
 //! tenant, then the second of each, and so on; a tenant's own by `priority`, then by their coming.
 //! Requests begin in that order, each when there is a place for it and memory for all of its prompt;
@@ -31,6 +36,8 @@ pub(crate) struct Candidate {
     pub(crate) priority: i32,
     /// What it has to run; nothing while it waits for its client.
     pub(crate) work: Work,
+    /// What a token of each of its replies takes, in tokens of a plain reply.
+    pub(crate) weight: usize,
     /// Whether it has a place, and memory.
     pub(crate) begun: bool,
 }
@@ -95,6 +102,8 @@ pub(crate) struct Schedule {
 struct Account {
     /// Tokens of prompts.
     given: u64,
+    /// Tokens of replies beyond its part of the steps.
+    debt: u64,
     /// The account is another's when it has none.
     requests: usize,
 }
@@ -109,6 +118,7 @@ impl Schedule {
                 self.accounts.push(Account::default());
             }
             self.accounts[place].given = self.clock;
+            self.accounts[place].debt = 0;
             self.names.insert(name.clone(), Tenant(place));
             Tenant(place)
         });
@@ -137,6 +147,7 @@ impl Schedule {
         limits: Limits,
         memory: &mut impl Memory,
     ) -> Vec<usize> {
+        let sits_out = self.sits_out(candidates, limits.places);
         let mut step = Step {
             order: order(candidates),
             work: candidates.iter().map(|candidate| candidate.work).collect(),
@@ -146,19 +157,41 @@ impl Schedule {
             refused: vec![false; candidates.len()],
             room: limits.tokens,
             memory,
-            preemptions: &mut self.preemptions,
+            preemptions: 0,
         };
+        self.fill(&mut step, candidates, limits, &sits_out);
+        // Who may run may have no memory, and those that sit out have it.
+        if step.counts.iter().all(|count| *count == 0) && sits_out.contains(&true) {
+            step.refused.fill(false);
+            self.fill(&mut step, candidates, limits, &vec![false; candidates.len()]);
+        }
+        let (counts, work) = (step.counts, step.work);
+        self.preemptions += step.preemptions;
+        self.charge(candidates, &counts, &work, limits.places);
+        counts
+    }
+
+    /// Plans replies that go on, and then prompts, as far as there is room.
+    fn fill<M: Memory>(
+        &mut self,
+        step: &mut Step<'_, M>,
+        candidates: &[Candidate],
+        limits: Limits,
+        sits_out: &[bool],
+    ) {
         for place in 0..candidates.len() {
             let index = step.order.first[place];
             let tokens = step.work[index].tokens;
-            if step.begun[index] && step.work[index].goes_on() && tokens <= step.room {
+            let goes_on = step.begun[index] && step.work[index].goes_on() && !sits_out[index];
+            if goes_on && tokens <= step.room {
                 step.give(index);
             }
         }
         while step.room > 0 {
-            let next = step.next_to_begin(limits.places);
+            let next = step.next_to_begin(limits.places, sits_out);
             let waits = |index: &usize| {
                 (step.begun[*index] || next == Some(*index))
+                    && !sits_out[*index]
                     && step.counts[*index] == 0
                     && !step.refused[*index]
                     && step.work[*index].within(step.room) > 0
@@ -177,7 +210,41 @@ impl Schedule {
                 account.given += step.counts[index] as u64;
             }
         }
-        step.counts
+    }
+
+    /// Which candidates are of a tenant that owes more than another which has something to run.
+    fn sits_out(&mut self, candidates: &[Candidate], places: usize) -> Vec<bool> {
+        let works = |candidate: &&Candidate| candidate.work.tokens > 0;
+        let mut tenants: Vec<usize> = candidates.iter().filter(works).map(|c| c.tenant.0).collect();
+        tenants.sort_unstable();
+        tenants.dedup();
+        let paid = |debt: u64| debt.saturating_sub(places as u64);
+        let least = tenants.iter().map(|tenant| paid(self.accounts[*tenant].debt)).min();
+        for tenant in tenants {
+            let debt = &mut self.accounts[tenant].debt;
+            *debt = paid(*debt) - least.unwrap_or_default();
+        }
+        let owes = |candidate: &Candidate| self.accounts[candidate.tenant.0].debt > 0;
+        candidates.iter().map(owes).collect()
+    }
+
+    /// Charges tenants with the replies that go on in this step.
+    fn charge(&mut self, candidates: &[Candidate], counts: &[usize], work: &[Work], places: usize) {
+        let mut tokens: HashMap<usize, u64> = HashMap::new();
+        for ((candidate, &count), work) in candidates.iter().zip(counts).zip(work) {
+            if count > 0 && count == work.tokens {
+                let of_replies = (work.together * candidate.weight) as u64;
+                *tokens.entry(candidate.tenant.0).or_default() += of_replies;
+            }
+        }
+        for (tenant, tokens) in tokens {
+            // What is paid before the next step is what a step is for.
+            let beyond = tokens.saturating_sub(places as u64);
+            let account = &mut self.accounts[tenant];
+            if beyond > 0 {
+                account.debt += tokens;
+            }
+        }
     }
 }
 
@@ -224,13 +291,15 @@ struct Step<'a, M> {
     refused: Vec<bool>,
     room: usize,
     memory: &'a mut M,
-    preemptions: &'a mut u64,
+    preemptions: u64,
 }
 
 impl<M: Memory> Step<'_, M> {
     /// The first that has not begun, if it may.
-    fn next_to_begin(&self, places: usize) -> Option<usize> {
-        let waits = |index: &&usize| !self.begun[**index] && self.work[**index].tokens > 0;
+    fn next_to_begin(&self, places: usize, sits_out: &[bool]) -> Option<usize> {
+        let waits = |index: &&usize| {
+            !self.begun[**index] && self.work[**index].tokens > 0 && !sits_out[**index]
+        };
         let next = self.order.first.iter().find(waits).copied();
         next.filter(|next| self.running() < places || self.behind(*next).is_some())
     }
@@ -275,7 +344,7 @@ impl<M: Memory> Step<'_, M> {
                 if self.is_alone(index)
                     && let Some(work) = self.memory.shrink(index)
                 {
-                    *self.preemptions += 1;
+                    self.preemptions += 1;
                     self.work[index] = work;
                     continue;
                 }
@@ -298,7 +367,7 @@ impl<M: Memory> Step<'_, M> {
     }
 
     fn preempt(&mut self, index: usize) {
-        *self.preemptions += 1;
+        self.preemptions += 1;
         self.take_back(index);
     }
 

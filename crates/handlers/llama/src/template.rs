@@ -1,17 +1,21 @@
 //! A chat, put into the model's own template.
 
-use std::time::SystemTime;
+mod capped;
+
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde};
 use minijinja::{Environment, ErrorKind, Value, context};
-use nsbridge_handler::{ChatMessage, Model};
+use nsbridge_handler::{ChatMessage, Error, Model, Result};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
+use self::capped::Capped;
 use crate::LoadError;
 use crate::config::within;
 use crate::date::strftime;
+use crate::limits::{FEW_BYTES, INDENT, TEMPLATE_FUEL};
 
 const NAME: &str = "chat";
 
@@ -38,7 +42,29 @@ impl ChatTemplate {
             None => tokenizer.chat_template(),
         };
         let template = source.map(|source| Self::new(&source, tokenizer));
-        template.transpose().map_err(LoadError::parse(path))
+        let template = template.transpose().map_err(LoadError::parse(path))?;
+        template.as_ref().map_or(Ok(()), Self::hold)?;
+        Ok(template)
+    }
+
+    /// Renders a short conversation, so that a template which runs for ever is no request's trouble.
+    ///
+    /// # Errors
+    ///
+    /// It takes too much work, or writes too much. What it says of the messages is another matter:
+    /// some templates take no chat without a system prompt, or with one.
+    fn hold(&self) -> Result<(), LoadError> {
+        let message =
+            |role: &str| ChatMessage { role: role.to_owned(), content: "hello".to_owned() };
+        let chat = [message("user"), message("assistant"), message("user")];
+        match self.written(&chat, UNIX_EPOCH, FEW_BYTES) {
+            Err(Fault::Work | Fault::Long) => Err(LoadError::unsupported(
+                "the chat template",
+                "more than a short conversation may take",
+                format!("{TEMPLATE_FUEL} instructions and {FEW_BYTES} bytes at most"),
+            )),
+            Ok(_) | Err(Fault::Said(_)) => Ok(()),
+        }
     }
 
     fn new(source: &str, tokenizer: &TokenizerConfig) -> Result<Self, minijinja::Error> {
@@ -51,19 +77,46 @@ impl ChatTemplate {
             Err::<Value, _>(minijinja::Error::new(ErrorKind::InvalidOperation, why))
         });
         environment.add_filter("tojson", to_json);
+        environment.set_fuel(Some(TEMPLATE_FUEL));
         environment.add_template_owned(NAME, without_generation_tags(source))?;
         let (bos, eos) = (tokenizer.bos().map(Into::into), tokenizer.eos().map(Into::into));
         Ok(Self { environment, bos, eos })
     }
 
-    /// The prompt that asks the model for the next turn.
+    /// The prompt that asks the model for the next turn, of at most so many bytes.
+    ///
+    /// # Errors
+    ///
+    /// A sentence for the caller.
     pub(crate) fn render(
         &self,
         messages: &[ChatMessage],
         submitted_at: SystemTime,
-    ) -> Result<String, minijinja::Error> {
+        most: usize,
+    ) -> Result<String> {
+        self.written(messages, submitted_at, most).map_err(|fault| {
+            Error::bad_input(match fault {
+                Fault::Work => "`messages` take too much work in the model's chat template".into(),
+                Fault::Long => format!(
+                    "`messages` have more than {most} bytes in the model's chat template, the most \
+                     for its context"
+                ),
+                Fault::Said(why) => {
+                    format!("`messages` do not fit the model's chat template: {why}")
+                }
+            })
+        })
+    }
+
+    fn written(
+        &self,
+        messages: &[ChatMessage],
+        submitted_at: SystemTime,
+        most: usize,
+    ) -> Result<String, Fault> {
         let today = move |format: String| strftime(&format, submitted_at);
-        self.environment.get_template(NAME)?.render(context! {
+        let mut out = Capped::new(most);
+        let chat = context! {
             messages => Value::from(Serde(messages)),
             add_generation_prompt => true,
             bos_token => self.bos.as_deref(),
@@ -71,8 +124,30 @@ impl ChatTemplate {
             tools => (),
             documents => (),
             strftime_now => Value::from_function(today),
-        })
+        };
+        let template = self.environment.get_template(NAME);
+        let rendered =
+            template.and_then(|template| template.render_captured_to(chat, &mut out).map(drop));
+        match rendered {
+            Ok(()) => out.text().ok_or(Fault::Long),
+            Err(_) if out.is_full() => Err(Fault::Long),
+            Err(error) if error.kind() == ErrorKind::OutOfFuel => Err(Fault::Work),
+            Err(error) => {
+                let why = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+                Err(Fault::Said(why.chars().take(300).collect()))
+            }
+        }
     }
+}
+
+/// Why a chat was not rendered.
+enum Fault {
+    /// It took too many instructions.
+    Work,
+    /// It wrote too much.
+    Long,
+    /// What the template says, or the engine of it.
+    Said(String),
 }
 
 /// `tokenizer_config.json`, as far as templates and prompts need it.
@@ -164,7 +239,7 @@ fn to_json(value: &Value, options: Kwargs) -> Result<String, minijinja::Error> {
     options.assert_all_used()?;
     let text = match indent {
         Some(indent) => {
-            let indent = " ".repeat(indent);
+            let indent = " ".repeat(indent.min(INDENT));
             written(value, PrettyFormatter::with_indent(indent.as_bytes()))
         }
         None => written(value, Spaced),

@@ -1,13 +1,20 @@
 //! Between text and tokens: what a model's `tokenizer.json` and its companions say.
 
+mod cover;
+mod shield;
+
+use std::borrow::Cow;
 use std::time::SystemTime;
 
-use nsbridge_handler::{Error, Model, Result, TextInput};
+use nsbridge_handler::{ChatMessage, Error, Model, Result, TextInput};
 use tokenizers::Tokenizer;
 
+use self::cover::Cover;
+use self::shield::Shield;
 use crate::LoadError;
 use crate::config::{find_json, read_json, within};
 use crate::detokenise::TokenBytes;
+use crate::limits::{BYTES_PER_TOKEN, FEW_BYTES};
 use crate::template::{ChatTemplate, TokenizerConfig};
 
 const FILE: &str = "tokenizer.json";
@@ -18,14 +25,19 @@ const CONFIG: &str = "tokenizer_config.json";
 pub(crate) struct Text {
     tokenizer: Tokenizer,
     bytes: TokenBytes,
+    /// What tells a text that cannot fit before it is tokenized.
+    cover: Cover,
+    /// What keeps special tokens out of messages; none where they may have them.
+    shield: Option<Shield>,
     template: Option<ChatTemplate>,
     /// What a raw prompt begins with.
     start: Option<u32>,
 }
 
 impl Text {
-    /// Reads the text side of a model.
-    pub(crate) fn read(model: &Model) -> Result<Self, LoadError> {
+    /// Reads the text side of a model whose embedding has so many rows. `special` is whether what
+    /// messages say may be special tokens.
+    pub(crate) fn read(model: &Model, rows: usize, special: bool) -> Result<Self, LoadError> {
         let json: serde_json::Value = read_json(model, FILE)?;
         let tokenizer = Tokenizer::from_bytes(json.to_string());
         let tokenizer = tokenizer.map_err(LoadError::parse(within(model, FILE)))?;
@@ -34,12 +46,32 @@ impl Text {
             let id = tokenizer.token_to_id(token);
             id.ok_or_else(|| LoadError::Missing(format!("{FILE} lacks the bos_token of {CONFIG}")))
         });
+        let bytes = TokenBytes::new(&tokenizer, &json, rows)?;
         Ok(Self {
             start: start.transpose()?,
-            bytes: TokenBytes::new(&tokenizer, &json)?,
+            cover: Cover::new(&tokenizer, &json, &bytes),
+            shield: if special { None } else { Shield::new(&tokenizer) },
+            bytes,
             template: ChatTemplate::read(model, &config)?,
             tokenizer,
         })
+    }
+
+    /// How many bytes of text the input has.
+    pub(crate) fn bytes_of(input: &TextInput) -> usize {
+        let of_message = |message: &ChatMessage| message.role.len() + message.content.len();
+        let of_messages: usize = input.messages.iter().map(of_message).sum();
+        input.prompt.as_ref().map_or(0, String::len) + of_messages
+    }
+
+    /// Refuses an input by its bytes alone.
+    ///
+    /// # Errors
+    ///
+    /// It has more than a context of so many tokens is given.
+    pub(crate) fn refuse_long(&self, input: &TextInput, context: usize) -> Result<()> {
+        let field = if input.prompt.is_some() { "prompt" } else { "messages" };
+        refuse_bytes(field, Self::bytes_of(input), context)
     }
 
     /// The tokens that the input asks to go on from; at least one.
@@ -47,10 +79,15 @@ impl Text {
     /// # Errors
     ///
     /// A sentence that names the field, with nothing of what the user wrote.
-    pub(crate) fn prompt(&self, input: &TextInput, at: SystemTime) -> Result<Vec<u32>> {
+    pub(crate) fn prompt(
+        &self,
+        input: &TextInput,
+        at: SystemTime,
+        context: usize,
+    ) -> Result<Vec<u32>> {
         let tokens = match (&input.prompt, input.messages.as_slice()) {
-            (Some(prompt), []) => self.raw(prompt)?,
-            (None, [_, ..]) => self.chat(input, at)?,
+            (Some(prompt), []) => self.raw(prompt, context)?,
+            (None, [_, ..]) => self.chat(input, at, context)?,
             _ => return Err(Error::bad_input("give exactly one of `prompt` and `messages`")),
         };
         if tokens.is_empty() {
@@ -72,30 +109,71 @@ impl Text {
         (0..size as u32).map(|token| bytes(token).to_vec()).collect()
     }
 
-    fn raw(&self, prompt: &str) -> Result<Vec<u32>> {
-        let tokens = self.encode(prompt, true)?;
+    fn raw(&self, prompt: &str, context: usize) -> Result<Vec<u32>> {
+        let tokens = self.encode(prompt, true, context)?;
         // Not every tokenizer.json puts it there by itself.
         let missing = self.start.filter(|start| tokens.first() != Some(start));
         Ok(missing.into_iter().chain(tokens).collect())
     }
 
-    fn chat(&self, input: &TextInput, at: SystemTime) -> Result<Vec<u32>> {
+    fn chat(&self, input: &TextInput, at: SystemTime, context: usize) -> Result<Vec<u32>> {
         let template = self.template.as_ref().ok_or_else(|| {
             Error::bad_input("this model has no chat template: give `prompt`, not `messages`")
         })?;
-        let chat = template.render(&input.messages, at).map_err(|error| {
-            let why = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
-            Error::bad_input(format!("`messages` do not fit the model's chat template: {why}"))
-        })?;
+        let (messages, mark) = match &self.shield {
+            Some(shield) => shield.messages(&input.messages)?,
+            None => (Cow::Borrowed(input.messages.as_slice()), None),
+        };
+        let chat = template.render(&messages, at, most_bytes(context))?;
         // The template has written the special tokens itself.
-        self.encode(&chat, false)
+        match mark {
+            None => self.encode(&chat, false, context),
+            Some(mark) => {
+                self.refuse_many(&chat, context)?;
+                shield::encode(&self.tokenizer, &chat, mark).ok_or_else(not_encoded)
+            }
+        }
     }
 
-    fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {
+    fn encode(&self, text: &str, special: bool, context: usize) -> Result<Vec<u32>> {
+        self.refuse_many(text, context)?;
         let encoding = self.tokenizer.encode_fast(text, special);
         // The tokenizer's own words may quote the text.
-        let encoding =
-            encoding.map_err(|_| Error::bad_input("the tokenizer cannot encode the text"))?;
+        let encoding = encoding.map_err(|_| not_encoded())?;
         Ok(encoding.get_ids().to_vec())
     }
+
+    /// Refuses a text that surely has too many tokens. One that is soon tokenized is not looked at, so
+    /// that its exact number can be told.
+    fn refuse_many(&self, text: &str, context: usize) -> Result<()> {
+        let least = if text.len() > FEW_BYTES { self.cover.least(text) } else { 0 };
+        if least < context {
+            return Ok(());
+        }
+        Err(Error::bad_input(format!(
+            "the prompt has at least {least} tokens, which leaves no room in this model's context \
+             of {context}"
+        )))
+    }
+}
+
+fn not_encoded() -> Error {
+    Error::bad_input("the tokenizer cannot encode the text")
+}
+
+/// Bytes of text that a context of so many tokens is given.
+fn most_bytes(context: usize) -> usize {
+    context.saturating_mul(BYTES_PER_TOKEN).max(FEW_BYTES)
+}
+
+/// Refuses a text by its bytes alone.
+fn refuse_bytes(field: &str, bytes: usize, context: usize) -> Result<()> {
+    let most = most_bytes(context);
+    if bytes > most {
+        return Err(Error::bad_input(format!(
+            "`{field}` has {bytes} bytes, and {most} are the most for this model's context of \
+             {context} tokens"
+        )));
+    }
+    Ok(())
 }

@@ -1,10 +1,11 @@
 //! No half characters, no stop texts, and nothing lost.
 
-use super::{TextStream, byte_alphabet, byte_level, sentence_piece};
+use super::{Stops, TextStream, byte_alphabet, byte_level, sentence_piece};
 
 /// Pushes the text's bytes in runs of `size`; gives the pieces and whether a stop was met.
 fn stream(text: &[u8], size: usize, stops: &[&str]) -> (Vec<String>, bool) {
-    let mut stream = TextStream::new(stops.iter().map(|stop| (*stop).to_owned()).collect());
+    let stops: Vec<String> = stops.iter().map(|stop| (*stop).to_owned()).collect();
+    let mut stream = TextStream::new(Stops::new(&stops).unwrap().into());
     let mut pieces = Vec::new();
     let runs = text.chunks(size).count();
     for (index, run) in text.chunks(size).enumerate() {
@@ -71,4 +72,23 @@ fn vocabularies_spell_bytes_as_gpt_2_or_as_sentence_piece() {
     assert_eq!(&*byte_level("Ċ", &alphabet), b"\n");
     assert_eq!(&*sentence_piece("▁the"), b" the");
     assert_eq!(&*sentence_piece("<0xE7>"), b"\xe7");
+}
+
+#[test]
+fn l4_an_id_far_beyond_the_model_is_refused_in_one_sentence() {
+    let read = |id: u32| {
+        let byte_level = serde_json::json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true });
+        let json = serde_json::json!({
+            "version": "1.0", "added_tokens": [], "decoder": byte_level,
+            "model": { "type": "BPE", "vocab": { "a": 0, "b": id }, "merges": [] }
+        });
+        let tokenizer = tokenizers::Tokenizer::from_bytes(json.to_string()).unwrap();
+        super::TokenBytes::new(&tokenizer, &json, 100_000)
+    };
+    assert_eq!(read(199_999).unwrap().len(), 200_000);
+    for id in [200_000, 4_294_967_290, u32::MAX] {
+        let error = read(id).unwrap_err().to_string();
+        let words = ["tokenizer.json", "vocab_size", "200000", &id.to_string()];
+        assert!(words.iter().all(|word| error.contains(word)), "{error}");
+    }
 }

@@ -136,6 +136,11 @@ impl Choices {
         self.finish().transpose()
     }
 
+    /// What the choice of a token takes for each of them, in tokens of a plain reply.
+    pub(crate) fn weight(&self) -> usize {
+        self.choices.first().map_or(1, |choice| choice.reply.weight())
+    }
+
     /// What is to be run before the next token of each.
     pub(crate) fn work(&self) -> Work {
         let Some(first) = self.round().next() else { return Work::default() };

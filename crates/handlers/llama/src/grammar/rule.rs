@@ -8,15 +8,14 @@ use nsbridge_handler::{Error, JsonSchema, ResponseFormat, Result};
 use regex_syntax::hir::{Hir, HirKind, Look};
 use serde_json::{Value, json};
 
+use super::work;
+
 /// The largest schema, as JSON, and the largest expression, in bytes.
 const MOST_SCHEMA: usize = 64 << 10;
 const MOST_REGEX: usize = 8 << 10;
 
 /// The longest that an expression may be with its classes spelt out, in bytes: some hundred `\w`.
 const MOST_CLASSES: usize = 1 << 20;
-
-/// The largest `multipleOf`, its decimal point aside.
-const MOST_STEP: f64 = 10_000.0;
 
 const SCHEMA: &str = "response_format.json_schema.schema";
 const REGEX: &str = "response_format.regex";
@@ -113,32 +112,14 @@ fn schema(given: &JsonSchema) -> Result<Rule> {
     if keywords.contains_key("x-guidance") {
         return refuse("must not have `x-guidance`".to_owned());
     }
-    if has_large_step(&given.schema) {
-        return refuse(format!(
-            "must not have a `multipleOf` whose digits say more than {MOST_STEP}"
-        ));
-    }
     let bytes = given.schema.to_string().len();
     if bytes > MOST_SCHEMA {
         return refuse(format!("has {bytes} bytes, and {MOST_SCHEMA} are the most"));
     }
-    Ok(Rule::json(given.schema.clone()))
-}
-
-/// Whether some number in it is to be a multiple of one so large that an automaton of its remainders
-/// takes long to make.
-fn has_large_step(schema: &Value) -> bool {
-    // The digits count: remainders of 12.34 are those of 1234.
-    let digits = |step: f64| step.to_string().replace(['.', '-'], "");
-    let is_large = |step| digits(step).parse().is_ok_and(|step: f64| step > MOST_STEP);
-    match schema {
-        Value::Object(fields) => fields.iter().any(|(name, value)| {
-            let step = value.as_f64().filter(|_| name == "multipleOf");
-            step.is_some_and(is_large) || has_large_step(value)
-        }),
-        Value::Array(items) => items.iter().any(has_large_step),
-        _ => false,
+    if let Some(why) = work::too_much(&given.schema) {
+        return refuse(why);
     }
+    Ok(Rule::json(given.schema.clone()))
 }
 
 /// The expression as its parser prints it: without comments and flags, and without anchors at its

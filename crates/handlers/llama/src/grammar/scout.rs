@@ -1,7 +1,7 @@
 //! A grammar's copy that runs ahead of it.
 
 use super::Grammar;
-use crate::Allowed;
+use crate::{Allowed, TokenSet};
 
 /// A copy of a reply's grammar that has seen the reply's draft too.
 ///
@@ -31,7 +31,7 @@ impl Scout {
     }
 
     /// The tokens that may follow a reply and its draft; none if nothing may.
-    pub(crate) fn allowed(&mut self, reply: &[u32], ends: &[u32]) -> Option<Allowed<'_>> {
+    pub(crate) fn allowed(&mut self, reply: &[u32], ends: &TokenSet) -> Option<Allowed<'_>> {
         for &token in &reply[self.seen.min(reply.len())..] {
             if self.state == State::GoesOn {
                 self.state = match self.grammar.take(token) {

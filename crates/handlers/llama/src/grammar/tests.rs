@@ -9,6 +9,8 @@ use regex_automata::{Anchored, MatchKind};
 use serde_json::{Value, json};
 
 use super::{Grammar, Grammars, Rule, VERSION, vocabulary};
+use crate::TokenSet;
+use crate::workers::Workers;
 
 /// The model's end token among [`words`].
 const END: u32 = 0;
@@ -60,7 +62,7 @@ fn schema(schema: &Value) -> Value {
 
 /// The tokens that may follow.
 fn allowed(grammar: &mut Grammar) -> Vec<u32> {
-    let allowed = grammar.allowed(&[END]).unwrap();
+    let allowed = grammar.allowed(&[END].as_slice().into()).unwrap();
     (0..words().len() as u32 + 64).filter(|&token| allowed.has(token)).collect()
 }
 
@@ -214,8 +216,9 @@ fn a_copy_goes_its_own_way() {
 fn ends_follow_where_the_text_may_end_and_nowhere_else() {
     let (a, b) = (u32::from(b'a') + 1, u32::from(b'b') + 1);
     let mut grammar = grammar(&regex("a[ab]?")).unwrap();
-    let has =
-        |grammar: &mut Grammar, ends: &[u32], token| grammar.allowed(ends).unwrap().has(token);
+    let has = |grammar: &mut Grammar, ends: &[u32], token| {
+        grammar.allowed(&ends.into()).unwrap().has(token)
+    };
     assert!(!has(&mut grammar, &[END, 9_999_999], END));
     assert!(!has(&mut grammar, &[a], a));
     grammar = super::tests::grammar(&regex("a[ab]?")).unwrap();
@@ -307,6 +310,60 @@ fn a_schema_that_cannot_be_held_to_is_refused_by_its_field() {
 }
 
 #[test]
+fn h2_a_schema_that_would_compile_without_end_is_refused_at_once() {
+    let all = |parts: Vec<Value>| json!({ "type": "integer", "allOf": parts });
+    let patterns = |count: u32| {
+        let not = |at| json!({ "pattern": format!("[^{}]", char::from_u32(0x100 + at).unwrap()) });
+        json!({ "type": "string", "allOf": (0..count).map(not).collect::<Vec<_>>() })
+    };
+    let names = |count: u32| {
+        let names = (0..count).map(|at| (format!("^p{at}x"), json!({})));
+        json!({ "type": "object", "patternProperties": names.collect::<serde_json::Map<_, _>>() })
+    };
+    let steps = |count: u32| {
+        let step = |at| (format!("p{at}"), json!({ "type": "integer", "multipleOf": 9901 + at }));
+        json!({ "type": "object", "properties": (0..count).map(step).collect::<serde_json::Map<_, _>>() })
+    };
+    let step = |step: u32| json!({ "multipleOf": step });
+    let by_reference = json!({
+        "$defs": { "a": { "multipleOf": 9999 }, "b": { "allOf": [{ "$ref": "#/$defs/a" }] } },
+        "type": "object", "properties": { "x": { "$ref": "#/$defs/b", "multipleOf": 9973 } }
+    });
+    let in_properties = json!({ "allOf": [
+        { "properties": { "x": { "type": "integer", "multipleOf": 997 } } },
+        { "properties": { "x": { "type": "integer", "multipleOf": 991 } } }
+    ] });
+    for (given, why) in [
+        (all(vec![step(9999), step(9973)]), "least common multiple"),
+        (all(vec![step(997), step(991)]), "least common multiple"),
+        (json!({ "anyOf": [step(9973), step(9967)] }), "least common multiple"),
+        (json!({ "type": "number", "multipleOf": 0.01, "allOf": [step(101)] }), "least common"),
+        (by_reference, "least common multiple"),
+        (in_properties, "least common multiple"),
+        (steps(100), "in sum"),
+        (patterns(300), "at most 12"),
+        (patterns(13), "at most 12"),
+        (names(200), "at most 32"),
+        (json!({ "allOf": [names(20), { "items": names(20) }] }), "at most"),
+    ] {
+        let begun = std::time::Instant::now();
+        check_refused(&schema(&given), &["`response_format.json_schema.schema`", why]);
+        let took = begun.elapsed();
+        assert!(took.as_millis() < 1000, "{took:?}: {why}");
+    }
+    for within in [
+        all(vec![step(4), step(100)]),
+        json!({ "type": "number", "multipleOf": 0.01, "allOf": [step(5)] }),
+        json!({ "type": "integer", "multipleOf": 9973 }),
+        steps(2),
+        patterns(2),
+        names(32),
+    ] {
+        assert!(grammar(&schema(&within)).is_ok(), "{within}");
+    }
+}
+
+#[test]
 fn deep_schemas_and_expressions_are_answered_or_refused() {
     let deep = |wrap: &dyn Fn(Value) -> Value, depth| {
         (0..depth).fold(json!({ "type": "null" }), |inner, _| wrap(inner))
@@ -328,7 +385,8 @@ fn deep_schemas_and_expressions_are_answered_or_refused() {
         let _ = grammar(&regex(&"ab|".repeat(2700)));
         Ok(())
     };
-    futures_executor::block_on(super::apart(work)).unwrap();
+    let workers = Workers::start(2).unwrap();
+    futures_executor::block_on(workers.run("a".into(), 1, work)).unwrap();
 }
 
 #[test]
@@ -346,7 +404,7 @@ fn tokens_that_spell_nothing_are_a_reason_to_refuse() {
     assert!(empty.to_string().contains("the empty one"), "{empty}");
     let mut later = grammar_over(words, &regex("[ab]c")).unwrap();
     later.take(0).unwrap();
-    let missing = later.allowed(&[]).unwrap_err();
+    let missing = later.allowed(&TokenSet::default()).unwrap_err();
     assert!(missing.to_string().contains("tokens cannot spell"), "{missing}");
 }
 

@@ -97,7 +97,12 @@ impl Drafting {
             Self::Model(files) => files,
         };
         let config = Config::read(&files)?;
-        refuse_other_vocabulary(&config, &Text::read(&files)?, target, text)?;
+        refuse_other_vocabulary(
+            &config,
+            &Text::read(&files, config.vocab_size, true)?,
+            target,
+            text,
+        )?;
         let checkpoint = Weights::find(&files)?;
         let context = context.min(config.context);
         // A device has the blocks of the checkpoint.

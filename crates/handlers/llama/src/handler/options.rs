@@ -21,6 +21,11 @@ pub struct Options {
     pub repetition_penalty: Option<f32>,
     /// The most tokens a reply may have, whatever the request asks.
     pub max_tokens: Option<u32>,
+    /// Whether a special token's text in a message, such as `<|eot_id|>`, is that token; if not or
+    /// absent it is text, and only the chat template writes special tokens. A `prompt` may have them
+    /// in any case.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub special_tokens_in_messages: Option<bool>,
     /// The most tokens of prompt and reply together; the model's own context if absent.
     pub n_positions: Option<usize>,
     /// What computes: `cpu`; `cuda` for GPUs, one for each rank; or `cuda:N` for that one, with all

@@ -67,9 +67,9 @@ fn every_parameter_reaches_the_sampler() {
     assert_eq!(sampling.repetition_penalty, 1.5);
     assert_eq!((sampling.frequency_penalty, sampling.presence_penalty), (-2.0, 2.0));
     assert_eq!(sampling.logit_bias, [(3, 100.0), (9, -100.0)]);
-    assert_eq!(sampling.banned, [1, 2]);
-    assert_eq!(sampling.banned_sequences, [vec![5, 6], vec![0]]);
-    assert_eq!((sampling.min_tokens, sampling.ends.as_slice()), (3, [7, 8, 4].as_slice()));
+    assert_eq!(sampling.banned, vec![1, 2].into());
+    assert_eq!(sampling.banned_sequences.list(), [vec![5, 6], vec![0]]);
+    assert_eq!((sampling.min_tokens, sampling.ends), (3, vec![7, 8, 4].into()));
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! Biases, bans and penalties: what is done to single logits.
 
-use super::history::{History, Seen};
-use super::{Allowed, Sampling};
+use super::history::History;
+use super::{Allowed, Sampling, TokenSet};
 
 /// The logits with the grammar, biases, bans and penalties applied; copied only if there are any.
 ///
-/// Ids beyond the logits are passed over. Costs one step for each *distinct* token of the history,
-/// and one for each banned sequence: mostly its prefix differs in the first token that is compared.
+/// Ids beyond the logits are passed over. Costs one step for each *distinct* token of the history with
+/// penalties, and at most one for each of the vocabulary with biases or bans, whatever was given.
 pub(super) fn adjusted<'a>(
     logits: &'a [f32],
     history: &History,
@@ -16,9 +16,11 @@ pub(super) fn adjusted<'a>(
     room: &'a mut Vec<f32>,
 ) -> &'a [f32] {
     let penalties = Penalties::of(sampling);
-    let ends = if index < sampling.min_tokens { sampling.ends.as_slice() } else { &[] };
-    let banned = completed(&sampling.banned_sequences, history);
-    let banned = sampling.banned.iter().chain(ends).copied().chain(banned);
+    let none = TokenSet::default();
+    let ends = if index < sampling.min_tokens { &sampling.ends } else { &none };
+    let mut completed = Vec::new();
+    sampling.banned_sequences.completed(history.backwards(), |token| completed.push(token));
+    let banned = sampling.banned.iter().chain(ends.iter()).chain(completed.iter().copied());
     let mut banned = banned.peekable();
     let biased = !sampling.logit_bias.is_empty() || banned.peek().is_some();
     match allowed {
@@ -42,19 +44,22 @@ pub(super) fn adjusted<'a>(
         each(token, &|_| f32::NEG_INFINITY);
     }
     if let Some(penalties) = penalties {
-        for seen in history.distinct() {
-            each(seen.token, &|logit| penalties.on(logit, seen));
+        // Those of the reply from what they are now, before the prompt's penalty falls on them too.
+        let on = |(token, count)| {
+            let logit = room.get(token as usize)?;
+            Some((token as usize, penalties.on(*logit, count)))
+        };
+        let of_reply: Vec<(usize, f32)> = history.in_reply().filter_map(on).collect();
+        for &token in history.in_prompt() {
+            if let Some(logit) = room.get_mut(token as usize) {
+                *logit = penalties.on(*logit, 0);
+            }
+        }
+        for (token, logit) in of_reply {
+            room[token] = logit;
         }
     }
     room
-}
-
-/// The tokens that would complete a sequence.
-fn completed(sequences: &[Vec<u32>], history: &History) -> impl Iterator<Item = u32> {
-    sequences.iter().filter_map(|sequence| {
-        let (&last, before) = sequence.split_last()?;
-        history.tokens().ends_with(before).then_some(last)
-    })
 }
 
 /// The penalties on tokens that occurred before.
@@ -76,9 +81,9 @@ impl Penalties {
         })
     }
 
-    fn on(&self, logit: f32, seen: &Seen) -> f32 {
+    fn on(&self, logit: f32, in_reply: u32) -> f32 {
         let repeated = if logit > 0.0 { logit / self.repetition } else { logit * self.repetition };
-        let present = if seen.in_reply > 0 { self.presence } else { 0.0 };
-        repeated - self.frequency * seen.in_reply as f32 - present
+        let present = if in_reply > 0 { self.presence } else { 0.0 };
+        repeated - self.frequency * in_reply as f32 - present
     }
 }

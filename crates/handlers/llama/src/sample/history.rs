@@ -1,60 +1,60 @@
 //! What came before a token, counted; undone token by token.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// The prompt and the reply so far, as the penalties see them.
 ///
-/// A token that is added is taken back by [`pop`](Self::pop) at the cost of one token, so drafted
-/// tokens may be added to look beyond them and removed where they are not accepted.
+/// Copies share the prompt, so that the replies to one prompt hold it once. A token that is added is
+/// taken back by [`pop`](Self::pop) at the cost of one token, so drafted tokens may be added to look
+/// beyond them and removed where they are not accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
-    /// Each token that occurred, in the order of its first occurrence.
-    seen: Vec<Seen>,
-    /// Where in `seen` a token is.
+    prompt: Arc<Prompt>,
+    reply: Vec<u32>,
+    /// Each token that occurred in the reply, in the order of its first occurrence, and how often.
+    counts: Vec<(u32, u32)>,
+    /// Where in `counts` a token is.
     places: HashMap<u32, usize>,
-    /// Prompt and reply.
-    tokens: Vec<u32>,
-    /// How many of them are the prompt.
-    prompt: usize,
 }
 
-/// A token that occurred.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
-    pub(super) token: u32,
-    pub(super) in_prompt: bool,
-    /// How often it occurred in the reply.
-    pub(super) in_reply: u32,
+/// What is alike for all replies.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Prompt {
+    tokens: Vec<u32>,
+    /// Each token that occurred, once.
+    distinct: Vec<u32>,
 }
 
 impl History {
     /// The history before the reply's first token.
     pub fn new(prompt: &[u32]) -> Self {
-        let tokens = prompt.to_vec();
-        let mut history = Self { tokens, prompt: prompt.len(), ..Self::default() };
-        for &token in prompt {
-            history.seen(token).in_prompt = true;
-        }
-        history
+        let mut distinct = prompt.to_vec();
+        distinct.sort_unstable();
+        distinct.dedup();
+        Self { prompt: Arc::new(Prompt { tokens: prompt.to_vec(), distinct }), ..Self::default() }
     }
 
     /// Adds a token to the reply.
     pub fn push(&mut self, token: u32) {
-        self.seen(token).in_reply += 1;
-        self.tokens.push(token);
+        let next = self.counts.len();
+        let place = *self.places.entry(token).or_insert(next);
+        if place == next {
+            self.counts.push((token, 0));
+        }
+        self.counts[place].1 += 1;
+        self.reply.push(token);
     }
 
     /// Takes the reply's last token back; none if the reply is empty.
     pub fn pop(&mut self) -> Option<u32> {
-        if self.tokens.len() == self.prompt {
-            return None;
-        }
-        let token = self.tokens.pop()?;
-        let seen = self.seen(token);
-        seen.in_reply -= 1;
-        if seen.in_reply == 0 && !seen.in_prompt {
+        let token = self.reply.pop()?;
+        let place = *self.places.get(&token)?;
+        let count = &mut self.counts[place].1;
+        *count -= 1;
+        if *count == 0 {
             // What came after its first occurrence has been taken back before it: it is the last.
-            self.seen.pop();
+            self.counts.pop();
             self.places.remove(&token);
         }
         Some(token)
@@ -62,26 +62,22 @@ impl History {
 
     /// The reply's tokens.
     pub fn reply(&self) -> &[u32] {
-        &self.tokens[self.prompt..]
+        &self.reply
     }
 
-    /// The prompt's tokens and the reply's.
-    pub(super) fn tokens(&self) -> &[u32] {
-        &self.tokens
+    /// The prompt's tokens and the reply's, the last one first.
+    pub(super) fn backwards(&self) -> impl Iterator<Item = u32> {
+        self.reply.iter().rev().chain(self.prompt.tokens.iter().rev()).copied()
     }
 
-    /// Each token that occurred in prompt or reply, once.
-    pub(super) fn distinct(&self) -> &[Seen] {
-        &self.seen
+    /// Each token that occurred in the prompt, once.
+    pub(super) fn in_prompt(&self) -> &[u32] {
+        &self.prompt.distinct
     }
 
-    fn seen(&mut self, token: u32) -> &mut Seen {
-        let next = self.seen.len();
-        let place = *self.places.entry(token).or_insert(next);
-        if place == next {
-            self.seen.push(Seen { token, in_prompt: false, in_reply: 0 });
-        }
-        &mut self.seen[place]
+    /// Each token that occurred in the reply, once, and how often.
+    pub(super) fn in_reply(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.counts.iter().copied()
     }
 }
 
@@ -89,7 +85,7 @@ impl History {
 mod tests {
     use proptest::prelude::{any, prop, proptest};
 
-    use super::{History, Seen};
+    use super::History;
 
     #[test]
     fn prompt_and_reply_are_counted_apart() {
@@ -97,8 +93,9 @@ mod tests {
         for token in [6, 7, 7] {
             history.push(token);
         }
-        let seen = |token, in_prompt, in_reply| Seen { token, in_prompt, in_reply };
-        assert_eq!(history.distinct(), [seen(5, true, 0), seen(6, true, 1), seen(7, false, 2)]);
+        assert_eq!(history.in_prompt(), [5, 6]);
+        assert_eq!(history.in_reply().collect::<Vec<_>>(), [(6, 1), (7, 2)]);
+        assert_eq!(history.backwards().collect::<Vec<_>>(), [7, 7, 6, 5, 6, 5]);
         assert_eq!(history.reply(), [6, 7, 7]);
     }
 

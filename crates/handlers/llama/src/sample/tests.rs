@@ -85,18 +85,18 @@ fn penalties_come_after_the_bias_and_in_their_order() {
 
 #[test]
 fn what_is_banned_is_never_chosen_whatever_its_bias() {
-    let banned = Sampling { banned: vec![0, 2], logit_bias: vec![(0, 100.0)], ..greedy() };
+    let banned = Sampling { banned: vec![0, 2].into(), logit_bias: vec![(0, 100.0)], ..greedy() };
     check_greedy(&[9.0, 1.0, 5.0], (&[], &[]), &banned, 1);
-    let all = Sampling { banned: vec![0, 1], ..Sampling::default() };
+    let all = Sampling { banned: vec![0, 1].into(), ..Sampling::default() };
     assert_eq!(draw(&[9.0, 1.0], &History::default(), &all, 0), None);
     // Ids beyond the logits are nobody's.
-    let beyond = Sampling { banned: vec![7], logit_bias: vec![(8, 1.0)], ..greedy() };
+    let beyond = Sampling { banned: vec![7].into(), logit_bias: vec![(8, 1.0)], ..greedy() };
     check_greedy(&[1.0, 0.0], (&[9], &[9]), &beyond, 0);
 }
 
 #[test]
 fn what_would_complete_a_banned_sequence_is_not_chosen() {
-    let banned_sequences = vec![vec![0, 1, 0], vec![2, 1], vec![]];
+    let banned_sequences = vec![vec![0, 1, 0], vec![2, 1], vec![]].into();
     let banned = Sampling { banned_sequences, ..greedy() };
     let logits = [9.0, 5.0, 1.0];
     check_greedy(&logits, (&[], &[]), &banned, 0);
@@ -111,13 +111,13 @@ fn what_would_complete_a_banned_sequence_is_not_chosen() {
     history.push(2);
     history.pop();
     assert_eq!(draw(&logits, &history, &banned, 0), Some(1));
-    let one = Sampling { banned_sequences: vec![vec![0]], ..greedy() };
+    let one = Sampling { banned_sequences: vec![vec![0]].into(), ..greedy() };
     check_greedy(&logits, (&[], &[]), &one, 1);
 }
 
 #[test]
 fn what_ends_the_reply_waits_for_its_least_length() {
-    let sampling = Sampling { ends: vec![0], min_tokens: 2, ..greedy() };
+    let sampling = Sampling { ends: vec![0].into(), min_tokens: 2, ..greedy() };
     check_greedy(&[5.0, 1.0], (&[1], &[]), &sampling, 1);
     check_greedy(&[5.0, 1.0], (&[1], &[1]), &sampling, 1);
     check_greedy(&[5.0, 1.0], (&[1], &[1, 1]), &sampling, 0);

@@ -25,16 +25,35 @@ struct Request {
     held: usize,
     /// Steps that its client does not read.
     away: usize,
+    weight: usize,
 }
 
 impl Request {
     fn new(name: usize, tenant: &'static str, prompt: usize, length: usize) -> Self {
         let (priority, replies, going, made, run, held, away) = (0, 1, 1, 0, 0, 0, 0);
-        Self { name, tenant, priority, prompt, replies, going, length, made, run, held, away }
+        let weight = 1;
+        Self {
+            name,
+            tenant,
+            priority,
+            prompt,
+            replies,
+            going,
+            length,
+            made,
+            run,
+            held,
+            away,
+            weight,
+        }
     }
 
     fn of(self, replies: usize) -> Self {
         Self { replies, going: replies, ..self }
+    }
+
+    fn heavy(self, weight: usize) -> Self {
+        Self { weight, ..self }
     }
 
     fn before(self, priority: i32) -> Self {
@@ -128,6 +147,7 @@ impl World {
             tenant: *tenant,
             priority: request.priority,
             work: request.work(),
+            weight: request.weight,
             begun: request.held > 0,
         };
         let candidates: Vec<_> = self.requests.iter().map(candidate).collect();
@@ -237,6 +257,52 @@ fn tenants_share_alike_whatever_they_ask_for() {
     assert_eq!((run("three"), run("one")), (200 * LIMITS.tokens, 200 * LIMITS.tokens));
 }
 
+/// What the steps of another's ten tokens ran, beside a tenant with `replies` of this weight.
+fn beside(replies: usize, weight: usize) -> (usize, usize) {
+    let mut world = World::new(1_000_000);
+    world.ask(Request::new(0, "flood", 20, 10_000).of(replies).heavy(weight));
+    world.steps(40);
+    let (mut run, mut most) = (0, 0);
+    for asked in 1..20 {
+        let begun = world.steps;
+        world.ask(Request::new(asked, "other", 5, 9));
+        let mut own = 0;
+        while !world.ended.iter().any(|(ended, _)| *ended == asked) {
+            own += world.step();
+        }
+        (run, most) = (run.max(own), most.max(world.steps - begun));
+    }
+    (run, most)
+}
+
+#[test]
+fn m1_many_replies_of_one_tenant_slow_it_and_no_other() {
+    // Its own 15 tokens, and two steps of the other's 60; it would be eleven without debts.
+    let (run, steps) = beside(60, 1);
+    assert!(run <= 15 + 2 * 60, "{run}");
+    assert!(steps <= 12, "{steps}");
+    // Few that are heavy are as many.
+    let (run, _) = beside(4, 15);
+    assert!(run <= 15 + 2 * 4, "{run}");
+    // As many as there are places are no trouble: nobody waits.
+    let (run, _) = beside(4, 1);
+    assert!(run >= 15 + 9 * 4, "{run}");
+}
+
+#[test]
+fn m1_a_tenant_alone_runs_in_every_step_whatever_it_owes() {
+    let mut world = World::new(1_000_000);
+    world.ask(Request::new(0, "a", 20, 100).of(60).heavy(5));
+    world.play();
+    assert_eq!(world.end_of(0), 101);
+    // Two that owe the same take turns, and no step is empty.
+    let mut world = World::new(1_000_000);
+    world.ask(Request::new(0, "a", 20, 100).of(60));
+    world.ask(Request::new(1, "b", 20, 100).of(60));
+    world.play();
+    assert!(world.steps <= 210, "{}", world.steps);
+}
+
 #[test]
 fn who_was_away_has_not_saved_anything_up() {
     let mut world = World::new(1_000_000);
@@ -250,7 +316,7 @@ fn who_was_away_has_not_saved_anything_up() {
 #[test]
 fn replies_that_go_on_are_never_behind_prompts() {
     let mut world = World::new(1_000_000);
-    world.ask(Request::new(0, "a", 10, 50).of(8));
+    world.ask(Request::new(0, "a", 10, 50).of(LIMITS.places));
     world.step();
     for name in 1..4 {
         world.ask(Request::new(name, "b", 10_000, 5));

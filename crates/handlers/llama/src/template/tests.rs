@@ -2,12 +2,12 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use nsbridge_handler::ChatMessage;
+use nsbridge_handler::{ChatMessage, Error};
 use serde_json::json;
 
 use super::{ChatTemplate, TokenizerConfig};
 
-fn render(source: &str, messages: &[(&str, &str)]) -> Result<String, minijinja::Error> {
+fn render(source: &str, messages: &[(&str, &str)]) -> Result<String, Error> {
     let config = json!({ "bos_token": { "content": "<s>" }, "eos_token": "</s>" });
     let config: TokenizerConfig = serde_json::from_value(config).unwrap();
     let messages: Vec<ChatMessage> = messages
@@ -15,7 +15,7 @@ fn render(source: &str, messages: &[(&str, &str)]) -> Result<String, minijinja::
         .map(|(role, content)| ChatMessage { role: (*role).into(), content: (*content).into() })
         .collect();
     let noon = UNIX_EPOCH + Duration::from_secs(951_782_400);
-    ChatTemplate::new(source, &config).unwrap().render(&messages, noon)
+    ChatTemplate::new(source, &config).unwrap().render(&messages, noon, 1000)
 }
 
 #[track_caller]
@@ -81,7 +81,7 @@ fn a_template_may_refuse_a_chat() {
     let source =
         "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}";
     let error = render(source, &[("user", "x")]).unwrap_err();
-    assert_eq!(error.detail(), Some("no system"));
+    assert!(error.to_string().contains("no system"), "{error}");
 }
 
 #[test]
@@ -91,4 +91,34 @@ fn of_several_templates_the_default_is_taken() {
     ] });
     let config: TokenizerConfig = serde_json::from_value(config).unwrap();
     assert_eq!(config.chat_template().as_deref(), Some("d"));
+}
+
+fn read(source: &str) -> ChatTemplate {
+    ChatTemplate::new(source, &TokenizerConfig::default()).unwrap()
+}
+
+/// A hundred thousand times a hundred thousand times a hundred thousand.
+const ENDLESS: &str = "{% for a in range(100000) %}{% for b in range(100000) %}\
+     {% for c in range(100000) %}{% endfor %}{% endfor %}{% endfor %}";
+
+#[test]
+fn m7_a_template_that_runs_for_ever_is_refused_when_it_is_loaded() {
+    let error = read(ENDLESS).hold().unwrap_err().to_string();
+    assert!(error.contains("the chat template") && error.contains("5000000"), "{error}");
+    let error = read("{% for a in range(100000) %}hello{% endfor %}").hold().unwrap_err();
+    assert!(error.to_string().contains("65536 bytes"), "{error}");
+    // One that takes no such chat says so to those who ask.
+    assert!(read("{{ raise_exception('no system') }}").hold().is_ok());
+    assert!(read("{% for m in messages %}{{ m.content }}{% endfor %}").hold().is_ok());
+}
+
+#[test]
+fn m7_a_template_that_runs_for_ever_for_some_chats_refuses_them() {
+    let source = format!("{{% if messages[0].content == 'x' %}}{ENDLESS}{{% endif %}}");
+    let error = render(&source, &[("user", "x")]).unwrap_err();
+    assert!(error.to_string().contains("too much work"), "{error}");
+    assert_eq!(render(&source, &[("user", "y")]).unwrap(), "");
+    let source = "{% for m in messages %}{{ m.content * 100 }}{% endfor %}";
+    let error = render(source, &[("user", "eleven more")]).unwrap_err();
+    assert!(error.to_string().contains("more than 1000 bytes"), "{error}");
 }

@@ -81,15 +81,15 @@ fn processed(
     let each = |(token, &logit): (usize, &f32)| {
         let token = token as u32;
         let bias: f32 = sampling.logit_bias.iter().filter(|b| b.0 == token).map(|b| b.1).sum();
-        let waits = at < sampling.min_tokens && sampling.ends.contains(&token);
+        let waits = at < sampling.min_tokens && sampling.ends.contains(token);
         let mut logit = logit + bias;
         let before = [history.0, history.1].concat();
         let completes = |sequence: &Vec<u32>| {
             let all = [&before[..], &[token]].concat();
             !sequence.is_empty() && all[all.len().saturating_sub(sequence.len())..] == **sequence
         };
-        let bad = sampling.banned_sequences.iter().any(completes);
-        if waits || bad || sampling.banned.contains(&token) {
+        let bad = sampling.banned_sequences.list().iter().any(completes);
+        if waits || bad || sampling.banned.contains(token) {
             return f32::NEG_INFINITY;
         }
         let count = history.1.iter().filter(|&&made| made == token).count();
@@ -156,9 +156,8 @@ fn samplings() -> impl Strategy<Value = Sampling> {
     (adjusts, cuts).prop_map(|((bias, (banned, ends, min), r, f, p), (t, k, top_p, min_p))| {
         Sampling {
             logit_bias: bias.into_iter().collect(),
-            banned,
-            banned_sequences: Vec::new(),
-            ends,
+            banned: banned.into(),
+            ends: ends.into(),
             min_tokens: min,
             repetition_penalty: r,
             frequency_penalty: f,
@@ -167,6 +166,7 @@ fn samplings() -> impl Strategy<Value = Sampling> {
             top_k: k,
             top_p,
             min_p,
+            ..Sampling::default()
         }
     })
 }
@@ -199,7 +199,8 @@ proptest! {
             sequence.push(last);
             sequence
         };
-        let banned_sequences = sequences.into_iter().map(sequence).collect();
+        let sequences: Vec<Vec<u32>> = sequences.into_iter().map(sequence).collect();
+        let banned_sequences = sequences.into();
         let sampling = Sampling { banned_sequences, ..sampling };
         // A grammar is as if all other logits had been negative infinity.
         let allowed = words.as_deref().map(Allowed::new);

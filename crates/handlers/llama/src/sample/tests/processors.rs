@@ -36,16 +36,14 @@ struct Parameters {
 
 impl Default for Parameters {
     fn default() -> Self {
-        let Sampling { logit_bias, banned, banned_sequences, ends, min_tokens, .. } =
-            Sampling::default();
         let repetition_penalty = Sampling::default().repetition_penalty;
         let Sampling { temperature, top_k, top_p, min_p, .. } = Sampling::default();
         Self {
-            logit_bias,
-            banned,
-            banned_sequences,
-            ends,
-            min_tokens,
+            logit_bias: Vec::new(),
+            banned: Vec::new(),
+            banned_sequences: Vec::new(),
+            ends: Vec::new(),
+            min_tokens: 0,
             repetition_penalty,
             temperature,
             top_k,
@@ -59,9 +57,9 @@ impl From<Parameters> for Sampling {
     fn from(asked: Parameters) -> Self {
         Self {
             logit_bias: asked.logit_bias,
-            banned: asked.banned,
-            banned_sequences: asked.banned_sequences,
-            ends: asked.ends,
+            banned: asked.banned.into(),
+            banned_sequences: asked.banned_sequences.into(),
+            ends: asked.ends.into(),
             min_tokens: asked.min_tokens,
             repetition_penalty: asked.repetition_penalty,
             temperature: asked.temperature,

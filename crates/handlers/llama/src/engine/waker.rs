@@ -1,0 +1,47 @@
+//! What makes the engine's thread look around.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+
+use super::Command;
+
+/// A handle that wakes the thread, once for all that happened since it looked.
+#[derive(Clone)]
+pub(super) struct Waker {
+    commands: Sender<Command>,
+    woken: Arc<AtomicBool>,
+}
+
+impl Waker {
+    pub(super) fn new(commands: Sender<Command>, woken: Arc<AtomicBool>) -> Self {
+        Self { commands, woken }
+    }
+
+    pub(super) fn wake(&self) {
+        if !self.woken.swap(true, Ordering::AcqRel) {
+            let _ = self.commands.send(Command::Look);
+        }
+    }
+}
+
+/// A caller that waits for its answer; dropped before that, its order leaves the engine at once.
+pub(super) struct Left(Option<Waker>);
+
+impl Left {
+    pub(super) fn new(waker: Waker) -> Self {
+        Self(Some(waker))
+    }
+
+    pub(super) fn is_answered(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        if let Some(waker) = &self.0 {
+            waker.wake();
+        }
+    }
+}

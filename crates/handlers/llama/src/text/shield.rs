@@ -1,0 +1,156 @@
+//! What messages say stays text, also where it is the text of a special token.
+//!
+//! A template mixes what users wrote with special tokens of its own, and makes one text of both. So
+//! before it is rendered, a mark is put behind the first character of each special token's text in a
+//! message. The mark is a character that no text has (a noncharacter, Unicode 23.7). The rendered text
+//! is then split at special tokens, which the marks keep apart from what looks like them, and the
+//! marks are taken out again of what lies between. That is tokenized as any text.
+//!
+//! A message can also end in the beginning of a special token, or begin with the end of one, and the
+//! template or the next message can complete it: there a mark stands at its end or beginning, within
+//! the blanks that templates trim. Upper and lower case are alike, so a template may change it. A
+//! template that takes characters out of what users wrote could still join such a text together.
+//!
+//! Messages of `assistant` keep tokens that are added but not special, such as `<think>`: replies are
+//! told with them, and come back in a later turn.
+
+use std::borrow::Cow;
+
+use aho_corasick::AhoCorasick;
+use nsbridge_handler::{ChatMessage, Error, Result};
+use tokenizers::{Model, OffsetType, PreTokenizer, Tokenizer};
+
+/// Noncharacters; one is taken that no message has.
+const MARKS: std::ops::RangeInclusive<char> = '\u{fdd0}'..='\u{fdef}';
+
+/// The texts that messages may not make tokens of.
+#[derive(Debug)]
+pub(super) struct Shield {
+    /// All that were added to the vocabulary.
+    added: Texts,
+    /// Of these, those that mean something.
+    special: Texts,
+}
+
+#[derive(Debug)]
+struct Texts {
+    texts: Vec<String>,
+    finder: Option<AhoCorasick>,
+}
+
+impl Shield {
+    /// The shield of a tokenizer; none if it has no such tokens.
+    pub(super) fn new(tokenizer: &Tokenizer) -> Option<Self> {
+        let tokens = tokenizer.get_added_tokens_decoder();
+        let texts = |all: bool| {
+            let some = tokens.values().filter(|token| all || token.special);
+            let texts: Vec<String> = some.map(|token| token.content.clone()).collect();
+            Texts::new(texts)
+        };
+        (!tokens.is_empty()).then(|| Self { added: texts(true), special: texts(false) })
+    }
+
+    /// The messages with marks, and the mark if there is any.
+    ///
+    /// # Errors
+    ///
+    /// There are special tokens' texts in them, and every character that could be a mark.
+    pub(super) fn messages<'a>(
+        &self,
+        messages: &'a [ChatMessage],
+    ) -> Result<(Cow<'a, [ChatMessage]>, Option<char>)> {
+        let places = |message: &ChatMessage| {
+            let texts = if message.role == "assistant" { &self.special } else { &self.added };
+            (self.added.places(&message.role), texts.places(&message.content))
+        };
+        let places: Vec<_> = messages.iter().map(places).collect();
+        if places.iter().all(|(role, content)| role.is_empty() && content.is_empty()) {
+            return Ok((Cow::Borrowed(messages), None));
+        }
+        let has = |message: &ChatMessage, mark| {
+            message.content.contains(mark) || message.role.contains(mark)
+        };
+        let mut marks = MARKS.filter(|mark| !messages.iter().any(|message| has(message, *mark)));
+        let mark = marks.next().ok_or_else(|| {
+            Error::bad_input("`messages` have all of the noncharacters U+FDD0 to U+FDEF")
+        })?;
+        let marked = messages.iter().zip(places).map(|(message, (role, content))| ChatMessage {
+            role: marked(&message.role, &role, mark),
+            content: marked(&message.content, &content, mark),
+        });
+        Ok((marked.collect(), Some(mark)))
+    }
+}
+
+impl Texts {
+    fn new(texts: Vec<String>) -> Self {
+        let finder = AhoCorasick::builder().ascii_case_insensitive(true).build(&texts).ok();
+        Self { texts, finder }
+    }
+
+    /// Where marks go in a text, the first place first.
+    fn places(&self, text: &str) -> Vec<usize> {
+        let mut places = Vec::new();
+        if let Some(finder) = &self.finder {
+            let behind_first = |at: usize| at + text[at..].chars().next().map_or(0, char::len_utf8);
+            let found = finder.find_overlapping_iter(text);
+            places.extend(found.map(|found| behind_first(found.start())));
+        }
+        let trimmed = text.trim();
+        let begin = text.len() - text.trim_start().len();
+        if self.texts.iter().any(|token| ends_in_beginning(token, trimmed)) {
+            places.push(begin);
+        }
+        if self.texts.iter().any(|token| ends_in_beginning(trimmed, token)) {
+            places.push(begin + trimmed.len());
+        }
+        places.sort_unstable();
+        places.dedup();
+        places
+    }
+}
+
+/// Whether `one` ends, short of all of it and of all of `other`, as `other` begins.
+fn ends_in_beginning(one: &str, other: &str) -> bool {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    let most = one.len().min(other.len());
+    (1..=most).any(|length| {
+        // All of a token's text is another matter.
+        length < one.len().max(other.len())
+            && one[one.len() - length..].eq_ignore_ascii_case(&other[..length])
+    })
+}
+
+fn marked(text: &str, places: &[usize], mark: char) -> String {
+    let mut out = String::with_capacity(text.len() + places.len() * mark.len_utf8());
+    let mut from = 0;
+    for &place in places {
+        out.push_str(&text[from..place]);
+        out.push(mark);
+        from = place;
+    }
+    out.push_str(&text[from..]);
+    out
+}
+
+/// The tokens of a rendered chat with marks; none if the tokenizer cannot encode it.
+pub(super) fn encode(tokenizer: &Tokenizer, chat: &str, mark: char) -> Option<Vec<u32>> {
+    // As `Tokenizer::encode` does, with one step more.
+    let added = tokenizer.get_added_vocabulary();
+    let mut text = added.extract_and_normalize(tokenizer.get_normalizer(), chat);
+    let unmark = |part: &mut tokenizers::NormalizedString| {
+        part.filter(|c| c != mark);
+        Ok(())
+    };
+    text.normalize(unmark).ok()?;
+    if let Some(pre_tokenizer) = tokenizer.get_pre_tokenizer() {
+        pre_tokenizer.pre_tokenize(&mut text).ok()?;
+    }
+    text.tokenize(|part| tokenizer.get_model().tokenize(part.get())).ok()?;
+    let encoding = text.into_encoding(None, 0, OffsetType::None).ok()?;
+    let encoding = tokenizer.post_process(encoding, None, false).ok()?;
+    Some(encoding.get_ids().to_vec())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+//! Threads for work that takes a while, shared fairly: tokenizing, templates, grammars.
+//!
+//! All calls of a handler run on one thread, so whatever takes milliseconds has to run elsewhere. The
+//! work of a call is bounded and cannot be interrupted, so what is fair is the order: the next task
+//! is that of the tenant whose tasks have cost least (start-time fair queueing, as in
+//! [`schedule`](crate::schedule)), and a tenant never has all threads.
+
+use std::any::Any;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use futures_channel::oneshot;
+use nsbridge_handler::{Error, Result};
+
+/// Grammars are compiled as deep as a schema is, and that is as deep as JSON may be.
+const STACK: usize = 16 << 20;
+
+/// The threads. They end when this is dropped, with the task that they are at.
+pub(crate) struct Workers(Arc<Shared>);
+
+struct Shared {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+/// What waits, and what tenants have had.
+#[derive(Default)]
+struct Queue {
+    accounts: HashMap<Arc<str>, Account>,
+    /// What the tenant that was chosen last had been given before.
+    clock: u64,
+    ended: bool,
+}
+
+#[derive(Default)]
+struct Account {
+    given: u64,
+    running: usize,
+    tasks: VecDeque<Task>,
+}
+
+struct Task {
+    cost: u64,
+    work: Box<dyn Work>,
+}
+
+/// A task's work, of any result.
+trait Work: Send {
+    /// Whether nobody waits for it any more.
+    fn is_given_up(&self) -> bool;
+
+    fn run(self: Box<Self>);
+}
+
+struct Job<T, F> {
+    done: oneshot::Sender<std::thread::Result<Result<T>>>,
+    work: F,
+}
+
+impl<T: Send, F: FnOnce() -> Result<T> + Send> Work for Job<T, F> {
+    fn is_given_up(&self) -> bool {
+        self.done.is_canceled()
+    }
+
+    fn run(self: Box<Self>) {
+        let Self { done, work } = *self;
+        let _ = done.send(catch_unwind(AssertUnwindSafe(work)));
+    }
+}
+
+impl fmt::Debug for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Workers")
+    }
+}
+
+impl Workers {
+    /// Starts so many threads, at least two.
+    ///
+    /// # Errors
+    ///
+    /// The system gives no thread.
+    pub(crate) fn start(threads: usize) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new() });
+        // From here on, so that threads that were started end if another one cannot be.
+        let workers = Self(shared);
+        let threads = threads.max(2);
+        for _ in 0..threads {
+            let shared = workers.0.clone();
+            let thread = std::thread::Builder::new().name("nsbridge-prepare".to_owned());
+            thread.stack_size(STACK).spawn(move || shared.work(threads - 1))?;
+        }
+        Ok(workers)
+    }
+
+    /// Does the work on one of the threads, in its tenant's turn. `cost` is what it is charged, in
+    /// bytes of input. A future that is dropped gives up what has not begun.
+    ///
+    /// # Errors
+    ///
+    /// Those of the work, or that it panicked.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        tenant: Arc<str>,
+        cost: u64,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (done, finished) = oneshot::channel();
+        let task = Task { cost, work: Box::new(Job { done, work }) };
+        self.0.lock().push(tenant, task);
+        self.0.changed.notify_one();
+        match finished.await {
+            Ok(Ok(result)) => result,
+            Ok(Err(panic)) => Err(Error::retry(said(&*panic))),
+            Err(gone) => Err(Error::retry(gone)),
+        }
+    }
+}
+
+/// Its words may quote the request.
+fn said(_panic: &(dyn Any + Send)) -> &'static str {
+    "the preparation of the prompt panicked"
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        let mut queue = self.0.lock();
+        queue.ended = true;
+        queue.accounts.clear();
+        drop(queue);
+        self.0.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        // No panic leaves the queue half changed.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does one task after the other. A tenant has at most `most` at once.
+    fn work(&self, most: usize) {
+        let mut queue = self.lock();
+        while !queue.ended {
+            let Some((tenant, task)) = queue.next(most) else {
+                queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(queue);
+            task.work.run();
+            queue = self.lock();
+            queue.end(&tenant);
+            // Another task of this tenant may have waited for this one alone.
+            self.changed.notify_one();
+        }
+    }
+}
+
+impl Queue {
+    fn push(&mut self, tenant: Arc<str>, task: Task) {
+        let clock = self.clock;
+        let account = self.accounts.entry(tenant).or_default();
+        if account.tasks.is_empty() && account.running == 0 {
+            // One that was away has not saved anything up, nor is it forgiven what it had.
+            account.given = account.given.max(clock);
+        }
+        account.tasks.push_back(task);
+    }
+
+    /// The next task, of the tenant that has been given least.
+    fn next(&mut self, most: usize) -> Option<(Arc<str>, Task)> {
+        for account in self.accounts.values_mut() {
+            account.tasks.retain(|task| !task.work.is_given_up());
+        }
+        let may = |account: &Account| account.running < most && !account.tasks.is_empty();
+        let waiting = self.accounts.iter_mut().filter(|(_, account)| may(account));
+        let least =
+            waiting.min_by(|one, other| (one.1.given, one.0).cmp(&(other.1.given, other.0)));
+        let (tenant, account) = least?;
+        let task = account.tasks.pop_front()?;
+        self.clock = self.clock.max(account.given);
+        account.given = account.given.saturating_add(task.cost.max(1));
+        account.running += 1;
+        Some((tenant.clone(), task))
+    }
+
+    fn end(&mut self, tenant: &Arc<str>) {
+        if let Some(account) = self.accounts.get_mut(tenant) {
+            account.running -= 1;
+        }
+        let idle = |account: &Account| account.running == 0 && account.tasks.is_empty();
+        if self.accounts.values().all(idle) {
+            // There is nobody to be fair to.
+            self.accounts.clear();
+        } else {
+            let clock = self.clock;
+            self.accounts.retain(|_, account| !idle(account) || account.given > clock);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! Lists that end where their bound does: what is beyond is refused while it is read.
+//!
+//! A request may have 8 MiB, and a list of that size costs its reader many times as much. So a list
+//! that is too long is refused at its first element too many, with all that was read of it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::{ChatMessage, TextInput};
+use crate::ResponseFormat;
+
+/// A list of at most `MOST` elements.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Sequence<T: DeserializeOwned, const MOST: usize>(
+    #[serde(deserialize_with = "list::<_, _, MOST>")] Vec<T>,
+);
+
+/// Reads a list of at most `MOST` elements.
+fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST: usize>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
+    struct List<T, const MOST: usize>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for List<T, MOST> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a list of at most {MOST} elements")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Self::Value, A::Error> {
+            let mut list = Vec::new();
+            while let Some(element) = elements.next_element()? {
+                if list.len() == MOST {
+                    return Err(A::Error::invalid_length(MOST + 1, &self));
+                }
+                list.push(element);
+            }
+            Ok(list)
+        }
+    }
+
+    deserializer.deserialize_seq(List::<T, MOST>(PhantomData))
+}
+
+/// Says which field an error is of.
+fn named<T, E: Error>(field: &str, result: Result<T, E>) -> Result<T, E> {
+    result.map_err(|error| E::custom(format_args!("`{field}`: {error}")))
+}
+
+/// Reads `messages`.
+pub(super) fn messages<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<ChatMessage>, D::Error> {
+    named("messages", list::<_, _, { TextInput::MOST_MESSAGES }>(deserializer))
+}
+
+/// Reads `bad_token_ids`.
+pub(super) fn banned<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
+    named("bad_token_ids", list::<_, _, { TextInput::MOST_TOKENS }>(deserializer))
+}
+
+/// Reads `stop_token_ids`.
+pub(super) fn ends<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
+    named("stop_token_ids", list::<_, _, { TextInput::MOST_TOKENS }>(deserializer))
+}
+
+/// Reads `bad_token_sequences`.
+pub(super) fn sequences<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<Vec<u32>>, D::Error> {
+    type Each = Sequence<u32, { TextInput::MOST_SEQUENCE_TOKENS }>;
+    let all = list::<_, Each, { TextInput::MOST_SEQUENCES }>(deserializer);
+    Ok(named("bad_token_sequences", all)?.into_iter().map(|each| each.0).collect())
+}
+
+/// Reads `stop`.
+pub(super) fn stops<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    named("stop", list::<_, _, { TextInput::MOST_STOPS }>(deserializer))
+}
+
+/// Reads `logit_bias`.
+pub(super) fn biases<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<u32, f32>, D::Error> {
+    struct Biases;
+
+    impl<'de> Visitor<'de> for Biases {
+        type Value = BTreeMap<u32, f32>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "an object of at most {} numbers by token id", TextInput::MOST_TOKENS)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+            let mut list: Vec<(u32, f32)> = Vec::new();
+            while let Some(entry) = entries.next_entry()? {
+                if list.len() == TextInput::MOST_TOKENS {
+                    return Err(A::Error::invalid_length(TextInput::MOST_TOKENS + 1, &self));
+                }
+                list.push(entry);
+            }
+            // At once: a tree that grows by one entry in any order takes ten times as long.
+            Ok(list.into_iter().collect())
+        }
+    }
+
+    named("logit_bias", deserializer.deserialize_map(Biases))
+}
+
+/// Reads `response_format`, of which no more than its bound is made into values.
+pub(super) fn format<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<ResponseFormat>, D::Error> {
+    let Some(raw) = Option::<Box<RawValue>>::deserialize(deserializer)? else { return Ok(None) };
+    let (bytes, most) = (raw.get().len(), TextInput::MOST_FORMAT_BYTES);
+    if bytes > most {
+        return Err(D::Error::custom(format_args!(
+            "`response_format` has {bytes} bytes, and {most} are the most"
+        )));
+    }
+    serde_json::from_str(raw.get()).map(Some).map_err(D::Error::custom)
+}
