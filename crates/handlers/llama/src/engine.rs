@@ -53,9 +53,11 @@ const STOPPED: &str = "the engine's thread has stopped";
 #[derive(Debug)]
 pub(crate) struct Order {
     pub(crate) choices: Choices,
-    /// Who may see what it computed, and shares its turn.
+    /// Who may see what it computed.
     pub(crate) scope: Arc<str>,
-    /// Lower is earlier, among those of its scope.
+    /// Who shares its turn, and is charged for it.
+    pub(crate) account: Arc<str>,
+    /// Lower is earlier, among those of its account.
     pub(crate) priority: i32,
 }
 
@@ -293,7 +295,7 @@ impl Maker {
             match command {
                 Command::Make(mut request) => {
                     request.order.choices.number(&mut self.sequences);
-                    let tenant = self.schedule.begin(&request.order.scope);
+                    let tenant = self.schedule.begin(&request.order.account);
                     self.running.push(Running { request: *request, tenant });
                 }
                 Command::WarmUp(done) => {

@@ -76,7 +76,7 @@ impl Handler for Llama {
         let replies = replies(&input)?;
         let asked = Asked::new(&input, &self.options, &self.config.advice, self.vocabulary())?;
         self.text.refuse_long(&input, self.context)?;
-        let scope = job.info().scope.clone();
+        let (scope, account) = (job.info().scope.clone(), job.info().account.clone());
         let (priority, rule) = (input.priority.unwrap_or(0), input.response_format.is_some());
         let preparation = Preparation {
             text: self.text.clone(),
@@ -95,13 +95,13 @@ impl Handler for Llama {
             preparation.prepare()?
         } else {
             let cost = preparation.cost();
-            self.workers.run(scope.clone(), cost, move || preparation.prepare()).await?
+            self.workers.run(account.clone(), cost, move || preparation.prepare()).await?
         };
         job.at_most(choices.longest());
         if let Some(finish) = finish {
             return Ok(finish);
         }
-        let order = Order { choices, scope, priority };
+        let order = Order { choices, scope, account, priority };
         self.engine.make(order, job.emitter()).await
     }
 
