@@ -137,8 +137,7 @@ const ATTACKS: &[Attack] = &[
         json!({ "prompt": "クマ", "n": 16, "max_tokens": 100, "bad_token_sequences": all })
     }),
     ("700,000 biased tokens", BeRefused, |_| {
-        let bias: serde_json::Map<_, _> =
-            (0..700_000).map(|i| (i.to_string(), json!(1))).collect();
+        let bias: serde_json::Map<_, _> = (0..700_000).map(|i| (i.to_string(), json!(1))).collect();
         json!({ "prompt": "a", "logit_bias": bias })
     }),
     ("a document of many depths", BeRefused, |random| {
