@@ -144,7 +144,7 @@ impl TextStream {
             self.held.truncate(at);
             return (std::mem::take(&mut self.held), true);
         }
-        let begun = if last { 0 } else { self.stops.begun(&self.place) };
+        let begun = if last { 0 } else { self.stops.begun(self.place) };
         let certain = self.held.len() - begun;
         let rest = self.held.split_off(certain);
         (std::mem::replace(&mut self.held, rest), false)

@@ -151,7 +151,7 @@ impl Engine {
         let limit = self.policy.limit.map(Limit::new);
         self.send(Command::Make(Box::new(Request::new(order, emitter, done, limit))))?;
         let finish = finished.await.unwrap_or_else(|_| Err(stopped()));
-        left.is_answered();
+        left.answered();
         finish
     }
 

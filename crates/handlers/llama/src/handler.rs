@@ -75,7 +75,7 @@ impl Handler for Llama {
     async fn handle(&self, input: TextInput, job: &mut Job<TextPiece>) -> Result<Finish> {
         let replies = replies(&input)?;
         let asked = Asked::new(&input, &self.options, &self.config.advice, self.vocabulary())?;
-        self.text.refuse_long(&input, self.context)?;
+        Text::refuse_long(&input, self.context)?;
         let (scope, account) = (job.info().scope.clone(), job.info().account.clone());
         let (priority, rule) = (input.priority.unwrap_or(0), input.response_format.is_some());
         let preparation = Preparation {

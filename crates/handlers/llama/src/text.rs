@@ -69,7 +69,7 @@ impl Text {
     /// # Errors
     ///
     /// It has more than a context of so many tokens is given.
-    pub(crate) fn refuse_long(&self, input: &TextInput, context: usize) -> Result<()> {
+    pub(crate) fn refuse_long(input: &TextInput, context: usize) -> Result<()> {
         let field = if input.prompt.is_some() { "prompt" } else { "messages" };
         refuse_bytes(field, Self::bytes_of(input), context)
     }

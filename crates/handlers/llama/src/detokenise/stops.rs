@@ -77,7 +77,7 @@ impl Stops {
     }
 
     /// With how many of the last bytes before this place a stop text begins, at most.
-    pub(crate) fn begun(&self, place: &Place) -> usize {
+    pub(crate) fn begun(&self, place: Place) -> usize {
         self.depths.get(place.as_usize()).map_or(0, |depth| *depth as usize)
     }
 }
@@ -111,8 +111,8 @@ mod tests {
                 }
                 let mut ends = held.char_indices().map(|(at, _)| &held[at..]);
                 let begun = ends.find(|end| stops.iter().any(|stop| stop.starts_with(end)));
-                assert_eq!(automaton.begun(&place), begun.map_or(0, str::len));
-                let certain = held.len() - automaton.begun(&place);
+                assert_eq!(automaton.begun(place), begun.map_or(0, str::len));
+                let certain = held.len() - automaton.begun(place);
                 held.drain(..certain);
             }
         }

@@ -33,7 +33,7 @@ impl Left {
         Self(Some(waker))
     }
 
-    pub(super) fn is_answered(mut self) {
+    pub(super) fn answered(mut self) {
         self.0 = None;
     }
 }

@@ -1,0 +1,79 @@
+//! How long one tenant's requests take beside another's heaviest: `neighbor MODEL_DIR`.
+//!
+//! The first asks for ten tokens each 0.25 s, alone and then beside one that asks for 128 replies with
+//! every list at its bound, again and again.
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a program that measures")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nsbridge_handler::erased::AnyHandler;
+use nsbridge_handler::{Model, Models, testing};
+use nsbridge_llama::{Llama, Options};
+use serde_json::{Value, json};
+
+const ROUNDS: usize = 40;
+const PAUSE: Duration = Duration::from_millis(250);
+
+fn ask(llama: &Arc<Llama>, scope: &str, input: &Value) -> Duration {
+    let (mut call, reader) = testing::call(input, 7);
+    call.info.scope = scope.into();
+    let (begun, ended) = (Instant::now(), AtomicBool::new(false));
+    std::thread::scope(|threads| {
+        // A client that reads: a reply that is not read rests.
+        threads.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                reader.sent(reader.len());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        futures_executor::block_on(AnyHandler::call(&**llama, call)).unwrap();
+        ended.store(true, Ordering::Relaxed);
+        begun.elapsed()
+    })
+}
+
+fn slowest(llama: &Arc<Llama>) -> (f64, f64) {
+    let input = json!({ "prompt": "Once upon a time", "max_tokens": 10, "ignore_eos": true });
+    let mut times: Vec<f64> = (0..ROUNDS)
+        .map(|_| {
+            std::thread::sleep(PAUSE);
+            ask(llama, "neighbor", &input).as_secs_f64() * 1e3
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    (times[ROUNDS / 2], times[ROUNDS - 1])
+}
+
+fn main() {
+    let dir = std::env::args().nth(1).unwrap();
+    let models: Models = [("target".to_owned(), Model::in_dir(&dir))].into_iter().collect();
+    let llama: Arc<Llama> = testing::load(Options::default(), models).unwrap();
+    let size: u32 = std::env::args().nth(2).map_or(4000, |size| size.parse().unwrap());
+    let (median, alone) = slowest(&llama);
+    println!("alone   median {median:8.1} ms, slowest {alone:8.1} ms");
+    let heavy = json!({
+        "prompt": "Once upon a time", "n": 128, "max_tokens": 60, "temperature": 0.8,
+        "top_p": 0.9, "repetition_penalty": 1.1, "logprobs": true, "top_logprobs": 5,
+        "stop": (0..64).map(|at| format!("{at:~>256}")).collect::<Vec<_>>(),
+        "bad_token_ids": vec![9; size as usize], "stop_token_ids": (10..size / 2).collect::<Vec<_>>(),
+        "logit_bias": (10..size).map(|id| (id.to_string(), json!(0.5))).collect::<serde_json::Map<_, _>>(),
+        "bad_token_sequences": (0..1024).map(|at| { let mut s = vec![7; 63]; s.push(10 + at); s }).collect::<Vec<_>>(),
+        "min_tokens": 60
+    });
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                ask(&llama, "attacker", &heavy);
+            }
+        });
+        let (median, beside) = slowest(&llama);
+        println!(
+            "beside  median {median:8.1} ms, slowest {beside:8.1} ms: {:.1} times",
+            beside / alone
+        );
+        ended.store(true, Ordering::Relaxed);
+    });
+}
