@@ -30,6 +30,7 @@ use anyhow::{Result, anyhow};
 use clap::{Parser, ValueEnum};
 use nsbridge::Config;
 use nsbridge_llama::Llama;
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use crate::random::Random;
@@ -113,8 +114,13 @@ fn run(drive: &Drive) -> Result<Verdict> {
     println!("seed {seed}, logs in {}", dir.display());
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let attackers = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .on_thread_start(be_nice)
+        .enable_all()
+        .build()?;
     let stage = Stage::set(&dir)?;
-    let verdict = runtime.block_on(play(drive, seed, stage))?;
+    let verdict = runtime.block_on(play(drive, seed, stage, attackers.handle()))?;
     verdict.print();
     std::fs::write(dir.join("report.json"), serde_json::to_vec_pretty(&verdict)?)?;
     Ok(verdict)
@@ -123,7 +129,7 @@ fn run(drive: &Drive) -> Result<Verdict> {
 /// Time in which the well-behaved tenant is alone.
 const ALONE: Duration = Duration::from_secs(15);
 
-async fn play(drive: &Drive, seed: u64, stage: Stage) -> Result<Verdict> {
+async fn play(drive: &Drive, seed: u64, stage: Stage, attackers: &Handle) -> Result<Verdict> {
     let plays = |attacker| drive.attackers.is_empty() || drive.attackers.contains(&attacker);
     let stage = Arc::new(stage);
     let verdict = Arc::new(Verdict::new(seed, drive.seconds));
@@ -134,16 +140,22 @@ async fn play(drive: &Drive, seed: u64, stage: Stage) -> Result<Verdict> {
     let until = Instant::now() + Duration::from_secs(drive.seconds);
     let mut attacks = tokio::task::JoinSet::new();
     if plays(Attacker::Tenant) {
-        attacks.spawn(tenant::attack(stage.clone(), random(1), until, verdict.clone()));
+        attacks
+            .spawn_on(tenant::attack(stage.clone(), random(1), until, verdict.clone()), attackers);
     }
     if plays(Attacker::Publisher) {
-        attacks.spawn(publisher::attack(stage.clone(), random(2), until, verdict.clone()));
+        attacks.spawn_on(
+            publisher::attack(stage.clone(), random(2), until, verdict.clone()),
+            attackers,
+        );
     }
     if plays(Attacker::Broker) {
-        attacks.spawn(broker::attack(stage.clone(), random(3), until, verdict.clone()));
+        attacks
+            .spawn_on(broker::attack(stage.clone(), random(3), until, verdict.clone()), attackers);
     }
     if plays(Attacker::Folder) {
-        attacks.spawn(folder::attack(stage.clone(), random(4), until, verdict.clone()));
+        attacks
+            .spawn_on(folder::attack(stage.clone(), random(4), until, verdict.clone()), attackers);
     }
     let watched = async {
         while Instant::now() < until {
@@ -165,6 +177,13 @@ async fn play(drive: &Drive, seed: u64, stage: Stage) -> Result<Verdict> {
     verdict.log(&worker.words()?);
     drop(worker);
     Arc::into_inner(verdict).ok_or_else(|| anyhow!("an attacker is still there"))
+}
+
+/// Attackers stand for other machines: they take no time from the worker and its neighbor.
+fn be_nice() {
+    if rustix::process::setpriority_process(None, 19).is_err() {
+        eprintln!("the attackers take as much of the processor as the others");
+    }
 }
 
 /// Ends this process when its standard input ends: when whoever started it is gone, however it went.
