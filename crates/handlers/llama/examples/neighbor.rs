@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 
 fn ask(llama: &Arc<Llama>, scope: &str, input: &Value) -> Duration {
     let (mut call, reader) = testing::call(input, 7);
-    call.info.scope = scope.into();
+    (call.info.scope, call.info.account) = (scope.into(), scope.into());
     let (begun, ended) = (Instant::now(), AtomicBool::new(false));
     std::thread::scope(|threads| {
         // A client that reads: a reply that is not read rests.

@@ -302,8 +302,8 @@ fn a_sequence_that_is_alone_has_room_to_the_last_block() {
 /// A key was withdrawn: what was made under it serves nobody any more.
 #[test]
 fn what_is_forgotten_is_recalled_by_none_and_its_room_is_free() {
-    let mut world = World::new();
-    let begin = |world: &mut World| {
+    let mut world = World::<RandomState>::new();
+    let begin = |world: &mut World<RandomState>| {
         world.play(&Event::Begin { scope: 0, kind: 1, len: 5 * PAGE });
         world.sequences.last().unwrap().table.len
     };
