@@ -8,6 +8,10 @@
 /// Replies to one prompt, as in OpenAI's interface.
 pub(crate) const REPLIES: u32 = 128;
 
+/// The part of a step that goes to the replies of one request, as its divisor: a token of a reply takes
+/// a row of logits and a choice beside what a token of a prompt takes.
+pub(crate) const PART_OF_STEP: usize = 8;
+
 /// Replies to one prompt that are held to a format: each has a grammar of its own, of some 20 MiB at
 /// most.
 pub(crate) const FORMAT_REPLIES: u64 = 32;

@@ -35,7 +35,7 @@ pub(crate) struct Reply {
 }
 
 /// What it takes to hold a token to a grammar, in tokens of a plain reply.
-const GRAMMAR_WEIGHT: usize = 2;
+pub(crate) const GRAMMAR_WEIGHT: usize = 2;
 
 /// What a step adds to a reply.
 #[derive(Debug, Default)]

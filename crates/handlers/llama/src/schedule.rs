@@ -18,7 +18,8 @@
 //! memory from any that comes later. Who gave computes again later what it had; one whose client
 //! does not read is behind all others. As nobody gives to one that is later, nobody overtakes one
 //! that waits to begin, and the first fits alone, somebody always comes to an end. A request with
-//! several replies may fit alone only with fewer of them: the others wait until one has ended.
+//! several replies may fit alone only with fewer of them: the others wait until one has ended. One with
+//! more replies than another tenant's that finds no memory gives it that of its last ones likewise.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -150,6 +151,7 @@ impl Schedule {
         let sits_out = self.sits_out(candidates, limits.places);
         let mut step = Step {
             order: order(candidates),
+            tenant: candidates.iter().map(|candidate| candidate.tenant).collect(),
             work: candidates.iter().map(|candidate| candidate.work).collect(),
             counts: vec![0; candidates.len()],
             begun: candidates.iter().map(|candidate| candidate.begun).collect(),
@@ -282,6 +284,7 @@ fn order(candidates: &[Candidate]) -> Order {
 /// A step that is being planned.
 struct Step<'a, M> {
     order: Order,
+    tenant: Vec<Tenant>,
     work: Vec<Work>,
     counts: Vec<usize>,
     begun: Vec<bool>,
@@ -341,6 +344,9 @@ impl<M: Memory> Step<'_, M> {
             let later = self.order.first[self.order.place[index] + 1..].iter().rev().copied();
             let gives = |other: &usize| self.begun[*other] && self.order.row[*other] >= least;
             let Some(other) = later.into_iter().find(gives) else {
+                if self.take_of_many(index) {
+                    continue;
+                }
                 if self.is_alone(index)
                     && let Some(work) = self.memory.shrink(index)
                 {
@@ -358,6 +364,30 @@ impl<M: Memory> Step<'_, M> {
         }
         self.counts[index] = self.work[index].within(self.room);
         self.room -= self.counts[index];
+        true
+    }
+
+    /// Takes the memory of a reply from the request of another tenant that has most of them, if that
+    /// has more than this one.
+    fn take_of_many(&mut self, index: usize) -> bool {
+        let own = self.work[index].together.max(1);
+        let has_more = |other: &usize| {
+            self.begun[*other]
+                && self.tenant[*other] != self.tenant[index]
+                && self.work[*other].goes_on()
+                && self.work[*other].together > own
+        };
+        let others = (0..self.work.len()).filter(has_more);
+        let most = others.max_by_key(|other| self.work[*other].together);
+        let Some((other, work)) = most.and_then(|other| Some((other, self.memory.shrink(other)?)))
+        else {
+            return false;
+        };
+        self.preemptions += 1;
+        self.work[other] = work;
+        let count = self.counts[other].min(work.tokens);
+        self.room += self.counts[other] - count;
+        self.counts[other] = count;
         true
     }
 

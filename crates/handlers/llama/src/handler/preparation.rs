@@ -7,8 +7,8 @@ use nsbridge_handler::{Error, Finish, Result, TextInput, TextPiece};
 
 use crate::engine::Choices;
 use crate::grammar::{Grammars, Rule};
-use crate::limits::{FORMAT_REPLIES, IN_PLACE, PROMPT_TOKENS};
-use crate::reply::Reply;
+use crate::limits::{FORMAT_REPLIES, IN_PLACE, PART_OF_STEP, PROMPT_TOKENS};
+use crate::reply::{GRAMMAR_WEIGHT, Reply};
 use crate::request::Asked;
 use crate::text::Text;
 
@@ -30,6 +30,12 @@ pub(super) struct Preparation {
     pub(super) replies: u64,
     pub(super) input: TextInput,
     pub(super) resumed: Vec<TextPiece>,
+}
+
+/// Replies of a request that go on in one step: no request makes a step long for others, who wait for
+/// its end.
+fn replies_at_once(step_tokens: usize, weight: usize) -> usize {
+    (step_tokens / PART_OF_STEP / weight).max(1)
 }
 
 impl Preparation {
@@ -72,8 +78,10 @@ impl Preparation {
         let first = Reply::new(text, vocab_size, context, prompt, asked, seed)?;
         let others = (1..self.replies).map(|index| first.beside(seed.wrapping_add(index)));
         let others: Vec<Reply> = others.collect();
-        let replies = std::iter::once(first).chain(others).collect();
-        let mut choices = Choices::new(replies, self.step_tokens);
+        let replies: Vec<Reply> = std::iter::once(first).chain(others).collect();
+        let weight = replies.first().map_or(1, Reply::weight);
+        let weight = weight + rule.as_ref().map_or(0, |_| GRAMMAR_WEIGHT);
+        let mut choices = Choices::new(replies, replies_at_once(self.step_tokens, weight));
         if let Some(rule) = rule {
             choices.hold_to(&self.grammars.compile(&rule)?)?;
         }
