@@ -163,7 +163,7 @@ pub(crate) async fn refuse(
     visit: &Visit,
 ) -> After {
     let (code, deliveries) = (rejected.code, delivery.deliveries);
-    let bytes = delivery.message.body.len();
+    let bytes = delivery.oversized.unwrap_or(delivery.message.body.len() as u64);
     // As its own head says, which nobody may have verified.
     let request = rejected.reply.as_ref().map(|reply| tracing::field::display(reply.request));
     let again = match refused(shared, &delivery, &rejected, visit).await {

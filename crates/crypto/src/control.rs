@@ -92,7 +92,7 @@ impl<'a> ControlFrame<'a> {
 
 #[cfg(test)]
 mod tests {
-    use nsbridge_protocol::{ControlKind, RequestId};
+    use nsbridge_protocol::{ControlKind, RequestId, topology};
 
     use super::{ControlFrame, seal_control};
     use crate::{Error, ReplyRoot};
@@ -111,6 +111,14 @@ mod tests {
         assert_eq!((control.request, control.kind), (ID, ControlKind::Cancel));
         assert_eq!(control.open(&mine).unwrap(), b"body");
         assert_eq!(control.open(&other), Err(Error::WrongKey));
+    }
+
+    #[test]
+    fn the_longest_control_frame_is_let_through_by_the_queue() {
+        let root = ReplyRoot([1; 32].into());
+        let seal = |bytes| seal_control(&root, ID, ControlKind::Resume, &vec![7; bytes]);
+        assert!(seal(super::LIMIT).unwrap().len() <= topology::CONTROL_BODY);
+        assert!(seal(super::LIMIT + 1).is_err());
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //!  ..    ciphertext, tag
 //! ```
 
+use nsbridge_protocol::topology::REQUEST_BODY;
 use nsbridge_protocol::{KeyId, MAX_REQUEST_BYTES, ModelName, RequestId, Tenant};
 
 use crate::layout::{Cursor, SUITE, VERSION, push_text};
@@ -128,8 +129,8 @@ impl<'a> RequestFrame<'a> {
     ///
     /// [`Error::Malformed`], [`Error::Unsupported`] or [`Error::Oversized`].
     pub fn parse(frame: &'a [u8]) -> Result<Self> {
-        // The longest header, the padding and the tag fit into 8 KiB beside the content.
-        let limit = MAX_REQUEST_BYTES + (8 << 10);
+        // The longest header, the padding and the tag fit beside the content.
+        let limit = REQUEST_BODY;
         if frame.len() > limit {
             return Err(Error::Oversized { bytes: frame.len(), limit });
         }

@@ -232,7 +232,6 @@ fn m3_large_bodies_do_not_come_into_a_workers_memory() {
         connection.close().await;
     });
     let grown = peak(&worker) - before;
-    println!("peak {before} MiB before, {grown} MiB more after 8 bodies of 32 MiB");
     assert!(grown < 48, "{grown} MiB more for 256 MiB of bodies");
     let mut ask = place.ask(&STORY);
     let story = summary(Process(ask.spawn().unwrap()).lines());

@@ -149,6 +149,24 @@ fn more_than_a_request_holds_is_refused_on_both_ends() {
 }
 
 #[test]
+fn the_longest_request_is_let_through_by_the_queue() {
+    let name = |length: usize| "n".repeat(length);
+    let head = RequestHead {
+        model: name(100).parse().unwrap(),
+        tenant: name(255).parse().unwrap(),
+        key_id: name(255).parse().unwrap(),
+        ..head()
+    };
+    let key = Key::from_bytes([7; 32]);
+    let wrapped = vec![0; super::MAX_WRAPPED];
+    let data = DataKey { id: head.key_id.clone(), key, provider: Provider::Kms, wrapped };
+    let most = vec![0; nsbridge_protocol::MAX_REQUEST_BYTES];
+    let longest = data.seal(&head, &most).unwrap().frame;
+    assert!(longest.len() <= nsbridge_protocol::topology::REQUEST_BODY);
+    assert!(RequestFrame::parse(&longest).is_ok());
+}
+
+#[test]
 fn nothing_secret_shows_in_debug() {
     let key = Key::from_bytes([0x5a; 32]);
     let sealed = seal_with_salt(&data(&head(), &key), Salt([1; 32]), &head(), b"canary").unwrap();
