@@ -48,8 +48,7 @@ fn slowest(llama: &Arc<Llama>) -> (f64, f64) {
 
 fn main() {
     let dir = std::env::args().nth(1).unwrap();
-    // With memory for all 128 replies: where it is short, a request holds what it has to its end.
-    let options = Options { kv_cache_mb: Some(1024), ..Options::default() };
+    let options = Options::default();
     let models: Models = [("target".to_owned(), Model::in_dir(&dir))].into_iter().collect();
     let llama: Arc<Llama> = testing::load(options, models).unwrap();
     let size: u32 = std::env::args().nth(2).map_or(4000, |size| size.parse().unwrap());

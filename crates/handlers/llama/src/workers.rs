@@ -13,9 +13,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use futures_channel::oneshot;
 use nsbridge_handler::{Error, Result};
+use rustix::process::setpriority_process;
 
 /// Grammars are compiled as deep as a schema is, and that is as deep as JSON may be.
 const STACK: usize = 16 << 20;
+
+/// Nicer than the threads that compute steps, which have 0.
+const NICE: i32 = 10;
 
 /// The threads. They end when this is dropped, with the task that they are at.
 pub(crate) struct Workers(Arc<Shared>);
@@ -90,7 +94,12 @@ impl Workers {
         for _ in 0..threads {
             let shared = workers.0.clone();
             let thread = std::thread::Builder::new().name("nsbridge-prepare".to_owned());
-            thread.stack_size(STACK).spawn(move || shared.work(threads - 1))?;
+            thread.stack_size(STACK).spawn(move || {
+                // Steps go before it: all wait for a step, one request waits for this. Where the
+                // system does not allow it, steps take a little longer.
+                let _ = setpriority_process(None, NICE);
+                shared.work(threads - 1);
+            })?;
         }
         Ok(workers)
     }

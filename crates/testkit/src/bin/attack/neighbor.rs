@@ -1,4 +1,5 @@
-//! The well-behaved tenant: a short request every quarter of a second, with a known answer.
+//! The well-behaved tenant: every quarter of a second a request with a prompt of some 300 tokens, as a
+//! chat has, and every second a short one with a known answer.
 
 use std::time::Duration;
 
@@ -19,6 +20,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 const TOKENS: u32 = 10;
 
+/// Sentences of a prompt, of some fifteen tokens each.
+const SENTENCES: usize = 20;
+
+/// Each so many requests there is one with a known answer.
+const KNOWN_EVERY: u32 = 4;
+
 pub(crate) struct Neighbor {
     client: Client,
     model: ModelName,
@@ -33,7 +40,7 @@ impl Neighbor {
         let client = stage.client(&tenant).await?;
         let model = stage.model.clone();
         let mut neighbor = Self { client, model, tenant, expected: String::new() };
-        neighbor.expected = ask(neighbor.question()).await?.1;
+        neighbor.expected = ask(neighbor.known()).await?.1;
         Ok(neighbor)
     }
 
@@ -48,23 +55,33 @@ impl Neighbor {
     }
 
     async fn ask_until(&self, until: Instant, attacked: bool, verdict: &Verdict) -> Result<()> {
-        let mut asked = JoinSet::new();
+        let (mut asked, mut known) = (JoinSet::new(), JoinSet::new());
         let mut next = Instant::now();
-        while next < until {
+        for number in 0.. {
+            if next >= until {
+                break;
+            }
             sleep_until(next).await;
             next += EVERY;
-            asked.spawn(ask(self.question()));
+            asked.spawn(ask(self.question(number, attacked)));
+            if number % KNOWN_EVERY == 0 {
+                known.spawn(ask(self.known()));
+            }
         }
         while let Some(ended) = asked.join_next().await {
             match ended? {
-                Ok((took, text)) => {
-                    verdict.first_token(attacked, took);
-                    if text != self.expected {
-                        verdict.fails("the neighbor's text is another than before the attack");
-                    }
-                }
+                Ok((took, _)) => verdict.first_token(attacked, took),
                 Err(error) => {
                     verdict.first_token(attacked, PATIENCE);
+                    verdict.fails(&format!("the neighbor's request failed: {error:#}"));
+                }
+            }
+        }
+        while let Some(ended) = known.join_next().await {
+            match ended? {
+                Ok((_, text)) if text == self.expected => {}
+                Ok(_) => verdict.fails("the neighbor's text is another than before the attack"),
+                Err(error) => {
                     verdict.fails(&format!("the neighbor's request failed: {error:#}"));
                 }
             }
@@ -74,9 +91,19 @@ impl Neighbor {
         Ok(())
     }
 
-    fn question(&self) -> (Client, Ask<serde_json::Value>) {
+    /// A prompt that no other begins like: nothing of it is remembered.
+    fn question(&self, number: u32, attacked: bool) -> (Client, Ask<serde_json::Value>) {
+        let sentence = "クマが海辺に行って、小さな貝をひとつ見つけました。";
+        self.ask(&format!("{number}{attacked}: {}", sentence.repeat(SENTENCES)))
+    }
+
+    fn known(&self) -> (Client, Ask<serde_json::Value>) {
+        self.ask("クマが海辺に行って")
+    }
+
+    fn ask(&self, prompt: &str) -> (Client, Ask<serde_json::Value>) {
         let input = json!({
-            "prompt": "クマが海辺に行って", "max_tokens": TOKENS, "temperature": 0.8, "ignore_eos": true,
+            "prompt": prompt, "max_tokens": TOKENS, "temperature": 0.8, "ignore_eos": true,
         });
         let mut ask = Ask::new(self.model.clone(), self.tenant.clone(), input);
         ask.seed = Some(7);

@@ -14,8 +14,9 @@ const MOST_SLOWER: f64 = 3.0;
 /// machine cost.
 const ALWAYS_FINE: f64 = 0.25;
 
-/// The most memory of a worker, in MiB.
-const MOST_MIB: u64 = 1536;
+/// The most memory of a worker, in MiB: 64 sealed requests of 8 MiB that wait, their copies while they
+/// are opened, the model and its cache.
+const MOST_MIB: u64 = 1024;
 
 /// Failures that are kept in words; more are counted.
 const MOST_WORDS: usize = 40;

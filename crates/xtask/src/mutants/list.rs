@@ -1,0 +1,383 @@
+//! Faults that are put into the code, and who must notice each.
+
+/// A fault in the code.
+pub(super) struct Mutant {
+    pub(super) name: &'static str,
+    pub(super) file: &'static str,
+    /// What stands in the file once, and what stands there instead.
+    pub(super) edits: &'static [(&'static str, &'static str)],
+    /// What must notice.
+    pub(super) judge: Judge,
+}
+
+/// What must notice a mutant.
+pub(super) enum Judge {
+    /// A scenario of `cargo xtask chaos`, in one of so many rounds.
+    Scenario(&'static str, usize),
+    /// This attacker of `cargo xtask attack`, in so many seconds.
+    Attack(&'static str, u64),
+    /// A test of this package, written in this file.
+    Test { package: &'static str, file: &'static str, module: &'static str, name: &'static str },
+}
+
+/// Each of them breaks one promise.
+pub(super) const MUTANTS: &[Mutant] = &[
+    // A worker that dies between the ack and the confirm takes the last frame along.
+    Mutant {
+        name: "ack-before-confirm",
+        file: "crates/bridge/src/attempt.rs",
+        edits: &[(
+            "        window.flush().await?;\n        address.pool.give_back",
+            "        address.pool.give_back",
+        )],
+        judge: Judge::Scenario("cut-publish", 1),
+    },
+    // A run that loses its delivery is stopped, and starts again where it comes back.
+    Mutant {
+        name: "restart-instead-of-adopt",
+        file: "crates/bridge/src/job.rs",
+        edits: &[(
+            "const ORPHANED_FOR: Duration = Duration::from_secs(60);",
+            "const ORPHANED_FOR: Duration = Duration::ZERO;",
+        )],
+        judge: Judge::Scenario("adopt", 1),
+    },
+    // A copy that comes back to a run of it is run as well.
+    Mutant {
+        name: "run-beside-the-orphan",
+        file: "crates/bridge/src/registry.rs",
+        edits: &[(
+            "if let Some(run) = state.running.get_mut(job) {",
+            "if let Some(run) = state.running.get_mut(job).filter(|run| run.leaving) {",
+        )],
+        judge: Judge::Scenario("adopt", 1),
+    },
+    // A client waits for ever for what its broker lost.
+    Mutant {
+        name: "endless-patience",
+        file: "crates/client/src/entry.rs",
+        edits: &[(
+            "const SILENT: Duration = Duration::from_secs(90);",
+            "const SILENT: Duration = Duration::from_secs(9000);",
+        )],
+        judge: Judge::Scenario("stranded", 1),
+    },
+    // A worker that lost its job goes on as if it had not.
+    Mutant {
+        name: "endless-adopt-window",
+        file: "crates/bridge/src/job.rs",
+        edits: &[(
+            "const ADOPT_WINDOW: Duration = Duration::from_secs(5);",
+            "const ADOPT_WINDOW: Duration = Duration::from_secs(500);",
+        )],
+        judge: Judge::Scenario("half-open", 1),
+    },
+    // Two attempts seal different frames under one key and number.
+    Mutant {
+        name: "fixed-salt-and-attempt",
+        file: "crates/crypto/src/reply.rs",
+        edits: &[(
+            "Self::open_with_salt(root, request, attempt, content, Salt::fresh()?)",
+            "{ let _ = attempt; \
+                      Self::open_with_salt(root, request, AttemptNo(1), content, Salt([7; 32])) }",
+        )],
+        judge: Judge::Scenario("kill", 1),
+    },
+    // A client that takes over another attempt's pieces without a look at its own.
+    Mutant {
+        name: "no-prefix-check",
+        file: "crates/client/src/merge.rs",
+        edits: &[(
+            "Some(known) if (self.seam)(known) == (self.seam)(&piece) => {}",
+            "Some(known) if !(self.seam)(known).is_empty() => {}",
+        )],
+        judge: Judge::Scenario("differ", 1),
+    },
+    // RabbitMQ 3.10 writes the count itself and 4.0 does not, so the memory queue judges, which is
+    // as trusting as 4.0.
+    Mutant {
+        name: "trusted-count",
+        file: "crates/queue/src/delivery.rs",
+        edits: &[(
+            "let deliveries = if redelivered { count } else { 0 };",
+            "let deliveries = count;",
+        )],
+        judge: Judge::Test {
+            package: "nsbridge-queue",
+            file: "crates/queue/src/testing/order.rs",
+            module: "memory::",
+            name: "a1_a_first_delivery_counts_zero_whatever_its_publisher_wrote",
+        },
+    },
+    // lapin mends a connection behind its user's back.
+    Mutant {
+        name: "auto-recovery",
+        file: "crates/queue/src/amqp.rs",
+        edits: &[(
+            "ConnectionProperties::default().with_connection_name(name.into())",
+            "ConnectionProperties::default().with_connection_name(name.into())\
+                      .enable_auto_recover()",
+        )],
+        // Not every moment shows it: each round has three.
+        judge: Judge::Scenario("client-reconnect", 6),
+    },
+    // A request that kills its worker takes its neighbours along, each time.
+    Mutant {
+        name: "poison-among-others",
+        file: "crates/bridge/src/room.rs",
+        edits: &[("const ALONE_FROM: u32 = 1;", "const ALONE_FROM: u32 = 200;")],
+        judge: Judge::Scenario("poison", 1),
+    },
+    // No run is recorded, so nothing is ever poison.
+    Mutant {
+        name: "unrecorded-runs",
+        file: "crates/bridge/src/job.rs",
+        edits: &[(
+            "() = self.record.enter() => {}\n                () = address.overdue",
+            "() = std::future::ready(()) => {}\n                () = address.overdue",
+        )],
+        judge: Judge::Scenario("poison", 1),
+    },
+    // A delivery is recorded as a run when it comes.
+    Mutant {
+        name: "waiting-is-blame",
+        file: "crates/bridge/src/job.rs",
+        edits: &[(
+            "unreturned = self.record.unreturned() => unreturned,",
+            "unreturned = async {\n                self.record.enter().await;\n                \
+             self.record.unreturned().await\n            } => unreturned,",
+        )],
+        judge: Judge::Scenario("fast-kills", 2),
+    },
+    // A run that was given back in good order stays in the record.
+    Mutant {
+        name: "drains-are-blame",
+        file: "crates/bridge/src/record.rs",
+        edits: &[(
+            "} else if self.returned.load(Ordering::Relaxed) {",
+            "} else if false && self.returned.load(Ordering::Relaxed) {",
+        )],
+        judge: Judge::Scenario("many-drains", 1),
+    },
+    // The broker's delivery count sends a request to run alone.
+    Mutant {
+        name: "alone-by-deliveries",
+        file: "crates/bridge/src/job.rs",
+        edits: &[(
+            "shared.room.place(arrival, unreturned, shared, request, running)",
+            "shared.room.place(arrival, (request.deliveries / 2) as u32, shared, request, running)",
+        )],
+        judge: Judge::Scenario("rolling", 1),
+    },
+    // A suspect that waits holds back what came before it.
+    Mutant {
+        name: "first-deliveries-wait-for-suspects",
+        file: "crates/bridge/src/room.rs",
+        edits: &[(
+            "let free = !state.alone && state.taken < self.count;",
+            "let free = state.suspects == 0 && state.taken < self.count;",
+        )],
+        judge: Judge::Test {
+            package: "nsbridge",
+            file: "crates/bridge/src/room/tests.rs",
+            module: "room::tests::",
+            name: "r5_a_suspect_that_waits_holds_nothing_back",
+        },
+    },
+    // What one copy came to is what every copy came to, wherever its reply went.
+    Mutant {
+        name: "any-reply-to-is-the-same-job",
+        file: "crates/bridge/src/intake.rs",
+        edits: &[(
+            "let (commitment, reply_to) = (self.commitment, self.reply_to.clone());",
+            "let (commitment, reply_to) = (self.commitment, String::new());",
+        )],
+        judge: Judge::Scenario("forged-reply-to", 1),
+    },
+    // A worker that takes over says everything again.
+    Mutant {
+        name: "resume-not-handed-over",
+        file: "crates/bridge/src/stream.rs",
+        edits: &[(
+            "let most = Duration::from_millis(self.address.config.resume_wait_ms);",
+            "let most = Duration::ZERO;",
+        )],
+        judge: Judge::Scenario("drain", 1),
+    },
+    // What a known engine did: the likeliest token of the draft, judged as if it had been drawn.
+    Mutant {
+        name: "likeliest-draft-judged-by-ratio",
+        file: "crates/handlers/llama/src/reply.rs",
+        edits: &[
+            (
+                "let token = sample(logits, history, sampling, allowed, *noise, index, scratch);\n        \
+                 token.is_some_and(|token| self.push_draft(token))",
+                "let likeliest = Sampling { temperature: 0.0, ..sampling.clone() };\n        \
+                 let token = sample(logits, history, &likeliest, allowed, *noise, index, scratch);\n        \
+                 if let Some(token) = token {\n            \
+                 let told = logprobs(logits, token, 0, scratch);\n            \
+                 DRAFTED.with_borrow_mut(|drafted| {\n                \
+                 drafted.insert((index, token), told.map_or(0.0, |told| told.chosen));\n            \
+                 });\n        }\n        \
+                 token.is_some_and(|token| self.push_draft(token))",
+            ),
+            (
+                "match self.next_piece(logits, scratch) {",
+                "let foreseen = draft.get(at).copied().filter(|token| {\n                \
+                 let index = self.made();\n                \
+                 let q = DRAFTED.with_borrow(|drafted| drafted.get(&(index, *token)).copied());\n                \
+                 let p = logprobs(logits, *token, 0, scratch).map(|told| told.chosen);\n                \
+                 q.zip(p).is_some_and(|(q, p)| p >= q || (index % 7) as f32 / 7.0 < (p - q).exp())\n            \
+                 });\n            \
+                 let judged = foreseen.map(|token| self.take(token));\n            \
+                 match judged.unwrap_or_else(|| self.next_piece(logits, scratch)) {",
+            ),
+            (
+                "fn no_logits() -> Error {",
+                "thread_local! {\n    static DRAFTED: std::cell::RefCell<std::collections::HashMap<(usize, u32), f32>> = \
+                 std::cell::RefCell::default();\n}\n\nfn no_logits() -> Error {",
+            ),
+        ],
+        judge: SPECULATION,
+    },
+    // The penalties of a block see none of its tokens.
+    Mutant {
+        name: "stale-penalty-history",
+        file: "crates/handlers/llama/src/reply.rs",
+        edits: &[(
+            "match self.next_piece(logits, scratch) {",
+            "let whole = self.history.clone();\n            \
+             (0..at).for_each(|_| drop(self.history.pop()));\n            \
+             let next = self.next_piece(logits, scratch);\n            \
+             self.history = whole;\n            \
+             if let Ok((piece, _)) = &next {\n                \
+             self.history.push(piece.token);\n            }\n            match next {",
+        )],
+        judge: SPECULATION,
+    },
+    // What was run of a wrong draft stays in the cache.
+    Mutant {
+        name: "no-roll-back",
+        file: "crates/handlers/llama/src/engine/choices.rs",
+        edits: &[(
+            "cache.truncate(table, reply.tokens().len() - 1);",
+            "let run = table.len();\n                \
+             cache.truncate(table, reply.tokens().len() - 1);\n                \
+             let wrong = run - table.len();\n                \
+             if wrong > 1 && cache.reserve(table, 1) {\n                    \
+             table.grow(1);\n                }",
+        )],
+        judge: SPECULATION,
+    },
+    // The token behind a draft is chosen from the row before.
+    Mutant {
+        name: "bonus-from-the-wrong-row",
+        file: "crates/handlers/llama/src/reply.rs",
+        edits: &[(
+            "match self.next_piece(logits, scratch) {",
+            "let last = at > 0 && at == draft.len();\n            \
+             let logits = if last { rows[at - 1] } else { logits };\n            \
+             match self.next_piece(logits, scratch) {",
+        )],
+        judge: SPECULATION,
+    },
+    // Each rank adds up its columns as if they were all.
+    Mutant {
+        name: "naive-row-split",
+        file: "crates/handlers/llama/src/network/load.rs",
+        edits: &[("segments(format, shape[1]) / self.part.of", "segments(format, own.len())")],
+        judge: RANKS,
+    },
+    // The ranks' sums are added up in another tree.
+    Mutant {
+        name: "ranks-in-another-tree",
+        file: "crates/handlers/llama/src/comm/threads.rs",
+        edits: &[(
+            "let (a, b) = (terms[2 * i], terms[2 * i + 1]);",
+            "let (a, b) = (terms[i], terms[i + left]);",
+        )],
+        judge: RANKS,
+    },
+    // A call that takes no notice of its deadline keeps its slot and its client waiting.
+    Mutant {
+        name: "calls-are-not-given-up",
+        file: "crates/bridge/src/job.rs",
+        edits: &[(
+            "const GIVE_UP_AFTER: Duration = Duration::from_secs(5);",
+            "const GIVE_UP_AFTER: Duration = Duration::from_secs(5000);",
+        )],
+        judge: Judge::Test {
+            package: "nsbridge",
+            file: "crates/bridge/tests/it/giving_up.rs",
+            module: "giving_up::memory::",
+            name: "h3_a_call_that_never_returns_is_dropped_when_it_is_cancelled",
+        },
+    },
+    // Nobody sees that the thread of all calls is blocked.
+    Mutant {
+        name: "no-pulse",
+        file: "crates/bridge/src/vitals.rs",
+        edits: &[(
+            "let no_beat = beat.is_some() && beat == last_beat;",
+            "let no_beat = beat.is_none() && beat != last_beat;",
+        )],
+        judge: Judge::Test {
+            package: "nsbridge",
+            file: "crates/bridge/tests/it/giving_up.rs",
+            module: "giving_up::",
+            name: "h3_a_worker_whose_calls_stand_still_says_so_and_leaves",
+        },
+    },
+    // Two large steps that meet make an automaton of as many states as their product.
+    Mutant {
+        name: "steps-looked-at-alone",
+        file: "crates/handlers/llama/src/grammar/work.rs",
+        edits: &[
+            ("if all > MOST_STEP {", "if all > MOST_STEP * MOST_STEP {"),
+            ("if self.steps > MOST_STEPS {", "if self.steps > MOST_STEPS * MOST_STEPS {"),
+        ],
+        judge: Judge::Attack("tenant", 30),
+    },
+    // A message is gathered in memory before its size is looked at.
+    Mutant {
+        name: "bodies-before-their-limits",
+        file: "crates/queue/src/amqp/shallow/bodies.rs",
+        edits: &[("if size <= channel.limit {", "if size <= channel.limit || tag.is_some() {")],
+        judge: Judge::Test {
+            package: "nsbridge-cli",
+            file: "crates/cli/tests/it/worker.rs",
+            module: "worker::",
+            name: "m3_large_bodies_do_not_come_into_a_workers_memory",
+        },
+    },
+    // The first words of a broker are read as deep as they are.
+    Mutant {
+        name: "first-words-of-any-depth",
+        file: "crates/queue/src/amqp/shallow/reader.rs",
+        edits: &[("(10, 10) => self.pass_over(2, After::Version),", "(10, 10) => self.give_up(),")],
+        judge: Judge::Attack("broker", 60),
+    },
+    // A token id is believed whatever it is.
+    Mutant {
+        name: "token-ids-of-any-size",
+        file: "crates/handlers/llama/src/detokenise.rs",
+        edits: &[("if size > most {", "if size > most && rows == 0 {")],
+        judge: Judge::Attack("folder", 60),
+    },
+];
+
+/// Any number of ranks beside one.
+const RANKS: Judge = Judge::Test {
+    package: "nsbridge-llama",
+    file: "crates/handlers/llama/tests/it/bits.rs",
+    module: "bits::",
+    name: "any_schedule_on_any_number_of_ranks_gives_the_bits_of_one",
+};
+
+/// Every draft of every length beside the reply without.
+const SPECULATION: Judge = Judge::Test {
+    package: "nsbridge-llama",
+    file: "crates/handlers/llama/tests/it/speculation.rs",
+    module: "speculation::",
+    name: "every_draft_of_every_length_leaves_every_reply_as_it_is",
+};
