@@ -270,8 +270,8 @@ impl Run<'_> {
             () = given_up => Outcome::GivenUp,
         };
         self.calling.send_replace(false);
-        let held = matches!(outcome, Outcome::GivenUp);
-        if held {
+        let given_up = matches!(outcome, Outcome::GivenUp);
+        if given_up {
             let (id, stop, leftover) = (
                 request.job.id,
                 reader.stopped().map(tracing::field::display),
@@ -281,7 +281,8 @@ impl Run<'_> {
             shared.vitals.metrics.given_up();
         }
         // One that stands still with all others may be what stopped them.
-        if !outcome.broke() && !(held && shared.calls_stand_still()) {
+        let suspect = given_up && shared.calls_stand_still();
+        if !(outcome.broke() || suspect) {
             self.record.returned();
         }
         outcome
