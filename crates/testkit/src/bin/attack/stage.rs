@@ -108,8 +108,9 @@ impl Stage {
             .arg(format!("ulimit -v {ADDRESS_SPACE_KIB}; exec nice -n {nice} \"$0\" \"$@\""));
         command.arg(std::env::current_exe()?).arg("worker").arg(&path);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(file);
-        let child = command.spawn().context("starting a worker")?;
+        // Before the start: one that fails at once has said so before we look again.
         let began = fs::metadata(&log)?.len();
+        let child = command.spawn().context("starting a worker")?;
         Ok(Worker { child, log, began: usize::try_from(began)? })
     }
 }
