@@ -291,7 +291,7 @@ fn m1_many_replies_of_one_tenant_slow_it_and_no_other() {
 #[test]
 fn m1_a_request_of_many_replies_gives_memory_to_another_tenant() {
     let mut world = World::new(400);
-    world.ask(Request::new(0, "many", 20, 1000).of(30));
+    world.ask(Request::new(0, "many", 20, 300).of(30));
     world.steps(40);
     let asked = world.steps;
     world.ask(Request::new(1, "other", 30, 10));
