@@ -6,7 +6,7 @@ mod watch;
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -122,8 +122,10 @@ impl BrokerConfig {
         let failed = |error| ConfigError(format!("[broker] url_file {shown}: {error}"));
         // One open file from here on: what was checked is what is read.
         let mut file = std::fs::File::open(path).map_err(failed)?;
-        let mode = mode_of(&file).map_err(failed)?;
-        if mode & OTHERS != 0 {
+        let (mode, owner) =
+            (mode_of(&file).map_err(failed)?, file.metadata().map_err(failed)?.uid());
+        // A secret that an orchestrator mounts is its own, with the mode that it gives.
+        if mode & OTHERS != 0 && owner == rustix::process::getuid().as_raw() {
             let what = "others can read it, and a password may stand in it";
             return Err(ConfigError(format!(
                 "[broker] url_file {shown}: {what} (mode {mode:o}): chmod 600 it"

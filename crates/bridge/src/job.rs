@@ -266,12 +266,15 @@ impl Run<'_> {
             sleep(GIVE_UP_AFTER).await;
         };
         let outcome = tokio::select! {
-            outcome = shared.runner.call(Call { input, info, resume, writer }, place) => outcome,
+            outcome = shared.runner.call(Call { input, info, resume, writer }, place.clone()) => outcome,
             () = given_up => Outcome::GivenUp,
         };
         self.calling.send_replace(false);
         let given_up = matches!(outcome, Outcome::GivenUp);
         if given_up {
+            if let Some(place) = &place {
+                place.give_up();
+            }
             let (id, stop, leftover) = (
                 request.job.id,
                 reader.stopped().map(tracing::field::display),

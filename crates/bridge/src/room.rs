@@ -44,6 +44,8 @@ pub(crate) struct Room {
 struct State {
     /// Places taken by calls that run beside others.
     taken: usize,
+    /// Places taken by calls that were given up and have not ended: nobody waits for them.
+    lost: usize,
     /// Deliveries that have come, have no place yet and are no suspects, as far as is known.
     arriving: usize,
     /// Suspects that wait or run.
@@ -122,12 +124,12 @@ impl Room {
 
     async fn beside_others(self: &Arc<Self>, arrival: Arrival) -> Permit {
         let permit = self.when(|state| {
-            let free = !state.alone && state.taken < self.count;
+            let free = !state.alone && state.taken + state.lost < self.count;
             free.then(|| state.taken += 1)
         });
         permit.await;
         drop(arrival);
-        Permit { room: self.clone(), suspect: None }
+        Permit { room: self.clone(), holds: Mutex::new(Holds::Place) }
     }
 
     async fn alone(self: &Arc<Self>, arrival: Arrival) -> Permit {
@@ -139,7 +141,7 @@ impl Room {
             free.then(|| state.alone = true)
         });
         permit.await;
-        Permit { room: self.clone(), suspect: Some(suspect) }
+        Permit { room: self.clone(), holds: Mutex::new(Holds::Alone { _suspect: suspect }) }
     }
 
     /// Waits until a change of the state is possible, and makes it.
@@ -206,13 +208,46 @@ impl Drop for Suspect {
 #[derive(Debug)]
 pub(crate) struct Permit {
     room: Arc<Room>,
-    suspect: Option<Suspect>,
+    holds: Mutex<Holds>,
+}
+
+#[derive(Debug)]
+enum Holds {
+    /// Beside others.
+    Place,
+    /// All of them.
+    Alone { _suspect: Suspect },
+    /// One that is not waited for.
+    Lost,
+}
+
+impl Permit {
+    /// Notes that the call was given up. It holds its place until it ends, and nothing else: a suspect
+    /// is none any more, and another need not wait for it.
+    pub(crate) fn give_up(&self) {
+        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = std::mem::replace(&mut *holds, Holds::Lost);
+        self.room.change(|state| {
+            held.release(state);
+            state.lost += 1;
+        });
+    }
+}
+
+impl Holds {
+    fn release(&self, state: &mut State) {
+        match self {
+            Self::Place => state.taken -= 1,
+            Self::Alone { .. } => state.alone = false,
+            Self::Lost => state.lost -= 1,
+        }
+    }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let alone = self.suspect.is_some();
-        self.room.change(|state| if alone { state.alone = false } else { state.taken -= 1 });
+        let holds = self.holds.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.room.change(|state| holds.release(state));
     }
 }
 

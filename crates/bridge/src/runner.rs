@@ -191,7 +191,6 @@ impl Runner {
         self.handler.slots().count()
     }
 
-    /// What the handler says of itself. May block.
     /// Has the handler drop what it keeps of requests that have ended.
     pub(crate) fn forget(&self) {
         self.handler.forget();

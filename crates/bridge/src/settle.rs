@@ -5,6 +5,7 @@ use std::time::Duration;
 use nsbridge_protocol::topology::{RENEW_DELIVERIES, RETRY_TIERS};
 use nsbridge_protocol::{ErrorCode, Revision};
 use nsbridge_queue::{Delivery, Error};
+use tokio::time::sleep;
 
 use crate::dead::{self, Retry};
 use crate::intake::{Accepted, Again, Later, Rejected, epoch, remaining};
@@ -22,6 +23,10 @@ const SERVED_PAUSE: Duration = Duration::from_secs(10);
 
 /// Tries of a request whose revision no worker serves: after 1 s and 10 s.
 const UNSERVED_TRIES: usize = 2;
+
+/// Time between two tries of a request whose retry queue is full: with the broker's delivery limit and
+/// the copies that renew a message, more than a request may take.
+const FULL_PAUSE: Duration = Duration::from_secs(5);
 
 /// Copies of a request after which the broker's delivery limit stands, whatever its messages end.
 const MOST_RENEWED: u16 = 8;
@@ -82,7 +87,7 @@ async fn try_later(
         Retry::Waits => return Ok(Outcome::Retried),
         Retry::Over => {}
         // It has tries left, and is no dead letter because others fill the queue.
-        Retry::Full => return Err(full()),
+        Retry::Full => return Err(full(shared).await),
     }
     let message = "the model failed on this request, every time it was tried".to_owned();
     bury(shared, delivery, (ErrorCode::ModelFailed, message), request, visit).await
@@ -236,14 +241,20 @@ async fn try_again(
     match dead::retry(pool, model, delivery, until, visit).await? {
         Retry::Waits => Ok(true),
         Retry::Over => Ok(false),
-        Retry::Full if again.pinned.is_some() => Err(full()),
+        Retry::Full if again.pinned.is_some() => Err(full(shared).await),
         // Nothing of the request is verified. Given back it would come again at once, and those that
         // fill the queue would hold up what can be opened: as a dead letter it holds up nothing.
         Retry::Full => Ok(false),
     }
 }
 
-fn full() -> Error {
+/// Waits here, as the request would have in its retry queue: given back at once, it would come again
+/// at once, until the broker's delivery limit.
+async fn full(shared: &Shared) -> Error {
+    tokio::select! {
+        () = sleep(FULL_PAUSE) => {}
+        _ = shared.drain.begun() => {}
+    }
     Error::Lost { reason: "its retry queue is full".to_owned() }
 }
 

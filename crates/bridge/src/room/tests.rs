@@ -47,6 +47,30 @@ async fn r5_a_suspect_runs_alone() {
     assert!(suspect(&room).await.is_some() && ordinary(&room).await.is_some());
 }
 
+/// Otherwise one call without end would stop a worker of many places for good.
+#[tokio::test(start_paused = true)]
+async fn h3_a_call_that_was_given_up_holds_its_place_and_nothing_else() {
+    let room = room();
+    let quiet = room.quiet();
+    let lost = ordinary(&room).await.unwrap();
+    lost.give_up();
+    let other = ordinary(&room).await.expect("there is a second place");
+    assert!(ordinary(&room).await.is_none(), "one of two places is lost");
+    drop(other);
+    // Another may still run alone.
+    let waits = room.alone(room.arrive());
+    tokio::pin!(waits);
+    assert!(soon(waits.as_mut()).await.is_none() && *quiet.borrow());
+    room.paused(true);
+    let alone = soon(waits.as_mut()).await.expect("nobody waits for the one that is lost");
+    alone.give_up();
+    assert!(!*quiet.borrow(), "deliveries are wanted again");
+    room.paused(false);
+    assert!(ordinary(&room).await.is_none(), "both places are lost");
+    drop((lost, alone));
+    assert!(ordinary(&room).await.is_some());
+}
+
 #[tokio::test(start_paused = true)]
 async fn r5_a_suspect_that_waits_holds_nothing_back() {
     let room = room();

@@ -252,7 +252,7 @@ impl Maker {
     fn run(mut self) {
         while self.hear() {
             self.pulse.works();
-            self.woken.store(false, Ordering::Release);
+            self.woken.swap(false, Ordering::SeqCst);
             self.running.iter_mut().for_each(|running| running.request.look());
             // Before the step as well: others may need the memory of who was stopped.
             self.bury();

@@ -163,13 +163,17 @@ impl Schedule {
         };
         self.fill(&mut step, candidates, limits, &sits_out);
         // Who may run may have no memory, and those that sit out have it.
-        if step.counts.iter().all(|count| *count == 0) && sits_out.contains(&true) {
+        let idle = step.counts.iter().all(|count| *count == 0) && sits_out.contains(&true);
+        if idle {
             step.refused.fill(false);
             self.fill(&mut step, candidates, limits, &vec![false; candidates.len()]);
         }
         let (counts, work) = (step.counts, step.work);
         self.preemptions += step.preemptions;
-        self.charge(candidates, &counts, &work, limits.places);
+        // What nobody else could use is no debt.
+        if !idle {
+            self.charge(candidates, &counts, &work, limits.places);
+        }
         counts
     }
 
@@ -243,9 +247,7 @@ impl Schedule {
             // What is paid before the next step is what a step is for.
             let beyond = tokens.saturating_sub(places as u64);
             let account = &mut self.accounts[tenant];
-            if beyond > 0 {
-                account.debt += tokens;
-            }
+            account.debt += beyond;
         }
     }
 }
@@ -385,9 +387,8 @@ impl<M: Memory> Step<'_, M> {
         };
         self.preemptions += 1;
         self.work[other] = work;
-        let count = self.counts[other].min(work.tokens);
-        self.room += self.counts[other] - count;
-        self.counts[other] = count;
+        // Others of its replies may be next now, for which no memory is reserved: it asks again.
+        self.room += std::mem::take(&mut self.counts[other]);
         true
     }
 

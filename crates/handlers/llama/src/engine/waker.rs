@@ -19,7 +19,7 @@ impl Waker {
     }
 
     pub(super) fn wake(&self) {
-        if !self.woken.swap(true, Ordering::AcqRel) {
+        if !self.woken.swap(true, Ordering::SeqCst) {
             let _ = self.commands.send(Command::Look);
         }
     }

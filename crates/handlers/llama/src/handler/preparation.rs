@@ -15,6 +15,9 @@ use crate::text::Text;
 /// Resumed pieces that are taken over on the calls' own thread, at a microsecond each.
 const FEW_PIECES: usize = 1000;
 
+/// What a template takes for each message, in bytes of text.
+const MESSAGE: usize = 64;
+
 /// What a request's replies are made from; it owns all of it, so that a thread may.
 pub(super) struct Preparation {
     pub(super) text: Arc<Text>,
@@ -41,13 +44,18 @@ fn replies_at_once(step_tokens: usize, weight: usize) -> usize {
 impl Preparation {
     /// Whether it takes a millisecond or two at most, as long as there is no format.
     pub(super) fn is_short(&self) -> bool {
-        let bytes = Text::bytes_of(&self.input).saturating_mul(self.replies as usize);
+        let bytes = self.bytes().saturating_mul(self.replies as usize);
         bytes <= IN_PLACE && self.resumed.len() <= FEW_PIECES
+    }
+
+    /// Bytes of input, and what the template takes for a message though it is empty.
+    fn bytes(&self) -> usize {
+        Text::bytes_of(&self.input) + MESSAGE * self.input.messages.len()
     }
 
     /// What it is charged, in bytes of input or their like.
     pub(super) fn cost(&self) -> u64 {
-        let bytes = Text::bytes_of(&self.input) + self.resumed.len();
+        let bytes = self.bytes() + self.resumed.len();
         // A grammar takes as long as some 64 KiB of text, at most some MiB.
         let format = if self.input.response_format.is_some() { 64 << 10 } else { 0 };
         (bytes + format) as u64

@@ -336,7 +336,7 @@ fn a_flood_of_long_prompts_does_not_hold_up_another_tenants_short_one() {
             scope.spawn(move || {
                 let input = json!({ "prompt": prompt(seed, 2000), "max_tokens": 20 });
                 let (mut call, reader) = call(&input);
-                (call.info.seed, call.info.scope) = (seed as u64, "flood".into());
+                (call.info.seed, call.info.account) = (seed as u64, "flood".into());
                 std::thread::scope(|scope| {
                     let made = scope
                         .spawn(|| futures_executor::block_on(AnyHandler::call(&**llama, call)));
@@ -356,7 +356,7 @@ fn a_flood_of_long_prompts_does_not_hold_up_another_tenants_short_one() {
         let ended = |_: usize| {
             let before = measure(&llama, "engine_steps");
             let (mut call, _reader) = call(&json!({ "prompt": "short", "max_tokens": 1 }));
-            call.info.scope = "other".into();
+            call.info.account = "other".into();
             futures_executor::block_on(AnyHandler::call(&*llama, call)).unwrap();
             measure(&llama, "engine_steps") - before
         };
