@@ -114,6 +114,7 @@ fn take(llama: &Llama, client: &Client) {
     let (mut call, reader) = call(&client.input);
     call.info.seed = client.seed;
     call.info.scope = format!("tenant {}", client.tenant).into();
+    call.info.account = call.info.scope.clone();
     let has = client.has.min(expected.0.len());
     if has > 0 {
         let pieces = expected.0[..has].iter().map(|piece| serde_json::to_vec(piece).unwrap());
@@ -368,6 +369,33 @@ fn a_flood_of_long_prompts_does_not_hold_up_another_tenants_short_one() {
         assert!(steps[10] <= 10.0, "{steps:?}");
         assert!(left > 50.0, "the flood was over");
     });
+    check_empty(&llama);
+}
+
+/// Blocks are of 32 tokens: of so many lengths, each place of a block is the last at some time.
+#[test]
+fn m1_a_request_that_gave_memory_to_another_goes_on_with_what_it_has() {
+    let llama = tiny().load(crowded()).unwrap();
+    let client =
+        |tenant, input| Client { tenant, input, seed: 7, sleeps: None, leaves: None, has: 0 };
+    for length in 40..72 {
+        let many = json!({
+            "prompt": "a".repeat(length), "n": 12, "max_tokens": 320, "ignore_eos": true
+        });
+        let other = json!({ "prompt": "b".repeat(700 + length), "max_tokens": 40 });
+        let (many, other) = (client(0, many), client(1, other));
+        // Before they begin, so that both are there at once.
+        for client in [&many, &other] {
+            drop(alone(&client.input, client.seed));
+        }
+        std::thread::scope(|scope| {
+            let made = scope.spawn(|| take(&llama, &many));
+            while !made.is_finished() {
+                take(&llama, &other);
+            }
+        });
+    }
+    assert!(measure(&llama, "preemptions") > 20.0);
     check_empty(&llama);
 }
 
