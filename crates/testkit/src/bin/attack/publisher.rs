@@ -41,13 +41,11 @@ pub(crate) async fn attack(
             Err(_) => "not confirmed".to_owned(),
         };
         if !ended.starts_with("taken") && !ended.starts_with("returned") {
-            match connection.publisher().await {
-                Ok(anew) => publisher = anew,
-                Err(_) => {
-                    let connection = broker.connect("publisher without a key").await?;
-                    publisher = connection.publisher().await?;
-                }
-            }
+            publisher = if let Ok(anew) = connection.publisher().await {
+                anew
+            } else {
+                broker.connect("publisher without a key").await?.publisher().await?
+            };
         }
         verdict.made(name, &ended, began.elapsed());
         sleep(EVERY).await;

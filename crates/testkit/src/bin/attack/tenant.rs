@@ -53,17 +53,17 @@ const ATTACKS: &[Attack] = &[
     ),
     ("two large multiples that meet", BeRefused, |_| {
         schema(
-            json!({ "type": "integer", "allOf": [{ "multipleOf": 9999 }, { "multipleOf": 9973 }] }),
+            &json!({ "type": "integer", "allOf": [{ "multipleOf": 9999 }, { "multipleOf": 9973 }] }),
         )
     }),
     ("a multiple by chance", End, |random| {
         let step = |random: &mut Random| json!({ "multipleOf": 1 + random.below(2000) });
         let all: Vec<_> = (0..1 + random.below(4)).map(|_| step(random)).collect();
-        schema(json!({ "type": "integer", "allOf": all }))
+        schema(&json!({ "type": "integer", "allOf": all }))
     }),
     ("300 patterns that meet", BeRefused, |_| {
         let pattern = |i| json!({ "pattern": format!("^.*{i}.*[a-f]{{3}}") });
-        schema(json!({ "type": "string", "allOf": (0..300).map(pattern).collect::<Vec<_>>() }))
+        schema(&json!({ "type": "string", "allOf": (0..300).map(pattern).collect::<Vec<_>>() }))
     }),
     ("patterns by chance", End, |random| {
         let pattern = |random: &mut Random| {
@@ -71,16 +71,16 @@ const ATTACKS: &[Attack] = &[
             json!({ "pattern": format!("^{class}{{0,{most}}}x{class}*") })
         };
         let all: Vec<_> = (0..1 + random.below(6)).map(|_| pattern(random)).collect();
-        schema(json!({ "type": "string", "allOf": all }))
+        schema(&json!({ "type": "string", "allOf": all }))
     }),
     ("200 properties by pattern", BeRefused, |_| {
         let property = |i| (format!("^.*{i}.*$"), json!({ "type": "integer" }));
         let all: serde_json::Map<_, _> = (0..200).map(property).collect();
-        schema(json!({ "type": "object", "patternProperties": all }))
+        schema(&json!({ "type": "object", "patternProperties": all }))
     }),
     ("counts without measure", End, |random| {
         let most = random.of(&[1000, 100_000, 4_000_000_000_u64]);
-        schema(json!({
+        schema(&json!({
             "type": "array", "minItems": most, "maxItems": most,
             "items": { "type": "string", "minLength": most, "maxLength": most },
         }))
@@ -90,10 +90,10 @@ const ATTACKS: &[Attack] = &[
         for _ in 0..random.of(&[10, 60, 100]) {
             inner = json!({ "anyOf": [inner, { "type": "object", "properties": { "a": { "type": "null" } } }] });
         }
-        schema(inner)
+        schema(&inner)
     }),
     ("a schema that refers to itself", End, |_| {
-        schema(json!({
+        schema(&json!({
             "$ref": "#/$defs/a",
             "$defs": { "a": { "anyOf": [{ "$ref": "#/$defs/a" }, { "$ref": "#/$defs/b" }] },
                        "b": { "allOf": [{ "$ref": "#/$defs/a" }] } },
@@ -163,7 +163,7 @@ const ATTACKS: &[Attack] = &[
     }),
 ];
 
-fn schema(schema: Value) -> Value {
+fn schema(schema: &Value) -> Value {
     json!({ "prompt": "a", "max_tokens": 20, "response_format": {
         "type": "json_schema", "json_schema": { "name": "attack", "schema": schema } } })
 }
