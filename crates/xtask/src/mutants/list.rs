@@ -174,7 +174,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "first-deliveries-wait-for-suspects",
         file: "crates/bridge/src/room.rs",
         edits: &[(
-            "let free = !state.alone && state.taken < self.count;",
+            "let free = !state.alone && state.taken + state.lost < self.count;",
             "let free = state.suspects == 0 && state.taken < self.count;",
         )],
         judge: Judge::Test {
