@@ -17,10 +17,9 @@ use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
 
 #[cfg(feature = "s3")]
-pub(crate) use store::plaintext;
-pub use store::{ModelConfig, StoreConfig};
+pub use nsbridge_store::StoreConfig;
+pub use store::ModelConfig;
 #[cfg(any(feature = "s3", feature = "kms"))]
-pub(crate) use watch::is_private;
 pub use watch::{FleetConfig, HealthConfig, TelemetryConfig};
 
 /// Everything a worker is told. `deploy/worker.example.toml` has each field with its meaning.

@@ -17,7 +17,7 @@ pub enum Error {
     Queue(#[from] nsbridge_queue::Error),
     /// A model cannot be had.
     #[error(transparent)]
-    Store(#[from] crate::store::StoreError),
+    Store(#[from] nsbridge_store::StoreError),
     /// The handler did not load.
     #[error("the handler did not load: {0}")]
     Load(String),

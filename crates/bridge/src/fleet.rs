@@ -170,7 +170,7 @@ impl Outage {
             }
             Err(error) => {
                 if !self.failing {
-                    tracing::warn!(error = %crate::serve::chain(&error), "{what}");
+                    tracing::warn!(error = %nsbridge_handler::chain(&error), "{what}");
                 }
                 self.failing = true;
                 None

@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::{Address, Ending, Stuck};
+use crate::context::Shared;
 use crate::intake::{self, Accepted, Refusal};
 use crate::metrics::{self, OrphanEnd};
 use crate::record::RunRecord;
@@ -26,7 +27,6 @@ use crate::settle::{SEAL_PAUSE, finish, put_off, refuse, renew, settle};
 use crate::stream::{Letter, ReplyStream, Welcome};
 use crate::verdict::{After, Settlement, Verdict, judge};
 use crate::visit::Visit;
-use crate::worker::Shared;
 
 /// How long sending may go on when the deadline or the grace is over and no call is waited for.
 const MARGIN: Duration = Duration::from_secs(5);
@@ -228,12 +228,14 @@ impl Run<'_> {
         if unreturned >= POISON_RUNS {
             return Entry::Poison(unreturned);
         }
+        let Shared { room, registry, drain, .. } = shared;
+        let wait = |arrival, runs| room.place(arrival, runs, registry, drain, request, running);
         let place = tokio::select! {
             biased;
-            place = shared.room.place(arrival, unreturned, shared, request, running) => place,
+            place = wait(arrival, unreturned) => place,
             // Workers that were cut off for longer are back: it is no suspect any more.
             () = self.record.cleared(), if unreturned > 0 => {
-                shared.room.place(shared.room.arrive(), 0, shared, request, running).await
+                wait(shared.room.arrive(), 0).await
             }
         };
         Entry::Place(place)

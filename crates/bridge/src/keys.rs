@@ -6,16 +6,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nsbridge_crypto::{ByProvider, Entry, KeyProvider, Keyring, Reread, State, WatchedKeyring};
+use nsbridge_handler::chain;
 use nsbridge_protocol::KeyId;
+#[cfg(feature = "kms")]
+use nsbridge_store::is_private;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-#[cfg(feature = "kms")]
-use crate::config::is_private;
 use crate::config::{ConfigError, KeysConfig};
 use crate::error::Error;
 use crate::metrics::Metrics;
-use crate::serve::chain;
 
 /// How often the keyring's file is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -56,9 +56,9 @@ async fn kms(config: &KeysConfig) -> Result<Option<Arc<dyn KeyProvider>>, Error>
     if kms_keys.is_empty() {
         return Ok(None);
     }
-    let aws = crate::aws::sdk_config(region.as_deref(), endpoint_url.as_deref()).await;
+    let aws = nsbridge_store::aws::sdk_config(region.as_deref(), endpoint_url.as_deref()).await;
     // The provider refuses each call to such an address. Said now, it costs no request.
-    if let Some(url) = crate::aws::endpoint(&aws, "KMS")
+    if let Some(url) = nsbridge_store::aws::endpoint(&aws, "KMS")
         && !is_private(&url)
     {
         let what = format!(

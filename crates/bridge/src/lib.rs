@@ -20,11 +20,10 @@
 //! `job.rs` reads like the life of a request. What a worker promises is in `docs/protocol.md`.
 
 mod attempt;
-#[cfg(any(feature = "s3", feature = "kms"))]
-mod aws;
 mod clock;
 mod config;
 mod confine;
+mod context;
 mod dead;
 mod drain;
 mod error;
@@ -37,6 +36,7 @@ mod keys;
 mod loading;
 mod metrics;
 mod pool;
+mod probes;
 mod record;
 mod registry;
 mod rest;
@@ -45,7 +45,6 @@ mod runner;
 mod serve;
 mod session;
 mod settle;
-pub mod store;
 mod stream;
 mod telemetry;
 mod verdict;
@@ -63,7 +62,9 @@ pub use error::Error;
 pub use fleet::{EcsAddresses, Fleet};
 pub use health::{Health, Pages};
 pub use metrics::Metrics;
-pub use serve::{chain, log_to_stderr, run, serve, start};
+pub use nsbridge_handler::chain;
+pub use nsbridge_store as store;
+pub use serve::{log_to_stderr, run, serve, start};
 pub use telemetry::Spans;
 pub use vitals::Vitals;
 pub use worker::{Parts, Worker};

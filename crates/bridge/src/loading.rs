@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use nsbridge_handler::Models;
 use nsbridge_protocol::Revision;
+use nsbridge_store::{Opened, Store, StoreError};
 use tokio::time::sleep;
 
 use crate::config::ModelConfig;
 use crate::metrics::{Metrics, Phase};
-use crate::store::{Opened, Store, StoreError};
 
 /// How often a long load says how far it is.
 const SAY_EVERY: Duration = Duration::from_secs(10);

@@ -13,8 +13,8 @@ use nsbridge_queue::{Confirmed, Error, Message, Result};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::context::Shared;
 use crate::intake::Accepted;
-use crate::worker::Shared;
 
 /// Time in which a worker that only lost its connection is back to strike its runs.
 const BACK_WITHIN: Duration = Duration::from_secs(1);

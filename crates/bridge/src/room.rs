@@ -10,9 +10,9 @@ use nsbridge_queue::random_part;
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
+use crate::drain::Drain;
 use crate::intake::{Accepted, remaining};
-use crate::registry::Running;
-use crate::worker::Shared;
+use crate::registry::{Registry, Running};
 
 /// Rule R5: from so many recorded runs without a return on, a request is a suspect and runs alone.
 /// If it is what kills its workers, by memory for example, it must not take its neighbors along.
@@ -94,7 +94,8 @@ impl Room {
         self: &Arc<Self>,
         arrival: Arrival,
         unreturned: u32,
-        shared: &Shared,
+        registry: &Registry,
+        drain: &Drain,
         request: &Accepted,
         running: &Running<'_>,
     ) -> Place {
@@ -105,7 +106,7 @@ impl Room {
         let evict = async {
             sleep(PATIENCE).await;
             if !self.state().alone {
-                shared.registry.evict();
+                registry.evict();
             }
             std::future::pending().await
         };
@@ -114,7 +115,7 @@ impl Room {
         };
         tokio::select! {
             biased;
-            _ = shared.drain.begun() => Place::None,
+            _ = drain.begun() => Place::None,
             () = running.orphaned() => Place::None,
             permit = permit => Place::Taken(permit),
             () = sleep(remaining(request.deadline)) => Place::Late,

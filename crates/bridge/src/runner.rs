@@ -21,7 +21,9 @@ use tracing::{Instrument as _, Span};
 
 use crate::metrics::{Metrics, Phase};
 use crate::room::Permit;
-use crate::vitals::ASK_EVERY;
+
+/// How often the handler is asked whether it is well.
+pub(crate) const ASK_EVERY: Duration = Duration::from_secs(5);
 
 /// Time between two beats of the thread of [`Slots::Tasks`].
 const BEAT: Duration = Duration::from_millis(500);
@@ -302,9 +304,8 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 mod tests {
     use nsbridge_handler::{Error, Finish, Handler, Health, Job, Models, Result};
 
-    use super::Runner;
+    use super::{ASK_EVERY, Runner};
     use crate::metrics::Metrics;
-    use crate::vitals::ASK_EVERY;
 
     /// Never warm, and says so.
     struct Cold;

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nsbridge_crypto::KeyProvider;
-use nsbridge_handler::{Handler, Models};
+use nsbridge_handler::{Handler, Models, chain};
 use nsbridge_queue::{AmqpBroker, Broker};
+use nsbridge_store::Store;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing_subscriber::EnvFilter;
@@ -23,7 +24,6 @@ use crate::keys;
 use crate::loading;
 use crate::metrics::Metrics;
 use crate::runner::Runner;
-use crate::store::Store;
 use crate::telemetry::Spans;
 use crate::vitals::Vitals;
 use crate::worker::{Parts, Worker};
@@ -255,21 +255,6 @@ fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
     if name.is_empty() { format!("worker-{}", std::process::id()) } else { name.to_owned() }
-}
-
-/// An error and its causes in one line. A cause that the line ends with already is left out: not
-/// every library keeps its sources out of its own words.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut line = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let words = cause.to_string();
-        if !line.ends_with(&words) {
-            line = format!("{line}: {words}");
-        }
-        next = cause.source();
-    }
-    line
 }
 
 /// Tells the person at the terminal, if there is one.

@@ -9,12 +9,12 @@ use nsbridge_crypto::ControlFrame;
 use nsbridge_protocol::ControlKind;
 use nsbridge_protocol::topology::{header, model_queue};
 use nsbridge_queue::{Connection, Consumer, Delivery};
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
+use crate::context::Shared;
 use crate::error::Error;
 use crate::job;
 use crate::registry::{Held, Mail};
@@ -22,7 +22,6 @@ use crate::room::Arrival;
 use crate::telemetry::parent;
 use crate::verdict::After;
 use crate::visit::Visit;
-use crate::worker::Shared;
 
 /// Control frames that may be read ahead: a resume may have 8 MiB, and takes no time to hand on.
 const CONTROL_PREFETCH: u16 = 4;
@@ -116,7 +115,9 @@ impl Subscriber {
 
     /// Takes deliveries until the channel is gone.
     async fn take(&self, mut consumer: Consumer) {
-        let _consuming = self.shared.consuming.begin(&self.shared);
+        let (model, slots) = (&self.shared.model, self.shared.runner.slots());
+        tracing::info!(%model, slots, "taking requests");
+        let _consuming = self.shared.consuming.begin();
         // A child: what ends with the channel ends with the connection too.
         let gone = self.lost.child_token();
         let room = &self.shared.room;
@@ -207,41 +208,4 @@ async fn read_control(shared: Arc<Shared>, mut control: Consumer, connection: Ar
     }
     // Without its control queue a worker would miss cancels: the session must start again.
     connection.close().await;
-}
-
-/// Since when there is a subscription.
-#[derive(Debug, Default)]
-pub(crate) struct Consuming(watch::Sender<Option<Instant>>);
-
-impl Consuming {
-    /// Since when the worker takes requests; `None` while it does not.
-    pub(crate) fn since(&self) -> watch::Receiver<Option<Instant>> {
-        self.0.subscribe()
-    }
-
-    /// There is one for as long as the value lives.
-    fn begin(&self, shared: &Shared) -> Begun<'_> {
-        tracing::info!(model = %shared.model, slots = shared.runner.slots(), "taking requests");
-        let since = Instant::now();
-        self.0.send_replace(Some(since));
-        Begun { consuming: self, since }
-    }
-}
-
-struct Begun<'a> {
-    consuming: &'a Consuming,
-    since: Instant,
-}
-
-impl Drop for Begun<'_> {
-    fn drop(&mut self) {
-        // The next session may have begun before this one's end is noticed.
-        self.consuming.0.send_if_modified(|since| {
-            let ours = *since == Some(self.since);
-            if ours {
-                *since = None;
-            }
-            ours
-        });
-    }
 }

@@ -7,13 +7,13 @@ use nsbridge_protocol::{ErrorCode, Revision};
 use nsbridge_queue::{Delivery, Error};
 use tokio::time::sleep;
 
+use crate::context::Shared;
 use crate::dead::{self, Retry};
 use crate::intake::{Accepted, Again, Later, Rejected, epoch, remaining};
 use crate::metrics::Outcome;
 use crate::registry::{Held, Job};
 use crate::verdict::{After, Settlement};
 use crate::visit::Visit;
-use crate::worker::Shared;
 
 /// How long a worker rests when it cannot seal.
 pub(crate) const SEAL_PAUSE: Duration = Duration::from_secs(5);

@@ -1,11 +1,10 @@
 //! A worker: connections, jobs, and the end of both.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nsbridge_crypto::KeyProvider;
 use nsbridge_handler::Health;
-use nsbridge_protocol::topology::control_queue;
 use nsbridge_protocol::{ModelName, Revision};
 use nsbridge_queue::{Broker, Link};
 use tokio::sync::watch;
@@ -13,26 +12,22 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::attempt::Address;
 use crate::config::ReplyConfig;
+use crate::context::{Consuming, Shared, in_a_line};
 use crate::drain::Drain;
 use crate::error::Error;
-use crate::intake::Accepted;
 use crate::metrics::Side;
 use crate::pool::Pool;
+use crate::probes;
 use crate::registry::Registry;
 use crate::rest::Rest;
 use crate::room::Room;
 use crate::runner::Runner;
-use crate::session::{Consuming, PAUSE, Session};
-use crate::visit::Visit;
-use crate::vitals::{Vitals, rounds};
+use crate::session::{PAUSE, Session};
+use crate::vitals::Vitals;
 
 /// How long handing over may take after the grace.
 const HAND_OVER: Duration = Duration::from_secs(10);
-
-/// This many characters of what a handler says of itself are logged.
-const LONGEST_REASON: usize = 300;
 
 /// How long the worker waits for the handler's own word on why it is broken.
 const SAYS_WITHIN: Duration = Duration::from_secs(1);
@@ -41,87 +36,6 @@ const SAYS_WITHIN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Worker {
     shared: Arc<Shared>,
-}
-
-/// What all jobs of a worker share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) model: ModelName,
-    pub(crate) revision: Option<Revision>,
-    pub(crate) name: String,
-    /// The name of the session's own queue. A new one each time: the broker may keep an earlier
-    /// session's for as long as it believes in its connection.
-    control_queue: Mutex<String>,
-    pub(crate) reply: ReplyConfig,
-    pub(crate) keys: Arc<dyn KeyProvider>,
-    pub(crate) runner: Runner,
-    pub(crate) registry: Registry,
-    pub(crate) room: Arc<Room>,
-    /// Takes requests, acks, and keeps the records of runs. It never publishes.
-    pub(crate) consume: Link,
-    pub(crate) publish: Pool,
-    pub(crate) drain: Drain,
-    pub(crate) consuming: Consuming,
-    pub(crate) rest: Rest,
-    pub(crate) vitals: Vitals,
-    /// Why the handler cannot go on.
-    broken: watch::Sender<Option<String>>,
-    /// Whether that is its own word: what it runs may never return.
-    pub(crate) unwell: CancellationToken,
-}
-
-impl Shared {
-    pub(crate) fn address<'a>(
-        &'a self,
-        request: &'a Accepted,
-        visit: &'a Visit,
-        overdue: CancellationToken,
-    ) -> Address<'a> {
-        Address {
-            pool: &self.publish,
-            config: &self.reply,
-            reply_to: &request.reply_to,
-            control_queue: &self.control_queue,
-            worker: &self.name,
-            revision: self.revision.as_ref(),
-            root: &request.reply_root,
-            request: request.job.id,
-            fingerprint: self.runner.fingerprint(),
-            visit,
-            overdue,
-        }
-    }
-
-    /// Draws the name of a session's control queue; streams that are opened from now on tell it.
-    pub(crate) fn name_control_queue(&self) -> Result<String, Error> {
-        let name = control_queue(random()?);
-        self.control_queue.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&name);
-        Ok(name)
-    }
-
-    /// The handler is broken: the worker gives its jobs back and leaves.
-    pub(crate) fn leave(&self, why: &str) {
-        self.broken.send_replace(Some(why.to_owned()));
-    }
-
-    /// The handler says so itself: none of its jobs will come to an end, however long they are waited
-    /// for.
-    pub(crate) fn unwell(&self, reason: &str) {
-        self.leave(&format!("it said that it is not well: {}", in_a_line(reason)));
-        self.unwell.cancel();
-        self.drain.by(Instant::now());
-    }
-
-    /// Returns true while the handler's calls do not get on.
-    pub(crate) fn calls_stand_still(&self) -> bool {
-        self.vitals.health.calls_stand_still()
-    }
-
-    /// Waits until it is.
-    async fn handler_broke(&self) {
-        // The sender is ours.
-        let _ = self.broken.subscribe().wait_for(Option::is_some).await;
-    }
 }
 
 /// What a worker is made of.
@@ -206,7 +120,7 @@ impl Worker {
     pub async fn run(self) -> Result<(), Error> {
         tokio::select! {
             ended = self.work() => ended,
-            never = rounds(&self.shared) => match never {},
+            never = probes::run(&self.shared) => match never {},
         }
     }
 
@@ -275,17 +189,4 @@ impl Worker {
         self.shared.publish.close().await;
         self.shared.consume.close().await;
     }
-}
-
-fn in_a_line(reason: &str) -> String {
-    reason.chars().take(LONGEST_REASON).filter(|c| !c.is_control()).collect()
-}
-
-pub(crate) fn random() -> Result<u128, Error> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|error| Error::System {
-        what: "get random bytes",
-        source: std::io::Error::other(error.to_string()),
-    })?;
-    Ok(u128::from_ne_bytes(bytes))
 }

@@ -32,7 +32,7 @@ struct Inner {
     keys: Arc<dyn KeyProvider>,
     router: Arc<Router>,
     reply_queue: String,
-    _close: DropGuard,
+    close: Arc<DropGuard>,
 }
 
 impl Client {
@@ -54,8 +54,8 @@ impl Client {
         // The queue is there before the first request is: a reply cannot come too early.
         let consumer = Router::subscribe(&consume, &reply_queue, &mut false).await?;
         tokio::spawn(router.clone().run(consume, reply_queue.clone(), consumer));
-        let _close = closed.drop_guard();
-        Ok(Self(Arc::new(Inner { keys, router, reply_queue, _close })))
+        let close = Arc::new(closed.drop_guard());
+        Ok(Self(Arc::new(Inner { keys, router, reply_queue, close })))
     }
 
     /// Seals a request and publishes it; returns when the broker has it.
@@ -87,7 +87,7 @@ impl Client {
         let merge = Merge::new(sealed.reply_root, O::seam);
         // Registered before it is published, so that no reply finds nobody.
         let inbox = self.0.router.register(original, merge, deadline, bytes);
-        let reply = Reply::new(id, inbox, self.0.router.clone(), self.clone(), deadline);
+        let reply = Reply::new(id, inbox, self.0.router.clone(), self.0.close.clone(), deadline);
         self.publish(&envelope.head, message, deadline).await?;
         Ok(reply)
     }

@@ -9,8 +9,8 @@ use nsbridge_protocol::{ErrorCode, RequestId, Revision, Summary};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::DropGuard;
 
-use crate::client::Client;
 use crate::entry::{INBOX, Note};
 use crate::error::{Error, Result};
 use crate::router::Router;
@@ -43,7 +43,7 @@ pub struct Reply<O> {
     inbox: mpsc::Receiver<Note>,
     router: Arc<Router>,
     /// Keeps the reply queue read for as long as a reply is awaited.
-    _client: Client,
+    _open: Arc<DropGuard>,
     deadline: Instant,
     hint: Option<ErrorCode>,
     /// When the caller was told last that it waits.
@@ -57,11 +57,11 @@ impl<O: DeserializeOwned> Reply<O> {
         id: RequestId,
         inbox: mpsc::Receiver<Note>,
         router: Arc<Router>,
-        client: Client,
+        open: Arc<DropGuard>,
         deadline: Instant,
     ) -> Self {
         let (hint, told, over, output) = (None, None, false, PhantomData);
-        Self { id, inbox, router, _client: client, deadline, hint, told, over, output }
+        Self { id, inbox, router, _open: open, deadline, hint, told, over, output }
     }
 
     /// The request's identifier, fit for logs.

@@ -1,16 +1,36 @@
 //! The key schedule: HKDF-SHA-512 (RFC 5869) from a key to everything a frame needs.
 
+use std::fmt;
+
 use hkdf::Hkdf;
 use sha2::{Digest, Sha512};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 use crate::aead::Cipher;
-use crate::{Error, ReplyRoot, Result, Salt};
+use crate::{Error, Result, Salt};
 
 /// Commits a frame to one key, so that a ciphertext cannot open under two (partitioning oracles:
 /// Len, Grubbs, Ristenpart, USENIX Security 2021).
 pub(crate) type Commitment = [u8; 32];
+
+/// What all replies to one request are sealed under: shared by its client and its worker.
+#[derive(Clone)]
+pub struct ReplyRoot(pub(crate) Zeroizing<[u8; 32]>);
+
+impl ReplyRoot {
+    /// The number in the name of the queue that records the request's runs, for a copy whose
+    /// replies go to `reply_to`.
+    pub fn run_record(&self, reply_to: &str) -> u128 {
+        run_record(self, reply_to)
+    }
+}
+
+impl fmt::Debug for ReplyRoot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ReplyRoot(..)")
+    }
+}
 
 /// What a frame is sealed with.
 pub(crate) struct FrameKey {

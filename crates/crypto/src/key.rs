@@ -2,10 +2,11 @@
 
 use std::fmt;
 
+use nsbridge_protocol::KeyId;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-use crate::{Error, Result, derive};
+use crate::{Error, Result};
 
 /// A 256-bit key of a keyring or a key service.
 #[derive(Clone)]
@@ -43,24 +44,6 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What all replies to one request are sealed under: shared by its client and its worker.
-#[derive(Clone)]
-pub struct ReplyRoot(pub(crate) Zeroizing<[u8; 32]>);
-
-impl ReplyRoot {
-    /// The number in the name of the queue that records the request's runs, for a copy whose
-    /// replies go to `reply_to`.
-    pub fn run_record(&self, reply_to: &str) -> u128 {
-        derive::run_record(self, reply_to)
-    }
-}
-
-impl fmt::Debug for ReplyRoot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ReplyRoot(..)")
-    }
-}
-
 /// 256 random bits that make a derived key unique. Public, and drawn when used: a pool that is
 /// filled beforehand would repeat in a forked or snapshotted process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,6 +64,46 @@ impl fmt::Debug for Salt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [a, b, c, d, ..] = self.0;
         write!(f, "Salt({a:02x}{b:02x}{c:02x}{d:02x}..)")
+    }
+}
+
+/// Who made the key of a request, as its header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Provider {
+    /// A keyring that both ends hold.
+    Keyring = 0,
+    /// AWS KMS: the frame carries a wrapped data key.
+    Kms = 1,
+}
+
+impl Provider {
+    pub(crate) fn from_byte(byte: u8) -> Result<Self> {
+        match byte {
+            0 => Ok(Self::Keyring),
+            1 => Ok(Self::Kms),
+            _ => Err(Error::Unsupported { what: "key provider" }),
+        }
+    }
+}
+
+/// A key to seal a request with.
+#[derive(Clone, Debug)]
+pub struct DataKey {
+    /// Its name, which goes into the header.
+    pub id: KeyId,
+    /// The key.
+    pub key: Key,
+    /// Where a worker gets it from.
+    pub provider: Provider,
+    /// The key as its provider wrapped it, for the header; empty for a keyring's.
+    pub wrapped: Vec<u8>,
+}
+
+impl DataKey {
+    /// A key that both ends hold.
+    pub fn of_keyring(id: KeyId, key: Key) -> Self {
+        Self { id, key, provider: Provider::Keyring, wrapped: Vec::new() }
     }
 }
 

@@ -25,7 +25,7 @@ use zeroize::Zeroizing;
 
 pub use watched::{Reread, WatchedKeyring};
 
-use crate::provider::Provider;
+use crate::key::Provider;
 use crate::{DataKey, Key, KeyError, KeyProvider, RequestFrame, Scope, derive};
 
 /// Keys by name, one of them for sealing.

@@ -18,7 +18,7 @@ use aws_types::SdkConfig;
 use nsbridge_protocol::KeyId;
 use sha2::{Digest, Sha256};
 
-use crate::provider::Provider;
+use crate::key::Provider;
 use crate::{DataKey, Key, KeyError, KeyProvider, RequestFrame, Scope};
 use cache::Cache;
 use service::{Aws, Service};

@@ -22,13 +22,14 @@ mod reply;
 mod request;
 
 pub use control::{ControlFrame, seal_control};
+pub use derive::ReplyRoot;
 pub use error::{Error, Result};
 pub use hint::{ErrorHint, seal_nothing};
-pub use key::{Key, ReplyRoot, Salt};
+pub use key::{DataKey, Key, Provider, Salt};
 pub use keyring::{Entry, Keyring, KeyringError, Reread, State, WatchedKeyring};
 #[cfg(feature = "kms")]
 pub use kms::KmsProvider;
 pub use pad::ContentType;
-pub use provider::{ByProvider, DataKey, KeyError, KeyProvider, Provider, Scope};
+pub use provider::{ByProvider, KeyError, KeyProvider, Scope};
 pub use reply::{Opened, Read, ReplyHead, ReplyKind, ReplyOpener, ReplySealer};
 pub use request::{JobKey, OpenedRequest, RequestFrame, RequestHead, Sealed, seal_request};

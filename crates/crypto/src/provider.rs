@@ -6,27 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use nsbridge_protocol::{ErrorCode, KeyId, ModelName, Tenant};
 
-use crate::{Error, Key, RequestFrame, Result};
-
-/// Who made the key of a request, as its header says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Provider {
-    /// A keyring that both ends hold.
-    Keyring = 0,
-    /// AWS KMS: the frame carries a wrapped data key.
-    Kms = 1,
-}
-
-impl Provider {
-    pub(crate) fn from_byte(byte: u8) -> Result<Self> {
-        match byte {
-            0 => Ok(Self::Keyring),
-            1 => Ok(Self::Kms),
-            _ => Err(Error::Unsupported { what: "key provider" }),
-        }
-    }
-}
+use crate::{DataKey, Error, Key, Provider, RequestFrame, Result};
 
 /// What a key is to be used for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -35,26 +15,6 @@ pub struct Scope {
     pub model: ModelName,
     /// Who the request is for.
     pub tenant: Tenant,
-}
-
-/// A key to seal a request with.
-#[derive(Clone, Debug)]
-pub struct DataKey {
-    /// Its name, which goes into the header.
-    pub id: KeyId,
-    /// The key.
-    pub key: Key,
-    /// Where a worker gets it from.
-    pub provider: Provider,
-    /// The key as its provider wrapped it, for the header; empty for a keyring's.
-    pub wrapped: Vec<u8>,
-}
-
-impl DataKey {
-    /// A key that both ends hold.
-    pub fn of_keyring(id: KeyId, key: Key) -> Self {
-        Self { id, key, provider: Provider::Keyring, wrapped: Vec::new() }
-    }
 }
 
 /// Gives keys to clients and workers.

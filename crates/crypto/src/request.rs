@@ -13,8 +13,8 @@
 use nsbridge_protocol::topology::REQUEST_BODY;
 use nsbridge_protocol::{KeyId, MAX_REQUEST_BYTES, ModelName, RequestId, Tenant};
 
+use crate::key::Provider;
 use crate::layout::{Cursor, SUITE, VERSION, push_text};
-use crate::provider::Provider;
 use crate::{ContentType, DataKey, Error, Key, ReplyRoot, Result, Salt, derive, pad};
 
 const MAGIC: [u8; 4] = *b"NSBQ";

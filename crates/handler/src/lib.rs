@@ -51,6 +51,8 @@ pub use batch::{Batch, BatchOptions, Batched, Item, Limits};
 pub use buffer::Buffer;
 pub use checkpoint::{Checkpoint, Dtype, GgufValue, Metadata, Order, TensorInfo};
 pub use emitter::{Emitter, Refused};
+#[doc(hidden)]
+pub use error::chain;
 pub use error::{Cause, Error, Result};
 pub use job::{Job, JobInfo};
 pub use measure::{Measure, MeasureKind};

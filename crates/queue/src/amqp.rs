@@ -6,6 +6,7 @@ mod consumer;
 mod convert;
 mod fault;
 mod io;
+mod life;
 mod publisher;
 mod returns;
 pub(crate) mod shallow;
@@ -25,8 +26,9 @@ use tokio::net::TcpStream;
 use crate::{Broker, Connection, Limits, Result};
 
 use address::Address;
-use connection::{AmqpConnection, Settings};
+use connection::AmqpConnection;
 use io::Io;
+use life::Settings;
 use shallow::Bodies;
 
 /// A connection attempt gives up after this long.

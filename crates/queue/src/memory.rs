@@ -1,11 +1,13 @@
 //! The queue in memory, for one process: it behaves as RabbitMQ does, and keeps nothing.
 
 mod link;
+mod peer;
 mod queue;
 mod state;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -26,6 +28,7 @@ pub struct MemoryBroker {
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
+    links: Mutex<BTreeMap<u64, Weak<Link>>>,
     /// Told when an alarm was set that is earlier than all others.
     earlier: Notify,
     blocked: watch::Sender<bool>,
@@ -49,7 +52,8 @@ impl MemoryBroker {
     /// Breaks every connection that was opened under `name`.
     #[cfg(feature = "testing")]
     pub fn cut(&self, name: &str) {
-        let links = self.shared.lock().links();
+        // Dropped without the lock on the list: the end of a connection takes it.
+        let links: Vec<_> = self.shared.links().values().filter_map(Weak::upgrade).collect();
         links.iter().filter(|link| link.name() == name).for_each(|link| link.end("it was cut"));
     }
 
@@ -106,6 +110,10 @@ impl Broker for MemoryBroker {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn links(&self) -> MutexGuard<'_, BTreeMap<u64, Weak<Link>>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn change<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {

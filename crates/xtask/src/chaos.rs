@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Result, ensure};
 
 use crate::cargo::{self, Cargo};
-use crate::{machine, mutants, say};
+use crate::{machine, say};
 
 /// The scenario that moves clocks, for which a library is needed.
 const CLOCKS: &str = "clock-skew";
@@ -47,15 +47,19 @@ pub(crate) struct Arguments {
     mutants: Option<String>,
 }
 
+impl Arguments {
+    /// Returns the mutants that are wanted instead of scenarios, if any: one by its name, or all.
+    pub(crate) fn mutants(&self) -> Option<Option<&str>> {
+        self.mutants.as_deref().map(|name| Some(name).filter(|name| *name != ALL))
+    }
+}
+
 /// Plays, or does what else the arguments say.
 ///
 /// # Errors
 ///
 /// Something was lost, repeated or run twice, or a scenario did not come out as it must.
 pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
-    if let Some(only) = &arguments.mutants {
-        return mutants::run(cargo, Some(&**only).filter(|name| *name != ALL));
-    }
     let quiet = arguments.list || arguments.check.is_some();
     if !quiet {
         prepare(&arguments.scenarios)?;

@@ -95,7 +95,10 @@ fn main() -> ExitCode {
         Chore::Test { rabbitmq: Some(_), arguments } => test::run_on_rabbitmq_4(&arguments),
         Chore::Lint => lint::run(&Cargo::here()),
         Chore::Ci => ci::run(),
-        Chore::Chaos { arguments } => chaos::run(&Cargo::here(), &arguments),
+        Chore::Chaos { arguments } => match arguments.mutants() {
+            Some(only) => mutants::run(&Cargo::here(), only),
+            None => chaos::run(&Cargo::here(), &arguments),
+        },
         Chore::Attack { arguments } => attack::run(&Cargo::here(), &arguments),
         Chore::Cuda { arguments } => cuda::run(&arguments),
         Chore::Fuzz { arguments } => fuzz::run(&Cargo::here(), &arguments),

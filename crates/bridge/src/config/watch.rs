@@ -1,6 +1,6 @@
 //! How a worker is watched, and what it watches itself.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -75,20 +75,7 @@ impl FleetConfig {
 /// Refuses addresses from which data keys would cross a network as they are.
 pub(super) fn private(url: &str) -> Result<(), String> {
     let wanted = "[keys] endpoint_url must begin with https://, or with http:// on this machine";
-    if is_private(url) { Ok(()) } else { Err(wanted.to_owned()) }
-}
-
-/// Returns true for an address with TLS, or on this machine.
-pub(crate) fn is_private(url: &str) -> bool {
-    let here = |host: &str| {
-        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-        host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|ip| ip.is_loopback())
-    };
-    url.parse::<hyper::Uri>().is_ok_and(|uri| match (uri.scheme_str(), uri.host()) {
-        (Some("https"), Some(_)) => true,
-        (Some("http"), Some(host)) => here(host),
-        _ => false,
-    })
+    if nsbridge_store::is_private(url) { Ok(()) } else { Err(wanted.to_owned()) }
 }
 
 /// Refuses what is not plain HTTP: these are services on the machine itself, or beside it.

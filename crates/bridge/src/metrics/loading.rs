@@ -3,11 +3,11 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use nsbridge_store::{Count, Counts};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 
 use super::{By, Metrics, Shelf, names};
-use crate::store::{Count, Counts};
 
 /// A part of a cold start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

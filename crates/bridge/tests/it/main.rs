@@ -13,7 +13,6 @@ mod refusal;
 mod revision;
 mod rules;
 mod script;
-mod store;
 mod straight;
 mod traces;
 mod trouble;

@@ -7,7 +7,7 @@ use nsbridge_protocol::{KeyId, RequestId};
 
 use super::service::Service;
 use super::{KEPT_FOR, KmsProvider};
-use crate::provider::Provider;
+use crate::key::Provider;
 use crate::{DataKey, Key, KeyError, KeyProvider, RequestFrame, RequestHead, Scope};
 
 /// A service that wraps a key by hiding nothing, and writes down what it was asked.

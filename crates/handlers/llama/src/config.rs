@@ -1,10 +1,8 @@
 //! A model's shape: `config.json` and `generation_config.json`.
 
-mod degrees;
 mod family;
 mod file;
 mod gguf;
-mod memory;
 mod rope;
 mod tensors;
 
@@ -14,8 +12,6 @@ use nsbridge_handler::Model;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-pub use self::degrees::Need;
-pub use self::memory::{Memory, parameters};
 pub use self::rope::{Rope, RopeScaling};
 pub use self::tensors::tensors;
 

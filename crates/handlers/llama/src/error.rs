@@ -4,8 +4,6 @@ use std::path::PathBuf;
 
 use nsbridge_handler::{Error, quote};
 
-use crate::parity::Parity;
-
 /// Why a model cannot be loaded: a sentence that names the file and the field.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -42,10 +40,9 @@ pub enum LoadError {
     Slow(f64),
     /// It does not compute what a reference says.
     #[error(
-        "the model's logits are not those of {file}: the largest difference is {:.3e}, after {} of \
+        "the model's logits are not those of {file}: the largest difference is {largest:.3e}, after {after} of \
          {tokens} tokens, which is above parity_tolerance, {tolerance:e}; another token is the \
-         likeliest after {}",
-        parity.largest, parity.after, parity.mismatches
+         likeliest after {mismatches}"
     )]
     Differs {
         /// The reference.
@@ -54,8 +51,12 @@ pub enum LoadError {
         tolerance: f32,
         /// How many tokens the reference has.
         tokens: usize,
-        /// How far they are from it.
-        parity: Box<Parity>,
+        /// The largest difference of two logits; NaN if one is.
+        largest: f32,
+        /// Number of tokens after which the largest difference was.
+        after: usize,
+        /// Number of tokens after which another token is the likeliest.
+        mismatches: usize,
     },
 }
 

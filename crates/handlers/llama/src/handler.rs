@@ -1,7 +1,6 @@
 //! The handler: what a request asks for goes to the engine, and its tokens come back.
 
 mod drafting;
-mod options;
 mod preparation;
 
 use std::sync::Arc;
@@ -13,7 +12,6 @@ use nsbridge_handler::{
 use sha2::{Digest, Sha256};
 
 use self::drafting::Drafting;
-pub use self::options::{Options, Quantize};
 use self::preparation::Preparation;
 use crate::engine::{Engine, Order, Policy};
 use crate::grammar::{self, Grammars};

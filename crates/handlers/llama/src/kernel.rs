@@ -7,13 +7,13 @@
 //! adds up, so that shards of a matrix give the bits of the whole.
 
 pub(crate) mod attention;
+pub(crate) mod element;
 pub(crate) mod kquants;
 pub(crate) mod math;
 pub(crate) mod q8;
 pub(crate) mod reach;
 pub(crate) mod row;
 pub(crate) mod simd;
-pub(crate) mod tile;
 
 use self::simd::Simd;
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use self::blocks::Blocks;
-pub(crate) use self::store::{Element, Shape, Store, Values};
+pub(crate) use self::store::{Shape, Store, Values};
 use crate::LoadError;
 use crate::kernel::attention::PAGE;
 

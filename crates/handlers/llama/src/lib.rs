@@ -6,6 +6,7 @@
 //! depend on the weights, the prompt, the parameters and the seed, and on nothing else: not on what
 //! runs beside it, nor on the machine. A GPU is another matter: see `docs/gpu.md`.
 
+mod capacity;
 mod comm;
 mod config;
 mod date;
@@ -21,6 +22,7 @@ mod loading;
 mod matrix;
 mod memory;
 mod network;
+mod options;
 pub mod parity;
 mod pool;
 mod quantise;
@@ -36,14 +38,16 @@ mod text;
 mod weights;
 mod workers;
 
-pub use config::{Config, Memory, Need, Rope, RopeScaling, parameters, tensors};
+pub use capacity::{Memory, Need, parameters};
+pub use config::{Config, Rope, RopeScaling, tensors};
 pub use error::LoadError;
 pub use grammar::{Grammar, Grammars, Rule};
-pub use handler::{Llama, Options, Quantize};
+pub use handler::Llama;
 pub use kernel::Tier;
 pub use kv::{KvCache, KvFormat, Table};
 pub use matrix::Format;
 pub use network::{Chunk, Logits, Model, On, Processor, Setup, Watch};
+pub use options::{Options, Quantize};
 pub use quantise::{Mix, QuantiseError, Writing, quantise};
 pub use rope::RopeTable;
 pub use sample::{

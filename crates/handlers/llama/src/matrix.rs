@@ -7,6 +7,7 @@
 
 pub(crate) mod ggml;
 mod pack;
+pub(crate) mod tile;
 mod turns;
 
 use crate::LoadError;

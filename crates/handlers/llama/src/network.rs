@@ -6,7 +6,9 @@
 
 mod device;
 mod load;
+mod part;
 mod plan;
+mod rank;
 mod ranks;
 mod shard;
 mod step;
@@ -15,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use nsbridge_handler::{Error, Result};
 
-use crate::config::parameters;
+use crate::capacity::parameters;
 use crate::kernel::Tier;
 use crate::kernel::attention::PAGE;
 use crate::kernel::reach::{REACHES, set_reach};

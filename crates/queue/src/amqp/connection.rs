@@ -12,11 +12,10 @@ use lapin::{Channel, Event};
 use nsbridge_protocol::{ModelName, Revision};
 use tokio::sync::watch;
 
-use super::io::Io;
+use super::life::{Life, Settings};
 use super::publisher::AmqpPublisher;
-use super::shallow::Bodies;
 use super::{consumer, fault, topology};
-use crate::{Connection, Consumer, Depth, Error, Limits, Publisher, Result};
+use crate::{Connection, Consumer, Depth, Error, Publisher, Result};
 
 /// How often the connection's state is looked at besides its events: lapin tells errors, but not
 /// every orderly end.
@@ -26,44 +25,6 @@ const GOODBYE: u16 = 200;
 
 /// How long the broker gets to say goodbye too.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// What a connection takes over from its broker.
-pub(super) struct Settings {
-    /// Limits of the bodies that it takes.
-    pub(super) bodies: Arc<Bodies>,
-    pub(super) limits: Limits,
-    /// Whether the broker sets `x-acquired-count`.
-    pub(super) counts_acquired: bool,
-    pub(super) io: Arc<Io>,
-}
-
-/// How long a connection lives.
-///
-/// lapin may leave a call unanswered whose connection dies while it is made, so every call that
-/// waits for the broker is made under this.
-#[derive(Clone)]
-pub(super) struct Life(watch::Receiver<Option<String>>);
-
-impl Life {
-    /// Waits for the end; tells why.
-    pub(super) async fn ended(&self) -> Error {
-        let mut ended = self.0.clone();
-        let reason = match ended.wait_for(Option::is_some).await {
-            Ok(reason) => reason.clone().unwrap_or_default(),
-            Err(_) => String::new(),
-        };
-        Error::Lost { reason }
-    }
-
-    /// Does this, unless the connection ends first.
-    pub(super) async fn during<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        tokio::select! {
-            biased;
-            done = work => done,
-            error = self.ended() => Err(error),
-        }
-    }
-}
 
 /// A connection whose sockets and heartbeats are served by the broker's own thread.
 pub(super) struct AmqpConnection {
@@ -86,7 +47,7 @@ impl AmqpConnection {
     }
 
     fn life(&self) -> Life {
-        Life(self.ended.subscribe())
+        Life::new(self.ended.subscribe())
     }
 }
 

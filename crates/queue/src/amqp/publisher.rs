@@ -15,8 +15,8 @@ use lapin::types::ShortString;
 use lapin::{Channel, Confirmation};
 use tokio::sync::{mpsc, oneshot};
 
-use super::connection::Life;
 use super::io::Io;
+use super::life::Life;
 use super::returns::{Ledger, Mark};
 use super::{convert, fault};
 use crate::{Confirm, Confirmed, Error, Message, Publisher, Result};

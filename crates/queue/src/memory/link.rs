@@ -8,6 +8,7 @@ use nsbridge_protocol::{ModelName, Revision};
 use tokio::sync::{mpsc, watch};
 
 use super::Shared;
+use super::peer::Peer;
 use crate::{
     Confirm, Confirmed, Connection, Consumer, Delivery, Depth, Error, Message, Publisher, Result,
     Settle, Subscription,
@@ -27,20 +28,16 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn open(shared: &Arc<Shared>, name: &str) -> Arc<Self> {
         let (ended, _) = watch::channel(None);
-        let mut state = shared.lock();
+        let id = shared.lock().next_id();
         let link = Arc::new(Self {
             shared: Arc::clone(shared),
-            id: state.next_id(),
+            id,
             name: name.to_owned(),
             ended,
             undeliverable: Mutex::default(),
         });
-        state.links.insert(link.id, Arc::downgrade(&link));
+        shared.links().insert(id, Arc::downgrade(&link));
         link
-    }
-
-    pub(super) fn id(&self) -> u64 {
-        self.id
     }
 
     #[cfg(feature = "testing")]
@@ -55,16 +52,13 @@ impl Link {
             first
         });
         if first {
-            self.shared.change(|state| state.disconnect(self));
+            self.shared.links().remove(&self.id);
+            self.shared.change(|state| state.disconnect(self.id));
         }
     }
 
     pub(super) fn ended(&self) -> watch::Receiver<Option<String>> {
         self.ended.subscribe()
-    }
-
-    pub(super) fn drop_later(&self, delivery: Delivery) {
-        self.undeliverable.lock().unwrap_or_else(PoisonError::into_inner).push(delivery);
     }
 
     /// A call's way to the broker, for those made on a connection that lives when it is there.
@@ -85,6 +79,20 @@ impl Link {
         let undeliverable =
             std::mem::take(&mut *self.undeliverable.lock().unwrap_or_else(PoisonError::into_inner));
         drop(undeliverable);
+    }
+}
+
+impl Peer for Link {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn settle(self: Arc<Self>, queue: &str, tag: u64) -> Box<dyn Settle> {
+        Box::new(Tag { link: self, queue: queue.to_owned(), tag })
+    }
+
+    fn drop_later(&self, delivery: Delivery) {
+        self.undeliverable.lock().unwrap_or_else(PoisonError::into_inner).push(delivery);
     }
 }
 
@@ -148,9 +156,10 @@ impl Connection for MemoryConnection {
         self.0.arrive().await?;
         let prefetch = usize::from(prefetch.max(1));
         let (sender, receiver) = mpsc::channel(prefetch);
+        let peer: Arc<dyn Peer> = self.0.clone();
         let id = self.0.shared.change(|state| {
             let id = state.next_id();
-            state.queue_for(queue, self.0.id)?.subscribe(id, &self.0, sender, prefetch);
+            state.queue_for(queue, self.0.id)?.subscribe(id, &peer, sender, prefetch);
             state.with(queue, |_, _| ());
             Ok(id)
         })?;
@@ -210,7 +219,7 @@ impl Subscription for Subscribed {
     }
 
     async fn resume(&self) -> Result<()> {
-        self.link.shared.change(|state| state.queue_for(&self.queue, self.link.id()).map(drop))?;
+        self.link.shared.change(|state| state.queue_for(&self.queue, self.link.id).map(drop))?;
         self.flow(false)
     }
 }
@@ -227,17 +236,13 @@ impl Drop for Subscribed {
 }
 
 /// A delivery tag.
-pub(super) struct Tag {
+struct Tag {
     link: Arc<Link>,
     queue: String,
     tag: u64,
 }
 
 impl Tag {
-    pub(super) fn new(link: &Arc<Link>, queue: &str, tag: u64) -> Self {
-        Self { link: Arc::clone(link), queue: queue.to_owned(), tag }
-    }
-
     fn put_back(&self) -> bool {
         let tag = self.tag;
         let shared = &self.link.shared;

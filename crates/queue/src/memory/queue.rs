@@ -8,8 +8,8 @@ use nsbridge_protocol::topology::{self, header};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::link::{Link, Tag};
-use crate::{Delivery, Header, Message, message};
+use super::peer::Peer;
+use crate::{Delivery, Header, Message, Settle, message};
 
 /// What a queue is declared with: the arguments that RabbitMQ would get.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub(super) struct DeadLetter {
 struct Subscriber {
     id: u64,
     connection: u64,
-    link: Weak<Link>,
+    peer: Weak<dyn Peer>,
     deliveries: mpsc::Sender<Delivery>,
     prefetch: usize,
     unsettled: usize,
@@ -141,13 +141,13 @@ impl Queue {
     pub(super) fn subscribe(
         &mut self,
         id: u64,
-        link: &Arc<Link>,
+        peer: &Arc<dyn Peer>,
         deliveries: mpsc::Sender<Delivery>,
         prefetch: usize,
     ) {
-        let (connection, link) = (link.id(), Arc::downgrade(link));
+        let (connection, peer) = (peer.id(), Arc::downgrade(peer));
         let subscriber =
-            Subscriber { id, connection, link, deliveries, prefetch, unsettled: 0, paused: false };
+            Subscriber { id, connection, peer, deliveries, prefetch, unsettled: 0, paused: false };
         self.subscribers.push_back(subscriber);
         self.ends = None;
     }
@@ -238,25 +238,25 @@ impl Queue {
     }
 
     fn hand_out(&mut self, mut subscriber: Subscriber, held: Held) {
-        let Some(link) = subscriber.link.upgrade() else {
+        let Some(peer) = subscriber.peer.upgrade() else {
             self.ready_bytes += size(&held.message);
             return self.returned.push_front(held);
         };
         self.next_tag += 1;
         let tag = self.next_tag;
-        let delivery = self.delivery(&held, Tag::new(&link, &self.name, tag));
-        let (id, connection) = (subscriber.id, link.id());
+        let delivery = self.delivery(&held, peer.clone().settle(&self.name, tag));
+        let (id, connection) = (subscriber.id, peer.id());
         self.unsettled.insert(tag, Unsettled { subscriber: id, connection, held });
         subscriber.unsettled += 1;
         // A consumer that goes at this moment gives the delivery back through its destructor,
         // which takes the lock that is held here: that must happen later.
         if let Err(refused) = subscriber.deliveries.try_send(delivery) {
-            link.drop_later(refused.into_inner());
+            peer.drop_later(refused.into_inner());
         }
         self.subscribers.push_back(subscriber);
     }
 
-    fn delivery(&self, held: &Held, tag: Tag) -> Delivery {
+    fn delivery(&self, held: &Held, settle: Box<dyn Settle>) -> Delivery {
         let limit = topology::largest_body(&self.name) as u64;
         let dropped = Some(size(&held.message)).filter(|size| *size > limit);
         let mut message = match dropped {
@@ -271,7 +271,7 @@ impl Queue {
         };
         message.properties.headers.retain(|name, _| !message::is_brokers(name));
         let count = if self.arguments.counts { shown } else { 0 };
-        Delivery::new(message, held.redelivered, count, Box::new(tag))
+        Delivery::new(message, held.redelivered, count, settle)
             .moved_by_broker(held.death.map(str::to_owned))
             .without_body(dropped)
     }

@@ -1,15 +1,11 @@
 //! All queues and bindings, behind one lock.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-#[cfg(feature = "testing")]
-use std::sync::Arc;
-use std::sync::Weak;
+use std::collections::{BTreeSet, HashMap};
 
 use nsbridge_protocol::topology::{self, CONTROL_EXCHANGE, REPLY_EXCHANGE, RETRY_TIERS};
 use nsbridge_protocol::{ModelName, Revision};
 use tokio::time::Instant;
 
-use super::link::Link;
 use super::queue::{Arguments, DeadLetter, Queue};
 use crate::{Confirmed, Depth, Error, Limits, Message, Result};
 
@@ -18,7 +14,6 @@ use crate::{Confirmed, Depth, Error, Limits, Message, Result};
 pub(super) struct State {
     queues: HashMap<String, Queue>,
     bindings: HashMap<(&'static str, String), BTreeSet<String>>,
-    pub(super) links: BTreeMap<u64, Weak<Link>>,
     /// Moments at which something expires. Those that turn out to be stale do no harm.
     alarms: BTreeSet<Instant>,
     pub(super) limits: Limits,
@@ -218,9 +213,7 @@ impl State {
     }
 
     /// Ends a connection: its queues go, its messages go back.
-    pub(super) fn disconnect(&mut self, link: &Link) {
-        let id = link.id();
-        self.links.remove(&id);
+    pub(super) fn disconnect(&mut self, id: u64) {
         self.remove_queues(|queue| queue.arguments.owner == Some(id));
         let names: Vec<String> = self.queues.keys().cloned().collect();
         for name in names {
@@ -248,11 +241,5 @@ impl State {
             bound.retain(|name| queues.contains_key(name));
             !bound.is_empty()
         });
-    }
-
-    /// All connections. They must be dropped without the lock on this: it is taken once more then.
-    #[cfg(feature = "testing")]
-    pub(super) fn links(&self) -> Vec<Arc<Link>> {
-        self.links.values().filter_map(Weak::upgrade).collect()
     }
 }

@@ -116,7 +116,7 @@ async fn a_task_is_protected_while_it_is_busy_and_released_some_time_after() {
 
 async fn said(answer: Answer) -> String {
     let (_server, protection) = agent(vec![answer]).await;
-    crate::chain(&protection.put(true).await.unwrap_err())
+    nsbridge_handler::chain(&protection.put(true).await.unwrap_err())
 }
 
 #[tokio::test]

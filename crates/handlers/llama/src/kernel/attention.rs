@@ -7,10 +7,10 @@
 
 use std::ops::Range;
 
+use super::element::Element;
 use super::math::{exp, tree};
 use super::simd::Simd;
 use super::{LANES, Work};
-use crate::kv::Element;
 
 /// Positions of a block of the cache.
 pub(crate) const PAGE: usize = 32;

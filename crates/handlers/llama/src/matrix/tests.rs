@@ -8,8 +8,8 @@ use super::ggml::Wide;
 use super::{Format, Matrix, Source, segments};
 use crate::kernel::kquants;
 use crate::kernel::row::{BLOCK, InBlocks, quantise};
-use crate::kernel::tile::{Input, Multiply, Quantised, Store};
 use crate::kernel::{Lanes, Tier};
+use crate::matrix::tile::{Input, Multiply, Quantised, Store};
 use crate::pool::Pool;
 
 type Quantise<'a> = InBlocks<'a, i32, BLOCK, BLOCK>;

@@ -1,8 +1,6 @@
 //! From a checkpoint's tensors to the matrices of the network.
 
-use std::ops::Range;
-
-use super::shard::{Layer, Partial, Tokens};
+use super::part::{Layer, Part, Partial};
 use crate::kernel::{LANES, Tier};
 use crate::matrix::{Format, Matrix, Source, segments};
 use crate::pool::Pool;
@@ -21,48 +19,6 @@ pub(super) fn threads(all: Option<usize>, bytes: usize, ranks: usize) -> usize {
 
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// One rank's place among all.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
-    pub(super) rank: usize,
-    pub(super) of: usize,
-}
-
-impl Part {
-    /// Its share of what all have in equal parts.
-    pub(super) fn share(self, size: usize) -> Range<usize> {
-        let share = size / self.of;
-        self.rank * share..(self.rank + 1) * share
-    }
-
-    /// The heads of keys and values that its queries look at. Where there are fewer than ranks,
-    /// several ranks have the same one.
-    pub(super) fn kv_heads(self, config: &Config) -> Range<usize> {
-        let first = self.rank * config.kv_heads / self.of;
-        first..first + (config.kv_heads / self.of).max(1)
-    }
-
-    /// The rows of queries that are its heads'.
-    pub(super) fn queries(self, config: &Config) -> Range<usize> {
-        rows_of(self.share(config.heads), config)
-    }
-
-    /// The rows of keys, and of values, that are its heads'.
-    pub(super) fn keys(self, config: &Config) -> Range<usize> {
-        rows_of(self.kv_heads(config), config)
-    }
-
-    /// The tokens whose embedding and logits are its: in whole tiles.
-    pub(super) fn tokens(self, vocab_size: usize) -> Tokens {
-        let each = vocab_size.div_ceil(self.of).next_multiple_of(LANES);
-        Tokens { first: vocab_size.min(self.rank * each), each }
-    }
-}
-
-fn rows_of(heads: Range<usize>, config: &Config) -> Range<usize> {
-    heads.start * config.head_dim..heads.end * config.head_dim
 }
 
 /// A model's tensors on their way into matrices, on all threads.

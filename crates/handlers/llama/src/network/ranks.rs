@@ -1,6 +1,5 @@
 //! The ranks of a model: the first on the thread that asks, each other on one of its own.
 
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,25 +10,14 @@ use crate::comm::{Comm, Lost, Meeting, Member, Single, Waiting};
 use crate::{Config, LoadError, RopeTable, Weights};
 
 use super::device::DeviceShard;
-use super::load::Part;
+use super::part::Part;
 use super::plan::Step;
+use super::rank::{Rank, Rows};
 use super::shard::Shard;
 use super::{Processor, Setup};
 
 /// Between two looks whether the threads have ended.
 const LOOK: Duration = Duration::from_micros(100);
-
-/// One of them, whatever it computes on.
-pub(super) trait Rank: fmt::Debug + Send {
-    /// Runs a step; rank 0 then has the [`logits`](Self::logits).
-    fn run(&mut self, step: &Step) -> Result<(), Lost>;
-
-    /// What the last step wanted, from all ranks.
-    fn logits(&self, step: &Step) -> Rows<'_>;
-
-    /// What decides the bits beside the files.
-    fn arithmetic(&self) -> String;
-}
 
 /// All of them. Whatever is asked of a model is asked of each.
 #[derive(Debug)]
@@ -43,12 +31,6 @@ struct Others {
     meeting: Arc<Meeting>,
     steps: Vec<Sender<Arc<Step>>>,
     threads: Vec<JoinHandle<()>>,
-}
-
-/// Rows of numbers that begin `stride` apart.
-pub(super) struct Rows<'a> {
-    pub(super) numbers: &'a [f32],
-    pub(super) stride: usize,
 }
 
 impl Ranks {

@@ -10,8 +10,8 @@ use crate::pool::Pool;
 use crate::{Config, LoadError, RopeTable, Weights};
 
 use super::Setup;
-use super::load::{self, Loader, Part};
-use super::step::Scratch;
+use super::load::{self, Loader};
+use super::part::{Heads, Layer, Part, Tokens};
 
 /// The rows or columns of every matrix that are one rank's, and the keys and values of its heads.
 /// The residual stream and its norms each rank has whole.
@@ -35,50 +35,37 @@ pub(super) struct Shard {
     pub(super) comm: Box<dyn Comm>,
 }
 
-/// Which tokens' rows are one rank's.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Tokens {
-    pub(super) first: usize,
-    /// As many as each rank has, but the last ones, which may have fewer or none.
-    pub(super) each: usize,
-}
-
-#[derive(Debug)]
-pub(super) struct Layer {
-    pub(super) attention_norm: Vec<f32>,
-    /// Rows of queries, then of keys, then of values: one matrix where they are of one format.
-    pub(super) qkv: Vec<Matrix>,
-    /// Of each head's queries, and of its keys.
-    pub(super) head_norms: Option<(Vec<f32>, Vec<f32>)>,
-    pub(super) output: Partial,
-    pub(super) window: Option<usize>,
-    pub(super) feed_forward_norm: Vec<f32>,
-    /// Tiles of the gate and of what it gates, in turn.
-    pub(super) gate_up: Matrix,
-    pub(super) down: Partial,
-}
-
-/// A matrix of which a rank has columns, so that its products are parts of sums.
-#[derive(Debug)]
-pub(super) struct Partial {
-    pub(super) matrix: Matrix,
-    /// Added to the whole sum.
-    pub(super) bias: Option<Vec<f32>>,
-}
-
-/// Those of one rank.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Heads {
-    pub(super) queries: usize,
-    pub(super) keys: usize,
-    pub(super) dim: usize,
-}
-
 /// The keys and values of its heads.
 #[derive(Debug)]
 pub(super) struct Kv {
     pub(super) shape: Shape,
     pub(super) values: Values,
+}
+
+/// Buffers that are used again; each as long as the largest step so far needed.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    /// The residual stream.
+    pub(super) stream: Vec<f32>,
+    pub(super) normed: Vec<f32>,
+    pub(super) qkv: Vec<f32>,
+    pub(super) attended: Vec<f32>,
+    pub(super) wide: Vec<f32>,
+    /// What is added to the stream.
+    pub(super) sums: Vec<f32>,
+    pub(super) logits: Vec<f32>,
+    /// Rank 0's: the logits of all.
+    pub(super) gathered: Vec<f32>,
+    pub(super) blocks: Blocks,
+}
+
+/// Activations in blocks, as [`InBlocks`](crate::kernel::row::InBlocks) makes them.
+#[derive(Debug, Default)]
+pub(super) struct Blocks {
+    pub(super) values: Vec<i8>,
+    pub(super) scales: Vec<f32>,
+    pub(super) sums: Vec<i32>,
+    pub(super) wide_sums: Vec<i16>,
 }
 
 impl Shard {
@@ -120,22 +107,5 @@ impl Shard {
         let layers: Vec<_> = self.layers.iter().map(Layer::formats).collect();
         let kv = self.kv.values.format();
         format!("{:?} {} kv {kv:?}", self.embedding.format(), layers.join(" "))
-    }
-}
-
-impl Layer {
-    fn bytes(&self) -> usize {
-        self.matrices().map(Matrix::bytes).sum()
-    }
-
-    /// Those of its matrices: one word where all are alike.
-    fn formats(&self) -> String {
-        let mut formats: Vec<_> = self.matrices().map(Matrix::format).collect();
-        formats.dedup();
-        format!("{formats:?}").trim_matches(['[', ']']).replace(", ", "+")
-    }
-
-    fn matrices(&self) -> impl Iterator<Item = &Matrix> {
-        self.qkv.iter().chain([&self.output.matrix, &self.gate_up, &self.down.matrix])
     }
 }

@@ -4,49 +4,25 @@
 
 use std::ops::Range;
 
+use super::part::{Heads, Layer, Partial};
 use super::plan::{Row, Step};
-use super::ranks::{Rank, Rows};
-use super::shard::{Heads, Kv, Layer, Partial, Shard};
+use super::rank::{Rank, Rows};
+use super::shard::{Blocks, Kv, Scratch, Shard};
 use crate::RopeTable;
 use crate::comm::{Comm, Lost};
 use crate::kernel::attention::{Attend, PAGE};
+use crate::kernel::element::Element;
 use crate::kernel::kquants::{self, Block as _};
 use crate::kernel::row::{BLOCK, InBlocks, Norm, Rotate, Sum, swiglu};
-use crate::kernel::tile::{self, Input, Multiply, Quantised};
 use crate::kernel::{LANES, Lanes, Tier};
-use crate::kv::{Element, Shape, Store, Values};
+use crate::kv::{Shape, Store, Values};
+use crate::matrix::tile::{self, Input, Multiply, Quantised};
 use crate::matrix::{Format, Matrix};
 use crate::pool::Pool;
 use crate::share::Disjoint;
 
 /// The widest head: what a thread keeps of it is on its stack.
 pub(crate) const WIDEST_HEAD: usize = 512;
-
-/// Buffers that are used again; each as long as the largest step so far needed.
-#[derive(Debug, Default)]
-pub(super) struct Scratch {
-    /// The residual stream.
-    stream: Vec<f32>,
-    normed: Vec<f32>,
-    qkv: Vec<f32>,
-    attended: Vec<f32>,
-    wide: Vec<f32>,
-    /// What is added to the stream.
-    sums: Vec<f32>,
-    logits: Vec<f32>,
-    /// Rank 0's: the logits of all.
-    gathered: Vec<f32>,
-    blocks: Blocks,
-}
-
-/// Activations in blocks, as [`InBlocks`] makes them.
-#[derive(Debug, Default)]
-struct Blocks {
-    values: Vec<i8>,
-    scales: Vec<f32>,
-    sums: Vec<i32>,
-    wide_sums: Vec<i16>,
-}
 
 impl Rank for Shard {
     fn run(&mut self, step: &Step) -> Result<(), Lost> {

@@ -71,7 +71,9 @@ impl<'a> Required<'a> {
             file: file.to_owned(),
             tolerance: self.tolerance,
             tokens,
-            parity: Box::new(parity),
+            largest: parity.largest,
+            after: parity.after,
+            mismatches: parity.mismatches,
         })
     }
 

@@ -11,7 +11,7 @@ use candle_nn::ops::softmax_last_dim;
 
 use super::super::plan::Step;
 use crate::kernel::attention::PAGE;
-use crate::network::shard::Heads;
+use crate::network::part::Heads;
 
 /// Where the rows of a step and what they look at lie.
 pub(super) struct Places {

@@ -7,7 +7,7 @@ use candle_core::quantized::{QMatMul, QStorage, QTensor};
 use candle_core::{DType, Device, Module as _, Result as Candle, Tensor};
 use nsbridge_handler::{Dtype, Weight};
 
-use super::super::load::Part;
+use super::super::part::Part;
 use super::first_line;
 use crate::weights::{self, Cut, ggml};
 use crate::{Config, LoadError, RopeTable, Weights};

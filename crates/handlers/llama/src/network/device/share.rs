@@ -10,7 +10,7 @@ use self::nccl::Nccl;
 use super::{Failed, On, Result};
 use crate::LoadError;
 use crate::comm::{Lost, Member};
-use crate::network::load::Part;
+use crate::network::part::Part;
 
 /// What ranks hand each other when they meet.
 pub(in crate::network) type Handed = Option<Tensor>;

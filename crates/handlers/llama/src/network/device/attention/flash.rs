@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use super::super::super::plan::Step;
 use crate::kernel::attention::PAGE;
 #[cfg(feature = "flash-attn")]
-use crate::network::shard::Heads;
+use crate::network::part::Heads;
 
 /// A step's sequences as the kernels want them told.
 #[cfg(feature = "flash-attn")]

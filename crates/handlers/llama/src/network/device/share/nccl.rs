@@ -24,7 +24,7 @@ use super::super::{Failed, Result, first_line};
 use super::Handed;
 use crate::LoadError;
 use crate::comm::{Lost, Member, Waiting};
-use crate::network::load::Part;
+use crate::network::part::Part;
 
 /// Between two looks at a device that computes.
 const LOOK: Duration = Duration::from_micros(20);

@@ -1,0 +1,158 @@
+//! State that all jobs of a worker share.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nsbridge_crypto::KeyProvider;
+use nsbridge_protocol::topology::control_queue;
+use nsbridge_protocol::{ModelName, Revision};
+use nsbridge_queue::Link;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::attempt::Address;
+use crate::config::ReplyConfig;
+use crate::drain::Drain;
+use crate::error::Error;
+use crate::intake::Accepted;
+use crate::pool::Pool;
+use crate::registry::Registry;
+use crate::rest::Rest;
+use crate::room::Room;
+use crate::runner::Runner;
+use crate::visit::Visit;
+use crate::vitals::Vitals;
+
+/// This many characters of what a handler says of itself are logged.
+const LONGEST_REASON: usize = 300;
+
+/// What all jobs of a worker share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) model: ModelName,
+    pub(crate) revision: Option<Revision>,
+    pub(crate) name: String,
+    /// The name of the session's own queue. A new one each time: the broker may keep an earlier
+    /// session's for as long as it believes in its connection.
+    pub(crate) control_queue: Mutex<String>,
+    pub(crate) reply: ReplyConfig,
+    pub(crate) keys: Arc<dyn KeyProvider>,
+    pub(crate) runner: Runner,
+    pub(crate) registry: Registry,
+    pub(crate) room: Arc<Room>,
+    /// Takes requests, acks, and keeps the records of runs. It never publishes.
+    pub(crate) consume: Link,
+    pub(crate) publish: Pool,
+    pub(crate) drain: Drain,
+    pub(crate) consuming: Consuming,
+    pub(crate) rest: Rest,
+    pub(crate) vitals: Vitals,
+    /// Why the handler cannot go on.
+    pub(crate) broken: watch::Sender<Option<String>>,
+    /// Whether that is its own word: what it runs may never return.
+    pub(crate) unwell: CancellationToken,
+}
+
+impl Shared {
+    pub(crate) fn address<'a>(
+        &'a self,
+        request: &'a Accepted,
+        visit: &'a Visit,
+        overdue: CancellationToken,
+    ) -> Address<'a> {
+        Address {
+            pool: &self.publish,
+            config: &self.reply,
+            reply_to: &request.reply_to,
+            control_queue: &self.control_queue,
+            worker: &self.name,
+            revision: self.revision.as_ref(),
+            root: &request.reply_root,
+            request: request.job.id,
+            fingerprint: self.runner.fingerprint(),
+            visit,
+            overdue,
+        }
+    }
+
+    /// Draws the name of a session's control queue; streams that are opened from now on tell it.
+    pub(crate) fn name_control_queue(&self) -> Result<String, Error> {
+        let name = control_queue(random()?);
+        self.control_queue.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&name);
+        Ok(name)
+    }
+
+    /// The handler is broken: the worker gives its jobs back and leaves.
+    pub(crate) fn leave(&self, why: &str) {
+        self.broken.send_replace(Some(why.to_owned()));
+    }
+
+    /// The handler says so itself: none of its jobs will come to an end, however long they are waited
+    /// for.
+    pub(crate) fn unwell(&self, reason: &str) {
+        self.leave(&format!("it said that it is not well: {}", in_a_line(reason)));
+        self.unwell.cancel();
+        self.drain.by(Instant::now());
+    }
+
+    /// Returns true while the handler's calls do not get on.
+    pub(crate) fn calls_stand_still(&self) -> bool {
+        self.vitals.health.calls_stand_still()
+    }
+
+    /// Waits until it is.
+    pub(crate) async fn handler_broke(&self) {
+        // The sender is ours.
+        let _ = self.broken.subscribe().wait_for(Option::is_some).await;
+    }
+}
+
+/// Since when there is a subscription.
+#[derive(Debug, Default)]
+pub(crate) struct Consuming(watch::Sender<Option<Instant>>);
+
+impl Consuming {
+    /// Since when the worker takes requests; `None` while it does not.
+    pub(crate) fn since(&self) -> watch::Receiver<Option<Instant>> {
+        self.0.subscribe()
+    }
+
+    /// There is one for as long as the value lives.
+    pub(crate) fn begin(&self) -> Begun<'_> {
+        let since = Instant::now();
+        self.0.send_replace(Some(since));
+        Begun { consuming: self, since }
+    }
+}
+
+/// A subscription, until this is dropped.
+pub(crate) struct Begun<'a> {
+    consuming: &'a Consuming,
+    since: Instant,
+}
+
+impl Drop for Begun<'_> {
+    fn drop(&mut self) {
+        // The next session may have begun before this one's end is noticed.
+        self.consuming.0.send_if_modified(|since| {
+            let ours = *since == Some(self.since);
+            if ours {
+                *since = None;
+            }
+            ours
+        });
+    }
+}
+
+pub(crate) fn in_a_line(reason: &str) -> String {
+    reason.chars().take(LONGEST_REASON).filter(|c| !c.is_control()).collect()
+}
+
+fn random() -> Result<u128, Error> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| Error::System {
+        what: "get random bytes",
+        source: std::io::Error::other(error.to_string()),
+    })?;
+    Ok(u128::from_ne_bytes(bytes))
+}

@@ -1,0 +1,7 @@
+//! Memory that a model of some shape takes, and the degrees of tensor parallelism that it allows.
+
+mod degrees;
+mod memory;
+
+pub use self::degrees::Need;
+pub use self::memory::{Memory, parameters};

@@ -1,0 +1,75 @@
+//! How much memory a model takes.
+
+use std::fmt::{self, Display};
+
+use crate::KvFormat;
+use crate::config::{Config, tensors};
+
+/// The bytes that weights and caches take, with the sum that leads there.
+///
+/// Its `Display` is that sum, for the sentence that refuses what does not fit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Memory {
+    /// All weights.
+    pub weights: u64,
+    /// Keys and values of one position, of all ranks together: `layers * 2 * kv_heads * head_dim`
+    /// values, and more where several ranks have the same heads.
+    pub position: u64,
+    /// Positions that are held at once, of all requests together.
+    pub positions: u64,
+}
+
+impl Memory {
+    /// What `config` needs, on so many ranks, of which there is one at least.
+    ///
+    /// `weight` is the bytes of one weight, scales included (4 in f32, 34 / 32 in Q8_0).
+    pub fn new(config: &Config, ranks: usize, weight: f64, kv: KvFormat, positions: usize) -> Self {
+        let ranks = ranks.max(1);
+        let position = config.position(ranks, kv).saturating_mul(ranks as u64);
+        Self {
+            weights: (parameters(config) as f64 * weight).ceil() as u64,
+            position,
+            positions: positions as u64,
+        }
+    }
+
+    /// The sum: weights, and keys and values of all positions.
+    pub fn bytes(&self) -> u64 {
+        self.weights.saturating_add(self.position.saturating_mul(self.positions))
+    }
+}
+
+impl Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (weights, sum) = (mebibytes(self.weights), mebibytes(self.bytes()));
+        let (position, positions) = (self.position, self.positions);
+        write!(
+            f,
+            "{weights:.1} MiB of weights + {positions} positions x {position} B of keys and \
+             values = {sum:.1} MiB"
+        )
+    }
+}
+
+impl Config {
+    /// The bytes of one position's keys and values on each of so many ranks, of which none has less
+    /// than a head.
+    pub(super) fn position(&self, ranks: usize, kv: KvFormat) -> u64 {
+        let heads = (self.kv_heads / ranks).max(1);
+        bounded((self.layers * 2 * heads) as u128 * (self.head_dim * kv.width()) as u128)
+    }
+}
+
+/// The number of weights; a matrix that is used twice counts once.
+pub fn parameters(config: &Config) -> u64 {
+    let size = |shape: Vec<usize>| shape.iter().map(|n| *n as u128).product::<u128>();
+    bounded(tensors(config).map(|(_, shape)| size(shape)).sum())
+}
+
+fn bounded(bytes: u128) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}

@@ -1,0 +1,232 @@
+//! Chunks on this machine's disk, by their digest.
+//!
+//! Each chunk is a file of its own, written beside and renamed into place, and hashed whenever it is
+//! read. So nothing has to be locked or flushed: a writer that dies leaves a name that nobody looks
+//! for, a torn or rotten file is found by its hash and removed, and two writers of one chunk write
+//! the same bytes. What is lost by a race is a download, never a weight.
+
+use std::fs::{self, File};
+use std::io::{self, IoSlice, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use tokio::sync::Semaphore;
+
+use crate::counts::Counts;
+use crate::digest::Digest;
+use crate::error::StoreError;
+use crate::manifest::hex;
+use crate::names::random;
+use crate::sink::Sink;
+
+/// Chunks that wait to be written; further ones are not cached. It bounds the memory they hold.
+const WAITING: usize = 8;
+
+/// After so many writes that failed, a full disk is left alone.
+const MOST_FAILURES: u32 = 8;
+
+/// What a writer left behind is removed after this.
+const ABANDONED: Duration = Duration::from_secs(3600);
+
+/// How much is written between two looks at the budget.
+const BETWEEN_LOOKS: u64 = 256 << 20;
+
+/// A folder of chunks, shared with other processes.
+#[derive(Clone, Debug)]
+pub(crate) struct Cache(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    chunks: PathBuf,
+    new: PathBuf,
+    budget: u64,
+    writers: Arc<Semaphore>,
+    counts: Arc<Counts>,
+    /// Writes that failed, one after the other.
+    failures: AtomicU32,
+}
+
+impl Cache {
+    /// Opens or makes a cache that keeps at most `budget` bytes.
+    pub(crate) fn open(dir: &Path, budget: u64, counts: Arc<Counts>) -> Result<Self, StoreError> {
+        let (chunks, new) = (dir.join("chunks"), dir.join("new"));
+        for folder in [&chunks, &new] {
+            let what = || format!("make the cache's folder {}", folder.display());
+            fs::create_dir_all(folder).map_err(StoreError::system(what()))?;
+        }
+        let writers = Arc::new(Semaphore::new(WAITING));
+        let cache = Self(Arc::new(Inner {
+            chunks,
+            new,
+            budget,
+            writers,
+            counts,
+            failures: AtomicU32::new(0),
+        }));
+        cache.0.remove_abandoned();
+        cache.0.keep_to_budget();
+        Ok(cache)
+    }
+
+    /// Fills a sink with a chunk, if it is here and right.
+    pub(crate) async fn read(
+        &self,
+        digest: &Digest,
+        sink: Sink,
+        address: impl FnOnce() -> String,
+    ) -> (Sink, bool) {
+        let (inner, wanted, address) = (self.0.clone(), *digest, address());
+        let read = move || {
+            let mut sink = sink;
+            let found = inner.read(&wanted, &mut sink, &address);
+            if !found {
+                sink.rewind();
+            }
+            (sink, found)
+        };
+        // Only a runtime that is going away drops a blocking task.
+        tokio::task::spawn_blocking(read)
+            .await
+            .unwrap_or_else(|_| (Sink::new(Vec::new(), None), false))
+    }
+
+    /// Whether a chunk that is fetched now can be written.
+    pub(crate) fn has_room(&self) -> bool {
+        let given_up = self.0.failures.load(Ordering::Relaxed) >= MOST_FAILURES;
+        self.0.writers.available_permits() > 0 && !given_up
+    }
+
+    /// Writes a verified chunk when the disk has time for it, or not at all.
+    pub(crate) fn write_behind(&self, digest: Digest, frames: Vec<Bytes>) {
+        let Ok(permit) = self.0.writers.clone().try_acquire_owned() else { return };
+        let inner = self.0.clone();
+        tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            match inner.write(&digest, &frames) {
+                Ok(()) => inner.failures.store(0, Ordering::Relaxed),
+                Err(error) if inner.failures.fetch_add(1, Ordering::Relaxed) == 0 => {
+                    let place = inner.chunks.display();
+                    tracing::warn!(%error, "a chunk could not be cached in {place}: making room");
+                    inner.keep_to_budget();
+                }
+                Err(_) => {}
+            }
+        });
+    }
+
+    /// Waits until all that is to be written is written.
+    pub(crate) async fn flushed(&self) {
+        let _ = self.0.writers.acquire_many(WAITING as u32).await;
+    }
+}
+
+impl Inner {
+    fn path(&self, digest: &Digest) -> PathBuf {
+        let name = hex(digest);
+        self.chunks.join(&name[..2]).join(name)
+    }
+
+    fn read(&self, digest: &Digest, sink: &mut Sink, address: &str) -> bool {
+        let path = self.path(digest);
+        let Ok(mut file) = File::open(&path) else { return false };
+        let whole = sink.fill(&mut file).is_ok() && sink.is_full();
+        if whole && sink.digest().as_ref() == Some(digest) {
+            // The time of the last use; whoever may not set it has it evicted sooner.
+            let _ = file.set_modified(SystemTime::now());
+            return true;
+        }
+        self.counts.wrong_in_cache.add(1);
+        tracing::warn!("{address} is damaged in the cache ({}): fetching it again", path.display());
+        let _ = fs::remove_file(&path);
+        false
+    }
+
+    fn write(&self, digest: &Digest, frames: &[Bytes]) -> io::Result<()> {
+        let path = self.path(digest);
+        if path.exists() {
+            return Ok(());
+        }
+        let new = self.new.join(format!("{}-{:016x}", std::process::id(), random()));
+        let written = write_all(&new, frames).and_then(|bytes| {
+            path.parent().map_or(Ok(()), fs::create_dir_all)?;
+            fs::rename(&new, &path)?;
+            Ok(bytes)
+        });
+        if written.is_err() {
+            let _ = fs::remove_file(&new);
+        }
+        let bytes = written?;
+        let before = self.counts.to_cache.add(bytes);
+        if before / BETWEEN_LOOKS != (before + bytes) / BETWEEN_LOOKS {
+            self.keep_to_budget();
+        }
+        Ok(())
+    }
+
+    /// Removes what was used longest ago until the rest is within the budget.
+    ///
+    /// Another process may do the same, or read what is removed: an open file lives on.
+    fn keep_to_budget(&self) {
+        let mut chunks = files(&self.chunks);
+        let mut size: u64 = chunks.iter().map(|chunk| chunk.size).sum();
+        chunks.sort_by_key(|chunk| chunk.used);
+        for chunk in chunks {
+            if size <= self.budget {
+                return;
+            }
+            match fs::remove_file(&chunk.path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {}
+                // Removed now, or by another process that keeps the same budget.
+                _ => size -= chunk.size,
+            }
+        }
+    }
+
+    fn remove_abandoned(&self) {
+        let Some(long_ago) = SystemTime::now().checked_sub(ABANDONED) else { return };
+        for file in files(&self.new).into_iter().filter(|file| file.used < long_ago) {
+            let _ = fs::remove_file(&file.path);
+        }
+    }
+}
+
+struct Kept {
+    path: PathBuf,
+    size: u64,
+    used: SystemTime,
+}
+
+fn files(dir: &Path) -> Vec<Kept> {
+    let mut found = Vec::new();
+    for entry in dir.read_dir().into_iter().flatten().flatten() {
+        let Ok(what) = entry.metadata() else { continue };
+        if what.is_dir() {
+            found.extend(files(&entry.path()));
+        } else if let Ok(used) = what.modified() {
+            found.push(Kept { path: entry.path(), size: what.len(), used });
+        }
+    }
+    found
+}
+
+fn write_all(path: &Path, frames: &[Bytes]) -> io::Result<u64> {
+    let mut file = File::options().write(true).create_new(true).open(path)?;
+    let mut slices: Vec<_> = frames.iter().map(|frame| IoSlice::new(frame)).collect();
+    let mut rest = &mut slices[..];
+    let mut total = 0;
+    while !rest.is_empty() {
+        let written = file.write_vectored(rest)?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        total += written as u64;
+        IoSlice::advance_slices(&mut rest, written);
+    }
+    Ok(total)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+//! How models are brought.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+/// How models are brought from object storage or folders.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StoreConfig {
+    /// A folder in which chunks are kept for the next start; none if absent.
+    pub cache: Option<PathBuf>,
+    /// What the cache may hold, in gigabytes (10^9 bytes).
+    pub cache_gb: f64,
+    /// How far a load may run ahead of its reader, in megabytes.
+    pub memory_mb: u64,
+    /// Chunks that are fetched at once.
+    pub in_flight: usize,
+    /// A cap on all fetching together, in megabytes a second; none if absent.
+    pub bandwidth_mb_s: Option<f64>,
+    /// Seconds without a byte after which a request is made again.
+    pub stall_s: f64,
+    /// Seconds without a byte, in all tries, after which a load fails.
+    pub patience_s: f64,
+    /// The bucket's region; if absent, where AWS's own tools look for it.
+    pub region: Option<String>,
+    /// The address of a service that is not AWS's own: `https://`, or `http://` on this machine.
+    pub endpoint_url: Option<String>,
+    /// Whether a service on another machine may be reached over plain HTTP: who is on the network
+    /// between can then serve another model, unless its manifest is pinned.
+    pub allow_plaintext: bool,
+    /// Whether each model of `[models]` must be pinned by its manifest: who writes the bucket, or is
+    /// on the way to it, can then serve no other.
+    pub require_manifest: bool,
+    /// Whether the bucket stands in the path; if absent, where `endpoint_url` is given.
+    pub path_style: Option<bool>,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self {
+            cache: None,
+            cache_gb: 100.0,
+            memory_mb: 2048,
+            in_flight: 16,
+            bandwidth_mb_s: None,
+            stall_s: 10.0,
+            patience_s: 60.0,
+            region: None,
+            endpoint_url: None,
+            allow_plaintext: false,
+            require_manifest: false,
+            path_style: None,
+        }
+    }
+}
+
+impl StoreConfig {
+    pub(crate) fn cache_bytes(&self) -> u64 {
+        (self.cache_gb * 1e9) as u64
+    }
+
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.memory_mb.saturating_mul(1_000_000)
+    }
+
+    pub(crate) fn bytes_per_second(&self) -> Option<f64> {
+        self.bandwidth_mb_s.map(|megabytes| megabytes * 1e6)
+    }
+
+    pub(crate) fn stall(&self) -> Duration {
+        Duration::from_secs_f64(self.stall_s)
+    }
+
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::from_secs_f64(self.patience_s)
+    }
+
+    /// Checks the numbers and the address.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that names the field.
+    pub fn check(&self) -> Result<(), String> {
+        let positive = |field: &str, value: f64| {
+            // Neither a NaN nor more seconds than a Duration has.
+            let good = value > 1e-6 && value < 1e9;
+            if good { Ok(()) } else { Err(format!("[store] {field} must be a number above 0")) }
+        };
+        match &self.endpoint_url {
+            Some(url) if !self.allow_plaintext && !is_private(url) => {
+                return Err(format!("[store] endpoint_url: {}", plaintext(url)));
+            }
+            _ => {}
+        }
+        positive("cache_gb", self.cache_gb)?;
+        positive("memory_mb", self.memory_mb as f64)?;
+        positive("in_flight", self.in_flight as f64)?;
+        positive("stall_s", self.stall_s)?;
+        positive("patience_s", self.patience_s)?;
+        self.bandwidth_mb_s.map_or(Ok(()), |cap| positive("bandwidth_mb_s", cap))
+    }
+}
+
+/// Says what is wrong with an address without TLS.
+pub(crate) fn plaintext(url: &str) -> String {
+    format!(
+        "{url} would be reached without TLS, and the network could serve another model: use https://, \
+         or set allow_plaintext = true in [store]"
+    )
+}
+
+/// Returns true for an address with TLS, or on this machine.
+pub fn is_private(url: &str) -> bool {
+    let here = |host: &str| {
+        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|ip| ip.is_loopback())
+    };
+    url.parse::<http::Uri>().is_ok_and(|uri| match (uri.scheme_str(), uri.host()) {
+        (Some("https"), Some(_)) => true,
+        (Some("http"), Some(host)) => here(host),
+        _ => false,
+    })
+}

@@ -1,0 +1,190 @@
+//! One chunk: from the cache or over the network, tried until it is right.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nsbridge_handler::Buffer;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep};
+
+use crate::cache::Cache;
+use crate::counts::Counts;
+use crate::digest::{ChunkHasher, Digest};
+use crate::error::{Fault, StoreError};
+use crate::objects::{Object, Objects, Reading};
+use crate::pace::Pace;
+use crate::sink::{Piece, Sink};
+
+/// How often a chunk may come wrong before it is taken for what the store has.
+const WRONG: u32 = 3;
+
+/// What a reading must bring to count as one that went on: else a byte a minute would be patience
+/// without end.
+const PROGRESS: u64 = 64 << 10;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// What all readings of a store share.
+#[derive(Debug)]
+pub(crate) struct Fetcher {
+    /// Chunks under way.
+    pub(crate) gate: Arc<Semaphore>,
+    pub(crate) pace: Pace,
+    /// Without a byte for so long a reading is begun again.
+    pub(crate) stall: Duration,
+    /// Without a byte for so long, in all tries, the load fails.
+    pub(crate) patience: Duration,
+    pub(crate) cache: Option<Cache>,
+    pub(crate) counts: Arc<Counts>,
+}
+
+/// A chunk, or the wanted part of one that has no digest.
+#[derive(Clone, Debug)]
+pub(crate) struct Chunk {
+    pub(crate) object: Object,
+    pub(crate) number: u64,
+    pub(crate) range: Range<u64>,
+    pub(crate) digest: Option<Digest>,
+}
+
+impl Fetcher {
+    /// Fills a sink with a chunk. The sink hashes if the chunk has a digest.
+    pub(crate) async fn fetch(
+        &self,
+        objects: &dyn Objects,
+        chunk: &Chunk,
+        mut sink: Sink,
+    ) -> Result<Sink, StoreError> {
+        // A folder is as near as the cache.
+        let cache = self.cache.as_ref().filter(|_| objects.folder().is_none());
+        if let (Some(cache), Some(digest)) = (cache, &chunk.digest) {
+            let address =
+                || format!("chunk {} of {}", chunk.number, objects.address(&chunk.object.path));
+            let found;
+            (sink, found) = cache.read(digest, sink, address).await;
+            if found {
+                self.counts.from_cache.add(sink.received());
+                return Ok(sink);
+            }
+            if cache.has_room() {
+                sink.keep();
+            }
+        }
+        sink = self.over_the_network(objects, chunk, sink).await?;
+        if let (Some(cache), Some(digest), Some(frames)) = (cache, &chunk.digest, sink.take_kept())
+        {
+            cache.write_behind(*digest, frames);
+        }
+        Ok(sink)
+    }
+
+    async fn over_the_network(
+        &self,
+        objects: &dyn Objects,
+        chunk: &Chunk,
+        mut sink: Sink,
+    ) -> Result<Sink, StoreError> {
+        let address = || objects.address(&chunk.object.path);
+        let (mut wrong, mut failures) = (0, 0);
+        let mut moved = Instant::now();
+        loop {
+            let before = sink.received();
+            let rest = chunk.range.start + before..chunk.range.end;
+            let how = Reading { stall: self.stall, pace: &self.pace };
+            let done;
+            (sink, done) = objects.read(&chunk.object, rest, sink, how).await;
+            self.counts.from_store.add(sink.received() - before);
+            let why = match done {
+                Ok(()) if sink.digest() == chunk.digest => return Ok(sink),
+                Ok(()) => {
+                    wrong += 1;
+                    if wrong == WRONG {
+                        let (object, chunk) = (address(), chunk.number);
+                        return Err(StoreError::Corrupt { object, chunk, tries: wrong });
+                    }
+                    self.counts.wrong.add(1);
+                    let (object, number) = (address(), chunk.number);
+                    tracing::warn!(
+                        object,
+                        chunk = number,
+                        "a chunk came damaged, reading it again"
+                    );
+                    sink.rewind();
+                    moved = Instant::now();
+                    "the chunk came damaged".to_owned()
+                }
+                Err(Fault::Lasting(error)) => return Err(error),
+                Err(Fault::Passing(why)) => why,
+            };
+            if sink.received() >= before + PROGRESS {
+                (moved, failures) = (Instant::now(), 0);
+            }
+            let waited = moved.elapsed();
+            if waited >= self.patience {
+                let seconds = waited.as_secs();
+                return Err(StoreError::Unreachable { object: address(), seconds, why });
+            }
+            self.counts.retries.add(1);
+            tracing::debug!(object = address(), chunk = chunk.number, why, "reading on");
+            failures += 1;
+            // The place among the readings under way is kept meanwhile: a store that is overloaded
+            // is asked for less at once.
+            sleep(pause(failures)).await;
+        }
+    }
+
+    /// Tries a small request until it is answered.
+    pub(crate) async fn patiently<T, F>(
+        &self,
+        address: &str,
+        mut request: impl FnMut() -> F,
+    ) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
+        let started = Instant::now();
+        for failures in 1.. {
+            let why = match request().await {
+                Ok(answer) => return Ok(answer),
+                Err(Fault::Lasting(error)) => return Err(error),
+                Err(Fault::Passing(why)) => why,
+            };
+            let waited = started.elapsed();
+            if waited >= self.patience {
+                let (object, seconds) = (address.to_owned(), waited.as_secs());
+                return Err(StoreError::Unreachable { object, seconds, why });
+            }
+            self.counts.retries.add(1);
+            tracing::debug!(object = address, why, "asking again");
+            sleep(pause(failures)).await;
+        }
+        Err(StoreError::GivenUp)
+    }
+
+    /// A chunk in memory of its own; the hasher is the chunk's, where it has a digest.
+    pub(crate) async fn bytes(
+        &self,
+        objects: &dyn Objects,
+        chunk: &Chunk,
+        hasher: Option<ChunkHasher>,
+    ) -> Result<Bytes, StoreError> {
+        let out_of = |what: &str| StoreError::unusable(objects.address(&chunk.object.path), what);
+        let len = usize::try_from(chunk.range.end - chunk.range.start).unwrap_or(usize::MAX);
+        let (filling, segments) =
+            Buffer::filled_by(len, 1, &[]).map_err(|error| out_of(&error.to_string()))?;
+        let sink = Sink::new(segments.into_iter().map(Piece::Into).collect(), hasher);
+        let _permit = self.gate.acquire().await.map_err(|_| StoreError::GivenUp)?;
+        drop(self.fetch(objects, chunk, sink).await?);
+        let buffer = filling.finish().map_err(|_| StoreError::GivenUp)?;
+        Ok(Bytes::from(buffer.into_vec::<u8>().map_err(|_| StoreError::GivenUp)?))
+    }
+}
+
+/// Exponential back-off with full jitter.
+fn pause(failures: u32) -> Duration {
+    let longest = FIRST_PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE);
+    nsbridge_queue::random_part(longest)
+}

@@ -1,0 +1,37 @@
+//! Models from object storage, or from folders.
+//!
+//! A model is a [`Manifest`] and the files that it names. What is read is verified chunk by chunk
+//! against it, pinned to one version of each object, and goes straight to where it is used.
+
+#[cfg(feature = "aws")]
+#[doc(hidden)]
+pub mod aws;
+mod cache;
+mod config;
+mod contents;
+mod counts;
+mod digest;
+mod error;
+mod fetch;
+mod load;
+mod location;
+mod manifest;
+mod model;
+mod names;
+mod objects;
+mod pace;
+mod pull;
+mod sink;
+mod store;
+mod verify;
+mod versions;
+
+pub use config::{StoreConfig, is_private};
+pub use counts::{Count, Counts};
+pub use error::StoreError;
+pub use location::{CURRENT, Location};
+pub use manifest::{CHUNK_BYTES, MANIFEST, Manifest, ManifestFile};
+pub use store::{Opened, Store, Wanted};
+#[cfg(feature = "s3")]
+pub use store::{Push, Pushed, Pushing};
+pub use versions::Alias;

@@ -1,0 +1,100 @@
+//! Where a model is: `s3://bucket/models/tale-7m@current`, or a folder.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use crate::manifest::check_revision;
+
+/// The alias that is followed where none is named.
+pub const CURRENT: &str = "current";
+
+/// Where a model is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// A folder on this machine.
+    Folder(PathBuf),
+    /// A prefix in a bucket.
+    S3 {
+        /// The bucket.
+        bucket: String,
+        /// What the keys begin with, without a slash at either end; empty for the whole bucket.
+        prefix: String,
+        /// A revision, or an alias of one.
+        version: Option<String>,
+    },
+}
+
+impl Location {
+    /// The same, with a relative folder taken as one within `base`.
+    #[must_use]
+    pub fn within(self, base: &Path) -> Self {
+        match self {
+            Self::Folder(path) => Self::Folder(base.join(path)),
+            s3 @ Self::S3 { .. } => s3,
+        }
+    }
+}
+
+impl FromStr for Location {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some(rest) = text.strip_prefix("s3://") else {
+            if let Some((scheme, _)) = text.split_once("://") {
+                return Err(format!(
+                    "`{scheme}://` is not known: use s3://bucket/prefix or a folder"
+                ));
+            }
+            return Ok(Self::Folder(text.into()));
+        };
+        let (rest, version) = match rest.rsplit_once('@') {
+            Some((rest, version)) => (rest, Some(version.to_owned())),
+            None => (rest, None),
+        };
+        version.as_deref().map_or(Ok(()), check_revision)?;
+        let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+        let prefix = prefix.trim_end_matches('/');
+        if bucket.is_empty() || prefix.starts_with('/') {
+            return Err(format!("`{text}` names no bucket: use s3://bucket/prefix"));
+        }
+        Ok(Self::S3 { bucket: bucket.to_owned(), prefix: prefix.to_owned(), version })
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Folder(path) => write!(f, "{}", path.display()),
+            Self::S3 { bucket, prefix, version } => {
+                write!(f, "s3://{bucket}/{prefix}")?;
+                version.as_ref().map_or(Ok(()), |version| write!(f, "@{version}"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Location;
+
+    #[track_caller]
+    fn check(text: &str, expected: Result<&str, &str>) {
+        let read = text.parse::<Location>().map(|location| location.to_string());
+        match expected {
+            Ok(shown) => assert_eq!(read.as_deref(), Ok(shown)),
+            Err(part) => assert!(read.as_ref().unwrap_err().contains(part), "{read:?}"),
+        }
+    }
+
+    #[test]
+    fn an_address_is_read_and_a_wrong_one_is_named() {
+        check("models/tale-7m", Ok("models/tale-7m"));
+        check("s3://b/models/tale-7m/", Ok("s3://b/models/tale-7m"));
+        check("s3://b/models/tale-7m@2026-11-21", Ok("s3://b/models/tale-7m@2026-11-21"));
+        check("s3://b", Ok("s3://b/"));
+        check("s3:///x", Err("names no bucket"));
+        check("gs://b/x", Err("`gs://` is not known"));
+        check("s3://b/x@../y", Err("not a revision"));
+    }
+}

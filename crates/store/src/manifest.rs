@@ -1,0 +1,229 @@
+//! What a model is made of: `nsb-manifest.json`, written beside its files.
+//!
+//! ```json
+//! {"schema": 1, "model": "tale-7m", "revision": "2026-11-21", "chunk_bytes": 16777216,
+//!  "files": [{"path": "config.json", "size": 737, "blake3": "<64 hex digits>",
+//!             "chunks": "<base64, 32 bytes for each chunk>", "etag": "\"9bb5…\""}]}
+//! ```
+
+use std::collections::BTreeSet;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use nsbridge_protocol::Revision;
+use serde::{Deserialize, Serialize};
+
+use crate::digest::{ChunkHasher, Digest, file_digest};
+
+/// The manifest's name beside the model's files.
+pub const MANIFEST: &str = "nsb-manifest.json";
+
+/// The size of a chunk, where nothing else is asked for.
+pub const CHUNK_BYTES: u64 = 16 << 20;
+
+/// The largest chunk that is read, and the largest part that is sent.
+pub(crate) const LARGEST_CHUNK: u64 = 64 << 20;
+
+/// The digests of 2 TB fit with room to spare.
+pub(crate) const LONGEST_MANIFEST: u64 = 64 << 20;
+
+const LONGEST_PATH: usize = 1024;
+
+/// Folders within each other: as deep as a folder is read that is pushed.
+const DEEPEST_PATH: usize = 8;
+
+/// Files of a model, and bytes of all their paths. Each folder of each path is kept in a tree: 64 MiB of
+/// deep paths would be tens of millions of entries.
+const MOST_FILES: usize = 100_000;
+const MOST_PATH_BYTES: usize = 8 << 20;
+
+const SCHEMA: u32 = 1;
+
+/// The files of a model and what their bytes must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    /// The model's name.
+    pub model: String,
+    /// Which revision of it this is.
+    pub revision: String,
+    /// The size of all chunks but a file's last: a power of two.
+    pub chunk_bytes: u64,
+    /// The files, ascending by path.
+    pub files: Vec<ManifestFile>,
+}
+
+/// One file of a manifest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManifestFile {
+    /// Its path within the model, with `/` between the parts.
+    pub path: String,
+    /// Its size in bytes.
+    pub size: u64,
+    /// BLAKE3 of the whole file.
+    pub blake3: [u8; 32],
+    /// What verifies each chunk alone.
+    pub chunks: Vec<[u8; 32]>,
+    /// What the object store called this content when it was pushed.
+    pub etag: Option<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Written {
+    schema: u32,
+    model: String,
+    revision: String,
+    chunk_bytes: u64,
+    files: Vec<WrittenFile>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WrittenFile {
+    path: String,
+    size: u64,
+    blake3: String,
+    chunks: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    etag: Option<String>,
+}
+
+impl Manifest {
+    /// Reads a manifest and holds it against itself.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, for a sentence that names it.
+    pub fn parse(bytes: &[u8]) -> Result<Self, String> {
+        if bytes.len() as u64 > LONGEST_MANIFEST {
+            return Err(format!("it has more than {LONGEST_MANIFEST} bytes"));
+        }
+        let written: Written =
+            serde_json::from_slice(bytes).map_err(|error| format!("it is no manifest: {error}"))?;
+        if written.schema != SCHEMA {
+            return Err(format!("its schema is {}, this program reads {SCHEMA}", written.schema));
+        }
+        let chunk_bytes = written.chunk_bytes;
+        if !chunk_bytes.is_power_of_two() || !(64 << 10..=LARGEST_CHUNK).contains(&chunk_bytes) {
+            return Err("its chunk_bytes is no power of two from 64 KiB to 64 MiB".to_owned());
+        }
+        let paths: usize = written.files.iter().map(|file| file.path.len()).sum();
+        if written.files.len() > MOST_FILES || paths > MOST_PATH_BYTES {
+            let count = written.files.len();
+            return Err(format!(
+                "it names {count} files by {paths} bytes of paths, where {MOST_FILES} and \
+                 {MOST_PATH_BYTES} are the limits"
+            ));
+        }
+        let files = written.files.into_iter().map(|file| file.check(chunk_bytes));
+        let mut files: Vec<_> = files.collect::<Result<_, _>>()?;
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        if let Some(pair) = files.windows(2).find(|pair| pair[0].path == pair[1].path) {
+            return Err(format!("it names {} twice", pair[0].path));
+        }
+        let folders: BTreeSet<&str> = files.iter().flat_map(|file| folders(&file.path)).collect();
+        if let Some(both) = files.iter().find(|file| folders.contains(file.path.as_str())) {
+            return Err(format!("{} is a file in it and a folder", both.path));
+        }
+        check_revision(&written.revision)?;
+        Ok(Self { model: written.model, revision: written.revision, chunk_bytes, files })
+    }
+
+    /// The bytes that [`parse`](Self::parse) reads.
+    pub fn to_json(&self) -> Vec<u8> {
+        let files = self.files.iter().map(|file| WrittenFile {
+            path: file.path.clone(),
+            size: file.size,
+            blake3: hex(&file.blake3),
+            chunks: STANDARD.encode(file.chunks.concat()),
+            etag: file.etag.clone(),
+        });
+        let written = Written {
+            schema: SCHEMA,
+            model: self.model.clone(),
+            revision: self.revision.clone(),
+            chunk_bytes: self.chunk_bytes,
+            files: files.collect(),
+        };
+        // Only texts and numbers: there is nothing in it that could not be written.
+        let mut json = serde_json::to_vec_pretty(&written).unwrap_or_default();
+        json.push(b'\n');
+        json
+    }
+
+    /// The bytes of all files.
+    pub fn size(&self) -> u64 {
+        self.files.iter().map(|file| file.size).sum()
+    }
+}
+
+impl ManifestFile {
+    /// What a manifest says of a file with these bytes.
+    pub fn of(path: impl Into<String>, bytes: &[u8], chunk_bytes: u64) -> Self {
+        let size = bytes.len() as u64;
+        let chunks = bytes.chunks(chunk_bytes as usize).zip(0..);
+        let chunks = chunks.map(|(chunk, number)| {
+            let mut hasher = ChunkHasher::new(number * chunk_bytes, size <= chunk_bytes);
+            hasher.update(chunk);
+            hasher.finish()
+        });
+        let chunks: Vec<_> = chunks.collect();
+        let blake3 = file_digest(size, chunk_bytes, &chunks);
+        Self { path: path.into(), size, blake3, chunks, etag: None }
+    }
+}
+
+impl WrittenFile {
+    fn check(self, chunk_bytes: u64) -> Result<ManifestFile, String> {
+        let Self { path, size, blake3, chunks, etag } = self;
+        check_path(&path)?;
+        if size > i64::MAX as u64 {
+            return Err(format!("{path} claims {size} bytes"));
+        }
+        let blake3 = unhex(&blake3).ok_or_else(|| format!("the blake3 of {path} is no hash"))?;
+        let chunks = STANDARD.decode(&chunks).ok().and_then(|bytes| {
+            let (chunks, rest) = bytes.as_chunks::<32>();
+            rest.is_empty().then(|| chunks.to_vec())
+        });
+        let chunks = chunks.ok_or_else(|| format!("the chunks of {path} cannot be read"))?;
+        if chunks.len() as u64 != size.div_ceil(chunk_bytes) {
+            return Err(format!("{path} has {size} bytes and {} chunks", chunks.len()));
+        }
+        if file_digest(size, chunk_bytes, &chunks) != blake3 {
+            return Err(format!("the chunks of {path} do not make its blake3"));
+        }
+        Ok(ManifestFile { path, size, blake3, chunks, etag })
+    }
+}
+
+/// Refuses a path that leads out of its folder, or that some system reads otherwise.
+pub(crate) fn check_path(path: &str) -> Result<(), String> {
+    let bad_part = |part: &str| part.is_empty() || part == "." || part == "..";
+    let bad = path.split('/').any(bad_part)
+        || path.contains(['\\', ':'])
+        || path.chars().any(char::is_control)
+        || path.len() > LONGEST_PATH
+        || folders(path).count() > DEEPEST_PATH
+        || path == MANIFEST;
+    // A path from elsewhere goes into a message only as Rust would write it.
+    if bad { Err(format!("the path {path:?} is not one within a folder")) } else { Ok(()) }
+}
+
+/// A revision stands in addresses and in requests.
+pub(crate) fn check_revision(revision: &str) -> Result<(), String> {
+    revision.parse::<Revision>().map(|_| ()).map_err(|error| error.to_string())
+}
+
+/// The folders that a path goes through.
+fn folders(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('/').map(|(at, _)| &path[..at])
+}
+
+pub(crate) fn hex(digest: &Digest) -> String {
+    blake3::Hash::from_bytes(*digest).to_hex().to_string()
+}
+
+pub(crate) fn unhex(text: &str) -> Option<Digest> {
+    blake3::Hash::from_hex(text).ok().map(Into::into)
+}
+
+#[cfg(test)]
+mod tests;

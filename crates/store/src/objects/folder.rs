@@ -1,0 +1,158 @@
+//! Files in a folder.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::io::{Read, Seek as _, SeekFrom};
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use nsbridge_handler::source::files_of;
+
+use super::{Object, Objects, Reading, unusable};
+use crate::error::{Fault, StoreError};
+use crate::names::random;
+use crate::sink::Sink;
+
+/// A folder on this machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Folder {
+    dir: PathBuf,
+}
+
+impl Folder {
+    pub(crate) fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+
+    /// Runs what blocks on a thread that may.
+    async fn blocking<T: Send + 'static>(
+        &self,
+        path: &str,
+        work: impl FnOnce(PathBuf) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, Fault> {
+        let path = self.dir.join(path);
+        let lost = |_| Fault::Lasting(StoreError::GivenUp);
+        tokio::task::spawn_blocking(move || work(path)).await.map_err(lost)?
+    }
+}
+
+#[async_trait]
+impl Objects for Folder {
+    fn address(&self, path: &str) -> String {
+        self.dir.join(path).display().to_string()
+    }
+
+    async fn list(&self) -> Result<Vec<Object>, Fault> {
+        self.blocking("", |dir| {
+            let files = files_of(&dir).map_err(|error| fault(&dir, error))?;
+            files.into_iter().map(|file| stat(&dir.join(&file.path), &file.path)).collect()
+        })
+        .await
+    }
+
+    async fn get(&self, path: &str, most: u64) -> Result<Option<Bytes>, Fault> {
+        self.blocking(path, move |path| {
+            let mut bytes = Vec::new();
+            let read =
+                File::open(&path).and_then(|file| file.take(most + 1).read_to_end(&mut bytes));
+            match read {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(fault(&path, error)),
+                Ok(_) if bytes.len() as u64 > most => {
+                    let why = format!("it has more than {most} bytes");
+                    Err(unusable(path.display().to_string(), &why))
+                }
+                Ok(_) => Ok(Some(bytes.into())),
+            }
+        })
+        .await
+    }
+
+    async fn read(
+        &self,
+        object: &Object,
+        range: Range<u64>,
+        sink: Sink,
+        _: Reading<'_>,
+    ) -> (Sink, Result<(), Fault>) {
+        let (path, object) = (self.dir.join(&object.path), object.clone());
+        let read = move || {
+            let mut sink = sink;
+            let done = read_range(&path, &object, &range, &mut sink);
+            (sink, done)
+        };
+        match tokio::task::spawn_blocking(read).await {
+            Ok(done) => done,
+            // Only a runtime that is going away drops a blocking task.
+            Err(_) => (Sink::new(Vec::new(), None), Err(StoreError::GivenUp.into())),
+        }
+    }
+
+    async fn put(&self, path: &str, content: Vec<u8>, only_new: bool) -> Result<bool, Fault> {
+        self.blocking(path, move |path| {
+            let new = path.with_extension(format!("{:016x}.part", random()));
+            let write = || {
+                path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+                std::fs::write(&new, &content)?;
+                // A link fails where a name is taken; a rename would replace what it names.
+                let placed = if only_new {
+                    std::fs::hard_link(&new, &path)
+                } else {
+                    std::fs::rename(&new, &path)
+                };
+                let _ = std::fs::remove_file(&new);
+                placed
+            };
+            match write() {
+                Ok(()) => Ok(true),
+                Err(error) if only_new && error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+                Err(error) => Err(fault(&path, error)),
+            }
+        })
+        .await
+    }
+
+    fn folder(&self) -> Option<&Path> {
+        Some(&self.dir)
+    }
+}
+
+fn read_range(
+    path: &Path,
+    object: &Object,
+    range: &Range<u64>,
+    sink: &mut Sink,
+) -> Result<(), Fault> {
+    let mut file = File::open(path).map_err(|error| fault(path, error))?;
+    let found = file.metadata().map_err(|error| fault(path, error))?;
+    if found.len() != object.size || object.etag.as_ref().is_some_and(|tag| *tag != etag(&found)) {
+        return Err(StoreError::Changed { object: path.display().to_string() }.into());
+    }
+    let read = file.seek(SeekFrom::Start(range.start)).and_then(|_| sink.fill(&mut file));
+    read.map_err(|error| fault(path, error))
+}
+
+fn stat(path: &Path, name: &str) -> Result<Object, Fault> {
+    let found = path.metadata().map_err(|error| fault(path, error))?;
+    Ok(Object { path: name.to_owned(), size: found.len(), etag: Some(etag(&found)) })
+}
+
+/// A file that is written to has another time or size; one that is replaced another inode.
+fn etag(found: &Metadata) -> String {
+    format!("{}-{}-{}-{}", found.ino(), found.mtime(), found.mtime_nsec(), found.len())
+}
+
+fn fault(path: &Path, error: io::Error) -> Fault {
+    let object = path.display().to_string();
+    Fault::Lasting(match error.kind() {
+        io::ErrorKind::NotFound => StoreError::Missing { object },
+        io::ErrorKind::UnexpectedEof => StoreError::Changed { object },
+        io::ErrorKind::PermissionDenied => {
+            StoreError::Denied { object, code: "permission denied".to_owned() }
+        }
+        _ => StoreError::System { what: format!("read {object}"), source: error },
+    })
+}

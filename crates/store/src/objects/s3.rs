@@ -1,0 +1,368 @@
+//! Objects in a bucket that speaks S3.
+
+mod straight;
+mod wire;
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use aws_credential_types::provider::error::CredentialsError;
+use aws_sdk_s3::Client;
+use aws_sdk_s3::config::retry::RetryConfig;
+use aws_sdk_s3::config::timeout::TimeoutConfig;
+use aws_sdk_s3::config::{
+    RequestChecksumCalculation, ResponseChecksumValidation, StalledStreamProtectionConfig,
+};
+use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_s3::operation::get_object::GetObjectOutput;
+use aws_smithy_types::byte_stream::ByteStream;
+use aws_types::SdkConfig;
+use aws_types::region::Region;
+use bytes::{Bytes, BytesMut};
+use tokio::time::timeout;
+
+use self::straight::{Handover, Straight};
+use super::{Object, Objects, Reading, unusable};
+use crate::error::{Fault, StoreError};
+use crate::sink::Sink;
+
+/// A request whose answer does not begin by then is made again.
+const ANSWER: Duration = Duration::from_secs(20);
+
+/// Bytes a second below which an upload is taken for stuck.
+const SLOWEST_UPLOAD: u64 = 50_000;
+
+/// More objects than this are no model.
+const MOST_OBJECTS: usize = 100_000;
+
+/// What S3 says when the same request may go better in a moment, whatever the status.
+const PASSING: [&str; 12] = [
+    "ExpiredToken",
+    "RequestExpired",
+    "TokenRefreshRequired",
+    "RequestTimeout",
+    "RequestTimeTooSkewed",
+    "BadDigest",
+    "ConditionalRequestConflict",
+    "OperationAborted",
+    "InternalError",
+    "SlowDown",
+    "ServiceUnavailable",
+    "ThrottlingException",
+];
+
+/// A client that makes each request once: what is tried again, and how long, is decided here.
+///
+/// # Errors
+///
+/// There is no region, or no root certificates.
+pub(crate) fn client(config: &SdkConfig, path_style: Option<bool>) -> Result<Client, StoreError> {
+    let elsewhere = config.endpoint_url().is_some();
+    let mut builder = aws_sdk_s3::config::Builder::from(config);
+    match config.region() {
+        Some(_) => {}
+        // Other services sign for the region that AWS began with.
+        None if elsewhere => builder = builder.region(Region::from_static("us-east-1")),
+        None => {
+            let what =
+                "no region is set: set `region` in [store], or AWS_REGION, or your AWS profile's";
+            return Err(StoreError::Refused(what.to_owned()));
+        }
+    }
+    let others = config.http_client().unwrap_or_else(crate::aws::http_client);
+    let straight = Straight::new(others).map_err(|source| {
+        let what = "read this machine's root certificates".to_owned();
+        StoreError::System { what, source }
+    })?;
+    let config = builder
+        .http_client(straight)
+        .force_path_style(path_style.unwrap_or(elsewhere))
+        .retry_config(RetryConfig::disabled())
+        .timeout_config(TimeoutConfig::disabled())
+        // Digests of ranges are not what S3 keeps; ours cover each byte.
+        .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
+        .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
+        .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+        .build();
+    Ok(Client::from_conf(config))
+}
+
+/// The objects below a prefix.
+#[derive(Clone)]
+pub(crate) struct S3 {
+    client: Client,
+    bucket: String,
+    prefix: String,
+}
+
+impl fmt::Debug for S3 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "S3({})", self.address(""))
+    }
+}
+
+impl S3 {
+    pub(crate) fn new(client: Client, bucket: &str, prefix: &str) -> Self {
+        Self { client, bucket: bucket.to_owned(), prefix: prefix.to_owned() }
+    }
+
+    /// What lies below a folder of this prefix.
+    pub(crate) fn below(&self, folder: &str) -> Self {
+        Self { prefix: self.key(folder), ..self.clone() }
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(crate) fn bucket(&self) -> &str {
+        &self.bucket
+    }
+
+    pub(crate) fn key(&self, path: &str) -> String {
+        if self.prefix.is_empty() { path.to_owned() } else { format!("{}/{path}", self.prefix) }
+    }
+
+    /// A page of keys, or whatever else a request gives, within its time.
+    pub(crate) fn ask<T, E, R>(
+        &self,
+        path: &str,
+        request: impl Future<Output = Result<T, SdkError<E, R>>> + Send,
+    ) -> impl Future<Output = Result<T, Fault>> + Send
+    where
+        E: ProvideErrorMetadata + fmt::Debug + std::error::Error + 'static,
+        R: HasStatus + fmt::Debug + 'static,
+    {
+        self.send(0, path, request)
+    }
+
+    /// The same for a request that carries so many bytes.
+    pub(crate) fn send<T, E, R>(
+        &self,
+        bytes: u64,
+        path: &str,
+        request: impl Future<Output = Result<T, SdkError<E, R>>> + Send,
+    ) -> impl Future<Output = Result<T, Fault>> + Send
+    where
+        E: ProvideErrorMetadata + fmt::Debug + std::error::Error + 'static,
+        R: HasStatus + fmt::Debug + 'static,
+    {
+        let within = ANSWER + Duration::from_secs(bytes / SLOWEST_UPLOAD);
+        // The SDK's futures have tens of kilobytes.
+        let request = Box::pin(request);
+        async move {
+            match timeout(within, request).await {
+                Ok(answered) => answered.map_err(|error| fault(self.address(path), &error)),
+                Err(_) => Err(Fault::Passing(format!("no answer within {} s", within.as_secs()))),
+            }
+        }
+    }
+
+    async fn receive(
+        &self,
+        object: &Object,
+        range: Range<u64>,
+        sink: &mut Sink,
+        how: Reading<'_>,
+    ) -> Result<(), Fault> {
+        let handover = Handover::default();
+        let carried = handover.clone();
+        let request = self
+            .client
+            .get_object()
+            .bucket(&self.bucket)
+            .key(self.key(&object.path))
+            .range(format!("bytes={}-{}", range.start, range.end - 1))
+            .set_if_match(object.etag.clone())
+            .customize()
+            .mutate_request(move |request| request.add_extension(carried.clone()));
+        let answer = self.ask(&object.path, request.send()).await?;
+        Self::check_range(object, &range, &answer)?;
+        let passing = |why: &str| Fault::Passing(why.to_owned());
+        let mut body = handover.take().ok_or_else(|| passing("the answer has no body"))?;
+        if body.left() != Some(range.end - range.start) {
+            return Err(passing("the body has another length than was asked for"));
+        }
+        while !sink.is_full() {
+            match timeout(how.stall, body.read(sink.room())).await {
+                Ok(Ok(count)) => {
+                    sink.advance(count);
+                    how.pace.wait(count).await;
+                }
+                Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    return Err(passing("the body ended early"));
+                }
+                Ok(Err(error)) => return Err(Fault::Passing(chain(&error))),
+                Err(_) => {
+                    let seconds = how.stall.as_secs_f32();
+                    return Err(Fault::Passing(format!("no byte for {seconds} s")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Holds the answer's own words against what was asked for.
+    fn check_range(
+        object: &Object,
+        range: &Range<u64>,
+        answer: &GetObjectOutput,
+    ) -> Result<(), Fault> {
+        let other = |etag: &String| answer.e_tag().is_some_and(|given| given != etag);
+        if object.etag.as_ref().is_some_and(other) {
+            return Err(Fault::Passing("another version of the object was given".to_owned()));
+        }
+        let expected = format!("bytes {}-{}/{}", range.start, range.end - 1, object.size);
+        let whole = *range == (0..object.size);
+        let length = answer.content_length().and_then(|n| u64::try_from(n).ok());
+        match answer.content_range() {
+            Some(given) if *given == expected => Ok(()),
+            None if whole && length == Some(object.size) => Ok(()),
+            Some(given) => Err(Fault::Passing(format!("asked for {expected}, given {given:?}"))),
+            None => Err(Fault::Passing("the range was ignored".to_owned())),
+        }
+    }
+}
+
+#[async_trait]
+impl Objects for S3 {
+    fn address(&self, path: &str) -> String {
+        format!("s3://{}/{}", self.bucket, self.key(path))
+    }
+
+    async fn list(&self) -> Result<Vec<Object>, Fault> {
+        let start = self.key("");
+        let mut objects = Vec::new();
+        let (mut before, mut next) = (None, None);
+        loop {
+            let request = self.client.list_objects_v2().bucket(&self.bucket).prefix(&start);
+            let page = self.ask("", request.set_continuation_token(next).send()).await?;
+            objects.extend(page.contents().iter().filter_map(|object| {
+                let path = object.key()?.strip_prefix(&start)?;
+                // Consoles make such a thing for an empty folder.
+                let is_file = !path.is_empty() && !path.ends_with('/');
+                let size = u64::try_from(object.size()?).ok()?;
+                let etag = object.e_tag().map(str::to_owned);
+                is_file.then(|| Object { path: path.to_owned(), size, etag })
+            }));
+            if objects.len() > MOST_OBJECTS {
+                let why = format!("it has more than {MOST_OBJECTS} objects");
+                return Err(unusable(self.address(""), &why));
+            }
+            let token = page.next_continuation_token().map(str::to_owned);
+            if token.is_none() || token == before {
+                return Ok(objects);
+            }
+            (before, next) = (token.clone(), token);
+        }
+    }
+
+    async fn get(&self, path: &str, most: u64) -> Result<Option<Bytes>, Fault> {
+        let request = self.client.get_object().bucket(&self.bucket).key(self.key(path));
+        let mut answer = match self.ask(path, request.send()).await {
+            Err(Fault::Lasting(StoreError::Missing { .. })) => return Ok(None),
+            other => other?,
+        };
+        let mut bytes = BytesMut::new();
+        while let Some(frame) = timeout(ANSWER, answer.body.next())
+            .await
+            .map_err(|_| Fault::Passing("no byte came".to_owned()))?
+        {
+            bytes.extend(frame.map_err(|error| Fault::Passing(chain(&error)))?);
+            if bytes.len() as u64 > most {
+                let why = format!("it has more than {most} bytes");
+                return Err(unusable(self.address(path), &why));
+            }
+        }
+        Ok(Some(bytes.freeze()))
+    }
+
+    async fn read(
+        &self,
+        object: &Object,
+        range: Range<u64>,
+        mut sink: Sink,
+        how: Reading<'_>,
+    ) -> (Sink, Result<(), Fault>) {
+        let done = self.receive(object, range, &mut sink, how).await;
+        (sink, done)
+    }
+
+    async fn put(&self, path: &str, content: Vec<u8>, only_new: bool) -> Result<bool, Fault> {
+        let request = self.client.put_object().bucket(&self.bucket).key(self.key(path));
+        let request = request.set_if_none_match(only_new.then(|| "*".to_owned()));
+        match self.ask(path, request.body(ByteStream::from(content)).send()).await {
+            Ok(_) => Ok(true),
+            Err(Fault::Lasting(StoreError::Changed { .. })) if only_new => Ok(false),
+            Err(other) => Err(other),
+        }
+    }
+}
+
+/// A raw answer whose status can be asked for.
+pub(crate) trait HasStatus {
+    fn status(&self) -> u16;
+}
+
+impl HasStatus for aws_smithy_runtime_api::client::orchestrator::HttpResponse {
+    fn status(&self) -> u16 {
+        self.status().as_u16()
+    }
+}
+
+/// What an error of the SDK means for us.
+fn fault<E, R>(object: String, error: &SdkError<E, R>) -> Fault
+where
+    E: ProvideErrorMetadata + fmt::Debug + std::error::Error + 'static,
+    R: HasStatus + fmt::Debug + 'static,
+{
+    let SdkError::ServiceError(answer) = error else {
+        if no_credentials(error) {
+            let what = "no AWS credentials were found: a task or instance has a role, a person a profile \
+                        or AWS_ACCESS_KEY_ID";
+            return StoreError::Refused(what.to_owned()).into();
+        }
+        if matches!(error, SdkError::ConstructionFailure(_)) {
+            return StoreError::unusable(object, chain(error)).into();
+        }
+        return Fault::Passing(chain(error));
+    };
+    let status = answer.raw().status();
+    let code = answer.err().code().unwrap_or(match status {
+        404 => "NotFound",
+        412 => "PreconditionFailed",
+        _ => "no code",
+    });
+    match (status, code) {
+        (_, "NoSuchBucket") => StoreError::unusable(object, "the bucket does not exist").into(),
+        (404, _) | (_, "NoSuchKey") => StoreError::Missing { object }.into(),
+        (412 | 416, _) => StoreError::Changed { object }.into(),
+        // With fresh credentials, where those were too old.
+        (_, code) if PASSING.contains(&code) => Fault::Passing(format!("{status} {code}")),
+        (401 | 403, _) => StoreError::Denied { object, code: code.to_owned() }.into(),
+        (301, _) | (_, "PermanentRedirect" | "AuthorizationHeaderMalformed") => {
+            let why = "the bucket is in another region: set `region`, --region or AWS_REGION";
+            StoreError::unusable(object, why).into()
+        }
+        (501, _) => {
+            StoreError::unusable(object, format!("the store cannot do this ({code})")).into()
+        }
+        (408 | 429 | 500.., _) => Fault::Passing(format!("{status} {code}")),
+        _ => StoreError::unusable(object, format!("the store says {status} {code}")).into(),
+    }
+}
+
+/// Whether a request was not made because nobody says who we are.
+fn no_credentials(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes.any(|cause| {
+        matches!(cause.downcast_ref(), Some(CredentialsError::CredentialsNotLoaded(_)))
+    })
+}
+
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    nsbridge_handler::chain(error)
+}

@@ -1,0 +1,48 @@
+//! All bytes of a model against its manifest.
+
+use std::sync::Arc;
+
+use futures_util::stream::{self, StreamExt as _};
+
+use crate::contents::Contents;
+use crate::error::StoreError;
+use crate::fetch::Chunk;
+use crate::sink::{Piece, Sink};
+
+const AT_ONCE: usize = 64;
+
+/// Reads everything and keeps nothing; gives what was wrong, chunk by chunk. `progress` is told of
+/// each chunk's bytes.
+///
+/// # Errors
+///
+/// The bytes cannot be had, which says nothing about them.
+pub(crate) async fn verify(
+    contents: &Arc<Contents>,
+    progress: &(dyn Fn(u64) + Sync),
+) -> Result<Vec<StoreError>, StoreError> {
+    let files = 0..contents.files().len();
+    let chunks: Vec<(usize, Chunk)> =
+        files.flat_map(|file| contents.chunks_of(file).map(move |chunk| (file, chunk))).collect();
+    let read = |(file, chunk): (usize, Chunk)| async move {
+        let gate = contents.fetcher().gate.clone();
+        let _permit = gate.acquire_owned().await.map_err(|_| StoreError::GivenUp)?;
+        let len = chunk.range.end - chunk.range.start;
+        let sink = Sink::new(vec![Piece::Skip(len)], contents.hasher(file, chunk.number));
+        contents.fetch(file, &chunk, sink).await?;
+        progress(len);
+        Ok::<(), StoreError>(())
+    };
+    let mut reads = stream::iter(chunks).map(read).buffer_unordered(AT_ONCE);
+    let mut wrong = Vec::new();
+    while let Some(read) = reads.next().await {
+        match read {
+            Ok(()) => {}
+            Err(damage @ (StoreError::Corrupt { .. } | StoreError::Changed { .. })) => {
+                wrong.push(damage);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(wrong)
+}
