@@ -28,12 +28,9 @@
 
 mod batch;
 pub mod buffer;
-mod checkpoint;
 mod emitter;
 pub mod erased;
 mod error;
-#[cfg(test)]
-mod fixtures;
 mod job;
 mod measure;
 mod models;
@@ -42,14 +39,12 @@ pub mod source;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod transcript;
-mod weights;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use batch::{Batch, BatchOptions, Batched, Item, Limits};
 pub use buffer::Buffer;
-pub use checkpoint::{Checkpoint, Dtype, GgufValue, Metadata, Order, TensorInfo};
 pub use emitter::{Emitter, Refused};
 #[doc(hidden)]
 pub use error::chain;
@@ -63,9 +58,6 @@ pub use nsbridge_protocol::{
 };
 pub use quote::quote;
 pub use transcript::Stop;
-#[cfg(feature = "candle")]
-pub use weights::candle::CandleWeights;
-pub use weights::{Weight, Weights};
 
 /// A loaded model that answers requests.
 ///

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::source::{Folder, Source};
-use crate::{Checkpoint, Error, Result};
+use crate::{Error, Result};
 
 /// The most that is read of a file in one piece: configuration, tokenizer, template.
 const MOST_IN_ONE_PIECE: u64 = 256 << 20;
@@ -44,8 +44,8 @@ impl FromIterator<(String, Model)> for Models {
 
 /// One model: its files, wherever they are.
 ///
-/// Small files are read with [`read`](Self::read), weights tensor by tensor with
-/// [`checkpoint`](Self::checkpoint). Code that wants plain paths asks for [`dir`](Self::dir),
+/// Small files are read with [`read`](Self::read), weights tensor by tensor with the
+/// crate `nsbridge-checkpoint`. Code that wants plain paths asks for [`dir`](Self::dir),
 /// and waits until all is there. All of it may block.
 #[derive(Clone)]
 pub struct Model(Arc<dyn Source>);
@@ -129,15 +129,6 @@ impl Model {
         self.0.digest(self.index(path).ok_or_else(|| self.has_no(path))?)
     }
 
-    /// The model's tensors, by name: safetensors, in one file or in shards, or GGUF.
-    ///
-    /// # Errors
-    ///
-    /// A sentence that names the file, if there is no such file or it is not what it should be.
-    pub fn checkpoint(&self) -> Result<Checkpoint> {
-        Checkpoint::open(self.clone())
-    }
-
     /// A folder with all of the model's files. Brings them there first, which may take minutes.
     ///
     /// # Errors
@@ -157,12 +148,16 @@ impl Model {
         Ok(self.0.dir()?.join(Path::new(path)))
     }
 
-    pub(crate) fn index(&self, path: &str) -> Option<usize> {
+    /// Returns the place of a file in [`Source::files`].
+    #[doc(hidden)]
+    pub fn index(&self, path: &str) -> Option<usize> {
         let files = self.0.files();
         files.binary_search_by(|file| file.path.as_str().cmp(path)).ok()
     }
 
-    pub(crate) fn source(&self) -> &dyn Source {
+    /// Returns the place that the bytes come from.
+    #[doc(hidden)]
+    pub fn source(&self) -> &dyn Source {
         &*self.0
     }
 

@@ -1,6 +1,6 @@
 //! The seam between what reads a model and what brings its bytes.
 //!
-//! A handler sees a [`Checkpoint`](crate::Checkpoint); the bridge, or a folder, is a [`Source`].
+//! A handler sees a [`Model`](crate::Model); the bridge, or a folder, is a [`Source`].
 
 mod folder;
 

@@ -9,9 +9,8 @@ use std::process::ExitCode;
 use candle_core::{DType, Device, Tensor};
 use candle_transformers::generation::LogitsProcessor;
 use candle_transformers::models::llama::{Cache, Config, Llama, LlamaConfig, LlamaEosToks};
-use nsbridge_handler::{
-    CandleWeights, Error, Finish, Handler, Job, Models, Order, Result, TextInput, TextPiece,
-};
+use nsbridge_checkpoint::{CandleWeights, Checkpoint, Order};
+use nsbridge_handler::{Error, Finish, Handler, Job, Models, Result, TextInput, TextPiece};
 use serde::Deserialize;
 use tokenizers::Tokenizer;
 
@@ -49,7 +48,7 @@ impl Handler for Storyteller {
             Some(LlamaEosToks::Multiple(ends)) => ends,
             None => Vec::new(),
         };
-        let weights = CandleWeights::load(&model.checkpoint()?, &Order::everything())?;
+        let weights = CandleWeights::load(&Checkpoint::open(&model)?, &Order::everything())?;
         let llama = Llama::load(weights.var_builder(DType::F32, &Device::Cpu), &config)?;
         let tokenizer = Tokenizer::from_bytes(model.read("tokenizer.json")?);
         let tokenizer = tokenizer.map_err(Error::fatal)?;

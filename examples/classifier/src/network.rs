@@ -1,6 +1,7 @@
 //! Two layers: `relu(x W1 + b1) W2 + b2`.
 
-use nsbridge_handler::{Checkpoint, Error, Order, Result, Weights};
+use nsbridge_checkpoint::{Checkpoint, Order, Weights};
+use nsbridge_handler::{Error, Result};
 
 use crate::Config;
 

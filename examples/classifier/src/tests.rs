@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use nsbridge_checkpoint::Checkpoint;
 use nsbridge_handler::testing::{answer, check, check_batch, load};
 use nsbridge_handler::{Batch, BatchOptions, Batched, Error, Model, Models};
 use serde_json::json;
@@ -109,7 +110,7 @@ fn an_answer_has_the_language_and_how_sure_it_is() {
 
 #[test]
 fn weights_that_do_not_fit_the_configuration_are_named() {
-    let checkpoint = Model::in_dir(folder()).checkpoint().unwrap();
+    let checkpoint = Checkpoint::open(&Model::in_dir(folder())).unwrap();
     let labels = |n: usize| vec!["xx".to_owned(); n];
     let refusal = |buckets, hidden, labels| {
         let config = Config { buckets, hidden, labels };

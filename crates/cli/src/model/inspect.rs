@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 
 use anyhow::{Result, bail};
 use nsbridge::store::Opened;
-use nsbridge_handler::{Checkpoint, TensorInfo, quote};
+use nsbridge_checkpoint::{Checkpoint, TensorInfo};
+use nsbridge_handler::quote;
 use nsbridge_llama::{Config, Format, KvFormat, Mix, Need, parameters};
 use serde_json::{Value, json};
 
@@ -51,7 +52,7 @@ impl<'a> Inspected<'a> {
     fn new(opened: &'a Opened, tokens: u64, dtype: Option<Mix>) -> Result<Self> {
         let refused = |error| quote(nsbridge::chain(&error));
         let config = Config::read(&opened.model).map_err(refused);
-        let checkpoint = match (opened.model.checkpoint(), &config) {
+        let checkpoint = match (Checkpoint::open(&opened.model), &config) {
             (Ok(checkpoint), _) => Some(checkpoint),
             (Err(error), _) if opened.manifest.is_some() || has_weights(opened) => bail!("{error}"),
             (Err(_), Ok(_)) => None,

@@ -8,6 +8,7 @@ mod tensors;
 
 use std::path::{Path, PathBuf};
 
+use nsbridge_checkpoint::Checkpoint;
 use nsbridge_handler::Model;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -113,7 +114,7 @@ impl Config {
 
     /// What a GGUF file tells of itself.
     fn of_gguf(model: &Model, advice: Advice) -> Result<Self, LoadError> {
-        let checkpoint = model.checkpoint().map_err(LoadError::read)?;
+        let checkpoint = Checkpoint::open(model).map_err(LoadError::read)?;
         if checkpoint.metadata().is_empty() {
             // Safetensors are taken first, and tell no shape.
             return Err(LoadError::Missing(format!(

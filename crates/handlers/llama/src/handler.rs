@@ -5,9 +5,9 @@ mod preparation;
 
 use std::sync::Arc;
 
+use nsbridge_checkpoint::{Checkpoint, TensorInfo};
 use nsbridge_handler::{
-    Checkpoint, Error, Finish, Handler, Health, Job, Measure, Models, Result, Slots, TensorInfo,
-    TextInput, TextPiece,
+    Error, Finish, Handler, Health, Job, Measure, Models, Result, Slots, TextInput, TextPiece,
 };
 use sha2::{Digest, Sha256};
 

@@ -9,7 +9,8 @@ use std::io::{self, BufWriter, Write as _};
 
 use candle_core::quantized::QTensor;
 use candle_core::{Device, Tensor};
-use nsbridge_handler::{Dtype, Model, Weight};
+use nsbridge_checkpoint::{Dtype, Weight};
+use nsbridge_handler::Model;
 
 pub use self::mix::Mix;
 

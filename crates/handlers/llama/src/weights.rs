@@ -5,7 +5,8 @@ mod gguf;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nsbridge_handler::{Checkpoint, Dtype, GgufValue, Model, Order, TensorInfo, Weight};
+use nsbridge_checkpoint::{Checkpoint, Dtype, GgufValue, Order, TensorInfo, Weight};
+use nsbridge_handler::Model;
 
 use crate::LoadError;
 use crate::matrix::Format;
@@ -22,7 +23,7 @@ pub(crate) enum Cut {
 /// The tensors of a model, as they are stored.
 #[derive(Debug)]
 pub struct Weights {
-    tensors: nsbridge_handler::Weights,
+    tensors: nsbridge_checkpoint::Weights,
     given_up: AtomicBool,
 }
 
@@ -47,7 +48,7 @@ impl Weights {
 
     /// Finds the model's tensors.
     pub(crate) fn find(model: &Model) -> Result<Checkpoint, LoadError> {
-        let checkpoint = model.checkpoint().map_err(LoadError::read)?;
+        let checkpoint = Checkpoint::open(model).map_err(LoadError::read)?;
         for tensor in checkpoint.tensors() {
             if Format::of(tensor.dtype) == Format::F32 && tensor.dtype != Dtype::F32 {
                 let (field, found) = (format!("the dtype of {}", tensor.name), tensor.dtype);

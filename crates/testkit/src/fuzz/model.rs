@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use nsbridge_handler::{Checkpoint, Error, Model, Order, Result, Weight, Weights};
+use nsbridge_checkpoint::{Checkpoint, Order, Weight, Weights};
+use nsbridge_handler::{Error, Model, Result};
 
 use super::memory::InMemory;
 
@@ -12,7 +13,7 @@ const LONGEST_SENTENCE: usize = 8 << 10;
 /// Opens a model of these files, and loads it if it opens.
 pub(super) fn read(files: &[(&str, &[u8])]) {
     let model = Model::from_source(Arc::new(InMemory::new(files)));
-    match model.checkpoint() {
+    match Checkpoint::open(&model) {
         Ok(checkpoint) => load(&checkpoint, files).expect("what was opened can be loaded"),
         Err(error) => refused(&error, files),
     }

@@ -316,7 +316,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // Nobody sees that the thread of all calls is blocked.
     Mutant {
         name: "no-pulse",
-        file: "crates/bridge/src/vitals.rs",
+        file: "crates/bridge/src/probes.rs",
         edits: &[(
             "let no_beat = beat.is_some() && beat == last_beat;",
             "let no_beat = beat.is_none() && beat != last_beat;",

@@ -1,7 +1,8 @@
-//! The habits of this repository, held by tests: floors, form, and documents that keep up.
+//! Tests of the repository itself: layers of crates, circles of modules, form, documents.
 
 mod dependencies;
 mod documents;
-mod floors;
+mod layers;
+mod modules;
 mod tidy;
 mod tree;

@@ -2,7 +2,7 @@
 //!
 //! The keys: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
-use nsbridge_handler::{Checkpoint, GgufValue, Order};
+use nsbridge_checkpoint::{Checkpoint, GgufValue, Order};
 use serde_json::{Map, Value, json};
 
 use super::{Config, RopeScaling};

@@ -1,6 +1,7 @@
 //! What drafts, as the configuration says.
 
-use nsbridge_handler::{Checkpoint, Model as Files, Models};
+use nsbridge_checkpoint::Checkpoint;
+use nsbridge_handler::{Model as Files, Models};
 
 use super::{Options, memory};
 use crate::kernel::row::BLOCK;

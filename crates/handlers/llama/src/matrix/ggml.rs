@@ -1,7 +1,7 @@
 //! Quantised blocks as GGUF files have them (`block_q8_0` and so on in ggml's `ggml-common.h`).
 
 use half::f16;
-use nsbridge_handler::Dtype;
+use nsbridge_checkpoint::Dtype;
 
 use crate::kernel::kquants;
 use crate::kernel::row::BLOCK;
@@ -139,7 +139,7 @@ impl Wide {
 
 #[cfg(test)]
 mod tests {
-    use nsbridge_handler::Dtype;
+    use nsbridge_checkpoint::Dtype;
     use proptest::prelude::*;
 
     use super::Wide;

@@ -4,7 +4,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use nsbridge_handler::{Dtype, TensorInfo};
+use nsbridge_checkpoint::{Dtype, TensorInfo};
 
 use super::ggml::{Small, Wide};
 use super::turns::Turns;

@@ -1,7 +1,7 @@
 //! Every tier, format, shape and number of rows gives the bits of the plain definition.
 
 use half::{bf16, f16};
-use nsbridge_handler::Dtype;
+use nsbridge_checkpoint::Dtype;
 use proptest::prelude::*;
 
 use super::ggml::Wide;

@@ -2,7 +2,7 @@
 //!
 //! The format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>, version 3.
 
-use nsbridge_handler::Dtype;
+use nsbridge_checkpoint::Dtype;
 
 use super::Mix;
 use crate::{Config, RopeScaling};

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use nsbridge_handler::Dtype;
+use nsbridge_checkpoint::Dtype;
 
 use crate::{Config, Format, tensors};
 

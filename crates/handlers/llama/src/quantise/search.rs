@@ -10,7 +10,7 @@
 //! be the best: sixteen pairs around them are tried in the same way.
 
 use half::f16;
-use nsbridge_handler::Dtype;
+use nsbridge_checkpoint::Dtype;
 
 use crate::kernel::simd::Simd;
 use crate::kernel::{LANES, Lanes, Work, kquants};
@@ -222,7 +222,7 @@ impl<'a> Part<'a> {
 mod tests {
     use candle_core::quantized::{GgmlDType, QTensor};
     use candle_core::{DType, Device, Tensor};
-    use nsbridge_handler::Dtype;
+    use nsbridge_checkpoint::Dtype;
     use serde_json::Value;
 
     use super::{PART, Search};

@@ -1,7 +1,7 @@
 //! What a GGUF file calls the tensors, and in which order it has their rows.
 
 use candle_core::quantized::GgmlDType;
-use nsbridge_handler::Dtype;
+use nsbridge_checkpoint::Dtype;
 
 /// The name in a GGUF file (`MODEL_TENSORS` in llama.cpp's `gguf-py`) of what transformers calls so.
 pub(crate) fn name(tensor: &str) -> Option<String> {

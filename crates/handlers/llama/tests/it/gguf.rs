@@ -1,5 +1,6 @@
 //! The same model from GGUF files, whose tensors candle or we quantise and write.
 
+use nsbridge_checkpoint::Checkpoint;
 use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
@@ -302,7 +303,7 @@ fn what_is_in_memory_is_told_by_the_matrices_and_not_by_the_file() {
     let dir = drawn(&config);
     let of = |mix| {
         let gguf = written(dir.path(), mix);
-        let checkpoint = nsbridge_handler::Model::in_dir(gguf.path()).checkpoint().unwrap();
+        let checkpoint = Checkpoint::open(&nsbridge_handler::Model::in_dir(gguf.path())).unwrap();
         let tensors = checkpoint.tensors();
         (Format::coarsest(tensors), Format::mean_width(tensors))
     };

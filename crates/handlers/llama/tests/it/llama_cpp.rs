@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use nsbridge_checkpoint::Checkpoint;
 use nsbridge_handler::Model;
 use nsbridge_llama::{Mix, Setup, quantise};
 use serde::Deserialize;
@@ -116,7 +117,7 @@ fn logits_are_those_of_llama_cpp() {
 fn mixes_are_those_of_llama_cpp() {
     for (mix, theirs) in Recorded::read().mixed {
         let (dir, _) = quantised(&bundled("tale-7m"), &mix);
-        let ours = Model::in_dir(dir.path()).checkpoint().unwrap();
+        let ours = Checkpoint::open(&Model::in_dir(dir.path())).unwrap();
         let theirs = theirs.as_object().unwrap();
         assert_eq!(ours.tensors().len(), theirs.len());
         for tensor in ours.tensors() {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use nsbridge_handler::{Model, Order};
+use nsbridge_checkpoint::{Checkpoint, Order};
+use nsbridge_handler::Model;
 use nsbridge_store::{StoreError, Wanted};
 use nsbridge_testkit::s3::{Fault, Faults, Kind, Rule, When};
 
@@ -14,7 +15,7 @@ const LARGE: &str = "model-00001-of-00002.safetensors";
 /// All weights, or the sentence.
 fn load(model: &Model) -> Result<Vec<Vec<u8>>, String> {
     let all = || -> nsbridge_handler::Result<Vec<Vec<u8>>> {
-        let checkpoint = model.checkpoint()?;
+        let checkpoint = Checkpoint::open(&model)?;
         let weights = checkpoint.load(&Order::everything())?;
         let read = |name: &str| Ok(weights.tensor(name)?.contiguous().to_vec());
         checkpoint.tensors().iter().map(|tensor| read(&tensor.name)).collect()

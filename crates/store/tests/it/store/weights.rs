@@ -2,14 +2,15 @@
 
 use std::thread;
 
-use nsbridge_handler::{CandleWeights, Model, Order};
+use nsbridge_checkpoint::{CandleWeights, Checkpoint, Order};
+use nsbridge_handler::Model;
 use nsbridge_store::Location;
 
 use super::{COLUMNS, Fixture, ROWS, on_a_thread, store_on, top};
 
 /// Every tensor of a model, byte for byte.
 fn all(model: &Model, order: &Order) -> Vec<(String, Vec<u8>)> {
-    let checkpoint = model.checkpoint().unwrap();
+    let checkpoint = Checkpoint::open(&model).unwrap();
     let weights = checkpoint.load(order).unwrap();
     let read = |name: &str| (name.to_owned(), weights.tensor(name).unwrap().contiguous().to_vec());
     checkpoint.tensors().iter().map(|tensor| read(&tensor.name)).collect()
@@ -53,7 +54,7 @@ async fn ranks_get_their_slices_and_the_host_fetches_each_byte_once() {
         let model = store.model(&top().into()).await.unwrap().model;
         let folder = Model::in_dir(fixture.dir.path());
         on_a_thread(move || {
-            let checkpoint = model.checkpoint().unwrap();
+            let checkpoint = Checkpoint::open(&model).unwrap();
             let weights = checkpoint.load(&Order::everything().for_ranks(ranks)).unwrap();
             let whole: Vec<_> = all(&folder, &Order::everything());
             let bytes = |name: &str| &whole.iter().find(|(n, _)| n == name).unwrap().1;
@@ -103,7 +104,7 @@ async fn candle_reads_a_bucket_like_a_folder_and_copies_nothing() {
     on_a_thread(move || {
         let load = |model: &Model, ranks: usize| {
             let order = Order::everything().for_ranks(ranks);
-            CandleWeights::load(&model.checkpoint().unwrap(), &order).unwrap()
+            CandleWeights::load(&Checkpoint::open(&model).unwrap(), &order).unwrap()
         };
         let (far, near) = (load(&model, 1), load(&folder, 1));
         let get = |weights: &CandleWeights| {
@@ -204,7 +205,7 @@ async fn a_folder_with_a_manifest_is_held_against_it() {
     let opened = store.model(&folder.into()).await.unwrap();
     let model = opened.model.clone();
     let refused = on_a_thread(move || {
-        let weights = model.checkpoint().unwrap().load(&Order::everything()).unwrap();
+        let weights = Checkpoint::open(&model).unwrap().load(&Order::everything()).unwrap();
         weights.tensor("layers.1.weight").unwrap_err().to_string()
     })
     .await;
@@ -223,7 +224,8 @@ async fn a_reader_is_told_when_the_store_goes_away() {
     let store = store_on(&fixture.server, |config| config.patience_s = 1000.0);
     let model = store.model(&top().into()).await.unwrap().model;
     let weights =
-        on_a_thread(move || model.checkpoint().unwrap().load(&Order::everything()).unwrap()).await;
+        on_a_thread(move || Checkpoint::open(&model).unwrap().load(&Order::everything()).unwrap())
+            .await;
     let never = Fault::Stall(0, Duration::from_secs(1000));
     fixture.server.faults(Faults::none().with(Rule::new(never)));
     let reader = tokio::task::spawn_blocking(move || {
@@ -244,7 +246,8 @@ async fn a_load_runs_no_further_ahead_than_its_memory_and_serves_whoever_waits()
     let model = store.model(&top().into()).await.unwrap().model;
     let counts = store.counts().clone();
     let weights =
-        on_a_thread(move || model.checkpoint().unwrap().load(&Order::everything()).unwrap()).await;
+        on_a_thread(move || Checkpoint::open(&model).unwrap().load(&Order::everything()).unwrap())
+            .await;
     // Nobody reads: what is fetched settles.
     let (mut before, mut same) = (0, 0);
     while same < 6 || before < 16 << 20 {

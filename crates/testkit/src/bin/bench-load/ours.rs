@@ -9,7 +9,7 @@ use aws_sdk_s3::config::{BehaviorVersion, Region};
 use aws_types::SdkConfig;
 use nsbridge::StoreConfig;
 use nsbridge::store::{Location, Store};
-use nsbridge_handler::{Order, Weight, Weights};
+use nsbridge_checkpoint::{Checkpoint, Order, Weight, Weights};
 
 use crate::serve::{BUCKET, PREFIX, Place};
 
@@ -37,7 +37,7 @@ pub(crate) fn load(place: &Place, degree: usize) -> Result<Vec<Piece>> {
         .map_err(|why: String| anyhow!(why))?;
     let model = runtime.block_on(store.model(&location.into()))?.model;
     let read = || {
-        let weights = model.checkpoint()?.load(&Order::everything().for_ranks(degree))?;
+        let weights = Checkpoint::open(&model)?.load(&Order::everything().for_ranks(degree))?;
         thread::scope(|scope| {
             let ranks: Vec<_> = (0..degree)
                 .map(|rank| {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use candle_core::quantized::{QMatMul, QStorage, QTensor};
 use candle_core::{DType, Device, Module as _, Result as Candle, Tensor};
-use nsbridge_handler::{Dtype, Weight};
+use nsbridge_checkpoint::{Dtype, Weight};
 
 use super::super::part::Part;
 use super::first_line;

@@ -1,4 +1,4 @@
-//! Who may import whom. The floors are those of `docs/architecture.md`.
+//! Layers of crates. They are those of `docs/architecture.md`.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -7,23 +7,24 @@ use serde::Deserialize;
 
 use crate::tree::{none, root};
 
-/// The floor of a crate by its folder; a crate imports only lower floors.
-fn floor(folder: &str) -> Option<u8> {
+/// Returns the layer of a crate by its folder; a crate imports only lower layers.
+fn layer(folder: &str) -> Option<u8> {
     Some(match folder {
         "crates/protocol" => 0,
         "crates/crypto" | "crates/queue" | "crates/handler" => 1,
-        "crates/bridge" | "crates/client" => 2,
-        "crates/gateway" => 3,
-        "crates/cli" => 4,
-        "crates/testkit" | "crates/xtask" => 5,
-        _ if folder.starts_with("crates/handlers/") => 2,
-        _ if folder.starts_with("examples/") => 5,
+        "crates/checkpoint" | "crates/client" => 2,
+        "crates/store" => 3,
+        "crates/bridge" => 4,
+        "crates/cli" => 5,
+        "crates/testkit" | "crates/xtask" => 6,
+        _ if folder.starts_with("crates/handlers/") => 3,
+        _ if folder.starts_with("examples/") => 6,
         _ => return None,
     })
 }
 
-/// All that an engine may know of this project.
-const FOR_HANDLERS: [&str; 2] = ["crates/handler", "crates/protocol"];
+/// All that an engine may import of this project.
+const FOR_HANDLERS: [&str; 3] = ["crates/handler", "crates/checkpoint", "crates/protocol"];
 
 /// Crates that a model's author must not be made to build, and features that go with them.
 const NOT_FOR_AUTHORS: [&str; 7] = [
@@ -48,9 +49,9 @@ enum Kind {
 /// Why the crate in `from` may not import the one in `to`.
 fn problem(from: &str, to: &str, kind: Kind) -> Option<String> {
     let says = |why: &str| Some(format!("{from} imports {to}: {why}"));
-    let (Some(above), Some(below)) = (floor(from), floor(to)) else {
+    let (Some(above), Some(below)) = (layer(from), layer(to)) else {
         return says(
-            "one of them has no floor yet; give it one in crates/xtask/tests/it/floors.rs",
+            "one of them has no layer yet; give it one in crates/xtask/tests/it/layers.rs",
         );
     };
     match (kind, to) {
@@ -61,7 +62,7 @@ fn problem(from: &str, to: &str, kind: Kind) -> Option<String> {
         _ if from.starts_with("crates/handlers/") && !FOR_HANDLERS.contains(&to) => {
             says("a handler knows the trait and nothing else of the bridge")
         }
-        _ if below >= above => says(&format!("floor {above} may import only lower ones")),
+        _ if below >= above => says(&format!("layer {above} may import only lower ones")),
         _ => None,
     }
 }
@@ -112,7 +113,7 @@ fn tree_of(package: &str) -> String {
 }
 
 #[test]
-fn every_crate_imports_only_lower_floors() {
+fn every_crate_imports_only_lower_layers() {
     let metadata = cargo(&["metadata", "--no-deps", "--format-version", "1"]);
     let metadata: Metadata = serde_json::from_str(&metadata).unwrap();
     assert!(metadata.packages.len() > 5);
@@ -153,22 +154,22 @@ fn check(from: &str, to: &str, kind: Kind, expected: Option<&str>) {
 }
 
 #[test]
-fn an_import_of_the_same_floor_or_a_higher_one_is_a_problem() {
-    check("crates/protocol", "crates/crypto", Kind::Normal, Some("floor 0"));
-    check("crates/queue", "crates/crypto", Kind::Normal, Some("floor 1"));
-    check("crates/queue", "crates/bridge", Kind::Dev, Some("floor 1"));
-    check("crates/client", "crates/bridge", Kind::Dev, Some("floor 2"));
-    check("crates/testkit", "crates/xtask", Kind::Normal, Some("floor 5"));
-    check("crates/bridge", "crates/handlers/llama", Kind::Dev, Some("floor 2"));
+fn an_import_of_the_same_layer_or_a_higher_one_is_a_problem() {
+    check("crates/protocol", "crates/crypto", Kind::Normal, Some("layer 0"));
+    check("crates/queue", "crates/crypto", Kind::Normal, Some("layer 1"));
+    check("crates/queue", "crates/bridge", Kind::Dev, Some("layer 1"));
+    check("crates/client", "crates/bridge", Kind::Dev, Some("layer 2"));
+    check("crates/testkit", "crates/xtask", Kind::Normal, Some("layer 6"));
+    check("crates/store", "crates/handlers/llama", Kind::Dev, Some("layer 3"));
     check("crates/handlers/llama", "crates/queue", Kind::Normal, Some("knows the trait"));
     check("crates/handlers/a", "crates/handlers/b", Kind::Normal, Some("knows the trait"));
     check("examples/echo", "crates/cli", Kind::Normal, Some("command line"));
     check("crates/queue", "crates/testkit", Kind::Normal, Some("for tests"));
-    check("crates/new", "crates/protocol", Kind::Normal, Some("no floor yet"));
+    check("crates/new", "crates/protocol", Kind::Normal, Some("no layer yet"));
 }
 
 #[test]
-fn lower_floors_the_testkit_and_a_crate_itself_may_be_imported() {
+fn lower_layers_the_testkit_and_a_crate_itself_may_be_imported() {
     check("crates/bridge", "crates/handler", Kind::Normal, None);
     check("crates/handlers/llama", "crates/handler", Kind::Dev, None);
     check("crates/queue", "crates/testkit", Kind::Dev, None);

@@ -4,9 +4,12 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
+use nsbridge_handler::buffer::Plain;
+use nsbridge_handler::{Buffer, Result};
+
 use super::no_part;
-use crate::buffer::Plain;
-use crate::{Buffer, Dtype, Result, TensorInfo};
+use crate::dtype::Dtype;
+use crate::tensor::TensorInfo;
 
 /// A tensor, or the part of one that a rank has.
 ///

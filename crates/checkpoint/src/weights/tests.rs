@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::{fs, thread};
 
+use nsbridge_handler::{Buffer, Model};
 use proptest::prelude::*;
 
 use super::{Weight, Weights};
 use crate::fixtures::{Memory, Reads, entry, safetensors};
-use crate::{Buffer, Dtype, Model, Order, TensorInfo};
+use crate::{Checkpoint, Dtype, Order, TensorInfo};
 
 /// A tensor whose bytes are numbered.
 fn numbered(dtype: Dtype, shape: &[usize]) -> Weight {
@@ -177,7 +178,7 @@ fn model() -> (Model, Arc<Reads>) {
 
 fn load(order: &Order) -> (Weights, Arc<Reads>) {
     let (model, reads) = model();
-    (model.checkpoint().unwrap().load(order).unwrap(), reads)
+    (Checkpoint::open(&model).unwrap().load(order).unwrap(), reads)
 }
 
 #[track_caller]
@@ -284,7 +285,7 @@ fn a_folder_is_read_and_a_file_that_shrank_is_named() {
     let file = dir.path().join("model.safetensors");
     let header = format!("{{{}}}", entry("a", "F32", "[2]", "[0,8]"));
     fs::write(&file, safetensors(&header, 8)).unwrap();
-    let checkpoint = Model::in_dir(dir.path()).checkpoint().unwrap();
+    let checkpoint = Checkpoint::open(&Model::in_dir(dir.path())).unwrap();
     let weights = checkpoint.load(&Order::everything()).unwrap();
     assert_eq!(*weights.tensor("a").unwrap().contiguous(), *(0..8).collect::<Vec<u8>>());
     fs::write(&file, safetensors(&header, 7)).unwrap();

@@ -4,10 +4,11 @@
 //!
 //! ```
 //! use candle_core::{DType, Device};
-//! use nsbridge_handler::{CandleWeights, Model, Order, Result};
+//! use nsbridge_checkpoint::{CandleWeights, Checkpoint, Order};
+//! use nsbridge_handler::{Model, Result};
 //!
 //! fn load(model: &Model) -> Result<candle_nn::Linear> {
-//!     let weights = CandleWeights::load(&model.checkpoint()?, &Order::everything())?;
+//!     let weights = CandleWeights::load(&Checkpoint::open(model)?, &Order::everything())?;
 //!     let vb = weights.var_builder(DType::F32, &Device::Cpu);
 //!     Ok(candle_nn::linear(64, 256, vb.pp("model.layers.0.mlp.up_proj"))?)
 //! }
@@ -50,7 +51,7 @@ impl CandleWeights {
     /// # Errors
     ///
     /// The order names a tensor that is not there.
-    pub fn load(checkpoint: &Checkpoint, order: &Order) -> crate::Result<Self> {
+    pub fn load(checkpoint: &Checkpoint, order: &Order) -> nsbridge_handler::Result<Self> {
         // Ranks share candle's tensor, so the bytes below it have one reader.
         let weights = checkpoint.load(&order.clone().for_ranks(1))?;
         let (ranks, tensors) = (order.ranks, Mutex::default());
@@ -177,6 +178,6 @@ fn to_tensor(weight: Weight) -> Result<Tensor> {
 
 /// Our errors are no `std::error::Error`; their sentence is what a person needs.
 #[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
-fn wrap(error: crate::Error) -> Error {
+fn wrap(error: nsbridge_handler::Error) -> Error {
     Error::Msg(error.to_string())
 }

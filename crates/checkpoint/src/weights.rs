@@ -12,8 +12,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 pub use weight::Weight;
 
-use crate::source::{Extent, Stream};
-use crate::{Buffer, Checkpoint, Error, Order, Result, TensorInfo};
+use nsbridge_handler::source::{Extent, Stream};
+use nsbridge_handler::{Buffer, Error, Result};
+
+use crate::checkpoint::Checkpoint;
+use crate::order::Order;
+use crate::tensor::TensorInfo;
 
 /// A load that runs: tensors come ahead of their readers, as far as memory allows.
 ///
@@ -21,10 +25,11 @@ use crate::{Buffer, Checkpoint, Error, Order, Result, TensorInfo};
 /// may have one.
 ///
 /// ```
-/// use nsbridge_handler::{Model, Order, Result};
+/// use nsbridge_checkpoint::{Checkpoint, Order};
+/// use nsbridge_handler::{Model, Result};
 ///
 /// fn load(model: &Model) -> Result<()> {
-///     let weights = model.checkpoint()?.load(&Order::everything().for_ranks(2))?;
+///     let weights = Checkpoint::open(model)?.load(&Order::everything().for_ranks(2))?;
 ///     for rank in 0..2 {
 ///         // Rank 0 has the first half of the rows, rank 1 the second.
 ///         let rows = weights.shard("model.layers.0.mlp.up_proj.weight", 0, rank)?;
@@ -61,8 +66,19 @@ struct Held {
     given: Weak<Buffer>,
 }
 
+impl Checkpoint {
+    /// Begins to bring the tensors' bytes.
+    ///
+    /// # Errors
+    ///
+    /// The order names a tensor that is not there.
+    pub fn load(&self, order: &Order) -> Result<Weights> {
+        Weights::start(self.clone(), order)
+    }
+}
+
 impl Weights {
-    pub(crate) fn start(checkpoint: Checkpoint, order: &Order) -> Result<Self> {
+    fn start(checkpoint: Checkpoint, order: &Order) -> Result<Self> {
         let indices = match &order.names {
             None => (0..checkpoint.tensors().len()).collect(),
             Some(names) => {

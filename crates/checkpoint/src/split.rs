@@ -1,7 +1,8 @@
 //! GGUF files that are a model together, which llama.cpp's `llama-gguf-split` makes.
 
-use super::{GgufValue, Metadata};
-use crate::{Error, Model, Result, quote};
+use nsbridge_handler::{Error, Model, Result, quote};
+
+use crate::gguf::{GgufValue, Metadata};
 
 /// What a name says: `STEM-00002-of-00003.gguf`.
 #[derive(PartialEq, Eq)]
@@ -15,7 +16,7 @@ struct Split<'a> {
 /// # Errors
 ///
 /// A sentence that says how they become one file.
-pub(super) fn refuse_named(model: &Model, files: &[usize]) -> Result<()> {
+pub(crate) fn refuse_named(model: &Model, files: &[usize]) -> Result<()> {
     let mut named = files.iter().map(|&file| parse(&model.source().files()[file].path));
     let Some(first) = named.next().flatten() else { return Ok(()) };
     // Parts of several models: nothing says which to take, and that is told.
@@ -36,7 +37,7 @@ pub(super) fn refuse_named(model: &Model, files: &[usize]) -> Result<()> {
 /// # Errors
 ///
 /// A sentence that says how it becomes whole.
-pub(super) fn refuse_told(model: &Model, file: usize, metadata: &Metadata) -> Result<()> {
+pub(crate) fn refuse_told(model: &Model, file: usize, metadata: &Metadata) -> Result<()> {
     match metadata.get("split.count") {
         Some(GgufValue::Unsigned(count)) if *count > 1 => {
             let (path, place) = (quote(&model.source().files()[file].path), model.place());

@@ -5,8 +5,11 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use super::{Dtype, FIRST_LOOK, LONGEST_HEADER, TensorInfo, broken};
-use crate::{Model, Result};
+use nsbridge_handler::{Model, Result};
+
+use crate::dtype::Dtype;
+use crate::header::{FIRST_LOOK, LONGEST_HEADER, broken};
+use crate::tensor::TensorInfo;
 
 /// Tensors have at most this many dimensions in ggml.
 const MOST_DIMENSIONS: u32 = 4;
@@ -61,7 +64,7 @@ impl From<&str> for Trouble {
 }
 
 /// The tensors and the metadata of a file.
-pub(super) fn read(model: &Model, file: usize) -> Result<(Vec<TensorInfo>, Metadata)> {
+pub(crate) fn read(model: &Model, file: usize) -> Result<(Vec<TensorInfo>, Metadata)> {
     let size = model.source().files()[file].size;
     let mut head = Vec::new();
     let mut look = FIRST_LOOK;

@@ -1,15 +1,18 @@
 //! Headers, good and hostile.
 
-use super::{Checkpoint, Dtype, FIRST_LOOK, LONGEST_HEADER};
+use nsbridge_handler::Error;
+
+use super::Checkpoint;
 use crate::fixtures::{Memory, entry, safetensors};
-use crate::{Error, Order};
+use crate::header::{FIRST_LOOK, LONGEST_HEADER};
+use crate::{Dtype, Order};
 
 type Files<'a> = &'a [(&'a str, Vec<u8>)];
 
 /// Opens a model of these files and sees it refused in one sentence that names the file.
 #[track_caller]
 fn check_files(files: Files<'_>, file: &str, reason: &str) {
-    let error = Memory::new(files).model().checkpoint().unwrap_err();
+    let error = Checkpoint::open(&Memory::new(files).model()).unwrap_err();
     let sentence = error.to_string();
     assert!(matches!(error, Error::Fatal(_)), "{sentence}");
     assert!(sentence.contains(file) && sentence.contains(reason), "{sentence}");
@@ -28,7 +31,7 @@ fn check(entries: &[String], reason: &str) {
 }
 
 fn open(files: Files<'_>) -> Checkpoint {
-    Memory::new(files).model().checkpoint().unwrap()
+    Checkpoint::open(&Memory::new(files).model()).unwrap()
 }
 
 #[test]

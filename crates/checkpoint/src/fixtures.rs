@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::source::{Extent, FileEntry, Source, Stream, check_range};
-use crate::{Buffer, Error, Model, Result};
+use nsbridge_handler::source::{Extent, FileEntry, Source, Stream, check_range};
+use nsbridge_handler::{Buffer, Error, Model, Result};
 
 /// A model in memory that remembers what was asked of it.
 #[derive(Debug, Default)]

@@ -2,8 +2,10 @@
 
 use super::GgufValue::{Array, Bool, Float, Signed, Text, Unsigned};
 use super::MOST_VALUES;
+use nsbridge_handler::{Error, Result};
+
 use crate::fixtures::Memory;
-use crate::{Checkpoint, Dtype, Error, Order, Result};
+use crate::{Checkpoint, Dtype, Order};
 
 /// A file as it is written.
 struct Gguf {
@@ -61,7 +63,7 @@ fn tensor(name: &str, dimensions: &[u64], kind: u32, offset: u64) -> Vec<u8> {
 }
 
 fn open(bytes: Vec<u8>) -> Result<Checkpoint> {
-    Memory::new(&[("model.gguf", bytes)]).model().checkpoint()
+    Checkpoint::open(&Memory::new(&[("model.gguf", bytes)]).model())
 }
 
 /// Sees a file refused in one sentence that names it.

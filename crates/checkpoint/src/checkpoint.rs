@@ -1,29 +1,15 @@
 //! A model's tensors: where each lies, and what it is.
 
-mod dtype;
-mod gguf;
-mod order;
-mod safetensors;
-mod split;
-
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 
+use nsbridge_handler::{Error, Model, Result, quote};
 use serde::Deserialize;
 
-pub use dtype::Dtype;
-pub use gguf::{GgufValue, Metadata};
-pub use order::Order;
-
-use crate::{Error, Model, Result, Weights, quote};
-
-/// A header longer than this is refused unread.
-const LONGEST_HEADER: u64 = 100 << 20;
-
-/// What of a file is read before its header's length is known.
-const FIRST_LOOK: u64 = 256 << 10;
+use crate::gguf::{self, Metadata};
+use crate::tensor::TensorInfo;
+use crate::{order, safetensors, split};
 
 const INDEX: &str = "model.safetensors.index.json";
 
@@ -42,48 +28,28 @@ struct Inner {
     metadata: Metadata,
 }
 
-/// What a tensor is and where it lies.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TensorInfo {
-    /// Its name.
-    pub name: String,
-    /// What its elements are.
-    pub dtype: Dtype,
-    /// Its dimensions, slowest first.
-    pub shape: Vec<usize>,
-    pub(crate) file: usize,
-    pub(crate) range: Range<u64>,
-}
-
-impl TensorInfo {
-    /// Its size in bytes.
-    pub fn bytes(&self) -> u64 {
-        self.range.end - self.range.start
-    }
-
-    /// The number of its elements.
-    pub fn elements(&self) -> u64 {
-        self.shape.iter().map(|&n| n as u64).product()
-    }
-}
-
 #[derive(Deserialize)]
 struct Index {
     weight_map: HashMap<String, String>,
 }
 
 impl Checkpoint {
-    pub(crate) fn open(model: Model) -> Result<Self> {
+    /// Reads the directory of a model's tensors.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that names the file, if there is no such file or it is not what it should be.
+    pub fn open(model: &Model) -> Result<Self> {
         let (tensors, metadata) = match model.find(INDEX)? {
-            Some(index) => (sharded(&model, &index)?, Metadata::default()),
-            None => match (with_suffix(&model, ".safetensors"), with_suffix(&model, ".gguf")) {
+            Some(index) => (sharded(model, &index)?, Metadata::default()),
+            None => match (with_suffix(model, ".safetensors"), with_suffix(model, ".gguf")) {
                 (shards, _) if !shards.is_empty() => {
-                    (safetensors::read(&model, &shards)?, Metadata::default())
+                    (safetensors::read(model, &shards)?, Metadata::default())
                 }
-                (_, files) => gguf_alone(&model, &files)?,
+                (_, files) => gguf_alone(model, &files)?,
             },
         };
-        Self::new(model, tensors, metadata)
+        Self::new(model.clone(), tensors, metadata)
     }
 
     fn new(model: Model, mut tensors: Vec<TensorInfo>, metadata: Metadata) -> Result<Self> {
@@ -121,15 +87,6 @@ impl Checkpoint {
     pub fn files(&self) -> impl Iterator<Item = &str> {
         let files: BTreeSet<usize> = self.0.tensors.iter().map(|tensor| tensor.file).collect();
         files.into_iter().map(|file| self.0.model.source().files()[file].path.as_str())
-    }
-
-    /// Begins to bring the tensors' bytes.
-    ///
-    /// # Errors
-    ///
-    /// The order names a tensor that is not there.
-    pub fn load(&self, order: &Order) -> Result<Weights> {
-        Weights::start(self.clone(), order)
     }
 
     pub(crate) fn index(&self, name: &str) -> Option<usize> {
@@ -208,12 +165,6 @@ fn twice(model: &Model, tensor: &TensorInfo, other: &TensorInfo) -> Error {
         true => format!("{a} in {place} has two tensors {name}"),
         false => format!("{a} and {b} in {place} both have a tensor {name}"),
     })
-}
-
-/// A header that is not what it should be.
-fn broken(model: &Model, file: usize, what: impl fmt::Display) -> Error {
-    let path = &model.source().files()[file].path;
-    Error::fatal(format!("{path} in {} cannot be used: {}", model.place(), quote(what)))
 }
 
 #[cfg(test)]

@@ -6,12 +6,14 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use nsbridge_handler::{Model, Result};
 use safetensors::tensor::TensorInfo as Entry;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
-use super::{Dtype, FIRST_LOOK, LONGEST_HEADER, TensorInfo, broken};
-use crate::{Model, Result};
+use crate::dtype::Dtype;
+use crate::header::{FIRST_LOOK, LONGEST_HEADER, broken};
+use crate::tensor::TensorInfo;
 
 const LENGTH: u64 = 8;
 
@@ -19,7 +21,7 @@ const LENGTH: u64 = 8;
 const METADATA: &str = "__metadata__";
 
 /// The tensors of these files.
-pub(super) fn read(model: &Model, files: &[usize]) -> Result<Vec<TensorInfo>> {
+pub(crate) fn read(model: &Model, files: &[usize]) -> Result<Vec<TensorInfo>> {
     let size = |file: usize| model.source().files()[file].size;
     let looks: Vec<_> = files.iter().map(|&file| (file, 0..FIRST_LOOK.min(size(file)))).collect();
     let heads = model.source().read(&looks)?;
