@@ -28,7 +28,7 @@ pub struct Setup {
     pub grace: Duration,
     /// Name of the worker.
     pub worker: String,
-    /// Health and metrics state of the workers of this setup.
+    /// Metrics, health and trace spans of the workers of this setup.
     pub vitals: Vitals,
 }
 
