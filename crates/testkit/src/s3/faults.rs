@@ -101,7 +101,8 @@ impl Rule {
     }
 }
 
-/// Rules, with the seed of their random choices. At most one rule applies to a request, the first.
+/// Rules, with the seed of their random choices. If several rules strike a request, the first
+/// applies.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     seed: u64,

@@ -179,7 +179,7 @@ async fn play(drive: &Drive, seed: u64, stage: Stage, attackers: &Handle) -> Res
     Arc::into_inner(verdict).ok_or_else(|| anyhow!("an attacker is still there"))
 }
 
-/// Lowers the priority of an attacker thread. Attackers stand for other machines, so they must not
+/// Lowers the priority of an attacker thread. Attackers simulate other machines, so they must not
 /// take processor time from the worker and the well-behaved tenant.
 fn be_nice() {
     if rustix::process::setpriority_process(None, 19).is_err() {

@@ -80,7 +80,7 @@ impl Stage {
     }
 
     /// Starts a worker with the model in `target`. A higher `nice` value leaves the processor to
-    /// the worker of the well-behaved tenant, because attacked workers stand for other machines.
+    /// the worker of the well-behaved tenant, because attacked workers simulate other machines.
     pub(crate) fn start(
         &self,
         name: &str,

@@ -32,23 +32,23 @@ pub(crate) struct Line {
 pub(crate) enum What {
     // Events written by the driver.
     Plan(Plan),
-    /// A fault is injected now.
+    /// Injection of a fault.
     Fault {
         fault: String,
         on: String,
     },
-    /// A process has ended.
+    /// End of a process.
     Gone {
         pid: u32,
         name: String,
         status: String,
     },
-    /// A dead letter was found.
+    /// Dead letter found at the end of the round.
     Dead {
         request: String,
         reason: String,
     },
-    /// The scenario could not be carried out.
+    /// Error because of which the scenario could not be carried out.
     Broken {
         why: String,
     },
@@ -62,22 +62,22 @@ pub(crate) enum What {
     Over,
 
     // Events written by a worker.
-    /// The worker has subscribed to its queue, for the first time or again.
+    /// Subscription of the worker to its queue, for the first time or again.
     Taking {
         pid: u32,
     },
-    /// A request waits in this worker until it can run alone.
+    /// Request that waits in this worker until it can run alone.
     Alone {
         pid: u32,
         request: String,
     },
-    /// A call of the handler begins.
+    /// Start of a call of the handler.
     Start {
         run: Run,
         n: usize,
         resumed: usize,
     },
-    /// A call of the handler has ended.
+    /// End of a call of the handler.
     End {
         run: Run,
         n: usize,
@@ -86,24 +86,24 @@ pub(crate) enum What {
     },
 
     // Events written by a client.
-    /// The client has declared and consumes its reply queue.
+    /// Client that is connected and consumes its reply queue.
     Client {
         pid: u32,
         name: String,
         reply_queue: String,
     },
-    /// The client has subscribed to its reply queue, or has lost the connection of that
+    /// Subscription of the client to its reply queue, or loss of the connection of that
     /// subscription.
     Listening {
         pid: u32,
         hears: bool,
     },
-    /// A sealed request is about to be published; `frame` is its bytes in hex.
+    /// Sealed request that is about to be published; `frame` is its bytes in hex.
     Enqueue {
         request: String,
         frame: String,
     },
-    /// A request was submitted.
+    /// Submitted request.
     Asked {
         n: usize,
         request: String,
@@ -144,7 +144,7 @@ pub(crate) enum What {
     },
 
     // Event written by the tap: a copy of a frame on its way to a client.
-    /// `open` is the whole frame in hex, if it opens a stream.
+    /// Reply frame; `open` is the whole frame in hex, if it opens a stream.
     Frame {
         request: String,
         stream: String,

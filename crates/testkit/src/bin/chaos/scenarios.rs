@@ -29,7 +29,7 @@ pub(crate) enum Needs {
     AnyNode,
     /// A node of its own, because the scenario harms it.
     ItsOwnNode,
-    /// Half an hour; such a scenario is played only when it is named.
+    /// Half an hour of time; the scenario is played only when it is named.
     Time,
 }
 

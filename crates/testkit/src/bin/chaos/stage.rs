@@ -169,8 +169,8 @@ impl Stage {
     /// Kills a worker's process and waits until its end is recorded, so that the next fault does
     /// not hit the same process. The worker is restarted.
     pub(crate) fn kill(&mut self, worker: &str) -> Result<()> {
-        // The process may just be restarting. A kill without a process would count as a fault
-        // without effect.
+        // The process may just be restarting. The kill is retried, because the journal must only
+        // record faults that were injected.
         let began = Instant::now();
         let killed = loop {
             if let Some(pid) = self.worker(worker)?.kill() {
@@ -404,7 +404,7 @@ impl Stage {
             self.broken(format!("the dead letters could not be read: {error:#}"))?;
         }
         self.journal.note(What::Over)?;
-        // All processes are killed first, because each drop waits for the end of its own.
+        // All processes are killed first; each drop then waits for the end of its own process.
         self.workers.values().chain(&self.clients).for_each(Kept::give_up);
         self.stop_listening();
         self.strands.clear();
