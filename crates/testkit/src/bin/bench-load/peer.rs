@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::measure::Outcome;
 use crate::serve::{BUCKET, PREFIX, Place, Server};
 
-/// Loader with its measurements. Ours is the first; the second is the reference, whose rows have no
-/// suffix.
+/// Loader with its measurements. The first loader is ours; the second is the reference, whose rows
+/// have no suffix.
 pub(crate) struct Loader {
     pub(crate) suffix: &'static str,
     pub(crate) about: &'static str,

@@ -27,7 +27,7 @@ pub(crate) struct Ask {
     pub(crate) after_ms: u64,
     pub(crate) timeout_ms: u64,
     pub(crate) reading: Reading,
-    /// Maximum number of runs, if the fault gives no reason for more.
+    /// Maximum number of runs; `None` is no limit.
     pub(crate) most_runs: Option<usize>,
     pub(crate) expect: Expect,
 }
@@ -71,7 +71,7 @@ pub(crate) struct Rules {
     pub(crate) most_attempts: Option<u32>,
     /// Minimum number of requests that their client enqueued again, with another salt.
     pub(crate) asked_again: usize,
-    /// Minimum number of deaths of a worker in which a request waited to run alone.
+    /// Minimum number of times that a worker died while a request in it waited to run alone.
     pub(crate) died_waiting: usize,
     /// Minimum number of runs of forged copies, whose reply queue does not exist.
     pub(crate) for_nobody: usize,
@@ -80,7 +80,7 @@ pub(crate) struct Rules {
     /// Minimum number of frames that the worker sent again with the same bytes, because the broker
     /// refused them.
     pub(crate) sent_again: usize,
-    /// Minimum of the longest wait between two pieces of a reply, in milliseconds.
+    /// Lower limit of the longest wait between two pieces of any reply, in milliseconds.
     pub(crate) stalled_ms: u64,
     /// True if no request may run twice.
     pub(crate) one_run_each: bool,
