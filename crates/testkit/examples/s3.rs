@@ -1,7 +1,7 @@
-//! Starts an object store in memory and keeps it until standard input ends.
+//! Runs an in-memory object store until standard input ends.
 //!
 //! `cargo run -p nsbridge-testkit --features s3 --example s3 -- FOLDER` fills the bucket `models`
-//! with what lies in a folder. What it prints is the environment of a program that is to use it.
+//! with the files of a folder. The output is the environment for a program that uses the store.
 
 use std::io::Read;
 use std::path::Path;
@@ -29,7 +29,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Each file under its path from the folder.
+/// Uploads the files of a folder recursively; the key of a file is its path relative to the folder.
 fn preload(server: &S3Server, folder: &Path, above: &str) -> Result<()> {
     let entries = folder.read_dir().with_context(|| format!("reading {}", folder.display()))?;
     for entry in entries {

@@ -1,4 +1,4 @@
-//! A real HTTP server that answers as a test says, and remembers what it was asked.
+//! HTTP test server on a real socket, with scripted responses and a log of requests.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,54 +10,55 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// A request as it came over the wire.
+/// Request as received.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// Method and path, such as `GET /a`.
     pub line: String,
-    /// By lower-case name.
+    /// Headers by lower-case name.
     pub headers: BTreeMap<String, String>,
-    /// As it came.
+    /// Body, unmodified.
     pub body: Vec<u8>,
 }
 
 impl Seen {
-    /// The body as text; empty if it is none.
+    /// Returns the body as text, or an empty string if it is not UTF-8.
     pub fn text(&self) -> &str {
         std::str::from_utf8(&self.body).unwrap_or_default()
     }
 
-    /// A header by its lower-case name.
+    /// Returns a header by its lower-case name.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(String::as_str)
     }
 }
 
-/// What is written back.
+/// Response of the server, or none.
 #[derive(Clone, Debug)]
 pub struct Answer(Option<Vec<u8>>);
 
 impl Answer {
-    /// An answer with this status and body.
+    /// Creates a response with this status and body.
     pub fn new(status: u16, body: &str) -> Self {
         let length = body.len();
-        // Each connection ends with its answer: who keeps connections must not count on this one.
+        // Each connection ends with its response, so the header tells clients with keep-alive not
+        // to reuse it.
         let head = format!("HTTP/1.1 {status} x\r\nconnection: close\r\ncontent-length: {length}");
         Self(Some(format!("{head}\r\n\r\n{body}").into_bytes()))
     }
 
-    /// These bytes, whatever they are; then the connection ends.
+    /// Sends these bytes unmodified and closes the connection.
     pub fn raw(bytes: &str) -> Self {
         Self(Some(bytes.as_bytes().to_vec()))
     }
 
-    /// None, for as long as the asker waits.
+    /// Sends nothing and keeps the connection open for as long as the client waits.
     pub fn never() -> Self {
         Self(None)
     }
 }
 
-/// A server on a port of its own, until it is dropped.
+/// Running server on a port of its own, until it is dropped.
 #[derive(Debug)]
 pub struct Server {
     addr: SocketAddr,
@@ -66,11 +67,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server that answers each request by itself.
+    /// Starts a server that answers each request with `answer`.
     ///
     /// # Errors
     ///
-    /// There is no free port.
+    /// Returns an error if no port is free.
     pub async fn start(
         answer: impl Fn(&Seen) -> Answer + Send + Sync + 'static,
     ) -> std::io::Result<Self> {
@@ -95,21 +96,21 @@ impl Server {
         Ok(Self { addr, seen, task })
     }
 
-    /// The address of a path on it.
+    /// Returns the URL of a path on this server.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.addr)
     }
 
-    /// What it was asked so far.
+    /// Returns the requests received so far.
     pub fn seen(&self) -> Vec<Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until it was asked what `wanted` says, for at most ten seconds.
+    /// Waits at most ten seconds for a request that matches `wanted`, and returns it.
     ///
     /// # Errors
     ///
-    /// It was not; the error tells what it was asked.
+    /// Returns an error if no request matched; the error lists the received requests.
     pub async fn saw(&self, wanted: impl Fn(&Seen) -> bool) -> Result<Seen> {
         for _ in 0..1000 {
             if let Some(seen) = self.seen().into_iter().find(&wanted) {
@@ -127,11 +128,11 @@ impl Drop for Server {
     }
 }
 
-/// Asks for a page; gives status and body.
+/// Sends a GET request; returns status and body.
 ///
 /// # Errors
 ///
-/// Nobody listens there, or the answer is not HTTP.
+/// Returns an error if the server cannot be reached, or if the response is not HTTP.
 pub async fn get(addr: SocketAddr, path: &str) -> Result<(u16, String)> {
     let mut stream = TcpStream::connect(addr).await?;
     let question = format!("GET {path} HTTP/1.1\r\nhost: {addr}\r\nconnection: close\r\n\r\n");
@@ -143,7 +144,8 @@ pub async fn get(addr: SocketAddr, path: &str) -> Result<(u16, String)> {
     Ok((status, body.to_owned()))
 }
 
-/// Reads one request; `None` if the asker left or says nothing that is one.
+/// Reads one request. Returns `None` if the client closed the connection or the bytes are no
+/// request.
 async fn read(stream: &mut TcpStream) -> Option<Seen> {
     let mut bytes = Vec::new();
     let head = loop {

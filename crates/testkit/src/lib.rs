@@ -1,5 +1,5 @@
-//! What nsbridge's tests stand on: a private RabbitMQ node, a moto server, an object store in memory,
-//! and a proxy that breaks connections.
+//! Test servers of nsbridge: a private RabbitMQ node, a moto server, an in-memory S3 store, and a
+//! TCP proxy that injects connection faults.
 
 #[cfg(feature = "fuzz")]
 pub mod fuzz;

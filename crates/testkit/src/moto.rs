@@ -1,7 +1,7 @@
-//! A moto server of one's own: it speaks the protocols of KMS and S3, in memory, gone with the test.
+//! Private moto server: KMS and S3 in memory, gone when the test ends.
 //!
-//! As with RabbitMQ, a small shell process stands between, which kills the server when its standard
-//! input ends, because the test process died in whatever way.
+//! A small keeper shell runs between the test process and the server. When its standard input
+//! closes, because the test process ended in whatever way, the keeper kills the server.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -17,10 +17,10 @@ const KEEPER: &str = include_str!("moto/keeper.sh");
 const START_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// The variable that names the Python which has moto.
+/// Environment variable with the path of a Python that has moto.
 const PYTHON: &str = "NSBRIDGE_TEST_MOTO";
 
-/// A running server. Dropping it ends the server, and all that was stored in it is gone.
+/// Running moto server. Dropping it ends the server and discards its data.
 #[derive(Debug)]
 pub struct Moto {
     keeper: Child,
@@ -33,8 +33,8 @@ impl Moto {
     ///
     /// # Errors
     ///
-    /// `NSBRIDGE_TEST_MOTO` names no Python that has moto, or the server did not answer within a
-    /// minute; the error says what it said.
+    /// Returns an error if `NSBRIDGE_TEST_MOTO` does not name a Python that has moto, or if the
+    /// server does not answer within a minute; the error contains the server's output.
     pub fn start() -> Result<Self> {
         let python = std::env::var_os(PYTHON).with_context(|| {
             format!(
@@ -43,12 +43,14 @@ impl Moto {
             )
         })?;
         let home = tempfile::Builder::new().prefix("nsbridge-moto-").tempdir()?;
-        // Free a moment ago; who takes it in between makes the server end with a sentence.
+        // The port was free a moment ago. If another process takes it first, the server ends with
+        // an error message.
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let mut keeper = Command::new("/bin/sh");
         keeper.args(["-c", KEEPER, "keeper"]).arg(&python).arg(port.to_string());
         keeper.arg(home.path().join("output.log"));
-        // A group of its own: what a terminal or a test runner sends to us is not for it.
+        // The keeper gets its own process group, so signals of a terminal or test runner do not
+        // reach it.
         keeper.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         let keeper = keeper.spawn().context("starting moto")?;
         let server = Self { keeper, addr: (Ipv4Addr::LOCALHOST, port).into(), home };
@@ -56,16 +58,16 @@ impl Moto {
         Ok(server)
     }
 
-    /// The server's address, for clients of any service that it plays: `http://127.0.0.1:port`.
+    /// Returns the server's URL for clients of any service that it serves: `http://127.0.0.1:port`.
     pub fn url(&self) -> String {
         format!("http://{}", self.addr)
     }
 
-    /// Makes a key of KMS that is called by this alias, in eu-central-1.
+    /// Creates a KMS key with this alias in eu-central-1.
     ///
     /// # Errors
     ///
-    /// The server says why not.
+    /// Returns an error if the server refuses; the error contains its response.
     pub fn kms_key(&self, alias: &str) -> Result<()> {
         let made = self.kms("CreateKey", "{}")?;
         let id = made.split("\"KeyId\": \"").nth(1).and_then(|rest| rest.split('"').next());
@@ -74,7 +76,7 @@ impl Moto {
         self.kms("CreateAlias", &body).map(drop)
     }
 
-    /// Has an action of KMS done. The server reads the region from the signature, and no more.
+    /// Sends a KMS action. From the signature, the server reads only the region.
     fn kms(&self, action: &str, body: &str) -> Result<String> {
         let mut socket = TcpStream::connect(self.addr)?;
         let scope = "Credential=test/20260101/eu-central-1/kms/aws4_request";
@@ -126,7 +128,7 @@ impl Moto {
 
 impl Drop for Moto {
     fn drop(&mut self) {
-        // The end of its input is the order to kill the server.
+        // The closed pipe makes the keeper kill the server.
         drop(self.keeper.stdin.take());
         let _ = self.keeper.wait();
     }

@@ -1,6 +1,6 @@
-//! A TCP proxy that breaks connections as networks do.
+//! TCP proxy that injects connection faults.
 //!
-//! AMQP clients name their connections, and what it does can be kept to those with a name.
+//! AMQP clients name their connections, and each fault can be limited to connections by name.
 
 mod name;
 
@@ -13,13 +13,13 @@ use anyhow::{Context, Result};
 
 use name::Sniffer;
 
-/// More connections than this at a time are turned away.
+/// Maximum number of open connections; further connections are refused.
 const MOST_CONNECTIONS: usize = 256;
 
-/// How much is copied at once.
+/// Size of the copy buffer, in bytes.
 const PIECE: usize = 64 << 10;
 
-/// A proxy in front of a server. Dropping it closes all of its connections.
+/// Proxy in front of a server. Dropping it closes all of its connections.
 #[derive(Debug)]
 pub struct Proxy {
     addr: SocketAddr,
@@ -36,18 +36,19 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     refuses: bool,
-    /// Connections whose names hold one of these are held.
+    /// Substrings of connection names; matching connections are frozen.
     frozen: Vec<String>,
     ended: bool,
     connections: Vec<Joined>,
     next: u64,
 }
 
-/// A client and the server.
+/// Client connection joined with a connection to the server.
 #[derive(Debug)]
 struct Joined {
     number: u64,
-    /// Empty until the client has told it, and for clients that speak something else.
+    /// Name that the client gave the connection. Empty until the client has sent it, and for
+    /// protocols other than AMQP.
     name: String,
     sockets: [TcpStream; 2],
 }
@@ -73,11 +74,11 @@ impl Joined {
 }
 
 impl Proxy {
-    /// A proxy to `server`, on a port of its own.
+    /// Starts a proxy to `server`, on a port of its own.
     ///
     /// # Errors
     ///
-    /// No port could be opened.
+    /// Returns an error if no port can be opened.
     pub fn to(server: SocketAddr) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("opening a proxy")?;
         let addr = listener.local_addr()?;
@@ -87,23 +88,23 @@ impl Proxy {
         Ok(Self { addr, shared })
     }
 
-    /// Where clients connect to.
+    /// Returns the address that clients connect to.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// The names of the connections that are open, as the clients gave them.
+    /// Returns the names of the open connections, as the clients gave them.
     pub fn names(&self) -> Vec<String> {
         self.shared.lock().connections.iter().map(|joined| joined.name.clone()).collect()
     }
 
-    /// Closes all connections. New ones are taken.
+    /// Closes all connections. New connections are accepted.
     pub fn cut(&self) {
         self.cut_named("");
     }
 
-    /// Closes the connections whose names hold `part`, and tells how many those were. What they
-    /// held back while frozen is lost.
+    /// Closes the connections whose names contain `part`, and returns their number. Data that a
+    /// frozen connection held back is lost.
     pub fn cut_named(&self, part: &str) -> usize {
         let closed = self.shared.lock().close(part);
         self.shared.changed.notify_all();
@@ -115,23 +116,23 @@ impl Proxy {
         self.shared.lock().refuses = true;
     }
 
-    /// Takes new connections again.
+    /// Accepts new connections again.
     pub fn accept(&self) {
         self.shared.lock().refuses = false;
     }
 
-    /// Lets nothing through in either direction, while both sides believe in their connection:
-    /// what a pulled cable looks like. Until [`thaw`](Self::thaw), which lets it all through late.
+    /// Stops forwarding in both directions and keeps the connections open, like a pulled cable.
+    /// [`thaw`](Self::thaw) forwards the held-back data late.
     pub fn freeze(&self) {
         self.freeze_named("");
     }
 
-    /// The same for connections whose names hold `part`, those that come later among them.
+    /// Freezes the connections whose names contain `part`, including connections opened later.
     pub fn freeze_named(&self, part: &str) {
         self.shared.lock().frozen.push(part.to_owned());
     }
 
-    /// Ends every [`freeze`](Self::freeze).
+    /// Ends every [`freeze`](Self::freeze) and [`freeze_named`](Self::freeze_named).
     pub fn thaw(&self) {
         self.shared.lock().frozen.clear();
         self.shared.changed.notify_all();
@@ -163,7 +164,7 @@ impl Shared {
                 return;
             }
             if !refuses {
-                // A client of a server that is down sees its connection close.
+                // If the server is down, the client sees its connection close.
                 let _ = self.join(client);
             }
         }

@@ -1,8 +1,8 @@
-//! A RabbitMQ node of one's own: own ports, own directory, gone with the test.
+//! Private RabbitMQ node of a test, with its own ports and directory; removed when the test ends.
 //!
-//! Nothing of a node that the system may run is touched, and any user can start one. A small shell
-//! process stands between: when its standard input ends, because the test process died in whatever
-//! way, it kills the node and removes its files.
+//! The node shares nothing with a RabbitMQ that the system runs, and starts without root. A small
+//! keeper shell runs between the test process and the node. When its standard input closes, because
+//! the test process ended in whatever way, the keeper kills the node and removes its files.
 
 mod node;
 mod ports;
@@ -22,19 +22,19 @@ const START_WITHIN: Duration = Duration::from_secs(90);
 const STOP_WITHIN: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Where Debian and its kin keep RabbitMQ's own scripts, which run as any user.
+/// Folders of RabbitMQ's own scripts in Debian and its derivatives; these scripts run as any user.
 const PLACES: [&str; 2] = ["/usr/lib/rabbitmq/bin", "/usr/local/lib/rabbitmq/bin"];
 
-/// What a node is started with besides its defaults.
+/// Configuration of a node besides the defaults.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// Further lines of `rabbitmq.conf`.
+    /// Additional lines of `rabbitmq.conf`.
     pub conf: Vec<String>,
-    /// The text of `advanced.config`, an Erlang term with a full stop.
+    /// Content of `advanced.config`: an Erlang term that ends with a full stop.
     pub advanced: Option<String>,
 }
 
-/// A running node. Dropping it ends the node and removes its files.
+/// Running RabbitMQ node. Dropping it kills the node and removes its files.
 #[derive(Debug)]
 pub struct Rabbit {
     node: Node,
@@ -43,20 +43,22 @@ pub struct Rabbit {
 }
 
 impl Rabbit {
-    /// Starts a node and waits until it speaks AMQP.
+    /// Starts a node and waits until it answers AMQP.
     ///
     /// # Errors
     ///
-    /// RabbitMQ is not installed, or did not start within 90 seconds.
+    /// Returns an error if RabbitMQ is not installed, or if the node does not start within 90
+    /// seconds.
     pub fn start() -> Result<Self> {
         Self::with(&Config::default())
     }
 
-    /// Starts a node with further configuration.
+    /// Starts a node with additional configuration and waits until it answers AMQP.
     ///
     /// # Errors
     ///
-    /// RabbitMQ is not installed, or did not start within 90 seconds.
+    /// Returns an error if RabbitMQ is not installed, or if the node does not start within 90
+    /// seconds.
     pub fn with(config: &Config) -> Result<Self> {
         let node = Node::prepare(&Place::find()?, config)?;
         let mut rabbit = Self { port: node.port(), node, keeper: None };
@@ -64,21 +66,22 @@ impl Rabbit {
         Ok(rabbit)
     }
 
-    /// The address of the node, for user `guest` and the virtual host `/`.
+    /// Returns the AMQP URL of the node, for user `guest` and the virtual host `/`.
     pub fn url(&self) -> String {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
     }
 
-    /// The address of its AMQP socket.
+    /// Returns the socket address of the node's AMQP listener.
     pub fn addr(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// Runs `rabbitmqctl` against the node and gives what it printed.
+    /// Runs `rabbitmqctl` against the node and returns its standard output.
     ///
     /// # Errors
     ///
-    /// It did not run, or told a failure.
+    /// Returns an error if `rabbitmqctl` cannot be started or fails; the error contains its
+    /// standard error.
     pub fn ctl(&self, arguments: &[&str]) -> Result<String> {
         let mut command = self.node.command("rabbitmqctl");
         let output = command.args(arguments).output().context("running rabbitmqctl")?;
@@ -87,32 +90,33 @@ impl Rabbit {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Stops the node in good order and starts it again, on the same ports with the same data.
+    /// Stops the node gracefully and starts it again, on the same ports with the same data.
     ///
     /// # Errors
     ///
-    /// It did not come back within 90 seconds.
+    /// Returns an error if the node does not stop gracefully, or does not come back within 90
+    /// seconds.
     pub fn restart(&mut self) -> Result<()> {
         self.stop()?;
         self.launch()
     }
 
-    /// Kills the node where it stands and starts it again, on the same ports with the data that it had
-    /// written.
+    /// Kills the node and starts it again, on the same ports with the data that it had written.
     ///
     /// # Errors
     ///
-    /// It did not come back within 90 seconds.
+    /// Returns an error if the node does not come back within 90 seconds.
     pub fn crash(&mut self) -> Result<()> {
         self.end("kill")?;
         self.launch()
     }
 
-    /// Stops the node in good order. Its data stays until it is dropped.
+    /// Stops the node gracefully. Its data stays until the `Rabbit` is dropped.
     ///
     /// # Errors
     ///
-    /// It was still there after 30 seconds, and was killed; or it ended without a word.
+    /// Returns an error if the node did not stop within 30 seconds and was killed, or if it ended
+    /// without logging a graceful stop.
     pub fn stop(&mut self) -> Result<()> {
         let began = self.node.log().len();
         if self.end("stop")? {
@@ -122,13 +126,14 @@ impl Rabbit {
         Ok(())
     }
 
-    /// Whether there was one to be ended.
+    /// Ends the node with a command for the keeper. Returns true if a node was running.
     fn end(&mut self, order: &str) -> Result<bool> {
         let Some(mut keeper) = self.keeper.take() else { return Ok(false) };
         if let Some(mut orders) = keeper.stdin.take() {
             writeln!(orders, "{order}").context("telling the node to end")?;
             orders.flush()?;
-            // The keeper takes the end of its input for our death, so it stays open meanwhile.
+            // The keeper takes a closed input for the death of this process, so the pipe stays open
+            // until the keeper has ended.
             let ended = wait_for(STOP_WITHIN, || matches!(keeper.try_wait(), Ok(Some(_))));
             drop(orders);
             keeper.wait()?;
@@ -154,21 +159,22 @@ impl Rabbit {
 impl Drop for Rabbit {
     fn drop(&mut self) {
         if let Some(mut keeper) = self.keeper.take() {
-            // The end of its input is the order to kill the node.
+            // The closed pipe makes the keeper kill the node.
             drop(keeper.stdin.take());
             let _ = keeper.wait();
         }
     }
 }
 
-/// The address of the broker for this test process.
+/// Returns the AMQP URL of the broker for this test process.
 ///
-/// That is `NSBRIDGE_TEST_AMQP_URL`, which `cargo xtask test` sets to a node that it started once
-/// for all tests. Without it, the first call starts a node that lives as long as this process.
+/// The URL is `NSBRIDGE_TEST_AMQP_URL`, which `cargo xtask test` sets to a node that it started
+/// once for all tests. Without the variable, the first call starts a node that lives as long as
+/// this process.
 ///
 /// # Panics
 ///
-/// If there is no RabbitMQ: a test that needs one must not pass without.
+/// Panics if no RabbitMQ can be started: a test that needs a broker must not pass without one.
 #[expect(clippy::panic, reason = "for tests, which end here with this sentence")]
 pub fn amqp_url() -> String {
     #[expect(clippy::disallowed_methods, reason = "the testkit is an edge")]
@@ -186,12 +192,12 @@ pub fn amqp_url() -> String {
     }
 }
 
-/// Where RabbitMQ is.
+/// Location of the RabbitMQ installation.
 #[derive(Clone, Debug)]
 struct Place {
-    /// The folder of its own scripts.
+    /// Folder of RabbitMQ's own scripts.
     scripts: PathBuf,
-    /// The folder of another system, which it must be run in by `chroot`.
+    /// Root of another system in which RabbitMQ has to run, by `chroot`.
     root: Option<PathBuf>,
 }
 
@@ -209,7 +215,7 @@ impl Place {
     }
 }
 
-/// Whether something at `addr` answers an AMQP greeting.
+/// Returns true if the server at `addr` answers an AMQP protocol header.
 fn speaks_amqp(addr: SocketAddr) -> bool {
     let greet = || -> std::io::Result<()> {
         let mut socket = TcpStream::connect_timeout(&addr, LOOK_EVERY)?;

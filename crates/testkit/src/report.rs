@@ -1,4 +1,4 @@
-//! The file that a suite of `cargo xtask bench` leaves behind.
+//! Result file of a `cargo xtask bench` suite.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,57 +6,58 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-/// What was measured, on what, when.
+/// Results of a suite, with the machine and the date.
 #[derive(Debug, Serialize)]
 pub struct Report {
     suite: &'static str,
     machine: String,
-    /// As ISO 8601 writes it, UTC.
+    /// Start of the run, ISO 8601 in UTC.
     date: String,
     rows: Vec<Row>,
 }
 
-/// One figure beside its peer's; a `ratio` above 1 means that ours is better.
+/// Measured value beside its peer's; a `ratio` above 1 means that ours is better.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// The suite's name, a dot, what was measured; behind another dot, beside whom.
+    /// Name of the suite, a dot, the measured quantity; for a comparison, another dot and the peer.
     pub name: String,
-    /// Ours.
+    /// Our value.
     pub value: f64,
-    /// Of both values.
+    /// Unit of both values.
     pub unit: &'static str,
-    /// `higher` or `lower`.
+    /// Better direction: `higher` or `lower`.
     pub better: &'static str,
-    /// Who, and how; or why there is no value of theirs. `None` where nobody compares.
+    /// Peer and its method, or the reason why it has no value. `None` for a row without a
+    /// comparison.
     pub peer: Option<String>,
-    /// Theirs.
+    /// Value of the peer.
     pub peer_value: Option<f64>,
-    /// The median of the rounds' ratios.
+    /// Median of the rounds' ratios.
     pub ratio: Option<f64>,
 }
 
 impl Report {
-    /// An empty one, of now and here.
+    /// Creates an empty report with the current time and this machine.
     ///
     /// # Errors
     ///
-    /// The machine does not say what day it is.
+    /// Returns an error if `date` cannot be run or its output is not UTF-8.
     pub fn new(suite: &'static str) -> Result<Self> {
         let date = Command::new("date").args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]).output()?;
         let date = String::from_utf8(date.stdout)?.trim().to_owned();
         Ok(Self { suite, machine: machine(), date, rows: Vec::new() })
     }
 
-    /// One more row.
+    /// Appends a row.
     pub fn push(&mut self, row: Row) {
         self.rows.push(row);
     }
 
-    /// Writes the file, and the folders above it.
+    /// Writes the report as JSON, and creates the folders above it.
     ///
     /// # Errors
     ///
-    /// It could not be written.
+    /// Returns an error if the file or its folder cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
@@ -66,18 +67,26 @@ impl Report {
     }
 }
 
-/// The value in the middle.
+/// Returns the median; sorts the values.
+///
+/// # Panics
+///
+/// Panics if `values` is empty.
 pub fn median(values: &mut [f64]) -> f64 {
     percentile(values, 0.5)
 }
 
-/// The value below which this share of them lies.
+/// Returns the percentile at `share` (0 to 1), by nearest rank; sorts the values.
+///
+/// # Panics
+///
+/// Panics if `values` is empty.
 pub fn percentile(values: &mut [f64], share: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     values[((values.len() - 1) as f64 * share).round() as usize]
 }
 
-/// The processor's name and how many of it there are.
+/// Returns the number of cores and the name of the processor.
 fn machine() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));

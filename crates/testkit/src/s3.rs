@@ -1,7 +1,7 @@
-//! An object store in this process that speaks S3, and has a bad day when it is told to.
+//! In-memory S3 object store in this process, with fault injection.
 //!
-//! Objects lie in memory and are sent without a copy. Requests must be signed; addresses are path
-//! style. What it does like S3 and what it leaves out, `docs/testing.md` says.
+//! Objects are sent from memory without a copy. Requests must be signed; addresses are path style.
+//! `docs/testing.md` lists the supported and the missing parts of S3.
 
 mod body;
 mod call;
@@ -33,14 +33,14 @@ use keys::{Gate, Key, Keys};
 use operations::Operations;
 use store::Store;
 
-/// The keys that are always good; temporary ones come from [`EcsCredentials`].
+/// Access key without an expiry; temporary keys come from [`EcsCredentials`].
 const ACCESS_KEY: &str = "AKIDTESTKIT";
 const SECRET_KEY: &str = "a-secret-that-only-tests-know";
 
-/// Threads that answer requests.
+/// Number of threads that answer requests.
 const THREADS: usize = 2;
 
-/// A server on a port of its own of this machine, until it is dropped.
+/// Running server on a local port of its own, until it is dropped.
 #[derive(Debug)]
 pub struct S3Server {
     addr: SocketAddr,
@@ -53,11 +53,11 @@ pub struct S3Server {
 }
 
 impl S3Server {
-    /// Starts an empty one, on threads of its own.
+    /// Starts an empty store, on threads of its own.
     ///
     /// # Errors
     ///
-    /// There is no free port.
+    /// Returns an error if no port is free.
     pub fn start() -> Result<Self> {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").context("finding a port")?;
         listener.set_nonblocking(true)?;
@@ -92,49 +92,49 @@ impl S3Server {
         Ok(Self { addr, store, faults, tally, keys, over, thread: Some(thread) })
     }
 
-    /// Its address.
+    /// Returns the server's URL.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.addr)
     }
 
-    /// Whose requests it answers.
+    /// Returns the access key that the server accepts without an expiry.
     pub fn access_key(&self) -> &'static str {
         ACCESS_KEY
     }
 
-    /// What they are signed with.
+    /// Returns the secret key of [`access_key`](Self::access_key).
     pub fn secret_key(&self) -> &'static str {
         SECRET_KEY
     }
 
-    /// Makes a bucket, if it is not there.
+    /// Creates a bucket, if it does not exist.
     pub fn bucket(&self, bucket: &str) {
         self.store.within_new(bucket, |_| ());
     }
 
-    /// Keeps all versions of a bucket's objects from now on.
+    /// Enables versioning for a bucket, and creates it if it does not exist.
     pub fn keep_versions(&self, bucket: &str) {
         self.store.within_new(bucket, |bucket| bucket.versioned = true);
     }
 
-    /// Writes an object, as if a client had; makes the bucket, if it is not there.
+    /// Writes an object without a condition, and creates the bucket if it does not exist.
     pub fn put(&self, bucket: &str, key: &str, bytes: impl Into<Bytes>) {
         self.store.put(bucket, key, bytes.into());
     }
 
-    /// The bytes of an object.
+    /// Returns the bytes of an object.
     pub fn get(&self, bucket: &str, key: &str) -> Option<Bytes> {
         let object = self.store.within(bucket, |bucket| Ok(bucket.object(key, None)?.clone()));
         object.ok().map(|object| object.bytes)
     }
 
-    /// The ETag of an object, in its quotes.
+    /// Returns the ETag of an object, in quotes.
     pub fn etag(&self, bucket: &str, key: &str) -> Option<String> {
         let etag = self.store.within(bucket, |bucket| Ok(bucket.object(key, None)?.etag.clone()));
         etag.ok().map(|etag| format!("\"{etag}\""))
     }
 
-    /// The keys of a bucket, in order.
+    /// Returns the keys of a bucket, in order.
     pub fn objects(&self, bucket: &str) -> Vec<String> {
         let keys = self
             .store
@@ -142,12 +142,12 @@ impl S3Server {
         keys.unwrap_or_default()
     }
 
-    /// Uploads in parts that were begun and neither ended nor given up.
+    /// Returns the number of multipart uploads that are neither completed nor aborted.
     pub fn uploads(&self, bucket: &str) -> usize {
         self.store.within(bucket, |bucket| Ok(bucket.uploads.len())).unwrap_or_default()
     }
 
-    /// Deletes an object, if it is there.
+    /// Deletes an object, if it exists.
     pub fn remove(&self, bucket: &str, key: &str) {
         let _ = self.store.within(bucket, |bucket| {
             bucket.delete(key, None);
@@ -155,22 +155,22 @@ impl S3Server {
         });
     }
 
-    /// What goes wrong from now on, instead of what did so far.
+    /// Replaces the fault rules for all following requests.
     pub fn faults(&self, faults: impl Into<Faults>) {
         *self.faults.lock().unwrap_or_else(PoisonError::into_inner) = faults.into();
     }
 
-    /// How much was asked for and sent.
+    /// Returns the counters of requests and bytes.
     pub fn counts(&self) -> Counts {
         self.tally.counts()
     }
 
-    /// Every request since the counts began.
+    /// Returns every request since the last [`reset_counts`](Self::reset_counts).
     pub fn seen(&self) -> Vec<Seen> {
         self.tally.seen()
     }
 
-    /// Begins to count again.
+    /// Resets the counters and the log of requests.
     pub fn reset_counts(&self) {
         self.tally.reset();
     }

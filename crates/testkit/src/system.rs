@@ -1,4 +1,4 @@
-//! A worker and a client on one broker, in one process.
+//! Worker and client on one broker, in one process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,31 +13,31 @@ use nsbridge_protocol::{ModelName, Revision, Tenant};
 use nsbridge_queue::Broker;
 use tokio::task::JoinHandle;
 
-/// What a system is made of; each field has a plain default.
+/// Configuration of a test system; every field has a default.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// The model that is served; unique by default, so that tests can share a broker.
+    /// Model that is served. The default name is unique, so tests can share a broker.
     pub model: ModelName,
-    /// The revision of the model, if its workers have one.
+    /// Revision of the model, or `None` for workers without one.
     pub revision: Option<Revision>,
-    /// The keyring that client and worker share.
+    /// Keyring that client and worker share.
     pub keys: Arc<Keyring>,
-    /// How replies are cut into frames.
+    /// Framing of replies.
     pub reply: ReplyConfig,
-    /// How long running jobs get to finish when the worker is stopped.
+    /// Grace period: time that running jobs have to finish when the worker is stopped.
     pub grace: Duration,
-    /// The worker's name.
+    /// Name of the worker.
     pub worker: String,
-    /// What workers of this set-up tell about themselves.
+    /// Metrics, health and trace spans of the workers of this setup.
     pub vitals: Vitals,
 }
 
 impl Setup {
-    /// A model with a name of its own, and a fresh key.
+    /// Creates a setup with a unique model name and a fresh key.
     ///
     /// # Errors
     ///
-    /// The operating system gave no randomness.
+    /// Returns an error if the operating system provides no randomness.
     pub fn new() -> Result<Self> {
         let random = getrandom::u64().map_err(|error| anyhow::anyhow!("{error}"))?;
         let key = Entry::new("test".parse()?, Key::generate()?, State::Primary);
@@ -53,7 +53,7 @@ impl Setup {
         })
     }
 
-    /// The parts of a worker on this broker.
+    /// Returns the parts of a worker on this broker.
     pub fn parts(&self, broker: Arc<dyn Broker>) -> Parts {
         Parts {
             model: self.model.clone(),
@@ -67,11 +67,11 @@ impl Setup {
         }
     }
 
-    /// Starts a worker and waits until it takes requests.
+    /// Starts a worker and waits until it consumes requests.
     ///
     /// # Errors
     ///
-    /// The worker did not start.
+    /// Returns an error if the worker does not start.
     pub async fn worker<H: Handler>(
         &self,
         broker: Arc<dyn Broker>,
@@ -81,22 +81,22 @@ impl Setup {
         Running::start(worker).await
     }
 
-    /// A client with the same keys.
+    /// Connects a client that uses the keyring of this setup.
     ///
     /// # Errors
     ///
-    /// The broker cannot be reached.
+    /// Returns an error if the broker cannot be reached.
     pub async fn client(&self, broker: Arc<dyn Broker>) -> Result<Client> {
         Ok(Client::connect(broker, self.keys.clone(), "test client").await?)
     }
 
-    /// The tenant that tests ask for.
+    /// Returns the tenant of test requests.
     pub fn tenant(&self) -> Tenant {
         "test".parse().expect("a plain word is a tenant")
     }
 }
 
-/// A worker that runs until it is stopped or dropped.
+/// Running worker. Dropping it begins a drain.
 #[derive(Debug)]
 pub struct Running {
     drain: Drain,
@@ -104,11 +104,11 @@ pub struct Running {
 }
 
 impl Running {
-    /// Runs a worker and waits until it takes requests.
+    /// Runs a worker and waits until it consumes requests.
     ///
     /// # Errors
     ///
-    /// The worker ended before that.
+    /// Returns an error if the worker ends before that.
     pub async fn start(worker: Worker) -> Result<Self> {
         let (drain, mut consuming) = (worker.drain(), worker.consuming());
         let task = tokio::spawn(worker.run());
@@ -117,17 +117,17 @@ impl Running {
         Ok(Self { drain, task })
     }
 
-    /// Drains the worker and tells how it ended.
+    /// Drains the worker and waits until it has ended.
     ///
     /// # Errors
     ///
-    /// What the worker says.
+    /// Returns the worker's error, if it ended with one.
     pub async fn stop(mut self) -> Result<()> {
         self.drain.begin();
         Ok((&mut self.task).await??)
     }
 
-    /// The order to leave.
+    /// Returns the worker's graceful-shutdown signal.
     pub fn drain(&self) -> Drain {
         self.drain.clone()
     }
@@ -136,7 +136,7 @@ impl Running {
     ///
     /// # Errors
     ///
-    /// What the worker says.
+    /// Returns the worker's error, if it ended with one.
     pub async fn ended(mut self) -> Result<()> {
         Ok((&mut self.task).await??)
     }

@@ -1,4 +1,4 @@
-//! Starts a private RabbitMQ node and keeps it until standard input ends.
+//! Runs a private RabbitMQ node until standard input ends.
 
 use std::io::Read;
 

@@ -1,12 +1,14 @@
-//! The name that an AMQP client gives its connection, read from what it sends.
+//! Parser for the name that an AMQP client gives its connection.
 
-/// `connection_name` as a field of a table: its length, its letters, and `S` for a long text.
+/// `connection_name` as a field of an AMQP table: length, text, and the type tag `S` of a long
+/// string.
 const FIELD: &[u8] = b"\x0fconnection_nameS";
 
-/// Looked at from the start of a connection; the name stands in the client's first method.
+/// Maximum number of bytes searched from the start of a connection. The name is in the client's
+/// first method.
 const MOST: usize = 16 << 10;
 
-/// Looks for the name in the first bytes of a connection.
+/// Searches the first bytes of a connection for its name.
 #[derive(Debug, Default)]
 pub(super) struct Sniffer {
     seen: Vec<u8>,
@@ -14,7 +16,7 @@ pub(super) struct Sniffer {
 }
 
 impl Sniffer {
-    /// Takes what the client sent next; gives the name once, when it is complete.
+    /// Takes the next bytes from the client. Returns the name once, when it is complete.
     pub(super) fn take(&mut self, bytes: &[u8]) -> Option<String> {
         if self.over {
             return None;

@@ -1,4 +1,4 @@
-//! The node's directory, ports and environment.
+//! Directory, ports and environment of a private RabbitMQ node.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -15,22 +15,24 @@ use super::{Config, Place};
 
 const KEEPER: &str = include_str!("keeper.sh");
 
-/// Becomes `$2` in the system at `$1`, which gets a `/proc` for as long as it runs: RabbitMQ reads
-/// from there how much memory it uses.
+/// Shell script that runs the program `$2` in the system at `$1`, by `chroot` in a mount namespace
+/// of its own. RabbitMQ reads its memory use from `/proc`, so the namespace mounts one.
 const ENTER: &str = "exec unshare --mount /bin/sh -c \
     'mount --bind /proc \"$0/proc\" && exec chroot \"$0\" \"$@\"' \"$@\"";
 
-/// Small enough to never be reached: what a disk or memory alarm does is not what tests are about.
+/// Base of `rabbitmq.conf`. The limits are never reached: tests are not about disk and memory
+/// alarms.
 const CONF: &str = "\
 disk_free_limit.absolute = 1MB
 vm_memory_high_watermark.relative = 0.9
 log.console = false
 ";
 
-/// Erlang's schedulers otherwise spin while they wait, on processors that the tests need.
+/// Emulator flags that turn off busy waiting. Erlang's schedulers otherwise spin on processors that
+/// the tests need.
 const ERLANG: &str = "+sbwt none +sbwtdcpu none +sbwtdio none";
 
-/// Everything that a node is started from.
+/// Files, ports and environment that a node is started from.
 #[derive(Debug)]
 pub(super) struct Node {
     place: Place,
@@ -77,7 +79,7 @@ impl Node {
         self.ports.numbers[0]
     }
 
-    /// One of RabbitMQ's own scripts, in the environment of this node.
+    /// Returns a command that runs one of RabbitMQ's own scripts in the environment of this node.
     pub(super) fn command(&self, script: &str) -> Command {
         let script = self.place.scripts.join(script);
         let Some(root) = &self.place.root else { return self.in_environment(script) };
@@ -86,31 +88,32 @@ impl Node {
         command
     }
 
-    /// Starts the keeper, which starts the node.
+    /// Starts the keeper shell, which starts the node.
     pub(super) fn spawn(&self) -> Result<Child> {
         let mut keeper = self.in_environment("/bin/sh");
         keeper.args(["-c", KEEPER, "keeper"]).arg(&self.place.scripts).arg(self.home.path());
         if let Some(root) = &self.place.root {
             keeper.arg(ENTER).arg(root);
         }
-        // A group of its own: what a terminal or a test runner sends to us is not for it.
+        // The keeper gets its own process group, so signals of a terminal or test runner do not
+        // reach it.
         keeper.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         keeper.spawn().context("starting RabbitMQ")
     }
 
-    /// Whether the node ended by itself.
+    /// Returns true if the node ended by itself.
     pub(super) fn has_ended(&self) -> bool {
         self.home.path().join("ended").exists()
     }
 
-    /// What the node wrote last, for a person.
+    /// Returns the last 30 lines of the node's output, for an error message.
     pub(super) fn last_words(&self) -> String {
         let output = fs::read_to_string(self.home.path().join("output.log")).unwrap_or_default();
         let lines: Vec<&str> = output.lines().collect();
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
 
-    /// What the node has logged, through all its lives.
+    /// Returns the whole log of the node, across its restarts.
     pub(super) fn log(&self) -> String {
         let file = format!("log/nsbridge-{}@localhost.log", self.port());
         let text = fs::read(self.home.path().join(file)).unwrap_or_default();
@@ -124,7 +127,7 @@ impl Node {
     }
 }
 
-/// A path as it reads for what runs in `root`.
+/// Returns `path` as a process in the chroot `root` sees it.
 fn seen_from(root: Option<&Path>, path: &Path) -> PathBuf {
     let below = root.and_then(|root| path.strip_prefix(root).ok());
     below.map_or_else(|| path.to_owned(), |below| Path::new("/").join(below))

@@ -1,32 +1,34 @@
-//! Ports that nobody else is given.
+//! Exclusive allocation of ports for RabbitMQ nodes.
 
 use std::net::{Ipv4Addr, TcpListener};
 
 use anyhow::{Context, Result};
 
-/// Below those that a system gives to whoever asks for any (on Linux 32,768 and up), or another
-/// process's connection would have one by the time that the node wants it, and above RabbitMQ's
-/// own 25,672.
+/// First port of the range. It lies below the ephemeral ports of the system (on Linux 32,768 and
+/// up), which another process's connection could take before the node binds them, and above
+/// RabbitMQ's own 25,672.
 const FIRST: u16 = 26_000;
 
 const BLOCK: u16 = 4;
 const BLOCKS: u16 = 1_500;
 
-/// Three ports, for as long as it lives: who else takes ports here passes them over.
+/// Block of three ports, reserved while it lives; other processes that use this allocator skip it.
 #[derive(Debug)]
 pub(super) struct Ports {
     pub(super) numbers: [u16; 3],
-    /// The port in front of them, held open to show that the block is taken. The three themselves
-    /// are closed while their node is, which may come back.
+    /// Listener on the port before the three, which marks the block as taken. The three ports
+    /// themselves stay free, because the node binds them and may restart.
     _taken: TcpListener,
 }
 
 impl Ports {
+    /// Reserves a block of three free ports.
+    ///
     /// # Errors
     ///
-    /// None are left.
+    /// Returns an error if no block is left.
     pub(super) fn take() -> Result<Self> {
-        // Processes begin in different places, so that few have to look twice.
+        // Processes start at different blocks, so few collide.
         let start = std::process::id() % u32::from(BLOCKS);
         let blocks = (0..BLOCKS).map(|k| (k + start as u16) % BLOCKS * BLOCK + FIRST);
         let mut free = blocks.filter_map(Self::block);

@@ -1,4 +1,4 @@
-//! The body of an answer, as it should be or with a fault in it.
+//! Response body, with an optional fault.
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -14,27 +14,27 @@ use super::call::UnderWay;
 use super::faults::Fault;
 use super::socket::End;
 
-/// Before a connection is broken, what was sent on it has this long to arrive.
+/// Delay before a connection is broken, in which the bytes already sent arrive.
 const ARRIVAL: Duration = Duration::from_millis(20);
 
-/// How often a slow body sends something.
+/// Interval between two pieces of a slow body.
 const PACE: Duration = Duration::from_millis(50);
 
-/// What an endless body goes on with.
+/// Filler bytes that follow the object in endless and too-long bodies.
 static FILL: [u8; 64 << 10] = [0xa5; 64 << 10];
 
-/// A body on its way to a connection.
+/// Response body on its way to a connection.
 pub(super) struct Sent {
     inner: s3s::Body,
     under_way: UnderWay,
     twist: Option<Box<Twist>>,
 }
 
-/// What is done to a body.
+/// Fault of a body, with the progress of its injection.
 pub(super) struct Twist {
     fault: Fault,
     end: End,
-    /// Where the next byte lies in the object.
+    /// Offset in the object of the next byte.
     at: u64,
     sent: u64,
     rest: Bytes,
@@ -45,9 +45,9 @@ pub(super) struct Twist {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Sending,
-    /// All that is to be sent was; a moment later the connection breaks.
+    /// All bytes before the fault are sent; the connection breaks after [`ARRIVAL`].
     Breaking,
-    /// The object's bytes are sent; what comes now nobody asked for.
+    /// The object's bytes are sent; filler bytes follow.
     Filling,
 }
 
@@ -56,7 +56,7 @@ impl Sent {
         Self { inner, under_way, twist: twist.map(Box::new) }
     }
 
-    /// The next bytes of the object, `None` behind the last.
+    /// Polls the next bytes of the object; `None` after the last.
     fn poll_inner(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, StdError>>> {
         loop {
             let frame = match ready!(Pin::new(&mut self.inner).poll_frame(context)) {
@@ -110,13 +110,13 @@ impl Sent {
 }
 
 impl Twist {
-    /// `at`: where in the object the body begins; `length`: of the body as it should be.
+    /// Creates a fault for a body that begins at offset `at` of the object.
     pub(super) fn new(fault: Fault, end: End, at: u64) -> Self {
         let (rest, sleep) = (Bytes::new(), None);
         Self { fault, end, at, sent: 0, rest, sleep, state: State::Sending }
     }
 
-    /// Whether it is time to wait before anything else is sent.
+    /// Starts a pause if the fault wants one now. Returns true if it did.
     fn pause(&mut self) -> bool {
         let wait = match self.fault {
             Fault::Reset(after) if self.sent >= after => {
@@ -129,7 +129,7 @@ impl Twist {
                 ARRIVAL
             }
             Fault::Stall(after, time) if self.sent >= after => {
-                // Once.
+                // The body stalls only once.
                 self.fault = Fault::Stall(u64::MAX, time);
                 time
             }
@@ -139,7 +139,7 @@ impl Twist {
         true
     }
 
-    /// Bytes that nobody asked for; whether there are any.
+    /// Queues filler bytes behind the object. Returns true if there are any.
     fn fill(&mut self) -> bool {
         let most = FILL.len() as u64;
         let length = match &mut self.fault {
@@ -155,7 +155,7 @@ impl Twist {
         length > 0
     }
 
-    /// As many of the bytes at hand as may go now.
+    /// Splits off the bytes that may be sent now, and flips a bit if the fault says so.
     fn next(&mut self) -> Bytes {
         let most = match self.fault {
             Fault::Reset(after) | Fault::Truncate(after) | Fault::Stall(after, _) => {
@@ -202,7 +202,8 @@ impl Body for Sent {
     }
 
     fn size_hint(&self) -> SizeHint {
-        // With a fault, the header says what is promised, and this cannot say what is kept.
+        // With a fault, the content length in the header may differ from the real one, so there is
+        // no hint.
         if self.twist.is_some() { SizeHint::default() } else { self.inner.size_hint() }
     }
 }

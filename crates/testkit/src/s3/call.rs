@@ -1,30 +1,30 @@
-//! What a request is, as far as faults and counts care, and how many there were.
+//! Classification of requests for faults and counters.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hyper::{HeaderMap, Method, Uri};
 
-/// Kinds of requests.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Reads an object.
+    /// Read of an object.
     Get,
-    /// Asks what an object is.
+    /// Metadata of an object.
     Head,
-    /// Writes an object or a part of one.
+    /// Write of an object or of a part.
     Put,
-    /// Begins or ends an upload in parts.
+    /// Start or end of a multipart upload.
     Post,
-    /// Deletes an object, or gives up an upload.
+    /// Deletion of an object, or abort of a multipart upload.
     Delete,
-    /// Lists objects, parts or uploads.
+    /// List of objects, parts or uploads.
     List,
-    /// Is about a bucket.
+    /// Operation on a bucket.
     Bucket,
 }
 
-/// A request's kind and its path, `bucket/key`.
+/// Kind and path (`bucket/key`) of a request.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     pub(super) kind: Kind,
@@ -66,18 +66,18 @@ fn decoded(path: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A request that was answered, or refused.
+/// Received request, for assertions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// What it was.
+    /// Kind of the request.
     pub kind: Kind,
-    /// `bucket/key`.
+    /// Path, `bucket/key`.
     pub path: String,
-    /// The header `Range`.
+    /// Value of the `Range` header.
     pub range: Option<String>,
-    /// The header `If-Match`.
+    /// Value of the `If-Match` header.
     pub if_match: Option<String>,
-    /// Whose key signed it.
+    /// Access key of the signature.
     pub access_key: Option<String>,
 }
 
@@ -96,56 +96,56 @@ impl Seen {
     }
 }
 
-/// How much was asked for and sent.
+/// Counters of requests and bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Reads of objects.
+    /// Number of object reads.
     pub gets: u64,
-    /// Questions what an object is.
+    /// Number of `HeadObject` requests.
     pub heads: u64,
-    /// Objects and parts written.
+    /// Number of written objects and parts.
     pub puts: u64,
-    /// Lists of objects, parts and uploads.
+    /// Number of lists of objects, parts and uploads.
     pub lists: u64,
-    /// All other requests.
+    /// Number of all other requests.
     pub others: u64,
-    /// Requests that a fault struck.
+    /// Number of requests that a fault was applied to.
     pub faults: u64,
-    /// Bytes of bodies handed to connections: of a broken one, some were perhaps not delivered.
+    /// Body bytes handed to connections; bytes of a broken connection may not have been delivered.
     pub bytes_sent: u64,
-    /// Bytes that the system took from us for sending, with headers.
+    /// Bytes written to sockets, headers included.
     pub wire_bytes: u64,
-    /// Connections opened.
+    /// Number of connections opened.
     pub connections: u64,
-    /// Requests under way at this moment, until their bodies are sent.
+    /// Number of requests whose response is not sent completely.
     pub under_way: u64,
-    /// The most of them there ever were.
+    /// Maximum of `under_way` so far.
     pub most_at_once: u64,
-    /// By `bucket/key`.
+    /// Counters by `bucket/key`.
     pub by_key: BTreeMap<String, KeyCounts>,
 }
 
-/// The same for one object.
+/// Counters of one object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyCounts {
-    /// Reads.
+    /// Number of reads.
     pub gets: u64,
-    /// Questions what it is.
+    /// Number of `HeadObject` requests.
     pub heads: u64,
-    /// Times it or a part of it was written.
+    /// Number of writes of the object or a part of it.
     pub puts: u64,
-    /// Bytes of bodies.
+    /// Body bytes handed to connections.
     pub bytes_sent: u64,
 }
 
 impl Counts {
-    /// Of one object, by `bucket/key`.
+    /// Returns the counters of one object, by `bucket/key`.
     pub fn of(&self, path: &str) -> KeyCounts {
         self.by_key.get(path).copied().unwrap_or_default()
     }
 }
 
-/// Where all connections count.
+/// Counters and log of requests, shared by all connections.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally(Arc<Mutex<(Counts, Vec<Seen>)>>);
 
@@ -162,7 +162,7 @@ impl Tally {
         self.lock().1.clone()
     }
 
-    /// Begins again; what is under way stays so.
+    /// Resets counters and log. Requests under way stay counted as such.
     pub(super) fn reset(&self) {
         let mut inner = self.lock();
         let under_way = inner.0.under_way;
@@ -182,7 +182,7 @@ impl Tally {
         self.lock().0.faults += 1;
     }
 
-    /// A request came; it is under way until what is returned is dropped.
+    /// Counts and logs a request, which is under way until the returned guard is dropped.
     pub(super) fn request(&self, call: &Call, headers: &HeaderMap) -> UnderWay {
         let mut inner = self.lock();
         let (counts, seen) = &mut *inner;
@@ -201,7 +201,7 @@ impl Tally {
     }
 }
 
-/// A request that is not yet answered to its end.
+/// Guard of a request whose response is not sent completely.
 #[derive(Debug)]
 pub(super) struct UnderWay {
     tally: Tally,

@@ -1,4 +1,5 @@
-//! Checksums as S3 keeps them: one to an object, of the whole of it or of its parts' checksums.
+//! S3 checksums: one per object, over its bytes (full object) or over its parts' checksums
+//! (composite).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,7 +8,7 @@ use s3s::crypto::{Checksum as _, Crc32, Crc32c, Crc64Nvme, Md5, Sha1, Sha256};
 use s3s::dto::ChecksumType;
 use s3s::{S3Error, S3ErrorCode, S3Result, TrailingHeaders, s3_error};
 
-/// What a checksum is made with.
+/// Checksum algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Algorithm {
     Crc32,
@@ -17,17 +18,17 @@ pub(super) enum Algorithm {
     Sha256,
 }
 
-/// The checksum of an object or of a part.
+/// Checksum of an object or of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sum {
     pub(super) algorithm: Algorithm,
-    /// In base64; of a composite one, with the number of parts behind a dash.
+    /// Value in base64; a composite checksum ends with a dash and the number of parts.
     pub(super) value: String,
-    /// Of all the bytes, rather than of the parts' checksums.
+    /// True for a full-object checksum, false for a composite one.
     pub(super) whole: bool,
 }
 
-/// The checksums that an input of the protocol brings.
+/// Collects the checksums in an input of the S3 API.
 macro_rules! given {
     ($input:expr) => {{
         use $crate::s3::checksum::Algorithm;
@@ -44,7 +45,7 @@ macro_rules! given {
     }};
 }
 
-/// Writes a checksum into an output of the protocol.
+/// Writes a checksum into an output of the S3 API.
 macro_rules! tell {
     ($output:expr, $sum:expr) => {{
         use $crate::s3::checksum::Algorithm;
@@ -64,7 +65,7 @@ pub(super) use {given, tell};
 impl Algorithm {
     const ALL: [Self; 5] = [Self::Crc32, Self::Crc32c, Self::Crc64Nvme, Self::Sha1, Self::Sha256];
 
-    /// As the protocol writes it.
+    /// Returns the name of the algorithm in the S3 API.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Crc32 => "CRC32",
@@ -89,12 +90,12 @@ impl Algorithm {
         }
     }
 
-    /// Of all these bytes.
+    /// Computes the full-object checksum of these bytes.
     pub(super) fn whole(self, bytes: &[u8]) -> Sum {
         Sum { algorithm: self, value: STANDARD.encode(self.digest(bytes)), whole: true }
     }
 
-    /// Of these parts' checksums.
+    /// Computes the composite checksum of these parts.
     pub(super) fn composite<'a>(self, parts: impl Iterator<Item = &'a Bytes>) -> Sum {
         let digests: Vec<_> = parts.map(|part| self.digest(part)).collect();
         let value = STANDARD.encode(self.digest(&digests.concat()));
@@ -108,9 +109,11 @@ impl Sum {
         ChecksumType::from_static(kind)
     }
 
+    /// Returns the checksum if its value is `given`.
+    ///
     /// # Errors
     ///
-    /// `BadDigest` where the asker expects another.
+    /// Returns `BadDigest` if the value differs.
     pub(super) fn expect(self, given: &str) -> S3Result<Self> {
         if self.value == given {
             return Ok(self);
@@ -120,7 +123,7 @@ impl Sum {
     }
 }
 
-/// What a request says of its body's checksum; a trailer is read once the body has ended.
+/// Checksums that a request declares for its body. Trailers are available once the body has ended.
 pub(super) struct Claim {
     pub(super) given: Vec<(Algorithm, String)>,
     pub(super) algorithm: Option<Algorithm>,
@@ -129,11 +132,13 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// The body's checksum: the one that is claimed, else the one that S3 makes by itself.
+    /// Returns the body's checksum: the declared one after a check, otherwise one with the default
+    /// algorithm of S3.
     ///
     /// # Errors
     ///
-    /// A claim that is wrong.
+    /// Returns `BadDigest` if a declared checksum is wrong, and `InvalidRequest` if there are
+    /// several.
     pub(super) fn check(mut self, bytes: &[u8]) -> S3Result<Sum> {
         if let Some(md5) = &self.md5
             && STANDARD.encode(Md5::checksum(bytes)) != *md5
@@ -155,12 +160,13 @@ impl Claim {
     }
 }
 
-/// The bytes' MD5 in hexadecimal digits, as S3 makes an ETag of it.
+/// Returns the MD5 of the bytes in hexadecimal digits, the ETag of an object in one part.
 pub(super) fn md5_hex(bytes: &[u8]) -> String {
     hex(&Md5::checksum(bytes))
 }
 
-/// The ETag of an object that came in parts: the MD5 of its parts' MD5s, and how many they are.
+/// Returns the ETag of a multipart object: the MD5 of its parts' MD5s, a dash, and the number of
+/// parts.
 pub(super) fn etag_of_parts<'a>(parts: impl Iterator<Item = &'a Bytes>) -> String {
     let digests: Vec<_> = parts.map(|part| Md5::checksum(part)).collect();
     format!("{}-{}", hex(&Md5::checksum(&digests.concat())), digests.len())

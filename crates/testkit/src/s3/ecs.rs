@@ -1,4 +1,4 @@
-//! A stand-in for the endpoint that gives a task on ECS its role's credentials.
+//! Stand-in for the ECS endpoint that gives a task the credentials of its role.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,25 +13,26 @@ use s3s::dto::{Timestamp, TimestampFormat};
 use super::S3Server;
 use super::keys::{Key, Keys};
 
-/// How long the credentials of one call are good.
+/// Validity of the credentials that one call returns.
 #[derive(Clone, Copy, Debug)]
 pub struct Lifetime {
-    /// What the reply says.
+    /// Validity that the response states.
     pub told: Duration,
-    /// How long the object store takes them in truth.
+    /// Time for which the object store accepts them.
     pub kept: Duration,
-    /// How many requests it takes with them.
+    /// Number of requests that the store accepts with them; `None` is no limit.
     pub uses: Option<u64>,
 }
 
 impl Lifetime {
-    /// As long as is told, for any number of requests.
+    /// Creates a lifetime whose stated and real validity agree, for any number of requests.
     pub fn of(time: Duration) -> Self {
         Self { told: time, kept: time, uses: None }
     }
 }
 
-/// Gives other credentials at each call; an [`S3Server`] takes each of them for its lifetime.
+/// Credentials endpoint with new credentials for each call. An [`S3Server`] accepts each of them
+/// for its lifetime.
 #[derive(Debug)]
 pub struct EcsCredentials {
     addr: SocketAddr,
@@ -47,15 +48,15 @@ struct Shared {
     over: AtomicBool,
 }
 
-/// What a caller must send, as ECS wants it with a full address.
+/// Value of the `Authorization` header that a caller must send, as ECS requires for a full URI.
 const AUTHORIZATION: &str = "a token of the task";
 
 impl EcsCredentials {
-    /// Starts one for a server.
+    /// Starts an endpoint for a server's credentials.
     ///
     /// # Errors
     ///
-    /// There is no free port.
+    /// Returns an error if no port is free.
     pub fn start(server: &S3Server, lifetime: Lifetime) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").context("finding a port")?;
         let addr = listener.local_addr()?;
@@ -72,34 +73,34 @@ impl EcsCredentials {
                     if theirs.over.load(Ordering::Relaxed) {
                         return;
                     }
-                    // A caller that left takes nothing with it.
+                    // If the caller has closed the connection, the next caller is served.
                     let _ = theirs.answer(stream);
                 }
             })?;
         Ok(Self { addr, shared, thread: Some(thread) })
     }
 
-    /// For `AWS_CONTAINER_CREDENTIALS_FULL_URI`.
+    /// Returns the value for `AWS_CONTAINER_CREDENTIALS_FULL_URI`.
     pub fn uri(&self) -> String {
         format!("http://{}/role", self.addr)
     }
 
-    /// For `AWS_CONTAINER_AUTHORIZATION_TOKEN`.
+    /// Returns the value for `AWS_CONTAINER_AUTHORIZATION_TOKEN`.
     pub fn authorization(&self) -> &'static str {
         AUTHORIZATION
     }
 
-    /// How often credentials were asked for, and given.
+    /// Returns the number of calls that got credentials.
     pub fn calls(&self) -> u64 {
         self.shared.calls.load(Ordering::Relaxed)
     }
 
-    /// For those that are given from now on.
+    /// Sets the lifetime of credentials issued from now on.
     pub fn set_lifetime(&self, lifetime: Lifetime) {
         *self.shared.lifetime.lock().unwrap_or_else(PoisonError::into_inner) = lifetime;
     }
 
-    /// All credentials given so far are over.
+    /// Expires all credentials issued so far.
     pub fn expire_all(&self) {
         for call in 1..=self.calls() {
             self.shared.keys.expire(&access_key(call));
@@ -110,7 +111,7 @@ impl EcsCredentials {
 impl Drop for EcsCredentials {
     fn drop(&mut self) {
         self.shared.over.store(true, Ordering::Relaxed);
-        // Wakes it from its wait for a caller.
+        // Wakes the thread that waits for a connection.
         let _ = TcpStream::connect(self.addr);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -144,7 +145,7 @@ impl Shared {
         Ok(stream.write_all(body.as_bytes())?)
     }
 
-    /// New ones, good from now on.
+    /// Issues new credentials and returns the JSON response.
     fn credentials(&self) -> Result<String> {
         let lifetime = *self.lifetime.lock().unwrap_or_else(PoisonError::into_inner);
         let call = self.calls.fetch_add(1, Ordering::Relaxed) + 1;

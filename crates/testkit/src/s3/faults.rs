@@ -1,4 +1,4 @@
-//! What goes wrong, when, and for whom.
+//! Fault injection for the S3 store: faults, and rules that select the requests.
 
 use std::time::Duration;
 
@@ -6,92 +6,91 @@ use bytes::Bytes;
 
 use super::call::{Call, Kind};
 
-/// Something that an object store does on a bad day.
+/// Injected fault of the object store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// An error instead of an answer: status and code, such as 403 and `AccessDenied`.
+    /// Error response with this status and code, such as 403 and `AccessDenied`.
     Refuse(u16, &'static str),
-    /// The connection is reset before a header is sent.
+    /// Connection reset before any response header.
     ResetAtOnce,
-    /// The connection is reset after so many bytes of the body, at the latest.
+    /// Connection reset after at most this number of body bytes.
     Reset(u64),
-    /// The connection is closed in good order after so many bytes of the body: fewer than the
-    /// headers promised.
+    /// Graceful close after this number of body bytes, fewer than the headers promised.
     Truncate(u64),
-    /// Nothing more comes for this long, after so many bytes of the body.
+    /// Pause of this duration after this number of body bytes.
     Stall(u64, Duration),
-    /// So many bytes of the body in a second.
+    /// Throttled body, in bytes per second.
     Slow(u64),
-    /// A body without a length that begins as it should and never ends.
+    /// Body without a length that starts correctly and never ends.
     Endless,
-    /// A body of so many bytes more than was asked for, and a length that says so.
+    /// Body with this number of additional bytes, and a content length that includes them.
     Longer(u64),
-    /// The byte at this offset of the object has one bit changed, where it is among those sent.
+    /// One flipped bit in the byte at this offset of the object, if the response contains it.
     Flip(u64),
-    /// The object has become this one, with another ETag, just before the request is answered.
+    /// Replacement of the object, with another ETag, just before the request is answered.
     Change(Bytes),
-    /// The whole object with status 200, whatever range was asked for.
+    /// Whole object with status 200, for any requested range.
     IgnoreRange,
-    /// A `Content-Range` one byte further than the one asked for.
+    /// `Content-Range` header that is one byte off the requested range.
     WrongRange,
 }
 
 impl Fault {
-    /// What S3 says when it is asked too much.
+    /// Throttling error of S3.
     pub const SLOW_DOWN: Self = Self::Refuse(503, "SlowDown");
 
-    /// What S3 says when something broke in it.
+    /// Internal error of S3.
     pub const INTERNAL_ERROR: Self = Self::Refuse(500, "InternalError");
 
-    /// What S3 says of temporary credentials whose time is over.
+    /// Error of S3 for expired temporary credentials.
     pub const EXPIRED_TOKEN: Self = Self::Refuse(400, "ExpiredToken");
 }
 
-/// Which of the requests that a rule is for are struck; the first one has the number 1.
+/// Selects among the requests that a rule matches; the first one has number 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum When {
-    /// Each of them.
+    /// Every request.
     Always,
-    /// One of them.
+    /// Only the request with this number.
     Nth(u64),
-    /// Those whose number can be divided by this.
+    /// Requests whose number is divisible by this.
     Every(u64),
-    /// All those behind this number.
+    /// All requests after this number.
     After(u64),
-    /// Each with this probability: the same ones for the same seed.
+    /// Each request with this probability; the same seed selects the same requests.
     Chance(f64),
 }
 
-/// A fault, whom it strikes and when.
+/// Fault, with the requests that it applies to.
 #[derive(Clone, Debug)]
 pub struct Rule {
     fault: Fault,
     when: When,
     kinds: Vec<Kind>,
     path: String,
-    /// Requests so far that the rule was for.
+    /// Number of requests that the rule has matched.
     met: u64,
 }
 
 impl Rule {
-    /// Strikes every read of an object.
+    /// Creates a rule that applies the fault to every read of an object.
     pub fn new(fault: Fault) -> Self {
         Self { fault, when: When::Always, kinds: vec![Kind::Get], path: String::new(), met: 0 }
     }
 
-    /// Only some of the requests.
+    /// Limits the rule to some of the matching requests.
     pub fn when(mut self, when: When) -> Self {
         self.when = when;
         self
     }
 
-    /// Only requests for a path, `bucket/key`, that has this in it.
+    /// Limits the rule to requests whose path, `bucket/key`, contains this text.
     pub fn of(mut self, part_of_path: impl Into<String>) -> Self {
         self.path = part_of_path.into();
         self
     }
 
-    /// Requests of these kinds instead of reads.
+    /// Applies the rule to requests of these kinds instead of reads.
     pub fn on(mut self, kinds: impl IntoIterator<Item = Kind>) -> Self {
         self.kinds = kinds.into_iter().collect();
         self
@@ -102,7 +101,8 @@ impl Rule {
     }
 }
 
-/// Rules, and the seed of their chances. The first rule that strikes a request is the only one.
+/// Rules, with the seed of their random choices. If several rules strike a request, the first
+/// applies.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     seed: u64,
@@ -110,23 +110,23 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// None.
+    /// Creates an empty list of rules.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// None yet; `seed` decides what strikes by chance.
+    /// Creates an empty list of rules; `seed` drives [`When::Chance`].
     pub fn seeded(seed: u64) -> Self {
         Self { seed, rules: Vec::new() }
     }
 
-    /// One more rule.
+    /// Appends a rule.
     pub fn with(mut self, rule: Rule) -> Self {
         self.rules.push(rule);
         self
     }
 
-    /// What strikes this request. Every rule that it is for counts it.
+    /// Returns the fault for this request. Every rule that matches the request counts it.
     pub(super) fn strike(&mut self, call: &Call) -> Option<Fault> {
         let seed = self.seed;
         let mut struck = None;
@@ -154,7 +154,7 @@ impl From<Rule> for Faults {
     }
 }
 
-/// A number from 0 up to 1 that depends on nothing else: SplitMix64's finish.
+/// Returns a number in [0, 1) that depends only on its arguments: the finalizer of SplitMix64.
 fn chance(seed: u64, rule: u64, number: u64) -> f64 {
     let mut mixed = seed
         .wrapping_add(rule.wrapping_mul(0xd1b5_4a32_d192_ed03))

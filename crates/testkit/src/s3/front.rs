@@ -1,4 +1,4 @@
-//! What stands between the connections and S3's operations: faults and counts.
+//! HTTP front of the store: applies faults and counts requests, then calls the S3 operations.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +24,7 @@ use super::store::Store;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
 
-/// All that a connection needs.
+/// State that every connection shares.
 #[derive(Clone)]
 pub(super) struct Front {
     pub(super) service: S3Service,
@@ -36,7 +36,7 @@ pub(super) struct Front {
 impl Front {
     pub(super) async fn serve(self, listener: TcpListener) -> Infallible {
         loop {
-            // An error is one of a connection that is gone already.
+            // An accept error concerns a connection that is already closed.
             if let Ok((stream, _)) = listener.accept().await {
                 tokio::spawn(self.clone().connection(stream));
             }
@@ -49,7 +49,8 @@ impl Front {
         let answer = service_fn(move |request| self.clone().answer(request, end.clone()));
         let mut server = http1::Builder::new();
         server.timer(TokioTimer::new()).half_close(true);
-        // How a connection ends is the asker's affair, and the faults'.
+        // The client and the injected faults decide how a connection ends, so the result is
+        // ignored.
         let _ = server.serve_connection(TokioIo::new(socket), answer).await;
     }
 
@@ -67,7 +68,8 @@ impl Front {
         let mut request = request;
         match &fault {
             Some(Fault::Refuse(status, code)) => {
-                // Whoever is still writing would take an early answer for a broken connection.
+                // A client that is still sending its body would take an early response for a broken
+                // connection.
                 let _ = request.into_body().collect().await;
                 let (parts, body) = refusal(&call, *status, code).into_parts();
                 return Ok(Response::from_parts(parts, Sent::new(body, under_way, None)));
@@ -87,7 +89,7 @@ impl Front {
         }
         let response = self.service.call(request.map(Body::from)).await?;
         let (mut parts, body) = response.into_parts();
-        // What a person quotes when they ask why.
+        // S3 sends a request id with each response, which users quote in support requests.
         let id = HeaderValue::from_str(&self.store.name("r"));
         parts.headers.extend(id.ok().map(|id| (REQUEST_ID, id)));
         let twist = fault.filter(|_| parts.status.is_success()).and_then(|fault| {
@@ -98,7 +100,7 @@ impl Front {
     }
 }
 
-/// Whether a fault is one of the answer's body.
+/// Returns true if a fault applies to the response body.
 fn in_body(fault: &Fault) -> bool {
     match fault {
         Fault::Reset(_)
@@ -116,7 +118,8 @@ fn in_body(fault: &Fault) -> bool {
     }
 }
 
-/// Makes a fault's headers; gives where in the object the body begins.
+/// Applies a fault to the response headers. Returns the offset in the object at which the body
+/// begins.
 fn bend(parts: &mut Parts, fault: &Fault) -> u64 {
     let headers = &mut parts.headers;
     let range = headers.get(CONTENT_RANGE).and_then(|range| Range::read(range.to_str().ok()?));
@@ -139,7 +142,7 @@ fn bend(parts: &mut Parts, fault: &Fault) -> u64 {
     range.map_or(0, |range| range.first)
 }
 
-/// What `Content-Range` says.
+/// Parsed `Content-Range` header.
 struct Range {
     first: u64,
     last: u64,
@@ -159,7 +162,7 @@ impl Range {
     }
 }
 
-/// An error as S3 writes it.
+/// Returns an S3 error response.
 fn refusal(call: &Call, status: u16, code: &'static str) -> Response<Body> {
     let code: S3ErrorCode = code.parse().unwrap_or(S3ErrorCode::InternalError);
     let mut error = S3Error::with_message(code, "This is a fault that was asked for.");

@@ -1,4 +1,4 @@
-//! Whose signatures are good, and for how long.
+//! Access keys that the store accepts, with their expiry.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,18 +8,18 @@ use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::{S3Result, s3_error};
 
-/// A pair of keys that requests may be signed with.
+/// Secret, session token and limits of one access key.
 #[derive(Clone, Debug)]
 pub(super) struct Key {
     pub(super) secret: String,
-    /// What temporary keys are sent with.
+    /// Session token that requests with temporary credentials must carry.
     pub(super) token: Option<String>,
     pub(super) until: Option<Instant>,
-    /// Requests that it is still good for.
+    /// Number of requests that the key is still accepted for; `None` is no limit.
     pub(super) uses: Option<u64>,
 }
 
-/// All of them, by their access keys.
+/// All keys, by access key.
 #[derive(Debug, Default)]
 pub(super) struct Keys(Mutex<BTreeMap<String, Key>>);
 
@@ -32,7 +32,7 @@ impl Keys {
         self.lock().insert(access.to_owned(), key);
     }
 
-    /// Its time is over from now on.
+    /// Expires a key now.
     pub(super) fn expire(&self, access: &str) {
         if let Some(key) = self.lock().get_mut(access) {
             key.until = Some(Instant::now());
@@ -57,7 +57,7 @@ impl Keys {
     }
 }
 
-/// The keys, as the protocol's layer asks for them.
+/// Adapter that gives the keys to s3s for authentication and access checks.
 #[derive(Clone, Debug)]
 pub(super) struct Gate(pub(super) std::sync::Arc<Keys>);
 

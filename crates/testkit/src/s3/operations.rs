@@ -1,4 +1,4 @@
-//! S3's operations on the objects in memory.
+//! S3 operations on the in-memory store.
 
 mod list;
 mod multipart;
@@ -23,14 +23,14 @@ use super::store::Store;
 
 type Answer<T> = S3Result<S3Response<T>>;
 
-/// What answers a request once it is known whose it is.
+/// Implementation of the S3 API behind authentication.
 #[derive(Clone, Debug)]
 pub(super) struct Operations {
     pub(super) store: Arc<Store>,
 }
 
-/// A request for the bytes that were not asked for: a fault that only this layer can make, since
-/// the range is under the request's signature.
+/// Marker on a request whose range is ignored. Only this layer can inject this fault: the `Range`
+/// header is signed, so it cannot be removed before the signature is checked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IgnoreRange;
 

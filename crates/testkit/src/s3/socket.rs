@@ -1,4 +1,4 @@
-//! A connection that can be reset, and counts what it sends.
+//! Connection that can be closed by a reset, and that counts sent bytes.
 
 use std::io;
 use std::pin::Pin;
@@ -11,12 +11,13 @@ use tokio::net::TcpStream;
 
 use super::call::Tally;
 
-/// How a connection is to end; shared with the answers that are sent on it.
+/// Close mode of a connection, shared with the responses that are sent on it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct End(Arc<AtomicBool>);
 
 impl End {
-    /// Once it is closed, its peer reads an error rather than an end.
+    /// Makes the connection close with a TCP reset, so that its peer reads an error instead of an
+    /// end of stream.
     pub(super) fn by_reset(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -31,7 +32,7 @@ pub(super) struct Socket {
 
 impl Socket {
     pub(super) fn new(stream: TcpStream, end: End, tally: Tally) -> Self {
-        // An answer's last packet waits for nothing.
+        // Without Nagle's algorithm, the last packet of a response is sent at once.
         let _ = stream.set_nodelay(true);
         tally.connection();
         Self { stream, end, tally }
@@ -90,7 +91,7 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // What is to be reset is not closed in good order before.
+        // A connection that is to be reset must not send a FIN first.
         if self.end.0.load(Ordering::Relaxed) {
             return Poll::Ready(Ok(()));
         }

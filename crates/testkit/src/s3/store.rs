@@ -1,4 +1,4 @@
-//! The objects, in memory.
+//! In-memory storage of objects.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,43 +11,44 @@ use s3s::{S3Result, s3_error};
 
 use super::checksum::{Algorithm, Sum, md5_hex};
 
-/// All buckets, for all requests.
+/// All buckets, shared by all requests.
 #[derive(Debug, Default)]
 pub(super) struct Store {
     buckets: Mutex<BTreeMap<String, Bucket>>,
-    /// Of what needs a name of its own: versions and uploads.
+    /// Number of generated names, of versions and uploads.
     named: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Bucket {
     pub(super) versioned: bool,
-    /// Oldest version first, `None` where the key was deleted; without versioning there is only one.
+    /// Versions of each key, oldest first; `None` marks a deletion. Without versioning a key has
+    /// one version.
     objects: BTreeMap<String, Vec<Option<Object>>>,
     pub(super) uploads: BTreeMap<String, Upload>,
 }
 
-/// An object as it was written; its bytes are shared, never copied.
+/// Stored object; clones share its bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Object {
     pub(super) bytes: Bytes,
     pub(super) etag: String,
     pub(super) sum: Sum,
     pub(super) modified: SystemTime,
-    /// Of the parts it came in; empty if it came at once.
+    /// Sizes of the parts of a multipart object; empty for an object written at once.
     pub(super) parts: Vec<usize>,
     pub(super) content_type: Option<String>,
     pub(super) metadata: Option<Metadata>,
-    /// Where the bucket keeps versions.
+    /// Version id, in a bucket with versioning.
     pub(super) version: Option<String>,
 }
 
-/// An object that comes in parts.
+/// Multipart upload in progress.
 #[derive(Debug)]
 pub(super) struct Upload {
     pub(super) key: String,
     pub(super) algorithm: Option<Algorithm>,
-    /// A checksum over all bytes at its end, rather than over the parts' checksums.
+    /// True for a full-object checksum, false for a composite one.
     pub(super) whole: bool,
     pub(super) content_type: Option<String>,
     pub(super) metadata: Option<Metadata>,
@@ -63,7 +64,7 @@ pub(super) struct Part {
     pub(super) modified: SystemTime,
 }
 
-/// Under which conditions something is read or written.
+/// Preconditions of a read or write (`If-Match`, `If-None-Match`).
 #[derive(Debug, Default)]
 pub(super) struct Conditions {
     pub(super) matches: Option<ETagCondition>,
@@ -89,16 +90,19 @@ impl Object {
         ETag::Strong(self.etag.clone())
     }
 
-    /// What was written before there were versions has the name `null`.
+    /// Returns true if this is the version `name`; an object from before versioning is version
+    /// `null`.
     fn is_version(&self, name: &str) -> bool {
         self.version.as_deref().unwrap_or("null") == name
     }
 }
 
 impl Conditions {
+    /// Checks the conditions for a read.
+    ///
     /// # Errors
     ///
-    /// 412 where the object must be another one, 304 where it must not be this one.
+    /// Returns 412 if `If-Match` does not match, and 304 if `If-None-Match` does.
     pub(super) fn to_read(&self, object: &Object) -> S3Result<()> {
         let is = |condition: &ETagCondition| holds(condition, Some(object));
         if self.matches.as_ref().is_some_and(|condition| !is(condition)) {
@@ -110,9 +114,11 @@ impl Conditions {
         Ok(())
     }
 
+    /// Checks the conditions for a write.
+    ///
     /// # Errors
     ///
-    /// 412 where one of them does not hold, 404 where there is nothing that could match.
+    /// Returns 412 if a condition fails, and 404 for `If-Match` without an object.
     fn to_write(&self, object: Option<&Object>) -> S3Result<()> {
         if self.matches.is_some() && object.is_none() {
             return Err(s3_error!(NoSuchKey));
@@ -135,11 +141,11 @@ fn holds(condition: &ETagCondition, object: Option<&Object>) -> bool {
 }
 
 impl Bucket {
-    /// The newest version, or the one with this name.
+    /// Returns the newest version, or the one with this version id.
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// Returns `NoSuchKey` or `NoSuchVersion` if there is none.
     pub(super) fn object(&self, key: &str, version: Option<&str>) -> S3Result<&Object> {
         let versions = self.objects.get(key).map(Vec::as_slice).unwrap_or_default();
         let found = match version {
@@ -153,17 +159,17 @@ impl Bucket {
         }
     }
 
-    /// Every key that is there, in the order of its bytes.
+    /// Iterates over the existing keys, in byte order.
     pub(super) fn objects(&self) -> impl Iterator<Item = (&str, &Object)> {
         let newest = self.objects.iter().map(|(key, versions)| (key, versions.last()));
         newest.filter_map(|(key, last)| Some((key.as_str(), last?.as_ref()?)))
     }
 
-    /// Writes an object if its conditions hold.
+    /// Writes an object if the conditions hold.
     ///
     /// # Errors
     ///
-    /// They do not.
+    /// Returns an error if a condition does not hold.
     pub(super) fn put(&mut self, key: &str, object: Object, on: &Conditions) -> S3Result<()> {
         on.to_write(self.object(key, None).ok())?;
         let versions = self.objects.entry(key.to_owned()).or_default();
@@ -174,7 +180,7 @@ impl Bucket {
         Ok(())
     }
 
-    /// Deletes an object, or one version of it. There may be none.
+    /// Deletes an object or one version of it. Missing objects are not an error.
     pub(super) fn delete(&mut self, key: &str, version: Option<&str>) {
         let Some(versions) = self.objects.get_mut(key) else { return };
         match version {
@@ -194,14 +200,16 @@ impl Store {
         self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A name that nothing else has.
+    /// Returns a unique name.
     pub(super) fn name(&self, kind: &str) -> String {
         format!("{kind}{:016x}", self.named.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
+    /// Runs `work` on a bucket.
+    ///
     /// # Errors
     ///
-    /// What `work` says, or that there is no such bucket.
+    /// Returns the error of `work`, or `NoSuchBucket`.
     pub(super) fn within<T>(
         &self,
         bucket: &str,
@@ -213,12 +221,12 @@ impl Store {
         }
     }
 
-    /// A bucket, made if it is not there.
+    /// Runs `work` on a bucket, which is created if it does not exist.
     pub(super) fn within_new<T>(&self, bucket: &str, work: impl FnOnce(&mut Bucket) -> T) -> T {
         work(self.lock().entry(bucket.to_owned()).or_default())
     }
 
-    /// Writes without a condition.
+    /// Writes an object without a condition.
     pub(super) fn put(&self, bucket: &str, key: &str, bytes: Bytes) {
         let mut object = Object::new(bytes);
         self.within_new(bucket, |bucket| {

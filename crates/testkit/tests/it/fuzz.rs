@@ -1,17 +1,17 @@
-//! A short pass over what is fuzzed: the seeds, and mutations of them from a fixed seed.
+//! Short fuzzing pass: the seeds, and mutations of them from a fixed seed.
 
 use std::collections::BTreeSet;
 use std::panic::catch_unwind;
 
 use nsbridge_testkit::fuzz::{TARGETS, Target};
 
-/// Of each seed.
+/// Number of mutations of each seed.
 const MUTATIONS: u64 = 1000;
 
-/// Numbers of eight bytes that programs trip over.
+/// Eight-byte numbers that often break parsers.
 const NUMBERS: [u64; 6] = [0, 1, u32::MAX as u64, 1 << 60, 1 << 63, u64::MAX];
 
-/// A few changes of the kinds that libFuzzer makes.
+/// Returns a copy of the seed with a few changes of the kinds that libFuzzer makes.
 fn mutation(seed: &[u8], random: &mut impl FnMut(usize) -> usize) -> Vec<u8> {
     let mut bytes = seed.to_vec();
     for _ in 0..=random(4) {
@@ -39,7 +39,7 @@ fn mutation(seed: &[u8], random: &mut impl FnMut(usize) -> usize) -> Vec<u8> {
     bytes
 }
 
-/// Numbers below what is asked for: xorshift64*, always the same.
+/// Returns a generator of reproducible numbers below its argument: xorshift64*.
 fn random() -> impl FnMut(usize) -> usize {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     move |below| {

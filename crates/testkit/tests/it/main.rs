@@ -1,5 +1,5 @@
-//! The kit itself: the proxy's faults, the object store's, a node that leaves nothing behind; and a
-//! short pass over what is fuzzed.
+//! Tests of the testkit: faults of the proxy and of the object store, cleanup of a node, and a
+//! short fuzzing pass.
 
 #![expect(clippy::unwrap_used, reason = "a helper of a test may end it")]
 

@@ -1,4 +1,4 @@
-//! What the proxy does to a connection.
+//! Tests of the proxy's faults.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nsbridge_testkit::Proxy;
 
-/// A server that sends back what it gets.
+/// Starts an echo server behind a proxy.
 fn echo() -> Proxy {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
@@ -81,7 +81,7 @@ fn a_frozen_proxy_holds_everything_back_until_it_thaws() {
     assert_eq!(&answer, b"hello");
 }
 
-/// Says what an AMQP client says of its name, and reads it back.
+/// Sends an AMQP client's connection name, and reads it back from the echo server.
 fn introduce(proxy: &Proxy, name: &str) -> TcpStream {
     let mut socket = connect(proxy);
     let mut hello = b"AMQP\x00\x00\x09\x01\x0fconnection_nameS".to_vec();

@@ -1,4 +1,4 @@
-//! A private node.
+//! Tests of the private node.
 
 use std::net::TcpStream;
 

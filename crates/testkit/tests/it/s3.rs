@@ -1,4 +1,4 @@
-//! The object store, through the client that AWS makes.
+//! Tests of the object store through AWS's client.
 
 mod conformance;
 mod credentials;
@@ -11,7 +11,7 @@ use aws_sdk_s3::config::retry::RetryConfig;
 use aws_sdk_s3::config::{BehaviorVersion, Config, Region};
 use nsbridge_testkit::s3::S3Server;
 
-/// A client that tries everything once.
+/// Returns a client without retries.
 fn client(endpoint: &str, credentials: Credentials) -> Client {
     let config = Config::builder()
         .behavior_version(BehaviorVersion::latest())
@@ -29,7 +29,7 @@ fn client_of(server: &S3Server) -> Client {
     client(&server.endpoint(), Credentials::new(access, secret, None, None, "test"))
 }
 
-/// Bytes of which no two stretches look the same.
+/// Returns bytes of which no two ranges are equal.
 fn pattern(length: usize) -> Vec<u8> {
     let word = |index: u64| index.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
     let mut bytes: Vec<u8> = (0..length as u64 / 8 + 1).flat_map(word).collect();

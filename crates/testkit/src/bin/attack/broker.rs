@@ -1,5 +1,5 @@
-//! A broker that does not keep to AMQP 0-9-1: what a worker meets that is sent to the wrong host, or
-//! whose broker was taken over.
+//! Broker that violates AMQP 0-9-1, as a worker meets it behind a wrong host name or after a
+//! takeover of its broker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::random::Random;
 use crate::stage::{Stage, bundled};
 use crate::verdict::Verdict;
 
-/// Time that a worker gets for one lie.
+/// Time limit of one violation.
 const EACH: Duration = Duration::from_secs(3);
 
 const METHOD: u8 = 1;
@@ -22,7 +22,7 @@ const BODY: u8 = 3;
 const HEARTBEAT: u8 = 8;
 const FRAME_END: u8 = 0xce;
 
-/// The moment at which the broker begins to lie.
+/// Protocol violation of the broker.
 #[derive(Clone, Copy, Debug)]
 enum Lie {
     Silence,
@@ -56,7 +56,7 @@ const LIES: &[(Lie, &str)] = &[
     (Lie::ChannelsClosed, "broker: each channel is closed"),
 ];
 
-/// Lies to a worker of its own until the time is over.
+/// Sends protocol violations to a worker of its own until the time is over.
 pub(crate) async fn attack(
     stage: Arc<Stage>,
     mut random: Random,
@@ -71,7 +71,7 @@ pub(crate) async fn attack(
     while Instant::now() < until {
         let Ok(Ok((stream, _))) = timeout(EACH, listener.accept()).await else {
             if let Some(ended) = worker.ended()? {
-                // It may leave over queues that are not the protocol's, with a sentence.
+                // The worker may exit with an error because a queue differs from the protocol's.
                 if ended != "exit code 1" {
                     verdict.fails(&format!("a worker that was lied to died: {ended}"));
                 }
@@ -82,7 +82,7 @@ pub(crate) async fn attack(
         };
         let (lie, name) = LIES[order.pop().unwrap_or_else(|| random.below(LIES.len()))];
         let began = Instant::now();
-        // It ends when the worker hangs up, or when nothing more is to be said.
+        // The connection ends when the worker closes it, or when the violation is complete.
         let _ = timeout(EACH, Talk { stream, random: random.clone() }.lie(lie)).await;
         random.next();
         verdict.made(name, "said", began.elapsed());
@@ -95,7 +95,7 @@ pub(crate) async fn attack(
     Ok(())
 }
 
-/// One connection of the worker.
+/// Connection of the worker.
 struct Talk {
     stream: TcpStream,
     random: Random,
@@ -159,7 +159,7 @@ impl Talk {
         Ok(())
     }
 
-    /// `connection.start` with these server properties.
+    /// Sends `connection.start` with these server properties.
     async fn start(&mut self, properties: &[u8]) -> Result<()> {
         let mut arguments = vec![0, 9];
         arguments.extend(u32::try_from(properties.len())?.to_be_bytes());
@@ -171,7 +171,7 @@ impl Talk {
         self.method(0, 10, 10, &arguments).await
     }
 
-    /// Answers what it is asked, and lies once it is subscribed to.
+    /// Answers the worker's methods, and sends the violation after `basic.consume`.
     async fn serve(&mut self, lie: Lie) -> Result<()> {
         loop {
             let mut head = [0; 7];
@@ -193,11 +193,11 @@ impl Talk {
                 continue;
             }
             let answer = match (class, method) {
-                // start-ok, tune-ok, close-ok: nothing is said to them.
+                // start-ok, tune-ok, channel close-ok, basic.ack and basic.reject have no response.
                 (10, 11 | 31) | (20, 41) | (60, 80 | 90) => continue,
                 (10, 40) => vec![0],
                 (20, 10) => vec![0; 4],
-                // queue.declare: the name, no messages, no consumers.
+                // queue.declare-ok: name, zero messages, zero consumers.
                 (50, 10) => {
                     let length = payload.get(6).copied().unwrap_or_default() as usize;
                     let mut answer = payload.get(6..7 + length).unwrap_or(&[0]).to_vec();
@@ -205,7 +205,7 @@ impl Talk {
                     answer
                 }
                 (50, 30 | 40) => vec![0; 4],
-                // basic.consume: a tag.
+                // basic.consume-ok: a consumer tag.
                 (60, 20) => {
                     self.method(channel, 60, 21, b"\x01t").await?;
                     self.deliver(channel, lie).await?;
@@ -217,7 +217,7 @@ impl Talk {
         }
     }
 
-    /// What it says to a subscriber.
+    /// Sends the violation to the consumer.
     async fn deliver(&mut self, channel: u16, lie: Lie) -> Result<()> {
         match lie {
             Lie::DeepHeaders => {
@@ -291,7 +291,7 @@ impl Talk {
     }
 }
 
-/// A table in a table, and so on, of about so many bytes.
+/// Returns nested field tables of about `bytes` bytes.
 fn nested(bytes: usize) -> Result<Vec<u8>> {
     let depth = bytes / 7;
     let mut table = Vec::with_capacity(7 * depth);

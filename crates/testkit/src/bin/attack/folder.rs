@@ -1,4 +1,4 @@
-//! A folder of a model that its maker wants to do harm with.
+//! Malicious model folders.
 
 use std::fs;
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::random::Random;
 use crate::stage::{Stage, bundled};
 use crate::verdict::Verdict;
 
-/// Time in which a worker must have refused a model, or have begun to serve it.
+/// Time limit in which a worker must refuse a model or begin to serve it.
 const WITHIN: Duration = Duration::from_secs(45);
 
-/// A change of the folder, by its name.
+/// Name and function of a change to the folder.
 type Change = (&'static str, fn(&mut Random, &Path) -> Result<()>);
 
 const CHANGES: &[Change] = &[
@@ -68,7 +68,7 @@ const CHANGES: &[Change] = &[
         let wrong = wrong[random.below(wrong.len())].clone();
         edit(dir, "config.json", |json| json[field] = wrong)
     }),
-    // One that doubles a text is not among them: docs/security.md says what that does.
+    // A template that doubles a text is not tested; `docs/security.md` describes its effect.
     ("folder: a template without end", |random, dir| {
         let template = random.of(&[
             "{% for a in range(100000) %}{% for b in range(100000) %}{% for c in range(100000) %}{% endfor %}{% endfor %}{% endfor %}",
@@ -88,7 +88,7 @@ const CHANGES: &[Change] = &[
         let file = random.of(&["config.json", "tokenizer.json", "model.safetensors"]);
         let mut bytes = fs::read(dir.join(file))?;
         for _ in 0..1 + random.below(20) {
-            // The head is where lengths and offsets are.
+            // Lengths and offsets are at the start of the file.
             let reach = bytes.len().min(20_000);
             let at = random.below(reach);
             bytes[at] = random.next() as u8;
@@ -115,7 +115,7 @@ const CHANGES: &[Change] = &[
     }),
 ];
 
-/// Has a worker load one folder after another until the time is over.
+/// Starts a worker with one changed folder after another until the time is over.
 pub(crate) async fn attack(
     stage: Arc<Stage>,
     mut random: Random,

@@ -1,11 +1,11 @@
-//! The proof by attack: a real worker with the bundled model, a well-behaved tenant beside it, and
-//! four attackers driven by a seed.
+//! Adversarial tests: a real worker with the bundled model, a well-behaved tenant, and four seeded
+//! attackers.
 //!
-//! `cargo xtask attack` builds and runs this; `docs/security.md` has its figures. The attackers are
-//! a tenant with a key of its own, a publisher without one, a broker that lies, and whoever makes a
-//! folder of a model. The oracle: no worker dies, memory stays below its bound, the well-behaved
-//! tenant's text stays what it was and its first token does not take longer than it may, and every
-//! refused request is told why.
+//! `cargo xtask attack` builds and runs this program; `docs/security.md` has its results. The
+//! attackers are a tenant with a key of its own, a publisher without a key, a broker that violates
+//! AMQP, and the author of a malicious model folder. The run passes if no worker dies, memory stays
+//! below its limit, the text of the well-behaved tenant does not change, its time to first token
+//! stays within its limit, and every refused request receives an error message.
 
 #![expect(clippy::print_stdout, reason = "what came of it is for the person who waits")]
 #![expect(clippy::print_stderr, reason = "so is how far it is")]
@@ -37,7 +37,7 @@ use crate::random::Random;
 use crate::stage::Stage;
 use crate::verdict::Verdict;
 
-/// Attacks a worker, and checks what came of it.
+/// Attacks a worker and checks the outcome
 #[derive(Debug, Parser)]
 #[command(name = "attack", args_conflicts_with_subcommands = true)]
 struct Arguments {
@@ -49,40 +49,40 @@ struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Part {
-    /// One worker; the driver starts it.
+    /// Runs one worker; started by the driver
     #[command(hide = true)]
     Worker { config: PathBuf },
 }
 
-/// What is to be played.
+/// Selection of attackers, duration and seed.
 #[derive(Debug, clap::Args)]
 struct Drive {
-    /// Only this attacker; may be given several times.
+    /// Attacker to run; repeatable
     #[arg(long = "attacker", value_name = "NAME")]
     attackers: Vec<Attacker>,
-    /// How long the attack takes, beside 15 s in which the well-behaved tenant is alone.
+    /// Duration of the attack in seconds, after 15 s in which the well-behaved tenant is alone
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// What the attacks grow from; drawn and printed if absent.
+    /// Seed of the attacks; drawn and printed if absent
     #[arg(long)]
     seed: Option<u64>,
-    /// Leaves when its standard input ends.
+    /// Exits when standard input closes
     #[arg(long, hide = true)]
     attended: bool,
-    /// Where logs and the report go, in a folder named after the seed.
+    /// Folder of logs and report; each run makes a subfolder named after its seed
     #[arg(long, default_value = "target/attack")]
     out: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Attacker {
-    /// Has a key of its own, and asks for what costs most.
+    /// Tenant with a key of its own that submits the most expensive requests
     Tenant,
-    /// Has no key, and may publish.
+    /// Publisher without a key
     Publisher,
-    /// A broker that does not keep to AMQP.
+    /// Broker that violates AMQP
     Broker,
-    /// Makes folders of models.
+    /// Author of malicious model folders
     Folder,
 }
 
@@ -179,14 +179,16 @@ async fn play(drive: &Drive, seed: u64, stage: Stage, attackers: &Handle) -> Res
     Arc::into_inner(verdict).ok_or_else(|| anyhow!("an attacker is still there"))
 }
 
-/// Attackers stand for other machines: they take no time from the worker and its neighbor.
+/// Lowers the priority of an attacker thread. Attackers simulate other machines, so they must not
+/// take processor time from the worker and the well-behaved tenant.
 fn be_nice() {
     if rustix::process::setpriority_process(None, 19).is_err() {
         eprintln!("the attackers take as much of the processor as the others");
     }
 }
 
-/// Ends this process when its standard input ends: when whoever started it is gone, however it went.
+/// Exits this process when its standard input closes, because its parent process has ended in
+/// whatever way.
 fn leave_with_the_starter() {
     thread::spawn(|| {
         let _ = stdin().lock().read_to_end(&mut Vec::new());

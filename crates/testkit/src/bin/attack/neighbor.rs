@@ -1,5 +1,5 @@
-//! The well-behaved tenant: every quarter of a second a request with a prompt of some 300 tokens, as a
-//! chat has, and every second a short one with a known answer.
+//! Well-behaved tenant: every 250 ms a request with a prompt of about 300 tokens, as in a chat, and
+//! every second a short request with a known reply.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use crate::verdict::Verdict;
 
 const EVERY: Duration = Duration::from_millis(250);
 
-/// Its own finish-by time, by which it must have its reply whatever others do.
+/// Deadline of each request, which must hold under attack too.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const TOKENS: u32 = 10;
 
-/// Sentences of a prompt, of some fifteen tokens each.
+/// Number of sentences in a prompt, about 15 tokens each.
 const SENTENCES: usize = 20;
 
-/// Each so many requests there is one with a known answer.
+/// Interval of requests with a known reply, in requests.
 const KNOWN_EVERY: u32 = 4;
 
 pub(crate) struct Neighbor {
@@ -34,7 +34,7 @@ pub(crate) struct Neighbor {
 }
 
 impl Neighbor {
-    /// Connects, and asks once for the text that all later replies must equal.
+    /// Connects, and submits one request for the reference text that all later replies must equal.
     pub(crate) async fn connect(stage: &Stage, tenant: &str) -> Result<Self> {
         let tenant: Tenant = tenant.parse()?;
         let client = stage.client(&tenant).await?;
@@ -44,12 +44,12 @@ impl Neighbor {
         Ok(neighbor)
     }
 
-    /// Asks while nobody else does.
+    /// Submits requests for `time`, without attackers.
     pub(crate) async fn alone(&self, time: Duration, verdict: &Verdict) -> Result<()> {
         self.ask_until(Instant::now() + time, false, verdict).await
     }
 
-    /// Asks beside the attackers.
+    /// Submits requests under attack.
     pub(crate) async fn beside(&self, until: Instant, verdict: &Verdict) -> Result<()> {
         self.ask_until(until, true, verdict).await
     }
@@ -86,12 +86,13 @@ impl Neighbor {
                 }
             }
         }
-        // The engine has nothing left of the one before.
+        // Lets the engine finish earlier requests first.
         sleep(EVERY).await;
         Ok(())
     }
 
-    /// A prompt that no other begins like: nothing of it is remembered.
+    /// Returns a request whose prompt shares no prefix with another, so the prefix cache has
+    /// nothing of it.
     fn question(&self, number: u32, attacked: bool) -> (Client, Ask<serde_json::Value>) {
         let sentence = "クマが海辺に行って、小さな貝をひとつ見つけました。";
         self.ask(&format!("{number}{attacked}: {}", sentence.repeat(SENTENCES)))
@@ -112,7 +113,7 @@ impl Neighbor {
     }
 }
 
-/// The time until the first token, and the text.
+/// Submits a request; returns the time to first token and the text.
 async fn ask((client, ask): (Client, Ask<serde_json::Value>)) -> Result<(Duration, String)> {
     let began = Instant::now();
     let mut reply = client.submit::<_, TextPiece>(ask).await?;

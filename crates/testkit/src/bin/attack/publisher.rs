@@ -1,4 +1,4 @@
-//! A publisher without a key: whatever a client's user of the broker may publish.
+//! Publisher without a key: publishes all that the broker permissions of a client allow.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::verdict::Verdict;
 
 const EVERY: Duration = Duration::from_millis(20);
 
-/// Time until the broker has taken a message, however large.
+/// Time limit for a publisher confirm, for messages of any size.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(60);
 
-/// Publishes until the time is over.
+/// Publishes random messages until the time is over.
 pub(crate) async fn attack(
     stage: Arc<Stage>,
     mut random: Random,
@@ -36,7 +36,7 @@ pub(crate) async fn attack(
         });
         let ended = match sent.await {
             Ok(Ok(confirmed)) => format!("{confirmed:?}").to_lowercase(),
-            // The broker closes the channel over some of it.
+            // The broker closes the channel for some of the messages.
             Ok(Err(_)) => "refused by the broker".to_owned(),
             Err(_) => "not confirmed".to_owned(),
         };
@@ -53,7 +53,7 @@ pub(crate) async fn attack(
     Ok(())
 }
 
-/// What is published, and where.
+/// Draws a message with its name, exchange and routing key.
 fn draw(
     random: &mut Random,
     queue: &str,
@@ -100,7 +100,7 @@ fn magic(random: &mut Random, size: usize) -> Vec<u8> {
     bytes
 }
 
-/// Headers and properties that are not true.
+/// Sets false headers and properties.
 fn spoil(random: &mut Random, message: &mut Message, queue: &str) {
     let properties = &mut message.properties;
     properties.reply_to = match random.below(5) {

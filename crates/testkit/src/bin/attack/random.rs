@@ -1,6 +1,6 @@
-//! Attacks that a seed decides.
+//! Seeded random numbers for the attacks.
 
-/// SplitMix64 (Steele, Lea, Flood, 2014): small, and the same everywhere.
+/// SplitMix64 generator (Steele, Lea, Flood, 2014): small, and equal on every platform.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -17,12 +17,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `most`.
+    /// Returns a number below `most`.
     pub(crate) fn below(&mut self, most: usize) -> usize {
         (self.next() % most as u64) as usize
     }
 
-    /// One of these.
+    /// Returns one of the choices.
     pub(crate) fn of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }

@@ -1,4 +1,4 @@
-//! Where the attack plays: a node of its own, keys, and workers with a limit of memory.
+//! Environment of a run: a node of its own, keys, and workers with a memory limit.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -17,16 +17,16 @@ use nsbridge_queue::{AmqpBroker, Broker};
 use nsbridge_testkit::Rabbit;
 use tokio::time::sleep;
 
-/// The address space of a worker in KiB, as a container of 8 GiB would have: an allocation beyond it
+/// Limit of a worker's address space in KiB, that of an 8 GiB container. An allocation beyond it
 /// ends the process.
 const ADDRESS_SPACE_KIB: u64 = 8 << 20;
 
-/// Time in which a worker must be ready on a busy machine.
+/// Time limit for the start of a worker on a busy machine.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What all attackers stand on.
+/// RabbitMQ node, keys and folder shared by all attackers.
 pub(crate) struct Stage {
     dir: PathBuf,
     node: Rabbit,
@@ -35,7 +35,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Starts a node and makes keys, in a folder that is made anew.
+    /// Starts a node and creates keys in `dir`, whose earlier content is deleted.
     pub(crate) fn set(dir: &Path) -> Result<Self> {
         if dir.exists() {
             fs::remove_dir_all(dir).with_context(|| format!("removing {}", dir.display()))?;
@@ -51,7 +51,7 @@ impl Stage {
         Ok(Self { dir, node: Rabbit::start()?, master, model: "attacked".parse()? })
     }
 
-    /// A folder for what an attacker makes.
+    /// Returns the path of a folder for an attacker's files.
     pub(crate) fn folder(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
@@ -64,7 +64,7 @@ impl Stage {
         Ok(AmqpBroker::new(&self.url())?)
     }
 
-    /// A client that holds this tenant's key and no other.
+    /// Connects a client that holds only this tenant's key.
     pub(crate) async fn client(&self, tenant: &Tenant) -> Result<Client> {
         let scope = Scope { model: self.model.clone(), tenant: tenant.clone() };
         let keys = Arc::new(Keyring::of(vec![self.master.derive(&scope)])?);
@@ -72,15 +72,15 @@ impl Stage {
         Ok(Client::connect(broker, keys, tenant.as_str()).await?)
     }
 
-    /// Starts a worker with the bundled model and waits until it takes requests.
+    /// Starts a worker with the bundled model and waits until it consumes requests.
     pub(crate) async fn worker(&self, name: &str, url: &str) -> Result<Worker> {
         let worker = self.start(name, url, &bundled("tale-7m"), &self.model, 0)?;
         worker.ready().await?;
         Ok(worker)
     }
 
-    /// Starts a worker with this model. One that is nicer leaves the processor to the worker that the
-    /// neighbor shares: they stand for other machines.
+    /// Starts a worker with the model in `target`. A higher `nice` value leaves the processor to
+    /// the worker of the well-behaved tenant, because attacked workers simulate other machines.
     pub(crate) fn start(
         &self,
         name: &str,
@@ -108,28 +108,30 @@ impl Stage {
             .arg(format!("ulimit -v {ADDRESS_SPACE_KIB}; exec nice -n {nice} \"$0\" \"$@\""));
         command.arg(std::env::current_exe()?).arg("worker").arg(&path);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(file);
-        // Before the start: one that fails at once has said so before we look again.
+        // The length is read before the start, because a worker that fails at once has logged by
+        // the next line.
         let began = fs::metadata(&log)?.len();
         let child = command.spawn().context("starting a worker")?;
         Ok(Worker { child, log, began: usize::try_from(began)? })
     }
 }
 
-/// A model that comes with the project.
+/// Returns the path of a bundled model.
 pub(crate) fn bundled(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models").join(name)
 }
 
-/// A worker's process; it is killed when this is dropped.
+/// Process of a worker, killed on drop.
 pub(crate) struct Worker {
     child: Child,
     log: PathBuf,
-    /// Where its own words begin: one that was started again writes behind its predecessor.
+    /// Offset in the log file at which this process begins. A restarted worker appends to the log
+    /// of its predecessor.
     began: usize,
 }
 
 impl Worker {
-    /// Waits until it takes requests.
+    /// Waits until the worker consumes requests.
     pub(crate) async fn ready(&self) -> Result<()> {
         let began = Instant::now();
         while !self.words()?.contains("taking requests") {
@@ -140,7 +142,7 @@ impl Worker {
         Ok(())
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit code or signal, if the process has ended.
     pub(crate) fn ended(&mut self) -> Result<Option<String>> {
         Ok(self.child.try_wait()?.map(|status| match status.signal() {
             Some(signal) => format!("signal {signal}"),
@@ -148,7 +150,7 @@ impl Worker {
         }))
     }
 
-    /// What it has logged.
+    /// Returns the log of this process.
     pub(crate) fn words(&self) -> Result<String> {
         let bytes = fs::read(&self.log)?;
         Ok(String::from_utf8_lossy(bytes.get(self.began..).unwrap_or_default()).into_owned())
@@ -158,7 +160,7 @@ impl Worker {
         self.log.display().to_string()
     }
 
-    /// The most resident memory that it has had, in MiB; 0 if it has ended.
+    /// Returns the peak resident memory in MiB; 0 if the process has ended.
     pub(crate) fn peak_mib(&self) -> Result<u64> {
         let Ok(status) = fs::read_to_string(format!("/proc/{}/status", self.child.id())) else {
             return Ok(0);

@@ -1,4 +1,4 @@
-//! A tenant with a key of its own that asks for what costs most.
+//! Tenant with a key of its own that submits the most expensive requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,24 +14,24 @@ use crate::random::Random;
 use crate::stage::Stage;
 use crate::verdict::Verdict;
 
-/// Requests that it has under way at once.
+/// Maximum number of requests under way.
 const AT_ONCE: usize = 8;
 
-/// Its requests' finish-by time.
+/// Deadline of each request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How a request must end.
+/// Required outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Must {
-    /// With `bad-input` and a sentence.
+    /// Refusal with `bad-input` and a message.
     BeRefused,
-    /// In any way that is told, or at its finish-by time.
+    /// Any reported outcome, or the deadline.
     End,
 }
 
 use Must::{BeRefused, End};
 
-/// An attack by its name, how it must end, and its input.
+/// Name, required outcome and input of an attack.
 type Attack = (&'static str, Must, fn(&mut Random) -> Value);
 
 const ATTACKS: &[Attack] = &[
@@ -143,7 +143,7 @@ const ATTACKS: &[Attack] = &[
     ("a document of many depths", BeRefused, |random| {
         let depth = random.of(&[200, 20_000]);
         let deep = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
-        // Too deep for a `Value`: it travels as the name of a field would.
+        // Too deep for a `Value`, so it is sent as a string.
         json!({ "prompt": "a", "no_such_field": deep, "n": { "deep": "SECRET" } })
     }),
     ("fields of other types", BeRefused, |random| {
@@ -168,7 +168,7 @@ fn schema(schema: &Value) -> Value {
         "type": "json_schema", "json_schema": { "name": "attack", "schema": schema } } })
 }
 
-/// Attacks until the time is over.
+/// Submits attacks until the time is over.
 pub(crate) async fn attack(
     stage: Arc<Stage>,
     mut random: Random,
@@ -178,7 +178,7 @@ pub(crate) async fn attack(
     let tenant: Tenant = "mallory".parse()?;
     let client = stage.client(&tenant).await?;
     let mut running = JoinSet::new();
-    // Each once, then by chance.
+    // Each attack comes once in order, then attacks are drawn at random.
     let mut order: Vec<usize> = (0..ATTACKS.len()).rev().collect();
     while Instant::now() < until {
         while running.len() >= AT_ONCE {

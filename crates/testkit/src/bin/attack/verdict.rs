@@ -1,4 +1,4 @@
-//! What came of an attack: figures, and what broke the promises.
+//! Result of a run: measurements and violations.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-/// The most that the neighbor's first token may take under attack, as a multiple of what it takes
-/// alone, at the 95th percentile.
+/// Maximum ratio of the neighbor's time to first token under attack to that alone, at the 95th
+/// percentile.
 const MOST_SLOWER: f64 = 3.0;
 
-/// Time that a first token may take whatever it took alone: what one step of the engine and a busy
-/// machine cost.
+/// Time to first token, in seconds, that is accepted whatever the ratio: the cost of one engine
+/// step on a busy machine.
 const ALWAYS_FINE: f64 = 0.25;
 
-/// The most memory of a worker, in MiB: 64 sealed requests of 8 MiB that wait, their copies while they
-/// are opened, the model and its cache.
+/// Maximum memory of a worker, in MiB: 64 sealed requests of 8 MiB that wait, their copies during
+/// decryption, the model, and its KV cache.
 const MOST_MIB: u64 = 1024;
 
-/// Failures that are kept in words; more are counted.
+/// Maximum number of violations kept with their text; further ones are only counted.
 const MOST_WORDS: usize = 40;
 
-/// What came of an attack.
+/// Result of a run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Verdict {
     seed: u64,
@@ -32,9 +32,9 @@ pub(crate) struct Verdict {
 
 #[derive(Debug, Default, Serialize)]
 struct State {
-    /// By attack: how often it was made and how it ended.
+    /// Number of attacks, by attack and outcome.
     attacks: BTreeMap<String, BTreeMap<String, u64>>,
-    /// By attack: the longest time until its end, in seconds.
+    /// Longest time until an attack ended, in seconds, by attack.
     longest_s: BTreeMap<String, f64>,
     /// Peak resident memory of the processes, in MiB.
     peak_mib: BTreeMap<String, u64>,
@@ -47,7 +47,7 @@ struct State {
     failed: u64,
 }
 
-/// Times of the neighbor until its first token, in seconds.
+/// Time to first token of the neighbor, in seconds.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Neighbor {
     requests: usize,
@@ -63,7 +63,7 @@ impl Verdict {
         Self { seed, seconds, state: Mutex::default() }
     }
 
-    /// An attack was made, and ended like this after so long.
+    /// Records an attack with its outcome and duration.
     pub(crate) fn made(&self, attack: &str, ended: &str, took: Duration) {
         let mut state = self.state();
         let ends = state.attacks.entry(attack.to_owned()).or_default();
@@ -72,7 +72,7 @@ impl Verdict {
         *longest = longest.max(took.as_secs_f64());
     }
 
-    /// A promise was broken.
+    /// Records a violation.
     pub(crate) fn fails(&self, what: &str) {
         let mut state = self.state();
         state.failed += 1;
@@ -82,21 +82,21 @@ impl Verdict {
         }
     }
 
-    /// A process has held so much memory at most.
+    /// Records the peak memory of a process.
     pub(crate) fn memory(&self, process: &str, mib: u64) {
         let mut state = self.state();
         let peak = state.peak_mib.entry(process.to_owned()).or_default();
         *peak = mib.max(*peak);
     }
 
-    /// The neighbor had its first token after so long.
+    /// Records a time to first token of the neighbor.
     pub(crate) fn first_token(&self, attacked: bool, took: Duration) {
         let mut state = self.state();
         let times = if attacked { &mut state.beside } else { &mut state.alone };
         times.push(took.as_secs_f64());
     }
 
-    /// Looks for what must not stand in a worker's log.
+    /// Checks a worker's log for panics, aborts and input text.
     pub(crate) fn log(&self, words: &str) {
         for wrong in ["panicked at", "stack overflow", "SECRET", "memory allocation of"] {
             if let Some(line) = words.lines().find(|line| line.contains(wrong)) {
@@ -105,12 +105,12 @@ impl Verdict {
         }
     }
 
-    /// Whether every promise was kept.
+    /// Returns true if no check failed.
     pub(crate) fn holds(&self) -> bool {
         self.state().failed == 0
     }
 
-    /// Judges and prints.
+    /// Checks the limits and prints the result.
     pub(crate) fn print(&self) {
         self.judge();
         let state = self.state();

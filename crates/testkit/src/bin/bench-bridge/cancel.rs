@@ -1,4 +1,4 @@
-//! From a client's cancel to the failing `emit` of the handler.
+//! Time from a client's cancel to the failing `emit` of the handler.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -13,15 +13,15 @@ use crate::flood::Order;
 use crate::ours::System;
 use nsbridge_testkit::report::{Report, Row, percentile};
 
-/// How often the handler emits.
+/// Interval between two pieces of the handler.
 const STEP: Duration = Duration::from_millis(10);
 
 const REQUESTS: u32 = 200;
 
-/// When a handler was last told to stop: it and the client share this process and its clock.
+/// Time at which a handler last saw a stop. Handler and client share this process and its clock.
 static STOPPED: LazyLock<watch::Sender<Option<Instant>>> = LazyLock::new(watch::Sender::default);
 
-/// A handler that emits now and then until it is stopped.
+/// Handler that emits a piece every [`STEP`] until it is stopped.
 #[derive(Debug)]
 struct Patter;
 
@@ -54,7 +54,7 @@ impl Handler for Patter {
     }
 }
 
-/// What a client does that does not want its reply any more.
+/// Way in which a client abandons its reply.
 type Leave = fn(Reply<String>);
 
 pub(crate) async fn rows(url: &str, report: &mut Report) -> Result<()> {
@@ -81,7 +81,8 @@ pub(crate) async fn rows(url: &str, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Leaves a running reply at some point between two pieces of its handler.
+/// Abandons a running reply between two pieces of its handler, `point` after the third piece.
+/// Returns the time until the stop in milliseconds.
 async fn stop_ms(system: &System, leave: Leave, point: Duration) -> Result<f64> {
     let mut reply = system.submit(10_000).await?;
     for _ in 0..3 {

@@ -1,9 +1,9 @@
-//! A handler that emits as fast as it may.
+//! Handler that emits without a delay.
 
 use nsbridge_handler::{Finish, Handler, Job, Models, Result, Slots};
 use serde::{Deserialize, Serialize};
 
-/// How many pieces of how many bytes.
+/// Number and size of the pieces of a reply.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
     pub(crate) pieces: usize,

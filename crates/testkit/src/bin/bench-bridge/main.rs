@@ -1,7 +1,7 @@
-//! The bridge's figures through RabbitMQ, beside those of others in the same run.
+//! Benchmark of the bridge through RabbitMQ, with peers in the same run.
 //!
-//! `cargo xtask bench bridge` starts a node, makes the Python of the peers, runs this, and prints
-//! the rows. `docs/benchmarks.md` says what they mean.
+//! `cargo xtask bench bridge` starts a node, prepares the Python environment of the peers, runs
+//! this program, and prints the rows. `docs/benchmarks.md` defines them.
 
 #![expect(clippy::disallowed_methods, reason = "a chore is an edge")]
 #![expect(clippy::print_stderr, reason = "progress is for the person who waits")]
@@ -23,17 +23,18 @@ use nsbridge_testkit::report::{Report, Row, median, percentile};
 use ours::System;
 use peer::Peer;
 
-/// Rounds of ours and of each peer in turn; the ratio is the median of theirs.
+/// Number of rounds; in each, ours and then every peer. A ratio is the median of the rounds'
+/// ratios.
 const ROUNDS: usize = 5;
 
-/// Replies under way at once, and frames in each.
+/// Number of concurrent replies, and frames in each.
 const STREAMS: usize = 16;
 const FRAMES: usize = 2_000;
 
-/// Bytes of a piece: with its frame's header, padding and tag, 384 bytes on the wire.
+/// Size of a piece in bytes; with frame header, padding and tag it is 384 bytes on the wire.
 const PIECE: usize = 256;
 
-/// Requests of a round for the time to the first token, one after another.
+/// Number of sequential requests in a round of the latency measurement.
 const REQUESTS: usize = 100;
 
 #[tokio::main]
@@ -52,7 +53,7 @@ async fn main() -> Result<()> {
     report.write(&out)
 }
 
-/// Frames a second from one worker to one client, every one sealed and confirmed.
+/// Measures frames per second from one worker to one client, each sealed and confirmed.
 async fn throughput(url: &str, peers: &mut [Peer], report: &mut Report) -> Result<()> {
     let system = System::start::<Flood>(url).await?;
     let mut ours = Vec::new();
@@ -79,7 +80,7 @@ async fn throughput(url: &str, peers: &mut [Peer], report: &mut Report) -> Resul
     system.stop().await
 }
 
-/// From the call of `submit` to the first piece, with a handler that answers at once.
+/// Measures the time from `submit` to the first piece, with a handler that answers at once.
 async fn latency(url: &str, peers: &mut [Peer], report: &mut Report) -> Result<()> {
     let system = System::start::<Flood>(url).await?;
     system.first_piece_ms(REQUESTS / 10).await?;

@@ -1,4 +1,4 @@
-//! A worker and a client, as they are in production but for the handler.
+//! Production worker and client with a benchmark handler.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ pub(crate) struct System {
 impl System {
     pub(crate) async fn start<H: Handler<Options = ()>>(url: &str) -> Result<Self> {
         let mut setup = Setup::new()?;
-        // A frame for every piece: what is measured is frames.
+        // One frame per piece, because the benchmark counts frames.
         setup.reply.coalesce_ms = 0;
         setup.reply.coalesce_bytes = 1;
         let broker: Arc<dyn Broker> = Arc::new(AmqpBroker::new(url)?);
@@ -57,7 +57,7 @@ impl System {
         Ok(times)
     }
 
-    /// Asks for so many pieces.
+    /// Submits a request for `pieces` pieces.
     pub(crate) async fn submit(&self, pieces: usize) -> Result<Reply<String>> {
         let order = Order { pieces, bytes: PIECE };
         let mut ask = Ask::new(self.setup.model.clone(), self.setup.tenant(), order);

@@ -1,4 +1,4 @@
-//! Others that do the same work, each in the way that its own documentation shows.
+//! Peers that do the same work, each used as its documentation shows.
 
 use anyhow::Result;
 
@@ -7,12 +7,12 @@ use crate::script::Script;
 use crate::{PIECE, REQUESTS, STREAMS, raw};
 use nsbridge_testkit::report::{median, percentile};
 
-/// One of them, and what it came to.
+/// Peer with its measurements.
 pub(crate) struct Peer {
-    /// What its rows are called after ours; nothing for the first peer, which came before others.
+    /// Suffix of its row names; empty for the first peer.
     pub(crate) suffix: &'static str,
     about: [&'static str; 2],
-    /// Chunks of each stream in a round: enough for some seconds.
+    /// Number of chunks per stream in a round, enough for some seconds.
     chunks_of_stream: usize,
     system: System,
     pub(crate) chunks: Figures,
@@ -24,11 +24,11 @@ enum System {
     Lapin(String),
     Script(Script),
     Runpod(Runpod),
-    /// Why it cannot be had, or did not get to the end.
+    /// Reason why the peer is missing or failed.
     Missing(String),
 }
 
-/// The values of a peer, and ratios to ours of the same round.
+/// Values of a peer, and the ratios to ours in the same round.
 #[derive(Default)]
 pub(crate) struct Figures {
     values: Vec<f64>,
@@ -46,7 +46,7 @@ impl Figures {
 }
 
 impl Peer {
-    /// All that there are, those among them that cannot be had here.
+    /// Starts all peers. Peers that cannot start are included as [`System::Missing`].
     pub(crate) async fn all(url: &str) -> Vec<Self> {
         let lapin = [
             "lapin 4.12 alone: plain bodies of the same size, same windows and acks",
@@ -83,7 +83,7 @@ impl Peer {
         Self { suffix, about, chunks_of_stream, system, chunks, first, slowest }
     }
 
-    /// One round of chunks beside ours.
+    /// Measures a throughput round; `ours` is our rate in the same round.
     pub(crate) async fn measure_chunks(&mut self, ours: f64) {
         match self.system.chunks_per_s(self.chunks_of_stream).await {
             Ok(rate) => {
@@ -94,7 +94,7 @@ impl Peer {
         }
     }
 
-    /// One round of first tokens beside ours.
+    /// Measures a latency round; `ours` is our times in the same round.
     pub(crate) async fn measure_first(&mut self, ours: &mut [f64]) {
         match self.system.first_ms().await {
             Ok(mut times) => {
@@ -130,7 +130,8 @@ impl Peer {
         }
     }
 
-    /// Half of a measurement is none.
+    /// Marks the peer as missing after an error and discards its values, because a partial
+    /// measurement is not comparable.
     fn give_up(&mut self, error: &anyhow::Error) {
         if !matches!(self.system, System::Missing(_)) {
             eprintln!("{}: {error:#}", self.about[0]);

@@ -1,4 +1,4 @@
-//! The same traffic by lapin alone: no sealing, no JSON, no merging.
+//! Reference traffic by lapin alone: no sealing, no JSON, no merging.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -12,17 +12,18 @@ use lapin::options::{
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Consumer};
 
-/// Bytes on the wire of a sealed frame with one piece of 256 bytes.
+/// Size on the wire of a sealed frame with one piece of 256 bytes.
 const FRAME: usize = 384;
 
-/// Unconfirmed messages of one channel, as in a worker's reply window.
+/// Maximum number of unconfirmed messages per channel, equal to a worker's reply window.
 const WINDOW: usize = 256;
 
-/// Messages read ahead, as in a client.
+/// Consumer prefetch, equal to a client's.
 const PREFETCH: u16 = 512;
 
-/// Publishes `streams * frames` messages over as many channels of one connection to one queue,
-/// each mandatory and confirmed, and reads and acks them on another connection.
+/// Publishes `streams * frames` messages to one queue, and reads and acks them on another
+/// connection. Each stream has a channel of one shared connection, and each message is mandatory
+/// and confirmed. Returns the messages per second.
 pub(crate) async fn frames_per_s(url: &str, streams: usize, frames: usize) -> Result<f64> {
     let (sender, receiver) = (connect(url).await?, connect(url).await?);
     let channel = receiver.create_channel().await?;
@@ -44,7 +45,8 @@ pub(crate) async fn frames_per_s(url: &str, streams: usize, frames: usize) -> Re
     Ok(rate)
 }
 
-/// One plain request through a quorum queue, one plain reply through a classic one, in turn.
+/// Sends plain requests through a quorum queue and replies through a classic queue, one at a time.
+/// Returns each round trip in milliseconds.
 pub(crate) async fn round_trip_ms(url: &str, requests: usize) -> Result<Vec<f64>> {
     let (client, worker) = (connect(url).await?, connect(url).await?);
     let (asking, answering) = (client.create_channel().await?, worker.create_channel().await?);
@@ -114,7 +116,8 @@ async fn publish(channel: &Channel, queue: &str, mode: u8) -> Result<lapin::Publ
     Ok(channel.basic_publish("".into(), queue.into(), options, &body, properties).await?)
 }
 
-/// A channel that is closing just now makes lapin say that its connection cannot be closed.
+/// Closes the connections. lapin returns an error if a channel is closing at that moment, which is
+/// ignored.
 async fn close(connections: [Connection; 2]) {
     for connection in connections {
         let _ = connection.close(200, "done".into()).await;
@@ -125,7 +128,7 @@ async fn connect(url: &str) -> Result<Connection> {
     Connection::connect(url, ConnectionProperties::default()).await.context("connecting")
 }
 
-/// A durable queue of a fresh name, gone by itself when nobody uses it.
+/// Declares a durable queue with a random name that expires after 60 s without use.
 async fn declare(channel: &Channel, kind: &str) -> Result<String> {
     let name = format!("bench.{:016x}", getrandom::u64().unwrap_or_default());
     let mut arguments = FieldTable::default();

@@ -1,7 +1,7 @@
-//! A worker of the RunPod SDK, and the API that it talks to: a small HTTP server in this process.
+//! RunPod SDK worker, and the API that it calls: a small HTTP server in this process.
 //!
-//! The worker takes jobs by long polls and posts each yield on its own, over connections that stay
-//! open. The server does as little as it can, so that what is measured is the SDK.
+//! The worker takes jobs by long polls and posts each yield separately, over persistent
+//! connections. The server does as little as possible, so the measurement covers the SDK.
 
 use std::collections::{HashMap, VecDeque};
 use std::process::Stdio;
@@ -18,10 +18,10 @@ use tokio::time::timeout;
 
 use crate::script::python;
 
-/// How long a poll is held open when there is nothing.
+/// Time for which a poll without a job is held open.
 const POLL: Duration = Duration::from_secs(20);
 
-/// No request takes longer; the first one waits for the worker's start as well.
+/// Time limit of a request; the first one includes the worker's start.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Runpod {
@@ -42,7 +42,7 @@ struct State {
     running: HashMap<String, mpsc::UnboundedSender<Post>>,
 }
 
-/// What the worker posted.
+/// Message that the worker posted.
 #[derive(Debug, PartialEq, Eq)]
 enum Post {
     Chunk,
@@ -64,7 +64,7 @@ impl Runpod {
             )
             .env("RUNPOD_WEBHOOK_POST_OUTPUT", format!("{at}/job-done/$RUNPOD_POD_ID/$ID?gpu=none"))
             .env("RUNPOD_LOG_LEVEL", "ERROR")
-            // It would look for the network, a GPU and free memory before it starts.
+            // These variables skip the SDK's checks of network, GPU and memory at the start.
             .env("RUNPOD_SKIP_AUTO_SYSTEM_CHECKS", "true")
             .env("RUNPOD_SKIP_GPU_CHECK", "true")
             .kill_on_drop(true)
@@ -140,7 +140,7 @@ impl Api {
 
     async fn listen(self: Arc<Self>, listener: TcpListener) {
         while let Ok((socket, _)) = listener.accept().await {
-            // A connection that breaks is the worker's to open again.
+            // If a connection breaks, the worker has to open a new one.
             tokio::spawn(self.clone().serve(socket));
         }
     }
@@ -179,7 +179,7 @@ impl Api {
         Some("{}".to_owned())
     }
 
-    /// As many jobs as the worker asks for and there are; waits for the first.
+    /// Waits for a job; returns as many jobs as are queued, up to the worker's batch size.
     async fn take(&self, query: &str) -> String {
         let size = query.split('&').find_map(|pair| pair.strip_prefix("batch_size=")?.parse().ok());
         loop {
@@ -203,7 +203,7 @@ impl Api {
     }
 }
 
-/// The path of a connection's next request; its body is read and not looked at.
+/// Reads the next request of a connection and returns its path; the body is discarded.
 async fn request(from: &mut (impl AsyncBufReadExt + Unpin)) -> Result<Option<String>> {
     let (mut first, mut length) = (String::new(), 0);
     if from.read_line(&mut first).await? == 0 {

@@ -1,4 +1,4 @@
-//! A peer in Python: one process that takes orders as lines of JSON and answers each with one.
+//! Peer in Python: a process that reads orders as JSON lines and answers each with a JSON line.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -13,10 +13,10 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
-/// No order takes longer; the first one waits for the peer's start as well.
+/// Time limit of an order; the first one includes the peer's start.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long a peer may take to put its things away.
+/// Time limit for the exit of a peer.
 const GOODBYE: Duration = Duration::from_secs(10);
 
 pub(crate) struct Script {
@@ -36,7 +36,7 @@ struct Times {
     ms: Vec<f64>,
 }
 
-/// A program of ours in the peers' Python.
+/// Returns a command for a script of this benchmark in the peers' Python environment.
 pub(crate) fn python(program: &str) -> Result<Command> {
     if let Ok(why) = std::env::var("NSBRIDGE_BENCH_NO_PEERS") {
         bail!("{why}");
@@ -58,7 +58,7 @@ impl Script {
         let orders = process.stdin.take().context("its input is a pipe")?;
         let answers = BufReader::new(process.stdout.take().context("its output is a pipe")?);
         let mut script = Self { process, orders, answers, log };
-        // It does not work here, or it does: said now and not amid the measuring.
+        // A peer that does not work here fails now and not during the measurement.
         script.first_ms(1, 1).await?;
         Ok(script)
     }
@@ -78,7 +78,7 @@ impl Script {
         Ok(self.ask::<Times>(&order).await?.ms)
     }
 
-    /// Its worker goes with it, once its input has ended.
+    /// Closes the script's input, which ends the script and its worker, and waits for the exit.
     pub(crate) async fn stop(mut self) {
         drop(self.orders);
         let _ = timeout(GOODBYE, self.process.wait()).await;

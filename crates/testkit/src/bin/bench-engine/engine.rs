@@ -1,4 +1,4 @@
-//! An engine in a process of its own, which is asked one question after another.
+//! Engine in a process of its own that answers one question after another.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -7,28 +7,30 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-/// What can be asked; the answer is a list of numbers.
+/// Question to an engine; the answer is a list of numbers.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Question {
-    /// Seconds of each of so many steps, each of so many tokens of so many sequences. More than 64
-    /// tokens are a prompt: each round begins anew, and only its last logits are wanted.
+    /// Duration in seconds of each of `rounds` steps, each with `tokens` tokens of each of
+    /// `sequences` sequences. More than 64 tokens are a prompt: each round restarts the sequences,
+    /// and only the last logits are computed.
     Steps { sequences: usize, tokens: usize, rounds: usize },
-    /// The logits after eight known tokens.
+    /// Logits after eight known tokens.
     Logits,
-    /// Of so many requests that come at once, each with a prompt and a reply of so many tokens:
-    /// seconds to the first token and for each after it, as means; seconds of all.
+    /// Concurrent requests, each with a prompt of `prompt` tokens and a reply of `tokens` tokens.
+    /// The answer is the mean time to first token, the mean time per output token, and the total
+    /// time, in seconds.
     Serve { streams: usize, prompt: usize, tokens: usize },
-    /// Seconds to the first token of a prompt of so many tokens and 24 more; and of another one
-    /// that begins alike.
+    /// Time to first token, in seconds, of a prompt of `tokens` and 24 more tokens, and of a second
+    /// prompt that shares the first `tokens` tokens.
     Prefix { tokens: usize },
 }
 
-/// A running engine, or why there is none.
+/// Running engine, or the reason why there is none.
 pub(crate) struct Engine {
-    /// Who, and how.
+    /// Name and method.
     pub(crate) about: String,
-    /// Behind the rows' names; empty where it is the one to beat.
+    /// Suffix of the row names; empty for the main peer.
     pub(crate) suffix: &'static str,
     process: Result<Process, String>,
 }
@@ -40,7 +42,7 @@ struct Process {
 }
 
 impl Engine {
-    /// Ours, with so many threads on so many ranks.
+    /// Starts our engine with `threads` threads and `ranks` ranks.
     pub(crate) fn ours(model: &Path, threads: usize, ranks: usize) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("serve").arg(model).args([threads.to_string(), ranks.to_string()]);
@@ -48,7 +50,7 @@ impl Engine {
         Ok(Self { about: "ours".into(), suffix: "", process })
     }
 
-    /// A peer, a script in `peers/`.
+    /// Starts a peer, a script in `peers/`.
     pub(crate) fn peer(
         about: &str,
         suffix: &'static str,
@@ -65,7 +67,7 @@ impl Engine {
         Self { about: about.into(), suffix, process }
     }
 
-    /// What a row says of it.
+    /// Returns the description for a row, with the reason if the engine was not measured.
     pub(crate) fn says(&self) -> String {
         match &self.process {
             Ok(_) => self.about.clone(),
@@ -73,7 +75,7 @@ impl Engine {
         }
     }
 
-    /// The answer; none of a peer that could not be had.
+    /// Asks a question. Returns `None` for a peer that is missing or has failed.
     pub(crate) fn ask(&mut self, question: Question) -> Result<Option<Vec<f64>>> {
         let Ok(process) = &mut self.process else { return Ok(None) };
         match process.ask(question) {
@@ -86,7 +88,7 @@ impl Engine {
         }
     }
 
-    /// Leaves it out from now on.
+    /// Excludes the engine from now on.
     pub(crate) fn refuse(&mut self, why: String) {
         self.process = Err(why);
     }
@@ -98,7 +100,7 @@ impl Process {
         let questions = child.stdin.take();
         let answers = BufReader::new(child.stdout.take().context("its output is a pipe")?);
         let mut process = Self { child, questions, answers };
-        // What it prints before is a library's.
+        // Lines before `ready` are output of libraries.
         while process.line()?.trim() != "ready" {}
         Ok(process)
     }

@@ -1,4 +1,4 @@
-//! A model as all engines read it: a GGUF file.
+//! GGUF file of a model, read by all engines.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use nsbridge_llama::{Mix, quantise};
 
 const FILE: &str = "model.gguf";
 
-/// A model in a mix, in a folder of its own.
+/// Model in one quantization mix, in a folder of its own.
 #[derive(Clone, Debug)]
 pub(crate) struct Kept {
     pub(crate) dir: PathBuf,
 }
 
 impl Kept {
-    /// Makes it, unless it is there already.
+    /// Creates the file, unless it exists.
     pub(crate) fn of(model: &Path, mix: Mix, folder: &Path) -> Result<Self> {
         let name = model.file_name().context("a model has a name")?.to_string_lossy();
         let kept = Self { dir: folder.join(format!("{name}-{mix}")) };
@@ -28,7 +28,7 @@ impl Kept {
                 fs::copy(model.join(file), kept.dir.join(file))?;
             }
         }
-        // Under another name until it is whole: a run may be stopped.
+        // The file has a temporary name until it is complete, because a run may be interrupted.
         let part = kept.dir.join("part");
         quantise(&nsbridge_handler::Model::in_dir(model), mix, &fs::File::create(&part)?, |_| {})
             .with_context(|| format!("writing {} in {mix}", model.display()))?;

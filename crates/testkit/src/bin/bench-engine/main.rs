@@ -1,8 +1,9 @@
-//! What the engine's steps cost, beside others with the same weights in the same run.
+//! Benchmark of the LLM engine, with peers on the same weights in the same run.
 //!
-//! `cargo xtask bench engine` makes the Python of the peers, runs this, and prints the rows.
-//! `docs/benchmarks.md` says what they mean. Each engine is a process of its own that has its
-//! weights in memory and waits; they are asked in turns, never two at once.
+//! `cargo xtask bench engine` prepares the Python environment of the peers, runs this program, and
+//! prints the rows. `docs/benchmarks.md` defines them. Each engine is a process of its own that
+//! keeps its weights in memory and waits for questions. The engines run in turns, never two at
+//! once.
 
 #![expect(clippy::disallowed_methods, reason = "a chore is an edge")]
 #![expect(clippy::print_stdout, reason = "an engine prints its answers")]
@@ -31,7 +32,7 @@ use engine::Engine;
 use kept::Kept;
 use rounds::{Group, Seen};
 
-/// Threads of every engine.
+/// Number of threads of every engine.
 const THREADS: usize = 2;
 
 fn main() -> Result<()> {
@@ -59,12 +60,12 @@ fn main() -> Result<()> {
     }
 }
 
-/// The bundled models.
+/// Returns the folder of the bundled models.
 fn pair() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models")
 }
 
-/// The model of random weights, which is made if it is not there.
+/// Returns the model of random weights, and creates it if it does not exist.
 fn random(folder: &Path) -> Result<PathBuf> {
     let random = folder.join("random-1b1");
     eprintln!("models in {}", folder.display());
@@ -72,17 +73,17 @@ fn random(folder: &Path) -> Result<PathBuf> {
     Ok(random)
 }
 
-/// What is measured.
+/// Part of the benchmark.
 #[derive(PartialEq)]
 enum Part<'a> {
     All,
-    /// Requests that come at once.
+    /// Concurrent requests.
     Serving,
-    /// All of one model.
+    /// All rows of one model.
     Of(&'a str),
 }
 
-/// Writes the rows of a part.
+/// Measures a part and writes its report.
 fn suite(name: &str, part: &Part<'_>) -> Result<()> {
     let folder = Path::new("target/bench/models");
     let random = random(folder)?;
@@ -128,7 +129,7 @@ fn suite(name: &str, part: &Part<'_>) -> Result<()> {
     report.write(&Path::new("target/bench").join(name).with_extension("json"))
 }
 
-/// Ours and its peers on one model.
+/// Starts our engine and its peers on one model.
 fn group(folder: &Path, model: &Path, mix: Mix) -> Result<Group> {
     let kept = Kept::of(model, mix, folder)?;
     let threads = THREADS.to_string();
@@ -158,7 +159,8 @@ fn path(path: &Path) -> Result<&str> {
     path.to_str().context("a path that is no text")
 }
 
-/// Bytes of weights that a step of one token reads: the file's, less the rows of the embedding.
+/// Returns the weight bytes that a decode step of one token reads: the file's size, less an untied
+/// embedding table.
 fn bytes_of_a_step(folder: &Path, model: &Path, mix: Mix) -> Result<f64> {
     let of_an_embedding = match mix {
         Mix::F32 => 4.0,
@@ -188,14 +190,14 @@ fn rows(group: &Group, name: &str) -> Vec<Row> {
     rows
 }
 
-/// The share of the memory's speed that decoding uses.
+/// Builds the rows of the share of memory bandwidth that decode uses.
 fn roofline(group: &Group, name: &str, bytes: f64) -> Vec<Row> {
     let share = |seen: &Seen| seen.decode * bytes / seen.bandwidth;
     let of = |peer| row(format!("engine.roofline.{name}"), "share", true, group, peer, &share);
     group.peers.iter().map(of).collect()
 }
 
-/// Ours beside a peer's, and the median of the rounds' ratios.
+/// Builds a row with our median, the peer's median, and the median of the rounds' ratios.
 fn row(
     name: String,
     unit: &'static str,

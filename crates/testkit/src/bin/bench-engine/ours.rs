@@ -1,4 +1,4 @@
-//! Our engine, answering the bench's questions.
+//! Process of our engine, which answers the benchmark's questions.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -15,7 +15,7 @@ pub(crate) fn serve(dir: &Path, threads: usize, ranks: usize) -> Result<()> {
     let files = nsbridge_handler::Model::in_dir(dir);
     let config = Config::read(&files)?;
     let weights = Weights::for_ranks(&files, ranks)?;
-    // Sixteen sequences of a few hundred tokens.
+    // KV cache blocks for sixteen sequences of a few hundred tokens.
     let setup = Setup { ranks, threads: Some(threads), blocks: 256, ..Setup::default() };
     let mut model = Model::new(&config, config.context.min(2048), &weights, &setup)?;
     drop(weights);
@@ -41,7 +41,7 @@ pub(crate) fn serve(dir: &Path, threads: usize, ranks: usize) -> Result<()> {
     Ok(())
 }
 
-/// Seconds of each step.
+/// Returns the duration of each step in seconds.
 fn steps(model: &mut Model, sequences: usize, tokens: usize, rounds: usize) -> Result<Vec<f64>> {
     let ids: Vec<u32> = (0..tokens as u32).map(|i| i * 7 % 1000).collect();
     let mut tables: Vec<Table> = (0..sequences).map(|_| Table::default()).collect();
@@ -66,7 +66,7 @@ fn steps(model: &mut Model, sequences: usize, tokens: usize, rounds: usize) -> R
     Ok(times)
 }
 
-/// After the last of eight tokens.
+/// Returns the logits after the last of eight tokens.
 fn logits(model: &mut Model) -> Result<Vec<f32>> {
     let (mut table, ids) = (Table::default(), [0, 7, 14, 21, 28, 35, 42, 49]);
     ensure!(model.cache().reserve(&mut table, ids.len()), "the cache is full");

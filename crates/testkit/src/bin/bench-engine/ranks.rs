@@ -1,4 +1,4 @@
-//! Two ranks of one thread beside one rank of two threads.
+//! Comparison of two ranks with one thread each and one rank with two threads.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::kept::Kept;
 use crate::rounds::{Group, Seen};
 use crate::{THREADS, row};
 
-/// Rows of each format, once the logits are seen to be equal to the bit.
+/// Measures each format, after a check that the logits are bit-identical.
 pub(crate) fn measure(model: &Path, folder: &Path) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for mix in [Mix::Q8_0, Mix::Bf16, Mix::Q4KM] {

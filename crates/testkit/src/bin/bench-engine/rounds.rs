@@ -1,4 +1,4 @@
-//! Engines of one model, asked in turns.
+//! Rounds over the engines of one model, in turns.
 
 use anyhow::{Context, Result};
 use nsbridge_testkit::report::median;
@@ -6,25 +6,25 @@ use nsbridge_testkit::report::median;
 use crate::bandwidth::Bandwidth;
 use crate::engine::{Engine, Question};
 
-/// Rounds of ours and of each peer in turn.
+/// Number of rounds; in each, ours and then every peer.
 const ROUNDS: usize = 5;
 
-/// How alike the logits of two engines must be, as the cosine of the angle between them. Formats
-/// of eight bits differ by a thousandth or two; another model, or one rotated wrongly, by all of it.
+/// Minimum cosine similarity of the logits of two engines. Formats of eight bits differ by one or
+/// two thousandths; another model, or a wrong rotary embedding, is far below.
 const ALIKE: f64 = 0.98;
 
-/// What was seen of an engine in a round.
+/// Measurements of an engine in a round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
-    /// Tokens a second of one stream.
+    /// Decode speed of one stream, in tokens per second.
     pub(crate) decode: f64,
-    /// Tokens a second of a prompt of 256.
+    /// Prefill speed of a prompt of 256 tokens, in tokens per second.
     pub(crate) prefill: f64,
-    /// What a step of four tokens costs, a step of one being 1.
+    /// Duration of a step of four tokens, relative to a step of one token.
     pub(crate) verify_cost: f64,
-    /// Tokens a second of sixteen streams together.
+    /// Decode speed of sixteen streams together, in tokens per second.
     pub(crate) streams: f64,
-    /// Bytes a second that the machine could read at that time; 0 where nobody asked.
+    /// Read bandwidth of the machine in this round, in bytes per second; 0 if not measured.
     pub(crate) bandwidth: f64,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Measured {
     pub(crate) rounds: Vec<Seen>,
 }
 
-/// Engines that have the same model.
+/// Engines with the same model.
 pub(crate) struct Group {
     pub(crate) ours: Measured,
     pub(crate) peers: Vec<Measured>,
@@ -45,7 +45,7 @@ impl Group {
         Self { ours: measured(ours), peers: peers.into_iter().map(measured).collect() }
     }
 
-    /// Leaves out who computes something else.
+    /// Excludes peers whose logits differ from ours.
     pub(crate) fn compare_logits(&mut self) -> Result<()> {
         let ours = self.ours.engine.ask(Question::Logits)?.context("ours has logits")?;
         for peer in &mut self.peers {
@@ -59,18 +59,18 @@ impl Group {
         Ok(())
     }
 
-    /// All rounds.
+    /// Runs all rounds.
     pub(crate) fn measure(&mut self, bandwidth: Option<&Bandwidth>) -> Result<()> {
         for round in 0..=ROUNDS {
             let bandwidth = bandwidth.map_or(0.0, Bandwidth::measure);
             for measured in std::iter::once(&mut self.ours).chain(&mut self.peers) {
                 let Some(seen) = look(&mut measured.engine, bandwidth)? else {
-                    // Half of a measurement is none.
+                    // A partial measurement is not comparable, so the values are discarded.
                     measured.rounds.clear();
                     continue;
                 };
                 eprintln!("round {round}: {}: {seen:.2?}", measured.engine.about);
-                // The first warms up.
+                // The first round is a warm-up.
                 if round > 0 {
                     measured.rounds.push(seen);
                 }

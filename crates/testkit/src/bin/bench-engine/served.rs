@@ -1,4 +1,4 @@
-//! Our engine as a worker runs it: requests go in, and pieces come out.
+//! Our engine as a worker runs it: requests in, pieces out.
 
 use std::path::Path;
 
@@ -9,20 +9,20 @@ use serde_json::{Value, json};
 
 use crate::timed::timed;
 
-/// The most requests at once.
+/// Maximum number of concurrent requests.
 const PLACES: usize = 64;
 
-/// Positions of a request: a thousand that are shared, and some.
+/// Context of a request in tokens: a shared prefix of a thousand, and some more.
 const CONTEXT: usize = 1200;
 
-/// The handler, and how many questions it was asked: no prompt comes twice.
+/// Handler, with the number of prompts so far; the number makes each prompt unique.
 pub(crate) struct Served {
     llama: Llama,
     asked: usize,
 }
 
 impl Served {
-    /// Loads it when it is first needed.
+    /// Loads the handler on first use.
     pub(crate) fn ready<'a>(
         served: &'a mut Option<Self>,
         dir: &Path,
@@ -45,7 +45,8 @@ impl Served {
         served.as_mut().context("it is loaded")
     }
 
-    /// Seconds to the first token and between tokens, as means; and of all.
+    /// Runs concurrent requests. Returns the mean time to first token, the mean time between
+    /// tokens, and the total time, in seconds.
     pub(crate) fn streams(
         &mut self,
         streams: usize,
@@ -62,7 +63,8 @@ impl Served {
         Ok(vec![mean(&|(first, _)| *first), mean(&|(first, last)| (last - first) / gaps), last])
     }
 
-    /// Seconds to the first token of a prompt, and of another that begins alike.
+    /// Returns the time to first token of a prompt, and of a second prompt with the same prefix, in
+    /// seconds.
     pub(crate) fn prefix(&mut self, tokens: usize) -> Result<Vec<f64>> {
         let begin = self.text(tokens);
         let mut times = Vec::new();
@@ -73,7 +75,7 @@ impl Served {
         Ok(times)
     }
 
-    /// A text of so many tokens, a byte each, that was not there before.
+    /// Returns a new text of `tokens` tokens; each byte is a token.
     fn text(&mut self, tokens: usize) -> String {
         self.asked += 1;
         let letter = |i: usize| char::from(b'a' + ((i * 7 + i * self.asked / 3) % 26) as u8);
@@ -81,7 +83,7 @@ impl Served {
         unlike.chars().chain((0..).map(letter)).take(tokens).collect()
     }
 
-    /// When the first and the last token of each came, in seconds.
+    /// Returns the arrival of the first and the last token of each reply, in seconds.
     fn run(&self, prompts: &[String], tokens: usize) -> Result<Vec<(f64, f64)>> {
         let request = |prompt: &String| {
             let input = json!({
@@ -94,7 +96,7 @@ impl Served {
     }
 }
 
-/// Gives the random model a tokenizer, so that it can be asked: each byte a token.
+/// Writes a tokenizer for the random model, with a token for each byte.
 fn spell(dir: &Path) -> Result<()> {
     let path = dir.join("tokenizer.json");
     if path.exists() {

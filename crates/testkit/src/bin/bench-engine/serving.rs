@@ -1,4 +1,4 @@
-//! Requests that come at once, and a prompt that begins like another.
+//! Benchmark of concurrent requests, and of a prompt with a cached prefix.
 
 use anyhow::Result;
 use nsbridge_testkit::report::{Row, median};
@@ -6,14 +6,14 @@ use nsbridge_testkit::report::{Row, median};
 use crate::engine::Question;
 use crate::rounds::{Group, Measured};
 
-/// Requests at once.
+/// Numbers of concurrent requests.
 const STREAMS: [usize; 4] = [1, 4, 16, 64];
 const PROMPT: usize = 32;
 const TOKENS: usize = 16;
 const PREFIX: usize = 1000;
 const ROUNDS: usize = 2;
 
-/// What is asked of each, and what the rows are called.
+/// Returns the questions to each engine, with the names of their rows.
 fn questions() -> Vec<(Question, Vec<(String, Kind)>)> {
     let mut questions: Vec<_> = STREAMS
         .into_iter()
@@ -32,18 +32,18 @@ fn questions() -> Vec<(Question, Vec<(String, Kind)>)> {
     questions
 }
 
-/// How an answer's number is to be read.
+/// Interpretation of a number in an answer.
 #[derive(Clone, Copy)]
 enum Kind {
     Seconds,
-    /// Tokens in those seconds.
+    /// Rate of this number of tokens in the answered seconds.
     Rate(usize),
 }
 
-/// Asks all of them in turns; the rows of ours beside each.
+/// Asks all engines in turns. Returns the rows of ours beside each peer.
 pub(crate) fn measure(group: &mut Group, name: &str) -> Result<Vec<Row>> {
     let questions = questions();
-    // By question and engine: the rounds' answers.
+    // Answers of all rounds, by question and engine.
     let engines = 1 + group.peers.len();
     let mut answers = vec![vec![Vec::new(); engines]; questions.len()];
     let warm_up = Question::Serve { streams: 1, prompt: 8, tokens: 2 };
@@ -118,7 +118,7 @@ impl Kind {
         }
     }
 
-    /// Above 1 where ours is the better one.
+    /// Returns the ratio of ours to the peer's, above 1 if ours is better.
     fn ratio(self, mine: f64, theirs: f64) -> f64 {
         match self {
             Self::Seconds => theirs / mine,

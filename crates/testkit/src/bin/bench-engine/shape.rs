@@ -1,5 +1,5 @@
-//! A model of 1.1 billion random parameters, the same ones each time: the size at which a step
-//! costs what its weights cost to read.
+//! Reproducible model of 1.1 billion random parameters. At this size the cost of a decode step is
+//! the cost to read the weights.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -18,7 +18,7 @@ const VOCABULARY: usize = 32_000;
 /// Name and shape of a tensor.
 type Tensor = (String, Vec<usize>);
 
-/// Writes the model into a folder, unless it is there already.
+/// Writes the model into a folder, unless it exists.
 pub(crate) fn make(folder: &Path) -> Result<()> {
     let weights = folder.join("model.safetensors");
     if weights.exists() {
@@ -34,7 +34,7 @@ pub(crate) fn make(folder: &Path) -> Result<()> {
         "torch_dtype": "bfloat16",
     });
     fs::write(folder.join("config.json"), config.to_string())?;
-    // Under another name until it is whole: a run may be stopped.
+    // The file has a temporary name until it is complete, because a run may be interrupted.
     let new = folder.join("model.new");
     write(&new).with_context(|| format!("writing {}", new.display()))?;
     fs::rename(new, weights)?;
@@ -66,7 +66,7 @@ fn tensors() -> Vec<Tensor> {
     tensors
 }
 
-/// A safetensors file: the header's length, the header, the tensors one after another.
+/// Writes a safetensors file: length of the header, header, tensors.
 fn write(path: &Path) -> Result<()> {
     let (tensors, mut header, mut end) = (tensors(), Map::new(), 0);
     header.insert("__metadata__".into(), json!({ "format": "pt" }));
@@ -91,12 +91,13 @@ fn write(path: &Path) -> Result<()> {
     Ok(file.flush()?)
 }
 
-/// About normal, of mean 0 and deviation 1: four uniform numbers of 16 bits, added.
+/// Returns an approximately normal number with mean 0 and deviation 1, the scaled sum of four
+/// uniform 16-bit numbers.
 fn normal(state: &mut u64) -> f32 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
     *state ^= *state << 17;
     let sum: u64 = (0..4).map(|part| *state >> (16 * part) & 0xffff).sum();
-    // A uniform number of 0..1 has the variance 1/12.
+    // A uniform number in 0..1 has variance 1/12.
     (sum as f32 / 65_536.0 - 2.0) * 3_f32.sqrt()
 }

@@ -1,4 +1,4 @@
-//! Speculative decoding beside plain decoding, of the bundled pair on one thread.
+//! Comparison of speculative and plain decoding, with the bundled pair on one thread.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::timed::timed;
 
-/// What a story is asked for with, as in no sample that the pair was trained on.
+/// Prompts; none of them is in the training data of the pair.
 const PROMPTS: [&str; 12] = [
     "クマが海辺に行ってアザラシと友達になり最終的には家に帰るというプロットの短編小説を書いてください",
     "ウサギが浜辺に行ってイルカと友達になり、光る石を見つけ、家に帰る物語を書いてください",
@@ -26,31 +26,31 @@ const PROMPTS: [&str; 12] = [
     "A story about a dog and an otter, please.",
 ];
 
-/// The most tokens of a story.
+/// Maximum number of tokens of a story.
 const LENGTH: usize = 220;
 
 const ROUNDS: usize = 5;
 
-/// Requests at once.
+/// Numbers of concurrent requests.
 const LOADS: [usize; 6] = [1, 2, 4, 8, 16, 32];
 const LOAD_ROUNDS: usize = 3;
 
-/// A way to make the same replies.
+/// Configuration of the engine; all configurations produce the same replies.
 struct Way {
     name: &'static str,
     llama: Llama,
 }
 
-/// What a way did.
+/// Measurement of a configuration.
 struct Seen {
-    /// Tokens a second.
+    /// Speed in tokens per second.
     rate: f64,
     drafted: u64,
     accepted: u64,
     tokens: Vec<Vec<u32>>,
 }
 
-/// All rows.
+/// Measures all rows.
 pub(crate) fn measure(models: &Path) -> Result<Vec<Row>> {
     let way = |name, draft: Option<&str>, ngram| -> Result<Way> {
         Ok(Way { name, llama: load(models, draft, ngram)? })
@@ -97,14 +97,15 @@ fn request(prompt: &str, temperature: f64) -> Value {
     })
 }
 
-/// Story after story, each told in each way in turn: the machine is seldom as fast twice.
+/// Measures single requests. All configurations run each prompt in turn, because the speed of the
+/// machine varies.
 fn alone(ways: &[Way], name: &str, temperature: f64) -> Result<Vec<Row>> {
     let mut told: Vec<Vec<Seen>> = ways.iter().map(|_| Vec::new()).collect();
     for round in 0..=ROUNDS {
         for prompt in PROMPTS {
             for (way, told) in ways.iter().zip(&mut told) {
                 let seen = tell(&way.llama, prompt, temperature, round as u64)?;
-                // The first round warms up.
+                // The first round is a warm-up.
                 if round > 0 {
                     told.push(seen);
                 }
@@ -134,7 +135,7 @@ fn alone(ways: &[Way], name: &str, temperature: f64) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Tokens a second between the first and the last piece of a story.
+/// Runs one request; its speed is that between the first and the last piece.
 fn tell(llama: &Llama, prompt: &str, temperature: f64, seed: u64) -> Result<Seen> {
     let mut seen = Seen { rate: 0.0, drafted: 0, accepted: 0, tokens: Vec::new() };
     for reply in timed(llama, &[(request(prompt, temperature), seed)])? {
@@ -152,7 +153,7 @@ impl Seen {
     }
 }
 
-/// So many stories at once.
+/// Measures `streams` concurrent requests.
 fn loaded(plain: &Way, drafted: &Way, streams: usize) -> Result<Row> {
     let (mut without, mut with) = (Vec::new(), Vec::new());
     for round in 0..LOAD_ROUNDS {
@@ -178,7 +179,7 @@ fn loaded(plain: &Way, drafted: &Way, streams: usize) -> Result<Row> {
     Ok(speedup(format!("engine.spec_load_{streams}.t07"), &without, &with))
 }
 
-/// Beside the same model without a draft.
+/// Builds a row of the speedup over the same model without a draft.
 fn speedup(name: String, plain: &[Seen], drafted: &[Seen]) -> Row {
     let rates = |of: &[Seen]| of.iter().map(|seen| seen.rate).collect::<Vec<_>>();
     let (mut theirs, mut mine) = (rates(plain), rates(drafted));

@@ -1,4 +1,4 @@
-//! Requests of a worker's handler that come at once, with the times of their pieces.
+//! Concurrent requests to a worker's handler, with the arrival times of their pieces.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use nsbridge_handler::{Finish, TextPiece, testing};
 use nsbridge_llama::Llama;
 use serde_json::Value;
 
-/// A reply, and when its first and its last piece came, in seconds.
+/// Reply, with the arrival of its first and last piece in seconds.
 pub(crate) struct Timed {
     pub(crate) first: f64,
     pub(crate) last: f64,
@@ -18,7 +18,7 @@ pub(crate) struct Timed {
     pub(crate) finish: Finish,
 }
 
-/// Asks all of them at once, each with its seed.
+/// Runs all requests concurrently, each with its seed.
 pub(crate) fn timed(llama: &Llama, requests: &[(Value, u64)]) -> Result<Vec<Timed>> {
     let calls = requests.iter().map(|(input, seed)| testing::call(input, *seed));
     let (calls, readers): (Vec<Call>, Vec<Reader>) = calls.unzip();

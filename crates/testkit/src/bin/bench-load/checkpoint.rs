@@ -1,4 +1,4 @@
-//! A checkpoint of the shape that Llama's have, of any size, the same bytes each time.
+//! Reproducible checkpoint with the tensor shapes of a Llama model, of any size.
 
 use bytes::{Bytes, BytesMut};
 use serde_json::{Map, Value, json};
@@ -8,10 +8,10 @@ const INNER: usize = 5632;
 const KEYS: usize = 256;
 const VOCABULARY: usize = 32_000;
 
-/// Bytes of a number in bf16.
+/// Size of a bf16 number in bytes.
 const WIDTH: usize = 2;
 
-/// A file ends when it has at least so many bytes.
+/// Minimum size in bytes at which a file is complete.
 const SHARD: usize = 256 << 20;
 
 /// Name and shape of a tensor.
@@ -34,7 +34,7 @@ fn layer(number: usize) -> Vec<Tensor> {
     ]
 }
 
-/// As many layers as come nearest to `total` bytes, and at least one.
+/// Returns the tensors for a checkpoint of about `total` bytes, with at least one layer.
 fn tensors(total: usize) -> Vec<Tensor> {
     let ends = vec![
         ("model.embed_tokens.weight".to_owned(), vec![VOCABULARY, HIDDEN]),
@@ -54,7 +54,7 @@ fn bytes_of((_, shape): &Tensor) -> usize {
     shape.iter().product::<usize>() * WIDTH
 }
 
-/// Names and bytes of the checkpoint's files.
+/// Returns the names and contents of the checkpoint's files.
 pub(crate) fn files(total: usize) -> Vec<(String, Bytes)> {
     let mut shards = vec![Vec::new()];
     let mut filled = 0;
@@ -79,7 +79,7 @@ pub(crate) fn files(total: usize) -> Vec<(String, Bytes)> {
     files
 }
 
-/// A safetensors file: the header's length, the header, the tensors one after another.
+/// Builds a safetensors file: length of the header, header, tensors.
 fn file(tensors: &[Tensor], seed: u64) -> Bytes {
     let mut header = Map::new();
     header.insert("__metadata__".into(), json!({ "format": "pt" }));
@@ -97,7 +97,7 @@ fn file(tensors: &[Tensor], seed: u64) -> Bytes {
     bytes.extend_from_slice(header.as_bytes());
     let mut state = 0x9e37_79b9_7f4a_7c15 ^ (seed + 1);
     for _ in 0..end.div_ceil(8) {
-        // Xorshift: nothing in the way could make such bytes smaller.
+        // Xorshift output is incompressible.
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
@@ -106,7 +106,7 @@ fn file(tensors: &[Tensor], seed: u64) -> Bytes {
     bytes.freeze()
 }
 
-/// What lies behind a file's header.
+/// Returns the tensor data behind a file's header.
 pub(crate) fn tensors_of(file: &[u8]) -> &[u8] {
     let header = file.first_chunk().map_or(0, |length| u64::from_le_bytes(*length) as usize);
     &file[8 + header..]

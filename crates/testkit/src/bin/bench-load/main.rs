@@ -1,8 +1,8 @@
-//! What it costs to load a model from S3, beside others at the same work in the same run.
+//! Benchmark of model loading from S3, with peers in the same run.
 //!
-//! `cargo xtask bench load` makes the Python of a peer, runs this, and prints the rows.
-//! `docs/benchmarks.md` says what they mean. Everybody is a process of its own: the object store,
-//! whose cost is not counted, and each client, which counts its own.
+//! `cargo xtask bench load` prepares the Python environment of a peer, runs this program, and
+//! prints the rows. `docs/benchmarks.md` defines them. Every participant is a process of its own:
+//! the object store, whose cost is not counted, and each client, which measures its own cost.
 
 #![expect(clippy::disallowed_methods, reason = "a chore is an edge")]
 #![expect(clippy::print_stdout, reason = "a client prints what it cost")]
@@ -25,13 +25,14 @@ use measure::measure;
 use peer::{Loader, Seen};
 use serve::{Place, Server};
 
-/// Rounds of ours and of each peer in turn; the ratio is the median of theirs.
+/// Number of rounds; in each, ours and then every peer. A ratio is the median of the rounds'
+/// ratios.
 const ROUNDS: usize = 5;
 
-/// Megabytes of the checkpoint, unless `NSBRIDGE_BENCH_LOAD_MB` says otherwise.
+/// Default size of the checkpoint in MiB; `NSBRIDGE_BENCH_LOAD_MB` overrides it.
 const MEGABYTES: usize = 1024;
 
-/// Ranks of tensor parallelism.
+/// Tensor-parallel degrees.
 const DEGREES: [usize; 4] = [1, 2, 4, 8];
 
 fn main() -> Result<()> {
@@ -91,7 +92,7 @@ fn suite(out: &Path) -> Result<()> {
     report.write(out)
 }
 
-/// Ours beside a peer's, and the median of the rounds' ratios.
+/// Builds a row with our median, the peer's median, and the median of the rounds' ratios.
 fn row(
     name: &str,
     unit: &'static str,

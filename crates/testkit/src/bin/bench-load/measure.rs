@@ -1,4 +1,4 @@
-//! What a client of the bench costs: its own processor time, its own memory, the time on the wall.
+//! Cost of a client: processor time, memory and wall time of its own process.
 
 use std::time::Instant;
 
@@ -6,21 +6,21 @@ use anyhow::{Context, Result};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-/// How one load went.
+/// Result of one load.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Outcome {
     pub(crate) cpu_s: f64,
     pub(crate) wall_s: f64,
-    /// The most memory that the process ever had resident.
+    /// Peak resident memory of the process, in MB.
     pub(crate) peak_mb: f64,
-    /// Of the tensors that can be used now.
+    /// Size of the loaded tensors in bytes.
     pub(crate) bytes: u64,
-    /// The sum of the tensors' words, whatever their order.
+    /// Wrapping sum of the tensors' 64-bit words, independent of their order.
     pub(crate) words: u64,
 }
 
-/// Runs `load`, then looks at what it cost, and only then at what it gave: pieces of tensors, each
-/// of whole words.
+/// Runs `load`, records its cost, and then sums its result, which consists of pieces of whole
+/// words.
 pub(crate) fn measure<T: AsRef<[u8]>>(load: impl FnOnce() -> Result<Vec<T>>) -> Result<Outcome> {
     let (cpu, wall) = (cpu_s(), Instant::now());
     let pieces = load()?;
@@ -32,13 +32,13 @@ pub(crate) fn measure<T: AsRef<[u8]>>(load: impl FnOnce() -> Result<Vec<T>>) -> 
     Ok(Outcome { cpu_s, wall_s, peak_mb, bytes, words })
 }
 
-/// The sum of the words, over any of its ends.
+/// Returns the wrapping sum of the 64-bit words.
 pub(crate) fn sum_of_words(bytes: &[u8]) -> u64 {
     let (words, _) = bytes.as_chunks::<8>();
     words.iter().fold(0, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word)))
 }
 
-/// Of all threads of this process, those that have ended among them.
+/// Returns the processor time of all threads of this process in seconds, ended threads included.
 fn cpu_s() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

@@ -1,4 +1,4 @@
-//! What is done where nobody thought of it: each object into a file, then candle's mmap of it.
+//! Naive loader: each object is downloaded to a file, which is then memory-mapped as candle does.
 
 use std::fs::File;
 use std::path::Path;
@@ -12,7 +12,7 @@ use tokio::io::AsyncWriteExt as _;
 use crate::raw;
 use crate::serve::{BUCKET, Place};
 
-/// Every tensor, copied out of its file as candle does for the CPU.
+/// Loads every tensor by a copy out of its file, as candle does for the CPU.
 pub(crate) fn load(place: &Place) -> Result<Vec<Vec<u8>>> {
     let folder = tempfile::tempdir()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -41,7 +41,7 @@ async fn download(client: &Client, key: &str, path: &Path) -> Result<()> {
 
 #[expect(unsafe_code, reason = "a map of a file is what is measured here")]
 fn tensors_of(file: &File) -> Result<Vec<Vec<u8>>> {
-    // SAFETY: the file lies in a folder of this process's own, where nobody else writes.
+    // SAFETY: the file is in a temporary folder of this process, where no other process writes.
     let map = unsafe { Mmap::map(file) }?;
     let length = map.first_chunk().context("a file without a header")?;
     let start = 8 + usize::try_from(u64::from_le_bytes(*length))?;

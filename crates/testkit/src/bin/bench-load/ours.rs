@@ -1,4 +1,4 @@
-//! The worker's own way to a model's tensors: the store, and weights as a handler reads them.
+//! The worker's loading path: the model store, and weights as a handler reads them.
 
 use std::thread;
 
@@ -13,7 +13,7 @@ use nsbridge_checkpoint::{Checkpoint, Order, Weight, Weights};
 
 use crate::serve::{BUCKET, PREFIX, Place};
 
-/// What a rank has of a tensor: the memory that it arrived in, or columns copied out of it.
+/// Part of a tensor that a rank holds: the memory in which it arrived, or copied columns.
 pub(crate) enum Piece {
     Here(Weight),
     Copied(Vec<u8>),
@@ -28,7 +28,7 @@ impl AsRef<[u8]> for Piece {
     }
 }
 
-/// Every tensor of the checkpoint, for `degree` ranks of this host together.
+/// Loads every tensor of the checkpoint for `degree` ranks of this host.
 pub(crate) fn load(place: &Place, degree: usize) -> Result<Vec<Piece>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let store = Store::open(&StoreConfig::default())?.with_aws(&aws(place))?;
@@ -53,7 +53,7 @@ pub(crate) fn load(place: &Place, degree: usize) -> Result<Vec<Piece>> {
     Ok(pieces.into_iter().flatten().collect())
 }
 
-/// As tensor-parallel ranks of a Llama cut their weights.
+/// Returns the shards of one rank, cut as for a tensor-parallel Llama.
 fn share(weights: &Weights, rank: usize) -> nsbridge_handler::Result<Vec<Piece>> {
     let piece = |name: &str| {
         let columns = name.contains("o_proj") || name.contains("down_proj");
@@ -61,7 +61,7 @@ fn share(weights: &Weights, rank: usize) -> nsbridge_handler::Result<Vec<Piece>>
             return Ok(Some(Piece::Here(weights.tensor(name)?)));
         }
         if name.contains("norm") {
-            // Each rank has it whole; it is counted once.
+            // Norm weights are replicated on each rank and counted once.
             return Ok(Some(weights.tensor(name)?).filter(|_| rank == 0).map(Piece::Here));
         }
         let share = weights.shard(name, usize::from(columns), rank)?;

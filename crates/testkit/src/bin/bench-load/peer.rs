@@ -1,4 +1,4 @@
-//! Everybody who loads the model: how to call them, and what was seen of them.
+//! Loaders of the benchmark: how to start each one, and its measurements.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -8,27 +8,28 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::measure::Outcome;
 use crate::serve::{BUCKET, PREFIX, Place, Server};
 
-/// One of them. Ours is the first; behind it comes the reference, whose rows have no suffix.
+/// Loader with its measurements. The first loader is ours; the second is the reference, whose rows
+/// have no suffix.
 pub(crate) struct Loader {
     pub(crate) suffix: &'static str,
     pub(crate) about: &'static str,
-    /// Whether one process loads for all ranks of a host.
+    /// True if one process loads for all ranks of a host.
     shared: bool,
     program: Result<Program, String>,
     pub(crate) rounds: Vec<Seen>,
-    /// Bytes over the wire for each byte of the model, by degree.
+    /// Ratio of bytes sent by the store to bytes of the model, by tensor-parallel degree.
     pub(crate) wire: Vec<(usize, f64)>,
 }
 
 enum Program {
-    /// A client within this binary.
+    /// Client within this binary.
     Own(&'static str),
-    /// The peer in Rust that is a project of its own.
+    /// Peer in Rust that is a project of its own.
     ObjectStore(PathBuf),
     Python(PathBuf),
 }
 
-/// One load, with all its processes.
+/// Measurement of one load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     pub(crate) cpu_s_per_gb: f64,
@@ -37,7 +38,7 @@ pub(crate) struct Seen {
 }
 
 impl Loader {
-    /// All that there are, those among them that cannot be had here.
+    /// Returns all loaders, including those that cannot run here.
     pub(crate) fn all() -> Vec<Self> {
         let own = |name| Ok(Program::Own(name));
         vec![
@@ -79,7 +80,7 @@ impl Loader {
         Self { suffix, about, shared, program, rounds: Vec::new(), wire: Vec::new() }
     }
 
-    /// What a row says of it.
+    /// Returns the description for a row, with the reason if the loader was not measured.
     pub(crate) fn says(&self) -> String {
         match &self.program {
             Ok(_) => self.about.to_owned(),
@@ -87,7 +88,7 @@ impl Loader {
         }
     }
 
-    /// One round on one rank.
+    /// Measures a round with one rank.
     pub(crate) fn measure(&mut self, server: &mut Server) -> Result<Option<Seen>> {
         let Some((outcomes, wire)) = self.run(server, 1)? else { return Ok(None) };
         let outcome = &outcomes[0];
@@ -104,7 +105,7 @@ impl Loader {
         Ok(Some(seen))
     }
 
-    /// What crosses the wire for so many ranks of one host.
+    /// Measures the bytes sent by the store for `degree` ranks of one host.
     pub(crate) fn measure_wire(&mut self, server: &mut Server, degree: usize) -> Result<()> {
         if let Some((_, wire)) = self.run(server, degree)? {
             self.wire.push((degree, wire));
@@ -112,12 +113,14 @@ impl Loader {
         Ok(())
     }
 
-    /// Every process that it takes, and the bytes over the wire for each byte of the model.
+    /// Runs all processes of a load. Returns their results and the ratio of sent bytes to bytes of
+    /// the model.
     fn run(&mut self, server: &mut Server, degree: usize) -> Result<Option<(Vec<Outcome>, f64)>> {
         let Ok(program) = &self.program else { return Ok(None) };
         server.traffic()?;
         let count = if self.shared { 1 } else { degree };
-        // One after another: on the wire it is the same, and no machine has room for all of them.
+        // The processes run one after another. The sent bytes are the same, and memory does not
+        // suffice for all at once.
         let run = |_| program.start(&server.place, degree).and_then(outcome);
         let outcomes = (0..count).map(run).collect::<Result<Vec<_>>>();
         match outcomes.and_then(|all| complete(all, &server.place)) {
@@ -127,7 +130,7 @@ impl Loader {
             }
             Err(error) if matches!(program, Program::Own("ours")) => Err(error),
             Err(error) => {
-                // Half of a measurement is none.
+                // A partial measurement is not comparable, so the values are discarded.
                 self.program = Err(format!("{error:#}"));
                 (self.rounds, self.wire) = (Vec::new(), Vec::new());
                 Ok(None)
@@ -136,7 +139,7 @@ impl Loader {
     }
 }
 
-/// That every tensor came, as it is.
+/// Checks that every tensor arrived unchanged.
 fn complete(outcomes: Vec<Outcome>, place: &Place) -> Result<Vec<Outcome>> {
     for outcome in &outcomes {
         let expected = (place.tensor_bytes, place.words);
@@ -201,7 +204,7 @@ fn python() -> Result<PathBuf> {
         .into())
 }
 
-/// Builds the peer that is a project of its own.
+/// Builds the peer in Rust that is a project of its own.
 fn object_store() -> Result<PathBuf> {
     let project = folder().join("object-store");
     let target = std::env::current_exe()?.with_file_name("bench-load-peers");

@@ -1,4 +1,4 @@
-//! The reference: nothing but AWS's client, ranges, and one buffer for everything.
+//! Reference loader: AWS's client, ranges, and one buffer per file.
 
 use anyhow::{Context as _, Result, ensure};
 use aws_credential_types::Credentials;
@@ -8,7 +8,7 @@ use futures_util::TryStreamExt as _;
 
 use crate::serve::{BUCKET, PREFIX, Place};
 
-/// Bytes of a request, and requests under way.
+/// Size of a range in bytes, and maximum number of requests under way.
 const CHUNK: usize = 16 << 20;
 const UNDER_WAY: usize = 16;
 
@@ -24,7 +24,7 @@ pub(crate) fn client(place: &Place) -> Client {
     Client::from_conf(config.build())
 }
 
-/// Keys and sizes of the checkpoint's files of tensors.
+/// Lists the keys and sizes of the checkpoint's safetensors files.
 pub(crate) async fn shards(client: &Client) -> Result<Vec<(String, usize)>> {
     let listed = client.list_objects_v2().bucket(BUCKET).prefix(PREFIX).send().await?;
     let all = listed.contents().iter().filter_map(|object| Some((object.key()?, object.size()?)));
@@ -32,7 +32,7 @@ pub(crate) async fn shards(client: &Client) -> Result<Vec<(String, usize)>> {
     Ok(shards.map(|(key, size)| (key.to_owned(), size as usize)).collect())
 }
 
-/// Reads every file whole.
+/// Reads every file into memory.
 pub(crate) fn load(place: &Place) -> Result<Vec<File>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -64,7 +64,7 @@ async fn read(client: &Client, key: &str, start: usize, piece: &mut [u8]) -> Res
     Ok(())
 }
 
-/// A safetensors file in memory.
+/// Safetensors file in memory.
 pub(crate) struct File {
     bytes: Vec<u8>,
     header: usize,
@@ -80,7 +80,7 @@ impl File {
 }
 
 impl AsRef<[u8]> for File {
-    /// All tensors, one after another.
+    /// Returns the data of all tensors.
     fn as_ref(&self) -> &[u8] {
         &self.bytes[self.header..]
     }

@@ -1,4 +1,4 @@
-//! The object store in a process of its own, so that what it costs is not counted.
+//! Object store in a process of its own, so that its cost is not counted.
 
 use std::io::{BufRead, BufReader, Read, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -11,24 +11,24 @@ use serde::{Deserialize, Serialize};
 use crate::checkpoint;
 use crate::measure::sum_of_words;
 
-/// The bucket, and the folder in it.
+/// Bucket of the checkpoint, and its folder there.
 pub(crate) const BUCKET: &str = "models";
 pub(crate) const PREFIX: &str = "llama/";
 
-/// Where the checkpoint is, and who may read it.
+/// Location of the checkpoint, credentials, and expected sums.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Place {
     pub(crate) endpoint: String,
     pub(crate) access_key: String,
     pub(crate) secret_key: String,
-    /// Of all files.
+    /// Size of all files in bytes.
     pub(crate) bytes: u64,
-    /// Of all tensors, and the sum of their words.
+    /// Size of all tensors in bytes, and the wrapping sum of their words.
     pub(crate) tensor_bytes: u64,
     pub(crate) words: u64,
 }
 
-/// What crossed the wire since the last question.
+/// Traffic since the last query.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Traffic {
     pub(crate) gets: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Traffic {
     pub(crate) connections: u64,
 }
 
-/// The process of a server.
+/// Server process.
 pub(crate) struct Server {
     process: Child,
     questions: Option<ChildStdin>,
@@ -44,7 +44,7 @@ pub(crate) struct Server {
     pub(crate) place: Place,
 }
 
-/// Serves until standard input ends; each line on it is the question of the traffic.
+/// Serves until standard input closes; each line on it is a query for the traffic.
 pub(crate) fn run(megabytes: usize) -> Result<()> {
     let server = S3Server::start()?;
     let (mut bytes, mut tensor_bytes, mut words) = (0, 0, 0_u64);
@@ -56,7 +56,7 @@ pub(crate) fn run(megabytes: usize) -> Result<()> {
             tensor_bytes += tensors.len() as u64;
             words = words.wrapping_add(sum_of_words(tensors));
         }
-        // Ours verifies each chunk; the others have nothing to hold theirs against.
+        // Our client verifies each chunk against this manifest; the peers do not use it.
         files.push(ManifestFile::of(&name, &file, CHUNK_BYTES));
         server.put(BUCKET, &format!("{PREFIX}{name}"), file);
     }
@@ -95,7 +95,7 @@ impl Server {
         Ok(Self { process, questions, answers, place })
     }
 
-    /// What crossed the wire since this was last asked.
+    /// Returns the traffic since the last call.
     pub(crate) fn traffic(&mut self) -> Result<Traffic> {
         writeln!(self.questions.as_mut().context("it takes questions until it ends")?)?;
         answer(&mut self.answers)

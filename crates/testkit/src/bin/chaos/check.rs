@@ -1,14 +1,15 @@
-//! The checker: reads the journal of a round, and nothing else but its keyring.
+//! Checker: reads only the journal and the keyring of a round.
 //!
-//! What it counts:
-//! - *lost*: a request whose caller did not get the whole text of a lone run, nor what its plan
-//!   says must happen instead;
-//! - *repeated*: a text that differs from the lone run's, or a caller that was told of a restart;
-//! - *double run*: two runs of one job key at once for longer than the protocol allows, or a run
-//!   that begins after its client has the end.
+//! Problems that it counts:
+//! - *lost*: the caller of a request got neither the whole text of an undisturbed run nor the
+//!   outcome that the plan expects instead;
+//! - *repeated*: a text differs from that of an undisturbed run, or a caller received a restart
+//!   event;
+//! - *double run*: two runs of one job key overlap for longer than the protocol allows, or a run
+//!   begins after its client has received the end.
 //!
-//! Everything else that must not be is *broken*: a nonce used for two contents, a dead letter that
-//! nobody expects, a fault that hit nothing.
+//! Every other violation is *broken*: a nonce used for two contents, an unexpected dead letter, a
+//! fault without effect.
 
 mod copies;
 mod flat;
@@ -33,24 +34,25 @@ use copies::Copies;
 use replies::Replies;
 use runs::Runs;
 
-/// What a round came to.
+/// Result of a round, or of several rounds of a scenario.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
     pub(crate) scenario: String,
     pub(crate) rounds: usize,
     pub(crate) requests: usize,
     pub(crate) faults: usize,
-    /// That callers were given.
+    /// Number of pieces that callers received.
     pub(crate) pieces: usize,
-    /// Runs that went on after what the client had.
+    /// Number of runs that continued after pieces that the client had.
     pub(crate) resumed: usize,
-    /// The longest that a caller waited between two pieces, or a run took to stop, in seconds.
+    /// Longest wait of a caller between two pieces, or longest time that a run took to stop, in
+    /// seconds.
     pub(crate) worst: f64,
     pub(crate) lost: Vec<String>,
     pub(crate) repeated: Vec<String>,
     pub(crate) double_runs: Vec<String>,
     pub(crate) broken: Vec<String>,
-    /// What is worth telling and no problem.
+    /// Information for the user that is no problem.
     pub(crate) notes: Vec<String>,
 }
 
@@ -60,7 +62,7 @@ impl Report {
         [lost, repeated, double_runs, broken].iter().all(|problems| problems.is_empty())
     }
 
-    /// Takes in another round of the same scenario.
+    /// Adds another round of the same scenario.
     pub(crate) fn add(&mut self, other: Self) {
         self.rounds += other.rounds;
         self.requests += other.requests;
@@ -76,14 +78,14 @@ impl Report {
     }
 }
 
-/// Reads the round in `dir` and judges it.
+/// Reads the round in `dir` and checks it.
 pub(crate) fn read(dir: &Path) -> Result<Report> {
     let lines = journal::read(dir)?;
     let copies = Copies::read(dir, &lines)?;
     judge(&lines, &copies)
 }
 
-/// Judges a round by its journal.
+/// Checks a round by its journal.
 fn judge(lines: &[Line], copies: &Copies) -> Result<Report> {
     let plan = plan(lines).context("the journal has no plan")?;
     let (replies, runs) = (Replies::of(lines), Runs::of(plan, lines, copies));

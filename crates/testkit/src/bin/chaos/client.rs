@@ -1,4 +1,5 @@
-//! A client as in production: submits what its plan says, and writes down all that it is given.
+//! Client process: submits the requests of its plan through the production client and records every
+//! event.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,19 +18,19 @@ use crate::plan::{Ask, Reading};
 use crate::process::{leave_with_the_starter, wait_for_the_driver};
 use crate::watched::{Trick, Watched};
 
-/// The file that a client process is started with.
+/// Configuration file of a client process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Config {
-    /// Where the journal is.
+    /// Folder of the journal.
     pub(crate) dir: PathBuf,
-    /// What its connections are named after.
+    /// Name of the client, from which its connections are named.
     pub(crate) name: String,
     pub(crate) url: String,
     pub(crate) keyring: PathBuf,
     pub(crate) model: ModelName,
     pub(crate) asks: Vec<Ask>,
     pub(crate) trick: Trick,
-    /// A reply queue smaller than the protocol's.
+    /// Reply-queue limit in bytes; `None` is the client's default.
     pub(crate) reply_queue_bytes: Option<u64>,
 }
 
@@ -57,7 +58,8 @@ async fn submit_all(config: Config) -> Result<()> {
     let client = Client::connect(broker, keys, &name).await?;
     let reply_queue = client.reply_queue().to_owned();
     journal.note(What::Client { pid: std::process::id(), name, reply_queue })?;
-    // Until the tap is there, nothing is asked.
+    // The tap must receive the first frame, so requests are submitted only after the driver has
+    // started it.
     tokio::task::spawn_blocking(wait_for_the_driver).await??;
     leave_with_the_starter();
     let began = Instant::now();
@@ -72,12 +74,12 @@ async fn submit_all(config: Config) -> Result<()> {
     for task in tasks {
         task.await??;
     }
-    // What the last reply has to tell a worker is still on its way.
+    // After the last event, the reply still has control messages to send to its worker.
     sleep(Duration::from_secs(2)).await;
     Ok(())
 }
 
-/// Who waits for one reply.
+/// Caller of one request.
 struct Caller {
     client: Client,
     journal: Arc<Journal>,
@@ -135,7 +137,7 @@ impl Caller {
     }
 }
 
-/// A piece of the scripted handler, or one of the engine.
+/// Piece of the scripted handler or of the engine.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Said {
@@ -154,7 +156,7 @@ impl From<Said> for String {
     }
 }
 
-/// One word for each kind of failure; a worker's own are its error codes.
+/// Returns a code for each kind of failure; a failure reported by a worker has its error code.
 fn code(error: &Error) -> String {
     match error {
         Error::Failed { code, .. } => code.to_string(),

@@ -1,4 +1,4 @@
-//! The driver: rounds of scenarios, several at a time, and what came of them.
+//! Driver: plays rounds of scenarios, several at a time, and collects the reports.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -18,36 +18,36 @@ use crate::scenarios::{Needs, SCENARIOS, Scenario};
 use crate::stage::Stage;
 use crate::table;
 
-/// What is to be played.
+/// Selection of scenarios and rounds.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Drive {
-    /// Only this scenario; may be given several times.
+    /// Scenario to play; repeatable
     #[arg(long = "scenario", value_name = "NAME")]
     scenarios: Vec<String>,
-    /// How often each is played.
+    /// Number of rounds per scenario
     #[arg(long, default_value_t = 1)]
     rounds: usize,
-    /// What moments and victims of the faults grow from; drawn and printed if absent.
+    /// Seed of the moments and targets of faults; drawn and printed if absent
     #[arg(long)]
     seed: Option<u64>,
-    /// Lists the scenarios.
+    /// Lists the scenarios
     #[arg(long)]
     list: bool,
-    /// How long a soak takes.
+    /// Duration of a soak, in minutes
     #[arg(long, default_value_t = 30)]
     minutes: u64,
-    /// Rounds that are played at the same time.
+    /// Number of rounds that are played at the same time
     #[arg(long, default_value_t = 6)]
     at_once: usize,
-    /// Leaves when its standard input ends.
+    /// Exits when standard input closes
     #[arg(long, hide = true)]
     attended: bool,
-    /// Where the journals go, in a folder named after the seed.
+    /// Folder of the journals; each run makes a subfolder named after its seed
     #[arg(long, default_value = "target/chaos")]
     out: PathBuf,
 }
 
-/// Plays, checks and prints. Whether all is well.
+/// Plays, checks and prints. Returns true if no check failed.
 pub(crate) fn run(drive: &Drive) -> Result<bool> {
     if drive.list {
         SCENARIOS.iter().for_each(|it| println!("{:18} {}", it.name, it.about));
@@ -105,7 +105,7 @@ fn choose(names: &[String]) -> Result<Vec<&'static Scenario>> {
     Ok(SCENARIOS.iter().filter(wanted).collect())
 }
 
-/// Rounds that are played on one node.
+/// Rounds that share a RabbitMQ node.
 struct Lane {
     rounds: Mutex<VecDeque<(&'static Scenario, usize)>>,
     seed: u64,
@@ -162,7 +162,8 @@ impl Lane {
             Plan { scenario: scenario.name.into(), round, seed: self.seed, ..Plan::default() };
         let mut stage = Stage::set(plan, &dir, Arc::clone(node), runtime)?;
         stage.minutes = self.minutes;
-        // What went wrong on stage is for the checker to tell, with all else that it finds.
+        // An error of the scenario becomes a journal event, so that the checker reports it with the
+        // other problems.
         let played = (scenario.play)(&mut stage).and_then(|()| stage.finish());
         if let Err(error) = played {
             stage.broken(format!("{error:#}"))?;

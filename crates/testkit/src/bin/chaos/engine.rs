@@ -1,4 +1,4 @@
-//! The engine itself as a worker's handler, and what it says when it is alone.
+//! LLM engine as a worker's handler, and its reference text from an undisturbed run.
 
 use std::path::{Path, PathBuf};
 
@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 use crate::order::Order;
 use crate::worker::Runs;
 
-/// The handler's table of the configuration.
+/// `[handler]` table of the configuration.
 #[derive(Deserialize)]
 pub(crate) struct Options {
-    /// Where the journal is.
+    /// Folder of the journal.
     dir: PathBuf,
     worker: String,
     engine: nsbridge_llama::Options,
 }
 
-/// Goes on with what its input says, and writes a journal.
+/// Handler that completes the prompt of its input and records each call in the journal.
 #[derive(Debug)]
 pub(crate) struct Engine {
     runs: Runs,
@@ -69,12 +69,12 @@ impl Handler for Engine {
     }
 }
 
-/// As many tokens as the order has pieces.
+/// Returns the engine's input; the maximum number of tokens is the number of pieces.
 fn input(order: &Order) -> Value {
     json!({ "prompt": order.prompt, "max_tokens": order.pieces, "ignore_eos": true, "temperature": 0.8 })
 }
 
-/// The engine as it is by default: one rank, and no draft.
+/// Engine with default options: one rank, no draft.
 #[derive(Debug)]
 pub(crate) struct Lone(Llama);
 
@@ -85,7 +85,7 @@ impl Lone {
         Ok(Self(llama.map_err(|error| anyhow!("{error}"))?))
     }
 
-    /// The text's pieces.
+    /// Returns the text of an undisturbed run, piece by piece.
     pub(crate) fn run(&self, order: &Order, seed: u64) -> Result<Vec<String>> {
         let (call, reader) = testing::call(&input(order), seed);
         block_on(nsbridge_handler::erased::AnyHandler::call(&self.0, call))

@@ -1,4 +1,4 @@
-//! What a failed round says where its folder cannot be read, as on a machine that tests and forgets.
+//! Console excerpt of a failed round, for machines that keep no files, such as CI runners.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,16 +7,16 @@ use anyhow::{Context, Result};
 
 use crate::journal::{self, Line, What};
 
-/// Lines of the journal that are shown, from its end.
+/// Maximum number of journal lines shown, from the end.
 const EVENTS: usize = 80;
 
-/// Lines of each process's log that are shown, from its end.
+/// Maximum number of lines shown per process log, from the end.
 const WORDS: usize = 30;
 
-/// Columns of a line that are shown.
+/// Maximum number of characters shown per line.
 const WIDTH: usize = 240;
 
-/// Prints what happened last in the round in `dir`: to whom, and what the processes said.
+/// Prints the end of the journal of the round in `dir`, and of each process log.
 pub(crate) fn print(dir: &Path) -> Result<()> {
     let lines = journal::read(dir)?;
     let began = lines.first().map_or(0, |line| line.at);
@@ -41,7 +41,7 @@ pub(crate) fn print(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether a line tells of something that happens seldom.
+/// Returns true if a line records a rare event.
 fn is_event(line: &Line) -> bool {
     !matches!(
         line.what,

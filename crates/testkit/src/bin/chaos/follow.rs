@@ -1,4 +1,4 @@
-//! The journal of a round while it is written: how a scenario sees what it does.
+//! Reader that follows the journal of a running round, so that a scenario can react to events.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,12 +13,12 @@ use crate::journal::{FILE, Line, Run, What};
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Reads a journal as it grows.
+/// Incremental reader of a growing journal.
 #[derive(Debug)]
 pub(crate) struct Follow {
     file: File,
     rest: Vec<u8>,
-    /// In the order in which they were written.
+    /// Lines read so far, in the order in which they were written.
     pub(crate) lines: Vec<Line>,
 }
 
@@ -28,7 +28,8 @@ impl Follow {
         Ok(Self { file, rest: Vec::new(), lines: Vec::new() })
     }
 
-    /// Waits until `found` finds what it looks for in all lines so far; `what` is for people.
+    /// Waits until `found` returns a value for the lines so far; `what` describes it in the error
+    /// message.
     pub(crate) fn wait<T>(
         &mut self,
         what: &str,
@@ -48,7 +49,7 @@ impl Follow {
         }
     }
 
-    /// Takes in what was written since.
+    /// Reads the lines that were written since the last read.
     pub(crate) fn read(&mut self) -> Result<()> {
         self.file.read_to_end(&mut self.rest).context("reading the journal")?;
         let Some(last) = self.rest.iter().rposition(|byte| *byte == b'\n') else { return Ok(()) };
@@ -60,18 +61,18 @@ impl Follow {
     }
 }
 
-/// The pieces that callers got for request `n`, by any client.
+/// Returns the number of pieces that callers of request `n` received, over all clients.
 pub(crate) fn pieces(lines: &[Line], n: usize) -> usize {
     let of = |line: &&Line| matches!(&line.what, What::Piece { n: other, .. } if *other == n);
     lines.iter().filter(of).count()
 }
 
-/// Whether the caller of request `n` was told its end.
+/// Returns true if the caller of request `n` received the end of the reply.
 pub(crate) fn is_over(lines: &[Line], n: usize) -> bool {
     lines.iter().any(|line| ends(&line.what) == Some(n))
 }
 
-/// The number of the request that this ends for its caller.
+/// Returns the index of the request that this event ends for its caller.
 pub(crate) fn ends(what: &What) -> Option<usize> {
     match what {
         What::Done { n, .. } | What::Failed { n, .. } | What::Cancelled { n, .. } => Some(*n),
@@ -79,7 +80,7 @@ pub(crate) fn ends(what: &What) -> Option<usize> {
     }
 }
 
-/// The latest run of request `n` that goes on, as far as the journal tells.
+/// Returns the latest run of request `n` that is still running, according to the journal.
 pub(crate) fn running(lines: &[Line], n: usize) -> Option<Run> {
     let mut latest = None;
     for line in lines {
@@ -93,7 +94,7 @@ pub(crate) fn running(lines: &[Line], n: usize) -> Option<Run> {
     latest
 }
 
-/// The run of request `n` that began last.
+/// Returns the run of request `n` that began last.
 pub(crate) fn last_run(lines: &[Line], n: usize) -> Option<Run> {
     lines.iter().rev().find_map(|line| match &line.what {
         What::Start { run, n: other, .. } if *other == n => Some(run.clone()),
@@ -101,35 +102,35 @@ pub(crate) fn last_run(lines: &[Line], n: usize) -> Option<Run> {
     })
 }
 
-/// Whether a run of request `n` said all that it had to say.
+/// Returns true if a run of request `n` emitted all its pieces.
 pub(crate) fn was_said(lines: &[Line], n: usize) -> bool {
     let said =
         |what: &What| matches!(what, What::End { n: other, how, .. } if *other == n && how == "ok");
     lines.iter().any(|line| said(&line.what))
 }
 
-/// Whether a run that ended like this ended because nobody was there to read.
+/// Returns true if a run that ended with `how` was stopped because its client was gone.
 pub(crate) fn was_for_nobody(how: &str) -> bool {
     how == Stop::ClientGone.to_string()
 }
 
-/// Whether this process has subscribed to its queue.
+/// Returns true if this process has subscribed to its queue.
 pub(crate) fn takes(lines: &[Line], pid: u32) -> bool {
     lines.iter().any(|line| matches!(line.what, What::Taking { pid: other } if other == pid))
 }
 
-/// Whether a process with this name has ended with success.
+/// Returns true if a process with this name has ended with success.
 pub(crate) fn left_in_order(lines: &[Line], name: &str) -> bool {
     left_with(lines, name, "exit status: 0")
 }
 
-/// Whether a process with this name has ended so.
+/// Returns true if a process with this name has ended with the status `how`.
 pub(crate) fn left_with(lines: &[Line], name: &str, how: &str) -> bool {
     let left = |what: &What| matches!(what, What::Gone { name: other, status, .. } if other == name && status == how);
     lines.iter().any(|line| left(&line.what))
 }
 
-/// Whether a process with this name has ended so often.
+/// Returns true if a process with this name has ended at least this many times.
 pub(crate) fn gone(lines: &[Line], name: &str, times: usize) -> bool {
     let of = |line: &&Line| matches!(&line.what, What::Gone { name: other, .. } if other == name);
     lines.iter().filter(of).count() >= times

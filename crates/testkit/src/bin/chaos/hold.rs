@@ -1,4 +1,4 @@
-//! A thread of another process that does nothing any more, as one that hangs.
+//! Suspension of one thread of another process by ptrace, to simulate a hang.
 
 #![expect(unsafe_code, reason = "the system's call for it is foreign")]
 
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow};
 
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Holds a thread until it is dropped.
+/// Thread that stays stopped until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
     let_go: Option<mpsc::Sender<()>>,
@@ -19,26 +19,27 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// Stops the thread of this name.
+    /// Stops the thread with this name in process `pid`.
     ///
     /// # Errors
     ///
-    /// There is none, or the system does not let us.
+    /// Returns an error if the process has no such thread, or if ptrace is not permitted.
     pub(crate) fn thread(pid: u32, name: &str) -> Result<Self> {
         let tid = find(pid, name)?.with_context(|| format!("{pid} has no thread {name}"))?;
         let (let_go, wait) = mpsc::channel::<()>();
         let (held, is_held) = mpsc::channel();
-        // Whoever holds a thread must be a thread itself, and stay.
+        // A tracer is a thread, not a process, so a thread of its own traces until the release.
         let tracer = thread::spawn(move || {
             let _ = held.send(seize(tid));
             while wait.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-                // A process has not ended while somebody may still ask after one of its threads.
-                // SAFETY: plain numbers, and a status that is written.
+                // A process does not finish exiting while a tracer may still wait for one of its
+                // threads, so the tracer polls for the end.
+                // SAFETY: the arguments are integers and a pointer to a live status.
                 if unsafe { libc::waitpid(tid, &mut 0, libc::__WALL | libc::WNOHANG) } != 0 {
                     return;
                 }
             }
-            // SAFETY: plain numbers; of a thread that is gone it does nothing.
+            // SAFETY: the arguments are integers; the call fails for a thread that has ended.
             unsafe { libc::ptrace(libc::PTRACE_DETACH, tid, 0, 0) };
         });
         is_held.recv().map_err(|_| anyhow!("the thread that holds another ended"))??;
@@ -58,7 +59,7 @@ impl Drop for Held {
 fn find(pid: u32, name: &str) -> Result<Option<i32>> {
     for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
         let path = thread?.path();
-        // The system keeps fifteen letters of a name.
+        // Linux keeps 15 bytes of a thread name.
         let called = fs::read_to_string(path.join("comm")).unwrap_or_default();
         if called.trim_end() == &name[..name.len().min(15)] {
             let tid = path.file_name().and_then(|tid| tid.to_str()?.parse().ok());
@@ -69,7 +70,7 @@ fn find(pid: u32, name: &str) -> Result<Option<i32>> {
 }
 
 fn seize(tid: i32) -> Result<()> {
-    // SAFETY: plain numbers, and a status that is written.
+    // SAFETY: the arguments are integers and a pointer to a live status.
     let stopped = unsafe {
         libc::ptrace(libc::PTRACE_SEIZE, tid, 0, 0) == 0
             && libc::ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0) == 0

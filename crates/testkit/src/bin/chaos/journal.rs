@@ -1,7 +1,8 @@
-//! What happened, one JSON object a line, in one file that every process of a round appends to.
+//! Journal of a round: one JSON object a line, in one file that every process of the round appends
+//! to.
 //!
-//! A line is one write to a file opened with `O_APPEND`, so lines of several processes never mix,
-//! and what a process wrote before it was killed is there.
+//! Each line is one write to a file opened with `O_APPEND`. Lines of several processes therefore do
+//! not interleave, and lines written before a process was killed are kept.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -13,70 +14,70 @@ use serde::{Deserialize, Serialize};
 use crate::clock;
 use crate::plan::Plan;
 
-/// The journal's name in the folder of a round.
+/// File name of the journal in the folder of a round.
 pub(crate) const FILE: &str = "journal.jsonl";
 
-/// One line.
+/// Line of the journal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Line {
-    /// Nanoseconds of `CLOCK_BOOTTIME`.
+    /// Time of the event, in nanoseconds of `CLOCK_BOOTTIME`.
     pub(crate) at: u64,
     #[serde(flatten)]
     pub(crate) what: What,
 }
 
-/// What happened.
+/// Event of the journal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "kebab-case")]
 pub(crate) enum What {
-    // The driver writes these.
+    // Events written by the driver.
     Plan(Plan),
-    /// A fault is made now.
+    /// Injection of a fault.
     Fault {
         fault: String,
         on: String,
     },
-    /// A process has ended.
+    /// End of a process.
     Gone {
         pid: u32,
         name: String,
         status: String,
     },
-    /// A dead letter was found.
+    /// Dead letter found at the end of the round.
     Dead {
         request: String,
         reason: String,
     },
-    /// The scenario could not be played.
+    /// Error because of which the scenario could not be carried out.
     Broken {
         why: String,
     },
-    /// What a process holds now.
+    /// Resource use of a process.
     Sample {
         name: String,
         memory_kib: u64,
         descriptors: usize,
     },
-    /// Whoever still runs now ran to the end of the round.
+    /// End of the round; processes that still run at this point are killed afterwards.
     Over,
 
-    // A worker writes these.
-    /// It has subscribed to its queue, for the first time or again.
+    // Events written by a worker.
+    /// Subscription of the worker to its queue, for the first time or again.
     Taking {
         pid: u32,
     },
-    /// A request is here that waits until it can run alone.
+    /// Request that waits in this worker until it can run alone.
     Alone {
         pid: u32,
         request: String,
     },
-    /// A call of the handler begins.
+    /// Start of a call of the handler.
     Start {
         run: Run,
         n: usize,
         resumed: usize,
     },
-    /// A call of the handler has ended.
+    /// End of a call of the handler.
     End {
         run: Run,
         n: usize,
@@ -84,24 +85,25 @@ pub(crate) enum What {
         how: String,
     },
 
-    // A client writes these.
-    /// It reads its reply queue.
+    // Events written by a client.
+    /// Client that is connected and consumes its reply queue.
     Client {
         pid: u32,
         name: String,
         reply_queue: String,
     },
-    /// It is subscribed to its reply queue, or has lost that subscription's connection.
+    /// Subscription of the client to its reply queue, or loss of the connection of that
+    /// subscription.
     Listening {
         pid: u32,
         hears: bool,
     },
-    /// A sealed request is on its way to the broker, as hex.
+    /// Sealed request that is about to be published; `frame` is its bytes in hex.
     Enqueue {
         request: String,
         frame: String,
     },
-    /// A request was submitted.
+    /// Submitted request.
     Asked {
         n: usize,
         request: String,
@@ -141,8 +143,8 @@ pub(crate) enum What {
         request: String,
     },
 
-    // The tap writes this: a copy of a frame on its way to a client.
-    /// `open` is the whole frame, as hex, if it opens a stream.
+    // Event written by the tap: a copy of a frame on its way to a client.
+    /// Reply frame; `open` is the whole frame in hex, if it opens a stream.
     Frame {
         request: String,
         stream: String,
@@ -152,28 +154,28 @@ pub(crate) enum What {
     },
 }
 
-/// One call of the handler, in one process.
+/// Call of the handler, in one process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) struct Run {
     pub(crate) pid: u32,
-    /// Counts the calls of the process.
+    /// Number of the call in its process.
     pub(crate) call: u64,
     pub(crate) worker: String,
     pub(crate) request: String,
     pub(crate) attempt: u32,
 }
 
-/// Appends to a journal.
+/// Writer that appends to a journal.
 #[derive(Debug)]
 pub(crate) struct Journal(File);
 
 impl Journal {
-    /// The journal of the round in `dir`, made now if there is none.
+    /// Opens the journal of the round in `dir`, and creates it if it does not exist.
     pub(crate) fn in_dir(dir: &Path) -> io::Result<Self> {
         OpenOptions::new().create(true).append(true).open(dir.join(FILE)).map(Self)
     }
 
-    /// Writes down what happens now.
+    /// Appends an event with the current time.
     pub(crate) fn note(&self, what: What) -> io::Result<()> {
         let mut line = serde_json::to_vec(&Line { at: clock::now(), what })?;
         line.push(b'\n');
@@ -181,7 +183,7 @@ impl Journal {
     }
 }
 
-/// All lines of the round in `dir`, in the order of their times.
+/// Reads all lines of the round in `dir`, sorted by time.
 pub(crate) fn read(dir: &Path) -> Result<Vec<Line>> {
     let path = dir.join(FILE);
     let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
@@ -194,7 +196,7 @@ pub(crate) fn read(dir: &Path) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// The folders below `dir`, or it itself, that hold a journal.
+/// Returns the folders with a journal below `dir`, or `dir` itself if it has one.
 pub(crate) fn rounds_below(dir: &Path) -> Result<Vec<PathBuf>> {
     if dir.join(FILE).exists() {
         return Ok(vec![dir.to_owned()]);
@@ -210,12 +212,12 @@ pub(crate) fn rounds_below(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(rounds)
 }
 
-/// Bytes as text.
+/// Encodes bytes as hex.
 pub(crate) fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Text as bytes; `None` if it is no hex.
+/// Decodes hex; `None` if the text is invalid.
 pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digits = |at: usize| u8::from_str_radix(text.get(at..at + 2)?, 16).ok();
     (0..text.len()).step_by(2).map(digits).collect()

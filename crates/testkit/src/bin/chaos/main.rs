@@ -1,7 +1,8 @@
-//! The proof by faults: real workers, real clients, a real broker, faults at seeded moments, and a
-//! checker that reads what all of them wrote.
+//! Fault-injection tests with real workers, real clients and a real broker. Faults come at seeded
+//! moments, and a checker reads the journal that all processes write.
 //!
-//! `cargo xtask chaos` builds and runs this; `docs/reliability.md` says what it proves.
+//! `cargo xtask chaos` builds and runs this program; `docs/reliability.md` lists the guarantees
+//! that it checks.
 
 #![expect(clippy::print_stdout, reason = "what came of it is for the person who waits")]
 #![expect(clippy::print_stderr, reason = "so is how far it is")]
@@ -32,7 +33,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Parser;
 
-/// Breaks things at seeded moments, and checks what came of it.
+/// Injects faults at seeded moments and checks the outcome
 #[derive(Debug, Parser)]
 #[command(name = "chaos", args_conflicts_with_subcommands = true)]
 struct Arguments {
@@ -44,15 +45,15 @@ struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Part {
-    /// Reads the journals below a folder again, and says what they prove.
+    /// Checks the journals below a folder again
     Check {
-        /// A folder that an earlier run wrote, or one above.
+        /// Folder that an earlier run wrote, or a folder above it
         dir: PathBuf,
     },
-    /// One worker; the driver starts it.
+    /// Runs one worker; started by the driver
     #[command(hide = true)]
     Worker { config: PathBuf },
-    /// One client; the driver starts it.
+    /// Runs one client; started by the driver
     #[command(hide = true)]
     Client { config: PathBuf },
 }

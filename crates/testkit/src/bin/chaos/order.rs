@@ -1,52 +1,53 @@
-//! What a request asks of the handler, and the text that it must come to.
+//! Input of the scripted handler, and the reference text of each request.
 
 use serde::{Deserialize, Serialize};
 
 use crate::random::Random;
 
-/// The input of a request.
+/// Input of a request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Order {
-    /// The number of the request in its plan.
+    /// Index of the request in its plan.
     pub(crate) n: usize,
     pub(crate) pieces: usize,
-    /// Milliseconds before each piece.
+    /// Delay before each piece, in milliseconds.
     pub(crate) every_ms: u64,
-    /// Starts over whatever the client has: slower, and just as right.
+    /// Ignores the pieces that the client already has and starts from the beginning: slower, but
+    /// correct.
     pub(crate) deaf: bool,
     pub(crate) does: Does,
-    /// What the engine goes on with, where the handler is that.
+    /// Prompt of the request, for the engine handler.
     #[serde(default)]
     pub(crate) prompt: Option<String>,
 }
 
-/// What the handler does beside saying its pieces.
+/// Misbehavior of the scripted handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Does {
-    /// Nothing.
+    /// No misbehavior.
     Say,
     /// Aborts the process at this piece, in every attempt.
     AbortAt(usize),
     /// Panics at this piece, in the first attempt.
     PanicAt(usize),
-    /// Blocks its thread at this piece for this many milliseconds, in the first attempt.
+    /// Blocks its thread at this piece for this number of milliseconds, in the first attempt.
     BlockAt(usize, u64),
-    /// Says another text in each attempt: what no handler may do.
+    /// Emits another text in each attempt, which breaks the handler's contract.
     Differ,
 }
 
-/// The piece at `index` of the reply that grows from `seed`.
+/// Returns the piece at `index` of the reply with this seed.
 pub(crate) fn piece(seed: u64, index: usize) -> String {
     let random = Random::new(seed ^ (index as u64) << 32).next();
     format!("{index}:{:04x} ", random & 0xffff)
 }
 
-/// What a worker says that nothing disturbs.
+/// Returns the text of an undisturbed run, piece by piece.
 pub(crate) fn lone_run(seed: u64, pieces: usize) -> Vec<String> {
     (0..pieces).map(|index| piece(seed, index)).collect()
 }
 
-/// The seed of an attempt that must not differ, and does.
+/// Returns the seed of one attempt of [`Does::Differ`].
 pub(crate) fn of_attempt(seed: u64, attempt: u32) -> u64 {
     seed ^ u64::from(attempt) << 40
 }

@@ -1,10 +1,11 @@
-//! What a round is to do, and what must come of it. The checker reads it from the journal.
+//! Plan of a round: its requests and their expected outcomes. The checker reads it from the
+//! journal.
 
 use serde::{Deserialize, Serialize};
 
 use crate::order::{Does, Order, lone_run};
 
-/// One round of a scenario.
+/// Round of a scenario.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub(crate) scenario: String,
@@ -14,94 +15,96 @@ pub(crate) struct Plan {
     pub(crate) rules: Rules,
 }
 
-/// One request.
+/// Planned request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Ask {
     pub(crate) seed: u64,
     pub(crate) order: Order,
-    /// What must come, piece by piece, where the handler does not follow from the order.
+    /// Expected text, piece by piece, if it does not follow from the order.
     #[serde(default)]
     pub(crate) text: Option<Vec<String>>,
-    /// When it is submitted, counted from the client's start.
+    /// Time of submission in milliseconds after the client's start.
     pub(crate) after_ms: u64,
     pub(crate) timeout_ms: u64,
     pub(crate) reading: Reading,
-    /// There is no reason to run it more often.
+    /// Maximum number of runs; `None` is no limit.
     pub(crate) most_runs: Option<usize>,
     pub(crate) expect: Expect,
 }
 
-/// How the caller reads.
+/// Read pattern of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Reading {
-    /// As fast as it can.
+    /// Reads as fast as possible.
     Eagerly,
-    /// Not at all for this many milliseconds, then eagerly.
+    /// Reads nothing for this number of milliseconds, then as fast as possible.
     AfterMs(u64),
-    /// Up to this piece; then it cancels.
+    /// Reads up to this piece, then cancels.
     UntilPiece(usize),
 }
 
-/// What must become of a request.
+/// Expected outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Expect {
-    /// The whole text, each piece once, in order.
+    /// Whole text, each piece once and in order.
     Text,
-    /// This failure, and of the text no more than its beginning.
+    /// Failure with this code, after at most a prefix of the text.
     Failure(String),
-    /// The client cancels: its run ends within so many milliseconds.
+    /// Cancellation by the client; the run ends within this number of milliseconds.
     Cancelled(u64),
-    /// Its client dies: no run goes on so many milliseconds later.
+    /// Death of the client; no run continues after this number of milliseconds.
     Abandoned(u64),
-    /// The attempts differ, which the handler must not do: the caller is told once, and gets the
-    /// whole text of one attempt.
+    /// Whole text of one attempt, after one restart event. The attempts differ, which breaks the
+    /// handler's contract.
     OneOfSeveral,
 }
 
-/// What must be true of a round as a whole.
+/// Conditions that a round as a whole must meet.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Rules {
-    /// At least so many requests were taken up again by another attempt: a fault that hits nothing
-    /// proves nothing.
+    /// Minimum number of requests that another attempt took up again. A fault without effect proves
+    /// nothing, so a smaller number fails the round.
     pub(crate) taken_up: usize,
-    /// At least so many runs went on after pieces that the client had.
+    /// Minimum number of runs that continued after pieces that the client had.
     pub(crate) resumed: usize,
-    /// No attempt has a higher number: nothing was delivered more often.
+    /// Maximum attempt number. A higher one shows an unexpected redelivery.
     pub(crate) most_attempts: Option<u32>,
-    /// At least so many requests were enqueued anew by their client, under another salt.
+    /// Minimum number of requests that their client enqueued again, with another salt.
     pub(crate) asked_again: usize,
-    /// At least so many times a worker died that had a request which waited to run alone.
+    /// Minimum number of times that a worker died while a request in it waited to run alone.
     pub(crate) died_waiting: usize,
-    /// At least so many runs were for a caller that nobody knows: those of forged copies.
+    /// Minimum number of runs of forged copies, whose reply queue does not exist.
     pub(crate) for_nobody: usize,
-    /// What the requests from a number on may take, beside those before, which nothing disturbs.
+    /// Limit on the slowdown by faults.
     pub(crate) pace: Option<Pace>,
-    /// At least so many frames were sent again, the same bytes, because the broker refused them.
+    /// Minimum number of frames that the worker sent again with the same bytes, because the broker
+    /// refused them.
     pub(crate) sent_again: usize,
-    /// Some caller waited at least so many milliseconds between two pieces.
+    /// Lower limit of the longest wait between two pieces of any reply, in milliseconds.
     pub(crate) stalled_ms: u64,
-    /// No request ran twice.
+    /// True if no request may run twice.
     pub(crate) one_run_each: bool,
-    /// What processes hold does not grow.
+    /// True if memory and descriptors of the processes must not grow.
     pub(crate) flat: bool,
-    /// The same sealed bytes are published twice: two workers may both run them.
+    /// True if the same sealed bytes are published twice, so that two workers may both run them.
     pub(crate) published_twice: bool,
-    /// This many dead letters, with this reason.
+    /// Expected number of dead letters, all with this reason.
     pub(crate) dead: Option<(usize, String)>,
 }
 
-/// How much slower requests may be because of the faults.
+/// Maximum slowdown of requests by faults.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Pace {
-    /// So many requests come first, all at once, and end before the first fault. The others are
-    /// asked all at once too.
+    /// Number of requests at the start of the plan that end before the first fault. They are
+    /// submitted all at once, and so are the others.
     pub(crate) undisturbed: usize,
-    /// From the first to the last the others may take so many times as long.
+    /// Maximum ratio of the wall time of the other requests to that of the undisturbed ones.
     pub(crate) at_most: f64,
 }
 
 impl Ask {
-    /// A request for `pieces` pieces, one every `every_ms` milliseconds, within a minute.
+    /// Creates a request for `pieces` pieces, one every `every_ms` milliseconds, with a timeout of
+    /// a minute.
     pub(crate) fn new(pieces: usize, every_ms: u64) -> Self {
         Self {
             seed: 0,
@@ -120,13 +123,13 @@ impl Ask {
         self
     }
 
-    /// What the engine is to go on with.
+    /// Sets the prompt for the engine handler.
     pub(crate) fn going_on(mut self, prompt: &str) -> Self {
         self.order.prompt = Some(prompt.to_owned());
         self
     }
 
-    /// What a worker says that nothing disturbs.
+    /// Returns the text of an undisturbed run, piece by piece.
     pub(crate) fn lone_run(&self) -> Vec<String> {
         self.text.clone().unwrap_or_else(|| lone_run(self.seed, self.order.pieces))
     }

@@ -1,11 +1,12 @@
-//! What every process that the driver starts has in common.
+//! Functions for the processes that the driver starts, and for reading their resource use.
 
 use std::io::{BufRead, Read, stdin};
 use std::thread;
 
 use anyhow::{Context, Result};
 
-/// Ends this process when its standard input ends: when whoever started it is gone, however it went.
+/// Exits this process when its standard input closes, because its parent process has ended in
+/// whatever way.
 pub(crate) fn leave_with_the_starter() {
     thread::spawn(|| {
         let _ = stdin().lock().read_to_end(&mut Vec::new());
@@ -13,7 +14,7 @@ pub(crate) fn leave_with_the_starter() {
     });
 }
 
-/// Waits for the driver's word.
+/// Waits for the driver's start signal, a line on standard input.
 pub(crate) fn wait_for_the_driver() -> Result<()> {
     let mut line = String::new();
     stdin().lock().read_line(&mut line).context("reading the driver's word")?;
@@ -26,7 +27,7 @@ fn leave() -> ! {
     std::process::exit(3)
 }
 
-/// The resident memory of a process in KiB, and how many descriptors it has open.
+/// Returns the resident memory of a process in KiB and its number of open file descriptors.
 pub(crate) fn held(pid: u32) -> Result<(u64, usize)> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,6 +1,6 @@
-//! Moments and victims that a seed decides.
+//! Seeded random numbers for the moments and targets of faults.
 
-/// SplitMix64 (Steele, Lea, Flood, 2014): small, and the same everywhere.
+/// SplitMix64 generator (Steele, Lea, Flood, 2014): small, and equal on every platform.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -9,7 +9,7 @@ impl Random {
         Self(seed)
     }
 
-    /// One for a round of a scenario.
+    /// Creates the generator for a round of a scenario.
     pub(crate) fn of(seed: u64, scenario: &str, round: usize) -> Self {
         let mixed = scenario.bytes().fold(seed, |seed, byte| mix(seed ^ u64::from(byte)));
         Self(mix(mixed ^ round as u64))
@@ -20,7 +20,7 @@ impl Random {
         mix(self.0)
     }
 
-    /// A number from `least` to `most`.
+    /// Returns a number from `least` to `most`, inclusive.
     pub(crate) fn between(&mut self, least: usize, most: usize) -> usize {
         least + (self.next() % (most - least + 1) as u64) as usize
     }

@@ -1,4 +1,4 @@
-//! What is played.
+//! List of scenarios.
 
 mod blame;
 mod broker;
@@ -13,29 +13,29 @@ use anyhow::Result;
 
 use crate::stage::Stage;
 
-/// A play, one round of which is one journal.
+/// Scenario; each round of it writes one journal.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    /// One line for people.
+    /// Description in one line.
     pub(crate) about: &'static str,
     pub(crate) needs: Needs,
     pub(crate) play: fn(&mut Stage) -> Result<()>,
 }
 
-/// Which broker a scenario can be played on.
+/// Requirements of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// Beside others on one node.
+    /// Any node, shared with other scenarios.
     AnyNode,
-    /// Alone: it harms the node.
+    /// A node of its own, because the scenario harms it.
     ItsOwnNode,
-    /// Half an hour: it is played only when it is asked for.
+    /// Half an hour of time; the scenario is played only when it is named.
     Time,
 }
 
 macro_rules! scenarios {
     ($($name:literal $needs:ident $play:path: $about:literal)*) => {
-        /// All of them: what the table's rows are, in this order. The longest come first.
+        /// All scenarios, in the order of the table's rows. The longest ones come first.
         pub(crate) const SCENARIOS: &[Scenario] = &[$(Scenario {
             name: $name,
             about: $about,

@@ -1,4 +1,4 @@
-//! Where a scenario plays: a model of its own, a proxy, workers, clients, and the journal.
+//! Environment of a scenario: a model of its own, a proxy, workers, clients, and the journal.
 
 mod aim;
 mod forge;
@@ -39,24 +39,25 @@ use kept::Kept;
 use start::{part_command, worker_command, write_keyring};
 use strand::Strand;
 
-/// The fault that is an order to leave.
+/// Name of the fault that sends SIGTERM to a worker.
 pub(crate) const TERMINATE: &str = "terminate";
 
-/// How long anything may take that is no matter of the plan, such as the start of a process on a
-/// machine that has other things to do.
+/// Time limit of every step that the plan does not limit, such as the start of a process on a busy
+/// machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Between the last end and that of the round: what should not begin any more would begin now.
+/// Delay between the last end and the end of the round. A run that must not begin any more would
+/// begin in this time.
 const QUIET: Duration = Duration::from_millis(1500);
 
-/// One round of a scenario.
+/// Round of a scenario.
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) plan: Plan,
     pub(crate) random: Random,
     pub(crate) settings: WorkerSettings,
     pub(crate) client_settings: ClientSettings,
-    /// How long a soak takes.
+    /// Duration of a soak, in minutes.
     pub(crate) minutes: u64,
     dir: PathBuf,
     journal: Arc<Journal>,
@@ -73,7 +74,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Sets up round `plan.round` in `dir`, which is made anew.
+    /// Prepares round `plan.round` in `dir`, whose earlier content is deleted.
     pub(crate) fn set(
         plan: Plan,
         dir: &Path,
@@ -129,7 +130,7 @@ impl Stage {
 
     // Workers.
 
-    /// Starts workers `w1`, `w2`, .. and waits until all take requests.
+    /// Starts workers `w1`, `w2`, .. and waits until all consume requests.
     pub(crate) fn start_workers(&mut self, count: usize) -> Result<()> {
         for number in 1..=count {
             self.launch_worker(&format!("w{number}"))?;
@@ -137,7 +138,8 @@ impl Stage {
         (1..=count).try_for_each(|number| self.until_taking(&format!("w{number}")))
     }
 
-    /// Starts one worker, and again whenever it ends.
+    /// Starts one worker, which is restarted whenever its process ends, and waits until it consumes
+    /// requests.
     pub(crate) fn start_worker(&mut self, name: &str) -> Result<()> {
         self.launch_worker(name)?;
         self.until_taking(name)
@@ -152,22 +154,23 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until the worker's present process takes requests.
+    /// Waits until the worker's current process consumes requests.
     pub(crate) fn until_taking(&mut self, name: &str) -> Result<()> {
         let worker = self.workers.get(name).with_context(|| format!("no worker {name}"))?;
         let taking = |lines: &[Line]| takes(lines, worker.pid()?).then_some(());
         self.follow.wait(&format!("{name} to take requests"), PATIENCE, taking)
     }
 
-    /// Stops one for good, at once.
+    /// Kills a worker for good.
     pub(crate) fn remove_worker(&mut self, name: &str) {
         self.workers.remove(name);
     }
 
-    /// Kills a worker's process where it stands, and waits until it is known to be gone, so that
-    /// the next fault does not fall on it too. It is started again.
+    /// Kills a worker's process and waits until its end is recorded, so that the next fault does
+    /// not hit the same process. The worker is restarted.
     pub(crate) fn kill(&mut self, worker: &str) -> Result<()> {
-        // It may just be starting again; a fault that is not made does not count.
+        // The process may just be restarting. The kill is retried, because the journal must only
+        // record faults that were injected.
         let began = Instant::now();
         let killed = loop {
             if let Some(pid) = self.worker(worker)?.kill() {
@@ -181,20 +184,20 @@ impl Stage {
         self.until(&format!("{worker} to be gone"), |lines| lines.iter().any(is_it))
     }
 
-    /// Asks a worker's process to leave. It is started again.
+    /// Sends SIGTERM to a worker's process. The worker is restarted.
     pub(crate) fn terminate(&self, worker: &str) -> Result<()> {
         self.fault(TERMINATE, worker)?;
         self.worker(worker)?.signal(Signal::TERM)
     }
 
-    /// Stops a thread of a worker's process for as long as what comes back is there.
+    /// Stops a thread of a worker's process until the returned guard is dropped.
     pub(crate) fn hold(&self, worker: &str, thread: &str) -> Result<Held> {
         self.fault("hold", worker)?;
         let pid = self.worker(worker)?.pid().context("the process has ended")?;
         Held::thread(pid, thread)
     }
 
-    /// Makes sure that a process wrote this into its log.
+    /// Checks that the log of a process contains this text.
     pub(crate) fn said(&self, life: &str, what: &str) -> Result<()> {
         let log = fs::read_to_string(self.dir.join(format!("{life}.log")))?;
         ensure!(log.contains(what), "{life} did not say `{what}`");
@@ -207,7 +210,7 @@ impl Stage {
 
     // Clients.
 
-    /// Adds a request to the plan.
+    /// Adds a request to the plan and returns its index.
     pub(crate) fn ask(&mut self, mut ask: Ask) -> usize {
         let n = self.plan.asks.len();
         ask.order.n = n;
@@ -216,18 +219,18 @@ impl Stage {
         n
     }
 
-    /// Adds several, the same but for their seeds.
+    /// Adds several requests that differ only in their seeds.
     pub(crate) fn ask_for(&mut self, count: usize, ask: &Ask) -> Vec<usize> {
         (0..count).map(|_| self.ask(ask.clone())).collect()
     }
 
-    /// Starts a client that submits every request of the plan that is not over.
+    /// Starts a client that submits every unfinished request of the plan.
     pub(crate) fn start_client(&mut self) -> Result<()> {
         let all: Vec<usize> = (0..self.plan.asks.len()).collect();
         self.start_client_for(&all)
     }
 
-    /// The same, for these requests alone.
+    /// Starts a client that submits the unfinished ones of these requests.
     pub(crate) fn start_client_for(&mut self, asks: &[usize]) -> Result<()> {
         if self.clients.is_empty() {
             self.journal.note(What::Plan(self.plan.clone()))?;
@@ -256,7 +259,7 @@ impl Stage {
         self.client()?.say("go\n")
     }
 
-    /// Listens to what goes to the present client, and still to those before it.
+    /// Starts a tap for the current client; the taps of earlier clients stay.
     pub(crate) fn listen(&mut self) -> Result<()> {
         let name = format!("c{}", self.clients.len());
         let queue = self.follow.wait("the client", PATIENCE, |lines| reply_queue(lines, &name))?;
@@ -264,12 +267,12 @@ impl Stage {
         Ok(())
     }
 
-    /// Leaves the clients' own queues as the only ones that want their replies.
+    /// Stops all taps, so that only the clients' own queues receive replies.
     pub(crate) fn stop_listening(&mut self) {
         self.taps.clear();
     }
 
-    /// Kills the client where it stands, and whoever else would take its replies.
+    /// Kills the client and stops all taps, which would otherwise receive its replies.
     pub(crate) fn kill_client(&mut self) -> Result<()> {
         self.stop_listening();
         self.fault("kill", "client")?;
@@ -278,7 +281,8 @@ impl Stage {
         self.follow.wait("the client's end", PATIENCE, |lines| gone(lines, &name, 1).then_some(()))
     }
 
-    /// Stops the client's process for a while: it reads nothing, and nobody knows.
+    /// Suspends the client's process with SIGSTOP for `ms` milliseconds: it reads nothing, but its
+    /// connections stay open.
     pub(crate) fn suspend_client(&self, ms: u64) -> Result<()> {
         self.fault("suspend", "client")?;
         self.client()?.signal(Signal::STOP)?;
@@ -292,14 +296,14 @@ impl Stage {
 
     // The network and the broker.
 
-    /// Closes all connections whose names hold `part`.
+    /// Closes all connections whose names contain `part`.
     pub(crate) fn cut(&self, part: &str) -> Result<()> {
         self.fault("cut", if part.is_empty() { "everything" } else { part })?;
         self.proxy.cut_named(part);
         Ok(())
     }
 
-    /// Holds back what connections send and get whose names hold `part`.
+    /// Freezes the connections whose names contain `part`, in both directions.
     pub(crate) fn freeze(&self, part: &str) -> Result<()> {
         self.fault("freeze", part)?;
         self.proxy.freeze_named(part);
@@ -310,13 +314,13 @@ impl Stage {
         self.proxy.thaw();
     }
 
-    /// The node, for scenarios that have one of their own.
+    /// Returns the node, for scenarios that run alone on a node.
     pub(crate) fn node(&self) -> MutexGuard<'_, Rabbit> {
         lock(&self.node)
     }
 
-    /// Kills the only worker. What it had, which is so much, goes to somebody who keeps it until the
-    /// round is over.
+    /// Kills the only worker. Its `count` requests go to a consumer that keeps them until the end
+    /// of the round.
     pub(crate) fn strand(&mut self, worker: &str, count: u16) -> Result<()> {
         let mut strand = Strand::start(&self.runtime, &self.url, &self.model, count)?;
         self.kill(worker)?;
@@ -327,33 +331,33 @@ impl Stage {
 
     // Time.
 
-    /// Waits until callers of request `n` got so many pieces.
+    /// Waits until callers of request `n` have received this many pieces.
     pub(crate) fn until_piece(&mut self, n: usize, count: usize) -> Result<()> {
         let what = format!("piece {count} of request {n}");
         self.follow.wait(&what, PATIENCE, |lines| (pieces(lines, n) >= count).then_some(()))
     }
 
-    /// Whether the caller of request `n` was told its end.
+    /// Returns true if the caller of request `n` received the end of the reply.
     pub(crate) fn is_over(&mut self, n: usize) -> bool {
         self.follow.read().is_ok() && is_over(&self.follow.lines, n)
     }
 
-    /// Waits until the caller of request `n` was told its end.
+    /// Waits until the caller of request `n` has received the end of the reply.
     pub(crate) fn until_over(&mut self, n: usize) -> Result<()> {
         self.until(&format!("the end of request {n}"), |lines| is_over(lines, n))
     }
 
-    /// Waits until the journal says so.
+    /// Waits until the condition holds for the journal.
     pub(crate) fn until(&mut self, what: &str, is_so: impl Fn(&[Line]) -> bool) -> Result<()> {
         self.follow.wait(what, PATIENCE, |lines| is_so(lines).then_some(()))
     }
 
-    /// Waits for a seeded while.
+    /// Waits for a random duration from the seeded generator.
     pub(crate) fn pause(&mut self, least_ms: usize, most_ms: usize) {
         sleep(Duration::from_millis(self.random.between(least_ms, most_ms) as u64));
     }
 
-    /// Writes down what worker and client hold now.
+    /// Records memory and descriptors of workers and client.
     pub(crate) fn sample(&self) -> Result<()> {
         let client = self.clients.last().map(|client| ("client", client));
         let workers = self.workers.iter().map(|(name, worker)| (&**name, worker));
@@ -365,23 +369,24 @@ impl Stage {
         Ok(())
     }
 
-    /// Writes down that a fault is made now.
+    /// Records that a fault is injected now.
     pub(crate) fn fault(&self, fault: &str, on: &str) -> Result<()> {
         Ok(self.journal.note(What::Fault { fault: fault.to_owned(), on: on.to_owned() })?)
     }
 
-    /// Writes down that the scenario could not be played.
+    /// Records that the scenario could not be carried out.
     pub(crate) fn broken(&self, why: String) -> Result<()> {
         Ok(self.journal.note(What::Broken { why })?)
     }
 
-    /// Waits until every request came to its end, or is late.
+    /// Waits until every request has ended, or its time limit is over.
     pub(crate) fn finish(&mut self) -> Result<()> {
         let longest = self.plan.asks.iter().map(|ask| ask.after_ms + ask.timeout_ms).max();
         let limit = Duration::from_millis(longest.unwrap_or(0)) + PATIENCE;
         let asks = self.plan.asks.clone();
         self.follow.wait("the end of every request", limit, |lines| {
-            // In one go: this looks at each line again and again, on the machine that plays.
+            // One pass over the lines: this check repeats for each new line, on the machine that
+            // runs the workers.
             let ended: BTreeSet<usize> = lines.iter().filter_map(|line| ends(&line.what)).collect();
             let over = |ask: &Ask| match ask.expect {
                 Expect::Abandoned(_) => running(lines, ask.order.n).is_none(),
@@ -393,13 +398,13 @@ impl Stage {
         Ok(())
     }
 
-    /// Ends the round: looks for dead letters, and kills everybody.
+    /// Ends the round: records dead letters and kills all processes.
     pub(crate) fn end(mut self) -> Result<()> {
         if let Err(error) = self.runtime.block_on(self.dead_letters()) {
             self.broken(format!("the dead letters could not be read: {error:#}"))?;
         }
         self.journal.note(What::Over)?;
-        // All at once: each waits for its own end.
+        // All processes are killed first; each drop then waits for the end of its own process.
         self.workers.values().chain(&self.clients).for_each(Kept::give_up);
         self.stop_listening();
         self.strands.clear();
@@ -411,7 +416,7 @@ impl Stage {
         let queue = dead_queue(&self.model);
         let waiting = match connection.depth(&queue).await {
             Ok(depth) => depth.messages,
-            // No worker ever came as far as to declare it.
+            // The queue does not exist if no worker ever declared it.
             Err(nsbridge_queue::Error::NoQueue { .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
@@ -437,7 +442,7 @@ fn lock(node: &Mutex<Rabbit>) -> MutexGuard<'_, Rabbit> {
     node.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `w1` for its third process, `w1.2`.
+/// Returns the worker's name without the number of its process: `w1` for `w1.2`, its third process.
 pub(crate) fn base(worker: &str) -> &str {
     worker.split('.').next().unwrap_or(worker)
 }

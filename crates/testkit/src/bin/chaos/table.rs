@@ -1,4 +1,4 @@
-//! What a run came to, for people.
+//! Result table of a run.
 
 use crate::check::Report;
 use crate::scenarios::SCENARIOS;
@@ -16,7 +16,7 @@ const HEAD: [&str; 10] = [
     "verdict",
 ];
 
-/// Prints a row for each scenario, what went wrong, and the line that counts. Whether all is well.
+/// Prints a row per scenario, the problems, and the summary line. Returns true if no check failed.
 pub(crate) fn print(reports: Vec<Report>) -> bool {
     let scenarios = by_scenario(reports);
     println!("{}", table(&scenarios));

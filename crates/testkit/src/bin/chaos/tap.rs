@@ -1,4 +1,5 @@
-//! A second queue that gets a copy of every reply frame, and writes down what is in the clear.
+//! Tap on the reply exchange: a second queue that gets a copy of every reply frame and records its
+//! cleartext header.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -18,13 +19,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::journal::{Journal, What, to_hex};
 
-/// Between two tries to reach a broker that is away.
+/// Delay between two attempts to reach the broker.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Listens to what goes to one client, until it is stopped or dropped.
+/// Consumer of the frames for one client, until it is stopped or dropped.
 ///
-/// While it listens a frame has a receiver even if the client is gone: whoever kills a client for
-/// good stops its tap first.
+/// While the tap runs, a frame is routable even if the client is gone, so a worker does not notice
+/// the client's absence. A scenario that kills a client for good has to stop its tap first.
 #[derive(Debug)]
 pub(crate) struct Tap {
     stop: CancellationToken,
@@ -33,7 +34,8 @@ pub(crate) struct Tap {
 }
 
 impl Tap {
-    /// Listens at the node itself, past any proxy. Returns when every later frame will be heard.
+    /// Starts a tap with a connection to the node itself, without the proxy. Returns when every
+    /// later frame will be received.
     pub(crate) fn start(
         runtime: &Handle,
         url: &str,
@@ -49,7 +51,7 @@ impl Tap {
         Ok(Self { stop, task: Some(task), runtime: runtime.clone() })
     }
 
-    /// Returns when its queue is gone.
+    /// Stops the tap and waits until its queue is deleted.
     pub(crate) fn stop(&mut self) {
         self.stop.cancel();
         if let Some(task) = self.task.take() {
@@ -81,7 +83,8 @@ impl Ear {
                 tokio::select! {
                     _ = self.read(&mut frames) => {}
                     () = stop.cancelled() => {
-                        // Its queue is exclusive, and goes with it.
+                        // The tap's queue is exclusive, so the broker deletes it with the
+                        // connection.
                         let _ = connection.close(200, "done".into()).await;
                         return;
                     }
@@ -118,7 +121,8 @@ impl Ear {
     }
 }
 
-/// What is in the clear, and a hash of the rest; nothing of what is no reply frame.
+/// Describes a reply frame by its cleartext header and a hash of the frame; `None` for other
+/// messages.
 fn describe(frame: &[u8]) -> Option<What> {
     let head = ReplyHead::parse(frame).ok()?;
     let mut hasher = DefaultHasher::new();

@@ -1,4 +1,5 @@
-//! The client's broker, with a journal of what is enqueued, and with the harness's tricks.
+//! Broker wrapper of the client: records enqueued requests in the journal and applies the harness's
+//! tricks.
 
 use std::sync::Arc;
 
@@ -13,31 +14,31 @@ use serde::{Deserialize, Serialize};
 
 use crate::journal::{Journal, What, to_hex};
 
-/// What a sealed request begins with.
+/// Magic bytes at the start of a sealed request.
 const REQUEST: &[u8] = b"NSBQ";
 
-/// A count that would make a request a dead letter, if a worker believed it.
+/// Forged delivery count, above every limit of a worker (`POISON_RUNS`, `RENEW_DELIVERIES`).
 const FORGED_COUNT: i64 = 40;
 
-/// A reply queue that nobody ever had.
+/// Returns the name of a reply queue that never existed.
 pub(crate) fn nobodys_queue() -> String {
     reply_queue(0)
 }
 
-/// What the harness does to requests on their way.
+/// Manipulation of requests on their way to the broker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Trick {
     #[default]
     None,
     /// Publishes the same sealed bytes twice.
     Twice,
-    /// Writes the headers that only a broker should write.
+    /// Sets the headers that only a broker should set.
     ForgedCount,
-    /// Publishes the same sealed bytes with somebody else's reply queue, and then as they were.
+    /// Publishes the same sealed bytes with a reply queue that does not exist, and then unchanged.
     ForgedReplyTo,
 }
 
-/// A broker whose publishers write down each sealed request before it leaves.
+/// Broker whose publishers record each sealed request before they send it.
 #[derive(Debug)]
 pub(crate) struct Watched<B> {
     pub(crate) inner: B,

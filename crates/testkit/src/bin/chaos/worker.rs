@@ -1,4 +1,4 @@
-//! A worker as in production, but for its handler, which writes a journal.
+//! Worker process: the production worker with a handler that records its calls in the journal.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -21,10 +21,10 @@ use crate::journal::{Journal, Run, What};
 use crate::order::{Does, Order, of_attempt, piece};
 use crate::process::leave_with_the_starter;
 
-/// What a worker logs when it has subscribed to its queue.
+/// Log message of a worker that has subscribed to its queue.
 const TAKING: &str = "taking requests";
 
-/// What it logs of a request that waits until nothing else runs in it.
+/// Log message of a worker about a request that waits to run alone.
 const ALONE: &str = "to run alone";
 
 pub(crate) fn run(path: &Path) -> ExitCode {
@@ -42,7 +42,7 @@ pub(crate) fn run(path: &Path) -> ExitCode {
     nsbridge::run::<Scripted>(config)
 }
 
-/// The bridge keeps a subscriber that is there before its own.
+/// Installs the log and the journal layer. The bridge keeps a subscriber that is already installed.
 fn log_and_watch(filter: &str, journal: Journal) {
     let filter = EnvFilter::try_new(filter).unwrap_or_default();
     let lines = fmt::layer().with_writer(std::io::stderr).with_ansi(false).with_filter(filter);
@@ -50,8 +50,8 @@ fn log_and_watch(filter: &str, journal: Journal) {
     let _ = tracing_subscriber::registry().with(lines).with(watch).try_init();
 }
 
-/// Writes down when the worker subscribes, since its adopt window runs from then on, and which
-/// requests wait to run alone.
+/// Log layer that records subscriptions and requests that wait to run alone. The checker measures a
+/// worker's adoption window from its subscription.
 struct Watch(Journal);
 
 impl<S: Subscriber> Layer<S> for Watch {
@@ -68,7 +68,7 @@ impl<S: Subscriber> Layer<S> for Watch {
     }
 }
 
-/// What of a line of the log matters here.
+/// Message and request id of a log event.
 #[derive(Default)]
 struct Said {
     message: String,
@@ -85,16 +85,16 @@ impl Visit for Said {
     }
 }
 
-/// The handler's table of the configuration.
+/// `[handler]` table of the configuration.
 #[derive(Clone, Debug, Deserialize)]
 struct Options {
-    /// Where the journal is.
+    /// Folder of the journal.
     dir: PathBuf,
     worker: String,
     slots: usize,
 }
 
-/// Does what its input says.
+/// Scripted handler: follows the order in its input.
 #[derive(Debug)]
 struct Scripted {
     runs: Runs,
@@ -140,7 +140,7 @@ impl Handler for Scripted {
     }
 }
 
-/// Calls of a handler, which the journal knows.
+/// Recorder of the calls of a handler.
 #[derive(Debug)]
 pub(crate) struct Runs {
     journal: Journal,
@@ -177,7 +177,7 @@ fn misbehave(does: Does, index: usize, is_retry: bool) {
     }
 }
 
-/// A call of the handler. However it ends, unless with the process, the journal has its end.
+/// Guard that records the end of a call however it ends, except by the death of the process.
 pub(crate) struct Call<'a> {
     journal: &'a Journal,
     run: Run,

@@ -1,4 +1,4 @@
-//! `ListObjectsV2`, and what is asked of a bucket as a whole.
+//! `ListObjectsV2`, and versioning of a bucket.
 
 use std::collections::BTreeSet;
 
@@ -13,15 +13,15 @@ use s3s::{S3Request, S3Response, S3Result, s3_error};
 use super::{Answer, Operations};
 use crate::s3::store::Bucket;
 
-/// As many as S3 lists at once.
+/// Maximum number of keys on a page, as in S3.
 const PAGE: i32 = 1000;
 
-/// What a page of a listing holds.
+/// Page of a listing.
 #[derive(Default)]
 struct Page {
     contents: Vec<Listed>,
     prefixes: BTreeSet<String>,
-    /// The last name on the page, where another page follows.
+    /// Last name on the page, if another page follows.
     more_after: Option<String>,
 }
 
@@ -62,7 +62,7 @@ impl Page {
     }
 }
 
-/// Where a page begins; what a token means is the store's own affair.
+/// Returns the name after which the page begins. A continuation token is that name in base64.
 fn begin(input: &ListObjectsV2Input) -> S3Result<String> {
     let Some(token) = &input.continuation_token else {
         return Ok(input.start_after.clone().unwrap_or_default());

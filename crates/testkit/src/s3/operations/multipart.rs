@@ -1,4 +1,4 @@
-//! Objects that come in parts.
+//! Multipart uploads.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -18,7 +18,7 @@ use super::{Answer, Operations};
 use crate::s3::checksum::{Algorithm, Claim, Sum, etag_of_parts, given, md5_hex, tell};
 use crate::s3::store::{Bucket, Conditions, Object, Part, Upload};
 
-/// Every part but the last one has at least so many bytes.
+/// Minimum size of every part but the last, in bytes.
 const LEAST: usize = 5 << 20;
 
 fn find<'a>(bucket: &'a mut Bucket, key: &str, id: &str) -> S3Result<&'a mut Upload> {
@@ -43,7 +43,7 @@ impl Operations {
         let upload = Upload {
             key: input.key.clone(),
             algorithm,
-            // CRC-64/NVME has no composite form, and is what S3 makes by itself.
+            // CRC-64/NVME is the default of S3 and has no composite form.
             whole: matches!(algorithm, None | Some(Algorithm::Crc64Nvme))
                 || input.checksum_type.as_ref().is_some_and(full),
             content_type: input.content_type,
@@ -200,7 +200,7 @@ impl Operations {
     }
 }
 
-/// The object of the listed parts.
+/// Assembles the object from the listed parts.
 fn joined(upload: &Upload, listed: &[CompletedPart]) -> S3Result<Object> {
     let numbers: Vec<_> = listed.iter().filter_map(|part| part.part_number).collect();
     if numbers.is_empty() || numbers.len() != listed.len() {
@@ -235,7 +235,7 @@ fn joined(upload: &Upload, listed: &[CompletedPart]) -> S3Result<Object> {
     })
 }
 
-/// The part that came, if it is the one that is meant.
+/// Returns the uploaded part if its ETag and checksum are the listed ones.
 fn part<'a>(upload: &'a Upload, listed: &CompletedPart) -> S3Result<&'a Part> {
     let found = listed.part_number.and_then(|number| upload.parts.get(&number));
     let meant = found.filter(|part| {

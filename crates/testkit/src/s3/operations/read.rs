@@ -17,10 +17,10 @@ use super::{Answer, IgnoreRange, Operations};
 use crate::s3::checksum::tell;
 use crate::s3::store::{Conditions, Object};
 
-/// Bytes that go to the socket at once: enough that a frame's cost does not count.
+/// Frame size of a body in bytes, large enough that the cost of a frame does not matter.
 const FRAME: usize = 256 << 10;
 
-/// A slice of an object, in frames that are slices of it as well.
+/// Stream over a slice of an object; its frames are slices too, without a copy.
 struct Frames(Bytes);
 
 impl Stream for Frames {
@@ -38,10 +38,10 @@ impl ByteStream for Frames {
     }
 }
 
-/// The part of an object that is asked for.
+/// Requested part of an object.
 struct Part {
     bytes: Range<usize>,
-    /// As `Content-Range` says it, of a part of the object.
+    /// Value of `Content-Range`; `None` for the whole object.
     range: Option<String>,
 }
 
@@ -86,7 +86,7 @@ fn wants_checksum(mode: Option<&ChecksumMode>) -> bool {
     mode.is_some_and(|mode| mode.as_str() == ChecksumMode::ENABLED)
 }
 
-/// What both operations tell of an object.
+/// Builds the fields that both outputs share.
 macro_rules! describe {
     ($output:ident, $object:expr, $part:expr, $mode:expr, $number:expr) => {{
         let output = $output {
@@ -102,7 +102,7 @@ macro_rules! describe {
             ..Default::default()
         };
         let mut output = output;
-        // Of a part, S3 knows no checksum.
+        // S3 has no checksum for a part of an object.
         if $part.range.is_none() && wants_checksum($mode.as_ref()) {
             tell!(output, $object.sum);
             output.checksum_type = Some($object.sum.kind());

@@ -14,7 +14,7 @@ use super::{Answer, Operations};
 use crate::s3::checksum::{Algorithm, Claim, given, md5_hex, tell};
 use crate::s3::store::{Conditions, Object};
 
-/// All that a request brings.
+/// Collects a request body.
 pub(super) async fn receive(body: Option<StreamingBlob>, length: Option<i64>) -> S3Result<Bytes> {
     let mut received = BytesMut::with_capacity(length.unwrap_or(0).clamp(0, 1 << 30) as usize);
     let Some(mut body) = body else { return Ok(received.freeze()) };
@@ -77,7 +77,7 @@ impl Operations {
             Ok(object.clone())
         })?;
         object.modified = SystemTime::now();
-        // A copy is one object, however its source came.
+        // A copy has one part, even if its source was a multipart object.
         object.parts = Vec::new();
         object.etag = md5_hex(&object.bytes);
         object.sum = object.sum.algorithm.whole(&object.bytes);

@@ -1,4 +1,4 @@
-//! What an object store must do, on every one that there is: ours, and others that are in use.
+//! Conformance checks for object stores: ours, and others.
 
 mod conditions;
 mod objects;
@@ -14,7 +14,7 @@ use nsbridge_testkit::s3::S3Server;
 
 use super::client_of;
 
-/// An empty bucket, and who may use it.
+/// Empty bucket, and a client with access to it.
 #[derive(Clone)]
 pub(super) struct Place {
     pub(super) client: Client,
@@ -23,7 +23,7 @@ pub(super) struct Place {
 
 pub(super) type Check = fn(Place) -> Pin<Box<dyn Future<Output = Result<()>>>>;
 
-/// Makes a test on our own server of each function named, and a list of them all.
+/// Defines a test on our server for each named function, and a list of all functions.
 macro_rules! conformance {
     ($($module:ident::$name:ident),* $(,)?) => {
         $(
@@ -36,7 +36,7 @@ macro_rules! conformance {
             }
         )*
 
-        /// The same by name, for other servers.
+        /// All checks by name, for other servers.
         pub(super) const ALL: &[(&str, Check)] =
             &[$((stringify!($name), |place| Box::pin($module::$name(place)))),*];
     };
@@ -79,7 +79,8 @@ impl Place {
     }
 }
 
-/// That something was refused with this status, and this code where there is a body to say it.
+/// Checks that a request was refused with this status, and with this code if the response has a
+/// body.
 fn refused<T, E>(
     result: Result<T, SdkError<E, aws_sdk_s3::config::http::HttpResponse>>,
     status: u16,

@@ -1,4 +1,4 @@
-//! Whose requests are answered.
+//! Tests of signatures and credentials.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn server() -> S3Server {
     server
 }
 
-/// The code of what a read says, `None` if it is answered.
+/// Returns the error code of a read; `None` if it succeeds.
 async fn refusal(client: &Client) -> Option<String> {
     let got = client.get_object().bucket("models").key("k").send().await;
     got.err().map(|error| error.code().unwrap_or_default().to_owned())
@@ -26,7 +26,7 @@ fn signed_by(server: &S3Server, access: &str, secret: &str, token: Option<&str>)
     client(&server.endpoint(), Credentials::new(access, secret, token, None, "test"))
 }
 
-/// Asks for credentials as the SDK does.
+/// Requests credentials as the SDK does.
 fn ask(ecs: &EcsCredentials, authorization: &str) -> (u16, String) {
     use std::io::{Read as _, Write as _};
     let uri = ecs.uri();
@@ -44,7 +44,7 @@ fn field(body: &str, name: &str) -> String {
     body.split_once(&start).unwrap().1.split('"').next().unwrap().to_owned()
 }
 
-/// A client with the credentials of one call.
+/// Returns a client with the credentials of one call.
 fn client_from(server: &S3Server, ecs: &EcsCredentials) -> Client {
     let (status, body) = ask(ecs, &format!("Authorization: {}", ecs.authorization()));
     assert_eq!(status, 200);

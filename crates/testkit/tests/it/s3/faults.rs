@@ -1,4 +1,4 @@
-//! Each fault does what it says, and spares whom it is not for.
+//! Tests of the injected faults, and of the requests that they spare.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,7 @@ impl Stage {
         Self::with(Rule::new(fault).when(When::Nth(1)))
     }
 
-    /// The bytes from 1000 on, or the error that came before them.
+    /// Reads the bytes from 1000 on; returns status and code of an error response.
     async fn ask(&self) -> Result<GetObjectOutput, (u16, String)> {
         let get = self.client.get_object().bucket("models").key("k").range("bytes=1000-");
         get.send().await.map_err(|error| {
@@ -39,7 +39,7 @@ impl Stage {
         })
     }
 
-    /// The request behind the struck one is answered in full.
+    /// Checks that the request after the struck one succeeds.
     async fn recovers(&self) {
         let (bytes, error) = read(self.ask().await.unwrap()).await;
         assert!(bytes == self.bytes[1000..] && error.is_none(), "{} {error:?}", bytes.len());
@@ -48,7 +48,7 @@ impl Stage {
     }
 }
 
-/// All that comes, and the error that ended it.
+/// Reads the body; returns its bytes and the error that ended it.
 async fn read(output: GetObjectOutput) -> (Vec<u8>, Option<String>) {
     let (mut body, mut bytes) = (output.body, Vec::new());
     loop {
@@ -115,7 +115,7 @@ async fn a_slow_body_comes_whole_in_its_time() {
     let started = Instant::now();
     let (bytes, error) = read(stage.ask().await.unwrap()).await;
     assert!(bytes == stage.bytes[1000..] && error.is_none(), "{error:?}");
-    // Five steps of 50 ms, and the first one at once.
+    // Five pieces; the first comes at once, the others every 50 ms.
     assert!(started.elapsed() >= Duration::from_millis(200), "{:?}", started.elapsed());
     stage.recovers().await;
 }
@@ -157,7 +157,7 @@ async fn a_flipped_byte_is_one_bit_of_the_object() {
         assert!(error.is_none() && different == [at - 1000], "{error:?} {different:?}");
         stage.recovers().await;
     }
-    // Where it is not among the bytes sent, nothing is wrong with them.
+    // If the byte is not in the range, the response is correct.
     let stage = Stage::striking(Fault::Flip(999));
     let (bytes, _) = read(stage.ask().await.unwrap()).await;
     assert_eq!(bytes, stage.bytes[1000..]);

@@ -1,4 +1,4 @@
-//! Other stores at the same conformance list: where they differ is known, and in `docs/testing.md`.
+//! Conformance checks on other stores; `docs/testing.md` lists the known differences.
 
 use aws_credential_types::Credentials;
 use nsbridge_testkit::Moto;
@@ -6,7 +6,7 @@ use nsbridge_testkit::Moto;
 use super::client;
 use super::conformance::{ALL, Place};
 
-/// What moto does otherwise than S3.
+/// Checks that moto fails because it differs from S3.
 const NOT_ON_MOTO: [&str; 7] = [
     "a_checksum_is_kept_and_told",
     "a_wrong_checksum_leaves_nothing_behind",

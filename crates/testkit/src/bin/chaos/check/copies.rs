@@ -1,10 +1,10 @@
-//! Which copy of a request a run is of.
+//! Assignment of runs to the copies of a request.
 //!
-//! The job key is the request's id and the salt of its sealing. A handler is told the id and the
-//! number of its attempt, not the salt; but the frame that opens its stream can only be opened
-//! with the reply root of its copy, and names its worker and attempt in what is sealed. So the
-//! copies come from what clients enqueued, the streams from the tap, and the round's keyring ties
-//! them together. Most requests are enqueued once, and then there is nothing to tie.
+//! The job key consists of the request's id and the salt of its sealing. A handler receives the id
+//! and the attempt number, not the salt. However, the frame that opens a run's stream can only be
+//! opened with the reply root of its copy, and its sealed content names worker and attempt. So the
+//! copies come from the enqueued requests, the streams from the tap, and the round's keyring
+//! connects them. Most requests are enqueued once and need no assignment.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -16,18 +16,18 @@ use nsbridge_protocol::Open;
 use crate::clock::SECOND;
 use crate::journal::{Line, Run, What, from_hex, to_hex};
 
-/// The keyring's name in the folder of a round.
+/// File name of the keyring in the folder of a round.
 pub(crate) const KEYRING: &str = "keys.json";
 
-/// The tap may be heard a little after the run that it announces.
+/// Maximum delay of the tap: a frame may be recorded this much after the start of its run.
 const LATE: u64 = SECOND / 2;
 
-/// What is known of the copies of a round.
+/// Copies and streams of a round.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    /// The salts of each request's copies, in the order in which they were enqueued.
+    /// Salts of each request's copies, in the order in which they were enqueued.
     salts: HashMap<String, Vec<String>>,
-    /// Streams by worker, request and attempt: when they were opened, and for which salt.
+    /// Streams by worker, request and attempt: time of the opening frame, and salt.
     streams: HashMap<(String, String, u32), Vec<(u64, String)>>,
 }
 
@@ -48,7 +48,7 @@ impl Copies {
             let opened = parsed.open(&keys.open_key(&parsed).await?)?;
             let salt = to_hex(&opened.job_key.salt.0);
             let known = copies.salts.entry(request.clone()).or_default();
-            // The same bytes may be published again.
+            // The same sealed bytes may be published again.
             if !known.contains(&salt) {
                 known.push(salt.clone());
                 roots.entry(request.clone()).or_default().push((salt, opened.reply_root));
@@ -68,13 +68,13 @@ impl Copies {
         Ok(copies)
     }
 
-    /// Requests of which there is more than one copy.
+    /// Returns the number of requests with more than one copy.
     pub(super) fn asked_again(&self) -> usize {
         self.salts.values().filter(|salts| salts.len() > 1).count()
     }
 
-    /// The job key of a run that began at `start`. One that nothing is known of is held to be of
-    /// the first copy: that may accuse, and never hides.
+    /// Returns the job key of a run that began at `start`. An unknown run counts as one of the
+    /// first copy: this may report a false double run, but never hides one.
     pub(super) fn key(&self, run: &Run, start: u64) -> String {
         let Run { worker, request, attempt, .. } = run;
         let salts = self.salts.get(request).map_or(&[][..], Vec::as_slice);
@@ -96,8 +96,8 @@ mod tests {
     use super::Copies;
     use crate::journal::{Line, Run, What, to_hex};
 
-    /// One request, enqueued twice; the worker `w` opened a stream for the second copy alone, as
-    /// the same attempt that it might have been of the first.
+    /// One request is enqueued twice. Worker `w` opens a stream for the second copy only, with an
+    /// attempt number that the first copy could have too.
     #[tokio::test]
     async fn a_run_is_of_the_copy_whose_root_opens_its_stream() {
         let id = RequestId::from_bytes([9; 16]);

@@ -1,4 +1,4 @@
-//! Whether processes that run for long keep their size.
+//! Check that memory and descriptors of long-running processes do not grow.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use crate::plan::Plan;
 
 use super::Report;
 
-/// What the least that a process holds may grow by between the second third of a round and the
-/// last. The least, since what an allocator keeps for the next time comes and goes.
+/// Maximum relative growth of the minimum memory between the second third of a round and the last
+/// third. The minimum is compared because an allocator's reserves vary.
 const GROWTH: f64 = 0.03;
 const GROWTH_KIB: u64 = 1024;
 
-/// Descriptors that may come and go.
+/// Maximum growth of the median number of descriptors.
 const DESCRIPTORS: usize = 2;
 
-/// Resident memory in KiB and open descriptors of one process, in the order of time.
+/// Resident memory in KiB and open descriptors of one process, in time order.
 #[derive(Default)]
 struct Samples {
     memory: Vec<u64>,
@@ -59,12 +59,12 @@ fn part<T>(values: &[T], third: usize) -> &[T] {
     &values[third * length..(third + 1) * length]
 }
 
-/// The least of a third of the values.
+/// Returns the minimum of a third of the values.
 fn least(values: &[u64], third: usize) -> u64 {
     part(values, third).iter().copied().min().unwrap_or_default()
 }
 
-/// The median of a third of the values.
+/// Returns the median of a third of the values.
 fn middle(values: &[usize], third: usize) -> usize {
     let mut part = part(values, third).to_vec();
     part.sort_unstable();

@@ -1,4 +1,4 @@
-//! No nonce is used for two contents.
+//! Checks of reply frames: nonce reuse, attempt numbers, repeated sends.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,8 +7,9 @@ use crate::plan::Plan;
 
 use super::Report;
 
-/// A stream has one key, and a frame's number is its nonce: the same number in the same stream
-/// must be the same bytes, however often it is sent.
+/// Checks that no nonce is used for two contents. A stream has one key and a frame's number is its
+/// nonce, so frames with the same number in the same stream must have the same bytes, however often
+/// they are sent.
 pub(super) fn check(plan: &Plan, lines: &[Line], report: &mut Report) {
     let mut seen: HashMap<(&str, u64), u64> = HashMap::new();
     let (mut again, mut reused) = (0, BTreeMap::<&str, u64>::new());
@@ -34,7 +35,7 @@ pub(super) fn check(plan: &Plan, lines: &[Line], report: &mut Report) {
     }
 }
 
-/// The number of the attempt that a frame opens, which stands at byte 80 of it.
+/// Returns the attempt number of a frame that opens a stream, a big-endian `u32` at byte 80.
 fn attempt(line: &Line) -> Option<u32> {
     let What::Frame { open: Some(frame), .. } = &line.what else { return None };
     u32::from_str_radix(frame.get(160..168)?, 16).ok()

@@ -1,4 +1,4 @@
-//! How long requests took with faults, beside others that nothing disturbed.
+//! Comparison of the time that requests took with faults and without.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,10 +10,10 @@ use super::Report;
 use super::replies::{Replies, Reply};
 use super::runs::Runs;
 
-/// What a group of requests took, asked for all at once.
+/// Requests that were submitted at once, with their duration.
 struct Group<'a> {
     replies: Vec<&'a Reply>,
-    /// From the first question to the last end, in seconds.
+    /// Wall time from the first submission to the last end, in seconds.
     wall: f64,
 }
 
@@ -54,13 +54,13 @@ pub(super) fn check(plan: &Plan, replies: &Replies, runs: &Runs, report: &mut Re
 }
 
 impl Group<'_> {
-    /// The longest gap of each reply, in order.
+    /// Returns the longest gap of each reply, sorted.
     fn gaps(&self) -> Vec<f64> {
         sorted(self.replies.iter().map(|reply| reply.worst))
     }
 }
 
-/// These requests' replies; `None` if one of them did not end.
+/// Returns the replies to these requests; `None` if one of them did not end.
 fn group(replies: &Replies, asks: Range<usize>) -> Option<Group<'_>> {
     let mut those = Vec::new();
     for n in asks {
@@ -73,12 +73,13 @@ fn group(replies: &Replies, asks: Range<usize>) -> Option<Group<'_>> {
     Some(Group { replies: those, wall: seconds(first, last) })
 }
 
-/// How long callers waited where another run went on, in order.
+/// Returns the gaps in which another run took over, sorted, in seconds.
 fn hand_overs(group: &Group<'_>, runs: &Runs) -> Vec<f64> {
     let mut gaps = Vec::new();
     for reply in &group.replies {
         let mut begun = runs.all.iter().filter(|run| run.n == reply.n);
-        // By how many pieces were there: several runs may follow each other within one gap.
+        // Keyed by the number of pieces at hand, because several runs may follow each other within
+        // one gap.
         let mut of_reply = BTreeMap::new();
         begun.next();
         for run in begun {
@@ -102,7 +103,7 @@ fn worst(sorted: &[f64]) -> f64 {
     sorted.last().copied().unwrap_or_default()
 }
 
-/// The upper one of the two in the middle, if there are two.
+/// Returns the median; of an even number of values, the upper middle one.
 fn median(sorted: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or_default()
 }

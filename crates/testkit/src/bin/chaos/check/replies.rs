@@ -1,4 +1,4 @@
-//! What callers were given.
+//! Checks of the replies that callers received.
 
 use std::collections::BTreeMap;
 
@@ -9,32 +9,32 @@ use crate::plan::{Ask, Expect, Plan};
 
 use super::Report;
 
-/// More attempts than a request can have before it is a dead letter.
+/// Upper bound of attempt numbers; a request becomes a dead letter earlier.
 const ATTEMPTS: u32 = 20;
 
-/// Every reply of a round, by request id.
+/// Replies of a round, by request id.
 #[derive(Debug, Default)]
 pub(super) struct Replies(BTreeMap<String, Reply>);
 
-/// What one caller was given.
+/// Reply as one caller received it.
 #[derive(Debug, Default)]
 pub(super) struct Reply {
     pub(super) n: usize,
-    /// As it stands after all restarts.
+    /// Text after all restarts.
     text: Vec<String>,
-    /// All that was ever given.
+    /// Number of all pieces that were ever received.
     given: usize,
     restarts: usize,
     pub(super) asked: Option<u64>,
-    /// When pieces came.
+    /// Times at which pieces arrived.
     pub(super) came: Vec<u64>,
-    /// When the latest piece came, or the end, and the longest wait for one.
+    /// Time of the latest piece or the end.
     last: Option<u64>,
     pub(super) worst: f64,
     pub(super) end: Option<(u64, End)>,
 }
 
-/// What a caller was told last.
+/// End of a reply as the caller received it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Done,
@@ -85,7 +85,8 @@ impl Replies {
         }
     }
 
-    /// A request that could not be submitted has no id, only its number.
+    /// Returns the reply to a request. A request that could not be submitted has no id, only its
+    /// index.
     fn of_request(&mut self, n: usize, request: &str) -> &mut Reply {
         let key = if request.is_empty() { format!("unsent {n}") } else { request.to_owned() };
         self.0.entry(key).or_insert_with(|| Reply { n, ..Reply::default() })
@@ -99,7 +100,7 @@ impl Replies {
         self.0.values().map(|reply| reply.given).sum()
     }
 
-    /// The replies to request `n`: several if its client was started again.
+    /// Returns the replies to request `n`: several if its client was started again.
     pub(super) fn to(&self, n: usize) -> impl Iterator<Item = &Reply> {
         self.0.values().filter(move |reply| reply.n == n)
     }
@@ -153,7 +154,7 @@ impl Reply {
         matches!(self.end, Some((_, End::Done)))
     }
 
-    /// Why the text is not what one lone run says.
+    /// Describes the first difference between the text and that of an undisturbed run.
     fn repeats(&self, ask: &Ask) -> Option<String> {
         let pieces = ask.order.pieces;
         if ask.expect == Expect::OneOfSeveral {

@@ -1,4 +1,4 @@
-//! What must be true of the round as a whole.
+//! Checks of a round as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +12,9 @@ use super::copies::Copies;
 use super::replies::{End, Replies};
 use super::runs::Runs;
 
-/// How long a run may go on after its client has died: the reply queue outlives it by 15 s, a
-/// worker takes it for gone when it was missing twice, 2 s apart, and the rest is for slow machines.
+/// Time for which a run may continue after its client has died. The reply queue outlives the client
+/// by 15 s, and a worker takes the queue for gone after two misses that are 2 s apart; the rest is
+/// for slow machines.
 const ABANDONED: u64 = 25 * SECOND;
 
 pub(super) fn check(
@@ -41,7 +42,7 @@ fn check_end(lines: &[Line], report: &mut Report) {
     }
 }
 
-/// Whether clients asked again where they should have.
+/// Checks that clients enqueued enough requests again.
 pub(super) fn check_copies(plan: &Plan, copies: &Copies, report: &mut Report) {
     let (again, meant) = (copies.asked_again(), plan.rules.asked_again);
     if again < meant {
@@ -49,7 +50,7 @@ pub(super) fn check_copies(plan: &Plan, copies: &Copies, report: &mut Report) {
     }
 }
 
-/// Whether the faults hit what they were meant for.
+/// Checks that the faults had the effect that the plan expects.
 fn check_reach(plan: &Plan, lines: &[Line], runs: &Runs, report: &mut Report) {
     let mut begun: BTreeMap<usize, usize> = BTreeMap::new();
     for run in &runs.all {
@@ -100,7 +101,7 @@ fn check_reach(plan: &Plan, lines: &[Line], runs: &Runs, report: &mut Report) {
     }
 }
 
-/// How many processes ended while a request in them waited to run alone.
+/// Counts the processes that ended while a request in them waited to run alone.
 fn died_waiting(lines: &[Line]) -> usize {
     let (mut waiting, mut died) = (BTreeSet::<(u32, &str)>::new(), 0);
     for line in lines {
@@ -120,7 +121,7 @@ fn died_waiting(lines: &[Line]) -> usize {
     died
 }
 
-/// Whether each worker that was told to leave did, and in good order.
+/// Checks that each worker that received SIGTERM exited with status 0.
 fn check_leaving(lines: &[Line], report: &mut Report) {
     for (i, line) in lines.iter().enumerate() {
         let What::Fault { fault, on } = &line.what else { continue };
@@ -158,7 +159,7 @@ fn check_dead_letters(plan: &Plan, lines: &[Line], report: &mut Report) {
     }
 }
 
-/// Whether runs that nobody waits for any more stop, and how soon.
+/// Checks that abandoned and canceled runs stop in time.
 fn check_stops(plan: &Plan, lines: &[Line], replies: &Replies, runs: &Runs, report: &mut Report) {
     let abandoned = abandoned(lines, replies);
     for run in &runs.all {
@@ -183,7 +184,7 @@ fn check_stops(plan: &Plan, lines: &[Line], replies: &Replies, runs: &Runs, repo
     }
 }
 
-/// When the client of each unfinished request died.
+/// Returns the time at which the client of each unfinished request died.
 fn abandoned<'a>(lines: &'a [Line], replies: &Replies) -> BTreeMap<&'a str, u64> {
     let (mut left, mut asked): (BTreeMap<&str, u64>, BTreeSet<&str>) = Default::default();
     let mut client = None;

@@ -1,4 +1,4 @@
-//! When the handler ran, and what ran when it should not.
+//! Checks of handler runs: overlaps, and runs after the end of their request.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,36 +11,37 @@ use super::Report;
 use super::copies::Copies;
 use super::replies::Replies;
 
-/// How long a worker that has subscribed again may keep a job that somebody else has.
+/// Time for which a worker that has subscribed again may keep a job that another worker runs.
 const ADOPT_WINDOW: u64 = 5 * SECOND;
 
-/// How long a worker that cannot subscribe may keep a job.
+/// Time for which a worker that cannot subscribe may keep a job.
 const ORPHAN: u64 = 60 * SECOND;
 
-/// What two runs may overlap beyond that: a step of the handler, and a slow machine.
+/// Tolerance on both limits, for a step of the handler and a slow machine.
 const OVERLAP: u64 = 2 * SECOND;
 
-/// How long after its client has the end a run may begin.
+/// Time after the client has received the end in which a run may still begin.
 const AFTER_THE_END: u64 = SECOND;
 
-/// The runs of a round.
+/// Runs of a round.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
     pub(super) all: Vec<Interval>,
-    /// When each process subscribed.
+    /// Times at which each process subscribed.
     taking: HashMap<u32, Vec<u64>>,
-    /// When a client heard, and when it did not any more.
+    /// Times at which a client subscribed to its reply queue (true) or lost the subscription
+    /// (false).
     hearing: Vec<(u64, bool)>,
 }
 
-/// One run, from its begin to its end or that of its process.
+/// Run, from its begin to its end or that of its process.
 #[derive(Clone, Debug)]
 pub(super) struct Interval {
     pub(super) run: Run,
     pub(super) n: usize,
     resumed: usize,
-    /// The job key: request and copy. What ran for nobody had the genuine copy's bytes, and is
-    /// another job where copies are forged.
+    /// Job key: request and copy. A run without a reader had the bytes of the genuine copy, and
+    /// counts as another job in scenarios with forged copies.
     key: String,
     pub(super) for_nobody: bool,
     pub(super) start: u64,
@@ -113,14 +114,14 @@ impl Runs {
         }
     }
 
-    /// Whether the client heard nothing at this time, so that nobody could know of the end. It has
-    /// a second to answer once it hears again.
+    /// Returns true if the client was not subscribed at this time, so that no worker could learn of
+    /// the end. The client has a second to answer after it has subscribed again.
     fn deaf(&self, at: u64) -> bool {
         let before = self.hearing.iter().rev().find(|(changed, _)| *changed <= at);
         before.is_some_and(|(changed, hears)| !hears || at <= changed + AFTER_THE_END)
     }
 
-    /// Says how two runs of one job overlap, if they may not.
+    /// Describes the overlap of two runs of one job, if it is not allowed.
     fn doubles(&self, older: &Interval, newer: &Interval, plan: &Plan) -> Option<String> {
         let until = older.end.min(newer.end);
         if newer.start >= until {
@@ -137,10 +138,11 @@ impl Runs {
         excess.then(|| format!("{what}: {:.2} s too long", seconds(allowed, until)))
     }
 
-    /// When the older run should have known that its job is somebody else's.
+    /// Returns the time until which the older run may continue although another worker has its job.
     ///
-    /// Its worker lost its connection before the newer run began, and subscribed again some time
-    /// after its own run had begun. If it loses that one too, the window begins again.
+    /// Its worker lost its connection before the newer run began, and subscribed again after the
+    /// older run had begun. If the worker loses that connection too, the adoption window starts
+    /// again.
     fn allowed_until(&self, older: &Interval, newer: &Interval) -> u64 {
         let again = self.taking.get(&older.run.pid).map_or(&[][..], Vec::as_slice);
         let mut again = again.iter().filter(|at| **at > older.start);

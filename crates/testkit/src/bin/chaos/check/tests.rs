@@ -1,4 +1,4 @@
-//! Each check fails once, on a journal written by hand.
+//! Tests of the checker: each check fails on a handwritten journal.
 
 use crate::clock::SECOND;
 use crate::journal::{Line, Run, What};
@@ -11,7 +11,7 @@ use super::{Report, judge};
 const SEED: u64 = 7;
 const PIECES: usize = 4;
 
-/// A round with one request, `r`, that is asked at second 1 and answered at second 9.
+/// Round with one request, `r`, that is submitted at second 1 and answered at second 9.
 struct Round {
     plan: Plan,
     lines: Vec<Line>,
@@ -25,7 +25,7 @@ impl Round {
         Self { plan, lines: Vec::new() }.at(1.0, What::Asked { n: 0, request: r() })
     }
 
-    /// The whole text, in one run of process 1.
+    /// Creates a round whose request gets the whole text in one run of process 1.
     fn answered() -> Self {
         let whole = lone_run(SEED, PIECES);
         let round = Self::new().start(2.0, 1, 1).end(8.5, 1, 1);
@@ -79,7 +79,7 @@ impl Round {
         judge(&self.lines, &Copies::default()).unwrap()
     }
 
-    /// Lost, repeated, double runs, broken.
+    /// Compares the numbers of lost, repeated, double runs and broken.
     #[track_caller]
     fn check(self, expected: [usize; 4]) {
         let report = self.judge();
@@ -136,7 +136,8 @@ fn two_runs_in_one_process_at_once_are_a_double_run() {
 
 #[test]
 fn two_runs_in_two_processes_may_overlap_until_the_window_is_over() {
-    // Process 1 subscribed again at second 3, so it has until second 8, and two more.
+    // Process 1 subscribes again at second 3. Its window ends at second 8, plus two seconds of
+    // tolerance.
     let overlap = |end: f64| {
         let round = Round::new().start(2.0, 1, 1).taking(3.0, 1).end(end, 1, 1);
         let round = round.start(2.5, 2, 2).end(30.0, 2, 2);
@@ -285,9 +286,9 @@ fn a_worker_that_is_told_to_leave_must_leave_in_good_order() {
     told().gone(9.3, 1, "exit status: 0").check([0; 4]);
     told().gone(9.3, 1, "exit status: 1").check([0, 0, 0, 1]);
     told().gone(9.3, 2, "exit status: 0").check([0, 0, 0, 1]);
-    // It may be killed later, under its next name.
+    // The next process of this worker may be killed later.
     told().gone(9.3, 1, "exit status: 0").gone(9.4, 1, "signal: 9 (SIGKILL)").check([0; 4]);
-    // An earlier end is none to that order.
+    // An end before the signal does not count.
     told().gone(9.1, 1, "exit status: 0").check([0, 0, 0, 1]);
 }
 
@@ -301,7 +302,7 @@ fn workers_must_have_died_while_a_request_waited_to_run_alone() {
     };
     round(1).at(1.1, alone()).gone(1.2, 2, "killed").check([0; 4]);
     round(2).at(1.1, alone()).gone(1.2, 2, "killed").check([0, 0, 0, 1]);
-    // Another process died, or this one after the request had begun to run in it.
+    // Another process died, or this one died after the request had begun to run in it.
     round(1).at(1.1, alone()).gone(1.2, 3, "killed").check([0, 0, 0, 1]);
     let ran = round(1).at(1.1, alone()).start(1.2, 2, 2).gone(1.3, 2, "killed");
     ran.check([0, 0, 0, 1]);
@@ -320,8 +321,8 @@ fn a_run_for_nobody_beside_another_is_of_another_job_where_copies_are_forged() {
     beside(1, "ok").check([0, 0, 1, 1]);
 }
 
-/// Two requests, the first of which nothing disturbs: from second 10 to 20, and from second 30 on.
-/// The second moves from one process to another between seconds 32 and 34.
+/// Creates a round with two requests: an undisturbed one from second 10 to 20, and one from second
+/// 30 on that moves to another process between seconds 32 and 34.
 fn two(end: Option<f64>) -> Round {
     let request = |n: usize| ["r", "s"][n].to_owned();
     let mut round = Round { plan: Plan::default(), lines: Vec::new() };
@@ -354,7 +355,7 @@ fn two(end: Option<f64>) -> Round {
 fn faults_may_not_make_replies_much_longer() {
     two(Some(42.9)).check([0; 4]);
     two(Some(43.1)).check([0, 0, 0, 1]);
-    // Nobody knows what it would have taken: it is lost, too.
+    // The duration is unknown without an end; the request is lost too.
     two(None).check([1, 0, 0, 1]);
 }
 

@@ -1,4 +1,4 @@
-//! Workers that go again and again, and requests that must not be blamed for it.
+//! Repeated deaths and drains of workers for which no request may be blamed.
 
 use anyhow::Result;
 
@@ -7,20 +7,22 @@ use crate::journal::{Line, What};
 use crate::plan::{Ask, Pace};
 use crate::stage::{Stage, base};
 
-/// More than a request may be handed out for: by then it would be poison, if each counted.
+/// Number of kills. The poison limit is lower, so a request that was blamed for each kill would end
+/// as poison.
 const KILLS: usize = 40;
 
-/// The same for drains.
+/// Number of drains, above the poison limit for the same reason.
 const DRAINS: usize = 18;
 
-/// Pieces from one drain to the next.
+/// Number of pieces from one drain to the next.
 const A_DRAIN: usize = 52;
 
-/// Replies of the rolling update, in two thirds of the slots: what one worker leaves finds places.
+/// Number of replies in the rolling update. They fill two thirds of the slots, so the jobs of one
+/// drained worker fit into the others.
 const REPLIES: usize = 16;
 
-/// Workers die under requests that wait to run alone more often than under one that runs, and no
-/// request is what kills them.
+/// Kills workers while requests wait to run alone. Most kills hit a worker with waiting requests,
+/// and no request causes a kill.
 pub(super) fn fast_kills(stage: &mut Stage) -> Result<()> {
     stage.plan.rules.taken_up = 5;
     stage.plan.rules.died_waiting = 3;
@@ -44,8 +46,7 @@ pub(super) fn fast_kills(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// One long request that each of many workers in turn leaves behind in good order, and short ones
-/// that come now and then.
+/// Drains the worker of one long request again and again, while short requests arrive.
 pub(super) fn many_drains(stage: &mut Stage) -> Result<()> {
     stage.settings.grace_s = 0;
     stage.plan.rules.taken_up = 1;
@@ -59,7 +60,7 @@ pub(super) fn many_drains(stage: &mut Stage) -> Result<()> {
     for drain in 0..DRAINS {
         let moment = drain * A_DRAIN + stage.random.between(10, 45);
         let Some(worker) = stage.runner_after(long, moment)? else { break };
-        // Somebody is there to go on.
+        // The other worker must be ready to take over.
         let other = if base(&worker) == "w1" { "w2" } else { "w1" };
         stage.until_taking(other)?;
         stage.terminate(base(&worker))?;
@@ -68,11 +69,11 @@ pub(super) fn many_drains(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// What an update of a fleet does: one worker after the other is told to leave, and another starts
-/// in its place.
+/// Plays a rolling update: one worker after the other receives SIGTERM and is replaced.
 ///
-/// What that costs is told from as many replies before, in the same workers, that nothing disturbs:
-/// pieces times pause would leave out what this machine, and whatever else it plays, adds to both.
+/// The slowdown is measured against the same number of undisturbed replies before, in the same
+/// workers. The product of pieces and delay would leave out the load of the machine, which affects
+/// both groups.
 pub(super) fn rolling(stage: &mut Stage) -> Result<()> {
     stage.settings.grace_s = 0;
     stage.settings.slots = 8;

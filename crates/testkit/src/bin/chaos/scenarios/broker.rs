@@ -1,4 +1,4 @@
-//! Faults of the broker, and of what is published to it.
+//! Faults of the broker, and of messages that are published to it.
 
 use anyhow::Result;
 use nsbridge_testkit::Rabbit;
@@ -15,13 +15,14 @@ pub(super) fn crash(stage: &mut Stage) -> Result<()> {
     away(stage, "crash", Rabbit::crash)
 }
 
-/// The broker goes away in the middle of replies, while others wait.
+/// Stops the broker in the middle of replies, while other requests wait in the queue.
 ///
-/// Workers that come back as fast as the broker does may adopt every run, so none need begin again.
+/// Workers that reconnect as soon as the broker is back may adopt every run, so the rules demand no
+/// new attempt.
 fn away(stage: &mut Stage, fault: &str, go: fn(&mut Rabbit) -> Result<()>) -> Result<()> {
     stage.plan.rules.stalled_ms = 1000;
     let asks = stage.ask_for(4, &Ask::new(300, 20).within(150_000));
-    // These are in the queue when the broker stops.
+    // These requests wait in the queue when the broker stops.
     stage.ask_for(8, &Ask::new(20, 20).within(150_000));
     stage.settings.slots = 2;
     stage.start_workers(2)?;
@@ -32,7 +33,8 @@ fn away(stage: &mut Stage, fault: &str, go: fn(&mut Rabbit) -> Result<()>) -> Re
     go(&mut stage.node())
 }
 
-/// Nothing tells a client of it but that its workers are silent.
+/// Strands the requests of a killed worker at another consumer. The silence of its workers is the
+/// only sign for the client.
 pub(super) fn stranded(stage: &mut Stage) -> Result<()> {
     stage.plan.rules.taken_up = 2;
     stage.plan.rules.resumed = 2;
@@ -47,7 +49,8 @@ pub(super) fn stranded(stage: &mut Stage) -> Result<()> {
     stage.strand("w1", 2)
 }
 
-/// The node raises its alarm by its own timer: its command line takes seconds to start.
+/// Blocks publishers by a memory alarm. A timer in the node raises the alarm, because `rabbitmqctl`
+/// takes seconds to start.
 pub(super) fn memory_alarm(stage: &mut Stage) -> Result<()> {
     stage.plan.rules.one_run_each = true;
     stage.plan.rules.stalled_ms = 2000;
@@ -70,7 +73,8 @@ pub(super) fn memory_alarm(stage: &mut Stage) -> Result<()> {
     stage.start_client()
 }
 
-/// More frames than a client reads ahead, then more bytes than its queue holds.
+/// Suspends the client until its reply queue is full: first its prefetch fills, then the queue's
+/// byte limit is reached.
 pub(super) fn full_reply_queue(stage: &mut Stage) -> Result<()> {
     stage.settings.frame_each = true;
     stage.client_settings.reply_queue_bytes = Some(16 << 10);
@@ -87,7 +91,7 @@ pub(super) fn full_reply_queue(stage: &mut Stage) -> Result<()> {
 pub(super) fn duplicate_publish(stage: &mut Stage) -> Result<()> {
     stage.client_settings.trick = Trick::Twice;
     stage.plan.rules.published_twice = true;
-    // Two slots: both copies of a request are there at once.
+    // With two slots, both copies of a request are in the worker at once.
     stage.settings.slots = 2;
     let alone = stage.ask(Ask::new(100, 20));
     let both = stage.ask_for(4, &Ask::new(60, 20));

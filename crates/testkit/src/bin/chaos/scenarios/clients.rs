@@ -5,8 +5,9 @@ use anyhow::Result;
 use crate::plan::{Ask, Expect, Reading};
 use crate::stage::Stage;
 
-/// A run may go on for as long as the reply queue outlives its client, 15 s, and until it was
-/// missing twice, 2 s apart; the rest is for slow machines.
+/// Time in which runs must stop after their client is gone, in milliseconds. The reply queue
+/// outlives its client by 15 s, and a worker needs two misses that are 2 s apart; the rest is for
+/// slow machines.
 const GONE_WITHIN_MS: u64 = 25_000;
 
 pub(super) fn gone(stage: &mut Stage) -> Result<()> {
@@ -34,8 +35,8 @@ pub(super) fn restart(stage: &mut Stage) -> Result<()> {
     stage.start_client()
 }
 
-/// One that reads late gets all the same; one that lets more wait than its client keeps fails
-/// alone; one that reads notices neither.
+/// Plays slow callers. One that reads late still gets all. One that exceeds its client's buffer
+/// fails alone. One that reads is not affected.
 pub(super) fn slow(stage: &mut Stage) -> Result<()> {
     stage.plan.rules.one_run_each = true;
     stage.ask(Ask::new(500, 5).reading(Reading::AfterMs(6000)));
@@ -47,7 +48,8 @@ pub(super) fn slow(stage: &mut Stage) -> Result<()> {
     stage.start_client()
 }
 
-/// A step of the handler takes 100 ms; it must not take many.
+/// Cancels in mid-stream. A step of the handler takes 100 ms, and the run must stop within a
+/// second.
 pub(super) fn cancel(stage: &mut Stage) -> Result<()> {
     stage.plan.rules.one_run_each = true;
     for i in 0..6 {

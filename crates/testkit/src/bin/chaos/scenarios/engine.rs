@@ -1,4 +1,5 @@
-//! Faults of workers that run the engine itself: a target on two ranks and a draft, from a bucket.
+//! Faults of workers that run the LLM engine: a target on two ranks with a draft, loaded from a
+//! bucket.
 
 use std::path::Path;
 
@@ -10,23 +11,23 @@ use crate::follow::{gone, left_in_order, left_with};
 use crate::plan::Ask;
 use crate::stage::{Stage, base};
 
-/// The target and its draft.
+/// Target model and draft model.
 const PAIR: [&str; 2] = ["tale-7m", "tale-1m"];
 
 const BUCKET: &str = "models";
 
-/// What the replies go on with.
+/// Prompts of the requests.
 const BEGINNINGS: [&str; 3] =
     ["Once a bear went to the sea", "The smallest boat of all", "In the winter, Mia"];
 
-/// Replies that are asked for before each fault: more than one worker takes.
+/// Number of requests submitted before each fault, more than one worker takes.
 const EACH: usize = 8;
 
-/// Seconds that a rank may hang.
+/// Rank timeout (`tensor_parallel_timeout`), in seconds.
 const TIMEOUT: u32 = 2;
 
-/// Killed, told to leave, and with a rank that hangs, the last and then the first, one after the
-/// other and under load. Every text is that of one rank without a draft.
+/// Kills a worker, terminates one, and stops the thread of rank 1 in one and of rank 0 in one, all
+/// under load. Every text must be that of one rank without a draft.
 pub(super) fn ranks(stage: &mut Stage) -> Result<()> {
     stage.plan.rules.taken_up = 4;
     stage.plan.rules.resumed = 4;
@@ -70,13 +71,13 @@ pub(super) fn ranks(stage: &mut Stage) -> Result<()> {
         stage.until("it to leave with an error", |lines| left_with(lines, &hung, status))?;
         stage.said(&hung, &format!("rank {rank} of 2 did not answer within"))?;
     }
-    // Here already, for as long as there is a bucket to start again from.
+    // The bucket must outlive all restarts, so the round finishes before the bucket is dropped.
     stage.finish()
 }
 
-/// A worker's process that is in the middle of a reply, of those that nothing has happened to yet:
-/// each fault has its own, which are asked for when it is due. If all were asked for at once, a fast
-/// worker would be through with them while another hangs.
+/// Submits the requests of one fault and returns a process that is in the middle of one of them.
+/// Each fault has requests of its own, submitted when it is due: otherwise a fast worker could
+/// finish them all while another worker hangs.
 fn in_the_middle(stage: &mut Stage, fault: usize) -> Result<String> {
     let mine = EACH * fault..EACH * (fault + 1);
     stage.start_client_for(&mine.clone().collect::<Vec<_>>())?;
@@ -85,7 +86,7 @@ fn in_the_middle(stage: &mut Stage, fault: usize) -> Result<String> {
     stage.runner_in_the_middle(mine, moment)
 }
 
-/// A server with the pair.
+/// Starts an S3 server with both models.
 fn bucket(models: &Path) -> Result<S3Server> {
     let server = S3Server::start()?;
     for name in PAIR {

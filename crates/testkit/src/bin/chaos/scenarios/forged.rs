@@ -1,4 +1,4 @@
-//! Copies of a request that somebody publishes who sees it and has no key.
+//! Forged copies of a request, published by an attacker that can read the request but has no key.
 
 use anyhow::Result;
 
@@ -6,24 +6,26 @@ use crate::plan::Ask;
 use crate::stage::{Stage, base};
 use crate::watched::Trick;
 
-/// A worker finds out within some seconds that nobody reads a reply. Whoever waits for longer waits
-/// for what was taken away.
+/// Time limit of a genuine request, in milliseconds. A worker notices within some seconds that a
+/// reply has no reader, so a longer wait means that the forged copy displaced the genuine one.
 const PROMPTLY_MS: u64 = 20_000;
 
-/// The same sealed bytes with a reply queue that nobody has: the copy runs until its worker finds
-/// that out. The genuine one must run all the same: after it, beside it, and where it ended before.
+/// Publishes the same sealed bytes with a reply queue that does not exist. The forged copy runs
+/// until its worker notices that. The genuine copy must still run: after the forged one, beside it,
+/// and after a kill in the worker where the forged one ended.
 pub(super) fn reply_to(stage: &mut Stage) -> Result<()> {
     stage.plan.rules.for_nobody = 5;
     stage.plan.rules.resumed = 1;
-    // A forged copy must not come to its end within the two seconds before its client counts as gone.
+    // A worker needs two seconds to detect a missing client. The forged copy must not end within
+    // them.
     let ask = Ask::new(200, 20).within(PROMPTLY_MS);
     let beside = stage.ask_for(2, &ask);
     let after = stage.ask(ask);
-    // Long enough to be still running when the forged copy has ended.
+    // These replies are long enough to be still running when the forged copy has ended.
     let [joined, killed] = [250, 400].map(|pieces| Ask::new(pieces, 20).within(PROMPTLY_MS));
     let (joined, killed) = (stage.ask(joined), stage.ask(killed));
 
-    // One slot: the genuine one is handed out when the forged one, which came first, has ended.
+    // One slot: the genuine copy is delivered when the forged one, which came first, has ended.
     stage.client_settings.trick = Trick::ForgedReplyTo;
     stage.settings.slots = 1;
     stage.fault("forged reply_to", "a request, before it")?;
@@ -32,7 +34,7 @@ pub(super) fn reply_to(stage: &mut Stage) -> Result<()> {
     stage.until_over(after)?;
     stage.remove_worker("w1");
 
-    // Both run at once in one worker, the forged one since shortly before.
+    // Both run at once in one worker; the forged one began shortly before.
     stage.settings.slots = 4;
     stage.fault("forged reply_to", "two requests, beside them")?;
     stage.start_worker("w2")?;
@@ -40,7 +42,7 @@ pub(super) fn reply_to(stage: &mut Stage) -> Result<()> {
     for ask in beside {
         stage.until_over(ask)?;
     }
-    // The other way round.
+    // Now the forged copy comes second.
     stage.client_settings.trick = Trick::None;
     stage.start_client_for(&[joined])?;
     stage.until_piece(joined, 10)?;
@@ -48,8 +50,8 @@ pub(super) fn reply_to(stage: &mut Stage) -> Result<()> {
     stage.until_over(joined)?;
     stage.remove_worker("w2");
 
-    // Two workers with one slot each, so that each has one of both. Then the genuine one's is
-    // killed, and only that is left where the forged one ended.
+    // Two workers with one slot each run one copy each. Then the worker of the genuine copy is
+    // killed, so its request can only run where the forged copy ended.
     stage.settings.slots = 1;
     stage.start_worker("w3")?;
     stage.start_worker("w4")?;

@@ -22,8 +22,9 @@ pub(super) fn adopt(stage: &mut Stage) -> Result<()> {
     adopted(stage, 3)
 }
 
-/// The broker hands what a dying connection held to its next channel, as long as that is not known
-/// to be dead, and counts each time.
+/// Cuts the consuming connection of a worker with forty slots. While the broker does not know that
+/// a connection is dead, it delivers requeued messages to the connection's other channels, and
+/// counts each delivery.
 pub(super) fn many_slots(stage: &mut Stage) -> Result<()> {
     stage.settings.slots = 40;
     stage.plan.rules.most_attempts = Some(4);
@@ -63,8 +64,8 @@ fn several_cuts(stage: &mut Stage, part: &str, taken_up: usize) -> Result<()> {
     Ok(())
 }
 
-/// First in mid-stream; then with the last frames held back, and the worker killed before it can
-/// say them again: a request that was acked too early is lost now.
+/// Cuts publishing connections: first in mid-stream; then with the last frames held back and the
+/// worker killed before it can send them again. A request that was acked too early would be lost.
 pub(super) fn cut_publish(stage: &mut Stage) -> Result<()> {
     stage.plan.rules.taken_up = 1;
     let asks: Vec<usize> = (0..4).map(|i| stage.ask(Ask::new(150, 20).deaf(i % 2 == 1))).collect();
@@ -82,7 +83,7 @@ pub(super) fn cut_publish(stage: &mut Stage) -> Result<()> {
     let worker = stage.runner_of(last)?;
     stage.freeze(" publish")?;
     stage.until("the end of the last run", |lines| was_said(lines, last))?;
-    // Time enough to do the wrong thing.
+    // Waits long enough for a premature ack.
     sleep(Duration::from_millis(700));
     stage.kill(&worker)?;
     stage.cut(" publish")?;
@@ -90,7 +91,9 @@ pub(super) fn cut_publish(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// The queue outlives its client's connection by 15 s, and that its last heartbeat by two more.
+/// Freezes the client's connection until the broker has deleted its reply queue. The queue outlives
+/// the connection by 15 s, and the connection outlives its last heartbeat by two heartbeat
+/// intervals.
 pub(super) fn queue_lost(stage: &mut Stage) -> Result<()> {
     stage.client_settings.heartbeat = 2;
     stage.plan.rules.asked_again = 1;
@@ -109,10 +112,11 @@ pub(super) fn queue_lost(stage: &mut Stage) -> Result<()> {
 }
 
 pub(super) fn half_open(stage: &mut Stage) -> Result<()> {
-    // The broker gives up after two of these, and so does the worker.
+    // Broker and worker close a connection after two missed heartbeats.
     stage.settings.heartbeat = 2;
     stage.plan.rules.taken_up = 1;
-    // Long enough to be still running when the window of a worker that came back is over.
+    // These replies are long enough to be still running when the adoption window of a returning
+    // worker is over.
     let asks = stage.ask_for(4, &Ask::new(850, 25));
     stage.start_workers(2)?;
     stage.start_client()?;

@@ -1,4 +1,4 @@
-//! A long time under load.
+//! Soak test.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use anyhow::Result;
 use crate::plan::Ask;
 use crate::stage::Stage;
 
-/// Requests a minute; each takes a second.
+/// Number of requests per minute; each takes a second.
 const A_MINUTE: u64 = 120;
 
 const SAMPLES_A_MINUTE: u32 = 6;
 
-/// One worker under an even load, with a cut of every connection each minute. What it holds must
-/// not grow.
+/// Runs one worker under constant load and cuts every connection each minute. Memory and
+/// descriptors must not grow.
 pub(super) fn soak(stage: &mut Stage) -> Result<()> {
     stage.plan.rules.flat = true;
     stage.plan.rules.taken_up = 1;

@@ -37,10 +37,10 @@ pub(super) fn kill(stage: &mut Stage) -> Result<()> {
 pub(super) fn drain(stage: &mut Stage) -> Result<()> {
     stage.settings.grace_s = 3;
     stage.plan.rules.taken_up = 3;
-    // A client that is slow to hand over what it has is no fault; three that are would be one.
+    // A slow hand-over of the client's pieces is no fault; three of them would be one.
     stage.plan.rules.resumed = 1;
     let long = stage.ask_for(3, &Ask::new(300, 25));
-    // It ends where it began.
+    // This job fits the grace period, so it ends in the worker in which it began.
     let short = stage.ask(Ask::new(80, 25).at_most(1));
     stage.start_worker("w1")?;
     stage.start_client()?;
@@ -53,12 +53,13 @@ pub(super) fn drain(stage: &mut Stage) -> Result<()> {
     stage.until("w1 to leave in good order", |lines| left_in_order(lines, "w1.0"))
 }
 
-/// One worker, so that neighbours are neighbours.
+/// Runs all requests in one worker, so that the poison has neighbors.
 pub(super) fn poison(stage: &mut Stage) -> Result<()> {
     stage.plan.rules.dead = Some((1, "poison".to_owned()));
     let poison = Ask::new(10, 20).does(Does::AbortAt(3));
     stage.ask(poison.expect(Expect::Failure("poison".to_owned())));
-    // Beside its first two runs; from then on each runs alone that was delivered as often.
+    // Neighbors of the first two runs of the poison. After that, each request with an unreturned
+    // run runs alone.
     for i in 0..6 {
         stage.ask(Ask::new(60, 25).after(i * 200).at_most(3));
     }
@@ -118,7 +119,7 @@ pub(super) fn differ(stage: &mut Stage) -> Result<()> {
     stage.kill(&worker)
 }
 
-/// One worker after another, each with its own clock.
+/// Starts one worker after another, each with another clock offset.
 pub(super) fn clock_skew(stage: &mut Stage) -> Result<()> {
     let clocks = [(30, true), (-30, true), (600, false), (-600, false)];
     let skewed = || Expect::Failure("clock-skew".to_owned());
@@ -136,7 +137,7 @@ pub(super) fn clock_skew(stage: &mut Stage) -> Result<()> {
         stage.start_worker("w1")?;
         stage.start_client_for(&asks[i..=i])?;
         stage.until_over(asks[i])?;
-        // The caller hears of it before the request is settled.
+        // The caller receives the failure before the request is settled.
         sleep(Duration::from_secs(1));
         stage.remove_worker("w1");
     }

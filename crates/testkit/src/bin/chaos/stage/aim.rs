@@ -1,4 +1,4 @@
-//! Whom a fault is to hit.
+//! Selection of a fault's target.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::follow::{is_over, last_run, pieces, running, takes};
 use super::{PATIENCE, Stage, base};
 
 impl Stage {
-    /// The worker that runs request `n` now, or ran it last if that is over.
+    /// Returns the worker that runs request `n` now, or that ran it last if the request is over.
     pub(crate) fn runner_of(&mut self, n: usize) -> Result<String> {
         let what = format!("request {n} to run");
         let run = self.follow.wait(&what, PATIENCE, |lines| {
@@ -18,8 +18,8 @@ impl Stage {
         Ok(base(&run.worker).to_owned())
     }
 
-    /// The process, such as `w1.2`, that runs one of these requests when its caller has got so many
-    /// pieces.
+    /// Returns the process, such as `w1.2`, that runs one of these requests whose caller has
+    /// received at least `count` pieces.
     pub(crate) fn runner_in_the_middle(
         &mut self,
         asks: Range<usize>,
@@ -33,8 +33,8 @@ impl Stage {
         Ok(run.worker)
     }
 
-    /// The process that runs request `n` when its caller has got so many pieces; `None` if the
-    /// caller was told its end before.
+    /// Returns the process that runs request `n` when its caller has received `count` pieces;
+    /// `None` if the reply has ended before.
     pub(crate) fn runner_after(&mut self, n: usize, count: usize) -> Result<Option<String>> {
         let what = format!("piece {count} of request {n}, and a run of it");
         self.follow.wait(&what, PATIENCE, |lines| match running(lines, n) {
@@ -44,8 +44,8 @@ impl Stage {
         })
     }
 
-    /// One of the workers that take requests now: a fault that falls on one that only starts hits
-    /// nothing.
+    /// Returns a random worker that consumes requests now. A fault on a worker that is still
+    /// starting would have no effect.
     pub(crate) fn one_that_takes(&mut self) -> Result<String> {
         let (workers, draw) = (&self.workers, self.random.between(0, usize::from(u16::MAX)));
         self.follow.wait("a worker that takes requests", PATIENCE, |lines| {

@@ -1,4 +1,4 @@
-//! Copies of requests that somebody else publishes, who sees a queue and has no key.
+//! Forged copies of requests, published by an attacker that can read a queue but has no key.
 
 use anyhow::{Context, Result, ensure};
 use nsbridge_protocol::topology::model_queue;
@@ -11,7 +11,7 @@ use crate::watched::nobodys_queue;
 use super::{PATIENCE, Stage};
 
 impl Stage {
-    /// Publishes the sealed bytes of request `n` once more, for a reply queue that nobody ever had.
+    /// Publishes the sealed bytes of request `n` once more, with a reply queue that never existed.
     pub(crate) fn forge_reply_to(&mut self, n: usize) -> Result<()> {
         let (request, frame) = self.follow.wait("the request's bytes", PATIENCE, |lines| {
             let request = lines.iter().find_map(|line| match &line.what {
@@ -44,7 +44,7 @@ impl Stage {
         })
     }
 
-    /// Waits until runs of request `n` have ended so often because nobody was there to read.
+    /// Waits until this many runs of request `n` have ended because no client read their reply.
     pub(crate) fn until_ran_for_nobody(&mut self, n: usize, times: usize) -> Result<()> {
         self.until(&format!("a run of request {n} for nobody to end"), |lines| {
             let of = |what: &What| match what {

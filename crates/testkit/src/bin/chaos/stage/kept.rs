@@ -1,4 +1,4 @@
-//! A process that is kept: started again when it ends, and ended with the round.
+//! Supervised process: restarted when it ends, and killed at the end of the round.
 
 use std::io::Write;
 use std::process::{Child, ChildStdin, Command};
@@ -13,7 +13,7 @@ use crate::journal::{Journal, What};
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// A process under this name, or none for the moment.
+/// Supervised process with a name; between two lives there is no process.
 #[derive(Debug)]
 pub(super) struct Kept {
     state: Arc<Mutex<State>>,
@@ -22,14 +22,14 @@ pub(super) struct Kept {
 
 #[derive(Debug)]
 struct State {
-    /// With the pipe whose end is the order to leave.
+    /// Current process, with the pipe whose end makes it exit.
     process: Option<(Child, ChildStdin)>,
     again: bool,
 }
 
 impl Kept {
-    /// Starts `command(name)`. With `again` it is started as `name.1`, `name.2` .. whenever it ends,
-    /// and its first name is `name.0`.
+    /// Starts `command(name)`. With `again`, the process is called `name.0` and restarted as
+    /// `name.1`, `name.2` .. whenever it ends.
     pub(super) fn start(
         name: &str,
         journal: &Arc<Journal>,
@@ -67,7 +67,7 @@ impl Kept {
         self.lock().process.as_ref().map(|(child, _)| child.id())
     }
 
-    /// Ends the present process at once; tells which it was, if there was one.
+    /// Kills the current process and returns its id, if there is one.
     pub(super) fn kill(&self) -> Option<u32> {
         let mut state = self.lock();
         let (child, _) = state.process.as_mut()?;
@@ -80,14 +80,14 @@ impl Kept {
         kill_process(Pid::from_child(child), signal).context("sending a signal")
     }
 
-    /// Writes to its standard input.
+    /// Writes to the standard input of the process.
     pub(super) fn say(&self, word: &str) -> Result<()> {
         let mut state = self.lock();
         let (_, stdin) = state.process.as_mut().context("the process has ended")?;
         stdin.write_all(word.as_bytes()).context("telling a process to go")
     }
 
-    /// Ends it for good; returns before it has ended.
+    /// Kills the process and turns off restarts. Returns before the process has ended.
     pub(super) fn give_up(&self) {
         self.lock().again = false;
         self.kill();
@@ -117,8 +117,8 @@ fn spawn(command: &impl Fn(&str) -> Result<Command>, name: &str) -> Result<(Chil
     Ok((child, stdin))
 }
 
-/// Waits for the end of the present process and takes it away. Under the lock, so that nobody
-/// signals a process that is no longer ours.
+/// Waits for the end of the current process and reaps it. Reaping holds the lock, so no signal goes
+/// to a process id that the system has reused.
 fn wait(watched: &Mutex<State>) -> (u32, String) {
     loop {
         if let Some(end) = end(&mut lock(watched).process) {

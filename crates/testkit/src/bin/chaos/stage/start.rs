@@ -1,4 +1,4 @@
-//! How the processes of a stage are started.
+//! Commands and settings of the processes of a round.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -13,26 +13,26 @@ use nsbridge_protocol::ModelName;
 use crate::check::KEYRING;
 use crate::watched::Trick;
 
-/// How workers are started.
+/// Settings of workers.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerSettings {
     pub(crate) slots: usize,
     pub(crate) grace_s: u64,
-    /// Seconds between heartbeats to the broker.
+    /// AMQP heartbeat in seconds.
     pub(crate) heartbeat: u32,
-    /// Each piece travels in a frame of its own.
+    /// True if each piece is sent in a frame of its own.
     pub(crate) frame_each: bool,
-    /// Seconds by which the worker's clock is wrong.
+    /// Offset of the worker's clock in seconds.
     pub(crate) skew_s: i64,
-    /// Tables of the configuration beside the usual ones.
+    /// Additional tables of the configuration.
     pub(crate) more: String,
     pub(crate) environment: Vec<(&'static str, String)>,
 }
 
-/// How clients are started.
+/// Settings of clients.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientSettings {
-    /// Seconds between heartbeats to the broker.
+    /// AMQP heartbeat in seconds.
     pub(crate) heartbeat: u32,
     pub(crate) trick: Trick,
     pub(crate) reply_queue_bytes: Option<u64>,
@@ -73,7 +73,7 @@ pub(super) fn worker_command(
     Ok(command)
 }
 
-/// This program in another part, with its words for people in a file.
+/// Returns a command that runs this program as another part, with its log in a file.
 pub(super) fn part_command(dir: &Path, name: &str, part: &str, config: &Path) -> Result<Command> {
     let log = File::create(dir.join(format!("{name}.log")))?;
     let mut command = Command::new(std::env::current_exe()?);
@@ -82,7 +82,7 @@ pub(super) fn part_command(dir: &Path, name: &str, part: &str, config: &Path) ->
     Ok(command)
 }
 
-/// The library that moves a process's clock.
+/// Returns the path of libfaketime.
 fn faketime() -> Result<PathBuf> {
     let folders = Path::new("/usr/lib").read_dir()?.flatten().map(|entry| entry.path());
     let mut found = folders.map(|folder| folder.join("faketime/libfaketime.so.1"));

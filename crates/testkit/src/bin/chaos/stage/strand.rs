@@ -1,4 +1,4 @@
-//! A consumer that keeps what it gets: what it holds is nobody's, as after a fault of the broker's.
+//! Consumer that never acks: requests that it holds are stranded, as after a broker fault.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::PATIENCE;
 
-/// Keeps the requests that it gets until it is dropped.
+/// Connection that holds requests until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Strand {
     runtime: Handle,
@@ -21,7 +21,7 @@ pub(crate) struct Strand {
 }
 
 impl Strand {
-    /// Takes up to `most` requests of the model. Returns when it is subscribed.
+    /// Consumes up to `most` requests of the model without an ack. Returns after the subscription.
     pub(super) fn start(runtime: &Handle, url: &str, model: &ModelName, most: u16) -> Result<Self> {
         let (connection, requests) = runtime.block_on(async {
             let connection = AmqpBroker::new(url)?.connect("strand").await?;
@@ -32,7 +32,7 @@ impl Strand {
         Ok(Self { runtime: runtime.clone(), _connection: connection, requests, held })
     }
 
-    /// Waits until it holds so many.
+    /// Waits until this many requests are held.
     pub(super) fn until_it_holds(&mut self, count: usize) -> Result<()> {
         while self.held.len() < count {
             let next = async { timeout(PATIENCE, self.requests.recv()).await };

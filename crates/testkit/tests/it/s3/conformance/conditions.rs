@@ -1,11 +1,11 @@
-//! Requests that are only good while something holds.
+//! Conditional requests.
 
 use anyhow::{Result, ensure};
 
 use super::parts::{begin, complete, send};
 use super::{Place, refused};
 
-/// An ETag of nothing here.
+/// ETag that no object here has.
 const OTHER: &str = "\"00000000000000000000000000000000\"";
 
 pub(super) async fn a_read_holds_to_its_etag(place: Place) -> Result<()> {
@@ -65,7 +65,7 @@ pub(super) async fn an_upload_can_hold_to_being_the_first(place: Place) -> Resul
     let second = complete(&place, "k", &id, vec![part.clone()]).if_none_match("*").send().await;
     refused(second, 412, Some("PreconditionFailed"))?;
     ensure!(place.get("k").await? == b"at once");
-    // The upload is still there, and without the condition it ends.
+    // The upload still exists, and without the condition it completes.
     complete(&place, "k", &id, vec![part]).send().await?;
     ensure!(place.get("k").await? == b"by parts");
     Ok(())

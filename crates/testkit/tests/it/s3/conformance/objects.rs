@@ -6,7 +6,7 @@ use aws_sdk_s3::types::{BucketVersioningStatus, VersioningConfiguration};
 use super::{Place, refused};
 use crate::s3::pattern;
 
-/// The MD5 of `123456789`.
+/// MD5 of `123456789`.
 const ETAG: &str = "\"25f9e794323b453885f5181f1b624d0b\"";
 
 pub(super) async fn what_is_written_can_be_read_described_listed_and_deleted(

@@ -1,4 +1,4 @@
-//! Objects that come in parts.
+//! Multipart uploads.
 
 use anyhow::{Context as _, Result, ensure};
 use aws_sdk_s3::operation::complete_multipart_upload::builders::CompleteMultipartUploadFluentBuilder;
@@ -8,11 +8,11 @@ use aws_sdk_s3::types::{
 
 use super::{Place, refused};
 
-/// The least that a part has which is not the last one.
+/// Minimum size of a part that is not the last one, in bytes.
 const LEAST: usize = 5 << 20;
 
-/// Of that many zeros and `123456789`: the MD5 of their MD5s, the SHA-256 of their SHA-256s, and
-/// the CRC-64/NVME of all the bytes; made by other programs.
+/// Checksums of two parts, that many zeros and `123456789`: the MD5 of their MD5s, the SHA-256 of
+/// their SHA-256s, and the CRC-64/NVME of all bytes. Other programs computed the values.
 const ETAG: &str = "\"4f71ea28b759fb81d89dfa86e3a269cb-2\"";
 const SHA256: &str = "CfwSQNlfMZO+f/tihNmdkizt6IcT1SUofwEv27lZC3o=-2";
 const CRC64NVME: &str = "2Cx3jK5cd8E=";
@@ -57,7 +57,7 @@ fn whole() -> Vec<u8> {
 
 pub(super) async fn parts_become_one_object(place: Place) -> Result<()> {
     let id = begin(&place, "k").await?;
-    // Not in their order, and one of them twice.
+    // The parts arrive out of order, and one of them twice.
     let second = send(&place, "k", &id, 2, b"123456789".to_vec()).await?;
     send(&place, "k", &id, 1, b"never seen".to_vec()).await?;
     let first = send(&place, "k", &id, 1, vec![0; LEAST]).await?;

@@ -1,5 +1,5 @@
-//! Checksums of objects that come at once. The values are those of the algorithms' own pages for
-//! the text `123456789`.
+//! Checksums of objects in one part. The values are the published check values of the algorithms
+//! for the text `123456789`.
 
 use anyhow::{Result, ensure};
 use aws_sdk_s3::primitives::ByteStream;
@@ -59,7 +59,7 @@ pub(super) async fn a_wrong_checksum_leaves_nothing_behind(place: Place) -> Resu
     Ok(())
 }
 
-/// The SDK sends what it computes on the way as a trailer.
+/// The SDK sends a checksum that it computes while it streams as a trailer.
 pub(super) async fn a_checksum_behind_the_body_is_checked(place: Place) -> Result<()> {
     let (client, bucket) = (&place.client, &place.bucket);
     let file = tempfile::NamedTempFile::new()?;

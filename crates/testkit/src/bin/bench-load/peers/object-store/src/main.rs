@@ -1,7 +1,8 @@
-//! The object_store crate at the work of `cargo xtask bench load`: every file in ranges of 8 MiB.
+//! Peer of `cargo xtask bench load` with the object_store crate: reads every file in ranges of 8
+//! MiB.
 //!
-//! It is called with bucket and prefix, finds the store in the environment, and prints what the
-//! load cost, as the bench's own clients do.
+//! The arguments are bucket and prefix. The store's address comes from the environment. The output
+//! is the cost of the load, in the format of the benchmark's own clients.
 
 use std::time::Instant;
 
@@ -12,7 +13,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use serde_json::json;
 
-/// Bytes of a request, and requests under way.
+/// Size of a range in bytes, and maximum number of requests under way.
 const CHUNK: u64 = 8 << 20;
 const UNDER_WAY: usize = 16;
 
@@ -37,7 +38,7 @@ async fn main() -> Result<()> {
 
     let (mut bytes, mut words) = (0, 0_u64);
     for ((_, range), part) in chunks.iter().zip(&parts) {
-        // Only a file's first part holds its header, and no header is longer than that.
+        // Only the first range of a file contains its header, and no header is longer than a range.
         let header = if range.start == 0 {
             8 + u64::from_le_bytes(part[..8].try_into()?) as usize
         } else {
@@ -56,7 +57,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// Of all threads, in ticks of the system; there are 100 of them in a second.
+/// Returns the processor time of all threads in seconds. `/proc` counts it in ticks of 10 ms.
 fn cpu_s() -> Result<f64> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
     let (_, fields) = stat.rsplit_once(") ").context("/proc/self/stat has a name in brackets")?;
