@@ -14,43 +14,44 @@ use crate::fetch::{Chunk, Fetcher};
 use crate::objects::{Object, Objects};
 use crate::sink::Sink;
 
-/// Stretches that are read at once before a load: each takes a chunk of memory meanwhile.
+/// Number of ranges that are read at once before a load. Each takes the memory of a chunk.
 const READ_AT_ONCE: usize = 16;
 
-/// The files of a model, and how their bytes are had.
+/// Files of a model and the means to fetch their bytes.
 #[derive(Debug)]
 pub(crate) struct Contents {
     objects: Arc<dyn Objects>,
     files: Vec<StoredFile>,
     chunk_bytes: u64,
     fetcher: Arc<Fetcher>,
-    /// Chunks that were read for a header, until a load takes them: each byte comes once.
+    /// Chunks that were read for a header, kept until a load takes them. So each byte is fetched
+    /// once.
     kept: Mutex<HashMap<(usize, u64), Bytes>>,
-    /// How many bytes may be kept so.
+    /// Maximum number of bytes in `kept`.
     room: u64,
 }
 
-/// A file, pinned to what it was when the model was opened.
+/// File, pinned to its version at the time the model was opened.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredFile {
     pub(crate) object: Object,
-    /// What the manifest says of it, if there is one.
+    /// Digests of the file if there is a manifest.
     pub(crate) digests: Option<Digests>,
 }
 
-/// What verifies a file.
+/// Digests that verify a file.
 #[derive(Clone, Debug)]
 pub(crate) struct Digests {
     pub(crate) file: Digest,
     pub(crate) chunks: Vec<Digest>,
 }
 
-/// How a file is cut.
+/// Division of a file into chunks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
     pub(crate) size: u64,
     pub(crate) chunk: u64,
-    /// Whether chunks are verified, and so are read whole.
+    /// True if chunks are verified and therefore read whole.
     pub(crate) whole: bool,
 }
 
@@ -86,7 +87,7 @@ impl Contents {
         Cut { size: object.size, chunk: self.chunk_bytes, whole: digests.is_some() }
     }
 
-    /// The numbers of a file's chunks and the bytes that each has.
+    /// Returns the chunks of a file with their numbers and ranges.
     pub(crate) fn chunks_of(&self, file: usize) -> impl Iterator<Item = Chunk> + '_ {
         let Cut { size, chunk, .. } = self.cut(file);
         (0..size.div_ceil(chunk)).map(move |number| {
@@ -105,7 +106,7 @@ impl Contents {
         Some(ChunkHasher::new(number * self.chunk_bytes, digests.chunks.len() == 1))
     }
 
-    /// Fills a sink with a chunk that may have been kept.
+    /// Fills a sink with a chunk, from the kept chunks if it is there.
     pub(crate) async fn fetch(
         &self,
         file: usize,
@@ -113,7 +114,7 @@ impl Contents {
         mut sink: Sink,
     ) -> Result<Sink, StoreError> {
         if let Some(bytes) = self.kept().remove(&(file, chunk.number)) {
-            // It was verified when it came.
+            // It was verified when it was fetched.
             let start = (chunk.range.start - chunk.number * self.chunk_bytes) as usize;
             let len = (chunk.range.end - chunk.range.start) as usize;
             if sink.fill(&mut &bytes[start..start + len]).is_ok() {
@@ -124,12 +125,12 @@ impl Contents {
         self.fetcher.fetch(&*self.objects, chunk, sink).await
     }
 
-    /// The verified bytes of a chunk.
+    /// Fetches a chunk and returns its verified bytes.
     pub(crate) async fn bytes(&self, file: usize, chunk: &Chunk) -> Result<Bytes, StoreError> {
         self.fetcher.bytes(&*self.objects, chunk, self.hasher(file, chunk.number)).await
     }
 
-    /// Some stretches of files, from chunks that are kept for the load that may follow.
+    /// Reads ranges of files. Their chunks are kept for a load that may follow.
     pub(crate) async fn read(
         &self,
         wanted: &[(usize, Range<u64>)],
@@ -141,7 +142,7 @@ impl Contents {
                 return Err(StoreError::unusable(self.objects.address(&object.path), why));
             }
         }
-        // As many at once as hold little memory: a checkpoint may have hundreds of files.
+        // The number is limited because a checkpoint may have hundreds of files.
         let reads: Vec<_> =
             wanted.iter().map(|(file, range)| self.stretch(*file, range.clone())).collect();
         stream::iter(reads).buffered(READ_AT_ONCE).try_collect().await

@@ -1,4 +1,4 @@
-//! A model in the store, as a handler reads it.
+//! Model of the store, as a [`Source`] for handlers.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -13,22 +13,22 @@ use crate::error::StoreError;
 use crate::load::{Load, Plan};
 use crate::pull;
 
-/// A model in the store.
+/// Opened model of the store.
 #[derive(Debug)]
 pub(crate) struct Stored {
     pub(crate) contents: Arc<Contents>,
     pub(crate) entries: Vec<FileEntry>,
     pub(crate) revision: Option<String>,
-    /// Where fetching goes on while a handler's threads wait.
+    /// Runtime on which fetching continues while a handler's thread waits.
     pub(crate) runtime: Handle,
-    /// How far a load may run ahead.
+    /// Maximum number of bytes that a load may be ahead of its reader.
     pub(crate) memory: u64,
-    /// Where files are put for code that wants plain paths.
+    /// Folder for code that needs plain paths.
     pub(crate) tree: PathBuf,
 }
 
 impl Stored {
-    /// Runs on the store's threads; the caller's waits.
+    /// Runs a future on the store's runtime and blocks the calling thread until it ends.
     fn wait<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
@@ -62,7 +62,8 @@ impl Source for Stored {
         if let Some(dir) = self.contents.folder() {
             return digest_of(&dir.join(&stored.object.path));
         }
-        // Without a manifest, what the store calls the content stands for it: equal promises equal.
+        // Without a manifest the digest is that of size and ETag: equal ETags promise equal
+        // content.
         let mut hasher = blake3::Hasher::new_derive_key("nsbridge 2026-11-21 object version");
         hasher.update(&stored.object.size.to_le_bytes());
         hasher.update(stored.object.etag.as_deref().unwrap_or_default().as_bytes());
