@@ -1,8 +1,8 @@
-//! Models from object storage, or from folders.
+//! Model store: reads models from object storage or from folders.
 //!
-//! A model is a [`Manifest`] and the files that it names. What is read is verified chunk by chunk
-//! against it, pinned to one version of each object, and goes straight to where it is used; see
-//! "Models" in `docs/architecture.md`.
+//! A model is a [`Manifest`] and the files that it lists. Every chunk that is read is verified
+//! against the manifest, pinned to one version of its object, and written straight into its final
+//! buffer. See "Models" in `docs/architecture.md`.
 
 mod cache;
 mod counts;
@@ -45,33 +45,35 @@ use manifest::LONGEST_MANIFEST;
 use objects::Objects as _;
 use pace::Pace;
 
-/// The most threads that fetching takes; sockets and digests are spread over them.
+/// Maximum number of threads of the store's runtime. Sockets and digests are spread over them.
 const MOST_THREADS: usize = 8;
 
-/// Opens models, and brings their bytes while handlers wait for them.
+/// Opens models and fetches their bytes while handlers wait for them.
 ///
-/// It has threads of its own, so that a load cannot delay what the bridge does meanwhile. Dropped, it
-/// ends all loads.
+/// The store has a runtime of its own, so a load cannot delay the bridge. Dropping the store ends
+/// all loads.
 #[derive(Debug)]
 pub struct Store {
     config: StoreConfig,
     fetcher: Arc<Fetcher>,
     counts: Arc<Counts>,
-    /// Ended without waiting when the store is dropped, which may be on a runtime's own thread.
+    /// Runtime of the store. The store may be dropped on a runtime's own thread, so the drop shuts
+    /// it down without waiting.
     runtime: Option<Runtime>,
-    /// Where files are put for code that wants plain paths, and whether they go with the store.
+    /// Root of the folders that hold files for code that needs plain paths.
     trees: PathBuf,
+    /// True if `trees` is a temporary folder that is deleted with the store.
     trees_are_ours: bool,
     #[cfg(feature = "s3")]
     client: tokio::sync::OnceCell<aws_sdk_s3::Client>,
 }
 
-/// A model that was asked for.
+/// Model that a caller requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Where it is.
+    /// Location of the model.
     pub location: Location,
-    /// BLAKE3 of its manifest, if it is to be this and no other.
+    /// BLAKE3 of the manifest if the model is pinned to it.
     pub manifest: Option<[u8; 32]>,
 }
 
@@ -81,14 +83,14 @@ impl From<Location> for Wanted {
     }
 }
 
-/// A model that was found.
+/// Model that was found and pinned.
 #[derive(Clone, Debug)]
 pub struct Opened {
     /// The model, for a handler.
     pub model: Model,
-    /// What it is made of; `None` where nothing says so, and nothing can be verified.
+    /// Manifest of the model; `None` if there is none, in which case nothing can be verified.
     pub manifest: Option<Arc<Manifest>>,
-    /// The manifest as it stands in the store, whose BLAKE3 a configuration may pin.
+    /// Manifest bytes as stored. A configuration may pin their BLAKE3.
     written: Option<bytes::Bytes>,
     contents: Arc<model::Contents>,
 }
@@ -96,10 +98,11 @@ pub struct Opened {
 impl Store {
     /// Opens a store.
     ///
+    ///
     /// # Errors
     ///
-    /// [`StoreError::Refused`] for a number that cannot be, [`StoreError::System`] if the cache's
-    /// folder cannot be made or threads cannot be started.
+    /// Returns [`StoreError::Refused`] if a number of the configuration is out of range, and
+    /// [`StoreError::System`] if the cache's folder cannot be created or threads cannot be started.
     pub fn open(config: &StoreConfig) -> Result<Self, StoreError> {
         config.check().map_err(StoreError::Refused)?;
         let counts = Arc::new(Counts::default());
@@ -139,12 +142,14 @@ impl Store {
         })
     }
 
-    /// The same, which speaks to AWS as this configuration says: other credentials than those that
-    /// AWS's own tools would find, another region, another endpoint.
+    /// Replaces the AWS configuration of the store: credentials, region and endpoint.
+    ///
+    /// Without this call the store finds them as AWS's own tools do.
+    ///
     ///
     /// # Errors
     ///
-    /// It names no region.
+    /// Returns an error if `config` names no region.
     #[cfg(feature = "s3")]
     pub fn with_aws(mut self, config: &aws_types::SdkConfig) -> Result<Self, StoreError> {
         let client = objects::s3::client(config, self.config.path_style)?;
@@ -152,24 +157,25 @@ impl Store {
         Ok(self)
     }
 
-    /// What it has done so far.
+    /// Returns the counters of this store.
     pub fn counts(&self) -> &Arc<Counts> {
         &self.counts
     }
 
-    /// Waits until what is to be cached is on the disk.
+    /// Waits until all chunks that are queued for the cache are written to disk.
     pub async fn flushed(&self) {
         if let Some(cache) = &self.fetcher.cache {
             cache.flushed().await;
         }
     }
 
-    /// Brings all of a model's files into a folder, its manifest last, keeping what is there and
-    /// right.
+    /// Downloads all files of a model into a folder, the manifest last. Files that are there
+    /// already and match the manifest are kept.
+    ///
     ///
     /// # Errors
     ///
-    /// A file cannot be had, or the folder cannot be written.
+    /// Returns an error if a file cannot be fetched or the folder cannot be written.
     pub async fn pull(
         &self,
         opened: &Opened,
@@ -181,7 +187,7 @@ impl Store {
         self.run(async move {
             pull::bring(&contents, &dir, &progress).await?;
             let Some(written) = written else { return Ok(()) };
-            // So that the folder can be verified and served like the bucket.
+            // With its manifest the folder can be verified and served like the bucket.
             let folder = objects::Folder::new(dir);
             let put = folder.put(MANIFEST, written.to_vec(), false);
             put.await.map(|_| ()).map_err(|fault| fault.lasting(MANIFEST))
@@ -189,11 +195,12 @@ impl Store {
         .await
     }
 
-    /// Holds all of a model's bytes against its manifest; gives what was wrong.
+    /// Verifies all bytes of a model against its manifest and returns the damage found.
+    ///
     ///
     /// # Errors
     ///
-    /// There is no manifest, or the bytes cannot be had.
+    /// Returns an error if there is no manifest or if the bytes cannot be fetched.
     pub async fn verify(
         &self,
         opened: &Opened,
@@ -207,7 +214,7 @@ impl Store {
         self.run(async move { verify::verify(&contents, &progress).await }).await
     }
 
-    /// Runs on the store's own threads.
+    /// Runs a future on the store's own runtime.
     async fn run<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
@@ -228,7 +235,7 @@ impl Drop for Store {
     }
 }
 
-/// For names that nobody else has, of files and folders.
+/// Returns a random number for unique file and folder names.
 fn random() -> u64 {
     getrandom::u64().unwrap_or_else(|_| crate::clock::now_ms())
 }

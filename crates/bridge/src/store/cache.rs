@@ -1,9 +1,9 @@
-//! Chunks on this machine's disk, by their digest.
+//! Cache of chunks on the local disk, keyed by digest.
 //!
-//! Each chunk is a file of its own, written beside and renamed into place, and hashed whenever it is
-//! read. So nothing has to be locked or flushed: a writer that dies leaves a name that nobody looks
-//! for, a torn or rotten file is found by its hash and removed, and two writers of one chunk write
-//! the same bytes. What is lost by a race is a download, never a weight.
+//! Each chunk is a file of its own. It is written under a temporary name, renamed into place, and
+//! hashed whenever it is read. So neither locks nor flushes are needed: a writer that dies leaves a
+//! file that no reader opens, a torn or rotten file fails its hash and is removed, and two writers
+//! of one chunk write the same bytes. A lost race costs a download, never a wrong weight.
 
 use std::fs::{self, File};
 use std::io::{self, IoSlice, Write as _};
@@ -22,19 +22,21 @@ use super::manifest::hex;
 use super::random;
 use super::sink::Sink;
 
-/// Chunks that wait to be written; further ones are not cached. It bounds the memory they hold.
+/// Maximum number of chunks that wait to be written, which bounds their memory. Further chunks are
+/// not cached.
 const WAITING: usize = 8;
 
-/// After so many writes that failed, a full disk is left alone.
+/// Number of consecutive failed writes after which the cache stops writing, for instance to a full
+/// disk.
 const MOST_FAILURES: u32 = 8;
 
-/// What a writer left behind is removed after this.
+/// Age at which the temporary file of a dead writer is removed.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
-/// How much is written between two looks at the budget.
+/// Number of bytes written between two checks of the budget.
 const BETWEEN_LOOKS: u64 = 256 << 20;
 
-/// A folder of chunks, shared with other processes.
+/// Folder of chunks, shared with other processes.
 #[derive(Clone, Debug)]
 pub(crate) struct Cache(Arc<Inner>);
 
@@ -45,12 +47,12 @@ struct Inner {
     budget: u64,
     writers: Arc<Semaphore>,
     counts: Arc<Counts>,
-    /// Writes that failed, one after the other.
+    /// Number of consecutive failed writes.
     failures: AtomicU32,
 }
 
 impl Cache {
-    /// Opens or makes a cache that keeps at most `budget` bytes.
+    /// Opens or creates a cache that keeps at most `budget` bytes.
     pub(crate) fn open(dir: &Path, budget: u64, counts: Arc<Counts>) -> Result<Self, StoreError> {
         let (chunks, new) = (dir.join("chunks"), dir.join("new"));
         for folder in [&chunks, &new] {
@@ -71,7 +73,7 @@ impl Cache {
         Ok(cache)
     }
 
-    /// Fills a sink with a chunk, if it is here and right.
+    /// Fills a sink with a chunk and returns true if the cache holds it undamaged.
     pub(crate) async fn read(
         &self,
         digest: &Digest,
@@ -87,19 +89,19 @@ impl Cache {
             }
             (sink, found)
         };
-        // Only a runtime that is going away drops a blocking task.
+        // A blocking task is dropped only while its runtime shuts down.
         tokio::task::spawn_blocking(read)
             .await
             .unwrap_or_else(|_| (Sink::new(Vec::new(), None), false))
     }
 
-    /// Whether a chunk that is fetched now can be written.
+    /// Returns true if a chunk that is fetched now can be queued for writing.
     pub(crate) fn has_room(&self) -> bool {
         let given_up = self.0.failures.load(Ordering::Relaxed) >= MOST_FAILURES;
         self.0.writers.available_permits() > 0 && !given_up
     }
 
-    /// Writes a verified chunk when the disk has time for it, or not at all.
+    /// Queues a verified chunk for writing. The chunk is dropped if the queue is full.
     pub(crate) fn write_behind(&self, digest: Digest, frames: Vec<Bytes>) {
         let Ok(permit) = self.0.writers.clone().try_acquire_owned() else { return };
         let inner = self.0.clone();
@@ -117,7 +119,7 @@ impl Cache {
         });
     }
 
-    /// Waits until all that is to be written is written.
+    /// Waits until all queued chunks are written.
     pub(crate) async fn flushed(&self) {
         let _ = self.0.writers.acquire_many(WAITING as u32).await;
     }
@@ -134,7 +136,8 @@ impl Inner {
         let Ok(mut file) = File::open(&path) else { return false };
         let whole = sink.fill(&mut file).is_ok() && sink.is_full();
         if whole && sink.digest().as_ref() == Some(digest) {
-            // The time of the last use; whoever may not set it has it evicted sooner.
+            // The modification time is the time of the last use. A process that may not set it sees
+            // its chunks evicted sooner.
             let _ = file.set_modified(SystemTime::now());
             return true;
         }
@@ -166,9 +169,10 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes what was used longest ago until the rest is within the budget.
+    /// Evicts the least recently used chunks until the rest is within the budget.
     ///
-    /// Another process may do the same, or read what is removed: an open file lives on.
+    /// Another process may evict at the same time, or read a chunk that is removed: a file that is
+    /// open stays readable.
     fn keep_to_budget(&self) {
         let mut chunks = files(&self.chunks);
         let mut size: u64 = chunks.iter().map(|chunk| chunk.size).sum();
@@ -179,7 +183,7 @@ impl Inner {
             }
             match fs::remove_file(&chunk.path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {}
-                // Removed now, or by another process that keeps the same budget.
+                // It was removed now, or by another process with the same budget.
                 _ => size -= chunk.size,
             }
         }

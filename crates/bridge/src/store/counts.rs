@@ -1,36 +1,36 @@
-//! What a store has done so far.
+//! Counters of a store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that only grows.
+/// Counter that only grows.
 #[derive(Debug, Default)]
 pub struct Count(AtomicU64);
 
 impl Count {
-    /// Gives what it was before.
+    /// Adds `n` and returns the previous value.
     pub(crate) fn add(&self, n: u64) -> u64 {
         self.0.fetch_add(n, Ordering::Relaxed)
     }
 
-    /// Its value.
+    /// Returns the current value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// What a store has done so far, for progress bars and metrics.
+/// Counters of a store, for progress bars and metrics.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// Bytes of models that came over the network, or from the folder that they are kept in.
+    /// Bytes of models that were read over the network or from a model's folder.
     pub from_store: Count,
-    /// Bytes that the cache had.
+    /// Bytes that were read from the cache.
     pub from_cache: Count,
-    /// Bytes that were written into the cache.
+    /// Bytes that were written to the cache.
     pub to_cache: Count,
-    /// Readings that were begun again.
+    /// Reads that were retried.
     pub retries: Count,
-    /// Chunks that came damaged.
+    /// Chunks that arrived damaged.
     pub wrong: Count,
-    /// Chunks of the cache that were damaged.
+    /// Chunks that were damaged in the cache.
     pub wrong_in_cache: Count,
 }

@@ -1,19 +1,20 @@
-//! Digests of chunks that add up to the digest of their file.
+//! Chunk digests that combine into the digest of their file.
 //!
-//! BLAKE3 is a tree over 1 KiB leaves, so an aligned power of two of bytes is a subtree: its chaining
-//! value verifies a chunk alone, and the chaining values of all chunks give the hash of the file, the
-//! one that `b3sum` prints (O'Connor et al., the BLAKE3 paper, section 2.1). A file of one chunk has
-//! the hash itself for that chunk's value.
+//! BLAKE3 is a tree over leaves of 1 KiB, so an aligned block whose size is a power of two is a
+//! subtree. The chaining value of a chunk verifies the chunk alone. The chaining values of all
+//! chunks combine into the hash of the file, the one that `b3sum` prints (O'Connor et al., the
+//! BLAKE3 paper, section 2.1). If a file has only one chunk, that chunk's value is the file's hash
+//! itself.
 
 use blake3::Hasher;
 use blake3::hazmat::{
     HasherExt as _, Mode, left_subtree_len, merge_subtrees_non_root, merge_subtrees_root,
 };
 
-/// A chunk's value, or a file's hash.
+/// Chaining value of a chunk, or hash of a file.
 pub(crate) type Digest = [u8; 32];
 
-/// Hashes one chunk of a file.
+/// Incremental hasher of one chunk of a file.
 #[derive(Clone, Debug)]
 pub(crate) struct ChunkHasher {
     hasher: Hasher,
@@ -22,8 +23,8 @@ pub(crate) struct ChunkHasher {
 }
 
 impl ChunkHasher {
-    /// For the chunk that begins at `offset`, a multiple of the chunks' size. `alone` if the file
-    /// has no other.
+    /// Creates a hasher for the chunk at byte `offset`, a multiple of the chunk size. `alone` is
+    /// true if the chunk is the file's only one.
     pub(crate) fn new(offset: u64, alone: bool) -> Self {
         let mut hasher = Hasher::new();
         hasher.set_input_offset(offset);
@@ -43,7 +44,7 @@ impl ChunkHasher {
     }
 }
 
-/// The hash of a file of `size` bytes, from the values of its chunks of `chunk` bytes.
+/// Combines the values of chunks of `chunk` bytes into the hash of a file of `size` bytes.
 pub(crate) fn file_digest(size: u64, chunk: u64, values: &[Digest]) -> Digest {
     match values {
         [] => blake3::hash(b"").into(),

@@ -1,74 +1,74 @@
-//! Why a model's bytes cannot be had.
+//! Errors of the model store.
 
 use std::io;
 
-/// Why a model's bytes cannot be had: one sentence with the object and what to do.
+/// Error of the model store: one sentence that names the object and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// Nothing is there.
+    /// The object does not exist.
     #[error("there is no {object}")]
     Missing {
-        /// What was looked for.
+        /// Object that was looked up.
         object: String,
     },
-    /// The object is another one than it was.
+    /// The object changed since it was opened.
     #[error("{object} changed while it was read: push a model under a new revision instead")]
     Changed {
-        /// The object.
+        /// Address of the object.
         object: String,
     },
-    /// The bytes are not those that the manifest promises.
+    /// The bytes do not match the manifest.
     #[error(
         "chunk {chunk} of {object} is not what the manifest says, in {tries} readings: \
          push the model again, with --force"
     )]
     Corrupt {
-        /// The object.
+        /// Address of the object.
         object: String,
-        /// The number of the chunk, from 0.
+        /// Number of the chunk, from 0.
         chunk: u64,
-        /// How often it was read.
+        /// Number of reads.
         tries: u32,
     },
-    /// The store does not let us.
+    /// The store denied access.
     #[error("access to {object} was refused ({code}): see that this role may read and list it")]
     Denied {
-        /// The object.
+        /// Address of the object.
         object: String,
-        /// The store's word.
+        /// Error code of the store.
         code: String,
     },
     /// The store does not answer.
     #[error("{object} could not be had: no byte of it came for {seconds} s ({why})")]
     Unreachable {
-        /// The object.
+        /// Address of the object.
         object: String,
-        /// How long nothing came.
+        /// Time without a byte, in seconds.
         seconds: u64,
-        /// What happened last.
+        /// Last failure.
         why: String,
     },
-    /// It was found, and it is not what it should be.
+    /// The object was found but is invalid.
     #[error("{object} cannot be used: {why}")]
     Unusable {
-        /// The object.
+        /// Address of the object.
         object: String,
-        /// What is wrong with it.
+        /// Reason.
         why: String,
     },
     /// This machine's disk, memory or threads failed.
     #[error("could not {what}")]
     System {
-        /// What was being done.
+        /// Operation that failed, in the infinitive.
         what: String,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// What was asked for would do harm.
+    /// The request was refused because it would do harm.
     #[error("{0}")]
     Refused(String),
-    /// The load was given up.
+    /// The load was aborted.
     #[error("the load was given up")]
     GivenUp,
 }
@@ -83,17 +83,17 @@ impl StoreError {
     }
 }
 
-/// Why one reading failed, and so whether another may help.
+/// Failure of one request, which decides about a retry.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// It may go better in a moment.
+    /// Transient failure: a retry may succeed.
     Passing(String),
-    /// It will not.
+    /// Permanent failure.
     Lasting(StoreError),
 }
 
 impl Fault {
-    /// What it is where nothing is tried again.
+    /// Converts the failure to an error where there is no retry.
     pub(crate) fn lasting(self, object: &str) -> StoreError {
         match self {
             Self::Lasting(error) => error,

@@ -1,4 +1,4 @@
-//! One chunk: from the cache or over the network, tried until it is right.
+//! Fetch of one chunk, from the cache or over the network, with retries until it is intact.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,31 +17,31 @@ use super::objects::{Object, Objects, Reading};
 use super::pace::Pace;
 use super::sink::{Piece, Sink};
 
-/// How often a chunk may come wrong before it is taken for what the store has.
+/// Number of damaged reads of a chunk after which the stored object is taken to be damaged.
 const WRONG: u32 = 3;
 
-/// What a reading must bring to count as one that went on: else a byte a minute would be patience
-/// without end.
+/// Minimum number of bytes with which a read counts as progress: 64 KiB. Without it, one byte a
+/// minute would extend the patience without end.
 const PROGRESS: u64 = 64 << 10;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// What all readings of a store share.
+/// State shared by all reads of a store.
 #[derive(Debug)]
 pub(crate) struct Fetcher {
-    /// Chunks under way.
+    /// Limits the number of chunks that are fetched at once.
     pub(crate) gate: Arc<Semaphore>,
     pub(crate) pace: Pace,
-    /// Without a byte for so long a reading is begun again.
+    /// Time without a byte after which a read is retried.
     pub(crate) stall: Duration,
-    /// Without a byte for so long, in all tries, the load fails.
+    /// Time without a byte, over all tries, after which the load fails.
     pub(crate) patience: Duration,
     pub(crate) cache: Option<Cache>,
     pub(crate) counts: Arc<Counts>,
 }
 
-/// A chunk, or the wanted part of one that has no digest.
+/// Chunk, or the needed range of a chunk that has no digest.
 #[derive(Clone, Debug)]
 pub(crate) struct Chunk {
     pub(crate) object: Object,
@@ -51,14 +51,14 @@ pub(crate) struct Chunk {
 }
 
 impl Fetcher {
-    /// Fills a sink with a chunk. The sink hashes if the chunk has a digest.
+    /// Fills a sink with a chunk. The sink must hash if the chunk has a digest.
     pub(crate) async fn fetch(
         &self,
         objects: &dyn Objects,
         chunk: &Chunk,
         mut sink: Sink,
     ) -> Result<Sink, StoreError> {
-        // A folder is as near as the cache.
+        // A folder is as close as the cache, so its chunks are not cached.
         let cache = self.cache.as_ref().filter(|_| objects.folder().is_none());
         if let (Some(cache), Some(digest)) = (cache, &chunk.digest) {
             let address =
@@ -130,13 +130,13 @@ impl Fetcher {
             self.counts.retries.add(1);
             tracing::debug!(object = address(), chunk = chunk.number, why, "reading on");
             failures += 1;
-            // The place among the readings under way is kept meanwhile: a store that is overloaded
-            // is asked for less at once.
+            // The permit is held during the back-off, so an overloaded store receives fewer
+            // concurrent requests.
             sleep(pause(failures)).await;
         }
     }
 
-    /// Tries a small request until it is answered.
+    /// Retries a small request until it is answered or the patience runs out.
     pub(crate) async fn patiently<T, F>(
         &self,
         address: &str,
@@ -164,7 +164,7 @@ impl Fetcher {
         Err(StoreError::GivenUp)
     }
 
-    /// A chunk in memory of its own; the hasher is the chunk's, where it has a digest.
+    /// Fetches a chunk into a buffer of its own. `hasher` is the chunk's hasher if it has a digest.
     pub(crate) async fn bytes(
         &self,
         objects: &dyn Objects,
@@ -183,7 +183,7 @@ impl Fetcher {
     }
 }
 
-/// Exponential back-off with full jitter.
+/// Returns the delay of an exponential back-off with full jitter.
 fn pause(failures: u32) -> Duration {
     let longest = FIRST_PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE);
     nsbridge_queue::random_part(longest)

@@ -1,7 +1,7 @@
-//! Extents on their way: one schedule over all files of a model.
+//! Scheduler of a load: one schedule over all files of a model.
 //!
-//! Chunks are fetched in the order in which their extents are wanted, many at once, as far ahead of
-//! the reader as the memory allows. An extent that is waited for overtakes the others.
+//! Chunks are fetched concurrently in the order in which their extents are needed, as far ahead of
+//! the reader as the memory limit allows. An extent that a reader waits for goes first.
 
 pub(crate) mod plan;
 
@@ -22,10 +22,10 @@ use super::model::Contents;
 use super::sink::{Piece, Sink};
 use plan::{Plan, Stretch};
 
-/// A load that runs; dropped, it ends.
+/// Running load. Dropping it ends the load.
 pub(crate) struct Load {
     shared: Arc<Shared>,
-    /// Ends the tasks that fetch.
+    /// Cancels the fetching tasks.
     ended: CancellationToken,
 }
 
@@ -34,28 +34,29 @@ struct Shared {
     plan: Plan,
     memory: u64,
     state: Mutex<State>,
-    /// An extent is ready, or the load has failed.
+    /// Notified when an extent is ready or the load has failed.
     ready: Condvar,
-    /// There may be another chunk to begin.
+    /// Notified when another chunk may be started.
     work: Notify,
 }
 
 struct State {
     extents: Vec<Progress>,
-    /// By chunk: whether it was begun.
+    /// True for each chunk that was started.
     begun: Vec<bool>,
-    /// Everything before was begun.
+    /// Index below which all chunks were started.
     next: usize,
-    /// Chunks that somebody waits for.
+    /// Chunks of extents that a reader waits for.
     urgent: VecDeque<usize>,
-    /// Bytes of extents that are under way or not taken yet.
+    /// Bytes of extents that are being filled or not taken yet.
     held: u64,
     failed: Option<Arc<StoreError>>,
 }
 
 enum Progress {
     Waiting,
-    /// Some of its chunks are under way; the segments of the others lie here, by place in the extent.
+    /// Some of its chunks are being fetched. The segments of the others are kept here, by their
+    /// position in the extent.
     Filling {
         filling: Filling,
         segments: Vec<Option<Segment>>,
@@ -66,7 +67,7 @@ enum Progress {
 }
 
 impl Load {
-    /// Begins to fetch on this runtime.
+    /// Starts fetching on this runtime.
     pub(crate) fn start(
         runtime: &Handle,
         contents: Arc<Contents>,
@@ -138,7 +139,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts the chunks of an extent before all others.
+    /// Moves the chunks of an extent to the front of the schedule.
     fn ask_for(&self, state: &mut State, extent: usize) -> Result<()> {
         let wanted = &self.plan.extents[extent];
         if wanted.chunks.is_empty() {
@@ -153,7 +154,8 @@ impl Shared {
         Ok(())
     }
 
-    /// The next chunk to fetch and where its bytes go, if there is one and memory for it.
+    /// Returns the next chunk to fetch and its sink, if a chunk is left and the memory limit allows
+    /// it.
     fn next(&self, state: &mut State) -> Result<Option<(usize, Sink)>> {
         while let Some(chunk) = state.urgent.pop_front() {
             if !state.begun[chunk] {
@@ -216,7 +218,7 @@ impl Shared {
     fn finish(&self, chunk: usize, fetched: std::result::Result<Sink, StoreError>) {
         let mut state = self.lock();
         match fetched {
-            // The segments go with the sink, so that their buffers can be had.
+            // The segments are dropped with the sink, which lets the buffers be finished.
             Ok(sink) => drop(sink),
             Err(error) => {
                 state.failed.get_or_insert(Arc::new(error));
@@ -257,8 +259,8 @@ impl Shared {
     }
 }
 
-/// Fails the load if a task goes without a word: it panicked, or its runtime went away. A reader that
-/// waits would wait for ever.
+/// Guard that fails the load if a task panics or its runtime shuts down. Without it a waiting
+/// reader would hang.
 struct Duty(Option<Arc<Shared>>);
 
 impl Duty {
@@ -275,7 +277,7 @@ impl Drop for Duty {
     }
 }
 
-/// Begins chunk after chunk, as many at once as the store's gate lets through.
+/// Starts chunk after chunk, as many at once as the store's semaphore permits.
 async fn dispatch(shared: Arc<Shared>, ended: CancellationToken) {
     let duty = Duty(Some(shared.clone()));
     let gate = shared.contents.fetcher().gate.clone();
@@ -313,7 +315,7 @@ async fn fetch(shared: Arc<Shared>, index: usize, sink: Sink, permit: OwnedSemap
     duty.done();
 }
 
-/// An error that several readers are told.
+/// Formats an error for several readers.
 fn said(error: &Arc<StoreError>) -> String {
     crate::serve::chain(&**error)
 }

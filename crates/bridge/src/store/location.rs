@@ -1,4 +1,4 @@
-//! Where a model is: `s3://bucket/models/tale-7m@current`, or a folder.
+//! Location of a model: `s3://bucket/models/tale-7m@current`, or a folder.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,27 +6,27 @@ use std::str::FromStr;
 
 use super::manifest::check_revision;
 
-/// The alias that is followed where none is named.
+/// Alias that is followed if the location names none.
 pub const CURRENT: &str = "current";
 
-/// Where a model is.
+/// Location of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// A folder on this machine.
+    /// Folder on this machine.
     Folder(PathBuf),
-    /// A prefix in a bucket.
+    /// Prefix in a bucket.
     S3 {
-        /// The bucket.
+        /// Name of the bucket.
         bucket: String,
-        /// What the keys begin with, without a slash at either end; empty for the whole bucket.
+        /// Prefix of the keys, without a slash at either end; empty for the whole bucket.
         prefix: String,
-        /// A revision, or an alias of one.
+        /// Name of a revision or of an alias.
         version: Option<String>,
     },
 }
 
 impl Location {
-    /// The same, with a relative folder taken as one within `base`.
+    /// Resolves a relative folder against `base`. S3 locations are unchanged.
     #[must_use]
     pub fn within(self, base: &Path) -> Self {
         match self {

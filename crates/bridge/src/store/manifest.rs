@@ -1,4 +1,4 @@
-//! What a model is made of: `nsb-manifest.json`, written beside its files.
+//! List of a model's files with their digests: `nsb-manifest.json`, stored beside the files.
 //!
 //! ```json
 //! {"schema": 1, "model": "tale-7m", "revision": "2026-11-21", "chunk_bytes": 16777216,
@@ -15,55 +15,58 @@ use serde::{Deserialize, Serialize};
 
 use super::digest::{ChunkHasher, Digest, file_digest};
 
-/// The manifest's name beside the model's files.
+/// File name of the manifest, in the model's folder.
 pub const MANIFEST: &str = "nsb-manifest.json";
 
-/// The size of a chunk, where nothing else is asked for.
+/// Default size of a chunk: 16 MiB.
 pub const CHUNK_BYTES: u64 = 16 << 20;
 
-/// The largest chunk that is read, and the largest part that is sent.
+/// Maximum size of a chunk that is read and of a part that is uploaded: 64 MiB.
 pub(crate) const LARGEST_CHUNK: u64 = 64 << 20;
 
-/// The digests of 2 TB fit with room to spare.
+/// Maximum size of a manifest: 64 MiB. The digests of a model of 2 TB take less.
 pub(crate) const LONGEST_MANIFEST: u64 = 64 << 20;
 
 const LONGEST_PATH: usize = 1024;
 
-/// Folders within each other: as deep as a folder is read that is pushed.
+/// Maximum folder depth of a path, the same depth to which a folder is listed for a push.
 const DEEPEST_PATH: usize = 8;
 
-/// Files of a model, and bytes of all their paths. Each folder of each path is kept in a tree: 64 MiB of
-/// deep paths would be tens of millions of entries.
+/// Maximum number of files of a model.
+///
+/// Every folder of every path is kept in a set, and 64 MiB of deep paths would be tens of millions
+/// of entries.
 const MOST_FILES: usize = 100_000;
+/// Maximum total length of all paths of a model, in bytes.
 const MOST_PATH_BYTES: usize = 8 << 20;
 
 const SCHEMA: u32 = 1;
 
-/// The files of a model and what their bytes must be.
+/// Files of a model and the digests of their bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
-    /// The model's name.
+    /// Name of the model.
     pub model: String,
-    /// Which revision of it this is.
+    /// Revision of the model.
     pub revision: String,
-    /// The size of all chunks but a file's last: a power of two.
+    /// Chunk size in bytes, a power of two. Only the last chunk of a file may be smaller.
     pub chunk_bytes: u64,
-    /// The files, ascending by path.
+    /// Files in ascending order of their paths.
     pub files: Vec<ManifestFile>,
 }
 
-/// One file of a manifest.
+/// File entry of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManifestFile {
-    /// Its path within the model, with `/` between the parts.
+    /// Path within the model, with `/` between the parts.
     pub path: String,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: u64,
     /// BLAKE3 of the whole file.
     pub blake3: [u8; 32],
-    /// What verifies each chunk alone.
+    /// Digest of each chunk.
     pub chunks: Vec<[u8; 32]>,
-    /// What the object store called this content when it was pushed.
+    /// ETag that the object store gave the file when it was pushed.
     pub etag: Option<String>,
 }
 
@@ -87,11 +90,12 @@ struct WrittenFile {
 }
 
 impl Manifest {
-    /// Reads a manifest and holds it against itself.
+    /// Parses a manifest and checks that it is consistent.
+    ///
     ///
     /// # Errors
     ///
-    /// What is wrong with it, for a sentence that names it.
+    /// Returns the reason if the manifest is invalid, for a sentence that names the manifest.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         if bytes.len() as u64 > LONGEST_MANIFEST {
             return Err(format!("it has more than {LONGEST_MANIFEST} bytes"));
@@ -127,7 +131,7 @@ impl Manifest {
         Ok(Self { model: written.model, revision: written.revision, chunk_bytes, files })
     }
 
-    /// The bytes that [`parse`](Self::parse) reads.
+    /// Serializes the manifest to the JSON that [`parse`](Self::parse) reads.
     pub fn to_json(&self) -> Vec<u8> {
         let files = self.files.iter().map(|file| WrittenFile {
             path: file.path.clone(),
@@ -143,20 +147,20 @@ impl Manifest {
             chunk_bytes: self.chunk_bytes,
             files: files.collect(),
         };
-        // Only texts and numbers: there is nothing in it that could not be written.
+        // It holds only strings and numbers, so the serialization cannot fail.
         let mut json = serde_json::to_vec_pretty(&written).unwrap_or_default();
         json.push(b'\n');
         json
     }
 
-    /// The bytes of all files.
+    /// Returns the total size of all files in bytes.
     pub fn size(&self) -> u64 {
         self.files.iter().map(|file| file.size).sum()
     }
 }
 
 impl ManifestFile {
-    /// What a manifest says of a file with these bytes.
+    /// Computes the manifest entry of a file with these bytes.
     pub fn of(path: impl Into<String>, bytes: &[u8], chunk_bytes: u64) -> Self {
         let size = bytes.len() as u64;
         let chunks = bytes.chunks(chunk_bytes as usize).zip(0..);
@@ -194,7 +198,7 @@ impl WrittenFile {
     }
 }
 
-/// Refuses a path that leads out of its folder, or that some system reads otherwise.
+/// Rejects a path that leads out of its folder, or that some operating system reads differently.
 pub(crate) fn check_path(path: &str) -> Result<(), String> {
     let bad_part = |part: &str| part.is_empty() || part == "." || part == "..";
     let bad = path.split('/').any(bad_part)
@@ -203,16 +207,16 @@ pub(crate) fn check_path(path: &str) -> Result<(), String> {
         || path.len() > LONGEST_PATH
         || folders(path).count() > DEEPEST_PATH
         || path == MANIFEST;
-    // A path from elsewhere goes into a message only as Rust would write it.
+    // `{path:?}` escapes an untrusted path before it enters a message.
     if bad { Err(format!("the path {path:?} is not one within a folder")) } else { Ok(()) }
 }
 
-/// A revision stands in addresses and in requests.
+/// Checks that a revision is valid as a part of addresses and of requests.
 pub(crate) fn check_revision(revision: &str) -> Result<(), String> {
     revision.parse::<Revision>().map(|_| ()).map_err(|error| error.to_string())
 }
 
-/// The folders that a path goes through.
+/// Returns the folders that a path passes through.
 fn folders(path: &str) -> impl Iterator<Item = &str> {
     path.match_indices('/').map(|(at, _)| &path[..at])
 }

@@ -1,4 +1,4 @@
-//! A model in the store, as a handler reads it.
+//! Model of the store, as a [`Source`] for handlers.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -20,31 +20,32 @@ use super::objects::{Object, Objects};
 use super::pull;
 use super::sink::Sink;
 
-/// Stretches that are read at once before a load: each takes a chunk of memory meanwhile.
+/// Number of ranges that are read at once before a load. Each takes the memory of a chunk.
 const READ_AT_ONCE: usize = 16;
 
-/// The files of a model, and how their bytes are had.
+/// Files of a model and the means to fetch their bytes.
 #[derive(Debug)]
 pub(crate) struct Contents {
     objects: Arc<dyn Objects>,
     files: Vec<StoredFile>,
     chunk_bytes: u64,
     fetcher: Arc<Fetcher>,
-    /// Chunks that were read for a header, until a load takes them: each byte comes once.
+    /// Chunks that were read for a header, kept until a load takes them. So each byte is fetched
+    /// once.
     kept: Mutex<HashMap<(usize, u64), Bytes>>,
-    /// How many bytes may be kept so.
+    /// Maximum number of bytes in `kept`.
     room: u64,
 }
 
-/// A file, pinned to what it was when the model was opened.
+/// File, pinned to its version at the time the model was opened.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredFile {
     pub(crate) object: Object,
-    /// What the manifest says of it, if there is one.
+    /// Digests of the file if there is a manifest.
     pub(crate) digests: Option<Digests>,
 }
 
-/// What verifies a file.
+/// Digests that verify a file.
 #[derive(Clone, Debug)]
 pub(crate) struct Digests {
     pub(crate) file: Digest,
@@ -83,7 +84,7 @@ impl Contents {
         Cut { size: object.size, chunk: self.chunk_bytes, whole: digests.is_some() }
     }
 
-    /// The numbers of a file's chunks and the bytes that each has.
+    /// Returns the chunks of a file with their numbers and ranges.
     pub(crate) fn chunks_of(&self, file: usize) -> impl Iterator<Item = Chunk> + '_ {
         let Cut { size, chunk, .. } = self.cut(file);
         (0..size.div_ceil(chunk)).map(move |number| {
@@ -102,7 +103,7 @@ impl Contents {
         Some(ChunkHasher::new(number * self.chunk_bytes, digests.chunks.len() == 1))
     }
 
-    /// Fills a sink with a chunk that may have been kept.
+    /// Fills a sink with a chunk, from the kept chunks if it is there.
     pub(crate) async fn fetch(
         &self,
         file: usize,
@@ -110,7 +111,7 @@ impl Contents {
         mut sink: Sink,
     ) -> Result<Sink, StoreError> {
         if let Some(bytes) = self.kept().remove(&(file, chunk.number)) {
-            // It was verified when it came.
+            // It was verified when it was fetched.
             let start = (chunk.range.start - chunk.number * self.chunk_bytes) as usize;
             let len = (chunk.range.end - chunk.range.start) as usize;
             if sink.fill(&mut &bytes[start..start + len]).is_ok() {
@@ -121,12 +122,12 @@ impl Contents {
         self.fetcher.fetch(&*self.objects, chunk, sink).await
     }
 
-    /// The verified bytes of a chunk.
+    /// Fetches a chunk and returns its verified bytes.
     pub(crate) async fn bytes(&self, file: usize, chunk: &Chunk) -> Result<Bytes, StoreError> {
         self.fetcher.bytes(&*self.objects, chunk, self.hasher(file, chunk.number)).await
     }
 
-    /// Some stretches of files, from chunks that are kept for the load that may follow.
+    /// Reads ranges of files. Their chunks are kept for a load that may follow.
     async fn read(&self, wanted: &[(usize, Range<u64>)]) -> Result<Vec<Vec<u8>>, StoreError> {
         for (file, range) in wanted {
             let object = &self.files[*file].object;
@@ -135,7 +136,7 @@ impl Contents {
                 return Err(StoreError::unusable(self.objects.address(&object.path), why));
             }
         }
-        // As many at once as hold little memory: a checkpoint may have hundreds of files.
+        // The number is limited because a checkpoint may have hundreds of files.
         let reads: Vec<_> =
             wanted.iter().map(|(file, range)| self.stretch(*file, range.clone())).collect();
         stream::iter(reads).buffered(READ_AT_ONCE).try_collect().await
@@ -173,22 +174,22 @@ impl Contents {
     }
 }
 
-/// A model in the store.
+/// Opened model of the store.
 #[derive(Debug)]
 pub(crate) struct Stored {
     pub(crate) contents: Arc<Contents>,
     pub(crate) entries: Vec<FileEntry>,
     pub(crate) revision: Option<String>,
-    /// Where fetching goes on while a handler's threads wait.
+    /// Runtime on which fetching continues while a handler's thread waits.
     pub(crate) runtime: Handle,
-    /// How far a load may run ahead.
+    /// Maximum number of bytes that a load may be ahead of its reader.
     pub(crate) memory: u64,
-    /// Where files are put for code that wants plain paths.
+    /// Folder for code that needs plain paths.
     pub(crate) tree: PathBuf,
 }
 
 impl Stored {
-    /// Runs on the store's threads; the caller's waits.
+    /// Runs a future on the store's runtime and blocks the calling thread until it ends.
     fn wait<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
@@ -222,7 +223,8 @@ impl Source for Stored {
         if let Some(dir) = self.contents.folder() {
             return digest_of(&dir.join(&stored.object.path));
         }
-        // Without a manifest, what the store calls the content stands for it: equal promises equal.
+        // Without a manifest the digest is that of size and ETag: equal ETags promise equal
+        // content.
         let mut hasher = blake3::Hasher::new_derive_key("nsbridge 2026-11-21 object version");
         hasher.update(&stored.object.size.to_le_bytes());
         hasher.update(stored.object.etag.as_deref().unwrap_or_default().as_bytes());

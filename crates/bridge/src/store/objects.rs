@@ -1,4 +1,4 @@
-//! What holds a model's files: a bucket's prefix, or a folder.
+//! Storage backends of a model's files: a prefix of a bucket, or a folder.
 
 mod folder;
 #[cfg(feature = "s3")]
@@ -17,39 +17,40 @@ use super::error::{Fault, StoreError};
 use super::pace::Pace;
 use super::sink::Sink;
 
-/// A file as the store knows it.
+/// File as the backend lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Object {
-    /// Its path below the prefix.
+    /// Path below the prefix.
     pub(crate) path: String,
     pub(crate) size: u64,
-    /// What tells this content from an older or newer one.
+    /// Version tag that changes with the content.
     pub(crate) etag: Option<String>,
 }
 
-/// How a reading is held to its time.
+/// Time and rate limits of a read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading<'a> {
-    /// Without a byte for so long it is given up.
+    /// Time without a byte after which the read is aborted.
     pub(crate) stall: Duration,
-    /// What it may take a second.
+    /// Rate limiter shared by all reads.
     pub(crate) pace: &'a Pace,
 }
 
-/// A place with files in it.
+/// Storage backend that holds files.
 #[async_trait]
 pub(crate) trait Objects: Debug + Send + Sync {
-    /// A file's address, for people.
+    /// Returns the address of a file for messages.
     fn address(&self, path: &str) -> String;
 
-    /// All files below the prefix.
+    /// Lists all files below the prefix.
     async fn list(&self) -> Result<Vec<Object>, Fault>;
 
-    /// A small file whole; `None` if it is not there.
+    /// Reads a whole small file of at most `most` bytes; returns `None` if there is none.
     async fn get(&self, path: &str, most: u64) -> Result<Option<Bytes>, Fault>;
 
-    /// Reads a range of an object into a sink that has that much room left. On an error the sink
-    /// tells how far it got. The content must be the one with the object's etag, if it has one.
+    /// Reads a range of an object into a sink with exactly that much space left. After an error the
+    /// sink tells how many bytes arrived. If the object has an ETag, the content must have the same
+    /// one.
     async fn read(
         &self,
         object: &Object,
@@ -58,16 +59,17 @@ pub(crate) trait Objects: Debug + Send + Sync {
         how: Reading<'_>,
     ) -> (Sink, Result<(), Fault>);
 
-    /// Writes a small file; `only_new` refuses to replace one, and gives `false`.
+    /// Writes a small file. With `only_new` an existing file is left alone and the result is
+    /// `false`.
     async fn put(&self, path: &str, content: Vec<u8>, only_new: bool) -> Result<bool, Fault>;
 
-    /// The folder on this machine, if it is one.
+    /// Returns the local folder if the backend is one.
     fn folder(&self) -> Option<&std::path::Path> {
         None
     }
 }
 
-/// The bytes are not those of this object: it is shorter, longer or another one.
+/// Creates the error for an object that is too short, too long or another one.
 pub(crate) fn unusable(address: String, why: &str) -> Fault {
     Fault::Lasting(StoreError::unusable(address, why))
 }

@@ -1,4 +1,4 @@
-//! Finding a model: alias, revision, manifest, and the version of each object.
+//! Resolution of a model: alias, revision, manifest, and the version of each object.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,11 +18,13 @@ use super::{Opened, Store, Wanted};
 use crate::config::{is_private, plaintext};
 
 impl Store {
-    /// Finds a model and pins what it is made of. None of its weights are read yet.
+    /// Finds a model and pins the version of each of its files. Reads no weights yet.
+    ///
     ///
     /// # Errors
     ///
-    /// Nothing is there, it is not what was wanted, or it cannot be reached.
+    /// Returns an error if there is no model at the location, if its manifest is not the pinned
+    /// one, or if the location cannot be reached.
     pub async fn model(&self, wanted: &Wanted) -> Result<Opened, StoreError> {
         let (objects, pin) = self.revision(wanted).await?;
         let pin = wanted.manifest.or(pin);
@@ -43,7 +45,8 @@ impl Store {
         let entries = files.iter().map(entry).collect();
         let chunk_bytes = manifest.as_ref().map_or(CHUNK_BYTES, |manifest| manifest.chunk_bytes);
         let tree = match (objects.folder(), digest) {
-            // A folder is its own tree; what is damaged in it is not mended behind its owner's back.
+            // A folder serves as its own tree. The store does not repair damaged files in a folder
+            // of the user.
             (Some(folder), _) => folder.to_owned(),
             (None, Some(digest)) => self.trees.join(&hex(&digest)[..32]),
             (None, None) => self.trees.join(&hex(&versions_of(&*objects, &files))[..32]),
@@ -63,7 +66,7 @@ impl Store {
         })
     }
 
-    /// The folder that holds the wanted revision, and what its alias pins.
+    /// Returns the folder of the requested revision, and the manifest digest that its alias pins.
     async fn revision(
         &self,
         wanted: &Wanted,
@@ -110,12 +113,12 @@ impl Store {
                 tracing::info!(model = %top.address(""), alias = name, revision = alias.revision);
                 Ok((Arc::new(top.below(&alias.revision)), Some(alias.manifest)))
             }
-            // No alias of this name: it is a revision's own. S3 calls a missing object forbidden to
-            // those who may not list.
+            // There is no alias of this name, so it is the name of a revision. S3 answers
+            // "forbidden" for a missing object if the role may not list.
             (Ok(None) | Err(StoreError::Denied { .. }), Some(revision)) => {
                 Ok((Arc::new(top.below(revision)), None))
             }
-            // A folder of files as somebody else put them there.
+            // Without an alias the prefix itself is taken for a folder of files.
             (Ok(None) | Err(StoreError::Denied { .. }), None) => Ok((Arc::new(top), None)),
             (Err(error), _) => Err(error),
         }
@@ -139,7 +142,7 @@ impl Store {
     }
 }
 
-/// A name for what is there now, where nothing says what should be.
+/// Returns a digest of the current object versions, for models without a manifest.
 fn versions_of(objects: &dyn Objects, files: &[StoredFile]) -> Digest {
     let mut hasher = blake3::Hasher::new();
     hasher.update(objects.address("").as_bytes());
@@ -178,7 +181,7 @@ async fn find(
     let Some(bytes) = manifest else { return unverified(objects, fetcher).await };
     let manifest = Manifest::parse(&bytes).map_err(|why| StoreError::unusable(address, why))?;
     let listed = match fetcher.patiently(&objects.address(""), || objects.list()).await {
-        // Whoever may read but not list has the manifest's word for it.
+        // A role that may read but not list relies on the sizes and ETags of the manifest.
         Err(StoreError::Denied { .. }) => None,
         other => Some(by_path(other?)),
     };
@@ -207,14 +210,14 @@ fn pin_listed(
         let why = format!("it has {} bytes, its manifest says {}", object.size, file.size);
         return Err(StoreError::unusable(address, why));
     }
-    // A copy of a bucket may name the same bytes otherwise; the digests tell.
+    // A copied bucket may have other ETags for the same bytes. The digests decide.
     if file.etag.is_some() && object.etag != file.etag && objects.folder().is_none() {
         tracing::debug!(address, "another ETag than the manifest's: the digests will tell");
     }
     Ok(object.clone())
 }
 
-/// A model without a manifest: pinned to what is there now, and not verified.
+/// Opens a model without a manifest: pinned to the current object versions, not verified.
 async fn unverified(objects: &dyn Objects, fetcher: &Fetcher) -> Result<Found, StoreError> {
     let place = objects.address("").trim_end_matches('/').to_owned();
     let mut listed = fetcher.patiently(&place, || objects.list()).await?;
@@ -241,7 +244,7 @@ async fn unverified(objects: &dyn Objects, fetcher: &Fetcher) -> Result<Found, S
     Ok(Found { written: None, manifest: None, digest: None, files })
 }
 
-/// Names that a store tells are no better than those of a manifest.
+/// Checks paths and sizes of a listing, which are as untrusted as those of a manifest.
 fn check_listing(listed: &[Object]) -> Result<(), String> {
     for object in listed {
         check_path(&object.path)?;

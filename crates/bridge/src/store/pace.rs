@@ -1,18 +1,18 @@
-//! A cap on what all readings together take a second.
+//! Rate limiter for all reads together.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// Unused time is not saved up beyond this.
+/// Maximum time of unused rate that is saved up.
 const SAVED: Duration = Duration::from_millis(100);
 
-/// A cap in bytes a second, or none.
+/// Rate limit in bytes a second, or none.
 #[derive(Debug)]
 pub(crate) struct Pace {
     rate: Option<f64>,
-    /// When all that was taken will have been paid for.
+    /// Time at which the rate limit has admitted all bytes taken so far.
     paid: Mutex<Option<Instant>>,
 }
 
@@ -21,7 +21,7 @@ impl Pace {
         Self { rate: bytes_per_second, paid: Mutex::default() }
     }
 
-    /// Takes so many bytes, and waits until they are within the cap.
+    /// Takes `bytes` bytes and waits until the rate limit admits them.
     pub(crate) async fn wait(&self, bytes: usize) {
         let Some(rate) = self.rate else { return };
         let until = {

@@ -1,4 +1,4 @@
-//! A model's files into a folder.
+//! Download of a model's files into a folder.
 
 mod part;
 
@@ -12,18 +12,18 @@ use super::fetch::Chunk;
 use super::model::Contents;
 use part::{Part, is_right};
 
-/// Chunks of one file that are asked for at once; the store's gate bounds them all together.
+/// Number of chunks of one file that are requested at once. The store's semaphore bounds the total.
 const AT_ONCE: usize = 64;
 
-/// Chunks that are read again at once.
+/// Number of chunks of an existing file that are verified at once.
 const READ_AT_ONCE: usize = 8;
 
-/// Brings all files into `dir`, keeping what is there and right. `progress` is told of each chunk's
-/// bytes, whether they had to be fetched or not.
+/// Downloads all files into `dir` and keeps files that are there and intact. `progress` receives
+/// the size of each chunk, whether it was fetched or kept.
 ///
-/// A file gets its name when it is whole and right; until then it is `NAME.part`, whose chunks are
-/// read again when the next one goes on with it. What bears the name already is replaced, never
-/// written to: it may be a link to something else.
+/// A file is named `NAME.part` until it is complete and verified. A later pull verifies the chunks
+/// of such a file and continues it. An existing file of the final name is replaced and never
+/// written to, since it may be a link to another file.
 pub(crate) async fn bring(
     contents: &Arc<Contents>,
     dir: &Path,
@@ -45,7 +45,7 @@ async fn one(
     let stored = &contents.files()[index];
     let size = stored.object.size;
     let chunks: Vec<Chunk> = contents.chunks_of(index).collect();
-    // What cannot be verified cannot be kept.
+    // Bytes that cannot be verified are not kept.
     let verified = stored.digests.is_some();
     let old = if verified { part::regular(path).await } else { None };
     if let Some(old) = &old {

@@ -1,4 +1,4 @@
-//! A folder into a bucket: files in parallel parts, then the manifest, then an alias.
+//! Upload of a folder to a bucket: files in parallel parts, then the manifest, then an alias.
 
 mod upload;
 
@@ -21,63 +21,65 @@ use super::objects::s3::S3;
 use super::versions::Alias;
 use super::{LONGEST_MANIFEST, Store};
 
-/// S3 takes so many parts of one object.
+/// Maximum number of parts of an S3 object.
 const MOST_PARTS: u64 = 10_000;
 
-/// Chunks that are hashed at once: reading bounds it on most machines.
+/// Number of chunks that are hashed at once. Reading is the bottleneck on most machines.
 const HASHED_AT_ONCE: usize = 4;
 
-/// What is to be pushed, and as what.
+/// Parameters of a push.
 #[derive(Clone, Debug)]
 pub struct Push {
-    /// The folder.
+    /// Folder that is pushed.
     pub from: PathBuf,
-    /// The model's place, `s3://bucket/models/NAME`; its version is the revision.
+    /// Location of the model, `s3://bucket/models/NAME`. Its version must be empty: the revision is
+    /// a field of its own.
     pub to: Location,
-    /// The name in the manifest.
+    /// Name of the model in the manifest.
     pub model: String,
-    /// The revision; from the content of the files if absent.
+    /// Revision; derived from the content of the files if absent.
     pub revision: Option<String>,
-    /// The alias that is to point to it; none if absent.
+    /// Alias that is pointed to the revision, if any.
     pub alias: Option<String>,
-    /// Whether another model under the same revision is to be replaced.
+    /// True to replace another model of the same revision.
     pub force: bool,
-    /// Whether files are sent to which a link leads out of the folder.
+    /// True to push files that a link outside the folder refers to.
     pub follow_links: bool,
 }
 
-/// What was pushed.
+/// Result of a push.
 #[derive(Clone, Debug)]
 pub struct Pushed {
-    /// The revision's address.
+    /// Address of the revision.
     pub place: String,
-    /// The revision.
+    /// Revision of the model.
     pub revision: String,
     /// BLAKE3 of the manifest, for a configuration's `manifest`.
     pub manifest: [u8; 32],
-    /// Whether all of it had been there before.
+    /// True if everything was there before the push.
     pub was_there: bool,
 }
 
-/// How far a push is, in bytes.
+/// Progress of a push, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pushing {
-    /// So many bytes will be hashed, and then sent.
+    /// Total number of bytes that will be hashed and then sent.
     Planned(u64),
-    /// These were hashed.
+    /// Bytes that were hashed.
     Hashed(u64),
-    /// These are in the bucket, whether sent now or before.
+    /// Bytes that are in the bucket, sent now or before.
     There(u64),
 }
 
 impl Store {
-    /// Pushes a folder. What is in the bucket already, part by part, is not sent again; the manifest
-    /// is written last, so that nobody finds half a model.
+    /// Pushes a folder. Parts that are in the bucket already are not sent again. The manifest is
+    /// written last, so a reader never finds a partial model.
+    ///
     ///
     /// # Errors
     ///
-    /// A file cannot be read or changes meanwhile, the bucket refuses, or the revision holds another
-    /// model and `force` is not set.
+    /// Returns an error if a file cannot be read or changes meanwhile, if the bucket refuses, or if
+    /// the revision holds another model and `force` is not set.
     pub async fn push(
         &self,
         push: Push,
@@ -96,11 +98,12 @@ impl Store {
         self.run(async move { run(&top, &fetcher, &push, &progress).await }).await
     }
 
-    /// Points an alias to a revision: a rollout, or its undoing.
+    /// Points an alias to a revision, which rolls the revision out or back.
+    ///
     ///
     /// # Errors
     ///
-    /// There is no such revision, or the bucket refuses.
+    /// Returns an error if there is no such revision or if the bucket refuses.
     pub async fn point(&self, to: &Location, alias: &str) -> Result<Alias, StoreError> {
         let Location::S3 { bucket, prefix, version: Some(revision) } = to else {
             let why = "an alias points to s3://bucket/prefix@revision";
@@ -133,7 +136,7 @@ async fn run(
     let mut manifest = hash_folder(push, progress).await?;
     let revision = match &push.revision {
         Some(revision) => revision.clone(),
-        // The same files have the same name, so a push that is repeated finds itself.
+        // Equal files give an equal name, so a repeated push finds its own revision.
         None => super::manifest::hex(&content(&manifest))[..16].to_owned(),
     };
     manifest.revision.clone_from(&revision);
@@ -146,7 +149,7 @@ async fn run(
             "{place} holds another model: push under a new revision, or say --force"
         )));
     }
-    // Where the manifest is there, what it names may have gone since.
+    // Even if the manifest is there, objects that it lists may have been deleted.
     let sent = upload::files(&within, fetcher, push, &mut manifest, progress).await?;
     let digest = match same {
         Some((_, digest)) => *digest,
@@ -160,7 +163,7 @@ async fn run(
     Ok(Pushed { place, revision, manifest: digest, was_there })
 }
 
-/// Refuses what can be refused before hours of hashing and sending.
+/// Refuses invalid parameters before hours of hashing and sending.
 async fn check_before(top: &S3, fetcher: &Fetcher, push: &Push) -> Result<(), StoreError> {
     for name in push.revision.iter().chain(&push.alias) {
         check_revision(name).map_err(StoreError::Refused)?;
@@ -172,15 +175,15 @@ async fn check_before(top: &S3, fetcher: &Fetcher, push: &Push) -> Result<(), St
         stays_within(&push.from)?;
     }
     match Alias::find(top, fetcher, super::CURRENT).await {
-        // One who may write and not read.
+        // This role may write but not read.
         Ok(_) | Err(StoreError::Denied { .. }) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Refuses a folder with links that lead out of it: what they name may be anything of the reader's.
+/// Refuses a folder with links that lead out of it, since they may expose any file of the user.
 fn stays_within(folder: &Path) -> Result<(), StoreError> {
-    // One that cannot be listed is told when its files are looked for.
+    // If the folder cannot be listed, the later listing of its files returns the error.
     let links = links_out_of(folder).unwrap_or_default();
     let Some((path, place)) = links.first() else { return Ok(()) };
     let others =
@@ -193,7 +196,7 @@ fn stays_within(folder: &Path) -> Result<(), StoreError> {
     )))
 }
 
-/// Writes the manifest, if the objects are still those that were sent.
+/// Writes the manifest if the objects are still the ones that were sent.
 async fn publish(
     within: &S3,
     fetcher: &Fetcher,
@@ -218,7 +221,7 @@ async fn publish(
     let digest = blake3::hash(&json).into();
     let put = || within.put(MANIFEST, json.clone(), !force);
     if !fetcher.patiently(&within.address(MANIFEST), put).await? {
-        // Written by a try whose answer was lost, or by somebody else.
+        // It was written by an earlier try whose response was lost, or by another push.
         let written = find_manifest(within, fetcher).await?;
         if written.is_none_or(|(_, written)| written != digest) {
             return Err(other());
@@ -255,7 +258,7 @@ async fn find_manifest(
     bytes.map(parse).transpose()
 }
 
-/// What a manifest says of the files, without the names that the store gave them.
+/// Returns a digest of the files' paths and hashes, without their ETags.
 fn content(manifest: &Manifest) -> Digest {
     let mut hasher = blake3::Hasher::new();
     for file in &manifest.files {
@@ -266,7 +269,7 @@ fn content(manifest: &Manifest) -> Digest {
     hasher.finalize().into()
 }
 
-/// The manifest of a folder, without a revision yet.
+/// Hashes a folder and returns its manifest, without a revision.
 async fn hash_folder(
     push: &Push,
     progress: &(dyn Fn(Pushing) + Send + Sync),
@@ -320,7 +323,7 @@ async fn hash_file(
     Ok(ManifestFile { path: file.path, size, blake3, chunks, etag: None })
 }
 
-/// A stretch of a file on this machine.
+/// Reads a range of a local file.
 async fn read_part(path: &Path, range: std::ops::Range<u64>) -> Result<Vec<u8>, StoreError> {
     let target = path.to_owned();
     let read = move || {

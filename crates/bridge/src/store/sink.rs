@@ -1,4 +1,4 @@
-//! Where the bytes of a chunk go, in the order in which they come.
+//! Destination of the bytes of a chunk, in the order in which they arrive.
 
 use std::io;
 
@@ -7,34 +7,35 @@ use nsbridge_handler::buffer::Segment;
 
 use super::digest::{ChunkHasher, Digest};
 
-/// What is hashed at once: enough for BLAKE3 to hash many leaves side by side, and few enough that they
-/// are still in the core's own cache.
+/// Number of bytes hashed at once: 256 KiB. It is enough for BLAKE3 to hash many leaves in parallel
+/// and small enough to stay in the core's own cache.
 const STEP: usize = 256 << 10;
 
-/// A stretch of a chunk.
+/// Consecutive bytes of a chunk with one destination.
 #[derive(Debug)]
 pub(crate) enum Piece {
-    /// Wanted: it goes here.
+    /// Buffer segment that the bytes are written to.
     Into(Segment),
-    /// Read only because the digest covers it.
+    /// Number of bytes that are read only because the digest covers them.
     Skip(u64),
 }
 
-/// Takes the bytes of a chunk straight to their places, and hashes them as they pass.
+/// Writes the bytes of a chunk straight to their destinations and hashes them on the way.
 #[derive(Debug)]
 pub(crate) struct Sink {
     pieces: Vec<Piece>,
-    /// The piece that is being filled, and how far.
+    /// Index of the piece that is being filled.
     at: usize,
+    /// Number of bytes of that piece that are filled.
     within: usize,
-    /// How many of the last bytes in this piece are not hashed yet.
+    /// Number of the latest bytes of this piece that are not hashed yet.
     fresh: usize,
-    /// Where the last bytes of a piece lie that nobody wants.
+    /// Scratch buffer for the latest bytes of a skipped piece.
     skipped: Vec<u8>,
     received: u64,
     expected: u64,
     hasher: Option<ChunkHasher>,
-    /// What came, for the cache.
+    /// Copy of the bytes, for the cache.
     kept: Option<Vec<Bytes>>,
 }
 
@@ -46,12 +47,12 @@ impl Sink {
         Self { pieces, at, within, fresh, skipped, received, expected, hasher, kept: None }
     }
 
-    /// Keeps what comes, too.
+    /// Keeps a copy of the bytes that arrive.
     pub(crate) fn keep(&mut self) {
         self.kept = Some(Vec::new());
     }
 
-    /// How many bytes have come.
+    /// Returns the number of bytes received.
     pub(crate) fn received(&self) -> u64 {
         self.received
     }
@@ -60,7 +61,7 @@ impl Sink {
         self.received == self.expected
     }
 
-    /// Where the next bytes go; empty if the sink is full.
+    /// Returns the buffer for the next bytes; empty if the sink is full.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         while self.pieces.get(self.at).is_some_and(|piece| piece.len() == self.within as u64) {
             (self.at, self.within) = (self.at + 1, 0);
@@ -83,7 +84,7 @@ impl Sink {
         }
     }
 
-    /// So many bytes were written to the room.
+    /// Records that `count` bytes were written to the buffer of [`room`](Self::room).
     pub(crate) fn advance(&mut self, count: usize) {
         self.within += count;
         self.fresh += count;
@@ -105,7 +106,7 @@ impl Sink {
         self.fresh = 0;
     }
 
-    /// Fills what is left from a reader.
+    /// Fills the rest of the sink from a reader.
     pub(crate) fn fill(&mut self, reader: &mut impl io::Read) -> io::Result<()> {
         while !self.is_full() {
             match reader.read(self.room()) {
@@ -118,7 +119,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Forgets what has come.
+    /// Discards all received bytes and starts again.
     pub(crate) fn rewind(&mut self) {
         (self.at, self.within, self.fresh, self.received) = (0, 0, 0, 0);
         if let Some(hasher) = &mut self.hasher {
@@ -129,12 +130,12 @@ impl Sink {
         }
     }
 
-    /// The digest of what has come, if one was to be made.
+    /// Returns the digest of the received bytes if the sink hashes.
     pub(crate) fn digest(&self) -> Option<Digest> {
         self.hasher.as_ref().map(ChunkHasher::finish)
     }
 
-    /// What came, if it was kept.
+    /// Takes the copy of the received bytes if it was kept.
     pub(crate) fn take_kept(&mut self) -> Option<Vec<Bytes>> {
         self.kept.take()
     }
@@ -155,7 +156,7 @@ mod tests {
 
     use super::{ChunkHasher, Piece, STEP, Sink};
 
-    /// Takes what there is at most so many bytes at a time.
+    /// Reader that returns at most this many bytes a call.
     struct Slow<'a>(&'a [u8], usize);
 
     impl std::io::Read for Slow<'_> {
@@ -178,14 +179,14 @@ mod tests {
         b"...AB.CDEF..".iter().flat_map(|byte| vec![*byte; unit]).collect()
     }
 
-    /// Fills a sink so, with a false start, and holds it against what is right.
+    /// Fills a sink `at_once` bytes a call, after a failed first try, and compares the result.
     fn check(unit: usize, at_once: usize) {
         let (filling, mut sink) = sink(unit);
         let bytes = content(unit);
         sink.keep();
         assert!(sink.fill(&mut &b"torn"[..]).is_err());
         sink.rewind();
-        // Broken off and resumed.
+        // Interrupted and resumed.
         assert!(sink.fill(&mut Slow(&bytes[..bytes.len() / 2], at_once)).is_err());
         let came = sink.received() as usize;
         assert_eq!(came, bytes.len() / 2);

@@ -1,4 +1,4 @@
-//! All bytes of a model against its manifest.
+//! Verification of all bytes of a model against its manifest.
 
 use std::sync::Arc;
 
@@ -11,12 +11,14 @@ use super::sink::{Piece, Sink};
 
 const AT_ONCE: usize = 64;
 
-/// Reads everything and keeps nothing; gives what was wrong, chunk by chunk. `progress` is told of
-/// each chunk's bytes.
+/// Reads all chunks, keeps none, and returns the damage, chunk by chunk. `progress` receives the
+/// size of each chunk.
+///
 ///
 /// # Errors
 ///
-/// The bytes cannot be had, which says nothing about them.
+/// Returns an error if the bytes cannot be fetched, which says nothing about whether they are
+/// damaged.
 pub(crate) async fn verify(
     contents: &Arc<Contents>,
     progress: &(dyn Fn(u64) + Sync),

@@ -1,8 +1,8 @@
 //! Revisions of a model, and the aliases that point to them.
 //!
 //! ```text
-//! s3://bucket/models/tale-7m/2026-11-21/nsb-manifest.json    a revision: a folder that never changes
-//! s3://bucket/models/tale-7m/current                         an alias: a small file
+//! s3://bucket/models/tale-7m/2026-11-21/nsb-manifest.json  a revision: a folder that never changes
+//! s3://bucket/models/tale-7m/current                       an alias: a small file
 //! ```
 
 use serde::{Deserialize, Serialize};
@@ -16,12 +16,12 @@ use super::objects::Objects;
 const LONGEST_ALIAS: u64 = 4 << 10;
 const SCHEMA: u32 = 1;
 
-/// Which revision a name stands for. A rollout, or its undoing, is one write of it.
+/// Alias: a name that points to a revision. A rollout or rollback writes only the alias.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alias {
-    /// The revision.
+    /// Revision that the alias points to.
     pub revision: String,
-    /// BLAKE3 of its manifest, which pins every byte of it.
+    /// BLAKE3 of the revision's manifest, which pins every byte of it.
     pub manifest: [u8; 32],
 }
 
@@ -33,11 +33,12 @@ struct Written {
 }
 
 impl Alias {
-    /// Reads an alias.
+    /// Parses an alias.
+    ///
     ///
     /// # Errors
     ///
-    /// What is wrong with it, for a sentence that names it.
+    /// Returns the reason if the alias is invalid, for a sentence that names the alias.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let written: Written =
             serde_json::from_slice(bytes).map_err(|error| format!("it is no alias: {error}"))?;
@@ -49,7 +50,7 @@ impl Alias {
         Ok(Self { revision: written.revision, manifest })
     }
 
-    /// The bytes that [`parse`](Self::parse) reads.
+    /// Serializes the alias to the JSON that [`parse`](Self::parse) reads.
     pub fn to_json(&self) -> Vec<u8> {
         let (revision, manifest) = (self.revision.clone(), hex(&self.manifest));
         let written = Written { schema: SCHEMA, revision, manifest };
@@ -58,7 +59,7 @@ impl Alias {
         json
     }
 
-    /// The alias of this name, if there is one.
+    /// Reads the alias of this name; returns `None` if there is none.
     pub(crate) async fn find(
         objects: &dyn Objects,
         fetcher: &Fetcher,

@@ -1,4 +1,4 @@
-//! The cache with other writers, with rot, and at its budget.
+//! Cache with concurrent writers, with damaged files, and at its budget.
 
 use std::fs;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ async fn what_was_written_is_read_and_what_rots_is_removed() {
     for damage in ["a chunk of a modeL", "a chunk", "", "a chunk of a model and more"] {
         fs::write(path, damage).unwrap();
         let found = read(&cache, &digest, 18).await;
-        // What lies behind the chunk's end is never read.
+        // Bytes after the chunk's end are never read.
         assert_eq!(found.is_some(), damage.len() > 18, "{damage}");
         if found.is_none() {
             assert!(!path.exists(), "{damage} is gone");
@@ -83,7 +83,7 @@ async fn what_was_used_longest_ago_makes_room() {
         let file = fs::File::options().write(true).open(cache.0.path(digest)).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(100 - age as u64)).unwrap();
     }
-    // Reading the oldest makes it the youngest.
+    // Reading the oldest chunk makes it the most recently used.
     assert!(read(&cache, &chunks[0].0, 14).await.is_some());
     drop(open(&dir, 30));
     let left: Vec<bool> = chunks.iter().map(|(digest, _)| cache.0.path(digest).exists()).collect();

@@ -1,24 +1,24 @@
-//! Which chunks hold which extents, and in which order they are wanted.
+//! Plan of a load: the chunks that hold the extents, in the order of need.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use nsbridge_handler::source::Extent;
 
-/// How a file is cut.
+/// Division of a file into chunks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
     pub(crate) size: u64,
     pub(crate) chunk: u64,
-    /// Whether chunks are verified, and so are read whole.
+    /// True if chunks are verified and therefore read whole.
     pub(crate) whole: bool,
 }
 
-/// What a load does.
+/// Extents and chunks of a load.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) extents: Vec<PlannedExtent>,
-    /// In the order in which they are wanted.
+    /// Chunks in the order in which they are needed.
     pub(crate) chunks: Vec<PlannedChunk>,
 }
 
@@ -26,9 +26,9 @@ pub(crate) struct Plan {
 pub(crate) struct PlannedExtent {
     pub(crate) len: u64,
     pub(crate) align: usize,
-    /// Where the extent crosses into another chunk, from its own beginning.
+    /// Offsets within the extent where it crosses into the next chunk.
     pub(crate) cuts: Vec<usize>,
-    /// The chunks that it lies in, as indices into the plan's.
+    /// Chunks that the extent spans, as indices into `Plan::chunks`.
     pub(crate) chunks: Vec<usize>,
 }
 
@@ -36,21 +36,21 @@ pub(crate) struct PlannedExtent {
 pub(crate) struct PlannedChunk {
     pub(crate) file: usize,
     pub(crate) number: u64,
-    /// What of the file is read.
+    /// Range of the file that is read.
     pub(crate) range: Range<u64>,
-    /// What becomes of it, from its beginning to its end.
+    /// Destinations of the bytes, from the start of the range to its end.
     pub(crate) stretches: Vec<Stretch>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stretch {
-    /// Nobody wants these.
+    /// Number of bytes that no extent needs.
     Skip(u64),
-    /// They are this part of this extent, of which a chunk holds one.
+    /// Part of an extent. A chunk holds at most one part of each extent.
     Extent { extent: usize, part: usize },
 }
 
-/// A part of an extent in a chunk, by its place in the file.
+/// Part of an extent within one chunk, by its range in the file.
 struct Part {
     range: Range<u64>,
     extent: usize,
@@ -60,9 +60,10 @@ struct Part {
 impl Plan {
     /// Plans a load of these extents.
     ///
+    ///
     /// # Errors
     ///
-    /// Two extents overlap.
+    /// Returns an error if two extents overlap.
     pub(crate) fn new(extents: &[Extent], cut: impl Fn(usize) -> Cut) -> Result<Self, String> {
         let mut places: HashMap<(usize, u64), usize> = HashMap::new();
         let mut parts: Vec<((usize, u64), Vec<Part>)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Manifests, good and hostile.
+//! Valid and hostile manifests.
 
 use std::collections::BTreeSet;
 
@@ -39,7 +39,7 @@ fn what_is_written_is_read_again_and_a_files_hash_is_that_of_b3sum() {
     assert_eq!(manifest.files[2].blake3, whole);
 }
 
-/// Changes one field and sees that the manifest is refused with this in the reason.
+/// Changes one field and checks that the manifest is refused with this reason.
 #[track_caller]
 fn check(pointer: &str, value: Value, reason: &str) {
     let mut json = json();
@@ -114,8 +114,8 @@ proptest! {
         let at = at % bytes.len();
         bytes[at] = to;
         if let Ok(read) = Manifest::parse(&bytes) {
-            // Under another path perhaps, and so in another order. A size that lies meets its end
-            // when the bytes do not have their digest.
+            // The file may have another path, and so another place in the order. A wrong size is
+            // found when the bytes do not match their digest.
             let files = |manifest: &Manifest| -> BTreeSet<_> {
                 manifest.files.iter().map(|file| file.blake3).collect()
             };

@@ -1,4 +1,4 @@
-//! Files in a folder.
+//! Backend for files in a local folder.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -15,7 +15,7 @@ use super::{Object, Objects, Reading, unusable};
 use crate::store::error::{Fault, StoreError};
 use crate::store::sink::Sink;
 
-/// A folder on this machine.
+/// Folder on the local disk.
 #[derive(Clone, Debug)]
 pub(crate) struct Folder {
     dir: PathBuf,
@@ -26,7 +26,7 @@ impl Folder {
         Self { dir: dir.into() }
     }
 
-    /// Runs what blocks on a thread that may.
+    /// Runs blocking work on a thread for blocking work.
     async fn blocking<T: Send + 'static>(
         &self,
         path: &str,
@@ -85,7 +85,7 @@ impl Objects for Folder {
         };
         match tokio::task::spawn_blocking(read).await {
             Ok(done) => done,
-            // Only a runtime that is going away drops a blocking task.
+            // A blocking task is dropped only while its runtime shuts down.
             Err(_) => (Sink::new(Vec::new(), None), Err(StoreError::GivenUp.into())),
         }
     }
@@ -96,7 +96,7 @@ impl Objects for Folder {
             let write = || {
                 path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
                 std::fs::write(&new, &content)?;
-                // A link fails where a name is taken; a rename would replace what it names.
+                // A hard link fails if the name is taken. A rename would replace the file.
                 let placed = if only_new {
                     std::fs::hard_link(&new, &path)
                 } else {
@@ -139,7 +139,8 @@ fn stat(path: &Path, name: &str) -> Result<Object, Fault> {
     Ok(Object { path: name.to_owned(), size: found.len(), etag: Some(etag(&found)) })
 }
 
-/// A file that is written to has another time or size; one that is replaced another inode.
+/// Returns a version tag. Writing to a file changes its time or size; replacing it changes its
+/// inode.
 fn etag(found: &Metadata) -> String {
     format!("{}-{}-{}-{}", found.ino(), found.mtime(), found.mtime_nsec(), found.len())
 }

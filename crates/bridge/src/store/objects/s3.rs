@@ -1,4 +1,4 @@
-//! Objects in a bucket that speaks S3.
+//! Backend for objects in a bucket with the S3 API.
 
 mod straight;
 mod wire;
@@ -29,16 +29,16 @@ use super::{Object, Objects, Reading, unusable};
 use crate::store::error::{Fault, StoreError};
 use crate::store::sink::Sink;
 
-/// A request whose answer does not begin by then is made again.
+/// Time limit for the start of a response, after which the request is retried.
 const ANSWER: Duration = Duration::from_secs(20);
 
-/// Bytes a second below which an upload is taken for stuck.
+/// Upload rate in bytes a second below which an upload is taken to be stuck.
 const SLOWEST_UPLOAD: u64 = 50_000;
 
-/// More objects than this are no model.
+/// Maximum number of objects of a model.
 const MOST_OBJECTS: usize = 100_000;
 
-/// What S3 says when the same request may go better in a moment, whatever the status.
+/// S3 error codes that are retried whatever the HTTP status is.
 const PASSING: [&str; 12] = [
     "ExpiredToken",
     "RequestExpired",
@@ -54,17 +54,18 @@ const PASSING: [&str; 12] = [
     "ThrottlingException",
 ];
 
-/// A client that makes each request once: what is tried again, and how long, is decided here.
+/// Creates an S3 client that does not retry: the store decides what is retried and for how long.
+///
 ///
 /// # Errors
 ///
-/// There is no region, or no root certificates.
+/// Returns an error if there is no region or no root certificate.
 pub(crate) fn client(config: &SdkConfig, path_style: Option<bool>) -> Result<Client, StoreError> {
     let elsewhere = config.endpoint_url().is_some();
     let mut builder = aws_sdk_s3::config::Builder::from(config);
     match config.region() {
         Some(_) => {}
-        // Other services sign for the region that AWS began with.
+        // Other services than AWS sign for the first region of AWS.
         None if elsewhere => builder = builder.region(Region::from_static("us-east-1")),
         None => {
             let what =
@@ -82,7 +83,7 @@ pub(crate) fn client(config: &SdkConfig, path_style: Option<bool>) -> Result<Cli
         .force_path_style(path_style.unwrap_or(elsewhere))
         .retry_config(RetryConfig::disabled())
         .timeout_config(TimeoutConfig::disabled())
-        // Digests of ranges are not what S3 keeps; ours cover each byte.
+        // S3 keeps no checksums of ranges, and the digests of the manifest cover every byte.
         .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
         .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
@@ -90,7 +91,7 @@ pub(crate) fn client(config: &SdkConfig, path_style: Option<bool>) -> Result<Cli
     Ok(Client::from_conf(config))
 }
 
-/// The objects below a prefix.
+/// Objects below a prefix of a bucket.
 #[derive(Clone)]
 pub(crate) struct S3 {
     client: Client,
@@ -109,7 +110,7 @@ impl S3 {
         Self { client, bucket: bucket.to_owned(), prefix: prefix.to_owned() }
     }
 
-    /// What lies below a folder of this prefix.
+    /// Returns the backend for a folder below this prefix.
     pub(crate) fn below(&self, folder: &str) -> Self {
         Self { prefix: self.key(folder), ..self.clone() }
     }
@@ -126,7 +127,7 @@ impl S3 {
         if self.prefix.is_empty() { path.to_owned() } else { format!("{}/{path}", self.prefix) }
     }
 
-    /// A page of keys, or whatever else a request gives, within its time.
+    /// Sends a request without a body, such as for a page of keys, within the time limit.
     pub(crate) fn ask<T, E, R>(
         &self,
         path: &str,
@@ -139,7 +140,7 @@ impl S3 {
         self.send(0, path, request)
     }
 
-    /// The same for a request that carries so many bytes.
+    /// Sends a request whose body has `bytes` bytes. The time limit grows with them.
     pub(crate) fn send<T, E, R>(
         &self,
         bytes: u64,
@@ -151,7 +152,7 @@ impl S3 {
         R: HasStatus + fmt::Debug + 'static,
     {
         let within = ANSWER + Duration::from_secs(bytes / SLOWEST_UPLOAD);
-        // The SDK's futures have tens of kilobytes.
+        // The SDK's futures take tens of kilobytes.
         let request = Box::pin(request);
         async move {
             match timeout(within, request).await {
@@ -205,7 +206,7 @@ impl S3 {
         Ok(())
     }
 
-    /// Holds the answer's own words against what was asked for.
+    /// Checks the range, length and ETag of the response against the request.
     fn check_range(
         object: &Object,
         range: &Range<u64>,
@@ -242,7 +243,7 @@ impl Objects for S3 {
             let page = self.ask("", request.set_continuation_token(next).send()).await?;
             objects.extend(page.contents().iter().filter_map(|object| {
                 let path = object.key()?.strip_prefix(&start)?;
-                // Consoles make such a thing for an empty folder.
+                // S3 consoles create such an object for an empty folder.
                 let is_file = !path.is_empty() && !path.ends_with('/');
                 let size = u64::try_from(object.size()?).ok()?;
                 let etag = object.e_tag().map(str::to_owned);
@@ -302,7 +303,7 @@ impl Objects for S3 {
     }
 }
 
-/// A raw answer whose status can be asked for.
+/// Raw response that has an HTTP status.
 pub(crate) trait HasStatus {
     fn status(&self) -> u16;
 }
@@ -313,7 +314,7 @@ impl HasStatus for aws_smithy_runtime_api::client::orchestrator::HttpResponse {
     }
 }
 
-/// What an error of the SDK means for us.
+/// Classifies an error of the SDK as permanent or retryable.
 fn fault<E, R>(object: String, error: &SdkError<E, R>) -> Fault
 where
     E: ProvideErrorMetadata + fmt::Debug + std::error::Error + 'static,
@@ -340,7 +341,7 @@ where
         (_, "NoSuchBucket") => StoreError::unusable(object, "the bucket does not exist").into(),
         (404, _) | (_, "NoSuchKey") => StoreError::Missing { object }.into(),
         (412 | 416, _) => StoreError::Changed { object }.into(),
-        // With fresh credentials, where those were too old.
+        // These succeed with fresh credentials if the old ones had expired.
         (_, code) if PASSING.contains(&code) => Fault::Passing(format!("{status} {code}")),
         (401 | 403, _) => StoreError::Denied { object, code: code.to_owned() }.into(),
         (301, _) | (_, "PermanentRedirect" | "AuthorizationHeaderMalformed") => {
@@ -355,7 +356,7 @@ where
     }
 }
 
-/// Whether a request was not made because nobody says who we are.
+/// Returns true if the request was not sent because there are no credentials.
 fn no_credentials(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
     causes.any(|cause| {

@@ -1,4 +1,4 @@
-//! A file that is not whole yet.
+//! Partially downloaded file.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,10 +14,12 @@ use crate::store::fetch::Chunk;
 use crate::store::model::Contents;
 use crate::store::random;
 
-/// `NAME.part`, or a name of its own while somebody else is at that.
+/// Open partial file: `NAME.part`, or a unique name while another process holds the lock of that
+/// one.
 ///
-/// All is checked and written through one open file, so that what is renamed is what was checked. The
-/// lock saves a download; where it lies, two write the same bytes to the same places.
+/// All checks and writes go through one open file, so the file that is renamed is the file that was
+/// checked. The lock only saves a download: on a file system whose locks do not work, two processes
+/// write the same bytes to the same offsets.
 pub(super) struct Part {
     file: Arc<File>,
     name: PathBuf,
@@ -43,7 +45,7 @@ impl Part {
         .await
     }
 
-    /// Whether a chunk is there already, or could be taken from an older file.
+    /// Returns true if a chunk is there already or could be copied from an older file.
     pub(super) async fn has(
         &self,
         contents: &Arc<Contents>,
@@ -65,7 +67,7 @@ impl Part {
             file.write_all_at(&bytes, range.start)
         })
         .await?;
-        // The older file may have been written to in between.
+        // The older file may have been modified between the check and the copy.
         Ok(is_right(contents, index, chunk.clone(), self.file.clone()).await)
     }
 
@@ -74,12 +76,12 @@ impl Part {
         blocking(&self.name, move || file.write_all_at(&bytes, at)).await
     }
 
-    /// Gives the file its name.
+    /// Renames the file to its final name.
     pub(super) async fn finish(self) -> Result<(), StoreError> {
         let Self { file, name, path } = self;
         blocking(&path.clone(), move || {
             if gone(&file, &name) {
-                // Somebody else was as far with the same file, and named it.
+                // Another process completed and renamed the same file.
                 return if gone(&file, &path) {
                     Err(io::ErrorKind::NotFound.into())
                 } else {
@@ -92,7 +94,7 @@ impl Part {
     }
 }
 
-/// A plain file, if this is one and no link.
+/// Opens a path if it is a regular file and not a link.
 pub(super) async fn regular(path: &Path) -> Option<Arc<File>> {
     let path = path.to_owned();
     let open = move || {
@@ -103,7 +105,7 @@ pub(super) async fn regular(path: &Path) -> Option<Arc<File>> {
     tokio::task::spawn_blocking(open).await.ok()?
 }
 
-/// Whether a chunk lies in the file as it should.
+/// Returns true if the chunk in the file matches its digest.
 pub(super) async fn is_right(
     contents: &Arc<Contents>,
     index: usize,
@@ -124,7 +126,7 @@ fn create(path: &Path) -> io::Result<File> {
     File::options().read(true).write(true).create(true).truncate(false).open(path)
 }
 
-/// Whether the name stands for another file by now, or for none.
+/// Returns true if the name now refers to another file or to none.
 fn gone(file: &File, name: &Path) -> bool {
     let same = |a: &fs::Metadata, b: &fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
     !matches!((file.metadata(), name.symlink_metadata()), (Ok(a), Ok(b)) if same(&a, &b))

@@ -1,4 +1,4 @@
-//! Files into a bucket, part by part, going on where an earlier push stopped.
+//! Upload of files to a bucket, part by part. A push continues where an earlier one stopped.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -19,18 +19,19 @@ use crate::store::manifest::{Manifest, ManifestFile, hex};
 use crate::store::objects::Objects;
 use crate::store::objects::s3::S3;
 
-/// Under which an object says what is in it.
+/// Metadata key for the BLAKE3 of an object's content.
 const DIGEST: &str = "nsb-blake3";
 
-/// Files and parts that are sent at once; the store's gate bounds them all together.
+/// Number of files that are sent at once. The store's semaphore bounds the total.
 const FILES_AT_ONCE: usize = 4;
+/// Number of parts of one file that are sent at once.
 const PARTS_AT_ONCE: usize = 16;
 
-/// As many bytes as a request may take to send that asks for parts to be put together.
+/// Body size in bytes that gives the request to assemble the parts its time limit.
 const GATHERED: u64 = 20_000_000;
 
-/// Sends what is not there yet, and notes what the bucket calls each object; gives how many bytes
-/// were sent.
+/// Sends the files that are not there yet and sets the ETag of each. Returns the number of bytes
+/// sent.
 pub(super) async fn files(
     within: &S3,
     fetcher: &Fetcher,
@@ -56,23 +57,23 @@ pub(super) async fn files(
     Ok(sent.load(Ordering::Relaxed))
 }
 
-/// By number, the ETag and the checksum of each part that is there.
+/// ETag and checksum of each uploaded part, by part number.
 type Parts = HashMap<usize, (String, String)>;
 
-/// One file on its way.
+/// Upload of one file.
 struct Sender<'a> {
     within: &'a S3,
     fetcher: &'a Fetcher,
     path: &'a Path,
     file: &'a ManifestFile,
     chunk_bytes: u64,
-    /// Whether to send what is there already.
+    /// True to send the file even if it is there already.
     force: bool,
     sent: &'a AtomicU64,
 }
 
 impl Sender<'_> {
-    /// The object's ETag, whether it was sent now or before.
+    /// Sends the file unless it is there already, and returns the object's ETag.
     async fn send(
         &self,
         progress: &(dyn Fn(Pushing) + Send + Sync),
@@ -93,7 +94,7 @@ impl Sender<'_> {
         let send = |number: usize| {
             let (upload, there) = (&upload, &there);
             async move {
-                // Before the part is read: what waits for its turn holds no memory.
+                // The permit is taken before the part is read, so a waiting part takes no memory.
                 let _permit = self.fetcher.gate.acquire().await;
                 let body = self.part(number).await?;
                 let bytes = body.len() as u64;
@@ -115,7 +116,7 @@ impl Sender<'_> {
         self.patiently(|| self.complete(&upload, parts.clone())).await
     }
 
-    /// An upload of this very file that was begun before, with its parts, or a new one.
+    /// Returns an unfinished upload of this file with its parts, or a new upload.
     async fn upload(&self) -> Result<(String, Parts), StoreError> {
         if let Some(upload) = self.patiently(|| self.find_upload()).await? {
             let there = self.patiently(|| self.list_parts(&upload)).await?;
@@ -128,7 +129,8 @@ impl Sender<'_> {
             if ours {
                 return Ok((upload, there));
             }
-            // It says that it holds another content, and would go on saying so when it is whole.
+            // Its metadata names another content, and the completed object would keep that
+            // metadata.
             self.patiently(|| self.abort(&upload)).await?;
         }
         Ok((self.patiently(|| self.create_upload()).await?, Parts::new()))
@@ -150,7 +152,7 @@ impl Sender<'_> {
         self.fetcher.patiently(&self.within.address(&self.file.path), request).await
     }
 
-    /// A chunk of the file, which must still be what was hashed.
+    /// Reads a chunk of the file and checks that it still has the digest that was computed before.
     async fn part(&self, number: usize) -> Result<Bytes, StoreError> {
         let start = number as u64 * self.chunk_bytes;
         let end = self.file.size.min(start + self.chunk_bytes);
@@ -167,7 +169,7 @@ impl Sender<'_> {
         self.within.key(&self.file.path)
     }
 
-    /// The object, if it is there and says that it holds these bytes.
+    /// Returns the object's ETag if the object is there and its metadata names these bytes.
     async fn find_whole(&self) -> Result<Option<Option<String>>, Fault> {
         let request =
             self.within.client().head_object().bucket(self.within.bucket()).key(self.key());
@@ -198,13 +200,13 @@ impl Sender<'_> {
         Ok(put.e_tag().map(str::to_owned))
     }
 
-    /// An upload of this file that was begun and not completed.
+    /// Returns the id of an unfinished upload of this file.
     async fn find_upload(&self) -> Result<Option<String>, Fault> {
         let client = self.within.client();
         let request =
             client.list_multipart_uploads().bucket(self.within.bucket()).prefix(self.key());
         let listed = match self.within.ask(&self.file.path, request.send()).await {
-            // Some stores do not list them: the file is begun anew.
+            // Some stores do not list uploads. The file is then sent from the start.
             Err(Fault::Lasting(_)) => return Ok(None),
             other => other?,
         };
@@ -227,7 +229,7 @@ impl Sender<'_> {
         Ok(created.upload_id().ok_or_else(none)?.to_owned())
     }
 
-    /// What of an upload is there.
+    /// Lists the parts of an upload.
     async fn list_parts(&self, upload: &str) -> Result<Parts, Fault> {
         let mut parts = Parts::new();
         let mut next = None;
@@ -236,7 +238,7 @@ impl Sender<'_> {
             let request = client.list_parts().bucket(self.within.bucket()).key(self.key());
             let request = request.upload_id(upload).set_part_number_marker(next);
             let page = match self.within.ask(&self.file.path, request.send()).await {
-                // Not every store lists them well: then all are sent.
+                // Some stores cannot list parts. All parts are then sent.
                 Err(Fault::Lasting(_)) => return Ok(parts),
                 other => other?,
             };
@@ -291,10 +293,10 @@ impl Sender<'_> {
             .key(self.key())
             .upload_id(upload)
             .multipart_upload(parts);
-        // The store puts the parts together, which may take minutes.
+        // The store assembles the parts, which may take minutes.
         let send = self.within.send(GATHERED, &self.file.path, request.send());
         let done = match send.await {
-            // Done by a try whose answer was lost, or by somebody else.
+            // It was completed by an earlier try whose response was lost, or by another push.
             Err(Fault::Lasting(StoreError::Missing { object })) => {
                 let missing = StoreError::Missing { object };
                 return self.find_whole().await?.ok_or(Fault::Lasting(missing));
@@ -305,7 +307,8 @@ impl Sender<'_> {
     }
 }
 
-/// CRC-32C as S3 writes it. It guards the way there; what is there is guarded by the manifest.
+/// Returns the CRC-32C in the format of S3. It guards the transfer; the manifest guards what is
+/// stored.
 fn checksum(bytes: &[u8]) -> String {
     let checksum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes);
     STANDARD.encode((checksum as u32).to_be_bytes())

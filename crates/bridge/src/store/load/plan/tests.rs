@@ -1,4 +1,4 @@
-//! Plans by example, and by chance against a plain reading.
+//! Plans by example, and random plans against a simple reference.
 
 use nsbridge_handler::source::Extent;
 use proptest::prelude::*;

@@ -1,9 +1,9 @@
-//! A client below the SDK's that leaves a body on its connection.
+//! HTTP client below the SDK that leaves a response body on its connection.
 //!
-//! The SDK gives a body as frames that its HTTP client allocated: each byte is read into a buffer that
-//! grows, and copied from there. A request that carries a [`Handover`] gets its body unread instead,
-//! and whoever sent it reads from the socket into the place where the bytes belong. The rest of the
-//! SDK (endpoints, credentials, signatures, errors) is as ever.
+//! The SDK delivers a body as frames allocated by its HTTP client: each byte is read into a growing
+//! buffer and copied from there. A request that carries a [`Handover`] receives its body unread
+//! instead, and its sender reads from the socket straight into the final buffer. The rest of the
+//! SDK (endpoints, credentials, signatures, errors) is unchanged.
 
 use std::fmt;
 use std::io;
@@ -22,15 +22,15 @@ use http::{Method, StatusCode, Uri};
 
 use super::wire::{Answer, Body, Pool};
 
-/// Longer words about an error are of no use.
+/// Maximum size of an error response: 256 KiB.
 const LONGEST_ERROR: u64 = 256 << 10;
 
-/// Where the body of an answer is left. A request carries it as an extension.
+/// Slot for the body of a response. A request carries it as an extension.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Handover(Arc<Mutex<Option<Body>>>);
 
 impl Handover {
-    /// The body, if the answer had one whose length was told.
+    /// Takes the body if the response had one of known length.
     pub(super) fn take(&self) -> Option<Body> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -40,16 +40,19 @@ impl Handover {
     }
 }
 
-/// Serves what carries a [`Handover`]; the rest goes to another client.
+/// HTTP client for requests that carry a [`Handover`]. All others go to another client.
 pub(super) struct Straight {
     pool: Arc<Pool>,
     others: SharedHttpClient,
 }
 
 impl Straight {
+    /// Creates a client with a connection pool of its own.
+    ///
+    ///
     /// # Errors
     ///
-    /// This machine has no root certificates.
+    /// Returns an error if this machine has no root certificates.
     pub(super) fn new(others: SharedHttpClient) -> io::Result<Self> {
         Ok(Self { pool: Arc::new(Pool::new()?), others })
     }
@@ -112,7 +115,7 @@ async fn answer(
             return Err(io::Error::other("the answer does not tell its length"));
         }
         _ => {
-            // It is given decoded.
+            // The body is already decoded.
             head.headers_mut().remove(http::header::TRANSFER_ENCODING);
             SdkBody::from(body.whole(LONGEST_ERROR).await?)
         }
@@ -120,7 +123,7 @@ async fn answer(
     HttpResponse::try_from(head.map(|()| content)).map_err(io::Error::other)
 }
 
-/// A request's bytes on the wire (RFC 9112, section 2.1).
+/// Serializes a request to its wire format (RFC 9112, section 2.1).
 fn written(request: &http::Request<SdkBody>) -> io::Result<Vec<u8>> {
     let no_get = || io::Error::other("only a GET gets its body unread");
     if request.method() != Method::GET || !request.body().bytes().is_some_and(<[u8]>::is_empty) {
@@ -145,7 +148,7 @@ fn written(request: &http::Request<SdkBody>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The host that the signature is for: without the port that its scheme has anyway.
+/// Returns the host that the signature covers, without the default port of the scheme.
 fn host(uri: &Uri) -> String {
     let usual = if uri.scheme_str() == Some("https") { 443 } else { 80 };
     let host = uri.host().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! As much of HTTP/1.1 as a GET needs whose body is read in place (RFC 9112).
+//! Minimal HTTP/1.1 client for GET requests whose body is read in place (RFC 9112).
 
 use std::future::poll_fn;
 use std::io;
@@ -15,10 +15,10 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 use tower_service::Service as _;
 
-/// How long a connection waits for its next request. S3 keeps one for longer.
+/// Time after which an idle connection is closed. S3 keeps idle connections open for longer.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// An address that does not answer by then gives way to the host's next one.
+/// Time limit for connecting to one address, after which the host's next address is tried.
 const CONNECT: Duration = Duration::from_secs(5);
 
 const LONGEST_HEAD: usize = 64 << 10;
@@ -26,7 +26,7 @@ const MOST_HEADERS: usize = 128;
 
 type Socket = TokioIo<MaybeHttpsStream<TokioIo<TcpStream>>>;
 
-/// Connections, to be used again.
+/// Pool of idle connections.
 pub(super) struct Pool {
     connector: HttpsConnector<HttpConnector>,
     idle: Mutex<Vec<Idle>>,
@@ -44,20 +44,20 @@ struct Connection {
     pool: Weak<Pool>,
 }
 
-/// An answer whose body has not been read.
+/// Response whose body has not been read.
 pub(super) struct Answer {
     pub(super) head: http::Response<()>,
     pub(super) body: Body,
 }
 
-/// The bytes of an answer, on their connection.
+/// Response body, read from its connection.
 pub(super) struct Body {
-    /// Goes back to its pool at the end.
+    /// Connection of the response. Reading the last byte returns it to its pool.
     connection: Option<Connection>,
-    /// What came with the head.
+    /// Body bytes that arrived with the head.
     early: io::Cursor<Vec<u8>>,
     end: End,
-    /// Whether the server wants to hear more on this connection.
+    /// True if the server keeps the connection open.
     goes_on: bool,
 }
 
@@ -67,19 +67,22 @@ impl std::fmt::Debug for Body {
     }
 }
 
-/// Where a body ends (RFC 9112, section 6.3).
+/// Framing of a body (RFC 9112, section 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// After so many bytes more.
+    /// Number of bytes left.
     After(u64),
     Chunked,
     WithTheConnection,
 }
 
 impl Pool {
+    /// Creates an empty pool.
+    ///
+    ///
     /// # Errors
     ///
-    /// This machine has no root certificates.
+    /// Returns an error if this machine has no root certificates.
     pub(super) fn new() -> io::Result<Self> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
@@ -93,7 +96,7 @@ impl Pool {
         Ok(Self { connector, idle: Mutex::default() })
     }
 
-    /// Sends a request, and reads the head of its answer.
+    /// Sends a request and reads the head of the response.
     pub(super) async fn send(self: &Arc<Self>, uri: &Uri, request: &[u8]) -> io::Result<Answer> {
         let mut parts = uri.clone().into_parts();
         parts.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
@@ -102,7 +105,7 @@ impl Pool {
             let mut came = Vec::new();
             match exchange(&mut connection.socket, request, &mut came).await {
                 Ok(head) => return Answer::new(head, came, connection),
-                // It was closed while it waited: a GET is sent again without harm.
+                // The server closed the idle connection. A GET can be sent again without harm.
                 Err(_) if came.is_empty() => {}
                 Err(error) => return Err(error),
             }
@@ -133,7 +136,7 @@ impl Pool {
 
     fn put(self: &Arc<Self>, connection: Connection) {
         self.idle().push(Idle { connection, since: Instant::now() });
-        // After the last load nobody asks again, and the connections are to be closed.
+        // After the last load no request clears the pool, so a task closes the idle connections.
         let pool = Arc::downgrade(self);
         tokio::spawn(async move {
             sleep(IDLE).await;
@@ -144,7 +147,7 @@ impl Pool {
     }
 }
 
-/// Sends a request and reads the head of its answer; in `came` is left what follows the head.
+/// Sends a request and reads the head of the response. Bytes after the head are left in `came`.
 async fn exchange(
     socket: &mut Socket,
     request: &[u8],
@@ -168,7 +171,7 @@ async fn exchange(
     }
 }
 
-/// The head at the beginning of these bytes, if it is complete, and its length.
+/// Parses the head at the start of the bytes; returns it with its length if it is complete.
 fn parsed(bytes: &[u8]) -> io::Result<Option<(usize, http::Response<()>)>> {
     let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
     let mut response = httparse::Response::new(&mut headers);
@@ -218,7 +221,7 @@ impl End {
 }
 
 impl Body {
-    /// How many bytes are to come, if the answer told.
+    /// Returns the number of bytes left if the response declared a length.
     pub(super) fn left(&self) -> Option<u64> {
         match self.end {
             End::After(left) => Some(left),
@@ -226,8 +229,8 @@ impl Body {
         }
     }
 
-    /// Reads what is there, at least a byte, of a body whose length was told. What comes is not
-    /// lost if the future is dropped.
+    /// Reads at least one byte of a body of declared length, and 0 bytes at its end. Cancel-safe:
+    /// no byte is lost if the future is dropped.
     pub(super) async fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let (End::After(left), Some(connection)) = (self.end, &mut self.connection) else {
             return Ok(0);
@@ -249,11 +252,12 @@ impl Body {
         Ok(count)
     }
 
-    /// All of it.
+    /// Reads the whole body.
+    ///
     ///
     /// # Errors
     ///
-    /// It has more than so many bytes.
+    /// Returns an error if the body has more than `most` bytes.
     pub(super) async fn whole(mut self, most: u64) -> io::Result<Vec<u8>> {
         let too_long = || io::Error::other("an error of many words");
         let Some(connection) = &mut self.connection else { return Ok(Vec::new()) };
@@ -284,7 +288,7 @@ impl Body {
                     return Err(too_long());
                 }
                 (&mut reader).take(size).read_to_end(&mut bytes).await?;
-                // The end of its line.
+                // The CRLF at the end of the chunk.
                 reader.read_u16().await?;
             },
         }

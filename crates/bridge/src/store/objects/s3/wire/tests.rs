@@ -1,4 +1,4 @@
-//! Answers as servers give them, well and badly.
+//! Valid and invalid responses of servers.
 
 use std::sync::Arc;
 
@@ -8,10 +8,11 @@ use tokio::task::JoinHandle;
 
 use super::Pool;
 
-/// What the server does with one connection: for each request, these bytes; then it closes.
+/// Responses of one connection in order, one for each request. Then the server closes it.
 type Script<'a> = &'a [&'a str];
 
-/// A server whose connections go by these scripts, and the number of requests that each saw.
+/// Starts a server whose connections follow these scripts. The task returns the number of requests
+/// on each connection.
 async fn server(scripts: &[Script<'_>]) -> (http::Uri, JoinHandle<Vec<usize>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let uri = format!("http://{}/b/k?x=1", listener.local_addr().unwrap()).parse().unwrap();
@@ -27,10 +28,10 @@ async fn server(scripts: &[Script<'_>]) -> (http::Uri, JoinHandle<Vec<usize>>) {
                     break;
                 }
                 requests += 1;
-                // Byte by byte in the head, so that nothing is taken for granted.
+                // Small writes split the head across several reads.
                 socket.set_nodelay(true).unwrap();
                 for part in answer.as_bytes().chunks(7) {
-                    // Whoever has read enough goes away.
+                    // The client may close the connection once it has read enough.
                     let _ = socket.write_all(part).await;
                     tokio::task::yield_now().await;
                 }
@@ -55,7 +56,7 @@ async fn request(socket: &mut TcpStream) -> bool {
 
 const REQUEST: &[u8] = b"GET /b/k?x=1 HTTP/1.1\r\nhost: there\r\n\r\n";
 
-/// Status and body, or what went wrong.
+/// Returns status and body, or the error message.
 async fn get(pool: &Arc<Pool>, uri: &http::Uri) -> Result<(u16, String), String> {
     let work = async {
         let answer = pool.send(uri, REQUEST).await?;
@@ -67,7 +68,7 @@ async fn get(pool: &Arc<Pool>, uri: &http::Uri) -> Result<(u16, String), String>
         let mut bytes = vec![0; body.left().unwrap_or_default() as usize];
         let mut at = 0;
         while at < bytes.len() {
-            // Small places, as the ends of tensors are.
+            // Small buffers, as at the ends of tensors.
             let end = bytes.len().min(at + 3);
             at += body.read(&mut bytes[at..end]).await?;
         }
@@ -95,7 +96,7 @@ const HELLO: &str = "HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\n\r\nhe
 #[tokio::test]
 async fn a_connection_is_used_again_and_an_old_one_is_made_anew() {
     check(&[&[HELLO, HELLO]], &[Ok((206, "hello")), Ok((206, "hello"))], &[2]).await;
-    // The server closed it meanwhile.
+    // The server closed the idle connection.
     check(&[&[HELLO], &[HELLO]], &[Ok((206, "hello")), Ok((206, "hello"))], &[1, 1]).await;
 }
 
@@ -146,7 +147,7 @@ async fn what_is_no_answer_is_an_error() {
     }
 }
 
-/// A length that wraps around past those of the parts before it is no small one.
+/// A chunk size that overflows when it is added to the earlier ones is not taken for a small one.
 #[tokio::test]
 async fn m6_a_chunk_of_4_gib_is_refused() {
     for size in ["ffffffffffffffff", "fffffffffffffffe", "100000000"] {
@@ -160,7 +161,7 @@ async fn m6_a_chunk_of_4_gib_is_refused() {
     check(&[&[&told]], &[Err("many words")], &[1]).await;
 }
 
-/// What a hostile server may say, cut, repeated and changed: it ends, and in little memory.
+/// Hostile responses, truncated, repeated and modified: each one ends, in little memory.
 #[tokio::test]
 async fn mutated_answers_end_in_order() {
     let seeds = [
