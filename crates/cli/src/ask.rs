@@ -1,4 +1,4 @@
-//! `nsbridge ask`: one request through the broker.
+//! `nsbridge ask`: sends one request through the broker.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::place::{self, Broker, Keys};
 use crate::prompt::Sampling;
 use crate::{prompt, stream};
 
-/// What only a text model is told; another's input has it inside.
+/// Arguments of text models only. The input of another handler contains such parameters itself.
 const OF_TEXT: [&str; 8] =
     ["prompt", "max_tokens", "temperature", "top_p", "chat", "json_object", "json_schema", "regex"];
 
@@ -23,40 +23,40 @@ const OF_TEXT: [&str; 8] =
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: nsbridge ask --model tale-7m --keyring keys.json \"Once a bear\"")]
 pub(crate) struct Arguments {
-    /// The prompt; `-` reads standard input.
+    /// Prompt; `-` reads standard input.
     #[arg(required_unless_present = "input")]
     prompt: Option<String>,
-    /// The input of a handler that is no text model, as JSON; its pieces are printed as JSON.
+    /// JSON input for a handler that is not a text model. Its pieces are printed as JSON.
     #[arg(long, value_name = "JSON", conflicts_with_all = OF_TEXT, value_parser = read_json)]
     input: Option<serde_json::Value>,
-    /// The model that is to answer.
+    /// Model that answers the request.
     #[arg(long, short)]
     model: ModelName,
-    /// Who the request is for.
+    /// Tenant of the request.
     #[arg(long, default_value = "default")]
     tenant: Tenant,
     #[command(flatten)]
     broker: Broker,
     #[command(flatten)]
     keys: Keys,
-    /// Seal with a data key of this AWS KMS key, an ARN or alias, instead of the keyring. Region and
-    /// credentials come from the environment or the profile.
+    /// AWS KMS key (ARN or alias) whose data key seals the request instead of the keyring. Region
+    /// and credentials come from the environment or the profile.
     #[arg(long, value_name = "KEY")]
     kms_key: Option<KeyId>,
     #[command(flatten)]
     sampling: Sampling,
-    /// The only revision of the model that may answer.
+    /// Revision of the model that must answer the request.
     #[arg(long, value_name = "ID")]
     revision: Option<Revision>,
-    /// Seconds until the answer must be complete.
+    /// Time limit for the complete reply, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     timeout: u64,
-    /// One JSON object per line: `piece` for each token, then `summary`.
+    /// Prints one JSON object per line: a `piece` for each token, then a `summary`.
     #[arg(long)]
     json: bool,
 }
 
-/// Reads JSON; without this, any text would pass for a JSON string.
+/// Parses JSON. Clap's default parser would accept any text as a JSON string.
 fn read_json(text: &str) -> Result<serde_json::Value, String> {
     serde_json::from_str(text).map_err(|error| format!("it is not JSON: {error}"))
 }

@@ -19,26 +19,26 @@ use crate::failure::note;
 use crate::prompt::Sampling;
 use crate::{place, prompt, stream};
 
-/// Streams a story from the bundled pair of models: queue, keys and worker in this one process.
+/// Streams a story from the bundled pair of models, with queue, keys and worker in one process.
 ///
-/// Everything is real but the queue, which is in memory: the request is sealed, taken by a worker,
-/// opened, answered by the model token by token, and each reply frame is sealed again.
+/// Everything is real except the queue, which is in memory. The client seals the request, a worker
+/// takes and opens it, the model answers token by token, and the worker seals each reply frame.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: nsbridge demo --seed 7 --max-tokens 80 \"クマが海辺に行って\"")]
 pub(crate) struct Arguments {
-    /// The beginning of the story; `-` reads standard input.
+    /// Beginning of the story; `-` reads standard input.
     #[arg(default_value = "クマが海辺に行って")]
     prompt: String,
     #[command(flatten)]
     sampling: Sampling,
-    /// A folder with a Llama model as Hugging Face writes it.
+    /// Folder with a Llama model in Hugging Face format.
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
-    /// A folder with a smaller model of the same vocabulary, that drafts for the other one; the
-    /// bundled model has one.
+    /// Folder with a smaller model of the same vocabulary, used as the draft model. The bundled
+    /// model has one.
     #[arg(long, value_name = "DIR")]
     draft: Option<PathBuf>,
-    /// One JSON object per line: `piece` for each token, then `summary`.
+    /// Prints one JSON object per line: a `piece` for each token, then a `summary`.
     #[arg(long)]
     json: bool,
 }
@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
 async fn tell(arguments: Arguments) -> Result<ExitCode> {
     let dir = arguments.model.clone().unwrap_or_else(|| bundled("tale-7m"));
     ensure!(dir.is_dir(), "there is no model in {}: name one with --model DIR", dir.display());
-    // Another model's draft would have another vocabulary.
+    // The bundled draft model would have another vocabulary than a model of the user.
     let own = || arguments.model.is_none().then(|| bundled("tale-1m"));
     let draft = arguments.draft.clone().or_else(own);
     if let Some(draft) = &draft {
@@ -86,7 +86,7 @@ async fn tell(arguments: Arguments) -> Result<ExitCode> {
     let client = Client::connect(broker, keys, "demo").await?;
     let prompt = prompt::read(arguments.prompt)?;
     if !arguments.json && !arguments.sampling.chat {
-        // The model goes on from the prompt: together they are the story.
+        // The model continues the prompt, so prompt and reply together are the story.
         std::io::stdout().lock().write_all(prompt.as_bytes())?;
     }
     let mut ask = Ask::new(model, tenant, arguments.sampling.input(prompt)?);
@@ -100,7 +100,8 @@ async fn tell(arguments: Arguments) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// The pair that comes with the source tree; an image keeps it under `/models`.
+/// Returns the folder of a bundled model: in the source tree, or under `/models` in a container
+/// image.
 fn bundled(name: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models").join(name);
     let here = ["examples/models", "/models"].map(|folder| Path::new(folder).join(name));

@@ -1,4 +1,4 @@
-//! `nsbridge doctor`: looks at everything a worker needs, and says what to do.
+//! `nsbridge doctor`: checks everything that a worker needs and suggests remedies.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,29 +20,30 @@ use tokio::time::timeout;
 
 use crate::place;
 
-/// A model that takes longer hangs.
+/// Time limit for loading a model, after which the load is taken to hang.
 const LONGEST_LOAD: Duration = Duration::from_secs(600);
 
-/// Checks configuration, keys, broker and model of a worker, and says what to do.
+/// Checks a worker's configuration, keys, broker and model, and suggests remedies.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: nsbridge doctor --config examples/worker.toml")]
 pub(crate) struct Arguments {
-    /// The worker's configuration.
+    /// Configuration file of the worker.
     #[arg(long, value_name = "FILE", default_value = "worker.toml")]
     config: PathBuf,
-    /// One JSON object per check.
+    /// Prints one JSON object per check.
     #[arg(long)]
     json: bool,
 }
 
-/// More than RabbitMQ 4 takes if nobody says otherwise, which is twice what the protocol needs.
+/// Message size of 17 MiB: more than RabbitMQ 4 accepts by default, and twice what the protocol
+/// needs.
 const TOO_LARGE: usize = 17 << 20;
 
-/// What one look found: a remark, or what is wrong.
+/// Result of one check: a remark, or the problem.
 type Finding = Result<String>;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    // Told as it is found: the next look may take minutes.
+    // Each result is printed at once, because the next check may take minutes.
     let tell = |what, finding: Finding| {
         print(what, &finding, arguments.json);
         finding.is_ok()
@@ -99,13 +100,14 @@ async fn broker(config: &Config) -> Finding {
     Ok(found + large)
 }
 
-/// Tries what the broker takes: messages for a client that is not there, which it gives back.
+/// Finds out whether the broker accepts large messages. They are sent to a client that does not
+/// exist, so the broker returns them.
 async fn takes_large(connection: &dyn Connection) -> Result<&'static str> {
     let nobody = reply_queue(Uuid::now_v7().as_u128());
     let takes = async |bytes| {
         let message = Message::new(vec![0; bytes]);
         let publisher = connection.publisher().await?;
-        // Too large a message closes its channel.
+        // A message that is too large closes its channel.
         match publisher.publish(REPLY_EXCHANGE, &nobody, message).await {
             Ok(confirm) => Ok(confirm.await.is_ok()),
             Err(Error::Lost { .. }) => Ok(false),
@@ -126,7 +128,8 @@ async fn takes_large(connection: &dyn Connection) -> Result<&'static str> {
     })
 }
 
-/// Tries what a worker does for a redelivered request: the rights to it are easily forgotten.
+/// Creates and removes a run record, as a worker does for a redelivered request. The permission for
+/// it is easily forgotten.
 async fn keep_a_record(connection: &dyn Connection, model: &ModelName) -> Result<()> {
     let queue = run_record(model, Uuid::now_v7().as_u128());
     let kept = async {
@@ -157,7 +160,7 @@ async fn model(config: &Config) -> Finding {
     loads(&place, LONGEST_LOAD, load).await
 }
 
-/// Loads on a thread of its own, which goes on where a load hangs.
+/// Loads a model on a blocking thread, which is abandoned if the load hangs.
 async fn loads(
     place: &str,
     longest: Duration,
@@ -204,7 +207,7 @@ mod tests {
         let load = {
             let ended = ended.clone();
             move || {
-                // As good as for ever, but for a mutant that waits for it.
+                // Long enough to count as hanging, but finite for a mutant that waits for it.
                 std::thread::sleep(Duration::from_secs(20));
                 ended.store(true, Ordering::Relaxed);
                 Ok(())

@@ -1,20 +1,21 @@
-//! How a command ends that did not do its work.
+//! Messages on stderr and exit codes.
 
 use std::io::Write as _;
 use std::process::ExitCode;
 
 use crate::terminal::plain;
 
-/// After Ctrl-C, as shells expect: 128 + SIGINT.
+/// Exit code after Ctrl-C by the convention of shells: 128 + SIGINT.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// Prints the one sentence and its causes.
+/// Prints the error and its causes as one sentence.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     note(&format!("error: {}", nsbridge::chain(error.as_ref())));
     ExitCode::FAILURE
 }
 
-/// Writes a line for the person at the terminal, if there is one. It may quote others.
+/// Writes a line to stderr. Control characters are escaped, since the line may quote untrusted
+/// text.
 pub(crate) fn note(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", plain(line));
 }

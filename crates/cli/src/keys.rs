@@ -1,4 +1,4 @@
-//! `nsbridge keys`: makes and turns over keyrings.
+//! `nsbridge keys`: commands for keyrings.
 
 use std::fs;
 use std::io::Write;
@@ -15,7 +15,7 @@ use serde_json::json;
 
 use crate::failure::note;
 
-/// Makes, shows and turns over keyrings.
+/// Generates, lists, rotates and derives keyrings.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "A rotation, in order:\n\
     \x20 nsbridge keys rotate keys.json                  add a key that only opens; deploy everywhere\n\
@@ -28,52 +28,52 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Makes a keyring with one new key, readable by its owner alone.
+    /// Generates a keyring with one new key, readable by its owner alone.
     Generate {
-        /// Where it goes; an existing file is never overwritten.
+        /// File to write; an existing file is never overwritten.
         #[arg(long, value_name = "FILE", default_value = "keys.json")]
         out: PathBuf,
-        /// The key's name; made from the time if absent.
+        /// Id of the key; made from the current time if absent.
         #[arg(long)]
         id: Option<KeyId>,
-        /// Make a key that all clients share, instead of a master key that each tenant's own is
-        /// derived from. Each of them can then read and forge the requests of all.
+        /// Generates a key that all clients share, instead of a master key from which each tenant's
+        /// key is derived. Each client can then read and forge the requests of all.
         #[arg(long)]
         shared: bool,
     },
-    /// Shows a keyring without its keys.
+    /// Lists the keys of a keyring without their key bytes.
     List {
-        /// The keyring.
+        /// Keyring file.
         #[arg(default_value = "keys.json")]
         keyring: PathBuf,
-        /// One JSON object per key.
+        /// Prints one JSON object per key.
         #[arg(long)]
         json: bool,
     },
-    /// Adds a key, or changes what one may do.
+    /// Adds a key, or changes the state of one.
     Rotate {
-        /// The keyring.
+        /// Keyring file.
         #[arg(default_value = "keys.json")]
         keyring: PathBuf,
-        /// Seal with this key from now on; the old one still opens.
+        /// Seals with this key from now on; the old key still opens.
         #[arg(long, value_name = "ID", conflicts_with = "disable")]
         promote: Option<KeyId>,
-        /// Neither seal nor open with this key any more.
+        /// Disables this key for sealing and opening.
         #[arg(long, value_name = "ID")]
         disable: Option<KeyId>,
     },
-    /// Makes the keyring that one tenant is to hold for one model.
+    /// Derives the keyring of one tenant for one model.
     Derive {
-        /// The keyring with the master key.
+        /// Keyring file with the master key.
         #[arg(default_value = "keys.json")]
         keyring: PathBuf,
-        /// The tenant.
+        /// Tenant that receives the keyring.
         #[arg(long)]
         tenant: Tenant,
-        /// The model.
+        /// Model that the key is for.
         #[arg(long)]
         model: ModelName,
-        /// Where the tenant's keyring goes.
+        /// File for the tenant's keyring.
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
     },
@@ -154,7 +154,7 @@ fn rotate(path: &Path, promote: Option<KeyId>, disable: Option<KeyId>) -> Result
         }
         (None, None) => {
             let mut entry = Entry::new(new_id()?, Key::generate()?, State::Decrypt);
-            // It takes the primary's place one day, and is what that is.
+            // The new key will become the primary one, so it is derived if the primary one is.
             let primary = entries.iter().find(|entry| entry.state == State::Primary);
             entry.derived = primary.is_some_and(|primary| primary.derived);
             let said = format!("{} was added and only opens as yet", entry.id);
@@ -193,7 +193,7 @@ fn create(path: &Path, ring: &Keyring) -> Result<()> {
     Ok(file.sync_all()?)
 }
 
-/// Writes beside the file and renames, so that no reader ever sees half a keyring.
+/// Replaces the file by a rename, so that a reader never sees half a keyring.
 fn replace(path: &Path, ring: &Keyring) -> Result<()> {
     let beside = path.with_extension("new");
     create(&beside, ring)?;

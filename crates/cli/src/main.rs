@@ -1,4 +1,4 @@
-//! The `nsbridge` command.
+//! Command line tool `nsbridge`.
 
 mod ask;
 mod demo;
@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Run language models as workers on a message queue, sealed from end to end.
+/// Runs language models as workers on a message queue, encrypted end to end.
 #[derive(Debug, Parser)]
 #[command(name = "nsbridge", version, propagate_version = true, max_term_width = 100)]
 struct Arguments {

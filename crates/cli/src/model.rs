@@ -1,4 +1,4 @@
-//! `nsbridge model`: models in object storage.
+//! `nsbridge model`: commands for models in object storage.
 
 mod bar;
 mod inspect;
@@ -20,7 +20,7 @@ use crate::failure::note;
 use crate::place;
 use bar::Bar;
 
-/// Pushes, pulls, checks and describes models.
+/// Pushes, pulls, verifies, inspects and quantizes models.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "A model is a folder, or a place in a bucket; its revisions are kept beside each other:\n\
@@ -35,117 +35,119 @@ pub(crate) struct Arguments {
     command: Command,
     #[command(flatten)]
     store: StoreArguments,
-    /// One JSON object on stdout instead of words.
+    /// Prints one JSON object to stdout instead of text.
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(Debug, clap::Args)]
 struct StoreArguments {
-    /// The bucket's region.
+    /// AWS region of the bucket.
     #[arg(long, global = true, env = "NSBRIDGE_STORE__REGION")]
     region: Option<String>,
-    /// The address of a service that speaks S3 and is not AWS's own.
+    /// URL of an S3-compatible service other than AWS.
     #[arg(long, global = true, value_name = "URL", env = "NSBRIDGE_STORE__ENDPOINT_URL")]
     endpoint_url: Option<String>,
     /// Allows plain HTTP to a service on another machine.
     #[arg(long, global = true, env = "NSBRIDGE_STORE__ALLOW_PLAINTEXT")]
     allow_plaintext: bool,
-    /// Requests under way at once.
+    /// Maximum number of concurrent requests.
     #[arg(long, global = true, value_name = "N", default_value_t = 16)]
     in_flight: usize,
-    /// A cap on all traffic together, in megabytes a second.
+    /// Limit of the total transfer rate, in megabytes a second.
     #[arg(long, global = true, value_name = "MB/S")]
     bandwidth: Option<f64>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Sends a folder to a bucket as a new revision. What is there already is not sent again.
+    /// Uploads a folder to a bucket as a new revision. Files that are there already are not sent
+    /// again.
     #[command(after_help = "Example:\n  nsbridge model push ./tale-7m s3://bucket/models/tale-7m")]
     Push {
-        /// The folder with the model's files.
+        /// Folder with the model's files.
         from: PathBuf,
-        /// The model's place, s3://bucket/prefix.
+        /// Location of the model: s3://bucket/prefix.
         to: Location,
-        /// The revision's name; from the content of the files if absent.
+        /// Name of the revision; derived from the content of the files if absent.
         #[arg(long)]
         revision: Option<String>,
-        /// The alias that is to point to it.
+        /// Alias to point to the revision.
         #[arg(long, default_value = CURRENT)]
         alias: String,
-        /// Point no alias to it: roll it out later with `model point`.
+        /// Leaves all aliases unchanged; `model point` rolls the revision out later.
         #[arg(long, conflicts_with = "alias")]
         no_alias: bool,
-        /// Replace another model under the same revision.
+        /// Replaces another model of the same revision.
         #[arg(long)]
         force: bool,
-        /// Send files to which a link leads out of the folder, as in a cache of Hugging Face. Each is
-        /// told.
+        /// Sends files that a link outside the folder refers to, as in a Hugging Face cache. Each
+        /// one is listed.
         #[arg(long)]
         follow_links: bool,
     },
-    /// Brings a model into a folder, verified; goes on where an earlier pull stopped.
+    /// Downloads a model into a folder and verifies it. Continues an interrupted pull.
     #[command(after_help = "Example:\n  nsbridge model pull s3://bucket/models/tale-7m ./tale-7m")]
     Pull {
-        /// The model: s3://bucket/prefix, with @revision or @alias if it is not to be `current`.
+        /// Location of the model: s3://bucket/prefix, followed by @revision or @alias if not
+        /// `current`.
         from: Location,
-        /// The folder.
+        /// Folder to write to.
         to: PathBuf,
     },
-    /// Reads all of a model and holds it against its manifest.
+    /// Reads a whole model and verifies it against its manifest.
     #[command(
         after_help = "Example:\n  nsbridge model verify s3://bucket/models/tale-7m@2026-11-21"
     )]
     Verify {
-        /// The model: a folder or s3://bucket/prefix.
+        /// Location of the model: a folder or s3://bucket/prefix.
         model: Location,
     },
-    /// Tells a model's tensors, its parameters, and the memory that each rank needs.
+    /// Prints a model's tensors, its number of parameters, and the memory that each rank needs.
     ///
     /// A config.json is enough for the memory.
     #[command(
         after_help = "Example:\n  nsbridge model inspect ./llama-70b --dtype q8_0 --tokens 32768"
     )]
     Inspect {
-        /// The model: a folder or s3://bucket/prefix.
+        /// Location of the model: a folder or s3://bucket/prefix.
         model: Location,
-        /// Tokens whose keys and values are counted.
+        /// Number of tokens in the KV cache.
         #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..1 << 32))]
         tokens: u64,
-        /// What `quantize` is to make of the matrices; as they are stored if absent, or bf16 if there
-        /// are none.
+        /// Mix of formats that `quantize` would write. Default: the stored formats, or bf16 if
+        /// there are no weights.
         #[arg(long, value_parser = quantize::mix())]
         dtype: Option<Mix>,
-        /// List every tensor.
+        /// Lists every tensor.
         #[arg(long)]
         tensors: bool,
     },
-    /// Writes a model into a folder as GGUF, its matrices in fewer bits.
+    /// Writes a model into a folder as GGUF with quantized matrices.
     ///
-    /// q4_k_m and q5_k_m are llama.cpp's mixes: six bits for the output and half of the values and
-    /// down projections, four or five for the rest.
+    /// q4_k_m and q5_k_m are llama.cpp's mixes: six bits for the output and half of the value and
+    /// down projections, four or five bits for the rest.
     #[command(
         after_help = "Example:\n  nsbridge model quantize ./llama-70b ./llama-70b-q4 --dtype q4_k_m\n  \
         nsbridge model push ./llama-70b-q4 s3://bucket/models/llama-70b-q4"
     )]
     Quantize {
-        /// The model: a folder or s3://bucket/prefix.
+        /// Location of the model: a folder or s3://bucket/prefix.
         model: Location,
-        /// The folder.
+        /// Folder to write to.
         to: PathBuf,
-        /// What matrices become; vectors stay in f32.
+        /// Mix of formats for the matrices. Vectors stay in f32.
         #[arg(long, value_parser = quantize::mix())]
         dtype: Mix,
     },
-    /// Points an alias to a revision: a rollout, or its undoing.
+    /// Points an alias to a revision, to roll it out or back.
     #[command(
         after_help = "Example:\n  nsbridge model point s3://bucket/models/tale-7m@2026-11-20"
     )]
     Point {
-        /// The revision: s3://bucket/prefix@revision.
+        /// Location of the revision: s3://bucket/prefix@revision.
         to: Location,
-        /// The alias.
+        /// Name of the alias.
         #[arg(long, default_value = CURRENT)]
         alias: String,
     },
@@ -176,7 +178,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
     })
 }
 
-/// Gives what is to be printed as JSON.
+/// Runs a command and returns the JSON to print, if any.
 async fn carry_out(command: Command, store: &Store, json: bool) -> Result<Option<Value>> {
     let said = match command {
         Command::Push { from, to, revision, alias, no_alias, force, follow_links } => {
@@ -194,7 +196,8 @@ async fn carry_out(command: Command, store: &Store, json: bool) -> Result<Option
         Command::Verify { model } => verify(store, model, json).await?,
         Command::Inspect { model, tensors, tokens, dtype } => {
             let opened = open(store, model).await?;
-            // Reading heads blocks, and Ctrl-C is to be heard meanwhile.
+            // Reading the headers blocks. On another thread it does not delay the handling of
+            // Ctrl-C.
             let inspect = move || inspect::run(&opened, tokens, dtype, tensors, json);
             return tokio::task::spawn_blocking(inspect).await?;
         }
@@ -261,7 +264,7 @@ async fn pull(store: &Store, from: Location, to: PathBuf, json: bool) -> Result<
     Ok(json!({ "place": place, "folder": to, "fetched": fetched }))
 }
 
-/// Files of another model beside these may be read for theirs.
+/// Warns about files of another model in the folder, which could be read as part of this one.
 fn say_what_is_not_the_models(opened: &Opened, folder: &Path) {
     let Ok(found) = nsbridge_handler::source::files_of(folder) else { return };
     let ours: BTreeSet<&str> = opened.model.files().chain([MANIFEST]).collect();
@@ -296,7 +299,7 @@ async fn verify(store: &Store, model: Location, json: bool) -> Result<Value> {
     Ok(json!({ "place": place, "good": true, "bytes": size }))
 }
 
-/// The last part of an address.
+/// Returns the last segment of an address.
 fn name(location: &Location) -> Option<String> {
     let Location::S3 { bucket, prefix, .. } = location else { return Some(String::new()) };
     let last = prefix.rsplit('/').next().filter(|part| !part.is_empty());

@@ -1,4 +1,4 @@
-//! `nsbridge parity`: a model here beside the same model elsewhere.
+//! `nsbridge parity`: compares a model's logits with those of another implementation.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::failure::note;
 
-/// Holds a model's logits against those that another program or machine made.
+/// Compares a model's logits with those of another program or machine.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "A reference is a safetensors file with `tokens` [n] (i64) and `logits` [n, vocabulary] (f32),\n\
@@ -28,24 +28,24 @@ enum Command {
     Record {
         #[command(flatten)]
         model: ModelArguments,
-        /// A reference whose tokens are run.
+        /// Reference file whose tokens are run.
         #[arg(long)]
         reference: PathBuf,
-        /// Where to write them.
+        /// File for the logits.
         #[arg(long)]
         out: PathBuf,
     },
-    /// Compares a model's logits with a reference; fails beyond the tolerance.
+    /// Compares a model's logits with a reference; fails if they differ by more than the tolerance.
     Check {
         #[command(flatten)]
         model: ModelArguments,
-        /// What the logits must be.
+        /// Reference file with the expected logits.
         #[arg(long)]
         reference: PathBuf,
-        /// The largest difference of a logit that is taken for equal.
+        /// Maximum absolute difference of a logit.
         #[arg(long, default_value_t = 1e-3)]
         tolerance: f32,
-        /// One JSON object on stdout instead of words.
+        /// Prints one JSON object to stdout instead of text.
         #[arg(long)]
         json: bool,
     },
@@ -53,13 +53,13 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct ModelArguments {
-    /// The folder with the model's files.
+    /// Folder with the model's files.
     #[arg(long)]
     model: PathBuf,
-    /// Quantise its matrices, as the worker's option of this name.
+    /// Quantizes the matrices, like the worker option of this name.
     #[arg(long, value_parser = ["q8_0"])]
     quantize: Option<String>,
-    /// Keep keys and values in half the memory, as the worker's option of this name.
+    /// Format of the KV cache, like the worker option of this name. bf16 takes half the memory.
     #[arg(long, value_parser = ["f32", "bf16"], default_value = "f32")]
     kv_cache_dtype: String,
 }

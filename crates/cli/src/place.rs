@@ -1,4 +1,4 @@
-//! Where the broker is, and what opens and seals: what every command that speaks to a queue is told.
+//! Arguments for the broker and the keyring, shared by all commands that use a queue.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use nsbridge::{LogConfig, LogFormat};
 
-/// Where the queue is.
+/// Address of the broker.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Broker {
-    /// The broker: amqp://user:password@host:5672/%2f
+    /// URL of the broker: amqp://user:password@host:5672/%2f
     #[arg(
         long = "broker",
         value_name = "URL",
@@ -20,16 +20,18 @@ pub(crate) struct Broker {
     pub(crate) url: String,
 }
 
-/// Where the keys are.
+/// Location of the keys.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Keys {
-    /// The keyring file.
+    /// Keyring file.
     #[arg(long, value_name = "FILE", env = "NSBRIDGE_KEYS__KEYRING", default_value = "keys.json")]
     pub(crate) keyring: PathBuf,
 }
 
-/// Whether a broker's address with a password is among a command's arguments. RabbitMQ's default one,
-/// which it takes from the machine itself alone, is no secret.
+/// Returns true if an argument is a broker URL with a password.
+///
+/// RabbitMQ's default password is no secret, since the broker accepts it only from the local
+/// machine.
 pub(crate) fn has_password(mut arguments: impl Iterator<Item = String>) -> bool {
     arguments.any(|argument| {
         let url = argument.strip_prefix("--broker=").unwrap_or(&argument);
@@ -38,7 +40,7 @@ pub(crate) fn has_password(mut arguments: impl Iterator<Item = String>) -> bool 
     })
 }
 
-/// Runs a command that waits for others, with warnings to stderr.
+/// Runs an asynchronous command and logs warnings to stderr.
 pub(crate) fn block_on(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
     let log =
         LogConfig { filter: "warn,lapin=off,aws_config=error".into(), format: LogFormat::Text };
@@ -46,8 +48,7 @@ pub(crate) fn block_on(command: impl Future<Output = Result<ExitCode>>) -> Resul
     wait_for(command)
 }
 
-/// Waits for an answer, and not for what still reads or computes on a thread of its own: that ends
-/// with the process.
+/// Runs a future to its end without waiting for its blocking threads, which end with the process.
 pub(crate) fn wait_for<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = tokio::runtime::Runtime::new().context("starting the runtime")?;
     let ended = runtime.block_on(work);

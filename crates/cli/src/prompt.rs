@@ -1,4 +1,4 @@
-//! The arguments that say what a text model is asked.
+//! Arguments for the prompt and the sampling of a text model.
 
 use std::path::PathBuf;
 
@@ -7,36 +7,37 @@ use nsbridge_protocol::{ChatMessage, JsonSchema, ResponseFormat, TextInput};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Sampling {
-    /// What the reply's randomness grows from; the same seed gives the same text.
+    /// Seed of the sampling. Equal seeds give equal text.
     #[arg(long)]
     pub(crate) seed: Option<u64>,
-    /// The most tokens to make.
+    /// Maximum number of tokens to generate.
     #[arg(long, value_name = "N")]
     max_tokens: Option<u32>,
-    /// 0 takes the likeliest token each time.
+    /// Sampling temperature; 0 always takes the most likely token.
     #[arg(long, value_name = "T")]
     temperature: Option<f32>,
-    /// Sample among the likeliest tokens that together hold this probability.
+    /// Probability mass of top-p sampling: only the most likely tokens with this total probability
+    /// are sampled.
     #[arg(long, value_name = "P")]
     top_p: Option<f32>,
-    /// Put the prompt into the model's chat template instead of going on from it.
+    /// Applies the model's chat template to the prompt instead of continuing it.
     #[arg(long)]
     pub(crate) chat: bool,
     #[command(flatten)]
     format: Format,
 }
 
-/// What the reply is to be as a whole.
+/// Format of the whole reply.
 #[derive(Debug, clap::Args)]
 #[group(multiple = false)]
 struct Format {
-    /// Answer with a JSON object, whatever is in it.
+    /// Restricts the reply to a JSON object.
     #[arg(long)]
     json_object: bool,
-    /// Answer with JSON that fits the JSON schema in this file.
+    /// Restricts the reply to JSON that matches the JSON schema in this file.
     #[arg(long, value_name = "FILE")]
     json_schema: Option<PathBuf>,
-    /// Answer with what this regular expression matches as a whole.
+    /// Restricts the reply to text that this regular expression matches as a whole.
     #[arg(long, value_name = "EXPRESSION")]
     regex: Option<String>,
 }
@@ -60,9 +61,12 @@ impl Format {
 }
 
 impl Sampling {
+    /// Builds the input of the request.
+    ///
+    ///
     /// # Errors
     ///
-    /// The file of a schema cannot be read, or is not JSON.
+    /// Returns an error if the schema file cannot be read or is not JSON.
     pub(crate) fn input(&self, prompt: String) -> Result<TextInput> {
         let (prompt, messages) = if self.chat {
             (None, vec![ChatMessage { role: "user".into(), content: prompt }])
@@ -81,7 +85,7 @@ impl Sampling {
     }
 }
 
-/// The prompt, or standard input for `-`.
+/// Returns the prompt, or the text of standard input for `-`.
 pub(crate) fn read(prompt: String) -> Result<String> {
     if prompt != "-" {
         return Ok(prompt);

@@ -1,4 +1,4 @@
-//! `nsbridge queue`: what waits, what died and why.
+//! `nsbridge queue`: commands for waiting requests and dead letters.
 
 mod letters;
 mod replay;
@@ -22,7 +22,7 @@ use crate::place::{self, Broker, Keys};
 use crate::terminal::shown;
 use letters::{Letter, Letters, Which};
 
-/// Shows what waits in a model's queues, and what died and why; replays or removes it.
+/// Shows a model's queues and dead letters, and replays or removes dead letters.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n\
     \x20 nsbridge queue status --model tale-7m\n\
@@ -36,70 +36,70 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Counts what waits in each queue of a model, and who takes from it.
+    /// Prints the number of messages and consumers of each queue of a model.
     Status {
         #[command(flatten)]
         place: Place,
-        /// One JSON object per queue.
+        /// Prints one JSON object per queue.
         #[arg(long)]
         json: bool,
     },
-    /// Lists the dead letters, the oldest first. They stay where they are, and sealed.
+    /// Lists the dead letters, oldest first. They stay in the queue, and sealed.
     Dead {
         #[command(flatten)]
         place: Place,
         #[command(flatten)]
         which: Which,
-        /// Open them with the keyring and show what was asked. It may be confidential.
+        /// Opens them with the keyring and prints the inputs, which may be confidential.
         #[arg(long)]
         open: bool,
         #[command(flatten)]
         keys: Keys,
-        /// One JSON object per letter.
+        /// Prints one JSON object per dead letter.
         #[arg(long)]
         json: bool,
     },
-    /// Asks again what died: opens each letter, seals it anew and waits for its reply.
+    /// Sends dead letters again: opens each one, seals it anew and waits for its reply.
     ///
-    /// The reply comes here, not to the client that asked first. A letter is removed once its reply
-    /// is written; if this command dies just before that, the next replay asks a second time. One
-    /// JSON object per letter is printed.
+    /// The reply comes to this command, not to the original client. A dead letter is removed once
+    /// its reply is written. If this command dies just before that, the next replay sends the
+    /// request a second time. One JSON object per dead letter is printed.
     Replay {
         #[command(flatten)]
         place: Place,
         #[command(flatten)]
         which: Which,
-        /// Replay all letters that fit, not one by its --id.
+        /// Replays all matching dead letters, not just one by its --id.
         #[arg(long, required_unless_present = "id")]
         all: bool,
         #[command(flatten)]
         keys: Keys,
-        /// Seconds until each answer must be complete.
+        /// Time limit for each complete reply, in seconds.
         #[arg(long, value_name = "SECONDS", default_value_t = 300)]
         timeout: u64,
-        /// Where the replies go, readable by its owner alone; standard output if absent.
+        /// File for the replies, readable by its owner alone; standard output if absent.
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
-    /// Removes dead letters, or requests that wait, for good.
+    /// Removes dead letters or waiting requests permanently.
     Purge {
         #[command(flatten)]
         place: Place,
         #[command(flatten)]
         which: Which,
-        /// Remove the requests that wait for a worker instead of the dead letters.
+        /// Removes the requests that wait for a worker instead of the dead letters.
         #[arg(long, conflicts_with_all = ["id", "reason", "older_than"])]
         waiting: bool,
-        /// Do it. Without this, what would be removed is counted.
+        /// Removes the messages. Without this option they are only counted.
         #[arg(long)]
         yes: bool,
     },
 }
 
-/// Where to look.
+/// Model and broker of a queue.
 #[derive(Debug, clap::Args)]
 struct Place {
-    /// The model.
+    /// Name of the model.
     #[arg(long, short)]
     model: ModelName,
     #[command(flatten)]
@@ -145,7 +145,7 @@ async fn status(place: &Place, as_json: bool) -> Result<ExitCode> {
             Err(Error::NoQueue { .. }) if queue == model_queue(model) => {
                 anyhow::bail!("there is no queue for the model {model}: no worker ever served it");
             }
-            // An older release may not have had it.
+            // The queue may be missing on a broker that an older release set up.
             Err(Error::NoQueue { .. }) => continue,
             Err(error) => return Err(error.into()),
         };
@@ -195,7 +195,7 @@ async fn purge(place: &Place, which: &Which, waiting: bool, yes: bool) -> Result
     let queue = if waiting { model_queue(&place.model) } else { dead_queue(&place.model) };
     let connection = place.connect().await?;
     if !yes {
-        // Requests that wait are only counted: each look at one counts as a delivery of it.
+        // Waiting requests are only counted, because reading one counts as a delivery of it.
         let count = if waiting {
             letters::depth(&*connection, &queue).await?
         } else {

@@ -1,4 +1,4 @@
-//! Shows a text reply as it comes.
+//! Output of a reply while it arrives.
 
 use std::io::Write;
 use std::pin::{Pin, pin};
@@ -15,7 +15,7 @@ use tokio::signal::ctrl_c;
 use crate::failure::{INTERRUPTED, note};
 use crate::terminal::shown;
 
-/// One line of `--json`.
+/// Line of the `--json` output.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Line<'a> {
@@ -24,7 +24,7 @@ enum Line<'a> {
     Summary(&'a Figures),
 }
 
-/// What a reply came to.
+/// Text and figures of a finished reply.
 #[derive(Serialize)]
 struct Figures {
     text: String,
@@ -33,14 +33,14 @@ struct Figures {
     ttft_ms: f64,
     tokens_per_s: f64,
     sealed_bytes: u64,
-    /// Tokens that the worker guessed ahead, and that it was right about.
+    /// Drafted and accepted tokens; `None` if the worker drafted none.
     #[serde(skip_serializing_if = "Option::is_none")]
     drafted: Option<Drafted>,
     #[serde(skip_serializing_if = "Option::is_none")]
     revision: Option<Revision>,
 }
 
-/// What became of the tokens that were drafted.
+/// Number of drafted tokens and how many of them were accepted.
 #[derive(Clone, Copy, Serialize)]
 struct Drafted {
     tokens: u64,
@@ -57,7 +57,7 @@ impl Drafted {
 /// Writes the text to stdout and the figures to stderr, or both as JSON lines to stdout.
 pub(crate) async fn show(mut reply: Reply<TextPiece>, json: bool) -> Result<ExitCode> {
     let mut shown = Shown { json, started: Instant::now(), first: None, last: None, texts: vec![] };
-    // One for the whole reply: a signal between two events would be nobody's.
+    // One future serves the whole reply. Otherwise a signal between two events would be lost.
     let mut interrupt = pin!(ctrl_c());
     loop {
         let Some(event) = next(&mut reply, interrupt.as_mut()).await else {
@@ -77,9 +77,9 @@ pub(crate) async fn show(mut reply: Reply<TextPiece>, json: bool) -> Result<Exit
     }
 }
 
-/// Writes each piece as a JSON value on a line of its own.
+/// Writes each piece as a JSON value on its own line.
 pub(crate) async fn show_values(mut reply: Reply<serde_json::Value>) -> Result<ExitCode> {
-    // One for the whole reply: a signal between two events would be nobody's.
+    // One future serves the whole reply. Otherwise a signal between two events would be lost.
     let mut interrupt = pin!(ctrl_c());
     loop {
         let Some(event) = next(&mut reply, interrupt.as_mut()).await else {
@@ -106,7 +106,7 @@ fn hint(code: ErrorCode) -> String {
     format!("an unsealed hint says `{code}`: {why}")
 }
 
-/// The next event; `None` after Ctrl-C, which cancels the request.
+/// Returns the next event, or `None` after Ctrl-C, which cancels the request.
 async fn next<O: DeserializeOwned>(
     reply: &mut Reply<O>,
     interrupt: Pin<&mut impl Future<Output = std::io::Result<()>>>,
@@ -116,7 +116,7 @@ async fn next<O: DeserializeOwned>(
         _ = interrupt => {
             reply.cancel();
             note("\ncancelled");
-            // The cancel is on its way on the runtime's threads; give it a moment.
+            // The runtime's threads send the cancel message, which takes a moment.
             tokio::time::sleep(Duration::from_millis(200)).await;
             None
         }
@@ -169,7 +169,7 @@ impl Shown {
             tokens,
             finish_reason: summary.finish_reason,
             ttft_ms: round((first - self.started).as_secs_f64() * 1000.0),
-            // The first token's time is the prompt's; the others are the decoder's.
+            // The time to the first token is that of the prefill; the other tokens are decoded.
             tokens_per_s: round(tokens.saturating_sub(1) as f64 / decoding.max(1e-9)),
             sealed_bytes: reply.sealed_bytes(),
             drafted: Drafted::of(summary.usage),

@@ -1,16 +1,15 @@
-//! Text of others on a terminal, which acts on some characters instead of showing them.
+//! Escaping of untrusted text for a terminal, which interprets control characters.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 
-/// Returns the text as standard output may show it: as it is where that is a file or a pipe.
+/// Returns the text as standard output may show it: unchanged if that is a file or a pipe.
 pub(crate) fn shown(text: &str) -> Cow<'_, str> {
     if std::io::stdout().is_terminal() { plain(text) } else { Cow::Borrowed(text) }
 }
 
-/// Writes out what a terminal would act on: control characters, and marks that turn the direction of
-/// what follows. Line ends and tabs stay.
+/// Escapes control characters and the marks that change the text direction. Newlines and tabs stay.
 pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     if !text.contains(acts) {
         return Cow::Borrowed(text);
@@ -18,7 +17,7 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     let mut plain = String::with_capacity(text.len() + 16);
     for c in text.chars() {
         if acts(c) {
-            // A String takes all that is written to it.
+            // Writing to a `String` cannot fail.
             let _ = write!(plain, "{}", c.escape_unicode());
         } else {
             plain.push(c);

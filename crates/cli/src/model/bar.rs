@@ -1,4 +1,4 @@
-//! A bar of bytes on stderr, for people only.
+//! Progress bar in bytes on stderr.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 const TEMPLATE: &str = "{msg:8} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
 
-/// A bar of bytes. Nothing is drawn where stderr is no terminal.
+/// Progress bar in bytes. Nothing is drawn if stderr is not a terminal.
 #[derive(Clone, Debug)]
 pub(super) struct Bar(ProgressBar);
 
@@ -35,7 +35,7 @@ impl Bar {
     }
 }
 
-/// Bytes as a person says them.
+/// Formats a number of bytes for people.
 pub(super) fn size(bytes: u64) -> String {
     HumanBytes(bytes).to_string()
 }

@@ -1,4 +1,4 @@
-//! `nsbridge model inspect`: what is in a model.
+//! `nsbridge model inspect`: prints the contents of a model and the memory it needs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,27 +11,27 @@ use serde_json::{Value, json};
 
 use super::bar::size;
 
-/// Degrees of tensor parallelism that the engine has.
+/// Degrees of tensor parallelism that the engine supports.
 const DEGREES: [usize; 4] = [1, 2, 4, 8];
 
 const CONFIG: &str = "config.json";
 
-/// All that is told.
+/// Facts about a model, to be printed.
 struct Inspected<'a> {
     opened: &'a Opened,
-    /// None if there is only a `config.json`.
+    /// Header of the weights; `None` if there is only a `config.json`.
     checkpoint: Option<Checkpoint>,
-    /// The network's shape, or why there is none.
+    /// Network configuration, or the reason why it is invalid.
     config: Result<Config, String>,
-    /// How matrices are kept, in words.
+    /// Format of the matrices, as text.
     kept: String,
     format: Format,
-    /// Bytes of a weight.
+    /// Mean number of bytes of a weight.
     width: f64,
     tokens: u64,
 }
 
-/// Prints what is in a model, or gives it as JSON.
+/// Prints the facts about a model, or returns them as JSON.
 pub(super) fn run(
     opened: &Opened,
     tokens: u64,
@@ -55,7 +55,8 @@ impl<'a> Inspected<'a> {
             (Ok(checkpoint), _) => Some(checkpoint),
             (Err(error), _) if opened.manifest.is_some() || has_weights(opened) => bail!("{error}"),
             (Err(_), Ok(_)) => None,
-            // It would be enough: what is wrong with it counts, not that there is nothing else.
+            // A config.json alone would suffice, so its own error is reported and not the missing
+            // weights.
             (Err(_), Err(why)) if opened.model.files().any(|path| path == CONFIG) => bail!("{why}"),
             (Err(error), Err(_)) => bail!("{error}"),
         };
@@ -83,14 +84,16 @@ impl<'a> Inspected<'a> {
         }
     }
 
-    /// What each rank needs, or why there cannot be so many.
+    /// Returns the memory that each rank needs, or why a degree is not possible. `None` without a
+    /// valid config.
     fn degrees(&self) -> Option<Vec<(usize, Result<Need, String>)>> {
         let config = self.config.as_ref().ok()?;
         let need = |ranks| config.need(ranks, self.format, self.width, KvFormat::Bf16);
         Some(DEGREES.map(|ranks| (ranks, need(ranks))).into())
     }
 
-    /// Bytes of a rank's keys and values of all tokens. A config may claim more than can be counted.
+    /// Returns the bytes of a rank's KV cache for all tokens. It saturates, since a config may
+    /// claim huge dimensions.
     fn cache(&self, need: &Need) -> u64 {
         need.position.saturating_mul(self.tokens)
     }
@@ -185,7 +188,7 @@ impl<'a> Inspected<'a> {
     }
 }
 
-/// Whether a file is there that could hold tensors.
+/// Returns true if the model has a file that could hold tensors.
 fn has_weights(opened: &Opened) -> bool {
     let ends = |path: &str| path.ends_with(".safetensors") || path.ends_with(".gguf");
     opened.model.files().any(ends)
@@ -199,7 +202,7 @@ fn elements(tensors: &[TensorInfo]) -> u64 {
     sum(tensors, TensorInfo::elements)
 }
 
-/// Tensors, elements and bytes of each type.
+/// Sums up tensors, elements and bytes of each type.
 fn by_dtype(tensors: &[TensorInfo]) -> BTreeMap<String, (u64, u64, u64)> {
     let mut all = BTreeMap::<String, (u64, u64, u64)>::new();
     for tensor in tensors {
@@ -210,7 +213,7 @@ fn by_dtype(tensors: &[TensorInfo]) -> BTreeMap<String, (u64, u64, u64)> {
     all
 }
 
-/// A count as a person says it.
+/// Formats a count for people.
 fn people(count: u64) -> String {
     match count {
         0..1_000_000 => count.to_string(),

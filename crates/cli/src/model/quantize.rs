@@ -1,4 +1,4 @@
-//! `nsbridge model quantize`: a model in fewer bits.
+//! `nsbridge model quantize`: writes a model with quantized weights.
 
 mod made;
 
@@ -17,19 +17,20 @@ use self::made::{Made, Making};
 use super::bar::{Bar, size};
 use crate::failure::note;
 
-/// What the file is called while it is not whole: hidden, so that nobody takes it for a model's.
+/// Prefix and suffix of the name of an incomplete file. The leading dot hides it, so it is not
+/// taken for a file of the model.
 const PART: (&str, &str) = (".model-", ".gguf.part");
 
-/// Reads the name of a mix.
+/// Returns a parser for the name of a mix.
 pub(super) fn mix() -> impl TypedValueParser<Value = Mix> {
     PossibleValuesParser::new(Mix::ALL.map(Mix::name)).try_map(|name| name.parse::<Mix>())
 }
 
-/// Makes a folder with the model in it, or leaves all as it was.
+/// Writes the quantized model into a folder. A failed run leaves the folder as it was.
 pub(super) async fn run(opened: Opened, to: PathBuf, dtype: Mix, json: bool) -> Result<Value> {
     let made = Made::default();
     let making = made.making();
-    // Weights are made on threads of their own, and Ctrl-C is to be heard meanwhile.
+    // Weights are quantized on other threads, so this task keeps handling Ctrl-C.
     let place = opened.model.place();
     let work = move || write(&opened.model, &to, dtype, &making, json);
     let (file, bytes) = tokio::task::spawn_blocking(work).await??;
@@ -38,9 +39,9 @@ pub(super) async fn run(opened: Opened, to: PathBuf, dtype: Mix, json: bool) -> 
     Ok(json!({ "place": place, "file": file, "dtype": dtype.name(), "bytes": bytes }))
 }
 
-/// Writes the model's other files, and then its weights: a folder with a GGUF file is whole.
+/// Writes the model's other files and then its weights, so a folder with a GGUF file is complete.
 ///
-/// Gives that file and its bytes.
+/// Returns the path and the size of the GGUF file.
 fn write(
     model: &Model,
     to: &Path,
@@ -48,13 +49,13 @@ fn write(
     making: &Making,
     json: bool,
 ) -> Result<(PathBuf, u64)> {
-    // A model that cannot be served is refused before anything is copied.
+    // A model that cannot be served is refused before any file is copied.
     Config::read(model)?;
     making.folder(to)?;
     refuse_what_is_there(to)?;
     let place = to.join(format!("model-{dtype}.gguf"));
     let part = to.join(format!("{}{dtype}{}", PART.0, PART.1));
-    // First of all, so that another run finds it.
+    // The partial file is created first, so that a concurrent run finds it.
     let file = making.file(&part)?;
     for path in model.files().filter(|path| !is_weights(path) && *path != MANIFEST) {
         copy(model, path, &to.join(path), making)?;
@@ -75,7 +76,7 @@ fn write(
     Ok((place, bytes))
 }
 
-/// Refuses a folder with files in it: they would be taken for the model's.
+/// Refuses a folder with files in it, since they would be taken for files of the model.
 fn refuse_what_is_there(to: &Path) -> Result<()> {
     let folder = to.display();
     let reading = || format!("reading the folder {folder}");
@@ -109,7 +110,7 @@ fn copy(model: &Model, path: &str, to: &Path, making: &Making) -> Result<()> {
     Ok(())
 }
 
-/// Tensors in whatever format they come beside each other, or where they are.
+/// Returns true for files with tensors in any common format, and for their indices.
 fn is_weights(path: &str) -> bool {
     const ENDS: [&str; 16] = [
         ".safetensors",
@@ -130,6 +131,6 @@ fn is_weights(path: &str) -> bool {
         ".mlmodel",
     ];
     let name = path.rsplit('/').next().unwrap_or(path);
-    // What an ONNX file leaves out of itself is called after it: .onnx_data, .onnx.data, .onnx_data_1.
+    // External data of an ONNX file is named after it: .onnx_data, .onnx.data, .onnx_data_1.
     ENDS.iter().any(|end| name.ends_with(end)) || name.contains(".onnx")
 }

@@ -1,4 +1,4 @@
-//! Messages that lie in a queue, looked at without being taken out.
+//! Inspection of messages in a queue, without removing them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,31 +13,31 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-/// The most messages that are looked at in one go.
+/// Maximum number of messages inspected in one run.
 const MOST: usize = 1000;
 
-/// Messages that are read ahead, each of up to 8 MiB.
+/// Prefetch limit, in messages of up to 8 MiB each.
 const AHEAD: u16 = 8;
 
-/// What is kept of a body that is not needed whole: the longest header fits.
+/// Number of bytes kept of a body that is not needed whole: 8 KiB, enough for the longest header.
 const HEAD_BYTES: usize = 8 << 10;
 
-/// The most bytes of whole bodies that are kept at once.
+/// Maximum total size of whole bodies that are kept: 256 MiB.
 const MOST_BYTES: usize = 256 << 20;
 
-/// When nothing more comes for so long, all is there that there is.
+/// Time without a message after which the queue is taken to be exhausted.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// Which letters are meant.
+/// Filter for dead letters.
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct Which {
-    /// Only the letter of this request.
+    /// Selects only the dead letter of this request.
     #[arg(long)]
     pub(super) id: Option<RequestId>,
-    /// Only letters with this reason, such as `poison`.
+    /// Selects only dead letters with this reason, such as `poison`.
     #[arg(long, value_parser = read_reason)]
     pub(super) reason: Option<ErrorCode>,
-    /// Only letters that died more than so many days ago.
+    /// Selects only dead letters that are at least this many days old.
     #[arg(long, value_name = "DAYS")]
     pub(super) older_than: Option<u64>,
 }
@@ -62,15 +62,15 @@ impl Which {
     }
 }
 
-/// What is in a queue. It is given back in its order when this is done with.
+/// Messages of a queue. They are requeued in their order at the end.
 pub(super) struct Letters {
     connection: Arc<dyn Connection>,
     letters: Vec<Letter>,
 }
 
 impl Letters {
-    /// Reads a queue, as far as one look goes. Each letter is shown whole as it comes; of its body the
-    /// head is kept.
+    /// Reads the queue, up to the limit of messages. `show` receives each message whole; only the
+    /// head of its body is kept.
     pub(super) async fn read(
         connection: Arc<dyn Connection>,
         queue: &str,
@@ -86,7 +86,7 @@ impl Letters {
         look.end(letters).await
     }
 
-    /// The same, keeping the bodies of those that fit, up to 256 MiB of them.
+    /// Reads the queue and keeps the bodies of the messages that match, up to 256 MiB of them.
     pub(super) async fn read_whole(
         connection: Arc<dyn Connection>,
         queue: &str,
@@ -111,14 +111,14 @@ impl Letters {
         self.letters.iter().filter(|letter| which.fits(letter))
     }
 
-    /// Leaves everything where it was.
+    /// Requeues all messages.
     pub(super) async fn leave(self) {
-        // What a closed connection held goes back by subscription, in no order.
+        // Closing the connection would requeue them by subscription, in no defined order.
         let _ = give_back(self.letters).await;
         self.connection.close().await;
     }
 
-    /// Takes out the letters that fit and gives the others back.
+    /// Takes the messages that match and requeues the others.
     pub(super) async fn take(self, which: &Which) -> Result<Vec<Letter>> {
         let (taken, others): (Vec<_>, Vec<_>) =
             self.letters.into_iter().partition(|letter| which.fits(letter));
@@ -126,7 +126,7 @@ impl Letters {
         Ok(taken)
     }
 
-    /// Removes the letters that fit; tells how many.
+    /// Removes the messages that match and returns their number.
     pub(super) async fn remove(self, which: &Which) -> Result<usize> {
         let connection = self.connection.clone();
         let mut removed = 0;
@@ -138,7 +138,7 @@ impl Letters {
     }
 }
 
-/// Gives letters back, ahead of those that wait and in their order.
+/// Requeues messages ahead of the waiting ones, in their order.
 async fn give_back(letters: Vec<Letter>) -> Result<()> {
     for letter in letters {
         letter.delivery.requeue().await?;
@@ -146,11 +146,11 @@ async fn give_back(letters: Vec<Letter>) -> Result<()> {
     Ok(())
 }
 
-/// Letters as they come.
+/// Stream of the messages of a queue.
 struct Look {
     connection: Arc<dyn Connection>,
     depth: usize,
-    /// `None` where there is nothing to look at.
+    /// Consumer of the queue; `None` if the queue is empty.
     consumer: Option<Consumer>,
     seen: usize,
 }
@@ -167,7 +167,8 @@ impl Look {
         else {
             return Ok(None);
         };
-        // Those that came are held until the end; a subscription that begins anew is given as many more.
+        // All deliveries stay unacked until the end. A renewed subscription gets a fresh prefetch
+        // window.
         if self.seen > 0 && self.seen.is_multiple_of(AHEAD.into()) {
             consumer.pause().await?;
             consumer.resume().await?;
@@ -179,7 +180,7 @@ impl Look {
 
     async fn end(self, letters: Vec<Letter>) -> Result<Letters> {
         if let Some(consumer) = &self.consumer {
-            // Else those that are given back come again at once.
+            // Otherwise the broker would deliver requeued messages again at once.
             consumer.pause().await?;
         }
         let (depth, seen) = (self.depth, letters.len());
@@ -190,7 +191,7 @@ impl Look {
     }
 }
 
-/// How many messages wait in a queue.
+/// Returns the number of messages in a queue.
 pub(super) async fn depth(connection: &dyn Connection, queue: &str) -> Result<usize> {
     match connection.depth(queue).await {
         Ok(depth) => Ok(usize::try_from(depth.messages).unwrap_or(usize::MAX)),
@@ -201,15 +202,15 @@ pub(super) async fn depth(connection: &dyn Connection, queue: &str) -> Result<us
     }
 }
 
-/// One message, held while it is looked at.
+/// Message that is held unacked while it is inspected.
 #[derive(Debug)]
 pub(super) struct Letter {
     pub(super) delivery: Delivery,
-    /// The size that its body has, or had before it was a dead letter.
+    /// Size of the body, or its size before it became a dead letter.
     bytes: u64,
 }
 
-/// What somebody asked for.
+/// Opened request of a message.
 pub(super) struct Asked {
     pub(super) head: RequestHead,
     pub(super) request: Request<Box<RawValue>>,
@@ -223,7 +224,7 @@ impl Letter {
         Self { delivery, bytes }
     }
 
-    /// Forgets what follows the header.
+    /// Truncates the body after the header.
     fn keep_head(&mut self) {
         let body = &mut self.delivery.message.body;
         body.truncate(HEAD_BYTES);
@@ -238,12 +239,13 @@ impl Letter {
         self.head().map(|head| head.id)
     }
 
-    /// How a person calls it.
+    /// Returns the request's id, or a description of a message that is no request.
     pub(super) fn name(&self) -> String {
         self.id().map_or_else(|| "a message that is no request".to_owned(), |id| id.to_string())
     }
 
-    /// Why it died: the worker's word, or the broker's for what it moved itself.
+    /// Returns the reason of the dead letter: the worker's, or the broker's for messages that the
+    /// broker moved itself.
     pub(super) fn reason(&self) -> &str {
         let properties = &self.delivery.message.properties;
         properties.text(header::REASON).or(self.delivery.death.as_deref()).unwrap_or("-")
@@ -251,14 +253,15 @@ impl Letter {
 
     fn dead_at(&self) -> Option<SystemTime> {
         let told = self.delivery.message.properties.int(header::DEAD_AT);
-        // What the broker moved bears no time of its death but that of its sender.
+        // A message that the broker moved has no time of death, so its expiry time stands in for
+        // it.
         let moved = self.delivery.death.as_ref().and_then(|_| self.head());
         let over = || i64::try_from(moved?.expires_at_ms).ok();
         let ms = told.or_else(over)?;
         Some(UNIX_EPOCH + Duration::from_millis(u64::try_from(ms).ok()?))
     }
 
-    /// Opens it.
+    /// Opens the request with the keys.
     pub(super) async fn open(&self, keys: &dyn KeyProvider) -> Result<Asked> {
         let frame = RequestFrame::parse(&self.delivery.message.body)?;
         let key = keys.open_key(&frame).await?;
@@ -294,7 +297,7 @@ impl Letter {
         let deliveries = self.delivery.message.properties.int(header::DELIVERIES);
         let deliveries = deliveries.map_or_else(|| "-".to_owned(), |count| count.to_string());
         let bytes = self.bytes;
-        // A forged one may look like another line.
+        // A forged reason could look like another line of the output.
         let reason = self.reason().replace(char::is_control, "?");
         let name = self.name();
         let line = format!("{age:>5} ago  {name:<36}  {reason}  delivered {deliveries}  {bytes} B");
@@ -305,7 +308,7 @@ impl Letter {
     }
 }
 
-/// A time span in its largest unit.
+/// Duration, formatted in its largest unit.
 struct Age(Duration);
 
 impl fmt::Display for Age {

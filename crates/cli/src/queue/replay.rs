@@ -1,4 +1,4 @@
-//! Asking again what died.
+//! Replay of dead letters.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -45,7 +45,7 @@ pub(super) async fn run(
             Ok(out.flush()?)
         });
         match asked_again {
-            // The answer is safe: the letter may go.
+            // The reply is written, so the dead letter can be removed.
             Ok(()) if matches!(letter.delivery.ack().await, Ok(true)) => {}
             Ok(()) => {
                 failed += 1;
@@ -64,12 +64,13 @@ pub(super) async fn run(
 
 fn output(path: Option<&Path>) -> Result<Box<dyn Write>> {
     let Some(path) = path else { return Ok(Box::new(std::io::stdout())) };
-    // Replies are what the user must not lose and others must not read.
+    // Mode 0600: only the owner may read the replies. `create_new`: no earlier replies are
+    // overwritten.
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     Ok(Box::new(file.with_context(|| format!("cannot create {}", path.display()))?))
 }
 
-/// Asks once more.
+/// Sends the request of a dead letter again and returns the reply as a JSON line.
 async fn replay(
     client: &Client,
     keys: &Keyring,
@@ -84,7 +85,7 @@ async fn replay(
     ask.replay_of = Some(asked.head.id);
     let reply = client.submit::<_, Value>(ask).await?;
     let id = reply.id();
-    // Whoever fails on it may have put it beside the letter.
+    // If the request fails again, its worker may have written a second dead letter.
     let failed = || format!("asked again as {id}, which may be a dead letter now too");
     let (pieces, summary) = reply.collect().await.with_context(failed)?;
     Ok(json!({

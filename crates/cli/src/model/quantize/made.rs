@@ -1,4 +1,4 @@
-//! What a run has made, so that it can be taken away again.
+//! Tracking of created files and folders, so that a failed run can remove them.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,33 +7,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context as _, Result, bail};
 
-/// Files and folders that go when this is dropped before it is kept.
+/// Cleanup guard: removes the created files and folders on drop unless they are kept.
 ///
-/// A failure drops it, and so does Ctrl-C: the command is dropped while a thread with a [`Making`]
-/// still writes, and nothing may come behind the cleaning.
+/// A failure drops it, and so does Ctrl-C. On Ctrl-C a thread with a [`Making`] may still be
+/// writing, so dropping the guard also stops it from creating anything further.
 #[derive(Debug, Default)]
 pub(super) struct Made(Making);
 
-/// Makes files and folders, and remembers them.
+/// Creates files and folders and records them for cleanup.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Making(Arc<Mutex<Paths>>);
 
 #[derive(Debug, Default)]
 struct Paths {
     files: Vec<PathBuf>,
-    /// Outer ones before those within.
+    /// Outer folders come before inner ones.
     folders: Vec<PathBuf>,
-    /// Nothing may be made any more.
+    /// True once nothing more may be created.
     over: bool,
 }
 
 impl Made {
-    /// For the thread that writes.
+    /// Returns the handle for the writing thread.
     pub(super) fn making(&self) -> Making {
         self.0.clone()
     }
 
-    /// All is well: it stays.
+    /// Keeps all files and folders.
     pub(super) fn keep(self) {
         *self.0.paths() = Paths { over: true, ..Paths::default() };
     }
@@ -43,7 +43,7 @@ impl Drop for Made {
     fn drop(&mut self) {
         let mut paths = self.0.paths();
         paths.over = true;
-        // What cannot be taken away stays; a folder stays if somebody else has put something in it.
+        // Errors are ignored. A folder with files of another process is not empty and stays.
         for file in paths.files.drain(..) {
             let _ = fs::remove_file(file);
         }
@@ -54,7 +54,7 @@ impl Drop for Made {
 }
 
 impl Making {
-    /// Makes a folder, and those around it that are not there.
+    /// Creates a folder and its missing parents.
     pub(super) fn folder(&self, path: &Path) -> Result<()> {
         let mut paths = self.going_on()?;
         let missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
@@ -62,7 +62,7 @@ impl Making {
         for folder in missing.into_iter().rev() {
             match fs::create_dir(folder) {
                 Ok(()) => paths.folders.push(folder.to_owned()),
-                // Somebody else's, made just now.
+                // Another process created it in between.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => {}
                 Err(error) => {
                     let what = format!("making the folder {}", folder.display());
@@ -73,7 +73,7 @@ impl Making {
         Ok(())
     }
 
-    /// Makes a file that is not there.
+    /// Creates a file that must not exist yet.
     pub(super) fn file(&self, path: &Path) -> Result<File> {
         let mut paths = self.going_on()?;
         let file = File::create_new(path).with_context(|| format!("making {}", path.display()))?;
@@ -81,7 +81,7 @@ impl Making {
         Ok(file)
     }
 
-    /// Gives a file of its own another name.
+    /// Renames a file that this run created.
     pub(super) fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         let mut paths = self.going_on()?;
         fs::rename(from, to).with_context(|| format!("writing {}", to.display()))?;
