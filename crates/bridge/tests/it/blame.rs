@@ -1,4 +1,5 @@
-//! Deliveries that count against a request, and those that do not: rules R1, R5 and R6.
+//! Deliveries that count as a failed run of the request, and those that do not: rules R1, R5 and
+//! R6.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,7 +35,7 @@ stories! {
     r6_a_forged_reply_to_takes_no_reply_away,
 }
 
-/// A request whose reply root is known, and the queue of its replies.
+/// Request with a known reply root and reply queue.
 struct Known {
     setup: Setup,
     seed: u64,
@@ -59,7 +60,7 @@ impl Known {
         run_record(&self.setup.model, self.sealed.reply_root.run_record(&self.reply_to))
     }
 
-    /// Enters so many runs, as their workers would have.
+    /// Adds entries for `runs` runs to the run record, as workers would.
     async fn enter(&self, runs: u32) {
         let record = self.record();
         self.connection.declare_run_record(&record).await.unwrap();
@@ -70,8 +71,8 @@ impl Known {
         }
     }
 
-    /// Publishes the request and takes it again and again; once it is given back, it has come back so
-    /// many times.
+    /// Publishes the request and takes it repeatedly. After the returned delivery is requeued, the
+    /// request has this many redeliveries.
     async fn hold(&self, deliveries: u32) -> Delivery {
         self.publish(0).await;
         let queue = model_queue(&self.setup.model);
@@ -91,7 +92,7 @@ impl Known {
         publisher.publish("", &queue, message).await.unwrap().await.unwrap();
     }
 
-    /// The number of recorded runs; `None` if there is no record.
+    /// Returns the number of recorded runs; `None` if there is no record.
     async fn recorded(&self) -> Option<u32> {
         match self.connection.depth(&self.record()).await {
             Ok(depth) => Some(depth.messages),
@@ -228,7 +229,7 @@ async fn r5_a_suspect_that_waits_keeps_no_delivery_from_an_idle_worker() {
     let _long = client.submit::<_, String>(asked).await.unwrap();
     until("a long run", async || !runs(long).is_empty()).await;
     suspect.requeue().await.unwrap();
-    // For the time in which the record might still be struck it is not a suspect yet.
+    // The request is not yet treated as a suspect while its record may still be struck.
     sleep(Duration::from_millis(1500)).await;
     assert!(runs(known.seed).is_empty(), "it runs alone");
     let idle = Setup { worker: "idle".into(), ..setup.clone() };
@@ -261,7 +262,7 @@ async fn r1_a_run_whose_worker_is_killed_stays_recorded_and_a_delivery_that_wait
         .await;
         assert_eq!(known.recorded().await, recorded, "after kill {kill}");
     }
-    // It waits behind a run that does not end, and is killed with it.
+    // The suspect waits behind a run that does not end, and the worker of both is killed.
     let client = known.setup.client(broker.clone()).await.unwrap();
     let neighbor = fresh_seed();
     let mut taken = known.connection.consume(&model_queue(&known.setup.model), 1).await.unwrap();
@@ -299,7 +300,7 @@ async fn r1_a_worker_that_was_only_cut_off_takes_its_run_off_the_record() {
     assert_eq!(runs(known.seed).len(), 1);
 }
 
-/// A client without pieces says so, and the worker does not wait for more.
+/// A client without pieces answers so, and the worker does not wait for more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r7_a_client_that_has_nothing_lets_the_worker_begin() {
     let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
@@ -319,7 +320,7 @@ async fn r7_a_client_that_has_nothing_lets_the_worker_begin() {
     assert!(began.elapsed() < Duration::from_millis(200), "it waited {:?}", began.elapsed());
 }
 
-/// A copy that a stranger publishes, and says of it what it likes, is a first delivery.
+/// A copy with forged headers from another publisher counts as a first delivery.
 async fn r1_runs_of_other_copies_are_no_blame(broker: Arc<dyn Broker>) {
     let known = Known::new(&broker, Script::Say { pieces: 1, every_ms: 0 }).await;
     known.enter(POISON_RUNS + 5).await;
@@ -346,7 +347,8 @@ async fn r5_a_suspect_whose_workers_come_back_is_none(broker: Arc<dyn Broker>) {
     assert!(runs(long)[0].until.is_none(), "it ran beside others");
 }
 
-/// A broker whose user may not keep run records, or that lost the node with one.
+/// Broker that cannot keep run records: the user lacks permission, or the node with the record is
+/// lost.
 #[derive(Debug)]
 struct Keepless<B>(B);
 
@@ -418,7 +420,7 @@ impl Connection for Keepless<Arc<dyn Connection>> {
 }
 
 async fn r1_a_record_that_cannot_be_kept_keeps_no_request_from_running(broker: Arc<dyn Broker>) {
-    // One that runs beside others, and one that the fallback makes a suspect.
+    // One request runs beside others. The fallback treats the other one as a suspect.
     for deliveries in [1, 3] {
         let known = Known::new(&broker, Script::Say { pieces: 1, every_ms: 0 }).await;
         known.hold(deliveries).await.requeue().await.unwrap();

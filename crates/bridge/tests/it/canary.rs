@@ -1,4 +1,4 @@
-//! What the user wrote is found nowhere but at the two ends.
+//! Plaintext of the user appears only at the two ends.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use crate::script::{Script, Scripted, submit};
 
 const CANARY: &str = "canary-in-the-prompt";
 
-/// Everything that was logged.
+/// Captured log output.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -52,7 +52,8 @@ async fn nothing_that_the_user_wrote_is_in_a_queue_or_a_log() {
     let client = setup.client(broker.clone()).await.unwrap();
     worker.stop().await.unwrap();
 
-    // With the worker away the request waits, and anybody with a seat on the broker can look.
+    // While no worker runs, the request waits in the queue, where any user of the broker can read
+    // it.
     let refuse = Script::Refuse(CANARY.into());
     let reply = submit(&client, &setup, refuse.clone()).await.unwrap();
     let mut odd = Ask::new(setup.model.clone(), setup.tenant(), CANARY);
@@ -68,7 +69,8 @@ async fn nothing_that_the_user_wrote_is_in_a_queue_or_a_log() {
     }
     drop(tap);
 
-    // Every way to fail that quotes its input: the handler's refusal, a misfit, a panic, a retry.
+    // All failures that could quote the input: the handler's refusal, an input of the wrong type, a
+    // panic, a retry.
     let worker = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
     assert!(reply.collect().await.unwrap_err().to_string().contains(CANARY), "the client is told");
     let ended = misfit.collect().await;

@@ -1,4 +1,4 @@
-//! A worker on machines that leave under it.
+//! Worker on machines that are about to be terminated.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,7 +40,7 @@ async fn a_spot_notice_drains_and_another_worker_goes_on() {
     let imds = Server::start(move |seen| match seen.line.as_str() {
         "PUT /latest/api/token" => Answer::new(200, "token"),
         "GET /latest/meta-data/spot/instance-action" if notice.load(Ordering::SeqCst) => {
-            // The one action that does not wait for two minutes.
+            // Hibernation is the one action without a notice of two minutes.
             Answer::new(200, r#"{"action":"hibernate","time":"2031-09-18T08:22:00Z"}"#)
         }
         _ => Answer::new(404, ""),

@@ -1,4 +1,4 @@
-//! Calls that take no notice of a stop, and a thread that is blocked for all calls.
+//! Calls that ignore a stop, and a thread that is blocked for all calls.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ async fn send(broker: &Arc<dyn Broker>, setup: &Setup, sealed: &Sealed) -> Consu
     connection.consume(&queue, 16).await.unwrap()
 }
 
-/// The error that a reply ends with.
+/// Reads the reply and returns the error that it ends with.
 async fn failure(sealed: &Sealed, replies: &mut Consumer) -> Failure {
     let mut opener = None;
     loop {
@@ -70,7 +70,7 @@ async fn h3_a_call_that_takes_no_notice_of_its_deadline_is_given_up_and_told(
     let took = began.elapsed();
     assert_eq!(failure.code, ErrorCode::Deadline);
     assert!((6.0..9.0).contains(&took.as_secs_f64()), "the deadline and five seconds: {took:?}");
-    // Its slot is lost while it goes on, the other one is not.
+    // The slot stays occupied until the call returns. The other slot is usable.
     let metrics = setup.vitals.metrics.clone();
     until("the lost slot to be told", async || {
         metrics.text().contains("nsbridge_calls_left_over{model=\"") && left_over(&setup) == 1.0
@@ -91,7 +91,7 @@ fn left_over(setup: &Setup) -> f64 {
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// The page that says how the worker is.
+/// Fetches the `/livez` page of the worker.
 async fn nsbridge_report(setup: &Setup) -> String {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let pages = Pages::bind(any).await.unwrap();
@@ -103,19 +103,19 @@ async fn nsbridge_report(setup: &Setup) -> String {
     page
 }
 
-/// What a call of [`Shared`] is to do.
+/// Actions of a call of [`Shared`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum Deed {
     Say,
-    /// Never return, and wait for nothing that comes.
+    /// Never returns, and ignores everything that arrives.
     Wait,
-    /// Hold the thread of all calls.
+    /// Blocks the thread of all calls.
     Block {
         ms: u64,
     },
 }
 
-/// A handler whose two calls share a thread.
+/// Handler with two concurrent calls on one thread.
 #[derive(Debug)]
 struct Shared;
 
@@ -166,8 +166,8 @@ async fn h3_a_call_that_never_returns_is_dropped_when_it_is_cancelled(broker: Ar
     until("nothing to be left", async || left_over(&setup) == 0.0).await;
 }
 
-/// The blocked thread's other requests go to another worker, and both pages say that it is not well
-/// before it leaves.
+/// Requests of a blocked thread go to another worker, and both health reports fail before the
+/// worker leaves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn h3_a_worker_whose_calls_stand_still_says_so_and_leaves() {
     let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
@@ -189,7 +189,7 @@ async fn h3_a_worker_whose_calls_stand_still_says_so_and_leaves() {
     let said = timeout(Duration::from_secs(60), worker.ended()).await.expect("it must leave");
     let said = said.unwrap_err().to_string();
     assert!(said.contains("stood still"), "{said}");
-    // Given back, so that another worker takes it at once.
+    // The worker has requeued the request, so another one takes it at once.
     let other = Setup { vitals: nsbridge::Vitals::new(&setup.model), ..setup.clone() };
     let _other = other.worker::<Scripted>(broker.clone(), ()).await.unwrap();
     let connection = broker.connect("look").await.unwrap();

@@ -36,15 +36,15 @@ stories! {
 
 const ALIAS: &str = "alias/nsbridge";
 
-/// A KMS that makes one data key, and unwraps it when it is not told otherwise.
+/// KMS stand-in with one data key. It unwraps the key unless `refusal` returns an error.
 struct Kms {
     server: Server,
-    /// When it was asked to unwrap.
+    /// Times of the unwrap requests.
     asked: Arc<Mutex<Vec<Instant>>>,
 }
 
 impl Kms {
-    /// `refusal` says what to answer to the nth question for a key, counted from 0.
+    /// Starts the server. `refusal` returns the error for the nth unwrap request, counted from 0.
     async fn start(
         refusal: impl Fn(usize) -> Option<&'static str> + Send + Sync + 'static,
     ) -> Self {
@@ -94,7 +94,7 @@ async fn submit(client: &Client, setup: &Setup, seed: u64) -> Reply<String> {
     client.submit(asked).await.unwrap()
 }
 
-/// The value of the series with this name and label.
+/// Returns the value of the series with this name and label.
 fn value(setup: &Setup, name: &str, label: &str) -> f64 {
     let text = setup.vitals.metrics.text();
     let line = text.lines().find(|line| line.starts_with(name) && line.contains(label)).unwrap();
@@ -102,7 +102,7 @@ fn value(setup: &Setup, name: &str, label: &str) -> f64 {
 }
 
 async fn r3_while_kms_throttles_requests_wait_and_then_run_once(broker: Arc<dyn Broker>) {
-    // Two calls a question: the client of AWS tries each once more by itself.
+    // The AWS client retries each request once by itself, so each attempt makes two calls.
     let kms = Kms::start(|n| (n < 6).then_some("ThrottlingException")).await;
     let setup = Setup::new().unwrap();
     let _worker = worker(&setup, broker.clone(), kms.keys()).await;
@@ -142,7 +142,7 @@ async fn r3_a_request_that_waits_for_kms_bears_no_blame(broker: Arc<dyn Broker>)
     while value(&setup, "nsbridge_key_pauses_total", "") < 2.0 {
         sleep(Duration::from_millis(20)).await;
     }
-    // What it has taken meanwhile waits, and goes back as it came.
+    // Requests taken during the pause go back to the queue unchanged.
     first.stop().await.unwrap();
     let waiting = take(&broker, &model_queue(&setup.model)).await;
     assert_eq!(waiting.deliveries, 0, "no delivery counts towards its poison");
@@ -182,14 +182,15 @@ async fn a_worker_opens_with_a_keyring_and_with_kms(broker: Arc<dyn Broker>) {
     }
 }
 
-/// A keyring's file, as `nsbridge keys rotate` writes it.
+/// Keyring file, as `nsbridge keys rotate` writes it.
 struct RingFile {
     path: PathBuf,
     keys: Vec<(KeyId, Key)>,
 }
 
 impl RingFile {
-    /// Puts a ring in place: the key at `primary` seals, those in `disabled` do nothing.
+    /// Writes a keyring of `count` keys: the one at `primary` seals, the one at `disabled` does
+    /// nothing.
     fn write(&self, count: usize, primary: usize, disabled: Option<usize>) {
         let state = |i| match i {
             i if Some(i) == disabled => State::Disabled,
@@ -239,7 +240,7 @@ async fn keys_are_rotated_while_requests_flow(broker: Arc<dyn Broker>) {
         for reply in before {
             assert_eq!(reply.collect().await.unwrap().0, said(7, 3));
         }
-        // Within this, both ends have looked at their files.
+        // Both ends reload their files within this time.
         sleep(Duration::from_millis(50)).await;
         let after = submit(&client, &setup, 7).await;
         assert_eq!(after.collect().await.unwrap().0, said(7, 3));

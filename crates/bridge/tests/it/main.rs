@@ -1,4 +1,4 @@
-//! Whole stories: a client, a queue and a worker, on memory and on RabbitMQ.
+//! End-to-end tests with a client, a queue and a worker, on the memory broker and on RabbitMQ.
 
 #![expect(clippy::unwrap_used, reason = "a helper of a test may end it")]
 
@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use nsbridge_queue::{AmqpBroker, Broker, MemoryBroker};
 
-/// Makes one test per backend of each story.
+/// Generates one test per broker for each function.
 macro_rules! stories {
     ($($story:ident),* $(,)?) => {
         mod memory {

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 use crate::script::{Ran, Script, Scripted, Two, ask, fresh_seed, runs, said, until};
 use crate::trouble::rest;
 
-/// One queue for workers that are told apart by their names.
+/// Queue with several workers, distinguished by name.
 pub(crate) struct Stage {
     pub(crate) broker: MemoryBroker,
     pub(crate) setup: Setup,
@@ -128,7 +128,7 @@ async fn r5_a_request_that_came_back_without_having_begun_runs_beside_others() {
     let rival = stage.broker.connect("rival").await.unwrap();
     rival.declare_model(&stage.setup.model).await.unwrap();
     let (innocent, came_back) = stage.say(30, 10).await;
-    // Held until its neighbor runs.
+    // The request is held until its neighbor runs.
     let mut taken = rival.consume(&queue, 1).await.unwrap();
     for _ in 0..3 {
         taken.recv().await.unwrap().requeue().await.unwrap();

@@ -1,5 +1,5 @@
-//! Requests that may not run: each becomes a sealed dead letter with a reason, and the worker
-//! lives on.
+//! Requests that may not run: each becomes a sealed dead letter with a reason, and the worker goes
+//! on.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -77,14 +77,16 @@ impl Stage {
         message
     }
 
-    /// Publishes `message`, finds it as a dead letter with this reason, and sees the worker work.
+    /// Publishes `message`, expects a dead letter with this reason and the unchanged body, and
+    /// checks that the worker still works.
     async fn check(&self, message: Message, reason: ErrorCode) {
         let body = message.body.clone();
         let letter = self.died_of(message, reason).await;
         assert_eq!(letter.body, body, "a dead letter is the sealed request, unchanged");
     }
 
-    /// The same with a body that is no request, of which its size is kept.
+    /// Publishes a message that is no request and expects a dead letter with its size but without
+    /// its body.
     async fn check_without_body(&self, message: Message, reason: ErrorCode) {
         let bytes = i64::try_from(message.body.len()).unwrap();
         let letter = self.died_of(message, reason).await;
@@ -115,7 +117,7 @@ impl Stage {
     }
 }
 
-/// The ring's only key, through the text form that holds it.
+/// Extracts the ring's only key from its JSON form.
 fn key_of(ring: &Keyring) -> Key {
     let json: serde_json::Value = serde_json::from_str(&ring.to_json()).unwrap();
     let text = json["keys"][0]["key"].as_str().unwrap();
@@ -153,7 +155,7 @@ async fn m5_garbage_is_buried_without_its_body(broker: Arc<dyn Broker>) {
     let stage = Stage::new(broker).await;
     let letter = stage.message(b"canary".to_vec());
     stage.check_without_body(letter, ErrorCode::Malformed).await;
-    // No longer than a request may be.
+    // This body has the maximum size of a request.
     let longest = stage.message(vec![0; topology::REQUEST_BODY]);
     stage.check_without_body(longest, ErrorCode::Malformed).await;
 }
@@ -169,7 +171,7 @@ async fn m3_an_oversized_request_is_a_dead_letter_without_its_body(broker: Arc<d
         .await;
 }
 
-/// Its body is never seen: the hint goes by what its properties claim.
+/// The worker never sees the body, so the hint relies on the message properties.
 async fn m3_the_client_of_an_oversized_request_gets_a_hint(broker: Arc<dyn Broker>) {
     let stage = Stage::new(broker).await;
     let queue = reply_queue(u128::from(stage.head().created_at_ms));
@@ -203,7 +205,7 @@ async fn r2_another_version_is_a_dead_letter(broker: Arc<dyn Broker>) {
 async fn r3_an_unknown_key_is_a_dead_letter_after_its_retries(broker: Arc<dyn Broker>) {
     let stage = Stage::new(broker).await;
     let head = stage.head();
-    // Time for the first retry, after 1 s; none for the second, after 10 s.
+    // There is time for the first retry, after 1 s, but not for the second, after 10 s.
     let expires_at_ms = head.created_at_ms + 4_000;
     let head = RequestHead { key_id: "stranger".parse().unwrap(), expires_at_ms, ..head };
     stage.check(stage.sealed(&head, &stage.key()), ErrorCode::UnknownKey).await;
@@ -260,7 +262,7 @@ async fn r2_a_request_without_a_reply_queue_is_a_dead_letter(broker: Arc<dyn Bro
     stage.check(message, ErrorCode::Malformed).await;
 }
 
-/// Whoever sees a request can do both to a copy of it; a sealed word would end the reply.
+/// Any observer of a request can publish such a modified copy. A sealed error would end the reply.
 async fn r2_a_copy_that_was_changed_or_misled_gets_no_sealed_word(broker: Arc<dyn Broker>) {
     let stage = Stage::new(broker).await;
     let queue = reply_queue(u128::from(stage.head().created_at_ms));
@@ -282,7 +284,8 @@ async fn r2_a_copy_that_was_changed_or_misled_gets_no_sealed_word(broker: Arc<dy
     assert!(more.is_err(), "there was more than the two hints");
 }
 
-/// Those that fill the queue hold up nobody: nothing of such a request is verified.
+/// A full retry queue does not block the worker. Such requests are unverified, so they become dead
+/// letters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn m5_an_unknown_key_is_a_dead_letter_at_once_where_its_retry_queue_is_full() {
     let limits = Limits { retry_queue_bytes: 10, ..Limits::default() };

@@ -43,7 +43,7 @@ async fn r12_a_pinned_request_waits_for_a_worker_of_its_revision(broker: Arc<dyn
     let seed = fresh_seed();
     let asked = pinned(&setup, seed, "2026-11-21-new");
     let mut reply = client.submit::<_, String>(asked).await.unwrap();
-    // The client hears at once why it waits, and that it is not over.
+    // The client learns at once why the request waits, and that it has not failed.
     assert_eq!(reply.next().await.unwrap().unwrap(), Event::Hint(ErrorCode::WrongRevision));
     assert_eq!(reply.revision(), None);
     drop(old);
@@ -76,7 +76,7 @@ async fn r12_a_request_waits_for_a_worker_of_its_revision_that_is_busy(broker: A
     let seed = fresh_seed();
     let mut second = client.submit::<_, String>(pinned(&setup, seed, "b")).await.unwrap();
     assert_eq!(second.next().await.unwrap().unwrap(), Event::Hint(ErrorCode::WrongRevision));
-    // It waits without being counted as a try, of which there are few.
+    // The wait does not count as one of the few tries.
     let waiting = retry_queue(&setup.model, RETRY_TIERS[0]);
     let mut waits = rival.consume(&waiting, 1).await.unwrap();
     let copy = timeout(Duration::from_secs(1), waits.recv()).await.unwrap().unwrap();
@@ -99,7 +99,7 @@ async fn r12_a_request_whose_revision_no_worker_serves_is_a_dead_letter(broker: 
     let client = setup.client(broker.clone()).await.unwrap();
     let seed = fresh_seed();
     let mut asked = pinned(&setup, seed, "b");
-    // Time for the first retry, after 1 s; none for the second, after 10 s.
+    // There is time for the first retry, after 1 s, but not for the second, after 10 s.
     asked.timeout = Duration::from_secs(5);
     let ended = client.submit::<_, String>(asked).await.unwrap().collect().await;
     let Err(Error::Failed { code: ErrorCode::WrongRevision, message }) = ended else {

@@ -1,4 +1,4 @@
-//! Rules of the protocol that show only when somebody breaks them on purpose.
+//! Protocol rules that only deliberate violations exercise.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ stories! {
     r6_a_request_that_was_published_twice_runs_once,
 }
 
-/// A client that holds a key for many tenants is one account, whatever it calls itself.
+/// A client with a key for many tenants is one account, whatever tenant it claims.
 async fn l11_work_is_charged_to_whoever_the_key_proves(broker: Arc<dyn Broker>) {
     for derived in [false, true] {
         let mut setup = Setup::new().unwrap();
@@ -57,7 +57,7 @@ async fn r3_an_unknown_key_waits_for_its_rotation(broker: Arc<dyn Broker>) {
     let client = rotated.client(broker.clone()).await.unwrap();
     let asked = ask(&rotated, Script::Say { pieces: 3, every_ms: 0 }, 7);
     let mut reply = client.submit::<_, String>(asked).await.unwrap();
-    // The client hears at once why it waits; it is told by nobody it could trust.
+    // The client learns at once why it waits. The hint is unsealed, so it is not trusted.
     assert_eq!(reply.next().await.unwrap().unwrap(), Event::Hint(ErrorCode::UnknownKey));
     drop(_old);
     let _new = rotated.worker::<Scripted>(broker, ()).await.unwrap();
@@ -72,7 +72,7 @@ async fn r6_a_request_that_was_published_twice_runs_once(broker: Arc<dyn Broker>
     let seed = fresh_seed();
     let asked = ask(&setup, Script::Say { pieces: 50, every_ms: 10 }, seed);
     let reply = client.submit::<_, String>(asked).await.unwrap();
-    // The same bytes again, as a client sends them whose confirm was lost.
+    // The same bytes are published again, as by a client whose publisher confirm was lost.
     let queue = model_queue(&setup.model);
     let mut taken = rival.consume(&queue, 1).await.unwrap();
     let copy = taken.recv().await.unwrap();
@@ -87,7 +87,7 @@ async fn r6_a_request_that_was_published_twice_runs_once(broker: Arc<dyn Broker>
     assert_eq!(runs(seed).len(), 1);
 }
 
-/// The same texts by another arithmetic: a rolled-out revision of a model.
+/// Handler with another fingerprint, like a new revision of a model. It must never resume.
 #[derive(Debug)]
 struct Revised;
 
@@ -221,7 +221,7 @@ async fn a4_an_open_stream_is_heard_every_five_seconds_and_starts_at_the_first_p
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r8_nothing_is_acked_before_the_last_frame_is_confirmed() {
-    // Full once the open frame lies in it.
+    // The open frame fills the reply queue.
     let limits = Limits { reply_queue_bytes: 100, ..Limits::default() };
     let broker = MemoryBroker::with_limits(limits);
     let (setup, key) = with_key();
@@ -238,7 +238,7 @@ async fn r8_nothing_is_acked_before_the_last_frame_is_confirmed() {
     while connection.depth(&queue).await.unwrap().messages == 0 {
         sleep(Duration::from_millis(5)).await;
     }
-    // The handler has long ended, and its end is refused again and again.
+    // The handler has ended long ago. Its final frame is refused again and again.
     sleep(Duration::from_millis(500)).await;
     assert_eq!(connection.depth(&queue).await.unwrap().messages, 1, "only the open fits");
     process.shutdown_background();
@@ -246,7 +246,7 @@ async fn r8_nothing_is_acked_before_the_last_frame_is_confirmed() {
     assert_eq!(connection.depth(&requests).await.unwrap().messages, 1, "it was not acked");
 }
 
-/// A worker that is stopped at once, and what of a reply of a hundred pieces its client has: sixty.
+/// Stops a worker early, so that its client has 60 of the 100 pieces of a reply.
 async fn sixty_of_a_hundred(
     setup: &mut Setup,
     broker: &Arc<dyn Broker>,
@@ -276,8 +276,7 @@ async fn r7_a_worker_that_may_not_resume_makes_it_all_again_and_nobody_sees() {
     assert!(again.until.unwrap() - again.from >= Duration::from_secs(1), "all hundred pieces");
 }
 
-/// Each call takes 150 ms on its way to the broker: the resume comes after the 250 ms that a worker
-/// waits at least.
+/// With 150 ms per call to the broker, the resume arrives after the minimum wait of 250 ms.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r7_a_client_that_is_far_away_is_waited_for() {
     let memory = MemoryBroker::new();

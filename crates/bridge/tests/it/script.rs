@@ -1,4 +1,4 @@
-//! A handler that does what its input says.
+//! Test handler that follows a script in its input.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -17,40 +17,40 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 use tokio::time::sleep;
 
-/// What the handler is to do.
+/// Actions of the test handler.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Script {
-    /// Say so many pieces, so many milliseconds apart; resumes where it can.
+    /// Emits this many pieces at this interval; resumes from pieces of an earlier attempt.
     Say { pieces: usize, every_ms: u64 },
-    /// Say one piece, then wait for a stop without looking for it.
+    /// Emits one piece, then sleeps without checking for a stop.
     Sleep { ms: u64 },
-    /// Refuse the input with this sentence.
+    /// Rejects the input with this message.
     Refuse(String),
-    /// Fail, as often as it is tried.
+    /// Fails on every try.
     Fail,
-    /// Say a piece and panic in the first run, say two in the next.
+    /// Emits one piece and panics in the first run; emits two in the next.
     PanicOnce,
-    /// Say a piece of so many bytes.
+    /// Emits a piece of this many bytes.
     Big { bytes: usize },
-    /// Say whom it may share with.
+    /// Emits the scope within which its work may be shared.
     Scope,
-    /// Say whom its work is charged to.
+    /// Emits the account that its work is charged to.
     Account,
 }
 
-/// So many slots, and whether it says that it is well.
+/// Test handler with this many slots; `WELL` is its health.
 #[derive(Debug)]
 pub(crate) struct Actor<const SLOTS: usize, const WELL: bool>;
 
 pub(crate) type Scripted = Actor<1, true>;
 
-/// The same with two slots.
+/// Handler with two slots.
 pub(crate) type Two = Actor<2, true>;
 
-/// A model that breaks while it is idle.
+/// Handler that reports a failure while it is idle.
 pub(crate) type Sick = Actor<1, false>;
 
-/// The most pieces that a call of this process went on from.
+/// Maximum number of pieces from which a call of this process resumed.
 pub(crate) static RESUMED: AtomicUsize = AtomicUsize::new(0);
 
 impl<const SLOTS: usize, const WELL: bool> Handler for Actor<SLOTS, WELL> {
@@ -107,23 +107,23 @@ impl<const SLOTS: usize, const WELL: bool> Handler for Actor<SLOTS, WELL> {
     }
 }
 
-/// All runs of this process, by their request's seed.
+/// Runs of this process by the seed of their request.
 static RUNS: Mutex<Option<HashMap<u64, Vec<Ran>>>> = Mutex::new(None);
 
-/// When a run began and ended.
+/// Start and end of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ran {
     pub(crate) from: Instant,
     pub(crate) until: Option<Instant>,
 }
 
-/// The runs so far of the request with this seed, in the order of their start.
+/// Returns the runs of the request with this seed, in the order of their start.
 pub(crate) fn runs(seed: u64) -> Vec<Ran> {
     let runs = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
     runs.as_ref().and_then(|runs| runs.get(&seed).cloned()).unwrap_or_default()
 }
 
-/// Writes a run down, however it ends.
+/// Guard that records a run's start, and its end on drop.
 struct Run {
     seed: u64,
     index: usize,
@@ -146,23 +146,23 @@ impl Drop for Run {
     }
 }
 
-/// A seed that no other test of this process uses.
+/// Returns a seed that no other test of this process uses.
 pub(crate) fn fresh_seed() -> u64 {
     static NEXT: AtomicU32 = AtomicU32::new(1000);
     NEXT.fetch_add(1, Ordering::SeqCst).into()
 }
 
-/// The piece at `index`: depends on the seed, as a model's token does.
+/// Returns the piece at `index`. It depends on the seed, like a model's token.
 pub(crate) fn piece(seed: u64, index: usize) -> String {
     format!("{:x} ", seed.wrapping_mul(6_364_136_223_846_793_005).rotate_left(index as u32 + 7))
 }
 
-/// All pieces of a [`Script::Say`].
+/// Returns all pieces of a [`Script::Say`].
 pub(crate) fn said(seed: u64, pieces: usize) -> Vec<String> {
     (0..pieces).map(|i| piece(seed, i)).collect()
 }
 
-/// A worker and a client on `broker`.
+/// Starts a worker and a client on `broker`.
 pub(crate) async fn system(broker: Arc<dyn Broker>) -> (Setup, Running, Client) {
     let setup = Setup::new().unwrap();
     let worker = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
@@ -170,7 +170,7 @@ pub(crate) async fn system(broker: Arc<dyn Broker>) -> (Setup, Running, Client) 
     (setup, worker, client)
 }
 
-/// A request that must end within ten seconds.
+/// Creates a request with a deadline of 10 s.
 pub(crate) fn ask(setup: &Setup, script: Script, seed: u64) -> Ask<Script> {
     let mut ask = Ask::new(setup.model.clone(), setup.tenant(), script);
     ask.seed = Some(seed);
@@ -186,7 +186,7 @@ pub(crate) async fn submit(
     client.submit(ask(setup, script, 7)).await
 }
 
-/// A system whose only key is known.
+/// Creates a setup with a known key as its only one.
 pub(crate) fn with_key() -> (Setup, Key) {
     let mut setup = Setup::new().unwrap();
     let key = Key::generate().unwrap();
@@ -195,12 +195,12 @@ pub(crate) fn with_key() -> (Setup, Key) {
     (setup, key)
 }
 
-/// A sealed request that must end within a minute.
+/// Seals a request with a deadline of one minute.
 pub(crate) fn sealed(setup: &Setup, key: &Key, seed: u64, script: &Script) -> Sealed {
     sealed_for(Duration::from_secs(60), setup, key, seed, script)
 }
 
-/// A sealed request that must end within so long.
+/// Seals a request with this deadline.
 pub(crate) fn sealed_for(
     time: Duration,
     setup: &Setup,
@@ -221,7 +221,7 @@ pub(crate) fn sealed_for(
     seal_request(key, &head, content.as_bytes()).unwrap()
 }
 
-/// A worker in a runtime of its own, which stands for a process that is killed.
+/// Starts a worker on a runtime of its own. Shutting the runtime down stands for killing a process.
 pub(crate) async fn process<H: Handler<Options = ()>>(
     setup: &Setup,
     broker: &MemoryBroker,
@@ -233,7 +233,7 @@ pub(crate) async fn process<H: Handler<Options = ()>>(
     (process, worker)
 }
 
-/// Waits until it is so, for 20 s at most.
+/// Polls until the condition holds, for at most 20 s.
 pub(crate) async fn until(what: &str, done: impl AsyncFn() -> bool) {
     let started = Instant::now();
     while !done().await {

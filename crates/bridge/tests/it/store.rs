@@ -1,4 +1,4 @@
-//! Models from a bucket and from folders, on good days and bad ones.
+//! Models from a bucket and from folders, with and without faults.
 
 mod faults;
 mod push;
@@ -18,11 +18,12 @@ use safetensors::tensor::{Dtype, TensorView};
 
 const BUCKET: &str = "models";
 
-/// Chunks are 16 MiB: two files of these, one of them small.
+/// Dimensions of the test matrices. With chunks of 16 MiB they fill one large file and one small
+/// one.
 const ROWS: usize = 2400;
 const COLUMNS: usize = 2048;
 
-/// A store whose time runs fast, on this server.
+/// Opens a store on this server with short timeouts.
 fn store_on(server: &S3Server, change: impl FnOnce(&mut StoreConfig)) -> Store {
     let mut config =
         StoreConfig { stall_s: 0.4, patience_s: 8.0, in_flight: 4, ..StoreConfig::default() };
@@ -41,7 +42,7 @@ fn aws(server: &S3Server) -> SdkConfig {
         .build()
 }
 
-/// A model of two shards, the first of them three chunks long.
+/// Writes a model of two shards, of which the first takes three chunks.
 fn write_model(dir: &Path) {
     let draw = |seed: u64| move |i: u64| (i ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
     let shard = |name: &str, tensors: &[(&str, Vec<usize>, u64)]| {
@@ -80,7 +81,7 @@ fn write_model(dir: &Path) {
     std::fs::write(dir.join("extra/empty.txt"), "").unwrap();
 }
 
-/// A model in a folder, and as its first revision in a bucket.
+/// Model in a folder, and as its first revision in a bucket.
 struct Fixture {
     server: S3Server,
     dir: tempfile::TempDir,
@@ -119,7 +120,7 @@ impl Fixture {
     }
 }
 
-/// Runs what blocks, as a handler's thread would.
+/// Runs blocking work on another thread, like a handler's thread.
 async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::time::timeout(Duration::from_secs(120), tokio::task::spawn_blocking(work))
         .await

@@ -1,4 +1,4 @@
-//! The straight path, and the ends that a client may choose.
+//! Requests without failures, and requests that the client ends early.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -63,7 +63,7 @@ async fn r10_a_cancel_stops_the_running_handler_and_the_next_request_is_answered
     reply.next().await.unwrap().unwrap();
     reply.cancel();
     assert!(reply.next().await.is_none());
-    // The one slot is free again, and the cancelled request is gone from the queue.
+    // The only slot is free again, and the canceled request is gone from the queue.
     let next = submit(&client, &setup, Script::Say { pieces: 3, every_ms: 0 }).await.unwrap();
     assert_eq!(next.collect().await.unwrap().0, said(7, 3));
     empty(&*broker, &model_queue(&setup.model)).await;
@@ -95,7 +95,7 @@ async fn r10_a_deadline_ends_the_request_on_both_sides(broker: Arc<dyn Broker>) 
     let mut late = ask(&setup, Script::Say { pieces: 1_000_000, every_ms: 5 }, 7);
     late.timeout = Duration::from_secs(1);
     let ended = client.submit::<_, String>(late).await.unwrap().collect().await;
-    // Whoever's clock is first says so.
+    // Whichever clock is ahead reports the deadline.
     match ended {
         Err(Error::Deadline { .. } | Error::Failed { code: ErrorCode::Deadline, .. }) => {}
         other => panic!("{other:?}"),
@@ -147,7 +147,7 @@ async fn a_worker_that_stops_finishes_what_it_has(broker: Arc<dyn Broker>) {
     assert_eq!(reply.collect().await.unwrap().0, said(7, 50)[1..]);
 }
 
-/// Waits until nothing is left in a queue.
+/// Waits until a queue is empty.
 async fn empty(broker: &dyn Broker, queue: &str) {
     let connection = broker.connect("test").await.unwrap();
     for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! A request in traces: from its caller through each attempt.
+//! Traces of a request, from its caller through each attempt.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use prost::Message as _;
 use crate::script::{Script, Scripted, ask, said};
 use crate::trouble::rest;
 
-/// The span of some service that asks.
+/// Trace context of a calling service.
 const CALLER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
 const CANARY: &str = "canary-in-the-prompt";
 
-/// All that a collector was sent.
+/// Returns all spans that the collector received.
 fn received(collector: &Server) -> Vec<Span> {
     let batches = collector.seen().into_iter().map(|seen| {
         assert_eq!(seen.line, "POST /v1/traces");
@@ -55,7 +55,7 @@ impl Stage {
         client.submit(ask).await.unwrap()
     }
 
-    /// The spans of all that happened.
+    /// Flushes the exporter and returns all spans.
     async fn spans(&self) -> Vec<Span> {
         self.setup.vitals.spans.close().await;
         received(&self.collector)
@@ -127,7 +127,7 @@ async fn nothing_that_the_user_wrote_is_in_a_span_or_a_metric() {
     let worker = stage.setup.worker::<Scripted>(stage.broker.clone(), ()).await.unwrap();
     stage.submit(Script::Refuse(CANARY.into())).await.collect().await.unwrap_err();
     worker.stop().await.unwrap();
-    // `received` looks for it in the very bytes.
+    // `received` searches the raw bytes for the canary.
     let spans = stage.spans().await;
     let failed = one(&spans, |span| span.name.starts_with("generate_content"));
     assert_eq!(failed.status.as_ref().unwrap().message, "bad-input");

@@ -22,7 +22,7 @@ stories! {
 
 async fn r3_a_failing_model_is_tried_again_and_then_told(broker: Arc<dyn Broker>) {
     let (setup, _worker, client) = system(broker).await;
-    // Ten seconds leave room for the first retry (1 s), not for the second (10 s).
+    // Ten seconds allow the first retry (1 s) but not the second (10 s).
     let ended = submit(&client, &setup, Script::Fail).await.unwrap().collect().await;
     assert!(matches!(ended, Err(Error::Failed { code: ErrorCode::ModelFailed, .. })), "{ended:?}");
     let next = submit(&client, &setup, Script::Say { pieces: 3, every_ms: 0 }).await.unwrap();
@@ -46,7 +46,7 @@ async fn r7_a_job_that_does_not_fit_the_grace_moves_to_another_worker(broker: Ar
     let client = setup.client(broker.clone()).await.unwrap();
     let mut reply =
         submit(&client, &setup, Script::Say { pieces: 1000, every_ms: 2 }).await.unwrap();
-    // More than one frame's worth is there before the worker leaves.
+    // The client has more than one frame of pieces before the worker leaves.
     for _ in 0..500 {
         reply.next().await.unwrap().unwrap();
     }
@@ -66,7 +66,7 @@ async fn a_piece_that_no_frame_holds_ends_the_request(broker: Arc<dyn Broker>) {
     );
 }
 
-/// The pieces that are left; a restart would show as a failure.
+/// Returns the remaining pieces and panics on a restart.
 pub(crate) async fn rest(
     mut reply: nsbridge_testkit::system::client::Reply<String>,
 ) -> Vec<String> {
@@ -124,7 +124,8 @@ async fn c6_a_client_whose_reply_queue_was_lost_asks_again_and_goes_on_where_it_
     for _ in 0..20 {
         reply.next().await.unwrap().unwrap();
     }
-    // Away for longer than the queue's lease, and for longer than a worker takes to believe it.
+    // The outage is longer than the lease of the reply queue, and longer than a worker waits for
+    // the queue.
     broker.refuse();
     broker.cut("test client replies");
     tokio::time::sleep(Duration::from_secs(3)).await;

@@ -1,4 +1,4 @@
-//! What a worker tells about itself: metrics that move, and pages that follow it.
+//! Metrics of a worker, and its health pages.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ stories! {
     what_waits_in_the_queue_is_told,
 }
 
-/// The value of the one series whose line starts with `name` and holds `label`.
+/// Returns the value of the one series whose line starts with `name` and contains `label`.
 #[track_caller]
 fn value(metrics: &Metrics, name: &str, label: &str) -> f64 {
     let text = metrics.text();
@@ -39,7 +39,7 @@ fn value(metrics: &Metrics, name: &str, label: &str) -> f64 {
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// Waits until a series has this value: a request's end is counted after its client has it.
+/// Waits until a series has this value. A request's end is counted after its client received it.
 async fn becomes(metrics: &Metrics, name: &str, label: &str, expected: f64) {
     let began = Instant::now();
     while value(metrics, name, label) != expected && began.elapsed() < Duration::from_secs(20) {
@@ -112,7 +112,7 @@ async fn a_dead_letter_counts_its_reason(broker: Arc<dyn Broker>) {
 async fn a_model_that_fails_counts_its_retry_and_then_its_end(broker: Arc<dyn Broker>) {
     let (setup, _worker, client) = system(broker).await;
     let metrics = &setup.vitals.metrics;
-    // Ten seconds leave room for the first retry (1 s), not for the second (10 s).
+    // Ten seconds allow the first retry (1 s) but not the second (10 s).
     submit(&client, &setup, Script::Fail).await.unwrap().collect().await.unwrap_err();
     becomes(metrics, "nsbridge_dead_letters_total", "\"model-failed\"", 1.0).await;
     becomes(metrics, "nsbridge_requests_ended_total", "\"model-failed\"", 1.0).await;
@@ -179,7 +179,7 @@ async fn an_adoption_is_counted_and_so_is_the_connection_that_was_opened_again()
     assert_eq!(rest(reply).await, said(seed, 150)[1..]);
     becomes(metrics, "nsbridge_requests_ended_total", "\"ok\"", 1.0).await;
     assert_eq!(value(metrics, "nsbridge_adoptions_total", ""), 1.0);
-    // The copy may be back before anybody has noticed that it was gone.
+    // The copy may come back before the worker notices that the delivery was lost.
     let orphans = value(metrics, "nsbridge_orphans_total", "");
     assert_eq!(value(metrics, "nsbridge_orphans_ended_total", "adopted"), orphans);
     assert_eq!(value(metrics, "nsbridge_reconnects_total", "consume"), 1.0);
@@ -259,7 +259,7 @@ async fn a_handler_that_says_it_is_not_well_ends_its_worker() {
     assert!(said.contains("it said that it is not well"), "{said}");
 }
 
-/// Hangs in its first call, and says so.
+/// Handler that hangs in its first call and reports itself as failed.
 struct Hangs(AtomicBool);
 
 impl Handler for Hangs {
@@ -299,7 +299,7 @@ async fn what_hangs_in_a_handler_that_is_not_well_goes_elsewhere_long_before_the
     let began = Instant::now();
     let _other = setup.worker::<Scripted>(broker, ()).await.unwrap();
     assert_eq!(rest(reply).await, said(7, 3)[1..]);
-    // It is asked every 5 s, and has 2 to stop.
+    // The health check runs every 5 s, and the call has 2 s to stop.
     assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
     let why = hangs.ended().await.unwrap_err().to_string();
     assert!(why.contains("not well: the device hangs"), "{why}");
@@ -319,7 +319,7 @@ async fn a_handler_that_breaks_while_its_worker_leaves_is_no_good_end() {
     assert!(why.contains("the device hangs"), "{why}");
 }
 
-/// The pages of a worker with this set-up.
+/// Serves the pages of a worker with these vitals.
 async fn pages(vitals: &Vitals) -> SocketAddr {
     let pages = Pages::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let addr = pages.addr().unwrap();
@@ -327,7 +327,7 @@ async fn pages(vitals: &Vitals) -> SocketAddr {
     addr
 }
 
-/// Waits until a page answers with this status; gives its body.
+/// Waits until a page responds with this status and returns its body.
 async fn answers(addr: SocketAddr, path: &str, status: u16) -> String {
     let began = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! The first thing a newcomer runs.
+//! `nsbridge demo`, the first command that a new user runs.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ fn the_same_seed_tells_the_same_story() {
     for figure in ["40 tokens", "tokens/s", "first after", "bytes sealed"] {
         assert!(figures.contains(figure), "{figures}");
     }
-    // What drafts changes no letter of it.
+    // Without the draft model the text is the same.
     let (_, lone, figures) = output(&[
         "demo",
         "--seed",

@@ -1,4 +1,4 @@
-//! `nsbridge model inspect` of models that somebody got wrong, or wants to do harm with.
+//! `nsbridge model inspect` with invalid and hostile models.
 
 use std::fs;
 use std::path::Path;
@@ -8,14 +8,14 @@ use tempfile::TempDir;
 
 use crate::place::nsbridge;
 
-/// What it ends with, and prints both ways.
+/// Runs the command and returns its exit code, stdout and stderr.
 fn inspect(folder: &Path, more: &[&str]) -> (Option<i32>, String, String) {
     let output = nsbridge(&["model", "inspect"]).arg(folder).args(more).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-/// A `config.json` that can be served, but for these fields.
+/// Creates a valid `config.json` and overrides these fields.
 fn config(fields: &Value) -> Vec<u8> {
     let mut config = json!({
         "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 128,
@@ -28,7 +28,7 @@ fn config(fields: &Value) -> Vec<u8> {
     config.to_string().into_bytes()
 }
 
-/// A safetensors file of one number.
+/// Creates a safetensors file with one number.
 fn safetensors(name: &str, shape: &[usize]) -> Vec<u8> {
     let header = json!({ name: { "dtype": "F32", "shape": shape, "data_offsets": [0, 4] } });
     let header = header.to_string().into_bytes();

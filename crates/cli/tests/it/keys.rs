@@ -1,4 +1,4 @@
-//! Keyrings from the command line.
+//! Keyrings on the command line.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -44,7 +44,7 @@ fn a_rotation_adds_promotes_and_disables() {
         keys.iter().map(|key| (key["id"].clone(), key["state"].clone())).collect::<Vec<_>>()
     };
     let old = states()[0].0.as_str().unwrap().to_owned();
-    // Names are made from the time in seconds, so a name of its own comes a second later.
+    // Key ids come from the time in seconds, so the next id differs only a second later.
     std::thread::sleep(std::time::Duration::from_millis(1100));
     assert!(output(&["keys", "rotate", &path]).0.status.success());
     let new = states()[1].0.as_str().unwrap().to_owned();

@@ -1,4 +1,4 @@
-//! The `nsbridge` binary, as its users run it: real processes, a real broker, the bundled model.
+//! End-to-end tests of the `nsbridge` binary: real processes, a real broker, the bundled model.
 
 #![expect(clippy::unwrap_used, reason = "a helper of a test may end it")]
 

@@ -33,7 +33,7 @@ impl Bucket {
         command.envs(self.environment()).output().unwrap()
     }
 
-    /// What a command that ends well prints as JSON.
+    /// Runs a command that must succeed and returns its JSON output.
     #[track_caller]
     fn json(&self, arguments: &[&str]) -> Value {
         let output = self.run(&[arguments, &["--json"]].concat());
@@ -42,7 +42,7 @@ impl Bucket {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// A command that fails says one sentence with this in it.
+    /// Runs a command that must fail with one sentence that contains this reason.
     #[track_caller]
     fn refuses(&self, arguments: &[&str], reason: &str) {
         let output = self.run(arguments);
@@ -91,7 +91,7 @@ fn a_pushed_model_is_served_from_the_bucket_and_its_revision_is_told() {
     });
     let bytes: u64 = line.unwrap().rsplit(' ').next().unwrap().parse().unwrap();
     assert!((size..size + (2 << 20)).contains(&bytes), "{bytes}");
-    // A configuration that pins another manifest is refused before a request is taken.
+    // A configuration that pins another manifest is refused before the worker takes a request.
     let manifest = pushed["manifest"].as_str().unwrap().replace(|c| c != 'a', "a");
     let toml = format!("target = {{ source = \"{PLACE}\", manifest = \"{manifest}\" }}");
     let config = std::fs::read_to_string(place.path("worker.toml")).unwrap();
@@ -104,7 +104,7 @@ fn a_pushed_model_is_served_from_the_bucket_and_its_revision_is_told() {
     assert!(said.contains("its BLAKE3 must be aaaa"), "{said}");
 }
 
-/// The last line of an `ask` for a short story.
+/// Returns the last line of an `ask` for a short story.
 fn story(place: &Place, more: &[&str]) -> Value {
     let asked = ["--seed", "7", "--max-tokens", "40", "--json", "Once a bear went to the sea"];
     let mut asking = Process(place.ask(&[&asked[..], more].concat()).spawn().unwrap());
@@ -194,12 +194,13 @@ fn a_config_alone_says_what_each_rank_would_need() {
     let told: Value = serde_json::from_slice(&told.stdout).unwrap();
     let degrees = told["tensor_parallel_degrees"].as_array().unwrap();
     let of = |at: usize, field: &str| degrees[at][field].as_u64().unwrap();
-    // Norms, 161 of 8192, stay in f32.
+    // The norms, 161 vectors of 8192 elements, stay in f32.
     let norms = 161 * 8192;
     let right = (68_976_648_192 - norms) * 34 / 32 + norms * 4;
     assert!(of(0, "weights_per_rank").abs_diff(right) < 1000, "{told}");
     assert_eq!([of(0, "kv_per_rank"), of(3, "kv_per_rank")], [327_680_000, 40_960_000]);
-    // Of 80 layers' values and down projections half have six bits, and the other values five.
+    // Of the value and down projections of the 80 layers, half have six bits. The other value
+    // projections have five.
     let mixed = inspect(&["--json", "--dtype", "q4_k_m"]);
     let mixed: Value = serde_json::from_slice(&mixed.stdout).unwrap();
     let bytes = mixed["tensor_parallel_degrees"][0]["weights_per_rank"].as_f64().unwrap();
@@ -233,7 +234,7 @@ fn free_port() -> SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// A page, as a person's curl would have it.
+/// Fetches a page over plain HTTP.
 fn get(addr: SocketAddr, path: &str) -> String {
     use std::io::{Read as _, Write as _};
     let mut stream = std::net::TcpStream::connect(addr).unwrap();

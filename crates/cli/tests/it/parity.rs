@@ -1,4 +1,4 @@
-//! A model beside its own logits, and beside others.
+//! Comparison of a model's logits with its own and with modified ones.
 
 use std::io::Read;
 use std::path::Path;
@@ -41,7 +41,7 @@ fn a_model_is_equal_to_what_it_recorded_and_not_to_something_else() {
     assert!(words.contains("none cannot be read") && words.lines().count() == 1, "{words}");
 }
 
-/// What a worker says that leaves before it takes requests.
+/// Returns the stderr output of a worker that fails before it takes requests.
 #[track_caller]
 fn refusal(place: &Place) -> String {
     let mut worker = nsbridge(&["worker", "--config", &place.path("worker.toml")]);
@@ -52,7 +52,7 @@ fn refusal(place: &Place) -> String {
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    // One that was not refused would go on for ever.
+    // A worker that was not refused would run forever.
     worker.0.kill().unwrap();
     let mut words = String::new();
     worker.0.stderr.take().unwrap().read_to_string(&mut words).unwrap();

@@ -1,4 +1,4 @@
-//! A folder with a keyring and a configuration, and the binary in it.
+//! Temporary folder with a keyring and a configuration, and the binary under test.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Lines};
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-/// A command of the binary under test, away from the caller's own configuration.
+/// Returns a command that runs the binary under test with its streams captured.
 pub(crate) fn nsbridge(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nsbridge"));
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// What a command printed, both ways.
+/// Runs the binary and returns its output, with stdout and stderr as text.
 #[track_caller]
 pub(crate) fn output(arguments: &[&str]) -> (Output, String, String) {
     let output = nsbridge(arguments).output().unwrap();
@@ -24,7 +24,7 @@ pub(crate) fn output(arguments: &[&str]) -> (Output, String, String) {
     (output, out, err)
 }
 
-/// The bundled model.
+/// Returns the folder of the bundled model.
 pub(crate) fn model() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/models/tale-7m")
 }
@@ -36,7 +36,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// A keyring, and a worker's configuration for a model name that no other test has.
+    /// Creates a keyring, and a worker configuration with a model name of its own.
     pub(crate) fn new() -> Self {
         let dir = TempDir::new().unwrap();
         let model = format!("cli-{}", dir.path().file_name().unwrap().to_string_lossy());
@@ -49,7 +49,7 @@ impl Place {
         place
     }
 
-    /// Writes the configuration, with `more` at its end.
+    /// Writes the configuration with `more` at its end.
     pub(crate) fn configure(&self, more: &str) {
         let (model, url, target) = (&self.model, &self.url, model());
         let text = format!(
@@ -69,11 +69,12 @@ impl Place {
         self.worker_in(&[])
     }
 
-    /// The same with these variables in its environment.
+    /// Starts a worker with these environment variables and waits until it takes requests.
     pub(crate) fn worker_in(&self, environment: &[(&str, String)]) -> Process {
         let mut worker = nsbridge(&["worker", "--config", &self.path("worker.toml")]);
         worker.envs(environment.iter().map(|(name, value)| (name, value)));
-        // Its log says when it is ready; nobody reads the rest, so it must not fill a pipe.
+        // Stderr goes to a file, because a pipe that is not read would fill up. The file tells when
+        // the worker is ready.
         let log = self.path(&format!("worker-{}.log", std::process::id()));
         let file = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
         let before = ready(&log);
@@ -90,7 +91,7 @@ impl Place {
         process
     }
 
-    /// An `ask` for this model.
+    /// Returns an `ask` command for this model.
     pub(crate) fn ask(&self, arguments: &[&str]) -> Command {
         let mut ask = nsbridge(&["ask", "--model", &self.model, "--broker", &self.url]);
         ask.args(["--keyring", &self.path("keys.json")]).args(arguments);
@@ -98,12 +99,12 @@ impl Place {
     }
 }
 
-/// How many workers have logged that they take requests.
+/// Returns the number of times that a worker logged that it takes requests.
 fn ready(log: &str) -> usize {
     fs::read_to_string(log).unwrap_or_default().matches("taking requests").count()
 }
 
-/// A child that does not outlive its test.
+/// Child process that is killed on drop.
 pub(crate) struct Process(pub(crate) Child);
 
 impl Process {
@@ -112,12 +113,12 @@ impl Process {
         assert!(sent.success());
     }
 
-    /// The lines that it prints, as they come.
+    /// Returns the lines of its stdout as they arrive.
     pub(crate) fn lines(&mut self) -> Lines<BufReader<ChildStdout>> {
         BufReader::new(self.0.stdout.take().unwrap()).lines()
     }
 
-    /// Waits for its end and gives its exit code.
+    /// Waits for the process and returns its exit code.
     pub(crate) fn code(&mut self) -> Option<i32> {
         self.0.wait().unwrap().code()
     }

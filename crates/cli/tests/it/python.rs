@@ -1,4 +1,4 @@
-//! The example client in another language, against a live worker.
+//! Example client in Python against a live worker.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::place::{Place, Process};
 
 const STORY: [&str; 5] = ["--seed", "7", "--max-tokens", "200", "クマが海辺に行って"];
 
-/// The client, and somebody who deletes its reply queue when three frames are in it.
+/// Python client that deletes its own reply queue once three frames are in it.
 const VANDAL: &str = "\
 import sys, time
 import nsbridge_client as client
@@ -35,7 +35,8 @@ BlockingChannel.basic_qos = lambda channel, **_: qos(channel, prefetch_count=1)
 sys.exit(client.main(sys.argv[1:]))
 ";
 
-/// The interpreter with the client's two libraries, as `cargo xtask test` sets it up.
+/// Returns the Python interpreter that has the client's two libraries, as set up by `cargo xtask
+/// test`.
 #[expect(clippy::disallowed_methods, reason = "the test run says where its Python is")]
 fn python() -> Command {
     let program = std::env::var("NSBRIDGE_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
@@ -48,7 +49,7 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/python-client")
 }
 
-/// Asks for the story through `url`, by the client or by what stands around it.
+/// Adds the arguments of a request for the story through `url`.
 fn ask(mut python: Command, place: &Place, url: &str) -> Command {
     python.args(["--url", url, "--keyring", &place.path("keys.json")]);
     python.args(["--model", &place.model, "--tenant", "t"]).args(STORY);
@@ -56,8 +57,8 @@ fn ask(mut python: Command, place: &Place, url: &str) -> Command {
     python
 }
 
-/// Checks that a client tells the story of our own client, each piece once, whatever happens after
-/// its first byte; gives its last words.
+/// Checks that the Python client prints the same story as `nsbridge ask`, each piece once.
+/// `happens` runs after the first byte. Returns the client's stderr.
 #[track_caller]
 fn check(place: &Place, mut client: Command, happens: impl FnOnce()) -> String {
     let ours = Process(place.ask(&STORY).spawn().unwrap()).lines().next().unwrap().unwrap();

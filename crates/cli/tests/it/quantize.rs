@@ -1,4 +1,4 @@
-//! `nsbridge model quantize`: what it leaves behind, however it ends.
+//! Files left by `nsbridge model quantize` after success, failure and interruption.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -14,7 +14,7 @@ use crate::place::{Process, model, nsbridge};
 
 const WEIGHTS: &str = "model.safetensors";
 
-/// A copy of the bundled model, to be changed.
+/// Copies the bundled model into a temporary folder.
 fn copy() -> TempDir {
     let copy = TempDir::new().unwrap();
     for file in model().read_dir().unwrap() {
@@ -29,7 +29,7 @@ fn quantize(from: &Path, to: &Path) -> Output {
     command.arg(from).arg(to).output().unwrap()
 }
 
-/// A run that fails with one sentence of these parts.
+/// Runs the command, which must fail with a message that contains these parts.
 #[track_caller]
 fn refuses(from: &Path, to: &Path, parts: &[&str]) {
     let output = quantize(from, to);
@@ -40,7 +40,7 @@ fn refuses(from: &Path, to: &Path, parts: &[&str]) {
     }
 }
 
-/// A run that ends well, and the files that it made.
+/// Runs the command, which must succeed, and returns the paths of the files that it made.
 #[track_caller]
 fn works(from: &Path, to: &Path) -> Vec<String> {
     let output = quantize(from, to);
@@ -49,12 +49,12 @@ fn works(from: &Path, to: &Path) -> Vec<String> {
     paths_in(to)
 }
 
-/// The paths of a model's files.
+/// Returns the paths of a model's files.
 fn paths_in(folder: &Path) -> Vec<String> {
     files_of(folder).unwrap().into_iter().map(|file| file.path).collect()
 }
 
-/// All names in a folder, hidden ones too.
+/// Returns all names in a folder, including hidden ones.
 fn files_in(folder: &Path) -> Vec<String> {
     let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name();
     let names = folder.read_dir().unwrap().map(name);
@@ -69,7 +69,7 @@ fn a_run_that_fails_takes_away_what_it_wrote_and_can_be_run_again() {
     let weights = fs::read(from.path().join(WEIGHTS)).unwrap();
     let mut unsound = weights.clone();
     let end = unsound.len();
-    // No number, whatever the format.
+    // This bit pattern is NaN in every format.
     unsound[end - 4..].fill(0xff);
     fs::write(from.path().join(WEIGHTS), unsound).unwrap();
     let to = place.path().join("deep/down");
@@ -109,7 +109,7 @@ fn a_run_that_is_stopped_takes_away_what_it_wrote() {
     };
     let pushed = run(&["push", model().to_str().unwrap(), place]).output().unwrap();
     assert!(pushed.status.success(), "{}", String::from_utf8_lossy(&pushed.stderr));
-    // Nothing of the weights comes, so that the run is in the middle.
+    // No byte of the weights arrives, so the command is interrupted in the middle.
     let hour = Duration::from_secs(3600);
     server.faults(Faults::none().with(Rule::new(Fault::Stall(0, hour)).of(WEIGHTS)));
     let folder = TempDir::new().unwrap();

@@ -1,4 +1,4 @@
-//! Dead letters: seen, opened, asked again, removed.
+//! Dead letters: listed, opened, replayed and removed.
 
 use std::fs;
 use std::thread::sleep;
@@ -32,7 +32,7 @@ fn what_died_is_listed_sealed_opened_with_its_key_and_asked_again() {
     assert!(nsbridge(&generate).status().unwrap().success());
     let sampling = ["--seed", "7", "--max-tokens", "12"];
     let worker = place.worker();
-    // No worker has this key: tried again after a second, then there is no time left.
+    // No worker has this key. The request is retried after 1 s, and then no time is left.
     let unanswered = [&sampling[..], &["--keyring", &other, "--timeout", "4", PROMPT]].concat();
     let mut ask = nsbridge(&["ask", "--model", &place.model, "--broker", &place.url]);
     assert_eq!(ask.args(&unanswered).status().unwrap().code(), Some(1));
@@ -83,7 +83,8 @@ fn what_waits_for_a_worker_can_be_counted_and_removed() {
     drop(place.worker());
     let unanswered = ["--timeout", "1", PROMPT];
     assert!(!place.ask(&unanswered).status().unwrap().success());
-    // Its broker's timer runs out at the head of the queue only, so it may have died meanwhile.
+    // The broker expires only the message at the head of the queue, so the request may be in either
+    // queue.
     let waiting = queue(&place, &["purge", "--waiting", "--yes"]);
     let died = queue(&place, &["purge", "--yes"]);
     assert_eq!((waiting.0, died.0), (Some(0), Some(0)));
@@ -132,7 +133,7 @@ fn m5_many_dead_letters_are_looked_at_a_few_at_a_time() {
         }
         connection.close().await;
     });
-    // All are held until the last was seen, and go back in their order.
+    // All messages are held until the last one was read, and requeued in their order.
     for _ in 0..2 {
         let (code, out, err) = queue(&place, &["dead", "--json"]);
         assert_eq!((code, err.as_str()), (Some(0), ""));

@@ -1,10 +1,10 @@
-//! What is wrong is said in one sentence, with a non-zero exit.
+//! Errors end a command with one sentence and a non-zero exit code.
 
 use std::fs;
 
 use crate::place::{Place, nsbridge, output};
 
-/// Runs a worker that must fail at once, and gives the sentence.
+/// Runs a worker that must fail at once and returns its error sentence.
 #[track_caller]
 fn refused(place: &Place) -> String {
     let (output, out, err) = output(&["worker", "--config", &place.path("worker.toml")]);

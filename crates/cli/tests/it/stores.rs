@@ -1,4 +1,4 @@
-//! Other services that speak S3, and credentials that run out.
+//! Other S3 services, and credentials that expire.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -20,7 +20,8 @@ fn good(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// What all stores must be able to do: parts, resumed pushes, conditions, ranges.
+/// Checks the features that every S3 service must have: multipart uploads, resumed pushes,
+/// conditional requests, ranges.
 fn check(environment: &[(&str, String)]) {
     let run = |arguments: &[&str]| {
         let mut command = nsbridge(&[&["model"], arguments, &["--json"]].concat());
@@ -31,7 +32,7 @@ fn check(environment: &[(&str, String)]) {
         let file = file.unwrap();
         std::fs::copy(file.path(), folder.path().join(file.file_name())).unwrap();
     }
-    // Two parts.
+    // This file is uploaded in two parts.
     let large: Vec<u8> =
         (0..20_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     std::fs::write(folder.path().join("large.bin"), large).unwrap();
@@ -105,7 +106,7 @@ fn a_tasks_credentials_are_refreshed_while_a_model_is_read() {
         command.output().unwrap()
     };
     good(&run(&["push", model().to_str().unwrap(), PLACE, "--revision", "r1"]));
-    // The weights come before the tokenizer, and take longer than the credentials live.
+    // The weights are read before the tokenizer, for longer than the credentials live.
     let slow = Rule::new(Fault::Slow(1_000_000)).of("safetensors");
     server.faults(Faults::none().with(slow));
     server.reset_counts();

@@ -1,4 +1,4 @@
-//! A worker and its client in processes of their own.
+//! Worker and client in separate processes.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::place::{Place, Process, model, nsbridge};
 const STORY: [&str; 6] =
     ["--seed", "7", "--max-tokens", "120", "--json", "Once a bear went to the sea"];
 
-/// The text that the last line tells.
+/// Returns the text of the summary in the last line.
 #[track_caller]
 fn summary(lines: impl Iterator<Item = std::io::Result<String>>) -> String {
     let last = parsed(&lines.last().expect("ask printed nothing").unwrap());
@@ -36,7 +36,7 @@ fn ask_is_answered_by_a_worker_in_another_process() {
 #[test]
 fn a_worker_whose_log_cannot_be_written_works_all_the_same() {
     let place = Place::new();
-    // There is a queue before the other is there.
+    // The first worker declares the queue.
     let first = place.worker();
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut worker = nsbridge(&["worker", "--config", &place.path("worker.toml")]);
@@ -55,7 +55,7 @@ fn sixteen_clients_at_once_read_what_each_reads_alone() {
     let _worker = place.worker();
     let story = |client: usize| {
         let (seed, tokens) = (client.to_string(), (20 + 9 * client % 50).to_string());
-        // Some are likely to begin alike and go on differently.
+        // Some of the prompts share a prefix.
         let prompt = ["Once a bear went to the sea", "Once a bear", "むかしむかし"][client % 3];
         let heat = ["0", "0.8", "1.5"][client % 3];
         let mut ask = place.ask(&["--seed", &seed, "--max-tokens", &tokens, "--json", prompt]);
@@ -113,7 +113,7 @@ fn a_killed_worker_is_replaced_without_a_seam() {
 
 #[test]
 fn a_worker_killed_while_it_drafts_is_replaced_without_a_seam() {
-    // A story would be over before the signal is there.
+    // A short reply would end before the signal arrives.
     const LENGTH: [&str; 2] = ["--regex", "(.|\\n){1500}"];
     const LONG: [&str; 6] = ["--seed", "7", "--max-tokens", "900", "--json", "Once a bear"];
     let ask = |place: &Place| Process(place.ask(&LENGTH).args(LONG).spawn().unwrap());
@@ -127,11 +127,12 @@ fn a_worker_killed_while_it_drafts_is_replaced_without_a_seam() {
     };
 
     let draft = model().with_file_name("tale-1m").to_str().unwrap().to_owned();
-    // On one rank and on two in turn, and the draft on the other number.
+    // The attempts alternate between one rank and two, and the draft model runs on the other number
+    // of ranks.
     let pair = |attempt: usize| {
         [
             ("NSBRIDGE_MODELS__DRAFT", draft.clone()),
-            // Whether it pays depends on the machine, and on how this was compiled.
+            // Adaptive speculation would depend on the machine and on the build profile.
             ("NSBRIDGE_HANDLER__SPECULATIVE_ADAPTIVE", "false".to_owned()),
             ("NSBRIDGE_HANDLER__TENSOR_PARALLEL_DEGREE", (2 - attempt % 2).to_string()),
             ("NSBRIDGE_HANDLER__DRAFT_MODEL_TP_SIZE", (1 + attempt % 2).to_string()),
@@ -153,7 +154,8 @@ fn a_worker_killed_while_it_drafts_is_replaced_without_a_seam() {
         }
         worker.signal("-KILL");
         worker.code();
-        // What the dead worker had sent is read by then: if more is waited for, it had more to say.
+        // Within 300 ms the client has read everything from the dead worker. If it still runs, the
+        // reply was incomplete.
         std::thread::sleep(Duration::from_millis(300));
         let in_the_middle = asking.0.try_wait().unwrap().is_none();
         worker = place.worker_in(&pair(attempt));
@@ -166,14 +168,14 @@ fn a_worker_killed_while_it_drafts_is_replaced_without_a_seam() {
         }
         assert_eq!(asking.code(), Some(0));
         assert_eq!(text, plain, "each piece once, in order");
-        // Of what the dead worker had sent nothing is drafted again.
+        // Tokens that the dead worker had sent are not drafted again.
         assert!((1..=drafted(&whole)).contains(&drafted(&last)), "{last} {whole}");
         in_the_middle
     });
     assert!(was_seen, "no worker was killed in mid-reply");
 }
 
-/// The text of a piece's line; nothing for other lines.
+/// Returns the text of a piece line, or an empty string for other lines.
 fn piece(line: &str) -> String {
     let line = parsed(line);
     let is_piece = line["type"] == "piece";
@@ -186,10 +188,11 @@ fn ctrl_c_cancels_the_request_and_frees_the_worker() {
     let worker = place.worker();
     let long = r#"{"prompt":"Once","max_tokens":1000,"ignore_eos":true}"#;
     let mut asking = Process(place.ask(&["--input", long]).spawn().unwrap());
-    // Held until its end: a pipe that nobody reads would end it too.
+    // The pipe stays open until the end, because a closed pipe would end the client too.
     let mut lines = asking.lines();
     lines.next().unwrap().unwrap();
-    // The model is quick: without a pause it might be done before the signal is there.
+    // The model is fast, so the worker is paused: otherwise it could finish before the signal
+    // arrives.
     worker.signal("-STOP");
     asking.signal("-INT");
     worker.signal("-CONT");
@@ -199,14 +202,14 @@ fn ctrl_c_cancels_the_request_and_frees_the_worker() {
     assert!(started.elapsed() < Duration::from_secs(30));
 }
 
-/// The most memory that a process ever had, in MiB.
+/// Returns the peak resident memory of a process in MiB.
 fn peak(process: &Process) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", process.0.id())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() >> 10
 }
 
-/// Eight at once, as many as the worker takes; published by somebody without a key.
+/// Eight concurrent bodies, as many as the worker takes, published without a key.
 #[test]
 fn m3_large_bodies_do_not_come_into_a_workers_memory() {
     let place = Place::new();

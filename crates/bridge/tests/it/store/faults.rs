@@ -1,4 +1,4 @@
-//! Bad days: a load ends byte for byte right, or with one sentence.
+//! Faults of the store: a load ends with the right bytes or with one sentence.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::{Fixture, on_a_thread, store_on, top};
 
 const LARGE: &str = "model-00001-of-00002.safetensors";
 
-/// All weights, or the sentence.
+/// Loads all weights; returns the error message on failure.
 fn load(model: &Model) -> Result<Vec<Vec<u8>>, String> {
     let all = || -> nsbridge_handler::Result<Vec<Vec<u8>>> {
         let checkpoint = model.checkpoint()?;
@@ -42,15 +42,16 @@ async fn load_with(
     loaded
 }
 
-/// A passing fault: the load ends well.
+/// Checks that a load succeeds despite a transient fault.
 async fn check_mended(fixture: &Fixture, right: &[Vec<u8>], rule: Rule) {
     let name = format!("{rule:?}");
-    // One after the other, so that the second request is for the second chunk.
+    // The load is sequential, so the second request is for the second chunk.
     let loaded = load_with(fixture, Faults::seeded(1).with(rule), 1).await;
     assert!(loaded.as_deref() == Ok(right), "{name}: {:?}", loaded.err());
 }
 
-/// A lasting one: the load ends with a sentence that names the object and has this in it.
+/// Checks that a permanent fault ends the load with a sentence that names the object and contains
+/// `reason`.
 async fn check_refused(fixture: &Fixture, rule: Rule, reason: &str) {
     let name = format!("{rule:?}");
     let refused = load_under(fixture, Faults::seeded(1).with(rule)).await.expect_err(&name);
@@ -84,7 +85,7 @@ async fn what_passes_is_mended() {
     for fault in passing {
         check_mended(&fixture, &right, on_large(fault).when(When::Nth(2))).await;
     }
-    // Each answer breaks off, and yet each brings something.
+    // Each response is cut off but brings some bytes.
     check_mended(&fixture, &right, on_large(Fault::Reset(4_000_000))).await;
     check_mended(&fixture, &right, Rule::new(Fault::Slow(100_000_000))).await;
 }
@@ -109,7 +110,7 @@ async fn another_object_of_the_same_size_is_refused_too() {
     other[30_000_000] ^= 1;
     let changed = on_large(Fault::Change(other.clone().into())).when(When::Nth(2));
     check_refused(&fixture, changed, "changed while it was read").await;
-    // And one that was replaced before: its digests tell.
+    // An object that was replaced earlier is detected by its digests.
     fixture.server.put("models", &format!("tale/r1/{LARGE}"), other);
     let refused = load_under(&fixture, Faults::none()).await.unwrap_err();
     assert!(refused.contains("chunk 1 of") && refused.contains(LARGE), "{refused}");
@@ -123,7 +124,7 @@ async fn a_manifest_that_is_not_the_pinned_one_is_refused() {
     assert!(store.model(&pinned(fixture.pushed.manifest)).await.is_ok());
     let refused = store.model(&pinned([7; 32])).await.unwrap_err();
     assert!(refused.to_string().contains("its BLAKE3 must be 0707"), "{refused}");
-    // The alias pins it as well.
+    // The alias pins the manifest as well.
     let key = "tale/r1/nsb-manifest.json";
     let mut json = fixture.server.get("models", key).unwrap().to_vec();
     json.push(b' ');

@@ -1,4 +1,4 @@
-//! Pushing: in parts, resumed, never over another model, and back again.
+//! Pushes: in parts, resumed, refused over another model, and pulled back.
 
 use nsbridge::store::{Location, Push, StoreError};
 use nsbridge_testkit::s3::{Fault, Faults, Kind, Rule, When};
@@ -25,7 +25,7 @@ async fn what_was_pushed_is_pulled_again_file_by_file() {
         let copied = std::fs::read(copy.path().join(&file.path)).unwrap();
         assert!(copied == fixture.file(&file.path), "{}", file.path);
     }
-    // What is right is not fetched again, what is torn is.
+    // Intact files are kept and a truncated file is fetched again.
     let large = copy.path().join(LARGE);
     std::fs::File::options().write(true).open(&large).unwrap().set_len(20_000_000).unwrap();
     let before = store.counts().from_store.get();
@@ -121,7 +121,7 @@ async fn a_model_without_a_manifest_is_served_as_it_is() {
     assert!(missing.contains("the bucket does not exist"), "{missing}");
 }
 
-/// A folder that somebody handed over may name what only its reader may read.
+/// A folder from someone else may contain links to private files of the user.
 #[tokio::test(flavor = "multi_thread")]
 async fn m8_a_link_out_of_the_folder_is_not_followed_without_a_word() {
     let fixture = Fixture::new().await;
@@ -146,7 +146,7 @@ async fn m8_a_link_out_of_the_folder_is_not_followed_without_a_word() {
         assert!(sent(file), "{file} was not sent");
         std::fs::remove_file(link_at).unwrap();
     }
-    // One that stays within is a file like others.
+    // A link within the folder is pushed like a file.
     std::os::unix::fs::symlink(folder.join("extra"), folder.join("more")).unwrap();
     store.push(Push { revision: Some("r9".to_owned()), ..push_of(folder) }, |_| ()).await.unwrap();
 }

@@ -7,7 +7,7 @@ use nsbridge_handler::{CandleWeights, Model, Order};
 
 use super::{COLUMNS, Fixture, ROWS, on_a_thread, store_on, top};
 
-/// Every tensor of a model, byte for byte.
+/// Reads every tensor of a model.
 fn all(model: &Model, order: &Order) -> Vec<(String, Vec<u8>)> {
     let checkpoint = model.checkpoint().unwrap();
     let weights = checkpoint.load(order).unwrap();
@@ -48,7 +48,8 @@ async fn a_bucket_and_a_folder_give_the_same_bytes_and_each_is_fetched_once() {
 async fn ranks_get_their_slices_and_the_host_fetches_each_byte_once() {
     for ranks in [1, 2, 4, 8] {
         let fixture = Fixture::new().await;
-        // Less memory than the large tensors have together: they come one after the other.
+        // The large tensors do not fit into this memory together, so they arrive one after the
+        // other.
         let store = store_on(&fixture.server, |config| config.memory_mb = 34);
         let model = store.model(&top().into()).await.unwrap().model;
         let folder = Model::in_dir(fixture.dir.path());
@@ -245,7 +246,7 @@ async fn a_load_runs_no_further_ahead_than_its_memory_and_serves_whoever_waits()
     let counts = store.counts().clone();
     let weights =
         on_a_thread(move || model.checkpoint().unwrap().load(&Order::everything()).unwrap()).await;
-    // Nobody reads: what is fetched settles.
+    // Without a reader, the number of fetched bytes settles.
     let (mut before, mut same) = (0, 0);
     while same < 6 || before < 16 << 20 {
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -253,7 +254,7 @@ async fn a_load_runs_no_further_ahead_than_its_memory_and_serves_whoever_waits()
         same = if now == before { same + 1 } else { 0 };
         before = now;
     }
-    // Two chunks hold the first tensor; the third has none of it.
+    // The first tensor spans two chunks. The third chunk holds none of it.
     assert!(before < 34 << 20, "{before}");
     on_a_thread(move || {
         for name in ["layers.10.bias", "layers.2.weight", "layers.1.weight", "layers.0.weight"] {
