@@ -1,4 +1,4 @@
-//! `cargo xtask attack`: the proof by attack.
+//! `cargo xtask attack`: runs attacks against a worker.
 
 use std::process::Command;
 
@@ -7,19 +7,19 @@ use anyhow::{Result, ensure};
 use crate::cargo::Cargo;
 use crate::{chaos, machine, say};
 
-/// Seconds of the short form, that the continuous integration plays.
+/// Duration of the short run in the continuous integration, in seconds.
 pub(crate) const SHORT: u64 = 90;
 
-/// What is to be played.
+/// Selection of attackers.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Only this attacker: tenant, publisher, broker or folder; may be given several times.
+    /// Runs only this attacker: tenant, publisher, broker or folder; may be given several times.
     #[arg(long = "attacker", value_name = "NAME")]
     attackers: Vec<String>,
-    /// Seconds of the attack.
+    /// Duration of the attack, in seconds.
     #[arg(long, default_value_t = SHORT)]
     seconds: u64,
-    /// What the attacks grow from; drawn and printed if absent.
+    /// Seed of the attacks; random and printed if absent.
     #[arg(long)]
     seed: Option<u64>,
 }
@@ -30,11 +30,12 @@ impl Default for Arguments {
     }
 }
 
-/// Attacks a worker for so long.
+/// Attacks a worker for the given time.
+///
 ///
 /// # Errors
 ///
-/// A promise was broken; the driver has said which.
+/// Returns an error if a promise was broken. The driver has printed which one.
 pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
     machine::rabbitmq::ready()?;
     say::step("attack");
@@ -48,8 +49,8 @@ pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The driver and the features that it needs. It times a worker, and opening 8 MB takes a second where
-/// nothing is optimized.
+/// Cargo arguments for the driver. It measures a worker's times, and opening 8 MB takes a second in
+/// an unoptimized build.
 const DRIVER: [&str; 8] = [
     "--config",
     "profile.dev.opt-level=2",
@@ -61,14 +62,14 @@ const DRIVER: [&str; 8] = [
     "attack",
 ];
 
-/// The command that builds the driver.
+/// Returns the command that builds the driver.
 pub(crate) fn build(cargo: &Cargo) -> Command {
     let mut command = cargo.command(&["build"]);
     command.args(DRIVER);
     command
 }
 
-/// The command that builds and runs the driver.
+/// Returns the command that builds and runs the driver.
 pub(crate) fn driver(cargo: &Cargo) -> Command {
     let mut command = cargo.command(&["run", "--quiet"]);
     command.args(DRIVER).arg("--");

@@ -1,4 +1,4 @@
-//! `cargo xtask bench SUITE`: figures of ours beside those of others.
+//! `cargo xtask bench SUITE`: benchmarks compared with other systems.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,13 +10,13 @@ use crate::broker::Broker;
 use crate::cargo::{self, Cargo, root};
 use crate::{machine, say};
 
-/// Where the suites are: one binary `bench-SUITE` each.
+/// Folder of the suites: one binary `bench-SUITE` each.
 const FOLDER: &str = "crates/testkit/src/bin";
 
-/// The suites that need RabbitMQ.
+/// Suites that need RabbitMQ.
 const ON_A_BROKER: [&str; 1] = ["bridge"];
 
-/// What a suite writes.
+/// Result file of a suite.
 #[derive(Debug, Deserialize)]
 struct Figures {
     suite: String,
@@ -25,7 +25,7 @@ struct Figures {
     rows: Vec<Row>,
 }
 
-/// One figure. `ratio` above 1 means that ours is the better one, whatever the unit.
+/// Figure of a suite. A `ratio` above 1 means that this project is better, whatever the unit.
 #[derive(Debug, Deserialize)]
 struct Row {
     name: String,
@@ -63,7 +63,7 @@ pub(crate) fn run(cargo: &Cargo, suite: &str) -> Result<()> {
     command.args(["--features", "bench", "--bin", &binary]);
     match peers {
         Ok(python) => command.env("NSBRIDGE_BENCH_PYTHON", python),
-        // Their rows say why they are empty.
+        // The rows of the missing systems state this reason.
         Err(why) => command.env("NSBRIDGE_BENCH_NO_PEERS", format!("{why:#}")),
     };
     if let Some(broker) = &broker {
@@ -112,7 +112,7 @@ fn table(figures: &Figures) -> String {
     std::iter::once(title).chain(rows).collect::<Vec<_>>().join("\n")
 }
 
-/// Four digits that count, and all of those before the point.
+/// Formats a number with four significant digits, or all digits before the point if there are more.
 fn short(number: f64) -> String {
     let digits = match number.abs() {
         size if size >= 1000.0 => 0,

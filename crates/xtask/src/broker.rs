@@ -1,4 +1,4 @@
-//! One private RabbitMQ node for a whole run.
+//! Private RabbitMQ node of a test run.
 
 use std::env;
 use std::io::{BufRead, BufReader};
@@ -9,13 +9,13 @@ use anyhow::{Context, Result};
 use crate::cargo::Cargo;
 use crate::say;
 
-/// Where tests and benchmarks look for their broker.
+/// Environment variable with the URL of the broker for tests and benchmarks.
 const VARIABLE: &str = "NSBRIDGE_TEST_AMQP_URL";
 
-/// A node that lives as long as this.
+/// RabbitMQ node that is stopped on drop.
 ///
-/// The process that keeps it ends the node when its standard input ends, so the node is gone
-/// however we end: after a failed test, a Ctrl-C, a kill.
+/// A helper process stops the node when its standard input closes, so the node ends with this
+/// process in any case: after a failed test, a Ctrl-C or a kill.
 #[derive(Debug)]
 pub(crate) struct Broker {
     keeper: Option<Child>,
@@ -25,9 +25,10 @@ pub(crate) struct Broker {
 impl Broker {
     /// Starts a node, unless the environment names one.
     ///
+    ///
     /// # Errors
     ///
-    /// It did not start.
+    /// Returns an error if the node does not start.
     pub(crate) fn start(cargo: &Cargo) -> Result<Self> {
         if let Some(url) = env::var_os(VARIABLE).and_then(|url| url.into_string().ok()) {
             say::step(&format!("RabbitMQ: the one that {VARIABLE} names"));
@@ -47,12 +48,12 @@ impl Broker {
         (!broker.url.is_empty()).then_some(broker).context("the private RabbitMQ did not start")
     }
 
-    /// Whether the environment names one.
+    /// Returns true if the environment names a broker.
     pub(crate) fn is_named() -> bool {
         env::var_os(VARIABLE).is_some()
     }
 
-    /// Tells a command where the node is.
+    /// Passes the URL of the node to a command.
     pub(crate) fn tell(&self, mut command: Command) -> Command {
         command.env(VARIABLE, &self.url);
         command

@@ -1,4 +1,4 @@
-//! Commands in the repository, cargo's above all.
+//! Commands that run in the repository, mainly cargo.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -9,42 +9,42 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// Features that CUDA's compiler is needed for.
+/// Features that require CUDA's compiler.
 const FOR_GPUS: [&str; 3] = ["cuda", "flash-attn", "nccl"];
 
-/// How cargo is called for a chore.
+/// Source tree and environment of cargo commands.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cargo {
-    /// Another tree than ours.
+    /// Source tree, if not this repository.
     tree: Option<PathBuf>,
     environment: Vec<(&'static str, OsString)>,
 }
 
 impl Cargo {
-    /// As a person would call it here.
+    /// Creates cargo commands for this repository.
     pub(crate) fn here() -> Self {
         Self::default()
     }
 
-    /// The same with a variable more.
+    /// Adds an environment variable.
     pub(crate) fn with(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
         self.environment.push((name, value.into()));
         self
     }
 
-    /// The same in another tree, with a target folder of its own.
+    /// Switches to another source tree with a target folder of its own.
     pub(crate) fn in_tree(&self, tree: &Path, target: &Path) -> Self {
         let tree = Some(tree.to_owned());
         Self { tree, environment: self.environment.clone() }.with("CARGO_TARGET_DIR", target)
     }
 
-    /// `cargo` with these arguments, in the tree's root.
+    /// Returns a `cargo` command with these arguments, in the root of the source tree.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = in_root(program);
         command.current_dir(self.tree.as_deref().unwrap_or(&root()));
-        // What `cargo run` sets for us is not for another cargo: some build scripts look at these,
-        // and would run again each time that a chore and a person take turns.
+        // The variables that `cargo run` sets are removed. Some build scripts depend on them, and
+        // would rerun whenever chores and direct cargo calls alternate.
         for (name, _) in env::vars_os() {
             if is_of_cargo_run(&name) {
                 command.env_remove(name);
@@ -57,7 +57,7 @@ impl Cargo {
         command
     }
 
-    /// Where it builds.
+    /// Returns the target folder.
     pub(crate) fn target_dir(&self) -> PathBuf {
         let named = self.environment.iter().rfind(|(name, _)| *name == "CARGO_TARGET_DIR");
         let named = named.map(|(_, folder)| folder.clone());
@@ -65,11 +65,13 @@ impl Cargo {
         root().join(named.unwrap_or_else(|| "target".into()))
     }
 
-    /// What cargo knows of the workspace, and with `more` arguments of what it depends on.
+    /// Returns cargo's metadata of the workspace. The arguments in `more` can include its
+    /// dependencies.
+    ///
     ///
     /// # Errors
     ///
-    /// It cannot read a manifest; it says why.
+    /// Returns an error if cargo cannot read a manifest; cargo prints the reason.
     pub(crate) fn metadata(&self, more: &[&str]) -> Result<Value> {
         let mut command = self.command(&["metadata", "--format-version", "1"]);
         let output = command.args(more).stderr(Stdio::inherit()).output();
@@ -78,11 +80,13 @@ impl Cargo {
         serde_json::from_slice(&output.stdout).context("reading what cargo metadata says")
     }
 
-    /// For `--features`: those of these packages, or of all, but what only CUDA's compiler builds.
+    /// Returns the features of these packages, or of all, for `--features`. Omits those that
+    /// require CUDA's compiler.
+    ///
     ///
     /// # Errors
     ///
-    /// As [`metadata`](Self::metadata).
+    /// Returns the errors of [`metadata`](Self::metadata).
     pub(crate) fn features(&self, packages: &[&str]) -> Result<String> {
         let metadata = self.metadata(&["--no-deps"])?;
         let mut all = Vec::new();
@@ -98,7 +102,7 @@ impl Cargo {
         Ok(all.join(","))
     }
 
-    /// Whether cargo has this subcommand.
+    /// Returns true if cargo has this subcommand.
     pub(crate) fn has(&self, subcommand: &str) -> bool {
         succeeds(self.command(&[subcommand, "--version"]))
     }
@@ -111,41 +115,43 @@ fn is_of_cargo_run(name: &OsStr) -> bool {
     prefixes.iter().any(|prefix| name.starts_with(prefix)) || names.contains(&name)
 }
 
-/// The repository's root.
+/// Returns the repository's root.
 pub(crate) fn root() -> PathBuf {
     let ours = Path::new(env!("CARGO_MANIFEST_DIR"));
     ours.ancestors().nth(2).unwrap_or(ours).to_owned()
 }
 
-/// A program that runs in the repository's root.
+/// Returns a command that runs in the repository's root.
 pub(crate) fn in_root(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.current_dir(root());
     command
 }
 
-/// Whether a command runs and succeeds; what it prints is nobody's concern.
+/// Runs a command without output and returns true if it succeeds.
 pub(crate) fn succeeds(mut command: Command) -> bool {
     let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     quiet.status().is_ok_and(|status| status.success())
 }
 
-/// Runs a command and tells whether it succeeded.
+/// Runs a command and returns true if it succeeds.
+///
 ///
 /// # Errors
 ///
-/// It could not be started.
+/// Returns an error if the command could not be started.
 pub(crate) fn run(mut command: Command) -> Result<bool> {
     let program = command.get_program().to_string_lossy().into_owned();
     let status = command.status().with_context(|| format!("starting {program}"))?;
     Ok(status.success())
 }
 
-/// The folder for what is made once per machine.
+/// Returns the folder for everything that is created once per machine.
+///
 ///
 /// # Errors
 ///
-/// The user has no home.
+/// Returns an error if the user has no home folder.
 pub(crate) fn cache() -> Result<PathBuf> {
     let base = env::var_os("XDG_CACHE_HOME").filter(|dir| Path::new(dir).is_absolute());
     let base = base.map(PathBuf::from).or_else(|| Some(env::home_dir()?.join(".cache")));

@@ -1,7 +1,7 @@
-//! `cargo xtask chaos`: the proof by faults.
+//! `cargo xtask chaos`: tests with injected faults.
 //!
-//! Builds the driver in the dev profile, which takes most of a minute the first time: what it
-//! stands on has other features here than in the tests.
+//! Builds the driver in the dev profile, which takes most of a minute the first time: its
+//! dependencies have other features here than in the tests.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -11,47 +11,49 @@ use anyhow::{Result, ensure};
 use crate::cargo::{self, Cargo};
 use crate::{machine, mutants, say};
 
-/// The scenario that moves clocks, for which a library is needed.
+/// Scenario that shifts clocks and needs libfaketime.
 const CLOCKS: &str = "clock-skew";
 
-/// Every mutant.
+/// Argument that selects every mutant.
 const ALL: &str = "all";
 
-/// What is to be played; without anything, each scenario once.
+/// Selection of scenarios; by default each one runs once.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Arguments {
-    /// Only this scenario; may be given several times.
+    /// Runs only this scenario; may be given several times.
     #[arg(long = "scenario", value_name = "NAME")]
     scenarios: Vec<String>,
-    /// How often each is played.
+    /// Number of rounds of each scenario.
     #[arg(long)]
     rounds: Option<usize>,
-    /// What moments and victims of the faults grow from; drawn and printed if absent.
+    /// Seed of the times and victims of the faults; random and printed if absent.
     #[arg(long)]
     seed: Option<u64>,
-    /// Rounds that are played at the same time.
+    /// Number of concurrent rounds.
     #[arg(long)]
     at_once: Option<usize>,
-    /// How long a soak takes.
+    /// Duration of a soak test, in minutes.
     #[arg(long)]
     minutes: Option<u64>,
-    /// Plays nothing: reads the journals below this folder again.
+    /// Checks the journals below this folder again without running a scenario.
     #[arg(long, value_name = "DIR", exclusive = true)]
     check: Option<PathBuf>,
     /// Lists the scenarios.
     #[arg(long, exclusive = true)]
     list: bool,
-    /// Breaks the code on purpose, one place at a time, and demands that a scenario fails; with a
-    /// name, only that place.
+    /// Runs the mutation tests: breaks the code in one place at a time and requires that a scenario
+    /// fails. With a name, runs only that mutant.
     #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = ALL, exclusive = true)]
     mutants: Option<String>,
 }
 
-/// Plays, or does what else the arguments say.
+/// Runs scenarios, or the other action that the arguments select.
+///
 ///
 /// # Errors
 ///
-/// Something was lost, repeated or run twice, or a scenario did not come out as it must.
+/// Returns an error if a piece or request was lost, repeated or run twice, or if a scenario had the
+/// wrong outcome.
 pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
     if let Some(only) = &arguments.mutants {
         return mutants::run(cargo, Some(&**only).filter(|name| *name != ALL));
@@ -65,7 +67,7 @@ pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Makes sure of what these scenarios need; none stands for all.
+/// Installs the prerequisites of these scenarios; an empty list stands for all.
 pub(crate) fn prepare(scenarios: &[String]) -> Result<()> {
     machine::rabbitmq::ready()?;
     if scenarios.is_empty() || scenarios.iter().any(|name| name == CLOCKS) {
@@ -74,7 +76,7 @@ pub(crate) fn prepare(scenarios: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The command that builds and runs the driver.
+/// Returns the command that builds and runs the driver.
 pub(crate) fn driver(cargo: &Cargo) -> Command {
     let package = ["run", "--quiet", "--package", "nsbridge-testkit", "--features", "chaos"];
     let mut command = cargo.command(&package);
@@ -86,7 +88,7 @@ fn play(mut command: Command, arguments: &Arguments) -> Result<bool> {
     let Arguments { scenarios, rounds, seed, at_once, minutes, check, list, mutants: _ } =
         arguments;
     if let Some(dir) = check {
-        // It runs in the root, wherever we were called.
+        // The driver runs in the repository's root, so the path must be absolute.
         command.arg("check").arg(std::path::absolute(dir)?);
         return cargo::run(command);
     }
@@ -104,10 +106,10 @@ fn play(mut command: Command, arguments: &Arguments) -> Result<bool> {
     attended(command)
 }
 
-/// Runs the driver such that it, its workers and its broker leave when we do, however we go.
+/// Runs the driver so that it, its workers and its broker end with this process, however it ends.
 pub(crate) fn attended(mut command: Command) -> Result<bool> {
     let mut driver = command.arg("--attended").stdin(Stdio::piped()).spawn()?;
-    // Until we drop it, or die.
+    // The pipe closes when it is dropped or when this process dies.
     let _input = driver.stdin.take();
     Ok(driver.wait()?.success())
 }

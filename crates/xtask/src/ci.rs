@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: what the continuous integration runs, and nothing else.
+//! `cargo xtask ci`: exactly the checks that the continuous integration runs.
 
 use std::env;
 
@@ -9,13 +9,13 @@ use crate::{attack, chaos, lint, say, test};
 
 pub(crate) fn run() -> Result<()> {
     let mut cargo = Cargo::here().with("CARGO_INCREMENTAL", "0");
-    // A fresh clone on a machine that has built before builds only what is ours.
+    // A shared target folder lets a fresh clone reuse the dependencies of earlier builds.
     if env::var_os("CI").is_some() && env::var_os("CARGO_TARGET_DIR").is_none() {
         let target = cargo::cache()?.join("target");
         say::line(&format!("building in {}", target.display()));
         cargo = cargo.with("CARGO_TARGET_DIR", target);
     }
-    // A lint is no reason not to learn what the tests say, nor is a test one not to learn more.
+    // All parts run, even after one has failed.
     let parts = [
         ("lint", lint::run(&cargo)),
         ("test", test::run(&cargo, &[])),

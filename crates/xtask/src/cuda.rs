@@ -1,4 +1,4 @@
-//! `cargo xtask cuda`: the worker for NVIDIA's GPUs, built where no CUDA is installed.
+//! `cargo xtask cuda`: builds the worker for NVIDIA GPUs without an installation of CUDA.
 
 use std::env;
 
@@ -8,18 +8,19 @@ use crate::cargo::{self, Cargo, root};
 use crate::machine;
 use crate::say;
 
-/// What is built if nothing is asked for.
+/// Cargo arguments that are used if none are given.
 const WORKER: [&str; 6] =
     ["build", "--release", "-p", "nsbridge-cli", "--features", "cuda,nccl,flash-attn"];
 
-/// What GPUs are built for if nothing is said. Hopper: H100, H200.
+/// Default compute capability. 90 is Hopper: H100, H200.
 pub(crate) const CAPABILITY: &str = "90";
 
-/// Calls cargo with CUDA's compiler, with these arguments or to build the worker.
+/// Runs cargo with CUDA's compiler and these arguments; by default builds the worker.
+///
 ///
 /// # Errors
 ///
-/// The compiler cannot be had, or cargo fails.
+/// Returns an error if the compiler is not available or cargo fails.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     say::step("CUDA's compiler");
     let target = root().join("target/cuda");

@@ -1,7 +1,7 @@
-//! `cargo xtask fuzz`: libFuzzer on the parsers of strangers' files.
+//! `cargo xtask fuzz`: runs libFuzzer on the parsers of untrusted files.
 //!
-//! Built as cargo-fuzz builds, by the stable compiler: its instruments are LLVM's, and the address
-//! sanitizer is asked for by a flag that needs `RUSTC_BOOTSTRAP`.
+//! Builds the targets with the flags of cargo-fuzz, but with the stable compiler. The
+//! instrumentation is LLVM's, and `RUSTC_BOOTSTRAP` permits the flag of the address sanitizer.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,38 +11,39 @@ use anyhow::{Context, Result, ensure};
 use crate::cargo::{self, Cargo, in_root, root};
 use crate::say;
 
-/// Where the targets are.
+/// Folder of the fuzz targets.
 const ROOM: &str = "crates/testkit/fuzz";
 
-/// What cargo-fuzz passes.
+/// Compiler flags of cargo-fuzz.
 const INSTRUMENTS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares \
     -Ccodegen-units=1 -Zsanitizer=address --cfg fuzzing";
 
-/// An input that takes longer than this, in seconds, is a finding; so is one that takes more memory
-/// than this, in MiB, in one piece or in all.
+/// Limits of one input: 10 s, one allocation of 256 MiB, 2048 MiB in total, 16 KiB of input. An
+/// input that exceeds the time or memory limits is a finding.
 const LIMITS: [&str; 4] =
     ["-timeout=10", "-malloc_limit_mb=256", "-rss_limit_mb=2048", "-max_len=16384"];
 
-/// What is to be fuzzed, and for how long.
+/// Selection of targets, and the time for each.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Only this target.
+    /// Runs only this target.
     target: Option<String>,
-    /// How long each target runs.
+    /// Time for each target, in seconds.
     #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u64,
-    /// Runs the target on this file alone, such as one that was found.
+    /// Runs the target on this file only, for instance on a finding.
     #[arg(long, value_name = "FILE", requires = "target")]
     input: Option<PathBuf>,
 }
 
-/// Fuzzes.
+/// Runs the fuzz targets.
+///
 ///
 /// # Errors
 ///
-/// Something was found, or the targets cannot be built here.
+/// Returns an error if a target found something or cannot be built.
 pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
     let known = targets()?;
     let wanted: Vec<String> = match &arguments.target {
@@ -74,7 +75,7 @@ pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The targets, by their files.
+/// Returns the names of the targets, which are the names of their files.
 fn targets() -> Result<Vec<String>> {
     let folder = root().join(ROOM).join("fuzz_targets");
     let entries = folder.read_dir().with_context(|| format!("reading {}", folder.display()))?;
@@ -84,14 +85,14 @@ fn targets() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Builds all targets; gives the folder with the binaries.
+/// Builds all targets and returns the folder with the binaries.
 fn build(cargo: &Cargo) -> Result<PathBuf> {
     let room = root().join(ROOM);
-    // What is fuzzed is what is shipped: the same versions of everything.
+    // The same lock file makes the fuzzed versions of all dependencies the shipped ones.
     fs::copy(root().join("Cargo.lock"), room.join("Cargo.lock")).context("copying Cargo.lock")?;
     let target = cargo.target_dir().join("fuzz-build");
     let host = host()?;
-    // Named, so that build scripts and macros are built without instruments.
+    // With an explicit target, build scripts and macros are built without instrumentation.
     let mut command = cargo.command(&["build", "--release", "--target", &host, "--manifest-path"]);
     command.arg(room.join("Cargo.toml")).arg("--target-dir").arg(&target);
     command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", INSTRUMENTS);
@@ -102,7 +103,7 @@ fn build(cargo: &Cargo) -> Result<PathBuf> {
     Ok(target.join(host).join("release"))
 }
 
-/// The machine's own triple.
+/// Returns the target triple of this machine.
 fn host() -> Result<String> {
     let output = in_root("rustc").arg("-vV").output().context("starting rustc")?;
     let said = String::from_utf8_lossy(&output.stdout);
@@ -110,7 +111,7 @@ fn host() -> Result<String> {
     host.map(str::to_owned).context("rustc does not say what it runs on")
 }
 
-/// Runs a target; whether it found nothing.
+/// Runs a target and returns true if it found nothing.
 fn fuzz(binary: &Path, folder: &Path, name: &str, arguments: &Arguments) -> Result<bool> {
     let (corpus, findings) = (folder.join("corpus").join(name), folder.join("findings"));
     for folder in [&corpus, &findings] {
@@ -120,9 +121,9 @@ fn fuzz(binary: &Path, folder: &Path, name: &str, arguments: &Arguments) -> Resu
     command.args(LIMITS).arg("-print_final_stats=1");
     command.arg(format!("-artifact_prefix={}/{name}-", findings.display()));
     match &arguments.input {
-        // It runs in the root, wherever we were called.
+        // The target runs in the repository's root, so the path must be absolute.
         Some(input) => command.arg(std::path::absolute(input)?),
-        // It adds to the first folder, and only reads the second.
+        // libFuzzer writes new inputs to the first folder and only reads the second.
         None => command
             .arg(format!("-max_total_time={}", arguments.seconds))
             .args([corpus, folder.join("seeds").join(name)]),

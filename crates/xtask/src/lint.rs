@@ -1,4 +1,4 @@
-//! `cargo xtask lint`: everything that is read rather than run.
+//! `cargo xtask lint`: all checks that do not run tests.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::cuda;
 use crate::machine::cuda::Toolkit;
 use crate::say;
 
-/// The folders with sources in other languages than Rust.
+/// Folders with sources in other languages than Rust.
 const FOLDERS: [&str; 4] = ["crates", "deploy", "docs", "examples"];
 
 pub(crate) fn run(cargo: &Cargo) -> Result<()> {
@@ -45,16 +45,19 @@ fn checks(cargo: &Cargo) -> Result<Vec<(&'static str, Command)>> {
     Ok(checks)
 }
 
-/// Reads the benches with the features that they are built with: with all, others lend them theirs.
+/// Returns a clippy command for the benches with the features that they are built with. With all
+/// features, other packages would enable features that the benches lack.
 fn clippy_of_benches(cargo: &Cargo) -> Command {
     let mut clippy = cargo.command(&["clippy", "-p", "nsbridge-testkit", "--features", "bench"]);
     clippy.args(["--bins", "--", "-D", "warnings"]);
     clippy
 }
 
-/// Reads what CUDA's compiler is needed for, without one.
+/// Returns a clippy command for the GPU code, which normally requires CUDA's compiler, with a
+/// stand-in for that compiler.
 fn clippy_for_gpus(cargo: &Cargo) -> Result<Command> {
-    // Apart from what is built with a compiler: a build script would take these kernels for real.
+    // The target folder differs from that of real builds, because their build scripts would take
+    // these empty kernels for real ones.
     let target = cargo.target_dir().join("lint-for-gpus");
     let toolkit = Toolkit::stand_in(&target.join("toolkit"))?;
     let cargo = cargo.clone().with("CARGO_TARGET_DIR", target);
@@ -71,7 +74,7 @@ fn compile_python() -> Result<Command> {
     }
     let mut command = in_root("python3");
     command.args(["-m", "compileall", "-q", "-f"]).args(files);
-    // The sources' folders stay as they are.
+    // The bytecode goes elsewhere, so the source folders stay clean.
     command.env("PYTHONPYCACHEPREFIX", root().join("target/python"));
     Ok(command)
 }
@@ -90,7 +93,7 @@ fn python_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// What is checked where the tool is installed and was told what to accept here.
+/// Returns the checks whose tool is installed and whose configuration file exists.
 fn optional(cargo: &Cargo) -> Vec<(&'static str, Command)> {
     let mut typos = in_root("typos");
     typos.arg("--version");

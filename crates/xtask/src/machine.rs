@@ -1,4 +1,4 @@
-//! What the tests need on this machine, and how it gets there.
+//! Prerequisites of the tests on this machine, and their installation.
 
 mod apt;
 pub(crate) mod cuda;
@@ -12,22 +12,23 @@ use anyhow::{Context, Result};
 use crate::cargo::root;
 use crate::say;
 
-/// A machine that is ready.
+/// Python interpreters for the tests.
 #[derive(Debug)]
 pub(crate) struct Machine {
-    /// A Python with what the example client imports.
+    /// Python with the packages of the example client.
     pub(crate) client: PathBuf,
-    /// A Python with a server that speaks the protocols of AWS.
+    /// Python with a server for the protocols of AWS.
     pub(crate) moto: PathBuf,
-    /// A Python with what the trainer imports.
+    /// Python with the packages of the trainer.
     pub(crate) trainer: Option<PathBuf>,
 }
 
-/// Makes the machine ready for the tests.
+/// Installs the prerequisites of the tests.
+///
 ///
 /// # Errors
 ///
-/// One sentence that says what to run, where something is missing and may not be installed.
+/// Returns an error with the command to run if something is missing and may not be installed.
 pub(crate) fn ready(with_trainer: bool) -> Result<Machine> {
     say::step("what the tests need");
     rabbitmq::ready()?;
@@ -36,11 +37,12 @@ pub(crate) fn ready(with_trainer: bool) -> Result<Machine> {
     Ok(Machine { client, moto, trainer })
 }
 
-/// Makes sure of the library that moves a process's clock.
+/// Makes sure that the library for shifting a process's clock is installed.
+///
 ///
 /// # Errors
 ///
-/// It is not there, and may not be installed.
+/// Returns an error if the library is missing and may not be installed.
 pub(crate) fn faketime() -> Result<()> {
     let folders = Path::new("/usr/lib").read_dir().context("reading /usr/lib")?.flatten();
     let there = |folder: &Path| folder.join("faketime/libfaketime.so.1").exists();
@@ -58,22 +60,25 @@ fn moto() -> Result<PathBuf> {
     plain("moto", "crates/testkit/src/moto/requirements.txt")
 }
 
-/// A Python with the systems that a suite's figures stand beside.
+/// Returns a Python with the systems that a benchmark suite compares with.
+///
 ///
 /// # Errors
 ///
-/// Python is not there, or pip could not get them.
+/// Returns an error if Python is missing or pip could not install the systems.
 pub(crate) fn peers(suite: &str) -> Result<PathBuf> {
     let requirements = format!("crates/testkit/src/bin/bench-{suite}/peers/requirements.txt");
     match suite {
-        // Its one peer wants a PyTorch with CUDA, 5 GB; the system's is enough for it here.
+        // The only compared system requires a PyTorch with CUDA, 5 GB. The system's PyTorch is
+        // enough here.
         "load" => on_torch("bench-load-peers", &requirements),
         "engine" => compiled("bench-engine-peers", &requirements),
         _ => plain("bench-peers", &requirements),
     }
 }
 
-/// An environment on the system's PyTorch, with what is listed and nothing that the list requires.
+/// Creates an environment on the system's PyTorch with the listed packages, without their
+/// dependencies.
 fn on_torch(name: &str, requirements: &str) -> Result<PathBuf> {
     let requirements = root().join(requirements);
     python::environment(name, &requirements, |folder| {
@@ -84,7 +89,7 @@ fn on_torch(name: &str, requirements: &str) -> Result<PathBuf> {
     })
 }
 
-/// An environment with what a list of requirements names, and nothing else.
+/// Creates an environment with only the packages of a list of requirements.
 fn plain(name: &str, requirements: &str) -> Result<PathBuf> {
     let requirements = root().join(requirements);
     python::environment(name, &requirements, |folder| {
@@ -94,8 +99,9 @@ fn plain(name: &str, requirements: &str) -> Result<PathBuf> {
     })
 }
 
-/// An environment with what a list names, where a part of it is compiled for this machine. AMX is
-/// left out: on some machines that claim to have it, llama.cpp's kernels for it fault.
+/// Creates an environment from a list of which some packages are compiled for this machine.
+///
+/// AMX is disabled: llama.cpp's AMX kernels crash on some machines that report AMX.
 fn compiled(name: &str, requirements: &str) -> Result<PathBuf> {
     let requirements = root().join(requirements);
     let native = "-DGGML_NATIVE=ON -DLLAMA_CURL=OFF -DLLAVA_BUILD=OFF";
@@ -110,7 +116,7 @@ fn compiled(name: &str, requirements: &str) -> Result<PathBuf> {
     })
 }
 
-/// The trainer's README says the same in words.
+/// Creates the environment of the trainer, like the steps in the trainer's README.
 fn trainer() -> Result<PathBuf> {
     let sources = root().join("examples/train-pair");
     let requirements = sources.join("requirements.txt");
@@ -130,7 +136,7 @@ fn trainer() -> Result<PathBuf> {
     })
 }
 
-/// A Python for which `program` ends well, from these Debian packages if there is none yet.
+/// Returns a Python for which `program` succeeds. Installs these Debian packages if there is none.
 fn find_or_install(program: &str, what: &str, packages: &[&str]) -> Result<PathBuf> {
     if let Some(python) = python::find(program) {
         return Ok(python);

@@ -1,4 +1,4 @@
-//! The project's chores: `cargo xtask test | lint | ci | chaos | attack | fuzz | cuda | bench SUITE`.
+//! Development chores: `cargo xtask test | lint | ci | chaos | attack | fuzz | cuda | bench SUITE`.
 
 mod attack;
 mod bench;
@@ -21,70 +21,71 @@ use clap::Parser;
 
 use crate::cargo::Cargo;
 
-/// The project's chores.
+/// Development chores of this project.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Chore {
-    /// Makes the machine ready, then runs all tests, Rust and Python.
+    /// Installs prerequisites, then runs all tests, Rust and Python.
     ///
-    /// Installs what is missing (RabbitMQ, Python, a small PyTorch) where it may, and starts a
-    /// RabbitMQ node of its own for the run. Example: cargo xtask test -- -p nsbridge-queue
+    /// Installs missing prerequisites (RabbitMQ, Python, a small PyTorch) if permitted, and starts
+    /// a private RabbitMQ node for the run. Example: cargo xtask test -- -p nsbridge-queue
     Test {
-        /// Runs what touches a broker on this RabbitMQ instead of the system's own.
+        /// Runs the tests that use a broker on this RabbitMQ version instead of the system's own.
         ///
-        /// It is unpacked from Debian 13, once per machine, and started in a chroot: that takes
-        /// root. Without names of packages, the tests of the queue, the worker, the client and the
-        /// command line are run.
+        /// RabbitMQ 4 is unpacked from Debian 13, once per machine, and runs in a chroot, which
+        /// requires root. Unless packages are named, the tests of the queue, the worker, the client
+        /// and the command line run.
         #[arg(long, value_name = "MAJOR", value_parser = ["4"])]
         rabbitmq: Option<String>,
-        /// For `cargo nextest run` or `cargo test`; the Python parts are left out then.
+        /// Arguments for `cargo nextest run` or `cargo test`; skips the Python tests.
         #[arg(last = true)]
         arguments: Vec<String>,
     },
-    /// Checks form, lints, documentation and whatever else is read rather than run.
+    /// Checks formatting, lints, documentation and everything else that needs no running tests.
     Lint,
-    /// Lints, tests and plays each scenario of faults once, as the continuous integration does.
+    /// Runs the lints, the tests, each fault scenario once and the attacks, like the continuous
+    /// integration.
     Ci,
-    /// Kills, cuts and starves real workers, clients and brokers, and checks what came of it.
+    /// Kills, disconnects and starves real workers, clients and brokers, and checks the outcome.
     ///
-    /// Without arguments each scenario is played once, in less than five minutes. The journals are
-    /// in target/chaos; docs/reliability.md says how to read them.
+    /// Without arguments each scenario runs once, in less than five minutes. The journals are in
+    /// target/chaos; docs/reliability.md explains how to read them.
     Chaos {
         #[command(flatten)]
         arguments: chaos::Arguments,
     },
-    /// Attacks a real worker with the bundled model beside a well-behaved tenant, and checks that nobody is
-    /// hurt.
+    /// Attacks a real worker with the bundled model, and checks that a well-behaved tenant beside
+    /// the attackers is not affected.
     ///
-    /// The attackers are a tenant with a key, a publisher without one, a broker that lies and the maker of
-    /// a model's folder. The report is in target/attack; docs/security.md has the figures of an hour.
-    /// Example: cargo xtask attack --attacker tenant --seconds 3600
+    /// The attackers are a tenant with a key, a publisher without one, a lying broker and the
+    /// author of a model folder. The report is in target/attack; docs/security.md has the figures
+    /// of an hour. Example: cargo xtask attack --attacker tenant --seconds 3600
     Attack {
         #[command(flatten)]
         arguments: attack::Arguments,
     },
-    /// Builds the worker for NVIDIA's GPUs, or calls cargo so, where no CUDA is installed.
+    /// Builds the worker for NVIDIA GPUs, or runs cargo for them, without an installation of CUDA.
     ///
-    /// Gets CUDA 13.0's compiler once per machine, 1.7 GB. The binary is target/cuda/release/nsbridge,
-    /// for the GPUs that CUDA_COMPUTE_CAP names, or Hopper's. The kernels of flash attention take three
-    /// hours on two cores the first time.
+    /// Downloads CUDA 13.0's compiler once per machine, 1.7 GB. The binary is
+    /// target/cuda/release/nsbridge, for the GPUs that CUDA_COMPUTE_CAP names, or Hopper by
+    /// default. The kernels of flash attention take three hours on two cores the first time.
     /// Example: cargo xtask cuda -- clippy -p nsbridge-llama --features cuda,nccl
     Cuda {
-        /// For cargo, in place of building the worker with all that is for GPUs.
+        /// Arguments for cargo, instead of building the worker with all GPU features.
         #[arg(last = true)]
         arguments: Vec<String>,
     },
-    /// Feeds the parsers of models' files whatever breaks them, led by the code they run through.
+    /// Fuzzes the parsers of model files, guided by code coverage.
     ///
-    /// Without arguments each target runs for a minute. What is found is kept in target/fuzz/findings.
+    /// Without arguments each target runs for a minute. Findings are kept in target/fuzz/findings.
     /// Example: cargo xtask fuzz gguf --seconds 600
     Fuzz {
         #[command(flatten)]
         arguments: fuzz::Arguments,
     },
-    /// Measures, and prints the figures beside those of others.
+    /// Runs a benchmark suite and compares its figures with those of other systems.
     Bench {
-        /// What to measure, such as `bridge`.
+        /// Name of the suite, such as `bridge`.
         suite: String,
     },
 }

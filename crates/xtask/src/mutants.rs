@@ -1,4 +1,5 @@
-//! `cargo xtask chaos --mutants`: each promise is broken on purpose, and a scenario must notice.
+//! `cargo xtask chaos --mutants`: mutation tests. Each mutant breaks one promise, and a scenario
+//! must fail.
 
 mod list;
 
@@ -12,14 +13,15 @@ use crate::cargo::{Cargo, in_root, root};
 use crate::{attack, chaos, say};
 use list::{Judge, MUTANTS, Mutant};
 
-/// The seed that mutants are played with.
+/// Seed of the scenarios that judge a mutant.
 const SEED: &str = "1";
 
-/// Builds and judges every mutant, or the one with this name.
+/// Builds and judges all mutants, or only the one with this name.
+///
 ///
 /// # Errors
 ///
-/// One was not noticed.
+/// Returns an error if a mutant is not detected.
 pub(crate) fn run(cargo: &Cargo, only: Option<&str>) -> Result<()> {
     let chosen: Vec<&Mutant> =
         MUTANTS.iter().filter(|mutant| only.is_none_or(|name| name == mutant.name)).collect();
@@ -46,12 +48,12 @@ fn names() -> String {
     MUTANTS.iter().map(|mutant| mutant.name).collect::<Vec<_>>().join(", ")
 }
 
-/// Where trees, builds and journals of mutants lie.
+/// Returns the folder for the source trees, builds and journals of mutants.
 fn place() -> PathBuf {
     root().join("target/mutants")
 }
 
-/// A fresh copy of every file that git knows.
+/// Copies all files that git tracks and returns the folder of the copy.
 fn copy_of_the_tree() -> Result<PathBuf> {
     let tree = place().join("tree");
     let listed = in_root("git").args(["ls-files", "-z"]).output().context("running git")?;
@@ -62,7 +64,7 @@ fn copy_of_the_tree() -> Result<PathBuf> {
     Ok(tree)
 }
 
-/// Leaves what is the same as it is, so that it is not built again.
+/// Copies a file only if it changed, so that cargo does not rebuild it.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let bytes = fs::read(from).with_context(|| format!("reading {}", from.display()))?;
     if fs::read(to).is_ok_and(|known| known == bytes) {
@@ -74,7 +76,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::write(to, bytes).with_context(|| format!("writing {}", to.display()))
 }
 
-/// Runs `judge` with the mutant's text in place.
+/// Runs `judge` with the mutant's edits applied, and then restores the file.
 fn in_tree<T>(tree: &Path, mutant: &Mutant, judge: impl FnOnce() -> Result<T>) -> Result<T> {
     let path = tree.join(mutant.file);
     let sound = fs::read_to_string(&path)?;
@@ -111,7 +113,7 @@ fn judge(cargo: &Cargo, mutant: &Mutant) -> Result<bool> {
             Ok(!chaos::attended(attacked(cargo, name, seconds, mutant.name))?)
         }
         Judge::Test { package, file, module, name } => {
-            // A filter that fits no test would pass.
+            // Cargo succeeds if a filter matches no test.
             let there = fs::read_to_string(root().join(file))?.contains(&format!("fn {name}("));
             ensure!(there, "there is no test {name} in {file}");
             build(cargo, &["test", "--package", package, "--no-run"])?;
@@ -122,7 +124,7 @@ fn judge(cargo: &Cargo, mutant: &Mutant) -> Result<bool> {
     }
 }
 
-/// A mutant that does not build proves nothing.
+/// Builds the mutant; a failed build is an error, since it proves nothing.
 fn build(cargo: &Cargo, arguments: &[&str]) -> Result<()> {
     built(cargo.command(arguments))
 }

@@ -1,6 +1,6 @@
-//! What a person at the terminal reads between the tools' own lines.
+//! Terminal output of the chores, between the output of the tools.
 
-/// Announces a step.
+/// Prints the title of a step.
 pub(crate) fn step(what: &str) {
     line(&format!("== {what}"));
 }

@@ -1,4 +1,4 @@
-//! Counts tests in what their runners print.
+//! Counts of passed and failed tests, parsed from the output of the test runners.
 
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::say;
 
-/// Who prints, and so where and how the counts are printed.
+/// Test runner, which determines the stream and the format of the counts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Runner {
     /// `cargo nextest run`: a summary on stderr.
@@ -16,18 +16,18 @@ pub(crate) enum Runner {
     Libtest,
     /// `python -m unittest`: two lines on stderr.
     Unittest,
-    /// A program that is one test itself.
+    /// Program that is a single test.
     Whole,
 }
 
-/// How many tests passed and failed.
+/// Numbers of passed and failed tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     passed: u64,
     failed: u64,
 }
 
-/// The parts of a test run.
+/// Results of the parts of a test run.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     total: Tally,
@@ -36,11 +36,12 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Runs one part. Its output goes where it would go anyway.
+    /// Runs one part. Its output is passed through.
+    ///
     ///
     /// # Errors
     ///
-    /// It could not be started.
+    /// Returns an error if the part could not be started.
     pub(crate) fn part(
         &mut self,
         name: &'static str,
@@ -55,17 +56,18 @@ impl Report {
         self.total.failed += tally.failed;
         if !success {
             self.failed.push(name);
-            // It ended otherwise than by a failed test: it did not compile, say.
+            // The part failed without a failed test, for instance because it did not compile.
             self.uncounted |= tally.failed == 0;
         }
         Ok(())
     }
 
-    /// Prints what it came to.
+    /// Prints the totals.
+    ///
     ///
     /// # Errors
     ///
-    /// A part failed.
+    /// Returns an error if a part failed.
     pub(crate) fn end(&self) -> Result<()> {
         if self.uncounted {
             bail!("{} ended before all tests had run", self.failed.join(", "));
@@ -78,7 +80,7 @@ impl Report {
     }
 }
 
-/// Runs a command; gives whether it succeeded, and what it printed on the stream with the counts.
+/// Runs a command. Returns true if it succeeded, and the output of the stream with the counts.
 fn watch(mut command: Command, runner: Runner) -> Result<(bool, String)> {
     let (mut child, mut theirs, mut ours): (_, Box<dyn Read>, Box<dyn Write>) = match runner {
         Runner::Whole => return Ok((command.status()?.success(), String::new())),
@@ -123,7 +125,7 @@ fn sum(tallies: impl Iterator<Item = Tally>) -> Tally {
     })
 }
 
-/// `Summary [  1.2s] 9 tests run: 7 passed (1 slow), 1 failed, 1 timed out, 0 skipped`
+/// Parses `Summary [  1.2s] 9 tests run: 7 passed (1 slow), 1 failed, 1 timed out, 0 skipped`.
 fn nextest(line: &str) -> Option<Tally> {
     let line = line.trim_start().strip_prefix("Summary [")?;
     let (_, counts) = line.split_once("run: ")?;
@@ -131,14 +133,14 @@ fn nextest(line: &str) -> Option<Tally> {
     Some(Tally { passed: of("passed"), failed: of("failed") + of("timed") + of("exec") })
 }
 
-/// `test result: FAILED. 7 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out`
+/// Parses `test result: FAILED. 7 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out`.
 fn libtest(line: &str) -> Option<Tally> {
     let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
     let of = |word: &str| numbers_before(counts, ';', word);
     Some(Tally { passed: of("passed"), failed: of("failed") })
 }
 
-/// The sum of the numbers that stand before `word` in a list.
+/// Sums the numbers before `word` in a list.
 fn numbers_before(list: &str, separator: char, word: &str) -> u64 {
     let number = |item: &str| {
         let mut words = item.split_whitespace();
@@ -148,7 +150,7 @@ fn numbers_before(list: &str, separator: char, word: &str) -> u64 {
     list.split(separator).filter_map(number).sum()
 }
 
-/// `Ran 9 tests in 0.1s` and, if some did not pass, `FAILED (failures=1, errors=1, skipped=1)`
+/// Parses `Ran 9 tests in 0.1s` and, after failures, `FAILED (failures=1, errors=1, skipped=1)`.
 fn unittest(printed: &str) -> Tally {
     let mut lines = printed.lines().rev();
     let last = lines.find(|line| line.starts_with("OK") || line.starts_with("FAILED"));

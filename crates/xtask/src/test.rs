@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that is run rather than read.
+//! `cargo xtask test`: runs all tests.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,10 +10,10 @@ use crate::cargo::{Cargo, in_root, root};
 use crate::machine::{self, Machine};
 use crate::tally::{Report, Runner};
 
-/// Where the testkit looks for another system to start RabbitMQ in.
+/// Environment variable with the root of the system in which the testkit starts RabbitMQ.
 const RABBITMQ_ROOT: &str = "NSBRIDGE_TEST_RABBITMQ_ROOT";
 
-/// What touches a broker.
+/// Packages whose tests use a broker.
 const ON_A_BROKER: [&str; 10] = [
     "-p",
     "nsbridge-testkit",
@@ -27,7 +27,7 @@ const ON_A_BROKER: [&str; 10] = [
     "nsbridge-cli",
 ];
 
-/// Runs the tests that touch a broker on RabbitMQ 4.
+/// Runs the tests that use a broker on RabbitMQ 4.
 pub(crate) fn run_on_rabbitmq_4(arguments: &[String]) -> Result<()> {
     ensure!(
         !Broker::is_named(),
@@ -72,7 +72,7 @@ pub(crate) fn run(cargo: &Cargo, arguments: &[String]) -> Result<()> {
 fn rust_tests(cargo: &Cargo, runner: &[&str], arguments: &[String]) -> Result<Command> {
     let mut command = cargo.command(runner);
     let named = packages(arguments);
-    // `--workspace` would outweigh the packages that a person names.
+    // `--workspace` would override the packages that the user named.
     if named.is_empty() {
         command.arg("--workspace");
     }
@@ -80,7 +80,7 @@ fn rust_tests(cargo: &Cargo, runner: &[&str], arguments: &[String]) -> Result<Co
     Ok(command)
 }
 
-/// The packages that arguments for cargo name.
+/// Returns the packages named in cargo arguments.
 fn packages(arguments: &[String]) -> Vec<&str> {
     let mut named = Vec::new();
     let mut arguments = arguments.iter().map(String::as_str);
@@ -111,7 +111,7 @@ fn python_tests(report: &mut Report, machine: &Machine) -> Result<()> {
     Ok(())
 }
 
-/// A Python that runs in a folder of the repository and leaves nothing there.
+/// Returns a Python command that runs in a folder of the repository and writes no bytecode there.
 fn python(interpreter: &Path, folder: &str) -> Command {
     let mut command = in_root(interpreter);
     command.current_dir(root().join(folder)).env("PYTHONDONTWRITEBYTECODE", "1");

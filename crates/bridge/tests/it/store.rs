@@ -18,8 +18,7 @@ use safetensors::tensor::{Dtype, TensorView};
 
 const BUCKET: &str = "models";
 
-/// Dimensions of the test matrices. With chunks of 16 MiB they fill one large file and one small
-/// one.
+/// Dimensions of the large test matrices. Two of them in f32 span three chunks of 16 MiB.
 const ROWS: usize = 2400;
 const COLUMNS: usize = 2048;
 

@@ -9,11 +9,12 @@ use crate::say;
 
 const SCRIPT: &str = include_str!("install.sh");
 
-/// Installs packages where that is possible and allowed; `what` is what they bring.
+/// Installs Debian packages if that is possible and permitted. `what` names what they provide.
+///
 ///
 /// # Errors
 ///
-/// A sentence that says what to run instead.
+/// Returns an error with the command to run instead.
 pub(super) fn install(what: &str, packages: &[&str]) -> Result<()> {
     let list = packages.join(" ");
     let mut command = as_root().filter(|_| has("apt-get")).with_context(|| {
@@ -27,20 +28,21 @@ pub(super) fn install(what: &str, packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A shell that runs this script, where there is an apt; its arguments follow.
+/// Returns a shell command for this script, to which arguments can be added; `None` on a system
+/// without apt.
 pub(super) fn script(text: &str) -> Option<Command> {
     let mut command = in_root("/bin/sh");
     command.args(["-c", text, "script"]);
     has("apt-get").then_some(command)
 }
 
-/// Whether we are root ourselves, and need not become it.
+/// Returns true if this process runs as root.
 pub(super) fn is_root() -> bool {
     let user = Command::new("id").arg("-u").output();
     user.is_ok_and(|user| user.stdout.trim_ascii() == b"0")
 }
 
-/// A command that runs what follows as root, if we may.
+/// Returns a command that runs the arguments that follow as root, if permitted.
 fn as_root() -> Option<Command> {
     if is_root() {
         return Some(in_root("env"));

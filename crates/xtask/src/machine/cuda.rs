@@ -1,7 +1,8 @@
 //! CUDA's compiler, headers and libraries, without an installation of CUDA and without a GPU.
 //!
-//! They are in wheels. What an installation has beside them is made here: the names that a linker
-//! looks for, a driver's library to link with, and CUTLASS where candle-flash-attn looks for it.
+//! They come from Python wheels. The rest of an installation is created here: the names that a
+//! linker looks for, a driver library to link with, and CUTLASS where candle-flash-attn looks for
+//! it.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -15,10 +16,11 @@ use anyhow::{Context, Result, ensure};
 use super::{find_or_install, python};
 use crate::cargo::{Cargo, root, run, succeeds};
 
-/// The commit of CUTLASS that candle-flash-attn asks for; the wheel in the list has its headers.
+/// Commit of CUTLASS that candle-flash-attn requires. The wheel in the requirements has its
+/// headers.
 const CUTLASS: &str = "7d49e6c7e2f8896c47f586706e67e1fb215529dc";
 
-/// Makes the files that it is asked for, and leaves them empty.
+/// Script that stands in for nvcc and creates empty output files.
 const STAND_IN: &str = r#"#!/bin/sh
 if [ "$1" = --version ]; then
     printf 'a stand-in\nfor nvcc\nof\nCuda compilation tools, release 13.0, V13.0.88\n'
@@ -34,7 +36,7 @@ while [ $# -gt 0 ]; do
 done
 "#;
 
-/// A folder as an installation of CUDA has it, in an environment of Python.
+/// Folder with the layout of a CUDA installation, in a Python environment.
 #[derive(Debug)]
 pub(crate) struct Toolkit {
     environment: PathBuf,
@@ -42,11 +44,13 @@ pub(crate) struct Toolkit {
 }
 
 impl Toolkit {
-    /// Gets it ready.
+    /// Creates the environment if it does not exist.
+    ///
     ///
     /// # Errors
     ///
-    /// Python is not there, pip could not get something, or there is no C compiler.
+    /// Returns an error if Python is missing, pip could not install a package, or there is no C
+    /// compiler.
     pub(crate) fn ready(cargo: &Cargo) -> Result<Self> {
         needs("git", "git: candle-flash-attn's build asks it for CUTLASS's version")?;
         needs("cc", "a C compiler, gcc or clang")?;
@@ -55,25 +59,27 @@ impl Toolkit {
             let packages = ["python3", "python3-venv"];
             let base = find_or_install(python::VENV, "Python with venv", &packages)?;
             python::create(&base, folder, &[])?;
-            // CUTLASS's wheel would bring half of SciPy for its generator.
+            // CUTLASS's wheel depends on half of SciPy for its generator, hence `--no-deps`.
             python::install(folder, &["--no-deps".as_ref(), "-r".as_ref(), requirements.as_ref()])?;
             complete(&site_packages(folder)?.join("nvidia"))
         })?;
         let environment = python.ancestors().nth(2).context("an environment without a folder")?;
         let packages = site_packages(environment)?;
         let cuda = packages.join("nvidia/cu13");
-        // Each time: they go with the versions of crates, of which the environment knows nothing.
+        // These steps run each time: they depend on the versions of crates, which the environment
+        // does not record.
         link_driver(cargo, &cuda)?;
         place_cutlass(environment, &packages)?;
         Ok(Self { environment: environment.to_owned(), cuda })
     }
 
-    /// One whose compiler makes nothing of whatever it is given, in this folder: enough to have the
-    /// Rust around it read.
+    /// Creates a toolkit in this folder with a stand-in compiler that produces empty files. It
+    /// suffices for checking the Rust code.
+    ///
     ///
     /// # Errors
     ///
-    /// The folder cannot be written to, or there is no git.
+    /// Returns an error if the folder cannot be written or git is missing.
     pub(crate) fn stand_in(folder: &Path) -> Result<Self> {
         let cuda = folder.join("cuda");
         let compiler = cuda.join("bin/nvcc");
@@ -94,7 +100,7 @@ impl Toolkit {
         Ok(Self { environment: folder.to_owned(), cuda })
     }
 
-    /// `cargo` as it builds with this one, for the GPUs of `capability`, such as 90.
+    /// Configures `cargo` to build with this toolkit for the GPUs of `capability`, such as 90.
     pub(crate) fn cargo(&self, cargo: Cargo, capability: &str) -> Result<Cargo> {
         let before = |folder: PathBuf, name| {
             let mut path = OsString::from(folder);
@@ -104,14 +110,15 @@ impl Toolkit {
             }
             path
         };
-        // Hours of compiling are kept.
+        // The compiled kernels are kept, since they take hours to compile.
         let kernels = self.environment.join(format!("flash-attention-{capability}"));
         make(&kernels)?;
         let homes = ["CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDA_TOOLKIT_ROOT_DIR"];
         let cargo = homes.into_iter().fold(cargo, |cargo, name| cargo.with(name, &self.cuda));
         Ok(cargo
             .with("PATH", before(self.cuda.join("bin"), "PATH"))
-            // What is run from here, such as tests on a machine with a GPU, finds what it is linked with.
+            // Programs that run from here, such as tests on a machine with a GPU, find the
+            // libraries that they are linked with.
             .with("LD_LIBRARY_PATH", before(self.cuda.join("lib"), "LD_LIBRARY_PATH"))
             .with("CUDA_COMPUTE_CAP", capability)
             .with("CUDAFORGE_HOME", self.environment.join("cudaforge"))
@@ -134,7 +141,7 @@ fn site_packages(folder: &Path) -> Result<PathBuf> {
     there.next().with_context(|| format!("no site-packages in {}", lib.display()))
 }
 
-/// The folders and names that an installation has and wheels have not.
+/// Creates the folders and names that an installation has and wheels lack.
 fn complete(nvidia: &Path) -> Result<()> {
     let cuda = nvidia.join("cu13");
     link("lib", &cuda.join("lib64"))?;
@@ -165,8 +172,8 @@ fn link(to: &str, from: &Path) -> Result<()> {
     symlink(to, from).with_context(|| format!("linking {} to {to}", from.display()))
 }
 
-/// A library to link with in place of the driver's, as NVIDIA's own toolkit has it in `stubs`: only
-/// a machine with a GPU has a driver.
+/// Builds a library to link with in place of the driver's, like the `stubs` in NVIDIA's toolkit.
+/// Only a machine with a GPU has a driver.
 fn link_driver(cargo: &Cargo, cuda: &Path) -> Result<()> {
     let mut source = String::new();
     for name in functions(&fs::read_to_string(driver_interface(cargo)?)?) {
@@ -184,7 +191,7 @@ fn link_driver(cargo: &Cargo, cuda: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The file of cudarc that declares what a driver has.
+/// Returns the file of cudarc that declares the driver's functions.
 fn driver_interface(cargo: &Cargo) -> Result<PathBuf> {
     let metadata = cargo.metadata(&["--all-features"])?;
     let packages = metadata["packages"].as_array().into_iter().flatten();
@@ -194,7 +201,7 @@ fn driver_interface(cargo: &Cargo) -> Result<PathBuf> {
     Ok(Path::new(manifest).with_file_name("src/driver/sys/mod.rs"))
 }
 
-/// The functions that a file declares, each once.
+/// Returns the functions that a file declares, each once.
 fn functions(source: &str) -> Vec<&str> {
     let declared = source.split(" fn ").skip(1).filter_map(|rest| rest.split_once('('));
     let mut names: Vec<_> = declared.map(|(name, _)| name).collect();
@@ -207,7 +214,8 @@ fn functions(source: &str) -> Vec<&str> {
     names
 }
 
-/// CUTLASS's headers where its build script keeps what it clones, so that it does not clone.
+/// Places CUTLASS's headers where candle-flash-attn's build script keeps its clone, so that it does
+/// not clone.
 fn place_cutlass(folder: &Path, packages: &Path) -> Result<()> {
     let checkout =
         folder.join("cudaforge/git/checkouts").join(format!("cutlass-{}", &CUTLASS[..16]));
@@ -216,7 +224,8 @@ fn place_cutlass(folder: &Path, packages: &Path) -> Result<()> {
             .with_context(|| format!("removing {}", checkout.display()))?;
     }
     make(&checkout)?;
-    // From the checkout up to the environment, where it may be moved to.
+    // Path from the checkout up to the environment. It is relative, because the environment may be
+    // moved.
     let up = "../../../..";
     let packages = packages.strip_prefix(folder)?.display();
     for part in ["include", "tools"] {

@@ -1,4 +1,5 @@
-//! Pythons, and environments that are made once per machine and list of requirements.
+//! Python interpreters, and environments that are created once per machine and list of
+//! requirements.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,28 +11,31 @@ use anyhow::{Context, Result, ensure};
 use crate::cargo::{cache, run, succeeds};
 use crate::say;
 
-/// What an environment can be made with.
+/// Program that succeeds if Python can create an environment.
 pub(super) const VENV: &str = "import venv, ensurepip";
 
-/// What an environment can be made with whose packages are compiled.
+/// Program that succeeds if Python can create an environment and there is a C++ compiler.
 pub(super) const COMPILER: &str =
     "import venv, ensurepip, shutil, sys; sys.exit(shutil.which('g++') is None)";
 
-/// What the trainer can be run with.
+/// Program that succeeds if Python has the packages of the trainer.
 pub(super) const TORCH: &str = "import venv, ensurepip, numpy, torch";
 
-/// The first Python for which this program ends well.
+/// Returns the first Python for which this program succeeds.
 pub(super) fn find(program: &str) -> Option<PathBuf> {
-    // The system's own beside the one in the path: Debian's packages are for that one.
+    // Debian's packages are installed for the system's Python, which need not be the first in the
+    // path.
     let pythons = ["python3", "/usr/bin/python3"].map(PathBuf::from);
     pythons.into_iter().find(|python| runs(python, program))
 }
 
-/// The Python of the environment for these requirements; `make` fills a new folder with one.
+/// Returns the Python of the environment for these requirements. `make` creates the environment in
+/// a new folder.
+///
 ///
 /// # Errors
 ///
-/// What `make` says.
+/// Returns the error of `make`.
 pub(super) fn environment(
     name: &str,
     requirements: &Path,
@@ -43,11 +47,13 @@ pub(super) fn environment(
     let python = folder.join("bin/python");
     if !runs(&python, "") {
         say::step(&format!("a Python environment in {}", folder.display()));
-        // Made beside and put in place when it is whole: somebody else may be doing the same.
+        // The environment is created under another name and renamed when it is complete, because
+        // another process may create the same one.
         let new = folder.with_extension(std::process::id().to_string());
         fs::create_dir_all(&new).with_context(|| format!("making {}", new.display()))?;
         let made = make(&new);
-        // One whose Python is gone: the system was upgraded.
+        // An old environment whose Python no longer runs, for instance after a system upgrade, is
+        // replaced.
         if made.is_ok() && !runs(&python, "") {
             let _ = fs::remove_dir_all(&folder);
             let _ = fs::rename(&new, &folder);
@@ -59,7 +65,7 @@ pub(super) fn environment(
     Ok(python)
 }
 
-/// Makes an empty environment.
+/// Creates an empty environment.
 pub(super) fn create(base: &Path, folder: &Path, options: &[&str]) -> Result<()> {
     let mut command = Command::new(base);
     command.args(["-m", "venv"]).args(options).arg(folder);
@@ -67,12 +73,12 @@ pub(super) fn create(base: &Path, folder: &Path, options: &[&str]) -> Result<()>
     Ok(())
 }
 
-/// Installs into an environment.
+/// Installs packages into an environment.
 pub(super) fn install(folder: &Path, arguments: &[&OsStr]) -> Result<()> {
     install_with(folder, &[], arguments)
 }
 
-/// The same with these variables for what is compiled on the way.
+/// Installs packages into an environment, with these variables set for compilers.
 pub(super) fn install_with(
     folder: &Path,
     variables: &[(&str, &str)],
@@ -93,7 +99,7 @@ fn runs(python: &Path, program: &str) -> bool {
     succeeds(command)
 }
 
-/// FNV-1a: the same for the same text, today and after an upgrade of the compiler.
+/// Returns the FNV-1a hash, which is stable across compiler versions.
 fn fingerprint(text: &[u8]) -> u64 {
     text.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

@@ -1,4 +1,4 @@
-//! RabbitMQ: the one that the system has, and a newer one beside it.
+//! RabbitMQ of the system, and a newer RabbitMQ beside it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,18 +9,19 @@ use super::apt;
 use crate::cargo::{cache, run};
 use crate::say;
 
-/// Where Debian and its kin keep RabbitMQ's own scripts.
+/// Locations of RabbitMQ's own scripts on Debian and its derivatives.
 const PLACES: [&str; 2] =
     ["/usr/lib/rabbitmq/bin/rabbitmq-server", "/usr/local/lib/rabbitmq/bin/rabbitmq-server"];
 
-/// Unpacks RabbitMQ 4.
+/// Script that unpacks RabbitMQ 4.
 const UNPACK: &str = include_str!("rabbitmq-4.sh");
 
-/// Makes sure that the system's RabbitMQ is there, without a running node.
+/// Makes sure that the system's RabbitMQ is installed. Starts no node.
+///
 ///
 /// # Errors
 ///
-/// It is not, and may not be installed.
+/// Returns an error if it is missing and may not be installed.
 pub(crate) fn ready() -> Result<()> {
     let there = || PLACES.iter().any(|path| Path::new(path).exists());
     if !there() {
@@ -32,11 +33,12 @@ pub(crate) fn ready() -> Result<()> {
     Ok(())
 }
 
-/// A folder with RabbitMQ 4 and what it runs on, for `chroot`; made once per machine.
+/// Returns a folder with RabbitMQ 4 and its dependencies for `chroot`, created once per machine.
+///
 ///
 /// # Errors
 ///
-/// One sentence that says what is missing for it.
+/// Returns an error that names what is missing.
 pub(crate) fn four() -> Result<PathBuf> {
     let folder = cache()?.join("rabbitmq-4");
     if !holds_rabbitmq(&folder) {
@@ -50,7 +52,7 @@ pub(crate) fn four() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Made beside and put in place when it is whole: somebody else may be doing the same.
+/// Unpacks under another name and renames when complete, because another process may do the same.
 fn unpack(mut shell: std::process::Command, folder: &Path) -> Result<()> {
     let new = folder.with_extension(std::process::id().to_string());
     fs::create_dir_all(&new).with_context(|| format!("making {}", new.display()))?;
@@ -67,6 +69,6 @@ fn unpack(mut shell: std::process::Command, folder: &Path) -> Result<()> {
 }
 
 fn holds_rabbitmq(folder: &Path) -> bool {
-    // A link whose target lies in the folder itself.
+    // It is a link whose target is inside the folder.
     folder.join("usr/lib/rabbitmq/bin/rabbitmq-server").exists()
 }

@@ -1,28 +1,29 @@
-//! Faults that are put into the code, and who must notice each.
+//! Mutants: deliberate faults in the code, and the check that must detect each.
 
-/// A fault in the code.
+/// Deliberate fault in the code.
 pub(super) struct Mutant {
     pub(super) name: &'static str,
     pub(super) file: &'static str,
-    /// What stands in the file once, and what stands there instead.
+    /// Pairs of a text that occurs in the file exactly once and its replacement.
     pub(super) edits: &'static [(&'static str, &'static str)],
-    /// What must notice.
+    /// Check that must detect the mutant.
     pub(super) judge: Judge,
 }
 
-/// What must notice a mutant.
+/// Check that must fail for a mutant.
 pub(super) enum Judge {
-    /// A scenario of `cargo xtask chaos`, in one of so many rounds.
+    /// Scenario of `cargo xtask chaos`, which must fail in one of this many rounds.
     Scenario(&'static str, usize),
-    /// This attacker of `cargo xtask attack`, in so many seconds.
+    /// Attacker of `cargo xtask attack`, which must succeed within this many seconds.
     Attack(&'static str, u64),
-    /// A test of this package, written in this file.
+    /// Test of this package, defined in this file.
     Test { package: &'static str, file: &'static str, module: &'static str, name: &'static str },
 }
 
-/// Each of them breaks one promise.
+/// All mutants. Each one breaks one promise.
 pub(super) const MUTANTS: &[Mutant] = &[
-    // A worker that dies between the ack and the confirm takes the last frame along.
+    // A worker acks before the publisher confirm, so the last frame is lost if the worker dies in
+    // between.
     Mutant {
         name: "ack-before-confirm",
         file: "crates/bridge/src/attempt.rs",
@@ -32,7 +33,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
         judge: Judge::Scenario("cut-publish", 1),
     },
-    // A run that loses its delivery is stopped, and starts again where it comes back.
+    // A run that loses its delivery is stopped, and starts from the beginning when the delivery
+    // comes back.
     Mutant {
         name: "restart-instead-of-adopt",
         file: "crates/bridge/src/job.rs",
@@ -42,7 +44,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
         judge: Judge::Scenario("adopt", 1),
     },
-    // A copy that comes back to a run of it is run as well.
+    // A redelivered copy starts a second run beside the orphaned one.
     Mutant {
         name: "run-beside-the-orphan",
         file: "crates/bridge/src/registry.rs",
@@ -52,7 +54,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
         judge: Judge::Scenario("adopt", 1),
     },
-    // A client waits for ever for what its broker lost.
+    // A client waits forever for a reply that its broker lost.
     Mutant {
         name: "endless-patience",
         file: "crates/client/src/entry.rs",
@@ -62,7 +64,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
         judge: Judge::Scenario("stranded", 1),
     },
-    // A worker that lost its job goes on as if it had not.
+    // A worker that lost its delivery continues the run as if it had not.
     Mutant {
         name: "endless-adopt-window",
         file: "crates/bridge/src/job.rs",
@@ -72,7 +74,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
         judge: Judge::Scenario("half-open", 1),
     },
-    // Two attempts seal different frames under one key and number.
+    // Two attempts seal different frames under one key and nonce.
     Mutant {
         name: "fixed-salt-and-attempt",
         file: "crates/crypto/src/reply.rs",
@@ -83,7 +85,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
         judge: Judge::Scenario("kill", 1),
     },
-    // A client that takes over another attempt's pieces without a look at its own.
+    // A client accepts pieces of another attempt without comparing them with its own.
     Mutant {
         name: "no-prefix-check",
         file: "crates/client/src/merge.rs",
@@ -93,8 +95,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
         judge: Judge::Scenario("differ", 1),
     },
-    // RabbitMQ 3.10 writes the count itself and 4.0 does not, so the memory queue judges, which is
-    // as trusting as 4.0.
+    // RabbitMQ 3.10 overwrites the count itself and 4.0 does not. The memory broker is as trusting
+    // as 4.0, so it serves as the check.
     Mutant {
         name: "trusted-count",
         file: "crates/queue/src/delivery.rs",
@@ -109,7 +111,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
             name: "a1_a_first_delivery_counts_zero_whatever_its_publisher_wrote",
         },
     },
-    // lapin mends a connection behind its user's back.
+    // lapin repairs a connection without the knowledge of its user.
     Mutant {
         name: "auto-recovery",
         file: "crates/queue/src/amqp.rs",
@@ -118,17 +120,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "ConnectionProperties::default().with_connection_name(name.into())\
                       .enable_auto_recover()",
         )],
-        // Not every moment shows it: each round has three.
+        // Not every disconnection exposes the fault. Each round has three.
         judge: Judge::Scenario("client-reconnect", 6),
     },
-    // A request that kills its worker takes its neighbours along, each time.
+    // A request that kills its worker takes its neighbors with it, each time.
     Mutant {
         name: "poison-among-others",
         file: "crates/bridge/src/room.rs",
         edits: &[("const ALONE_FROM: u32 = 1;", "const ALONE_FROM: u32 = 200;")],
         judge: Judge::Scenario("poison", 1),
     },
-    // No run is recorded, so nothing is ever poison.
+    // No run is recorded, so no request is ever classified as poison.
     Mutant {
         name: "unrecorded-runs",
         file: "crates/bridge/src/job.rs",
@@ -138,7 +140,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
         judge: Judge::Scenario("poison", 1),
     },
-    // A delivery is recorded as a run when it comes.
+    // A delivery is recorded as a run on arrival.
     Mutant {
         name: "waiting-is-blame",
         file: "crates/bridge/src/job.rs",
@@ -149,7 +151,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
         judge: Judge::Scenario("fast-kills", 2),
     },
-    // A run that was given back in good order stays in the record.
+    // A run that was requeued in an orderly drain stays in the record.
     Mutant {
         name: "drains-are-blame",
         file: "crates/bridge/src/record.rs",
@@ -159,7 +161,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
         judge: Judge::Scenario("many-drains", 1),
     },
-    // The broker's delivery count sends a request to run alone.
+    // The broker's delivery count makes a request run alone.
     Mutant {
         name: "alone-by-deliveries",
         file: "crates/bridge/src/job.rs",
@@ -169,7 +171,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
         judge: Judge::Scenario("rolling", 1),
     },
-    // A suspect that waits holds back what came before it.
+    // A waiting suspect blocks first deliveries.
     Mutant {
         name: "first-deliveries-wait-for-suspects",
         file: "crates/bridge/src/room.rs",
@@ -184,7 +186,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
             name: "r5_a_suspect_that_waits_holds_nothing_back",
         },
     },
-    // What one copy came to is what every copy came to, wherever its reply went.
+    // The result of one copy counts for all copies, even for another `reply_to`.
     Mutant {
         name: "any-reply-to-is-the-same-job",
         file: "crates/bridge/src/intake.rs",
@@ -194,7 +196,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
         judge: Judge::Scenario("forged-reply-to", 1),
     },
-    // A worker that takes over says everything again.
+    // A worker that takes over generates all pieces again.
     Mutant {
         name: "resume-not-handed-over",
         file: "crates/bridge/src/stream.rs",
@@ -204,7 +206,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
         judge: Judge::Scenario("drain", 1),
     },
-    // What a known engine did: the likeliest token of the draft, judged as if it had been drawn.
+    // A flaw of a known engine: the draft's most likely token is judged as if it had been sampled.
     Mutant {
         name: "likeliest-draft-judged-by-ratio",
         file: "crates/handlers/llama/src/reply.rs",
@@ -240,7 +242,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ],
         judge: SPECULATION,
     },
-    // The penalties of a block see none of its tokens.
+    // The penalties of a block ignore the tokens of that block.
     Mutant {
         name: "stale-penalty-history",
         file: "crates/handlers/llama/src/reply.rs",
@@ -255,7 +257,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
         judge: SPECULATION,
     },
-    // What was run of a wrong draft stays in the cache.
+    // Positions of a rejected draft stay in the KV cache.
     Mutant {
         name: "no-roll-back",
         file: "crates/handlers/llama/src/engine/choices.rs",
@@ -269,7 +271,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
         judge: SPECULATION,
     },
-    // The token behind a draft is chosen from the row before.
+    // The token after a draft is sampled from the previous row of logits.
     Mutant {
         name: "bonus-from-the-wrong-row",
         file: "crates/handlers/llama/src/reply.rs",
@@ -281,14 +283,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
         judge: SPECULATION,
     },
-    // Each rank adds up its columns as if they were all.
+    // Each rank sums its columns as if they were all columns.
     Mutant {
         name: "naive-row-split",
         file: "crates/handlers/llama/src/network/load.rs",
         edits: &[("segments(format, shape[1]) / self.part.of", "segments(format, own.len())")],
         judge: RANKS,
     },
-    // The ranks' sums are added up in another tree.
+    // The all-reduce adds the ranks' sums in another order.
     Mutant {
         name: "ranks-in-another-tree",
         file: "crates/handlers/llama/src/comm/threads.rs",
@@ -298,7 +300,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         )],
         judge: RANKS,
     },
-    // A call that takes no notice of its deadline keeps its slot and its client waiting.
+    // A call that ignores its deadline keeps its slot, and its client waits.
     Mutant {
         name: "calls-are-not-given-up",
         file: "crates/bridge/src/job.rs",
@@ -313,7 +315,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
             name: "h3_a_call_that_never_returns_is_dropped_when_it_is_cancelled",
         },
     },
-    // Nobody sees that the thread of all calls is blocked.
+    // No watchdog detects that the thread of all calls is blocked.
     Mutant {
         name: "no-pulse",
         file: "crates/bridge/src/vitals.rs",
@@ -328,7 +330,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
             name: "h3_a_worker_whose_calls_stand_still_says_so_and_leaves",
         },
     },
-    // Two large steps that meet make an automaton of as many states as their product.
+    // Two large repetitions in sequence make an automaton with as many states as their product.
     Mutant {
         name: "steps-looked-at-alone",
         file: "crates/handlers/llama/src/grammar/work.rs",
@@ -338,7 +340,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         ],
         judge: Judge::Attack("tenant", 30),
     },
-    // A message is gathered in memory before its size is looked at.
+    // A message is assembled in memory before its size is checked.
     Mutant {
         name: "bodies-before-their-limits",
         file: "crates/queue/src/amqp/shallow/bodies.rs",
@@ -350,14 +352,14 @@ pub(super) const MUTANTS: &[Mutant] = &[
             name: "m3_large_bodies_do_not_come_into_a_workers_memory",
         },
     },
-    // The first words of a broker are read as deep as they are.
+    // The broker's first frames are parsed at any nesting depth.
     Mutant {
         name: "first-words-of-any-depth",
         file: "crates/queue/src/amqp/shallow/reader.rs",
         edits: &[("(10, 10) => self.pass_over(2, After::Version),", "(10, 10) => self.give_up(),")],
         judge: Judge::Attack("broker", 60),
     },
-    // A token id is believed whatever it is.
+    // A token id is accepted whatever its size.
     Mutant {
         name: "token-ids-of-any-size",
         file: "crates/handlers/llama/src/detokenise.rs",
@@ -366,7 +368,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     },
 ];
 
-/// Any number of ranks beside one.
+/// Comparison of any number of ranks with one rank.
 const RANKS: Judge = Judge::Test {
     package: "nsbridge-llama",
     file: "crates/handlers/llama/tests/it/bits.rs",
@@ -374,7 +376,7 @@ const RANKS: Judge = Judge::Test {
     name: "any_schedule_on_any_number_of_ranks_gives_the_bits_of_one",
 };
 
-/// Every draft of every length beside the reply without.
+/// Comparison of every draft of every length with the reply without a draft.
 const SPECULATION: Judge = Judge::Test {
     package: "nsbridge-llama",
     file: "crates/handlers/llama/tests/it/speculation.rs",

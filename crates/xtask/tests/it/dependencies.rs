@@ -1,4 +1,4 @@
-//! What the project is made of: the rules of `.deny.toml` that need no database and no other tool.
+//! Rules of `.deny.toml` about dependencies that need no database and no other tool.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -18,7 +18,7 @@ struct Package {
     license: Option<String>,
 }
 
-/// The texts in quotes that are the entries of a list of `.deny.toml`.
+/// Returns the quoted entries of a list in `.deny.toml`.
 fn list(name: &str) -> BTreeSet<String> {
     let rules = text(".deny.toml");
     let from = rules.split_once(&format!("\n{name} = [")).map_or("", |(_, from)| from);
@@ -28,7 +28,7 @@ fn list(name: &str) -> BTreeSet<String> {
     entries.map(str::to_owned).collect()
 }
 
-/// The values of a field in `Cargo.lock`.
+/// Returns the values of a field in `Cargo.lock`.
 fn values<'a>(lock: &'a str, field: &str) -> impl Iterator<Item = &'a str> {
     let start = format!("{field} = \"");
     let lines = lock.lines();
@@ -48,7 +48,7 @@ fn there_is_one_crypto_library_under_tls() {
 #[test]
 fn all_packages_come_from_the_registry() {
     let lock = text("Cargo.lock");
-    // Rust's own registry, by the address of its index.
+    // Rust's own registry is recognized by the address of its index.
     let is_rusts = |source: &str| {
         source.starts_with("registry+https://github.com/rust-lang/") && source.ends_with("-index")
     };
@@ -61,7 +61,7 @@ fn all_packages_come_from_the_registry() {
 fn all_licences_are_allowed() {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version", "1", "--locked", "--offline"])
-        // What is built here is downloaded here; other systems' packages may not be.
+        // Packages for other systems may not have been downloaded.
         .args(["--filter-platform", "x86_64-unknown-linux-gnu"])
         .current_dir(root())
         .output()
@@ -76,7 +76,7 @@ fn all_licences_are_allowed() {
     none(&bad.collect::<Vec<_>>());
 }
 
-/// Whether an SPDX expression can be kept by the licences of a list.
+/// Returns true if the allowed licenses satisfy an SPDX expression.
 fn permits(expression: &str, allowed: &BTreeSet<String>) -> bool {
     // Older manifests write `/` for OR.
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");

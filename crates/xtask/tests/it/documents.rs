@@ -1,17 +1,17 @@
-//! Documents that must keep up with the code.
+//! Checks that documents match the code.
 
 use crate::tree::{none, text};
 
-/// The map of the code is read in one go or not at all.
+/// Maximum number of lines of the architecture document, so that it can be read in one go.
 const ARCHITECTURE_LINES: usize = 200;
 
-/// The codes as they travel: what `as_str` gives.
+/// Returns the error codes in wire format, as returned by `as_str`.
 fn codes(code: &str) -> Vec<&str> {
     let arms = code.lines().filter(|line| line.trim_start().starts_with("Self::"));
     arms.filter_map(|arm| arm.split_once("=> \"")?.1.split('"').next()).collect()
 }
 
-/// The codes that have no row in a table of `document`.
+/// Returns the codes that have no row in a table of `document`.
 fn without_row(codes: &[&str], document: &str) -> Vec<String> {
     let row = |code: &&&str| {
         let start = format!("| `{code}` |");
@@ -24,7 +24,7 @@ fn without_row(codes: &[&str], document: &str) -> Vec<String> {
         .collect()
 }
 
-/// The public fields of a struct and their types.
+/// Returns the public fields of a struct and their types.
 fn fields(source: &str, name: &str) -> Vec<(String, String)> {
     let start = format!("pub struct {name} {{");
     let body = source.split_once(&start).map_or("", |(_, rest)| rest);
@@ -36,7 +36,7 @@ fn fields(source: &str, name: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The lines of a TOML file's table, those that are commented out among them.
+/// Returns the lines of a TOML file's table, including those that are commented out.
 fn section<'a>(toml: &'a str, name: &str) -> Option<Vec<&'a str>> {
     let plain = |line: &'a str| line.trim_start_matches(['#', ' ']);
     let head = format!("[{name}]");
@@ -45,8 +45,8 @@ fn section<'a>(toml: &'a str, name: &str) -> Option<Vec<&'a str>> {
     Some(lines.take_while(|line| !line.starts_with('[')).collect())
 }
 
-/// The configuration's fields that the example does not show. `handler` has the fields of the
-/// bundled handler's options.
+/// Returns the fields of the configuration that the example does not show. The fields of `handler`
+/// are the options of the bundled handler.
 fn not_shown(config: &str, options: &str, example: &str) -> Vec<String> {
     let mut problems = Vec::new();
     for (name, of) in fields(config, "Config") {
@@ -70,7 +70,7 @@ fn not_shown(config: &str, options: &str, example: &str) -> Vec<String> {
     problems
 }
 
-/// The rules that the protocol's page names, such as `r5`.
+/// Returns the names of the rules in the protocol document, such as `r5`.
 fn rules(protocol: &str) -> Vec<String> {
     let words = protocol.split(|c: char| !c.is_ascii_alphanumeric());
     let is_rule = |word: &&str| {
@@ -83,20 +83,20 @@ fn rules(protocol: &str) -> Vec<String> {
     rules
 }
 
-/// Why a document is too long.
+/// Returns an error message if a document is too long.
 fn too_long(path: &str, document: &str, most: usize) -> Option<String> {
     let lines = document.lines().count();
     (lines > most).then(|| format!("{path} has {lines} lines, more than {most}"))
 }
 
-/// The blocks of code in `language` of a document.
+/// Returns the code blocks in `language` of a document.
 fn blocks<'a>(document: &'a str, language: &str) -> Vec<&'a str> {
     let start = format!("```{language}\n");
     let rest = document.split(&start).skip(1);
     rest.filter_map(|rest| rest.split("```").next()).collect()
 }
 
-/// The rows of the threat table that claim what no test of the tree holds.
+/// Returns the rows of the threat table with a claim that no test holds.
 fn unheld(security: &str, is_test: impl Fn(&str) -> bool) -> Vec<String> {
     let table = security.split("\n## ").find(|part| part.starts_with("Threats"));
     let rows = table.unwrap_or_default().lines().filter(|line| line.starts_with("| ")).skip(1);

@@ -1,4 +1,4 @@
-//! Who may import whom. The floors are those of `docs/architecture.md`.
+//! Layering of the crates, as in `docs/architecture.md`.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::tree::{none, root};
 
-/// The floor of a crate by its folder; a crate imports only lower floors.
+/// Returns the layer of a crate by its folder. A crate imports only from lower layers.
 fn floor(folder: &str) -> Option<u8> {
     Some(match folder {
         "crates/protocol" => 0,
@@ -22,10 +22,10 @@ fn floor(folder: &str) -> Option<u8> {
     })
 }
 
-/// All that an engine may know of this project.
+/// Crates of this project that an engine may import.
 const FOR_HANDLERS: [&str; 2] = ["crates/handler", "crates/protocol"];
 
-/// Crates that a model's author must not be made to build, and features that go with them.
+/// Crates and features that authors of models must not have to build.
 const NOT_FOR_AUTHORS: [&str; 7] = [
     "tokio feature \"net\"",
     "tokio feature \"full\"",
@@ -36,7 +36,7 @@ const NOT_FOR_AUTHORS: [&str; 7] = [
     "hyper ",
 ];
 
-/// The words on the wire do no input or output, and wait for nobody.
+/// Crates that the wire types must not depend on: no input or output, and nothing asynchronous.
 const NOT_FOR_PROTOCOL: [&str; 4] = ["tokio ", "futures-util ", "mio ", "async-trait "];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ enum Kind {
     Dev,
 }
 
-/// Why the crate in `from` may not import the one in `to`.
+/// Returns an error message if the crate in `from` may not import the one in `to`.
 fn problem(from: &str, to: &str, kind: Kind) -> Option<String> {
     let says = |why: &str| Some(format!("{from} imports {to}: {why}"));
     let (Some(above), Some(below)) = (floor(from), floor(to)) else {
@@ -99,7 +99,7 @@ fn folder(path: &str) -> String {
     inside.trim_end_matches("/Cargo.toml").to_owned()
 }
 
-/// What of `forbidden` stands in the tree that cargo prints.
+/// Returns the crates of `forbidden` that occur in the tree that cargo prints.
 fn found_in(tree: &str, forbidden: &[&str]) -> BTreeSet<String> {
     let lines = tree.lines().map(str::trim);
     let bad = lines.filter(|line| forbidden.iter().any(|start| line.starts_with(start)));

@@ -1,4 +1,5 @@
-//! The habits of this repository, held by tests: floors, form, and documents that keep up.
+//! Conventions of this repository, enforced by tests: layers, form, and documents that match the
+//! code.
 
 mod dependencies;
 mod documents;

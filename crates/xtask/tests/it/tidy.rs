@@ -1,12 +1,12 @@
-//! The form of the sources, and what stands where.
+//! Form of the source files, and the layout of the repository.
 
 use crate::tree::{none, texts, top_level};
 
-/// A file of this many lines is two files.
+/// Maximum number of lines of a file.
 const LINES: usize = 500;
 
-/// What a line of Rust must not hold, and why. The halves are joined when they are looked for, so
-/// that this file does not hold them itself.
+/// Texts that a line of Rust must not contain, with the reason. Each text is split in two, so that
+/// this file does not contain it.
 const NOT_IN_RUST: [([&str; 2], &str); 6] = [
     (["#[ig", "nore"], "a test that does not run tests nothing"),
     (["#[should", "_panic"], "assert on what is returned"),
@@ -16,11 +16,11 @@ const NOT_IN_RUST: [([&str; 2], &str); 6] = [
     (["FIX", "ME"], "what is broken belongs into an issue"),
 ];
 
-/// Who may read the environment.
+/// Paths that may read the environment.
 const EDGES: [&str; 4] =
     ["crates/cli/", "crates/bridge/src/serve.rs", "crates/testkit/", "crates/xtask/"];
 
-/// Words of somebody's machine or of package registries, which no file is to bear.
+/// Paths of a particular machine, and names of package registries, which no file may contain.
 const STRANGE: [[&str; 2]; 10] = [
     ["/wo", "rk/"],
     ["/fa", "rm/"],
@@ -34,7 +34,7 @@ const STRANGE: [[&str; 2]; 10] = [
     ["deb.debian", ".org"],
 ];
 
-/// Everything at the top that is not a dot file.
+/// Allowed names at the top level, except for dot files.
 const TOP: [&str; 9] = [
     "CHANGELOG.md",
     "Cargo.lock",
@@ -47,7 +47,7 @@ const TOP: [&str; 9] = [
     "docs",
 ];
 
-/// What is wrong with the form of a Rust file.
+/// Returns the problems with the form of a Rust file.
 fn form(path: &str, text: &str) -> Vec<String> {
     let mut problems = Vec::new();
     if !text.starts_with("//!") {
@@ -71,7 +71,7 @@ fn form(path: &str, text: &str) -> Vec<String> {
     problems
 }
 
-/// Whether a file that is no edge reads the environment.
+/// Returns the places where a file outside of `EDGES` reads the environment.
 fn environment(path: &str, text: &str) -> Vec<String> {
     if EDGES.iter().any(|edge| path.starts_with(edge)) {
         return Vec::new();
@@ -85,9 +85,9 @@ fn environment(path: &str, text: &str) -> Vec<String> {
     .collect()
 }
 
-/// Words that tell of somebody's machine.
+/// Returns the strings of `STRANGE` in a file.
 fn strange_words(path: &str, text: &str) -> Vec<String> {
-    // It names the registry of every package. The fuzz room has a copy.
+    // A lock file names the registry of every package. The fuzz targets have a copy of it.
     if path.rsplit('/').next() == Some("Cargo.lock") {
         return Vec::new();
     }
@@ -96,7 +96,7 @@ fn strange_words(path: &str, text: &str) -> Vec<String> {
     found.map(|word| format!("{path}: `{word}` does not belong into this repository")).collect()
 }
 
-/// What stands at the top and should not.
+/// Returns the top-level names that are not allowed.
 fn strangers(names: &[String]) -> Vec<String> {
     let known =
         |name: &String| name.starts_with('.') || name == "examples" || TOP.contains(&name.as_str());

@@ -1,22 +1,22 @@
-//! The repository's files, and how a list of problems fails a test.
+//! Files of the repository, and the assertion that a list of problems is empty.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The repository's root.
+/// Returns the repository's root.
 pub(crate) fn root() -> &'static Path {
     let ours = Path::new(env!("CARGO_MANIFEST_DIR"));
     ours.ancestors().nth(2).expect("this crate lies two folders below the root")
 }
 
-/// The text of a file, by its path from the root.
+/// Returns the text of a file, by its path from the root.
 #[track_caller]
 pub(crate) fn text(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// All files that can be read as text, but build output and what git keeps for itself.
+/// Returns all text files except for build output and git's own files.
 pub(crate) fn texts() -> Vec<(String, String)> {
     let mut found = Vec::new();
     walk(root(), &mut found);
@@ -28,7 +28,7 @@ fn walk(folder: &Path, found: &mut Vec<(String, String)>) {
     for entry in folder.read_dir().expect("a folder that was just listed") {
         let path = entry.expect("a folder's entry").path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // Of a second work tree, `.git` is a file.
+        // In a linked work tree `.git` is a file.
         if [".git", "target", ".venv", "__pycache__"].contains(&&*name) {
             continue;
         }
@@ -44,7 +44,7 @@ fn from_root(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).display().to_string()
 }
 
-/// What stands at the top of the repository: what git knows, or all there is without git.
+/// Returns the names at the top of the repository: those that git tracks, or all without git.
 pub(crate) fn top_level() -> Vec<String> {
     let git = Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output();
     let listed = git.ok().filter(|output| output.status.success() && !output.stdout.is_empty());
