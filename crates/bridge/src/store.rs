@@ -98,7 +98,6 @@ pub struct Opened {
 impl Store {
     /// Opens a store.
     ///
-    ///
     /// # Errors
     ///
     /// Returns [`StoreError::Refused`] if a number of the configuration is out of range, and
@@ -146,7 +145,6 @@ impl Store {
     ///
     /// Without this call the store finds them as AWS's own tools do.
     ///
-    ///
     /// # Errors
     ///
     /// Returns an error if `config` names no region.
@@ -172,7 +170,6 @@ impl Store {
     /// Downloads all files of a model into a folder, the manifest last. Files that are there
     /// already and match the manifest are kept.
     ///
-    ///
     /// # Errors
     ///
     /// Returns an error if a file cannot be fetched or the folder cannot be written.
@@ -196,7 +193,6 @@ impl Store {
     }
 
     /// Verifies all bytes of a model against its manifest and returns the damage found.
-    ///
     ///
     /// # Errors
     ///

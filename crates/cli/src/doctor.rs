@@ -35,8 +35,8 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Message size of 17 MiB: more than RabbitMQ 4 accepts by default, and twice what the protocol
-/// needs.
+/// Message size of 17 MiB: more than RabbitMQ 4 accepts by default (16 MiB), and more than twice
+/// what the protocol needs.
 const TOO_LARGE: usize = 17 << 20;
 
 /// Result of one check: a remark, or the problem.

@@ -63,7 +63,6 @@ impl Format {
 impl Sampling {
     /// Builds the input of the request.
     ///
-    ///
     /// # Errors
     ///
     /// Returns an error if the schema file cannot be read or is not JSON.

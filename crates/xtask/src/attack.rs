@@ -32,7 +32,6 @@ impl Default for Arguments {
 
 /// Attacks a worker for the given time.
 ///
-///
 /// # Errors
 ///
 /// Returns an error if a promise was broken. The driver has printed which one.

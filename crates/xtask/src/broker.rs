@@ -25,7 +25,6 @@ pub(crate) struct Broker {
 impl Broker {
     /// Starts a node, unless the environment names one.
     ///
-    ///
     /// # Errors
     ///
     /// Returns an error if the node does not start.

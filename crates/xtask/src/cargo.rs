@@ -68,7 +68,6 @@ impl Cargo {
     /// Returns cargo's metadata of the workspace. The arguments in `more` can include its
     /// dependencies.
     ///
-    ///
     /// # Errors
     ///
     /// Returns an error if cargo cannot read a manifest; cargo prints the reason.
@@ -82,7 +81,6 @@ impl Cargo {
 
     /// Returns the features of these packages, or of all, for `--features`. Omits those that
     /// require CUDA's compiler.
-    ///
     ///
     /// # Errors
     ///
@@ -136,7 +134,6 @@ pub(crate) fn succeeds(mut command: Command) -> bool {
 
 /// Runs a command and returns true if it succeeds.
 ///
-///
 /// # Errors
 ///
 /// Returns an error if the command could not be started.
@@ -147,7 +144,6 @@ pub(crate) fn run(mut command: Command) -> Result<bool> {
 }
 
 /// Returns the folder for everything that is created once per machine.
-///
 ///
 /// # Errors
 ///

@@ -49,7 +49,6 @@ pub(crate) struct Arguments {
 
 /// Runs scenarios, or the other action that the arguments select.
 ///
-///
 /// # Errors
 ///
 /// Returns an error if a piece or request was lost, repeated or run twice, or if a scenario had the

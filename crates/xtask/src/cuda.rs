@@ -17,7 +17,6 @@ pub(crate) const CAPABILITY: &str = "90";
 
 /// Runs cargo with CUDA's compiler and these arguments; by default builds the worker.
 ///
-///
 /// # Errors
 ///
 /// Returns an error if the compiler is not available or cargo fails.

@@ -40,7 +40,6 @@ pub(crate) struct Arguments {
 
 /// Runs the fuzz targets.
 ///
-///
 /// # Errors
 ///
 /// Returns an error if a target found something or cannot be built.

@@ -25,7 +25,6 @@ pub(crate) struct Machine {
 
 /// Installs the prerequisites of the tests.
 ///
-///
 /// # Errors
 ///
 /// Returns an error with the command to run if something is missing and may not be installed.
@@ -38,7 +37,6 @@ pub(crate) fn ready(with_trainer: bool) -> Result<Machine> {
 }
 
 /// Makes sure that the library for shifting a process's clock is installed.
-///
 ///
 /// # Errors
 ///
@@ -61,7 +59,6 @@ fn moto() -> Result<PathBuf> {
 }
 
 /// Returns a Python with the systems that a benchmark suite compares with.
-///
 ///
 /// # Errors
 ///

@@ -18,7 +18,6 @@ const SEED: &str = "1";
 
 /// Builds and judges all mutants, or only the one with this name.
 ///
-///
 /// # Errors
 ///
 /// Returns an error if a mutant is not detected.

@@ -38,7 +38,6 @@ pub(crate) struct Report {
 impl Report {
     /// Runs one part. Its output is passed through.
     ///
-    ///
     /// # Errors
     ///
     /// Returns an error if the part could not be started.
@@ -63,7 +62,6 @@ impl Report {
     }
 
     /// Prints the totals.
-    ///
     ///
     /// # Errors
     ///

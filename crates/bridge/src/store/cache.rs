@@ -2,7 +2,7 @@
 //!
 //! Each chunk is a file of its own. It is written under a temporary name, renamed into place, and
 //! hashed whenever it is read. So neither locks nor flushes are needed: a writer that dies leaves a
-//! file that no reader opens, a torn or rotten file fails its hash and is removed, and two writers
+//! file that no reader opens, a torn or damaged file fails its hash and is removed, and two writers
 //! of one chunk write the same bytes. A lost race costs a download, never a wrong weight.
 
 use std::fs::{self, File};

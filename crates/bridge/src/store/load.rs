@@ -1,7 +1,8 @@
 //! Scheduler of a load: one schedule over all files of a model.
 //!
-//! Chunks are fetched concurrently in the order in which their extents are needed, as far ahead of
-//! the reader as the memory limit allows. An extent that a reader waits for goes first.
+//! Chunks are fetched concurrently in the order in which their extents (ranges of files that a
+//! reader needs) are wanted, as far ahead of the reader as the memory limit allows. An extent that
+//! a reader waits for goes first.
 
 pub(crate) mod plan;
 

@@ -92,7 +92,6 @@ struct WrittenFile {
 impl Manifest {
     /// Parses a manifest and checks that it is consistent.
     ///
-    ///
     /// # Errors
     ///
     /// Returns the reason if the manifest is invalid, for a sentence that names the manifest.

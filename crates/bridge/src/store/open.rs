@@ -20,7 +20,6 @@ use crate::config::{is_private, plaintext};
 impl Store {
     /// Finds a model and pins the version of each of its files. Reads no weights yet.
     ///
-    ///
     /// # Errors
     ///
     /// Returns an error if there is no model at the location, if its manifest is not the pinned

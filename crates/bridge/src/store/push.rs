@@ -75,7 +75,6 @@ impl Store {
     /// Pushes a folder. Parts that are in the bucket already are not sent again. The manifest is
     /// written last, so a reader never finds a partial model.
     ///
-    ///
     /// # Errors
     ///
     /// Returns an error if a file cannot be read or changes meanwhile, if the bucket refuses, or if
@@ -99,7 +98,6 @@ impl Store {
     }
 
     /// Points an alias to a revision, which rolls the revision out or back.
-    ///
     ///
     /// # Errors
     ///

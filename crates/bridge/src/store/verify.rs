@@ -14,7 +14,6 @@ const AT_ONCE: usize = 64;
 /// Reads all chunks, keeps none, and returns the damage, chunk by chunk. `progress` receives the
 /// size of each chunk.
 ///
-///
 /// # Errors
 ///
 /// Returns an error if the bytes cannot be fetched, which says nothing about whether they are

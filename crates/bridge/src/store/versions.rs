@@ -35,7 +35,6 @@ struct Written {
 impl Alias {
     /// Parses an alias.
     ///
-    ///
     /// # Errors
     ///
     /// Returns the reason if the alias is invalid, for a sentence that names the alias.

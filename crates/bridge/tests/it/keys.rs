@@ -142,7 +142,7 @@ async fn r3_a_request_that_waits_for_kms_bears_no_blame(broker: Arc<dyn Broker>)
     while value(&setup, "nsbridge_key_pauses_total", "") < 2.0 {
         sleep(Duration::from_millis(20)).await;
     }
-    // Requests taken during the pause go back to the queue unchanged.
+    // A request taken during the pause goes back without a counted delivery or try.
     first.stop().await.unwrap();
     let waiting = take(&broker, &model_queue(&setup.model)).await;
     assert_eq!(waiting.deliveries, 0, "no delivery counts towards its poison");

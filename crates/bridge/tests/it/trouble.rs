@@ -124,8 +124,8 @@ async fn c6_a_client_whose_reply_queue_was_lost_asks_again_and_goes_on_where_it_
     for _ in 0..20 {
         reply.next().await.unwrap().unwrap();
     }
-    // The outage is longer than the lease of the reply queue, and longer than a worker waits for
-    // the queue.
+    // The outage is longer than the lease of the reply queue, and longer than the time after which
+    // a worker considers the client gone.
     broker.refuse();
     broker.cut("test client replies");
     tokio::time::sleep(Duration::from_secs(3)).await;

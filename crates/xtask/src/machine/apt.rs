@@ -11,7 +11,6 @@ const SCRIPT: &str = include_str!("install.sh");
 
 /// Installs Debian packages if that is possible and permitted. `what` names what they provide.
 ///
-///
 /// # Errors
 ///
 /// Returns an error with the command to run instead.

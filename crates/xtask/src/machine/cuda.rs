@@ -46,7 +46,6 @@ pub(crate) struct Toolkit {
 impl Toolkit {
     /// Creates the environment if it does not exist.
     ///
-    ///
     /// # Errors
     ///
     /// Returns an error if Python is missing, pip could not install a package, or there is no C
@@ -75,7 +74,6 @@ impl Toolkit {
 
     /// Creates a toolkit in this folder with a stand-in compiler that produces empty files. It
     /// suffices for checking the Rust code.
-    ///
     ///
     /// # Errors
     ///

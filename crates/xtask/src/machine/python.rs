@@ -32,7 +32,6 @@ pub(super) fn find(program: &str) -> Option<PathBuf> {
 /// Returns the Python of the environment for these requirements. `make` creates the environment in
 /// a new folder.
 ///
-///
 /// # Errors
 ///
 /// Returns the error of `make`.

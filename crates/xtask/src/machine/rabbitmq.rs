@@ -18,7 +18,6 @@ const UNPACK: &str = include_str!("rabbitmq-4.sh");
 
 /// Makes sure that the system's RabbitMQ is installed. Starts no node.
 ///
-///
 /// # Errors
 ///
 /// Returns an error if it is missing and may not be installed.
@@ -34,7 +33,6 @@ pub(crate) fn ready() -> Result<()> {
 }
 
 /// Returns a folder with RabbitMQ 4 and its dependencies for `chroot`, created once per machine.
-///
 ///
 /// # Errors
 ///

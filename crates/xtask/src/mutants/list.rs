@@ -120,7 +120,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "ConnectionProperties::default().with_connection_name(name.into())\
                       .enable_auto_recover()",
         )],
-        // Not every disconnection exposes the fault. Each round has three.
+        // Not every cut exposes the fault. Each round has three.
         judge: Judge::Scenario("client-reconnect", 6),
     },
     // A request that kills its worker takes its neighbors with it, each time.
@@ -290,7 +290,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         edits: &[("segments(format, shape[1]) / self.part.of", "segments(format, own.len())")],
         judge: RANKS,
     },
-    // The all-reduce adds the ranks' sums in another order.
+    // The all-reduce adds the ranks' partial sums in another tree.
     Mutant {
         name: "ranks-in-another-tree",
         file: "crates/handlers/llama/src/comm/threads.rs",
@@ -330,7 +330,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
             name: "h3_a_worker_whose_calls_stand_still_says_so_and_leaves",
         },
     },
-    // Two large repetitions in sequence make an automaton with as many states as their product.
+    // Two large `multipleOf` steps for one number make an automaton with as many states as their
+    // product.
     Mutant {
         name: "steps-looked-at-alone",
         file: "crates/handlers/llama/src/grammar/work.rs",
@@ -352,7 +353,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
             name: "m3_large_bodies_do_not_come_into_a_workers_memory",
         },
     },
-    // The broker's first frames are parsed at any nesting depth.
+    // The broker's `connection.start` is parsed at any nesting depth.
     Mutant {
         name: "first-words-of-any-depth",
         file: "crates/queue/src/amqp/shallow/reader.rs",

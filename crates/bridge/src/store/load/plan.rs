@@ -60,7 +60,6 @@ struct Part {
 impl Plan {
     /// Plans a load of these extents.
     ///
-    ///
     /// # Errors
     ///
     /// Returns an error if two extents overlap.

@@ -56,7 +56,6 @@ const PASSING: [&str; 12] = [
 
 /// Creates an S3 client that does not retry: the store decides what is retried and for how long.
 ///
-///
 /// # Errors
 ///
 /// Returns an error if there is no region or no root certificate.

@@ -27,7 +27,8 @@ const FILES_AT_ONCE: usize = 4;
 /// Number of parts of one file that are sent at once.
 const PARTS_AT_ONCE: usize = 16;
 
-/// Body size in bytes that gives the request to assemble the parts its time limit.
+/// Nominal body size of the request that assembles the parts, in bytes. It determines the time
+/// limit of that request.
 const GATHERED: u64 = 20_000_000;
 
 /// Sends the files that are not there yet and sets the ETag of each. Returns the number of bytes

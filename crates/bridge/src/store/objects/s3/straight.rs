@@ -49,7 +49,6 @@ pub(super) struct Straight {
 impl Straight {
     /// Creates a client with a connection pool of its own.
     ///
-    ///
     /// # Errors
     ///
     /// Returns an error if this machine has no root certificates.

@@ -79,7 +79,6 @@ enum End {
 impl Pool {
     /// Creates an empty pool.
     ///
-    ///
     /// # Errors
     ///
     /// Returns an error if this machine has no root certificates.
@@ -253,7 +252,6 @@ impl Body {
     }
 
     /// Reads the whole body.
-    ///
     ///
     /// # Errors
     ///
