@@ -1,5 +1,5 @@
-//! `cargo xtask chaos --mutants`: mutation tests. Each mutant breaks one promise, and a scenario
-//! must fail.
+//! `cargo xtask chaos --mutants`: mutation tests. Each mutant breaks one promise, and the scenario,
+//! attack or test that judges it must fail.
 
 mod list;
 

@@ -180,7 +180,7 @@ async fn find(
     let Some(bytes) = manifest else { return unverified(objects, fetcher).await };
     let manifest = Manifest::parse(&bytes).map_err(|why| StoreError::unusable(address, why))?;
     let listed = match fetcher.patiently(&objects.address(""), || objects.list()).await {
-        // A role that may read but not list relies on the sizes and ETags of the manifest.
+        // If the role may read but not list, the manifest's sizes and ETags are used.
         Err(StoreError::Denied { .. }) => None,
         other => Some(by_path(other?)),
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// Maximum time of unused rate that is saved up.
+/// Maximum time for which unused rate is saved up: 100 ms.
 const SAVED: Duration = Duration::from_millis(100);
 
 /// Rate limit in bytes a second, or none.

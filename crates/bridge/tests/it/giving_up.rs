@@ -115,7 +115,7 @@ enum Deed {
     },
 }
 
-/// Handler with two concurrent calls on one thread.
+/// Handler whose calls share one thread, one call at a time.
 #[derive(Debug)]
 struct Shared;
 

@@ -85,8 +85,8 @@ impl Stage {
         assert_eq!(letter.body, body, "a dead letter is the sealed request, unchanged");
     }
 
-    /// Publishes a message that is no request and expects a dead letter with its size but without
-    /// its body.
+    /// Publishes a malformed or oversized message and expects a dead letter with its size but
+    /// without its body.
     async fn check_without_body(&self, message: Message, reason: ErrorCode) {
         let bytes = i64::try_from(message.body.len()).unwrap();
         let letter = self.died_of(message, reason).await;

@@ -26,7 +26,7 @@ impl Folder {
         Self { dir: dir.into() }
     }
 
-    /// Runs blocking work on a thread for blocking work.
+    /// Runs work on a thread for blocking operations.
     async fn blocking<T: Send + 'static>(
         &self,
         path: &str,
