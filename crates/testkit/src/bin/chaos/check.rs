@@ -28,8 +28,6 @@ use anyhow::{Context, Result};
 use crate::journal::{self, Line, What};
 use crate::plan::Plan;
 
-pub(crate) use copies::KEYRING;
-
 use copies::Copies;
 use replies::Replies;
 use runs::Runs;

@@ -9,8 +9,8 @@ use nsbridge_llama::Llama;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::calls::Runs;
 use crate::order::Order;
-use crate::worker::Runs;
 
 /// `[handler]` table of the configuration.
 #[derive(Deserialize)]

@@ -7,6 +7,7 @@
 #![expect(clippy::print_stdout, reason = "what came of it is for the person who waits")]
 #![expect(clippy::print_stderr, reason = "so is how far it is")]
 
+mod calls;
 mod check;
 mod client;
 mod clock;

@@ -22,7 +22,6 @@ use rustix::process::Signal;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use crate::check::KEYRING;
 use crate::client;
 use crate::follow::{Follow, ends, gone, is_over, pieces, running, takes};
 use crate::hold::Held;
@@ -38,6 +37,9 @@ pub(crate) use start::{ClientSettings, WorkerSettings};
 use kept::Kept;
 use start::{part_command, worker_command, write_keyring};
 use strand::Strand;
+
+/// File name of the keyring in the folder of a round.
+pub(crate) const KEYRING: &str = "keys.json";
 
 /// Name of the fault that sends SIGTERM to a worker.
 pub(crate) const TERMINATE: &str = "terminate";

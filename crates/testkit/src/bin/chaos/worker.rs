@@ -2,12 +2,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::{panicking, sleep};
+use std::thread::sleep;
 use std::time::Duration;
 
 use nsbridge::Config;
-use nsbridge_handler::{Error, Finish, Handler, Job, JobInfo, Models, Result, Slots};
+use nsbridge_handler::{Error, Finish, Handler, Job, Models, Result, Slots};
 use serde::Deserialize;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
@@ -16,8 +15,9 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, fmt};
 
+use crate::calls::Runs;
 use crate::engine::Engine;
-use crate::journal::{Journal, Run, What};
+use crate::journal::{Journal, What};
 use crate::order::{Does, Order, of_attempt, piece};
 use crate::process::leave_with_the_starter;
 
@@ -140,33 +140,6 @@ impl Handler for Scripted {
     }
 }
 
-/// Recorder of the calls of a handler.
-#[derive(Debug)]
-pub(crate) struct Runs {
-    journal: Journal,
-    worker: String,
-    calls: AtomicU64,
-}
-
-impl Runs {
-    pub(crate) fn in_dir(dir: &Path, worker: String) -> Result<Self> {
-        let journal = Journal::in_dir(dir).map_err(Error::fatal)?;
-        Ok(Self { journal, worker, calls: AtomicU64::new(0) })
-    }
-
-    pub(crate) fn begin(&self, n: usize, info: &JobInfo, resumed: usize) -> Call<'_> {
-        let run = Run {
-            pid: std::process::id(),
-            call: self.calls.fetch_add(1, Ordering::Relaxed),
-            worker: self.worker.clone(),
-            request: info.id.to_string(),
-            attempt: info.attempt.0,
-        };
-        let _ = self.journal.note(What::Start { run: run.clone(), n, resumed });
-        Call { journal: &self.journal, run, n, pieces: resumed, how: "dropped".to_owned() }
-    }
-}
-
 #[expect(clippy::panic, reason = "the order says so")]
 fn misbehave(does: Does, index: usize, is_retry: bool) {
     match does {
@@ -174,22 +147,5 @@ fn misbehave(does: Does, index: usize, is_retry: bool) {
         Does::PanicAt(at) if at == index && !is_retry => panic!("as the order says"),
         Does::BlockAt(at, ms) if at == index && !is_retry => sleep(Duration::from_millis(ms)),
         _ => {}
-    }
-}
-
-/// Guard that records the end of a call however it ends, except by the death of the process.
-pub(crate) struct Call<'a> {
-    journal: &'a Journal,
-    run: Run,
-    n: usize,
-    pieces: usize,
-    pub(crate) how: String,
-}
-
-impl Drop for Call<'_> {
-    fn drop(&mut self) {
-        let how = if panicking() { "panicked".to_owned() } else { self.how.clone() };
-        let (run, n, pieces) = (self.run.clone(), self.n, self.pieces);
-        let _ = self.journal.note(What::End { run, n, pieces, how });
     }
 }

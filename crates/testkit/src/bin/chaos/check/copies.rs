@@ -15,9 +15,7 @@ use nsbridge_protocol::Open;
 
 use crate::clock::SECOND;
 use crate::journal::{Line, Run, What, from_hex, to_hex};
-
-/// File name of the keyring in the folder of a round.
-pub(crate) const KEYRING: &str = "keys.json";
+use crate::stage::KEYRING;
 
 /// Maximum delay of the tap: a frame may be recorded this much after the start of its run.
 const LATE: u64 = SECOND / 2;

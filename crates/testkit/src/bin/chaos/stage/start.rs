@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use nsbridge_crypto::{Entry, Key, Keyring, State};
 use nsbridge_protocol::ModelName;
 
-use crate::check::KEYRING;
+use super::KEYRING;
 use crate::watched::Trick;
 
 /// Settings of workers.
