@@ -13,10 +13,14 @@ use crate::{order, safetensors, split};
 
 const INDEX: &str = "model.safetensors.index.json";
 
+/// The file that transformers writes where a model needs no shards.
+const WHOLE: &str = "model.safetensors";
+
 /// The tensors of a model, with none of their bytes.
 ///
-/// Read from `model.safetensors.index.json` and the shards that it names, from all `.safetensors`
-/// files beside each other, or from a `.gguf` file. Headers are checked against the sizes of the
+/// Read from the first of these that the model has: `model.safetensors.index.json` with the shards
+/// that it names, `model.safetensors`, all other `.safetensors` files together, one `.gguf` file.
+/// [`left_out`](Self::left_out) names the files of weights that are not read. Headers are checked against the sizes of the
 /// files: extents lie within them, are as long as dtype and shape say, and do not overlap.
 #[derive(Clone)]
 pub struct Checkpoint(Arc<Inner>);
@@ -44,12 +48,20 @@ impl Checkpoint {
             Some(index) => (sharded(model, &index)?, Metadata::default()),
             None => match (with_suffix(model, ".safetensors"), with_suffix(model, ".gguf")) {
                 (shards, _) if !shards.is_empty() => {
-                    (safetensors::read(model, &shards)?, Metadata::default())
+                    let whole = model.index(WHOLE).map(|file| vec![file]);
+                    (safetensors::read(model, &whole.unwrap_or(shards))?, Metadata::default())
                 }
                 (_, files) => gguf_alone(model, &files)?,
             },
         };
-        Self::new(model.clone(), tensors, metadata)
+        let checkpoint = Self::new(model.clone(), tensors, metadata)?;
+        let left_out: Vec<&str> = checkpoint.left_out().collect();
+        if !left_out.is_empty() {
+            let read: Vec<&str> = checkpoint.files().collect();
+            let (read, left_out) = (quote(read.join(", ")), quote(left_out.join(", ")));
+            tracing::info!(model = model.place(), read, left_out, "other weights are not read");
+        }
+        Ok(checkpoint)
     }
 
     fn new(model: Model, mut tensors: Vec<TensorInfo>, metadata: Metadata) -> Result<Self> {
@@ -87,6 +99,17 @@ impl Checkpoint {
     pub fn files(&self) -> impl Iterator<Item = &str> {
         let files: BTreeSet<usize> = self.0.tensors.iter().map(|tensor| tensor.file).collect();
         files.into_iter().map(|file| self.0.model.source().files()[file].path.as_str())
+    }
+
+    /// The `.safetensors` and `.gguf` files of the model's top folder that are not read, ascending by
+    /// path: the model's index or `model.safetensors` is read instead.
+    pub fn left_out(&self) -> impl Iterator<Item = &str> {
+        let read: BTreeSet<&str> = self.files().collect();
+        let is_of_weights = |path: &&str| {
+            let of_weights = path.ends_with(".safetensors") || path.ends_with(".gguf");
+            of_weights && !path.contains('/')
+        };
+        self.0.model.files().filter(is_of_weights).filter(move |path| !read.contains(path))
     }
 
     pub(crate) fn index(&self, name: &str) -> Option<usize> {

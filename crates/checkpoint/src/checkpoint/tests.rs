@@ -183,6 +183,31 @@ fn an_index_says_which_tensors_there_are_and_where() {
 }
 
 #[test]
+fn other_weights_beside_an_index_or_a_whole_file_are_left_out() {
+    let file = |name: &str| safetensors(&format!("{{{}}}", entry(name, "U8", "[8]", "[0,8]")), 8);
+    let index = r#"{"weight_map":{"a":"model-00001-of-00001.safetensors"}}"#;
+    let all = [
+        (INDEX, index.into()),
+        ("consolidated.safetensors", file("a")),
+        ("model-00001-of-00001.safetensors", file("a")),
+        ("model.gguf", b"another format".to_vec()),
+        ("model.safetensors", file("a")),
+        ("original/x.safetensors", file("a")),
+    ];
+    let check = |files: Files<'_>, read: &str, left_out: &[&str]| {
+        let checkpoint = open(files);
+        assert_eq!(checkpoint.files().collect::<Vec<_>>(), [read]);
+        assert_eq!(checkpoint.left_out().collect::<Vec<_>>(), left_out);
+        assert!(checkpoint.find("a").is_some());
+    };
+    let beside = ["consolidated.safetensors", "model.gguf", "model.safetensors"];
+    check(&all, "model-00001-of-00001.safetensors", &beside);
+    let others = ["consolidated.safetensors", "model-00001-of-00001.safetensors", "model.gguf"];
+    check(&all[1..], "model.safetensors", &others);
+    check(&all[2..3], "model-00001-of-00001.safetensors", &[]);
+}
+
+#[test]
 fn an_index_that_names_what_is_not_there_is_refused() {
     let check = |index: &str, reason| check_files(&with_index(index), INDEX, reason);
     check(r#"{"weight_map":{"a":"3.safetensors"}}"#, "3.safetensors, which is not there");
