@@ -1,4 +1,4 @@
-//! Key bytes: wiped when dropped, never shown.
+//! Key bytes, which are wiped on drop and never printed.
 
 use std::fmt;
 
@@ -8,21 +8,21 @@ use zeroize::Zeroizing;
 
 use crate::{Error, Result};
 
-/// A 256-bit key of a keyring or a key service.
+/// 256-bit key from a keyring or a key service.
 #[derive(Clone)]
 pub struct Key(Zeroizing<[u8; 32]>);
 
 impl Key {
-    /// The key with these bytes.
+    /// Creates a key from its bytes.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(Zeroizing::new(bytes))
     }
 
-    /// A new key from the operating system's randomness.
+    /// Generates a key from the operating system's randomness.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRandomness`].
+    /// Returns [`Error::NoRandomness`] if the system provides no random bytes.
     pub fn generate() -> Result<Self> {
         random().map(Self::from_bytes)
     }
@@ -44,8 +44,10 @@ impl fmt::Debug for Key {
     }
 }
 
-/// 256 random bits that make a derived key unique. Public, and drawn when used: a pool that is
-/// filled beforehand would repeat in a forked or snapshotted process.
+/// 256 random bits that make a derived key unique.
+///
+/// A salt is public. It is drawn at the moment of use, because a prepared pool would repeat in a
+/// forked or snapshotted process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Salt(pub [u8; 32]);
 
@@ -54,7 +56,7 @@ impl Salt {
     ///
     /// # Errors
     ///
-    /// [`Error::NoRandomness`].
+    /// Returns [`Error::NoRandomness`] if the system provides no random bytes.
     pub fn fresh() -> Result<Self> {
         random().map(Self)
     }
@@ -67,11 +69,11 @@ impl fmt::Debug for Salt {
     }
 }
 
-/// Who made the key of a request, as its header says.
+/// Origin of a request's key, as named in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Provider {
-    /// A keyring that both ends hold.
+    /// Keyring that client and worker both hold.
     Keyring = 0,
     /// AWS KMS: the frame carries a wrapped data key.
     Kms = 1,
@@ -87,21 +89,21 @@ impl Provider {
     }
 }
 
-/// A key to seal a request with.
+/// Key for sealing a request.
 #[derive(Clone, Debug)]
 pub struct DataKey {
-    /// Its name, which goes into the header.
+    /// Id of the key, which goes into the header.
     pub id: KeyId,
-    /// The key.
+    /// Key bytes.
     pub key: Key,
-    /// Where a worker gets it from.
+    /// Provider from which a worker obtains the key.
     pub provider: Provider,
-    /// The key as its provider wrapped it, for the header; empty for a keyring's.
+    /// Key as wrapped by its provider, for the header; empty for a keyring key.
     pub wrapped: Vec<u8>,
 }
 
 impl DataKey {
-    /// A key that both ends hold.
+    /// Creates a data key from a keyring key.
     pub fn of_keyring(id: KeyId, key: Key) -> Self {
         Self { id, key, provider: Provider::Keyring, wrapped: Vec::new() }
     }

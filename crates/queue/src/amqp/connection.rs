@@ -1,4 +1,4 @@
-//! One AMQP connection.
+//! AMQP connection.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,20 +17,21 @@ use super::publisher::AmqpPublisher;
 use super::{consumer, fault, topology};
 use crate::{Connection, Consumer, Depth, Error, Publisher, Result};
 
-/// How often the connection's state is looked at besides its events: lapin tells errors, but not
-/// every orderly end.
+/// Polling interval for the connection's state.
+///
+/// lapin's events report errors, but not every orderly end.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 const GOODBYE: u16 = 200;
 
-/// How long the broker gets to say goodbye too.
+/// Time limit of the closing handshake.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A connection whose sockets and heartbeats are served by the broker's own thread.
+/// Connection whose sockets and heartbeats are served by the broker's I/O thread.
 pub(super) struct AmqpConnection {
     inner: Arc<lapin::Connection>,
     settings: Settings,
-    /// Why the connection ended, once it has.
+    /// Reason for the end of the connection; `None` while it lives.
     ended: watch::Sender<Option<String>>,
 }
 
@@ -51,9 +52,9 @@ impl AmqpConnection {
     }
 }
 
-/// Waits for the end of the connection and writes down its reason.
+/// Waits for the end of the connection and records the reason.
 ///
-/// A channel's error is an event too, so the connection's own state decides.
+/// A channel's error is also reported as an event, so the connection's own state decides.
 async fn watch_over(connection: Arc<lapin::Connection>, ended: watch::Sender<Option<String>>) {
     let mut events = Box::pin(connection.events_listener());
     let status = connection.status().clone();

@@ -8,20 +8,20 @@ use super::io::Io;
 use super::shallow::Bodies;
 use crate::{Error, Limits, Result};
 
-/// What a connection takes over from its broker.
+/// Settings that a connection takes over from its broker.
 pub(super) struct Settings {
-    /// Limits of the bodies that it takes.
+    /// Body size limits of the connection's channels.
     pub(super) bodies: Arc<Bodies>,
     pub(super) limits: Limits,
-    /// Whether the broker sets `x-acquired-count`.
+    /// True if the broker sets `x-acquired-count`.
     pub(super) counts_acquired: bool,
     pub(super) io: Arc<Io>,
 }
 
-/// How long a connection lives.
+/// Lifetime of a connection.
 ///
-/// lapin may leave a call unanswered whose connection dies while it is made, so every call that
-/// waits for the broker is made under this.
+/// lapin may never complete a call if the connection dies during it. Every call that waits for the
+/// broker is therefore raced against this lifetime.
 #[derive(Clone)]
 pub(super) struct Life(watch::Receiver<Option<String>>);
 
@@ -30,7 +30,7 @@ impl Life {
         Self(ended)
     }
 
-    /// Waits for the end; tells why.
+    /// Waits for the end of the connection and returns the reason.
     pub(super) async fn ended(&self) -> Error {
         let mut ended = self.0.clone();
         let reason = match ended.wait_for(Option::is_some).await {
@@ -40,7 +40,7 @@ impl Life {
         Error::Lost { reason }
     }
 
-    /// Does this, unless the connection ends first.
+    /// Runs `work`, and returns [`Error::Lost`] if the connection ends first.
     pub(super) async fn during<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             biased;
