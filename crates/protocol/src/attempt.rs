@@ -1,26 +1,26 @@
-//! The number of an attempt.
+//! Attempt numbers.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Which try at a request a reply stream belongs to: `epoch << 16 | min(delivery + 1, 65535)`.
+/// Number of an attempt: `epoch << 16 | min(deliveries + 1, 65535)`.
 ///
-/// The epoch counts copies republished by a worker, the low half counts deliveries of one copy,
-/// so the first attempt is 1. Two copies of a request may share a number; a reply stream is told
-/// apart by its salt, never by this.
+/// The epoch counts the copies of a request that were enqueued before this one. The low half counts
+/// the deliveries of one copy, so the first attempt is 1. Two copies of a request may share a
+/// number, so a reply stream is identified by its salt and never by its attempt number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct AttemptNo(pub u32);
 
 impl AttemptNo {
-    /// The attempt of a copy with this `epoch` that was delivered `delivery` times before.
+    /// Returns the attempt for a copy with this `epoch` and this number of earlier deliveries.
     pub fn new(epoch: u16, delivery: u64) -> Self {
         let low = delivery.saturating_add(1).min(0xffff) as u32;
         Self(u32::from(epoch) << 16 | low)
     }
 
-    /// Whether another attempt may have come before this one.
+    /// Returns true if an earlier attempt may exist.
     pub fn is_retry(self) -> bool {
         self.0 > 1
     }

@@ -1,60 +1,60 @@
-//! What can go wrong with a request, as both ends and the operator name it.
+//! Error codes of requests, shared by clients, workers and operators.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a request failed: in a `final-error`, in a dead letter's `nsb-reason` header, in metrics.
+/// Error code of a request: in a `final-error`, a dead letter's `nsb-reason` header and metrics.
 ///
-/// The text form is what travels; the number is for `NSBE`, the one frame that cannot be sealed.
-/// `docs/operating.md` has a row for each: what it means, who acts, how.
+/// Frames and headers carry the text form. The number is for `NSBE`, the one frame that is not
+/// sealed. `docs/operating.md` has a row for each code: what it means, who acts, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum ErrorCode {
-    /// The handler refused the input; the message says why.
+    /// Input refused by the handler; the message gives the reason.
     BadInput,
-    /// The model failed on this request, every time it was tried.
+    /// Failure of the model in every attempt at this request.
     ModelFailed,
-    /// The client asked to stop.
+    /// Cancellation by the client.
     Cancelled,
-    /// The request's finish-by time passed while it ran.
+    /// Finish-by time that passed while the request ran.
     Deadline,
-    /// The request's finish-by time had passed before it ran.
+    /// Finish-by time that had passed before the request ran.
     Expired,
-    /// The clocks of client and worker are too far apart to judge the finish-by time.
+    /// Clocks of client and worker too far apart to judge the finish-by time.
     ClockSkew,
-    /// The body is not a request of this protocol.
+    /// Body that is not a request of this protocol.
     Malformed,
-    /// The body is of a version, suite or key provider this worker does not speak.
+    /// Version, suite or key provider that this worker does not support.
     UnsupportedVersion,
-    /// The body is larger than a request may be.
+    /// Body larger than a request may be.
     Oversized,
-    /// No key with this id is in the worker's keyring.
+    /// Key id that the worker's keyring does not contain.
     UnknownKey,
-    /// The key with this id is not the one the request was sealed with.
+    /// Key that has the right id but is not the one that sealed the request.
     WrongKey,
-    /// The key is right, the bytes were changed on the way.
+    /// Correct key, but bytes that were changed in transit.
     Tampered,
-    /// The request is for another model than the one served here.
+    /// Request for a model other than the one served here.
     WrongModel,
-    /// The key does not serve this model or tenant.
+    /// Key that does not serve this model or tenant.
     KeyScope,
-    /// The request was delivered too often without an end; it may be what kills its workers.
+    /// Request with too many recorded runs that did not return; it may be what kills its workers.
     Poison,
-    /// The reply grew beyond what a stream may hold.
+    /// Reply larger than a stream may hold.
     ReplyTooLarge,
-    /// The key service refused.
+    /// Key that is disabled, not on the worker's list, or refused by the key service.
     KeyDenied,
-    /// The request is for another revision of the model than the ones served.
+    /// Request pinned to a model revision that no worker serves.
     WrongRevision = 18,
-    /// Something went wrong inside the worker. A code of a later version reads as this.
+    /// Failure inside the worker. Codes of later versions are read as this one too.
     #[serde(other)]
     Internal = 17,
 }
 
 impl ErrorCode {
-    /// Every code, in the order of its numbers.
+    /// All codes in the order of their numbers.
     pub const ALL: [Self; 19] = [
         Self::BadInput,
         Self::ModelFailed,
@@ -77,7 +77,7 @@ impl ErrorCode {
         Self::WrongRevision,
     ];
 
-    /// The code as it travels, such as `wrong-key`.
+    /// Returns the text form of the code, such as `wrong-key`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::BadInput => "bad-input",
@@ -102,12 +102,12 @@ impl ErrorCode {
         }
     }
 
-    /// The number of the code in an `NSBE` frame.
+    /// Returns the number of the code in an `NSBE` frame.
     pub fn number(self) -> u16 {
         self as u16 + 1
     }
 
-    /// The code with this number, if there is one.
+    /// Returns the code with this number, if there is one.
     pub fn from_number(number: u16) -> Option<Self> {
         Self::ALL.get(usize::from(number).checked_sub(1)?).copied()
     }

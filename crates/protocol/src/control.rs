@@ -1,21 +1,21 @@
-//! What a client tells a worker beside its request.
+//! Control frames: messages from a client to a worker about a running request.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Fingerprint, Pieces};
 
-/// The kind of a control frame.
+/// Kind of a control frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ControlKind {
-    /// Stop working on the request.
+    /// Request to stop the work.
     Cancel = 0,
-    /// Go on after the pieces the client already has.
+    /// Request to continue after the pieces that the client already has.
     Resume = 1,
 }
 
 impl ControlKind {
-    /// The kind with this byte, if there is one.
+    /// Returns the kind that this byte stands for, if there is one.
     pub fn from_byte(byte: u8) -> Option<Self> {
         match byte {
             0 => Some(Self::Cancel),
@@ -25,14 +25,15 @@ impl ControlKind {
     }
 }
 
-/// The body of a `resume`: what the client already holds of the reply.
+/// Content of a `resume` frame: the pieces of the reply that the client already holds.
 ///
-/// It travels as `u32 header length, header JSON, piece frame`, so that pieces stay bytes.
+/// Wire format: `u32 header length, header JSON, piece frame`. The pieces stay bytes this way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resume {
-    /// The arithmetic that made the pieces; a worker with another one starts over.
+    /// Fingerprint of the attempt that made the pieces. A worker with another one starts at piece
+    /// 0.
     pub fingerprint: Option<Fingerprint>,
-    /// The pieces, from the first.
+    /// Pieces, from index 0.
     pub pieces: Pieces,
 }
 
@@ -43,7 +44,7 @@ struct Header {
 }
 
 impl Resume {
-    /// Writes the body of the control frame.
+    /// Encodes the content of the control frame.
     pub fn encode(&self) -> Vec<u8> {
         let header = Header { fingerprint: self.fingerprint, n: self.pieces.len() };
         let header = serde_json::to_vec(&header).expect("a flat struct is always JSON");
@@ -53,7 +54,7 @@ impl Resume {
         body
     }
 
-    /// Reads the body of a control frame; `None` if it is not a resume from the first piece.
+    /// Decodes the content of a control frame; returns `None` if it is not a resume from piece 0.
     pub fn decode(body: &[u8]) -> Option<Self> {
         let (length, rest) = body.split_first_chunk::<4>()?;
         let (header, pieces) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;

@@ -1,51 +1,51 @@
-//! What a text reply is to be as a whole: any text, JSON, or what a regular expression matches.
+//! Constraint on a text reply as a whole: any text, JSON, or the match of a regular expression.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a reply is held to, token by token; in the shape of OpenAI's `response_format`.
+/// Format that constrains a reply token by token, in the shape of OpenAI's `response_format`.
 ///
-/// OpenAI has no regular expressions: `regex` is named after its type as `json_schema` is, and is
-/// what vLLM and SGLang call `regex`.
+/// OpenAI has no regular expressions. The variant `regex` is shaped like `json_schema` and means
+/// the same as `regex` in vLLM and SGLang.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ResponseFormat {
     /// Any text, as without a format.
     Text {},
-    /// A JSON object, whatever is in it.
+    /// Any JSON object.
     JsonObject {},
-    /// JSON that fits a schema.
+    /// JSON that conforms to a schema.
     JsonSchema {
-        /// The schema with its name.
+        /// Schema with its name.
         json_schema: JsonSchema,
     },
-    /// A text that the expression matches as a whole.
+    /// Text that the expression matches as a whole.
     Regex {
-        /// In the syntax of Rust's crate `regex`, without anchors, which it needs none of.
+        /// Expression in the syntax of Rust's crate `regex`; it needs no anchors.
         regex: String,
     },
 }
 
-/// A JSON schema, as OpenAI wraps it.
+/// JSON schema in OpenAI's wrapper.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JsonSchema {
-    /// Names the schema; changes nothing.
+    /// Name of the schema; has no effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Says what it is for; changes nothing.
+    /// Description of the schema; has no effect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The schema itself. The properties of an object come in its order.
+    /// Schema itself. The properties of an object are generated in the schema's order.
     pub schema: serde_json::Value,
-    /// Changes nothing: the reply always fits.
+    /// OpenAI's strict flag; has no effect, because the reply always conforms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strict: Option<bool>,
 }
 
 impl fmt::Debug for ResponseFormat {
-    /// Leaves out what the user wrote.
+    /// Omits the user's text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Text {} => "Text",
@@ -57,7 +57,7 @@ impl fmt::Debug for ResponseFormat {
 }
 
 impl fmt::Debug for JsonSchema {
-    /// Leaves out what the user wrote.
+    /// Omits the user's text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("JsonSchema").field("strict", &self.strict).finish_non_exhaustive()
     }

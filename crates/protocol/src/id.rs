@@ -1,4 +1,4 @@
-//! Identifiers: of a request, of a reply stream, of the arithmetic that made a reply.
+//! Identifiers of requests, reply streams and of the arithmetic behind a reply.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,18 +6,18 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use uuid::Uuid;
 
-/// A request's identifier: a UUIDv7, so that identifiers sort by time.
+/// Identifier of a request: a UUIDv7, so that identifiers sort by time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RequestId(pub Uuid);
 
 impl RequestId {
-    /// The identifier with these sixteen bytes.
+    /// Creates the identifier from its sixteen bytes.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(Uuid::from_bytes(bytes))
     }
 
-    /// The sixteen bytes that travel in a frame.
+    /// Returns the sixteen bytes that a frame carries.
     pub fn as_bytes(&self) -> &[u8; 16] {
         self.0.as_bytes()
     }
@@ -43,7 +43,7 @@ impl FromStr for RequestId {
     }
 }
 
-/// Sixteen bytes that read as 32 hex digits.
+/// Defines a sixteen-byte identifier that is written as 32 hex digits.
 macro_rules! hex_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -80,15 +80,15 @@ macro_rules! hex_id {
 }
 
 hex_id! {
-    /// One reply stream, derived from its key: unique to the attempt that opened it.
+    /// Identifier of a reply stream, derived from its key: unique to the attempt that opened it.
     StreamId
 }
 
 hex_id! {
-    /// The arithmetic behind a reply: two workers with equal fingerprints make equal tokens.
+    /// Fingerprint of a worker's arithmetic: equal fingerprints promise equal tokens.
     ///
-    /// It covers model revision, dtypes, quantisation, kernels' arithmetic version and whatever
-    /// else changes the text.
+    /// It covers the model revision, dtypes, quantization, the version of the kernels' arithmetic
+    /// and everything else that changes the text.
     Fingerprint
 }
 

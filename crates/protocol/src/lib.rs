@@ -1,7 +1,7 @@
-//! The words on the wire: requests, replies, error codes, names and numbers.
+//! Wire types of the protocol: requests, replies, error codes, names and constants.
 //!
-//! Everything here is plain data that both ends agree on. There is no I/O, no clock and no
-//! randomness in this crate; `docs/protocol.md` tells the same for other languages.
+//! This crate holds plain data that client and worker agree on. It does no I/O and reads neither
+//! the clock nor randomness. `docs/protocol.md` specifies the same protocol for other languages.
 
 mod attempt;
 mod code;
@@ -33,14 +33,18 @@ pub use text::{ChatMessage, TextInput, TextPiece, TokenLogprob};
 pub use trace::{InvalidTraceParent, SpanId, TraceId, TraceParent};
 pub use uuid::Uuid;
 
-/// The content type of every message body of version 1.
+/// Content type of every message body of version 1.
 pub const CONTENT_TYPE: &str = "application/vnd.nsbridge.v1";
 
-/// The largest request plaintext in bytes; larger inputs belong into object storage.
+/// Maximum size of a request plaintext, in bytes. Larger inputs belong in object storage.
 pub const MAX_REQUEST_BYTES: usize = 8 << 20;
 
-/// The largest piece of a reply in bytes. A frame holds one of this size, or more smaller ones.
+/// Maximum size of one piece of a reply, in bytes.
+///
+/// A data frame holds one piece of this size, or several smaller ones.
 pub const MAX_FRAME_BYTES: usize = 64 << 10;
 
-/// The most piece bytes a reply may hold; what a `resume` can carry back.
+/// Maximum total size of the pieces of a reply, in bytes.
+///
+/// A `resume` frame must be able to carry all of them back to a worker.
 pub const MAX_TRANSCRIPT_BYTES: usize = 8 << 20;

@@ -1,11 +1,11 @@
-//! Names that people choose: of a model, a tenant, a key.
+//! Names chosen by people: models, tenants, keys and revisions.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a text cannot be a name.
+/// Error of a text that is not a valid name; says which rule it breaks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a {what}: {rule}")]
 pub struct InvalidName {
@@ -22,7 +22,7 @@ macro_rules! name {
         pub struct $name(String);
 
         impl $name {
-            /// The name as text.
+            /// Returns the name as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -62,22 +62,23 @@ macro_rules! name {
 }
 
 name! {
-    /// A model's name: names its queue, so it is kept to what every broker tool can show.
+    /// Name of a model. It is part of a queue name, so only characters that every broker tool can
+    /// show are allowed.
     ModelName, "model name", model_rule
 }
 
 name! {
-    /// Who a request is for: scopes keys, caches and fairness.
+    /// Tenant that a request belongs to; scopes keys, caches and fair scheduling.
     Tenant, "tenant", label_rule
 }
 
 name! {
-    /// Which key sealed a request.
+    /// Identifier of the key that seals a request.
     KeyId, "key id", label_rule
 }
 
 name! {
-    /// Which version of a model's files a worker serves, such as `2026-11-21-a1b2c3`.
+    /// Revision of a model's files, such as `2026-11-21-a1b2c3`.
     Revision, "revision", revision_rule
 }
 
@@ -98,7 +99,8 @@ fn model_rule(text: &str) -> Option<&'static str> {
     if !text.chars().all(plain) || !text.starts_with(|c: char| c.is_ascii_alphanumeric()) {
         return Some("use ASCII letters, digits, `.`, `_` and `-`, the first a letter or digit");
     }
-    // Queue names are `nsbridge.<model>` plus a suffix: these would be another model's queues.
+    // A queue name is `nsbridge.<model>` plus a suffix, so these names would collide with the
+    // queues of another model.
     let suffix = text.ends_with(".dead") || text.ends_with(".bulk");
     let infix = text.contains(".retry.") || text.contains(".runs.");
     let prefix = ["reply.", "control.", "nsbridge."].iter().any(|word| text.starts_with(word));

@@ -1,19 +1,21 @@
-//! The first frame of a reply stream.
+//! First frame of a reply stream.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Fingerprint, Revision};
 
-/// The sealed body of an `open` frame: who answers, since when, with what arithmetic.
+/// Sealed content of an `open` frame: worker, start time and arithmetic of the attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Open {
-    /// When the attempt was opened, in milliseconds since 1970.
+    /// Time at which the attempt was opened, in milliseconds since the Unix epoch.
     pub opened_at_ms: u64,
-    /// What the reply's tokens depend on beside the request; absent if the handler does not say.
+    /// Fingerprint of the worker's arithmetic; absent if the handler reports none.
+    ///
+    /// Together with the request, it determines the tokens of the reply.
     pub fingerprint: Option<Fingerprint>,
-    /// The worker's name, for people who read logs.
+    /// Worker's name, for people who read logs.
     pub worker: String,
-    /// The revision of the model that answers, if its worker knows one.
+    /// Model revision that the worker serves; absent if the worker knows none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<Revision>,
 }

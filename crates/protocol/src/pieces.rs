@@ -1,40 +1,40 @@
-//! Piece frames: the content of a data frame.
+//! Piece frames: the content of data frames.
 
-/// A run of pieces and the index of its first: content type 2.
+/// Run of consecutive pieces with the index of the first one (content type 2).
 ///
-/// On the wire: `u32 first`, then `u32 length, bytes` for each piece, all big-endian.
+/// Wire format: `u32 first`, then `u32 length, bytes` for each piece, all big-endian.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pieces {
-    /// The index of the first piece within the reply.
+    /// Index of the first piece within the reply, from 0.
     pub first: u32,
-    /// The pieces, as their handler's output type writes itself.
+    /// Pieces, each serialized by the handler's output type.
     pub pieces: Vec<Vec<u8>>,
 }
 
-/// A piece frame whose lengths do not add up.
+/// Error of a piece frame whose lengths do not add up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a piece frame ends in the middle of a piece")]
 pub struct MalformedPieces;
 
 impl Pieces {
-    /// How many pieces there are.
+    /// Returns the number of pieces.
     pub fn len(&self) -> usize {
         self.pieces.len()
     }
 
-    /// Whether there is none.
+    /// Returns true if the frame holds no piece.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// Writes the frame's content.
+    /// Encodes the content of the frame.
     pub fn encode(&self) -> Vec<u8> {
         let mut content = Vec::new();
         Self::write(&mut content, self.first, self.pieces.iter().map(Vec::as_slice));
         content
     }
 
-    /// Appends a piece frame to `content`, without a copy of the pieces.
+    /// Appends a piece frame to `content` without allocating a copy of the pieces.
     pub fn write<'a>(content: &mut Vec<u8>, first: u32, pieces: impl Iterator<Item = &'a [u8]>) {
         content.extend(first.to_be_bytes());
         for piece in pieces {
@@ -43,11 +43,11 @@ impl Pieces {
         }
     }
 
-    /// Reads a frame's content.
+    /// Decodes the content of a frame.
     ///
     /// # Errors
     ///
-    /// [`MalformedPieces`] if the bytes do not end where a piece ends.
+    /// Returns [`MalformedPieces`] if the content does not end at the end of a piece.
     pub fn decode(content: &[u8]) -> Result<Self, MalformedPieces> {
         let (first, mut rest) = content.split_first_chunk::<4>().ok_or(MalformedPieces)?;
         let mut pieces = Vec::new();

@@ -1,26 +1,26 @@
-//! How a reply ends.
+//! End of a reply: finish reason, token usage, summary and failure.
 
 use serde::{Deserialize, Serialize};
 
 use crate::ErrorCode;
 
-/// Why a handler stopped.
+/// Reason for which a handler stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum FinishReason {
-    /// The model came to its end.
+    /// End token of the model, or another natural end.
     Stop,
-    /// The longest allowed reply was reached.
+    /// Maximum length of the reply.
     Length,
-    /// A stop text of the request was met.
+    /// Stop sequence of the request.
     StopText,
-    /// A reason of a later version.
+    /// Reason from a later version of the protocol.
     #[serde(other)]
     Other,
 }
 
-/// What a request cost, in the model's own tokens.
+/// Token usage of a request, counted in the model's own tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usage {
@@ -28,12 +28,12 @@ pub struct Usage {
     pub input_tokens: u64,
     /// Tokens of the reply.
     pub output_tokens: u64,
-    /// Tokens of the prompt that a cache already held.
+    /// Tokens of the prompt that were already in a KV cache.
     pub cached_tokens: u64,
-    /// Tokens that were guessed ahead, and run to see whether they are the reply's.
+    /// Tokens proposed by a draft and verified by the target model.
     #[serde(skip_serializing_if = "is_zero")]
     pub drafted_tokens: u64,
-    /// How many of these were.
+    /// Drafted tokens that the target model accepted.
     #[serde(skip_serializing_if = "is_zero")]
     pub accepted_tokens: u64,
 }
@@ -43,23 +43,23 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// A handler's verdict on a reply that came out well.
+/// Successful result of a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finish {
-    /// Why it stopped.
+    /// Reason for the end.
     pub reason: FinishReason,
-    /// What it cost; zeros where tokens mean nothing.
+    /// Token usage; zeros for models without tokens.
     pub usage: Usage,
 }
 
 impl Finish {
-    /// The model came to its end.
+    /// Finish with [`FinishReason::Stop`] and zero usage.
     pub const STOP: Self = Self::because(FinishReason::Stop);
 
-    /// The longest allowed reply was reached.
+    /// Finish with [`FinishReason::Length`] and zero usage.
     pub const LENGTH: Self = Self::because(FinishReason::Length);
 
-    /// A finish for this reason, that counts no tokens yet.
+    /// Creates a finish with this reason and zero usage.
     pub const fn because(reason: FinishReason) -> Self {
         let usage = Usage {
             input_tokens: 0,
@@ -71,26 +71,26 @@ impl Finish {
         Self { reason, usage }
     }
 
-    /// The same finish, with what it cost.
+    /// Returns this finish with the given usage.
     pub const fn with_usage(self, usage: Usage) -> Self {
         Self { usage, ..self }
     }
 }
 
-/// The sealed body of a `final-ok`: the counts a client checks its copy against.
+/// Sealed content of a `final-ok`: counts that a client checks its copy of the reply against.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Data frames sent on this stream.
+    /// Number of data frames sent on this stream.
     pub chunks: u64,
-    /// Bytes of all pieces of the reply, resumed ones included.
+    /// Size of all pieces of the reply in bytes, resumed ones included.
     pub bytes: u64,
-    /// Pieces of the reply, resumed ones included.
+    /// Number of pieces of the reply, resumed ones included.
     #[serde(default)]
     pub pieces: u64,
-    /// Why the handler stopped.
+    /// Reason for which the handler stopped.
     #[serde(default = "stop")]
     pub finish_reason: FinishReason,
-    /// What the reply cost.
+    /// Token usage of the reply.
     #[serde(default)]
     pub usage: Usage,
 }
@@ -99,23 +99,25 @@ fn stop() -> FinishReason {
     FinishReason::Stop
 }
 
-/// The longest message of a failure in bytes: it may quote an input, and a frame has an end.
+/// Maximum size of a failure message, in bytes.
+///
+/// The message may quote an input, and a frame has a size limit.
 const MAX_MESSAGE_BYTES: usize = 4096;
 
-/// The sealed body of a `final-error`.
+/// Sealed content of a `final-error`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// What kind of failure it is.
+    /// Kind of the failure.
     pub code: ErrorCode,
     /// One sentence for the person who sent the request.
     pub message: String,
-    /// Data frames sent on this stream.
+    /// Number of data frames sent on this stream.
     #[serde(default)]
     pub chunks: u64,
 }
 
 impl Failure {
-    /// A failure before any data frame; a long message is cut.
+    /// Creates a failure without data frames; a message that is too long is cut.
     pub fn new(code: ErrorCode, mut message: String) -> Self {
         message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
         Self { code, message, chunks: 0 }

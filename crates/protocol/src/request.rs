@@ -1,4 +1,4 @@
-//! The sealed body of a request.
+//! Sealed content of a request.
 
 use std::fmt;
 
@@ -6,23 +6,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::Revision;
 
-/// What a client asks for: content type 1, JSON.
+/// Request as the client seals it: content type 1, JSON.
 ///
-/// The seed is fixed by the client before sealing, so that every attempt at the request makes
-/// the same tokens.
+/// The client fixes the seed before sealing, so that every attempt at the request makes the same
+/// tokens.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request<I> {
-    /// What all randomness of the reply grows from.
+    /// Seed of all randomness in the reply.
     pub seed: u64,
-    /// The handler's input.
+    /// Input of the handler.
     pub input: I,
-    /// The only revision of the model that may answer; any if absent.
+    /// Only model revision that may answer; absent means any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<Revision>,
 }
 
 impl<I> fmt::Debug for Request<I> {
-    /// Leaves the input out: it is what the user wrote.
+    /// Omits the input, because it is the user's text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Request").field("seed", &self.seed).finish_non_exhaustive()
     }

@@ -1,15 +1,15 @@
-//! What two attempts at one reply are compared by.
+//! Comparison of two attempts at the same reply.
 
 use std::borrow::Cow;
 
 use serde_json::Value;
 
-/// A piece that a client can hold against the same piece of another attempt.
+/// Piece that a client can compare with the same piece of another attempt.
 ///
-/// The default compares whole pieces. A type overrides it to leave out what may differ between
-/// two honest attempts, such as log-probabilities and timings.
+/// By default whole pieces are compared. A type overrides [`seam`](Self::seam) to leave out what
+/// may legitimately differ between two attempts, such as log-probabilities and timings.
 pub trait Seam {
-    /// The bytes of `piece` that must be equal in every attempt.
+    /// Returns the bytes of `piece` that must be equal in every attempt.
     fn seam(piece: &[u8]) -> Cow<'_, [u8]> {
         Cow::Borrowed(piece)
     }

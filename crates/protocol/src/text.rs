@@ -1,4 +1,4 @@
-//! The input and output of text models, shared by handlers, clients and the gateway.
+//! Input and output of text models, shared by handlers, clients and the gateway.
 
 mod bounded;
 
@@ -10,102 +10,110 @@ use serde::{Deserialize, Serialize};
 
 use crate::{FinishReason, ResponseFormat, Seam};
 
-/// What a text model is asked: a raw prompt or a chat, and how to sample.
+/// Input of a text model: a raw prompt or a chat, with sampling parameters.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TextInput {
-    /// Text to go on from, as it is. Exactly one of `prompt` and `messages` is given.
+    /// Raw text to continue. Exactly one of `prompt` and `messages` must be given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// A chat, put into the model's own template.
+    /// Chat, rendered with the model's own chat template.
     #[serde(deserialize_with = "bounded::messages", skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<ChatMessage>,
-    /// The most tokens to make; the model's room is the limit if absent.
+    /// Maximum number of tokens to generate; if absent, the model's context is the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
-    /// 0 takes the likeliest token each time; absent means the handler's default.
+    /// Sampling temperature: 0 means greedy sampling, absent means the handler's default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f32>,
-    /// Sample among the likeliest tokens that together hold this probability.
+    /// Nucleus sampling: only the most likely tokens that together reach this probability.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_p: Option<f32>,
-    /// Sample among this many likeliest tokens.
+    /// Number of most likely tokens to sample among.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_k: Option<u32>,
-    /// Sample among tokens at least this probable, as a share of the likeliest one's probability.
+    /// Minimum probability of a token, as a fraction of the most likely token's probability.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_p: Option<f32>,
-    /// Divides (or multiplies, if negative) the logits of tokens that occurred in prompt or reply.
+    /// Divisor of the logits of tokens in prompt or reply; negative logits are multiplied by it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repetition_penalty: Option<f32>,
-    /// Subtracted from a token's logit for each time it occurred in the reply; from -2 to 2.
+    /// Amount subtracted from a token's logit for each occurrence in the reply; from -2 to 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frequency_penalty: Option<f32>,
-    /// Subtracted once from the logits of tokens that occurred in the reply; from -2 to 2.
+    /// Amount subtracted once from the logit of each token in the reply; from -2 to 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub presence_penalty: Option<f32>,
-    /// Added to the logits of these tokens, by id; from -100 to 100.
+    /// Values added to the logits of these tokens, by token id; from -100 to 100.
     #[serde(deserialize_with = "bounded::biases", skip_serializing_if = "BTreeMap::is_empty")]
     pub logit_bias: BTreeMap<u32, f32>,
-    /// Tokens that are never chosen, by id.
+    /// Ids of tokens that are never chosen.
     #[serde(deserialize_with = "bounded::banned", skip_serializing_if = "Vec::is_empty")]
     pub bad_token_ids: Vec<u32>,
-    /// Sequences of tokens that never come about: the last token of one is not chosen where prompt
-    /// and reply so far end in those before it. At most 1024, each of 1 to 64 tokens.
+    /// Token sequences that must not occur: at most 1024, each of 1 to 64 tokens.
+    ///
+    /// The last token of a sequence is masked where prompt and reply end in the tokens before it.
     #[serde(deserialize_with = "bounded::sequences", skip_serializing_if = "Vec::is_empty")]
     pub bad_token_sequences: Vec<Vec<u32>>,
-    /// Texts that end the reply; they are not part of it.
+    /// Stop sequences. The text of the sequence is not part of the reply.
     #[serde(deserialize_with = "bounded::stops", skip_serializing_if = "Vec::is_empty")]
     pub stop: Vec<String>,
-    /// Tokens that end the reply as the model's own end token does, by id.
+    /// Ids of tokens that end the reply, like the model's own end token.
     #[serde(deserialize_with = "bounded::ends", skip_serializing_if = "Vec::is_empty")]
     pub stop_token_ids: Vec<u32>,
-    /// Before the reply has so many tokens, those that would end it are not chosen; a text of
-    /// `stop` ends it all the same.
+    /// Minimum number of tokens before an end token may be chosen. A stop sequence still ends the
+    /// reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_tokens: Option<u32>,
-    /// Go on after the model's own end token; the other ends hold.
+    /// Continues after the model's own end token. Other end conditions still hold.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ignore_eos: bool,
-    /// Tell each token's log-probability, by the model's own distribution before any of the above.
+    /// Returns each token's log-probability under the model's own distribution, before any of the
+    /// parameters above.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub logprobs: bool,
-    /// With `logprobs`: tell those of so many likeliest tokens too, at most 20.
+    /// Number of most likely tokens whose log-probabilities are returned with `logprobs`; at most
+    /// 20.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_logprobs: Option<u32>,
-    /// What the whole reply is to be; absent means any text.
+    /// Format of the whole reply; absent means any text.
     #[serde(deserialize_with = "bounded::format", skip_serializing_if = "Option::is_none")]
     pub response_format: Option<ResponseFormat>,
-    /// How many replies to make of the same prompt; 1 if absent. They differ by the seed alone: the
-    /// one with `index` 3 is what the seed plus 3 gives on its own.
+    /// Number of replies to generate from the prompt; 1 if absent.
+    ///
+    /// The replies differ only by the seed: the reply with `index` 3 equals the single reply to the
+    /// seed plus 3.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub n: Option<u32>,
-    /// Where a worker has more requests than it can run at once, those of a tenant with a lower
-    /// number are first, among its own; 0 if absent.
+    /// Priority among the tenant's own requests when a worker has more than it can run at once.
+    ///
+    /// A lower number goes first; 0 if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
 }
 
-/// Bounds of the lists, which hold while an input is read: one beyond them is refused at its first
-/// element too many. A handler may allow less.
+/// Bounds of the list fields, enforced while the input is parsed.
+///
+/// A list beyond its bound is rejected at the first excess element. A handler may allow less.
 impl TextInput {
-    /// Messages of a chat.
+    /// Maximum number of messages in a chat.
     pub const MOST_MESSAGES: usize = 4096;
-    /// Texts that end the reply.
+    /// Maximum number of stop sequences.
     pub const MOST_STOPS: usize = 64;
-    /// Entries of `logit_bias`, `bad_token_ids` and `stop_token_ids`, each: more than most
-    /// vocabularies have.
+    /// Maximum number of entries of `logit_bias`, `bad_token_ids` and `stop_token_ids`, each.
+    ///
+    /// Few vocabularies are larger.
     pub const MOST_TOKENS: usize = 1 << 18;
-    /// Entries of `bad_token_sequences`.
+    /// Maximum number of entries of `bad_token_sequences`.
     pub const MOST_SEQUENCES: usize = 1024;
-    /// Tokens of one of them.
+    /// Maximum number of tokens of one sequence in `bad_token_sequences`.
     pub const MOST_SEQUENCE_TOKENS: usize = 64;
-    /// Bytes of `response_format` as it is written, blanks included.
+    /// Maximum size of `response_format` as written, in bytes, whitespace included.
     pub const MOST_FORMAT_BYTES: usize = 256 << 10;
 }
 
 impl fmt::Debug for TextInput {
-    /// Leaves out what the user wrote.
+    /// Omits the user's text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TextInput")
             .field("prompt_bytes", &self.prompt.as_ref().map(String::len))
@@ -115,18 +123,19 @@ impl fmt::Debug for TextInput {
     }
 }
 
-/// One turn of a chat.
+/// One message of a chat.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChatMessage {
-    /// `system`, `user` or `assistant`; the model's template decides what is allowed.
+    /// Role of the author: `system`, `user` or `assistant`. The chat template decides which are
+    /// allowed.
     pub role: String,
-    /// What was said.
+    /// Text of the message.
     pub content: String,
 }
 
 impl fmt::Debug for ChatMessage {
-    /// Leaves out what was said.
+    /// Omits the text of the message.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ChatMessage")
             .field("role", &self.role)
@@ -138,21 +147,23 @@ impl fmt::Debug for ChatMessage {
 /// One token of a text reply.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TextPiece {
-    /// The token's id in the model's vocabulary.
+    /// Token id in the model's vocabulary.
     pub token: u32,
-    /// The text that became whole with this token; empty in the middle of a character.
+    /// Text that this token completes; empty in the middle of a multi-byte character.
     pub text: String,
-    /// The token's log-probability, where the request asks for it.
+    /// Log-probability of the token, if the request sets `logprobs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprob: Option<f32>,
-    /// The likeliest tokens at this place, the likeliest first, where the request asks for them.
+    /// Most likely tokens at this position in descending order, if the request sets `top_logprobs`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub top_logprobs: Vec<TokenLogprob>,
-    /// Of which reply it is, where the request asks for several. Their pieces come in turns: the
-    /// first of each, the second of each that goes on, and so on.
+    /// Index of the reply that the piece belongs to, for requests with `n` above 1.
+    ///
+    /// The pieces of the replies are interleaved: the first piece of each reply, then the second
+    /// piece of each reply that has not ended, and so on.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub index: u32,
-    /// Why this reply has ended, with its last piece, where the request asks for several.
+    /// Reason for the end of this reply, on its last piece, for requests with `n` above 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<FinishReason>,
 }
@@ -162,32 +173,35 @@ fn is_zero(index: &u32) -> bool {
     *index == 0
 }
 
-/// A token that could have been chosen.
+/// Candidate token with its log-probability.
 #[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {
-    /// The token's id in the model's vocabulary.
+    /// Token id in the model's vocabulary.
     pub token: u32,
-    /// Its log-probability.
+    /// Log-probability of the token.
     pub logprob: f32,
 }
 
 impl fmt::Debug for TextPiece {
-    /// Leaves out the text.
+    /// Omits the text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TextPiece").field("text_bytes", &self.text.len()).finish_non_exhaustive()
     }
 }
 
 impl fmt::Debug for TokenLogprob {
-    /// Leaves out the token, which is text.
+    /// Omits the token id, because it reveals text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TokenLogprob").field("logprob", &self.logprob).finish_non_exhaustive()
     }
 }
 
 impl Seam for TextPiece {
-    /// Token id and text: log-probabilities may differ between machines of one fingerprint. Whose a
-    /// piece is follows from those before it, since the replies of a request take turns.
+    /// Returns token id and text, without log-probabilities.
+    ///
+    /// Log-probabilities may differ between machines of one fingerprint. The reply index is left
+    /// out too: it follows from the preceding pieces, because replies are interleaved in a fixed
+    /// order.
     fn seam(piece: &[u8]) -> Cow<'_, [u8]> {
         match serde_json::from_slice::<Self>(piece) {
             Ok(piece) => {
@@ -235,7 +249,7 @@ mod tests {
             "logprobs": true, "top_logprobs": 5,
             "response_format": { "type": "regex", "regex": "[a-z]+" }, "n": 3, "priority": -1
         });
-        // Through text, as it travels: there the ids of `logit_bias` are strings.
+        // Parsed from text, as on the wire, where the keys of `logit_bias` are strings.
         let input: TextInput = serde_json::from_str(&json.to_string()).unwrap();
         assert_eq!(input.logit_bias, [(12, -100.0)].into());
         assert_eq!(serde_json::to_value(&input).unwrap(), json);
@@ -265,7 +279,7 @@ mod tests {
         }
         let sequence = |tokens| format!("[{}]", list("1", tokens));
         check_bound("bad_token_sequences", &sequence(64), &sequence(65));
-        // As often as one likes the same.
+        // Duplicate keys count too.
         let biases = |count| format!("{{{}}}", vec![r#""1":0"#; count].join(","));
         let most = TextInput::MOST_TOKENS;
         check_bound("logit_bias", &biases(most), &biases(most + 1));

@@ -1,49 +1,54 @@
-//! Where a request stands in somebody's trace: the W3C's `traceparent`.
+//! Trace context of a request: the W3C `traceparent` header.
 //!
-//! <https://www.w3.org/TR/trace-context/>. It travels unsealed beside a frame, so anybody on the
-//! broker may have written it: it decides nothing but where spans are shown.
+//! Specification: <https://www.w3.org/TR/trace-context/>. The header travels unsealed beside a
+//! frame, so anyone with access to the broker may have written it. It only decides where spans are
+//! shown.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Which trace a span belongs to.
+/// Identifier of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TraceId(pub [u8; 16]);
 
-/// One span of a trace.
+/// Identifier of one span of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SpanId(pub [u8; 8]);
 
-/// A span as others refer to it: `00-<trace id>-<span id>-<flags>`.
+/// Reference to a span of another process: `00-<trace id>-<span id>-<flags>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TraceParent {
-    /// The trace.
+    /// Trace that the span belongs to.
     pub trace: TraceId,
-    /// The span that the receiver's own are children of.
+    /// Parent of the receiver's own spans.
     pub span: SpanId,
-    /// Whether whoever began the trace keeps it.
+    /// Sampled flag: the process that began the trace records it.
     pub sampled: bool,
 }
 
-/// Why a text is no `traceparent`. The specification's answer is to begin a trace of one's own.
+/// Error of a text that is no `traceparent`.
+///
+/// The specification tells the receiver to begin a new trace in this case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a traceparent of the W3C's Trace Context")]
 pub struct InvalidTraceParent;
 
-/// Length of version 00: `00-` 32 `-` 16 `-` 2.
+/// Length of version 00 in bytes: `00-` 32 `-` 16 `-` 2.
 const LENGTH: usize = 55;
 
-/// The one flag that this version passes on; the specification has all others set to zero.
+/// Only flag that this version passes on. The specification requires zero for all others.
 const SAMPLED: u8 = 1;
 
 impl TraceParent {
-    /// The first span of a trace, from random bytes; `None` if they are all zero, which no id is.
+    /// Creates the first span of a trace from random bytes; returns `None` if an id is all zeros.
+    ///
+    /// The specification declares such ids invalid.
     pub fn root(trace: [u8; 16], span: [u8; 8]) -> Option<Self> {
         let root = Self { trace: TraceId(trace), span: SpanId(span), sampled: true };
         (trace != [0; 16] && span != [0; 8]).then_some(root)
     }
 
-    /// Another span of the same trace.
+    /// Returns the reference to another span of the same trace.
     pub fn child(self, span: [u8; 8]) -> Self {
         Self { span: SpanId(span), ..self }
     }
@@ -52,7 +57,7 @@ impl TraceParent {
 impl FromStr for TraceParent {
     type Err = InvalidTraceParent;
 
-    /// Reads version 00, and of later versions the part that they promise to keep.
+    /// Parses version 00, and from later versions the prefix that they promise to keep.
     fn from_str(text: &str) -> Result<Self, InvalidTraceParent> {
         read(text.as_bytes()).ok_or(InvalidTraceParent)
     }
@@ -71,7 +76,7 @@ fn read(text: &[u8]) -> Option<TraceParent> {
     Some(TraceParent { sampled: flags & SAMPLED != 0, ..read })
 }
 
-/// Reads lower-case digits, which are the only ones allowed.
+/// Decodes lower-case hex digits; the specification allows no upper-case ones.
 fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     let digit = |c: u8| match c {
         b'0'..=b'9' => Some(c - b'0'),
@@ -107,7 +112,7 @@ impl fmt::Display for SpanId {
 mod tests {
     use super::TraceParent;
 
-    /// The specification's own example.
+    /// Example from the specification.
     const EXAMPLE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[track_caller]

@@ -1,7 +1,8 @@
-//! Lists that end where their bound does: what is beyond is refused while it is read.
+//! Bounded deserialization: a list beyond its bound is rejected while it is parsed.
 //!
-//! A request may have 8 MiB, and a list of that size costs its reader many times as much. So a list
-//! that is too long is refused at its first element too many, with all that was read of it.
+//! A request may have 8 MiB, and a list of that size takes many times as much memory once parsed. A
+//! list that is too long is therefore rejected at its first excess element, and the elements before
+//! it are dropped.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,14 +15,14 @@ use serde_json::value::RawValue;
 use super::{ChatMessage, TextInput};
 use crate::ResponseFormat;
 
-/// A list of at most `MOST` elements.
+/// List of at most `MOST` elements.
 #[derive(Deserialize)]
 #[serde(transparent)]
 struct Sequence<T: DeserializeOwned, const MOST: usize>(
     #[serde(deserialize_with = "list::<_, _, MOST>")] Vec<T>,
 );
 
-/// Reads a list of at most `MOST` elements.
+/// Deserializes a list of at most `MOST` elements.
 fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST: usize>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
@@ -49,29 +50,29 @@ fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST: usize>(
     deserializer.deserialize_seq(List::<T, MOST>(PhantomData))
 }
 
-/// Says which field an error is of.
+/// Adds the name of the field to an error.
 fn named<T, E: Error>(field: &str, result: Result<T, E>) -> Result<T, E> {
     result.map_err(|error| E::custom(format_args!("`{field}`: {error}")))
 }
 
-/// Reads `messages`.
+/// Deserializes `messages`.
 pub(super) fn messages<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<ChatMessage>, D::Error> {
     named("messages", list::<_, _, { TextInput::MOST_MESSAGES }>(deserializer))
 }
 
-/// Reads `bad_token_ids`.
+/// Deserializes `bad_token_ids`.
 pub(super) fn banned<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
     named("bad_token_ids", list::<_, _, { TextInput::MOST_TOKENS }>(deserializer))
 }
 
-/// Reads `stop_token_ids`.
+/// Deserializes `stop_token_ids`.
 pub(super) fn ends<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
     named("stop_token_ids", list::<_, _, { TextInput::MOST_TOKENS }>(deserializer))
 }
 
-/// Reads `bad_token_sequences`.
+/// Deserializes `bad_token_sequences`.
 pub(super) fn sequences<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<Vec<u32>>, D::Error> {
@@ -80,12 +81,12 @@ pub(super) fn sequences<'de, D: Deserializer<'de>>(
     Ok(named("bad_token_sequences", all)?.into_iter().map(|each| each.0).collect())
 }
 
-/// Reads `stop`.
+/// Deserializes `stop`.
 pub(super) fn stops<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     named("stop", list::<_, _, { TextInput::MOST_STOPS }>(deserializer))
 }
 
-/// Reads `logit_bias`.
+/// Deserializes `logit_bias`.
 pub(super) fn biases<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<u32, f32>, D::Error> {
@@ -106,7 +107,8 @@ pub(super) fn biases<'de, D: Deserializer<'de>>(
                 }
                 list.push(entry);
             }
-            // At once: a tree that grows by one entry in any order takes ten times as long.
+            // Collected at once: a map that grows by one entry at a time in arbitrary order takes
+            // ten times as long.
             Ok(list.into_iter().collect())
         }
     }
@@ -114,7 +116,7 @@ pub(super) fn biases<'de, D: Deserializer<'de>>(
     named("logit_bias", deserializer.deserialize_map(Biases))
 }
 
-/// Reads `response_format`, of which no more than its bound is made into values.
+/// Deserializes `response_format`; checks its size in bytes before it parses any value.
 pub(super) fn format<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<ResponseFormat>, D::Error> {
