@@ -1,4 +1,4 @@
-//! RabbitMQ, through lapin.
+//! RabbitMQ backend, based on lapin.
 
 mod address;
 mod connection;
@@ -29,50 +29,51 @@ use connection::{AmqpConnection, Settings};
 use io::Io;
 use shallow::Bodies;
 
-/// A connection attempt gives up after this long.
+/// Time limit of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A look at whether the broker listens gives up after this long.
+/// Time limit of a probe that checks whether the broker listens.
 const KNOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A client's first bytes (AMQP 0-9-1, 4.2.2), which a broker answers.
+/// First bytes that a client sends (AMQP 0-9-1, 4.2.2). A broker answers them.
 const PROTOCOL_HEADER: &[u8] = b"AMQP\0\0\x09\x01";
 
-/// The question for the broker's version gives up after this long.
+/// Time limit of the query for the broker's version.
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A RabbitMQ broker, reached over AMQP 0-9-1.
+/// RabbitMQ broker, reached over AMQP 0-9-1.
 ///
-/// It runs a thread of its own for sockets and heartbeats, so that a caller who blocks every
-/// thread of its runtime does not lose the connection. The thread ends with the last connection.
+/// A separate thread serves sockets and heartbeats, so that a caller that blocks every thread of
+/// its runtime does not lose the connection. The thread ends with the last connection.
 #[derive(Clone)]
 pub struct AmqpBroker {
     address: Arc<Address>,
     limits: Limits,
     io: Arc<Io>,
-    /// Whether the broker sets `x-acquired-count`, once that is known.
+    /// True if the broker sets `x-acquired-count`; empty until that is known.
     counts_acquired: Arc<OnceLock<bool>>,
 }
 
 impl AmqpBroker {
-    /// A broker at `url`: `amqp://user:password@host:5672/%2f`, or `amqps://` for TLS.
+    /// Creates a broker at `url`: `amqp://user:password@host:5672/%2f`, or `amqps://` for TLS.
     ///
-    /// Nothing is connected yet. `?heartbeat=30` sets the heartbeat, in seconds; it is 10 without.
+    /// Opens no connection yet. `?heartbeat=30` sets the heartbeat in seconds; the default is 10.
     /// `?allow_plaintext=true` allows `amqp://` to another machine.
     ///
     /// # Errors
     ///
-    /// [`Error::Address`](crate::Error::Address) if `url` is not the address of a broker,
-    /// [`Error::Plaintext`](crate::Error::Plaintext) if it leads to another machine without TLS.
+    /// Returns [`Error::Address`](crate::Error::Address) if `url` is not the address of a broker,
+    /// [`Error::Plaintext`](crate::Error::Plaintext) if it leads to another machine without TLS,
+    /// and [`Error::Lost`](crate::Error::Lost) if the thread cannot be started.
     pub fn new(url: &str) -> Result<Self> {
         Self::with_limits(url, Limits::default())
     }
 
-    /// The same, with queues that are declared with other limits than the protocol's: for tests.
+    /// Creates a broker that declares its queues with other limits than the protocol's, for tests.
     ///
     /// # Errors
     ///
-    /// [`Error::Address`](crate::Error::Address) if `url` is not the address of a broker.
+    /// Returns the same errors as [`new`](Self::new).
     pub fn with_limits(url: &str, limits: Limits) -> Result<Self> {
         let address = Arc::new(Address::parse(url)?);
         let io = Arc::new(Io::start()?);
@@ -80,12 +81,15 @@ impl AmqpBroker {
     }
 
     fn properties(name: &str) -> ConnectionProperties {
-        // Recovery behind our back would hand out running jobs a second time: it stays off.
+        // lapin's automatic recovery stays off: it would redeliver running jobs without the
+        // worker's knowledge.
         ConnectionProperties::default().with_connection_name(name.into())
     }
 
-    /// Asks the broker for its version, once. An answer that does not come is no failure: whoever
-    /// connects next sees for itself whether the broker is there.
+    /// Queries the broker's version once, and returns true if it sets `x-acquired-count`.
+    ///
+    /// A missing answer is not an error: the next connection attempt shows whether the broker is
+    /// there.
     async fn counts_acquired(&self) -> bool {
         if let Some(known) = self.counts_acquired.get() {
             return *known;
@@ -101,7 +105,8 @@ impl AmqpBroker {
 
     async fn open(&self, name: &str) -> Result<(lapin::Connection, Arc<Bodies>)> {
         let (uri, properties) = (self.address.uri(), Self::properties(name));
-        // lapin binds itself to the runtime that it is called on, which is why it is called there.
+        // lapin binds itself to the runtime that it is called on, so it is called on the I/O
+        // thread's runtime.
         let opening = async move {
             tokio::time::timeout(CONNECT_TIMEOUT, shallow::connect(uri, properties)).await
         };
@@ -114,8 +119,10 @@ impl AmqpBroker {
     }
 }
 
-/// Opens a socket and waits for the broker's first byte: the port of a proxy is open without it.
-/// Behind TLS, an open port must do.
+/// Opens a socket and waits for the broker's first byte, because a proxy's port is open even
+/// without a broker behind it.
+///
+/// With TLS, an open port is taken as sufficient.
 async fn knock(uri: AMQPUri) -> std::io::Result<()> {
     let address = (uri.authority.host.as_str(), uri.authority.port);
     let mut socket = TcpStream::connect(address).await?;

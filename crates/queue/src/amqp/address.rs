@@ -1,4 +1,4 @@
-//! Where the broker is, and how that is shown without the password.
+//! Address of the broker, printable without the password.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,13 +7,13 @@ use lapin::uri::{AMQPScheme, AMQPUri};
 
 use crate::{Error, Result};
 
-/// Without `?heartbeat=`: a lost peer is noticed within about 20 seconds.
+/// Default heartbeat in seconds. A lost peer is detected within about 20 seconds.
 const HEARTBEAT_SECONDS: u16 = 10;
 
-/// The most bytes of a frame, of which lapin keeps two in memory: RabbitMQ's own default.
+/// Maximum frame size in bytes: RabbitMQ's own default. lapin keeps two frames in memory.
 const FRAME_MAX: u32 = 128 << 10;
 
-/// A broker's address. Prints without the user and the password.
+/// Address of a broker. Prints without user and password.
 pub(super) struct Address(AMQPUri);
 
 impl Address {
@@ -56,10 +56,10 @@ impl fmt::Debug for Address {
     }
 }
 
-/// The parameter of an address that allows a connection to another machine without TLS.
+/// Query parameter that allows a connection to another machine without TLS.
 const ALLOW_PLAINTEXT: &str = "allow_plaintext=true";
 
-/// An address without that parameter, and whether it had it.
+/// Returns the address without that parameter, and true if the address had it.
 fn without_word(url: &str) -> (String, bool) {
     let Some((address, query)) = url.split_once('?') else { return (url.to_owned(), false) };
     let (words, others): (Vec<&str>, Vec<&str>) =
@@ -68,13 +68,13 @@ fn without_word(url: &str) -> (String, bool) {
     (format!("{address}{rest}"), !words.is_empty())
 }
 
-/// Whether a host is this machine itself.
+/// Returns true if the host is this machine.
 fn is_here(host: &str) -> bool {
     let loopback = host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
     loopback || host.eq_ignore_ascii_case("localhost")
 }
 
-/// The host in brackets, which lapin's parser would silently replace by `localhost`.
+/// Returns the host in brackets, which lapin's parser would silently replace by `localhost`.
 fn ipv6_host(url: &str) -> Option<&str> {
     let (_, rest) = url.split_once("://")?;
     let authority = rest.split(['/', '?']).next()?;
@@ -82,7 +82,7 @@ fn ipv6_host(url: &str) -> Option<&str> {
     host.strip_prefix('[')?.split_once(']').map(|(host, _)| host)
 }
 
-/// A text that was meant as an address, with everything that may be a login cut out.
+/// Removes everything that may be a login from a text that was meant as an address.
 fn without_password(url: &str) -> String {
     let Some((login, rest)) = url.rsplit_once('@') else { return url.to_owned() };
     match login.split_once("://") {

@@ -1,4 +1,4 @@
-//! One AMQP connection.
+//! AMQP connection.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,34 +18,34 @@ use super::shallow::Bodies;
 use super::{consumer, fault, topology};
 use crate::{Connection, Consumer, Depth, Error, Limits, Publisher, Result};
 
-/// How often the connection's state is looked at besides its events: lapin tells errors, but not
-/// every orderly end.
+/// Polling interval for the connection's state. lapin's events report errors, but not every orderly
+/// end.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 const GOODBYE: u16 = 200;
 
-/// How long the broker gets to say goodbye too.
+/// Time limit of the closing handshake.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a connection takes over from its broker.
+/// Settings that a connection takes over from its broker.
 pub(super) struct Settings {
-    /// Limits of the bodies that it takes.
+    /// Body size limits of the connection's channels.
     pub(super) bodies: Arc<Bodies>,
     pub(super) limits: Limits,
-    /// Whether the broker sets `x-acquired-count`.
+    /// True if the broker sets `x-acquired-count`.
     pub(super) counts_acquired: bool,
     pub(super) io: Arc<Io>,
 }
 
-/// How long a connection lives.
+/// Lifetime of a connection.
 ///
-/// lapin may leave a call unanswered whose connection dies while it is made, so every call that
-/// waits for the broker is made under this.
+/// lapin may never complete a call if the connection dies during it. Every call that waits for the
+/// broker is therefore raced against this lifetime.
 #[derive(Clone)]
 pub(super) struct Life(watch::Receiver<Option<String>>);
 
 impl Life {
-    /// Waits for the end; tells why.
+    /// Waits for the end of the connection and returns the reason.
     pub(super) async fn ended(&self) -> Error {
         let mut ended = self.0.clone();
         let reason = match ended.wait_for(Option::is_some).await {
@@ -55,7 +55,7 @@ impl Life {
         Error::Lost { reason }
     }
 
-    /// Does this, unless the connection ends first.
+    /// Runs `work`, and returns [`Error::Lost`] if the connection ends first.
     pub(super) async fn during<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             biased;
@@ -65,11 +65,11 @@ impl Life {
     }
 }
 
-/// A connection whose sockets and heartbeats are served by the broker's own thread.
+/// Connection whose sockets and heartbeats are served by the broker's I/O thread.
 pub(super) struct AmqpConnection {
     inner: Arc<lapin::Connection>,
     settings: Settings,
-    /// Why the connection ended, once it has.
+    /// Reason for the end of the connection; `None` while it lives.
     ended: watch::Sender<Option<String>>,
 }
 
@@ -90,9 +90,9 @@ impl AmqpConnection {
     }
 }
 
-/// Waits for the end of the connection and writes down its reason.
+/// Waits for the end of the connection and records the reason.
 ///
-/// A channel's error is an event too, so the connection's own state decides.
+/// A channel's error is also reported as an event, so the connection's own state decides.
 async fn watch_over(connection: Arc<lapin::Connection>, ended: watch::Sender<Option<String>>) {
     let mut events = Box::pin(connection.events_listener());
     let status = connection.status().clone();

@@ -1,4 +1,4 @@
-//! Deliveries from a subscription, and their settling.
+//! Deliveries of a subscription and their settlement.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +19,12 @@ use super::shallow::Bodies;
 use super::{convert, fault};
 use crate::{Consumer, Delivery, Error, Result, Settle, Subscription};
 
-/// How often a channel without a consumer is looked at: nothing else tells that it was closed.
+/// Polling interval for a channel without a consumer, because no event reports its closing.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Subscribes to `queue` on `channel`.
 ///
-/// AMQP's prefetch of 0 means "without limit", which nobody here wants: it is taken as 1.
+/// A prefetch of 0, which means "no limit" in AMQP, is treated as 1.
 pub(super) async fn subscribe(
     settings: &Settings,
     life: Life,
@@ -62,13 +62,13 @@ async fn consume(channel: &Channel, queue: &str) -> Result<lapin::Consumer> {
     stream.await.map_err(|error| fault::using(queue, &error))
 }
 
-/// Pauses and resumes the task that hands deliveries on.
+/// Pauses and resumes the task that forwards deliveries.
 struct Control {
     orders: mpsc::Sender<Order>,
     life: Life,
 }
 
-/// A change of the flow, answered when it is made.
+/// Request to start or stop the flow of deliveries, answered when it has taken effect.
 struct Order {
     flows: bool,
     done: oneshot::Sender<Result<()>>,
@@ -97,7 +97,7 @@ impl Subscription for Control {
     }
 }
 
-/// What keeps a channel open: the subscription, and every delivery that is not settled.
+/// State that keeps a channel open: shared by the subscription and every unsettled delivery.
 #[derive(Clone)]
 struct Held {
     channel: Channel,
@@ -107,7 +107,7 @@ struct Held {
     io: Arc<Io>,
 }
 
-/// Hands deliveries on until the consumer is dropped or the channel is gone.
+/// Task that forwards deliveries until the consumer is dropped or the channel is gone.
 struct Forward {
     queue: String,
     held: Held,
@@ -124,7 +124,7 @@ impl Forward {
                 () = self.sender.closed() => break,
                 _ = self.held.life.ended() => return,
                 Some(Order { flows, done }) = self.orders.recv() => {
-                    // lapin may leave a call unanswered whose connection dies meanwhile.
+                    // lapin may never complete a call if the connection dies during it.
                     let life = self.held.life.clone();
                     let changed = life.during(self.change(&mut stream, flows)).await;
                     let failed = changed.is_err();
@@ -142,7 +142,8 @@ impl Forward {
                 }
             }
         }
-        // What was sent ahead and not handed out goes back: a delivery requeues itself when dropped.
+        // Deliveries that were prefetched but not handed out are requeued: a delivery requeues
+        // itself when dropped.
         let given_back = self.cancel(&mut stream, drop);
         if self.held.life.during(given_back).await.is_ok() {
             self.held.bodies.forget(self.held.channel.id());
@@ -151,7 +152,8 @@ impl Forward {
 
     async fn change(&self, stream: &mut Option<lapin::Consumer>, flows: bool) -> Result<()> {
         if !flows {
-            // There is room: the channel holds as many as the prefetch.
+            // `try_send` cannot fail for lack of space: the capacity of the channel is the
+            // prefetch.
             return self.cancel(stream, |delivery| drop(self.sender.try_send(delivery))).await;
         }
         if stream.is_none() {
@@ -160,7 +162,7 @@ impl Forward {
         Ok(())
     }
 
-    /// Ends the flow; what was on its way is given to `each`.
+    /// Cancels the consumer, and passes the deliveries that were in transit to `each`.
     async fn cancel(
         &self,
         stream: &mut Option<lapin::Consumer>,
@@ -177,14 +179,14 @@ impl Forward {
     }
 }
 
-/// Waits until a channel is closed, which a stream would tell.
+/// Waits until a channel is closed. While there is a stream, the stream reports that.
 async fn closed(channel: &Channel) {
     while channel.status().connected() {
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }
 
-/// The next message; none comes while the flow is paused.
+/// Waits for the next message. None arrives while the flow is paused.
 async fn next(
     stream: &mut Option<lapin::Consumer>,
 ) -> Option<lapin::Result<lapin::message::Delivery>> {
@@ -211,7 +213,7 @@ impl Held {
     }
 }
 
-/// A delivery tag. It is valid on its own channel only, and never again after that is gone.
+/// Delivery tag, valid only on its own channel and for that channel's lifetime.
 struct Tag {
     tag: u64,
     acker: Acker,
@@ -219,7 +221,8 @@ struct Tag {
 }
 
 impl Tag {
-    /// Straight to the channel: lapin's own acker takes two more hops between its tasks.
+    /// Nacks through the channel directly, because lapin's own acker takes two more hops between
+    /// tasks.
     async fn nack(&self) -> Result<bool> {
         if !self.acker.usable() {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! Messages in lapin's types and back.
+//! Conversion of messages to and from lapin's types.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,15 +9,16 @@ use nsbridge_protocol::topology::header;
 
 use crate::{Header, Message, Properties, message};
 
-/// RabbitMQ 3.10 tells only the first death, later ones the last as well.
+/// Headers with a dead letter's reason. RabbitMQ 3.10 sets only the first death, later versions
+/// also the last.
 const DEATHS: [&str; 2] = ["x-last-death-reason", "x-first-death-reason"];
 
 const TRANSIENT: u8 = 1;
 const PERSISTENT: u8 = 2;
 
-/// What travels beside a message that is published.
+/// Converts the properties of a message to publish.
 ///
-/// A text that AMQP cannot carry (over 255 bytes) is left out: properties are only hints.
+/// A text longer than the 255 bytes that AMQP allows is omitted, because properties are only hints.
 pub(super) fn outgoing(properties: &Properties) -> BasicProperties {
     let mode = if properties.persistent { PERSISTENT } else { TRANSIENT };
     let mut out = BasicProperties::default().with_delivery_mode(mode);
@@ -42,7 +43,7 @@ pub(super) fn outgoing(properties: &Properties) -> BasicProperties {
     out
 }
 
-/// A message that was delivered, without the headers that the broker itself sets.
+/// Converts a delivered message, without the headers that the broker itself sets.
 pub(super) fn incoming(body: Vec<u8>, properties: &BasicProperties) -> Message {
     let text = |text: &Option<ShortString>| text.as_ref().map(|text| text.as_str().to_owned());
     let properties = Properties {
@@ -57,10 +58,10 @@ pub(super) fn incoming(body: Vec<u8>, properties: &BasicProperties) -> Message {
     Message { body, properties }
 }
 
-/// How often a message was delivered before, if it was; rule A1 of `docs/protocol.md`.
+/// Returns the number of earlier deliveries from the headers; rule A1 of `docs/protocol.md`.
 ///
-/// `x-acquired-count` exists from RabbitMQ 4.3 on; an older broker would pass a publisher's own
-/// through, so there it is not believed.
+/// `x-acquired-count` exists from RabbitMQ 4.3 on. An older broker passes a publisher's own header
+/// through, so it is ignored there.
 pub(super) fn deliveries(properties: &BasicProperties, knows_acquired_count: bool) -> u64 {
     let Some(headers) = properties.headers() else { return 0 };
     let count = |name| headers.inner().get(name).and_then(whole).unwrap_or(0);
@@ -69,7 +70,7 @@ pub(super) fn deliveries(properties: &BasicProperties, knows_acquired_count: boo
     u64::try_from(delivered.max(acquired)).unwrap_or(0)
 }
 
-/// Why the broker moved a message to the queue that it came from, if it did.
+/// Returns the reason for which the broker moved a message to this queue, if it did.
 pub(super) fn death(properties: &BasicProperties) -> Option<String> {
     let headers = properties.headers().as_ref()?.inner();
     match header_of(DEATHS.iter().find_map(|name| headers.get(*name))?)? {

@@ -1,4 +1,4 @@
-//! lapin's errors, told in the queue's words.
+//! Conversion of lapin's errors to errors of this crate.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use lapin::types::ShortString;
 use super::address::Address;
 use crate::{Error, Result};
 
-/// A connection attempt failed.
+/// Converts the error of a failed connection attempt.
 pub(super) fn connecting(address: &Address, error: lapin::Error) -> Error {
     let address = address.to_string();
     if refused_login(&error) {
@@ -18,18 +18,18 @@ pub(super) fn connecting(address: &Address, error: lapin::Error) -> Error {
     Error::Unreachable { address, source: Box::new(error) }
 }
 
-/// A connection attempt got no answer.
+/// Creates the error of a connection attempt without an answer.
 pub(super) fn silent(address: &Address, waited: Duration) -> Error {
     let source = format!("no answer within {} seconds", waited.as_secs());
     Error::Unreachable { address: address.to_string(), source: source.into() }
 }
 
-/// Something failed on a connection that was open.
+/// Converts an error on an open connection.
 pub(super) fn lost(error: &lapin::Error) -> Error {
     Error::Lost { reason: words(error) }
 }
 
-/// A queue could not be declared.
+/// Converts the error of a failed declaration.
 pub(super) fn declaring(queue: &str, error: &lapin::Error) -> Error {
     let clash = [AMQPSoftError::PRECONDITIONFAILED, AMQPSoftError::RESOURCELOCKED];
     match soft(error) {
@@ -40,10 +40,10 @@ pub(super) fn declaring(queue: &str, error: &lapin::Error) -> Error {
     }
 }
 
-/// A queue that should be there could not be used.
+/// Converts the error of a failed use of a queue that should exist.
 pub(super) fn using(queue: &str, error: &lapin::Error) -> Error {
     match soft(error) {
-        // A queue that is exclusive to another connection is none for us.
+        // A queue that is exclusive to another connection does not exist for this one.
         Some(AMQPSoftError::NOTFOUND | AMQPSoftError::RESOURCELOCKED) => {
             Error::NoQueue { queue: queue.to_owned() }
         }
@@ -66,7 +66,9 @@ fn soft(error: &lapin::Error) -> Option<&AMQPSoftError> {
     }
 }
 
-/// Wrong user or password is a soft error in AMQP; a wrong virtual host is a hard one.
+/// Returns true if the broker refused the login.
+///
+/// In AMQP, a wrong user or password is a soft error, and a wrong virtual host is a hard one.
 fn refused_login(error: &lapin::Error) -> bool {
     let ErrorKind::ProtocolError(error) = error.kind() else { return false };
     matches!(
@@ -76,7 +78,7 @@ fn refused_login(error: &lapin::Error) -> bool {
     )
 }
 
-/// A queue's name in AMQP's type; no broker has a queue whose name is too long for it.
+/// Converts a queue name to AMQP's type. A name that is too long for it belongs to no queue.
 pub(super) fn name(queue: &str) -> Result<ShortString> {
     ShortString::try_new(queue).map_err(|_| Error::NoQueue { queue: queue.to_owned() })
 }

@@ -1,4 +1,4 @@
-//! The thread that serves sockets and heartbeats.
+//! Thread that serves sockets and heartbeats.
 
 use std::sync::Arc;
 
@@ -7,9 +7,10 @@ use tokio::task::JoinHandle;
 
 use crate::{Error, Result};
 
-/// A runtime with one thread, apart from the caller's.
+/// Runtime with one thread, separate from the caller's.
 pub(super) struct Io {
-    /// Taken when dropped: a runtime must not be dropped where it may not block.
+    /// Taken in `drop`. Dropping a runtime blocks, which tokio forbids in async code, so `drop`
+    /// shuts it down in the background.
     runtime: Option<Runtime>,
     handle: Handle,
 }
@@ -26,7 +27,7 @@ impl Io {
         Ok(Self { runtime: Some(runtime), handle })
     }
 
-    /// Runs `work` on this thread and waits for it.
+    /// Runs `work` on the I/O thread and waits for its result.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,

@@ -1,8 +1,8 @@
-//! Publishing with confirms.
+//! Publishing with publisher confirms.
 //!
-//! One task per publisher owns its channel. It keeps the order of what is published (lapin numbers
-//! a message and sends it in two steps, which two publishing tasks could interleave), and it
-//! collects the confirmations, so that a caller may drop its [`Confirm`] without a leak.
+//! One task per publisher owns its channel. The task keeps the publishing order: lapin assigns a
+//! message its number and sends it in two steps, which two publishing tasks could interleave. It
+//! also collects the confirms, so that a caller may drop its [`Confirm`] without a leak.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,15 +21,15 @@ use super::returns::{Ledger, Mark};
 use super::{convert, fault};
 use crate::{Confirm, Confirmed, Error, Message, Publisher, Result};
 
-/// How many messages may be handed over ahead of the task.
+/// Maximum number of messages that callers hand over before the task takes them.
 const AHEAD: usize = 64;
 
-/// How many messages may be unconfirmed. The broker's word for the oldest frees room.
+/// Maximum number of unconfirmed messages. The task takes new ones as the broker confirms old ones.
 const UNCONFIRMED: usize = 2048;
 
 const MANDATORY: BasicPublishOptions = BasicPublishOptions { mandatory: true, immediate: false };
 
-/// A channel in confirm mode.
+/// Channel in confirm mode.
 pub(super) struct AmqpPublisher {
     jobs: mpsc::Sender<Job>,
     channel: Channel,
@@ -44,7 +44,7 @@ impl AmqpPublisher {
         io.spawn(async move {
             tokio::select! {
                 () = pump.run(queue) => {}
-                // Whoever waits for a confirm learns of the end by losing it.
+                // Callers that wait for a confirm see the end, because their sender is dropped.
                 _ = life.ended() => {}
             }
         });
@@ -83,7 +83,7 @@ struct Job {
     answer: oneshot::Sender<Result<Confirmed>>,
 }
 
-/// The task behind a publisher.
+/// Task behind a publisher.
 struct Pump {
     channel: Channel,
     ledger: Ledger,
@@ -116,9 +116,10 @@ impl Pump {
         }
     }
 
-    /// Notes everything that is confirmed by now, and answers what is certain.
+    /// Records all confirms received so far, and answers the messages whose outcome is certain.
     ///
-    /// Two empty looks in a row: the first may end early to let other tasks run.
+    /// It stops after two empty polls in a row, because the first one may end early to yield to
+    /// other tasks.
     fn settle<F>(&mut self, sent: &mut FuturesUnordered<F>)
     where
         F: Future<Output = (u64, lapin::Result<Confirmation>)>,
@@ -138,7 +139,7 @@ impl Pump {
     }
 }
 
-/// Sends one message and waits for the broker's word.
+/// Sends one message and waits for its confirm.
 async fn publish(
     channel: Channel,
     number: u64,

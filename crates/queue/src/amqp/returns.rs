@@ -1,8 +1,8 @@
-//! Which of the published messages came back.
+//! Matching of returned messages to published ones.
 //!
-//! The broker returns an unroutable message just before it confirms it, but confirms others in
-//! between, and many at once. lapin hands a returned message to whichever confirmation it happens
-//! to complete next. So a return is matched here by what it says itself: exchange, key and body.
+//! The broker returns an unroutable message just before its confirm. It may confirm other messages
+//! in between, and many at once. lapin attaches a returned message to whichever confirm completes
+//! next. This module therefore matches a return by its own exchange, key and body.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,12 +14,12 @@ use tokio::sync::oneshot;
 use super::fault;
 use crate::{Confirmed, Error, Result};
 
-/// How much of a body's two ends tells it from others: sealed frames begin with a random salt or
-/// a stream and its counter, and end in an authentication tag.
+/// Number of bytes at the start and the end of a body that identify it. A sealed frame begins with
+/// a random salt, or with a stream id and its counter, and ends in an authentication tag.
 const HEAD: usize = 128;
 const TAIL: usize = 32;
 
-/// What a published message is recognised by.
+/// Hash that identifies a published message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mark(u64);
 
@@ -37,16 +37,16 @@ impl Mark {
     }
 }
 
-/// The messages whose publisher has no answer yet.
+/// Messages whose publisher has not received an answer yet.
 #[derive(Default)]
 pub(super) struct Ledger {
-    /// By the order of publishing.
+    /// Entries in the order of publishing.
     unanswered: BTreeMap<u64, Entry>,
-    /// Confirmed since the last answers.
+    /// Messages confirmed since the last call of `answer`.
     fresh: Vec<u64>,
-    /// Handed a foreign return: their own may still be waiting to be handed to somebody.
+    /// Messages confirmed with a return that is not theirs. Their own may still be queued in lapin.
     doubtful: Vec<u64>,
-    /// Returns that were handed out since the last answers.
+    /// Returns received since the last call of `answer`.
     returned: Vec<Mark>,
     next: u64,
 }
@@ -58,17 +58,18 @@ struct Entry {
     told: Option<Told>,
 }
 
-/// What lapin told about a message.
+/// Outcome of a message as lapin reports it.
 enum Told {
-    /// No return was waiting when it was confirmed: its own, if any, was handed out before.
+    /// Confirm without a return. No return was queued in lapin, so the message's own, if any, came
+    /// before.
     Certain(Confirmed),
-    /// It was handed a return, not necessarily its own.
+    /// Confirm with a return, which is not necessarily the message's own.
     Handed(Confirmed),
     Failed(Error),
 }
 
 impl Ledger {
-    /// Enters a message that is about to be sent.
+    /// Adds a message that is about to be sent, and returns its number.
     pub(super) fn enter(&mut self, mark: Mark, answer: oneshot::Sender<Result<Confirmed>>) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -76,7 +77,7 @@ impl Ledger {
         number
     }
 
-    /// Notes what lapin told about a message.
+    /// Records lapin's outcome for a message.
     pub(super) fn note(&mut self, (number, told): (u64, lapin::Result<Confirmation>)) {
         let (confirmed, handed) = match told {
             Ok(Confirmation::Ack(handed)) => (Ok(Confirmed::Taken), handed),
@@ -96,7 +97,7 @@ impl Ledger {
         }
     }
 
-    /// Answers every message about which all is known; `idle` if none is unconfirmed.
+    /// Answers every message whose outcome is certain; `idle` is true if no message is unconfirmed.
     pub(super) fn answer(&mut self, idle: bool) {
         for mark in std::mem::take(&mut self.returned) {
             self.came_back(mark);
@@ -138,7 +139,7 @@ impl Ledger {
                 return;
             }
         };
-        // Nobody listens if the caller has dropped its confirm.
+        // Sending fails if the caller has dropped its confirm.
         let _ = entry.answer.send(answer);
     }
 }

@@ -1,14 +1,16 @@
-//! What comes from the broker, without what would end the process while lapin reads it.
+//! Filter for the broker's bytes: removes input that would crash the process inside lapin.
 //!
-//! **Tables that are too deep.** lapin reads tables and arrays within each other by recursion, on a
-//! thread of the usual stack: a message whose headers are some thousand deep, which takes 10 kB and
-//! no key, would end the process, and wait for the next. One that is deeper than 16 is therefore
-//! told to be bytes before lapin sees it: a table, an array and bytes are all a letter, a length and
-//! so many bytes, so one letter changes. Nobody's headers are that deep.
+//! **Tables that are nested too deeply.** lapin parses nested tables and arrays by recursion, on a
+//! thread with a stack of the usual size. A message with headers nested some thousand levels deep
+//! takes 10 kB and no key to write. It would crash the process, return to the queue and crash the
+//! next one. The filter therefore retypes a table or array below level 16 as a byte array before
+//! lapin sees it. All three types are encoded as a type letter, a length and that many bytes, so
+//! only one letter changes. No legitimate headers are nested that deeply.
 //!
-//! **Bodies that are too large.** lapin gathers a body in memory, whatever its length, and a few of
-//! 128 MiB are more than a machine has. A body beyond the limit of its queue is therefore told to be
-//! empty, and its frames are dropped as they come ([`Bodies`]).
+//! **Bodies that are too large.** lapin collects a body in memory, whatever its length, and a few
+//! of 128 MiB exhaust a machine's memory. For a body beyond the limit of its queue, the filter
+//! therefore sets the announced size to zero and drops the body's frames as they arrive
+//! ([`Bodies`]).
 
 mod bodies;
 mod reader;
@@ -33,10 +35,10 @@ pub(crate) use bodies::Bodies;
 pub(crate) use reader::DEEPEST;
 pub(crate) use reader::Reader;
 
-/// Bytes that are read from the socket at once.
+/// Number of bytes per read from the socket.
 const READ_BYTES: usize = 64 << 10;
 
-/// Opens a connection that is served by the present runtime.
+/// Opens a connection that the current runtime serves.
 pub(super) async fn connect(
     uri: AMQPUri,
     properties: ConnectionProperties,
@@ -56,7 +58,7 @@ pub(super) async fn connect(
 
 type Socket = AsyncTcpStream<<Tokio as Reactor>::TcpStream>;
 
-/// tokio, with streams of ours.
+/// tokio runtime kit whose streams are filtered.
 #[derive(Clone, Debug)]
 struct Kit {
     tokio: Tokio,
@@ -91,7 +93,7 @@ impl Reactor for Kit {
     type TcpStream = Shallow;
     type Sleep = <Tokio as Reactor>::Sleep;
 
-    // lapin registers nothing.
+    // lapin never calls this.
     fn register<H: Read + Write + Send + 'static>(
         &self,
         _: H,
@@ -117,13 +119,13 @@ impl Reactor for Kit {
     }
 }
 
-/// A connection to a broker.
+/// Filtered connection to a broker.
 struct Shallow {
     socket: Socket,
     reader: Reader,
-    /// What came from the socket, before it is looked at.
+    /// Buffer for bytes from the socket that are not filtered yet.
     came: Box<[u8]>,
-    /// What lapin may see, from `taken` on.
+    /// Filtered bytes. lapin has already read those before `taken`.
     passed: Vec<u8>,
     taken: usize,
 }

@@ -1,4 +1,4 @@
-//! The protocol's queues and exchanges, declared.
+//! Declaration of the protocol's queues and exchanges.
 
 use lapin::options::{
     BasicGetOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
@@ -12,7 +12,7 @@ use nsbridge_protocol::{ModelName, Revision};
 use super::fault;
 use crate::{Limits, Result};
 
-/// Declares everything that a model needs.
+/// Declares all queues and exchanges of a model.
 pub(super) async fn declare_model(
     channel: &Channel,
     model: &ModelName,
@@ -41,7 +41,7 @@ pub(super) async fn declare_reply_queue(
     bind(channel, queue, REPLY_EXCHANGE, queue).await
 }
 
-/// Declares the record of a request's runs; returns the number of its entries.
+/// Declares a request's run record and returns the number of its entries.
 pub(super) async fn declare_run_record(channel: &Channel, queue: &str) -> Result<u32> {
     let expires = u64::try_from(topology::RUN_RECORD_EXPIRES.as_millis()).unwrap_or(u64::MAX);
     let arguments = table([
@@ -54,20 +54,21 @@ pub(super) async fn declare_run_record(channel: &Channel, queue: &str) -> Result
     Ok(declared.message_count())
 }
 
-/// Removes one entry from a run record, and the record with its last one.
+/// Removes one entry from a run record, and deletes the record with its last entry.
 pub(super) async fn strike_run_record(channel: &Channel, queue: &str) -> Result<()> {
     let name = fault::name(queue)?;
     let entry = channel.basic_get(name.clone(), BasicGetOptions { no_ack: true }).await;
     let entry = entry.map_err(|error| fault::using(queue, &error))?;
     if entry.is_none_or(|entry| entry.message_count == 0) {
-        // Refused if an entry came in between; the channel is of no use then, and of no need.
+        // The broker refuses if an entry arrived in between. This closes the channel, which is not
+        // used again.
         let options = QueueDeleteOptions { if_empty: true, ..QueueDeleteOptions::default() };
         drop(channel.queue_delete(name, options).await);
     }
     Ok(())
 }
 
-/// Declares a worker's control queue, which goes with the connection.
+/// Declares a worker's control queue, which is deleted with the connection.
 pub(super) async fn declare_control_queue(
     channel: &Channel,
     queue: &str,
@@ -146,9 +147,11 @@ fn retry(requests: &str, delay_ms: u128, limits: &Limits) -> FieldTable {
     arguments
 }
 
-/// What is expired, rejected or delivered too often goes to `queue`, and is not lost on the way.
+/// Sets `queue` as the target of expired, rejected and too often redelivered messages, without
+/// loss.
 ///
-/// RabbitMQ offers at-least-once dead-lettering only to queues that refuse what they cannot hold.
+/// RabbitMQ offers at-least-once dead-lettering only for queues with the overflow policy
+/// `reject-publish`.
 fn dead_letter_to(arguments: &mut FieldTable, queue: &str) {
     arguments.insert("x-overflow".into(), text("reject-publish"));
     arguments.insert("x-dead-letter-exchange".into(), text(""));

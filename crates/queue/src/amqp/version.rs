@@ -1,7 +1,7 @@
-//! The broker's version, which lapin does not tell.
+//! Broker version, which lapin does not expose.
 //!
-//! It stands in the first frame that a broker sends, before any login. So it costs one short
-//! connection, once for each [`AmqpBroker`](super::AmqpBroker).
+//! The version is part of the first frame that a broker sends, before any login. Reading it takes
+//! one short connection per [`AmqpBroker`](super::AmqpBroker).
 
 use std::io;
 
@@ -9,18 +9,19 @@ use futures_util::{AsyncReadExt, AsyncWriteExt};
 use lapin::tcp::AMQPUriTcpExt;
 use lapin::uri::AMQPUri;
 
-/// The first RabbitMQ that counts nacks in `x-acquired-count` and nowhere else.
+/// First RabbitMQ version that counts nacks in `x-acquired-count` and nowhere else.
 const COUNTS_ACQUIRED: (u32, u32) = (4, 3);
 
 const GREETING: &[u8] = b"AMQP\x00\x00\x09\x01";
 
-/// The entry `version` of a table: a short string, `S` for a long one, then its length.
+/// Table entry `version`: its name as a short string, then `S` for a long string. The length
+/// follows.
 const KEY: &[u8] = b"\x07versionS";
 
-/// More than any broker's first frame has.
+/// Maximum number of bytes read from the first frame, more than any broker sends.
 const MOST_BYTES: u64 = 64 << 10;
 
-/// Whether the broker at `uri` sets `x-acquired-count` itself.
+/// Returns true if the broker at `uri` sets `x-acquired-count` itself.
 pub(super) async fn counts_acquired(uri: &AMQPUri) -> io::Result<bool> {
     let version = version(&first_frame(uri).await?);
     Ok(version.is_some_and(|version| version >= COUNTS_ACQUIRED))
@@ -39,7 +40,7 @@ async fn first_frame(uri: &AMQPUri) -> io::Result<Vec<u8>> {
     Ok(frame)
 }
 
-/// Major and minor version in the first frame.
+/// Returns major and minor version from the first frame.
 fn version(frame: &[u8]) -> Option<(u32, u32)> {
     let place = frame.windows(KEY.len()).position(|window| window == KEY)?;
     let (length, rest) = frame[place + KEY.len()..].split_first_chunk::<4>()?;

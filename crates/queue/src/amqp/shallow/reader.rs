@@ -1,4 +1,4 @@
-//! AMQP's frames, followed byte by byte where that is needed.
+//! Parser for AMQP frames, byte by byte where that is needed.
 
 use std::collections::HashMap;
 use std::io;
@@ -6,55 +6,55 @@ use std::sync::Arc;
 
 use super::Bodies;
 
-/// Tables and arrays within each other: the broker's own `x-death` has three.
+/// Maximum nesting depth of tables and arrays. The broker's own `x-death` has three levels.
 pub(crate) const DEEPEST: usize = 16;
 
 const METHOD: u8 = 1;
 const HEADER: u8 = 2;
 const BODY: u8 = 3;
 
-/// A frame without content, which says that the peer lives.
+/// Frame without content, which shows that the peer is alive.
 const HEARTBEAT: [u8; 8] = [8, 0, 0, 0, 0, 0, 0, 0xce];
 
-/// Methods with a table that clients send and brokers do not: `connection.start-ok`, `exchange`'s
-/// declare, bind and unbind, `queue`'s declare, bind and unbind, `basic.consume`.
+/// Methods with a table that only clients send: `connection.start-ok`; declare, bind and unbind of
+/// `exchange` and of `queue`; `basic.consume`.
 const CLIENTS: [(u64, u64); 8] =
     [(10, 11), (40, 10), (40, 30), (40, 40), (50, 10), (50, 20), (50, 50), (60, 20)];
 
-/// Follows the frames: AMQP 0-9-1, 4.2.3 to 4.2.6, with the letters that RabbitMQ gives types.
+/// Parser of frames by AMQP 0-9-1, 4.2.3 to 4.2.6, with RabbitMQ's letters for field types.
 #[derive(Debug)]
 pub(crate) struct Reader {
     bodies: Arc<Bodies>,
     state: State,
-    /// Bytes of the frame that are still to come, its end mark among them.
+    /// Number of bytes of the frame still to come, including the end mark.
     left: u64,
-    /// The frame's channel.
+    /// Channel of the frame.
     channel: u16,
-    /// Whether the frame is kept from lapin.
+    /// True if the frame is withheld from lapin.
     drops: bool,
-    /// Short strings before the headers.
+    /// Number of short-string properties still to come before the headers.
     before: u32,
-    /// The tables and arrays that are open, the outermost first.
+    /// Open tables and arrays, the outermost first.
     open: Vec<Open>,
-    /// The tags of deliveries whose content is to come, by channel.
+    /// Tags of deliveries whose content header is still to come, by channel.
     tags: HashMap<u16, u64>,
-    /// Bytes of a body that are still to be dropped, by channel.
+    /// Number of body bytes still to be dropped, by channel.
     dropping: HashMap<u16, u64>,
 }
 
-/// A table or an array.
+/// Open table or array.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     is_table: bool,
-    /// What is left of the frame when it ends.
+    /// Value of [`Reader::left`] at which it ends.
     until: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// The type of a value.
+    /// Type letter of a value.
     Letter,
-    /// So many bytes of a number, which is so far.
+    /// Number of which this many bytes are still to come; `so_far` is the value read so far.
     Number {
         bytes: u8,
         so_far: u64,
@@ -65,44 +65,44 @@ enum State {
 
 #[derive(Clone, Copy, Debug)]
 enum Number {
-    /// The frame's kind, channel and size.
+    /// Type, channel and size of the frame.
     Frame,
-    /// A method's class and number.
+    /// Class and id of a method.
     Method,
-    /// How long the consumer's tag is.
+    /// Length of the consumer tag.
     Consumer,
-    /// A delivery's tag.
+    /// Delivery tag.
     Tag,
-    /// A content header's class and weight.
+    /// Class and weight of a content header.
     Class,
-    /// How long the body is.
+    /// Size of the body.
     Body,
-    /// Which properties there are.
+    /// Property flags.
     Flags,
-    /// How long the property before the headers is.
+    /// Length of a property before the headers.
     Before,
-    /// How long the name of an entry is.
+    /// Length of an entry's name.
     Name,
-    /// How long a string is.
+    /// Length of a string or byte array.
     Text,
-    /// How long a table is, or an array.
+    /// Length of a table or an array.
     Nested { is_table: bool },
 }
 
 #[derive(Clone, Copy, Debug)]
 enum After {
     Frame,
-    /// The version in `connection.start`.
+    /// Version in `connection.start`.
     Version,
     Consumer,
-    /// A property before the headers.
+    /// Property before the headers.
     Before,
     Name,
     Value,
 }
 
 impl Number {
-    /// Whether it may be changed, and is kept back until it is complete.
+    /// Returns true if the number may be changed and is therefore withheld until it is complete.
     fn is_kept_back(self) -> bool {
         matches!(self, Self::Frame | Self::Body)
     }
@@ -123,17 +123,17 @@ impl Reader {
         }
     }
 
-    /// Whether a frame is to begin.
+    /// Returns true if the next byte begins a frame.
     #[cfg(test)]
     pub(super) fn is_between_frames(&self) -> bool {
         matches!(self.state, State::Number { bytes: 7, of: Number::Frame, .. })
     }
 
-    /// Reads what comes next; appends to `passed` what lapin may see of it.
+    /// Parses `bytes` and appends to `passed` what lapin may see of them.
     ///
     /// # Errors
     ///
-    /// The broker sent what only clients send.
+    /// Returns an error if the broker sent a method that only clients send.
     pub(crate) fn read(&mut self, mut bytes: &[u8], passed: &mut Vec<u8>) -> io::Result<()> {
         while let Some(first) = bytes.first() {
             let taken = match self.state {
@@ -157,7 +157,7 @@ impl Reader {
     }
 
     fn byte(&mut self, state: State, byte: u8, passed: &mut Vec<u8>) -> io::Result<()> {
-        // Of a frame's head there is nothing left to count yet.
+        // While the header of a frame is read, `left` is already 0.
         self.left = self.left.saturating_sub(1);
         match state {
             State::Letter => self.letter(byte, passed),
@@ -176,7 +176,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads a number next, if the frame has one.
+    /// Expects a number next, unless the frame is too short for it.
     fn number(&mut self, bytes: u8, of: Number) {
         if u64::from(bytes) > self.room() {
             return self.give_up();
@@ -184,7 +184,7 @@ impl Reader {
         self.state = State::Number { bytes, so_far: 0, of };
     }
 
-    /// A number is there.
+    /// Handles a complete number.
     fn has(&mut self, what: Number, number: u64, passed: &mut Vec<u8>) -> io::Result<()> {
         match what {
             Number::Frame => self.frame(number, passed),
@@ -214,7 +214,7 @@ impl Reader {
             Number::Before => self.skip(number, After::Before, passed),
             Number::Name => self.skip(number, After::Name, passed),
             Number::Text => self.skip(number, After::Value, passed),
-            // One that is longer than what it is in: lapin cannot read it either.
+            // The length exceeds the enclosing table or frame, so lapin cannot parse it either.
             Number::Nested { .. } if number > self.room() => self.give_up(),
             Number::Nested { is_table } => {
                 self.open.push(Open { is_table, until: self.left - number });
@@ -224,7 +224,7 @@ impl Reader {
         Ok(())
     }
 
-    /// A frame begins.
+    /// Handles the header of a frame.
     fn frame(&mut self, head: u64, passed: &mut Vec<u8>) {
         let [_, kind, a, b, size @ ..] = head.to_be_bytes();
         let size = u64::from(u32::from_be_bytes(size));
@@ -267,12 +267,12 @@ impl Reader {
         Ok(())
     }
 
-    /// What is left of the innermost that is open.
+    /// Returns the number of bytes left in the innermost open table or array, or in the frame.
     fn room(&self) -> u64 {
         self.left.saturating_sub(self.open.last().map_or(1, |open| open.until))
     }
 
-    /// The next property up to the headers.
+    /// Expects the next property before the headers, or the headers themselves.
     fn property(&mut self) {
         match self.before.checked_sub(1) {
             Some(before) => {
@@ -283,7 +283,8 @@ impl Reader {
         }
     }
 
-    /// The next value of what is open.
+    /// Closes tables and arrays that have ended, and expects the next value of the innermost open
+    /// one.
     fn value(&mut self) {
         while self.open.last().is_some_and(|open| open.until == self.left) {
             self.open.pop();
@@ -315,13 +316,13 @@ impl Reader {
         }
     }
 
-    /// Leaves the rest of the frame alone: there is nothing in it, or nothing that can be read.
+    /// Passes the rest of the frame through unparsed: it needs no check or cannot be parsed.
     fn give_up(&mut self) {
         self.open.clear();
         self.pass_over(self.left, After::Frame);
     }
 
-    /// Skips at least a byte.
+    /// Skips `count` bytes, at least one; skips the whole frame if it is shorter.
     fn pass_over(&mut self, count: u64, after: After) {
         self.state = if count > self.room() && !matches!(after, After::Frame) {
             State::Skip(self.left, After::Frame)
@@ -336,7 +337,7 @@ impl Reader {
         }
         match after {
             After::Frame => {
-                // A broker that sends a large body is alive, and lapin is to know.
+                // A broker that sends a large body is alive, so lapin receives a heartbeat instead.
                 if std::mem::take(&mut self.drops) {
                     passed.extend_from_slice(&HEARTBEAT);
                 }
@@ -352,7 +353,7 @@ impl Reader {
     }
 }
 
-/// Before a frame.
+/// State between two frames.
 const FRAME: State = State::Number { bytes: 7, so_far: 0, of: Number::Frame };
 
 #[cfg(test)]

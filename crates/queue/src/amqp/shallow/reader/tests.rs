@@ -1,8 +1,8 @@
-//! Frames as brokers send them, well and badly.
+//! Valid and invalid frames of brokers.
 
 use super::*;
 
-/// A frame of this kind.
+/// Encodes a frame of this kind.
 fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
     let size = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&[kind, 0, 1], &size[..], payload, &[0xce]].concat()
@@ -17,14 +17,15 @@ fn entry(name: &str, value: &[u8]) -> Vec<u8> {
     [&[u8::try_from(name.len()).unwrap()], name.as_bytes(), value].concat()
 }
 
-/// A content header with a type, an encoding and these headers, and a delivery mode.
+/// Encodes a content header with a type, an encoding, these headers and a delivery mode.
 fn header(headers: &[u8]) -> Vec<u8> {
     let head = [&[0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9], &0xf000_u16.to_be_bytes()[..]].concat();
     let before = entry("application/octet-stream", &entry("F", b""));
     frame(2, &[&head, &before, &sized(b"", headers)[..], &[2]].concat())
 }
 
-/// An array or a table in another, so many of each, the outermost an entry of the headers.
+/// Encodes an array within a table, nested this many times; the outermost is an entry of the
+/// headers.
 fn nested(pairs: usize) -> Vec<u8> {
     let mut value = b"t\x01".to_vec();
     for _ in 0..pairs {
@@ -50,7 +51,7 @@ fn usual() -> Vec<u8> {
     headers
 }
 
-/// What becomes of it, however it is cut: by so many bytes.
+/// Returns the output of the parser for input in chunks of `by` bytes.
 fn read(bytes: &[u8], by: usize) -> Vec<u8> {
     read_with(&Arc::default(), bytes, by).unwrap()
 }
@@ -64,14 +65,14 @@ fn read_with(bodies: &Arc<Bodies>, bytes: &[u8], by: usize) -> io::Result<Vec<u8
     Ok(passed)
 }
 
-/// A delivery's method frame.
+/// Encodes the method frame of a delivery.
 fn deliver(tag: u64) -> Vec<u8> {
     let exchange_and_key = entry("", &entry("queue", b""));
     let method = [&[0, 60, 0, 60][..], &entry("consumer", b""), &tag.to_be_bytes(), &[0]].concat();
     frame(1, &[method, exchange_and_key].concat())
 }
 
-/// The header of a body of so many bytes, with a delivery mode.
+/// Encodes the header of a body of this size, with a delivery mode.
 fn sized_header(size: u64) -> Vec<u8> {
     frame(2, &[&[0, 60, 0, 0][..], &size.to_be_bytes(), &0x1000_u16.to_be_bytes(), &[2]].concat())
 }
@@ -84,7 +85,7 @@ fn m3_a_body_beyond_its_limit_is_dropped_and_remembered() {
         [deliver(tag), sized_header(size), frames].concat()
     };
     let small = delivery(1, 50, &[&body[..50]]);
-    // Its last frame has fewer bytes than a heartbeat.
+    // The last frame has fewer bytes than a heartbeat.
     let large = delivery(2, 121, &[&body, &body, &body[..1]]);
     let bytes = [&small[..], &large, &small, &frame(8, b"")].concat();
     let heartbeats = HEARTBEAT.repeat(3);
@@ -105,12 +106,12 @@ fn m3_a_length_that_no_machine_has_is_dropped_without_a_subscription() {
     let bytes = [deliver(1), sized_header(u64::MAX), frame(3, b"body"), deliver(2)].concat();
     let told = [&deliver(1)[..], &sized_header(0), &HEARTBEAT, &deliver(2)].concat();
     assert_eq!(read(&bytes, 5), told);
-    // What a broker sends instead of the rest of a body ends it.
+    // Another frame from the broker ends an incomplete body.
     let bytes = [deliver(2), sized_header(9), frame(3, b"what a re")].concat();
     assert_eq!(read(&bytes, 3), bytes);
 }
 
-/// The arguments of `connection.start`, with these properties of the server.
+/// Encodes `connection.start` with these server properties.
 fn start(properties: &[u8]) -> Vec<u8> {
     let texts = [sized(b"", b"PLAIN AMQPLAIN"), sized(b"", b"en_US")].concat();
     frame(1, &[&[0, 10, 0, 10, 0, 9][..], &sized(b"", properties), &texts].concat())
@@ -164,7 +165,7 @@ fn what_is_too_deep_becomes_bytes_and_what_follows_is_read_on() {
         let changed = read(&bytes, 1);
         assert_eq!(read(&bytes, 11), changed);
         let different: Vec<_> = (0..bytes.len()).filter(|i| bytes[*i] != changed[*i]).collect();
-        // The headers themselves are one deep, so the seventeenth is the eighth pair's table.
+        // The headers themselves are the first level, so level 17 is the table of the eighth pair.
         assert_eq!(different.len(), 2, "{pairs}: one in each of the two");
         assert!(different.iter().all(|i| changed[*i] == b'x' && bytes[*i] != b'x'));
     }
