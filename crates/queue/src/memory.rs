@@ -1,4 +1,4 @@
-//! The queue in memory, for one process: it behaves as RabbitMQ does, and keeps nothing.
+//! In-memory broker for one process. It behaves as RabbitMQ does, without persistence.
 
 mod link;
 mod queue;
@@ -16,31 +16,31 @@ use crate::{Broker, Connection, Error, Limits, Result};
 use link::{Link, MemoryConnection};
 use state::State;
 
-/// A broker in this process. Clones share their queues.
+/// Broker in this process. Clones share their queues.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryBroker {
     shared: Arc<Shared>,
 }
 
-/// What connections share.
+/// State shared by all connections.
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Told when an alarm was set that is earlier than all others.
+    /// Notified when an alarm is set that is earlier than all others.
     earlier: Notify,
     blocked: watch::Sender<bool>,
     refuses: AtomicBool,
-    /// Milliseconds that a connection's calls take on their way here.
+    /// Simulated latency of a connection's calls, in milliseconds.
     latency: AtomicU64,
 }
 
 impl MemoryBroker {
-    /// An empty broker with the protocol's limits.
+    /// Creates an empty broker with the protocol's limits.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// An empty broker with other limits: for tests.
+    /// Creates an empty broker with other limits, for tests.
     pub fn with_limits(limits: Limits) -> Self {
         let shared = Shared { state: Mutex::new(State::new(limits)), ..Shared::default() };
         Self { shared: Arc::new(shared) }
@@ -53,33 +53,35 @@ impl MemoryBroker {
         links.iter().filter(|link| link.name() == name).for_each(|link| link.end("it was cut"));
     }
 
-    /// Takes no new connections, until [`accept`](Self::accept).
+    /// Refuses new connections until [`accept`](Self::accept).
     #[cfg(feature = "testing")]
     pub fn refuse(&self) {
         self.shared.refuses.store(true, Ordering::Relaxed);
     }
 
-    /// Takes new connections again.
+    /// Accepts new connections again.
     #[cfg(feature = "testing")]
     pub fn accept(&self) {
         self.shared.refuses.store(false, Ordering::Relaxed);
     }
 
-    /// Lets declaring, consuming, looking and publishing take this long on their way here, in whole
-    /// milliseconds: what expires meanwhile is gone when they arrive.
+    /// Delays declarations, subscriptions, depth queries and publishes by this latency, in whole
+    /// milliseconds.
+    ///
+    /// Messages and queues that expire in the meantime are gone when the call arrives.
     #[cfg(feature = "testing")]
     pub fn delay(&self, latency: Duration) {
         let millis = u64::try_from(latency.as_millis()).unwrap_or(u64::MAX);
         self.shared.latency.store(millis, Ordering::Relaxed);
     }
 
-    /// Makes publishers wait, as RabbitMQ does when it is short of memory or disk.
+    /// Blocks publishers, as RabbitMQ does when it is short of memory or disk.
     #[cfg(feature = "testing")]
     pub fn block(&self) {
         self.shared.blocked.send_replace(true);
     }
 
-    /// Lets publishers go on.
+    /// Unblocks publishers.
     #[cfg(feature = "testing")]
     pub fn unblock(&self) {
         self.shared.blocked.send_replace(false);
@@ -124,7 +126,7 @@ impl Shared {
         *self.blocked.borrow()
     }
 
-    /// Waits as long as a call takes on its way here.
+    /// Waits for the simulated latency of a call.
     async fn arrival(&self) {
         let latency = self.latency.load(Ordering::Relaxed);
         if latency > 0 {
@@ -134,17 +136,17 @@ impl Shared {
 
     async fn unblocked(&self) {
         let mut blocked = self.blocked.subscribe();
-        // It cannot fail: the sender is ours.
+        // This cannot fail, because `self` holds the sender.
         let _ = blocked.wait_for(|blocked| !blocked).await;
     }
 }
 
-/// Lets messages and queues expire for as long as a connection is there to see it.
+/// Expires messages and queues for as long as a connection exists that could notice.
 async fn keep_time(shared: Arc<Shared>, mut ended: watch::Receiver<Option<String>>) {
     loop {
         let earlier = shared.earlier.notified();
         tokio::pin!(earlier);
-        // Registered before the alarm is read, so that none is missed in between.
+        // Registered before the alarm is read, so that no notification is missed in between.
         earlier.as_mut().enable();
         let alarm = shared.lock().next_alarm();
         let due = async {

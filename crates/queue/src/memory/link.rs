@@ -1,4 +1,4 @@
-//! A connection to the memory broker, and everything that ends with it.
+//! Connection to the memory broker, and everything that ends with it.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,12 +13,12 @@ use crate::{
     Settle, Subscription,
 };
 
-/// One connection. It lives as long as anything that came from it, as over AMQP.
+/// Connection that lives as long as any object created from it, as over AMQP.
 pub(super) struct Link {
     shared: Arc<Shared>,
     id: u64,
     name: String,
-    /// Why it ended, once it has.
+    /// Reason for the end of the connection; `None` while it lives.
     ended: watch::Sender<Option<String>>,
     /// Deliveries that could not be handed over, to be dropped without the broker's lock.
     undeliverable: Mutex<Vec<Delivery>>,
@@ -67,7 +67,8 @@ impl Link {
         self.undeliverable.lock().unwrap_or_else(PoisonError::into_inner).push(delivery);
     }
 
-    /// A call's way to the broker, for those made on a connection that lives when it is there.
+    /// Waits for the simulated latency of a call. Returns an error if the connection has ended by
+    /// then.
     async fn arrive(&self) -> Result<()> {
         self.shared.arrival().await;
         self.check()
@@ -80,7 +81,7 @@ impl Link {
         }
     }
 
-    /// Drops what could not be handed over; what is dropped goes back to its queue.
+    /// Drops deliveries that could not be handed over, which requeues them.
     fn clear(&self) {
         let undeliverable =
             std::mem::take(&mut *self.undeliverable.lock().unwrap_or_else(PoisonError::into_inner));
@@ -100,7 +101,7 @@ impl fmt::Debug for Link {
     }
 }
 
-/// The handle that callers hold.
+/// Handle of a connection for its users.
 #[derive(Debug)]
 pub(super) struct MemoryConnection(pub(super) Arc<Link>);
 
@@ -226,7 +227,7 @@ impl Drop for Subscribed {
     }
 }
 
-/// A delivery tag.
+/// Delivery tag.
 pub(super) struct Tag {
     link: Arc<Link>,
     queue: String,
@@ -262,11 +263,11 @@ impl Settle for Tag {
     }
 }
 
-/// A channel that publishes.
+/// Channel for publishing.
 #[derive(Debug)]
 struct MemoryPublisher {
     link: Arc<Link>,
-    /// Publishing to an exchange that is not there closes the channel, as in AMQP.
+    /// True once the channel is closed. Publishing to a missing exchange closes it, as in AMQP.
     closed: watch::Sender<bool>,
 }
 

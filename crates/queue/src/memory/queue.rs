@@ -1,4 +1,4 @@
-//! One queue: what waits, what is handed out, and who takes it.
+//! Queue with its waiting messages, unsettled messages and consumers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -11,40 +11,40 @@ use tokio::time::Instant;
 use super::link::{Link, Tag};
 use crate::{Delivery, Header, Message, message};
 
-/// What a queue is declared with: the arguments that RabbitMQ would get.
+/// Queue arguments, as RabbitMQ would receive them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Arguments {
     pub(super) max_bytes: Option<u64>,
-    /// Whether the oldest messages make room where there is none; else publishers are refused.
+    /// True if a full queue drops its oldest messages; false if it refuses new ones.
     pub(super) drops_head: bool,
-    /// The most messages that may wait; older ones make room.
+    /// Maximum number of waiting messages. Beyond it, the oldest are dropped.
     pub(super) max_length: Option<usize>,
-    /// How long a message may wait.
+    /// Maximum time that a message may wait.
     pub(super) ttl: Option<Duration>,
-    /// Where a message goes that expires or is delivered too often.
+    /// Queue for messages that expire or exceed the delivery limit.
     pub(super) dead_letter_to: Option<String>,
     pub(super) delivery_limit: Option<u32>,
-    /// How long the queue outlives its last consumer.
+    /// Time that the queue outlives its last consumer.
     pub(super) lease: Option<Duration>,
-    /// Whether deliveries are counted: RabbitMQ's quorum queues do, its classic ones do not.
+    /// True if deliveries are counted, as in RabbitMQ's quorum queues; classic queues do not count.
     pub(super) counts: bool,
-    /// The only connection that may consume.
+    /// Only connection that may consume.
     pub(super) owner: Option<u64>,
 }
 
-/// A message in a queue.
+/// Message in a queue.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) message: Message,
-    /// Why the broker moved it here from another queue.
+    /// Reason for which the broker moved the message here from another queue.
     pub(super) death: Option<&'static str>,
     expires: Option<Instant>,
-    /// How often it came back.
+    /// Number of requeues.
     count: u32,
     redelivered: bool,
 }
 
-/// A message that must leave for another queue.
+/// Message to be moved to another queue.
 #[derive(Debug)]
 pub(super) struct DeadLetter {
     pub(super) to: Option<String>,
@@ -70,18 +70,18 @@ struct Unsettled {
     held: Held,
 }
 
-/// A queue and its consumers.
+/// Queue and its consumers.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     name: String,
     pub(super) arguments: Arguments,
-    /// What came back waits ahead of everything else.
+    /// Requeued messages, which go ahead of all others.
     returned: VecDeque<Held>,
     ready: VecDeque<Held>,
     ready_bytes: u64,
     unsettled: BTreeMap<u64, Unsettled>,
     subscribers: VecDeque<Subscriber>,
-    /// When the queue goes if nobody consumes from it until then.
+    /// Time at which the queue is deleted if it has no consumer until then.
     pub(super) ends: Option<Instant>,
     next_tag: u64,
 }
@@ -93,7 +93,7 @@ impl Queue {
         queue
     }
 
-    /// Starts the lease anew, if there is one and nobody consumes.
+    /// Restarts the lease if there is one and the queue has no consumer.
     pub(super) fn renew_lease(&mut self) {
         let lease = self.arguments.lease.filter(|_| self.subscribers.is_empty());
         self.ends = lease.map(|lease| Instant::now() + lease);
@@ -107,7 +107,7 @@ impl Queue {
         self.subscribers.len()
     }
 
-    /// Whether there is room; a message larger than the limit still fits an empty queue.
+    /// Returns true if the message fits. An empty queue accepts a message larger than the limit.
     pub(super) fn has_room_for(&self, bytes: u64) -> bool {
         let limit = self.arguments.max_bytes.unwrap_or(u64::MAX);
         self.arguments.drops_head
@@ -115,7 +115,7 @@ impl Queue {
             || self.ready_bytes.saturating_add(bytes) <= limit
     }
 
-    /// The next moment at which something expires: the head, or the queue.
+    /// Returns the next time at which the head or the queue itself expires.
     pub(super) fn alarm(&self) -> Option<Instant> {
         let head = self.head().and_then(|held| held.expires);
         [head, self.ends].into_iter().flatten().min()
@@ -125,7 +125,7 @@ impl Queue {
         self.returned.front().or_else(|| self.ready.front())
     }
 
-    /// Puts a message at the tail.
+    /// Appends a message at the tail.
     pub(super) fn push(&mut self, message: Message, death: Option<&'static str>) {
         let ttl = [self.arguments.ttl, message.properties.expiration];
         let expires = ttl.into_iter().flatten().min().map(|ttl| Instant::now() + ttl);
@@ -157,31 +157,31 @@ impl Queue {
         self.renew_lease();
     }
 
-    /// Stops what a consumer is handed, or lets it come again.
+    /// Pauses or resumes the deliveries of a consumer.
     pub(super) fn pause(&mut self, id: u64, paused: bool) {
         for subscriber in self.subscribers.iter_mut().filter(|subscriber| subscriber.id == id) {
             subscriber.paused = paused;
         }
     }
 
-    /// Removes the first message that waits.
+    /// Removes the first waiting message.
     pub(super) fn take_one(&mut self) {
         drop(self.pop());
     }
 
-    /// Removes a message that was handed out; `false` if it is not out under this tag any more.
+    /// Removes an unsettled message; returns false if this tag is no longer unsettled.
     pub(super) fn ack(&mut self, tag: u64) -> bool {
         self.take_back(tag).is_some()
     }
 
-    /// Puts a message that was handed out back ahead of all others, and counts that.
+    /// Returns an unsettled message to the head of the queue, and counts the delivery.
     pub(super) fn requeue(&mut self, tag: u64, dead: &mut Vec<DeadLetter>) -> bool {
         let Some(held) = self.take_back(tag) else { return false };
         self.put_back(held, dead);
         true
     }
 
-    /// Takes back all that a connection holds, in the order in which it was handed out.
+    /// Requeues all unsettled messages of a connection, in the order of their delivery.
     pub(super) fn disconnect(&mut self, connection: u64, dead: &mut Vec<DeadLetter>) {
         let theirs = |unsettled: &Unsettled| unsettled.connection == connection;
         let tags: Vec<u64> =
@@ -196,7 +196,7 @@ impl Queue {
         }
     }
 
-    /// Removes what has expired at the head, and hands out what can be.
+    /// Expires messages at the head, and hands out as many others as possible.
     pub(super) fn advance(&mut self, dead: &mut Vec<DeadLetter>) {
         self.expire_head(dead);
         while let Some(subscriber) = self.next_subscriber() {
@@ -209,7 +209,8 @@ impl Queue {
         }
     }
 
-    /// Only the head expires, as in RabbitMQ; whatever it hides waits for its turn.
+    /// Expires messages at the head only, as RabbitMQ does; messages behind the head expire when
+    /// they reach it.
     fn expire_head(&mut self, dead: &mut Vec<DeadLetter>) {
         let now = Instant::now();
         let is_over = |held: &Held| held.expires.is_some_and(|expires| expires <= now);
@@ -226,7 +227,7 @@ impl Queue {
         Some(held)
     }
 
-    /// The next consumer in turn that may have another message; it is taken out of the row.
+    /// Removes and returns the next consumer in turn that may receive another message.
     fn next_subscriber(&mut self) -> Option<Subscriber> {
         let can_take = |subscriber: &Subscriber| {
             subscriber.unsettled < subscriber.prefetch
@@ -248,8 +249,8 @@ impl Queue {
         let (id, connection) = (subscriber.id, link.id());
         self.unsettled.insert(tag, Unsettled { subscriber: id, connection, held });
         subscriber.unsettled += 1;
-        // A consumer that goes at this moment gives the delivery back through its destructor,
-        // which takes the lock that is held here: that must happen later.
+        // A consumer that is dropped at this moment requeues the delivery in its destructor, which
+        // takes the lock that is held here. The delivery must therefore be dropped later.
         if let Err(refused) = subscriber.deliveries.try_send(delivery) {
             link.drop_later(refused.into_inner());
         }
@@ -263,7 +264,7 @@ impl Queue {
             None => held.message.clone(),
             Some(_) => Message { body: Vec::new(), properties: held.message.properties.clone() },
         };
-        // RabbitMQ 4 shows a publisher's own header until it counts itself.
+        // RabbitMQ 4 shows a publisher's own header until its own count is above 0.
         let shown = if held.count > 0 && self.arguments.counts {
             u64::from(held.count)
         } else {
@@ -296,7 +297,7 @@ impl Queue {
         self.returned.push_back(held);
     }
 
-    /// The broker takes the expiration off what it moves, or it would expire again at once.
+    /// Creates a dead letter without expiration, or it would expire again at once, as in RabbitMQ.
     fn dead_letter(&self, mut message: Message, reason: &'static str) -> DeadLetter {
         message.properties.expiration = None;
         DeadLetter { to: self.arguments.dead_letter_to.clone(), message, reason }

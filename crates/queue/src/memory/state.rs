@@ -1,4 +1,4 @@
-//! All queues and bindings, behind one lock.
+//! State of the memory broker: all queues and bindings, behind one lock.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 #[cfg(feature = "testing")]
@@ -13,13 +13,13 @@ use super::link::Link;
 use super::queue::{Arguments, DeadLetter, Queue};
 use crate::{Confirmed, Depth, Error, Limits, Message, Result};
 
-/// What a memory broker knows.
+/// Queues, bindings and connections of a memory broker.
 #[derive(Debug, Default)]
 pub(super) struct State {
     queues: HashMap<String, Queue>,
     bindings: HashMap<(&'static str, String), BTreeSet<String>>,
     pub(super) links: BTreeMap<u64, Weak<Link>>,
-    /// Moments at which something expires. Those that turn out to be stale do no harm.
+    /// Times at which something expires. Stale ones do no harm.
     alarms: BTreeSet<Instant>,
     pub(super) limits: Limits,
     next_id: u64,
@@ -106,7 +106,7 @@ impl State {
         Ok(u32::try_from(entries).unwrap_or(u32::MAX))
     }
 
-    /// Removes one entry from a run record, and the record with its last one.
+    /// Removes one entry from a run record, and deletes the record with its last entry.
     pub(super) fn strike_run_record(&mut self, name: &str) {
         if let Some(record) = self.queues.get_mut(name) {
             record.take_one();
@@ -136,7 +136,7 @@ impl State {
         self.bindings.entry((exchange, key.to_owned())).or_default().insert(queue.to_owned());
     }
 
-    /// A queue that this connection may consume from.
+    /// Returns a queue that this connection may consume from.
     pub(super) fn queue_for(&mut self, name: &str, connection: u64) -> Result<&mut Queue> {
         let free = |queue: &&mut Queue| queue.arguments.owner.is_none_or(|own| own == connection);
         let missing = || Error::NoQueue { queue: name.to_owned() };
@@ -149,7 +149,7 @@ impl State {
         Ok(Depth { messages: count(queue.waiting()), consumers: count(queue.consumers()) })
     }
 
-    /// Routes a message; `None` if there is no such exchange.
+    /// Routes a message; returns `None` if there is no such exchange.
     pub(super) fn publish(
         &mut self,
         exchange: &str,
@@ -192,7 +192,7 @@ impl State {
         self.with(name, |_, _| ());
     }
 
-    /// Does something to a queue, then lets it and those that it fills hand out what they can.
+    /// Changes a queue, then lets it and the queues that it dead-letters to hand out what they can.
     pub(super) fn with<T: Default>(
         &mut self,
         name: &str,
@@ -207,8 +207,10 @@ impl State {
         done
     }
 
-    /// Moves dead letters. They are let into a full queue: RabbitMQ keeps them back instead, but
-    /// loses none either.
+    /// Moves dead letters to their queues.
+    ///
+    /// A full queue accepts them. RabbitMQ keeps them in the source queue instead, but does not
+    /// lose them either.
     fn bury(&mut self, dead: Vec<DeadLetter>) {
         for letter in dead {
             if let Some(to) = letter.to {
@@ -217,7 +219,7 @@ impl State {
         }
     }
 
-    /// Ends a connection: its queues go, its messages go back.
+    /// Ends a connection: deletes its exclusive queues and requeues its unsettled messages.
     pub(super) fn disconnect(&mut self, link: &Link) {
         let id = link.id();
         self.links.remove(&id);
@@ -228,7 +230,7 @@ impl State {
         }
     }
 
-    /// Lets everything expire whose time has come.
+    /// Expires everything that is due.
     pub(super) fn sweep(&mut self) {
         let now = Instant::now();
         while self.next_alarm().is_some_and(|alarm| alarm <= now) {
@@ -250,7 +252,8 @@ impl State {
         });
     }
 
-    /// All connections. They must be dropped without the lock on this: it is taken once more then.
+    /// Returns all connections. The caller must drop them without the lock on this state, because
+    /// dropping one takes the lock again.
     #[cfg(feature = "testing")]
     pub(super) fn links(&self) -> Vec<Arc<Link>> {
         self.links.values().filter_map(Weak::upgrade).collect()
