@@ -1,7 +1,8 @@
-//! Publishes a second with 256 confirms outstanding, beside lapin itself on the same broker.
+//! Publish rate with 256 outstanding confirms, compared with plain lapin on the same broker.
 //!
-//! `cargo bench -p nsbridge-queue --bench publish`; it needs RabbitMQ, as the tests do. The time on
-//! the processor is that of this process alone, and tells more than the rate on a busy machine.
+//! Run `cargo bench -p nsbridge-queue --bench publish`. The benchmark needs RabbitMQ, as the tests
+//! do. CPU time is that of this process alone; on a busy machine it is more meaningful than the
+//! rate.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark ends where it fails")]
 #![expect(clippy::print_stdout, reason = "the figures are what this prints")]
@@ -79,7 +80,7 @@ async fn timed(name: &str, work: impl Future<Output = ()>) {
     );
 }
 
-/// Hundredths of a second that this process has spent, by Linux's account.
+/// Returns the CPU time of this process so far, in hundredths of a second, from Linux's `/proc`.
 fn processor_ticks() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();

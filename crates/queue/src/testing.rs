@@ -1,7 +1,8 @@
-//! The conformance list: what both backends must do alike.
+//! Conformance tests: rules that both backends must satisfy.
 //!
-//! Each rule is a function whose name says it. It panics where a backend breaks the rule, so it is
-//! for tests only. [`conformance!`](crate::conformance) makes one test of each.
+//! Each rule is a function whose name states it. The function panics if a backend breaks the rule,
+//! so this module is for tests only. [`conformance!`](crate::conformance) generates one test per
+//! rule.
 
 mod bench;
 #[cfg(feature = "amqp")]
@@ -51,7 +52,7 @@ pub use time::{
     an_expired_message_is_a_dead_letter,
 };
 
-/// The limits under which a rule is checked: small where the rule is about reaching them.
+/// Returns the limits under which a rule is checked: small where the rule is about reaching them.
 pub fn limits(rule: &str) -> Limits {
     let protocol = Limits::default();
     match rule {

@@ -1,4 +1,4 @@
-//! A backend under test, and the words that the rules are told in.
+//! Backend under test, and helpers for the rules.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -8,23 +8,24 @@ use nsbridge_protocol::{ModelName, topology};
 
 use crate::{Broker, Confirmed, Connection, Consumer, Delivery, Message, Publisher};
 
-/// How long a message may take that must come.
+/// Time limit for a message that must arrive.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long nothing must come for it to count as nothing.
+/// Time without a message after which none is assumed to arrive.
 const SILENCE: Duration = Duration::from_millis(400);
 
-/// A backend under test.
+/// Backend under test.
 pub struct Bench {
     broker: Arc<dyn Broker>,
     cut: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Bench {
-    /// The name of every connection that a rule opens.
+    /// Name of every connection that a rule opens.
     pub const CONNECTION: &str = "conformance";
 
-    /// A backend; `cut` breaks all connections that are open under [`CONNECTION`](Self::CONNECTION).
+    /// Creates a bench; `cut` breaks all connections that are open under
+    /// [`CONNECTION`](Self::CONNECTION).
     pub fn new(broker: Arc<dyn Broker>, cut: impl Fn() + Send + Sync + 'static) -> Self {
         Self { broker, cut: Box::new(cut) }
     }
@@ -33,7 +34,7 @@ impl Bench {
         self.broker.connect(Self::CONNECTION).await.expect("the broker takes a connection")
     }
 
-    /// Breaks this connection, with all others, and gives a new one.
+    /// Breaks this connection along with all others, and returns a new one.
     pub(super) async fn cut(&self, connection: &Arc<dyn Connection>) -> Arc<dyn Connection> {
         (self.cut)();
         let lost = tokio::time::timeout(PATIENCE, connection.lost());
@@ -48,12 +49,12 @@ impl std::fmt::Debug for Bench {
     }
 }
 
-/// A number that no other test has.
+/// Returns a number that no other test uses.
 pub(super) fn unique() -> u128 {
     u128::from(RandomState::new().hash_one(0)) << 64 | u128::from(RandomState::new().hash_one(1))
 }
 
-/// A model of one's own, declared, with the queue of its requests.
+/// Declares a model with a unique name and returns it with the queue of its requests.
 pub(super) async fn model(connection: &Arc<dyn Connection>) -> (ModelName, String) {
     let name = format!("m{:032x}", unique());
     let model: ModelName = name.parse().expect("a plain name");
@@ -62,7 +63,7 @@ pub(super) async fn model(connection: &Arc<dyn Connection>) -> (ModelName, Strin
     (model, queue)
 }
 
-/// A reply queue of one's own, declared.
+/// Declares a reply queue with a unique name.
 pub(super) async fn reply_queue(connection: &Arc<dyn Connection>) -> String {
     let queue = topology::reply_queue(unique());
     connection.declare_reply_queue(&queue).await.expect("a reply queue can be declared");
@@ -81,14 +82,14 @@ pub(super) async fn consumer(
     connection.consume(queue, prefetch).await.expect("the queue is there")
 }
 
-/// A message whose body is `text`; persistent.
+/// Creates a persistent message with this text as its body.
 pub(super) fn message(text: &str) -> Message {
     let mut message = Message::new(text.as_bytes().to_vec());
     message.properties.persistent = true;
     message
 }
 
-/// A message that may wait this long.
+/// Creates a message that expires after this time.
 pub(super) fn expiring(text: &str, after: Duration) -> Message {
     let mut message = message(text);
     message.properties.expiration = Some(after);
@@ -106,7 +107,7 @@ pub(super) async fn publish(
     answer.expect("the broker confirms").expect("the channel stays")
 }
 
-/// Puts messages with these bodies into a queue.
+/// Publishes messages with these bodies to a queue.
 pub(super) async fn put(connection: &Arc<dyn Connection>, queue: &str, bodies: &[&str]) {
     let publisher = publisher(connection).await;
     for body in bodies {
@@ -114,20 +115,20 @@ pub(super) async fn put(connection: &Arc<dyn Connection>, queue: &str, bodies: &
     }
 }
 
-/// The next delivery.
+/// Returns the next delivery.
 pub(super) async fn next(consumer: &mut Consumer) -> Delivery {
     let next = tokio::time::timeout(PATIENCE, consumer.recv()).await;
     next.expect("a message comes").expect("the subscription stays")
 }
 
-/// The next delivery, which must be this message.
+/// Returns the next delivery, which must be this message.
 pub(super) async fn take(consumer: &mut Consumer, body: &str) -> Delivery {
     let delivery = next(consumer).await;
     assert_eq!(text(&delivery), body);
     delivery
 }
 
-/// The next delivery, acked; it must be this message.
+/// Acks the next delivery, which must be this message.
 pub(super) async fn take_and_ack(consumer: &mut Consumer, body: &str) {
     let delivery = take(consumer, body).await;
     assert!(delivery.ack().await.expect("the channel stays"), "the delivery was still ours");
@@ -137,14 +138,14 @@ pub(super) async fn requeue(delivery: Delivery) {
     assert!(delivery.requeue().await.expect("the channel stays"), "the delivery was still ours");
 }
 
-/// Nothing may come for a while.
+/// Checks that no message arrives for a while.
 pub(super) async fn silence(consumer: &mut Consumer) {
     if let Ok(Some(delivery)) = tokio::time::timeout(SILENCE, consumer.recv()).await {
         panic!("{} came, where nothing should", text(&delivery));
     }
 }
 
-/// Waits until so many messages wait in a queue.
+/// Waits until this number of messages waits in a queue.
 pub(super) async fn depth(connection: &Arc<dyn Connection>, queue: &str, expected: u32) {
     let mut seen = u32::MAX;
     for _ in 0..100 {

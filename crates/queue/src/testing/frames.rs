@@ -1,4 +1,4 @@
-//! Any bytes, as frames from a broker: what a fuzzer calls.
+//! Fuzzing entry point: arbitrary bytes as frames from a broker.
 
 use std::sync::Arc;
 
@@ -6,8 +6,12 @@ use nsbridge_protocol::topology::LARGEST_BODY;
 
 use crate::amqp::shallow::{Bodies, DEEPEST, Reader};
 
-/// Reads the bytes as they would come over a socket, and holds what lapin would see of them against
-/// what is promised: no deep table, no large body, however the bytes are cut.
+/// Parses the bytes as if read from a socket, and checks the output that lapin would see.
+///
+/// # Panics
+///
+/// Panics if the output has a table nested too deeply or a body that is too large, or if it depends
+/// on the boundaries of the reads.
 pub fn read_frames(bytes: &[u8]) {
     let passed = read(bytes, bytes.len().max(1));
     for by in [1, 3, 64] {
@@ -50,7 +54,7 @@ fn each_frame(mut bytes: &[u8], mut look: impl FnMut(u8, &[u8])) {
     }
 }
 
-/// The header table behind the flags and the properties before it.
+/// Returns the header table after the flags and the properties before it.
 fn headers(flags: &[u8]) -> Option<&[u8]> {
     let (flags, mut rest) = flags.split_first_chunk()?;
     let flags = u16::from_be_bytes(*flags);
@@ -61,16 +65,16 @@ fn headers(flags: &[u8]) -> Option<&[u8]> {
     if flags & (1 << 13) == 0 { None } else { sized(rest) }
 }
 
-/// What a length in four bytes is in front of, if all of it is there.
+/// Returns the bytes after a four-byte length, if all of them are present.
 fn sized(bytes: &[u8]) -> Option<&[u8]> {
     let (length, rest) = bytes.split_first_chunk()?;
     rest.get(..u32::from_be_bytes(*length) as usize)
 }
 
-/// How many tables and arrays lie within each other, as far as they can be read.
+/// Returns the nesting depth of tables and arrays, as far as they can be parsed.
 fn depth(mut bytes: &[u8], is_table: bool, so_far: usize) -> usize {
     let mut deepest = so_far;
-    // One more than what is promised is enough to know.
+    // A depth slightly above the limit is enough to prove a violation.
     while so_far <= DEEPEST + 2 && !bytes.is_empty() {
         if is_table {
             let Some(after) = bytes.get(1 + usize::from(bytes[0])..) else { break };

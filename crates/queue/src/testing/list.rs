@@ -1,9 +1,10 @@
-//! The list itself.
+//! List of all conformance rules.
 
-/// Makes a test of every rule; `$bench` is an async function that gives a fresh
-/// [`Bench`](crate::testing::Bench) for [`Limits`](crate::Limits).
+/// Generates a test for each rule.
 ///
-/// The limits are small where a rule needs that: see [`limits`](super::limits).
+/// `$bench` is an async function that creates a new [`Bench`](crate::testing::Bench) for
+/// [`Limits`](crate::Limits). The limits are small where a rule needs that: see
+/// [`limits`](super::limits).
 #[macro_export]
 macro_rules! conformance {
     ($bench:path, $(#[$attribute:meta])+) => {

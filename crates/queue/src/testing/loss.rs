@@ -10,7 +10,7 @@ use super::bench::{
 };
 use crate::{Confirmed, Error};
 
-/// A lost connection is a failed delivery of everything that was on it, in the old order.
+/// Checks that a lost connection requeues its messages in their order and counts the deliveries.
 pub async fn a_lost_connection_gives_its_messages_back_counted(bench: &Bench) {
     let connection = bench.connect().await;
     let (_, queue) = model(&connection).await;
@@ -28,7 +28,8 @@ pub async fn a_lost_connection_gives_its_messages_back_counted(bench: &Bench) {
     }
 }
 
-/// The message is somebody else's by then.
+/// Checks that an ack on a lost connection returns false, because another consumer may have the
+/// message.
 pub async fn an_ack_after_the_connection_is_gone_is_not_success(bench: &Bench) {
     let connection = bench.connect().await;
     let (_, queue) = model(&connection).await;
@@ -41,7 +42,7 @@ pub async fn an_ack_after_the_connection_is_gone_is_not_success(bench: &Bench) {
     take_and_ack(&mut consumer(&connection, &queue, 1).await, "a").await;
 }
 
-/// Neither does a second requeue happen.
+/// Checks that a requeue on a lost connection does not requeue the message a second time.
 pub async fn a_requeue_after_the_connection_is_gone_does_nothing(bench: &Bench) {
     let connection = bench.connect().await;
     let (_, queue) = model(&connection).await;
@@ -57,7 +58,7 @@ pub async fn a_requeue_after_the_connection_is_gone_does_nothing(bench: &Bench) 
     silence(&mut after).await;
 }
 
-/// Whoever waits on a connection learns of its end, on every path.
+/// Checks that every operation on a lost connection ends.
 pub async fn everything_on_a_lost_connection_ends(bench: &Bench) {
     let connection = bench.connect().await;
     let (_, queue) = model(&connection).await;
@@ -76,7 +77,7 @@ pub async fn everything_on_a_lost_connection_ends(bench: &Bench) {
     assert!(matches!(opened, Err(Error::Lost { .. })), "{opened:?}");
 }
 
-/// An orderly end is an end too, and a worker that leaves gives its messages back.
+/// Checks that an orderly close ends the connection and requeues its messages.
 pub async fn a_closed_connection_is_lost_and_gives_its_messages_back(bench: &Bench) {
     let connection = bench.connect().await;
     let (_, queue) = model(&connection).await;
@@ -93,7 +94,7 @@ pub async fn a_closed_connection_is_lost_and_gives_its_messages_back(bench: &Ben
     assert!(!stale.ack().await.unwrap_or(false));
 }
 
-/// A worker that is gone must not be sent control messages.
+/// Checks that a worker's control queue does not outlive its connection.
 pub async fn a_control_queue_goes_with_its_connection(bench: &Bench) {
     let worker = bench.connect().await;
     let client = bench.connect().await;
@@ -120,7 +121,7 @@ pub async fn a_control_queue_goes_with_its_connection(bench: &Bench) {
     }
 }
 
-/// A client that reconnects within the lease finds what came meanwhile.
+/// Checks that a client that reconnects within the lease receives messages sent in the meantime.
 pub async fn a_reply_queue_outlives_its_clients_connection(bench: &Bench) {
     let connection = bench.connect().await;
     let queue = reply_queue(&connection).await;

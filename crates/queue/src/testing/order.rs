@@ -1,4 +1,4 @@
-//! Rules on counting, order and prefetch.
+//! Rules on delivery counts, order and prefetch.
 
 use nsbridge_protocol::topology::{self, header};
 
@@ -8,8 +8,9 @@ use super::bench::{
 };
 use crate::{Confirmed, Header};
 
-/// A publisher can write any count into the headers: on a first delivery none is believed, and
-/// the broker's headers are never shown.
+/// Checks that a first delivery ignores counts in the publisher's headers.
+///
+/// The broker's own headers are never shown either.
 pub async fn a1_a_first_delivery_counts_zero_whatever_its_publisher_wrote(bench: &Bench) {
     let connection = bench.connect().await;
     let (_, queue) = model(&connection).await;
@@ -34,7 +35,7 @@ pub async fn a1_a_first_delivery_counts_zero_whatever_its_publisher_wrote(bench:
     assert!(!second.message.properties.headers.contains_key(header::DELIVERY_COUNT));
 }
 
-/// Each way back counts once.
+/// Checks that each requeue counts as one delivery.
 pub async fn a_requeued_message_comes_back_counted(bench: &Bench) {
     let connection = bench.connect().await;
     let (_, queue) = model(&connection).await;
@@ -47,7 +48,7 @@ pub async fn a_requeued_message_comes_back_counted(bench: &Bench) {
     }
 }
 
-/// A delivery that is dropped unsettled is as good as requeued.
+/// Checks that dropping an unsettled delivery requeues it.
 pub async fn a_dropped_delivery_goes_back(bench: &Bench) {
     let connection = bench.connect().await;
     let (_, queue) = model(&connection).await;
@@ -57,7 +58,7 @@ pub async fn a_dropped_delivery_goes_back(bench: &Bench) {
     assert_eq!(take(&mut consumer, "a").await.deliveries, 1);
 }
 
-/// What comes back does not wait behind what never ran.
+/// Checks that a requeued message goes ahead of messages that were never delivered.
 pub async fn a_requeued_message_goes_ahead_of_those_that_wait(bench: &Bench) {
     let connection = bench.connect().await;
     let (_, queue) = model(&connection).await;
@@ -69,7 +70,7 @@ pub async fn a_requeued_message_goes_ahead_of_those_that_wait(bench: &Bench) {
     }
 }
 
-/// A prefetch of two is two unsettled messages, not three.
+/// Checks that a prefetch of two allows two unsettled messages, not three.
 pub async fn a_consumer_holds_no_more_than_its_prefetch(bench: &Bench) {
     let connection = bench.connect().await;
     let (_, queue) = model(&connection).await;
@@ -82,7 +83,7 @@ pub async fn a_consumer_holds_no_more_than_its_prefetch(bench: &Bench) {
     take_and_ack(&mut consumer, "c").await;
 }
 
-/// Prefetch is per consumer: one that is busy does not hold up another.
+/// Checks that prefetch applies per consumer: a busy one does not hold up another.
 pub async fn a_busy_consumer_does_not_hold_up_another(bench: &Bench) {
     let connection = bench.connect().await;
     let (_, queue) = model(&connection).await;
@@ -95,7 +96,7 @@ pub async fn a_busy_consumer_does_not_hold_up_another(bench: &Bench) {
     take_and_ack(&mut free, "c").await;
 }
 
-/// What was sent ahead but never handed out goes to others; what was handed out stays ours.
+/// Checks that a dropped consumer gives back prefetched messages and keeps those handed out.
 pub async fn a_dropped_consumer_gives_back_only_what_it_did_not_hand_out(bench: &Bench) {
     let connection = bench.connect().await;
     let (_, queue) = model(&connection).await;
@@ -118,7 +119,7 @@ pub async fn a_dropped_consumer_gives_back_only_what_it_did_not_hand_out(bench: 
     depth(&connection, &queue, 0).await;
 }
 
-/// A pause ends new deliveries, and nothing else.
+/// Checks that a pause stops new deliveries and changes nothing else.
 pub async fn a_paused_consumer_keeps_what_it_holds_and_is_handed_nothing_new(bench: &Bench) {
     let connection = bench.connect().await;
     let (_, queue) = model(&connection).await;
@@ -128,7 +129,7 @@ pub async fn a_paused_consumer_keeps_what_it_holds_and_is_handed_nothing_new(ben
     paused.pause().await.expect("the channel stays");
     paused.pause().await.expect("twice is as good as once");
     put(&connection, &queue, &["c"]).await;
-    // What was on its way when the pause began is handed out.
+    // Deliveries that were in transit when the pause began are handed out.
     take_and_ack(&mut paused, "b").await;
     silence(&mut paused).await;
     assert!(held.ack().await.expect("the channel stays"), "it was still ours");
@@ -141,20 +142,20 @@ pub async fn a_paused_consumer_keeps_what_it_holds_and_is_handed_nothing_new(ben
     take_and_ack(&mut paused, "d").await;
 }
 
-/// Settled is settled, also when the connection goes.
+/// Checks that an acked message does not return, even if the connection is lost.
 pub async fn an_acked_message_is_gone(bench: &Bench) {
     let connection = bench.connect().await;
     let (_, queue) = model(&connection).await;
     put(&connection, &queue, &["a"]).await;
     let mut first = consumer(&connection, &queue, 1).await;
     take_and_ack(&mut first, "a").await;
-    // An ack has no answer: a second exchange on the connection shows that it went through.
+    // An ack has no response, so a second exchange on the connection shows that it was processed.
     depth(&connection, &queue, 0).await;
     let connection = bench.cut(&connection).await;
     silence(&mut consumer(&connection, &queue, 1).await).await;
 }
 
-/// A consumer is not handed what would not fit into its memory; all else of the message it is.
+/// Checks that a body beyond the queue's limit is dropped, while the rest of its message arrives.
 pub async fn m3_a_body_beyond_the_limit_of_its_queue_is_not_handed_out(bench: &Bench) {
     let connection = bench.connect().await;
     let (_, requests) = model(&connection).await;

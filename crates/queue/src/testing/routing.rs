@@ -1,4 +1,4 @@
-//! Rules on where messages go, and what publishers are told.
+//! Rules on message routing and publisher confirms.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::bench::{
 };
 use crate::{Confirmed, Error, Header, Message};
 
-/// What a publisher sets is what a consumer sees.
+/// Checks that a consumer receives body and properties as the publisher set them.
 pub async fn a_message_arrives_as_it_was_sent(bench: &Bench) {
     let connection = bench.connect().await;
     let (_, queue) = model(&connection).await;
@@ -33,7 +33,7 @@ pub async fn a_message_arrives_as_it_was_sent(bench: &Bench) {
     assert_eq!(delivery.death, None);
 }
 
-/// That is how a worker learns that its client is gone.
+/// Checks that an unroutable message is returned, which tells a worker that its client is gone.
 pub async fn a_message_for_nobody_is_returned(bench: &Bench) {
     let connection = bench.connect().await;
     let _exchanges = reply_queue(&connection).await;
@@ -47,7 +47,9 @@ pub async fn a_message_for_nobody_is_returned(bench: &Bench) {
     assert_eq!(publish(&*publisher, "", &too_long, message("?")).await, Confirmed::Returned);
 }
 
-/// Several clients share a publisher: one that is gone must not look as if another were.
+/// Checks that a return reaches the publish call that it belongs to.
+///
+/// Several clients share a publisher, so one that is gone must not look as if another were.
 pub async fn a_return_is_told_to_the_publish_that_it_belongs_to(bench: &Bench) {
     let connection = bench.connect().await;
     let (_, quorum) = model(&connection).await;
@@ -71,7 +73,7 @@ pub async fn a_return_is_told_to_the_publish_that_it_belongs_to(bench: &Bench) {
     }
 }
 
-/// A confirm that nobody waits for holds nothing up.
+/// Checks that a dropped confirm does not stall the publisher.
 pub async fn a_confirm_may_be_dropped(bench: &Bench) {
     let connection = bench.connect().await;
     let queue = reply_queue(&connection).await;
@@ -82,7 +84,7 @@ pub async fn a_confirm_may_be_dropped(bench: &Bench) {
     assert_eq!(publish(&*publisher, "", &queue, message("a")).await, Confirmed::Taken);
 }
 
-/// Messages on one publisher keep their order, also when nobody waits for the confirms.
+/// Checks that messages of one publisher keep their order, even if the confirms are dropped.
 pub async fn messages_arrive_in_the_order_of_publishing(bench: &Bench) {
     let connection = bench.connect().await;
     let queue = reply_queue(&connection).await;
@@ -97,6 +99,8 @@ pub async fn messages_arrive_in_the_order_of_publishing(bench: &Bench) {
     }
 }
 
+/// Checks that a full queue refuses messages until there is space.
+///
 /// The limit must be small: `model_queue_bytes` of 20,000.
 pub async fn a_full_queue_refuses_until_there_is_room(bench: &Bench) {
     let connection = bench.connect().await;
@@ -113,7 +117,7 @@ pub async fn a_full_queue_refuses_until_there_is_room(bench: &Bench) {
     for _ in 0..taken {
         take_and_ack(&mut consumer, &large).await;
     }
-    // RabbitMQ lets publishers in again a moment after there is room.
+    // RabbitMQ accepts messages again shortly after there is space.
     let mut tries = 0;
     while publish(&*publisher, "", &queue, message("small")).await != Confirmed::Taken {
         tries += 1;
@@ -123,8 +127,10 @@ pub async fn a_full_queue_refuses_until_there_is_room(bench: &Bench) {
     drop(take(&mut consumer, "small").await);
 }
 
-/// What a worker cannot put off stays the worker's: nothing that waits is pushed out. The limit must be
-/// small: `retry_queue_bytes` of 20,000.
+/// Checks that a full retry queue refuses messages and drops none.
+///
+/// A request that does not fit stays with its worker. The limit must be small: `retry_queue_bytes`
+/// of 20,000.
 pub async fn m5_a_full_retry_queue_refuses(bench: &Bench) {
     let connection = bench.connect().await;
     let (model, requests) = model(&connection).await;
@@ -141,6 +147,8 @@ pub async fn m5_a_full_retry_queue_refuses(bench: &Bench) {
     depth(&connection, &requests, 0).await;
 }
 
+/// Checks that a full dead-letter queue drops its oldest messages.
+///
 /// The limit must be small: `dead_queue_bytes` of 20,000.
 pub async fn m5_dead_letters_beyond_their_limit_push_out_the_oldest(bench: &Bench) {
     let connection = bench.connect().await;
@@ -159,7 +167,7 @@ pub async fn m5_dead_letters_beyond_their_limit_push_out_the_oldest(bench: &Benc
     }
 }
 
-/// Nothing makes a queue up by asking for it.
+/// Checks that consuming and inspecting a missing queue fail and do not create it.
 pub async fn a_queue_that_is_not_there_is_told(bench: &Bench) {
     let connection = bench.connect().await;
     let missing = topology::reply_queue(unique());
@@ -173,7 +181,8 @@ pub async fn a_queue_that_is_not_there_is_told(bench: &Bench) {
     );
 }
 
-/// An entry is a message; declaring counts them, and the last one takes the record along.
+/// Checks that a declaration returns the number of entries, and that striking the last one deletes
+/// the record.
 pub async fn a_run_record_counts_its_entries_until_they_are_struck(bench: &Bench) {
     let connection = bench.connect().await;
     let (model, _) = model(&connection).await;
@@ -202,7 +211,7 @@ pub async fn a_run_record_counts_its_entries_until_they_are_struck(bench: &Bench
     kept.delete_run_record(&record).await.expect("a record that is gone is left alone");
 }
 
-/// A record is bounded, whoever writes to it.
+/// Checks that a run record keeps a bounded number of entries.
 pub async fn a_run_record_forgets_its_oldest_entries(bench: &Bench) {
     let connection = bench.connect().await;
     let (model, _) = model(&connection).await;
@@ -217,7 +226,7 @@ pub async fn a_run_record_forgets_its_oldest_entries(bench: &Bench) {
     connection.delete_run_record(&record).await.expect("the connection stays");
 }
 
-/// Every worker declares: all but the first change nothing.
+/// Checks that only the first declaration changes anything, because every worker declares.
 pub async fn declaring_again_changes_nothing(bench: &Bench) {
     let connection = bench.connect().await;
     let (model, queue) = model(&connection).await;

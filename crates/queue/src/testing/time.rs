@@ -1,4 +1,4 @@
-//! Rules on expiry, retries and dead letters.
+//! Rules on expiration, retries and dead letters.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::Confirmed;
 
 const SOON: Duration = Duration::from_millis(300);
 
-/// A message that nobody took in time is a dead letter.
+/// Checks that an expired message becomes a dead letter.
 pub async fn an_expired_message_is_a_dead_letter(bench: &Bench) {
     let connection = bench.connect().await;
     let (model, queue) = model(&connection).await;
@@ -27,7 +27,7 @@ pub async fn an_expired_message_is_a_dead_letter(bench: &Bench) {
     silence(&mut consumer(&connection, &queue, 1).await).await;
 }
 
-/// A message that waits behind another stays past its time, until it is at the head.
+/// Checks that a message behind another one expires only when it reaches the head.
 pub async fn a_message_expires_at_the_head_only(bench: &Bench) {
     let connection = bench.connect().await;
     let (model, queue) = model(&connection).await;
@@ -43,7 +43,7 @@ pub async fn a_message_expires_at_the_head_only(bench: &Bench) {
     take_and_ack(&mut consumer(&connection, &topology::dead_queue(&model), 1).await, "b").await;
 }
 
-/// A worker that gives a message back too late gives it to nobody.
+/// Checks that a message requeued after its expiration becomes a dead letter.
 pub async fn a_message_that_comes_back_after_its_time_is_a_dead_letter(bench: &Bench) {
     let connection = bench.connect().await;
     let (model, queue) = model(&connection).await;
@@ -57,6 +57,8 @@ pub async fn a_message_that_comes_back_after_its_time_is_a_dead_letter(bench: &B
     silence(&mut worker).await;
 }
 
+/// Checks that a message beyond its delivery limit becomes a dead letter.
+///
 /// The limit must be small: `deliveries` of 2.
 pub async fn a_message_that_comes_back_too_often_is_a_dead_letter(bench: &Bench) {
     let connection = bench.connect().await;
@@ -75,7 +77,7 @@ pub async fn a_message_that_comes_back_too_often_is_a_dead_letter(bench: &Bench)
     silence(&mut worker).await;
 }
 
-/// A retry queue leads back to the model's queue, as if it were a first delivery.
+/// Checks that a message returns from a retry queue to the model queue as a first delivery.
 pub async fn a_retry_queue_leads_back_after_its_delay(bench: &Bench) {
     let connection = bench.connect().await;
     let (model, queue) = model(&connection).await;
@@ -89,10 +91,13 @@ pub async fn a_retry_queue_leads_back_after_its_delay(bench: &Bench) {
     assert!(sent.elapsed() >= RETRY_TIERS[0].delay.mul_f64(0.9), "after {:?}", sent.elapsed());
     assert_eq!((again.deliveries, again.redelivered), (0, false));
     assert_eq!(again.death.as_deref(), Some("expired"));
-    // The broker takes the expiration off what it moves; what counts is sealed in the request.
+    // The broker removes the expiration of a message that it moves. The binding deadline is sealed
+    // in the request.
     assert_eq!(again.message.properties.expiration, None);
 }
 
+/// Checks that a reply queue is deleted when its lease is over.
+///
 /// The lease must be short: `reply_lease` of one second.
 pub async fn a_reply_queue_goes_when_its_lease_is_over(bench: &Bench) {
     let connection = bench.connect().await;
@@ -112,7 +117,7 @@ pub async fn a_reply_queue_goes_when_its_lease_is_over(bench: &Bench) {
     assert_eq!(over, Confirmed::Returned);
 }
 
-/// People look at dead letters and leave them where they are.
+/// Checks that a dead letter can be inspected and requeued often.
 pub async fn a_dead_letter_may_be_looked_at_often(bench: &Bench) {
     let connection = bench.connect().await;
     let (model, _) = model(&connection).await;

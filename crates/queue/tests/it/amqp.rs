@@ -1,4 +1,4 @@
-//! What only RabbitMQ's backend has to show.
+//! Tests that apply only to the RabbitMQ backend.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nsbridge_queue::{AmqpBroker, Broker, Error, Limits};
 use nsbridge_testkit::{Proxy, amqp_url};
 
-/// A proxy in front of RabbitMQ, and the address through it.
+/// Starts a proxy in front of RabbitMQ; returns it with the broker's address through it.
 pub(crate) fn proxied() -> (Proxy, String) {
     let url = amqp_url();
     let host = url.rsplit_once('@').unwrap().1.split('/').next().unwrap();
@@ -21,7 +21,7 @@ fn reply_queue() -> String {
     nsbridge_protocol::topology::reply_queue(now.as_nanos())
 }
 
-/// Blocks the thread that the caller's whole runtime has.
+/// Blocks the only thread of the caller's runtime.
 #[tokio::test(flavor = "current_thread")]
 async fn a_caller_that_blocks_its_runtime_keeps_its_connection() {
     let broker = AmqpBroker::new(&format!("{}?heartbeat=2", amqp_url())).unwrap();
@@ -72,7 +72,7 @@ async fn a_queue_declared_with_other_arguments_is_told_in_one_sentence() {
     assert!(matches!(error, Error::Topology { .. }), "{error:?}");
     let sentence = error.to_string();
     assert!(sentence.contains(&queue) && sentence.contains("x-max-length-bytes"), "{sentence}");
-    // A failed declaration costs its own channel only.
+    // A failed declaration closes only its own channel.
     ours.declare_reply_queue(&reply_queue()).await.unwrap();
 }
 
@@ -103,7 +103,8 @@ async fn headers_that_are_nested_without_end_are_a_message_like_others() {
     }
 }
 
-/// Publishes a message with an array in an array, so often. lapin could not write it.
+/// Publishes a message with this many nested arrays, written without lapin, which could not encode
+/// it.
 fn publish_nested(queue: &str, times: u32) {
     let url = amqp_url();
     let host = url.rsplit_once('@').unwrap().1.split('/').next().unwrap();
@@ -116,7 +117,7 @@ fn publish_nested(queue: &str, times: u32) {
         let payload = long(&parts.concat());
         stream.write_all(&[&[kind, 0, channel], &payload[..], &[0xce]].concat()).unwrap();
     };
-    // Its payload.
+    // Reads a frame and returns its payload.
     let mut answer = || {
         let mut head = [0; 7];
         answers.read_exact(&mut head).unwrap();
@@ -142,12 +143,12 @@ fn publish_nested(queue: &str, times: u32) {
     let headers = long(&[&short("a")[..], &arrays.collect::<Vec<u8>>()].concat());
     send(2, 1, &[&[0, 60, 0, 0], &4_u64.to_be_bytes(), &0x2000_u16.to_be_bytes(), &headers]);
     send(3, 1, &[b"body"]);
-    // channel.close, .close-ok: by then it has been taken.
+    // channel.close, .close-ok: the message has been accepted by then.
     send(1, 1, &[&[0, 20, 0, 40], &[0, 200], &short("done"), &[0; 4]]);
     assert_eq!(answer()[..4], [0, 20, 0, 41]);
 }
 
-/// A proxy takes connections whether there is a broker behind it or not.
+/// A proxy accepts connections even without a broker behind it.
 #[tokio::test]
 async fn an_open_port_without_a_broker_behind_it_does_not_listen() {
     assert!(AmqpBroker::new(&amqp_url()).unwrap().listens().await);

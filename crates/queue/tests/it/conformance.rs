@@ -1,4 +1,4 @@
-//! The conformance list, on both backends.
+//! Conformance tests, run on both backends.
 
 use nsbridge_queue::Limits;
 use nsbridge_queue::testing::Bench;

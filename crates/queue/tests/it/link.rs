@@ -1,4 +1,4 @@
-//! A connection that is opened again.
+//! Tests of a connection that is reopened.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use nsbridge_queue::{Broker, Connection, Link, MemoryBroker, Result};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// A broker that counts who comes.
+/// Broker that counts connection attempts.
 #[derive(Debug)]
 struct Counting {
     inner: MemoryBroker,
@@ -42,12 +42,12 @@ async fn many_that_wait_for_a_broker_try_as_often_as_one() {
     sleep(Duration::from_secs(30)).await;
     let tried = tries.load(Ordering::Relaxed);
     assert!((7..=15).contains(&tried), "pauses of 0.1 to 10 s: {tried} tries");
-    // Whoever asks once, or closes, does not wait for its turn.
+    // A single try and a close do not wait for the retry lock.
     let once = timeout(Duration::from_millis(10), link.try_connection());
     assert!(once.await.unwrap().is_err());
     timeout(Duration::from_millis(10), link.close()).await.unwrap();
     inner.accept();
-    // A caller that comes now does not wait for a back-off that began before.
+    // A caller that arrives now does not wait for a back-off that began before.
     timeout(Duration::from_millis(10), link.connection()).await.unwrap();
     let all = waiting.join_all().await;
     assert!(all.iter().all(|connection| Arc::ptr_eq(connection, &all[0])));
@@ -59,7 +59,7 @@ async fn a_broker_that_listens_again_is_tried_at_once() {
     let link = Arc::new(Link::new(Arc::new(broker.clone()), "worker".to_owned()));
     broker.refuse();
     let waiting = tokio::spawn(async move { link.connection().await });
-    // Its back-off is between 5 and 10 s by now.
+    // The back-off is between 5 and 10 s by now.
     sleep(Duration::from_secs(60)).await;
     broker.accept();
     timeout(Duration::from_millis(300), waiting).await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! The queue against its backends: RabbitMQ, and memory.
+//! Integration tests of the queue backends: RabbitMQ and memory.
 
 #![expect(clippy::unwrap_used, reason = "a helper of a test may end it")]
 

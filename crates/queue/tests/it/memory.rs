@@ -1,4 +1,4 @@
-//! What only the memory backend can be made to do.
+//! Tests of faults that only the memory backend can simulate.
 
 use std::time::Duration;
 
