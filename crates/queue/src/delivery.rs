@@ -1,4 +1,4 @@
-//! Messages on their way in.
+//! Deliveries and consumers.
 
 use std::fmt;
 
@@ -7,42 +7,48 @@ use tokio::sync::mpsc;
 
 use crate::{Message, Result};
 
-/// A message handed out by the broker, to be settled exactly once.
+/// Message delivered by the broker, to be settled exactly once.
 ///
-/// Dropping it unsettled requeues it.
+/// Dropping an unsettled delivery requeues the message.
 pub struct Delivery {
-    /// The message.
+    /// Message.
     pub message: Message,
-    /// How often it was delivered before, by the broker's own count. On a first delivery this is
-    /// 0 whatever a publisher wrote into the headers.
+    /// Number of earlier deliveries, counted by the broker.
+    ///
+    /// It is 0 for a first delivery, even if the publisher set a count in the headers.
     pub deliveries: u64,
-    /// Whether the broker says that it was delivered before.
+    /// Redelivered flag of the broker.
     pub redelivered: bool,
-    /// Why the broker itself moved it here from another queue, in the broker's words: `expired` or
-    /// `delivery_limit`, for example. A publisher can write that too, so it is only a hint.
+    /// Reason for which the broker moved the message here from another queue, such as `expired` or
+    /// `delivery_limit`.
+    ///
+    /// A publisher can forge it, so it is only a hint.
     pub death: Option<String>,
-    /// The size of the body, if it was larger than a message of this queue may be
-    /// ([`largest_body`](nsbridge_protocol::topology::largest_body)). It was dropped as it came, and
-    /// the message has none.
+    /// Size of the body in bytes, if it exceeds the limit of this queue
+    /// ([`largest_body`](nsbridge_protocol::topology::largest_body)).
+    ///
+    /// Such a body is dropped as it arrives, and the message has an empty one.
     pub oversized: Option<u64>,
     settle: Option<Box<dyn Settle>>,
 }
 
-/// How a backend settles one delivery.
+/// Settlement of one delivery, implemented by a backend.
 #[async_trait]
 pub trait Settle: Send + Sync {
-    /// Removes the message from its queue. `false` if it is no longer this consumer's to remove.
+    /// Removes the message from its queue. Returns false if this consumer no longer holds it.
     async fn ack(self: Box<Self>) -> Result<bool>;
 
-    /// Puts the message back at the head of its queue. `false` if it is no longer this consumer's.
+    /// Returns the message to the head of its queue. Returns false if this consumer no longer holds
+    /// it.
     async fn requeue(self: Box<Self>) -> Result<bool>;
 
-    /// The same, from a destructor.
+    /// Requeues the message without waiting, for use in a destructor.
     fn requeue_later(self: Box<Self>);
 }
 
 impl Delivery {
-    /// A delivery that `settle` settles.
+    /// Creates a delivery that `settle` settles; `count` is used only if the message is
+    /// redelivered.
     pub fn new(message: Message, redelivered: bool, count: u64, settle: Box<dyn Settle>) -> Self {
         let deliveries = if redelivered { count } else { 0 };
         Self {
@@ -55,28 +61,29 @@ impl Delivery {
         }
     }
 
-    /// The same, which the broker moved here for this reason.
+    /// Sets the reason for which the broker moved the message here.
     #[must_use]
     pub fn moved_by_broker(mut self, reason: Option<String>) -> Self {
         self.death = reason;
         self
     }
 
-    /// The same, whose body had this size and was dropped.
+    /// Sets the size of the dropped body.
     #[must_use]
     pub fn without_body(mut self, size: Option<u64>) -> Self {
         self.oversized = size;
         self
     }
 
-    /// Tells the broker that the message is done with.
+    /// Acknowledges the message, which removes it from its queue.
     ///
-    /// `Ok(false)` means that it was not ours any more: the connection it came on is gone and
-    /// somebody else has it now. That is not success.
+    /// `Ok(false)` means that this consumer no longer held the message: the connection that
+    /// delivered it is gone, and another consumer may have it now. The message was not
+    /// acknowledged.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`](crate::Error::Lost) if the channel went away in between.
+    /// Returns [`Error::Lost`](crate::Error::Lost) if the channel closes during the call.
     pub async fn ack(mut self) -> Result<bool> {
         match self.settle.take() {
             Some(settle) => settle.ack().await,
@@ -84,11 +91,12 @@ impl Delivery {
         }
     }
 
-    /// Gives the message back, to the head of its queue.
+    /// Returns the message to the head of its queue.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`](crate::Error::Lost) if the channel is gone, which has the same effect.
+    /// Returns [`Error::Lost`](crate::Error::Lost) if the channel is gone, which requeues the
+    /// message too.
     pub async fn requeue(mut self) -> Result<bool> {
         match self.settle.take() {
             Some(settle) => settle.requeue().await,
@@ -114,17 +122,17 @@ impl fmt::Debug for Delivery {
     }
 }
 
-/// How a backend controls one subscription. Dropping it ends the subscription.
+/// Control of one subscription, implemented by a backend. Dropping it ends the subscription.
 #[async_trait]
 pub trait Subscription: Send + Sync {
-    /// Stops new deliveries. Once it returns, all that were on their way have been handed out.
+    /// Stops new deliveries. Returns after those that were in transit have been handed out.
     async fn pause(&self) -> Result<()>;
 
-    /// Lets deliveries come again.
+    /// Resumes deliveries.
     async fn resume(&self) -> Result<()>;
 }
 
-/// A subscription to one queue.
+/// Subscription to one queue.
 pub struct Consumer {
     deliveries: mpsc::Receiver<Delivery>,
     /// Ends the subscription when dropped.
@@ -132,7 +140,8 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// A consumer fed through `deliveries`; `subscription` is dropped with it, and cancels then.
+    /// Creates a consumer that receives from `deliveries`. Dropping it drops `subscription`, which
+    /// cancels.
     pub fn new(
         deliveries: mpsc::Receiver<Delivery>,
         subscription: impl Subscription + 'static,
@@ -140,36 +149,37 @@ impl Consumer {
         Self { deliveries, subscription: Box::new(subscription) }
     }
 
-    /// Stops new deliveries; those that were handed out stay this consumer's, on the same channel.
+    /// Stops new deliveries. Deliveries already handed out stay valid on the same channel.
     ///
-    /// Once it returns, [`recv`](Self::recv) gives what was on its way, and then waits for
-    /// [`resume`](Self::resume).
+    /// After it returns, [`recv`](Self::recv) yields the deliveries that were in transit, and then
+    /// waits for [`resume`](Self::resume).
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`](crate::Error::Lost) if the channel is gone.
+    /// Returns [`Error::Lost`](crate::Error::Lost) if the channel is gone.
     pub async fn pause(&self) -> Result<()> {
         self.subscription.pause().await
     }
 
-    /// Lets deliveries come again.
+    /// Resumes deliveries.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`](crate::Error::Lost) if the channel is gone, [`Error::NoQueue`](crate::Error)
-    /// if the queue is.
+    /// Returns [`Error::Lost`](crate::Error::Lost) if the channel is gone, and
+    /// [`Error::NoQueue`](crate::Error) if the queue is gone.
     pub async fn resume(&self) -> Result<()> {
         self.subscription.resume().await
     }
 
-    /// The next message; `None` once the subscription is over, which includes a lost connection.
+    /// Waits for the next message; returns `None` after the end of the subscription or the
+    /// connection.
     ///
-    /// Cancel safe: a message is never lost in a `select!`.
+    /// Cancel safe: no message is lost in a `select!`.
     pub async fn recv(&mut self) -> Option<Delivery> {
         self.deliveries.recv().await
     }
 
-    /// The next message, if one has come already.
+    /// Returns the next message if one has already arrived.
     pub fn try_recv(&mut self) -> Option<Delivery> {
         self.deliveries.try_recv().ok()
     }

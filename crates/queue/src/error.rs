@@ -1,39 +1,39 @@
-//! What can go wrong between here and the broker.
+//! Errors of queue operations.
 
 use std::error::Error as StdError;
 
-/// The result of a queue operation.
+/// Result of a queue operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a queue operation failed.
+/// Error of a queue operation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No broker answered; `address` has no password in it.
+    /// No answer from a broker. `address` contains no password.
     #[error("cannot reach the broker at {address}")]
     Unreachable {
         /// Scheme, host, port and virtual host.
         address: String,
-        /// What the network said.
+        /// Error of the network.
         #[source]
         source: Box<dyn StdError + Send + Sync>,
     },
-    /// The broker refused the user, the password or the virtual host.
+    /// User, password or virtual host refused by the broker.
     #[error("the broker at {address} refused the login: check user, password and virtual host")]
     Denied {
         /// Scheme, host, port and virtual host.
         address: String,
-        /// What the broker said.
+        /// Error from the broker.
         #[source]
         source: Box<dyn StdError + Send + Sync>,
     },
-    /// The address of the broker cannot be read.
+    /// Address of the broker that cannot be parsed.
     #[error("`{address}` is not the address of a broker: use amqp://user:password@host:5672/%2f")]
     Address {
-        /// The address, with what may be a password cut out.
+        /// Address, with everything removed that may be a password.
         address: String,
     },
-    /// The address leads to another machine without TLS.
+    /// Address of another machine without TLS.
     #[error(
         "the broker at {address} would be reached without TLS, with its password readable on the \
          network: use amqps://, or add ?allow_plaintext=true to the address"
@@ -42,37 +42,37 @@ pub enum Error {
         /// Scheme, host, port and virtual host.
         address: String,
     },
-    /// A queue exists with other arguments than the protocol's.
+    /// Queue that exists with other arguments than the protocol's.
     #[error(
         "the queue {queue} exists with other arguments than nsbridge's: {broker_says}; \
          drain and delete it, or use another virtual host"
     )]
     Topology {
-        /// The queue's name.
+        /// Name of the queue.
         queue: String,
-        /// The broker's own words.
+        /// Message of the broker.
         broker_says: String,
     },
-    /// There is no such queue.
+    /// Queue that does not exist.
     #[error("there is no queue {queue}")]
     NoQueue {
-        /// The queue's name.
+        /// Name of the queue.
         queue: String,
     },
-    /// The connection or the channel is gone.
+    /// Connection or channel that is gone.
     #[error("the connection to the broker is gone: {reason}")]
     Lost {
-        /// Why, in the broker's or the network's words.
+        /// Reason given by the broker or the network.
         reason: String,
     },
 }
 
 impl Error {
-    /// Whether trying again later, on a new connection, may help.
+    /// Returns true if a later try on a new connection may succeed.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Lost { .. } => true,
-            // A missing queue may be on its way; the others need a person.
+            // A missing queue may be declared soon. The other errors need a person.
             Self::NoQueue { .. } => true,
             Self::Denied { .. }
             | Self::Address { .. }

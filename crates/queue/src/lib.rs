@@ -1,10 +1,10 @@
-//! The queue between clients and workers: RabbitMQ, or memory within one process.
+//! Message queue between clients and workers: RabbitMQ, or memory within one process.
 //!
-//! [`Broker`] and [`Connection`] are what a backend implements. Both backends run the conformance
-//! list in `testing`, so what is proven on one holds on the other.
+//! A backend implements [`Broker`] and [`Connection`]. Both backends pass the conformance tests in
+//! `testing`, so a property that is tested on one holds on the other.
 //!
-//! The vocabulary is AMQP 0-9-1's, narrowed to the protocol's own topology: nobody can declare a
-//! queue with other arguments than the ones every worker agrees on.
+//! The terms are those of AMQP 0-9-1, restricted to the protocol's own topology: no caller can
+//! declare a queue with other arguments than the ones that every worker agrees on.
 
 #[cfg(feature = "amqp")]
 mod amqp;
@@ -32,46 +32,50 @@ pub use link::{Link, random_part};
 pub use memory::MemoryBroker;
 pub use message::{Header, Message, Properties};
 
-/// Something that holds queues.
+/// Broker: a server that holds queues.
 #[async_trait]
 pub trait Broker: Debug + Send + Sync + 'static {
-    /// Opens a connection; `name` is what the broker's own tools show.
+    /// Opens a connection; the broker's management tools show it under `name`.
     ///
     /// # Errors
     ///
-    /// [`Error::Unreachable`] or [`Error::Denied`].
+    /// Returns [`Error::Unreachable`] or [`Error::Denied`].
     async fn connect(&self, name: &str) -> Result<Arc<dyn Connection>>;
 
-    /// Whether a broker answers at its address. This is cheaper than a connection, for the broker and
-    /// for callers, which ask it often while the broker is away.
+    /// Returns true if a broker answers at its address.
+    ///
+    /// This probe is cheaper than a connection, both for the broker and for callers, which repeat
+    /// it often while the broker is away.
     async fn listens(&self) -> bool;
 }
 
-/// One connection: the unit of loss. When it goes, all of its channels go.
+/// Connection to a broker. When it is lost, all of its channels are lost with it.
 ///
 /// # Contract
 ///
-/// - Deliveries that are unsettled when their channel goes return to the head of their queue.
-/// - A connection never repairs itself. Whoever holds it learns of the end through
-///   [`lost`](Self::lost) and opens another: recovery behind one's back redelivers running jobs.
-/// - No method blocks a thread, and none depends on the caller's runtime staying responsive: the
-///   broker's heartbeat is served elsewhere.
+/// - Deliveries that are unsettled when their channel closes return to the head of their queue.
+/// - A connection never repairs itself. Its owner learns of the end through [`lost`](Self::lost)
+///   and opens another one. A hidden recovery would redeliver running jobs.
+/// - A method that waits for the broker returns [`Error::Lost`] if the connection ends first.
+/// - No method blocks a thread, and none depends on the caller's runtime staying responsive: a
+///   separate thread serves the heartbeats.
 #[async_trait]
 pub trait Connection: Debug + Send + Sync {
-    /// Makes sure that a model's queues (requests, retries, dead letters) and the protocol's
-    /// exchanges exist.
+    /// Declares a model's queues (requests, retries, dead letters) and the protocol's exchanges.
     ///
     /// # Errors
     ///
-    /// [`Error::Topology`] if a queue exists with other arguments than the protocol's.
+    /// Returns [`Error::Topology`] if a queue exists with other arguments than the protocol's.
     async fn declare_model(&self, model: &ModelName) -> Result<()>;
 
-    /// Makes sure that a client's reply queue exists and is bound to the reply exchange.
+    /// Declares a client's reply queue and binds it to the reply exchange.
     async fn declare_reply_queue(&self, queue: &str) -> Result<()>;
 
-    /// Makes a worker's control queue, bound to the control exchange with three keys: its own name,
-    /// the model's, and that of the model's revision if the worker knows one. It is exclusive to
-    /// this connection and goes with it.
+    /// Declares a worker's control queue, which is exclusive to this connection and deleted with
+    /// it.
+    ///
+    /// The queue is bound to the control exchange with three keys: its own name, the model's name,
+    /// and the revision's key if the worker knows its revision.
     async fn declare_control_queue(
         &self,
         queue: &str,
@@ -79,82 +83,87 @@ pub trait Connection: Debug + Send + Sync {
         revision: Option<&Revision>,
     ) -> Result<()>;
 
-    /// Makes sure that a request's run record exists, a durable queue that goes when it was not
-    /// declared for [`RUN_RECORD_EXPIRES`](nsbridge_protocol::topology::RUN_RECORD_EXPIRES).
-    /// Returns the number of its entries. An entry is any message published to it.
+    /// Declares a request's run record and returns the number of its entries.
+    ///
+    /// An entry is any message published to the record. The record is a durable queue that is
+    /// deleted if it is not declared again for
+    /// [`RUN_RECORD_EXPIRES`](nsbridge_protocol::topology::RUN_RECORD_EXPIRES).
     ///
     /// # Errors
     ///
-    /// [`Error::Topology`] if the queue exists with other arguments than the protocol's.
+    /// Returns [`Error::Topology`] if the queue exists with other arguments than the protocol's.
     async fn declare_run_record(&self, queue: &str) -> Result<u32>;
 
-    /// Removes one entry from a run record, and an empty record. A record that does not exist is
-    /// left alone.
+    /// Removes one entry from a run record, and deletes the record if it is then empty.
+    ///
+    /// Does nothing if the record does not exist.
     async fn strike_run_record(&self, queue: &str) -> Result<()>;
 
-    /// Deletes a run record with all entries. A record that does not exist is left alone.
+    /// Deletes a run record with all entries. Does nothing if the record does not exist.
     async fn delete_run_record(&self, queue: &str) -> Result<()>;
 
-    /// Takes messages from `queue` on a channel of its own, at most `prefetch` unsettled at once.
+    /// Subscribes to `queue` on a new channel, with at most `prefetch` unsettled deliveries.
     ///
     /// # Errors
     ///
-    /// [`Error::NoQueue`] if there is no such queue.
+    /// Returns [`Error::NoQueue`] if there is no such queue.
     async fn consume(&self, queue: &str, prefetch: u16) -> Result<Consumer>;
 
-    /// Opens a channel for publishing with confirms.
+    /// Opens a channel for publishing with publisher confirms.
     async fn publisher(&self) -> Result<Box<dyn Publisher>>;
 
-    /// How many messages and consumers a queue has.
+    /// Returns the number of messages and consumers of a queue.
     ///
     /// # Errors
     ///
-    /// [`Error::NoQueue`] if there is no such queue.
+    /// Returns [`Error::NoQueue`] if there is no such queue.
     async fn depth(&self, queue: &str) -> Result<Depth>;
 
-    /// Whether the broker takes no messages now, because it runs out of memory or disk. Publishing
-    /// waits meanwhile; what is consumed and settled goes on.
+    /// Returns true while the broker accepts no messages because it is short of memory or disk.
+    ///
+    /// Publishing waits meanwhile; consuming and settling continue.
     fn is_blocked(&self) -> bool;
 
-    /// Waits until the connection is gone, for whatever reason, and tells it.
+    /// Waits until the connection is gone, for any reason, and returns that reason.
     async fn lost(&self) -> Error;
 
-    /// Ends the connection in good order.
+    /// Closes the connection in an orderly way.
     async fn close(&self);
 }
 
-/// A channel that publishes, every message confirmed and `mandatory`.
+/// Channel for publishing; every message is confirmed and `mandatory`.
 #[async_trait]
 pub trait Publisher: Debug + Send + Sync {
-    /// Hands a message to the broker; `exchange` is empty for "the queue named `key`".
+    /// Publishes a message; with an empty `exchange`, `key` is the name of a queue.
     ///
-    /// Returns as soon as the message is on its way. Waits only while the connection cannot take
-    /// more, which is how a blocked broker holds its publishers back.
+    /// Returns as soon as the message is queued for sending. It waits only while the connection can
+    /// take no more; this is the back-pressure of a blocked broker.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the channel is gone. Whether the message arrived is then unknown.
+    /// Returns [`Error::Lost`] if the channel is gone. It is then unknown whether the message
+    /// arrived.
     async fn publish(&self, exchange: &str, key: &str, message: Message) -> Result<Confirm>;
 }
 
-/// The broker's answer to one published message, some time later.
+/// Future of the publisher confirm for one message.
 pub type Confirm = std::pin::Pin<Box<dyn Future<Output = Result<Confirmed>> + Send>>;
 
-/// What became of a published message.
+/// Outcome of a published message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confirmed {
-    /// The broker is responsible for it now.
+    /// Ack: the broker is responsible for the message now.
     Taken,
-    /// No queue wanted it: the receiver is gone.
+    /// Returned as unroutable: no queue is bound to the key, so the receiver is gone.
     Returned,
-    /// The queue is full; the same bytes may be tried again.
+    /// Nack: the queue is full. The same bytes may be published again.
     Refused,
 }
 
-/// How full a queue is.
+/// Fill level of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depth {
-    /// Messages that wait, without those handed out.
+    /// Messages that wait in the queue, without unsettled deliveries.
     pub messages: u32,
     /// Consumers that are subscribed.
     pub consumers: u32,

@@ -1,25 +1,26 @@
-//! How much the queues hold, and for how long.
+//! Size and time limits of queues.
 
 use std::time::Duration;
 
 use nsbridge_protocol::topology;
 
-/// The limits that a broker's queues are declared with.
+/// Limits that queues are declared with.
 ///
-/// The default is the protocol's. Every party must declare the same, so only tests use others.
+/// The defaults are those of the protocol. Every worker and client must declare the same values, so
+/// only tests use others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The most bytes that may wait in a model's queue.
+    /// Maximum total size of messages in a model queue, in bytes.
     pub model_queue_bytes: u64,
-    /// The most bytes of a model's dead letters.
+    /// Maximum total size of a model's dead letters, in bytes.
     pub dead_queue_bytes: u64,
-    /// The most bytes that may wait in a retry queue.
+    /// Maximum total size of messages in a retry queue, in bytes.
     pub retry_queue_bytes: u64,
-    /// The most bytes that may wait in a reply queue.
+    /// Maximum total size of messages in a reply queue, in bytes.
     pub reply_queue_bytes: u64,
-    /// How often a message may come back before the broker dead-letters it.
+    /// Number of redeliveries after which the broker dead-letters a message.
     pub deliveries: u32,
-    /// How long a reply queue outlives its last consumer.
+    /// Time that a reply queue outlives its last consumer.
     pub reply_lease: Duration,
 }
 

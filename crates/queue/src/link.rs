@@ -1,4 +1,4 @@
-//! A connection that is opened again when it is gone.
+//! Connection that is reopened after a loss.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,34 +10,39 @@ use tokio::time::sleep;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// Time between two looks at whether a broker that was away listens again.
+/// Interval between two probes of a broker that does not listen.
 const KNOCK_EVERY: Duration = Duration::from_millis(250);
 
-/// Keeps one connection to a broker. It never resumes anything by itself: whoever used the lost
-/// connection must decide what to do again.
+/// Holder of one connection to a broker.
+///
+/// It opens a new connection after a loss but resumes nothing on it: users of the lost connection
+/// decide what to repeat.
 #[derive(Debug)]
 pub struct Link {
     broker: Arc<dyn Broker>,
     name: String,
     current: Mutex<Option<Arc<dyn Connection>>>,
-    /// Whose turn it is to try until it works. All who wait for a connection are in this queue: each
-    /// with tries of its own, a worker with many jobs would storm a broker that comes back.
+    /// Lock of the caller that retries. All other callers that wait for a connection queue behind
+    /// it.
+    ///
+    /// If each caller retried on its own, a worker with many jobs would flood a broker that comes
+    /// back.
     turn: Mutex<()>,
-    /// Somebody came to wait: the next try is due.
+    /// Notifies the retrying caller of a new caller, which makes the next try due at once.
     came: Notify,
 }
 
 impl Link {
-    /// A link to this broker; `name` is what the broker's own tools show. Opens nothing yet.
+    /// Creates a link without connecting; the broker's management tools show it under `name`.
     pub fn new(broker: Arc<dyn Broker>, name: String) -> Self {
         Self { broker, name, current: Mutex::new(None), turn: Mutex::new(()), came: Notify::new() }
     }
 
-    /// The connection, opened now if there is none that lives.
+    /// Returns the live connection, or opens one if there is none.
     ///
     /// # Errors
     ///
-    /// What the broker says to one try.
+    /// Returns the broker's error if this single try fails.
     pub async fn try_connection(&self) -> Result<Arc<dyn Connection>> {
         let mut current = self.current.lock().await;
         if let Some(connection) = current.as_ref()
@@ -50,7 +55,7 @@ impl Link {
         Ok(connection)
     }
 
-    /// The same, trying until it works, with growing pauses.
+    /// Returns the live connection, or retries with an increasing back-off until one can be opened.
     pub async fn connection(&self) -> Arc<dyn Connection> {
         let _turn = if let Ok(turn) = self.turn.try_lock() {
             turn
@@ -75,8 +80,9 @@ impl Link {
         }
     }
 
-    /// Waits until a broker that does not listen listens again, which ends a back-off. One that
-    /// listens and refuses has the whole back-off.
+    /// Waits until a broker that does not listen listens again, which cuts the back-off short.
+    ///
+    /// Never returns for a broker that listens but refuses, so that the full back-off applies.
     async fn comes_back(&self) {
         if self.broker.listens().await {
             std::future::pending::<()>().await;
@@ -86,7 +92,7 @@ impl Link {
         }
     }
 
-    /// Ends the connection in good order. The next use opens another.
+    /// Closes the connection in an orderly way. The next use opens another one.
     pub async fn close(&self) {
         if let Some(connection) = self.current.lock().await.take() {
             connection.close().await;
@@ -102,13 +108,15 @@ async fn lives(connection: &dyn Connection) -> bool {
     }
 }
 
-/// Between half of the pause and all of it, so that a fleet does not come back in step.
+/// Returns a random duration between half of the pause and all of it, so that a fleet of workers
+/// does not reconnect in step.
 fn jitter(pause: Duration) -> Duration {
     pause / 2 + random_part(pause / 2)
 }
 
-/// Between nothing and all of a time, for those who must not act in step. All of it where there is
-/// no randomness.
+/// Returns a random duration between zero and `whole`, for callers that must not act in step.
+///
+/// Returns `whole` if no randomness is available.
 pub fn random_part(whole: Duration) -> Duration {
     let random = getrandom::u32().unwrap_or(u32::MAX);
     whole.mul_f64(f64::from(random) / f64::from(u32::MAX))

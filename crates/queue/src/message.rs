@@ -1,4 +1,4 @@
-//! A message and what travels beside its body.
+//! Messages and their AMQP properties.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,46 +7,48 @@ use std::time::Duration;
 use nsbridge_protocol::CONTENT_TYPE;
 use nsbridge_protocol::topology::header;
 
-/// A message: sealed bytes and what the broker may read.
+/// Message: sealed bytes and properties that the broker can read.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Message {
-    /// The sealed frame.
+    /// Sealed frame.
     pub body: Vec<u8>,
-    /// What travels in the clear.
+    /// Properties in the clear.
     pub properties: Properties,
 }
 
-/// What travels in the clear: hints for routing and for people, never believed.
+/// Properties in the clear: hints for routing and for people, never trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Properties {
-    /// The identifier of the message.
+    /// Identifier of the message.
     pub message_id: Option<String>,
-    /// The identifier of the request it belongs to.
+    /// Identifier of the request that the message belongs to.
     pub correlation_id: Option<String>,
-    /// Where an answer goes.
+    /// Queue for the answer.
     pub reply_to: Option<String>,
-    /// The MIME type of the body.
+    /// MIME type of the body.
     pub content_type: Option<String>,
-    /// Whether it survives a restart of the broker.
+    /// Persistence flag: the message survives a restart of the broker.
     pub persistent: bool,
-    /// How long it may wait, even after it was returned to its queue.
+    /// Maximum time in the queue, which continues to count after a requeue.
     pub expiration: Option<Duration>,
-    /// Headers. On a message that was delivered, those that the broker sets are left out: nothing
-    /// that is republished carries them on.
+    /// Message headers.
+    ///
+    /// A delivered message lacks the headers that the broker sets, so that republishing does not
+    /// carry them on.
     pub headers: BTreeMap<String, Header>,
 }
 
-/// The value of a header; types that the protocol does not use are left out when reading.
+/// Value of a header. Values of types that the protocol does not use are skipped on receipt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Header {
-    /// A text.
+    /// Text.
     Text(String),
-    /// A whole number of any width.
+    /// Integer of any width.
     Int(i64),
 }
 
 impl Message {
-    /// A message of the protocol with this body, not persistent.
+    /// Creates a transient message of the protocol with this body.
     pub fn new(body: Vec<u8>) -> Self {
         let content_type = Some(CONTENT_TYPE.to_owned());
         Self { body, properties: Properties { content_type, ..Properties::default() } }
@@ -54,7 +56,7 @@ impl Message {
 }
 
 impl fmt::Debug for Message {
-    /// Tells the body's size only.
+    /// Shows only the size of the body.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Message")
             .field("bytes", &self.body.len())
@@ -64,7 +66,7 @@ impl fmt::Debug for Message {
 }
 
 impl Properties {
-    /// The text of a header, if it is one.
+    /// Returns the text of a header; `None` if the header is missing or an integer.
     pub fn text(&self, name: &str) -> Option<&str> {
         match self.headers.get(name)? {
             Header::Text(text) => Some(text),
@@ -72,7 +74,7 @@ impl Properties {
         }
     }
 
-    /// The number in a header, if it is one.
+    /// Returns the integer in a header; `None` if the header is missing or a text.
     pub fn int(&self, name: &str) -> Option<i64> {
         match self.headers.get(name)? {
             Header::Int(number) => Some(*number),
@@ -81,7 +83,7 @@ impl Properties {
     }
 }
 
-/// Whether a header is the broker's own, or passes for one.
+/// Returns true for a header that the broker sets, or that looks like one.
 pub(crate) fn is_brokers(name: &str) -> bool {
     name == header::DELIVERY_COUNT
         || name == header::ACQUIRED_COUNT
