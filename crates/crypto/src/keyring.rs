@@ -1,12 +1,12 @@
-//! A file of keys that clients and workers share.
+//! Keyring file that clients and workers share.
 //!
 //! ```json
 //! {"schema": 1, "keys": [{"id": "2026-11", "state": "primary", "key": "<base64, 32 bytes>",
 //!   "check": "<16 hex digits>", "models": ["tale-7m"], "tenants": ["acme"], "derived": false}]}
 //! ```
 //!
-//! `models` and `tenants` narrow what a key may be used for; absent means any. With `derived`, the
-//! key is a master: each tenant holds only its own key for a model, made from it.
+//! `models` and `tenants` restrict the use of a key; absent means any. With `derived`, the key is a
+//! master: each tenant holds only its own key for a model, derived from the master.
 
 mod watched;
 
@@ -28,101 +28,103 @@ pub use watched::{Reread, WatchedKeyring};
 use crate::provider::Provider;
 use crate::{DataKey, Key, KeyError, KeyProvider, RequestFrame, Scope, derive};
 
-/// Keys by name, one of them for sealing.
+/// Set of keys by id. Exactly one of them is primary and seals.
 #[derive(Clone, Debug)]
 pub struct Keyring {
     entries: Vec<Entry>,
 }
 
-/// One key and what it is for.
+/// Key with its state and scope.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Its name.
+    /// Id of the key.
     pub id: KeyId,
-    /// What it may do.
+    /// State of the key.
     pub state: State,
-    /// The models it serves; `None` is any.
+    /// Models that the key serves; `None` means any.
     pub models: Option<Vec<ModelName>>,
-    /// The tenants it serves; `None` is any.
+    /// Tenants that the key serves; `None` means any.
     pub tenants: Option<Vec<Tenant>>,
-    /// Whether tenants hold keys made from it instead of itself.
+    /// True for a master key: tenants hold keys derived from it.
     pub derived: bool,
     key: Key,
 }
 
-/// What a key may do.
+/// Permitted use of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// Seals and opens. Exactly one key of a ring is primary.
+    /// Seals and opens. Exactly one key of a keyring is primary.
     Primary,
-    /// Opens only: before it becomes primary everywhere, and after.
+    /// Opens only: before the key becomes primary everywhere, and afterwards.
     Decrypt,
-    /// Neither.
+    /// Neither seals nor opens.
     Disabled,
 }
 
-/// Why a keyring cannot be used.
+/// Error of a keyring that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyringError {
-    /// There is no such file.
+    /// File that does not exist.
     #[error("there is no keyring {0}: make one with `nsbridge keys generate --out {0}`", path.display())]
     Missing {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// The file cannot be read.
+    /// File that cannot be read.
     #[error("cannot read the keyring {}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// Others on this machine can read the file.
+    /// File that other users of this machine can access.
     #[error("the keyring {} can be read by others (mode {mode:o}): chmod 600 it", path.display())]
     Readable {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its mode.
+        /// Permission bits of the file.
         mode: u32,
     },
-    /// The file belongs to another user.
+    /// File that belongs to another user.
     #[error("the keyring {} belongs to user {owner}: it must be this process's own", path.display())]
     Foreign {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Who owns it.
+        /// User id of the owner.
         owner: u32,
     },
-    /// The text is not a keyring.
+    /// Text that is not a valid keyring.
     #[error("the keyring is not valid: {what}")]
     Invalid {
-        /// What is wrong, without a key in it.
+        /// Description of the error, without key bytes.
         what: String,
     },
 }
 
 impl Keyring {
-    /// Reads a keyring file; refuses one that others can read.
+    /// Loads a keyring file.
     ///
     /// # Errors
     ///
-    /// A [`KeyringError`] that names the file and what to do.
+    /// Returns a [`KeyringError`] that names the file and the remedy, among others if other users
+    /// can access the file.
     pub fn load(path: &Path) -> Result<Self, KeyringError> {
         let io = |source: std::io::Error| match source.kind() {
             std::io::ErrorKind::NotFound => KeyringError::Missing { path: path.to_owned() },
             _ => KeyringError::Io { path: path.to_owned(), source },
         };
-        // One open file from here on: what was checked is what is read.
+        // The file is opened only once, so that the file that was checked is also the one that is
+        // read.
         let mut file = fs::File::open(path).map_err(io)?;
         let status = file.metadata().map_err(io)?;
         let mode = status.permissions().mode() & 0o777;
         if mode & 0o077 != 0 {
             return Err(KeyringError::Readable { path: path.to_owned(), mode });
         }
-        // Root may read anybody's file; for it, too, a foreign keyring is a mistake.
+        // Root may read every user's file. For root, too, a keyring of another user is a mistake.
         let me = fs::metadata("/proc/self").map_or(status.uid(), |process| process.uid());
         if status.uid() != me {
             return Err(KeyringError::Foreign { path: path.to_owned(), owner: status.uid() });
@@ -132,11 +134,11 @@ impl Keyring {
         Self::from_json(&text)
     }
 
-    /// Reads a keyring's text, as an ECS secret carries it.
+    /// Parses the text of a keyring, for example from an ECS secret.
     ///
     /// # Errors
     ///
-    /// [`KeyringError::Invalid`], which never quotes the text.
+    /// Returns [`KeyringError::Invalid`], which never quotes the text.
     pub fn from_json(text: &str) -> Result<Self, KeyringError> {
         let file: File = serde_json::from_str(text).map_err(|error| {
             // serde's own message may quote a value, and a value may be a key.
@@ -149,11 +151,11 @@ impl Keyring {
         Self::of(entries)
     }
 
-    /// A keyring of these entries.
+    /// Creates a keyring from these entries.
     ///
     /// # Errors
     ///
-    /// [`KeyringError::Invalid`] unless names are unique and exactly one key is primary.
+    /// Returns [`KeyringError::Invalid`] unless ids are unique and exactly one key is primary.
     pub fn of(entries: Vec<Entry>) -> Result<Self, KeyringError> {
         for (i, entry) in entries.iter().enumerate() {
             if entries[..i].iter().any(|other| other.id == entry.id) {
@@ -166,19 +168,20 @@ impl Keyring {
         }
     }
 
-    /// A keyring without keys, which opens nothing and seals nothing.
+    /// Creates a keyring without keys, which opens nothing and seals nothing.
     pub(crate) fn empty() -> Self {
         Self { entries: Vec::new() }
     }
 
-    /// The keyring's text. It holds the keys: write it where only its owner can read.
+    /// Returns the text of the keyring. It contains the keys, so only its owner may be able to read
+    /// it.
     pub fn to_json(&self) -> Zeroizing<String> {
         let keys = self.entries.iter().map(Entry::write).collect();
         let text = serde_json::to_string_pretty(&File { schema: 1, keys });
         Zeroizing::new(text.expect("plain structs are always JSON"))
     }
 
-    /// The keys, in the file's order.
+    /// Returns the keys in the order of the file.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }
@@ -210,7 +213,7 @@ impl KeyProvider for Keyring {
         self.find(&head.key_id, &scope)
     }
 
-    /// A derived key is its tenant's alone, and so is one that serves a single tenant.
+    /// Returns true for a derived key and for a key that serves a single tenant.
     fn proves_tenant(&self, frame: &RequestFrame<'_>) -> bool {
         let entry = self.entries.iter().find(|entry| entry.id == frame.head().key_id);
         let single =
@@ -220,12 +223,13 @@ impl KeyProvider for Keyring {
 }
 
 impl Entry {
-    /// An entry that serves every model and tenant.
+    /// Creates an entry that serves every model and tenant.
     pub fn new(id: KeyId, key: Key, state: State) -> Self {
         Self { id, state, models: None, tenants: None, derived: false, key }
     }
 
-    /// Eight public bytes that tell this key from another.
+    /// Returns the check value of the key: eight public bytes in hex that distinguish it from
+    /// others.
     pub fn check_value(&self) -> String {
         derive::check_value(self.key.bytes()).iter().fold(String::new(), |mut hex, byte| {
             let _ = write!(hex, "{byte:02x}");
@@ -233,7 +237,7 @@ impl Entry {
         })
     }
 
-    /// The entry a tenant is to hold for a model, made from this master.
+    /// Derives the entry of a tenant for a model from this master key.
     pub fn derive(&self, scope: &Scope) -> Self {
         let key = derive::tenant(self.key.bytes(), scope.tenant.as_str(), scope.model.as_str());
         Self {

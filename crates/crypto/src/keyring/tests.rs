@@ -1,4 +1,4 @@
-//! Keyrings: what is refused, and that no refusal shows a key.
+//! Tests of keyrings: which ones are refused, and that no error shows a key.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ fn scope(model: &str, tenant: &str) -> Scope {
     Scope { model: model.parse().unwrap(), tenant: tenant.parse().unwrap() }
 }
 
-/// What a worker with `ring` says to a request sealed by a client with `client`.
+/// Returns the result of a worker with `ring` for a request sealed by a client with `client`.
 fn open_with(ring: &Keyring, client: &Keyring, scope: &Scope) -> Result<(), KeyError> {
     futures_block(async {
         let data = client.data_key(scope).await?;
@@ -34,7 +34,7 @@ fn open_with(ring: &Keyring, client: &Keyring, scope: &Scope) -> Result<(), KeyE
     })
 }
 
-/// A keyring never waits, so one poll is enough.
+/// Polls the future once, which is enough because a keyring never waits.
 fn futures_block<T>(future: impl Future<Output = T>) -> T {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut context) {

@@ -1,4 +1,4 @@
-//! A keyring whose file may change under it: how keys are rotated without a restart.
+//! Keyring whose file may change at runtime, which allows key rotation without a restart.
 
 use std::fmt;
 use std::fs;
@@ -12,11 +12,11 @@ use async_trait::async_trait;
 use super::{Keyring, KeyringError};
 use crate::{DataKey, Key, KeyError, KeyProvider, RequestFrame, Scope};
 
-/// A keyring file that is read again when it changes.
+/// Keyring file that is reloaded when it changes.
 ///
-/// It needs no runtime: the file is looked at when a key is asked for, at most once in a while. What
-/// cannot be read, or is no keyring, leaves the keys as they were. A request that has its key keeps
-/// it, whatever becomes of the file.
+/// It needs no runtime: the file is checked when a key is requested, at most once per interval. A
+/// file that cannot be read or is no keyring leaves the keys unchanged. A request that has obtained
+/// its key keeps it, whatever happens to the file.
 pub struct WatchedKeyring {
     path: PathBuf,
     every: Duration,
@@ -25,14 +25,14 @@ pub struct WatchedKeyring {
     state: Mutex<State>,
 }
 
-/// What a file that has changed led to.
+/// Outcome of reloading a changed file.
 #[derive(Debug)]
 pub enum Reread<'a> {
-    /// Its keys are in use from now on.
+    /// New keys, in use from now on.
     Taken(&'a Keyring),
-    /// It is gone, and all keys with it: this ring opens nothing.
+    /// Removed file: all keys are withdrawn, so this empty keyring opens nothing.
     Removed(&'a Keyring),
-    /// It cannot be used: the old keys stay.
+    /// Unusable file: the old keys stay in use.
     Refused(&'a KeyringError),
 }
 
@@ -42,37 +42,39 @@ struct State {
     looked: Instant,
 }
 
-/// What tells a file from its next version: device, inode, length, and the times of the last change
-/// of its content and of its owner or mode.
+/// Fingerprint of a file version: device, inode, length, mtime and ctime (change of owner or mode).
 type Stamp = [i128; 5];
 
 impl WatchedKeyring {
-    /// Reads a keyring file that is looked at again at most once `every` so often. `tell` hears of
-    /// each change; it is the place for a line in a log.
+    /// Loads a keyring file and watches it, checking for changes at most once per interval `every`.
+    ///
+    /// `tell` is called for each change, for example to write a log line.
     ///
     /// # Errors
     ///
-    /// What [`Keyring::load`] says. Later versions of the file are only told of.
+    /// Returns the errors of [`Keyring::load`]. Errors of later versions of the file only go to
+    /// `tell`.
     pub fn open(
         path: &Path,
         every: Duration,
         tell: impl Fn(Reread<'_>) + Send + Sync + 'static,
     ) -> Result<Self, KeyringError> {
-        // Taken first: a version that comes while this one is read is noticed later.
+        // Taken before the file is read, so that a version that arrives during the read is noticed
+        // later.
         let stamp = stamp(path);
         let state = State { ring: Arc::new(Keyring::load(path)?), stamp, looked: Instant::now() };
         let (path, tell) = (path.to_owned(), Box::new(tell));
         Ok(Self { path, every, revoke_if_removed: false, tell, state: Mutex::new(state) })
     }
 
-    /// Withdraws all keys when the file is removed, if `true`; else the old ones stay.
+    /// Sets the behavior for a removed file: `true` withdraws all keys, `false` keeps the old ones.
     #[must_use]
     pub fn revoke_if_removed(mut self, revoke: bool) -> Self {
         self.revoke_if_removed = revoke;
         self
     }
 
-    /// The keys as they are now.
+    /// Returns the current keys, after a check of the file if the interval has passed.
     pub fn ring(&self) -> Arc<Keyring> {
         if self.state().looked.elapsed() >= self.every {
             self.look();
@@ -80,7 +82,7 @@ impl WatchedKeyring {
         self.state().ring.clone()
     }
 
-    /// Looks at the file now, and reads it if it has changed.
+    /// Checks the file now, and reloads it if it has changed.
     pub fn look(&self) {
         let stamp = stamp(&self.path);
         let mut state = self.state();
@@ -91,7 +93,7 @@ impl WatchedKeyring {
         }
     }
 
-    /// Reads the file now, changed or not.
+    /// Reloads the file now, even if it has not changed.
     pub fn reread(&self) {
         let stamp = stamp(&self.path);
         let mut state = self.state();
@@ -125,7 +127,7 @@ impl WatchedKeyring {
     }
 }
 
-/// `None` for a file that is not there.
+/// Returns the fingerprint of the file; `None` if its metadata cannot be read.
 fn stamp(path: &Path) -> Option<Stamp> {
     let status = fs::metadata(path).ok()?;
     let time = |seconds: i64, ns: i64| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
@@ -187,7 +189,7 @@ mod tests {
             stage
         }
 
-        /// Puts a ring with this key in place, as `nsbridge keys rotate` does.
+        /// Installs a keyring with this key, as `nsbridge keys rotate` does.
         fn write(&self, id: &str) {
             let key = Entry::new(id.parse().unwrap(), Key::generate().unwrap(), State::Primary);
             self.replace(&Keyring::of(vec![key]).unwrap().to_json());
@@ -278,7 +280,7 @@ mod tests {
         mode(0o644).unwrap();
         assert_eq!(id(&ring), "one");
         assert!(stage.said()[0].contains("can be read by others"), "{:?}", stage.said());
-        // The clock of a file's times has steps.
+        // File times have a limited resolution.
         std::thread::sleep(Duration::from_millis(20));
         mode(0o600).unwrap();
         assert_eq!(id(&ring), "one");

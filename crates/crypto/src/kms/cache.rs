@@ -1,4 +1,4 @@
-//! Keys that were asked for, for a while: one question at a time for each.
+//! Cache of data keys with at most one pending call per entry.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,12 +11,12 @@ use tokio::time::Instant;
 
 use crate::KeyError;
 
-/// At most so many values, each for a while and for so many uses.
+/// Bounded cache whose values expire after a time and after a number of uses.
 ///
-/// Whoever asks for a value that somebody else is asking for already waits for that answer, be it a
-/// key or a refusal: a hundred requests under one new key are one call, and so are a hundred under a
-/// throttled one. Values are dropped, and so wiped, when their time or their uses are over and the
-/// cache is used again.
+/// A caller that needs a value for which a call is already pending waits for that call's outcome,
+/// be it a key or an error. A hundred requests under one new key thus cause one call, and so do a
+/// hundred under a throttled one. Expired values are dropped, and thereby wiped, at the next use of
+/// the cache.
 pub(super) struct Cache<K, V> {
     slots: Mutex<HashMap<K, Slot<V>>>,
     most: usize,
@@ -29,11 +29,11 @@ enum Slot<V> {
     Here { value: V, until: Instant, uses: u64 },
 }
 
-/// What there is of a value.
+/// Result of a lookup.
 enum Found<V> {
     Here(V),
     Coming(watch::Receiver<Option<KeyError>>),
-    /// Nobody asks for it yet.
+    /// No call is pending, so this caller makes it.
     Ours(watch::Sender<Option<KeyError>>),
 }
 
@@ -42,7 +42,7 @@ impl<K: Clone + Eq + Hash, V: Clone> Cache<K, V> {
         Self { slots: Mutex::default(), most, kept_for, uses }
     }
 
-    /// The value of `key`; from `ask` if it is not here.
+    /// Returns the value of `key`, from `ask` if it is not cached.
     pub(super) async fn get(
         &self,
         key: &K,
@@ -52,7 +52,7 @@ impl<K: Clone + Eq + Hash, V: Clone> Cache<K, V> {
             let mut coming = match self.find(key) {
                 Found::Here(value) => return Ok(value),
                 Found::Ours(said) => {
-                    // Forgotten again if this future is dropped before there is an answer.
+                    // Removes the pending slot if this future is dropped before the call completes.
                     let turn = Turn { cache: self, key };
                     let answer = ask.await;
                     match &answer {
@@ -65,7 +65,8 @@ impl<K: Clone + Eq + Hash, V: Clone> Cache<K, V> {
                 }
                 Found::Coming(coming) => coming,
             };
-            // The sender is gone when the value is here, or when whoever asked was dropped.
+            // The sender is dropped when the value is cached, or when the calling future was
+            // dropped.
             if let Ok(said) = coming.wait_for(Option::is_some).await
                 && let Some(error) = said.clone()
             {
@@ -100,14 +101,15 @@ impl<K: Clone + Eq + Hash, V: Clone> Cache<K, V> {
     }
 }
 
-/// The right and the duty to fill a slot.
+/// Guard of the caller that fills a slot. Dropping it removes a slot that is still pending.
 struct Turn<'a, K: Clone + Eq + Hash, V: Clone> {
     cache: &'a Cache<K, V>,
     key: &'a K,
 }
 
 impl<K: Clone + Eq + Hash, V: Clone> Turn<'_, K, V> {
-    /// Keeps the value, which was used once already; makes room for it.
+    /// Stores the value, which has been used once already, and evicts the oldest one if the cache
+    /// is full.
     fn keep(&self, value: &V) {
         let mut slots = self.cache.slots();
         let here = slots.iter().filter_map(|(key, slot)| match slot {

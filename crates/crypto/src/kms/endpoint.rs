@@ -1,4 +1,4 @@
-//! Where KMS is: nowhere that a data key would cross a network as it is.
+//! Endpoint check: no data key may cross a network in plaintext.
 
 use std::error::Error;
 use std::net::IpAddr;
@@ -7,14 +7,15 @@ use aws_sdk_kms::config::interceptors::BeforeTransmitInterceptorContextRef;
 use aws_sdk_kms::config::{ConfigBag, Intercept, RuntimeComponents};
 use aws_sdk_kms::error::BoxError;
 
-/// Refuses calls to an endpoint without TLS that is not on this machine.
+/// Interceptor that refuses calls to an endpoint without TLS, unless it is on this machine.
 ///
-/// It sees the address that a call is about to be made to, so it holds whatever set it: this
-/// project's configuration, `AWS_ENDPOINT_URL`, `AWS_ENDPOINT_URL_KMS`, or a profile.
+/// It checks the address of each call just before the call is made. It therefore covers every
+/// source of the address: this project's configuration, `AWS_ENDPOINT_URL`, `AWS_ENDPOINT_URL_KMS`
+/// and profiles.
 #[derive(Debug)]
 pub(super) struct Private;
 
-/// The reason for such a refusal.
+/// Error of a refused endpoint.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "its endpoint {0} has no TLS, and data keys would cross the network as they are: set an \
@@ -38,7 +39,7 @@ impl Intercept for Private {
     }
 }
 
-/// Returns the refusal that a call failed by, if one did.
+/// Returns the endpoint refusal in an error's chain of causes, if there is one.
 pub(super) fn exposed<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Exposed> {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -50,7 +51,7 @@ pub(super) fn exposed<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Expose
     None
 }
 
-/// Scheme, host and port.
+/// Returns scheme, host and port.
 fn origin(uri: &str) -> &str {
     let from = uri.find("://").map_or(0, |at| at + 3);
     let length = uri[from..].find(['/', '?', '#']).unwrap_or(uri.len() - from);

@@ -1,4 +1,4 @@
-//! The calls to KMS, and what its answers mean for a request.
+//! Calls to KMS, and the classification of its errors.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -18,23 +18,24 @@ use zeroize::Zeroizing;
 use super::endpoint::{self, Private};
 use crate::{Key, KeyError, Scope};
 
-/// What KMS is asked for.
+/// Key service with the two calls that this crate needs.
 #[async_trait]
 pub(super) trait Service: Debug + Send + Sync {
-    /// A new data key, and itself wrapped under the KMS key.
+    /// Generates a data key; returns it with its form wrapped under the KMS key.
     async fn generate(&self, id: &KeyId, scope: &Scope) -> Result<(Key, Vec<u8>), KeyError>;
 
-    /// The data key that was wrapped under this KMS key, for this scope.
+    /// Unwraps a data key that was wrapped under this KMS key for this scope.
     async fn decrypt(&self, id: &KeyId, wrapped: &[u8], scope: &Scope) -> Result<Key, KeyError>;
 }
 
-/// KMS itself.
+/// AWS KMS.
 #[derive(Debug)]
 pub(super) struct Aws(Client);
 
 impl Aws {
     pub(super) fn new(config: &SdkConfig) -> Self {
-        // A slot waits for this, and whoever called tries again by itself, with more patience.
+        // A worker's slot waits for this call, and callers retry on their own with longer
+        // back-offs.
         let timeouts = TimeoutConfig::builder()
             .connect_timeout(Duration::from_secs(2))
             .operation_attempt_timeout(Duration::from_secs(4))
@@ -73,7 +74,8 @@ impl Service for Aws {
     }
 }
 
-/// What KMS binds to a wrapped key. Without the request's id: one data key serves many requests.
+/// Returns the encryption context. It lacks the request id, because one data key serves many
+/// requests.
 fn context(scope: &Scope) -> [(&'static str, &str); 4] {
     [
         ("app", "nsbridge"),
@@ -93,8 +95,8 @@ fn denied(id: &KeyId, why: &str) -> KeyError {
     KeyError::Denied { id: id.clone(), why: why.to_owned() }
 }
 
-/// Errors that pass, or that are this process's own: its credentials, its clock. No request may
-/// die of them.
+/// Error codes of temporary failures, or of this process's own credentials or clock. None of them
+/// may fail a request.
 const PASSING: [&str; 19] = [
     "DependencyTimeoutException",
     "ExpiredTokenException",
@@ -117,8 +119,9 @@ const PASSING: [&str; 19] = [
     "UnrecognizedClientException",
 ];
 
-/// What an error means for the request whose key was asked for. Its own words stay behind: nobody
-/// has promised what stands in them.
+/// Classifies an error for the request whose key was needed.
+///
+/// The service's message text is left out, because its contents are unspecified.
 fn judge<E>(id: &KeyId, error: &SdkError<E>) -> KeyError
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,

@@ -1,4 +1,4 @@
-//! Which keys are asked for, how often, and with what context.
+//! Tests of the calls to KMS: key, number and encryption context.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,7 +10,7 @@ use super::{KEPT_FOR, KmsProvider};
 use crate::provider::Provider;
 use crate::{DataKey, Key, KeyError, KeyProvider, RequestFrame, RequestHead, Scope};
 
-/// A service that wraps a key by hiding nothing, and writes down what it was asked.
+/// Fake service that does not encrypt wrapped keys, and records its calls.
 #[derive(Debug, Default)]
 struct Stub {
     asked: Mutex<Vec<String>>,

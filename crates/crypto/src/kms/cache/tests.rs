@@ -1,4 +1,4 @@
-//! What is asked once, what is asked again, and what is forgotten.
+//! Tests of the cache: single calls, repeated calls and eviction.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use crate::KeyError;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A cache, and how often something was asked for.
+/// Cache with a counter of calls.
 struct Stage {
     cache: Arc<Cache<u32, Arc<u32>>>,
     asked: Arc<AtomicUsize>,
@@ -23,7 +23,7 @@ impl Stage {
         Self { cache, asked: Arc::default() }
     }
 
-    /// Asks, and waits a second for the answer.
+    /// Requests a value with a call that takes a second.
     async fn get(&self, key: u32, fails: bool) -> Result<Arc<u32>, KeyError> {
         let asked = async {
             self.asked.fetch_add(1, Ordering::SeqCst);
