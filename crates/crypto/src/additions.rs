@@ -1,5 +1,6 @@
-//! Known answers for what came after the first vectors: opens with a body, piece frames, moved
-//! streams, control frames, derived keys, hints. Made by the Python client's own implementation.
+//! Known-answer tests for features that are newer than the first vectors: opens with content, piece
+//! frames, moved streams, control frames, derived keys and hints. The Python client's own
+//! implementation made the vectors.
 
 use nsbridge_protocol::{AttemptNo, ControlKind, ErrorCode, RequestId};
 use serde::Deserialize;

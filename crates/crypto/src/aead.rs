@@ -1,4 +1,4 @@
-//! AES-256-GCM: the only place that names a cipher, so that another library can take over.
+//! AES-256-GCM. No other module names a cipher, so that the library can be replaced here.
 
 use aes_gcm::aead::inout::InOutBuf;
 use aes_gcm::aead::{AeadInOut, KeyInit};
@@ -7,11 +7,12 @@ use zeroize::Zeroize;
 
 use crate::{Error, Result};
 
-/// Bytes of a tag.
+/// Size of an authentication tag in bytes.
 pub(crate) const TAG: usize = 16;
 
-/// A cipher with its base nonce. The nonce of message `seq` is `base XOR (0^4 || seq)`, as in
-/// TLS 1.3 (RFC 8446, 5.3).
+/// Cipher with its base nonce.
+///
+/// The nonce of message `seq` is `base XOR (0^4 || seq)`, as in TLS 1.3 (RFC 8446, 5.3).
 pub(crate) struct Cipher {
     gcm: Aes256Gcm,
     base: [u8; 12],
@@ -22,21 +23,22 @@ impl Cipher {
         Self { gcm: Aes256Gcm::new(key.into()), base }
     }
 
-    /// Encrypts `frame[header..]` in place, bound to `frame[..header]`, and appends the tag.
+    /// Encrypts `frame[header..]` in place with `frame[..header]` as additional data; appends the
+    /// tag.
     ///
-    /// The caller owns `seq` and must never use one twice.
+    /// The caller owns the counter `seq` and must never use a value twice.
     pub(crate) fn seal(&self, seq: u64, header: usize, frame: &mut Vec<u8>) -> Result<()> {
         let (aad, text) = frame.split_at_mut(header);
         let tag = self
             .gcm
             .encrypt_inout_detached(&self.nonce(seq), aad, InOutBuf::from(text))
-            // Only beyond 2^36 bytes, which no frame reaches.
+            // Fails only beyond 2^36 bytes, which no frame reaches.
             .map_err(|_| Error::Malformed { what: "more text than the cipher takes" })?;
         frame.extend(tag);
         Ok(())
     }
 
-    /// Decrypts what follows the header; nothing comes out unless the tag is right.
+    /// Decrypts the bytes after the header. Returns no plaintext unless the tag is correct.
     pub(crate) fn open(&self, seq: u64, header: usize, frame: &[u8]) -> Result<Vec<u8>> {
         let (aad, sealed) = frame.split_at(header);
         let (text, tag) = sealed

@@ -1,4 +1,4 @@
-//! `NSBC`: what a client tells the worker of its own request.
+//! Sealed control frame `NSBC`: a message from a client to the worker of its own request.
 //!
 //! ```text
 //!  0  4  "NSBC"     4 1 version   5 1 suite   6 1 kind   7 1 flags = 0
@@ -14,14 +14,14 @@ use crate::{ContentType, Error, ReplyRoot, Result, Salt, derive, pad};
 const MAGIC: [u8; 4] = *b"NSBC";
 const HEADER: usize = 88;
 
-/// A resume holds a transcript and a little JSON.
+/// Maximum size of the content in bytes: the transcript in a resume, and its JSON header.
 const LIMIT: usize = MAX_TRANSCRIPT_BYTES + (64 << 10);
 
-/// Seals a control frame, with a fresh salt.
+/// Seals a control frame with a fresh salt.
 ///
 /// # Errors
 ///
-/// [`Error::Oversized`] or [`Error::NoRandomness`].
+/// Returns [`Error::Oversized`] or [`Error::NoRandomness`].
 pub fn seal_control(
     root: &ReplyRoot,
     request: RequestId,
@@ -49,12 +49,12 @@ pub(crate) fn seal_with_salt(
     Ok(frame)
 }
 
-/// A control frame as it came.
+/// Control frame as received, with an unverified header.
 #[derive(Debug)]
 pub struct ControlFrame<'a> {
-    /// The request it is about, as claimed.
+    /// Request that the frame claims to concern.
     pub request: RequestId,
-    /// What it asks for.
+    /// Kind of the frame.
     pub kind: ControlKind,
     salt: Salt,
     commitment: derive::Commitment,
@@ -62,11 +62,11 @@ pub struct ControlFrame<'a> {
 }
 
 impl<'a> ControlFrame<'a> {
-    /// Reads the header of a frame.
+    /// Parses the header of a frame.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] or [`Error::Unsupported`].
+    /// Returns [`Error::Malformed`] or [`Error::Unsupported`].
     pub fn parse(frame: &'a [u8]) -> Result<Self> {
         let mut fields = Cursor::after_magic(frame, MAGIC)?;
         let kind = ControlKind::from_byte(fields.byte("kind")?)
@@ -78,11 +78,12 @@ impl<'a> ControlFrame<'a> {
         Ok(Self { request, kind, salt, commitment, frame })
     }
 
-    /// Opens the frame: only the request's own client can have made it.
+    /// Opens the frame and returns its content. Only the request's own client can have sealed it.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongKey`] or [`Error::Tampered`].
+    /// Returns [`Error::WrongKey`] or [`Error::Tampered`], or [`Error::Malformed`] or
+    /// [`Error::Unsupported`] if the padding or the content type is invalid.
     pub fn open(&self, root: &ReplyRoot) -> Result<Vec<u8>> {
         let keys = derive::control(root, &self.salt, self.request.as_bytes(), self.kind as u8);
         let cipher = keys.verify(&self.commitment)?;

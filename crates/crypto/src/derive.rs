@@ -1,4 +1,4 @@
-//! The key schedule: HKDF-SHA-512 (RFC 5869) from a key to everything a frame needs.
+//! Key schedule: HKDF-SHA-512 (RFC 5869) from a key to all material that a frame needs.
 
 use hkdf::Hkdf;
 use sha2::{Digest, Sha512};
@@ -8,18 +8,20 @@ use zeroize::Zeroizing;
 use crate::aead::Cipher;
 use crate::{Error, ReplyRoot, Result, Salt};
 
-/// Commits a frame to one key, so that a ciphertext cannot open under two (partitioning oracles:
-/// Len, Grubbs, Ristenpart, USENIX Security 2021).
+/// Key commitment of a frame, so that no ciphertext opens under two keys.
+///
+/// Without it, partitioning oracles are possible (Len, Grubbs, Ristenpart, USENIX Security 2021).
 pub(crate) type Commitment = [u8; 32];
 
-/// What a frame is sealed with.
+/// Cipher and commitment that seal one frame or stream.
 pub(crate) struct FrameKey {
     pub(crate) cipher: Cipher,
     pub(crate) commitment: Commitment,
 }
 
 impl FrameKey {
-    /// Checks the commitment before anything is decrypted.
+    /// Compares the commitment in constant time and returns the cipher, before anything is
+    /// decrypted.
     pub(crate) fn verify(self, commitment: &Commitment) -> Result<Cipher> {
         if bool::from(self.commitment.ct_eq(commitment)) {
             Ok(self.cipher)
@@ -29,7 +31,7 @@ impl FrameKey {
     }
 }
 
-/// The keys of a request whose header, up to the commitment, is `header`.
+/// Derives the keys of a request from its header up to the commitment.
 pub(crate) fn request(key: &[u8; 32], salt: &Salt, header: &[u8]) -> (FrameKey, ReplyRoot) {
     let hash = Sha512::digest(header);
     let prk = extract(salt, key);
@@ -38,7 +40,7 @@ pub(crate) fn request(key: &[u8; 32], salt: &Salt, header: &[u8]) -> (FrameKey, 
     (frame, ReplyRoot(root))
 }
 
-/// The keys and the stream id of one attempt at a reply.
+/// Derives the keys and the stream id of one attempt at a reply.
 pub(crate) fn reply(
     root: &ReplyRoot,
     salt: &Salt,
@@ -53,21 +55,21 @@ pub(crate) fn reply(
     (frame_key(&material[..76]), stream)
 }
 
-/// The key of one control frame.
+/// Derives the key of one control frame.
 pub(crate) fn control(root: &ReplyRoot, salt: &Salt, request: &[u8; 16], kind: u8) -> FrameKey {
     let prk = extract(salt, &root.0);
     frame_key(&*expand::<76>(&prk, &[b"nsbridge/1 control\0", request, &[kind]]))
 }
 
-/// The number of the run record of a request whose replies go to `reply_to`.
+/// Derives the number of the run record of a request whose replies go to `reply_to`.
 ///
-/// Derived from the root, so that only those who can open the request know the record's name.
+/// It depends on the reply root, so only parties that can open the request know the record's name.
 pub(crate) fn run_record(root: &ReplyRoot, reply_to: &str) -> u128 {
     let prk = extract(&Salt([0; 32]), &root.0);
     u128::from_be_bytes(*expand::<16>(&prk, &[b"nsbridge/1 runs\0", reply_to.as_bytes()]))
 }
 
-/// A tenant's own key for one model, from a master key that the tenant never sees.
+/// Derives a tenant's key for one model from a master key, which the tenant never receives.
 pub(crate) fn tenant(master: &[u8; 32], tenant: &str, model: &str) -> Zeroizing<[u8; 32]> {
     let prk = extract(&Salt([0; 32]), master);
     let (t, m) = (tenant.as_bytes(), model.as_bytes());
@@ -75,7 +77,8 @@ pub(crate) fn tenant(master: &[u8; 32], tenant: &str, model: &str) -> Zeroizing<
     expand(&prk, &[b"nsbridge/1 tenant\0", &length(t), t, &length(m), m])
 }
 
-/// Eight public bytes that tell two keys apart: catches a keyring that was pasted wrong.
+/// Derives the eight-byte public check value of a key, which detects a wrongly pasted key in a
+/// keyring.
 pub(crate) fn check_value(key: &[u8; 32]) -> [u8; 8] {
     let prk = extract(&Salt([0; 32]), key);
     let mut value = [0; 8];

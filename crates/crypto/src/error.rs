@@ -1,50 +1,50 @@
-//! Why a frame could not be sealed or opened.
+//! Errors of sealing and opening.
 
 use nsbridge_protocol::ErrorCode;
 
-/// The result of sealing or opening.
+/// Result of sealing or opening.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a frame could not be sealed or opened. Safe to log: nothing in it was ever plaintext.
+/// Error of sealing or opening a frame. It contains no plaintext, so it is safe to log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The bytes are not a frame of this protocol.
+    /// Bytes that are not a frame of this protocol.
     #[error("not a frame of the protocol: {what}")]
     Malformed {
-        /// The first thing that does not fit.
+        /// First field that is invalid.
         what: &'static str,
     },
-    /// The frame is of a version, suite, provider or with flags that are not spoken here.
+    /// Version, suite, key provider, kind, content type or flags that are not supported.
     #[error("the frame's {what} is not supported")]
     Unsupported {
-        /// Which of them.
+        /// Name of the unsupported field.
         what: &'static str,
     },
-    /// The key is not the one the frame was sealed with.
+    /// Key other than the one that sealed the frame.
     #[error("the frame was sealed with another key")]
     WrongKey,
-    /// The key is right, the bytes are not.
+    /// Correct key, but changed bytes.
     #[error("the frame was changed on the way")]
     Tampered,
-    /// The content is larger than a frame may hold.
+    /// Content larger than a frame may hold.
     #[error("{bytes} bytes are more than a frame holds ({limit})")]
     Oversized {
-        /// Bytes there are.
+        /// Actual size in bytes.
         bytes: usize,
-        /// Bytes there may be.
+        /// Maximum size in bytes.
         limit: usize,
     },
-    /// A reply stream has used up its numbers.
+    /// Reply stream without unused sequence numbers.
     #[error("the reply stream has no numbers left")]
     Exhausted,
-    /// The operating system gave no randomness.
+    /// Operating system that provides no randomness.
     #[error("the operating system gave no random bytes")]
     NoRandomness,
 }
 
 impl Error {
-    /// What both ends call this.
+    /// Returns the protocol's error code for this error.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Malformed { .. } => ErrorCode::Malformed,

@@ -1,7 +1,7 @@
-//! `NSBE`: the one frame that is not sealed, for when no reply key could be derived.
+//! Unsealed error hint `NSBE`, for requests whose reply key cannot be derived.
 //!
-//! `"NSBE", u8 version, u8 0, u16 code, 16 request id`. Anybody could have sent it: a client may
-//! show it, and must not act on it.
+//! Layout: `"NSBE", u8 version, u8 0, u16 code, 16 request id`. Anyone on the broker can forge it,
+//! so a client may show it and must not act on it.
 
 use nsbridge_protocol::{ErrorCode, RequestId};
 
@@ -9,16 +9,16 @@ use crate::layout::VERSION;
 
 const MAGIC: &[u8; 4] = b"NSBE";
 
-/// A worker's unauthenticated word that a request could not even be opened.
+/// Unauthenticated report of a worker that a request could not be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorHint {
-    /// What it is about.
+    /// Request that the hint concerns.
     pub request: RequestId,
-    /// Why; a code this version does not know reads as internal.
+    /// Error code. Unknown numbers are read as internal.
     pub code: ErrorCode,
 }
 
-/// Writes the frame.
+/// Encodes the frame, which is not sealed.
 pub fn seal_nothing(hint: ErrorHint) -> Vec<u8> {
     let mut frame = MAGIC.to_vec();
     frame.extend([VERSION, 0]);
@@ -28,7 +28,7 @@ pub fn seal_nothing(hint: ErrorHint) -> Vec<u8> {
 }
 
 impl ErrorHint {
-    /// Reads the frame, if it is one.
+    /// Parses the frame; returns `None` if it is not a hint.
     pub fn parse(frame: &[u8]) -> Option<Self> {
         let rest = frame.strip_prefix(MAGIC)?.strip_prefix(&[VERSION, 0])?;
         let (number, id) = rest.split_first_chunk::<2>()?;

@@ -1,4 +1,4 @@
-//! Key bytes: wiped when dropped, never shown.
+//! Key bytes, which are wiped on drop and never printed.
 
 use std::fmt;
 
@@ -7,21 +7,21 @@ use zeroize::Zeroizing;
 
 use crate::{Error, Result, derive};
 
-/// A 256-bit key of a keyring or a key service.
+/// 256-bit key from a keyring or a key service.
 #[derive(Clone)]
 pub struct Key(Zeroizing<[u8; 32]>);
 
 impl Key {
-    /// The key with these bytes.
+    /// Creates a key from its bytes.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(Zeroizing::new(bytes))
     }
 
-    /// A new key from the operating system's randomness.
+    /// Generates a key from the operating system's randomness.
     ///
     /// # Errors
     ///
-    /// [`Error::NoRandomness`].
+    /// Returns [`Error::NoRandomness`] if the system provides no random bytes.
     pub fn generate() -> Result<Self> {
         random().map(Self::from_bytes)
     }
@@ -43,13 +43,12 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What all replies to one request are sealed under: shared by its client and its worker.
+/// Secret that seals all replies to one copy of a request, shared by its client and its worker.
 #[derive(Clone)]
 pub struct ReplyRoot(pub(crate) Zeroizing<[u8; 32]>);
 
 impl ReplyRoot {
-    /// The number in the name of the queue that records the request's runs, for a copy whose
-    /// replies go to `reply_to`.
+    /// Returns the number in the name of the run record, for a copy whose replies go to `reply_to`.
     pub fn run_record(&self, reply_to: &str) -> u128 {
         derive::run_record(self, reply_to)
     }
@@ -61,8 +60,10 @@ impl fmt::Debug for ReplyRoot {
     }
 }
 
-/// 256 random bits that make a derived key unique. Public, and drawn when used: a pool that is
-/// filled beforehand would repeat in a forked or snapshotted process.
+/// 256 random bits that make a derived key unique.
+///
+/// A salt is public. It is drawn at the moment of use, because a prepared pool would repeat in a
+/// forked or snapshotted process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Salt(pub [u8; 32]);
 
@@ -71,7 +72,7 @@ impl Salt {
     ///
     /// # Errors
     ///
-    /// [`Error::NoRandomness`].
+    /// Returns [`Error::NoRandomness`] if the system provides no random bytes.
     pub fn fresh() -> Result<Self> {
         random().map(Self)
     }

@@ -1,21 +1,21 @@
-//! Reading and writing the fields of a header.
+//! Reading and writing of header fields.
 
 use crate::{Error, Result};
 
-/// The version all frames carry.
+/// Protocol version in every frame.
 pub(crate) const VERSION: u8 = 1;
 
-/// HKDF-SHA-512, AES-256-GCM, key commitment: the only suite of version 1.
+/// Cipher suite HKDF-SHA-512, AES-256-GCM with key commitment: the only one of version 1.
 pub(crate) const SUITE: u8 = 1;
 
-/// Reads fields from the front of a frame, and knows how far it is.
+/// Reader of header fields from the front of a frame, which tracks its position.
 pub(crate) struct Cursor<'a> {
     frame: &'a [u8],
     at: usize,
 }
 
 impl<'a> Cursor<'a> {
-    /// Starts behind `magic, version, suite`.
+    /// Checks `magic, version, suite` and returns a cursor after them.
     pub(crate) fn after_magic(frame: &'a [u8], magic: [u8; 4]) -> Result<Self> {
         let mut cursor = Self { frame, at: 0 };
         if cursor.take("magic")? != magic {
@@ -30,7 +30,7 @@ impl<'a> Cursor<'a> {
         Ok(cursor)
     }
 
-    /// Bytes read so far.
+    /// Returns the number of bytes read so far.
     pub(crate) fn position(&self) -> usize {
         self.at
     }
@@ -65,7 +65,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Appends `u8 length, text`; the caller's types keep it within 255 bytes.
+/// Appends `u8 length, text`. The callers' types limit a text to 255 bytes.
 pub(crate) fn push_text(frame: &mut Vec<u8>, text: &str) {
     frame.push(u8::try_from(text.len()).expect("names are at most 255 bytes"));
     frame.extend(text.as_bytes());

@@ -1,8 +1,9 @@
-//! Seal and open: the frames of version 1, their keys, and where keys come from.
+//! Sealing and opening of version 1 frames, their key schedule and their key providers.
 //!
-//! This is the only crate that touches key bytes. A frame is opened in one piece or not at all;
-//! no plaintext leaves before its tag was verified. `docs/protocol.md` has the layout for other
-//! languages, and `vectors/wire-v1.json` the bytes to check it against.
+//! This is the only crate that handles key bytes. A frame opens completely or not at all: no
+//! plaintext is returned before its tag is verified. `docs/protocol.md` specifies the layout for
+//! other languages, and `vectors/wire-v1.json` holds known answers to check an implementation
+//! against.
 
 #[cfg(test)]
 mod additions;

@@ -1,23 +1,23 @@
-//! The plaintext of a frame: `u8 content type, u32 length, content, zeros` to a multiple of 64.
+//! Padded plaintext of a frame: `u8 content type, u32 length, content, zeros` to a multiple of 64.
 //!
-//! The padding hides the length of single tokens, which otherwise tell much of a text (Weiss et
-//! al., "What Was Your Prompt?", 2024). It hides no total.
+//! The padding hides the length of single tokens, which otherwise reveals much of a text (Weiss et
+//! al., "What Was Your Prompt?", 2024). It does not hide the total length.
 
 use crate::{Error, Result};
 
-/// Plaintext lengths are multiples of this.
+/// Granularity of plaintext lengths in bytes.
 const BUCKET: usize = 64;
 
-/// Bytes before the content.
+/// Number of bytes before the content.
 const PREFIX: usize = 5;
 
-/// How the content of a frame is to be read.
+/// Format of a frame's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ContentType {
-    /// The content as it is; JSON in requests, opens and finals.
+    /// Content without further framing: JSON in requests, opens and finals.
     Plain = 1,
-    /// A piece frame.
+    /// Piece frame.
     Pieces = 2,
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// Takes the content out of an opened plaintext.
+/// Extracts content type and content from an opened plaintext.
 pub(crate) fn strip(mut text: Vec<u8>) -> Result<(ContentType, Vec<u8>)> {
     const MALFORMED: Error = Error::Malformed { what: "the padding does not fit the content" };
     let prefix = *text.first_chunk::<PREFIX>().ok_or(MALFORMED)?;
@@ -60,7 +60,7 @@ pub(crate) fn strip(mut text: Vec<u8>) -> Result<(ContentType, Vec<u8>)> {
     Ok((content_type, text))
 }
 
-/// Takes the content out of a plaintext that can only be plain.
+/// Extracts the content of a plaintext whose content type must be plain.
 pub(crate) fn strip_plain(text: Vec<u8>) -> Result<Vec<u8>> {
     match strip(text)? {
         (ContentType::Plain, content) => Ok(content),

@@ -1,4 +1,4 @@
-//! Where keys come from.
+//! Key providers.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use nsbridge_protocol::{ErrorCode, KeyId, ModelName, Tenant};
 
 use crate::{Error, Key, RequestFrame, Result};
 
-/// Who made the key of a request, as its header says.
+/// Origin of a request's key, as named in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Provider {
-    /// A keyring that both ends hold.
+    /// Keyring that client and worker both hold.
     Keyring = 0,
     /// AWS KMS: the frame carries a wrapped data key.
     Kms = 1,
@@ -28,67 +28,70 @@ impl Provider {
     }
 }
 
-/// What a key is to be used for.
+/// Model and tenant that a key is used for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Scope {
-    /// The model that will read the request.
+    /// Model that will read the request.
     pub model: ModelName,
-    /// Who the request is for.
+    /// Tenant that the request belongs to.
     pub tenant: Tenant,
 }
 
-/// A key to seal a request with.
+/// Key for sealing a request.
 #[derive(Clone, Debug)]
 pub struct DataKey {
-    /// Its name, which goes into the header.
+    /// Id of the key, which goes into the header.
     pub id: KeyId,
-    /// The key.
+    /// Key bytes.
     pub key: Key,
-    /// Where a worker gets it from.
+    /// Provider from which a worker obtains the key.
     pub provider: Provider,
-    /// The key as its provider wrapped it, for the header; empty for a keyring's.
+    /// Key as wrapped by its provider, for the header; empty for a keyring key.
     pub wrapped: Vec<u8>,
 }
 
 impl DataKey {
-    /// A key that both ends hold.
+    /// Creates a data key from a keyring key.
     pub fn of_keyring(id: KeyId, key: Key) -> Self {
         Self { id, key, provider: Provider::Keyring, wrapped: Vec::new() }
     }
 }
 
-/// Gives keys to clients and workers.
+/// Source of keys for clients and workers.
 #[async_trait]
 pub trait KeyProvider: Debug + Send + Sync {
-    /// A key to seal a request of this scope with.
+    /// Returns a key for sealing a request of this scope.
     ///
     /// # Errors
     ///
-    /// A [`KeyError`]; its kind says whether to try again.
+    /// Returns a [`KeyError`], whose variant decides whether a retry makes sense.
     async fn data_key(&self, scope: &Scope) -> Result<DataKey, KeyError>;
 
-    /// The key that a request claims to be sealed with, if it may be used for what the request
-    /// claims. Whether the claims are true shows when the frame opens under the key.
+    /// Returns the key that the request's header names, if that key may be used for the header's
+    /// scope.
+    ///
+    /// The header is not authenticated yet. It is confirmed when the frame opens under the key.
     ///
     /// # Errors
     ///
-    /// A [`KeyError`]; its kind says what becomes of the request.
+    /// Returns a [`KeyError`], whose variant decides how the worker handles the request.
     async fn open_key(&self, frame: &RequestFrame<'_>) -> Result<Key, KeyError>;
 
-    /// Returns true if the key that a request names is one that only the request's tenant can seal
-    /// with. The tenant of a request under another key is a word that its client chose.
+    /// Returns true if only the request's tenant can seal with the key that the request names.
+    ///
+    /// For any other key, the tenant is a claim of the client.
     fn proves_tenant(&self, frame: &RequestFrame<'_>) -> bool {
         let _ = frame;
         false
     }
 }
 
-/// The provider that a request names: for a worker whose clients move from one to the other.
+/// Provider that selects by the request's header, for workers whose clients migrate between two.
 #[derive(Clone, Debug, Default)]
 pub struct ByProvider {
-    /// Keys that both ends hold.
+    /// Provider of keys that both ends hold.
     pub keyring: Option<Arc<dyn KeyProvider>>,
-    /// Data keys of AWS KMS; they seal where both are there.
+    /// Provider of data keys from AWS KMS. It seals if both providers are set.
     pub kms: Option<Arc<dyn KeyProvider>>,
 }
 
@@ -118,49 +121,49 @@ impl KeyProvider for ByProvider {
     }
 }
 
-/// Why there is no key.
+/// Error of a key provider.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// No key of this name is known; it may be on its way in a rotation.
+    /// Unknown key id. The key may be on its way in a rotation.
     #[error("no key `{id}` is known here")]
     Unknown {
-        /// The name.
+        /// Id of the key.
         id: KeyId,
     },
-    /// The key is not for this model or tenant.
+    /// Key that does not serve this model or tenant.
     #[error("the key `{id}` does not serve this model and tenant")]
     OutOfScope {
-        /// The key's name.
+        /// Id of the key.
         id: KeyId,
     },
-    /// The key was switched off.
+    /// Disabled key.
     #[error("the key `{id}` is disabled")]
     Disabled {
-        /// The key's name.
+        /// Id of the key.
         id: KeyId,
     },
-    /// The request's key provider is not set up here.
+    /// Request whose key provider is not configured here.
     #[error("this process has no provider for the request's key")]
     OtherProvider,
-    /// The key service said no, for good.
+    /// Permanent refusal by the key service.
     #[error("the key `{id}` was refused: {why}")]
     Denied {
-        /// The key's name.
+        /// Id of the key.
         id: KeyId,
-        /// What the service calls it.
+        /// Error code of the service.
         why: String,
     },
-    /// The key service cannot answer now. No request is at fault.
+    /// Temporary failure of the key service, caused by no request.
     #[error("the key service cannot answer now: {why}")]
     Busy {
-        /// What the service calls it, or what came between.
+        /// Error code of the service, or the reason why it could not be called.
         why: String,
     },
 }
 
 impl KeyError {
-    /// What both ends call this.
+    /// Returns the protocol's error code for this error.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Unknown { .. } => ErrorCode::UnknownKey,

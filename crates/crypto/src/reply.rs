@@ -1,4 +1,4 @@
-//! `NSBR`: one frame of a sealed reply stream.
+//! Sealed reply frame `NSBR`: one frame of a reply stream.
 //!
 //! ```text
 //!  0  4  "NSBR"     4 1 version   5 1 suite   6 1 kind   7 1 flags = 0
@@ -7,8 +7,8 @@
 //!  ..    ciphertext, tag        all above is authenticated
 //! ```
 //!
-//! Every attempt has a key of its own, from a fresh salt: a redelivered request is answered twice,
-//! and two streams under one key and counter would break AES-GCM.
+//! Every attempt has its own key, derived with a fresh salt. A redelivered request is answered
+//! twice, and two streams under one key and counter would break AES-GCM.
 
 use nsbridge_protocol::{AttemptNo, MAX_FRAME_BYTES, RequestId, StreamId};
 
@@ -20,27 +20,30 @@ const MAGIC: [u8; 4] = *b"NSBR";
 const HEADER: usize = 48;
 const OPEN_HEADER: usize = 116;
 
-/// Sequence numbers stay below this.
+/// Exclusive upper bound of sequence numbers.
 const MAX_SEQ: u64 = u32::MAX as u64;
 
-/// The most bytes a final frame's JSON or a piece frame's lengths add to the content.
+/// Maximum size of a frame's content in bytes.
+///
+/// It leaves 64 KiB beyond the largest piece for a final frame's JSON or the lengths in a piece
+/// frame.
 const LIMIT: usize = MAX_FRAME_BYTES + (64 << 10);
 
-/// What a frame is for.
+/// Kind of a reply frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ReplyKind {
-    /// The first of a stream: who answers.
+    /// First frame of a stream: identifies the worker.
     Open = 0,
-    /// Pieces.
+    /// Pieces of the reply.
     Data = 1,
-    /// Still at it.
+    /// Sign of life while no pieces are ready.
     Heartbeat = 2,
-    /// The last of a reply that came out well.
+    /// Last frame of a successful reply.
     FinalOk = 3,
-    /// The last of a reply that did not.
+    /// Last frame of a failed reply.
     FinalError = 4,
-    /// The last of a stream whose worker hands the job over; another attempt follows.
+    /// Last frame of a stream whose worker hands the job over. Another attempt follows.
     Moved = 5,
 }
 
@@ -58,25 +61,25 @@ impl ReplyKind {
     }
 }
 
-/// What a frame says of itself before it is opened.
+/// Header fields of a frame that is not opened yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyHead {
-    /// What it is for.
+    /// Kind of the frame.
     pub kind: ReplyKind,
-    /// The request it answers.
+    /// Request that the frame answers.
     pub request: RequestId,
-    /// The stream it belongs to.
+    /// Stream that the frame belongs to.
     pub stream: StreamId,
-    /// Its number within the stream.
+    /// Sequence number within the stream.
     pub seq: u64,
 }
 
 impl ReplyHead {
-    /// Reads the header of a frame.
+    /// Parses the header of a frame.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] or [`Error::Unsupported`].
+    /// Returns [`Error::Malformed`] or [`Error::Unsupported`].
     pub fn parse(frame: &[u8]) -> Result<Self> {
         Self::read(&mut Cursor::after_magic(frame, MAGIC)?)
     }
@@ -91,8 +94,10 @@ impl ReplyHead {
     }
 }
 
-/// Seals one stream. It owns the counter, cannot be copied, and its ends consume it: a nonce
-/// cannot be used twice, and nothing can follow the last frame.
+/// Sealer of one stream.
+///
+/// It owns the counter and cannot be copied, so no nonce is used twice. Sealing a final or `moved`
+/// frame consumes it, so nothing can follow the last frame.
 pub struct ReplySealer {
     cipher: Cipher,
     request: RequestId,
@@ -101,11 +106,11 @@ pub struct ReplySealer {
 }
 
 impl ReplySealer {
-    /// Opens a stream for one attempt, with a fresh salt. Gives the open frame too.
+    /// Opens a stream for one attempt with a fresh salt. Returns the sealer and the open frame.
     ///
     /// # Errors
     ///
-    /// [`Error::Oversized`] or [`Error::NoRandomness`].
+    /// Returns [`Error::Oversized`] or [`Error::NoRandomness`].
     pub fn open(
         root: &ReplyRoot,
         request: RequestId,
@@ -133,52 +138,52 @@ impl ReplySealer {
         Ok((sealer, frame))
     }
 
-    /// The stream's identifier.
+    /// Returns the stream's identifier.
     pub fn stream(&self) -> StreamId {
         self.stream
     }
 
-    /// Seals pieces; `write` appends a piece frame's content.
+    /// Seals a data frame; `write` appends the content of a piece frame.
     ///
     /// # Errors
     ///
-    /// [`Error::Oversized`] or [`Error::Exhausted`].
+    /// Returns [`Error::Oversized`] or [`Error::Exhausted`].
     pub fn pieces(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<Vec<u8>> {
         self.frame(ReplyKind::Data, &[], ContentType::Pieces, write)
     }
 
-    /// Seals a sign of life.
+    /// Seals a heartbeat.
     ///
     /// # Errors
     ///
-    /// [`Error::Exhausted`].
+    /// Returns [`Error::Exhausted`].
     pub fn heartbeat(&mut self) -> Result<Vec<u8>> {
         self.frame(ReplyKind::Heartbeat, &[], ContentType::Plain, |_| ())
     }
 
-    /// Seals the last frame of a reply that came out well.
+    /// Seals the last frame of a successful reply.
     ///
     /// # Errors
     ///
-    /// [`Error::Oversized`] or [`Error::Exhausted`].
+    /// Returns [`Error::Oversized`] or [`Error::Exhausted`].
     pub fn finish(mut self, content: &[u8]) -> Result<Vec<u8>> {
         self.frame(ReplyKind::FinalOk, &[], ContentType::Plain, |out| out.extend(content))
     }
 
-    /// Seals the last frame of a reply that did not come out well.
+    /// Seals the last frame of a failed reply.
     ///
     /// # Errors
     ///
-    /// [`Error::Oversized`] or [`Error::Exhausted`].
+    /// Returns [`Error::Oversized`] or [`Error::Exhausted`].
     pub fn fail(mut self, content: &[u8]) -> Result<Vec<u8>> {
         self.frame(ReplyKind::FinalError, &[], ContentType::Plain, |out| out.extend(content))
     }
 
-    /// Seals the last frame of a stream that another attempt goes on from.
+    /// Seals the last frame of a stream that another attempt continues.
     ///
     /// # Errors
     ///
-    /// [`Error::Exhausted`].
+    /// Returns [`Error::Exhausted`].
     pub fn moved(mut self) -> Result<Vec<u8>> {
         self.frame(ReplyKind::Moved, &[], ContentType::Plain, |_| ())
     }
@@ -217,30 +222,30 @@ impl std::fmt::Debug for ReplySealer {
     }
 }
 
-/// Opens one stream, in order.
+/// Opener of one stream, frame by frame in order.
 pub struct ReplyOpener {
     cipher: Cipher,
     request: RequestId,
     stream: StreamId,
     attempt: AttemptNo,
     next: u64,
-    /// The last frame was read: nothing may follow.
+    /// True after the last frame. No frame may follow.
     over: bool,
 }
 
-/// An opened frame.
+/// Opened frame.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Opened {
-    /// What it is for.
+    /// Kind of the frame.
     pub kind: ReplyKind,
-    /// How to read the content.
+    /// Format of the content.
     pub content_type: ContentType,
-    /// The content.
+    /// Content.
     pub content: Vec<u8>,
 }
 
 impl std::fmt::Debug for Opened {
-    /// Tells the content's size only.
+    /// Shows only the size of the content.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Opened")
             .field("kind", &self.kind)
@@ -249,23 +254,23 @@ impl std::fmt::Debug for Opened {
     }
 }
 
-/// What a frame turned out to be.
+/// Outcome of reading a frame.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Read {
-    /// The next of the stream.
+    /// Next frame of the stream.
     Frame(Opened),
-    /// One that was read before: the transport sent it twice.
+    /// Frame that was read before and sent again by the transport.
     Duplicate,
-    /// A later one, and a true one: those between are missing, and may be sent again.
+    /// Authentic frame from further ahead. The frames in between are missing and may be sent again.
     Gap,
 }
 
 impl ReplyOpener {
-    /// Accepts an open frame. Gives its content too.
+    /// Verifies an open frame. Returns the opener and the frame's content.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongKey`] if the stream answers another sealing of the request, else
+    /// Returns [`Error::WrongKey`] if the stream answers another copy of the request, and otherwise
     /// [`Error::Malformed`], [`Error::Unsupported`] or [`Error::Tampered`].
     pub fn accept(root: &ReplyRoot, frame: &[u8]) -> Result<(Self, Vec<u8>)> {
         let mut fields = Cursor::after_magic(frame, MAGIC)?;
@@ -287,17 +292,17 @@ impl ReplyOpener {
         Ok((Self { cipher, request, stream, attempt, next: 1, over: false }, content))
     }
 
-    /// The stream's identifier.
+    /// Returns the stream's identifier.
     pub fn stream(&self) -> StreamId {
         self.stream
     }
 
-    /// The sequence number that is read next.
+    /// Returns the sequence number of the next frame to read.
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// The attempt that opened the stream.
+    /// Returns the attempt that opened the stream.
     pub fn attempt(&self) -> AttemptNo {
         self.attempt
     }
@@ -306,8 +311,10 @@ impl ReplyOpener {
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] if the frame is of another stream, [`Error::Tampered`] if it was
-    /// changed. The opener stays where it is, so the true frame can still follow.
+    /// Returns [`Error::Malformed`] if the frame belongs to another stream, comes after the last
+    /// frame or is a second open, [`Error::Unsupported`] if a field is unknown, and
+    /// [`Error::Tampered`] if the frame was changed. The opener does not advance, so the authentic
+    /// frame can still follow.
     pub fn read(&mut self, frame: &[u8]) -> Result<Read> {
         let head = ReplyHead::parse(frame)?;
         if head.request != self.request || head.stream != self.stream {

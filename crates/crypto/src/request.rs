@@ -1,4 +1,4 @@
-//! `NSBQ`: a sealed request.
+//! Sealed request frame `NSBQ`.
 //!
 //! ```text
 //!  0  4  "NSBQ"     4 1 version   5 1 suite   6 1 provider   7 1 flags = 0
@@ -20,42 +20,42 @@ use crate::{ContentType, DataKey, Error, Key, ReplyRoot, Result, Salt, derive, p
 const MAGIC: [u8; 4] = *b"NSBQ";
 const MAX_WRAPPED: usize = 4 << 10;
 
-/// The authenticated head of a request.
+/// Authenticated header fields of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestHead {
-    /// The request's identifier, the same for every copy of it.
+    /// Request id, the same for every copy of the request.
     pub id: RequestId,
-    /// When it was sealed, in milliseconds since 1970.
+    /// Time of sealing, in milliseconds since the Unix epoch.
     pub created_at_ms: u64,
-    /// When it must be finished, in milliseconds since 1970.
+    /// Finish-by time, in milliseconds since the Unix epoch.
     pub expires_at_ms: u64,
-    /// The model it is for.
+    /// Model that the request is for.
     pub model: ModelName,
-    /// Who it is for.
+    /// Tenant that the request belongs to.
     pub tenant: Tenant,
-    /// The key it is sealed with.
+    /// Key that seals the request.
     pub key_id: KeyId,
 }
 
-/// A copy of a request: its identifier and the salt of its sealing.
+/// Identity of one copy of a request: request id and salt.
 ///
-/// One request may be sealed and enqueued twice; each copy is a job of its own.
+/// A request may be sealed and enqueued more than once. Each copy is a separate job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct JobKey {
-    /// The request.
+    /// Request id.
     pub id: RequestId,
-    /// The sealing.
+    /// Salt of the sealing.
     pub salt: Salt,
 }
 
-/// A request ready to be published, and what opens its replies.
+/// Sealed request, ready to be published.
 #[derive(Debug)]
 pub struct Sealed {
-    /// The frame. On a publish retry these same bytes are sent again; nothing is sealed twice.
+    /// Sealed frame. A publish retry sends these same bytes; the request is not sealed again.
     pub frame: Vec<u8>,
-    /// What opens its replies.
+    /// Secret that opens the replies.
     pub reply_root: ReplyRoot,
-    /// The copy this is.
+    /// Identity of this copy.
     pub job_key: JobKey,
 }
 
@@ -63,7 +63,8 @@ pub struct Sealed {
 ///
 /// # Errors
 ///
-/// [`Error::Oversized`] beyond [`MAX_REQUEST_BYTES`], or [`Error::NoRandomness`].
+/// Returns [`Error::Oversized`] if the content exceeds [`MAX_REQUEST_BYTES`], or
+/// [`Error::NoRandomness`].
 pub fn seal_request(key: &Key, head: &RequestHead, content: &[u8]) -> Result<Sealed> {
     let key = DataKey::of_keyring(head.key_id.clone(), key.clone());
     seal_with_salt(&key, Salt::fresh()?, head, content)
@@ -74,8 +75,9 @@ impl DataKey {
     ///
     /// # Errors
     ///
-    /// [`Error::Oversized`] beyond [`MAX_REQUEST_BYTES`], [`Error::Malformed`] if the wrapped key
-    /// is longer than a header holds, or [`Error::NoRandomness`].
+    /// Returns [`Error::Oversized`] if the content exceeds [`MAX_REQUEST_BYTES`],
+    /// [`Error::Malformed`] if the wrapped key is longer than a header allows, or
+    /// [`Error::NoRandomness`].
     pub fn seal(&self, head: &RequestHead, content: &[u8]) -> Result<Sealed> {
         seal_with_salt(self, Salt::fresh()?, head, content)
     }
@@ -109,27 +111,27 @@ fn seal_with_salt(
     Ok(Sealed { frame, reply_root, job_key: JobKey { id: head.id, salt } })
 }
 
-/// A request as it came: parsed, nothing in it to be believed before it is opened.
+/// Parsed request frame. Its fields are claims until the frame is opened.
 #[derive(Debug)]
 pub struct RequestFrame<'a> {
     head: RequestHead,
     salt: Salt,
     provider: Provider,
     wrapped: &'a [u8],
-    /// Where the commitment starts.
+    /// Offset of the commitment, which is the length of the unkeyed header.
     unkeyed: usize,
     commitment: derive::Commitment,
     frame: &'a [u8],
 }
 
 impl<'a> RequestFrame<'a> {
-    /// Reads the header of a frame.
+    /// Parses the header of a frame.
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`], [`Error::Unsupported`] or [`Error::Oversized`].
+    /// Returns [`Error::Malformed`], [`Error::Unsupported`] or [`Error::Oversized`].
     pub fn parse(frame: &'a [u8]) -> Result<Self> {
-        // The longest header, the padding and the tag fit beside the content.
+        // This leaves space beside the content for the longest header, the padding and the tag.
         let limit = REQUEST_BODY;
         if frame.len() > limit {
             return Err(Error::Oversized { bytes: frame.len(), limit });
@@ -155,37 +157,39 @@ impl<'a> RequestFrame<'a> {
         Ok(Self { head, salt, provider, wrapped, unkeyed, commitment, frame })
     }
 
-    /// The head, as claimed by whoever sent the frame.
+    /// Returns the header fields as claimed by the sender.
     pub fn head(&self) -> &RequestHead {
         &self.head
     }
 
-    /// Which copy this claims to be.
+    /// Returns the identity of the copy, as claimed by the sender.
     pub fn job_key(&self) -> JobKey {
         JobKey { id: self.head.id, salt: self.salt }
     }
 
-    /// The commitment: it binds identifier, salt and the rest of the header to the key, once the
-    /// frame was opened.
+    /// Returns the commitment.
+    ///
+    /// Once the frame is opened, it binds request id, salt and the rest of the header to the key.
     pub fn commitment(&self) -> [u8; 32] {
         self.commitment
     }
 
-    /// Where the key is to come from.
+    /// Returns the provider that the key must come from.
     pub fn provider(&self) -> Provider {
         self.provider
     }
 
-    /// The key as its provider wrapped it; empty for a keyring.
+    /// Returns the key as wrapped by its provider; empty for a keyring key.
     pub fn wrapped_key(&self) -> &'a [u8] {
         self.wrapped
     }
 
-    /// Opens the frame: from here on its head can be believed.
+    /// Opens the frame, which authenticates its header.
     ///
     /// # Errors
     ///
-    /// [`Error::WrongKey`] or [`Error::Tampered`].
+    /// Returns [`Error::WrongKey`] or [`Error::Tampered`], or [`Error::Malformed`] or
+    /// [`Error::Unsupported`] if the padding or the content type is invalid.
     pub fn open(&self, key: &Key) -> Result<OpenedRequest> {
         let (keys, reply_root) =
             derive::request(key.bytes(), &self.salt, &self.frame[..self.unkeyed]);
@@ -196,8 +200,10 @@ impl<'a> RequestFrame<'a> {
         Ok(OpenedRequest { head: self.head.clone(), job_key, reply_root, content })
     }
 
-    /// What can be told to a client of a frame that did not open, if it was this key's: the reply
-    /// keys depend on the header alone, so a changed ciphertext still has them.
+    /// Derives the reply root of a frame; returns `None` if the frame was sealed with another key.
+    ///
+    /// This works for a frame that does not open, so that its client can receive an error: the
+    /// reply keys depend on the header alone, so a changed ciphertext does not affect them.
     pub fn reply_root(&self, key: &Key) -> Option<ReplyRoot> {
         let (keys, root) = derive::request(key.bytes(), &self.salt, &self.frame[..self.unkeyed]);
         keys.verify(&self.commitment).ok().map(|_| root)
@@ -208,20 +214,20 @@ fn name<T: std::str::FromStr>(fields: &mut Cursor<'_>, what: &'static str) -> Re
     fields.text(what)?.parse().map_err(|_| Error::Malformed { what })
 }
 
-/// A request that was opened.
+/// Opened request.
 pub struct OpenedRequest {
-    /// Its head, authenticated.
+    /// Authenticated header fields.
     pub head: RequestHead,
-    /// Which copy it is.
+    /// Identity of the copy.
     pub job_key: JobKey,
-    /// What its replies are sealed under.
+    /// Secret that seals the replies.
     pub reply_root: ReplyRoot,
-    /// What it carries.
+    /// Plaintext of the request.
     pub content: Vec<u8>,
 }
 
 impl std::fmt::Debug for OpenedRequest {
-    /// Tells the content's size only.
+    /// Shows only the size of the content.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OpenedRequest")
             .field("head", &self.head)

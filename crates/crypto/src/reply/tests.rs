@@ -1,4 +1,4 @@
-//! Reply streams: the known answers, and what a reordering, cutting, splicing broker may try.
+//! Tests of reply streams: known answers, and a broker that reorders, truncates or splices frames.
 
 use nsbridge_protocol::{AttemptNo, RequestId};
 use serde::Deserialize;
@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::{OPEN_HEADER, Read, ReplyHead, ReplyKind, ReplyOpener, ReplySealer};
 use crate::{ContentType, Error, Key, ReplyRoot, Salt};
 
-/// `vectors/wire-v1.json`, derived by three independent programs.
+/// Known answers in `vectors/wire-v1.json`, derived by three independent programs.
 pub(crate) struct Vectors {
     pub(crate) key: Key,
     pub(crate) request: Vec<u8>,
@@ -46,7 +46,7 @@ fn root(byte: u8) -> ReplyRoot {
 
 const ID: [u8; 16] = [7; 16];
 
-/// An open, two frames of pieces and a final.
+/// Seals an open, two data frames and a final.
 fn stream(root: &ReplyRoot, id: [u8; 16]) -> Vec<Vec<u8>> {
     let id = RequestId::from_bytes(id);
     let (mut sealer, open) = ReplySealer::open(root, id, AttemptNo(1), b"{}").unwrap();
@@ -152,7 +152,8 @@ fn every_bit_flip_and_every_truncation_of_a_reply_is_refused() {
     for bit in 0..frames[1].len() * 8 {
         let mut changed = frames[1].clone();
         changed[bit / 8] ^= 1 << (bit % 8);
-        // A changed sequence number reads as a gap or a repeat; its content never comes out.
+        // A changed sequence number is read as a gap or a repetition. The content is never
+        // returned.
         assert!(!matches!(opener.read(&changed), Ok(Read::Frame(_))), "bit {bit}");
     }
     for end in 0..frames[1].len() {
@@ -187,7 +188,7 @@ fn a_reply_frame_holds_the_largest_run_of_pieces() {
     let (mut opener, _) = ReplyOpener::accept(&root(1), &open).unwrap();
     assert_eq!(next(&mut opener, &frame).1, most);
     assert!(sealer.pieces(|out| out.resize(out.len() + (1 << 20), 0)).is_err());
-    // What may be sealed is let through by the queue.
+    // The queue accepts the largest frame that can be sealed.
     let longest = sealer.pieces(|out| out.resize(out.len() + super::LIMIT, 0)).unwrap();
     assert!(longest.len() <= nsbridge_protocol::topology::REPLY_BODY);
 }

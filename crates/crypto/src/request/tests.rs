@@ -1,4 +1,4 @@
-//! Requests: the known answers, and everything an attacker on the broker may try.
+//! Tests of requests: known answers, and attacks that are possible on the broker.
 
 use nsbridge_protocol::{ModelName, RequestId};
 use proptest::prelude::{any, prop, proptest};
@@ -37,7 +37,7 @@ fn the_known_answer_is_reproduced_byte_for_byte() {
     assert_eq!(sealed.frame, known.request);
 }
 
-/// `vectors/wire-v1-kms.json`, made by the Python client's own implementation.
+/// Known answers in `vectors/wire-v1-kms.json`, made by the Python client's own implementation.
 #[test]
 fn the_known_answer_with_a_wrapped_key_is_reproduced_byte_for_byte() {
     #[derive(serde::Deserialize)]
@@ -123,7 +123,7 @@ fn the_wrong_key_is_told_from_changed_bytes() {
     let mut changed = sealed.frame;
     *changed.last_mut().unwrap() ^= 1;
     assert_eq!(open(&changed, &key), Err(Error::Tampered));
-    // The header was true, so its client can still be told.
+    // The header is authentic, so the client can still receive an error.
     assert!(RequestFrame::parse(&changed).unwrap().reply_root(&key).is_some());
 }
 

@@ -1,4 +1,4 @@
-//! Each answer of KMS, and what becomes of a request whose key was asked for.
+//! Tests of every KMS response and its effect on the request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use nsbridge_testkit::http::{Answer, Server};
 
 use crate::{ALIAS, parse, provider, scope, sealed};
 
-/// Asks a KMS that answers like this to unwrap a key, and to make one.
+/// Unwraps a key and generates one, with a KMS that responds like this; returns both errors.
 async fn both(answer: Answer) -> [KeyError; 2] {
     let server = Server::start(move |_| answer.clone()).await.unwrap();
     let keys = provider(&server.url(""), ALIAS);
@@ -21,7 +21,7 @@ async fn both(answer: Answer) -> [KeyError; 2] {
     [opened, made]
 }
 
-/// The short form of the address leads to this machine, and is not taken for it: nothing is sent.
+/// `127.1` leads to this machine but is not recognized as loopback, so nothing is sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn m4_an_endpoint_without_tls_is_not_asked() {
     let asked = Arc::new(AtomicUsize::new(0));
@@ -149,5 +149,5 @@ async fn kms_is_told_the_key_and_the_context_and_no_more() {
     }
 }
 
-/// Thirty-two zeros.
+/// Key of thirty-two zero bytes.
 const KEY_IN_BASE64: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";

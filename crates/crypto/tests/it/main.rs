@@ -1,5 +1,5 @@
-//! KMS, as its answers come over the wire: from a stand-in that says what a test wants, and from
-//! moto, which keeps keys.
+//! Integration tests of KMS over HTTP: with a fake server that gives prepared responses, and with
+//! moto, which stores keys.
 
 #![expect(clippy::unwrap_used, reason = "a helper of a test may end it")]
 
@@ -14,7 +14,7 @@ use aws_types::region::Region;
 use nsbridge_crypto::{DataKey, KmsProvider, RequestFrame, RequestHead, Scope};
 use nsbridge_protocol::RequestId;
 
-/// An alias that a stand-in knows nothing of.
+/// Alias of a KMS key, which the fake server does not check.
 const ALIAS: &str = "alias/nsbridge";
 
 fn config(url: &str) -> SdkConfig {
@@ -36,7 +36,7 @@ fn scope(tenant: &str) -> Scope {
     Scope { model: "tale-7m".parse().unwrap(), tenant: tenant.parse().unwrap() }
 }
 
-/// A request under a data key, that claims to be for this scope.
+/// Seals a request under a data key, with a header that claims this scope.
 fn sealed(data: &DataKey, scope: &Scope) -> Vec<u8> {
     let head = RequestHead {
         id: RequestId::from_bytes([1; 16]),

@@ -1,4 +1,4 @@
-//! A round trip through a server that keeps keys.
+//! Round trips through moto, a server that stores keys.
 
 use aws_sdk_kms::Client;
 use nsbridge_crypto::{DataKey, Key, KeyError, KeyProvider, Provider};
@@ -6,7 +6,7 @@ use nsbridge_testkit::Moto;
 
 use crate::{config, parse, provider, scope, sealed};
 
-/// A server, and the ARN of a key in it.
+/// Starts a server and returns it with the ARN of a key in it.
 async fn kms() -> (Moto, String) {
     let moto = tokio::task::spawn_blocking(Moto::start).await.unwrap().unwrap();
     let client = Client::new(&config(&moto.url()));
