@@ -60,8 +60,9 @@ pub const REPLY_QUEUE_MAX_BYTES: u64 = 64 << 20;
 /// `x-expires` of a reply queue: lease after the client's consumer is gone.
 pub const REPLY_QUEUE_EXPIRES: Duration = Duration::from_secs(15);
 
-/// `x-message-ttl` of the dead-letter queue. It must not exceed the retention of the keys that open
-/// its messages.
+/// `x-message-ttl` of the dead-letter queue.
+///
+/// It must not exceed the retention of the keys that open its messages.
 pub const DEAD_LETTER_TTL: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// Maximum size of a message body in a queue of requests, in bytes: the frame of a request.
