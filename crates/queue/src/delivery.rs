@@ -11,7 +11,7 @@ use crate::{Message, Result};
 ///
 /// Dropping an unsettled delivery requeues the message.
 pub struct Delivery {
-    /// Message.
+    /// Delivered message.
     pub message: Message,
     /// Number of earlier deliveries, counted by the broker.
     ///
@@ -140,8 +140,7 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// Creates a consumer that receives from `deliveries`. Dropping it drops `subscription`, which
-    /// cancels.
+    /// Creates a consumer that receives from `deliveries`; dropping it ends `subscription`.
     pub fn new(
         deliveries: mpsc::Receiver<Delivery>,
         subscription: impl Subscription + 'static,

@@ -39,7 +39,8 @@ pub trait Broker: Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Returns [`Error::Unreachable`] or [`Error::Denied`].
+    /// Returns [`Error::Unreachable`] if no broker answers, or [`Error::Denied`] if it refuses the
+    /// login.
     async fn connect(&self, name: &str) -> Result<Arc<dyn Connection>>;
 
     /// Returns true if a broker answers at its address.
@@ -124,7 +125,7 @@ pub trait Connection: Debug + Send + Sync {
     /// Publishing waits meanwhile; consuming and settling continue.
     fn is_blocked(&self) -> bool;
 
-    /// Waits until the connection is gone, for any reason, and returns that reason.
+    /// Waits until the connection ends, for any reason, and returns the error.
     async fn lost(&self) -> Error;
 
     /// Closes the connection in an orderly way.
@@ -149,7 +150,7 @@ pub trait Publisher: Debug + Send + Sync {
 /// Future of the publisher confirm for one message.
 pub type Confirm = std::pin::Pin<Box<dyn Future<Output = Result<Confirmed>> + Send>>;
 
-/// Outcome of a published message.
+/// Publisher confirm of a message, as reported by the broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confirmed {
     /// Ack: the broker is responsible for the message now.

@@ -22,8 +22,7 @@ pub struct Link {
     broker: Arc<dyn Broker>,
     name: String,
     current: Mutex<Option<Arc<dyn Connection>>>,
-    /// Lock of the caller that retries. All other callers that wait for a connection queue behind
-    /// it.
+    /// Lock held by the caller that retries. Other callers that wait for a connection queue for it.
     ///
     /// If each caller retried on its own, a worker with many jobs would flood a broker that comes
     /// back.

@@ -18,8 +18,9 @@ use super::shallow::Bodies;
 use super::{consumer, fault, topology};
 use crate::{Connection, Consumer, Depth, Error, Limits, Publisher, Result};
 
-/// Polling interval for the connection's state. lapin's events report errors, but not every orderly
-/// end.
+/// Polling interval for the connection's state.
+///
+/// lapin's events report errors, but not every orderly end.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 const GOODBYE: u16 = 200;

@@ -9,8 +9,8 @@ use crate::{Error, Result};
 
 /// Runtime with one thread, separate from the caller's.
 pub(super) struct Io {
-    /// Taken in `drop`. Dropping a runtime blocks, which tokio forbids in async code, so `drop`
-    /// shuts it down in the background.
+    /// Runtime, taken in `drop`. Dropping a runtime blocks, which tokio forbids in async code, so
+    /// `drop` shuts it down in the background.
     runtime: Option<Runtime>,
     handle: Handle,
 }

@@ -14,9 +14,10 @@ use tokio::sync::oneshot;
 use super::fault;
 use crate::{Confirmed, Error, Result};
 
-/// Number of bytes at the start and the end of a body that identify it. A sealed frame begins with
-/// a random salt, or with a stream id and its counter, and ends in an authentication tag.
+/// Number of bytes at the start of a body that identify it: sealed frames begin with a random salt,
+/// or with a stream id and its counter.
 const HEAD: usize = 128;
+/// Number of bytes at the end of a body that identify it, which include the authentication tag.
 const TAIL: usize = 32;
 
 /// Hash that identifies a published message.

@@ -1,11 +1,11 @@
 //! Filter for the broker's bytes: removes input that would crash the process inside lapin.
 //!
 //! **Tables that are nested too deeply.** lapin parses nested tables and arrays by recursion, on a
-//! thread with a stack of the usual size. A message with headers nested some thousand levels deep
-//! takes 10 kB and no key to write. It would crash the process, return to the queue and crash the
-//! next one. The filter therefore retypes a table or array below level 16 as a byte array before
-//! lapin sees it. All three types are encoded as a type letter, a length and that many bytes, so
-//! only one letter changes. No legitimate headers are nested that deeply.
+//! thread with a stack of the usual size. A message whose headers are nested some thousand levels
+//! deep takes only 10 kB, and its sender needs no key. It would crash the process, return to the
+//! queue and crash the next one. The filter therefore retypes a table or array deeper than level 16
+//! as a byte array before lapin sees it. All three types are encoded as a type letter, a length and
+//! that many bytes, so only one letter changes. No legitimate headers are nested that deeply.
 //!
 //! **Bodies that are too large.** lapin collects a body in memory, whatever its length, and a few
 //! of 128 MiB exhaust a machine's memory. For a body beyond the limit of its queue, the filter
@@ -35,7 +35,7 @@ pub(crate) use bodies::Bodies;
 pub(crate) use reader::DEEPEST;
 pub(crate) use reader::Reader;
 
-/// Number of bytes per read from the socket.
+/// Maximum number of bytes per read from the socket.
 const READ_BYTES: usize = 64 << 10;
 
 /// Opens a connection that the current runtime serves.
