@@ -21,7 +21,7 @@ const LIMIT: usize = MAX_TRANSCRIPT_BYTES + (64 << 10);
 ///
 /// # Errors
 ///
-/// Returns [`Error::Oversized`] or [`Error::NoRandomness`].
+/// Returns [`Error::Oversized`] if the content is too large, or [`Error::NoRandomness`].
 pub fn seal_control(
     root: &ReplyRoot,
     request: RequestId,
@@ -66,7 +66,8 @@ impl<'a> ControlFrame<'a> {
     ///
     /// # Errors
     ///
-    /// Returns [`Error::Malformed`] or [`Error::Unsupported`].
+    /// Returns [`Error::Malformed`] if the bytes are no control frame, or [`Error::Unsupported`] if
+    /// a header field has an unknown value.
     pub fn parse(frame: &'a [u8]) -> Result<Self> {
         let mut fields = Cursor::after_magic(frame, MAGIC)?;
         let kind = ControlKind::from_byte(fields.byte("kind")?)
@@ -82,8 +83,9 @@ impl<'a> ControlFrame<'a> {
     ///
     /// # Errors
     ///
-    /// Returns [`Error::WrongKey`] or [`Error::Tampered`], or [`Error::Malformed`] or
-    /// [`Error::Unsupported`] if the padding or the content type is invalid.
+    /// Returns [`Error::WrongKey`] if another key sealed the frame, [`Error::Tampered`] if it was
+    /// changed, and [`Error::Malformed`] or [`Error::Unsupported`] if padding or content type is
+    /// invalid.
     pub fn open(&self, root: &ReplyRoot) -> Result<Vec<u8>> {
         let keys = derive::control(root, &self.salt, self.request.as_bytes(), self.kind as u8);
         let cipher = keys.verify(&self.commitment)?;

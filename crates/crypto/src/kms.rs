@@ -54,7 +54,7 @@ pub struct KmsProvider {
 }
 
 impl KmsProvider {
-    /// Creates a provider for these KMS keys: ARNs or aliases, spelled the same on both ends.
+    /// Creates a provider for these KMS keys: ARNs or aliases, with the same spelling on both ends.
     ///
     /// Clients seal with the first key; workers open with any. With an empty list nothing opens.
     pub fn new(config: &SdkConfig, keys: Vec<KeyId>) -> Self {

@@ -67,8 +67,7 @@ pub trait KeyProvider: Debug + Send + Sync {
     /// Returns a [`KeyError`], whose variant decides whether a retry makes sense.
     async fn data_key(&self, scope: &Scope) -> Result<DataKey, KeyError>;
 
-    /// Returns the key that the request's header names, if that key may be used for the header's
-    /// scope.
+    /// Returns the key that the header names, if it may be used for the header's scope.
     ///
     /// The header is not authenticated yet. It is confirmed when the frame opens under the key.
     ///

@@ -79,7 +79,8 @@ impl ReplyHead {
     ///
     /// # Errors
     ///
-    /// Returns [`Error::Malformed`] or [`Error::Unsupported`].
+    /// Returns [`Error::Malformed`] if the bytes are no reply frame, or [`Error::Unsupported`] if a
+    /// header field has an unknown value.
     pub fn parse(frame: &[u8]) -> Result<Self> {
         Self::read(&mut Cursor::after_magic(frame, MAGIC)?)
     }
@@ -110,7 +111,7 @@ impl ReplySealer {
     ///
     /// # Errors
     ///
-    /// Returns [`Error::Oversized`] or [`Error::NoRandomness`].
+    /// Returns [`Error::Oversized`] if the content is too large, or [`Error::NoRandomness`].
     pub fn open(
         root: &ReplyRoot,
         request: RequestId,
@@ -147,7 +148,8 @@ impl ReplySealer {
     ///
     /// # Errors
     ///
-    /// Returns [`Error::Oversized`] or [`Error::Exhausted`].
+    /// Returns [`Error::Oversized`] if the content is too large, or [`Error::Exhausted`] if no
+    /// sequence number is left.
     pub fn pieces(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<Vec<u8>> {
         self.frame(ReplyKind::Data, &[], ContentType::Pieces, write)
     }
@@ -156,7 +158,7 @@ impl ReplySealer {
     ///
     /// # Errors
     ///
-    /// Returns [`Error::Exhausted`].
+    /// Returns [`Error::Exhausted`] if no sequence number is left.
     pub fn heartbeat(&mut self) -> Result<Vec<u8>> {
         self.frame(ReplyKind::Heartbeat, &[], ContentType::Plain, |_| ())
     }
@@ -165,7 +167,8 @@ impl ReplySealer {
     ///
     /// # Errors
     ///
-    /// Returns [`Error::Oversized`] or [`Error::Exhausted`].
+    /// Returns [`Error::Oversized`] if the content is too large, or [`Error::Exhausted`] if no
+    /// sequence number is left.
     pub fn finish(mut self, content: &[u8]) -> Result<Vec<u8>> {
         self.frame(ReplyKind::FinalOk, &[], ContentType::Plain, |out| out.extend(content))
     }
@@ -174,7 +177,8 @@ impl ReplySealer {
     ///
     /// # Errors
     ///
-    /// Returns [`Error::Oversized`] or [`Error::Exhausted`].
+    /// Returns [`Error::Oversized`] if the content is too large, or [`Error::Exhausted`] if no
+    /// sequence number is left.
     pub fn fail(mut self, content: &[u8]) -> Result<Vec<u8>> {
         self.frame(ReplyKind::FinalError, &[], ContentType::Plain, |out| out.extend(content))
     }
@@ -183,7 +187,7 @@ impl ReplySealer {
     ///
     /// # Errors
     ///
-    /// Returns [`Error::Exhausted`].
+    /// Returns [`Error::Exhausted`] if no sequence number is left.
     pub fn moved(mut self) -> Result<Vec<u8>> {
         self.frame(ReplyKind::Moved, &[], ContentType::Plain, |_| ())
     }
@@ -270,8 +274,9 @@ impl ReplyOpener {
     ///
     /// # Errors
     ///
-    /// Returns [`Error::WrongKey`] if the stream answers another copy of the request, and otherwise
-    /// [`Error::Malformed`], [`Error::Unsupported`] or [`Error::Tampered`].
+    /// Returns [`Error::WrongKey`] if the stream answers another copy of the request,
+    /// [`Error::Malformed`] if the bytes are no open frame, [`Error::Unsupported`] if a field has
+    /// an unknown value, and [`Error::Tampered`] if the frame was changed.
     pub fn accept(root: &ReplyRoot, frame: &[u8]) -> Result<(Self, Vec<u8>)> {
         let mut fields = Cursor::after_magic(frame, MAGIC)?;
         let head = ReplyHead::read(&mut fields)?;
@@ -312,7 +317,7 @@ impl ReplyOpener {
     /// # Errors
     ///
     /// Returns [`Error::Malformed`] if the frame belongs to another stream, comes after the last
-    /// frame or is a second open, [`Error::Unsupported`] if a field is unknown, and
+    /// frame or is a second open, [`Error::Unsupported`] if a field has an unknown value, and
     /// [`Error::Tampered`] if the frame was changed. The opener does not advance, so the authentic
     /// frame can still follow.
     pub fn read(&mut self, frame: &[u8]) -> Result<Read> {

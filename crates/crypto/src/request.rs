@@ -129,7 +129,8 @@ impl<'a> RequestFrame<'a> {
     ///
     /// # Errors
     ///
-    /// Returns [`Error::Malformed`], [`Error::Unsupported`] or [`Error::Oversized`].
+    /// Returns [`Error::Malformed`] if the bytes are no request frame, [`Error::Unsupported`] if a
+    /// header field has an unknown value, and [`Error::Oversized`] if the frame is too large.
     pub fn parse(frame: &'a [u8]) -> Result<Self> {
         // This leaves space beside the content for the longest header, the padding and the tag.
         let limit = REQUEST_BODY;
@@ -188,8 +189,9 @@ impl<'a> RequestFrame<'a> {
     ///
     /// # Errors
     ///
-    /// Returns [`Error::WrongKey`] or [`Error::Tampered`], or [`Error::Malformed`] or
-    /// [`Error::Unsupported`] if the padding or the content type is invalid.
+    /// Returns [`Error::WrongKey`] if another key sealed the frame, [`Error::Tampered`] if it was
+    /// changed, and [`Error::Malformed`] or [`Error::Unsupported`] if padding or content type is
+    /// invalid.
     pub fn open(&self, key: &Key) -> Result<OpenedRequest> {
         let (keys, reply_root) =
             derive::request(key.bytes(), &self.salt, &self.frame[..self.unkeyed]);

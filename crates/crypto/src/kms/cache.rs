@@ -65,8 +65,8 @@ impl<K: Clone + Eq + Hash, V: Clone> Cache<K, V> {
                 }
                 Found::Coming(coming) => coming,
             };
-            // The sender is dropped when the value is cached, or when the calling future was
-            // dropped.
+            // The sender is dropped when the value is cached, or when the future that made the call
+            // is dropped.
             if let Ok(said) = coming.wait_for(Option::is_some).await
                 && let Some(error) = said.clone()
             {
