@@ -44,7 +44,8 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 /// RabbitMQ broker, reached over AMQP 0-9-1.
 ///
 /// A separate thread serves sockets and heartbeats, so that a caller that blocks every thread of
-/// its runtime does not lose the connection. The thread ends with the last connection.
+/// its runtime does not lose the connection. The thread ends when the broker and its last
+/// connection are dropped.
 #[derive(Clone)]
 pub struct AmqpBroker {
     address: Arc<Address>,

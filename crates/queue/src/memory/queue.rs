@@ -297,7 +297,8 @@ impl Queue {
         self.returned.push_back(held);
     }
 
-    /// Creates a dead letter without expiration, or it would expire again at once, as in RabbitMQ.
+    /// Creates a dead letter without expiration, as RabbitMQ does; otherwise it would expire again
+    /// at once.
     fn dead_letter(&self, mut message: Message, reason: &'static str) -> DeadLetter {
         message.properties.expiration = None;
         DeadLetter { to: self.arguments.dead_letter_to.clone(), message, reason }

@@ -167,7 +167,7 @@ pub async fn m5_dead_letters_beyond_their_limit_push_out_the_oldest(bench: &Benc
     }
 }
 
-/// Checks that consuming and inspecting a missing queue fail and do not create it.
+/// Checks that `consume` and `depth` of a missing queue fail and do not create it.
 pub async fn a_queue_that_is_not_there_is_told(bench: &Bench) {
     let connection = bench.connect().await;
     let missing = topology::reply_queue(unique());
