@@ -109,8 +109,8 @@ impl Keyring {
     ///
     /// # Errors
     ///
-    /// Returns a [`KeyringError`] that names the file and the remedy, among others if other users
-    /// can access the file.
+    /// Returns a [`KeyringError`] if the file is missing, unreadable or invalid, if other users can
+    /// access it, or if it belongs to another user. The error names the file and the remedy.
     pub fn load(path: &Path) -> Result<Self, KeyringError> {
         let io = |source: std::io::Error| match source.kind() {
             std::io::ErrorKind::NotFound => KeyringError::Missing { path: path.to_owned() },
