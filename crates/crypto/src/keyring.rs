@@ -110,7 +110,8 @@ impl Keyring {
     /// # Errors
     ///
     /// Returns a [`KeyringError`] if the file is missing, unreadable or invalid, if other users can
-    /// access it, or if it belongs to another user. The error names the file and the remedy.
+    /// access it, or if it belongs to another user. All variants but [`KeyringError::Invalid`] name
+    /// the file.
     pub fn load(path: &Path) -> Result<Self, KeyringError> {
         let io = |source: std::io::Error| match source.kind() {
             std::io::ErrorKind::NotFound => KeyringError::Missing { path: path.to_owned() },
