@@ -23,33 +23,34 @@ use crate::runner::Runner;
 use crate::visit::Visit;
 use crate::vitals::Vitals;
 
-/// This many characters of what a handler says of itself are logged.
+/// Maximum number of characters of a handler's reason that are logged.
 const LONGEST_REASON: usize = 300;
 
-/// What all jobs of a worker share.
+/// State shared by all jobs of a worker.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) model: ModelName,
     pub(crate) revision: Option<Revision>,
     pub(crate) name: String,
-    /// The name of the session's own queue. A new one each time: the broker may keep an earlier
-    /// session's for as long as it believes in its connection.
+    /// Name of the current session's control queue. Each session draws a new name, because the
+    /// broker may keep the queue of an earlier session until it notices that session's lost
+    /// connection.
     pub(crate) control_queue: Mutex<String>,
     pub(crate) reply: ReplyConfig,
     pub(crate) keys: Arc<dyn KeyProvider>,
     pub(crate) runner: Runner,
     pub(crate) registry: Registry,
     pub(crate) room: Arc<Room>,
-    /// Takes requests, acks, and keeps the records of runs. It never publishes.
+    /// Connection that consumes, acks, and keeps the run records. It never publishes.
     pub(crate) consume: Link,
     pub(crate) publish: Pool,
     pub(crate) drain: Drain,
     pub(crate) consuming: Consuming,
     pub(crate) rest: Rest,
     pub(crate) vitals: Vitals,
-    /// Why the handler cannot go on.
+    /// Reason why the handler cannot go on; `None` while it works.
     pub(crate) broken: watch::Sender<Option<String>>,
-    /// Whether that is its own word: what it runs may never return.
+    /// Canceled when the handler itself reported that it failed. Its calls may then never return.
     pub(crate) unwell: CancellationToken,
 }
 
@@ -75,49 +76,49 @@ impl Shared {
         }
     }
 
-    /// Draws the name of a session's control queue; streams that are opened from now on tell it.
+    /// Draws the name of a session's control queue. Streams opened from now on carry it.
     pub(crate) fn name_control_queue(&self) -> Result<String, Error> {
         let name = control_queue(random()?);
         self.control_queue.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&name);
         Ok(name)
     }
 
-    /// The handler is broken: the worker gives its jobs back and leaves.
+    /// Reports the handler as broken: the worker requeues its jobs and exits.
     pub(crate) fn leave(&self, why: &str) {
         self.broken.send_replace(Some(why.to_owned()));
     }
 
-    /// The handler says so itself: none of its jobs will come to an end, however long they are waited
-    /// for.
+    /// Handles the handler's own report that it failed. None of its jobs will end, so the worker
+    /// drains without a grace period.
     pub(crate) fn unwell(&self, reason: &str) {
         self.leave(&format!("it said that it is not well: {}", in_a_line(reason)));
         self.unwell.cancel();
         self.drain.by(Instant::now());
     }
 
-    /// Returns true while the handler's calls do not get on.
+    /// Returns true while the handler's calls make no progress.
     pub(crate) fn calls_stand_still(&self) -> bool {
         self.vitals.health.calls_stand_still()
     }
 
-    /// Waits until it is.
+    /// Waits until the handler is broken.
     pub(crate) async fn handler_broke(&self) {
-        // The sender is ours.
+        // The sender belongs to `self`, so the wait cannot fail.
         let _ = self.broken.subscribe().wait_for(Option::is_some).await;
     }
 }
 
-/// Since when there is a subscription.
+/// Start time of the current subscription; `None` while there is none.
 #[derive(Debug, Default)]
 pub(crate) struct Consuming(watch::Sender<Option<Instant>>);
 
 impl Consuming {
-    /// Since when the worker takes requests; `None` while it does not.
+    /// Returns a receiver of the time since which the worker is subscribed; `None` while it is not.
     pub(crate) fn since(&self) -> watch::Receiver<Option<Instant>> {
         self.0.subscribe()
     }
 
-    /// There is one for as long as the value lives.
+    /// Marks the worker as subscribed until the returned guard is dropped.
     pub(crate) fn begin(&self) -> Begun<'_> {
         let since = Instant::now();
         self.0.send_replace(Some(since));
@@ -133,7 +134,7 @@ pub(crate) struct Begun<'a> {
 
 impl Drop for Begun<'_> {
     fn drop(&mut self) {
-        // The next session may have begun before this one's end is noticed.
+        // The next session may have begun before the end of this one was noticed.
         self.consuming.0.send_if_modified(|since| {
             let ours = *since == Some(self.since);
             if ours {

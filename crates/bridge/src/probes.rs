@@ -13,23 +13,24 @@ use crate::context::Shared;
 use crate::metrics::Waiting;
 use crate::runner::ASK_EVERY;
 
-/// How often the broker's state is looked at.
+/// Polling interval of the broker's state and of the handler's calls.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How often the queues' depth is asked for.
+/// Polling interval of the queues' depth.
 const DEPTH_EVERY: Duration = Duration::from_secs(15);
 
-/// How long it may think about that.
+/// Time limit of a health check; then the handler counts as unwell until it answers.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// Looks in a row, a second apart, at which calls stood still before the worker says that it is not
-/// well.
+/// Number of consecutive checks, one per second, that find the calls without progress before the
+/// worker reports that it is unwell.
 const UNWELL_AFTER: u32 = 5;
 
-/// The same before the worker leaves.
+/// Number of consecutive checks, one per second, that find the calls without progress before the
+/// worker exits.
 const LEAVE_AFTER: u32 = 30;
 
-/// Keeps a worker's vitals true, for as long as it runs.
+/// Keeps the vitals of a worker up to date for as long as it runs.
 pub(crate) async fn run(shared: &Shared) -> Infallible {
     tokio::select! {
         never = follow(shared) => never,
@@ -40,7 +41,7 @@ pub(crate) async fn run(shared: &Shared) -> Infallible {
     }
 }
 
-/// Follows what the worker does.
+/// Follows the worker's subscription and drain.
 async fn follow(shared: &Shared) -> Infallible {
     let mut consuming = shared.consuming.since();
     let draining = async {
@@ -51,7 +52,7 @@ async fn follow(shared: &Shared) -> Infallible {
     let following = async {
         loop {
             shared.vitals.health.consuming(consuming.borrow_and_update().is_some());
-            // The sender is the worker's.
+            // The sender belongs to the worker, so the wait cannot fail.
             let _ = consuming.changed().await;
         }
     };
@@ -61,7 +62,7 @@ async fn follow(shared: &Shared) -> Infallible {
     }
 }
 
-/// Asks the handler whether it is well, from a thread that may block, until it is not.
+/// Checks the handler's health on a thread that may block, until the handler fails.
 async fn ask_handler(shared: &Shared) -> Infallible {
     let trouble = loop {
         sleep(ASK_EVERY).await;
@@ -84,10 +85,10 @@ async fn ask_handler(shared: &Shared) -> Infallible {
     std::future::pending().await
 }
 
-/// Watches whether calls end when they are told to, and whether the thread that they share gets to
-/// its work. The worker leaves when that is not so for too long: it cannot end such a call.
+/// Watches for calls that ignore their stop, and for a shared thread that makes no progress. The
+/// worker exits if either lasts too long, because it cannot end such calls.
 ///
-/// It counts looks rather than time: a process that was suspended has missed one look.
+/// Checks are counted instead of time, because a suspended process has missed only one check.
 async fn watch_calls(shared: &Shared) -> Infallible {
     let (mut still, mut last_beat) = (0, None);
     loop {
@@ -113,7 +114,7 @@ async fn watch_calls(shared: &Shared) -> Infallible {
         if still == LEAVE_AFTER {
             shared.leave("its calls stood still");
             if no_beat {
-                // None of them will come to an end.
+                // None of the calls will end.
                 shared.drain.by(Instant::now());
             }
         }
@@ -127,7 +128,7 @@ async fn look_at_broker(shared: &Shared) -> Infallible {
     }
 }
 
-/// Asks how much waits, while there is a connection: it is not opened for this.
+/// Reads the depth of the queues while there is a connection. It opens none for this.
 async fn ask_depths(shared: &Shared) -> Infallible {
     let mut consuming = shared.consuming.since();
     let queues = [

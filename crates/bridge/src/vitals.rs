@@ -8,19 +8,20 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::telemetry::Spans;
 
-/// What a worker tells about itself. Cheap to clone.
+/// Metrics, health and spans of a worker. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Vitals {
-    /// What it counts and times.
+    /// Counters, gauges and timings.
     pub metrics: Metrics,
-    /// Whether it lives and works.
+    /// State of the health pages.
     pub health: Health,
-    /// Where its spans go.
+    /// Destination of the worker's spans.
     pub spans: Spans,
 }
 
 impl Vitals {
-    /// Those of a worker whose spans nobody collects; dead after a minute without requests taken.
+    /// Creates vitals whose spans are not collected. The worker counts as dead after 60 s without a
+    /// subscription.
     pub fn new(model: &ModelName) -> Self {
         Self {
             metrics: Metrics::new(model),
@@ -29,7 +30,7 @@ impl Vitals {
         }
     }
 
-    /// The handler is loaded and warmed up.
+    /// Records that the handler is loaded and warmed up.
     pub(crate) fn loaded(&self, fingerprint: Option<Fingerprint>, revision: Option<&Revision>) {
         self.metrics.loaded(fingerprint, revision);
         self.health.loaded(fingerprint, revision.cloned());

@@ -1,4 +1,4 @@
-//! Where models come from.
+//! Configuration of the sources of models.
 
 use std::fmt;
 use std::path::Path;
@@ -7,7 +7,7 @@ use nsbridge_store::{Location, Wanted};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 
-/// A model of the `[models]` table: an address, or a table with the address in it.
+/// Model of the `[models]` table: an address, or a table with the address in it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ModelConfig(Wanted);
 
@@ -26,7 +26,7 @@ struct Table {
 }
 
 impl ModelConfig {
-    /// What is asked of the store.
+    /// Returns the model as the store looks it up.
     pub fn wanted(&self) -> &Wanted {
         &self.0
     }
@@ -35,7 +35,7 @@ impl ModelConfig {
         self.0.location = self.0.location.clone().within(folder);
     }
 
-    /// A wrong folder is told before anything is started.
+    /// Checks that a folder exists, so that a wrong one is an error before anything is started.
     pub(super) fn check(&self, name: &str) -> Result<(), String> {
         match &self.0.location {
             Location::Folder(dir) if !dir.is_dir() => {
