@@ -1,4 +1,4 @@
-//! One attempt at a reply: a key, a channel, and frames in order.
+//! Attempt at a reply: one key, one channel, and frames in order.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::pool::Pool;
 use crate::visit::Visit;
 use crate::window::Window;
 
-/// Between two tries to open an attempt.
+/// Pause between two tries to open an attempt.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What every attempt at one job has in common.
+/// Common parts of all attempts at one job.
 pub(crate) struct Address<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) config: &'a ReplyConfig,
@@ -34,23 +34,23 @@ pub(crate) struct Address<'a> {
     pub(crate) request: RequestId,
     pub(crate) fingerprint: Option<Fingerprint>,
     pub(crate) visit: &'a Visit,
-    /// Cancelled when nobody waits for the reply any more.
+    /// Canceled when the reply is not waited for any longer.
     pub(crate) overdue: CancellationToken,
 }
 
 impl Address<'_> {
-    /// Where the worker hears its clients now.
+    /// Returns the current control queue of the worker.
     fn control_queue(&self) -> String {
         self.control_queue.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Why an attempt could not send.
+/// Reason why an attempt could not send.
 #[derive(Debug)]
 pub(crate) enum Broken {
-    /// The channel is gone, what was on it may or may not have arrived: open another attempt.
+    /// The channel is gone, and its frames may or may not have arrived: open another attempt.
     Lost(QueueError),
-    /// A frame could not be sealed: no attempt will do better.
+    /// A frame could not be sealed, so another attempt would fail too.
     Seal(SealError),
 }
 
@@ -66,47 +66,48 @@ impl From<SealError> for Broken {
     }
 }
 
-/// Why a reply cannot be sent by any attempt.
+/// Reason why no attempt can send the reply.
 #[derive(Debug)]
 pub(crate) enum Stuck {
     /// A frame could not be sealed.
     Seal(SealError),
-    /// The broker or the client did not take it in time, or the handler hangs.
+    /// The broker or the client did not take the reply in time, or the handler hangs.
     Overdue,
 }
 
-/// How a stream ends.
+/// End of a stream.
 #[derive(Debug)]
 pub(crate) enum Ending {
     Ok(Finish),
     Error(Failure),
-    /// Another attempt follows, here or elsewhere.
+    /// Another attempt follows, here or in another worker.
     Moved,
 }
 
-/// A stream that was opened. It lives on one channel and dies with it (rule A5).
+/// Open stream. It lives on one channel and ends with it (rule A5).
 pub(crate) struct Attempt<'a> {
     address: &'a Address<'a>,
     sealer: ReplySealer,
     pub(crate) window: Window,
-    /// The next piece to send.
+    /// Index of the next piece to send.
     pub(crate) position: usize,
     chunks: u64,
     start: Start,
 }
 
-/// Where a stream starts.
+/// Starting point of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// After the pieces that the client handed over, if its handler takes them: the first stream
-    /// of a run.
+    /// After the pieces that the client handed over, if the handler takes them. For the first
+    /// stream of a run.
     Resumed,
-    /// At the first piece: a stream that takes over from another one of the same run.
+    /// At the first piece. For a stream that takes over from another stream of the same run.
     First,
 }
 
 impl<'a> Attempt<'a> {
-    /// Opens an attempt under a fresh key. Tries until the broker takes it, or it is too late.
+    /// Opens an attempt under a fresh key. Retries until the broker takes it or the reply is
+    /// overdue.
     pub(crate) async fn open(
         address: &'a Address<'a>,
         number: AttemptNo,
@@ -151,20 +152,20 @@ impl<'a> Attempt<'a> {
         Ok(Self { address, sealer, window, position: 0, chunks: 0, start })
     }
 
-    /// Whether another frame may be in flight.
+    /// Returns true if another frame may be in flight.
     pub(crate) fn has_room(&self) -> bool {
         self.window.len() < self.address.config.window
     }
 
-    /// Leaves out the pieces that the client had before this run. A handler takes them over before
-    /// its first piece, so nothing was sent yet.
+    /// Skips the pieces that the client had before this run. A handler takes them over before its
+    /// first piece, so nothing was sent yet.
     pub(crate) fn skip_resumed(&mut self, reader: &Reader) {
         if self.start == Start::Resumed && self.chunks == 0 {
             self.position = self.position.max(reader.resumed());
         }
     }
 
-    /// Sends one frame of pieces, if there are any.
+    /// Sends one data frame if there are pieces to send.
     pub(crate) async fn send_pieces(&mut self, reader: &Reader) -> Result<(), Broken> {
         self.skip_resumed(reader);
         if self.position == reader.len() {
@@ -183,7 +184,7 @@ impl<'a> Attempt<'a> {
         Ok(())
     }
 
-    /// Sends a sign of life.
+    /// Sends a heartbeat.
     pub(crate) async fn send_heartbeat(&mut self) -> Result<(), Broken> {
         let frame = self.sealer.heartbeat()?;
         self.window.push(message(self.address.request, frame, false)).await?;
@@ -191,7 +192,8 @@ impl<'a> Attempt<'a> {
         Ok(())
     }
 
-    /// Sends what is left and the last frame, and waits until the broker has confirmed it all.
+    /// Sends the remaining pieces, if the reply ends here, and the last frame. Waits until the
+    /// broker has confirmed all frames.
     pub(crate) async fn end(mut self, reader: &Reader, ending: &Ending) -> Result<(), Broken> {
         self.skip_resumed(reader);
         if !matches!(ending, Ending::Moved) {

@@ -1,4 +1,5 @@
-//! Messages that a worker moves to another queue: dead letters and retries.
+//! Messages that a worker moves to another queue, dead letters and retries, with notices to
+//! clients.
 
 use std::time::{Duration, SystemTime};
 
@@ -17,16 +18,17 @@ use crate::pool::Pool;
 use crate::telemetry::{parent, put};
 use crate::visit::Visit;
 
-/// Headers that may follow a message into another queue. Everything else a publisher wrote stays
-/// behind: it may be anything.
+/// Headers that are copied with a message into another queue. All others are left behind, because a
+/// publisher may have written anything into them.
 const KEPT: [&str; 4] = [header::MODEL, header::KEY_ID, header::EPOCH, header::TRIES];
 
-/// Between tries to put a refusal into a full reply queue.
+/// Pauses between tries to publish a refusal to a full reply queue.
 const FULL_PAUSES: [Duration; 3] =
     [Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(500)];
 
 /// Publishes a copy of `delivery`, still sealed, to the dead-letter queue, and waits for the
-/// broker's word. A body that is no request is not kept: it may be anything, in any amount.
+/// publisher confirm. A body that is no request is left out, because it may be anything, of any
+/// size.
 pub(crate) async fn bury(
     pool: &Pool,
     model: &ModelName,
@@ -52,38 +54,38 @@ pub(crate) async fn bury(
     Ok(())
 }
 
-/// Asks the broker for a worker of this revision that takes control frames: one that serves the model,
-/// or is about to.
+/// Returns true if the broker has a worker of this revision that takes control frames: one that
+/// serves the model or is about to.
 pub(crate) async fn is_served(pool: &Pool, model: &ModelName, revision: &Revision) -> Result<bool> {
-    // No control frame, so workers drop it.
+    // An empty message is no control frame, so workers drop it.
     let probe = Message::new(Vec::new());
     let answer = publish(pool, CONTROL_EXCHANGE, &revision_key(model, revision), probe).await?;
     Ok(answer != Confirmed::Returned)
 }
 
 /// Returns true if the request can wait in the next retry queue: it was retried fewer than `most`
-/// times, and has time for this one.
+/// times and has more time left than the queue's delay.
 pub(crate) fn may_retry(delivery: &Delivery, deadline: SystemTime, most: usize) -> bool {
     next_tier(delivery).is_some_and(|(tries, tier)| {
         usize::try_from(tries).is_ok_and(|tries| tries < most) && remaining(deadline) > tier.delay
     })
 }
 
-/// How often it was retried, and where it waits next.
+/// Returns the number of earlier retries and the tier of the next retry queue.
 fn next_tier(delivery: &Delivery) -> Option<(i64, RetryTier)> {
     let tries = delivery.message.properties.int(header::TRIES).unwrap_or(0);
     let tier = usize::try_from(tries).ok().and_then(|tries| RETRY_TIERS.get(tries))?;
     Some((tries, *tier))
 }
 
-/// What became of a request that was to be retried.
+/// Result of a retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Retry {
     /// A copy waits.
     Waits,
-    /// It was retried as often as there are tiers, or its time would be over by then.
+    /// No retry queue is left, or the deadline would pass in the next one.
     Over,
-    /// There is no room in its retry queue.
+    /// The retry queue is full.
     Full,
 }
 
@@ -111,8 +113,8 @@ pub(crate) async fn retry(
     }
 }
 
-/// Publishes a copy of `delivery` that comes back after about `pause`, and counts it as no try.
-/// `false` if its time would be over by then.
+/// Publishes a copy of `delivery` that comes back after about `pause` and does not count as a try.
+/// Returns `false` if the deadline would pass before.
 pub(crate) async fn wait(
     pool: &Pool,
     model: &ModelName,
@@ -128,7 +130,8 @@ pub(crate) async fn wait(
     Ok(true)
 }
 
-/// Publishes a copy of `delivery` to the end of its own queue. `false` if its time is over.
+/// Publishes a copy of `delivery` to the end of its own queue. Returns `false` if its deadline has
+/// passed.
 pub(crate) async fn renew(
     pool: &Pool,
     model: &ModelName,
@@ -141,7 +144,8 @@ pub(crate) async fn renew(
     Ok(true)
 }
 
-/// A copy that is delivered after `delay` at the earliest, if there is time for that.
+/// Returns a copy for delivery after `delay` at the earliest; `None` if the deadline would pass
+/// before.
 fn again(
     delivery: &Delivery,
     delay: Duration,
@@ -160,18 +164,18 @@ fn again(
     Some(again)
 }
 
-/// Tells the client of a request that will not run: sealed if its key opened, else as a hint.
+/// Sends a client the refusal of its request: sealed if the reply root is known, else as a hint.
 ///
-/// A client that is gone needs no answer, and one whose queue stays full gets none: its request
-/// must not come back for that, again and again.
+/// A client that is gone needs none. A client whose queue stays full gets none either, because its
+/// request must not be redelivered for that, again and again.
 pub(crate) async fn tell(pool: &Pool, from: &Sender<'_>, rejected: &Rejected) -> Result<()> {
     let Some(reply) = &rejected.reply else { return Ok(()) };
     let sealed = rejection(from, rejected, reply);
     send(pool, reply, sealed.unwrap_or_else(|| vec![hint(rejected, reply)])).await
 }
 
-/// Tells the client of a request that waits for another worker why it does: by a hint, since it is
-/// not over.
+/// Sends a client a hint with the reason why its request waits for another worker. The request is
+/// not over, so it gets no final error.
 pub(crate) async fn tell_why(pool: &Pool, rejected: &Rejected) -> Result<()> {
     let Some(reply) = &rejected.reply else { return Ok(()) };
     send(pool, reply, vec![hint(rejected, reply)]).await
@@ -196,7 +200,7 @@ async fn send(pool: &Pool, reply: &ReplyTo, frames: Vec<Vec<u8>>) -> Result<()> 
     Ok(())
 }
 
-/// Publishes to a reply queue, again some times if it is full.
+/// Publishes to a reply queue, with a few retries while it is full.
 async fn put_into_full(
     publisher: &dyn Publisher,
     queue: &str,
@@ -212,7 +216,7 @@ async fn put_into_full(
     Ok(Confirmed::Refused)
 }
 
-/// The worker that refuses.
+/// Worker that refuses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sender<'a> {
     pub(crate) worker: &'a str,
@@ -238,7 +242,7 @@ fn copy(message: &Message) -> Message {
     Message { body: message.body.clone(), ..head(message) }
 }
 
-/// Copies what may follow a message into another queue, beside its body.
+/// Copies a message without its body, with the properties that may follow it into another queue.
 fn head(message: &Message) -> Message {
     let mut copy = Message::new(Vec::new());
     copy.properties.persistent = true;
@@ -256,7 +260,7 @@ fn head(message: &Message) -> Message {
     copy
 }
 
-/// Publishes one message on a channel of the pool, and waits for the broker's answer.
+/// Publishes one message on a channel of the pool and waits for the publisher confirm.
 async fn publish(pool: &Pool, exchange: &str, key: &str, message: Message) -> Result<Confirmed> {
     let publisher = pool.take().await?;
     let answer = publisher.publish(exchange, key, message).await?.await?;

@@ -1,4 +1,4 @@
-//! From a delivery to a request that may run: rule R2.
+//! Intake: opens a delivery and checks whether the request may run (rule R2).
 
 use std::time::{Duration, SystemTime};
 
@@ -15,26 +15,26 @@ use serde_json::value::RawValue;
 use crate::clock::{at_ms, now_ms};
 use crate::registry::Job;
 
-/// How far the clocks of client and worker may be apart.
+/// Maximum difference between the clocks of client and worker, in ms.
 const CLOCK_TOLERANCE_MS: u64 = 60_000;
 
-/// A request that may run.
+/// Request that may run.
 pub(crate) struct Accepted {
     pub(crate) job: JobKey,
-    /// Binds the copy to its key.
+    /// Key commitment, which binds the copy to its key.
     pub(crate) commitment: [u8; 32],
     pub(crate) attempt: AttemptNo,
-    /// How often this copy was delivered before.
+    /// Number of earlier deliveries of this copy.
     pub(crate) deliveries: u64,
     pub(crate) redelivered: bool,
-    /// Where its key came from.
+    /// Provider of its key.
     pub(crate) provider: Provider,
     pub(crate) reply_to: String,
     pub(crate) reply_root: ReplyRoot,
     pub(crate) tenant: Tenant,
-    /// Whether its key is one that only this tenant has.
+    /// True if its key belongs to this tenant alone.
     pub(crate) tenant_proven: bool,
-    /// What it was sealed with.
+    /// Id of the key that sealed it.
     pub(crate) key_id: KeyId,
     pub(crate) seed: u64,
     pub(crate) input: Box<RawValue>,
@@ -43,18 +43,18 @@ pub(crate) struct Accepted {
 }
 
 impl Accepted {
-    /// Returns the time since it was sealed, by this machine's clock.
+    /// Returns the time since the request was sealed, by this machine's clock.
     pub(crate) fn age(&self) -> Duration {
         self.submitted_at.elapsed().unwrap_or_default()
     }
 
-    /// Returns what other deliveries are compared with.
+    /// Returns the identity that other deliveries are compared with.
     pub(crate) fn identity(&self) -> Job {
         let (commitment, reply_to) = (self.commitment, self.reply_to.clone());
         Job { key: self.job, commitment, reply_to }
     }
 
-    /// Where a refusal of the request goes.
+    /// Returns the address for a refusal of the request.
     pub(crate) fn reply(&self) -> ReplyTo {
         ReplyTo {
             queue: self.reply_to.clone(),
@@ -65,53 +65,53 @@ impl Accepted {
     }
 }
 
-/// A request that may not: why, and how its client can be told.
+/// Request that may not run, with the reason and the address of its client.
 #[derive(Debug)]
 pub(crate) struct Rejected {
     pub(crate) code: ErrorCode,
-    /// One sentence for the client, sealed if a root is there.
+    /// Sentence for the client. It is sent sealed if a reply root is known, else not at all.
     pub(crate) message: String,
     pub(crate) reply: Option<ReplyTo>,
-    /// Conditions of another try, if one can help.
+    /// Conditions of another try; `None` if none can help.
     pub(crate) again: Option<Again>,
 }
 
-/// Conditions of another try of a rejected request: rules R3 and R12.
+/// Conditions of another try of a rejected request (rules R3 and R12).
 #[derive(Debug)]
 pub(crate) struct Again {
     pub(crate) until: SystemTime,
-    /// The revision that another worker may serve; `None` waits for a key.
+    /// Pinned revision, which another worker may serve; `None` if the request waits for a key.
     pub(crate) pinned: Option<Revision>,
 }
 
-/// Where and under which keys a rejected request's client can be told.
+/// Reply queue and reply key for the refusal of a request.
 #[derive(Debug)]
 pub(crate) struct ReplyTo {
     pub(crate) queue: String,
     pub(crate) request: RequestId,
-    /// `None`: only an unsealed hint can be sent.
+    /// Root of the reply keys; with `None` only an unsealed hint can be sent.
     pub(crate) root: Option<ReplyRoot>,
     pub(crate) attempt: AttemptNo,
 }
 
-/// The reason for which a delivery does not run.
+/// Reason why a delivery does not run.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// The request is at fault.
+    /// The request is rejected.
     Rejected(Rejected),
     /// The key service is busy: the request is put off, and the worker pauses.
     Later(Later),
 }
 
-/// A request that cannot be opened now, through no fault of its own.
+/// Request that cannot be opened now because the key service is busy.
 #[derive(Debug)]
 pub(crate) struct Later {
     pub(crate) error: KeyError,
-    /// Until when a copy of it may wait.
+    /// Time until which a copy may wait; `None` if the header's times are not valid.
     pub(crate) until: Option<SystemTime>,
 }
 
-/// Opens a delivery.
+/// Opens a delivery and checks it in the order of rule R2.
 pub(crate) async fn open(
     delivery: &Delivery,
     model: &ModelName,
@@ -141,7 +141,7 @@ pub(crate) async fn open(
                 tracing::warn!(%error, "a request has no key");
             }
             let mut rejected = rejected(error.code(), error.to_string(), reply);
-            // A key that is being rolled out may be here in a minute.
+            // A key rotation may bring the key to this worker within a minute.
             if matches!(error, KeyError::Unknown { .. }) {
                 let until = claimed_deadline(frame.head());
                 rejected.again = until.map(|until| Again { until, pinned: None });
@@ -149,8 +149,9 @@ pub(crate) async fn open(
             return Err(Refusal::Rejected(rejected));
         }
     };
-    // Whoever sees a request can publish a changed copy, or one to another queue. Neither is told
-    // under the request's own key: it would end a reply that is well.
+    // Anyone who sees a request can publish a changed copy of it, or publish it to another queue.
+    // Such a copy gets no refusal sealed under the request's own key, because that would end an
+    // intact reply.
     let opened = match frame.open(&key) {
         Ok(opened) => opened,
         Err(error) => return Err(reject(error.code(), error.to_string(), reply)),
@@ -172,13 +173,13 @@ pub(crate) async fn open(
     };
     let request: Request<Box<RawValue>> = match serde_json::from_slice(&opened.content) {
         Ok(request) => request,
-        // Sealed for the client; nobody else reads this sentence.
+        // This sentence is sent sealed, so only the client reads it.
         Err(error) => {
             let message = format!("the request is not {{seed, input}}: {error}");
             return Err(reject(ErrorCode::BadInput, message, Some(reply)));
         }
     };
-    // Rule R12.
+    // Rule R12: the request is pinned to another revision.
     if request.revision.is_some() && request.revision.as_ref() != revision {
         let pinned = request.revision.as_ref().map_or("", Revision::as_str);
         let served = revision.map_or("no named revision", Revision::as_str);
@@ -209,27 +210,29 @@ pub(crate) async fn open(
     })
 }
 
-/// Until when a request that cannot be opened may be tried again. The time is not verified, as
-/// nothing of this request can be: it is bounded instead.
+/// Returns the time until which an unopened request may be tried again. Its header is not verified,
+/// so `deadline` bounds the time.
 fn claimed_deadline(head: &RequestHead) -> Option<SystemTime> {
     deadline(now_ms(), head.created_at_ms, head.expires_at_ms, false).ok().map(at_ms)
 }
 
-/// Rule A2: a broken or missing epoch is 0.
+/// Returns the attempt number of a delivery (rule A2).
 fn attempt(message: &Message, deliveries: u64) -> AttemptNo {
     AttemptNo::new(epoch(message), deliveries)
 }
 
-/// How often a worker republished the message.
+/// Returns the message's `nsb-epoch`, the number of copies before it; 0 if it is missing or
+/// malformed.
 pub(crate) fn epoch(message: &Message) -> u16 {
     message.properties.int(header::EPOCH).and_then(|n| u16::try_from(n).ok()).unwrap_or(0)
 }
 
-/// When the work must end by this machine's clock. A request that gives itself more time than the
-/// protocol allows is refused: the time bounds for how long a copy of it can be run again.
+/// Returns the time by which the work must end, in Unix ms of this machine's clock. A request with
+/// a longer time to finish than the protocol allows is refused: that time bounds for how long a
+/// copy of the request can be run again.
 ///
-/// The broker drops what expired in its queue, so a message whose broker timer still ran
-/// (`vouched`) and that looks expired means that the clocks are apart.
+/// The broker drops messages that expire in its queue. If its timer was set (`vouched`) and the
+/// message still looks expired, the clocks are apart.
 fn deadline(
     now: u64,
     created: u64,
@@ -256,8 +259,8 @@ fn deadline(
     Ok(now + (latest - now).min(expires - created))
 }
 
-/// Refuses a message whose body was dropped as it came. Whom it is for only its properties say: what
-/// they claim is good enough for a hint.
+/// Refuses a message whose body was dropped on arrival because of its size. Only its unverified
+/// properties name the client, which is enough for a hint.
 fn oversized(message: &Message, bytes: u64, attempt: AttemptNo) -> Refusal {
     let properties = &message.properties;
     let request = properties.message_id.as_deref().and_then(|id| id.parse().ok());
@@ -275,7 +278,7 @@ fn rejected(code: ErrorCode, message: String, reply: Option<ReplyTo>) -> Rejecte
     Rejected { code, message, reply, again: None }
 }
 
-/// How much longer a copy of the request may wait in a queue.
+/// Returns the time left until the deadline; zero if it has passed.
 pub(crate) fn remaining(deadline: SystemTime) -> Duration {
     deadline.duration_since(SystemTime::now()).unwrap_or_default()
 }
@@ -317,7 +320,7 @@ mod tests {
         check(0, 25 * 60, true, Ok(25 * 60));
     }
 
-    /// Otherwise whoever keeps a copy of it could have it computed again for years.
+    /// Without this limit, anyone who kept a copy could have it computed again for years.
     #[test]
     fn l1_a_request_that_is_to_live_longer_than_the_protocol_allows_is_refused() {
         check(0, 25 * 60 + 1, true, Err(ErrorCode::Malformed));

@@ -1,4 +1,4 @@
-//! The life of a request, from the queue and back.
+//! Life of a request in this worker, from its delivery to its settlement.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -28,24 +28,24 @@ use crate::verdict::{After, Settlement, Verdict, judge};
 use crate::visit::Visit;
 use crate::worker::Shared;
 
-/// How long sending may go on when the deadline or the grace is over and no call is waited for.
+/// Time for which sending may go on after the deadline or the grace period, once no call runs.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// Time in which a call must return once it is told to stop; then it is given up.
+/// Time limit for a call to return after its stop; then the call is given up.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
 
-/// How long calls may take to see that they are stopped, by the handler's contract: one that is not
-/// well may never do.
+/// Time limit of the handler's contract for a call to notice its stop. The calls of a failed
+/// handler may never notice it.
 const SEEN_WITHIN: Duration = Duration::from_secs(2);
 
-/// How long a run goes on after the loss of its delivery, however long the broker stays away.
+/// Time limit of a run without its delivery, even if the broker stays away.
 const ORPHANED_FOR: Duration = Duration::from_secs(60);
 
-/// How long the copy of an orphan may take to come back here once it can. Somebody else has it
-/// then, and two workers compute the same: this bounds for how long.
+/// Time in which an orphan's copy may come back here after the worker has subscribed again. If
+/// another worker has the copy, both compute the same; this bounds for how long.
 const ADOPT_WINDOW: Duration = Duration::from_secs(5);
 
-/// Runs one delivery to its end, or hands it to the run that it belongs to.
+/// Runs one delivery to its settlement, or hands it to the run of its job.
 pub(crate) async fn run(shared: &Shared, held: Held, arrival: Arrival, visit: &Visit) -> After {
     let (model, revision) = (&shared.model, shared.revision.as_ref());
     let request = match intake::open(&held.delivery, model, revision, &*shared.keys).await {
@@ -85,16 +85,16 @@ pub(crate) async fn run(shared: &Shared, held: Held, arrival: Arrival, visit: &V
         Err(stuck) => unsent(&stuck, &request, &reader),
     };
     let over = settlement == Settlement::Ack;
-    // From here on a copy that comes back, or a retry of this one, is a job of its own.
+    // From here on a redelivered copy, or a retry of this one, is a job of its own.
     let holds = running.end(over);
-    // Before the message goes back: whichever worker takes it reads the record.
+    // Before the message is settled, because the worker that takes it next reads the record.
     record.close(over).await;
     let changed = finish(shared, holds, settlement, &request, visit).await;
     visit.ended(changed.unwrap_or(outcome));
     after
 }
 
-/// What becomes of a request's message, of the worker, and of the request.
+/// Result of a run: settlement of the message, next step of the worker, outcome of the request.
 struct Answered {
     settlement: Settlement,
     after: After,
@@ -107,7 +107,7 @@ impl Answered {
     }
 }
 
-/// Registers the job (rule R6); `None` if it needs no run of its own.
+/// Registers the job (rule R6). Returns `None` if the delivery needs no run of its own.
 async fn admit<'a>(
     shared: &'a Shared,
     job: &Job,
@@ -148,12 +148,12 @@ struct Run<'a> {
     running: &'a Running<'a>,
     record: &'a RunRecord<'a>,
     reader: &'a Reader,
-    /// True while the handler's call is waited for.
+    /// True while the run waits for the handler's call.
     calling: watch::Sender<bool>,
 }
 
 impl Run<'_> {
-    /// Answers the request: opens a stream, runs the handler, sends what it makes and how it ended.
+    /// Answers the request: opens a stream, calls the handler, sends its pieces and its end.
     async fn answer(
         &self,
         arrival: Arrival,
@@ -194,7 +194,7 @@ impl Run<'_> {
         let resume = match welcome {
             Welcome::Start => None,
             Welcome::Resume(pieces) => Some(pieces),
-            // Rule R4.
+            // Rule R4: canceled before the work began.
             Welcome::Cancelled => {
                 let failure = Failure::new(ErrorCode::Cancelled, Stop::Cancelled.to_string());
                 let outcome = metrics::Outcome::Failed(failure.code);
@@ -216,7 +216,7 @@ impl Run<'_> {
         Ok(Answered { settlement: verdict.settlement, after: verdict.after, outcome })
     }
 
-    /// Waits for a place, unless the request is poison (rule R1).
+    /// Waits for a permit, unless the request is poison (rule R1).
     async fn enter(&self, arrival: Arrival) -> Entry {
         let Self { shared, request, running, .. } = self;
         let unreturned = tokio::select! {
@@ -231,7 +231,8 @@ impl Run<'_> {
         let place = tokio::select! {
             biased;
             place = shared.room.place(arrival, unreturned, shared, request, running) => place,
-            // Workers that were cut off for longer are back: it is no suspect any more.
+            // Workers that were cut off for longer are back and have struck their runs, so the
+            // request is no longer a suspect.
             () = self.record.cleared(), if unreturned > 0 => {
                 shared.room.place(shared.room.arrive(), 0, shared, request, running).await
             }
@@ -283,7 +284,7 @@ impl Run<'_> {
             tracing::warn!(request = %id, stop, leftover, "a call took no notice of a stop and was given up");
             shared.vitals.metrics.given_up();
         }
-        // One that stands still with all others may be what stopped them.
+        // If all calls stand still, the call that was given up may be the cause.
         let suspect = given_up && shared.calls_stand_still();
         if !(outcome.broke() || suspect) {
             self.record.returned();
@@ -291,21 +292,21 @@ impl Run<'_> {
         outcome
     }
 
-    /// Stops the run when it is to end for another reason than its own or its client's. Sending may
-    /// go on for a while after; then `overdue` is cancelled. Returns if the run is not waited for
-    /// any more.
+    /// Stops the run at its deadline, in a drain, or when it has lost its delivery. Sending may go
+    /// on for a while after the stop; then `overdue` is canceled. Returns only if the handler has
+    /// failed and the run is not waited for any more.
     async fn watch(&self, overdue: &CancellationToken) -> Stuck {
         let (shared, reader) = (self.shared, self.reader);
         let (stop, margin) = tokio::select! {
             () = sleep(intake::remaining(self.request.deadline)) => (Stop::Deadline, MARGIN),
             margin = must_move(shared, reader) => (Stop::HandOff, margin),
-            // Nobody waits for this one's frames: whoever has the delivery sends its own.
+            // The client does not need these frames: the worker with the delivery sends its own.
             () = self.forsaken() => (Stop::HandOff, Duration::ZERO),
         };
         reader.stop(stop);
         let late = async {
-            // A call that takes no notice is given up, and its client is told then. The sender is
-            // this run's.
+            // A call that ignores the stop is given up, and its client gets its end after that. The
+            // sender belongs to this run, so the wait cannot fail.
             let _ = self.calling.subscribe().wait_for(|calling| !calling).await;
             sleep(margin).await;
             overdue.cancel();
@@ -321,7 +322,7 @@ impl Run<'_> {
         }
     }
 
-    /// Rule R9: waits until the run has lost its delivery, and will not have it back.
+    /// Rule R9: waits until the run has lost its delivery for good.
     async fn forsaken(&self) {
         let Self { shared, request, running, .. } = self;
         loop {
@@ -339,7 +340,7 @@ impl Run<'_> {
                 _ = shared.drain.begun() => OrphanEnd::Drained,
                 never = withdrawn => never,
             };
-            // A copy may have come at the last moment.
+            // A copy may have been adopted at the last moment.
             let left = end != OrphanEnd::Adopted && running.leave();
             orphan.ended(if left { end } else { OrphanEnd::Adopted });
             if left {
@@ -354,14 +355,14 @@ impl Run<'_> {
     }
 }
 
-/// The answer to a delivery that asks to run.
+/// Answer to a delivery that is ready to run.
 enum Entry {
     Place(Place),
-    /// So many recorded runs did not return.
+    /// This many recorded runs did not return.
     Poison(u32),
 }
 
-/// Rule R4: whether a cancel has come before the work began.
+/// Returns true if a cancel came before the work began (rule R4).
 fn cancelled_early(address: &Address<'_>, mail: &mut Receiver<Mail>) -> bool {
     while let Ok(mail) = mail.try_recv() {
         if matches!(address.read_mail(&mail), Some(Letter::Cancel)) {
@@ -371,7 +372,7 @@ fn cancelled_early(address: &Address<'_>, mail: &mut Receiver<Mail>) -> bool {
     false
 }
 
-/// Waits for a cancel that comes before the work began. Nothing else can come for it then.
+/// Waits for a cancel that comes before the work began. No other control frame can come by then.
 async fn cancel(address: &Address<'_>, mail: &mut Receiver<Mail>) {
     while let Some(mail) = mail.recv().await {
         if matches!(address.read_mail(&mail), Some(Letter::Cancel)) {
@@ -381,19 +382,19 @@ async fn cancel(address: &Address<'_>, mail: &mut Receiver<Mail>) {
     pending::<()>().await;
 }
 
-/// Waits until a draining worker must hand the job over; tells how long that may take.
+/// Waits until a draining worker must hand the job over. Returns the time limit of the hand-over.
 async fn must_move(shared: &Shared, reader: &Reader) -> Duration {
     let moment = shared.drain.begun().await;
-    // A job that cannot finish in the grace moves at once: what it still makes, it makes late.
+    // A job that cannot end within the grace period has to move anyway, so it moves at once.
     let left = moment.saturating_duration_since(Instant::now());
     if reader.expected_to_take().is_none_or(|needed| needed <= left) {
         shared.drain.over().await;
     }
-    // While the broker takes nothing, there is nothing to wait for.
+    // While the broker blocks publishers, `moved` cannot be sent.
     if shared.publish.is_blocked() { Duration::ZERO } else { MARGIN }
 }
 
-/// Waits as long as the copy of a job that was just orphaned may still come back here.
+/// Waits for as long as the copy of a job that was just orphaned may come back here.
 async fn adoption_time(shared: &Shared) {
     let lost = Instant::now();
     let returned = async {
@@ -418,7 +419,7 @@ async fn adoption_time(shared: &Shared) {
     }
 }
 
-/// What becomes of a job whose reply could not be sent.
+/// Decides the settlement of a job whose reply could not be sent.
 fn unsent(stuck: &Stuck, request: &Accepted, reader: &Reader) -> Answered {
     let id = request.job.id;
     match stuck {
@@ -459,9 +460,9 @@ fn input(request: &Accepted) -> Vec<u8> {
 
 fn info(request: &Accepted, visit: &Visit) -> JobInfo {
     let key = request.key_id.as_str();
-    // A key without a list of tenants opens any: two clients may both call themselves one.
+    // A key without a list of tenants serves any tenant, so two clients may claim the same one.
     let scope: Arc<str> = format!("{key}\0{}", request.tenant.as_str()).into();
-    // And one client may call itself many.
+    // Such a client may also claim many tenants, so it has one account.
     let account = if request.tenant_proven { scope.clone() } else { key.into() };
     JobInfo {
         trace: Some(visit.call()),

@@ -1,9 +1,10 @@
-//! The record of a request's runs: the evidence for rule R1.
+//! Record of a request's runs: the evidence for rule R1.
 //!
-//! The broker counts how often a message came back, not why. A worker that dies cannot tell either,
-//! so each run of a redelivered request is entered before it begins, and struck when the handler
-//! has returned. The entries that are left are runs whose worker died. The record is a queue of its
-//! own in the broker, one message for each entry (docs/decisions/run-record.md).
+//! The broker counts how often a message was redelivered, but not why, and a worker that dies
+//! cannot report it. Therefore each run of a redelivered request is entered before it begins, and
+//! struck when the handler has returned. The remaining entries are runs whose worker died. The
+//! record is a queue of its own in the broker, with one message per entry
+//! (docs/decisions/run-record.md).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,31 +17,31 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::intake::Accepted;
 use crate::worker::Shared;
 
-/// Time in which a worker that only lost its connection is back to strike its runs.
+/// Time in which a worker that only lost its connection is back and strikes its runs.
 const BACK_WITHIN: Duration = Duration::from_secs(1);
 
-/// Time between two looks at a record, in that time and after it.
+/// Polling interval of a record, during that time and after it.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const LOOK_AGAIN_EVERY: Duration = Duration::from_secs(2);
 
-/// Time between two tries to write to a record.
+/// Pause between two tries to write to a record.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Time in which a record must be writable; a publisher confirm may take longer, as in an alarm.
+/// Time limit for retries of an entry. A single publisher confirm may take longer, as in an alarm.
 const ENTER_WITHIN: Duration = Duration::from_secs(2);
 
-/// Time that striking may take: the request's message waits for it.
+/// Time limit of closing a record, which delays the settlement of the request's message.
 const STRIKE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The part of one run in the record of its request.
+/// Share of one run in the record of its request.
 pub(crate) struct RunRecord<'a> {
     shared: &'a Shared,
     queue: String,
     request: &'a Accepted,
-    /// Entries of this run that the record may have. More than one after a publish whose confirm
-    /// was lost. Locked while one is made or struck.
+    /// Number of entries that the record may have of this run. More than one after a publish whose
+    /// confirm was lost. Locked while an entry is made or struck.
     entries: Mutex<u32>,
-    /// Set when the handler has returned.
+    /// True once the handler has returned.
     returned: AtomicBool,
 }
 
@@ -56,12 +57,12 @@ impl<'a> RunRecord<'a> {
         }
     }
 
-    /// Returns how many runs of this message began and did not return, as far as can be known.
-    /// Waits a moment for workers that live, and were only cut off, to strike theirs.
+    /// Returns the number of runs of this message that began and did not return, as far as it is
+    /// known. Waits for 1 s, so that live workers that were only cut off can strike theirs.
     ///
-    /// There are never more of them than earlier deliveries by the broker's own count: runs of
-    /// other copies of the request are no blame, and a first delivery has none. Where the record
-    /// cannot be read, each earlier delivery but the first counts as a run.
+    /// The number never exceeds the earlier deliveries by the broker's own count: runs of other
+    /// copies of the request do not count, and a first delivery has none. If the record cannot be
+    /// read, each earlier delivery but the first counts as a run.
     pub(crate) async fn unreturned(&self) -> u32 {
         let deliveries = u32::try_from(self.request.deliveries).unwrap_or(u32::MAX);
         if deliveries == 0 {
@@ -85,7 +86,7 @@ impl<'a> RunRecord<'a> {
         }
     }
 
-    /// Waits until the record has no entries: the workers of all earlier runs live.
+    /// Waits until the record has no entries. Then the workers of all earlier runs live.
     pub(crate) async fn cleared(&self) {
         loop {
             sleep(LOOK_AGAIN_EVERY).await;
@@ -95,10 +96,11 @@ impl<'a> RunRecord<'a> {
         }
     }
 
-    /// Enters the run of a redelivered request; on return the broker has confirmed the entry.
+    /// Enters the run of a redelivered request, and returns when the broker has confirmed the
+    /// entry.
     ///
-    /// A first delivery needs none: if its run ends its worker, the next one is entered. A record
-    /// that cannot be written to does not keep the request from running.
+    /// A first delivery needs no entry: if its run ends its worker, the next run is entered. A
+    /// record that cannot be written does not keep the request from running.
     pub(crate) async fn enter(&self) {
         let mut entries = self.entries.lock().await;
         if *entries > 0 {
@@ -115,12 +117,12 @@ impl<'a> RunRecord<'a> {
         }
     }
 
-    /// Notes that the handler has returned: the run does not count any more.
+    /// Marks the handler as returned, so that the run does not count any more.
     pub(crate) fn returned(&self) {
         self.returned.store(true, Ordering::Relaxed);
     }
 
-    /// Strikes the run as soon as the broker can be reached: the worker lives.
+    /// Strikes the run as soon as the broker can be reached, because its worker lives.
     pub(crate) async fn withdraw(&self) {
         while let Err(error) = self.strike().await {
             tracing::debug!(queue = %self.queue, %error, "a run could not be struck, trying again");
@@ -128,8 +130,8 @@ impl<'a> RunRecord<'a> {
         }
     }
 
-    /// Closes the run's part: strikes a run that returned, and deletes the record of a request that
-    /// is `over`. A failure leaves an entry that counts.
+    /// Closes the run's share: strikes a run that returned, and deletes the record of a request
+    /// that is `over`. After a failure the entry remains and counts.
     pub(crate) async fn close(&self, over: bool) {
         let closing = async {
             if over && (self.request.deliveries > 0 || *self.entries.lock().await > 0) {
@@ -159,7 +161,7 @@ impl<'a> RunRecord<'a> {
         entry.properties.persistent = true;
         entry.properties.message_id = Some(self.request.job.id.to_string());
         let publisher = self.shared.publish.take().await?;
-        // Counted before the broker has answered: without an answer it may be there.
+        // Counted before the broker answers, because without an answer the entry may exist.
         *entries += 1;
         let confirmed = publisher.publish("", &self.queue, entry).await?.await?;
         self.shared.publish.give_back(publisher);
@@ -167,7 +169,7 @@ impl<'a> RunRecord<'a> {
             return Ok(());
         }
         *entries -= 1;
-        // Deleted by another worker in between, or never declared.
+        // Another worker deleted the queue in between, or it was never declared.
         self.declare().await?;
         Err(Error::NoQueue { queue: self.queue.clone() })
     }

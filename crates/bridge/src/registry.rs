@@ -1,5 +1,5 @@
-//! What this worker knows of requests beside the deliveries it takes: who runs, who holds them,
-//! what is done, and cancels that came before their request.
+//! Jobs that this worker knows: those that run, with their deliveries and mail, those that are
+//! done, and cancels that came before their request.
 
 mod bounded;
 
@@ -14,19 +14,19 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use bounded::Bounded;
 
-/// Cancels remembered for requests that are not here yet. Nobody has verified them, so an
-/// attacker may fill the set; then true ones are lost, and the client repeats its own.
+/// Maximum number of requests whose early cancels are kept. These cancels are not verified, so an
+/// attacker may fill the set. Genuine ones are lost then, and their clients repeat them.
 const WAITING_CANCELS: usize = 1024;
 
-/// Control frames that may wait for one job.
+/// Maximum number of control frames that wait for one job.
 const MAILBOX: usize = 8;
 
-/// Identity of a job: the copy of a request, the key it was sealed with, and the queue its reply
-/// goes to. Deliveries with equal ones are one job.
+/// Identity of a job: the copy of a request, the key that sealed it, and its reply queue.
+/// Deliveries with equal identities are one job.
 ///
-/// Request id and salt can be read by anyone who sees the message, and written into another; only
-/// the commitment binds them to a key. `reply_to` is not sealed: a copy with a forged one is a job of
-/// its own, and its end says nothing of the genuine one.
+/// Anyone who sees a message can read its request id and salt and write them into another message.
+/// Only the commitment binds them to a key. `reply_to` is not sealed: a copy with a forged one is a
+/// job of its own, and its end does not affect the genuine one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Job {
     pub(crate) key: JobKey,
@@ -34,19 +34,19 @@ pub(crate) struct Job {
     pub(crate) reply_to: String,
 }
 
-/// A sealed control frame, on its way to the job that can open it.
+/// Sealed control frame on its way to the job that can open it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mail {
     pub(crate) frame: Vec<u8>,
-    /// The span of the attempt before, if the client told.
+    /// Span of the previous attempt, if the client sent it.
     pub(crate) before: Option<TraceParent>,
 }
 
-/// A delivery, and whether it is still ours.
+/// Delivery with a token for the loss of its channel.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) delivery: Delivery,
-    /// Cancelled when the channel it came on is gone: the broker hands the copy out again then.
+    /// Canceled when the delivery's channel is gone. The broker then redelivers the copy.
     pub(crate) gone: CancellationToken,
 }
 
@@ -56,7 +56,7 @@ impl Held {
     }
 }
 
-/// The jobs that run here, those that are done, and cancels that came before their request.
+/// Running jobs, finished jobs, and cancels that came before their request.
 #[derive(Debug, Default)]
 pub(crate) struct Registry(Mutex<State>);
 
@@ -70,15 +70,15 @@ struct State {
 
 #[derive(Debug)]
 struct Run {
-    /// What the run was given for: usually one delivery, none for an orphan.
+    /// Deliveries that the run answers: usually one. An orphan has lost all of its deliveries.
     holds: Vec<Held>,
-    /// The highest attempt among them. Told anew with each delivery.
+    /// Highest attempt number of these deliveries; sent again with each delivery.
     attempt: watch::Sender<AttemptNo>,
     mail: mpsc::Sender<Mail>,
     evicted: CancellationToken,
-    /// An orphan that was told to stop: it takes no delivery any more.
+    /// True for an orphan that has to stop: it adopts no delivery any more.
     leaving: bool,
-    /// Cancelled when the run is over.
+    /// Canceled when the run is over.
     left: CancellationToken,
 }
 
@@ -88,26 +88,26 @@ impl Run {
     }
 }
 
-/// How a delivery of a job is to be treated.
+/// Treatment of a delivery of a job.
 #[derive(Debug)]
 pub(crate) enum Admission<'a> {
-    /// Nobody runs it here: run it, and read its mail.
+    /// The job does not run here: run it, and read its mail.
     New(Running<'a>, mpsc::Receiver<Mail>),
-    /// It runs here under a delivery of its own, and this is another copy of the same bytes.
+    /// The job runs here under another delivery, and this is a copy of the same bytes.
     Duplicate(Held),
-    /// It ran on here without its delivery, and has this one now.
+    /// The job ran on here without its delivery, and has adopted this one.
     Adopted,
-    /// It runs here and is told to stop. The token is cancelled when that run is over.
+    /// The job runs here and is stopping. The token is canceled when that run is over.
     Leaving(Held, CancellationToken),
-    /// Its last frame was confirmed before.
+    /// The last frame of the job was confirmed before.
     Done(Held),
 }
 
 impl Registry {
     /// Registers a delivery of a job (rule R6).
     ///
-    /// A copy that was handed out before and comes back while its run goes on is the one that the
-    /// run has lost, even if the loss has not been noticed here yet.
+    /// A redelivered copy that comes while its job runs is the delivery that the run has lost, even
+    /// if the loss has not been noticed here yet.
     pub(crate) fn admit(&self, job: &Job, held: Held, attempt: AttemptNo) -> Admission<'_> {
         let mut state = self.state();
         if state.done.contains(job) {
@@ -119,7 +119,7 @@ impl Registry {
                 run if run.is_held() && !held.delivery.redelivered => Admission::Duplicate(held),
                 run => {
                     run.holds.push(held);
-                    // An eviction that came too late is none for its next loss.
+                    // A late eviction must not apply to the run's next loss.
                     run.evicted = CancellationToken::new();
                     run.attempt.send_modify(|known| *known = attempt.max(*known));
                     Admission::Adopted
@@ -150,13 +150,13 @@ impl Registry {
         Admission::New(running, mail)
     }
 
-    /// Whether the job runs here or is done.
+    /// Returns true if the job runs here or is done.
     pub(crate) fn knows(&self, job: &Job) -> bool {
         let state = self.state();
         state.done.contains(job) || state.running.contains_key(job)
     }
 
-    /// Tells one orphan that its place is needed.
+    /// Notifies one orphan that its slot is needed.
     pub(crate) fn evict(&self) {
         let state = self.state();
         let orphan = |run: &&Run| !run.leaving && !run.is_held() && !run.evicted.is_cancelled();
@@ -165,13 +165,14 @@ impl Registry {
         }
     }
 
-    /// Hands a control frame to the jobs it may be for; `keep` it if none is here yet.
+    /// Hands a control frame to all jobs of this request. If there is none yet and `keep` is set,
+    /// the frame is kept for it.
     pub(crate) fn post(&self, request: RequestId, mail: &Mail, keep: bool) {
         let mut state = self.state();
         let mut found = false;
         for (_, run) in state.running.iter().filter(|(job, _)| job.key.id == request) {
             found = true;
-            // A full mailbox holds frames that say the same.
+            // A full mailbox already holds frames of the same meaning.
             let _ = run.mail.try_send(mail.clone());
         }
         if !found && keep {
@@ -201,30 +202,31 @@ impl State {
     }
 }
 
-/// A job that runs here, for as long as this value lives.
+/// Registration of a running job. Dropping it removes the job.
 #[derive(Debug)]
 pub(crate) struct Running<'a> {
     registry: &'a Registry,
     job: Job,
     attempt: watch::Receiver<AttemptNo>,
-    /// It was taken off the list; another run of the job may stand there now.
+    /// True if the job was removed already. Another run of it may be registered by now.
     ended: bool,
-    /// Dropped after the job was taken off the list, so that whoever waits finds it gone.
+    /// Dropped after the job was removed, so that a waiting task finds it gone.
     _left: DropGuard,
 }
 
 impl Running<'_> {
-    /// The attempt that the job's latest delivery asks for; told anew when it is adopted.
+    /// Returns a receiver of the attempt number of the job's latest delivery. Each adoption sends
+    /// it again.
     pub(crate) fn attempt(&self) -> watch::Receiver<AttemptNo> {
         self.attempt.clone()
     }
 
-    /// Whether a delivery of it is ours.
+    /// Returns true if a delivery of the job is ours.
     pub(crate) fn is_held(&self) -> bool {
         self.registry.state().running.get(&self.job).is_some_and(Run::is_held)
     }
 
-    /// Waits until no delivery of it is ours.
+    /// Waits until no delivery of the job is ours.
     pub(crate) async fn orphaned(&self) {
         loop {
             let held = {
@@ -238,7 +240,7 @@ impl Running<'_> {
         }
     }
 
-    /// Waits until a delivery of it is ours again.
+    /// Waits until a delivery of the job is ours again.
     pub(crate) async fn adopted(&self) {
         let mut told = self.attempt.clone();
         loop {
@@ -246,12 +248,12 @@ impl Running<'_> {
             if self.is_held() {
                 return;
             }
-            // The sender lives as long as we do.
+            // The sender lives as long as this registration.
             let _ = told.changed().await;
         }
     }
 
-    /// Waits until somebody needs its place.
+    /// Waits until another delivery needs the slot.
     pub(crate) async fn evicted(&self) {
         let token = self.registry.state().running.get(&self.job).map(|run| run.evicted.clone());
         if let Some(token) = token {
@@ -259,7 +261,8 @@ impl Running<'_> {
         }
     }
 
-    /// Takes no delivery any more, unless it has one now; tells which.
+    /// Ends adoption, unless the run has a delivery that is ours. Returns true if adoption has
+    /// ended.
     pub(crate) fn leave(&self) -> bool {
         let mut state = self.registry.state();
         let Some(run) = state.running.get_mut(&self.job) else { return true };
@@ -267,7 +270,8 @@ impl Running<'_> {
         run.leaving
     }
 
-    /// Ends the run and gives what is to be settled; `done` if the last frame was confirmed.
+    /// Ends the run and returns its deliveries for settlement. `done` if the last frame was
+    /// confirmed.
     pub(crate) fn end(mut self, done: bool) -> Vec<Held> {
         let mut state = self.registry.state();
         if done {
@@ -282,7 +286,7 @@ impl Drop for Running<'_> {
     fn drop(&mut self) {
         if !self.ended {
             let run = self.registry.state().running.remove(&self.job);
-            // Deliveries go back to their queue, outside of the lock.
+            // Dropped deliveries are requeued, outside of the lock.
             drop(run);
         }
     }

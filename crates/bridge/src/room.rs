@@ -1,7 +1,7 @@
-//! Places for calls: as many as the handler takes at once.
+//! Permits for calls: as many at once as the handler has slots.
 //!
-//! The worker is handed as many deliveries at once as there are places, so a delivery finds one
-//! free, unless orphans hold it or a suspect runs alone.
+//! The prefetch is the number of slots. A delivery therefore finds a free slot, unless orphans hold
+//! it or a suspect runs alone.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,56 +14,57 @@ use crate::intake::{Accepted, remaining};
 use crate::registry::Running;
 use crate::worker::Shared;
 
-/// Rule R5: from so many recorded runs without a return on, a request is a suspect and runs alone.
-/// If it is what kills its workers, by memory for example, it must not take its neighbors along.
+/// Rule R5: number of recorded runs without a return that makes a request a suspect, which runs
+/// alone. A request that kills its workers, for example by memory, must not take its neighbors
+/// along.
 const ALONE_FROM: u32 = 1;
 
-/// How long a delivery waits before an orphan has to go for it: the orphan's own copy may be the
-/// next that comes.
+/// Time that a delivery waits before it evicts an orphan. The next delivery may be the orphan's own
+/// copy.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// Suspects ask for their turn within so long, each at a random moment. In the order of the queue
-/// the guilty one could be first each time, and the others would never run.
+/// Maximum random delay before a suspect requests its turn. In the order of the queue the guilty
+/// suspect could be first each time, and the others would never run.
 const SHUFFLE: Duration = Duration::from_millis(100);
 
-/// The worker's places.
+/// Slots of the worker.
 ///
 /// A suspect begins when nothing else runs, and while one waits the worker takes no deliveries.
-/// Those that it has already go first: a suspect holds back nothing that is not one.
+/// Deliveries that it already has go first: a suspect delays nothing but other suspects.
 #[derive(Debug)]
 pub(crate) struct Room {
     count: usize,
     state: Mutex<State>,
-    /// Told when a place may have become free.
+    /// Notified when a slot may have become free.
     changed: Notify,
-    /// True while a suspect waits or runs: no deliveries are wanted meanwhile.
+    /// True while no deliveries are wanted, because a suspect waits or runs.
     quiet: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Places taken by calls that run beside others.
+    /// Slots taken by calls that run beside others.
     taken: usize,
-    /// Places taken by calls that were given up and have not ended: nobody waits for them.
+    /// Slots held by calls that were given up and have not ended. A suspect does not wait for them.
     lost: usize,
-    /// Deliveries that have come, have no place yet and are no suspects, as far as is known.
+    /// Deliveries without a slot that are not known to be suspects.
     arriving: usize,
     /// Suspects that wait or run.
     suspects: usize,
-    /// True while one of them runs.
+    /// True while a suspect runs.
     alone: bool,
-    /// True while the flow of deliveries is stopped.
+    /// True while the consumer is paused.
     paused: bool,
 }
 
-/// The answer to a request for a place.
+/// Answer to the request for a slot.
 #[derive(Debug)]
 pub(crate) enum Place {
-    /// It is free again when the permit is dropped.
+    /// Permit of a slot, which is free again when the permit is dropped.
     Taken(Permit),
-    /// The deadline came first.
+    /// The deadline passed first.
     Late,
-    /// The delivery was lost, or the worker is to leave: give it back.
+    /// The delivery was lost, or the worker drains: requeue the delivery.
     None,
 }
 
@@ -73,23 +74,23 @@ impl Room {
         Self { count: places, state, changed, quiet }
     }
 
-    /// A delivery has come; it counts until the value is dropped or has its place.
+    /// Registers a delivery. It counts as arriving until the returned value is dropped.
     pub(crate) fn arrive(self: &Arc<Self>) -> Arrival {
         self.change(|state| state.arriving += 1);
         Arrival(self.clone())
     }
 
-    /// Follows the wish for no deliveries.
+    /// Returns a receiver that is true while no deliveries are wanted.
     pub(crate) fn quiet(&self) -> watch::Receiver<bool> {
         self.quiet.subscribe()
     }
 
-    /// Notes that the flow of deliveries has stopped, or goes on.
+    /// Records that the consumer was paused or resumed.
     pub(crate) fn paused(&self, paused: bool) {
         self.change(|state| state.paused = paused);
     }
 
-    /// Waits for a place for a request of which so many recorded runs did not return.
+    /// Waits for a slot for a request with this many runs that did not return.
     pub(crate) async fn place(
         self: &Arc<Self>,
         arrival: Arrival,
@@ -144,12 +145,12 @@ impl Room {
         Permit { room: self.clone(), holds: Mutex::new(Holds::Alone { _suspect: suspect }) }
     }
 
-    /// Waits until a change of the state is possible, and makes it.
+    /// Waits until `change` applies to the state, and makes it.
     async fn when(&self, change: impl Fn(&mut State) -> Option<()>) {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Registered before the look, so that no change is missed in between.
+            // Registered before the check, so that no notification is missed in between.
             changed.as_mut().enable();
             if change(&mut self.state()).is_some() {
                 return;
@@ -162,8 +163,9 @@ impl Room {
         let mut state = self.state();
         change(&mut state);
         let (suspects, empty) = (state.suspects > 0, state.taken + state.arriving == 0);
-        // Told under the lock: two changes are told in their order. A consumer that resumes has its
-        // whole prefetch again, so it waits until all that came before is settled.
+        // Sent under the lock, so that receivers see changes in their order. A resumed consumer
+        // gets its whole prefetch again, so it stays paused until all earlier deliveries are
+        // settled.
         self.quiet.send_if_modified(|quiet| {
             let wanted = suspects || (*quiet && !empty);
             std::mem::replace(quiet, wanted) != wanted
@@ -177,7 +179,7 @@ impl Room {
     }
 }
 
-/// A delivery that has no place yet.
+/// Delivery that has no slot yet.
 #[derive(Debug)]
 pub(crate) struct Arrival(Arc<Room>);
 
@@ -187,7 +189,7 @@ impl Drop for Arrival {
     }
 }
 
-/// A suspect that waits or runs.
+/// Suspect that waits or runs.
 #[derive(Debug)]
 struct Suspect(Arc<Room>);
 
@@ -204,7 +206,7 @@ impl Drop for Suspect {
     }
 }
 
-/// A place, free again when this is dropped.
+/// Permit for one call. Dropping it frees the slot.
 #[derive(Debug)]
 pub(crate) struct Permit {
     room: Arc<Room>,
@@ -213,17 +215,17 @@ pub(crate) struct Permit {
 
 #[derive(Debug)]
 enum Holds {
-    /// Beside others.
+    /// One slot, beside other calls.
     Place,
-    /// All of them.
+    /// All slots.
     Alone { _suspect: Suspect },
-    /// One that is not waited for.
+    /// Slot of a call that was given up.
     Lost,
 }
 
 impl Permit {
-    /// Notes that the call was given up. It holds its place until it ends, and nothing else: a suspect
-    /// is none any more, and another need not wait for it.
+    /// Marks the call as given up. It holds its slot until it ends, and nothing else: it no longer
+    /// counts as a suspect, and another suspect need not wait for it.
     pub(crate) fn give_up(&self) {
         let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
         let held = std::mem::replace(&mut *holds, Holds::Lost);

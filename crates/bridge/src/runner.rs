@@ -1,9 +1,9 @@
-//! The handler's own threads: nothing that a model does can stop the bridge.
+//! Threads of the handler, apart from the bridge's, so that no model can stop the bridge.
 //!
 //! A call that does not return can be given up: its caller drops the future of [`Runner::call`].
-//! The handler's future is dropped then as soon as it next waits for something. One that computes
-//! without end cannot be ended from outside: it keeps its place, and is told by [`Runner::leftover`]
-//! and, where it holds the thread of all calls, by [`Runner::pulse`].
+//! The handler's future is then dropped at its next await point. A call that computes without end
+//! cannot be ended from outside. It keeps its slot and counts in [`Runner::leftover`]; if it blocks
+//! the thread of all calls, [`Runner::pulse`] stands still.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -23,48 +23,49 @@ use crate::metrics::{Metrics, Phase};
 use crate::room::Permit;
 use crate::vitals::ASK_EVERY;
 
-/// Time between two beats of the thread of [`Slots::Tasks`].
+/// Heartbeat interval of the thread of [`Slots::Tasks`].
 const BEAT: Duration = Duration::from_millis(500);
 
-/// How a call ended.
+/// Outcome of a call.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// The handler returned.
     Returned(Result<Finish>),
-    /// The call was told to stop, took no notice, and was not waited for any longer.
+    /// The call ignored its stop and is not waited for any longer.
     GivenUp,
-    /// The handler panicked, or its thread is gone. What it said is not kept: it may quote input.
+    /// The handler panicked, or its thread is gone. The panic message is not kept, as it may quote
+    /// input.
     Panicked,
 }
 
 impl Outcome {
-    /// Returns true if the handler is of no use after it.
+    /// Returns true if the handler is unusable after this outcome.
     pub(crate) fn broke(&self) -> bool {
         matches!(self, Self::Panicked | Self::Returned(Err(Error::Fatal(_))))
     }
 }
 
-/// A loaded handler, reached from any thread.
+/// Handle to a loaded handler, usable from any thread.
 #[derive(Clone)]
 pub(crate) struct Runner {
     handler: Arc<dyn AnyHandler>,
     calls: mpsc::Sender<Work>,
-    /// Calls that were given up and have not ended.
+    /// Number of calls that were given up and have not ended.
     leftover: Arc<AtomicUsize>,
-    /// Beats of the thread that all calls share, if they share one.
+    /// Heartbeat counter of the thread that all calls share, if they share one.
     pulse: Option<Arc<AtomicU64>>,
 }
 
 struct Work {
     call: Call,
-    /// The span that the handler's own log lines and spans belong to.
+    /// Parent of the handler's own log lines and spans.
     span: Span,
     done: oneshot::Sender<Outcome>,
-    /// Dropped when the call has ended, whoever still waits for it.
+    /// Dropped when the call has ended, even if it was given up before.
     held: Held,
 }
 
-/// What a call holds until it has ended.
+/// Resources that a call holds until it has ended.
 struct Held {
     phase: Arc<Mutex<CallPhase>>,
     leftover: Arc<AtomicUsize>,
@@ -81,7 +82,7 @@ impl Drop for Held {
     }
 }
 
-/// The caller's side of a call.
+/// Caller's side of a call. Dropping it before the call has ended gives the call up.
 struct Caller {
     phase: Arc<Mutex<CallPhase>>,
     leftover: Arc<AtomicUsize>,
@@ -109,7 +110,8 @@ impl Runner {
     ///
     /// # Errors
     ///
-    /// What the handler says, or that it panicked.
+    /// Returns the handler's error, its reason if it fails while it warms up, or an error if it
+    /// panicked.
     pub(crate) async fn load<H: Handler>(
         options: H::Options,
         models: Models,
@@ -160,8 +162,8 @@ impl Runner {
         Ok(Self { handler, calls, leftover: Arc::default(), pulse })
     }
 
-    /// Starts a call; the answer comes when it has ended. The call holds its place until then, also
-    /// when this future is dropped before.
+    /// Starts a call and waits for its outcome. The call holds its permit until it has ended, even
+    /// if this future is dropped before.
     pub(crate) async fn call(&self, call: Call, place: Option<Arc<Permit>>) -> Outcome {
         let (done, outcome) = oneshot::channel();
         let phase = Arc::new(Mutex::new(CallPhase::Awaited));
@@ -175,23 +177,23 @@ impl Runner {
         outcome.await.unwrap_or(Outcome::Panicked)
     }
 
-    /// How many calls were given up and have not ended.
+    /// Returns the number of calls that were given up and have not ended.
     pub(crate) fn leftover(&self) -> usize {
         self.leftover.load(Ordering::Relaxed)
     }
 
-    /// A number that rises as long as the thread of all calls gets to its work; `None` if each call
-    /// has a thread of its own.
+    /// Returns a counter that rises while the thread of all calls makes progress; `None` if each
+    /// call has a thread of its own.
     pub(crate) fn pulse(&self) -> Option<u64> {
         self.pulse.as_ref().map(|pulse| pulse.load(Ordering::Relaxed))
     }
 
-    /// How many calls run at once.
+    /// Returns the maximum number of concurrent calls.
     pub(crate) fn slots(&self) -> usize {
         self.handler.slots().count()
     }
 
-    /// Has the handler drop what it keeps of requests that have ended.
+    /// Makes the handler drop what it keeps of ended requests.
     pub(crate) fn forget(&self) {
         self.handler.forget();
     }
@@ -200,12 +202,12 @@ impl Runner {
         self.handler.health()
     }
 
-    /// The handler itself.
+    /// Returns the handler.
     pub(crate) fn handler(&self) -> Arc<dyn AnyHandler> {
         self.handler.clone()
     }
 
-    /// What the handler's tokens depend on.
+    /// Returns the fingerprint of everything that the handler's pieces depend on.
     pub(crate) fn fingerprint(&self) -> Option<Fingerprint> {
         self.handler.fingerprint()
     }
@@ -217,7 +219,7 @@ impl std::fmt::Debug for Runner {
     }
 }
 
-/// Waits until the handler says that it cannot answer any more, and gives its reason.
+/// Waits until the handler reports that it has failed, and returns its reason.
 async fn broken(handler: &impl Handler) -> String {
     loop {
         tokio::time::sleep(ASK_EVERY).await;
@@ -232,7 +234,7 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
     Ok(())
 }
 
-/// A thread of [`Slots::Threads`]: takes a call, ends it, takes the next.
+/// Runs one call after another: the body of a thread of [`Slots::Threads`].
 fn one_by_one(handler: &dyn AnyHandler, work: &Mutex<mpsc::Receiver<Work>>) {
     loop {
         let next = work.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
@@ -241,7 +243,7 @@ fn one_by_one(handler: &dyn AnyHandler, work: &Mutex<mpsc::Receiver<Work>>) {
     }
 }
 
-/// The thread of [`Slots::Tasks`]: as many calls at once as there is work.
+/// Runs calls concurrently: the body of the thread of [`Slots::Tasks`].
 fn interleaved(
     handler: &Arc<dyn AnyHandler>,
     mut work: mpsc::Receiver<Work>,
@@ -268,7 +270,7 @@ fn interleaved(
     });
 }
 
-/// Runs a call to its end, or until nobody waits for it any more.
+/// Runs a call to its end, or until its caller gives it up.
 async fn run(handler: &dyn AnyHandler, work: Work) {
     let Work { call, span, mut done, held } = work;
     let answer = async {
@@ -278,7 +280,7 @@ async fn run(handler: &dyn AnyHandler, work: Work) {
             returned = handler.call(call) => Some(returned),
         }
     };
-    // After a panic the worker gives its jobs back and leaves: nobody sees a broken handler.
+    // After a panic the worker requeues its jobs and exits, so no later call sees a broken handler.
     let answer = AssertUnwindSafe(answer.instrument(span)).catch_unwind().await;
     let outcome = match answer {
         Ok(Some(returned)) => Outcome::Returned(returned),
@@ -289,7 +291,8 @@ async fn run(handler: &dyn AnyHandler, work: Work) {
     let _ = done.send(outcome);
 }
 
-/// Runs a handler's future here, with timers and sockets for handlers that wait for others.
+/// Runs a future of the handler on this thread, with timers and sockets for handlers that call
+/// other services.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -306,7 +309,7 @@ mod tests {
     use crate::metrics::Metrics;
     use crate::vitals::ASK_EVERY;
 
-    /// Never warm, and says so.
+    /// Handler that never finishes its warm-up and reports that it has failed.
     struct Cold;
 
     impl Handler for Cold {

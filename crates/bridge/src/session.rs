@@ -1,4 +1,4 @@
-//! One life of the consuming connection: subscriptions, and what comes over them.
+//! One life of the consuming connection: its subscriptions and their deliveries.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -24,37 +24,37 @@ use crate::verdict::After;
 use crate::visit::Visit;
 use crate::worker::Shared;
 
-/// Control frames that may be read ahead: a resume may have 8 MiB, and takes no time to hand on.
+/// Prefetch of the control queue. A `resume` may have 8 MiB, and handing one on takes no time.
 const CONTROL_PREFETCH: u16 = 4;
 
-/// A cancel has no content: header, padding and tag.
+/// Maximum size of a cancel frame, in bytes. A cancel has no content: only header, padding and tag.
 const MAX_CANCEL_BYTES: usize = 256;
 
-/// Between two tries at the same thing.
+/// Pause between two tries of an operation on the connection.
 pub(crate) const PAUSE: Duration = Duration::from_millis(200);
 
 /// One life of the consuming connection.
 pub(crate) struct Session {
-    /// Cancelled when the connection is gone.
+    /// Canceled when the connection is gone.
     lost: CancellationToken,
 }
 
 impl Session {
-    /// Makes sure of the queues and subscribes to them.
+    /// Declares the queues and subscribes to them.
     pub(crate) async fn start(
         shared: &Arc<Shared>,
         connection: Arc<dyn Connection>,
         jobs: &TaskTracker,
     ) -> Result<Self, Error> {
         connection.declare_model(&shared.model).await?;
-        // Bound before the first request is taken: a cancel must find the worker it is for.
+        // Bound before the first request is taken, so that a cancel finds its worker.
         let control_queue = shared.name_control_queue()?;
         let revision = shared.revision.as_ref();
         connection.declare_control_queue(&control_queue, &shared.model, revision).await?;
         let control = connection.consume(&control_queue, CONTROL_PREFETCH).await?;
         tokio::spawn(read_control(shared.clone(), control, connection.clone()));
         let lost = CancellationToken::new();
-        // Watched by a task of its own: running jobs must learn of the loss while draining too.
+        // A separate task, because running jobs must learn of the loss during a drain as well.
         tokio::spawn(tell_when_lost(shared.clone(), connection.clone(), lost.clone()));
         let (shared, jobs) = (shared.clone(), jobs.clone());
         tokio::spawn(Subscriber { shared, connection, lost: lost.clone(), jobs }.run());
@@ -79,10 +79,11 @@ async fn tell_when_lost(
     lost.cancel();
 }
 
-/// The one subscription: as many deliveries at once as there are places.
+/// Single subscription to the model's queue, with one prefetched delivery per slot.
 ///
-/// One channel holds them all. With a channel for each, a dying connection's broker hands what the
-/// first channel held to the next, and so on through all of them: fourteen attempts of three cuts.
+/// All deliveries share one channel. With a channel for each, the broker of a dying connection
+/// hands the deliveries of the first channel to the second, and so on through all of them: three
+/// cuts made fourteen attempts.
 struct Subscriber {
     shared: Arc<Shared>,
     connection: Arc<dyn Connection>,
@@ -91,7 +92,7 @@ struct Subscriber {
 }
 
 impl Subscriber {
-    /// Takes deliveries until the worker is to leave or the connection is gone.
+    /// Takes deliveries until the worker drains or the connection is gone.
     async fn run(self) {
         tokio::select! {
             () = self.lost.cancelled() => {}
@@ -108,7 +109,8 @@ impl Subscriber {
                 Ok(consumer) => self.take(consumer).await,
                 Err(error) => tracing::warn!(%error, "cannot subscribe, trying again"),
             }
-            // A subscription ends alone if the queue was deleted or a job held it for too long.
+            // The broker ends a subscription alone if the queue was deleted or a job held a
+            // delivery for too long.
             sleep(PAUSE).await;
             drop(self.connection.declare_model(&self.shared.model).await);
         }
@@ -117,7 +119,7 @@ impl Subscriber {
     /// Takes deliveries until the channel is gone.
     async fn take(&self, mut consumer: Consumer) {
         let _consuming = self.shared.consuming.begin(&self.shared);
-        // A child: what ends with the channel ends with the connection too.
+        // Child token: canceled by the end of the channel and by the loss of the connection.
         let gone = self.lost.child_token();
         let room = &self.shared.room;
         room.paused(false);
@@ -143,7 +145,7 @@ impl Subscriber {
         gone.cancel();
     }
 
-    /// Pauses the flow of deliveries, or lets it go on.
+    /// Pauses or resumes the flow of deliveries.
     async fn let_flow(
         &self,
         wanted: bool,
@@ -151,12 +153,12 @@ impl Subscriber {
         gone: &CancellationToken,
     ) -> nsbridge_queue::Result<()> {
         if wanted {
-            // First, so that no suspect begins in between.
+            // Before the resume, so that no suspect begins in between.
             self.shared.room.paused(false);
             consumer.resume().await?;
         } else {
             consumer.pause().await?;
-            // All that comes has come: a suspect may begin once these have had their turn.
+            // No delivery follows these. A suspect may begin once they have had their turn.
             while let Some(delivery) = consumer.try_recv() {
                 self.start(delivery, gone);
             }
@@ -173,7 +175,7 @@ impl Subscriber {
 }
 
 async fn run(shared: Arc<Shared>, held: Held, arrival: Arrival) {
-    // A delivery that came waits here: given back, it would come again at once.
+    // While the worker pauses, the delivery waits here. Requeued, it would be redelivered at once.
     tokio::select! {
         biased;
         _ = shared.drain.begun() => return,
@@ -183,7 +185,7 @@ async fn run(shared: Arc<Shared>, held: Held, arrival: Arrival) {
     let visit = Visit::begin(&shared.vitals, &shared.model, &held.delivery.message);
     let job = job::run(&shared, held, arrival, &visit).instrument(visit.log());
     let job = std::panic::AssertUnwindSafe(job);
-    // Handler code runs here too: its fingerprint, the wake-ups of its engine.
+    // Handler code runs in this task too: its fingerprint, the wake-ups of its engine.
     let after = job.catch_unwind().await.unwrap_or(After::Leave("it panicked"));
     visit.settled();
     match after {
@@ -193,33 +195,33 @@ async fn run(shared: Arc<Shared>, held: Held, arrival: Arrival) {
     }
 }
 
-/// Hands control frames to the jobs they are for, as long as the connection lives.
+/// Passes control frames to their jobs for as long as the connection lives.
 async fn read_control(shared: Arc<Shared>, mut control: Consumer, connection: Arc<dyn Connection>) {
     while let Some(delivery) = control.recv().await {
         let before = parent(&delivery.message.properties, header::TRACE_BEFORE);
         let mail = Mail { frame: delivery.message.body.clone(), before };
         drop(delivery.ack().await);
         let Ok(parsed) = ControlFrame::parse(&mail.frame) else { continue };
-        // Cancels are kept before anybody can verify them, so they must be small.
+        // Cancels are kept before they can be verified, so they must be small.
         if parsed.kind == ControlKind::Resume || mail.frame.len() <= MAX_CANCEL_BYTES {
             shared.registry.post(parsed.request, &mail, parsed.kind == ControlKind::Cancel);
         }
     }
-    // Without its control queue a worker would miss cancels: the session must start again.
+    // Without its control queue the worker would miss cancels, so a new session has to start.
     connection.close().await;
 }
 
-/// Since when there is a subscription.
+/// Start time of the current subscription; `None` while there is none.
 #[derive(Debug, Default)]
 pub(crate) struct Consuming(watch::Sender<Option<Instant>>);
 
 impl Consuming {
-    /// Since when the worker takes requests; `None` while it does not.
+    /// Returns a receiver of the time since which the worker is subscribed; `None` while it is not.
     pub(crate) fn since(&self) -> watch::Receiver<Option<Instant>> {
         self.0.subscribe()
     }
 
-    /// There is one for as long as the value lives.
+    /// Marks the worker as subscribed until the returned guard is dropped.
     fn begin(&self, shared: &Shared) -> Begun<'_> {
         tracing::info!(model = %shared.model, slots = shared.runner.slots(), "taking requests");
         let since = Instant::now();
@@ -235,7 +237,7 @@ struct Begun<'a> {
 
 impl Drop for Begun<'_> {
     fn drop(&mut self) {
-        // The next session may have begun before this one's end is noticed.
+        // The next session may have begun before the end of this one was noticed.
         self.consuming.0.send_if_modified(|since| {
             let ours = *since == Some(self.since);
             if ours {

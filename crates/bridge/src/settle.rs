@@ -1,4 +1,4 @@
-//! How a delivery leaves this worker: acked, given back, put off, buried.
+//! Settlement of deliveries: ack, requeue, a copy for later, or a dead letter.
 
 use std::time::Duration;
 
@@ -15,28 +15,28 @@ use crate::verdict::{After, Settlement};
 use crate::visit::Visit;
 use crate::worker::Shared;
 
-/// How long a worker rests when it cannot seal.
+/// Pause of a worker that could not seal a reply.
 pub(crate) const SEAL_PAUSE: Duration = Duration::from_secs(5);
 
-/// Time between two tries of a request whose revision another worker serves, at most.
+/// Maximum time between two tries of a request whose revision another worker serves.
 const SERVED_PAUSE: Duration = Duration::from_secs(10);
 
-/// Tries of a request whose revision no worker serves: after 1 s and 10 s.
+/// Number of tries of a request whose revision no worker serves: after 1 s and after 10 s.
 const UNSERVED_TRIES: usize = 2;
 
-/// Time between two tries of a request whose retry queue is full: with the broker's delivery limit and
-/// the copies that renew a message, more than a request may take.
+/// Time between two tries of a request whose retry queue is full. Multiplied by the broker's
+/// delivery limit and the renewed copies of a message, it exceeds the time that a request may take.
 const FULL_PAUSE: Duration = Duration::from_secs(5);
 
-/// Copies of a request after which the broker's delivery limit stands, whatever its messages end.
+/// Maximum number of renewed copies of a request. After these the broker's delivery limit applies.
 const MOST_RENEWED: u16 = 8;
 
-/// Settles what a run was given for, after its last frame was confirmed.
+/// Settles the deliveries of a run after its last frame was confirmed.
 ///
-/// Tells how the request ended, where that was not known before.
+/// Returns the outcome of the request where the settlement decides it.
 ///
-/// Rule R11: only what is still ours is settled. A copy that the broker took away comes back, here
-/// or elsewhere, and meets a job that is done or a client that has its reply.
+/// Rule R11: only deliveries that are still ours are settled. A copy that the broker took away is
+/// redelivered, here or elsewhere, and meets a job that is done or a client that has its reply.
 pub(crate) async fn finish(
     shared: &Shared,
     holds: Vec<Held>,
@@ -75,7 +75,7 @@ pub(crate) async fn finish(
     outcome
 }
 
-/// Publishes a copy that comes back later; or buries the request if it failed as often as it may.
+/// Publishes a copy that is delivered later, or dead-letters the request if it has no tries left.
 async fn try_later(
     shared: &Shared,
     delivery: &Delivery,
@@ -86,14 +86,15 @@ async fn try_later(
     match dead::retry(pool, model, delivery, request.deadline, visit).await? {
         Retry::Waits => return Ok(Outcome::Retried),
         Retry::Over => {}
-        // It has tries left, and is no dead letter because others fill the queue.
+        // The request has tries left. It must not become a dead letter because others fill the
+        // queue.
         Retry::Full => return Err(full(shared).await),
     }
     let message = "the model failed on this request, every time it was tried".to_owned();
     bury(shared, delivery, (ErrorCode::ModelFailed, message), request, visit).await
 }
 
-/// Rule R1: buries a request that ends its workers.
+/// Rule R1: dead-letters a request that ends its workers.
 async fn poison(
     shared: &Shared,
     delivery: &Delivery,
@@ -109,7 +110,7 @@ async fn poison(
     Ok(outcome)
 }
 
-/// Tells the client of an opened request why it is over, and publishes the dead letter.
+/// Sends the client of an opened request its final error, and publishes the dead letter.
 async fn bury(
     shared: &Shared,
     delivery: &Delivery,
@@ -122,11 +123,11 @@ async fn bury(
     refused(shared, delivery, &rejected, visit).await.map(|_| Outcome::Failed(code))
 }
 
-/// Publishes a copy in place of a message that came back so often that the broker would soon
-/// dead-letter it; `None` if that was done, and the message is settled. A job that runs here keeps
-/// its message.
+/// Publishes a copy in place of a message that has nearly reached the broker's delivery limit.
+/// Returns `None` if that was done and the message is settled. A job that runs or is done here
+/// keeps its message.
 ///
-/// Its runs are not forgotten: the record belongs to the job, not to the message.
+/// Recorded runs still count afterwards: the record belongs to the job, not to the message.
 pub(crate) async fn renew(
     shared: &Shared,
     job: &Job,
@@ -159,8 +160,8 @@ pub(crate) async fn renew(
     None
 }
 
-/// Rules R2 and R3: a word to the client, then another try where that can help, or the dead
-/// letter; ack.
+/// Rules R2 and R3: notifies the client of a refusal, publishes a copy for another try where one
+/// can help, else the dead letter, and acks.
 pub(crate) async fn refuse(
     shared: &Shared,
     delivery: Delivery,
@@ -169,7 +170,7 @@ pub(crate) async fn refuse(
 ) -> After {
     let (code, deliveries) = (rejected.code, delivery.deliveries);
     let bytes = delivery.oversized.unwrap_or(delivery.message.body.len() as u64);
-    // As its own head says, which nobody may have verified.
+    // From the request's own header, which may be unverified.
     let request = rejected.reply.as_ref().map(|reply| tracing::field::display(reply.request));
     let again = match refused(shared, &delivery, &rejected, visit).await {
         Ok(again) => again,
@@ -190,7 +191,8 @@ pub(crate) async fn refuse(
     After::Next
 }
 
-/// Publishes what takes the delivery's place; whether that is a copy to be tried again.
+/// Publishes the replacement of a refused delivery. Returns true if it is a copy for another try,
+/// false if it is the dead letter.
 async fn refused(
     shared: &Shared,
     delivery: &Delivery,
@@ -208,10 +210,12 @@ async fn refused(
     dead::bury(pool, model, delivery, rejected.code, visit).await.map(|()| false)
 }
 
-/// Rules R3 and R12: publishes a copy for another try, if one can help; its client is told why.
+/// Rules R3 and R12: publishes a copy for another try, if one can help, and sends its client the
+/// reason.
 ///
-/// A pinned revision that a worker serves now is waited for as long as there is time; one that no
-/// worker serves for the shorter delays, in which a worker of it may start or come back.
+/// The request waits for a pinned revision that a worker serves now until its deadline. For a
+/// revision that no worker serves it waits only for the shorter delays, in which such a worker may
+/// start or come back.
 async fn try_again(
     shared: &Shared,
     delivery: &Delivery,
@@ -242,14 +246,14 @@ async fn try_again(
         Retry::Waits => Ok(true),
         Retry::Over => Ok(false),
         Retry::Full if again.pinned.is_some() => Err(full(shared).await),
-        // Nothing of the request is verified. Given back it would come again at once, and those that
-        // fill the queue would hold up what can be opened: as a dead letter it holds up nothing.
+        // Nothing of this request is verified. Requeued, it would be redelivered at once, and such
+        // requests could hold up those that can be opened. A dead letter holds up nothing.
         Retry::Full => Ok(false),
     }
 }
 
-/// Waits here, as the request would have in its retry queue: given back at once, it would come again
-/// at once, until the broker's delivery limit.
+/// Waits here instead of in the full retry queue, and returns the error. Requeued without the wait,
+/// the request would be redelivered at once until it reached the broker's delivery limit.
 async fn full(shared: &Shared) -> Error {
     tokio::select! {
         () = sleep(FULL_PAUSE) => {}
@@ -258,7 +262,7 @@ async fn full(shared: &Shared) -> Error {
     Error::Lost { reason: "its retry queue is full".to_owned() }
 }
 
-/// Returns true if a worker of this revision is there, `None` if the broker does not tell.
+/// Returns true if a worker of this revision exists; `None` if the broker could not be queried.
 async fn is_served(shared: &Shared, revision: &Revision) -> Option<bool> {
     let asked = dead::is_served(&shared.publish, &shared.model, revision).await;
     asked
@@ -268,8 +272,8 @@ async fn is_served(shared: &Shared, revision: &Revision) -> Option<bool> {
         .ok()
 }
 
-/// Rule R3: the key service cannot answer. The worker rests, and the request waits as a copy: a
-/// message that is given back would be delivered again at once.
+/// Rule R3: puts a request off while the key service is busy. The worker pauses and the request
+/// waits as a copy, because a requeued message would be redelivered at once.
 pub(crate) async fn put_off(
     shared: &Shared,
     delivery: Delivery,
@@ -300,7 +304,7 @@ pub(crate) async fn put_off(
     After::Next
 }
 
-/// Acks a delivery, or gives it back.
+/// Acks or requeues a delivery.
 pub(crate) async fn settle(held: Held, ack: bool, request: &Accepted, visit: &Visit) {
     let settled = if ack { held.delivery.ack().await } else { held.delivery.requeue().await };
     match settled {

@@ -1,4 +1,4 @@
-//! The reply of one job while it is made: pieces out, control frames in.
+//! Reply of one job while it is computed: pieces out, control frames in.
 
 use std::time::Duration;
 
@@ -16,28 +16,29 @@ use crate::config::ReplyConfig;
 use crate::registry::Mail;
 use crate::runner::Outcome;
 
-/// The least time that the worker of a redelivered job waits for what its client has.
+/// Minimum time that the worker of a redelivered job waits for the client's `resume`.
 const LEAST_RESUME_WAIT: Duration = Duration::from_millis(250);
 
-/// The wait grows with this many round trips to the broker: the open frame and the resume make two
-/// between worker and broker and two between broker and client, and a busy machine takes its time.
+/// Number of broker round trips that are added to this wait. The open frame and the `resume` take
+/// two between worker and broker and two between broker and client; the rest is for a busy machine.
 const ROUND_TRIPS: u32 = 8;
 
-/// The wait grows to this part of the request's age, which bounds what may be computed again.
+/// Divisor of the request's age. The wait is at least this part of the age, which bounds the work
+/// that may have to be repeated.
 const PART_OF_AGE: u32 = 4;
 
-/// A client hears from an open stream at least this often.
+/// Maximum time between two frames of an open stream.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// The reply of one job, through as many attempts as it takes to send it.
+/// Reply of one job, sent through as many attempts as it takes.
 pub(crate) struct ReplyStream<'a> {
     address: &'a Address<'a>,
-    /// The attempt that the job's latest delivery asks for.
+    /// Attempt number of the job's latest delivery.
     number: watch::Receiver<AttemptNo>,
     attempt: Attempt<'a>,
-    /// When pieces were sent.
+    /// Time at which pieces were last sent.
     last_sent: Instant,
-    /// When anything was sent.
+    /// Time at which any frame was last sent.
     last_frame: Instant,
 }
 
@@ -49,16 +50,17 @@ impl<'a> ReplyStream<'a> {
     ) -> Result<Self, Stuck> {
         let first = *number.borrow_and_update();
         let attempt = Attempt::open(address, first, Start::Resumed).await?;
-        // The first piece waits for nobody.
+        // The first piece is sent without a delay.
         let now = Instant::now();
         let last_sent = now.checked_sub(address.config.coalesce()).unwrap_or(now);
         Ok(Self { address, number, attempt, last_sent, last_frame: now })
     }
 
-    /// Rule R7: waits for what the client of a redelivered job of this age already has.
+    /// Rule R7: waits for the pieces that the client of a redelivered job of this age already has.
     ///
-    /// A client that lives answers at once, with no pieces if it has none. The wait is for one that
-    /// does not: it costs that time, and to begin too early costs what the client had.
+    /// A live client answers at once, without pieces if it has none. So the whole wait is spent
+    /// only on a client that does not answer. To begin too early would repeat the work for the
+    /// client's pieces.
     pub(crate) async fn wait_for_resume(
         &mut self,
         mail: &mut Receiver<Mail>,
@@ -68,13 +70,14 @@ impl<'a> ReplyStream<'a> {
         let most = Duration::from_millis(self.address.config.resume_wait_ms);
         let confirmed = async {
             while let Err(error) = self.attempt.window.flush().await {
-                // Nobody can answer this one: another is opened, as it is later on.
+                // No client can answer on a lost channel. Another attempt is opened, as it is later
+                // on.
                 let request = self.address.request;
                 tracing::warn!(%request, %error, "a reply's channel is gone, opening another attempt");
                 let number = *self.number.borrow_and_update();
                 match Attempt::open(self.address, number, Start::Resumed).await {
                     Ok(attempt) => self.attempt = attempt,
-                    // Told again by whoever sends next.
+                    // The next send reports this error.
                     Err(_) => return false,
                 }
             }
@@ -101,8 +104,8 @@ impl<'a> ReplyStream<'a> {
         timeout_at(opened + wait, welcome).await.unwrap_or(Welcome::Start)
     }
 
-    /// Sends pieces as they come, until the call has ended and all are on their way. A stop from
-    /// the client reaches the call whatever the sending is waiting for.
+    /// Sends pieces as they come, until the call has ended and all are published. A stop from the
+    /// client reaches the call even while sending has to wait.
     pub(crate) async fn follow(
         &mut self,
         call: impl Future<Output = Outcome>,
@@ -117,7 +120,7 @@ impl<'a> ReplyStream<'a> {
                 () = address.overdue.cancelled() => Err(Stuck::Overdue),
             };
             if sent.is_err() {
-                // Nobody will get what the call still makes.
+                // No client will get the pieces that the call still makes.
                 reader.stop(Stop::HandOff);
             }
             sent
@@ -126,7 +129,7 @@ impl<'a> ReplyStream<'a> {
         sent.map(|()| outcome)
     }
 
-    /// Sends what the call makes until it has `ended` and nothing is left.
+    /// Sends the pieces of the call until it has `ended` and none is left.
     async fn send(&mut self, reader: &Reader, ended: &CancellationToken) -> Result<(), Stuck> {
         loop {
             self.attempt.skip_resumed(reader);
@@ -165,7 +168,8 @@ impl<'a> ReplyStream<'a> {
         }
     }
 
-    /// Ends the stream: everything is sent, the last frame too, and the broker has confirmed it.
+    /// Ends the stream: sends the remaining pieces and the last frame, and waits for the publisher
+    /// confirms.
     pub(crate) async fn end(self, reader: &Reader, ending: &Ending) -> Result<(), Stuck> {
         let Self { address, number, mut attempt, .. } = self;
         loop {
@@ -185,8 +189,8 @@ impl<'a> ReplyStream<'a> {
         reader.stopped() == Some(Stop::ClientGone) || reader.len() == self.attempt.position
     }
 
-    /// Opens another attempt, that sends the whole transcript under its own key: of rule A5, or of
-    /// the delivery that adopted the job (rule R6).
+    /// Opens another attempt, which sends the whole transcript under its own key. Needed after the
+    /// loss of a channel (rule A5) and when another delivery adopted the job (rule R6).
     async fn open_again(&mut self) -> Result<(), Stuck> {
         let number = *self.number.borrow_and_update();
         self.attempt = Attempt::open(self.address, number, Start::First).await?;
@@ -195,7 +199,8 @@ impl<'a> ReplyStream<'a> {
     }
 }
 
-/// Rule A5: a stream whose channel is gone is never continued; another attempt sends it all.
+/// Returns true if the channel is gone. Rule A5: its stream is never continued; another attempt
+/// sends the whole reply.
 fn lost(address: &Address<'_>, sent: Result<(), Broken>) -> Result<bool, Stuck> {
     match sent {
         Ok(()) => Ok(false),
@@ -208,7 +213,7 @@ fn lost(address: &Address<'_>, sent: Result<(), Broken>) -> Result<bool, Stuck> 
     }
 }
 
-/// Runs the call to its end, and stops it when the client says so.
+/// Runs the call to its end, and stops it if the client cancels.
 async fn steer(
     address: &Address<'_>,
     call: impl Future<Output = Outcome>,
@@ -235,7 +240,7 @@ async fn steer(
 
 impl Address<'_> {
     fn accept(&self, resume: Resume) -> Welcome {
-        // Pieces of another arithmetic are never mixed with ours.
+        // Pieces of another fingerprint are never mixed with those of this worker.
         if resume.fingerprint == self.fingerprint && !resume.pieces.is_empty() {
             Welcome::Resume(resume.pieces)
         } else {
@@ -243,7 +248,7 @@ impl Address<'_> {
         }
     }
 
-    /// Opens a control frame; one that was not made by the request's client is nothing.
+    /// Opens a control frame; `None` if it was not made by the request's client.
     pub(crate) fn read_mail(&self, mail: &Mail) -> Option<Letter> {
         let control = ControlFrame::parse(&mail.frame).ok()?;
         if control.request != self.request {
@@ -260,21 +265,21 @@ impl Address<'_> {
     }
 }
 
-/// What a redelivered job starts from.
+/// Starting point of a run.
 pub(crate) enum Welcome {
     Start,
     Resume(Pieces),
     Cancelled,
 }
 
-/// A control frame that was opened.
+/// Control frame that was opened.
 pub(crate) enum Letter {
     Cancel,
     Resume(Resume),
 }
 
-/// Returns how long to wait for a resume, `most` at most, if the broker confirmed the open frame
-/// after `round_trip`.
+/// Returns the time to wait for a `resume`, at most `most`. `round_trip` is the time that the
+/// broker took to confirm the open frame.
 fn resume_wait(round_trip: Duration, age: Duration, most: Duration) -> Duration {
     let distance = LEAST_RESUME_WAIT.saturating_add(round_trip * ROUND_TRIPS);
     distance.max(age / PART_OF_AGE).min(most)
@@ -290,7 +295,8 @@ async fn ripe(
 ) {
     reader.holds(position, 1).await;
     let due = last_sent + config.coalesce();
-    // A timer rounds up to its next tick, which a first piece need not wait for.
+    // Skipped if the time has come: a timer rounds up to its next tick, which would delay a first
+    // piece.
     if running && Instant::now() < due {
         tokio::select! {
             biased;

@@ -1,4 +1,4 @@
-//! What a call's outcome means: for its client, for its message, for its worker.
+//! Verdict on a call: consequences of its outcome for the client, the message and the worker.
 
 use std::time::Duration;
 
@@ -10,40 +10,41 @@ use crate::attempt::Ending;
 use crate::metrics;
 use crate::runner::Outcome;
 
-/// What becomes of the slot after a job.
+/// Next step of the worker after a job.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum After {
-    /// It takes the next.
+    /// Take the next delivery.
     Next,
-    /// It rests first.
+    /// Stop consuming for this long, then take the next delivery.
     Rest(Duration),
-    /// The handler is broken: the worker leaves.
+    /// Exit, because the handler is broken. Carries the reason.
     Leave(&'static str),
 }
 
-/// What becomes of a delivery.
+/// Settlement of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Settlement {
     Ack,
     Requeue,
-    /// Publish a copy that comes back later, then ack.
+    /// Publish a copy that is delivered later, then ack.
     Retry,
-    /// Rule R1: so many recorded runs did not return. Tell the client, publish the dead letter, ack.
+    /// Rule R1: this many recorded runs did not return. Send the client the error, publish the dead
+    /// letter, ack.
     Poison(u32),
 }
 
-/// What a call's outcome means for its client, its message and its worker.
+/// Consequences of a call's outcome for the client, the message and the worker.
 pub(crate) struct Verdict {
-    /// The code in logs; `None` is success.
+    /// Error code in the log; `None` is success.
     pub(crate) code: Option<ErrorCode>,
-    /// The last frame; `None` if nobody is there to read it.
+    /// Last frame of the stream; `None` if the client is gone.
     pub(crate) ending: Option<Ending>,
     pub(crate) settlement: Settlement,
     pub(crate) after: After,
 }
 
 impl Verdict {
-    /// The same in the words of the metrics.
+    /// Returns the outcome as the metrics count it.
     pub(crate) fn outcome(&self) -> metrics::Outcome {
         match (&self.ending, self.settlement, self.code) {
             (Some(Ending::Ok(finish)), _, _) => metrics::Outcome::Ok(finish.usage),
@@ -77,7 +78,7 @@ pub(crate) fn judge(outcome: Outcome, reader: &Reader) -> Verdict {
         after,
     };
     let error = match outcome {
-        // A handler may finish before it meets a stop, and not after.
+        // A call may succeed before it has seen a stop, but not after.
         Outcome::Returned(Ok(finish)) if !reader.told() => return ok(finish),
         Outcome::Returned(Ok(_)) => HandlerError::retry("it was stopped and took no notice"),
         Outcome::Panicked => {
@@ -87,7 +88,7 @@ pub(crate) fn judge(outcome: Outcome, reader: &Reader) -> Verdict {
         Outcome::GivenUp => HandlerError::retry("it was stopped and did not return"),
         Outcome::Returned(Err(error)) => error,
     };
-    // A stop is the reason whatever the handler made of it.
+    // A stop decides the verdict, whatever the handler returned.
     match (reader.stopped(), error) {
         (Some(Stop::ClientGone), _) => {
             let quiet = fail(ErrorCode::Cancelled, String::new());

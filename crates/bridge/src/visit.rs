@@ -1,4 +1,4 @@
-//! One delivery in this worker, as it is measured and traced.
+//! Metrics and traces of one delivery in this worker.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -14,7 +14,7 @@ use crate::metrics::{Metrics, Outcome, RequestMeter};
 use crate::telemetry::{Spans, Trace, put};
 use crate::vitals::Vitals;
 
-/// What is measured of one delivery, from its coming to its settlement.
+/// Measurements of one delivery, from its arrival to its settlement.
 #[derive(Debug)]
 pub(crate) struct Visit {
     metrics: Metrics,
@@ -28,7 +28,7 @@ pub(crate) struct Visit {
 #[derive(Debug)]
 struct State {
     trace: Trace,
-    /// Request and attempt, once they are known.
+    /// Request id and attempt number, once they are known.
     about: Option<(String, u32)>,
     meter: Option<RequestMeter>,
     outcome: Option<Outcome>,
@@ -36,7 +36,7 @@ struct State {
 }
 
 impl Visit {
-    /// A delivery came.
+    /// Begins with the arrival of a delivery.
     pub(crate) fn begin(vitals: &Vitals, model: &ModelName, request: &Message) -> Self {
         let Vitals { metrics, spans, .. } = vitals.clone();
         metrics.consumed();
@@ -56,28 +56,28 @@ impl Visit {
         &self.metrics
     }
 
-    /// A span for the log lines about it.
+    /// Returns a span for the log lines about the delivery.
     pub(crate) fn log(&self) -> tracing::Span {
         self.state().trace.log()
     }
 
-    /// It was opened.
+    /// Records that the request was opened.
     pub(crate) fn opened(&self, request: &Accepted) {
         self.metrics.opened(self.came_at.duration_since(request.submitted_at).unwrap_or_default());
         self.state().about = Some((request.job.id.to_string(), request.attempt.0));
     }
 
-    /// It has its place, and runs.
+    /// Records that the request has its slot and runs.
     pub(crate) fn runs(&self) {
         self.state().meter = Some(self.metrics.request(self.came));
     }
 
-    /// The client told of the attempt before.
+    /// Records the previous attempt, if the client sent its span.
     pub(crate) fn follows(&self, before: Option<TraceParent>) {
         self.state().trace.follow(before);
     }
 
-    /// So many pieces were sent, those included that were there before.
+    /// Records the number of pieces sent, `resumed` ones included.
     pub(crate) fn sent(&self, position: usize, resumed: usize) {
         if let Some(meter) = &mut self.state().meter {
             meter.resumed(resumed);
@@ -85,12 +85,12 @@ impl Visit {
         }
     }
 
-    /// What the handler's own spans are children of.
+    /// Returns the parent of the handler's own spans.
     pub(crate) fn call(&self) -> TraceParent {
         self.state().trace.call()
     }
 
-    /// The handler's call has ended.
+    /// Records the end of the handler's call.
     pub(crate) fn called(
         &self,
         began: SystemTime,
@@ -102,23 +102,23 @@ impl Visit {
         self.spans.end(span.cost(usage, reader.len(), reader.resumed()).failed(code));
     }
 
-    /// Writes where this attempt stands in traces: on a reply.
+    /// Writes the trace parent of this attempt into a reply.
     pub(crate) fn sign(&self, reply: &mut Properties) {
         put(reply, header::TRACE_PARENT, self.state().trace.process());
     }
 
-    /// Where this attempt stands in traces: on a copy of the request.
+    /// Returns the trace parent of this attempt for a copy of the request.
     pub(crate) fn span(&self) -> TraceParent {
         self.state().trace.process()
     }
 
-    /// It was handed to a run that had lost its own delivery.
+    /// Records that a run which had lost its own delivery adopted this one.
     pub(crate) fn adopted(&self) {
         self.metrics.adopted();
         self.state().passed_on = true;
     }
 
-    /// It ended like this.
+    /// Records the outcome of the request.
     pub(crate) fn ended(&self, outcome: Outcome) {
         let mut state = self.state();
         state.outcome = Some(outcome);
@@ -128,7 +128,7 @@ impl Visit {
         }
     }
 
-    /// It is settled, and nothing more is done for it.
+    /// Ends the measurements after the settlement.
     pub(crate) fn settled(self) {
         let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         if state.passed_on {

@@ -1,4 +1,4 @@
-//! What a worker tells about itself, and the rounds that keep it true.
+//! Metrics, health and spans of a worker, and the tasks that keep them up to date.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -15,38 +15,39 @@ use crate::metrics::{Metrics, Waiting};
 use crate::telemetry::Spans;
 use crate::worker::Shared;
 
-/// How often the broker's state is looked at.
+/// Polling interval of the broker's state and of the handler's calls.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How often the queues' depth is asked for.
+/// Polling interval of the queues' depth.
 const DEPTH_EVERY: Duration = Duration::from_secs(15);
 
-/// How often the handler is asked whether it is well.
+/// Interval between two health checks of the handler.
 pub(crate) const ASK_EVERY: Duration = Duration::from_secs(5);
 
-/// How long it may think about that.
+/// Time limit of a health check; then the handler counts as unwell until it answers.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// Looks in a row, a second apart, at which calls stood still before the worker says that it is not
-/// well.
+/// Number of looks in a row, one a second, at calls that stand still, after which the worker
+/// reports that it is unwell.
 const UNWELL_AFTER: u32 = 5;
 
-/// The same before the worker leaves.
+/// Number of looks in a row, one a second, at calls that stand still, after which the worker exits.
 const LEAVE_AFTER: u32 = 30;
 
-/// What a worker tells about itself. Cheap to clone.
+/// Metrics, health and spans of a worker. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Vitals {
-    /// What it counts and times.
+    /// Counters, gauges and timings.
     pub metrics: Metrics,
-    /// Whether it lives and works.
+    /// State of the health pages.
     pub health: Health,
-    /// Where its spans go.
+    /// Destination of the worker's spans.
     pub spans: Spans,
 }
 
 impl Vitals {
-    /// Those of a worker whose spans nobody collects; dead after a minute without requests taken.
+    /// Creates vitals whose spans are not collected. The worker counts as dead after 60 s without a
+    /// subscription.
     pub fn new(model: &ModelName) -> Self {
         Self {
             metrics: Metrics::new(model),
@@ -55,14 +56,14 @@ impl Vitals {
         }
     }
 
-    /// The handler is loaded and warmed up.
+    /// Records that the handler is loaded and warmed up.
     pub(crate) fn loaded(&self, fingerprint: Option<Fingerprint>, revision: Option<&Revision>) {
         self.metrics.loaded(fingerprint, revision);
         self.health.loaded(fingerprint, revision.cloned());
     }
 }
 
-/// Keeps a worker's vitals true, for as long as it runs.
+/// Keeps the vitals of a worker up to date for as long as it runs.
 pub(crate) async fn rounds(shared: &Shared) -> Infallible {
     tokio::select! {
         never = follow(shared) => never,
@@ -73,7 +74,7 @@ pub(crate) async fn rounds(shared: &Shared) -> Infallible {
     }
 }
 
-/// Follows what the worker does.
+/// Follows the worker's subscription and drain.
 async fn follow(shared: &Shared) -> Infallible {
     let mut consuming = shared.consuming.since();
     let draining = async {
@@ -84,7 +85,7 @@ async fn follow(shared: &Shared) -> Infallible {
     let following = async {
         loop {
             shared.vitals.health.consuming(consuming.borrow_and_update().is_some());
-            // The sender is the worker's.
+            // The sender belongs to the worker, so the wait cannot fail.
             let _ = consuming.changed().await;
         }
     };
@@ -94,7 +95,7 @@ async fn follow(shared: &Shared) -> Infallible {
     }
 }
 
-/// Asks the handler whether it is well, from a thread that may block, until it is not.
+/// Checks the handler's health on a thread that may block, until the handler fails.
 async fn ask_handler(shared: &Shared) -> Infallible {
     let trouble = loop {
         sleep(ASK_EVERY).await;
@@ -117,10 +118,10 @@ async fn ask_handler(shared: &Shared) -> Infallible {
     std::future::pending().await
 }
 
-/// Watches whether calls end when they are told to, and whether the thread that they share gets to
-/// its work. The worker leaves when that is not so for too long: it cannot end such a call.
+/// Watches for calls that ignore their stop, and for a shared thread that makes no progress. The
+/// worker exits if either lasts too long, because it cannot end such calls.
 ///
-/// It counts looks rather than time: a process that was suspended has missed one look.
+/// Looks are counted instead of time, because a suspended process has missed only one look.
 async fn watch_calls(shared: &Shared) -> Infallible {
     let (mut still, mut last_beat) = (0, None);
     loop {
@@ -146,7 +147,7 @@ async fn watch_calls(shared: &Shared) -> Infallible {
         if still == LEAVE_AFTER {
             shared.leave("its calls stood still");
             if no_beat {
-                // None of them will come to an end.
+                // None of the calls will end.
                 shared.drain.by(Instant::now());
             }
         }
@@ -160,7 +161,7 @@ async fn look_at_broker(shared: &Shared) -> Infallible {
     }
 }
 
-/// Asks how much waits, while there is a connection: it is not opened for this.
+/// Reads the depth of the queues while there is a connection. It opens none for this.
 async fn ask_depths(shared: &Shared) -> Infallible {
     let mut consuming = shared.consuming.since();
     let queues = [

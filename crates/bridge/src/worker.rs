@@ -1,4 +1,4 @@
-//! A worker: connections, jobs, and the end of both.
+//! Worker: its connections, its jobs, and its shutdown.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -28,45 +28,46 @@ use crate::session::{Consuming, PAUSE, Session};
 use crate::visit::Visit;
 use crate::vitals::{Vitals, rounds};
 
-/// How long handing over may take after the grace.
+/// Time limit of handing jobs over after the grace period.
 const HAND_OVER: Duration = Duration::from_secs(10);
 
-/// This many characters of what a handler says of itself are logged.
+/// Maximum length in the log of a handler's reason, in characters.
 const LONGEST_REASON: usize = 300;
 
-/// How long the worker waits for the handler's own word on why it is broken.
+/// Time limit for the handler to report why it is broken.
 const SAYS_WITHIN: Duration = Duration::from_secs(1);
 
-/// A loaded handler that takes requests from its model's queue.
+/// Loaded handler that consumes requests from the queue of its model.
 #[derive(Debug)]
 pub struct Worker {
     shared: Arc<Shared>,
 }
 
-/// What all jobs of a worker share.
+/// State shared by all jobs of a worker.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) model: ModelName,
     pub(crate) revision: Option<Revision>,
     pub(crate) name: String,
-    /// The name of the session's own queue. A new one each time: the broker may keep an earlier
-    /// session's for as long as it believes in its connection.
+    /// Name of the current session's control queue. Each session draws a new name, because the
+    /// broker may keep the queue of an earlier session until it notices that session's lost
+    /// connection.
     control_queue: Mutex<String>,
     pub(crate) reply: ReplyConfig,
     pub(crate) keys: Arc<dyn KeyProvider>,
     pub(crate) runner: Runner,
     pub(crate) registry: Registry,
     pub(crate) room: Arc<Room>,
-    /// Takes requests, acks, and keeps the records of runs. It never publishes.
+    /// Connection that consumes, acks, and keeps the run records. It never publishes.
     pub(crate) consume: Link,
     pub(crate) publish: Pool,
     pub(crate) drain: Drain,
     pub(crate) consuming: Consuming,
     pub(crate) rest: Rest,
     pub(crate) vitals: Vitals,
-    /// Why the handler cannot go on.
+    /// Reason why the handler cannot go on; `None` while it works.
     broken: watch::Sender<Option<String>>,
-    /// Whether that is its own word: what it runs may never return.
+    /// Canceled when the handler itself reported that it failed. Its calls may then never return.
     pub(crate) unwell: CancellationToken,
 }
 
@@ -92,56 +93,56 @@ impl Shared {
         }
     }
 
-    /// Draws the name of a session's control queue; streams that are opened from now on tell it.
+    /// Draws the name of a session's control queue. Streams opened from now on carry it.
     pub(crate) fn name_control_queue(&self) -> Result<String, Error> {
         let name = control_queue(random()?);
         self.control_queue.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&name);
         Ok(name)
     }
 
-    /// The handler is broken: the worker gives its jobs back and leaves.
+    /// Reports the handler as broken: the worker requeues its jobs and exits.
     pub(crate) fn leave(&self, why: &str) {
         self.broken.send_replace(Some(why.to_owned()));
     }
 
-    /// The handler says so itself: none of its jobs will come to an end, however long they are waited
-    /// for.
+    /// Handles the handler's own report that it failed. None of its jobs will end, so the worker
+    /// drains without a grace period.
     pub(crate) fn unwell(&self, reason: &str) {
         self.leave(&format!("it said that it is not well: {}", in_a_line(reason)));
         self.unwell.cancel();
         self.drain.by(Instant::now());
     }
 
-    /// Returns true while the handler's calls do not get on.
+    /// Returns true while the handler's calls make no progress.
     pub(crate) fn calls_stand_still(&self) -> bool {
         self.vitals.health.calls_stand_still()
     }
 
-    /// Waits until it is.
+    /// Waits until the handler is broken.
     async fn handler_broke(&self) {
-        // The sender is ours.
+        // The sender belongs to `self`, so the wait cannot fail.
         let _ = self.broken.subscribe().wait_for(Option::is_some).await;
     }
 }
 
-/// What a worker is made of.
+/// Constituents of a worker.
 #[derive(Debug)]
 pub struct Parts {
-    /// The model whose queue it takes requests from.
+    /// Model whose queue the worker consumes.
     pub model: ModelName,
-    /// The revision of the model that it serves, if it has one.
+    /// Revision of the model that the worker serves, if it has one.
     pub revision: Option<Revision>,
-    /// Its name in logs and replies.
+    /// Name of the worker in logs and replies.
     pub name: String,
-    /// Where the queue is.
+    /// Broker of the model's queue.
     pub broker: Arc<dyn Broker>,
-    /// Where keys come from.
+    /// Source of the keys.
     pub keys: Arc<dyn KeyProvider>,
-    /// How replies are cut into frames.
+    /// Settings that cut replies into frames.
     pub reply: ReplyConfig,
-    /// The order to leave.
+    /// Graceful-shutdown signal.
     pub drain: Drain,
-    /// What it tells about itself.
+    /// Metrics, health and spans of the worker.
     pub vitals: Vitals,
 }
 
@@ -173,13 +174,14 @@ impl Worker {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Tells since when the worker is subscribed to its queue; `None` while it is not.
+    /// Returns a receiver of the time since which the worker is subscribed to its queue; `None`
+    /// while it is not.
     pub fn consuming(&self) -> watch::Receiver<Option<Instant>> {
         self.shared.consuming.since()
     }
 
-    /// Has the handler drop what it keeps of ended requests whenever a key is withdrawn, for as long as
-    /// the sender lives.
+    /// Makes the handler drop what it keeps of ended requests whenever a key is withdrawn. Ends
+    /// when the sender is dropped.
     pub(crate) fn forget_when(&self, mut withdrawn: watch::Receiver<()>) {
         let runner = self.shared.runner.clone();
         tokio::spawn(async move {
@@ -191,18 +193,19 @@ impl Worker {
         });
     }
 
-    /// The order to leave, that the worker was made with.
+    /// Returns the graceful-shutdown signal that the worker was made with.
     pub fn drain(&self) -> Drain {
         self.shared.drain.clone()
     }
 
-    /// Takes and answers requests until it is to leave, then finishes what fits into the time it
-    /// is given, and gives the rest back.
+    /// Consumes and answers requests until the worker drains. Then it finishes the jobs that fit
+    /// into the grace period and requeues the rest.
     ///
     /// # Errors
     ///
-    /// [`Error::Handler`] if the handler broke, [`Error::Queue`] if the broker's queues are not
-    /// the protocol's. A broker that is merely away is waited for.
+    /// Returns [`Error::Handler`] if the handler broke, and [`Error::Queue`] if a queue of the
+    /// broker does not have the protocol's arguments. Connection failures are retried without a
+    /// limit.
     pub async fn run(self) -> Result<(), Error> {
         tokio::select! {
             ended = self.work() => ended,
@@ -222,7 +225,7 @@ impl Worker {
             drain.begin();
         }
         self.leave(&jobs).await;
-        // It may have broken while the worker left, too.
+        // The handler may also have broken while the worker drained.
         let broken = self.shared.broken.borrow().clone();
         match broken {
             Some(why) => Err(Error::Handler(self.in_its_words(why).await)),
@@ -230,7 +233,7 @@ impl Worker {
         }
     }
 
-    /// One session after another, until one cannot begin.
+    /// Runs one session after another, and returns the error of a session that cannot begin.
     async fn serve(&self, jobs: &TaskTracker) -> Error {
         loop {
             let connection = self.shared.consume.connection().await;
@@ -248,7 +251,8 @@ impl Worker {
         }
     }
 
-    /// Adds what the handler says itself, if it has not and says so at once.
+    /// Appends the handler's own reason, unless `why` has it already or the handler does not answer
+    /// in time.
     async fn in_its_words(&self, why: String) -> String {
         if self.shared.unwell.is_cancelled() {
             return why;
@@ -261,14 +265,15 @@ impl Worker {
         }
     }
 
-    /// Waits for the jobs until the drain's time is over, then hands them over.
+    /// Waits for the jobs until the grace period is over, then hands them over.
     async fn leave(&self, jobs: &TaskTracker) {
         jobs.close();
         tokio::select! {
             () = jobs.wait() => {}
             () = self.shared.drain.over() => {
                 tracing::info!(jobs = jobs.len(), "the grace is over, handing jobs over");
-                // What cannot be handed over in this time comes back when the connection closes.
+                // Requests that are not handed over in this time are redelivered when the
+                // connection closes.
                 let _ = timeout(HAND_OVER, jobs.wait()).await;
             }
         }

@@ -1,12 +1,12 @@
-//! A set that forgets.
+//! Set of limited size.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::Hash;
 
-/// Members remembered.
+/// Maximum number of members.
 const REMEMBERED: usize = 4096;
 
-/// A set that forgets its oldest members.
+/// Set that drops its oldest members beyond a limit.
 #[derive(Debug)]
 pub(super) struct Bounded<T> {
     members: HashSet<T>,

@@ -1,4 +1,4 @@
-//! Who runs, who holds, who waits.
+//! Tests of admission, adoption, eviction and early cancels.
 
 use async_trait::async_trait;
 use nsbridge_crypto::{JobKey, Salt};

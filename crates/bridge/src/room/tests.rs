@@ -1,4 +1,4 @@
-//! The order in which deliveries begin.
+//! Tests of the order in which deliveries begin.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ fn room() -> Arc<Room> {
     Arc::new(Room::new(2))
 }
 
-/// Returns a future's value if it has one within a second.
+/// Returns the value of a future, or `None` after one second.
 async fn soon<T>(future: impl Future<Output = T>) -> Option<T> {
     timeout(Duration::from_secs(1), future).await.ok()
 }
@@ -47,7 +47,7 @@ async fn r5_a_suspect_runs_alone() {
     assert!(suspect(&room).await.is_some() && ordinary(&room).await.is_some());
 }
 
-/// Otherwise one call without end would stop a worker of many places for good.
+/// Otherwise one endless call would stop a worker of many slots for good.
 #[tokio::test(start_paused = true)]
 async fn h3_a_call_that_was_given_up_holds_its_place_and_nothing_else() {
     let room = room();
@@ -57,7 +57,7 @@ async fn h3_a_call_that_was_given_up_holds_its_place_and_nothing_else() {
     let other = ordinary(&room).await.expect("there is a second place");
     assert!(ordinary(&room).await.is_none(), "one of two places is lost");
     drop(other);
-    // Another may still run alone.
+    // A suspect may still run alone.
     let waits = room.alone(room.arrive());
     tokio::pin!(waits);
     assert!(soon(waits.as_mut()).await.is_none() && *quiet.borrow());
