@@ -1,4 +1,4 @@
-//! A worker's configuration: TOML, with each field overridable from the environment.
+//! Configuration of a worker: TOML, with each field overridable from the environment.
 
 mod layers;
 mod store;
@@ -23,63 +23,63 @@ pub use store::{ModelConfig, StoreConfig};
 pub(crate) use watch::is_private;
 pub use watch::{FleetConfig, HealthConfig, TelemetryConfig};
 
-/// Everything a worker is told. `deploy/worker.example.toml` has each field with its meaning.
+/// Configuration of a worker. `deploy/worker.example.toml` has each field with its meaning.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Who this worker is and what it serves.
+    /// Identity of the worker.
     pub worker: WorkerConfig,
-    /// Where the queue is.
+    /// Address of the broker.
     pub broker: BrokerConfig,
-    /// Where the keys are.
+    /// Sources of the keys.
     #[serde(default)]
     pub keys: KeysConfig,
-    /// Models by the name that the handler asks for.
+    /// Models by the name under which the handler looks them up.
     #[serde(default)]
     pub models: BTreeMap<String, ModelConfig>,
-    /// How models are brought.
+    /// Settings of the model store.
     #[serde(default)]
     pub store: StoreConfig,
-    /// How replies are cut into frames.
+    /// Settings that cut replies into frames.
     #[serde(default)]
     pub reply: ReplyConfig,
-    /// What is logged.
+    /// Settings of the log.
     #[serde(default)]
     pub log: LogConfig,
-    /// What orchestrators and Prometheus may ask.
+    /// Settings of the health and metrics pages.
     #[serde(default)]
     pub health: HealthConfig,
-    /// Where spans go.
+    /// Settings of the span export.
     #[serde(default)]
     pub telemetry: TelemetryConfig,
-    /// The machines that it runs on.
+    /// Settings for EC2 and ECS.
     #[serde(default)]
     pub fleet: FleetConfig,
-    /// The handler's own options.
+    /// Options of the handler.
     #[serde(default)]
     pub handler: toml::Table,
-    /// The file that it was read from.
+    /// File that the configuration was read from.
     #[serde(skip)]
     file: PathBuf,
-    /// What is wrong with that file, and does not keep a worker from starting.
+    /// Warning about that file, which does not keep a worker from starting.
     #[serde(skip)]
     pub(crate) exposed: Option<String>,
 }
 
-/// Who this worker is and what it serves.
+/// Identity of a worker.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerConfig {
-    /// The model whose queue it takes requests from.
+    /// Model whose queue the worker consumes.
     pub model: ModelName,
-    /// Its name in logs and replies; the host's name if absent.
+    /// Name of the worker in logs and replies; the host's name if absent.
     #[serde(default)]
     pub name: Option<String>,
-    /// Seconds that running jobs get to finish after a SIGTERM.
+    /// Grace period of running jobs after a SIGTERM, in seconds.
     #[serde(default = "twenty")]
     pub grace_s: u64,
-    /// Whether the process may leave a core dump, and be looked into by debuggers and profilers of
-    /// its user: its memory holds prompts and keys.
+    /// Allows core dumps, and access by debuggers and profilers of the same user. The process's
+    /// memory holds prompts and keys.
     #[serde(default)]
     pub allow_core_dumps: bool,
 }
@@ -88,31 +88,32 @@ fn twenty() -> u64 {
     20
 }
 
-/// Where the queue is.
+/// Address of the broker.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BrokerConfig {
-    /// `amqp://user:password@host:5672/%2f`, or `amqps://` for TLS.
+    /// Broker URL: `amqp://user:password@host:5672/%2f`, or `amqps://` for TLS.
     #[serde(default)]
     pub url: Option<String>,
-    /// A file that holds the URL, where a password must not stand in the configuration.
+    /// File that holds the URL, for passwords that must not be in the configuration.
     #[serde(default)]
     pub url_file: Option<PathBuf>,
 }
 
 impl std::fmt::Debug for BrokerConfig {
-    /// Leaves the URL out: it may hold a password.
+    /// Leaves out the URL, which may hold a password.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("BrokerConfig").field("url_file", &self.url_file).finish_non_exhaustive()
     }
 }
 
 impl BrokerConfig {
-    /// The broker's URL, from the configuration or from the file it names.
+    /// Returns the broker's URL, from the configuration or from the file it names.
     ///
     /// # Errors
     ///
-    /// One sentence that names the file.
+    /// Returns an error if there is no URL, or if the file cannot be read or is open to other
+    /// users. The message is one sentence that names the file.
     pub fn read_url(&self) -> Result<String, ConfigError> {
         let Some(path) = &self.url_file else {
             let missing = || ConfigError("[broker] has neither url nor url_file".into());
@@ -120,11 +121,11 @@ impl BrokerConfig {
         };
         let shown = path.display();
         let failed = |error| ConfigError(format!("[broker] url_file {shown}: {error}"));
-        // One open file from here on: what was checked is what is read.
+        // The file is opened once, so that the checked file is the one that is read.
         let mut file = std::fs::File::open(path).map_err(failed)?;
         let (mode, owner) =
             (mode_of(&file).map_err(failed)?, file.metadata().map_err(failed)?.uid());
-        // A secret that an orchestrator mounts is its own, with the mode that it gives.
+        // A secret that an orchestrator mounts has another owner, and the orchestrator's mode.
         if mode & OTHERS != 0 && owner == rustix::process::getuid().as_raw() {
             let what = "others can read it, and a password may stand in it";
             return Err(ConfigError(format!(
@@ -137,32 +138,32 @@ impl BrokerConfig {
     }
 }
 
-/// Where the keys are.
+/// Sources of a worker's keys.
 #[derive(Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeysConfig {
-    /// The keyring file, readable by its owner alone.
+    /// Keyring file, readable by its owner alone.
     #[serde(default)]
     pub keyring: Option<PathBuf>,
-    /// The keyring's text, as an ECS secret carries it.
+    /// Text of the keyring, as an ECS secret carries it.
     #[serde(default)]
     pub keyring_json: Option<Zeroizing<String>>,
-    /// Whether all keys of the ring are withdrawn when its file is removed; else the old ones stay.
+    /// Withdraws all keys of the ring when its file is removed. If false, the old keys stay.
     #[serde(default)]
     pub revoke_if_removed: bool,
-    /// The AWS KMS keys that requests may be opened with: ARNs or aliases, as clients name them.
+    /// AWS KMS keys that may open requests: ARNs or aliases, as clients name them.
     #[serde(default)]
     pub kms_keys: Vec<KeyId>,
-    /// Their region; if absent, the environment's or the profile's.
+    /// AWS region of the KMS keys; if absent, that of the environment or the profile.
     #[serde(default)]
     pub region: Option<String>,
-    /// Where KMS is, if not at AWS's own address.
+    /// Address of KMS, if it is not AWS's own.
     #[serde(default)]
     pub endpoint_url: Option<String>,
 }
 
 impl std::fmt::Debug for KeysConfig {
-    /// Leaves the keys out.
+    /// Leaves out the keys.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("KeysConfig")
             .field("keyring", &self.keyring)
@@ -172,11 +173,13 @@ impl std::fmt::Debug for KeysConfig {
 }
 
 impl KeysConfig {
-    /// The keyring, from the file or the text that the configuration names, if it names one.
+    /// Returns the keyring from the file or the text of the configuration; `None` if it names
+    /// neither.
     ///
     /// # Errors
     ///
-    /// A [`KeyringError`] that says what to do.
+    /// Returns a [`KeyringError`], with advice in its message, if the keyring cannot be read or
+    /// used.
     pub fn load(&self) -> Result<Option<Keyring>, KeyringError> {
         match (&self.keyring_json, &self.keyring) {
             (Some(json), _) => Keyring::from_json(json).map(Some),
@@ -204,22 +207,23 @@ impl KeysConfig {
     }
 }
 
-/// The most that `resume_wait_ms` may be: a client that is away keeps its request's place so long.
+/// Maximum of `resume_wait_ms`, in ms. For this long a client that is away keeps its request's
+/// slot.
 const LONGEST_RESUME_WAIT_MS: u64 = 60_000;
 
-/// How replies are cut into frames.
+/// Settings that cut replies into frames.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ReplyConfig {
-    /// Milliseconds that pieces are collected for one frame; the first piece never waits.
+    /// Maximum time to collect pieces for one frame, in ms. The first piece never waits.
     pub coalesce_ms: u64,
-    /// Bytes at which a frame is sent before that.
+    /// Number of collected bytes at which a frame is sent earlier.
     pub coalesce_bytes: usize,
-    /// Frames of one reply that may wait for the broker's confirm.
+    /// Maximum number of frames of one reply without a publisher confirm.
     pub window: usize,
-    /// Whether a request that comes back goes on after the pieces that its client has.
+    /// Continues a redelivered request after the pieces that its client has.
     pub resume_from_client: bool,
-    /// Milliseconds that a worker waits for these pieces at most.
+    /// Maximum wait for these pieces, in ms.
     pub resume_wait_ms: u64,
 }
 
@@ -241,23 +245,23 @@ impl ReplyConfig {
     }
 }
 
-/// What is logged, to stderr.
+/// Settings of the log, which goes to stderr.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogConfig {
-    /// A `tracing` filter, such as `info` or `nsbridge=debug,info`.
+    /// Filter of `tracing`, such as `info` or `nsbridge=debug,info`.
     pub filter: String,
-    /// For people or for machines.
+    /// Format of the log lines.
     pub format: LogFormat,
 }
 
-/// For whom logs are written.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// Human-readable text.
     Text,
-    /// For machines: one JSON object per line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -267,18 +271,18 @@ impl Default for LogConfig {
     }
 }
 
-/// The bits of a file's mode that let others than its owner read or write it.
+/// Mode bits that let users other than the owner access a file.
 const OTHERS: u32 = 0o077;
 
-/// The environment's name for the keyring's text.
+/// Environment variable of the keyring's text.
 const KEYRING_JSON: &str = "NSBRIDGE_KEYS__KEYRING_JSON";
 
 fn mode_of(file: &std::fs::File) -> std::io::Result<u32> {
     Ok(file.metadata()?.permissions().mode() & 0o777)
 }
 
-/// Whether a configuration's own text has what others must not read. RabbitMQ's default password,
-/// which it takes from the machine itself alone, is none.
+/// Returns true if the text of a configuration holds a secret. RabbitMQ's default password is none,
+/// because RabbitMQ accepts it from its own machine only.
 fn holds_secret(text: &str) -> bool {
     let Ok(table) = text.parse::<toml::Table>() else { return false };
     let field = |section: &str, field: &str| table.get(section)?.get(field)?.as_str();
@@ -293,19 +297,20 @@ pub fn password_of(url: &str) -> Option<&str> {
     login.split_once(':').map(|(_, password)| password).filter(|password| !password.is_empty())
 }
 
-/// Why a configuration cannot be used: one sentence with the file, the field and what to do.
+/// Reason why a configuration cannot be used: one sentence with the file, the field and advice.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ConfigError(pub(crate) String);
 
 impl Config {
-    /// Reads a file and lays the environment's `NSBRIDGE_<SECTION>__<FIELD>` over it.
+    /// Reads a file and overrides its fields with the environment's `NSBRIDGE_<SECTION>__<FIELD>`.
     ///
     /// Relative paths in it are relative to the file's folder.
     ///
     /// # Errors
     ///
-    /// One sentence that names the file and the field.
+    /// Returns an error if the file cannot be read, or if a field is missing, unknown or out of
+    /// range. The message is one sentence that names the file and the field.
     pub fn read(
         path: &Path,
         environment: impl IntoIterator<Item = (String, String)>,
@@ -322,7 +327,7 @@ impl Config {
         let mode = mode_of(&file).map_err(failed)?;
         let mut text = Zeroizing::new(String::new());
         file.read_to_string(&mut text).map_err(failed)?;
-        // The keyring is kept apart: what is laid over the file is copied on its way, and not wiped.
+        // The keyring is handled apart, because overrides are copied on their way and not wiped.
         let (keyring, others): (Vec<_>, Vec<_>) =
             environment.into_iter().partition(|(name, _)| name == KEYRING_JSON);
         let mut config =
@@ -341,11 +346,11 @@ impl Config {
         Ok(config)
     }
 
-    /// The handler's options; `()` and other types without fields accept an absent table.
+    /// Returns the handler's options. `()` and other types without fields accept an absent table.
     pub(crate) fn options<O: DeserializeOwned>(&self) -> Result<O, ConfigError> {
         let read = toml::Value::Table(self.handler.clone()).try_into();
         read.or_else(|error: toml::de::Error| {
-            // TOML has no unit: an empty table stands for it.
+            // TOML has no unit type: an empty table stands for it.
             let none = serde_json::from_str("null").ok().filter(|_| self.handler.is_empty());
             let place = layers::place(&error).map_or(String::new(), |place| format!("{place}: "));
             let (file, what) = (self.file.display(), error.message());

@@ -1,4 +1,4 @@
-//! Where a worker's keys come from, as its configuration says.
+//! Keys of a worker, opened as its configuration says.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,11 +17,11 @@ use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::serve::chain;
 
-/// How often the keyring's file is looked at.
+/// Polling interval of the keyring's file.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// The keys of a worker: a keyring, AWS KMS, or both. A keyring's file is followed from here on;
-/// `withdrawn` hears of each change that takes a key away.
+/// Opens the keys of a worker: a keyring, AWS KMS, or both. A keyring's file is followed from here
+/// on; `withdrawn` is notified of each change that takes a key away.
 pub(crate) async fn open(
     config: &KeysConfig,
     metrics: &Metrics,
@@ -37,12 +37,13 @@ pub(crate) async fn open(
 }
 
 impl KeysConfig {
-    /// What this configuration opens with, and seals with: AWS KMS where it names a key of it. A
-    /// keyring's file is read once.
+    /// Opens the keys of this configuration, which open requests and seal them. AWS KMS seals if
+    /// the configuration names a key of it. A keyring's file is read once.
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] or [`Error::Keys`], in a sentence.
+    /// Returns [`Error::Config`] if the configuration is not valid, and [`Error::Keys`] if the
+    /// keyring cannot be used.
     pub async fn open(&self) -> Result<Arc<dyn KeyProvider>, Error> {
         self.check().map_err(ConfigError)?;
         let keyring = self.load()?.map(|ring| Arc::new(ring) as Arc<dyn KeyProvider>);
@@ -57,7 +58,7 @@ async fn kms(config: &KeysConfig) -> Result<Option<Arc<dyn KeyProvider>>, Error>
         return Ok(None);
     }
     let aws = crate::aws::sdk_config(region.as_deref(), endpoint_url.as_deref()).await;
-    // The provider refuses each call to such an address. Said now, it costs no request.
+    // The provider refuses each call to such an address. Reported here, it costs no request.
     if let Some(url) = crate::aws::endpoint(&aws, "KMS")
         && !is_private(&url)
     {
@@ -77,7 +78,7 @@ async fn kms(_: &KeysConfig) -> Result<Option<Arc<dyn KeyProvider>>, Error> {
     Ok(None)
 }
 
-/// Reads a keyring, and again whenever its file changes and on SIGHUP.
+/// Reads a keyring now, whenever its file changes, and on SIGHUP.
 fn follow(
     path: &Path,
     metrics: Metrics,
@@ -130,7 +131,7 @@ fn follow(
     Ok(ring)
 }
 
-/// The keys of a ring that open requests: what each is called, and which it is.
+/// Returns id and check value of the keys of a ring that open requests.
 fn that_open(ring: &Keyring) -> BTreeSet<(KeyId, String)> {
     let opens = |entry: &&Entry| entry.state != State::Disabled;
     let entries = ring.entries().iter().filter(opens);

@@ -1,4 +1,4 @@
-//! The file, the environment over it, and sentences for what does not fit.
+//! Layers of a configuration: the file, the environment over it, and messages for invalid fields.
 
 use toml::{Table, Value};
 
@@ -6,11 +6,11 @@ use super::Config;
 
 const PREFIX: &str = "NSBRIDGE_";
 
-/// Environment names that are nobody's configuration field: the tests' own, and those that an
-/// orchestrator sets for a service that happens to be called nsbridge.
+/// Parts of environment names that are no configuration fields: names of the tests, and names that
+/// an orchestrator sets for a service called nsbridge.
 const RESERVED: [&str; 3] = ["NSBRIDGE_TEST_", "_SERVICE_", "_PORT"];
 
-/// Lays the environment over the file's text and reads the result.
+/// Applies the environment to the file's text and parses the result.
 pub(super) fn parse(
     text: &str,
     environment: impl IntoIterator<Item = (String, String)>,
@@ -29,8 +29,8 @@ pub(super) fn parse(
     Value::Table(table).try_into().map_err(|error: toml::de::Error| misfit(text, &error))
 }
 
-/// Puts `value` at `path`, making tables on the way; `None` if the path names no field within a
-/// section, or leads through what is no table.
+/// Sets `value` at `path` and creates missing tables. Returns `None` if the path names no field
+/// within a section, or leads through a value that is no table.
 fn set(table: &mut Table, path: &[String], value: Value) -> Option<()> {
     let (section, rest) = path.split_first()?;
     let inner = table.entry(section).or_insert_with(|| Value::Table(Table::new()));
@@ -45,7 +45,7 @@ fn set(table: &mut Table, path: &[String], value: Value) -> Option<()> {
     }
 }
 
-/// A number, a truth value, a list or a quoted text as TOML writes it; anything else is text.
+/// Parses a number, boolean, list or quoted string as TOML writes it. Anything else is a string.
 fn read_value(text: &str) -> Value {
     let literal = format!("value = {text}");
     toml::from_str::<Table>(&literal)
@@ -60,7 +60,7 @@ fn syntax(text: &str, error: &toml::de::Error) -> String {
     line.map_or_else(|| what.to_owned(), |line| format!("line {line}: {what}"))
 }
 
-/// A sentence for a field that is unknown, missing or of another type.
+/// Returns a sentence for a field that is unknown, missing or of another type.
 fn misfit(text: &str, error: &toml::de::Error) -> String {
     let what = error.message();
     let place = place(error).map_or(String::new(), |place| format!("[{place}] "));
@@ -78,9 +78,9 @@ fn misfit(text: &str, error: &toml::de::Error) -> String {
     format!("{place}{what}")
 }
 
-/// The field, or the table with an unknown one, that an error is about: `reply.window`.
+/// Returns the field that an error is about, or the table with an unknown one: `reply.window`.
 pub(super) fn place(error: &toml::de::Error) -> Option<String> {
-    // The first line has the words, the last names the place: "in `reply.window`".
+    // The first line has the message, the last one the location: "in `reply.window`".
     let shown = error.to_string();
     let place = shown.lines().last()?.strip_prefix("in `")?;
     Some(place.trim_end_matches('`').to_owned())

@@ -1,4 +1,4 @@
-//! Where models come from, and how they are brought.
+//! Settings of the models and of the store that fetches them.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,35 +10,35 @@ use serde::de::{Deserializer, Error as _};
 use super::watch::is_private;
 use crate::store::{Location, Wanted};
 
-/// How models are brought from object storage or folders.
+/// Settings for fetching models from object storage or folders.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreConfig {
-    /// A folder in which chunks are kept for the next start; none if absent.
+    /// Folder that keeps chunks for the next start; none if absent.
     pub cache: Option<PathBuf>,
-    /// What the cache may hold, in gigabytes (10^9 bytes).
+    /// Size of the cache, in gigabytes (10^9 bytes).
     pub cache_gb: f64,
-    /// How far a load may run ahead of its reader, in megabytes.
+    /// Maximum amount of data that a load fetches ahead of its reader, in megabytes.
     pub memory_mb: u64,
-    /// Chunks that are fetched at once.
+    /// Maximum number of chunks that are fetched at once.
     pub in_flight: usize,
-    /// A cap on all fetching together, in megabytes a second; none if absent.
+    /// Limit on the bandwidth of all fetches together, in megabytes a second; none if absent.
     pub bandwidth_mb_s: Option<f64>,
-    /// Seconds without a byte after which a request is made again.
+    /// Time without a byte after which a request is repeated, in seconds.
     pub stall_s: f64,
-    /// Seconds without a byte, in all tries, after which a load fails.
+    /// Time without a byte, over all tries, after which a load fails, in seconds.
     pub patience_s: f64,
-    /// The bucket's region; if absent, where AWS's own tools look for it.
+    /// Region of the bucket; if absent, AWS's usual sources of a region are used.
     pub region: Option<String>,
-    /// The address of a service that is not AWS's own: `https://`, or `http://` on this machine.
+    /// Address of a service other than AWS's own: `https://`, or `http://` on this machine.
     pub endpoint_url: Option<String>,
-    /// Whether a service on another machine may be reached over plain HTTP: who is on the network
-    /// between can then serve another model, unless its manifest is pinned.
+    /// Allows plain HTTP to a service on another machine. An attacker on the network can then serve
+    /// another model, unless its manifest is pinned.
     pub allow_plaintext: bool,
-    /// Whether each model of `[models]` must be pinned by its manifest: who writes the bucket, or is
-    /// on the way to it, can then serve no other.
+    /// Requires that each model of `[models]` is pinned by its manifest. Then nobody who can write
+    /// to the bucket, or intercept the connection to it, can serve another model.
     pub require_manifest: bool,
-    /// Whether the bucket stands in the path; if absent, where `endpoint_url` is given.
+    /// Puts the bucket into the path of an address; if absent, only with `endpoint_url`.
     pub path_style: Option<bool>,
 }
 
@@ -84,7 +84,7 @@ impl StoreConfig {
 
     pub(crate) fn check(&self) -> Result<(), String> {
         let positive = |field: &str, value: f64| {
-            // Neither a NaN nor more seconds than a Duration has.
+            // Excludes NaN, and more seconds than a `Duration` holds.
             let good = value > 1e-6 && value < 1e9;
             if good { Ok(()) } else { Err(format!("[store] {field} must be a number above 0")) }
         };
@@ -103,7 +103,7 @@ impl StoreConfig {
     }
 }
 
-/// Says what is wrong with an address without TLS.
+/// Returns an error message for an address without TLS.
 pub(crate) fn plaintext(url: &str) -> String {
     format!(
         "{url} would be reached without TLS, and the network could serve another model: use https://, \
@@ -111,7 +111,7 @@ pub(crate) fn plaintext(url: &str) -> String {
     )
 }
 
-/// A model of the `[models]` table: an address, or a table with the address in it.
+/// Model of the `[models]` table: an address, or a table with the address in it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ModelConfig(Wanted);
 
@@ -130,7 +130,7 @@ struct Table {
 }
 
 impl ModelConfig {
-    /// What is asked of the store.
+    /// Returns the model as the store looks it up.
     pub fn wanted(&self) -> &Wanted {
         &self.0
     }
@@ -139,7 +139,7 @@ impl ModelConfig {
         self.0.location = self.0.location.clone().within(folder);
     }
 
-    /// A wrong folder is told before anything is started.
+    /// Checks that a folder exists, so that a wrong one is an error before anything is started.
     pub(super) fn check(&self, name: &str) -> Result<(), String> {
         match &self.0.location {
             Location::Folder(dir) if !dir.is_dir() => {

@@ -1,4 +1,4 @@
-//! Configurations: what is read, what the environment changes, what the sentences say.
+//! Tests of reading configurations, of overrides from the environment, and of error messages.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;

@@ -1,17 +1,17 @@
-//! How a worker is watched, and what it watches itself.
+//! Settings for the monitoring of a worker, and for the machine services that it polls.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use serde::Deserialize;
 
-/// What orchestrators and Prometheus may ask.
+/// Settings of the health and metrics pages.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HealthConfig {
-    /// Where `/livez`, `/readyz` and `/metrics` are served; nowhere if absent.
+    /// Address that serves `/livez`, `/readyz` and `/metrics`; none if absent.
     pub listen: Option<SocketAddr>,
-    /// Seconds without a subscription after which a loaded worker is dead.
+    /// Time without a subscription after which a loaded worker counts as dead, in seconds.
     pub dead_after_s: u64,
 }
 
@@ -27,11 +27,11 @@ impl HealthConfig {
     }
 }
 
-/// Where spans go.
+/// Settings of the span export.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TelemetryConfig {
-    /// A collector that takes OTLP over HTTP, such as `http://localhost:4318`; none if absent.
+    /// Address of a collector for OTLP over HTTP, such as `http://localhost:4318`; none if absent.
     pub otlp: Option<String>,
 }
 
@@ -41,17 +41,17 @@ impl TelemetryConfig {
     }
 }
 
-/// The machines that it runs on.
+/// Settings for EC2 and ECS.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FleetConfig {
-    /// Whether this may be an EC2 spot instance, whose notice is to be watched for.
+    /// Watches for the interruption notice of an EC2 spot instance.
     pub spot: bool,
-    /// The instance's metadata service.
+    /// Address of the instance's metadata service.
     pub imds: String,
-    /// Whether this is an ECS task; if absent, the task's own environment tells.
+    /// Uses the services of ECS for its tasks; if absent, the task's own environment decides.
     pub ecs: Option<bool>,
-    /// Seconds without a request after which an ECS task may be scaled in again.
+    /// Time without a request after which an ECS task may be scaled in again, in seconds.
     pub release_after_s: u64,
 }
 
@@ -72,7 +72,7 @@ impl FleetConfig {
     }
 }
 
-/// Refuses addresses from which data keys would cross a network as they are.
+/// Refuses addresses from which data keys would cross a network unencrypted.
 pub(super) fn private(url: &str) -> Result<(), String> {
     let wanted = "[keys] endpoint_url must begin with https://, or with http:// on this machine";
     if is_private(url) { Ok(()) } else { Err(wanted.to_owned()) }
@@ -91,7 +91,7 @@ pub(crate) fn is_private(url: &str) -> bool {
     })
 }
 
-/// Refuses what is not plain HTTP: these are services on the machine itself, or beside it.
+/// Refuses addresses other than plain HTTP, which are for services on the machine or next to it.
 fn plain(field: &str, url: &str) -> Result<(), String> {
     let uri = url.parse::<hyper::Uri>().ok();
     let good = uri.is_some_and(|uri| uri.scheme_str() == Some("http") && uri.host().is_some());
