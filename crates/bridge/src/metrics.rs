@@ -1,7 +1,7 @@
-//! What a worker counts and times, for Prometheus.
+//! Metrics of a worker, for Prometheus.
 //!
-//! Every series is there from the start, at zero: an alert on a series that does not exist yet never
-//! fires. No label tells of a tenant, a request or anything that a user wrote.
+//! Every series exists from the start, at zero: an alert on a series that does not exist yet never
+//! fires. No label contains a tenant, a request or anything that a user wrote.
 
 mod loading;
 mod measures;
@@ -28,7 +28,7 @@ pub(crate) use loading::Phase;
 use names::Name;
 pub(crate) use request::{Outcome, RequestMeter};
 
-/// All that one worker measures. Cheap to clone.
+/// Metrics of one worker. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Metrics(Arc<Inner>);
 
@@ -69,7 +69,7 @@ struct Inner {
     loading: loading::Loading,
     measures: measures::Measures,
     info: Family<[(&'static str, String); 3], Gauge>,
-    /// Requests that run now, for whoever must act on it.
+    /// Number of running requests, for tasks that react to it.
     load: watch::Sender<usize>,
 }
 
@@ -79,22 +79,22 @@ impl fmt::Debug for Inner {
     }
 }
 
-/// What became of a run that had lost its delivery.
+/// End of a run's time without its delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OrphanEnd {
-    /// Its copy came back to this worker, and it went on.
+    /// The copy came back to this worker, and the run went on.
     Adopted,
-    /// Its slot was needed by another delivery.
+    /// Another delivery needed the slot.
     Evicted,
-    /// Its copy did not come back in time.
+    /// The copy did not come back in time.
     Expired,
-    /// The worker left.
+    /// The worker drained.
     Drained,
-    /// It came to its own end before any of these.
+    /// The run ended by itself before any of these.
     Done,
 }
 
-/// A run without a delivery.
+/// Run without a delivery. Its end is counted when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Orphan {
     metrics: Metrics,
@@ -102,7 +102,7 @@ pub(crate) struct Orphan {
 }
 
 impl Orphan {
-    /// It is one no more.
+    /// Ends the run's time without a delivery.
     pub(crate) fn ended(mut self, how: OrphanEnd) {
         self.end = how;
     }
@@ -128,10 +128,10 @@ impl OrphanEnd {
     }
 }
 
-/// A connection of the worker.
+/// Connection of the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// Takes requests and acks them.
+    /// Consumes requests and acks them.
     Consume,
     /// Publishes replies.
     Publish,
@@ -146,7 +146,7 @@ impl Side {
     }
 }
 
-/// A queue of the model whose depth is told.
+/// Queue of the model with a depth gauge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiting {
     /// Requests that wait for a worker.
@@ -164,11 +164,11 @@ impl Waiting {
     }
 }
 
-/// `error.type` of a request that ended well, and what the conventions call an error without a type
-/// of its own: the codes are told apart by `requests_ended`, not by each bucket.
+/// Values of `error.type`: for a request that ended well, and the conventions' value for an error
+/// without a type of its own. Codes are counted by `requests_ended` instead of in each bucket.
 const ERROR_TYPES: [&str; 2] = ["", "_OTHER"];
 
-/// What becomes of a keyring's file that has changed.
+/// Values of the label for a changed keyring file.
 const RELOADS: [&str; 2] = ["refused", "taken"];
 
 fn error_type(failed: bool) -> &'static str {
@@ -176,11 +176,11 @@ fn error_type(failed: bool) -> &'static str {
 }
 
 impl Metrics {
-    /// What [`text`](Self::text) is to be served as.
+    /// Content type of [`text`](Self::text).
     pub const CONTENT_TYPE: &'static str =
         "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-    /// The metrics of a worker that serves this model, all zero.
+    /// Creates the metrics of a worker that serves this model, all zero.
     pub fn new(model: &ModelName) -> Self {
         let mut registry = Registry::default();
         let inner = Inner::register(&mut registry, model);
@@ -189,19 +189,19 @@ impl Metrics {
         metrics
     }
 
-    /// Everything, as [`CONTENT_TYPE`](Self::CONTENT_TYPE) says.
+    /// Returns all metrics in the format of [`CONTENT_TYPE`](Self::CONTENT_TYPE).
     pub fn text(&self) -> String {
         let mut text = String::new();
         encode(&mut text, &self.0.registry).expect("a String takes any text");
         text
     }
 
-    /// How many requests run now.
+    /// Returns a receiver of the number of running requests.
     pub(crate) fn load(&self) -> watch::Receiver<usize> {
         self.0.load.subscribe()
     }
 
-    /// The handler is loaded, with this arithmetic and this revision of the model.
+    /// Records the fingerprint and the revision of the loaded handler.
     pub(crate) fn loaded(&self, fingerprint: Option<Fingerprint>, revision: Option<&Revision>) {
         let fingerprint = fingerprint.map_or_else(String::new, |print| print.to_string());
         let revision = revision.map_or_else(String::new, Revision::to_string);
@@ -211,125 +211,125 @@ impl Metrics {
         self.0.info.get_or_create(&labels).set(1);
     }
 
-    /// How many requests may run at once.
+    /// Sets the maximum number of concurrent requests.
     pub(crate) fn slots(&self, count: usize) {
         self.0.slots.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    /// A call took no notice of a stop.
+    /// Counts a call that ignored its stop.
     pub(crate) fn given_up(&self) {
         self.0.given_up.inc();
     }
 
-    /// How many calls were given up and have not ended.
+    /// Sets the number of calls that were given up and have not ended.
     pub(crate) fn leftover(&self, calls: usize) {
         self.0.leftover.set(i64::try_from(calls).unwrap_or(i64::MAX));
     }
 
-    /// Shows what the handler measures too, from now on.
+    /// Adds the handler's own metrics from now on.
     pub(crate) fn measures_of(&self, handler: Arc<dyn AnyHandler>) {
         self.0.measures.of(handler);
     }
 
-    /// A delivery came.
+    /// Counts a delivery.
     pub(crate) fn consumed(&self) {
         self.0.consumed.inc();
     }
 
-    /// A delivery was settled, this long after it came.
+    /// Records the time from a delivery to its settlement.
     pub(crate) fn processed(&self, took: Duration, failed: bool) {
         self.0.processed.of(error_type(failed)).observe(took.as_secs_f64());
     }
 
-    /// A request was opened, this long after it was sealed.
+    /// Records the time from the sealing of a request to its opening.
     pub(crate) fn opened(&self, waited: Duration) {
         self.0.queue_wait.observe(waited.as_secs_f64());
     }
 
-    /// A request that did not run came to its end.
+    /// Counts the end of a request that did not run.
     pub(crate) fn ended(&self, outcome: Outcome) {
         self.0.ended.of(outcome.as_str()).inc();
     }
 
-    /// A reply stream was opened.
+    /// Counts a reply stream that was opened.
     pub(crate) fn attempt_opened(&self) {
         self.0.attempts.inc();
     }
 
-    /// A delivery was handed to the run that had lost its own.
+    /// Counts a delivery that was handed to the run that had lost its own.
     pub(crate) fn adopted(&self) {
         self.0.adoptions.inc();
     }
 
-    /// A run lost its delivery.
+    /// Counts a run that lost its delivery.
     pub(crate) fn orphaned(&self) -> Orphan {
         self.0.orphans.inc();
         Orphan { metrics: self.clone(), end: OrphanEnd::Done }
     }
 
-    /// A request went to the dead-letter queue.
+    /// Counts a request that went to the dead-letter queue.
     pub(crate) fn dead_lettered(&self, reason: ErrorCode) {
         self.0.dead_letters.of(reason.as_str()).inc();
     }
 
-    /// A request waits to be tried again.
+    /// Counts a request that waits in a retry queue.
     pub(crate) fn retried(&self, tier: RetryTier) {
         self.0.retries.of(tier.name).inc();
     }
 
-    /// The key service could not answer, and the worker rests.
+    /// Counts a pause for a busy key service.
     pub(crate) fn key_pause(&self) {
         self.0.key_pauses.inc();
     }
 
-    /// The keyring's file has changed and was taken, or refused.
+    /// Counts a change of the keyring's file that was taken, or refused.
     pub(crate) fn keyring_reloaded(&self, taken: bool) {
         self.0.keyring_reloads.of(RELOADS[usize::from(taken)]).inc();
     }
 
-    /// A connection was opened again.
+    /// Counts a connection that was opened again.
     pub(crate) fn reconnected(&self, side: Side) {
         self.0.reconnects.of(side.as_str()).inc();
     }
 
-    /// Whether the broker holds publishers back.
+    /// Sets the gauge for a broker that blocks publishers.
     pub(crate) fn blocked(&self, blocked: bool) {
         self.0.blocked.set(i64::from(blocked));
     }
 
-    /// The broker confirmed a frame, this long after it was published.
+    /// Records the time from the publish of a frame to its confirm.
     pub(crate) fn confirmed(&self, took: Duration) {
         self.0.confirm_latency.observe(took.as_secs_f64());
     }
 
-    /// A delivery was settled that was not ours any more.
+    /// Counts a settlement of a delivery that was not ours any more.
     pub(crate) fn stale_ack(&self) {
         self.0.stale_acks.inc();
     }
 
-    /// A reply frame was published.
+    /// Counts a published reply frame.
     pub(crate) fn frame_sent(&self) {
         self.0.frames.inc();
     }
 
-    /// It was a heartbeat.
+    /// Counts a heartbeat frame.
     pub(crate) fn heartbeat_sent(&self) {
         self.0.heartbeats.inc();
     }
 
-    /// A cancel was verified.
+    /// Counts a verified cancel.
     pub(crate) fn cancelled(&self) {
         self.0.cancels.inc();
     }
 
-    /// How many messages wait in a queue.
+    /// Sets the number of messages in a queue.
     pub(crate) fn waiting(&self, queue: Waiting, messages: u32) {
         self.0.queue_messages.of(queue.as_str()).set(i64::from(messages));
     }
 }
 
 impl Inner {
-    /// All metrics at zero, registered under their names.
+    /// Registers all metrics under their names, at zero.
     fn register(registry: &mut Registry, model: &ModelName) -> Self {
         let operation = [
             ("gen_ai_operation_name", "generate_content"),
@@ -429,7 +429,7 @@ fn labels<const N: usize>(
     pairs.map(|(label, value)| (label.into(), value.to_owned().into())).into_iter()
 }
 
-/// Where metrics with the same labels are put.
+/// Registry for metrics with the same labels.
 struct Shelf<'a>(&'a mut Registry);
 
 impl Shelf<'_> {
@@ -463,7 +463,7 @@ impl Shelf<'_> {
 
 type Label = [(&'static str, &'static str); 1];
 
-/// One metric for each value of a label, all there from the start.
+/// Family with one metric for each value of a label, all present from the start.
 struct By<M> {
     label: &'static str,
     family: Family<Label, M, fn() -> M>,

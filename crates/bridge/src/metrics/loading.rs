@@ -1,4 +1,4 @@
-//! What a cold start takes, and where its bytes come from.
+//! Metrics of a cold start: its phases, and the sources of its bytes.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use prometheus_client::metrics::gauge::Gauge;
 use super::{By, Metrics, Shelf, names};
 use crate::store::{Count, Counts};
 
-/// A part of a cold start.
+/// Phase of a cold start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Finding the models: aliases, manifests, versions of objects.
     Find,
-    /// The handler's `load`: fetching weights, and building the model as they come.
+    /// The handler's `load`: fetching weights, and building the model from them.
     Load,
     /// The handler's `warm_up`.
     WarmUp,
@@ -32,7 +32,7 @@ impl Phase {
     }
 }
 
-/// The store's own folder or bucket, and the cache before it.
+/// Sources of a model's bytes: the store's folder or bucket, and the cache in front of it.
 const SOURCES: [&str; 2] = ["store", "cache"];
 
 pub(super) struct Loading {
@@ -57,12 +57,12 @@ impl Loading {
 }
 
 impl Metrics {
-    /// A phase of the start is over.
+    /// Records the duration of a phase.
     pub(crate) fn phase(&self, phase: Phase, took: Duration) {
         self.0.loading.phases.of(phase.as_str()).set(took.as_secs_f64());
     }
 
-    /// What the store has done so far.
+    /// Updates the counters of the store.
     pub(crate) fn store(&self, counts: &Counts) {
         let loading = &self.0.loading;
         catch_up(&loading.bytes.of("store"), &counts.from_store);

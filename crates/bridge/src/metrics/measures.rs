@@ -1,4 +1,4 @@
-//! What the handler tells of itself, among the worker's metrics.
+//! Metrics of the handler, among those of the worker.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -11,7 +11,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-/// The handler, once it is loaded.
+/// Collector over the handler, once it is loaded.
 #[derive(Clone, Default)]
 pub(super) struct Measures(Arc<OnceLock<Arc<dyn AnyHandler>>>);
 

@@ -1,25 +1,25 @@
-//! What is measured, under which name: the one place that knows.
+//! Names, help texts and buckets of all metrics. They stand nowhere else.
 //!
-//! Names with dots are OpenTelemetry's: its conventions for generative AI and for messaging, both of
-//! status "Development". They may still change, and then they change here. Buckets are the
-//! conventions' own, stretched to what a request may take.
+//! Names with dots are OpenTelemetry's: from its conventions for generative AI and for messaging,
+//! both of status "Development". They may still change, and then they change here. Buckets are the
+//! conventions' own, extended to the time that a request may take.
 
-/// One metric.
+/// Name and help text of one metric.
 #[derive(Debug)]
 pub(super) struct Name {
-    /// As its convention writes it, or ours.
+    /// Name as its convention writes it, or ours.
     pub(super) name: &'static str,
     pub(super) help: &'static str,
 }
 
 impl Name {
-    /// As Prometheus writes it.
+    /// Returns the name as Prometheus writes it.
     pub(super) fn prometheus(&self) -> String {
         self.name.replace('.', "_")
     }
 }
 
-/// Makes a constant of each metric.
+/// Defines a constant for each metric.
 macro_rules! names {
     ($($id:ident = $name:literal, $help:literal;)*) => {
         $(pub(super) const $id: Name = Name { name: $name, help: $help };)*
@@ -101,26 +101,26 @@ names! {
         "1; the labels say what this worker is";
 }
 
-/// Of [`REQUEST_DURATION`] and [`PROCESSED`], in seconds.
+/// Buckets of [`REQUEST_DURATION`] and [`PROCESSED`], in seconds.
 pub(super) const DURATION_BUCKETS: [f64; 17] = [
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84,
     327.68, 600.0,
 ];
 
-/// Of [`FIRST_TOKEN`] and [`QUEUE_WAIT`], in seconds.
+/// Buckets of [`FIRST_TOKEN`] and [`QUEUE_WAIT`], in seconds.
 pub(super) const FIRST_TOKEN_BUCKETS: [f64; 21] = [
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
     30.0, 60.0, 120.0, 300.0, 600.0,
 ];
 
-/// Of [`PER_TOKEN`], in seconds; the first three are for small models.
+/// Buckets of [`PER_TOKEN`], in seconds; the first three are for small models.
 pub(super) const PER_TOKEN_BUCKETS: [f64; 16] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5];
 
-/// Of [`CONFIRM_LATENCY`], in seconds.
+/// Buckets of [`CONFIRM_LATENCY`], in seconds.
 pub(super) const CONFIRM_BUCKETS: [f64; 14] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 60.0];
 
-/// Of [`TOKEN_USAGE`].
+/// Buckets of [`TOKEN_USAGE`], in tokens.
 pub(super) const TOKEN_BUCKETS: [f64; 11] =
     [1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16_384.0, 65_536.0, 262_144.0, 1_048_576.0];

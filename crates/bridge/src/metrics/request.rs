@@ -1,4 +1,4 @@
-//! The figures of one request, from its delivery to its end.
+//! Measurements of one request, from its delivery to its end.
 
 use std::time::Duration;
 
@@ -7,29 +7,29 @@ use tokio::time::Instant;
 
 use super::{Metrics, error_type};
 
-/// The kinds of tokens that are counted.
+/// Kinds of tokens that are counted.
 pub(super) const TOKEN_TYPES: [&str; 3] = ["input", "output", "cached"];
 
-/// How a request ended in this worker.
+/// End of a request in this worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// With a whole reply, that cost so much.
+    /// A whole reply, with its token usage.
     Ok(Usage),
-    /// It went back to the queue, for another worker to go on.
+    /// The request went back to the queue, for another worker to continue.
     Moved,
-    /// The model failed, and it waits to be tried again.
+    /// The model failed, and the request waits for another try.
     Retried,
-    /// Its client was told, or is gone.
+    /// The request failed: its client received this code, or is gone.
     Failed(ErrorCode),
 }
 
 impl Outcome {
-    /// All values of the label.
+    /// Returns all values of the label.
     pub(super) fn names() -> impl Iterator<Item = &'static str> {
         ["ok", "moved", "retried"].into_iter().chain(ErrorCode::ALL.map(ErrorCode::as_str))
     }
 
-    /// What the handler counted, if the request came to that.
+    /// Returns the handler's token counts; zeros if the request did not succeed.
     pub(crate) fn usage(self) -> Usage {
         if let Self::Ok(usage) = self { usage } else { Usage::default() }
     }
@@ -44,20 +44,20 @@ impl Outcome {
     }
 }
 
-/// Counts one request as running, for as long as it lives.
+/// Meter of one request, which counts as running until this is dropped.
 #[derive(Debug)]
 pub(crate) struct RequestMeter {
     metrics: Metrics,
     began: Instant,
-    /// Pieces that are this request's part of the tokens in flight.
+    /// Number of pieces that this request adds to the tokens in flight.
     pieces: usize,
     resumed: usize,
-    /// When a frame with a new piece was first sent, and last.
+    /// Time of the first and of the last frame with a new piece.
     sent: Option<(Instant, Instant)>,
 }
 
 impl Metrics {
-    /// A request runs; it was delivered at `began`.
+    /// Begins the measurements of a request that runs and was delivered at `began`.
     pub(crate) fn request(&self, began: Instant) -> RequestMeter {
         self.0.running.inc();
         self.0.load.send_modify(|running| *running += 1);
@@ -66,7 +66,7 @@ impl Metrics {
 }
 
 impl RequestMeter {
-    /// The handler went on after this many pieces of an earlier attempt.
+    /// Records that the handler resumed after this many pieces of an earlier attempt.
     pub(crate) fn resumed(&mut self, pieces: usize) {
         if pieces == 0 || self.resumed > 0 {
             return;
@@ -77,8 +77,8 @@ impl RequestMeter {
         self.hold(pieces);
     }
 
-    /// A frame was sent, up to piece number `position` of the reply. What an earlier frame had,
-    /// under another key, is not counted again.
+    /// Records a frame with pieces up to number `position` of the reply. Pieces of an earlier
+    /// frame, under another key, are not counted again.
     pub(crate) fn sent(&mut self, position: usize) {
         if position <= self.pieces {
             return;
@@ -88,7 +88,7 @@ impl RequestMeter {
         self.hold(position);
     }
 
-    /// The request ended.
+    /// Records the end of the request.
     pub(crate) fn ended(self, outcome: Outcome) {
         let inner = &self.metrics.0;
         self.metrics.ended(outcome);
@@ -122,7 +122,8 @@ impl RequestMeter {
     }
 }
 
-/// Seconds between two of `made` pieces: the first has none before it.
+/// Returns the mean time between two of `made` pieces, in seconds. The first piece has none before
+/// it.
 fn average(spent: Duration, made: usize) -> Option<f64> {
     (made > 1).then(|| spent.as_secs_f64() / (made - 1) as f64)
 }

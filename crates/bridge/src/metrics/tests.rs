@@ -1,4 +1,4 @@
-//! What the metrics show, from the first moment on.
+//! Tests of the exported metrics, from the first moment on.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ fn metrics() -> Metrics {
     Metrics::new(&"tale-7m".parse().unwrap())
 }
 
-/// The value of the series whose line starts with `start` and holds `label`.
+/// Returns the value of the series whose line starts with `start` and contains `label`.
 #[track_caller]
 fn value(metrics: &Metrics, start: &str, label: &str) -> f64 {
     let text = metrics.text();
@@ -27,7 +27,7 @@ fn value(metrics: &Metrics, start: &str, label: &str) -> f64 {
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// Each metric's kind by its name, as `# TYPE` lines say.
+/// Returns the kind of each metric by its name, from the `# TYPE` lines.
 fn kinds(text: &str) -> BTreeMap<String, String> {
     let lines = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     lines.filter_map(|line| line.split_once(' ')).map(|(n, k)| (n.into(), k.into())).collect()
@@ -55,7 +55,7 @@ fn every_series_is_there_before_anything_happened() {
     }
 }
 
-/// Lets each event happen once.
+/// Triggers each event once.
 fn everything(metrics: &Metrics) {
     metrics.consumed();
     metrics.processed(Duration::from_secs(1), false);
@@ -146,7 +146,7 @@ async fn what_was_resumed_is_not_counted_as_made() {
     assert_eq!(value(&metrics, "nsbridge_resumed_pieces_total", ""), 10.0);
     let sum = |name: &str| value(&metrics, &format!("gen_ai_server_{name}_seconds_sum"), "");
     assert_eq!((sum("time_to_first_token"), sum("time_per_output_token")), (1.0, 0.5));
-    // Without a count of the handler's own the pieces stand for tokens.
+    // If the handler counts no tokens, the pieces stand for them.
     assert_eq!(value(&metrics, "nsbridge_token_usage_sum", "output"), 13.0);
 }
 
