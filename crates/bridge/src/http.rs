@@ -1,7 +1,8 @@
-//! One plain HTTP/1.1 exchange at a time, with services on or beside this machine.
+//! HTTP client for services on or next to this machine: plain HTTP/1.1, one exchange per
+//! connection.
 //!
-//! The instance's metadata, the ECS agent and a collector of spans are asked seldom and without TLS:
-//! a connection for each question needs no pool.
+//! Requests to the instance's metadata, the ECS agent and a span collector are rare and without
+//! TLS, so a connection for each needs no pool.
 
 use std::time::Duration;
 
@@ -14,30 +15,30 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Larger answers are none that we asked for.
+/// Maximum size of a response body, in bytes. Expected responses are smaller.
 const MAX_BODY: usize = 1 << 20;
 
-/// Why there is no answer.
+/// Reason why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// Only plain HTTP is spoken here.
+    /// The address is not plain HTTP.
     #[error("not an address that begins with http://")]
     Address,
-    /// Nobody listens there.
+    /// The connection failed.
     #[error("cannot connect")]
     Connect(#[source] std::io::Error),
-    /// It is not HTTP, or was cut.
+    /// The response is not HTTP, or was cut.
     #[error("the answer broke off or is not HTTP")]
     Exchange(#[from] hyper::Error),
-    /// It is too large.
+    /// The response is too large.
     #[error("the answer is larger than 1 MiB")]
     TooLarge,
-    /// It did not come in time.
+    /// The response did not come in time.
     #[error("no answer within {} ms", .0.as_millis())]
     Late(Duration),
 }
 
-/// Sends a request and reads its whole answer, whatever its status.
+/// Sends a request and reads the whole response, with any status.
 pub(crate) async fn exchange(
     request: Request<Bytes>,
     within: Duration,
@@ -49,7 +50,7 @@ async fn send(request: Request<Bytes>) -> Result<Response<Bytes>, Error> {
     let (host, request) = address(request).ok_or(Error::Address)?;
     let stream = TcpStream::connect(&host).await.map_err(Error::Connect)?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // Ends with its sender, when the answer was read or given up.
+    // Ends with its sender, when the response was read or given up.
     tokio::spawn(connection);
     let (head, body) = sender.send_request(request).await?.into_parts();
     let body = Limited::new(body, MAX_BODY).collect().await.map_err(|error| match error
@@ -64,7 +65,7 @@ async fn send(request: Request<Bytes>) -> Result<Response<Bytes>, Error> {
     Ok(Response::from_parts(head, body.to_bytes()))
 }
 
-/// Where to connect, and the request as it is written there: a path and a `Host`.
+/// Returns the address to connect to, and the request as it is sent: with a path and a `Host`.
 fn address(request: Request<Bytes>) -> Option<(String, Request<Full<Bytes>>)> {
     let (mut head, body) = request.into_parts();
     let authority = head.uri.authority().filter(|_| head.uri.scheme_str() == Some("http"))?.clone();

@@ -1,8 +1,8 @@
-//! Which spans a request leaves behind, here and in other services' traces.
+//! Spans of a request, here and in the traces of other services.
 //!
-//! Ids are made here whether or not anybody collects spans: they stand in the log, and travel on to
-//! clients and other workers. A span is made of the few typed attributes below and never of log
-//! lines, so nothing that a user wrote can get into one.
+//! Ids are made here even if no spans are collected: they are logged, and travel on to clients and
+//! other workers. A span is made of the few typed attributes below and never of log lines, so user
+//! text cannot get into it.
 
 mod export;
 
@@ -16,21 +16,21 @@ use opentelemetry::{KeyValue, Value};
 
 pub use export::Spans;
 
-/// Where one delivery of a request stands in traces.
+/// Position of one delivery of a request in its trace.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trace {
-    /// The client's span, if it sent one.
+    /// Span of the client, if it sent one.
     client: Option<TraceParent>,
-    /// The attempt before, if somebody told of it.
+    /// Span of the previous attempt, if it is known.
     before: Option<TraceParent>,
-    /// This worker's work on the delivery.
+    /// Span of this worker's work on the delivery.
     process: TraceParent,
-    /// The handler's part of it.
+    /// Span of the handler's part of it.
     call: TraceParent,
 }
 
 impl Trace {
-    /// Goes on with the trace that a request's headers name, or begins one.
+    /// Continues the trace that a request's headers name, or begins one.
     pub(crate) fn of(request: &Message) -> Self {
         let client = parent(&request.properties, header::TRACE_PARENT);
         let before = parent(&request.properties, header::TRACE_BEFORE);
@@ -38,27 +38,27 @@ impl Trace {
         Self { client, before, process, call: process.child(random()) }
     }
 
-    /// The attempt before, as a client tells it together with the pieces to go on from.
+    /// Sets the previous attempt, as a client sends it together with the pieces to resume from.
     pub(crate) fn follow(&mut self, before: Option<TraceParent>) {
         self.before = before.or(self.before);
     }
 
-    /// What replies carry, and what a later attempt is linked to.
+    /// Returns the span that replies carry and that a later attempt links to.
     pub(crate) fn process(&self) -> TraceParent {
         self.process
     }
 
-    /// What the handler's own spans are children of.
+    /// Returns the parent of the handler's own spans.
     pub(crate) fn call(&self) -> TraceParent {
         self.call
     }
 
-    /// A span for the log lines about the delivery.
+    /// Returns a span for the log lines about the delivery.
     pub(crate) fn log(&self) -> tracing::Span {
         tracing::info_span!("request", trace = %self.process.trace, span = %self.process.span)
     }
 
-    /// The span of the whole delivery, once it is settled.
+    /// Returns the span of the whole delivery, once it is settled.
     pub(crate) fn processed(&self, queue: &str, began: SystemTime) -> Span {
         let attributes = [
             ("messaging.system", "rabbitmq".into()),
@@ -74,7 +74,7 @@ impl Trace {
         .with(attributes)
     }
 
-    /// The span of the handler's call, once it has ended.
+    /// Returns the span of the handler's call, once it has ended.
     pub(crate) fn called(&self, model: &str, began: SystemTime) -> Span {
         let attributes = [
             ("gen_ai.operation.name", "generate_content".into()),
@@ -87,7 +87,7 @@ impl Trace {
     }
 }
 
-/// A span that has ended.
+/// Span that has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Span {
     own: TraceParent,
@@ -113,7 +113,7 @@ impl Span {
         self
     }
 
-    /// It failed with this code, if with any.
+    /// Marks the span as failed with this code, if there is one.
     pub(crate) fn failed(mut self, code: Option<ErrorCode>) -> Self {
         if let Some(code) = code {
             self.status = Status::error(code.as_str());
@@ -122,7 +122,7 @@ impl Span {
         self
     }
 
-    /// What it cost, and how many pieces of it came from an earlier attempt.
+    /// Adds the token usage, the number of pieces, and the number of those from an earlier attempt.
     pub(crate) fn cost(self, usage: Usage, pieces: usize, resumed: usize) -> Self {
         let int = |n: u64| Value::from(i64::try_from(n).unwrap_or(i64::MAX));
         self.with([
@@ -134,7 +134,7 @@ impl Span {
         ])
     }
 
-    /// The request that it is about; ids are fit for logs, and for spans.
+    /// Adds the id of the request, which may be logged, and the attempt number.
     pub(crate) fn about(self, request: &str, attempt: u32) -> Self {
         self.with([
             ("messaging.message.id", Value::from(request.to_owned())),
@@ -143,27 +143,27 @@ impl Span {
     }
 }
 
-/// Writes a span's name into a header; no more than a hint for whoever reads it.
+/// Writes a span into a header. To its reader the header is no more than a hint.
 pub(crate) fn put(properties: &mut Properties, name: &str, span: TraceParent) {
     properties.headers.insert(name.to_owned(), Header::Text(span.to_string()));
 }
 
-/// The span that a header names; a broken one is as good as none.
+/// Returns the span that a header names; `None` if it is malformed.
 pub(crate) fn parent(properties: &Properties, name: &str) -> Option<TraceParent> {
     properties.text(name)?.parse().ok()
 }
 
 fn root() -> TraceParent {
     loop {
-        // Zeros are no id, and do not come twice.
+        // All zeros are not an id, and do not come twice.
         if let Some(root) = TraceParent::root(random(), random()) {
             return root;
         }
     }
 }
 
-/// Random bytes that protect nothing: without randomness of the system they are constant, and spans
-/// are shown in one heap.
+/// Returns random bytes that need not be secret. Without randomness of the system they are
+/// constant, and all spans appear in one trace.
 fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [1; N];
     let _ = getrandom::fill(&mut bytes);

@@ -1,8 +1,8 @@
-//! Spans on their way to a collector, by OTLP over HTTP.
+//! Export of spans to a collector, by OTLP over HTTP.
 //!
-//! Batches and bytes are OpenTelemetry's own; the HTTP is ours, so that no second client is built in.
-//! `tracing-opentelemetry` is left out on purpose: it makes ids of its own, and exports every log
-//! line within a span, with whatever a library wrote into it.
+//! Batching and encoding are OpenTelemetry's own; the HTTP client is ours, so that no second one is
+//! built in. `tracing-opentelemetry` is left out on purpose: it makes ids of its own, and exports
+//! every log line within a span, with any text that a library wrote into it.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -26,25 +26,25 @@ use super::Span;
 use crate::config::ConfigError;
 use crate::http;
 
-/// How long a collector may take for a batch.
+/// Time limit for a collector to answer a batch.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long the last batch may take when the worker leaves.
+/// Time limit of the last batch when the worker exits.
 const GOODBYE: Duration = Duration::from_secs(3);
 
-/// Where spans go when they have ended: nowhere without a collector. Cheap to clone.
+/// Destination of ended spans: none without a collector. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Spans(Option<Arc<BatchSpanProcessor>>);
 
 impl Spans {
-    /// Sends spans to a collector, in batches and from a thread of its own. A collector that is away
-    /// costs spans, nothing else.
+    /// Sends spans to a collector, in batches and from a separate thread. If the collector is away,
+    /// spans are lost and nothing else.
     ///
     /// Must be called on the runtime that carries the requests.
     ///
     /// # Errors
     ///
-    /// The address cannot be used.
+    /// Returns an error if the address cannot be used.
     pub fn to(collector: &str, worker: &str, model: &ModelName) -> Result<Self, ConfigError> {
         let endpoint = format!("{}/v1/traces", collector.trim_end_matches('/'));
         let exporter = SpanExporter::builder()
@@ -70,7 +70,7 @@ impl Spans {
         Ok(Self(Some(Arc::new(batches))))
     }
 
-    /// Sends a span, unless whoever began its trace does not keep it.
+    /// Sends a span, unless its trace is not sampled.
     pub(crate) fn end(&self, span: Span) {
         if let Some(batches) = &self.0
             && span.own.sampled
@@ -79,7 +79,7 @@ impl Spans {
         }
     }
 
-    /// Sends what is left. No span is sent after that.
+    /// Sends the remaining spans. No span is sent after that.
     pub async fn close(&self) {
         let Some(batches) = self.0.clone() else { return };
         let closed = tokio::task::spawn_blocking(move || batches.shutdown_with_timeout(GOODBYE));
@@ -120,7 +120,7 @@ fn context(span: TraceParent, remote: bool) -> SpanContext {
     SpanContext::new(trace, id, flags, remote, TraceState::default())
 }
 
-/// A collector, asked from OpenTelemetry's thread by way of the bridge's runtime.
+/// HTTP client for the collector: called on OpenTelemetry's thread, runs on the bridge's runtime.
 #[derive(Debug)]
 struct Collector {
     runtime: Handle,
@@ -132,7 +132,7 @@ impl HttpClient for Collector {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let answer = self.runtime.spawn(http::exchange(request, ANSWER_WITHIN)).await?;
         let good = answer.as_ref().is_ok_and(|answer| answer.status().is_success());
-        // One line for an outage, however many batches it takes.
+        // One log line for an outage, however many batches it affects.
         if !self.failing.swap(!good, Ordering::Relaxed) && !good {
             match &answer {
                 Ok(answer) => {
