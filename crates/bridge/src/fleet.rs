@@ -1,7 +1,7 @@
-//! The machines that a worker runs on, and that leave under it: EC2 spot instances, ECS tasks.
+//! Machines that may leave under a worker: EC2 spot instances and ECS tasks.
 //!
-//! Nothing here is needed for correctness: a worker that vanishes costs time, never text. It is the
-//! difference between moving a reply in good order and computing it twice.
+//! Nothing here is needed for correctness: the loss of a worker costs time, never text. With a
+//! notice in advance a reply moves in good order instead of being computed twice.
 
 mod protection;
 mod spot;
@@ -21,31 +21,31 @@ use protection::Protection;
 use spot::Spot;
 use task::Task;
 
-/// How often the machine's services are asked; AWS says five seconds for spot notices.
+/// Polling interval of the machine's services; AWS recommends five seconds for spot notices.
 const POLL: Duration = Duration::from_secs(5);
 
-/// They answer from the machine itself.
+/// Time limit of a response, which comes from the machine itself.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
-/// What ECS tells a container about itself, in its environment.
+/// Addresses that ECS puts into a container's environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EcsAddresses {
-    /// `ECS_CONTAINER_METADATA_URI_V4`.
+    /// Value of `ECS_CONTAINER_METADATA_URI_V4`.
     pub metadata: Option<String>,
-    /// `ECS_AGENT_URI`.
+    /// Value of `ECS_AGENT_URI`.
     pub agent: Option<String>,
 }
 
-/// Why the worker should leave.
+/// Reason for the worker to drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Notice {
-    /// AWS takes the instance back. Whoever runs on it must have handed over by then.
+    /// AWS takes the instance back. All jobs must be handed over by this time.
     Spot(Instant),
-    /// ECS stops the task, and is about to send SIGTERM.
+    /// ECS stops the task and is about to send SIGTERM.
     TaskStops,
 }
 
-/// The services of the machine that are asked.
+/// Services of the machine that are polled.
 #[derive(Debug)]
 pub struct Fleet {
     spot: Option<Spot>,
@@ -54,11 +54,11 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// What the configuration and the task's own environment give.
+    /// Selects the services that the configuration and the task's own environment name.
     ///
     /// # Errors
     ///
-    /// The configuration wants ECS, and this is no ECS task.
+    /// Returns an error if the configuration requires ECS and this is no ECS task.
     pub fn new(config: &FleetConfig, ecs: EcsAddresses) -> Result<Self, ConfigError> {
         if config.ecs == Some(true) && ecs == EcsAddresses::default() {
             return Err(ConfigError(
@@ -76,8 +76,8 @@ impl Fleet {
         })
     }
 
-    /// Drains the worker when the machine or the task is about to go, and keeps ECS from scaling
-    /// the task in while requests run. Ends with whoever runs it.
+    /// Drains the worker when the machine or the task is about to stop, and keeps ECS from scaling
+    /// the task in while requests run. Runs until it is dropped.
     pub async fn run(mut self, drain: Drain, metrics: Metrics) {
         let protection = self.protection.take();
         let protect = or_never(protection.map(|protection| protection.run(metrics.load())));
@@ -101,7 +101,7 @@ impl Fleet {
         }
     }
 
-    /// Waits for a reason to leave.
+    /// Waits for a reason to drain.
     async fn notice(&mut self) -> Notice {
         tokio::select! {
             by = or_never(self.spot.as_mut().map(Spot::notice)) => Notice::Spot(by),
@@ -117,28 +117,28 @@ async fn or_never<T>(wait: Option<impl Future<Output = T>>) -> T {
     }
 }
 
-/// Why a service of the machine did not say what was asked.
+/// Reason why a service of the machine gave no usable answer.
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    /// There was no answer.
+    /// There was no response.
     #[error("cannot ask {url}")]
     Http {
         url: String,
         #[source]
         source: http::Error,
     },
-    /// It is of a kind that AWS does not document.
+    /// The status is one that AWS does not document.
     #[error("{url} answered {status}")]
     Status { url: String, status: StatusCode },
-    /// Its body is.
+    /// The body is one that AWS does not document.
     #[error("{url} answered what it is not documented to answer")]
     Answer { url: String },
-    /// A refusal, in the words of AWS.
+    /// ECS refused; the message is AWS's own.
     #[error("ECS refused: {0}")]
     Refused(String),
 }
 
-/// Asks, and takes any status for an answer.
+/// Sends a request and accepts any status.
 async fn ask(
     request: hyper::http::request::Builder,
     body: String,
@@ -155,7 +155,7 @@ fn get(url: &str) -> hyper::http::request::Builder {
     Request::get(url)
 }
 
-/// Logs the first failure of a row, so that an outage is one line.
+/// Logs the first failure in a row, so that an outage is one line.
 #[derive(Debug, Default)]
 struct Outage {
     failing: bool,

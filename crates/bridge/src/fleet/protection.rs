@@ -1,7 +1,7 @@
-//! Keeps ECS from scaling a task in while it answers requests.
+//! Scale-in protection of an ECS task while it answers requests.
 //!
-//! <https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task-scale-in-protection-endpoint.html>.
-//! A scale-in that comes all the same is a SIGTERM, and a drain like any other.
+//! A scale-in that comes in spite of it is a SIGTERM, and a drain like any other. See
+//! `docs.aws.amazon.com/AmazonECS/latest/developerguide/task-scale-in-protection-endpoint.html`.
 
 use std::time::Duration;
 
@@ -13,21 +13,21 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{Error, Outage, ask};
 
-/// When protection is asked for, and for how long.
+/// Timing of protection requests.
 #[derive(Clone, Copy, Debug)]
 struct Timing {
-    /// How long ECS is to protect: longer than any request, and not much longer, so that a worker
-    /// that hangs is not kept for ever.
+    /// Duration of a protection: longer than any request, and not much longer, so that a hanging
+    /// worker is not protected for ever.
     expires: Duration,
-    /// When to ask again while requests run.
+    /// Interval of renewals while requests run.
     renew: Duration,
-    /// How long the worker must have been idle: a request more or less must not ask ECS twice.
+    /// Idle time before a release, so that short gaps between requests cause no calls to ECS.
     linger: Duration,
-    /// The first pause after a failure; each one after it is twice as long, up to a minute.
+    /// First pause after a failure. Each further pause is twice as long, up to a minute.
     pause: Duration,
 }
 
-/// Without how long to linger, which is configured.
+/// Default timing; `linger` comes from the configuration.
 const TIMING: Timing = Timing {
     expires: Duration::from_secs(30 * 60),
     renew: Duration::from_secs(10 * 60),
@@ -37,7 +37,7 @@ const TIMING: Timing = Timing {
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// The ECS agent of this task.
+/// Client of the task's ECS agent.
 #[derive(Clone, Debug)]
 pub(super) struct Protection {
     url: String,
@@ -81,7 +81,7 @@ impl Protection {
         Self { url: format!("{agent}/task-protection/v1/state"), timing }
     }
 
-    /// Protects the task while `load` is above zero, until its sender is gone.
+    /// Protects the task while `load` is above zero. Ends when the sender of `load` is dropped.
     pub(super) async fn run(self, mut load: watch::Receiver<usize>) {
         let (mut plan, mut outage) = (Plan::new(self.timing), Outage::default());
         loop {
@@ -137,14 +137,14 @@ impl Protection {
     }
 }
 
-/// When to ask for what.
+/// Schedule of the requests to ECS.
 #[derive(Debug)]
 struct Plan {
     timing: Timing,
-    /// When protection was last granted; `None` if the task has none.
+    /// Time at which protection was last granted; `None` if the task has none.
     granted: Option<Instant>,
     idle_since: Option<Instant>,
-    /// After a failure: not before this.
+    /// Earliest time of the next request after a failure.
     not_before: Option<Instant>,
     pause: Duration,
 }
@@ -155,7 +155,7 @@ impl Plan {
         Self { timing, granted, idle_since, not_before, pause: timing.pause }
     }
 
-    /// The next thing to ask for, and when.
+    /// Returns the next request, to enable or to release protection, and its time.
     fn next(&mut self, busy: bool, now: Instant) -> Option<(Instant, bool)> {
         let (at, enabled) = if busy {
             self.idle_since = None;
@@ -168,7 +168,7 @@ impl Plan {
         Some((self.not_before.map_or(at, |not_before| at.max(not_before)), enabled))
     }
 
-    /// It was asked for, and was done or not.
+    /// Records the result of a request.
     fn note(&mut self, enabled: bool, done: bool, now: Instant) {
         if done {
             self.granted = enabled.then_some(now);

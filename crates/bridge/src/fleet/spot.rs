@@ -1,7 +1,7 @@
-//! The notice that a spot instance is about to be taken back.
+//! Interruption notice of an EC2 spot instance.
 //!
 //! <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html>,
-//! asked by version 2 of the metadata service, which wants a token.
+//! read from version 2 of the metadata service, which requires a token.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,31 +12,32 @@ use tokio::time::{Instant, sleep};
 use super::{Error, Outage, POLL, ask, get};
 use crate::clock::from_utc;
 
-/// How long a token is asked for, which is the longest there is; it is renewed at half of that.
+/// Lifetime of a token, the longest that there is. A token is renewed at half of it.
 const TOKEN_TTL: Duration = Duration::from_secs(6 * 3600);
 
-/// What is left at the end for handing over and for the process to go.
+/// Reserve at the end for handing over and for the exit of the process.
 const RESERVE: Duration = Duration::from_secs(10);
 
-/// A notice comes two minutes ahead. Whatever it says, no more than this is made of it: a clock that
-/// is behind must not make the worker stay until the machine is gone.
+/// Maximum time that a worker goes on after a notice, which comes two minutes ahead. It holds
+/// whatever the notice says: a clock that is behind must not make the worker stay until the machine
+/// is gone.
 const LONGEST: Duration = Duration::from_secs(110);
 
-/// What is made of a notice whose time cannot be read: two minutes, of which up to one poll has
-/// passed, less the reserve.
+/// Time that a worker goes on after a notice whose time cannot be read: two minutes, less up to one
+/// poll that has passed, less the reserve.
 const UNKNOWN: Duration = Duration::from_secs(105);
 
 const TOKEN: &str = "/latest/api/token";
 const ACTION: &str = "/latest/meta-data/spot/instance-action";
 const REBALANCE: &str = "/latest/meta-data/events/recommendations/rebalance";
 
-/// The metadata service of this instance.
+/// Client of the instance's metadata service.
 #[derive(Debug)]
 pub(super) struct Spot {
     base: String,
     poll: Duration,
     token: Option<(String, Instant)>,
-    /// The recommendation to rebalance is told once.
+    /// True once the recommendation to rebalance was logged.
     told: bool,
 }
 
@@ -52,7 +53,7 @@ impl Spot {
         Self { base, poll: POLL, token: None, told: false }
     }
 
-    /// Waits for the notice; tells by when everything must be handed over.
+    /// Waits for the notice, and returns the time by which everything must be handed over.
     pub(super) async fn notice(&mut self) -> Instant {
         let mut outage = Outage::default();
         loop {
@@ -87,7 +88,7 @@ impl Spot {
             match answer.status() {
                 StatusCode::OK => return Ok(Some(answer.body().to_vec())),
                 StatusCode::NOT_FOUND => return Ok(None),
-                // The token is over: once more with another.
+                // The token has expired: one more try with a new one.
                 StatusCode::UNAUTHORIZED if !last => self.token = None,
                 status => return Err(Error::Status { url, status }),
             }
@@ -116,10 +117,10 @@ impl Spot {
     }
 }
 
-/// How long the worker may go on after a notice.
+/// Returns the time for which the worker may go on after a notice.
 fn time_left(notice: &Action, now: SystemTime) -> Duration {
     if notice.action == "hibernate" {
-        // The one that does not wait two minutes.
+        // The only action that does not leave two minutes.
         return Duration::ZERO;
     }
     let Some(at) = from_utc(&notice.time) else { return UNKNOWN };

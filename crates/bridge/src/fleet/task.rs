@@ -1,7 +1,7 @@
-//! Whether ECS wants this task to go on.
+//! Desired status of an ECS task.
 //!
-//! <https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task-metadata-endpoint-v4.html>. The
-//! wish is seen here some seconds before SIGTERM where containers are stopped one after another.
+//! <https://docs.aws.amazon.com/AmazonECS/latest/developerguide/task-metadata-endpoint-v4.html>. If
+//! containers are stopped one after another, the stop is visible here some seconds before SIGTERM.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use super::{Error, Outage, POLL, ask, get};
 
-/// The metadata service of this task.
+/// Client of the task's metadata service.
 #[derive(Debug)]
 pub(super) struct Task {
     url: String,
@@ -64,7 +64,8 @@ mod tests {
 
     use super::Task;
 
-    /// What the service answers, one after the other; the last stays.
+    /// Checks `stopping` against a service that gives these answers in turn and then repeats the
+    /// last one.
     async fn check(answers: Vec<Answer>, stops: bool) {
         let (n, count) = (AtomicUsize::new(0), answers.len());
         let server = Server::start(move |seen| {

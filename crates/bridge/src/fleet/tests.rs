@@ -1,4 +1,4 @@
-//! What the configuration and the environment turn on.
+//! Tests of the services that the configuration and the environment turn on.
 
 use nsbridge_testkit::http::{Answer, Server};
 

@@ -1,4 +1,4 @@
-//! When protection is asked for, and what an ECS agent may answer.
+//! Tests of the schedule of protection requests, and of the answers that an ECS agent may give.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -70,7 +70,7 @@ fn failures_are_tried_again_after_growing_pauses() {
     plan.note(true, true, at);
     plan.note(true, false, at + TIMING.renew);
     assert_eq!(plan.next(true, at + TIMING.renew), Some((at + TIMING.renew + seconds(1), true)));
-    // What was granted before is released all the same.
+    // A protection that was granted before is released all the same.
     assert!(plan.next(false, at + TIMING.renew).is_some_and(|(_, enabled)| !enabled));
 }
 

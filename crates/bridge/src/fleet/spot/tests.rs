@@ -1,4 +1,5 @@
-//! A stand-in for the metadata service, which answers as AWS documents, or as it should not.
+//! Tests with a stand-in for the metadata service, whose answers are as AWS documents them, or are
+//! not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,8 +13,8 @@ use crate::clock::from_utc;
 
 const NOTICE: &str = r#"{"action": "terminate", "time": "2031-09-18T08:22:00Z"}"#;
 
-/// Hands out numbered tokens, and leaves the rest to `page`, which is told the token's number and
-/// how many pages were asked for before.
+/// Serves numbered tokens and passes other requests to `page`, with the token and the number of
+/// earlier page requests.
 async fn imds(page: impl Fn(&str, &str, usize) -> Answer + Send + Sync + 'static) -> Server {
     let (tokens, pages) = (AtomicUsize::new(0), AtomicUsize::new(0));
     Server::start(move |seen: &Seen| {
