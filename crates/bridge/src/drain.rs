@@ -1,4 +1,4 @@
-//! The order to leave.
+//! Graceful shutdown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,10 +6,9 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// Tells a worker to leave, and by when. Cheap to clone: whoever learns of the end first says so.
+/// Graceful-shutdown signal with a deadline; the earliest deadline wins. Cheap to clone.
 ///
-/// A signal, a spot interruption notice and a stopped task may all come; the earliest moment
-/// stands.
+/// SIGTERM, a spot interruption notice and a stopped ECS task may each begin a drain, in any order.
 #[derive(Clone, Debug)]
 pub struct Drain {
     grace: Duration,
@@ -17,18 +16,19 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// An order that nobody has given yet; `grace` is what running jobs get when nothing else
-    /// says how long there is.
+    /// Creates a signal that has not been given. `grace` is the time for running jobs where the
+    /// cause of the drain sets no deadline.
     pub fn new(grace: Duration) -> Self {
         Self { grace, by: Arc::default() }
     }
 
-    /// Leave: nothing new is taken, and what runs gets the grace.
+    /// Begins the drain: the worker takes nothing new, and running jobs get the grace period.
     pub fn begin(&self) {
         self.by(Instant::now() + self.grace);
     }
 
-    /// Leave: nothing new is taken, and what runs gets until `moment`.
+    /// Begins the drain: the worker takes nothing new, and running jobs get until `moment`. A later
+    /// moment than the one that is known changes nothing.
     pub fn by(&self, moment: Instant) {
         self.by.send_if_modified(|by| {
             let earlier = by.is_none_or(|known| moment < known);
@@ -39,24 +39,24 @@ impl Drain {
         });
     }
 
-    /// When everything must be over; `None` while nobody has given the order.
+    /// Returns the deadline of the drain; `None` before it has begun.
     pub fn moment(&self) -> Option<Instant> {
         *self.by.borrow()
     }
 
-    /// Waits for the order; tells by when to leave.
+    /// Waits until the drain begins, and returns its deadline.
     pub async fn begun(&self) -> Instant {
         let mut orders = self.by.subscribe();
         loop {
             if let Some(moment) = *orders.borrow_and_update() {
                 return moment;
             }
-            // The sender is ours.
+            // The sender belongs to `self`, so the wait cannot fail.
             let _ = orders.changed().await;
         }
     }
 
-    /// Waits until the time that was given is over.
+    /// Waits until the deadline of the drain has passed.
     pub(crate) async fn over(&self) {
         let mut orders = self.by.subscribe();
         loop {

@@ -1,7 +1,8 @@
-//! Whether a worker lives, and whether it works: what an orchestrator asks.
+//! Health of a worker, for the liveness and readiness probes of an orchestrator.
 //!
-//! A process that runs but takes nothing from the queue is worth nothing, so liveness here means
-//! that requests are taken. Loading and draining are alive: a restart would not help either.
+//! A process that runs but consumes nothing is worth nothing, so liveness here means that the
+//! worker is subscribed to its queue. A worker that loads or drains counts as alive, because a
+//! restart would not help.
 
 mod pages;
 
@@ -14,7 +15,7 @@ use tokio::time::Instant;
 
 pub use pages::Pages;
 
-/// What a worker knows of its own state. Cheap to clone.
+/// State of a worker's health. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Health(Arc<Inner>);
 
@@ -34,22 +35,22 @@ struct State {
     handler_failed: bool,
     calls_stand_still: bool,
     draining: bool,
-    /// Since when nothing is taken; tells nothing while something is.
+    /// Time since which the worker consumes nothing; not meaningful while it consumes.
     idle_since: Instant,
 }
 
-/// What the pages say.
+/// Content of the health pages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Report {
     pub(crate) alive: bool,
     pub(crate) ready: bool,
-    /// The handler is loaded and warmed up.
+    /// True once the handler is loaded and warmed up.
     pub(crate) loaded: bool,
-    /// The connection is up and subscribed to the model's queue.
+    /// True while the connection is up and subscribed to the model's queue.
     pub(crate) consuming: bool,
-    /// The handler says that it can answer.
+    /// True while the handler reports that it is well.
     pub(crate) handler_ok: bool,
-    /// Its calls end when they are told to, and its thread gets to its work.
+    /// True while stopped calls end and the handler's thread makes progress.
     pub(crate) calls_ok: bool,
     pub(crate) draining: bool,
     pub(crate) model: ModelName,
@@ -58,8 +59,8 @@ pub(crate) struct Report {
 }
 
 impl Health {
-    /// The health of a worker that begins to load. It is dead if it took nothing for `dead_after`
-    /// once it has loaded.
+    /// Creates the health of a worker that begins to load. After the load, the worker counts as
+    /// dead if it has consumed nothing for `dead_after`.
     pub fn new(model: ModelName, dead_after: Duration) -> Self {
         let state = State {
             loaded: false,
@@ -74,7 +75,7 @@ impl Health {
         Self(Arc::new(Inner { model, dead_after, state: Mutex::new(state) }))
     }
 
-    /// The handler is loaded and warmed up.
+    /// Records that the handler is loaded and warmed up.
     pub(crate) fn loaded(&self, fingerprint: Option<Fingerprint>, revision: Option<Revision>) {
         self.change(|state| {
             state.loaded = true;
@@ -84,7 +85,7 @@ impl Health {
         });
     }
 
-    /// The worker takes requests, or does not.
+    /// Records that the worker consumes, or has stopped to.
     pub(crate) fn consuming(&self, consuming: bool) {
         self.change(|state| {
             if state.consuming && !consuming {
@@ -94,12 +95,12 @@ impl Health {
         });
     }
 
-    /// What the handler says of itself.
+    /// Records the handler's own report.
     pub(crate) fn handler(&self, ok: bool) {
         self.change(|state| state.handler_failed = !ok);
     }
 
-    /// The handler's calls get on, or do not.
+    /// Records that the handler's calls make progress, or stand still.
     pub(crate) fn calls(&self, ok: bool) {
         self.change(|state| state.calls_stand_still = !ok);
     }
@@ -108,7 +109,7 @@ impl Health {
         self.state().calls_stand_still
     }
 
-    /// The worker takes nothing new, and leaves.
+    /// Records that the worker drains: it takes nothing new and exits.
     pub(crate) fn draining(&self) {
         self.change(|state| state.draining = true);
     }

@@ -1,55 +1,56 @@
-//! When the worker takes nothing, because its key service cannot answer or something else failed.
+//! Pauses of the worker, while its key service is busy or after another failure.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// The first wait for the key service, and the longest.
+/// First and longest pause of the back-off for the key service.
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Until when no delivery is begun. What has come waits where it is.
+/// Time before which no delivery is begun. Deliveries that have come wait in the worker.
 #[derive(Debug, Default)]
 pub(crate) struct Rest(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     until: Option<Instant>,
-    /// Waits for the key service since it answered last.
+    /// Number of pauses since the key service last answered.
     row: u32,
 }
 
 impl Rest {
-    /// Rests at least so long.
+    /// Pauses for at least this long.
     pub(crate) fn take(&self, pause: Duration) {
         let until = Instant::now() + pause;
         let mut state = self.state();
         state.until = state.until.max(Some(until));
     }
 
-    /// The key service could not answer: rests, twice as long each time. Tells for how long.
+    /// Pauses because the key service could not answer, twice as long each time. Returns the length
+    /// of the pause.
     pub(crate) fn back_off(&self) -> Duration {
         let now = Instant::now();
         let mut state = self.state();
-        // Those that were asked for together fail together, and count once.
+        // Requests that failed together count as one failure.
         if let Some(until) = state.until.filter(|until| *until > now) {
             return until - now;
         }
         let pause = LONGEST.min(FIRST * (1 << state.row.min(6)));
-        // Workers that were refused together do not come back together.
+        // Jitter, so that workers that were refused together do not come back together.
         let pause = pause.mul_f64(0.75 + 0.25 * random());
         state.row += 1;
         state.until = Some(now + pause);
         pause
     }
 
-    /// The key service has answered.
+    /// Resets the back-off after an answer of the key service.
     pub(crate) fn keys_came(&self) {
         self.state().row = 0;
     }
 
-    /// Waits until the worker does not rest.
+    /// Waits until no pause is in force.
     pub(crate) async fn over(&self) {
         loop {
             let until = self.state().until.filter(|until| *until > Instant::now());
@@ -63,7 +64,7 @@ impl Rest {
     }
 }
 
-/// Between 0 and 1; 1 if the system has no randomness.
+/// Returns a random number between 0 and 1; 1 if the system has no randomness.
 fn random() -> f64 {
     getrandom::u32().map_or(1.0, |random| f64::from(random) / f64::from(u32::MAX))
 }

@@ -1,4 +1,4 @@
-//! `/livez`, `/readyz` and `/metrics`.
+//! HTTP server of `/livez`, `/readyz` and `/metrics`.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -20,49 +20,50 @@ use super::{Health, Report};
 use crate::error::Error;
 use crate::metrics::Metrics;
 
-/// Askers at once; the others wait in the listener's own queue.
+/// Maximum number of connections at once; the others wait in the listener's backlog.
 const CONNECTIONS: usize = 32;
 
-/// How long an asker may take to say what it wants.
+/// Time limit for a client to send its request headers.
 const HEADERS: Duration = Duration::from_secs(2);
 
-/// How long a connection may take in all. Each has one question.
+/// Time limit of a whole connection, which carries one request.
 const WHOLE: Duration = Duration::from_secs(10);
 
-/// Bytes of a question.
+/// Maximum size of a request's headers, in bytes.
 const MAX_HEADERS: usize = 16 << 10;
 
-/// What orchestrators and Prometheus ask a worker.
+/// Pages for orchestrators and Prometheus.
 #[derive(Debug)]
 pub struct Pages(TcpListener);
 
 impl Pages {
-    /// Listens; a port in use is an error before anything is loaded.
+    /// Binds the listener. Called before the load, so that a port in use is an early error.
     ///
     /// # Errors
     ///
-    /// [`Error::Listen`].
+    /// Returns [`Error::Listen`] if the address cannot be bound.
     pub async fn bind(addr: SocketAddr) -> Result<Self, Error> {
         TcpListener::bind(addr).await.map(Self).map_err(|source| Error::Listen { addr, source })
     }
 
-    /// Where it listens: which port, where any was as good.
+    /// Returns the address of the listener, with the real port if it was bound to port 0.
     ///
     /// # Errors
     ///
-    /// [`Error::System`], which does not happen to a socket that listens.
+    /// Returns [`Error::System`] if the system does not know the address, which does not happen to
+    /// a socket that listens.
     pub fn addr(&self) -> Result<SocketAddr, Error> {
         let failed = |source| Error::System { what: "tell a socket's address", source };
         self.0.local_addr().map_err(failed)
     }
 
-    /// Answers until it is dropped.
+    /// Serves the pages until the future is dropped.
     pub async fn serve(self, health: Health, metrics: Metrics) -> Infallible {
         let free = Arc::new(Semaphore::new(CONNECTIONS));
         loop {
             let permit = free.clone().acquire_owned().await;
             let Ok((stream, _)) = self.0.accept().await else {
-                // No descriptor is free just now.
+                // The process has no free descriptor at the moment.
                 sleep(Duration::from_millis(100)).await;
                 continue;
             };
@@ -86,7 +87,7 @@ async fn answer_one(stream: TcpStream, health: Health, metrics: Metrics) {
         .max_buf_size(MAX_HEADERS)
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
-    // Who asks badly gets no answer, and nobody is told.
+    // Malformed requests are dropped without a response or a log line.
     let _ = timeout(WHOLE, connection).await;
 }
 
@@ -201,7 +202,7 @@ mod tests {
         let asked = Instant::now();
         assert_eq!(get(&addr, "/livez").await.0, 200);
         assert!(asked.elapsed() < Duration::from_secs(5));
-        // The first was shut out, without an answer or with one that says so.
+        // The first connection was closed, without a response or with an error.
         let mut said = Vec::new();
         let read = held[0].read_to_end(&mut said);
         timeout(Duration::from_secs(1), read).await.expect("it was closed").unwrap();
