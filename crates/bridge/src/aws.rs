@@ -1,4 +1,4 @@
-//! How this process speaks to AWS: whose credentials, which region, over which TLS.
+//! Connection settings for AWS: credentials, region, and TLS.
 
 use aws_config::{BehaviorVersion, Region};
 use aws_smithy_http_client::Builder;
@@ -8,11 +8,11 @@ use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use aws_types::SdkConfig;
 use aws_types::service_config::ServiceConfigKey;
 
-/// What every client of an AWS service is made with.
+/// Returns the configuration that every client of an AWS service is made with.
 ///
-/// Credentials, and the region where none is given, come from where AWS's own tools look: the
-/// environment, the profile, the task's or the instance's role. `endpoint_url` is for services that
-/// are not AWS's own.
+/// Credentials, and the region if none is given, come from the usual sources of AWS's own tools:
+/// the environment, the profile, the role of the task or of the instance. `endpoint_url` is for
+/// services that are not AWS's own.
 pub(crate) async fn sdk_config(region: Option<&str>, endpoint_url: Option<&str>) -> SdkConfig {
     let mut config = aws_config::defaults(BehaviorVersion::latest()).http_client(http_client());
     if let Some(region) = region {
@@ -24,8 +24,8 @@ pub(crate) async fn sdk_config(region: Option<&str>, endpoint_url: Option<&str>)
     config.load().await
 }
 
-/// Returns the endpoint that a service's client takes from this configuration, if something sets one:
-/// the caller, `AWS_ENDPOINT_URL_<SERVICE>`, `AWS_ENDPOINT_URL`, or the profile.
+/// Returns the endpoint that a service's client takes from this configuration, if something sets
+/// one: the caller, `AWS_ENDPOINT_URL_<SERVICE>`, `AWS_ENDPOINT_URL`, or the profile.
 pub(crate) fn endpoint(config: &SdkConfig, service: &str) -> Option<String> {
     let general = || config.endpoint_url().map(str::to_owned);
     if config.get_origin("endpoint_url").is_client_config() {
@@ -37,7 +37,7 @@ pub(crate) fn endpoint(config: &SdkConfig, service: &str) -> Option<String> {
     own.or_else(general)
 }
 
-/// On ring, as every TLS connection of this process.
+/// Returns an HTTPS client on `ring`, like every TLS connection of this process.
 pub(crate) fn http_client() -> SharedHttpClient {
     Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https()
 }

@@ -1,19 +1,20 @@
-//! Wall-clock time, as it travels.
+//! Wall-clock time in the form of the wire format.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Milliseconds since 1970.
+/// Returns the current Unix time, in ms.
 pub(crate) fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The moment that is `ms` milliseconds after 1970; far-off values are cut to what a clock holds.
+/// Returns the time that is `ms` milliseconds after 1970; 1970 itself if the clock cannot represent
+/// it.
 pub(crate) fn at_ms(ms: u64) -> SystemTime {
     UNIX_EPOCH.checked_add(Duration::from_millis(ms)).unwrap_or(UNIX_EPOCH)
 }
 
-/// The moment that a text of the form `2017-09-18T08:22:00Z` names.
+/// Parses a UTC time of the form `2017-09-18T08:22:00Z`; `None` for any other text.
 pub(crate) fn from_utc(text: &str) -> Option<SystemTime> {
     let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
     let [year, month, day] = numbers(date, '-')?;
@@ -32,8 +33,8 @@ fn numbers(text: &str, between: char) -> Option<[u64; 3]> {
     parts?.try_into().ok()
 }
 
-/// By the method of Howard Hinnant's `days_from_civil`: years begin in March, so that the day that
-/// comes and goes is a year's last.
+/// Returns the days since 1970, by the method of Howard Hinnant's `days_from_civil`: years begin in
+/// March, so that the leap day is the last day of a year.
 fn days_since_1970(year: u64, month: u64, day: u64) -> u64 {
     let year = if month > 2 { year } else { year - 1 };
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;

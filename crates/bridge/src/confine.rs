@@ -1,4 +1,4 @@
-//! What a worker's process does not give away: its memory in a core dump, and a panic's words.
+//! Confinement of the worker's process: no core dumps, and no panic messages in logs.
 
 use std::panic::PanicHookInfo;
 
@@ -6,13 +6,14 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior,
 
 use crate::error::Error;
 
-/// Leaves no core dump, and lets no other process of this user look into this one's memory.
+/// Disables core dumps, and closes the process's memory to other processes of this user.
 ///
-/// Memory holds prompts, replies and keys. Root may look all the same.
+/// The memory holds prompts, replies and keys. Root can still read it.
 ///
 /// # Errors
 ///
-/// The system refuses, which it does to nobody who asks for less.
+/// Returns an error if the system refuses, which it does not do to a process that lowers its own
+/// limits.
 pub(crate) fn close_memory() -> Result<(), Error> {
     let system =
         |what| move |error: rustix::io::Errno| Error::System { what, source: error.into() };
@@ -22,8 +23,8 @@ pub(crate) fn close_memory() -> Result<(), Error> {
         .map_err(system("close the process's memory to others"))
 }
 
-/// Logs where a thread panicked, and nothing of what it said: a library's panic may quote the text
-/// that it could not take.
+/// Logs where a thread panicked, without the panic message. The panic of a library may quote the
+/// text that it could not process.
 pub(crate) fn quiet_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let (thread, place) = told(panic);
@@ -31,7 +32,7 @@ pub(crate) fn quiet_panics() {
     }));
 }
 
-/// Thread and place.
+/// Returns the thread's name and the source location of a panic.
 fn told(panic: &PanicHookInfo<'_>) -> (String, String) {
     let thread = std::thread::current().name().unwrap_or("without a name").to_owned();
     (thread, panic.location().map_or_else(String::new, ToString::to_string))

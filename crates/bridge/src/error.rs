@@ -1,8 +1,8 @@
-//! What ends a worker.
+//! Errors that end a worker.
 
 use crate::config::ConfigError;
 
-/// Why a worker could not start, or had to leave.
+/// Reason why a worker could not start, or had to exit.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -15,30 +15,30 @@ pub enum Error {
     /// The broker cannot be used.
     #[error("the queue cannot be used")]
     Queue(#[from] nsbridge_queue::Error),
-    /// A model cannot be had.
+    /// A model cannot be opened or fetched.
     #[error(transparent)]
     Store(#[from] crate::store::StoreError),
     /// The handler did not load.
     #[error("the handler did not load: {0}")]
     Load(String),
-    /// The handler broke while it ran; its jobs were given back.
+    /// The handler broke while it ran; its jobs were requeued.
     #[error("the handler broke ({0}); its jobs were given back")]
     Handler(String),
-    /// The pages of `[health]` have no port.
+    /// The address of the health pages cannot be bound.
     #[error("cannot listen on {addr} ([health] listen)")]
     Listen {
-        /// Where.
+        /// Address from `[health]`.
         addr: std::net::SocketAddr,
-        /// What the system said.
+        /// Error of the system.
         #[source]
         source: std::io::Error,
     },
-    /// The operating system refused something a worker needs.
+    /// The operating system refused something that a worker needs.
     #[error("cannot {what}")]
     System {
-        /// What.
+        /// Operation that failed.
         what: &'static str,
-        /// What the system said.
+        /// Error of the system.
         #[source]
         source: std::io::Error,
     },

@@ -1,6 +1,6 @@
-//! The worker: takes sealed requests from a model's queue, runs a handler, streams sealed replies.
+//! Worker: takes sealed requests from a model's queue, runs a handler, streams sealed replies.
 //!
-//! A whole worker is a [`Handler`](nsbridge_handler::Handler) and one line:
+//! A complete worker is a [`Handler`](nsbridge_handler::Handler) and one line:
 //!
 //! ```no_run
 //! # use nsbridge_handler::{Finish, Handler, Job, Models, Result};
@@ -10,14 +10,16 @@
 //! #     type Input = String;
 //! #     type Output = String;
 //! #     async fn load((): (), _: Models) -> Result<Self> { Ok(Self) }
-//! #     async fn handle(&self, _: String, _: &mut Job<String>) -> Result<Finish> { Ok(Finish::STOP) }
+//! #     async fn handle(&self, _: String, _: &mut Job<String>) -> Result<Finish> {
+//! #         Ok(Finish::STOP)
+//! #     }
 //! # }
 //! fn main() -> std::process::ExitCode {
 //!     nsbridge::serve::<MyHandler>()
 //! }
 //! ```
 //!
-//! `job.rs` reads like the life of a request. What a worker promises is in `docs/protocol.md`.
+//! `job.rs` follows the life of a request. `docs/protocol.md` has the rules that a worker keeps.
 
 mod attempt;
 #[cfg(any(feature = "s3", feature = "kms"))]

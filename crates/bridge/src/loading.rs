@@ -1,4 +1,4 @@
-//! A worker's cold start: its models are found, its handler loads them, and all of it is told.
+//! Cold start of a worker: finds its models, and reports progress while the handler loads them.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -12,21 +12,21 @@ use crate::config::ModelConfig;
 use crate::metrics::{Metrics, Phase};
 use crate::store::{Opened, Store, StoreError};
 
-/// How often a long load says how far it is.
+/// Interval of the log lines during a long load.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
-/// How often its figures are brought up to date.
+/// Update interval of the metrics during a load.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 
-/// The model whose revision is the worker's, where there are several.
+/// Name of the model whose revision is the worker's, if there are several models.
 const TARGET: &str = "target";
 
 /// Models that were found.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// What the handler gets.
+    /// Models for the handler.
     pub(crate) models: Models,
-    /// The revision that this worker serves, if its model has one.
+    /// Revision that this worker serves, if its model has one.
     pub(crate) revision: Option<Revision>,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Found {
 ///
 /// # Errors
 ///
-/// The first one that is not there, or is not what it should be.
+/// Returns the error of the first model that does not exist or is not valid.
 pub(crate) async fn find(
     store: &Store,
     models: &BTreeMap<String, ModelConfig>,
@@ -54,7 +54,7 @@ pub(crate) async fn find(
     Ok(Found { models: found.into_iter().collect(), revision })
 }
 
-/// Tells how a load goes on, for as long as it does.
+/// Reports the progress of a load until the future is dropped.
 pub(crate) async fn tell(store: &Store, metrics: &Metrics) -> Infallible {
     let started = Instant::now();
     let (mut said, mut before) = (started, 0);

@@ -1,4 +1,4 @@
-//! Publishing channels that wait for their next reply.
+//! Pool of publishing channels that are idle between replies.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,11 +6,11 @@ use nsbridge_queue::{Broker, Connection, Link, Publisher, Result};
 
 use crate::metrics::{Metrics, Side};
 
-/// Channels kept open between replies; more are opened when needed, and closed after.
+/// Maximum number of idle channels. More are opened when needed, and closed afterwards.
 const IDLE: usize = 64;
 
-/// One connection's publishing channels. Opening a channel takes two round trips to the broker,
-/// which the first token of a reply need not wait for.
+/// Publishing channels of one connection. Opening a channel takes two round trips to the broker;
+/// the pool keeps them off the first token of a reply.
 #[derive(Debug)]
 pub(crate) struct Pool {
     link: Link,
@@ -18,7 +18,7 @@ pub(crate) struct Pool {
     idle: Mutex<Idle>,
 }
 
-/// Channels of one connection.
+/// Idle channels of one connection.
 #[derive(Debug, Default)]
 struct Idle {
     connection: Option<Arc<dyn Connection>>,
@@ -30,7 +30,8 @@ impl Pool {
         Self { link: Link::new(broker, name), metrics, idle: Mutex::default() }
     }
 
-    /// A channel for one reply. It may turn out to be gone when it is used, as any channel may.
+    /// Returns a channel for one reply. Like any channel it may turn out to be closed when it is
+    /// used.
     pub(crate) async fn take(&self) -> Result<Box<dyn Publisher>> {
         let connection = self.link.connection().await;
         let idle = self.idle().take(&connection, &self.metrics);
@@ -40,7 +41,7 @@ impl Pool {
         }
     }
 
-    /// Takes a channel back on which nothing is in flight.
+    /// Takes back a channel on which nothing is in flight.
     pub(crate) fn give_back(&self, publisher: Box<dyn Publisher>) {
         let mut idle = self.idle();
         if idle.publishers.len() < IDLE {
@@ -48,7 +49,7 @@ impl Pool {
         }
     }
 
-    /// Whether the broker takes nothing from us now.
+    /// Returns true while the broker blocks this publisher.
     pub(crate) fn is_blocked(&self) -> bool {
         self.idle().connection.as_ref().is_some_and(|connection| connection.is_blocked())
     }
@@ -64,7 +65,7 @@ impl Pool {
 }
 
 impl Idle {
-    /// A channel of this connection; those of an earlier one went with it.
+    /// Returns a channel of this connection. Channels of an earlier connection are dropped.
     fn take(
         &mut self,
         connection: &Arc<dyn Connection>,

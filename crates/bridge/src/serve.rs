@@ -1,4 +1,4 @@
-//! The edge: command line, signals, logs and exit code of a worker's own binary.
+//! Entry point of a worker's own binary: command line, signals, logs and exit code.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -37,9 +37,9 @@ by NSBRIDGE_<SECTION>__<FIELD> in the environment too.
 
 /// Runs a worker with this handler; the whole of a worker binary's `main`.
 ///
-/// Reads `--config FILE` (`worker.toml` if absent). SIGTERM or Ctrl-C drains: running jobs get
-/// `grace_s` seconds, the rest goes back to the queue. The exit code is 0 after a drain, 1 after
-/// a failure, 2 for a wrong command line.
+/// Reads `--config FILE` (`worker.toml` if absent). SIGTERM or Ctrl-C begins a drain: running jobs
+/// get `grace_s` seconds, and the rest is requeued. The exit code is 0 after a drain, 1 after a
+/// failure, 2 for a wrong command line.
 pub fn serve<H: Handler>() -> ExitCode {
     match read_arguments(std::env::args().skip(1)) {
         Ok(Some(path)) => run::<H>(Config::read(&path, std::env::vars())),
@@ -73,7 +73,7 @@ pub fn run<H: Handler>(config: Result<Config, ConfigError>) -> ExitCode {
             .build()
             .map_err(|source| Error::System { what: "start the bridge's threads", source })?;
         let ended = runtime.block_on(run_until_signal::<H>(config));
-        // A handler that does not stop must not keep the process.
+        // A handler that does not stop must not keep the process alive.
         runtime.shutdown_timeout(Duration::from_secs(1));
         ended
     });
@@ -90,8 +90,9 @@ pub fn run<H: Handler>(config: Result<Config, ConfigError>) -> ExitCode {
 ///
 /// # Errors
 ///
-/// [`Error::Queue`] if the broker cannot be reached: at the start this is more likely a wrong
-/// address than an outage. [`Error::Load`] in the handler's own words.
+/// Returns [`Error::Queue`] if the broker cannot be reached, because at the start a wrong address
+/// is more likely than an outage. Returns [`Error::Load`] with the handler's message if the handler
+/// does not load.
 pub async fn start<H: Handler>(
     parts: Parts,
     options: H::Options,
@@ -122,7 +123,7 @@ async fn run_until_signal<H: Handler>(mut config: Config) -> Result<(), Error> {
     let metrics = vitals.metrics.clone();
     let (withdrawn, withdrawals) = watch::channel(());
     let keys = keys::open(&config.keys, &metrics, withdrawn).await?;
-    // Wiped. What the environment holds cannot be.
+    // Wiped here. The copy in the environment cannot be wiped.
     config.keys.keyring_json = None;
     let mut parts = parts(&config, keys, drain.clone(), vitals)?;
     let store = Store::open(&config.store)?;
@@ -143,7 +144,7 @@ async fn run_until_signal<H: Handler>(mut config: Config) -> Result<(), Error> {
     ended
 }
 
-/// What the worker tells about itself, where the configuration says.
+/// Creates the worker's metrics, health and spans as configured.
 fn vitals(config: &Config) -> Result<Vitals, ConfigError> {
     let model = &config.worker.model;
     let spans = match &config.telemetry.otlp {
@@ -154,7 +155,7 @@ fn vitals(config: &Config) -> Result<Vitals, ConfigError> {
     Ok(Vitals { metrics: Metrics::new(model), health, spans })
 }
 
-/// What ECS tells each container about itself.
+/// Returns the addresses that ECS puts into each container's environment.
 #[expect(clippy::disallowed_methods, reason = "this is the edge that reads the environment")]
 fn ecs_addresses() -> EcsAddresses {
     EcsAddresses {
@@ -186,13 +187,14 @@ fn parts(
     })
 }
 
-/// The first SIGTERM or Ctrl-C drains, the second ends the process at once.
+/// Drains at the first SIGTERM or Ctrl-C, and ends the process at once at the second.
 fn watch_signals(drain: Drain) -> Result<(), Error> {
     let listen =
         |kind| signal(kind).map_err(|source| Error::System { what: "listen for signals", source });
     let (mut term, mut int) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
     tokio::spawn(async move {
-        // Signals are counted, not orders: after a spot notice the first one is no reason to run.
+        // Counts signals, not drains: after a spot notice, the first signal must not end the
+        // process at once.
         for signals in 0.. {
             tokio::select! {
                 _ = term.recv() => {}
@@ -214,21 +216,22 @@ fn leave_now() -> ! {
     std::process::exit(1)
 }
 
-/// Sends logs to stderr as the configuration says.
+/// Sends logs to stderr as configured.
 ///
 /// # Errors
 ///
-/// A sentence, if the filter cannot be read.
+/// Returns an error if the filter cannot be parsed.
 pub fn log_to_stderr(config: &LogConfig) -> Result<(), ConfigError> {
     let filter = EnvFilter::try_new(&config.filter)
         .map_err(|error| ConfigError(format!("[log] filter `{}`: {error}", config.filter)))?;
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        // It would say so on stderr, and end the thread that logs if that cannot be written either.
+        // Otherwise a log line that cannot be written is reported on stderr, and the logging thread
+        // panics if that fails as well.
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
-    // A second call in one process keeps the first one's choice.
+    // A second call in one process keeps the settings of the first.
     let _ = match config.format {
         LogFormat::Text => log.try_init(),
         LogFormat::Json => log.json().try_init(),
@@ -257,8 +260,8 @@ fn host_name() -> String {
     if name.is_empty() { format!("worker-{}", std::process::id()) } else { name.to_owned() }
 }
 
-/// An error and its causes in one line. A cause that the line ends with already is left out: not
-/// every library keeps its sources out of its own words.
+/// Formats an error and its causes in one line. A cause with which the line already ends is left
+/// out, because some libraries repeat the text of their sources.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut line = error.to_string();
     let mut next = error.source();
@@ -272,7 +275,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     line
 }
 
-/// Tells the person at the terminal, if there is one.
+/// Writes to the terminal, if there is one.
 fn say(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }

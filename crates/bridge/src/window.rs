@@ -1,4 +1,4 @@
-//! Published frames that the broker has not confirmed yet.
+//! Window of published frames that the broker has not confirmed yet.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -10,14 +10,14 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::metrics::Metrics;
 
-/// A client is gone when its queue was missing twice, this far apart: a queue may be missing for a
-/// moment while its client comes back.
+/// Time between two misses of a reply queue after which its client is gone. A queue may be missing
+/// for a moment while its client reconnects.
 const GONE_AFTER: Duration = Duration::from_secs(2);
 
-/// How long a full reply queue is left alone before the next try.
+/// Pause before the next publish to a full reply queue.
 const FULL_PAUSE: Duration = Duration::from_millis(50);
 
-/// One channel's frames, in the order they were published, until each is confirmed.
+/// Frames of one channel in publish order, each until it is confirmed.
 #[derive(Debug)]
 pub(crate) struct Window {
     publisher: Box<dyn Publisher>,
@@ -25,19 +25,20 @@ pub(crate) struct Window {
     exchange: &'static str,
     key: String,
     frames: VecDeque<InFlight>,
-    /// The first frame to send again, and when.
+    /// Index of the first frame to send again, and the time for it.
     resend: Option<(usize, Instant)>,
     missing_since: Option<Instant>,
     gone: bool,
-    /// Why the channel can confirm nothing more, once that is so.
+    /// Reason why the channel cannot confirm any more frames; `None` while it can.
     lost: Option<String>,
 }
 
 struct InFlight {
     confirm: Confirm,
-    /// When it was first published.
+    /// Time of the first publish.
     since: Instant,
-    /// The same bytes are sent again if the queue was full: a frame is never sealed twice.
+    /// Kept, because the same bytes are sent again if the queue was full: a frame is never sealed
+    /// twice.
     message: Message,
 }
 
@@ -59,25 +60,25 @@ impl Window {
         Self { publisher, metrics, exchange, key, frames, resend, missing_since, gone, lost }
     }
 
-    /// The channel, once nothing is in flight.
+    /// Returns the channel, for when nothing is in flight.
     pub(crate) fn into_publisher(self) -> Box<dyn Publisher> {
         self.publisher
     }
 
-    /// Frames in flight.
+    /// Returns the number of frames in flight.
     pub(crate) fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// Whether the receiver's queue has been missing for good.
+    /// Returns true if the receiver's queue is gone for good.
     pub(crate) fn receiver_gone(&self) -> bool {
         self.gone
     }
 
-    /// Publishes a frame; its confirm is read later.
+    /// Publishes a frame. Its confirm is read later.
     pub(crate) async fn push(&mut self, message: Message) -> Result<()> {
         let confirm = if self.resend.is_some() {
-            // Sent in its turn, after those before it.
+            // The frame is sent after those before it, by the resend.
             pending().boxed()
         } else {
             self.publisher.publish(self.exchange, &self.key, message.clone()).await?
@@ -89,8 +90,8 @@ impl Window {
 
     /// Waits for the oldest confirm, then takes all others that have come.
     ///
-    /// Cancel safe. Pends if nothing is in flight. Once it fails it fails for good: a confirm that
-    /// was told is not asked again.
+    /// Cancel safe. Pending while nothing is in flight. An error is permanent, because a confirm
+    /// that has completed cannot be polled again.
     pub(crate) async fn settle(&mut self) -> Result<()> {
         if let Some(reason) = &self.lost {
             return Err(Error::Lost { reason: reason.clone() });
@@ -126,7 +127,7 @@ impl Window {
         Ok(())
     }
 
-    /// Takes the broker's answer to the oldest frame.
+    /// Applies the broker's answer to the oldest frame.
     fn note(&mut self, confirmed: Confirmed) {
         match confirmed {
             Confirmed::Taken => self.missing_since = None,
@@ -144,9 +145,10 @@ impl Window {
         }
     }
 
-    /// Rule A6: goes back to the refused frame and sends it and all later ones again, in order.
+    /// Rule A6: sends the refused frame and all later ones again, in order.
     ///
-    /// Cancel safe: it goes on where it was, and a frame sent twice is ignored by its reader.
+    /// Cancel safe: it continues at the same frame, and a reader ignores a frame that was sent
+    /// twice.
     async fn send_again(&mut self) -> Result<()> {
         while let Some((next, at)) = self.resend {
             let Some(frame) = self.frames.get_mut(next) else { break };
