@@ -217,13 +217,13 @@ const LONGEST_RESUME_WAIT_MS: u64 = 60_000;
 pub struct ReplyConfig {
     /// Maximum time to collect pieces for one frame, in ms. The first piece never waits.
     pub coalesce_ms: u64,
-    /// Number of collected bytes at which a frame is sent earlier.
+    /// Size of the collected pieces, in bytes, at which a frame is sent at once.
     pub coalesce_bytes: usize,
     /// Maximum number of frames of one reply without a publisher confirm.
     pub window: usize,
-    /// Continues a redelivered request after the pieces that its client has.
+    /// Resumes a redelivered request after the pieces that its client already has.
     pub resume_from_client: bool,
-    /// Maximum wait for these pieces, in ms.
+    /// Maximum wait for the client's `resume`, in ms.
     pub resume_wait_ms: u64,
 }
 
@@ -281,8 +281,8 @@ fn mode_of(file: &std::fs::File) -> std::io::Result<u32> {
     Ok(file.metadata()?.permissions().mode() & 0o777)
 }
 
-/// Returns true if the text of a configuration holds a secret. RabbitMQ's default password is none,
-/// because RabbitMQ accepts it from its own machine only.
+/// Returns true if the text of a configuration holds a secret. RabbitMQ's default password does not
+/// count, because RabbitMQ accepts it from its own machine only.
 fn holds_secret(text: &str) -> bool {
     let Ok(table) = text.parse::<toml::Table>() else { return false };
     let field = |section: &str, field: &str| table.get(section)?.get(field)?.as_str();
@@ -305,7 +305,7 @@ pub struct ConfigError(pub(crate) String);
 impl Config {
     /// Reads a file and overrides its fields with the environment's `NSBRIDGE_<SECTION>__<FIELD>`.
     ///
-    /// Relative paths in it are relative to the file's folder.
+    /// Relative paths in the file are relative to its folder.
     ///
     /// # Errors
     ///

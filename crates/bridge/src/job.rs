@@ -322,7 +322,7 @@ impl Run<'_> {
         }
     }
 
-    /// Rule R9: waits until the run has lost its delivery for good.
+    /// Waits until the run has lost its delivery for good (rule R9).
     async fn forsaken(&self) {
         let Self { shared, request, running, .. } = self;
         loop {
@@ -372,7 +372,8 @@ fn cancelled_early(address: &Address<'_>, mail: &mut Receiver<Mail>) -> bool {
     false
 }
 
-/// Waits for a cancel that comes before the work began. No other control frame can come by then.
+/// Waits for a cancel that comes before the work began. No stream is open yet, so no `resume` can
+/// come.
 async fn cancel(address: &Address<'_>, mail: &mut Receiver<Mail>) {
     while let Some(mail) = mail.recv().await {
         if matches!(address.read_mail(&mail), Some(Letter::Cancel)) {
@@ -462,7 +463,7 @@ fn info(request: &Accepted, visit: &Visit) -> JobInfo {
     let key = request.key_id.as_str();
     // A key without a list of tenants serves any tenant, so two clients may claim the same one.
     let scope: Arc<str> = format!("{key}\0{}", request.tenant.as_str()).into();
-    // Such a client may also claim many tenants, so it has one account.
+    // Such a client may also claim many tenants, so its account is the key.
     let account = if request.tenant_proven { scope.clone() } else { key.into() };
     JobInfo {
         trace: Some(visit.call()),

@@ -3,8 +3,8 @@
 //! The broker counts how often a message was redelivered, but not why, and a worker that dies
 //! cannot report it. Therefore each run of a redelivered request is entered before it begins, and
 //! struck when the handler has returned. The remaining entries are runs whose worker died. The
-//! record is a queue of its own in the broker, with one message per entry
-//! (docs/decisions/run-record.md).
+//! record is a queue of its own in the broker with one message per entry: a publish enters a run, a
+//! `basic.get` strikes it (docs/decisions/run-record.md).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,17 +17,18 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::intake::Accepted;
 use crate::worker::Shared;
 
-/// Time in which a worker that only lost its connection is back and strikes its runs.
+/// Time given to workers that only lost their connection to come back and strike their runs.
 const BACK_WITHIN: Duration = Duration::from_secs(1);
 
-/// Polling interval of a record, during that time and after it.
+/// Polling interval of a record within [`BACK_WITHIN`]; after that it is [`LOOK_AGAIN_EVERY`].
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const LOOK_AGAIN_EVERY: Duration = Duration::from_secs(2);
 
 /// Pause between two tries to write to a record.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Time limit for retries of an entry. A single publisher confirm may take longer, as in an alarm.
+/// Time limit for retries to write an entry. A single publisher confirm may take longer, as in an
+/// alarm.
 const ENTER_WITHIN: Duration = Duration::from_secs(2);
 
 /// Time limit of closing a record, which delays the settlement of the request's message.

@@ -270,8 +270,8 @@ impl Running<'_> {
         run.leaving
     }
 
-    /// Ends the run and returns its deliveries for settlement. `done` if the last frame was
-    /// confirmed.
+    /// Ends the run and returns its deliveries for settlement. With `done`, which means that the
+    /// last frame was confirmed, the job is remembered as finished.
     pub(crate) fn end(mut self, done: bool) -> Vec<Held> {
         let mut state = self.registry.state();
         if done {

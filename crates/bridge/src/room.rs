@@ -14,9 +14,8 @@ use crate::intake::{Accepted, remaining};
 use crate::registry::Running;
 use crate::worker::Shared;
 
-/// Rule R5: number of recorded runs without a return that makes a request a suspect, which runs
-/// alone. A request that kills its workers, for example by memory, must not take its neighbors
-/// along.
+/// Number of recorded runs without a return that makes a request a suspect, which runs alone (rule
+/// R5). A request that kills its workers, for example by memory, must not take its neighbors along.
 const ALONE_FROM: u32 = 1;
 
 /// Time that a delivery waits before it evicts an orphan. The next delivery may be the orphan's own
@@ -37,7 +36,8 @@ pub(crate) struct Room {
     state: Mutex<State>,
     /// Notified when a slot may have become free.
     changed: Notify,
-    /// True while no deliveries are wanted, because a suspect waits or runs.
+    /// True while no deliveries are wanted: from the arrival of a suspect until no suspect is left
+    /// and all other calls have ended.
     quiet: watch::Sender<bool>,
 }
 
@@ -145,7 +145,7 @@ impl Room {
         Permit { room: self.clone(), holds: Mutex::new(Holds::Alone { _suspect: suspect }) }
     }
 
-    /// Waits until `change` applies to the state, and makes it.
+    /// Retries `change` after each change of the state, until it succeeds.
     async fn when(&self, change: impl Fn(&mut State) -> Option<()>) {
         loop {
             let changed = self.changed.notified();

@@ -110,8 +110,8 @@ impl Runner {
     ///
     /// # Errors
     ///
-    /// Returns the handler's error, its reason if it fails while it warms up, or an error if it
-    /// panicked.
+    /// Returns an error if the handler's load or warm-up fails, if it reports a failure while it
+    /// warms up, or if it panics.
     pub(crate) async fn load<H: Handler>(
         options: H::Options,
         models: Models,

@@ -1,4 +1,4 @@
-//! One life of the consuming connection: its subscriptions and their deliveries.
+//! Session: one consuming connection, from its subscriptions to its loss.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ const MAX_CANCEL_BYTES: usize = 256;
 /// Pause between two tries of an operation on the connection.
 pub(crate) const PAUSE: Duration = Duration::from_millis(200);
 
-/// One life of the consuming connection.
+/// Session on one consuming connection.
 pub(crate) struct Session {
     /// Canceled when the connection is gone.
     lost: CancellationToken,
@@ -83,7 +83,7 @@ async fn tell_when_lost(
 ///
 /// All deliveries share one channel. With a channel for each, the broker of a dying connection
 /// hands the deliveries of the first channel to the second, and so on through all of them: three
-/// cuts made fourteen attempts.
+/// cuts have led to fourteen attempts.
 struct Subscriber {
     shared: Arc<Shared>,
     connection: Arc<dyn Connection>,
@@ -185,7 +185,8 @@ async fn run(shared: Arc<Shared>, held: Held, arrival: Arrival) {
     let visit = Visit::begin(&shared.vitals, &shared.model, &held.delivery.message);
     let job = job::run(&shared, held, arrival, &visit).instrument(visit.log());
     let job = std::panic::AssertUnwindSafe(job);
-    // Handler code runs in this task too: its fingerprint, the wake-ups of its engine.
+    // Handler code runs in this task too, and may panic: its fingerprint, the wake-ups of its
+    // engine.
     let after = job.catch_unwind().await.unwrap_or(After::Leave("it panicked"));
     visit.settled();
     match after {

@@ -33,9 +33,10 @@ const MOST_RENEWED: u16 = 8;
 
 /// Settles the deliveries of a run after its last frame was confirmed.
 ///
-/// Returns the outcome of the request where the settlement decides it.
+/// Returns the outcome of the request if the settlement decides it (a retry or a dead letter), else
+/// `None`.
 ///
-/// Rule R11: only deliveries that are still ours are settled. A copy that the broker took away is
+/// Only deliveries that are still ours are settled (rule R11). A copy that the broker took away is
 /// redelivered, here or elsewhere, and meets a job that is done or a client that has its reply.
 pub(crate) async fn finish(
     shared: &Shared,
@@ -94,7 +95,7 @@ async fn try_later(
     bury(shared, delivery, (ErrorCode::ModelFailed, message), request, visit).await
 }
 
-/// Rule R1: dead-letters a request that ends its workers.
+/// Dead-letters a request that ends its workers (rule R1).
 async fn poison(
     shared: &Shared,
     delivery: &Delivery,
@@ -160,8 +161,8 @@ pub(crate) async fn renew(
     None
 }
 
-/// Rules R2 and R3: notifies the client of a refusal, publishes a copy for another try where one
-/// can help, else the dead letter, and acks.
+/// Refuses a request (rules R2 and R3): notifies its client, publishes a copy for another try where
+/// one can help, else the dead letter, and acks.
 pub(crate) async fn refuse(
     shared: &Shared,
     delivery: Delivery,
@@ -210,8 +211,8 @@ async fn refused(
     dead::bury(pool, model, delivery, rejected.code, visit).await.map(|()| false)
 }
 
-/// Rules R3 and R12: publishes a copy for another try, if one can help, and sends its client the
-/// reason.
+/// Publishes a copy for another try, if one can help, and sends the client the reason (rules R3 and
+/// R12).
 ///
 /// The request waits for a pinned revision that a worker serves now until its deadline. For a
 /// revision that no worker serves it waits only for the shorter delays, in which such a worker may
@@ -272,7 +273,7 @@ async fn is_served(shared: &Shared, revision: &Revision) -> Option<bool> {
         .ok()
 }
 
-/// Rule R3: puts a request off while the key service is busy. The worker pauses and the request
+/// Puts a request off while the key service is busy (rule R3). The worker pauses and the request
 /// waits as a copy, because a requeued message would be redelivered at once.
 pub(crate) async fn put_off(
     shared: &Shared,

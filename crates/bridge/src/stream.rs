@@ -19,12 +19,13 @@ use crate::runner::Outcome;
 /// Minimum time that the worker of a redelivered job waits for the client's `resume`.
 const LEAST_RESUME_WAIT: Duration = Duration::from_millis(250);
 
-/// Number of broker round trips that are added to this wait. The open frame and the `resume` take
-/// two between worker and broker and two between broker and client; the rest is for a busy machine.
+/// Number of broker round trips that are added to the wait for a `resume`. The open frame and the
+/// `resume` take two between worker and broker and two between broker and client; the rest is for a
+/// busy machine.
 const ROUND_TRIPS: u32 = 8;
 
-/// Divisor of the request's age. The wait is at least this part of the age, which bounds the work
-/// that may have to be repeated.
+/// Divisor of the request's age. The wait for a `resume` is at least this part of the age, which
+/// bounds the work that may have to be repeated.
 const PART_OF_AGE: u32 = 4;
 
 /// Maximum time between two frames of an open stream.
@@ -56,7 +57,7 @@ impl<'a> ReplyStream<'a> {
         Ok(Self { address, number, attempt, last_sent, last_frame: now })
     }
 
-    /// Rule R7: waits for the pieces that the client of a redelivered job of this age already has.
+    /// Waits for the pieces that the client of a redelivered job of this age already has (rule R7).
     ///
     /// A live client answers at once, without pieces if it has none. So the whole wait is spent
     /// only on a client that does not answer. To begin too early would repeat the work for the
@@ -199,8 +200,8 @@ impl<'a> ReplyStream<'a> {
     }
 }
 
-/// Returns true if the channel is gone. Rule A5: its stream is never continued; another attempt
-/// sends the whole reply.
+/// Returns true if the channel is gone. Its stream is never continued: another attempt sends the
+/// whole reply (rule A5).
 fn lost(address: &Address<'_>, sent: Result<(), Broken>) -> Result<bool, Stuck> {
     match sent {
         Ok(()) => Ok(false),

@@ -28,8 +28,8 @@ pub(crate) enum Settlement {
     Requeue,
     /// Publish a copy that is delivered later, then ack.
     Retry,
-    /// Rule R1: this many recorded runs did not return. Send the client the error, publish the dead
-    /// letter, ack.
+    /// Send the client the error, publish the dead letter, ack (rule R1). Carries the number of
+    /// recorded runs that did not return.
     Poison(u32),
 }
 

@@ -27,11 +27,12 @@ pub(crate) const ASK_EVERY: Duration = Duration::from_secs(5);
 /// Time limit of a health check; then the handler counts as unwell until it answers.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// Number of looks in a row, one a second, at calls that stand still, after which the worker
-/// reports that it is unwell.
+/// Number of consecutive checks, one per second, that find the calls without progress before the
+/// worker reports that it is unwell.
 const UNWELL_AFTER: u32 = 5;
 
-/// Number of looks in a row, one a second, at calls that stand still, after which the worker exits.
+/// Number of consecutive checks, one per second, that find the calls without progress before the
+/// worker exits.
 const LEAVE_AFTER: u32 = 30;
 
 /// Metrics, health and spans of a worker. Cheap to clone.
@@ -121,7 +122,7 @@ async fn ask_handler(shared: &Shared) -> Infallible {
 /// Watches for calls that ignore their stop, and for a shared thread that makes no progress. The
 /// worker exits if either lasts too long, because it cannot end such calls.
 ///
-/// Looks are counted instead of time, because a suspended process has missed only one look.
+/// Checks are counted instead of time, because a suspended process has missed only one check.
 async fn watch_calls(shared: &Shared) -> Infallible {
     let (mut still, mut last_beat) = (0, None);
     loop {

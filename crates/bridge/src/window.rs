@@ -145,7 +145,7 @@ impl Window {
         }
     }
 
-    /// Rule A6: sends the refused frame and all later ones again, in order.
+    /// Sends the refused frame and all later ones again, in order (rule A6).
     ///
     /// Cancel safe: it continues at the same frame, and a reader ignores a frame that was sent
     /// twice.

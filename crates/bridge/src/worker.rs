@@ -31,7 +31,7 @@ use crate::vitals::{Vitals, rounds};
 /// Time limit of handing jobs over after the grace period.
 const HAND_OVER: Duration = Duration::from_secs(10);
 
-/// Maximum length in the log of a handler's reason, in characters.
+/// Maximum number of characters of a handler's reason that are logged.
 const LONGEST_REASON: usize = 300;
 
 /// Time limit for the handler to report why it is broken.
@@ -125,7 +125,7 @@ impl Shared {
     }
 }
 
-/// Constituents of a worker.
+/// Parts that a worker is made from.
 #[derive(Debug)]
 pub struct Parts {
     /// Model whose queue the worker consumes.

@@ -35,8 +35,8 @@ pub struct StoreConfig {
     /// Allows plain HTTP to a service on another machine. An attacker on the network can then serve
     /// another model, unless its manifest is pinned.
     pub allow_plaintext: bool,
-    /// Requires that each model of `[models]` is pinned by its manifest. Then nobody who can write
-    /// to the bucket, or intercept the connection to it, can serve another model.
+    /// Requires that each model of `[models]` is pinned by its manifest. An attacker who can write
+    /// to the bucket, or intercept the connection to it, can then serve no other model.
     pub require_manifest: bool,
     /// Puts the bucket into the path of an address; if absent, only with `endpoint_url`.
     pub path_style: Option<bool>,
