@@ -1,4 +1,4 @@
-//! How this process speaks to AWS: whose credentials, which region, over which TLS.
+//! Client configuration for AWS services: credentials, region and TLS.
 
 use aws_config::{BehaviorVersion, Region};
 use aws_smithy_http_client::Builder;
@@ -8,7 +8,7 @@ use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use aws_types::SdkConfig;
 use aws_types::service_config::ServiceConfigKey;
 
-/// What every client of an AWS service is made with.
+/// Loads the configuration that every client of an AWS service is made with.
 ///
 /// Credentials, and the region where none is given, come from where AWS's own tools look: the
 /// environment, the profile, the task's or the instance's role. `endpoint_url` is for services that

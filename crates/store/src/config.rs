@@ -1,4 +1,4 @@
-//! How models are brought.
+//! Configuration of a store.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -6,35 +6,35 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-/// How models are brought from object storage or folders.
+/// Configuration of a store: the `[store]` table of a worker.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreConfig {
-    /// A folder in which chunks are kept for the next start; none if absent.
+    /// Folder that caches chunks for the next start; no cache if absent.
     pub cache: Option<PathBuf>,
-    /// What the cache may hold, in gigabytes (10^9 bytes).
+    /// Maximum size of the cache in gigabytes (10^9 bytes).
     pub cache_gb: f64,
-    /// How far a load may run ahead of its reader, in megabytes.
+    /// Megabytes that a load may fetch ahead of its reader.
     pub memory_mb: u64,
-    /// Chunks that are fetched at once.
+    /// Number of chunks that are fetched at once.
     pub in_flight: usize,
-    /// A cap on all fetching together, in megabytes a second; none if absent.
+    /// Maximum rate of all fetching together, in megabytes per second; no limit if absent.
     pub bandwidth_mb_s: Option<f64>,
-    /// Seconds without a byte after which a request is made again.
+    /// Seconds without a byte after which a request is repeated.
     pub stall_s: f64,
-    /// Seconds without a byte, in all tries, after which a load fails.
+    /// Seconds without a byte over all attempts after which a load fails.
     pub patience_s: f64,
-    /// The bucket's region; if absent, where AWS's own tools look for it.
+    /// Region of the bucket; if absent, the one that AWS's own tools would use.
     pub region: Option<String>,
-    /// The address of a service that is not AWS's own: `https://`, or `http://` on this machine.
+    /// Endpoint of a service other than AWS: `https://`, or `http://` on this machine.
     pub endpoint_url: Option<String>,
-    /// Whether a service on another machine may be reached over plain HTTP: who is on the network
-    /// between can then serve another model, unless its manifest is pinned.
+    /// True to allow plain HTTP to another machine. An attacker on the network can then substitute a
+    /// model, unless its manifest is pinned.
     pub allow_plaintext: bool,
-    /// Whether each model of `[models]` must be pinned by its manifest: who writes the bucket, or is
-    /// on the way to it, can then serve no other.
+    /// True to require that every model of `[models]` is pinned by its manifest. Neither a writer of
+    /// the bucket nor an attacker on the network can then substitute a model.
     pub require_manifest: bool,
-    /// Whether the bucket stands in the path; if absent, where `endpoint_url` is given.
+    /// True to put the bucket into the path; if absent, true where `endpoint_url` is given.
     pub path_style: Option<bool>,
 }
 
@@ -78,11 +78,11 @@ impl StoreConfig {
         Duration::from_secs_f64(self.patience_s)
     }
 
-    /// Checks the numbers and the address.
+    /// Checks the numbers and the endpoint.
     ///
     /// # Errors
     ///
-    /// A sentence that names the field.
+    /// Returns a sentence that names the invalid field.
     pub fn check(&self) -> Result<(), String> {
         let positive = |field: &str, value: f64| {
             // Neither a NaN nor more seconds than a Duration has.
@@ -104,7 +104,7 @@ impl StoreConfig {
     }
 }
 
-/// Says what is wrong with an address without TLS.
+/// Formats the error for an address without TLS.
 pub(crate) fn plaintext(url: &str) -> String {
     format!(
         "{url} would be reached without TLS, and the network could serve another model: use https://, \
@@ -112,7 +112,7 @@ pub(crate) fn plaintext(url: &str) -> String {
     )
 }
 
-/// Returns true for an address with TLS, or on this machine.
+/// Returns true if an address has TLS or is on this machine.
 pub fn is_private(url: &str) -> bool {
     let here = |host: &str| {
         let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();

@@ -1,7 +1,8 @@
-//! Models from object storage, or from folders.
+//! Model store: reads models from object storage or from folders.
 //!
-//! A model is a [`Manifest`] and the files that it names. What is read is verified chunk by chunk
-//! against it, pinned to one version of each object, and goes straight to where it is used.
+//! A model is a [`Manifest`] and the files that it lists. Every chunk that is read is verified
+//! against the manifest, pinned to one version of its object, and written straight into its final
+//! buffer.
 
 #[cfg(feature = "aws")]
 #[doc(hidden)]

@@ -1,4 +1,4 @@
-//! The store: finds models, and brings, verifies and pushes them.
+//! Model store: opens, fetches, verifies and pushes models.
 
 mod open;
 #[cfg(feature = "s3")]
