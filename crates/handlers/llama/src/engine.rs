@@ -1,8 +1,8 @@
-//! The model on a thread of its own, with all the replies that it is making.
+//! Engine thread: runs the model in steps and holds all requests that are being answered.
 //!
-//! Each step runs the next token of every reply, and of new ones a part of the prompt; the schedule
-//! says how much of which. The thread never waits for a reader: a reply whose pieces are not taken
-//! rests until they are.
+//! Each step runs the next token of every reply and chunks of the prompts of new requests; the
+//! schedule decides how many tokens of each. The thread never blocks on a consumer: while the
+//! pieces of a reply are not taken, the reply does not run.
 
 mod choices;
 mod counts;
@@ -30,45 +30,45 @@ use self::pulse::{Pulse, Sight};
 use self::request::{Limit, Request};
 use self::waker::{Left, Waker};
 
-/// Between two looks whether the thread has ended.
+/// Interval at which `drop` checks for the end of the thread.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// How long the thread waits for a command at most. Nothing happens then.
+/// Time limit of an idle wait for a command. Its expiry has no effect.
 const IDLE: Duration = Duration::from_secs(3600);
 
-/// What is the operator's to decide.
+/// Settings of the engine that the operator chooses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Policy {
-    /// How long a reply may take; one that takes longer is refused.
+    /// Time limit of a reply; a reply that exceeds it is refused.
     pub(crate) limit: Option<Duration>,
-    /// Whether keys and values are kept for those who begin alike.
+    /// True if the prefix cache is on.
     pub(crate) caching: bool,
-    /// How much runs at once.
+    /// Maximum tokens and requests of a step.
     pub(crate) limits: Limits,
 }
 
 const STOPPED: &str = "the engine's thread has stopped";
 
-/// What is to be made, for whom.
+/// Replies to generate, with the identity of their requester.
 #[derive(Debug)]
 pub(crate) struct Order {
     pub(crate) choices: Choices,
-    /// Who may see what it computed.
+    /// Prefix-cache scope: only requests in this scope may use the computed keys and values.
     pub(crate) scope: Arc<str>,
-    /// Who shares its turn, and is charged for it.
+    /// Tenant that is charged for the request and whose turn it takes.
     pub(crate) account: Arc<str>,
-    /// Lower is earlier, among those of its account.
+    /// Rank among the requests of its account; lower values run earlier.
     pub(crate) priority: i32,
 }
 
-/// The thread; dropped, it ends, and what it was making is not finished.
+/// Handle of the engine thread. Dropping it ends the thread and abandons unfinished replies.
 pub(crate) struct Engine {
     commands: Sender<Command>,
-    /// Whether it is to look around without having been asked to.
+    /// True from a wake-up until the thread next checks its requests.
     woken: Arc<AtomicBool>,
     policy: Policy,
     counts: Arc<Counts>,
-    /// Why no step can be computed any more.
+    /// Reason why the model cannot run another step.
     failure: Arc<OnceLock<String>>,
     watch: Watch,
     pulse: Arc<Pulse>,
@@ -79,7 +79,7 @@ pub(crate) struct Engine {
 enum Command {
     Make(Box<Request>),
     WarmUp(oneshot::Sender<Result<()>>),
-    /// Nothing of ended requests is to be used any more.
+    /// Clear the prefix caches of the target and the draft.
     Forget,
     Look,
     End,
@@ -96,7 +96,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// The system gives no thread.
+    /// Returns an error if the system cannot start a thread.
     pub(crate) fn start(
         mut model: Model,
         policy: Policy,
@@ -106,7 +106,8 @@ impl Engine {
         let (watch, pulse) = (model.watch(), Arc::<Pulse>::default());
         let of_draft = speculation.as_ref().and_then(Speculation::watch);
         let watches = [Some(&watch), of_draft].into_iter().flatten().cloned().collect();
-        // Whom the first rank waits for has the first half of it to come.
+        // The first half is for the ranks that rank 0 waits for, so that its own timeout comes
+        // first.
         let sight = Sight::new(model.patience().saturating_mul(2), watches);
         let woken = Arc::new(AtomicBool::new(false));
         let counts = Arc::<Counts>::default();
@@ -137,14 +138,10 @@ impl Engine {
         Ok(Self { commands, woken, policy, counts, failure, watch, pulse, sight, thread })
     }
 
-    /// Makes the rest of what was asked for, piece by piece.
-    ///
-    /// # Errors
-    ///
-    /// Whatever ended it.
+    /// Generates and emits the reply. Pieces of an earlier attempt are not repeated.
     pub(crate) async fn make(&self, order: Order, emitter: Emitter<TextPiece>) -> Result<Finish> {
         let waker = Waker::new(self.commands.clone(), self.woken.clone());
-        // It is dropped after the receiver, so the engine sees that nobody waits.
+        // Dropped after the receiver, so the engine then sees that the caller is gone.
         let left = Left::new(waker.clone());
         let (done, finished) = oneshot::channel();
         emitter.on_change(move || waker.wake());
@@ -155,24 +152,24 @@ impl Engine {
         finish
     }
 
-    /// Runs one token, so that all memory is there.
+    /// Runs one token, so that all memory is allocated.
     ///
     /// # Errors
     ///
-    /// The model cannot be run.
+    /// Returns an error if the model cannot run.
     pub(crate) async fn warm_up(&self) -> Result<()> {
         let (done, finished) = oneshot::channel();
         self.send(Command::WarmUp(done))?;
         finished.await.unwrap_or_else(|_| Err(stopped()))
     }
 
-    /// Forgets what it keeps of ended requests, before the next step.
+    /// Clears the prefix caches of the target and the draft before the next step.
     pub(crate) fn forget(&self) {
-        // An engine that has ended keeps nothing.
+        // An engine that has ended has no cache.
         let _ = self.commands.send(Command::Forget);
     }
 
-    /// Why it cannot make replies any more.
+    /// Returns the reason why the engine cannot generate replies any more.
     pub(crate) fn failure(&self) -> Option<String> {
         let stopped = || self.has_stopped().then(|| STOPPED.to_owned());
         let lost = || self.watch.lost();
@@ -183,7 +180,7 @@ impl Engine {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// How the thread does not go on.
+    /// Returns a description of the hang if the thread makes no progress.
     fn hangs(&self) -> Option<String> {
         let late = |limit: Duration| {
             let who = match self.watch.ranks() {
@@ -195,7 +192,7 @@ impl Engine {
         self.sight.too_long(&self.pulse).map(late)
     }
 
-    /// What it has done so far, and has to do.
+    /// Returns a snapshot of the engine's counters and gauges.
     pub(crate) fn counted(&self) -> Counted {
         self.counts.read()
     }
@@ -212,7 +209,7 @@ fn stopped() -> Error {
 impl Drop for Engine {
     fn drop(&mut self) {
         let _ = self.commands.send(Command::End);
-        // One that hangs cannot be waited for.
+        // A thread that hangs cannot be joined.
         while !self.has_stopped() {
             if self.watch.lost().or_else(|| self.hangs()).is_some() {
                 return;
@@ -223,24 +220,24 @@ impl Drop for Engine {
     }
 }
 
-/// One that the schedule knows.
+/// Request that is known to the schedule.
 struct Running {
     request: Request,
     tenant: Tenant,
 }
 
-/// The thread's own side.
+/// State of the engine thread.
 struct Maker {
     model: Model,
     commands: Receiver<Command>,
     woken: Arc<AtomicBool>,
     policy: Policy,
-    /// In the order of their coming.
+    /// Requests in order of arrival.
     running: Vec<Running>,
     schedule: Schedule,
     speculation: Option<Speculation>,
     tally: Tally,
-    /// Replies that there have been.
+    /// Number of sequences so far, which is the id of the next one.
     sequences: u64,
     scratch: Scratch,
     counts: Arc<Counts>,
@@ -254,7 +251,7 @@ impl Maker {
             self.pulse.works();
             self.woken.swap(false, Ordering::SeqCst);
             self.running.iter_mut().for_each(|running| running.request.look());
-            // Before the step as well: others may need the memory of who was stopped.
+            // Before the step, so that the memory of stopped requests is free for others.
             self.bury();
             self.step();
             self.bury();
@@ -263,7 +260,7 @@ impl Maker {
         }
     }
 
-    /// Takes back what those had that are over.
+    /// Removes finished requests and frees their memory.
     fn bury(&mut self) {
         for mut over in self.running.extract_if(.., |running| running.request.is_over()) {
             over.request.order.choices.release(self.model.cache());
@@ -275,7 +272,7 @@ impl Maker {
         }
     }
 
-    /// Takes all commands, and waits for one if there is nothing else to do; `false` at the end.
+    /// Handles all commands, and waits for one if no request can run. Returns false at shutdown.
     fn hear(&mut self) -> bool {
         loop {
             let command = if self.running.iter().any(|running| running.request.work().tokens > 0) {
@@ -287,7 +284,7 @@ impl Maker {
             } else {
                 match self.commands.recv_timeout(self.patience()) {
                     Ok(command) => command,
-                    // A reply that nobody reads on may be over all the same.
+                    // The time limit of an unread reply may have passed.
                     Err(RecvTimeoutError::Timeout) => return true,
                     Err(RecvTimeoutError::Disconnected) => return false,
                 }
@@ -309,14 +306,14 @@ impl Maker {
                         speculation.drafter().forget_all();
                     }
                 }
-                // There may be nothing to run, and yet a piece to offer or a reply to end.
+                // Even if no token can run, a piece may be due or a reply may have to end.
                 Command::Look => return true,
                 Command::End => return false,
             }
         }
     }
 
-    /// How long there is nothing to do if no command comes.
+    /// Returns the time until the earliest deadline of a reply.
     fn patience(&self) -> Duration {
         let limits = self.running.iter().filter_map(|running| running.request.limit());
         limits.map(Limit::left).min().unwrap_or(IDLE)
@@ -367,7 +364,7 @@ impl Maker {
         });
     }
 
-    /// Tells how things stand.
+    /// Updates the gauges, and the counters of drafts, preemptions and evictions.
     fn count(&mut self) {
         let running =
             self.running.iter().filter(|running| running.request.order.choices.has_memory());
@@ -384,7 +381,7 @@ impl Maker {
         });
     }
 
-    /// How many tokens of each request the next step runs.
+    /// Returns the number of tokens that the next step runs of each request.
     fn plan(&mut self) -> Vec<usize> {
         let candidate = |running: &Running| Candidate {
             tenant: running.tenant,
@@ -399,7 +396,7 @@ impl Maker {
         self.schedule.plan(&candidates, self.policy.limits, &mut memory)
     }
 
-    /// Drafts what the replies may go on with that have their next token in this step.
+    /// Drafts the continuation of each reply whose next token is computed in this step.
     fn draft(&mut self, plan: &[usize]) {
         let Self { model, running, speculation, tally, policy, counts, pulse, .. } = self;
         let Some(drafting) = speculation else { return };
@@ -414,14 +411,14 @@ impl Maker {
             pulse.rests();
         }
         if let Err(error) = drafting.draft(undrafted, (rows, room), tally, model.cache()) {
-            // As of `forward`, it quotes no request.
+            // Like an error of `forward`, this one contains no text of a request.
             tracing::warn!("the draft has failed, and replies go on without: {error}");
             *speculation = None;
             counts.change(|counts| counts.drafting = false);
         }
     }
 
-    /// Runs what is planned, and takes what follows from it.
+    /// Runs the planned tokens, samples the next ones and hands over the new pieces.
     fn run_tokens(&mut self, plan: &[usize]) {
         let Self { model, running, speculation, tally, scratch, failure, .. } = self;
         let parts = running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0);
@@ -434,7 +431,7 @@ impl Maker {
         let logits = match model.forward(&mut chunks) {
             Ok(logits) => logits,
             Err(error) => {
-                // It is of ranks and of the engine's own mistakes, and quotes no request.
+                // The error is about ranks or the engine and contains no text of a request.
                 let why = failure.get_or_init(|| error.to_string());
                 let tell = |running: &mut Running| {
                     running.request.tell(Err(Error::fatal(why.clone())));
@@ -442,7 +439,7 @@ impl Maker {
                 return running.iter_mut().for_each(tell);
             }
         };
-        // A prompt's rows cost less: hardly any of them has logits.
+        // Steps with prompt tokens cost less a row, because most of their rows need no logits.
         if let Some(speculation) = speculation.as_mut().filter(|_| rows == wanted) {
             speculation.learn_cost(rows, begun.elapsed().as_secs_f64());
         }
@@ -455,7 +452,7 @@ impl Maker {
         }
     }
 
-    /// Nobody can run, and somebody is to: it would be so in the next step too.
+    /// Refuses a request if no request can run, because the next step could not run it either.
     fn refuse_what_waits_for_nothing(&mut self) {
         let waiting = self.running.iter_mut().map(|running| &mut running.request);
         if let Some(request) = waiting.into_iter().find(|request| request.work().tokens > 0) {
@@ -464,7 +461,7 @@ impl Maker {
     }
 }
 
-/// The cache, as the schedule hands it out.
+/// KV cache as the schedule allocates it.
 struct Blocks<'a> {
     cache: &'a mut KvCache,
     counts: &'a Counts,
@@ -472,7 +469,7 @@ struct Blocks<'a> {
 }
 
 impl Memory for Blocks<'_> {
-    /// With what others have computed, or this one before it gave its memory back.
+    /// Starts from cached blocks of other requests, or of this one before its preemption.
     fn begin(&mut self, index: usize) -> Work {
         let Order { choices, scope, .. } = &mut self.running[index].request.order;
         if let Some((hits, misses)) = choices.recall(self.cache, scope) {

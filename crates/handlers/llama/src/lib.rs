@@ -1,10 +1,10 @@
-//! A handler for language models of the Llama family, as Hugging Face's transformers writes them.
+//! Handler for language models of the Llama family in the format of Hugging Face transformers.
 //!
-//! [`Llama`] reads `config.json`, `generation_config.json`, `tokenizer.json`, the chat template
-//! and safetensors from the model named `target`, and answers
-//! [`TextInput`](nsbridge_handler::TextInput)s token by token, many at once. The tokens of a reply
-//! depend on the weights, the prompt, the parameters and the seed, and on nothing else: not on what
-//! runs beside it, nor on the machine. A GPU is another matter: see `docs/gpu.md`.
+//! [`Llama`] reads `config.json`, `generation_config.json`, `tokenizer.json`, the chat template and
+//! safetensors from the model named `target`. It answers
+//! [`TextInput`](nsbridge_handler::TextInput)s token by token, with continuous batching. On a CPU,
+//! the tokens of a reply depend only on the weights, the prompt, the parameters and the seed, and
+//! not on concurrent requests or the machine. For GPUs, see `docs/gpu.md`.
 
 mod comm;
 mod config;

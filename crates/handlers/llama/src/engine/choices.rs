@@ -1,14 +1,14 @@
-//! The replies that one request asks for: one, or several that go on from the same prompt.
+//! Choices of one request (sequence group): one reply or several to the same prompt.
 //!
-//! Their pieces come in one order, whatever the engine does: the first token of each, in the order
-//! of the choices, then the second of each that has not ended, and so on. All of them run in the same
-//! step, and one whose drafts carry it ahead of the others keeps its pieces until their turn. The
-//! prompt is run once, and its blocks are shared; the block in which it ends is copied by whoever
-//! writes to it.
+//! Pieces leave in a fixed order: the first token of each choice in order of index, then the second
+//! of each choice that has not ended, and so on. All choices run in the same step; a choice that
+//! gets ahead by accepted drafts keeps its pieces until their turn. The prompt runs once and its
+//! blocks are shared; the partly filled last block is copied on write.
 //!
-//! Where there is no room for all of them, they run in turns: the last ones wait until one before
-//! them has ended. Those that run go on to their ends, however far ahead their pieces are: what waits
-//! must be computed again, so a change costs more than pieces that are kept.
+//! If the KV cache has no space for all choices, they run in turns: the last ones wait until an
+//! earlier one has ended. A running choice continues to its end, however far its pieces are ahead.
+//! The reason is that a waiting choice must be recomputed later, which costs more than keeping
+//! pieces.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,36 +21,37 @@ use crate::schedule::Work;
 use crate::speculation::{Outlook, Tally, Undrafted};
 use crate::{Chunk, KvCache, Scratch, Table};
 
-/// How many pieces a choice may be ahead of its turn before it waits for the others.
+/// Maximum number of pieces that a choice may be ahead of its turn before it waits for the others.
 const AHEAD: usize = 16;
 
-/// The choices of a request, at least one.
+/// Choices of a request, at least one.
 #[derive(Debug)]
 pub(crate) struct Choices {
     choices: Vec<Choice>,
-    /// How many tokens the prompt has.
+    /// Number of tokens of the prompt.
     prompt: usize,
-    /// How many of them need not be computed; known once it was looked up.
+    /// Number of prompt tokens found in the prefix cache; `None` before the lookup.
     cached: Option<usize>,
-    /// How many of them may run in a step.
+    /// Maximum number of choices that run in one step.
     most: usize,
-    /// Whether there was no room for all of them at once.
+    /// True once the KV cache had no space for all choices at the same time.
     in_turns: bool,
 }
 
 #[derive(Debug)]
 struct Choice {
     reply: Reply,
-    /// What has been run of its tokens. Empty, it begins with what another has of the prompt.
+    /// Block table of the tokens that were run. An empty table starts as a fork of another choice's
+    /// prompt.
     table: Table,
-    /// Pieces whose turn has not come, and what is behind them.
+    /// Pieces whose turn has not come.
     pieces: VecDeque<TextPiece>,
     end: Option<Result<FinishReason>>,
-    /// Whether it has no memory, and gets none before another has ended.
+    /// True while the choice has no memory and waits for another one to end.
     waits: bool,
-    /// How many pieces have had their turn.
+    /// Number of pieces that have left in turn.
     told: usize,
-    /// By which drafters know it.
+    /// Sequence id for drafters.
     sequence: u64,
     outlook: Outlook,
 }
@@ -73,21 +74,22 @@ impl Choice {
         self.reply.tokens().len() - self.table.len()
     }
 
-    /// Whether more is to be made of it now.
+    /// Returns true if the choice is neither ended nor waiting.
     fn goes_on(&self) -> bool {
         self.end.is_none() && !self.waits
     }
 }
 
 impl Choices {
-    /// Replies to the same prompt, at least one, of which at most so many run in a step.
+    /// Creates the choices from replies to the same prompt, at least one. At most `most` run in a
+    /// step.
     pub(crate) fn new(replies: Vec<Reply>, most: usize) -> Self {
         let prompt = replies.first().map_or(0, |reply| reply.tokens().len());
         let choices = replies.into_iter().map(Choice::new).collect();
         Self { choices, prompt, cached: None, most, in_turns: false }
     }
 
-    /// Numbers them from the first number that no other has.
+    /// Assigns sequence ids, counting up from `next`.
     pub(crate) fn number(&mut self, next: &mut u64) {
         for choice in &mut self.choices {
             choice.sequence = *next;
@@ -95,35 +97,35 @@ impl Choices {
         }
     }
 
-    /// Their numbers.
+    /// Returns the sequence ids.
     pub(crate) fn sequences(&self) -> impl Iterator<Item = u64> {
         self.choices.iter().map(|choice| choice.sequence)
     }
 
-    /// The most pieces that all of them can have.
+    /// Returns the maximum number of pieces of all choices together.
     pub(crate) fn longest(&self) -> usize {
         let longest = self.choices.iter().map(|choice| choice.reply.longest());
         longest.fold(0, usize::saturating_add)
     }
 
-    /// Holds each of them to a grammar, from its first token on.
+    /// Constrains each choice to a grammar, from its first token on.
     ///
     /// # Errors
     ///
-    /// No token may be the first.
+    /// Returns an error if no token may be the first.
     pub(crate) fn hold_to(&mut self, grammar: &Grammar) -> Result<()> {
         for choice in &mut self.choices {
             choice.reply.hold_to(grammar.clone());
         }
-        // They begin alike: what one may begin with, all may.
+        // All choices begin in the same state of the grammar, so checking one is enough.
         self.choices.first_mut().map_or(Ok(()), |choice| choice.reply.check_first())
     }
 
-    /// Takes over what an earlier attempt made; the finish, if that was all.
+    /// Takes over the pieces of an earlier attempt. Returns the finish if they are the whole reply.
     ///
     /// # Errors
     ///
-    /// The pieces cannot be this request's.
+    /// Returns an error if the pieces cannot belong to this request.
     pub(crate) fn take_resumed(&mut self, pieces: &[TextPiece]) -> Result<Option<Finish>> {
         for piece in pieces {
             let Some(next) = self.due().filter(|next| *next == piece.index as usize) else {
@@ -136,17 +138,18 @@ impl Choices {
         self.finish().transpose()
     }
 
-    /// What the choice of a token takes for each of them, in tokens of a plain reply.
+    /// Returns the cost of sampling a token of each choice, in tokens of a plain reply.
     pub(crate) fn weight(&self) -> usize {
         self.choices.first().map_or(1, |choice| choice.reply.weight())
     }
 
-    /// What is to be run before the next token of each.
+    /// Returns the tokens to run before each choice can sample its next one.
     pub(crate) fn work(&self) -> Work {
         let Some(first) = self.round().next() else { return Work::default() };
         let first = &self.choices[first];
         if self.awaits_prompt() {
-            // The first token of all comes with the prompt's last; a later one needs more.
+            // One run of the prompt yields the first token of every choice. A resumed choice needs
+            // more tokens.
             let begins = first.reply.made() == 0;
             return Work { tokens: self.prompt - first.table.len(), together: begins.into() };
         }
@@ -154,8 +157,8 @@ impl Choices {
         Work { tokens, together: self.round().count() }
     }
 
-    /// Begins with what the cache remembers. The first time, gives how many tokens of the prompt it
-    /// did, and how many it did not.
+    /// Starts from the blocks that the prefix cache has. On the first call, returns the numbers of
+    /// prompt tokens that were hits and misses.
     pub(crate) fn recall(
         &mut self,
         cache: &mut KvCache,
@@ -166,7 +169,7 @@ impl Choices {
             if choice.goes_on() {
                 let Choice { reply, table, .. } = choice;
                 cache.recall(table, scope, reply.tokens());
-                // Less than the prompt is of no use to the others: the first runs it for them.
+                // A partial prompt is dropped: the first choice runs it for the others.
                 if index != first && table.len() < self.prompt {
                     cache.truncate(table, 0);
                 }
@@ -181,15 +184,16 @@ impl Choices {
         looked_up
     }
 
-    /// Makes room for so many of the tokens of [`work`](Self::work), or gives `false`.
+    /// Reserves memory for `tokens` tokens of [`work`](Self::work). Returns false if there is too
+    /// little.
     pub(crate) fn reserve(&mut self, cache: &mut KvCache, tokens: usize) -> bool {
         let parts = self.parts(tokens);
         let mut choices = self.choices.iter_mut().zip(parts);
         choices.all(|(choice, part)| part == 0 || cache.reserve(&mut choice.table, part))
     }
 
-    /// If so many of the tokens of [`work`](Self::work) are run next: those that go on by a token
-    /// each, and may have a draft behind it.
+    /// Returns the choices that may have a draft if `tokens` tokens of [`work`](Self::work) run
+    /// next: those that run exactly one token.
     pub(crate) fn undrafted<'a>(
         &'a mut self,
         tokens: usize,
@@ -203,14 +207,14 @@ impl Choices {
         })
     }
 
-    /// So many of the tokens of [`work`](Self::work), to be run in one step, with the drafts.
+    /// Returns the chunks of one step for `tokens` tokens of [`work`](Self::work), with the drafts.
     pub(crate) fn chunks(&mut self, tokens: usize) -> impl Iterator<Item = Chunk<'_>> {
         let parts = self.parts(tokens);
         let some = self.choices.iter_mut().zip(parts).filter(|(_, part)| *part > 0);
         some.map(|(choice, part)| {
             let Choice { reply, table, .. } = choice;
             let (begin, end) = (table.len(), table.len() + part);
-            // A draft is behind all of them.
+            // A draft follows the last of the choice's own tokens.
             let whole = end == reply.tokens().len();
             let drafted = if whole { reply.drafted() } else { 0 };
             let logits = if whole { 1 + drafted } else { 0 };
@@ -218,7 +222,8 @@ impl Choices {
         })
     }
 
-    /// After a step: takes the rows of logits that are theirs, and chooses what follows.
+    /// Takes the rows of logits of these choices from `rows` after a step, and samples the next
+    /// tokens.
     pub(crate) fn next<'a>(
         &mut self,
         rows: &mut impl Iterator<Item = &'a [f32]>,
@@ -234,8 +239,8 @@ impl Choices {
                 own.clear();
                 own.extend(rows.by_ref().take(1 + choice.reply.drafted()));
             }
-            // Who has run nothing begins after the same prompt, with the same logits. While the
-            // prompt is not run, there are none.
+            // A choice that has run nothing samples from the logits of the shared prompt. Before
+            // the prompt is complete, there are no logits.
             let begins = choice.reply.made() == 0 && choice.table.is_empty();
             if own.is_empty() || !(choice.table.len() == run || begins) {
                 continue;
@@ -250,7 +255,7 @@ impl Choices {
         }
     }
 
-    /// The next piece in turn, if it is made.
+    /// Returns the next piece in turn, if it is available.
     pub(crate) fn next_piece(&mut self) -> Option<TextPiece> {
         let due = self.due()?;
         let choice = &mut self.choices[due];
@@ -259,25 +264,25 @@ impl Choices {
         Some(piece)
     }
 
-    /// Forgets what was run of drafts and turned out not to be of the replies.
+    /// Removes the keys and values of rejected draft tokens.
     pub(crate) fn roll_back(&mut self, cache: &mut KvCache) {
         for Choice { reply, table, .. } in &mut self.choices {
-            // The last token of a reply was chosen, and not run. Room for more was a draft's.
+            // The last token of a reply is sampled but not run. Capacity beyond it was for a draft.
             if table.len() + 1 >= reply.tokens().len() {
                 cache.truncate(table, reply.tokens().len() - 1);
             }
         }
     }
 
-    /// Remembers what has been run, for others in this scope.
+    /// Adds the blocks that were run to the prefix cache of this scope.
     pub(crate) fn remember(&mut self, cache: &mut KvCache, scope: &Arc<str>) {
         for Choice { reply, table, .. } in &mut self.choices {
             cache.remember(table, scope, reply.tokens());
         }
     }
 
-    /// Gives the prompt's blocks to those that have none, and takes back those of who has ended, for
-    /// those that wait.
+    /// Shares the prompt's blocks with choices that have none, and frees the memory of ended
+    /// choices for those that wait.
     pub(crate) fn settle(&mut self, cache: &mut KvCache, scope: &Arc<str>) {
         let ended = |choice: &Choice| choice.end.is_some() && !choice.table.blocks().is_empty();
         if self.choices.iter().any(ended) {
@@ -289,8 +294,8 @@ impl Choices {
         }
     }
 
-    /// Lets the last of those that go on wait until another has ended, and takes back its memory;
-    /// `false` if there is only one.
+    /// Makes the last running choice wait until another has ended, and frees its memory. Returns
+    /// false if only one choice is running.
     pub(crate) fn shrink(&mut self, cache: &mut KvCache) -> bool {
         let mut going = self.choices.iter_mut().filter(|choice| choice.goes_on());
         let (Some(_), Some(last)) = (going.next(), going.next_back()) else { return false };
@@ -300,32 +305,33 @@ impl Choices {
         true
     }
 
-    /// Lets all go on that wait, with what the cache remembers of them. Where that is too many
+    /// Resumes all waiting choices from their blocks in the prefix cache. If they are too many
     /// again, the last ones wait again.
     fn wake(&mut self, cache: &mut KvCache, scope: &Arc<str>) {
         for choice in self.choices.iter_mut().filter(|choice| choice.waits) {
             choice.waits = false;
             let Choice { reply, table, .. } = choice;
             cache.recall(table, scope, reply.tokens());
-            // Less than the prompt is of no use: who has ended still has that.
+            // Less than the prompt is of no use: the ended choice still has the whole prompt.
             if table.len() < self.prompt {
                 cache.truncate(table, 0);
             }
         }
     }
 
-    /// Takes back all that they have.
+    /// Frees the memory of all choices.
     pub(crate) fn release(&mut self, cache: &mut KvCache) {
         self.choices.iter_mut().for_each(|choice| cache.truncate(&mut choice.table, 0));
     }
 
-    /// Whether any of them has memory.
+    /// Returns true if any choice has memory.
     pub(crate) fn has_memory(&self) -> bool {
         self.choices.iter().any(|choice| !choice.table.blocks().is_empty())
     }
 
-    /// How it ended, once the last piece has had its turn. The reason is the first one's; pieces
-    /// tell that of each. An error ends all of them where its piece would have been.
+    /// Returns the result of the request after the last piece has left. The finish reason is that
+    /// of the first choice; the pieces have that of each choice. An error ends all choices at the
+    /// turn of the missing piece.
     pub(crate) fn finish(&mut self) -> Option<Result<Finish>> {
         if let Some(due) = self.due() {
             let Choice { pieces, end, .. } = &mut self.choices[due];
@@ -344,7 +350,8 @@ impl Choices {
         Some(Ok(Finish::because(reason).with_usage(usage)))
     }
 
-    /// Whose turn it is: of those that have more to come, who has had the fewest turns.
+    /// Returns the choice whose turn it is: of those with more to come, the one with the fewest
+    /// pieces out.
     fn due(&self) -> Option<usize> {
         let more =
             |choice: &Choice| !choice.pieces.is_empty() || !matches!(choice.end, Some(Ok(_)));
@@ -352,8 +359,8 @@ impl Choices {
         choices.min_by_key(|(_, choice)| choice.told).map(|(index, _)| index)
     }
 
-    /// Those that run next: all that go on, but for who is too far ahead of the others, unless those
-    /// cannot run.
+    /// Returns the choices that run next: those that go on, without any that is [`AHEAD`] pieces
+    /// ahead. In turns, that limit does not hold, since the other choices cannot run.
     fn round(&self) -> impl Iterator<Item = usize> {
         let far = if self.in_turns { usize::MAX } else { AHEAD };
         let runs = move |choice: &Choice| choice.goes_on() && choice.pieces.len() < far;
@@ -361,7 +368,7 @@ impl Choices {
         choices.filter(move |(_, choice)| runs(choice)).map(|(index, _)| index).take(self.most)
     }
 
-    /// Whether some wait for the first of the round to run the prompt.
+    /// Returns true if other choices wait for the first of the round to run the prompt.
     fn awaits_prompt(&self) -> bool {
         let Some(first) = self.round().next() else { return false };
         let waits = |(index, choice): (usize, &Choice)| {
@@ -370,8 +377,8 @@ impl Choices {
         self.choices[first].table.len() < self.prompt && self.choices.iter().enumerate().any(waits)
     }
 
-    /// How many of so many tokens each runs. All, and each of the round has its logits; or less, and
-    /// none has.
+    /// Splits `tokens` over the choices. If they are all of the work, each choice of the round gets
+    /// logits; otherwise none does.
     fn parts(&self, tokens: usize) -> Vec<usize> {
         let mut parts = vec![0; self.choices.len()];
         if self.awaits_prompt() {
@@ -399,7 +406,7 @@ impl Choices {
         for index in 0..self.choices.len() {
             if self.choices[index].goes_on() && self.choices[index].table.is_empty() {
                 let mut table = cache.fork(&self.choices[source].table);
-                // Its last token is run for its own logits.
+                // The last prompt token runs again to get its logits.
                 let most = self.choices[index].reply.tokens().len() - 1;
                 cache.truncate(&mut table, prompt.min(most));
                 self.choices[index].table = table;
@@ -408,7 +415,7 @@ impl Choices {
     }
 }
 
-/// Says in each piece whose it is, and in the last one of a reply why it is.
+/// Sets the choice index of each piece, and the finish reason in the last piece of a reply.
 fn number(added: &mut Addition, index: usize) {
     added.pieces.iter_mut().for_each(|piece| piece.index = index as u32);
     if let (Some(last), Some(Ok(reason))) = (added.pieces.last_mut(), &added.end) {

@@ -1,4 +1,4 @@
-//! What the engine has done, for the worker's metrics.
+//! Engine counters and gauges for the worker's metrics.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -7,40 +7,40 @@ use nsbridge_handler::Measure;
 
 use crate::speculation::LONGEST;
 
-/// What an engine counts, told by its thread and read by others.
+/// Shared counters, written by the engine thread and read by others.
 #[derive(Debug, Default)]
 pub(crate) struct Counts(Mutex<Counted>);
 
-/// What an engine has done since its start, and what it has to do now.
+/// Counters since the start of the engine, and gauges of its present load.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Counted {
     pub(crate) steps: u64,
-    /// Tokens that were run.
+    /// Tokens run, of prompts and replies.
     pub(crate) tokens: u64,
-    /// In the model, in drafting, and in deciding what is run.
+    /// Time spent in the model, in drafting, and in scheduling.
     pub(crate) model_time: Duration,
     pub(crate) draft_time: Duration,
     pub(crate) schedule_time: Duration,
-    /// Requests that gave back their memory or their place to others.
+    /// Preemptions: requests or single replies whose memory or place went to others.
     pub(crate) preemptions: u64,
-    /// Tokens of prompts that were found in the cache, and that were not.
+    /// Prompt tokens found in the prefix cache, and those computed.
     pub(crate) cache_hits: u64,
     pub(crate) cache_misses: u64,
-    /// Blocks that were forgotten for want of room.
+    /// Cached blocks that were evicted for want of memory.
     pub(crate) evictions: u64,
-    /// Requests with a place, and without.
+    /// Requests that have KV-cache blocks, and requests without.
     pub(crate) running: usize,
     pub(crate) waiting: usize,
-    /// Blocks of keys and values that requests hold, and all.
+    /// KV-cache blocks held by requests, and in total.
     pub(crate) blocks_held: usize,
     pub(crate) blocks: usize,
-    /// The most tokens of a draft; none without a drafter.
+    /// Maximum number of tokens of a draft; 0 without a drafter.
     pub(crate) longest_draft: usize,
-    /// Whether there is a drafter that has not failed.
+    /// True while there is a drafter that has not failed.
     pub(crate) drafting: bool,
-    /// Tokens that were drafted at the first place of a draft, the second, and so on.
+    /// Drafted tokens by position in the draft, from the first position on.
     pub(crate) drafted: [u64; LONGEST],
-    /// And those that were the reply's.
+    /// Accepted tokens by position in the draft.
     pub(crate) accepted: [u64; LONGEST],
 }
 
@@ -55,7 +55,7 @@ impl Counts {
 }
 
 impl Counted {
-    /// As the worker's metrics show it.
+    /// Returns the counters and gauges as metrics of the worker.
     pub(crate) fn measures(&self) -> Vec<Measure> {
         let counter = Measure::counter;
         let gauge = |name, help, value: usize| Measure::gauge(name, help, value as f64);

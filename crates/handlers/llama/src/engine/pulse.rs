@@ -1,4 +1,4 @@
-//! Whether the engine's thread goes on.
+//! Watchdog of the engine thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -6,18 +6,19 @@ use std::time::{Duration, Instant};
 
 use crate::Watch;
 
-/// Counted by the thread as it goes on: odd where it will soon be further, even where it may take as
-/// long as it likes.
+/// Progress counter of the engine thread. An odd value means that progress is expected soon, an
+/// even value that the thread may take as long as it likes.
 #[derive(Debug, Default)]
 pub(super) struct Pulse(AtomicU64);
 
 impl Pulse {
-    /// What follows takes a moment.
+    /// Marks the start of work that is short.
     pub(super) fn works(&self) {
         self.0.store((self.count() + 2) | 1, Ordering::Relaxed);
     }
 
-    /// What follows may take long: a wait for commands, or a draft that nobody can follow.
+    /// Marks the start of work that may take long: a wait for commands, or a draft that nothing
+    /// monitors.
     pub(super) fn rests(&self) {
         self.0.store((self.count() + 2) & !1, Ordering::Relaxed);
     }
@@ -27,25 +28,25 @@ impl Pulse {
     }
 }
 
-/// So many times as long it may take while other ranks are in a step with it: who waits for whom, they
-/// find out themselves, and where nobody waits, all compute.
+/// Factor on the time limit while other ranks compute a step. Ranks that wait for another rank have
+/// a timeout of their own; if no rank waits, all of them compute.
 const WHILE_OTHERS_WORK: u32 = 5;
 
-/// What somebody saw who looks now and then.
+/// Watchdog state: the last progress counters and how long they have been unchanged.
 #[derive(Debug)]
 pub(super) struct Sight {
     patience: Duration,
-    /// The model's, and that of the one that drafts.
+    /// Watches of the target and, if a model drafts, of the draft.
     watches: Vec<Watch>,
     seen: Mutex<Option<Seen>>,
 }
 
 #[derive(Debug)]
 struct Seen {
-    /// The pulse, and the meetings of the first ranks.
+    /// Progress counter, and the number of collectives that the first ranks have reached.
     counts: (u64, u64),
     last: Instant,
-    /// How long they have been the same.
+    /// Time for which the counters have been unchanged.
     same: Duration,
 }
 
@@ -54,14 +55,15 @@ impl Sight {
         Self { patience, watches, seen: Mutex::new(None) }
     }
 
-    /// Looks, and gives how long the thread may take, if it has taken longer. It has gone on too if it
-    /// has met other ranks again.
+    /// Checks the counters. Returns the time limit if the thread has exceeded it. Reaching another
+    /// collective with the other ranks counts as progress too.
     pub(super) fn too_long(&self, pulse: &Pulse) -> Option<Duration> {
         let counts = (pulse.count(), self.watches.iter().map(Watch::meetings).sum());
         let now = Instant::now();
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let same = match &*seen {
-            // A process that was stopped has not gone on either: no one look may say so alone.
+            // A suspended process makes no progress either, so one check alone cannot exceed the
+            // limit.
             Some(seen) if seen.counts == counts => {
                 seen.same.saturating_add((now - seen.last).min(self.patience / 2))
             }
@@ -84,13 +86,13 @@ mod tests {
     use crate::Watch;
     use crate::comm::Meeting;
 
-    /// Whether it is seen at the last of so many looks, and at none before.
+    /// Returns true if the last of `looks` checks reports the hang and none before it does.
     fn seen_at(pulse: &Pulse, sight: &Sight, looks: usize) -> bool {
         let late = || {
             std::thread::sleep(Duration::from_millis(25));
             sight.too_long(pulse).is_some()
         };
-        // However long the one before it is ago, a look counts for half of the patience at most.
+        // Whatever the interval, one check adds at most half of the limit.
         assert!(!(1..looks).any(|_| late()));
         late()
     }
@@ -101,23 +103,23 @@ mod tests {
         let mut first = meeting.members::<()>().remove(0);
         let watches = vec![Watch::of(meeting.clone())];
         let (pulse, sight) = (Pulse::default(), Sight::new(Duration::from_millis(20), watches));
-        // It waits for its first command.
+        // The thread waits for its first command.
         assert!(!seen_at(&pulse, &sight, 5));
         pulse.works();
         assert!(seen_at(&pulse, &sight, 3));
-        // It is further.
+        // The thread has made progress.
         pulse.works();
         assert!(seen_at(&pulse, &sight, 3));
-        // It has met the others.
+        // The thread has reached a collective.
         first.pass();
         assert!(seen_at(&pulse, &sight, 3));
-        // They compute, and then nobody does.
+        // Other ranks compute, and then none does.
         first.pass();
         assert!(meeting.work(|| seen_at(&pulse, &sight, 11)));
         first.pass();
         meeting.work(|| assert!(!seen_at(&pulse, &sight, 5)));
         assert!(seen_at(&pulse, &sight, 1));
-        // They compute, and have waited for it in vain.
+        // Other ranks compute, and their wait for the first rank has timed out.
         first.pass();
         meeting.end(0, "did not answer");
         assert!(meeting.work(|| seen_at(&pulse, &sight, 3)));

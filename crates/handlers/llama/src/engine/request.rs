@@ -1,4 +1,4 @@
-//! A request that is being answered.
+//! Request that is being answered.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -9,22 +9,22 @@ use nsbridge_handler::{Emitter, Error, Finish, Refused, Result, TextPiece};
 use super::Order;
 use crate::schedule::Work;
 
-/// What is made, for whom, and what of it is still to be taken.
+/// Request with the pieces that its consumer has not yet taken.
 pub(super) struct Request {
     pub(super) order: Order,
     emitter: Emitter<TextPiece>,
-    /// `None` once it was told.
+    /// `None` once the result was sent.
     done: Option<oneshot::Sender<Result<Finish>>>,
-    /// Pieces that nobody has taken yet, and what is behind them.
+    /// Pieces that were not yet taken; `finish` follows them.
     pieces: VecDeque<TextPiece>,
     finish: Option<Result<Finish>>,
     limit: Option<Limit>,
 }
 
-/// When a reply must be complete.
+/// Deadline of a reply.
 pub(super) struct Limit {
     given: Duration,
-    /// `None` if no clock goes so far.
+    /// `None` if the deadline exceeds the range of `Instant`.
     end: Option<Instant>,
 }
 
@@ -33,12 +33,13 @@ impl Limit {
         Self { given, end: Instant::now().checked_add(given) }
     }
 
-    /// What is left of it.
+    /// Returns the time that is left.
     pub(super) fn left(&self) -> Duration {
         self.end.map_or(Duration::MAX, |end| end.saturating_duration_since(Instant::now()))
     }
 
-    /// The client is told, and nothing is tried again: it would take as long.
+    /// Error of a reply past its deadline. It goes to the client, because a retry would take as
+    /// long.
     fn error(&self) -> Error {
         let seconds = self.given.as_secs_f64();
         Error::bad_input(format!(
@@ -72,7 +73,8 @@ impl Request {
         self.done.is_none()
     }
 
-    /// Ends it if it is to stop, and offers the waiting piece again.
+    /// Ends the request if it was stopped or is past its deadline; otherwise offers the waiting
+    /// pieces.
     pub(super) fn look(&mut self) {
         if self.done.as_ref().is_some_and(oneshot::Sender::is_canceled) {
             self.done = None;
@@ -85,7 +87,7 @@ impl Request {
         }
     }
 
-    /// Hands over as many pieces as are taken, and after the last one how it ended.
+    /// Emits pieces until one is refused, and sends the result after the last one.
     fn offer(&mut self) {
         while let Some(piece) = self.pieces.front() {
             match self.emitter.try_emit(piece) {
@@ -99,7 +101,7 @@ impl Request {
         }
     }
 
-    /// Takes over what the choices have made since, and hands it over.
+    /// Takes the new pieces and the result from the choices, and offers them.
     pub(super) fn collect(&mut self) {
         let choices = &mut self.order.choices;
         self.pieces.extend(std::iter::from_fn(|| choices.next_piece()));
@@ -107,7 +109,7 @@ impl Request {
         self.offer();
     }
 
-    /// What is to be run; nothing while its client does not read.
+    /// Returns the tokens to run; none while pieces wait for the consumer.
     pub(super) fn work(&self) -> Work {
         let rests = self.is_over() || !self.pieces.is_empty();
         if rests { Work::default() } else { self.order.choices.work() }

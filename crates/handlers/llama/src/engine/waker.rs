@@ -1,4 +1,4 @@
-//! What makes the engine's thread look around.
+//! Wake-up of the engine thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::mpsc::Sender;
 
 use super::Command;
 
-/// A handle that wakes the thread, once for all that happened since it looked.
+/// Handle that wakes the thread, once for all events since the thread last checked.
 #[derive(Clone)]
 pub(super) struct Waker {
     commands: Sender<Command>,
@@ -25,7 +25,8 @@ impl Waker {
     }
 }
 
-/// A caller that waits for its answer; dropped before that, its order leaves the engine at once.
+/// Guard of a caller that waits for its result. If it is dropped before that, the engine is woken
+/// and removes the request at once.
 pub(super) struct Left(Option<Waker>);
 
 impl Left {
