@@ -1,4 +1,4 @@
-//! The handler: what a request asks for goes to the engine, and its tokens come back.
+//! `Handler` implementation: prepares requests, passes them to the engine and returns their tokens.
 
 mod drafting;
 mod options;
@@ -28,17 +28,18 @@ use crate::text::Text;
 use crate::workers::Workers;
 use crate::{Config, Format, KvFormat, LoadError, Memory, Model, Processor, Setup, Weights};
 
-/// Rises whenever the same request could get other tokens from the same files.
+/// Version of the arithmetic; increased when the same request could get other tokens from the same
+/// files.
 const ARITHMETIC_VERSION: u32 = 3;
 
-/// Requests answered at once, if the options do not say.
+/// Default number of requests that run concurrently.
 const PLACES: usize = 8;
 
-/// The most tokens of a step, if the options do not say: on a CPU the products of so many rows take
-/// no longer a row than those of more.
+/// Default maximum number of tokens of a step. On a CPU, a matrix product of more rows is no faster
+/// per row.
 const STEP_TOKENS: usize = 256;
 
-/// The files whose bytes decide the text, beside the weights.
+/// Files that decide the text of a reply, in addition to the weights.
 const FILES: [&str; 5] = [
     "config.json",
     "generation_config.json",
@@ -47,7 +48,7 @@ const FILES: [&str; 5] = [
     "chat_template.jinja",
 ];
 
-/// A Llama model that answers [`TextInput`]s, one token a piece.
+/// Llama model that answers [`TextInput`]s, one token a piece.
 ///
 /// The token that ends a reply is a piece too, with the text that was held back until then.
 #[derive(Debug)]
@@ -131,11 +132,11 @@ impl Handler for Llama {
 }
 
 impl Llama {
-    /// Loads it with a drafter that the configuration does not know.
+    /// Loads the model with a custom drafter that the configuration does not know.
     ///
     /// # Errors
     ///
-    /// As [`Handler::load`].
+    /// Returns the errors of [`Handler::load`].
     pub fn load_with(
         options: Options,
         models: &Models,
@@ -181,7 +182,7 @@ impl Llama {
         let ranks = options.tensor_parallel_degree.unwrap_or(1);
         let ranks_of_draft = options.draft_model_tp_size.unwrap_or(1);
         let device = options.device.as_deref().unwrap_or("cpu");
-        // Without a draft, what the options say of its ranks takes no GPU.
+        // Without a draft model, its rank count must not reserve GPUs.
         let most = if drafting.is_model() { ranks.max(ranks_of_draft) } else { ranks };
         let device = Processor::named(device, most)?;
         let kv = options.kv_cache_dtype.unwrap_or(match device {
@@ -231,7 +232,7 @@ impl Llama {
     }
 }
 
-/// How many replies the input asks for.
+/// Returns the number of replies that the input requests.
 fn replies(input: &TextInput) -> Result<u64> {
     match input.n.unwrap_or(1) {
         n @ 1..=REPLIES => Ok(n.into()),
@@ -256,8 +257,9 @@ fn limits(options: &Options) -> Result<Limits, LoadError> {
     Ok(Limits { tokens, places })
 }
 
-/// Blocks for keys and values: what the options give, or room for as many requests as run at once.
-/// More than that is of use too, to several replies of a request and to prompts that begin alike.
+/// Returns the number of KV-cache blocks: as the options give it, or enough for the maximum number
+/// of concurrent requests. More blocks help requests with several replies and prompts with a common
+/// prefix.
 fn blocks(
     config: &Config,
     options: &Options,
@@ -284,13 +286,13 @@ fn vocabulary(config: &Config) -> Vocabulary<'_> {
     Vocabulary { size: config.vocab_size, eos: &config.eos }
 }
 
-/// What a model needs.
+/// Returns the memory that a model needs.
 fn memory(config: &Config, checkpoint: &Checkpoint, setup: &Setup) -> Memory {
     let tensors = checkpoint.tensors();
     let weight = match (&setup.device, setup.format) {
         (Processor::Cpu, Some(format)) => format.width(),
         (Processor::Cpu, None) => Format::mean_width(tensors),
-        // A device has the checkpoint's own blocks.
+        // A device stores the checkpoint's own format.
         (Processor::Candle(_), _) => {
             let bytes: u64 = tensors.iter().map(TensorInfo::bytes).sum();
             let elements: u64 = tensors.iter().map(TensorInfo::elements).sum();
@@ -301,8 +303,8 @@ fn memory(config: &Config, checkpoint: &Checkpoint, setup: &Setup) -> Memory {
     Memory::new(config, setup.ranks, weight, setup.kv, positions)
 }
 
-/// A model that is larger than the machine would be killed while it answers. `given` is whether an
-/// option says how large the cache is.
+/// Refuses a model that is larger than the available memory, because the system would kill the
+/// worker while it answers. `given` is true if an option sets the size of the cache.
 fn refuse_what_does_not_fit(
     target: &Memory,
     draft: Option<&Memory>,
@@ -329,7 +331,7 @@ fn refuse_what_does_not_fit(
     }
 }
 
-/// What the tokens depend on beside the request.
+/// Computes a digest of everything except the request that the tokens depend on.
 fn fingerprint(
     files: &nsbridge_handler::Model,
     weights: &Weights,

@@ -1,9 +1,9 @@
-//! Threads for work that takes a while, shared fairly: tokenizing, templates, grammars.
+//! Thread pool for tokenization, chat templates and grammars, shared fairly between tenants.
 //!
-//! All calls of a handler run on one thread, so whatever takes milliseconds has to run elsewhere. The
-//! work of a call is bounded and cannot be interrupted, so what is fair is the order: the next task
-//! is that of the tenant whose tasks have cost least (start-time fair queueing, as in
-//! [`schedule`](crate::schedule)), and a tenant never has all threads.
+//! All calls of a handler run on one thread, so work that takes milliseconds must run elsewhere.
+//! The work of a call is bounded and cannot be interrupted, so fairness is a matter of order. The
+//! next task belongs to the tenant whose tasks have cost least (start-time fair queueing, as in
+//! [`schedule`](crate::schedule)), and a tenant never occupies all threads.
 
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
@@ -15,13 +15,14 @@ use futures_channel::oneshot;
 use nsbridge_handler::{Error, Result};
 use rustix::process::setpriority_process;
 
-/// Grammars are compiled as deep as a schema is, and that is as deep as JSON may be.
+/// Stack size of a thread, in bytes. Compiling a grammar recurses as deep as its schema, whose
+/// depth is bounded by that of JSON.
 const STACK: usize = 16 << 20;
 
-/// Nicer than the threads that compute steps, which have 0.
+/// Nice value of the threads, so that the threads that compute steps, at 0, take precedence.
 const NICE: i32 = 10;
 
-/// The threads. They end when this is dropped, with the task that they are at.
+/// Thread pool. After this handle is dropped, each thread ends with its current task.
 pub(crate) struct Workers(Arc<Shared>);
 
 struct Shared {
@@ -29,11 +30,11 @@ struct Shared {
     changed: Condvar,
 }
 
-/// What waits, and what tenants have had.
+/// Waiting tasks and the consumption of each tenant.
 #[derive(Default)]
 struct Queue {
     accounts: HashMap<Arc<str>, Account>,
-    /// What the tenant that was chosen last had been given before.
+    /// Virtual time: the value of `given` of the last chosen tenant before that task was charged.
     clock: u64,
     ended: bool,
 }
@@ -50,9 +51,9 @@ struct Task {
     work: Box<dyn Work>,
 }
 
-/// A task's work, of any result.
+/// Type-erased work of a task.
 trait Work: Send {
-    /// Whether nobody waits for it any more.
+    /// Returns true if the caller does not wait for the result any more.
     fn is_given_up(&self) -> bool;
 
     fn run(self: Box<Self>);
@@ -81,22 +82,22 @@ impl fmt::Debug for Workers {
 }
 
 impl Workers {
-    /// Starts so many threads, at least two.
+    /// Starts `threads` threads, at least two.
     ///
     /// # Errors
     ///
-    /// The system gives no thread.
+    /// Returns an error if the system cannot start a thread.
     pub(crate) fn start(threads: usize) -> std::io::Result<Self> {
         let shared = Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new() });
-        // From here on, so that threads that were started end if another one cannot be.
+        // From here on, an error drops the handle, which ends the threads started before.
         let workers = Self(shared);
         let threads = threads.max(2);
         for _ in 0..threads {
             let shared = workers.0.clone();
             let thread = std::thread::Builder::new().name("nsbridge-prepare".to_owned());
             thread.stack_size(STACK).spawn(move || {
-                // Steps go before it: all wait for a step, one request waits for this. Where the
-                // system does not allow it, steps take a little longer.
+                // Steps take precedence, because all requests wait for a step and only one waits
+                // for this work. If the system refuses the nice value, steps take a little longer.
                 let _ = setpriority_process(None, NICE);
                 shared.work(threads - 1);
             })?;
@@ -104,12 +105,12 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Does the work on one of the threads, in its tenant's turn. `cost` is what it is charged, in
-    /// bytes of input. A future that is dropped gives up what has not begun.
+    /// Runs the work on one of the threads, in its tenant's turn. `cost` is the tenant's charge, in
+    /// bytes of input. Dropping the future cancels work that has not begun.
     ///
     /// # Errors
     ///
-    /// Those of the work, or that it panicked.
+    /// Returns the error of the work, or an error if it panicked.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         tenant: Arc<str>,
@@ -128,7 +129,7 @@ impl Workers {
     }
 }
 
-/// Its words may quote the request.
+/// Returns a fixed message, because the panic's own message may contain text of the request.
 fn said(_panic: &(dyn Any + Send)) -> &'static str {
     "the preparation of the prompt panicked"
 }
@@ -145,11 +146,11 @@ impl Drop for Workers {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // No panic leaves the queue half changed.
+        // No panic leaves the queue in an inconsistent state.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does one task after the other. A tenant has at most `most` at once.
+    /// Runs tasks until the end. A tenant runs at most `most` tasks at once.
     fn work(&self, most: usize) {
         let mut queue = self.lock();
         while !queue.ended {
@@ -161,7 +162,7 @@ impl Shared {
             task.work.run();
             queue = self.lock();
             queue.end(&tenant);
-            // Another task of this tenant may have waited for this one alone.
+            // Another task of this tenant may have waited for this one.
             self.changed.notify_one();
         }
     }
@@ -172,13 +173,13 @@ impl Queue {
         let clock = self.clock;
         let account = self.accounts.entry(tenant).or_default();
         if account.tasks.is_empty() && account.running == 0 {
-            // One that was away has not saved anything up, nor is it forgiven what it had.
+            // An idle tenant gains no credit, and what it was charged before is not forgotten.
             account.given = account.given.max(clock);
         }
         account.tasks.push_back(task);
     }
 
-    /// The next task, of the tenant that has been given least.
+    /// Returns the next task, of the tenant with the lowest consumption.
     fn next(&mut self, most: usize) -> Option<(Arc<str>, Task)> {
         for account in self.accounts.values_mut() {
             account.tasks.retain(|task| !task.work.is_given_up());
@@ -201,7 +202,7 @@ impl Queue {
         }
         let idle = |account: &Account| account.running == 0 && account.tasks.is_empty();
         if self.accounts.values().all(idle) {
-            // There is nobody to be fair to.
+            // All tenants are idle, so there is no consumption to compare.
             self.accounts.clear();
         } else {
             let clock = self.clock;

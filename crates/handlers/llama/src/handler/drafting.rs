@@ -1,4 +1,4 @@
-//! What drafts, as the configuration says.
+//! Selection of the drafter by the configuration.
 
 use nsbridge_handler::{Checkpoint, Model as Files, Models};
 
@@ -8,30 +8,30 @@ use crate::speculation::{DraftModel, Drafter, LONGEST, Lengths, Lookup, Speculat
 use crate::text::Text;
 use crate::{Config, Format, LoadError, Memory, Model, Processor, Setup, Weights};
 
-/// The model that drafts, if the options do not say.
+/// Default name of the draft model.
 const DRAFT: &str = "draft";
 
-/// The most tokens of a draft, if the options do not say: with the reply's own they are eight rows,
-/// which the kernels take by fours.
+/// Default maximum number of tokens of a draft. With the reply's own token they are eight rows, and
+/// the kernels process rows in groups of four.
 const LENGTH: usize = 7;
 
-/// What is to draft.
+/// Drafter that the configuration selects.
 pub(super) enum Drafting {
     Nothing,
-    /// The model in these files.
+    /// Draft model in these files.
     Model(Files),
-    /// What followed upon ends of up to so many tokens.
+    /// N-gram proposer (prompt lookup) with n-grams of up to this many tokens.
     Lookup(usize),
     With(Box<dyn Drafter>),
 }
 
-/// The same, once it is known to fit the target.
+/// Drafter that was checked against the target.
 pub(super) enum Read {
     Drafter(Option<Box<dyn Drafter>>),
     Model(Box<Draft>),
 }
 
-/// A model that drafts, before its weights are loaded.
+/// Draft model before its weights are loaded.
 pub(super) struct Draft {
     config: Config,
     checkpoint: Checkpoint,
@@ -40,9 +40,11 @@ pub(super) struct Draft {
 }
 
 impl Drafting {
+    /// Selects the drafter.
+    ///
     /// # Errors
     ///
-    /// The options contradict each other or name a model that is not there.
+    /// Returns an error if the options contradict each other or name a missing model.
     pub(super) fn new(options: &Options, models: &Models) -> Result<Self, LoadError> {
         let length = length(options);
         if length > LONGEST {
@@ -76,11 +78,12 @@ impl Drafting {
         matches!(self, Self::Model(_))
     }
 
-    /// Reads all but the weights.
+    /// Reads everything except the weights.
     ///
     /// # Errors
     ///
-    /// The draft is no model, or has another vocabulary than the target.
+    /// Returns an error if the draft is not a supported model or its vocabulary differs from the
+    /// target's.
     pub(super) fn read(
         self,
         target: &Config,
@@ -105,7 +108,7 @@ impl Drafting {
         )?;
         let checkpoint = Weights::find(&files)?;
         let context = context.min(config.context);
-        // A device has the blocks of the checkpoint.
+        // A device stores the format of the checkpoint.
         let rounded = matches!(setup.device, Processor::Cpu).then(|| format(&config)).flatten();
         let format = rounded.or(setup.format);
         let setup = Setup { format, ..setup.clone() };
@@ -115,19 +118,19 @@ impl Drafting {
     }
 }
 
-/// The most tokens of a draft.
+/// Returns the maximum number of tokens of a draft.
 fn length(options: &Options) -> usize {
     options.speculative_length.unwrap_or(LENGTH)
 }
 
-/// Eight bits a weight, where the shape allows it: what is lost by rounding is seldom a token, and
-/// never one of the reply.
+/// Returns the format of eight bits a weight where the shape allows it. Its rounding seldom changes
+/// a drafted token, and never a token of the reply.
 fn format(config: &Config) -> Option<Format> {
     let columns = [config.hidden_size, config.intermediate_size, config.heads * config.head_dim];
     columns.iter().all(|columns| columns.is_multiple_of(BLOCK)).then_some(Format::Q8_0)
 }
 
-/// A draft's tokens must mean to the target what they mean to the draft.
+/// Refuses a draft with another vocabulary, since equal token ids must mean equal text.
 fn refuse_other_vocabulary(
     draft: &Config,
     draft_text: &Text,
@@ -152,7 +155,7 @@ fn refuse_other_vocabulary(
 }
 
 impl Read {
-    /// What it needs, if it is a model.
+    /// Returns the memory that a draft model needs.
     pub(super) fn memory(&self) -> Option<Memory> {
         match self {
             Self::Drafter(_) => None,
@@ -160,12 +163,12 @@ impl Read {
         }
     }
 
-    /// Loads it. `step` is the most tokens of a step, and `caching` whether it keeps keys and values
-    /// for those who begin alike.
+    /// Loads the drafter. `step` is the maximum number of tokens of a step; `caching` enables the
+    /// prefix cache of the draft.
     ///
     /// # Errors
     ///
-    /// The weights cannot be loaded.
+    /// Returns an error if the weights cannot be loaded.
     pub(super) fn speculation(
         self,
         options: &Options,

@@ -1,113 +1,118 @@
-//! What the operator decides.
+//! Options that the operator sets.
 
 use serde::{Deserialize, Serialize};
 
 use crate::KvFormat;
 
-/// The `[handler]` table of a worker with a Llama model.
+/// Handler options: the `[handler]` table of a worker with a Llama model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// For requests that do not say; the model's `generation_config.json` is asked next, then 1.
+    /// Default temperature of requests; if absent, the value in `generation_config.json`, or else
+    /// 1.
     pub temperature: Option<f32>,
-    /// For requests that do not say; 1 (all tokens) if the model does not say either.
+    /// Default top-p of requests; if absent, the model's value, or else 1 (all tokens).
     pub top_p: Option<f32>,
-    /// For requests that do not say; 0 (all tokens) if the model does not say either.
+    /// Default top-k of requests; if absent, the model's value, or else 0 (all tokens).
     pub top_k: Option<u32>,
-    /// For requests that do not say; 0 (all tokens) if the model does not say either.
+    /// Default min-p of requests; if absent, the model's value, or else 0 (all tokens).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_p: Option<f32>,
-    /// For requests that do not say; 1 (no penalty) if the model does not say either.
+    /// Default repetition penalty of requests; if absent, the model's value, or else 1 (no
+    /// penalty).
     pub repetition_penalty: Option<f32>,
-    /// The most tokens a reply may have, whatever the request asks.
+    /// Maximum number of tokens of a reply; a request cannot raise it.
     pub max_tokens: Option<u32>,
-    /// Whether a special token's text in a message, such as `<|eot_id|>`, is that token; if not or
-    /// absent it is text, and only the chat template writes special tokens. A `prompt` may have them
-    /// in any case.
+    /// True if the text of a special token in a message, such as `<|eot_id|>`, is parsed as that
+    /// token. If false or absent, it is plain text, and only the chat template writes special
+    /// tokens. A `prompt` may contain special tokens in any case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub special_tokens_in_messages: Option<bool>,
-    /// The most tokens of prompt and reply together; the model's own context if absent.
+    /// Maximum number of tokens of prompt and reply together; the model's own context if absent.
     pub n_positions: Option<usize>,
-    /// What computes: `cpu`; `cuda` for GPUs, one for each rank; or `cuda:N` for that one, with all
+    /// Device that computes: `cpu`; `cuda` for one GPU per rank; or `cuda:N` for that GPU, with all
     /// ranks on it. `cpu` if absent.
     #[serde(skip_serializing)]
     pub device: Option<String>,
-    /// How matrices are kept in memory, on a CPU; as the checkpoint has them if absent.
+    /// Format of the matrices in memory on a CPU; that of the checkpoint if absent.
     pub quantize: Option<Quantize>,
-    /// How keys and values are kept; f32 if absent, or bf16 on a GPU.
+    /// Format of the KV cache; if absent, f32 on a CPU and bf16 on a GPU.
     pub kv_cache_dtype: Option<KvFormat>,
-    /// Threads that compute, whatever their number the same tokens; all cores if absent, or one for
-    /// a model so small that others would only get in its way.
+    /// Number of compute threads. It does not change the tokens. If absent, all cores, or one for a
+    /// model so small that more threads would slow it down.
     #[serde(skip_serializing)]
     pub threads: Option<usize>,
-    /// Ranks that each compute a part of every matrix, with keys and values of their own: 1, 2, 4 or
-    /// 8, as far as the model's shape allows. The tokens are the same; 1 if absent.
+    /// Tensor-parallel ranks, each with a shard of every matrix and a KV cache of its own: 1, 2, 4
+    /// or 8, as far as the model's shape allows. The tokens are the same for each. 1 if absent.
     #[serde(skip_serializing)]
     pub tensor_parallel_degree: Option<usize>,
-    /// Seconds that a rank waits for the others before the worker gives its requests back and
-    /// leaves; 60 if absent. Where rank 0, or the only rank, does not go on and nobody waits for it,
-    /// twice as long; while other ranks compute too, each on a device of its own, ten times. A GPU's
-    /// first steps can take seconds.
+    /// Seconds that a rank waits for the others before the worker requeues its requests and exits;
+    /// 60 if absent. The limit is twice as long if rank 0, or the only rank, makes no progress and
+    /// no rank waits for it. It is ten times as long while other ranks compute too, each on a
+    /// device of its own. The first steps of a GPU can take seconds.
     #[serde(skip_serializing)]
     pub tensor_parallel_timeout: Option<f64>,
-    /// The same degree for the model that drafts; 1 if absent.
+    /// Tensor-parallel ranks of the draft model; 1 if absent.
     #[serde(skip_serializing)]
     pub draft_model_tp_size: Option<usize>,
-    /// Requests answered at once, by steps that run a token of each; 8 if absent.
+    /// Maximum number of requests in a batch, of each of which a step runs a token; 8 if absent.
     #[serde(skip_serializing)]
     pub max_rolling_batch_size: Option<usize>,
-    /// Requests that wait in the worker for a place among those; none if absent. Only of requests
-    /// that are in a worker can it choose the one whose tenant has had least.
+    /// Maximum number of requests that wait in the worker for a place in the batch; none if absent.
+    /// Fairness between tenants only applies to requests that are in the worker.
     #[serde(skip_serializing)]
     pub job_queue_size: Option<usize>,
-    /// The most tokens of a step: one of each reply that goes on, and then prompts; 256 if absent.
-    /// With fewer, replies go on more evenly while a prompt is run; with more, prompts are faster.
+    /// Maximum number of tokens of a step: one of each running reply, then chunks of prompts; 256
+    /// if absent. A lower value makes the pace of replies more even while a prompt runs; a higher
+    /// one makes prompts faster.
     #[serde(skip_serializing)]
     pub max_num_batched_tokens: Option<usize>,
-    /// Memory for keys and values of all requests on all ranks, in MiB; if absent, what
-    /// `max_rolling_batch_size` requests with one reply each can need at most. With less, who came
-    /// last waits where there is too little. With more, more is remembered of prompts, and more
-    /// replies of a request run at once. Where there are more ranks than heads of keys, several ranks
-    /// have the same ones, and the same memory holds fewer tokens.
+    /// Size of the KV cache of all ranks together, in MiB. If absent, enough for
+    /// `max_rolling_batch_size` requests with one reply each at full length. With less, the
+    /// requests that came last wait when memory is short. With more, the prefix cache keeps more
+    /// and more replies of a request run at once. With more ranks than key-value heads, several
+    /// ranks hold copies of a head, and the same memory holds fewer tokens.
     #[serde(skip_serializing)]
     pub kv_cache_mb: Option<usize>,
-    /// Whether keys and values are kept for prompts that begin alike; they are if absent.
+    /// True if the KV cache of prompts is kept for later requests with the same prefix; true if
+    /// absent.
     #[serde(skip_serializing)]
     pub enable_prefix_caching: Option<bool>,
-    /// The model of the configuration that drafts what replies go on with; `draft` if absent, and if
-    /// there is none so called, nothing is drafted.
+    /// Name of the configured model that drafts; `draft` if absent. If no model is called `draft`,
+    /// nothing is drafted.
     #[serde(skip_serializing)]
     pub speculative_draft_model: Option<String>,
-    /// Drafts without a model: what followed the last time that the text ended in the same tokens, up
-    /// to so many of them.
+    /// Maximum n-gram length of the n-gram proposer (prompt lookup), which drafts without a model
+    /// the tokens that followed the last occurrence of the text's last tokens.
     #[serde(skip_serializing)]
     pub speculative_ngram: Option<usize>,
-    /// The most tokens of a draft; 7 if absent, and 0 drafts nothing.
+    /// Maximum number of tokens of a draft; 7 if absent, and 0 turns drafting off.
     #[serde(skip_serializing)]
     pub speculative_length: Option<usize>,
-    /// Whether drafts are as long as pays, by what was measured, or always as long as they can be;
-    /// the former if absent.
+    /// True if draft lengths adapt to the measured costs and acceptance; if false, drafts always
+    /// have the maximum length. True if absent.
     #[serde(skip_serializing)]
     pub speculative_adaptive: Option<bool>,
-    /// Seconds that loading may take, after which the worker leaves; no limit if absent.
+    /// Time limit of loading in seconds, after which the worker exits; no limit if absent.
     #[serde(skip_serializing)]
     pub model_loading_timeout: Option<f64>,
-    /// Seconds that a request may be in the engine, after which it is refused; no limit if absent.
+    /// Time limit of a request in the engine in seconds, after which it is refused; no limit if
+    /// absent.
     #[serde(skip_serializing)]
     pub predict_timeout: Option<f64>,
-    /// A reference, as `nsbridge parity` writes it, that the logits must be equal to before the
+    /// Reference logits, as `nsbridge parity` writes them, that the model must reproduce before the
     /// worker takes requests: a file of the model, in a folder below it, or an absolute path.
     #[serde(skip_serializing)]
     pub parity_reference: Option<String>,
-    /// The largest difference of a logit that is taken for equal; 1e-3 if absent.
+    /// Maximum difference of a logit from the reference; 1e-3 if absent.
     #[serde(skip_serializing)]
     pub parity_tolerance: Option<f32>,
 }
 
-/// What matrices are quantised to when they are loaded.
+/// Format to which matrices are quantized when they are loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Quantize {
-    /// Eight bits a weight in blocks of 32, as GGUF's Q8_0.
+    /// Eight bits a weight in blocks of 32, as in GGUF's Q8_0.
     #[serde(rename = "q8_0")]
     Q8_0,
 }

@@ -1,4 +1,4 @@
-//! All that comes before the first step: from an input to replies that have not begun.
+//! Preparation of a request before its first step: makes replies from an input.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -12,48 +12,49 @@ use crate::reply::{GRAMMAR_WEIGHT, Reply};
 use crate::request::Asked;
 use crate::text::Text;
 
-/// Resumed pieces that are taken over on the calls' own thread, at a microsecond each.
+/// Maximum number of resumed pieces that are processed on the thread of the calls, at 1 µs each.
 const FEW_PIECES: usize = 1000;
 
-/// What a template takes for each message, in bytes of text.
+/// Cost of a message in a chat template, in bytes of text.
 const MESSAGE: usize = 64;
 
-/// What a request's replies are made from; it owns all of it, so that a thread may.
+/// Owned data from which a request's replies are made, so that another thread can make them.
 pub(super) struct Preparation {
     pub(super) text: Arc<Text>,
     pub(super) grammars: Arc<Grammars>,
     pub(super) vocab_size: usize,
     pub(super) context: usize,
-    /// Tokens of a step.
+    /// Maximum number of tokens of a step.
     pub(super) step_tokens: usize,
     pub(super) asked: Arc<Asked>,
     pub(super) seed: u64,
     pub(super) submitted_at: SystemTime,
-    /// How many replies are asked for, at least one.
+    /// Number of requested replies, at least one.
     pub(super) replies: u64,
     pub(super) input: TextInput,
     pub(super) resumed: Vec<TextPiece>,
 }
 
-/// Replies of a request that go on in one step: no request makes a step long for others, who wait for
-/// its end.
+/// Returns the number of replies of a request that run in one step. The limit keeps the step short
+/// for other requests, which wait for its end.
 fn replies_at_once(step_tokens: usize, weight: usize) -> usize {
     (step_tokens / PART_OF_STEP / weight).max(1)
 }
 
 impl Preparation {
-    /// Whether it takes a millisecond or two at most, as long as there is no format.
+    /// Returns true if the preparation takes 2 ms at most, provided that there is no response
+    /// format.
     pub(super) fn is_short(&self) -> bool {
         let bytes = self.bytes().saturating_mul(self.replies as usize);
         bytes <= IN_PLACE && self.resumed.len() <= FEW_PIECES
     }
 
-    /// Bytes of input, and what the template takes for a message though it is empty.
+    /// Returns the bytes of input, with the fixed cost of each message in the template.
     fn bytes(&self) -> usize {
         Text::bytes_of(&self.input) + MESSAGE * self.input.messages.len()
     }
 
-    /// What it is charged, in bytes of input or their like.
+    /// Returns the cost that the tenant is charged, in bytes of input or their equivalent.
     pub(super) fn cost(&self) -> u64 {
         let bytes = self.bytes() + self.resumed.len();
         // A grammar takes as long as some 64 KiB of text, at most some MiB.
@@ -61,11 +62,12 @@ impl Preparation {
         (bytes + format) as u64
     }
 
-    /// The replies, with what an earlier attempt made of them; how they ended, if that was all.
+    /// Returns the replies, continued by the pieces of an earlier attempt, and the finish if those
+    /// pieces are complete.
     ///
     /// # Errors
     ///
-    /// A sentence that names the field.
+    /// Returns an error that names the invalid field.
     pub(super) fn prepare(self) -> Result<(Choices, Option<Finish>)> {
         let Self { text, input, asked, vocab_size, context, seed, .. } = self;
         let rule = input.response_format.as_ref().map(Rule::of).transpose()?.flatten();

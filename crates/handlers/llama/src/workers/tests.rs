@@ -1,4 +1,4 @@
-//! Turns are fair, what is given up is not begun, and a panic costs its own call.
+//! Turns are fair, canceled work does not begin, and a panic fails only its own call.
 
 use std::future::Future;
 use std::pin::pin;
@@ -15,7 +15,7 @@ fn tenant(name: &str) -> Arc<str> {
     Arc::from(name)
 }
 
-/// Work that waits until it is let go.
+/// Returns work that waits until it is released.
 fn held() -> (Sender<()>, impl FnOnce() -> Result<()> + Send + 'static) {
     let (release, held): (Sender<()>, Receiver<()>) = channel();
     (release, move || {
@@ -24,7 +24,7 @@ fn held() -> (Sender<()>, impl FnOnce() -> Result<()> + Send + 'static) {
     })
 }
 
-/// Polls once, so that the work is in the queue.
+/// Polls once, so that the work enters the queue.
 fn begin<F: Future>(future: std::pin::Pin<&mut F>) {
     assert!(future.poll(&mut Context::from_waker(Waker::noop())).is_pending());
 }
@@ -37,7 +37,8 @@ fn h3_a_tenant_never_has_all_threads() {
     begin(first.as_mut());
     let mut second = pin!(workers.run(tenant("a"), 1, || Ok(2)));
     begin(second.as_mut());
-    // It would wait for ever if the second had the other thread, or for the first one's end.
+    // This would block forever if the second task had the other thread or this one waited for the
+    // first.
     assert_eq!(block_on(workers.run(tenant("b"), 1, || Ok(3))).unwrap(), 3);
     begin(second.as_mut());
     release.send(()).unwrap();
@@ -56,7 +57,7 @@ fn h3_the_next_is_of_the_tenant_that_was_given_least() {
             Ok(())
         }
     };
-    // Both threads are taken by two that do not matter.
+    // Two other tasks occupy both threads.
     let (one, work) = held();
     let mut a = pin!(workers.run(tenant("x"), 1, work));
     begin(a.as_mut());
@@ -69,7 +70,7 @@ fn h3_the_next_is_of_the_tenant_that_was_given_least() {
     let mut smalls: Vec<_> =
         (0..3).map(|_| Box::pin(workers.run(tenant("small"), 10, say("small")))).collect();
     smalls.iter_mut().for_each(|future| begin(future.as_mut()));
-    // One thread alone goes on, so that the order is certain.
+    // Only one thread is released, so that the order is deterministic.
     one.send(()).unwrap();
     block_on(a).unwrap();
     smalls.into_iter().chain(floods).for_each(|future| block_on(future).unwrap());
@@ -111,7 +112,7 @@ fn a_panic_costs_its_own_call_and_no_thread() {
         }
     }
     assert_eq!(block_on(workers.run(tenant("a"), 1, || Ok(5))).unwrap(), 5);
-    // The thread keeps its accounts after it has told.
+    // The thread updates its accounts after it has sent the result.
     while !workers.0.lock().accounts.is_empty() {
         std::thread::yield_now();
     }
