@@ -1,4 +1,4 @@
-//! One reply while it grows: from logits to tokens, and from tokens to text.
+//! Reply (sequence) in progress: samples tokens from logits and turns them into text.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,47 +11,49 @@ use crate::request::Asked;
 use crate::text::Text;
 use crate::{History, Noise, Sampling, Scratch, Sequences, TokenSet, logprobs, sample};
 
-/// A reply and what it goes on from.
+/// Reply with its prompt and its draft.
 pub(crate) struct Reply {
     words: Arc<Text>,
     vocab_size: usize,
-    /// Prompt and reply, and behind them the draft.
+    /// Tokens of the prompt, then of the reply, then of the draft.
     tokens: Vec<u32>,
-    /// How many of them are the prompt.
+    /// Number of tokens of the prompt.
     prompt: usize,
-    /// How many of them are the draft: what the reply may go on with.
+    /// Number of tokens of the draft, a guess at the reply's continuation.
     drafted: usize,
-    /// How many prompt and reply may be.
+    /// Maximum number of tokens of prompt and reply together.
     room: usize,
     asked: Arc<Asked>,
-    /// Of all tokens, the draft's too.
+    /// Counts of all tokens, including those of the draft.
     history: History,
     noise: Noise,
     text: TextStream,
-    /// What the text is held to.
+    /// Grammar that constrains the text.
     grammar: Option<Grammar>,
-    /// The grammar after the draft.
+    /// State of the grammar after the draft.
     scout: Option<Scout>,
 }
 
-/// What it takes to hold a token to a grammar, in tokens of a plain reply.
+/// Cost of checking a token against a grammar, in tokens of a plain reply.
 pub(crate) const GRAMMAR_WEIGHT: usize = 2;
 
-/// What a step adds to a reply.
+/// Pieces that a step adds to a reply.
 #[derive(Debug, Default)]
 pub(crate) struct Addition {
     pub(crate) pieces: Vec<TextPiece>,
-    /// Why nothing follows these pieces, if nothing does.
+    /// Result of the reply if these pieces end it.
     pub(crate) end: Option<Result<FinishReason>>,
-    /// How many tokens had been drafted, and how many of them the reply has now.
+    /// Number of drafted tokens, and how many of them were accepted.
     pub(crate) drafted: usize,
     pub(crate) accepted: usize,
 }
 
 impl Reply {
+    /// Creates a reply to a prompt of token ids.
+    ///
     /// # Errors
     ///
-    /// The prompt leaves no room in the context.
+    /// Returns an error if the prompt leaves no room in the context.
     pub(crate) fn new(
         words: Arc<Text>,
         vocab_size: usize,
@@ -82,7 +84,7 @@ impl Reply {
         })
     }
 
-    /// A reply that has not begun either, to the prompt of this one and with its parameters.
+    /// Returns another new reply to the same prompt, with the same parameters and its own seed.
     pub(crate) fn beside(&self, seed: u64) -> Self {
         let prompt = &self.tokens[..self.prompt];
         Self {
@@ -101,57 +103,57 @@ impl Reply {
         }
     }
 
-    /// Holds the text to a grammar, from its first token on.
+    /// Constrains the text to a grammar, from its first token on.
     pub(crate) fn hold_to(&mut self, grammar: Grammar) {
         self.grammar = Some(grammar);
     }
 
-    /// Whether some token may be the first, whatever the model thinks of them.
+    /// Checks that some token may be the first, whatever the logits.
     ///
     /// # Errors
     ///
-    /// None may.
+    /// Returns an error if no token may be the first.
     pub(crate) fn check_first(&mut self) -> Result<()> {
         let logits = vec![0.0; self.vocab_size];
         self.choose(&logits, &mut Scratch::default()).map(drop)
     }
 
-    /// The prompt's tokens and the reply's so far.
+    /// Returns the tokens of the prompt and the reply so far.
     pub(crate) fn tokens(&self) -> &[u32] {
         &self.tokens[..self.tokens.len() - self.drafted]
     }
 
-    /// The same, and behind them the draft.
+    /// Returns the tokens of the prompt, the reply and the draft.
     pub(crate) fn with_draft(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// How many tokens the draft has.
+    /// Returns the number of tokens of the draft.
     pub(crate) fn drafted(&self) -> usize {
         self.drafted
     }
 
-    /// How many tokens the reply has.
+    /// Returns the number of tokens of the reply.
     pub(crate) fn made(&self) -> usize {
         self.tokens().len() - self.prompt
     }
 
-    /// What the choice of a token takes, in tokens of a plain reply.
+    /// Returns the cost of sampling a token, in tokens of a plain reply.
     pub(crate) fn weight(&self) -> usize {
         let grammar = if self.grammar.is_some() { GRAMMAR_WEIGHT } else { 0 };
         1 + grammar + self.asked.weight()
     }
 
-    /// The most tokens that the reply can have.
+    /// Returns the maximum number of tokens of the reply.
     pub(crate) fn longest(&self) -> usize {
         self.room - self.prompt
     }
 
-    /// Takes over a token that an earlier attempt made; why the reply has ended, if it has.
+    /// Takes over a token of an earlier attempt. Returns the finish reason if it ended the reply.
     ///
     /// # Errors
     ///
-    /// The token cannot be this request's.
+    /// Returns an error if the token cannot belong to this request.
     pub(crate) fn take_resumed(&mut self, token: u32) -> Result<Option<FinishReason>> {
         let known = (token as usize) < self.vocab_size;
         if !known || !self.allows(token)? {
@@ -160,16 +162,17 @@ impl Reply {
         Ok(self.take(token)?.1)
     }
 
-    /// How many tokens the draft can have more. Whatever it has, one token follows it.
+    /// Returns how many tokens the draft can still take. Room for one more token after it is kept
+    /// free.
     pub(crate) fn draft_room(&self) -> usize {
         self.room.saturating_sub(self.tokens.len() + 1)
     }
 
-    /// Adds to the draft what the reply would go on with if these were its logits; whether it could
-    /// have more.
+    /// Drafts the token that the reply would take if `logits` were the target's. Returns true if
+    /// the draft can take more.
     ///
-    /// The choice is made as the reply's own will be, with the same noise: logits that are near to
-    /// the reply's choose the same token, mostly.
+    /// The choice is made as for the reply itself, with the same noise. So logits close to the
+    /// target's mostly choose the same token.
     pub(crate) fn draft(&mut self, logits: &[f32], scratch: &mut Scratch) -> bool {
         let index = self.made() + self.drafted;
         let Self { asked, history, noise, grammar, scout, tokens, prompt, drafted, .. } = self;
@@ -188,7 +191,7 @@ impl Reply {
         token.is_some_and(|token| self.push_draft(token))
     }
 
-    /// Adds a token to the draft, unless it could not be of use; whether the draft could have more.
+    /// Adds a token to the draft if it can be of use. Returns true if the draft can take more.
     pub(crate) fn guess(&mut self, token: u32) -> bool {
         let made = self.made();
         let Self { asked, grammar, scout, tokens, prompt, .. } = self;
@@ -203,7 +206,7 @@ impl Reply {
     }
 
     fn push_draft(&mut self, token: u32) -> bool {
-        // Behind a token that ends the reply there is nothing to foresee.
+        // A draft is of no use after a token that ends the reply.
         let known = (token as usize) < self.vocab_size;
         if self.draft_room() == 0 || !known || self.asked.ends(token) {
             return false;
@@ -214,7 +217,7 @@ impl Reply {
         self.draft_room() > 0
     }
 
-    /// Takes the draft back; its tokens.
+    /// Removes the draft and returns its tokens.
     fn take_draft(&mut self) -> Vec<u32> {
         let draft = self.tokens.split_off(self.tokens.len() - self.drafted);
         for _ in &draft {
@@ -228,15 +231,15 @@ impl Reply {
         draft
     }
 
-    /// Forgets the draft.
+    /// Discards the draft.
     pub(crate) fn drop_draft(&mut self) {
         if self.drafted > 0 {
             self.take_draft();
         }
     }
 
-    /// Chooses the tokens that follow. `rows` are the logits after the reply, and after each token
-    /// of its draft: a row is of use as long as the tokens before it are what was chosen.
+    /// Samples the next tokens. `rows` are the logits after the reply and after each token of its
+    /// draft. A row is valid only if the tokens before it are those that were chosen.
     pub(crate) fn next(&mut self, rows: &[&[f32]], scratch: &mut Scratch) -> Addition {
         let draft = self.take_draft();
         let mut addition = Addition { drafted: draft.len(), ..Addition::default() };
@@ -260,11 +263,11 @@ impl Reply {
         addition
     }
 
-    /// Chooses the next token; gives its piece and, if it is the last one, why.
+    /// Samples the next token. Returns its piece, and the finish reason if it is the last one.
     ///
     /// # Errors
     ///
-    /// The logits leave no token to choose, or the grammar does.
+    /// Returns an error if the logits or the grammar leave no token to choose.
     fn next_piece(
         &mut self,
         logits: &[f32],
@@ -293,13 +296,13 @@ impl Reply {
         })
     }
 
-    /// Whether the grammar allows this token next.
+    /// Returns true if the grammar allows this token next.
     fn allows(&mut self, token: u32) -> Result<bool> {
         let Some(grammar) = &mut self.grammar else { return Ok(true) };
         Ok(grammar.allowed(&self.asked.sampling.ends)?.has(token))
     }
 
-    /// Adds the log-probabilities that were asked for.
+    /// Adds the requested log-probabilities to the piece.
     fn tell_logprobs(&self, logits: &[f32], piece: &mut TextPiece, scratch: &mut Scratch) {
         let Some(top) = self.asked.logprobs else { return };
         let Some(told) = logprobs(logits, piece.token, top, scratch) else { return };
@@ -308,12 +311,12 @@ impl Reply {
         piece.top_logprobs = told.top.into_iter().map(each).collect();
     }
 
-    /// Adds a token.
+    /// Appends a token. Returns its piece, and the finish reason if it is the last one.
     fn take(&mut self, token: u32) -> Result<(TextPiece, Option<FinishReason>)> {
         self.tokens.push(token);
         self.history.push(token);
         let ended = self.asked.ends(token);
-        // A text that nothing may follow needs no end token.
+        // A text that the grammar allows nothing after needs no end token.
         let complete = match &mut self.grammar {
             Some(grammar) if !ended => grammar.take(token)?,
             _ => ended,
@@ -332,7 +335,7 @@ impl Reply {
 }
 
 impl fmt::Debug for Reply {
-    /// Leaves out the tokens, which are text.
+    /// Omits the tokens, which are text of the request.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reply").field("prompt", &self.prompt).finish_non_exhaustive()
     }
@@ -347,7 +350,8 @@ fn without_bans(sampling: &Sampling) -> Sampling {
     Sampling { banned, banned_sequences, min_tokens: 0, ..sampling.clone() }
 }
 
-/// The error where every token that the grammar allows next is banned, at place `index`.
+/// Error for a step in which every token that the grammar allows is banned; `index` is the token's
+/// position in the reply.
 fn banned(sampling: &Sampling, index: usize) -> Error {
     let fields: Vec<&str> = [
         ("`bad_token_ids`", !sampling.banned.is_empty()),

@@ -1,4 +1,4 @@
-//! What a request asks for, with the defaults filled in and nonsense refused.
+//! Parameters of a request: fills in defaults and refuses invalid values.
 
 use std::sync::Arc;
 
@@ -9,38 +9,39 @@ use crate::detokenise::Stops;
 use crate::limits::{ROLE_BYTES, STOP_BYTES, TOP_LOGPROBS};
 use crate::{Options, Sampling, TokenSet};
 
-/// How the replies to one prompt are to be made, which share it.
+/// Generation parameters that all replies to one prompt share.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) sampling: Sampling,
-    /// The most tokens to make, before the model's room is looked at.
+    /// Maximum number of tokens to generate, before the limit of the model's context.
     pub(crate) max_tokens: usize,
     pub(crate) stops: Arc<Stops>,
-    /// Whether to tell log-probabilities, and of how many likeliest tokens beside the chosen one.
+    /// Number of top log-probabilities beside the chosen token's; `None` if none are requested.
     pub(crate) logprobs: Option<usize>,
 }
 
-/// What a request must know of the model's tokens.
+/// Facts about the model's tokens that a request is checked against.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Vocabulary<'a> {
     pub(crate) size: usize,
-    /// The model's own end tokens.
+    /// End tokens of the model.
     pub(crate) eos: &'a [u32],
 }
 
 impl Vocabulary<'_> {
-    /// The end tokens that can be chosen: a file may name any.
+    /// Returns the end tokens that are in the vocabulary, since a file may name any id.
     fn known_eos(self) -> impl Iterator<Item = u32> {
         self.eos.iter().copied().filter(move |token| (*token as usize) < self.size)
     }
 }
 
 impl Asked {
-    /// The request's own values, else the worker's options, else the model authors' advice.
+    /// Combines the parameters: the request's own values, else the worker's options, else the
+    /// defaults of the model's authors.
     ///
     /// # Errors
     ///
-    /// A sentence that names the first field that cannot be.
+    /// Returns an error that names the first invalid field.
     pub(crate) fn new(
         input: &TextInput,
         options: &Options,
@@ -49,7 +50,8 @@ impl Asked {
     ) -> Result<Self> {
         refuse_long_lists(input, vocabulary)?;
         refuse_impossible_sequences(&input.bad_token_sequences)?;
-        // Before sets are made, which have a bit for each id up to the largest.
+        // This must come before token sets are built, which allocate a bit for each id up to the
+        // largest.
         refuse_unknown_tokens(input, vocabulary)?;
         let sampling = sampling(input, options, advice, vocabulary);
         refuse_nonsense(&sampling)?;
@@ -64,8 +66,8 @@ impl Asked {
         })
     }
 
-    /// What its parameters add to the choice of a token, in tokens of a plain reply: one pass over the
-    /// logits, or over the history, for each kind.
+    /// Returns the sampling cost that the parameters add, in tokens of a plain reply: one pass over
+    /// the logits, or over the history, for each kind.
     pub(crate) fn weight(&self) -> usize {
         let plain = Sampling::default();
         let Sampling { logit_bias, banned, banned_sequences, .. } = &self.sampling;
@@ -76,7 +78,7 @@ impl Asked {
         usize::from(listed) + usize::from(penalties) + usize::from(self.logprobs.is_some())
     }
 
-    /// Whether this token ends the reply.
+    /// Returns true if this token ends the reply.
     pub(crate) fn ends(&self, token: u32) -> bool {
         self.sampling.ends.contains(token)
     }
@@ -89,7 +91,7 @@ fn sampling(
     vocabulary: Vocabulary<'_>,
 ) -> Sampling {
     let plain = Sampling::default();
-    // An end token that does not end the reply need not wait for its least length either.
+    // With `ignore_eos`, the model's end tokens end nothing, so `min_tokens` does not ban them.
     let eos = vocabulary.known_eos().filter(|_| !input.ignore_eos);
     Sampling {
         logit_bias: input.logit_bias.iter().map(|(&token, &bias)| (token, bias)).collect(),
@@ -143,7 +145,7 @@ fn refuse_nonsense(sampling: &Sampling) -> Result<()> {
     Ok(())
 }
 
-/// Bounds that hold before anything is made of a list.
+/// Refuses lists beyond their limits before any work on them.
 fn refuse_long_lists(input: &TextInput, vocabulary: Vocabulary<'_>) -> Result<()> {
     for (field, length) in [
         ("logit_bias", input.logit_bias.len()),
@@ -176,7 +178,7 @@ fn refuse_long_lists(input: &TextInput, vocabulary: Vocabulary<'_>) -> Result<()
     Ok(())
 }
 
-/// Ids are tokens of this model.
+/// Refuses token ids that the model lacks.
 fn refuse_unknown_tokens(input: &TextInput, vocabulary: Vocabulary<'_>) -> Result<()> {
     let known = |token: &u32| (*token as usize) < vocabulary.size;
     for (field, all_known) in [
@@ -195,17 +197,17 @@ fn refuse_unknown_tokens(input: &TextInput, vocabulary: Vocabulary<'_>) -> Resul
     Ok(())
 }
 
-/// Some token is left to choose.
+/// Refuses bans that may leave no token to choose.
 fn refuse_impossible_tokens(
     sampling: &Sampling,
     input: &TextInput,
     vocabulary: Vocabulary<'_>,
 ) -> Result<()> {
-    // Those that end the reply may have to wait, so they do not count as left.
+    // Tokens that end the reply do not count as left, since `min_tokens` can ban them.
     let mut out: TokenSet = sampling.banned.clone();
     out.extend(input.stop_token_ids.iter().copied());
     out.extend(vocabulary.known_eos());
-    // All of them may be completed at once.
+    // In the worst case, one step bans the last token of every sequence.
     let last = |sequence: &Vec<u32>| sequence.last().copied();
     out.extend(input.bad_token_sequences.iter().filter_map(last));
     if out.len() < vocabulary.size {

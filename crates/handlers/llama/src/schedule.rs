@@ -1,116 +1,120 @@
-//! Who runs in the next step, and how many tokens of each: decided by numbers alone.
+//! Scheduler: chooses the requests of the next step and how many tokens of each, from numbers
+//! alone.
 //!
-//! Replies that go on run first, a token each; what a step has left is for prompts, in chunks
-//! (chunked prefill as in Sarathi, Agrawal et al., arXiv:2308.16369). Of the prompts, that of the
-//! tenant who has been given least is the next (start-time fair queueing, Goyal et al. 1996). So a
-//! flood of one tenant delays another's prompt by one step for each tenant that waits, however many
-//! its requests are.
+//! Running replies come first, with one token each. The rest of the step goes to prompts, in chunks
+//! (chunked prefill as in Sarathi, Agrawal et al., arXiv:2308.16369). The next prompt is that of
+//! the tenant with the least service so far (start-time fair queueing, Goyal et al. 1996). So a
+//! flood of one tenant delays another's prompt by one step per waiting tenant, however many
+//! requests it has.
 //!
-//! A step takes longer the more replies go on in it, and the longer the choice of their tokens takes.
-//! A tenant may have as many in each step as there are places. What it has beyond that is a debt, for
-//! which it sits out the following steps, as long as another tenant that owes less has something to
-//! run: so many heavy replies slow their own tenant, and no other.
+//! A step takes longer with more running replies and with costlier sampling of their tokens. A
+//! tenant may run as many reply tokens in each step as there are places. Tokens beyond that are a
+//! debt, for which the tenant sits out the following steps while another tenant with a smaller debt
+//! has work. So many heavy replies slow down only their own tenant.
 //!
-//! Where there are too few places or too little memory, one order decides: the first request of each
-//! tenant, then the second of each, and so on; a tenant's own by `priority`, then by their coming.
-//! Requests begin in that order, each when there is a place for it and memory for all of its prompt;
-//! it takes them from requests that are of a later row, the last one first. A reply that grows takes
-//! memory from any that comes later. Who gave computes again later what it had; one whose client
-//! does not read is behind all others. As nobody gives to one that is later, nobody overtakes one
-//! that waits to begin, and the first fits alone, somebody always comes to an end. A request with
-//! several replies may fit alone only with fewer of them: the others wait until one has ended. One with
-//! more replies than another tenant's that finds no memory gives it that of its last ones likewise.
+//! If places or memory are short, one order decides: the first request of each tenant, then the
+//! second of each, and so on. The requests of a tenant are sorted by `priority`, then by arrival;
+//! this index is the request's row. Requests begin in that order, each when there is a place for it
+//! and memory for its whole prompt. A request may begin by preempting requests of later rows, the
+//! last one first. A reply that grows preempts any later request. A preempted request is recomputed
+//! later, and a request whose client does not read is behind all others. Some request always
+//! completes: a request only yields to earlier ones, none overtakes one that waits to begin, and
+//! the first one fits into memory alone. A request with several replies may fit alone only with
+//! fewer of them; the others wait until one has ended. In the same way, a request with more replies
+//! than one of another tenant that finds no memory yields that of its last replies.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A tenant with requests in the engine.
+/// Tenant with requests in the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Tenant(usize);
 
-/// What the scheduler knows of a request. The order in which they are listed is that of their
-/// coming.
+/// Request as the scheduler sees it. Candidates are listed in order of arrival.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
     pub(crate) tenant: Tenant,
-    /// Lower is earlier, among those of its tenant.
+    /// Priority among the tenant's requests; lower values run earlier.
     pub(crate) priority: i32,
-    /// What it has to run; nothing while it waits for its client.
+    /// Tokens to run; none while the request waits for its client.
     pub(crate) work: Work,
-    /// What a token of each of its replies takes, in tokens of a plain reply.
+    /// Cost of a token of each of its replies, in tokens of a plain reply.
     pub(crate) weight: usize,
-    /// Whether it has a place, and memory.
+    /// True if the request has a place and memory.
     pub(crate) begun: bool,
 }
 
-/// Tokens that are to be run.
+/// Tokens to run of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Work {
     pub(crate) tokens: usize,
-    /// How many of them are the last ones, which run in the same step: one for each reply that is
-    /// made of the request.
+    /// Number of final tokens, one for each running reply of the request. They must run in the same
+    /// step.
     pub(crate) together: usize,
 }
 
 impl Work {
-    /// Whether its replies go on by a token each.
+    /// Returns true if only the next token of each reply is left to run.
     fn goes_on(self) -> bool {
         self.tokens > 0 && self.tokens == self.together
     }
 
-    /// How many of the tokens may run where there is room for so many.
+    /// Returns how many of the tokens may run in the `room` of a step.
     fn within(self, room: usize) -> usize {
         if self.tokens <= room { self.tokens } else { room.min(self.tokens - self.together) }
     }
 }
 
-/// The memory of the candidates, by their place in the list.
+/// KV-cache memory of the candidates, addressed by their index in the list.
 pub(crate) trait Memory {
-    /// Gives one that has nothing what is remembered of its tokens; what is left to be run.
+    /// Gives a candidate without memory the cached blocks of its tokens. Returns the work that is
+    /// left.
     fn begin(&mut self, index: usize) -> Work;
 
-    /// Room for so many tokens more of one of them, or `false`.
+    /// Reserves memory for `tokens` more tokens of a candidate. Returns false if there is too
+    /// little.
     fn reserve(&mut self, index: usize, tokens: usize) -> bool;
 
-    /// Takes back all that one has; it begins anew later.
+    /// Frees all memory of a candidate, which starts again later.
     fn preempt(&mut self, index: usize);
 
-    /// Takes back what one of its replies has, which waits until another has ended; what is left to
-    /// be run. `None` if there is only one.
+    /// Frees the memory of one reply of a candidate, which then waits until another has ended.
+    /// Returns the work that is left, or `None` if only one reply is running.
     fn shrink(&mut self, index: usize) -> Option<Work>;
 }
 
-/// How much a step does at most.
+/// Limits of a step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Tokens of all requests.
+    /// Maximum number of tokens of all requests.
     pub(crate) tokens: usize,
-    /// Requests with a place.
+    /// Maximum number of requests with a place.
     pub(crate) places: usize,
 }
 
-/// What tenants have been given.
+/// Scheduler state: the service and the debt of each tenant.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     names: HashMap<Arc<str>, Tenant>,
     accounts: Vec<Account>,
-    /// What the tenant that was chosen last had been given before.
+    /// Virtual time: the service of the tenant that was chosen last, before that choice.
     clock: u64,
     preemptions: u64,
 }
 
 #[derive(Debug, Default)]
 struct Account {
-    /// Tokens of prompts.
+    /// Service: prompt tokens that were run.
     given: u64,
-    /// Tokens of replies beyond its part of the steps.
+    /// Reply tokens beyond the tenant's share of the steps.
     debt: u64,
-    /// The account is another's when it has none.
+    /// Number of requests. An account without any can be reused for another tenant.
     requests: usize,
 }
 
 impl Schedule {
-    /// A request of this tenant has come. One that was away has not saved anything up.
+    /// Registers a request of this tenant. A tenant without other requests starts at the virtual
+    /// time, so idle time earns no credit.
     pub(crate) fn begin(&mut self, name: &Arc<str>) -> Tenant {
         let tenant = self.names.get(name).copied().unwrap_or_else(|| {
             let unused = self.accounts.iter().position(|account| account.requests == 0);
@@ -127,7 +131,7 @@ impl Schedule {
         tenant
     }
 
-    /// A request of this tenant is over.
+    /// Removes a request of this tenant.
     pub(crate) fn end(&mut self, tenant: Tenant) {
         let account = &mut self.accounts[tenant.0];
         account.requests -= 1;
@@ -136,12 +140,12 @@ impl Schedule {
         }
     }
 
-    /// How often memory or a place was taken from a request, or memory from one of its replies.
+    /// Returns how often a request lost its memory or place, or one of its replies its memory.
     pub(crate) fn preemptions(&self) -> u64 {
         self.preemptions
     }
 
-    /// How many tokens of each candidate the next step runs.
+    /// Returns the number of tokens that the next step runs of each candidate.
     pub(crate) fn plan(
         &mut self,
         candidates: &[Candidate],
@@ -162,7 +166,8 @@ impl Schedule {
             preemptions: 0,
         };
         self.fill(&mut step, candidates, limits, &sits_out);
-        // Who may run may have no memory, and those that sit out have it.
+        // The tenants that may run can lack memory that those sitting out hold. In that case, all
+        // may run.
         let idle = step.counts.iter().all(|count| *count == 0) && sits_out.contains(&true);
         if idle {
             step.refused.fill(false);
@@ -170,14 +175,14 @@ impl Schedule {
         }
         let (counts, work) = (step.counts, step.work);
         self.preemptions += step.preemptions;
-        // What nobody else could use is no debt.
+        // A step that no other tenant could use costs nothing.
         if !idle {
             self.charge(candidates, &counts, &work, limits.places);
         }
         counts
     }
 
-    /// Plans replies that go on, and then prompts, as far as there is room.
+    /// Plans running replies and then prompts, within the room of the step.
     fn fill<M: Memory>(
         &mut self,
         step: &mut Step<'_, M>,
@@ -218,7 +223,7 @@ impl Schedule {
         }
     }
 
-    /// Which candidates are of a tenant that owes more than another which has something to run.
+    /// Returns which candidates sit out because another tenant with work has a smaller debt.
     fn sits_out(&mut self, candidates: &[Candidate], places: usize) -> Vec<bool> {
         let works = |candidate: &&Candidate| candidate.work.tokens > 0;
         let mut tenants: Vec<usize> = candidates.iter().filter(works).map(|c| c.tenant.0).collect();
@@ -234,7 +239,7 @@ impl Schedule {
         candidates.iter().map(owes).collect()
     }
 
-    /// Charges tenants with the replies that go on in this step.
+    /// Charges tenants for the replies that run in this step.
     fn charge(&mut self, candidates: &[Candidate], counts: &[usize], work: &[Work], places: usize) {
         let mut tokens: HashMap<usize, u64> = HashMap::new();
         for ((candidate, &count), work) in candidates.iter().zip(counts).zip(work) {
@@ -244,7 +249,7 @@ impl Schedule {
             }
         }
         for (tenant, tokens) in tokens {
-            // What is paid before the next step is what a step is for.
+            // As many tokens as there are places are free in each step.
             let beyond = tokens.saturating_sub(places as u64);
             let account = &mut self.accounts[tenant];
             account.debt += beyond;
@@ -252,18 +257,20 @@ impl Schedule {
     }
 }
 
-/// Who is before whom.
+/// Order of the candidates.
 #[derive(Debug)]
 struct Order {
-    /// The candidates, the first one first.
+    /// Indices of the candidates, the first in order first.
     first: Vec<usize>,
-    /// Where each of them is in `first`.
+    /// Position of each candidate in `first`.
     place: Vec<usize>,
-    /// In which row: how many of its tenant's are before it. Those that rest are in the last.
+    /// Row of each candidate: the number of its tenant's requests before it. Candidates without
+    /// work have the last row.
     row: Vec<usize>,
 }
 
-/// The first request of each tenant, the second of each, and so on; at last those that rest.
+/// Sorts candidates: the first request of each tenant, then the second of each, and so on. Those
+/// without work come last.
 fn order(candidates: &[Candidate]) -> Order {
     let mut own: Vec<usize> = (0..candidates.len()).collect();
     let rests = |index: usize| candidates[index].work.tokens == 0;
@@ -283,16 +290,16 @@ fn order(candidates: &[Candidate]) -> Order {
     Order { first, place, row }
 }
 
-/// A step that is being planned.
+/// Step that is being planned.
 struct Step<'a, M> {
     order: Order,
     tenant: Vec<Tenant>,
     work: Vec<Work>,
     counts: Vec<usize>,
     begun: Vec<bool>,
-    /// In this step.
+    /// True for candidates that began in this step.
     just_begun: Vec<bool>,
-    /// There was no memory for them.
+    /// True for candidates that found no memory in this step.
     refused: Vec<bool>,
     room: usize,
     memory: &'a mut M,
@@ -300,7 +307,7 @@ struct Step<'a, M> {
 }
 
 impl<M: Memory> Step<'_, M> {
-    /// The first that has not begun, if it may.
+    /// Returns the first candidate that has not begun, if it may begin.
     fn next_to_begin(&self, places: usize, sits_out: &[bool]) -> Option<usize> {
         let waits = |index: &&usize| {
             !self.begun[**index] && self.work[**index].tokens > 0 && !sits_out[**index]
@@ -309,13 +316,14 @@ impl<M: Memory> Step<'_, M> {
         next.filter(|next| self.running() < places || self.behind(*next).is_some())
     }
 
-    /// How many have a place: whose client does not read needs none.
+    /// Returns the number of requests with a place. A request whose client does not read needs
+    /// none.
     fn running(&self) -> usize {
         let runs = |(begun, work): (&bool, &Work)| *begun && work.tokens > 0;
         self.begun.iter().zip(&self.work).filter(|pair| runs(*pair)).count()
     }
 
-    /// The last of those that make way for this one to begin.
+    /// Returns the last running candidate that yields its place for this one to begin.
     fn behind(&self, index: usize) -> Option<usize> {
         let gives = |other: &usize| {
             self.begun[*other]
@@ -325,7 +333,7 @@ impl<M: Memory> Step<'_, M> {
         self.order.first.iter().rev().copied().find(gives)
     }
 
-    /// Gives it a place.
+    /// Begins a candidate, preempting another one if no place is free.
     fn begin(&mut self, index: usize, places: usize) {
         if self.running() >= places
             && let Some(other) = self.behind(index)
@@ -337,9 +345,9 @@ impl<M: Memory> Step<'_, M> {
         self.work[index] = self.memory.begin(index);
     }
 
-    /// Plans as many tokens of one that has begun as there is room for, if memory can be found for all
-    /// of its work: a part of a prompt would only be in others' way. One that has only just begun
-    /// gives its place back if not, and nobody begins in its stead.
+    /// Plans as many tokens of a begun candidate as fit into the step, if memory for all of its
+    /// work is available; a part of a prompt would only block memory for others. If it is not, a
+    /// candidate that has just begun gives its place back, and no other begins instead.
     fn give(&mut self, index: usize) -> bool {
         while !self.memory.reserve(index, self.work[index].tokens) {
             let least = if self.just_begun[index] { self.order.row[index] + 1 } else { 0 };
@@ -369,8 +377,8 @@ impl<M: Memory> Step<'_, M> {
         true
     }
 
-    /// Takes the memory of a reply from the request of another tenant that has most of them, if that
-    /// has more than this one.
+    /// Frees the memory of a reply of another tenant: of the request with the most running replies,
+    /// if it has more than this one.
     fn take_of_many(&mut self, index: usize) -> bool {
         let own = self.work[index].together.max(1);
         let has_more = |other: &usize| {
@@ -387,12 +395,13 @@ impl<M: Memory> Step<'_, M> {
         };
         self.preemptions += 1;
         self.work[other] = work;
-        // Others of its replies may be next now, for which no memory is reserved: it asks again.
+        // The request may run other replies now, for which no memory is reserved, so it is planned
+        // again.
         self.room += std::mem::take(&mut self.counts[other]);
         true
     }
 
-    /// Whether no other has memory, that it could wait for.
+    /// Returns true if no other candidate has memory that this one could wait for.
     fn is_alone(&self, index: usize) -> bool {
         self.begun.iter().enumerate().all(|(other, begun)| other == index || !begun)
     }

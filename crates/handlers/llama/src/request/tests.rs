@@ -1,4 +1,4 @@
-//! Defaults come in their order, and nonsense is refused by its field.
+//! Tests of the precedence of defaults and of the fields that errors name.
 
 use nsbridge_handler::{Error, TextInput};
 use serde_json::json;
@@ -135,7 +135,7 @@ fn tokens_that_the_model_does_not_have_are_refused_by_their_field() {
     check_refused(&TextInput { bad_token_ids: vec![10], ..plain() }, "bad_token_ids");
     check_refused(&TextInput { stop_token_ids: vec![10], ..plain() }, "stop_token_ids");
     check_refused(&TextInput { logit_bias: [(10, 1.0)].into(), ..plain() }, "logit_bias");
-    // With the two end tokens, which may have to wait, that is all.
+    // With the two end tokens, which `min_tokens` may ban, these are all tokens.
     check_refused(
         &TextInput { bad_token_ids: (0..7).chain([9]).collect(), ..plain() },
         "bad_token_ids",
@@ -150,7 +150,7 @@ fn sequences_that_cannot_be_are_refused_by_their_field() {
     for wrong in [vec![vec![1, 10]], vec![vec![]], vec![vec![1; 65]], vec![vec![1]; 1025]] {
         check_refused(&with(wrong), "bad_token_sequences");
     }
-    // With the two end tokens, these could be completed all at once.
+    // With the two end tokens, one step could ban all tokens.
     let all: Vec<_> = (0..10).map(|last| vec![3, last]).collect();
     check_refused(&with(all.clone()), "bad_token_sequences");
     assert!(ask(&with(all[1..].to_vec())).is_ok());

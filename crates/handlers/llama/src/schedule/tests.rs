@@ -1,4 +1,4 @@
-//! The scheduler with a memory that only counts.
+//! Tests of the scheduler with a memory that only counts tokens.
 
 mod shares;
 
@@ -10,22 +10,22 @@ use super::{Candidate, Limits, Memory, Schedule, Tenant, Work};
 
 const LIMITS: Limits = Limits { tokens: 64, places: 4 };
 
-/// A request that is being answered: a prompt, then tokens one by one of each reply.
+/// Request that is being answered: a prompt, then the tokens of each reply, one a step.
 #[derive(Clone, Debug)]
 struct Request {
     name: usize,
     tenant: &'static str,
     priority: i32,
     prompt: usize,
-    /// Replies that have not ended, and those of them that do not wait for others.
+    /// Replies that have not ended, and those of them that run.
     replies: usize,
     going: usize,
     length: usize,
     made: usize,
-    /// Tokens that have been run, and tokens that there is memory for.
+    /// Tokens that were run, and tokens with reserved memory.
     run: usize,
     held: usize,
-    /// Steps that its client does not read.
+    /// Number of steps for which its client does not read.
     away: usize,
     weight: usize,
 }
@@ -68,13 +68,14 @@ impl Request {
         if self.away > 0 { Work::default() } else { Work { tokens, together } }
     }
 
-    /// Ends those that have all their tokens; whether these were the last ones.
+    /// Ends the running replies that have all their tokens. Returns true if these were the last
+    /// ones.
     fn ends(&mut self) -> bool {
         if self.made <= self.length {
             return false;
         }
         self.replies -= self.going;
-        // The others begin behind the prompt.
+        // The waiting replies start from the end of the prompt.
         (self.going, self.made) = (self.replies, 1);
         (self.run, self.held) = (self.prompt, self.prompt);
         self.replies == 0
@@ -86,10 +87,10 @@ struct World {
     schedule: Schedule,
     requests: Vec<(Request, Tenant)>,
     memory: usize,
-    /// Which of them ended, and in which step.
+    /// Names of the requests that ended, and the steps in which they did.
     ended: Vec<(usize, usize)>,
     steps: usize,
-    /// Whether a client did not read at some time.
+    /// True if a client did not read at some time.
     away: bool,
 }
 
@@ -139,7 +140,7 @@ impl World {
         self.requests.push((request, tenant));
     }
 
-    /// One step, and how many tokens it ran.
+    /// Runs one step and returns the number of its tokens.
     fn step(&mut self) -> usize {
         self.steps += 1;
         self.away |= self.requests.iter().any(|(request, _)| request.away > 0);
@@ -193,7 +194,7 @@ impl World {
     }
 }
 
-/// One step for each tenant that waits, and one in which it runs.
+/// Allows one step per waiting tenant, and the step in which the prompt runs.
 #[test]
 fn a_flood_delays_anothers_prompt_by_two_steps_at_most() {
     for flood in [LIMITS.places - 1, LIMITS.places, 100] {
@@ -286,7 +287,7 @@ fn replies_of_one_request_go_on_together_or_not_at_all() {
         world.ask(Request::new(name, "a", 30, 6).of(25));
     }
     world.play();
-    // Two of them fill a step: there is no room for a third.
+    // Two of them fill a step, so a third does not fit.
     assert_eq!(world.end_of(0), world.end_of(1));
     assert!(world.end_of(1) + 6 <= world.end_of(2));
 }
@@ -305,7 +306,7 @@ fn who_came_last_gives_back_and_the_oldest_ends_first() {
 
 #[test]
 fn the_last_gives_back_and_not_the_next() {
-    // Two of them fit.
+    // Memory for two of them.
     let mut world = World::new(220);
     for name in 0..3 {
         world.ask(Request::new(name, "a", 40, 60));
@@ -317,14 +318,14 @@ fn the_last_gives_back_and_not_the_next() {
 
 #[test]
 fn replies_that_have_no_room_together_run_in_turns() {
-    // Two replies of the first fit, and one of the second.
+    // Memory for two replies of the first request and one of the second.
     let mut world = World::new(125);
     world.ask(Request::new(0, "a", 20, 50).of(5));
     world.ask(Request::new(1, "a", 60, 50).of(2));
     world.play();
     assert_eq!(world.ended.iter().map(|(name, _)| *name).collect::<Vec<_>>(), [0, 1]);
-    // Of the first two, two and one; and of the second one after the other, which begins beside the
-    // last of the first.
+    // First two replies and one; then those of the second request in sequence, beside the last
+    // reply of the first request.
     assert!((4 * 51..=5 * 51 + 10).contains(&world.steps), "{}", world.steps);
 }
 
@@ -355,7 +356,7 @@ fn nobody_overtakes_one_that_waits_for_memory() {
     world.ask(Request::new(0, "a", 150, 60));
     world.steps(3);
     world.ask(Request::new(1, "b", 250, 0));
-    // Each of them is its tenant's first.
+    // Each of them is its tenant's first request.
     let tenants = ["c", "d", "e", "f", "g", "h", "i", "j"];
     for name in 100..150 {
         world.ask(Request::new(name, tenants[name % 8], 40, 8));

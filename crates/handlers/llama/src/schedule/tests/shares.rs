@@ -1,8 +1,9 @@
-//! Many replies of one tenant beside another.
+//! Fairness between a tenant with many replies and another tenant.
 
 use super::{Request, World};
 
-/// What the steps of another's ten tokens ran, beside a tenant with `replies` of this weight.
+/// Returns the most tokens and steps that ten tokens of another tenant took, beside a tenant with
+/// `replies` replies of this weight.
 fn beside(replies: usize, weight: usize) -> (usize, usize) {
     let mut world = World::new(1_000_000);
     world.ask(Request::new(0, "flood", 20, 10_000).of(replies).heavy(weight));
@@ -22,19 +23,20 @@ fn beside(replies: usize, weight: usize) -> (usize, usize) {
 
 #[test]
 fn m1_many_replies_of_one_tenant_slow_it_and_no_other() {
-    // Its own 15 tokens, and two steps of the other's 60; it would be eleven without debts.
+    // 15 tokens of its own, and two steps of the other's 60. Without debts there would be eleven
+    // steps.
     let (run, steps) = beside(60, 1);
     assert!(run <= 15 + 2 * 60, "{run}");
     assert!(steps <= 12, "{steps}");
-    // Few that are heavy are as many.
+    // A few heavy replies count as many.
     let (run, _) = beside(4, 15);
     assert!(run <= 15 + 2 * 4, "{run}");
-    // As many as there are places are no trouble: nobody waits.
+    // As many replies as places incur no debt, so no tenant sits out.
     let (run, _) = beside(4, 1);
     assert!(run >= 15 + 9 * 4, "{run}");
 }
 
-/// Whoever came first and has all memory for its replies gives some back.
+/// The request that came first and holds all memory frees that of some replies.
 #[test]
 fn m1_a_request_of_many_replies_gives_memory_to_another_tenant() {
     let mut world = World::new(400);
@@ -45,7 +47,8 @@ fn m1_a_request_of_many_replies_gives_memory_to_another_tenant() {
     world.steps(20);
     assert!(world.end_of(1) <= asked + 20, "{}", world.end_of(1));
     world.play();
-    // One that has no more than the other gives nothing: neither would come to an end.
+    // A request with no more replies than the other yields nothing; otherwise neither would
+    // complete.
     let mut world = World::new(400);
     world.ask(Request::new(0, "a", 20, 300).of(2));
     world.ask(Request::new(1, "b", 20, 300).of(2));
@@ -58,7 +61,7 @@ fn m1_a_tenant_alone_runs_in_every_step_whatever_it_owes() {
     world.ask(Request::new(0, "a", 20, 100).of(60).heavy(5));
     world.play();
     assert_eq!(world.end_of(0), 101);
-    // Two that owe the same take turns, and no step is empty.
+    // Two tenants with equal debts take turns, and no step is empty.
     let mut world = World::new(1_000_000);
     world.ask(Request::new(0, "a", 20, 100).of(60));
     world.ask(Request::new(1, "b", 20, 100).of(60));
