@@ -1,25 +1,28 @@
-//! The next token: one pure function of logits, history, parameters and counter-keyed noise.
+//! Sampling of the next token: a pure function of logits, history, parameters and counter-keyed
+//! noise.
 //!
 //! `argmax(logit + temperature * gumbel)` over the candidates draws from the softmax at that
-//! temperature (Gumbel-max; Maddison et al., arXiv:1411.0030), and at temperature 0 it is greedy
-//! decoding. The noise is a hash of where it is used, so a reply that is taken over in its middle,
-//! or whose tokens were drafted by another model, goes on with the very noise it would have had.
-//! Logarithms are those of crate `libm` and exponentials our own: std's differ between machines.
+//! temperature (Gumbel-max; Maddison et al., arXiv:1411.0030). At temperature 0 it is greedy
+//! decoding. The noise is a hash of the position in the reply and the token id. So a reply that
+//! another worker continues, or whose tokens a draft model guessed, gets the same noise as without.
+//! Logarithms are those of the crate `libm` and exponentials are our own, because those of std
+//! differ between machines.
 //!
 //! # Order
 //!
-//! 1. the grammar's [`Allowed`], [`logit_bias`](Sampling::logit_bias), [`banned`](Sampling::banned),
-//!    [`banned_sequences`](Sampling::banned_sequences), [`min_tokens`](Sampling::min_tokens);
+//! 1. the grammar's [`Allowed`], [`logit_bias`](Sampling::logit_bias),
+//!    [`banned`](Sampling::banned), [`banned_sequences`](Sampling::banned_sequences),
+//!    [`min_tokens`](Sampling::min_tokens);
 //! 2. repetition penalty, then frequency and presence penalty;
 //! 3. temperature;
-//! 4. top-k, then top-p, then min-p, each of what the one before it left.
+//! 4. top-k, then top-p, then min-p, each on what the one before it left.
 //!
-//! This is the order of transformers' `generate`, and its rules hold at the edges: the token that
-//! reaches `top_p` is kept, and so is one that lies on the threshold of `min_p`. Only ties differ:
-//! transformers keeps every token that equals the k-th, and cuts equals at the edge of the nucleus
-//! in the order of its sort; here the smaller id is the likelier of two equals, so that `top_k` is
-//! never more than k tokens and the same everywhere. A logit that is not a number is passed over,
-//! and a token whose logit is negative infinity is never chosen.
+//! This is the order of transformers' `generate`, and its edge cases are the same: the token that
+//! reaches `top_p` is kept, and so is a token on the threshold of `min_p`. Only ties differ.
+//! transformers keeps every token that equals the k-th, and cuts equal tokens at the edge of the
+//! nucleus in the order of its sort. Here the smaller id ranks first among equals, so `top_k` keeps
+//! at most k tokens, the same on every machine. A NaN logit is ignored, and a token whose logit is
+//! negative infinity is never chosen.
 
 mod adjust;
 mod allowed;
@@ -42,37 +45,38 @@ use cut::Room;
 use draw::Draw;
 use row::Row;
 
-/// How to choose among the tokens; the default draws from the model's own distribution.
+/// Sampling parameters of a request. The default draws from the model's own distribution.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
-    /// Added to the logits of these tokens, each named once.
+    /// Biases added to the logits of these tokens. Each token occurs once.
     pub logit_bias: Vec<(u32, f32)>,
     /// Tokens that are never chosen.
     pub banned: TokenSet,
-    /// Sequences whose last token is not chosen where prompt and reply end in those before it, as
-    /// transformers' `bad_words_ids`; an empty one is none.
+    /// Banned sequences: the last token of a sequence is not chosen where prompt and reply end in
+    /// the tokens before it, as with transformers' `bad_words_ids`. Empty sequences are ignored.
     pub banned_sequences: Sequences,
-    /// Tokens that are not chosen before the reply has `min_tokens`: those that would end it.
+    /// End tokens, which are not chosen before the reply has `min_tokens` tokens.
     pub ends: TokenSet,
-    /// How many tokens the reply has at least.
+    /// Minimum number of tokens of the reply.
     pub min_tokens: usize,
-    /// What the logits of tokens that occurred in the prompt or the reply are divided by, or
-    /// multiplied if negative (Keskar et al., arXiv:1909.05858; as in transformers); 1 is none.
+    /// Repetition penalty for tokens that occurred in the prompt or the reply: a positive logit is
+    /// divided by it, a negative one multiplied (Keskar et al., arXiv:1909.05858; as in
+    /// transformers). 1 turns it off.
     pub repetition_penalty: f32,
-    /// Subtracted from a token's logit for each time it occurred in the reply, the prompt aside,
-    /// as in OpenAI's interface.
+    /// Frequency penalty, subtracted from a token's logit once for each occurrence in the reply
+    /// (not the prompt), as in OpenAI's interface.
     pub frequency_penalty: f32,
-    /// Subtracted once from the logits of tokens that occurred in the reply, the prompt aside, as
-    /// in OpenAI's interface.
+    /// Presence penalty, subtracted once from the logit of a token that occurred in the reply (not
+    /// the prompt), as in OpenAI's interface.
     pub presence_penalty: f32,
     /// Weight of the noise; 0 takes the likeliest token.
     pub temperature: f32,
-    /// Choose among this many likeliest tokens; 0 means all.
+    /// Number of likeliest tokens to choose among; 0 means all.
     pub top_k: u32,
-    /// Choose among the likeliest tokens that together hold this probability; 1 means all.
+    /// Probability mass of the likeliest tokens to choose among; 1 means all.
     pub top_p: f32,
-    /// Choose among tokens at least this probable, as a share of the likeliest token's
-    /// probability (Nguyen et al., arXiv:2407.01082); 0 means all.
+    /// Minimum probability of a token, as a fraction of the likeliest token's probability (Nguyen
+    /// et al., arXiv:2407.01082); 0 means all.
     pub min_p: f32,
 }
 
@@ -95,7 +99,7 @@ impl Default for Sampling {
     }
 }
 
-/// Room for the work, kept from call to call; what is in it changes no choice.
+/// Buffers reused between calls. Their contents do not affect the result.
 #[derive(Debug, Default)]
 pub struct Scratch {
     adjusted: Vec<f32>,
@@ -103,11 +107,11 @@ pub struct Scratch {
     room: Room,
 }
 
-/// Chooses the reply's token number `index`; none if no token may be chosen.
+/// Samples the token at position `index` of the reply. Returns `None` if no token may be chosen.
 ///
-/// `history` holds what comes before it, and `allowed` the tokens that a grammar allows after that;
-/// all of them without one. The result depends on nothing but the arguments before
-/// `scratch`.
+/// `history` holds the prompt and the reply before it. `allowed` is the grammar's token mask for
+/// this position; without one, all tokens are allowed. The result depends only on the arguments
+/// before `scratch`.
 pub fn sample(
     logits: &[f32],
     history: &History,

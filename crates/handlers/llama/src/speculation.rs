@@ -1,13 +1,14 @@
-//! Speculative decoding without loss: a guess of the tokens that follow, run in one step.
+//! Lossless speculative decoding: draft tokens that the model verifies in one step.
 //!
-//! A [`Drafter`] guesses how a reply goes on. The model runs the guess behind the reply's last token
-//! in one step, which costs little more than a step of one token, and the reply takes from each row
-//! of logits the token that it would have taken without a draft: as long as that is the guessed one,
-//! the next row is of use too. The noise of a draw is a hash of where it is made
-//! ([`Noise`](crate::Noise)), so a draft that is drawn with the same noise is right where both
-//! distributions choose the same token, with a probability of at least `(1 - d) / (1 + d)` for a
-//! total variation distance `d` (Daliri, Musco and Suresh, arXiv:2408.07978), and the tokens of a
-//! reply do not depend on the drafter, on how much it guesses, or on whether there is one.
+//! A [`Drafter`] guesses the continuation of a reply. The model runs the draft after the reply's
+//! last token in one step, which costs little more than a step of one token. From each row of
+//! logits, the reply takes the token that it would have taken without a draft; the next row is
+//! valid if that is the drafted token. The sampling noise is a hash of the position
+//! ([`Noise`](crate::Noise)), and the drafter samples with the same noise. So a draft is right
+//! where both distributions choose the same token, which has a probability of at least `(1 - d) /
+//! (1 + d)` for a total variation distance `d` (Daliri, Musco and Suresh, arXiv:2408.07978). The
+//! tokens of a reply do not depend on the drafter, on the draft length or on whether there is a
+//! drafter.
 
 mod cost;
 mod length;
@@ -28,55 +29,58 @@ pub(crate) use self::length::Outlook;
 pub(crate) use self::lookup::Lookup;
 pub(crate) use self::model::DraftModel;
 
-/// The most tokens of a draft.
+/// Maximum number of tokens of a draft.
 pub(crate) const LONGEST: usize = 16;
 
-/// Guesses how replies go on. A wrong guess costs time and changes nothing else.
+/// Drafter: guesses the continuations of replies. A wrong guess costs time and changes nothing
+/// else.
 pub trait Drafter: Send {
-    /// Adds to the drafts of these replies, which are empty.
+    /// Extends the drafts of these replies, which are empty.
     ///
     /// # Errors
     ///
-    /// It cannot go on: the engine goes on without it, as it does if this panics.
+    /// Returns an error if it cannot continue. The engine then goes on without drafts, as it does
+    /// after a panic.
     fn draft(&mut self, replies: &mut [Continuation<'_>]) -> Result<()>;
 
-    /// A reply has come to its end, or was given up.
+    /// Drops the state of a reply that has ended or was canceled.
     fn forget(&mut self, sequence: u64) {
         let _ = sequence;
     }
 
-    /// Nothing of ended replies is to be used any more.
+    /// Clears the state kept of ended replies, such as a prefix cache.
     fn forget_all(&mut self) {}
 
-    /// The seconds of one of its steps, with so many tokens of all replies together.
+    /// Returns the seconds of one drafter step with `tokens` tokens of all replies together.
     fn cost(&self, tokens: usize) -> f64 {
         let _ = tokens;
         0.0
     }
 
-    /// How many of a reply's `tokens` it must run before its first guess; `None` if it has none.
+    /// Returns how many of a reply's `tokens` the drafter must run before its first guess, or
+    /// `None` if it cannot draft the reply.
     fn behind(&self, sequence: u64, tokens: usize) -> Option<usize> {
         let _ = (sequence, tokens);
         Some(1)
     }
 
-    /// Runs once what it will run often, so that it knows its costs.
+    /// Runs typical steps once, to measure their costs.
     ///
     /// # Errors
     ///
-    /// It cannot be run.
+    /// Returns an error if the drafter cannot run.
     fn warm_up(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Who sees how far it is, if it runs a model; asked once. Without, [`draft`](Self::draft) may take
-    /// as long as it likes, and nobody sees when it hangs.
+    /// Returns the progress watch of the drafter's model, if it has one; called once. Without a
+    /// watch, [`draft`](Self::draft) has no time limit and a hang is not detected.
     fn watch(&self) -> Option<Watch> {
         None
     }
 }
 
-/// A reply that may be drafted.
+/// Reply that may get a draft.
 pub struct Continuation<'a> {
     reply: &'a mut Reply,
     sequence: u64,
@@ -85,7 +89,7 @@ pub struct Continuation<'a> {
 }
 
 impl fmt::Debug for Continuation<'_> {
-    /// Leaves out the tokens, which are text.
+    /// Omits the tokens, which are text of the request.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Continuation");
         debug.field("sequence", &self.sequence).field("wanted", &self.wanted());
@@ -94,45 +98,45 @@ impl fmt::Debug for Continuation<'_> {
 }
 
 impl Continuation<'_> {
-    /// The same number whenever it is the same reply.
+    /// Returns the id of the reply, the same on every call.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// Who may see what is computed of it.
+    /// Returns the scope that may use what is computed of the reply.
     pub fn scope(&self) -> &Arc<str> {
         self.scope
     }
 
-    /// The tokens of its prompt and the reply so far, and of the draft behind them.
+    /// Returns the tokens of the prompt, the reply so far and the draft.
     pub fn tokens(&self) -> &[u32] {
         self.reply.with_draft()
     }
 
-    /// How many of the tokens are the draft: another model may know better.
+    /// Returns how many of the tokens are the draft, which another model may reject.
     pub fn drafted(&self) -> usize {
         self.reply.drafted()
     }
 
-    /// How many tokens the draft is to have more, at most.
+    /// Returns the maximum number of tokens to add to the draft.
     pub fn wanted(&self) -> usize {
         (self.most - self.drafted()).min(self.reply.draft_room())
     }
 
-    /// Adds to the draft the token that the reply would take if these were its logits, one for each
-    /// token of the vocabulary; whether more is wanted.
+    /// Adds to the draft the token that the reply would take if `logits` were the target's, one for
+    /// each token of the vocabulary. Returns true if more tokens are wanted.
     pub fn choose(&mut self, logits: &[f32], scratch: &mut Scratch) -> bool {
         self.wanted() > 0 && self.reply.draft(logits, scratch) && self.wanted() > 0
     }
 
-    /// Adds a token to the draft; whether more is wanted. One that cannot be the reply's next, or
-    /// would end it, is not added, and nothing is wanted behind it.
+    /// Adds a token to the draft. Returns true if more tokens are wanted. A token that cannot be
+    /// the reply's next or would end the reply is not added, and then no more tokens are wanted.
     pub fn guess(&mut self, token: u32) -> bool {
         self.wanted() > 0 && self.reply.guess(token) && self.wanted() > 0
     }
 }
 
-/// A reply whose next step has one token, and may have a draft behind it.
+/// Reply whose next step has one token, which a draft may follow.
 pub(crate) struct Undrafted<'a> {
     pub(crate) reply: &'a mut Reply,
     pub(crate) table: &'a mut Table,
@@ -141,37 +145,37 @@ pub(crate) struct Undrafted<'a> {
     pub(crate) scope: &'a Arc<str>,
 }
 
-/// How drafts are decided on.
+/// Settings of the draft length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lengths {
-    /// The most tokens of a draft.
+    /// Maximum number of tokens of a draft.
     pub(crate) most: usize,
-    /// Whether a draft has as many as pay, by what was measured; else it has `most`.
+    /// True if the length follows the measured costs and acceptance; if false, it is always `most`.
     pub(crate) adaptive: bool,
 }
 
-/// A drafter, and what was learnt of it.
+/// Drafter with its measured costs.
 pub(crate) struct Speculation {
     drafter: Box<dyn Drafter>,
     watch: Option<Watch>,
     lengths: Lengths,
-    /// What a step of the model costs.
+    /// Costs of a step of the target model.
     costs: Costs,
 }
 
-/// What became of drafts.
+/// Counts of drafted and accepted tokens.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Tally {
-    /// Of all replies.
+    /// Acceptance over all replies.
     outlook: Outlook,
-    /// Tokens that were drafted at the first place, the second, and so on.
+    /// Drafted tokens by position in the draft.
     pub(crate) drafted: [u64; LONGEST],
-    /// And accepted.
+    /// Accepted tokens by position in the draft.
     pub(crate) accepted: [u64; LONGEST],
 }
 
 impl Tally {
-    /// A reply has had a step with so many drafted tokens, of which it took so many.
+    /// Records a step of a reply in which `accepted` of `drafted` draft tokens were accepted.
     pub(crate) fn add(&mut self, own: &mut Outlook, drafted: usize, accepted: usize) {
         if drafted == 0 {
             own.rest(length::AFTER_REST);
@@ -186,7 +190,7 @@ impl Tally {
         add(&mut self.accepted, accepted);
     }
 
-    /// How likely a drafted token is right if those before it are.
+    /// Returns the probability that a drafted token is right if those before it are.
     fn acceptance(&self) -> f64 {
         self.outlook.acceptance(length::GUESS)
     }
@@ -198,11 +202,12 @@ impl Speculation {
         Self { watch: drafter.watch(), drafter, lengths, costs: Costs::default() }
     }
 
-    /// Measures what steps cost, of the model and of the drafter, if anything depends on it.
+    /// Measures the step costs of the target and of the drafter, the target's only for adaptive
+    /// lengths.
     ///
     /// # Errors
     ///
-    /// One of them cannot be run.
+    /// Returns an error if one of them cannot run.
     pub(crate) fn warm_up(&mut self, model: &mut Model, most: usize) -> Result<()> {
         if self.lengths.adaptive {
             self.costs = Costs::of_model(model, most)?;
@@ -210,12 +215,12 @@ impl Speculation {
         self.drafter.warm_up()
     }
 
-    /// The most tokens of a draft.
+    /// Returns the maximum number of tokens of a draft.
     pub(crate) fn longest(&self) -> usize {
         self.lengths.most
     }
 
-    /// Who sees how far the drafter is.
+    /// Returns the progress watch of the drafter's model.
     pub(crate) fn watch(&self) -> Option<&Watch> {
         self.watch.as_ref()
     }
@@ -224,16 +229,16 @@ impl Speculation {
         &mut *self.drafter
     }
 
-    /// A step of the model with so many rows took so many seconds.
+    /// Records that a step of the target with `rows` rows took `seconds`.
     pub(crate) fn learn_cost(&mut self, rows: usize, seconds: f64) {
         self.costs.learn(rows, seconds);
     }
 
-    /// Drafts some of these, which are part of a step with `rows` rows and room for so many more.
+    /// Drafts some of these replies. Their step has `rows` rows and room for `room` more.
     ///
     /// # Errors
     ///
-    /// The drafter cannot go on. No draft is left.
+    /// Returns an error if the drafter cannot continue. All drafts are then removed.
     pub(crate) fn draft(
         &mut self,
         replies: Vec<Undrafted<'_>>,
@@ -245,7 +250,7 @@ impl Speculation {
         let mut drafted: Vec<Continuation<'_>> = Vec::new();
         for (reply, most) in replies.into_iter().zip(wanted) {
             let Undrafted { reply, table, outlook, sequence, scope } = reply;
-            // Memory that others hold is not asked for.
+            // Drafts only use memory that no request holds.
             let room = most > 0 && cache.reserve(table, 1 + most);
             outlook.length = if room { most } else { 0 };
             if room {
@@ -264,7 +269,7 @@ impl Speculation {
         result
     }
 
-    /// How many tokens each is to have drafted.
+    /// Returns the draft length of each reply.
     fn wanted(
         &self,
         replies: &[Undrafted<'_>],

@@ -1,12 +1,14 @@
-//! Biases, bans and penalties: what is done to single logits.
+//! Logits processors that change single logits: biases, bans and penalties.
 
 use super::history::History;
 use super::{Allowed, Sampling, TokenSet};
 
-/// The logits with the grammar, biases, bans and penalties applied; copied only if there are any.
+/// Returns the logits with grammar mask, biases, bans and penalties applied, copied only if there
+/// are any.
 ///
-/// Ids beyond the logits are passed over. Costs one step for each *distinct* token of the history with
-/// penalties, and at most one for each of the vocabulary with biases or bans, whatever was given.
+/// Ids beyond the logits are ignored. Penalties cost one step for each *distinct* token of the
+/// history; biases and bans cost at most one for each token of the vocabulary, whatever their lists
+/// contain.
 pub(super) fn adjusted<'a>(
     logits: &'a [f32],
     history: &History,
@@ -24,7 +26,7 @@ pub(super) fn adjusted<'a>(
     let mut banned = banned.peekable();
     let biased = !sampling.logit_bias.is_empty() || banned.peek().is_some();
     match allowed {
-        // Nothing below makes negative infinity anything else.
+        // The changes below leave negative infinity as it is.
         Some(allowed) => allowed.copy(logits, room),
         None if !biased && penalties.is_none() => return logits,
         None => {
@@ -44,7 +46,8 @@ pub(super) fn adjusted<'a>(
         each(token, &|_| f32::NEG_INFINITY);
     }
     if let Some(penalties) = penalties {
-        // Those of the reply from what they are now, before the prompt's penalty falls on them too.
+        // Values for the reply's tokens come from the logits before the prompt's penalty is applied
+        // to them.
         let on = |(token, count)| {
             let logit = room.get(token as usize)?;
             Some((token as usize, penalties.on(*logit, count)))
@@ -62,7 +65,7 @@ pub(super) fn adjusted<'a>(
     room
 }
 
-/// The penalties on tokens that occurred before.
+/// Penalties on tokens that occurred before.
 struct Penalties {
     repetition: f32,
     frequency: f32,
@@ -70,7 +73,7 @@ struct Penalties {
 }
 
 impl Penalties {
-    /// None if they would change nothing.
+    /// Returns `None` if the penalties would change nothing.
     fn of(sampling: &Sampling) -> Option<Self> {
         let Sampling { repetition_penalty, frequency_penalty, presence_penalty, .. } = *sampling;
         let none = repetition_penalty == 1.0 && frequency_penalty == 0.0 && presence_penalty == 0.0;

@@ -1,31 +1,31 @@
-//! The tokens that a grammar allows, a bit each.
+//! Token mask of a grammar, one bit per token.
 
-/// A set of tokens: token `t` is bit `t % 32` of word `t / 32`. What is beyond the words is not in it.
+/// Token mask: token `t` is bit `t % 32` of word `t / 32`. Tokens beyond the words are not allowed.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowed<'a>(&'a [u32]);
 
-/// Tokens of a word.
+/// Number of tokens in a word.
 const WORD: usize = u32::BITS as usize;
 
 impl<'a> Allowed<'a> {
-    /// The set that these words say.
+    /// Wraps the words of a mask.
     pub fn new(words: &'a [u32]) -> Self {
         Self(words)
     }
 
-    /// Whether the token is in it.
+    /// Returns true if the token is allowed.
     pub fn has(self, token: u32) -> bool {
         let word = self.0.get(token as usize / WORD).copied().unwrap_or_default();
         word >> (token as usize % WORD) & 1 == 1
     }
 
-    /// Puts its tokens' logits into `room`, and negative infinity for all others.
+    /// Copies the logits of allowed tokens into `room`, and negative infinity for all others.
     pub(super) fn copy(self, logits: &[f32], room: &mut Vec<f32>) {
         room.clear();
         let words = self.0.iter().copied().chain(std::iter::repeat(0));
         for (logits, word) in logits.chunks(WORD).zip(words) {
             match word {
-                // Mostly few are allowed, or nearly all.
+                // Most masks allow few tokens or nearly all.
                 0 => room.resize(room.len() + logits.len(), f32::NEG_INFINITY),
                 u32::MAX => room.extend_from_slice(logits),
                 _ => {

@@ -1,10 +1,11 @@
-//! Top-k, top-p and min-p: how far down tokens are left, without sorting the vocabulary.
+//! Top-k, top-p and min-p: finds the least likely token that is kept, without sorting the
+//! vocabulary.
 
 use super::Sampling;
 use super::row::{ANY, BLOCK, Row, rank, token};
 use super::weight::{STEPS, Weights};
 
-/// Room for the work.
+/// Buffers reused between calls.
 #[derive(Debug, Default)]
 pub(super) struct Room {
     order: Vec<f32>,
@@ -12,13 +13,13 @@ pub(super) struct Room {
     pub(super) ranked: Vec<u64>,
 }
 
-/// The last [rank] that top-k, top-p and min-p leave of a row, in this order.
+/// Returns the last [rank] that top-k, top-p and min-p, in this order, leave of a row.
 ///
-/// Each of them leaves a beginning of the ranks, and never nothing.
+/// Each of them keeps a prefix of the ranks, which is never empty.
 pub(super) fn cut(row: &Row<'_>, sampling: &Sampling, room: &mut Room) -> u64 {
     let Sampling { temperature, top_k, top_p, min_p, .. } = *sampling;
     if temperature == 0.0 {
-        // The likeliest token is in every beginning.
+        // Every prefix contains the likeliest token.
         return rank(row.max(), u32::MAX);
     }
     let last = rank(min_p_floor(row.max(), temperature, min_p), u32::MAX);
@@ -35,20 +36,21 @@ pub(super) fn cut(row: &Row<'_>, sampling: &Sampling, room: &mut Room) -> u64 {
 }
 
 impl Room {
-    /// The least likely of the ranks.
+    /// Returns the last of the ranks, which is the least likely.
     fn last(&self) -> u64 {
         self.ranked.iter().copied().max().unwrap_or_default()
     }
 }
 
-/// The least logit whose probability is `min_p` times that of the likeliest.
+/// Returns the smallest logit whose probability is at least `min_p` times that of the likeliest
+/// token.
 fn min_p_floor(max: f32, temperature: f32, min_p: f32) -> f32 {
     if min_p <= 0.0 {
         return ANY;
     }
     let floor = f64::from(max) + f64::from(temperature) * libm::log(f64::from(min_p));
     let near = floor as f32;
-    // Never below it, so that comparing in f32 is comparing with the f64.
+    // Rounded up, so that comparisons in f32 have the same result as in f64.
     let floor = if f64::from(near) < floor { near.next_up() } else { near };
     floor.max(ANY)
 }
@@ -58,7 +60,8 @@ pub(super) fn likeliest(row: &Row<'_>, k: usize, room: &mut Room) {
     let Room { order, ranked, .. } = room;
     let mut floor = ANY;
     if k < row.maxima().len() {
-        // So many blocks have a token from here on, so the k likeliest are from here on too.
+        // At least k blocks have a token at or above this logit, so the k likeliest tokens are at
+        // or above it.
         order.clear();
         order.extend_from_slice(row.maxima());
         let (_, kth, _) = order.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a));
@@ -71,7 +74,7 @@ pub(super) fn likeliest(row: &Row<'_>, k: usize, room: &mut Room) {
     }
 }
 
-/// The last of the ranks that together hold `top_p`; sums go from the likeliest on.
+/// Returns the last of the ranks that together hold `top_p`, adding from the likeliest on.
 fn nucleus_of_few(row: &Row<'_>, weights: Weights, top_p: f32, room: &mut Room) -> u64 {
     let ranked = &mut room.ranked;
     ranked.sort_unstable();
@@ -79,10 +82,11 @@ fn nucleus_of_few(row: &Row<'_>, weights: Weights, top_p: f32, room: &mut Room) 
     last_held(row, weights, ranked, 0.0, f64::from(top_p) * total)
 }
 
-/// The last of the row's ranks that together hold `top_p`.
+/// Returns the last of the row's ranks that together hold `top_p`.
 ///
-/// Sums go by steps of logit, within a step by id, and within the step where the nucleus ends from
-/// the likeliest on: one pass and a sort of a few tokens, however many are in the nucleus.
+/// The sum goes over steps of logits, with the tokens of a step in order of id. In the step where
+/// the nucleus ends, it goes on from the likeliest token. This takes one pass and a sort of a few
+/// tokens, whatever the size of the nucleus.
 fn nucleus(row: &Row<'_>, weights: Weights, top_p: f32, room: &mut Room) -> u64 {
     let Room { masses, ranked, .. } = room;
     add_up(row, weights, masses);
@@ -105,7 +109,7 @@ fn nucleus(row: &Row<'_>, weights: Weights, top_p: f32, room: &mut Room) -> u64 
     last_held(row, weights, ranked, held, enough)
 }
 
-/// The weight of every step.
+/// Computes the total weight of every step.
 fn add_up(row: &Row<'_>, weights: Weights, masses: &mut Vec<f64>) {
     masses.clear();
     masses.resize(STEPS, 0.0);
@@ -113,7 +117,7 @@ fn add_up(row: &Row<'_>, weights: Weights, masses: &mut Vec<f64>) {
         if weights.of(max) == 0.0 {
             continue;
         }
-        // Apart from the sums, so that the compiler makes vectors of it.
+        // Separate from the sums, so that the compiler can vectorize it.
         let mut of = [0.0; BLOCK];
         let mut steps = [0; BLOCK];
         for ((of, step), &logit) in of.iter_mut().zip(&mut steps).zip(logits) {
@@ -125,7 +129,8 @@ fn add_up(row: &Row<'_>, weights: Weights, masses: &mut Vec<f64>) {
     }
 }
 
-/// Where sorted ranks, added to what is held, hold enough; the last one if rounding forbids it.
+/// Returns the first of the sorted ranks at which `held` plus their weights reaches `enough`.
+/// Returns the last rank with a weight if rounding prevents that.
 fn last_held(row: &Row<'_>, weights: Weights, ranked: &[u64], mut held: f64, enough: f64) -> u64 {
     let mut last = ranked.first().copied().unwrap_or_default();
     for &rank in ranked {

@@ -1,18 +1,19 @@
-//! The draw: the largest of `logit + temperature * gumbel`, mostly without a logarithm.
+//! Gumbel-max draw: the largest `logit + temperature * gumbel`, mostly without computing a
+//! logarithm.
 //!
-//! A token with many leading ones in its noise may win, one with few cannot: its score stays below
-//! the best so far whatever the other bits are. The bounds are computed by the same additions as
-//! the scores, which are monotonic in floating point too, so nothing that could win is passed over.
+//! The leading ones in a token's noise bits bound its score. If the bound is below the best score
+//! so far, the token cannot win, whatever its other bits. Bounds are computed by the same additions
+//! as scores, and these are monotonic in floating point too, so no token that could win is skipped.
 
 use super::noise::{GUMBEL_BITS, SURE, Stream, gumbel, gumbel_bound};
 use super::row::{self, BLOCK, Row, rank};
 
-/// A draw among tokens.
+/// State of a draw among tokens.
 #[derive(Debug)]
 pub(super) struct Draw {
     noise: Stream,
     temperature: f64,
-    /// What the noise can add to a logit, by the leading ones of its bits.
+    /// Upper bound of the noise term, by the number of leading ones in its bits.
     reach: [f64; REACHES],
     best: f64,
     choice: Option<u32>,
@@ -27,17 +28,17 @@ impl Draw {
         Self { noise, temperature, reach, best: f64::NEG_INFINITY, choice: None }
     }
 
-    /// The token with the largest score so far; of equals the smallest id.
+    /// Returns the token with the largest score so far; the smallest id among equals.
     pub(super) fn choice(&self) -> Option<u32> {
         self.choice
     }
 
-    /// Draws among the tokens that do not rank behind the last one.
+    /// Draws among the tokens with ranks up to `last`.
     pub(super) fn among(&mut self, row: &Row<'_>, last: u64) {
         let floor = row::logit(last);
-        // What is not a number may be among them: no score of its is ahead of another.
+        // A NaN logit may pass this test, but its score never compares as larger.
         let among = |logit: f32, token: u32| rank(logit, token) <= last;
-        // The likeliest first: a good score early spares the rest their logarithms.
+        // Starts with the likeliest token: an early good score saves the logarithms of the rest.
         let first = row.maxima().iter().position(|&max| max == row.max()).unwrap_or_default();
         let from = first * BLOCK;
         for (token, &logit) in (from as u32..).zip(row.block(first)) {
@@ -52,7 +53,7 @@ impl Draw {
             }
             let from = (block * BLOCK) as u32;
             let least = least_with(ones as u32);
-            // Mostly none of them, so which ones they are is asked only then.
+            // Usually no token qualifies, so single tokens are only checked if one does.
             if self.noise.count_from(from, BLOCK, least) == 0 {
                 continue;
             }
@@ -64,9 +65,10 @@ impl Draw {
         }
     }
 
-    /// Moves `ones` to the fewest leading ones with which this logit could win; false if none do.
+    /// Sets `ones` to the fewest leading ones with which this logit could win. Returns false if
+    /// none suffice.
     ///
-    /// It starts from the answer for the block before, which is seldom far.
+    /// The search starts from the value of the previous block, which is usually close.
     #[inline]
     fn could_win(&self, logit: f32, ones: &mut usize) -> bool {
         let logit = f64::from(logit);
@@ -95,9 +97,9 @@ impl Draw {
     }
 }
 
-/// The least noise with so many leading ones.
+/// Returns the smallest noise bits with this number of leading ones.
 ///
-/// More than [`SURE`] are taken for as many; [`Draw::consider`] looks closely.
+/// Numbers above [`SURE`] are treated as [`SURE`]; [`Draw::consider`] checks the exact bits.
 fn least_with(leading_ones: u32) -> u64 {
     !(u64::MAX >> leading_ones.min(SURE))
 }

@@ -1,33 +1,33 @@
-//! What came before a token, counted; undone token by token.
+//! Token counts of prompt and reply, which can be undone token by token.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The prompt and the reply so far, as the penalties see them.
+/// History of the prompt and the reply so far, for the penalties.
 ///
-/// Copies share the prompt, so that the replies to one prompt hold it once. A token that is added is
-/// taken back by [`pop`](Self::pop) at the cost of one token, so drafted tokens may be added to look
-/// beyond them and removed where they are not accepted.
+/// Clones share the prompt, so the replies to one prompt store it once. [`pop`](Self::pop) removes
+/// the last token at the cost of one token. So drafted tokens can be added in order to sample after
+/// them, and removed if they are rejected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
     prompt: Arc<Prompt>,
     reply: Vec<u32>,
-    /// Each token that occurred in the reply, in the order of its first occurrence, and how often.
+    /// Distinct tokens of the reply in order of first occurrence, with their counts.
     counts: Vec<(u32, u32)>,
-    /// Where in `counts` a token is.
+    /// Index of a token in `counts`.
     places: HashMap<u32, usize>,
 }
 
-/// What is alike for all replies.
+/// Prompt, shared by all replies to it.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Prompt {
     tokens: Vec<u32>,
-    /// Each token that occurred, once.
+    /// Distinct tokens of the prompt.
     distinct: Vec<u32>,
 }
 
 impl History {
-    /// The history before the reply's first token.
+    /// Creates the history before the reply's first token.
     pub fn new(prompt: &[u32]) -> Self {
         let mut distinct = prompt.to_vec();
         distinct.sort_unstable();
@@ -46,36 +46,37 @@ impl History {
         self.reply.push(token);
     }
 
-    /// Takes the reply's last token back; none if the reply is empty.
+    /// Removes and returns the reply's last token, or returns `None` if the reply is empty.
     pub fn pop(&mut self) -> Option<u32> {
         let token = self.reply.pop()?;
         let place = *self.places.get(&token)?;
         let count = &mut self.counts[place].1;
         *count -= 1;
         if *count == 0 {
-            // What came after its first occurrence has been taken back before it: it is the last.
+            // All tokens after its first occurrence were removed before, so its entry is the last
+            // one.
             self.counts.pop();
             self.places.remove(&token);
         }
         Some(token)
     }
 
-    /// The reply's tokens.
+    /// Returns the reply's tokens.
     pub fn reply(&self) -> &[u32] {
         &self.reply
     }
 
-    /// The prompt's tokens and the reply's, the last one first.
+    /// Iterates over the tokens of prompt and reply, from the last one backwards.
     pub(super) fn backwards(&self) -> impl Iterator<Item = u32> {
         self.reply.iter().rev().chain(self.prompt.tokens.iter().rev()).copied()
     }
 
-    /// Each token that occurred in the prompt, once.
+    /// Returns the distinct tokens of the prompt.
     pub(super) fn in_prompt(&self) -> &[u32] {
         &self.prompt.distinct
     }
 
-    /// Each token that occurred in the reply, once, and how often.
+    /// Iterates over the distinct tokens of the reply with their counts.
     pub(super) fn in_reply(&self) -> impl Iterator<Item = (u32, u32)> {
         self.counts.iter().copied()
     }

@@ -1,23 +1,24 @@
-//! Log-probabilities of the model's own distribution, for those who ask.
+//! Log-probabilities of the model's own distribution.
 
 use super::Scratch;
 use super::cut::likeliest;
 use super::row::{Row, token};
 use super::weight::Weights;
 
-/// Log-probabilities at one place of a reply.
+/// Log-probabilities at one position of a reply.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Logprobs {
-    /// That of the chosen token.
+    /// Log-probability of the chosen token.
     pub chosen: f32,
-    /// Those of the likeliest tokens, the likeliest first, and equals by id.
+    /// Likeliest tokens with their log-probabilities, the likeliest first, equals by id.
     pub top: Vec<(u32, f32)>,
 }
 
-/// The log-probabilities of `chosen` and of the `top` likeliest tokens.
+/// Returns the log-probabilities of `chosen` and of the `top` likeliest tokens.
 ///
-/// They are of the raw logits, at temperature 1 and before any bias, penalty or cut. None if the
-/// logits have no number among them or an infinite one, or `chosen` is none of theirs.
+/// They are computed from the raw logits, at temperature 1 and before any bias, penalty or cut.
+/// Returns `None` if the logits contain no number or an infinite one, or if `chosen` is outside of
+/// them.
 pub fn logprobs(
     logits: &[f32],
     chosen: u32,
@@ -52,7 +53,7 @@ mod tests {
         let logits = shares.map(|share| (share.ln() + 3.0) as f32);
         let Logprobs { chosen, top } = logprobs(&logits, 1, 3, &mut Scratch::default()).unwrap();
         assert!((f64::from(chosen) - 0.125f64.ln()).abs() < 1e-6);
-        // Of the equals 1 and 3 the smaller id.
+        // Of the equal tokens 1 and 3, the smaller id comes first.
         assert_eq!(top.iter().map(|(token, _)| *token).collect::<Vec<_>>(), [0, 2, 1]);
         for (token, logprob) in top {
             assert!((f64::from(logprob) - shares[token as usize].ln()).abs() < 1e-6);

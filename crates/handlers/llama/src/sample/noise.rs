@@ -1,49 +1,49 @@
-//! Noise by counter: 64 bits for each token id at each place of a reply.
+//! Counter-based noise: 64 bits for each token id at each position of a reply.
 
-/// The noise of one reply.
+/// Noise of one reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Noise {
     key: u64,
 }
 
 impl Noise {
-    /// The noise that grows from a request's seed.
+    /// Derives the noise from a request's seed.
     ///
-    /// The prompt is part of it, so that requests which share a seed do not share noise.
+    /// The prompt is part of the key, so requests with equal seeds do not share noise.
     pub fn new(seed: u64, prompt: &[u32]) -> Self {
         let start = mix(seed.wrapping_add(GOLDEN));
         Self { key: prompt.iter().fold(start, |key, &token| mix(key ^ mix(u64::from(token) + 1))) }
     }
 
-    /// The noise for the reply's token number `index`.
+    /// Returns the noise for the token at position `index` of the reply.
     pub(super) fn at(self, index: usize) -> Stream {
         Stream { state: mix(self.key ^ mix(index as u64 + 1)) }
     }
 }
 
-/// The noise at one place of a reply.
+/// Noise at one position of a reply.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stream {
     state: u64,
 }
 
 impl Stream {
-    /// 64 bits for a token id.
+    /// Returns the 64 bits of a token id.
     #[inline]
     pub(super) fn bits(self, token: u32) -> u64 {
         let z = self.nearly(token);
         z ^ (z >> 31)
     }
 
-    /// As [`bits`](Self::bits), but only the upper [`SURE`] bits count.
+    /// Returns bits that agree with [`bits`](Self::bits) in the upper [`SURE`] bits only.
     ///
-    /// The output function's last shift does not reach them, which spares a search a part of it.
+    /// The last shift of the output function does not affect those bits, so a search can skip it.
     #[inline]
     pub(super) fn nearly(self, token: u32) -> u64 {
         scramble(self.counter(token))
     }
 
-    /// For how many of the tokens from the first on [`nearly`](Self::nearly) is at least this.
+    /// Counts the tokens from `first` on for which [`nearly`](Self::nearly) is at least `least`.
     #[inline]
     pub(super) fn count_from(self, first: u32, tokens: usize, least: u64) -> usize {
         let mut counter = self.counter(first);
@@ -61,13 +61,13 @@ impl Stream {
     }
 }
 
-/// How many upper bits of [`Stream::nearly`] are those of [`Stream::bits`].
+/// Number of upper bits in which [`Stream::nearly`] equals [`Stream::bits`].
 pub(super) const SURE: u32 = 31;
 
-/// The increment of SplitMix64.
+/// Increment of SplitMix64.
 pub(super) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The output function of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014, with the constants of
+/// Output function of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014, with the constants of
 /// Stafford's variant 13).
 pub(super) fn mix(z: u64) -> u64 {
     let z = scramble(z);
@@ -80,16 +80,16 @@ fn scramble(mut z: u64) -> u64 {
     (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb)
 }
 
-/// How many of the bits [`gumbel`] looks at.
+/// Number of upper bits that [`gumbel`] uses.
 pub(super) const GUMBEL_BITS: u32 = 52;
 
-/// A standard Gumbel variate from the upper bits; finite.
+/// Returns a standard Gumbel variate from the upper bits; always finite.
 pub(super) fn gumbel(bits: u64) -> f64 {
     let uniform = ((bits >> (64 - GUMBEL_BITS)) as f64 + 0.5) * 2f64.powi(-(GUMBEL_BITS as i32));
     -libm::log(-libm::log(uniform))
 }
 
-/// What [`gumbel`] cannot exceed where so many leading bits are ones: `-ln(-ln u) <= -ln(1 - u)`.
+/// Upper bound of [`gumbel`] given the number of leading ones: `-ln(-ln u) <= -ln(1 - u)`.
 pub(super) fn gumbel_bound(leading_ones: u32) -> f64 {
     f64::from(leading_ones.min(GUMBEL_BITS) + 1) * std::f64::consts::LN_2 + 1e-9
 }
@@ -110,9 +110,9 @@ mod tests {
 
     #[test]
     fn the_noise_is_what_was_published_for_this_version() {
-        // SplitMix64 seeded with 0 begins with this, as in its authors' code.
+        // First output of SplitMix64 with seed 0, from its authors' code.
         assert_eq!(mix(GOLDEN), 0xe220_a839_7b1d_cdaf);
-        // Of this version: another value means other replies.
+        // Value of this version. Another value would change replies.
         assert_eq!(Noise::new(1, &[2, 3]).at(4).bits(5), 0x387c_11d1_ab97_b639);
     }
 

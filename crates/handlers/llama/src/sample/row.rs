@@ -1,22 +1,22 @@
-//! A row of logits with the largest of every block, so that most of it need not be looked at.
+//! Row of logits with the maximum of each block, so that a search can skip most blocks.
 
 /// Logits by token id; at least one is a number above negative infinity.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row<'a> {
     logits: &'a [f32],
-    /// The largest logit of each block, negative infinity where there is none.
+    /// Maximum logit of each block, negative infinity if it has no number.
     maxima: &'a [f32],
     max: f32,
 }
 
-/// Tokens of a block: one bit of a word each.
+/// Number of tokens in a block: one for each bit of a word.
 pub(super) const BLOCK: usize = u64::BITS as usize;
 
-/// Below every logit that a token can be chosen with.
+/// Lower bound of the logits with which a token can be chosen.
 pub(super) const ANY: f32 = f32::MIN;
 
 impl<'a> Row<'a> {
-    /// Looks through the logits; none if there is nothing to choose from.
+    /// Computes the maxima. Returns `None` if no token can be chosen.
     pub(super) fn new(logits: &'a [f32], room: &'a mut Vec<f32>) -> Option<Self> {
         room.clear();
         room.extend(logits.chunks(BLOCK).map(largest));
@@ -24,22 +24,22 @@ impl<'a> Row<'a> {
         (max >= ANY).then_some(Self { logits, maxima: room, max })
     }
 
-    /// The largest logit.
+    /// Returns the largest logit.
     pub(super) fn max(&self) -> f32 {
         self.max
     }
 
-    /// How many tokens there are.
+    /// Returns the number of tokens.
     pub(super) fn len(&self) -> usize {
         self.logits.len()
     }
 
-    /// The largest logit of each block.
+    /// Returns the maximum logit of each block.
     pub(super) fn maxima(&self) -> &'a [f32] {
         self.maxima
     }
 
-    /// The logits of a block; fewer at the row's end.
+    /// Returns the logits of a block. The last block may be shorter.
     pub(super) fn block(&self, block: usize) -> &'a [f32] {
         let from = block * BLOCK;
         &self.logits[from..self.logits.len().min(from + BLOCK)]
@@ -53,7 +53,7 @@ impl<'a> Row<'a> {
         self.logits[token as usize]
     }
 
-    /// Finds the [ranks](rank) of the tokens with these logits, by id.
+    /// Finds the [ranks](rank) of the tokens with logits from `low` to `high`, in order of id.
     pub(super) fn rank_between(&self, low: f32, high: f32, ranked: &mut Vec<u64>) {
         ranked.clear();
         for (block, logits) in self.logits.chunks(BLOCK).enumerate() {
@@ -67,28 +67,28 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Orders tokens by logit, the largest first, and equals by id: the smaller the likelier.
+/// Returns the rank of a token: larger logits come first, and smaller ids among equals.
 pub(super) fn rank(logit: f32, token: u32) -> u64 {
-    // Negative zero is zero.
+    // This turns negative zero into zero.
     let bits = (logit + 0.0).to_bits();
     let ascending = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
     u64::from(!ascending) << 32 | u64::from(token)
 }
 
-/// The logit of a rank.
+/// Returns the logit of a rank.
 pub(super) fn logit(rank: u64) -> f32 {
     let ascending = !(rank >> 32) as u32;
     f32::from_bits(if ascending >> 31 == 1 { ascending & !(1 << 31) } else { !ascending })
 }
 
-/// The token of a rank.
+/// Returns the token of a rank.
 pub(super) fn token(rank: u64) -> u32 {
     rank as u32
 }
 
-/// The largest of the numbers, negative infinity if there is none.
+/// Returns the largest number, or negative infinity if there is none.
 fn largest(logits: &[f32]) -> f32 {
-    // In lanes, and by comparison rather than `f32::max`: the compiler makes vectors of it.
+    // Lanes and a comparison instead of `f32::max` let the compiler vectorize this.
     const LANES: usize = 8;
     let larger = |a: f32, b: f32| if b > a { b } else { a };
     let mut lanes = [f32::NEG_INFINITY; LANES];

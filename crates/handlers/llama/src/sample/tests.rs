@@ -1,4 +1,4 @@
-//! Sampling follows its parameters; the parts hold its definition, its frequencies and its edges.
+//! Tests of sampling: its parameters, its definition, its frequencies and edge cases.
 
 use super::{Allowed, History, Noise, Sampling, Scratch, sample};
 
@@ -14,7 +14,7 @@ fn greedy() -> Sampling {
     Sampling { temperature: 0.0, ..Sampling::default() }
 }
 
-/// The greedy choice after a prompt and a reply.
+/// Checks the greedy choice after a prompt and a reply.
 #[track_caller]
 fn check_greedy(logits: &[f32], told: (&[u32], &[u32]), sampling: &Sampling, choice: u32) {
     let mut history = History::new(told.0);
@@ -30,7 +30,7 @@ fn temperature_zero_takes_the_likeliest_and_of_equals_the_first() {
             assert_eq!(draw(&[0.0, 3.0, 3.0, -1.0], &History::default(), sampling, index), Some(1));
         }
     }
-    // Across the blocks that are searched apart too.
+    // The equal logits are in different blocks.
     let mut logits = [0.0; 300];
     [299, 130, 64].iter().for_each(|&token| logits[token] = 1.0);
     check_greedy(&logits, (&[], &[]), &greedy(), 64);
@@ -54,7 +54,7 @@ fn the_presence_penalty_counts_once_and_the_frequency_penalty_each_time() {
     let frequency = Sampling { frequency_penalty: 1.0, ..greedy() };
     check_greedy(&[2.5, 1.0], (&[], &[0]), &frequency, 0);
     check_greedy(&[2.5, 1.0], (&[], &[0, 0]), &frequency, 1);
-    // A negative one asks for more of the same.
+    // A negative penalty favors repetition.
     check_greedy(&[1.0, 1.5], (&[], &[0]), &Sampling { presence_penalty: -1.0, ..greedy() }, 0);
 }
 
@@ -71,7 +71,7 @@ fn presence_and_frequency_penalties_do_not_see_the_prompt() {
 
 #[test]
 fn penalties_come_after_the_bias_and_in_their_order() {
-    // (1 + 3) / 2 - 0.25 * 2 - 0.5 = 1; any other order leaves another logit.
+    // (1 + 3) / 2 - 0.25 * 2 - 0.5 = 1; any other order gives another logit.
     let sampling = Sampling {
         logit_bias: vec![(0, 3.0)],
         repetition_penalty: 2.0,
@@ -89,7 +89,7 @@ fn what_is_banned_is_never_chosen_whatever_its_bias() {
     check_greedy(&[9.0, 1.0, 5.0], (&[], &[]), &banned, 1);
     let all = Sampling { banned: vec![0, 1].into(), ..Sampling::default() };
     assert_eq!(draw(&[9.0, 1.0], &History::default(), &all, 0), None);
-    // Ids beyond the logits are nobody's.
+    // Ids beyond the logits are ignored.
     let beyond = Sampling { banned: vec![7].into(), logit_bias: vec![(8, 1.0)], ..greedy() };
     check_greedy(&[1.0, 0.0], (&[9], &[9]), &beyond, 0);
 }
@@ -101,12 +101,12 @@ fn what_would_complete_a_banned_sequence_is_not_chosen() {
     let logits = [9.0, 5.0, 1.0];
     check_greedy(&logits, (&[], &[]), &banned, 0);
     check_greedy(&logits, (&[], &[0, 1]), &banned, 1);
-    // Where the reply begins is no border.
+    // A sequence may span prompt and reply.
     check_greedy(&logits, (&[0], &[1]), &banned, 1);
     check_greedy(&logits, (&[0, 1], &[]), &banned, 1);
     check_greedy(&logits, (&[0, 1], &[2]), &banned, 0);
     check_greedy(&logits, (&[1, 1], &[]), &banned, 0);
-    // What was drafted and taken back is not before a token.
+    // A draft token that was removed is not part of the history.
     let mut history = History::new(&[0, 1]);
     history.push(2);
     history.pop();

@@ -1,14 +1,14 @@
-//! Sets of tokens and of sequences, in forms whose use costs nothing by how they were given.
+//! Sets of tokens and of sequences, with lookup costs that do not depend on the input lists.
 
 use std::collections::HashMap;
 
-/// A set of token ids, one bit each.
+/// Set of token ids, one bit each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenSet {
     words: Vec<u32>,
 }
 
-/// Tokens of a word.
+/// Number of tokens in a word.
 const WORD: usize = u32::BITS as usize;
 
 impl TokenSet {
@@ -50,7 +50,7 @@ impl TokenSet {
         })
     }
 
-    /// The bits: token `t` is bit `t % 32` of word `t / 32`.
+    /// Returns the bits: token `t` is bit `t % 32` of word `t / 32`.
     pub(crate) fn words(&self) -> &[u32] {
         &self.words
     }
@@ -82,16 +82,16 @@ impl From<Vec<u32>> for TokenSet {
     }
 }
 
-/// Sequences of tokens, looked up by the tokens before their last ones.
+/// Set of token sequences, indexed by the tokens before their last ones.
 ///
-/// They are a trie of those tokens, the one next to the last first. A look-up follows the history
-/// backwards and costs one step for each token that fits, however many sequences there are.
+/// The index is a trie of those tokens, from the second to last backwards. A lookup follows the
+/// history backwards and costs one step for each matching token, however many sequences there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sequences {
     list: Vec<Vec<u32>>,
-    /// Where a token leads to from a node; node 0 is the root.
+    /// Child of a node by token; node 0 is the root.
     edges: HashMap<(u32, u32), u32>,
-    /// The last tokens of the sequences whose other tokens end at a node.
+    /// Last tokens of the sequences whose other tokens end at a node.
     last: Vec<Vec<u32>>,
 }
 
@@ -101,13 +101,13 @@ impl Sequences {
         &self.list
     }
 
-    /// Returns true if there are none.
+    /// Returns true if there are no sequences.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Calls `each` with every token that would complete a sequence. `before` gives the tokens of the
-    /// history, the last one first.
+    /// Calls `each` with every token that would complete a sequence. `before` gives the tokens of
+    /// the history, the last one first.
     pub(super) fn completed(
         &self,
         mut before: impl Iterator<Item = u32>,

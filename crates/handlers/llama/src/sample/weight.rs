@@ -1,23 +1,23 @@
-//! Softmax weights: an exponential of our own, and sums in a fixed order.
+//! Softmax weights, with an exponential of our own and sums in a fixed order.
 //!
-//! std's `exp` gives other bits on other machines, and a library call for each of a hundred
-//! thousand tokens is slow. This one is plain additions and multiplications without a branch, so
-//! the compiler may use vectors of any width and the bits stay.
+//! std's `exp` gives different bits on different machines, and a library call for each of a hundred
+//! thousand tokens is slow. This one consists of additions and multiplications without branches. So
+//! the compiler may use vectors of any width, and the bits stay the same.
 
 use super::row::{BLOCK, Row};
 
-/// Tokens this far below the likeliest, in units of the temperature, weigh nothing.
+/// Distance below the likeliest token, in units of the temperature, from which on a token weighs 0.
 ///
-/// A million of them would add 1e-14 of the likeliest one's weight.
+/// A million such tokens would add 1e-14 of the likeliest token's weight.
 const NOTHING: f32 = -46.0;
 
-/// Steps per unit of [`Weights::step`].
+/// Number of steps per unit of the temperature in [`Weights::step`].
 const FINENESS: f32 = 64.0;
 
-/// How many steps there are.
+/// Number of steps.
 pub(super) const STEPS: usize = (-NOTHING * FINENESS) as usize + 1;
 
-/// Weights of tokens, that of the likeliest being 1.
+/// Weights of tokens, relative to the likeliest token's weight of 1.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weights {
     max: f32,
@@ -25,12 +25,12 @@ pub(super) struct Weights {
 }
 
 impl Weights {
-    /// The weights at a temperature above 0.
+    /// Creates the weights for a temperature above 0.
     pub(super) fn new(max: f32, temperature: f32) -> Self {
         Self { max, per_temperature: 1.0 / temperature }
     }
 
-    /// `exp((logit - max) / temperature)`; 0 for what is not a number.
+    /// Returns `exp((logit - max) / temperature)`, or 0 if that is not a number.
     #[inline]
     pub(super) fn of(self, logit: f32) -> f32 {
         let below = self.below(logit);
@@ -38,15 +38,16 @@ impl Weights {
         if below > NOTHING { weight } else { 0.0 }
     }
 
-    /// The height of a logit in steps down from the largest; never falls as the logit falls.
+    /// Returns the distance of a logit from the largest, in steps; smaller logits never have fewer
+    /// steps.
     #[inline]
     pub(super) fn step(self, logit: f32) -> usize {
-        // Adding 2^23 rounds to a whole number, and leaves it in the low bits.
+        // Adding 2^23 rounds to an integer and leaves it in the low bits.
         let shifted = self.below(logit) * -FINENESS + 8_388_608.0;
         (shifted.to_bits() & 0xfff) as usize
     }
 
-    /// Two logits between which all logits of a step lie.
+    /// Returns two logits between which all logits of a step lie.
     pub(super) fn around(self, step: usize) -> (f32, f32) {
         let logit = |step: f64| {
             let below = step / f64::from(FINENESS) / f64::from(self.per_temperature);
@@ -55,7 +56,7 @@ impl Weights {
         (logit(step as f64 + 1.5).next_down(), logit(step as f64 - 1.5).next_up())
     }
 
-    /// The sum over the row: by id, in eight lanes.
+    /// Returns the sum of weights over the row, in order of id in eight lanes.
     pub(super) fn total(self, row: &Row<'_>) -> f64 {
         const LANES: usize = 8;
         let mut lanes = [0.0; LANES];
@@ -77,26 +78,26 @@ impl Weights {
         ((a + b) + (c + d)) + ((e + f) + (g + h))
     }
 
-    /// How far the logit is below the likeliest, from [`NOTHING`] to 0.
+    /// Returns the logit's distance below the likeliest, from [`NOTHING`] to 0.
     #[inline]
     fn below(self, logit: f32) -> f32 {
         let below = (logit - self.max) * self.per_temperature;
-        // Nothing too for what is not a number.
+        // This maps NaN to `NOTHING` too.
         let below = if below > NOTHING { below } else { NOTHING };
-        // Infinity below infinity is not a number, but it is the likeliest.
+        // Infinity minus infinity is NaN, but an infinite logit is the likeliest.
         if logit == self.max { 0.0 } else { below }
     }
 }
 
-/// `e^x` for x in [-80, 0], within 2e-7 of its value.
+/// Computes `e^x` for x in [-80, 0], within 2e-7 of its value.
 ///
-/// x = n ln 2 + r with |r| <= ln 2 / 2; Taylor's polynomial of r, times 2^n by its bits (Cody and
-/// Waite, Software Manual for the Elementary Functions, 1980).
+/// x = n ln 2 + r with |r| <= ln 2 / 2. The result is Taylor's polynomial of r, times 2^n by
+/// setting its exponent bits (Cody and Waite, Software Manual for the Elementary Functions, 1980).
 #[inline]
 fn exp(x: f32) -> f32 {
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
-    // Adding 1.5 * 2^23 rounds to a whole number, and leaves it in the low bits.
+    // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
     const ROUND: f32 = 12_582_912.0;
     let shifted = x * std::f32::consts::LOG2_E + ROUND;
     let n = shifted - ROUND;
@@ -145,7 +146,7 @@ mod tests {
                 let step = weights.step(logit);
                 assert!((last..STEPS).contains(&step));
                 let (low, high) = weights.around(step);
-                // The last step holds all that weighs nothing.
+                // The last step holds all logits of weight 0.
                 assert!(logit <= high && (logit >= low || step == STEPS - 1), "{logit}: {step}");
                 last = step;
             }

@@ -1,4 +1,4 @@
-//! What a step costs, by how many rows it has: measured while it runs.
+//! Cost of a step as a function of its rows, measured during operation.
 
 use std::time::{Duration, Instant};
 
@@ -6,33 +6,35 @@ use nsbridge_handler::Result;
 
 use crate::{Chunk, Model, Table};
 
-/// Row counts whose costs are kept; those between are interpolated. One by one as long as it matters
-/// how many rows a kernel takes together: nine may cost half as much again as eight.
+/// Row counts with a measured cost; others are interpolated. Small counts are listed one by one,
+/// because there the group size of the kernels matters: nine rows may cost half as much again as
+/// eight.
 const POINTS: [usize; 32] = [
     1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 22, 24, 28, 32, 36, 40, 48,
     64, 96, 128, 192, 256, 512,
 ];
 
-/// How much a measured step counts: against the speed of all steps, which changes with what else
-/// the machine does, and against the cost of so many rows beside that of others, which does not.
+/// Weights of a measured step, as exponents of its deviation: on the speed of all steps, which
+/// varies with the load of the machine, and on the cost of its row count relative to others, which
+/// does not vary.
 const SPEED_WEIGHT: f64 = 0.1;
 const SHAPE_WEIGHT: f64 = 0.01;
 
-/// The most that a step is believed to be slower or quicker than was thought: a thread that was not
-/// run for a while says nothing of the model.
+/// Maximum factor by which one measurement may deviate from the estimate. A thread that was
+/// descheduled for a while says nothing about the model.
 const BELIEVED: f64 = 1.3;
 
-/// What more rows cost before anything was measured, as a share of the first.
+/// Assumed cost of an additional row before any measurement, as a fraction of the first row's.
 const SLOPE: f64 = 0.1;
 
-/// How long is measured before the first request, of each size and of all.
+/// Time limits of the measurement before the first request, for each row count and in total.
 const OF_EACH: Duration = Duration::from_millis(30);
 const OF_ALL: Duration = Duration::from_secs(2);
 
-/// The most rows that are measured then.
+/// Maximum row count of that measurement.
 const MEASURED: usize = 40;
 
-/// Seconds of a step, by its rows.
+/// Cost of a step in seconds, by its rows.
 #[derive(Clone, Debug)]
 pub(crate) struct Costs {
     seconds: [f64; POINTS.len()],
@@ -46,16 +48,16 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// Costs by a formula, in a unit that is not yet known.
+    /// Creates costs from a formula, in an unknown unit.
     pub(crate) fn by(cost: impl Fn(usize) -> f64) -> Self {
         Self { seconds: POINTS.map(cost), measured: false }
     }
 
-    /// Runs a model with so many rows and fewer, to see what they cost.
+    /// Measures the steps of a model with up to `most` rows.
     ///
     /// # Errors
     ///
-    /// The model cannot be run.
+    /// Returns an error if the model cannot run.
     pub(crate) fn of_model(model: &mut Model, most: usize) -> Result<Self> {
         let begun = Instant::now();
         let mut measured: Vec<(usize, f64)> = Vec::new();
@@ -72,12 +74,12 @@ impl Costs {
         Ok(Self { measured: true, ..Self::by(curve) })
     }
 
-    /// Whether they are seconds.
+    /// Returns true if the costs are measured in seconds.
     pub(crate) fn are_measured(&self) -> bool {
         self.measured
     }
 
-    /// The seconds of a step with so many rows.
+    /// Returns the seconds of a step with `rows` rows.
     pub(crate) fn of(&self, rows: usize) -> f64 {
         if rows == 0 {
             return 0.0;
@@ -85,7 +87,7 @@ impl Costs {
         interpolated(rows, POINTS.into_iter().zip(self.seconds))
     }
 
-    /// A step with so many rows took so many seconds.
+    /// Records that a step with `rows` rows took `seconds`.
     pub(crate) fn learn(&mut self, rows: usize, seconds: f64) {
         let ratio = seconds / self.of(rows);
         if rows == 0 || !ratio.is_finite() || ratio <= 0.0 {
@@ -103,8 +105,8 @@ impl Costs {
     }
 }
 
-/// The value at `rows` of a curve through these points, the first of which is at 1; behind the last
-/// one it rises as between the first and the last.
+/// Returns the value at `rows` of a piecewise linear curve through `points`, which begin at 1.
+/// After the last point, it continues with the slope between the first and the last.
 fn interpolated(rows: usize, points: impl Iterator<Item = (usize, f64)>) -> f64 {
     let (mut first, mut before) = (None, (1, 0.0));
     for (at, value) in points {
@@ -122,7 +124,7 @@ fn interpolated(rows: usize, points: impl Iterator<Item = (usize, f64)>) -> f64 
     high + slope.max(0.0) * (rows - last) as f64
 }
 
-/// The least time of some runs of so many rows; none if there is no memory for them.
+/// Returns the minimum time of several runs of `rows` rows, or `None` if memory is too small.
 fn least(model: &mut Model, rows: usize) -> Result<Option<f64>> {
     let (begun, mut least) = (Instant::now(), f64::INFINITY);
     let tokens = vec![0; rows];

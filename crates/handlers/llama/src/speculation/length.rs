@@ -1,47 +1,48 @@
-//! How many tokens to draft: as many as pay.
+//! Draft length: the number of draft tokens that maximizes throughput.
 //!
-//! A token that is drafted behind `j` others is taken if all of them are, with a probability of
-//! `a^(j+1)` at an acceptance of `a`; it costs a row of the model's step and a round of the drafter.
-//! The lengths are those with the most expected tokens a second, of all replies together and with
-//! the prompts that are part of the step. None is among them, so that speculation rests where the
-//! rows are dear: with many replies at once, or with drafts that are mostly wrong.
+//! A draft token after `j` others is accepted if all of them are, with a probability of `a^(j+1)`
+//! at an acceptance rate of `a`. It costs a row of the model's step and a round of the drafter. The
+//! chosen lengths maximize the expected tokens per second of all replies together, including
+//! prompts in the same step. A length of zero is possible, so speculation pauses where rows are
+//! expensive: with many concurrent replies, or with drafts that are mostly wrong.
 
 use super::Costs;
 
-/// What acceptance is taken for before anything was seen.
+/// Acceptance rate that is assumed before any observation.
 pub(super) const GUESS: f64 = 0.7;
 
-/// For how many tokens the belief in others' acceptance counts.
+/// Weight of the prior acceptance rate, as a number of observed tokens.
 const BELIEF: f64 = 5.0;
 
-/// What is left of an observation after another.
+/// Decay of observations per observed token.
 const AFTER_TOKEN: f64 = 0.98;
 
-/// And after a step without a draft, for the reply itself; all replies together forget slowly, or many
-/// that rest would soon have forgotten that drafts are wrong.
+/// Decay of observations per step without a draft, for the reply's own record and for that of all
+/// replies. The latter decays slowly, because otherwise many replies without drafts would soon make
+/// it forget that drafts are wrong.
 pub(super) const AFTER_REST: f64 = 0.985;
 pub(super) const AFTER_REST_OF_ONE: f64 = 0.999;
 
-/// By how much other lengths must be better than those of the last step.
+/// Factor by which new lengths must be better than those of the last step.
 const HYSTERESIS: f64 = 1.03;
 
-/// What was seen of a reply's drafts, later ones more than earlier.
+/// Observed acceptance of a reply's drafts, with exponential decay.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Outlook {
     judged: f64,
     right: f64,
-    /// How many tokens were to be drafted in the last step.
+    /// Planned draft length of the last step.
     pub(crate) length: usize,
     drafted: u64,
     accepted: u64,
 }
 
 impl Outlook {
-    /// So many tokens were drafted, and so many accepted.
+    /// Records a step in which `accepted` of `drafted` tokens were accepted.
     pub(super) fn learn(&mut self, drafted: usize, accepted: usize) {
         self.drafted += drafted as u64;
         self.accepted += accepted as u64;
-        // Behind a wrong one none was judged.
+        // Tokens after a wrong one were not verified, so they do not count.
         let wrong = usize::from(accepted < drafted);
         for right in std::iter::repeat_n(1.0, accepted).chain(std::iter::repeat_n(0.0, wrong)) {
             self.judged = self.judged * AFTER_TOKEN + 1.0;
@@ -49,56 +50,57 @@ impl Outlook {
         }
     }
 
-    /// A step without a draft: what was seen gets old, so that some day it is tried again.
+    /// Ages the observations in a step without a draft, so that drafting is tried again at some
+    /// time. They are multiplied by `left`.
     pub(super) fn rest(&mut self, left: f64) {
         self.judged *= left;
         self.right *= left;
     }
 
-    /// How likely a token is right if those before it are; `belief` is the answer without evidence.
+    /// Returns the probability that a token is right if those before it are. `belief` is the prior.
     pub(super) fn acceptance(&self, belief: f64) -> f64 {
         (self.right + BELIEF * belief) / (self.judged + BELIEF)
     }
 
-    /// Tokens that were drafted, of all steps.
+    /// Returns the number of drafted tokens of all steps.
     pub(crate) fn drafted(&self) -> u64 {
         self.drafted
     }
 
-    /// Tokens that were accepted, of all steps.
+    /// Returns the number of accepted tokens of all steps.
     pub(crate) fn accepted(&self) -> u64 {
         self.accepted
     }
 }
 
-/// What is known of a reply that could have a draft.
+/// Reply that could have a draft, as the choice of lengths sees it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wish {
     pub(super) acceptance: f64,
-    /// The longest draft it can have.
+    /// Maximum length of its draft.
     pub(super) most: usize,
-    /// How long its draft was to be in the last step.
+    /// Planned draft length of the last step.
     pub(super) now: usize,
-    /// How many tokens the drafter must run for its first guess.
+    /// Number of tokens that the drafter must run before its first guess.
     pub(super) behind: usize,
 }
 
-/// The step that the drafts are to be part of.
+/// Step that the drafts will be part of.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step<'a> {
-    /// Rows without the drafts.
+    /// Number of rows without the drafts.
     pub(super) rows: usize,
-    /// How many more it may have.
+    /// Maximum number of rows to add.
     pub(super) room: usize,
     pub(super) costs: &'a Costs,
 }
 
-/// What a drafter is behind by counts up to so many tokens, as if it paid at once: more of it, as of
-/// a prompt, pays over many steps.
+/// Maximum number of tokens a drafter has to catch up on that are charged to this step. Catching up
+/// on more, such as a prompt, pays off over many steps.
 const BEHIND: usize = 8;
 
-/// How long each draft is to be. `round` is what the drafter's steps cost, by their rows: a row for
-/// each reply whose draft grows, and for its first token all that the drafter is behind by.
+/// Returns the length of each draft. `round` is the cost of a drafter step by its rows: one row for
+/// each draft that grows and, for a first token, all rows that the drafter has to catch up on.
 pub(super) fn choose(wishes: &[Wish], step: Step<'_>, round: &dyn Fn(usize) -> f64) -> Vec<usize> {
     let mut gains: Vec<(f64, usize)> = Vec::new();
     for (index, wish) in wishes.iter().enumerate() {
@@ -106,7 +108,7 @@ pub(super) fn choose(wishes: &[Wish], step: Step<'_>, round: &dyn Fn(usize) -> f
             std::iter::successors(Some(wish.acceptance), |gain| Some(gain * wish.acceptance));
         gains.extend(right.take(wish.most).map(|gain| (gain, index)));
     }
-    // A reply's own gains fall, so that each comes after those that it needs.
+    // The gains of a reply decrease, so each comes after those that it depends on.
     gains.sort_by(|a, b| b.0.total_cmp(&a.0));
     gains.truncate(step.room);
     let mut drafts = Drafts::new(wishes, step, round);
@@ -134,18 +136,18 @@ pub(super) fn choose(wishes: &[Wish], step: Step<'_>, round: &dyn Fn(usize) -> f
     lengths
 }
 
-/// Drafts that grow by a token at a time.
+/// Drafts that grow by one token at a time.
 struct Drafts<'a> {
     wishes: &'a [Wish],
     step: Step<'a>,
     round: &'a dyn Fn(usize) -> f64,
     lengths: Vec<usize>,
-    /// The rows of the drafter's first step, its second, and so on.
+    /// Rows of the drafter's steps, from the first step on.
     rounds: Vec<usize>,
     drafted: usize,
-    /// The tokens that are expected to be right.
+    /// Expected number of accepted tokens.
     gain: f64,
-    /// What the drafter costs.
+    /// Cost of the drafter's steps.
     cost: f64,
 }
 
@@ -169,7 +171,7 @@ impl<'a> Drafts<'a> {
         self.gain += gain;
     }
 
-    /// Tokens a second that are expected, those of prompts with the others.
+    /// Returns the expected tokens per second, including prompt tokens.
     fn rate(&self) -> f64 {
         let Step { rows, costs, .. } = self.step;
         (rows as f64 + self.gain) / (costs.of(rows + self.drafted) + self.cost)

@@ -1,24 +1,25 @@
-//! Drafts without a model: how the text went on when it last was as it is now.
+//! N-gram proposer: drafts without a model what followed an earlier occurrence of the last tokens.
 //!
-//! Prompt lookup (Saxena, <https://github.com/apoorvumang/prompt-lookup-decoding>), also known as
-//! n-gram speculation: the longest end of the text that occurred in it before says what comes next.
-//! It is often right where a reply quotes its prompt or repeats itself, and it costs next to nothing.
+//! This is prompt lookup (Saxena, <https://github.com/apoorvumang/prompt-lookup-decoding>), also
+//! known as n-gram speculation. The longest suffix of the tokens that occurred before predicts the
+//! next tokens. It is often right if a reply quotes its prompt or repeats itself, and it costs
+//! almost nothing.
 
 use nsbridge_handler::Result;
 
 use super::{Continuation, Drafter};
 
-/// The shortest end that says anything.
+/// Minimum length of a suffix, in tokens.
 const SHORTEST: usize = 2;
 
-/// Looks up ends of up to so many tokens.
+/// N-gram proposer with suffixes of up to `longest` tokens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lookup {
     longest: usize,
 }
 
 impl Lookup {
-    /// Of up to so many tokens, and at least two.
+    /// Creates a proposer with suffixes of up to `longest` tokens, at least two.
     pub(crate) fn new(longest: usize) -> Self {
         Self { longest: longest.max(SHORTEST) }
     }
@@ -28,7 +29,7 @@ impl Drafter for Lookup {
     fn draft(&mut self, replies: &mut [Continuation<'_>]) -> Result<()> {
         for reply in replies {
             let Some(mut next) = follows(reply.tokens(), self.longest) else { continue };
-            // Where it follows upon itself, the draft repeats itself too.
+            // If the match overlaps the suffix, the draft continues the repetition.
             while let Some(&token) = reply.tokens().get(next) {
                 if !reply.guess(token) {
                     break;
@@ -40,8 +41,8 @@ impl Drafter for Lookup {
     }
 }
 
-/// Where the tokens' longest end occurred before, the place behind it; of equals the last. An end of
-/// `longest` tokens is as long as it gets.
+/// Returns the position after the last of the longest matches of a suffix of `tokens`. Suffixes
+/// have at most `longest` tokens.
 fn follows(tokens: &[u32], longest: usize) -> Option<usize> {
     let last = tokens.len().checked_sub(1)?;
     let mut best = (SHORTEST - 1, None);
@@ -67,11 +68,11 @@ mod tests {
         assert_eq!(follows(&[1, 2, 3, 9, 2, 3, 7, 2, 3], 4), Some(6));
         assert_eq!(follows(&[1, 2, 3, 9, 5, 2, 3, 7, 1, 2, 3], 4), Some(3));
         assert_eq!(follows(&[1, 2, 3, 9, 5, 2, 3, 7, 1, 2, 3], 2), Some(7));
-        // One token alone says nothing, nor does a text that does not repeat itself.
+        // One matching token is too few, and a text without repetition has no match.
         assert_eq!(follows(&[1, 2, 3, 4, 3], 4), None);
         assert_eq!(follows(&[1, 2, 3], 4), None);
         assert_eq!(follows(&[], 4), None);
-        // A period.
+        // The text is periodic.
         assert_eq!(follows(&[8, 8, 8, 8], 3), Some(3));
     }
 }

@@ -1,4 +1,4 @@
-//! A smaller model that drafts.
+//! Drafter that runs a smaller model.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -8,33 +8,33 @@ use nsbridge_handler::Result;
 use super::{Continuation, Costs, Drafter};
 use crate::{Chunk, Model, Scratch, Table, Watch};
 
-/// A model with the target's vocabulary. Replies that are drafted together run together.
+/// Draft model with the target's vocabulary. It drafts several replies in one batch.
 pub(crate) struct DraftModel {
     model: Model,
-    /// The most tokens of a step.
+    /// Maximum number of tokens of a step.
     step: usize,
-    /// Whether it remembers prompts.
+    /// True if it has a prefix cache.
     caching: bool,
     known: HashMap<u64, Known>,
     costs: Costs,
     scratch: Scratch,
-    /// Counts calls: who was drafted long ago gives way to who is now.
+    /// Number of calls so far. Sequences drafted least recently are evicted first.
     calls: u64,
 }
 
-/// What it has run of a sequence.
+/// State of a sequence in the draft model.
 #[derive(Default)]
 struct Known {
     table: Table,
-    /// What the table has of the last draft, and where it begins: the reply may have gone on otherwise.
+    /// The part of the last draft that the table has, and its first position. The reply may have
+    /// continued otherwise.
     from: usize,
     draft: Vec<u32>,
     call: u64,
 }
 
 impl DraftModel {
-    /// With steps of at most so many tokens; `caching` keeps keys and values for those who begin
-    /// alike.
+    /// Creates a drafter with steps of at most `step` tokens. `caching` turns on its prefix cache.
     pub(crate) fn new(model: Model, step: usize, caching: bool) -> Self {
         Self {
             model,
@@ -47,7 +47,7 @@ impl DraftModel {
         }
     }
 
-    /// Goes back to what the reply and the last draft have in common.
+    /// Truncates the table to what the reply and the last draft have in common.
     fn settle(&mut self, reply: &Continuation<'_>) -> Known {
         let mut known = self.known.remove(&reply.sequence()).unwrap_or_default();
         let tokens = &reply.tokens()[known.from.min(reply.tokens().len())..];
@@ -59,7 +59,8 @@ impl DraftModel {
         known
     }
 
-    /// Room for so many tokens more, if need be that of sequences that are not drafted now.
+    /// Reserves memory for `tokens` more tokens, evicting sequences that are not drafted now if
+    /// needed.
     fn reserve(&mut self, table: &mut Table, tokens: usize) -> bool {
         while !self.model.cache().reserve(table, tokens) {
             let oldest = self.known.iter().min_by_key(|(_, known)| known.call);
@@ -69,8 +70,8 @@ impl DraftModel {
         true
     }
 
-    /// How many tokens of each are to be run before its first guess, within the room of a step;
-    /// those that lack the least come first.
+    /// Returns how many tokens of each reply to run before its first guess, within the room of a
+    /// step. Replies that lack the fewest tokens come first.
     fn lacking(&mut self, replies: &[Continuation<'_>], known: &mut [Known]) -> Vec<usize> {
         if self.caching {
             for (reply, known) in replies.iter().zip(&mut *known) {
@@ -91,12 +92,13 @@ impl DraftModel {
         parts
     }
 
-    /// A token of each draft that is to go on.
+    /// Returns one token to run for each draft that goes on.
     fn last(&mut self, replies: &[Continuation<'_>], known: &mut [Known]) -> Vec<usize> {
         let mut part = |(reply, known): (&Continuation<'_>, &mut Known)| {
             let tokens = reply.tokens().len();
             let wants = reply.drafted() > 0 && reply.wanted() > 0;
-            // Whose last choice was not added to the draft has all its tokens in the table.
+            // If the last choice was not added to the draft, the table already has all tokens of
+            // the draft.
             let goes_on = wants && known.table.len() + 1 == tokens;
             let within = tokens <= self.model.context();
             usize::from(goes_on && within && self.reserve(&mut known.table, 1))
@@ -104,8 +106,8 @@ impl DraftModel {
         replies.iter().zip(known).map(&mut part).collect()
     }
 
-    /// Runs so many tokens of each, and chooses the next one of those of which all are run; how many
-    /// tokens that was.
+    /// Runs `parts` tokens of each reply, and drafts the next token of each reply that is complete.
+    /// Returns the number of tokens run.
     fn run(
         &mut self,
         replies: &mut [Continuation<'_>],
@@ -133,13 +135,13 @@ impl DraftModel {
         Ok(parts.iter().sum())
     }
 
-    /// Adds to all drafts, a token of each at a time.
+    /// Extends all drafts, by one token of each at a time.
     fn draft_all(&mut self, replies: &mut [Continuation<'_>], known: &mut [Known]) -> Result<()> {
         let parts = self.lacking(replies, known);
         self.run(replies, known, &parts)?;
         if self.caching {
             for (reply, known) in replies.iter().zip(&mut *known) {
-                // Of the draft, nothing has been run yet.
+                // No token of the draft has been run yet.
                 let tokens = &reply.tokens()[..reply.tokens().len() - reply.drafted()];
                 self.model.cache().remember(&mut known.table, reply.scope(), tokens);
             }
@@ -181,7 +183,7 @@ impl Drafter for DraftModel {
     }
 
     fn cost(&self, tokens: usize) -> f64 {
-        // Until it has run once, it is worth a try.
+        // A cost of zero until the first measurement makes the drafter run once.
         if self.costs.are_measured() { self.costs.of(tokens) } else { 0.0 }
     }
 

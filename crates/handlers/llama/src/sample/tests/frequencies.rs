@@ -1,7 +1,7 @@
-//! A million draws follow the softmax, by a test that sees plausible faults.
+//! Test that a million draws follow the softmax, by a statistic that detects plausible faults.
 //!
-//! The statistic is G = 2 sum(n ln(n / e)) over tokens (Wilks, 1938), chi-square distributed with
-//! one degree of freedom less than there are tokens.
+//! The statistic is G = 2 sum(n ln(n / e)) over tokens (Wilks, 1938). Its distribution is
+//! chi-square with one degree of freedom less than there are tokens.
 
 use super::super::noise::{Stream, gumbel, mix};
 use super::{History, Noise, Sampling, Scratch, sample};
@@ -12,7 +12,7 @@ const DRAWS: usize = 1_000_000;
 /// Normal deviate that a chi-square exceeds with probability 1e-4.
 const CRITICAL: f64 = 3.719;
 
-/// Logits from 0 down to -4, not in order.
+/// Returns logits from 0 down to -4, not in order.
 fn logits() -> Vec<f32> {
     (0..TOKENS).map(|token| -((token * 37 % TOKENS) as f32) / 16.0).collect()
 }
@@ -24,7 +24,8 @@ fn softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
     weights.iter().map(|weight| weight / sum).collect()
 }
 
-/// How far the counts are from the probabilities, as a normal deviate (Wilson and Hilferty, 1931).
+/// Returns the distance of counts from probabilities as a normal deviate (Wilson and Hilferty,
+/// 1931).
 fn deviate(counts: &[u64], probabilities: &[f64]) -> f64 {
     let draws: u64 = counts.iter().sum();
     let mut g = 0.0;
@@ -99,7 +100,7 @@ fn neighbouring_draws_know_nothing_of_each_other() {
     assert!(deviate < CRITICAL, "{deviate} standard deviations");
 }
 
-/// The deviate of a draw by the largest score, at temperature 1.
+/// Returns the deviate of draws by the largest score, at temperature 1.
 fn deviate_by(score: impl Fn(Stream, u32, f64) -> f64, place: impl Fn(usize) -> usize) -> f64 {
     let logits = logits();
     let noise = Noise::new(20, &[1, 2, 3]);
@@ -118,18 +119,18 @@ fn right(stream: Stream, token: u32, logit: f64) -> f64 {
 #[test]
 fn the_statistic_passes_the_definition_and_sees_what_is_wrong() {
     assert!(deviate_by(right, |index| index) < CRITICAL);
-    // One number of few bits for the uniform, as where a random f32 is drawn carelessly.
+    // A uniform variate with few bits, as from a carelessly drawn random f32.
     let coarse = |stream: Stream, token, logit: f64| {
         let uniform = ((stream.bits(token) >> 56) as f64 + 0.5) / 256.0;
         logit - libm::log(-libm::log(uniform))
     };
     assert!(deviate_by(coarse, |index| index) > CRITICAL);
-    // One noise for two places.
+    // The same noise at two positions.
     assert!(deviate_by(right, |index| index / 2) > CRITICAL);
-    // The likeliest, whatever the noise.
+    // The likeliest token, whatever the noise.
     let argmax = |_: Stream, _, logit| logit;
     assert!(deviate_by(argmax, |index| index) > CRITICAL);
-    // Noise of another shape: a normal's, of the same mean and variance.
+    // Noise of another shape: a normal variate of the same mean and variance.
     let normal = |stream: Stream, token, logit: f64| {
         let sum: u32 = mix(stream.bits(token)).to_le_bytes().iter().map(|&b| u32::from(b)).sum();
         logit + 0.577 + (f64::from(sum) - 1020.0) / 209.0 * 1.2825
@@ -137,7 +138,7 @@ fn the_statistic_passes_the_definition_and_sees_what_is_wrong() {
     assert!(deviate_by(normal, |index| index) > CRITICAL);
 }
 
-/// Skips by a bound that is half of a bit too low: the first of two near scores wins too often.
+/// A bound that is half a bit too low, so that the first of two close scores wins too often.
 #[test]
 fn the_statistic_sees_a_bound_that_skips_wrongly() {
     let logits = logits();

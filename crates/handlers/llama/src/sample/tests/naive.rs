@@ -1,4 +1,4 @@
-//! The definition, written down without a thought of speed, and sampling held to it exactly.
+//! Reference implementation without optimizations, which sampling must match exactly.
 
 use proptest::prelude::{Just, Strategy, any, prop, prop_oneof, proptest};
 
@@ -6,7 +6,7 @@ use super::super::noise::gumbel;
 use super::super::weight::{STEPS, Weights};
 use super::{Allowed, History, Noise, Sampling, Scratch, sample};
 
-/// The tokens left of processed logits, the likeliest first.
+/// Returns the tokens that the cuts leave of processed logits, the likeliest first.
 pub(super) fn left(logits: &[f32], sampling: &Sampling) -> Vec<u32> {
     let logit = |token: u32| logits[token as usize];
     let mut tokens: Vec<u32> = (0..logits.len() as u32).filter(|&t| logit(t) >= f32::MIN).collect();
@@ -35,7 +35,7 @@ pub(super) fn left(logits: &[f32], sampling: &Sampling) -> Vec<u32> {
     tokens
 }
 
-/// How many it takes to hold `top_p`, adding one by one from the likeliest.
+/// Returns the number of tokens that hold `top_p`, adding one by one from the likeliest.
 fn one_by_one(tokens: &[u32], weight: impl Fn(u32) -> f32, top_p: f32) -> usize {
     let weights = || tokens.iter().map(|&token| f64::from(weight(token)));
     let enough = f64::from(top_p) * weights().sum::<f64>();
@@ -48,7 +48,7 @@ fn one_by_one(tokens: &[u32], weight: impl Fn(u32) -> f32, top_p: f32) -> usize 
     kept.count()
 }
 
-/// How many it takes to hold `top_p`: whole steps, added by id, and then one by one.
+/// Returns the number of tokens that hold `top_p`: whole steps, added by id, and then one by one.
 fn step_by_step(tokens: &[u32], logits: &[f32], weights: Weights, top_p: f32) -> usize {
     let of = |token: u32| f64::from(weights.of(logits[token as usize]));
     let step = |token: u32| weights.step(logits[token as usize]);
@@ -71,7 +71,7 @@ fn step_by_step(tokens: &[u32], logits: &[f32], weights: Weights, top_p: f32) ->
     tokens.iter().filter(|&&token| of(token) > 0.0).count()
 }
 
-/// Biases, bans and penalties, token by token over the whole vocabulary.
+/// Applies biases, bans and penalties token by token over the whole vocabulary.
 fn processed(
     logits: &[f32],
     history: (&[u32], &[u32]),
@@ -105,7 +105,7 @@ fn processed(
     logits.iter().enumerate().map(each).collect()
 }
 
-/// The choice by its definition: a logarithm for every token.
+/// Returns the choice by definition, with a logarithm for every token.
 fn defined(
     logits: &[f32],
     history: (&[u32], &[u32]),
@@ -126,14 +126,14 @@ fn defined(
 fn logits() -> impl Strategy<Value = Vec<f32>> {
     let logit = prop_oneof![
         6 => -8.0f32..8.0,
-        // Of few values, so that there are ties.
+        // Few distinct values, so that there are ties.
         4 => (-3i8..4).prop_map(f32::from),
         1 => prop_oneof![Just(f32::NAN), Just(f32::NEG_INFINITY), Just(f32::INFINITY), Just(-0.0)],
         1 => any::<f32>().prop_filter("finite", |x| x.is_finite()),
     ];
     let plain = prop::collection::vec(-8.0f32..8.0, 1..700);
     let tied = prop::collection::vec((0i8..3).prop_map(f32::from), 1..300);
-    // One shape that most models have: a few far above the rest.
+    // The shape of most models' logits: a few far above the rest.
     let peaked = prop::collection::vec(prop_oneof![30 => -12.0f32..0.0, 1 => 5.0f32..12.0], 1..700);
     prop_oneof![plain, tied, peaked, prop::collection::vec(logit, 1..300)]
 }
@@ -171,7 +171,7 @@ fn samplings() -> impl Strategy<Value = Sampling> {
     })
 }
 
-/// 32 tokens of a grammar: all, none or some.
+/// Generates a mask word of 32 tokens: all, none or some.
 fn words() -> impl Strategy<Value = u32> {
     prop_oneof![Just(0), Just(u32::MAX), any::<u32>()]
 }
@@ -183,8 +183,8 @@ proptest! {
         prompt in prop::collection::vec(0u32..80, 0..10),
         reply in prop::collection::vec(0u32..80, 0..10),
         sampling in samplings(),
-        // What ends a sequence, how much of what came before begins it, and whether one token of
-        // that is another.
+        // Last token of a sequence, number of history tokens before it, and whether one of those is
+        // replaced by another.
         sequences in prop::collection::vec((0u32..80, 0usize..25, any::<bool>()), 0..30),
         words in prop::option::of(prop::collection::vec(words(), 0..25)),
         seed in any::<u64>(),
@@ -202,7 +202,7 @@ proptest! {
         let sequences: Vec<Vec<u32>> = sequences.into_iter().map(sequence).collect();
         let banned_sequences = sequences.into();
         let sampling = Sampling { banned_sequences, ..sampling };
-        // A grammar is as if all other logits had been negative infinity.
+        // A mask has the effect of negative infinity for all other logits.
         let allowed = words.as_deref().map(Allowed::new);
         let may = |token: usize| allowed.is_none_or(|allowed| allowed.has(token as u32));
         let masked = |(token, &logit)| if may(token) { logit } else { f32::NEG_INFINITY };
@@ -218,7 +218,7 @@ proptest! {
         }
     }
 
-    /// Nothing but noise: what the fast way saves most on.
+    /// Noise without other parameters, where the fast implementation skips most.
     #[test]
     fn the_fast_way_draws_as_it_is_defined(
         logits in logits(),
@@ -241,7 +241,7 @@ fn a_whole_vocabulary_is_drawn_from_as_it_is_defined() {
     let logits: Vec<f32> = (0..128_256u32)
         .map(|token| {
             let bits = Noise::new(5, &[]).at(0).bits(token);
-            // About normal: the sum of eight bytes.
+            // Approximately normal: the sum of eight bytes.
             bits.to_le_bytes().iter().map(|&byte| f32::from(byte) - 127.5).sum::<f32>() / 70.0
         })
         .collect();

@@ -1,4 +1,5 @@
-//! What is left of random logits is what Hugging Face's processors leave (`tests/processors.py`).
+//! Test that sampling keeps the same tokens of random logits as Hugging Face's logits processors
+//! (`tests/processors.py`).
 
 use serde::Deserialize;
 
@@ -15,7 +16,7 @@ struct Case {
     logits: Vec<f32>,
     prompt: Vec<u32>,
     reply: Vec<u32>,
-    /// Tokens and their log-probabilities.
+    /// Kept tokens with their log-probabilities.
     left: Vec<(u32, f64)>,
 }
 
@@ -71,7 +72,7 @@ impl From<Parameters> for Sampling {
     }
 }
 
-/// The tokens that are left, by id, with their log-probabilities.
+/// Returns the kept tokens by id, with their log-probabilities.
 fn left(case: &Case, sampling: &Sampling) -> Vec<(u32, f64)> {
     let mut history = History::new(&case.prompt);
     case.reply.iter().for_each(|&token| history.push(token));

@@ -1,4 +1,4 @@
-//! Costs that are learnt.
+//! Tests of learned costs.
 
 use super::Costs;
 
@@ -28,7 +28,7 @@ fn the_first_step_tells_the_unit_and_later_ones_the_rest() {
         costs.learn(1, 0.004);
     }
     assert!(near(costs.of(1), 0.004) && near(costs.of(8), 0.004), "{}", costs.of(8));
-    // A slower machine is slower for all.
+    // A slower machine scales all costs.
     for _ in 0..100 {
         costs.learn(1, 0.006);
     }

@@ -1,19 +1,19 @@
-//! How long drafts are, under costs that are made up.
+//! Tests of draft lengths under synthetic costs.
 
 use super::super::Costs;
 use super::{AFTER_REST, AFTER_REST_OF_ONE, GUESS, Outlook, Step, Wish, choose};
 
-/// Steps that read their weights for the first few rows, and then compute.
+/// Cost of a step that is memory-bound for the first few rows and then compute-bound.
 fn bound_by_memory(rows: usize) -> f64 {
     (rows as f64 / 12.0).max(1.0) + 0.02 * rows as f64
 }
 
-/// Steps of a model that the caches hold: each row costs.
+/// Cost of a step of a model that fits into the caches, where each row costs.
 fn bound_by_arithmetic(rows: usize) -> f64 {
     0.3 + 0.7 * rows as f64
 }
 
-/// As the bundled pair's target was measured, in steps of one token.
+/// Cost as measured for the target of the bundled pair, in steps of one token.
 fn as_the_pair(rows: usize) -> f64 {
     0.75 + 0.25 * rows as f64
 }
@@ -37,11 +37,11 @@ fn a_draft_is_as_long_as_it_is_likely_to_be_right() {
 fn rows_that_cost_as_much_as_a_step_are_not_drafted() {
     let dear = Costs::by(bound_by_arithmetic);
     assert_eq!(lengths(&[0.8], 1, &dear, 0.3), [0]);
-    // Beside a prompt that fills the step with work.
+    // Together with a prompt that fills the step with work.
     let costs = Costs::by(bound_by_memory);
     assert_eq!(lengths(&[0.9; 4], 200, &costs, 0.05), [0; 4]);
     assert!(lengths(&[0.9; 4], 4, &costs, 0.05).iter().all(|length| *length >= 2));
-    // A drafter that takes as long as the model.
+    // With a drafter that takes as long as the model.
     assert_eq!(lengths(&[0.9], 1, &costs, 1.0), [0]);
 }
 
@@ -74,7 +74,7 @@ fn a_drafter_that_is_behind_must_gain_more() {
         let step = Step { rows, room: 200, costs: &costs };
         choose(&wishes, step, &|rows| 0.02 * rows as f64).iter().sum::<usize>()
     };
-    // One reply is worth a prompt's run; of many, each gains less than that.
+    // For one reply, the run of a prompt pays off; with many replies, each gains less than that.
     assert_eq!((of(1, 1), of(1, 1000)), (4, 4));
     assert!(of(10, 1) > 0);
     assert_eq!(of(10, 1000), 0);
@@ -94,13 +94,14 @@ fn a_length_is_kept_until_another_is_clearly_better() {
     assert_eq!(with(0.6, 8), best);
 }
 
-/// Draws from 0 to 1.
+/// Returns a pseudo-random number from 0 to 1.
 fn draw(state: &mut u64) -> f64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*state >> 40) as f64 / (1u64 << 24) as f64
 }
 
-/// The modelled cost of a token, with so many replies at once whose drafts are right so often.
+/// Returns the modeled cost of a token with `streams` replies whose draft tokens are right with
+/// probability `right`.
 fn cost_of_a_token(streams: usize, right: f64, costs: &Costs, round: f64) -> f64 {
     let (mut own, mut all) = (vec![Outlook::default(); streams], Outlook::default());
     let (mut made, mut cost, mut state) = (0, 0.0, 7);
@@ -143,7 +144,7 @@ fn under_any_load_a_token_costs_no_more_than_without_drafts() {
             let plain = costs.of(streams) / streams as f64;
             for right in [0.0, 0.3, 0.6, 0.8, 0.9, 0.98] {
                 let ratio = cost_of_a_token(streams, right, &costs, round) / plain;
-                // What is tried now and then, to see whether it has become better, is all it costs.
+                // The only cost is an occasional attempt to see whether drafts have become better.
                 let most = match right {
                     0.0 => 1.02,
                     0.3 | 0.6 => 1.01,
