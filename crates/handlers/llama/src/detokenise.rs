@@ -1,4 +1,4 @@
-//! From tokens back to text, piece by piece and never in the middle of a character.
+//! Detokenization: converts tokens to text piece by piece, never splitting a character.
 
 mod stops;
 
@@ -12,26 +12,26 @@ pub(crate) use self::stops::Stops;
 use crate::LoadError;
 use crate::limits::{FEW_IDS, IDS_PER_ROW};
 
-/// The bytes that each token stands for; none for special tokens.
+/// Bytes of each token by id; empty for special tokens.
 #[derive(Debug)]
 pub(crate) struct TokenBytes(Vec<Box<[u8]>>);
 
-/// How a vocabulary writes bytes as text.
+/// Encoding of bytes in a vocabulary's token texts.
 #[derive(Clone, Copy)]
 enum Spelling {
     /// Every byte is one character (GPT-2).
     ByteLevel,
-    /// A space is `▁` and a lone byte is `<0x0A>` (SentencePiece).
+    /// A space is `▁` and a single byte is `<0x0A>` (SentencePiece).
     SentencePiece,
 }
 
 impl TokenBytes {
-    /// The table of this tokenizer, which the text of `tokenizer.json` describes too.
+    /// Builds the table of a tokenizer. `json` is the content of its `tokenizer.json`.
     ///
     /// # Errors
     ///
-    /// Its decoder is not supported, or an id is far beyond the model's `rows`: the table has a place
-    /// for each id.
+    /// Returns an error if its decoder is not supported, or if an id is far beyond the model's
+    /// `rows`, because the table has an entry for each id.
     pub(crate) fn new(
         tokenizer: &Tokenizer,
         json: &serde_json::Value,
@@ -62,12 +62,12 @@ impl TokenBytes {
         Ok(Self(table))
     }
 
-    /// How many ids there are.
+    /// Returns the number of ids.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// What `token` stands for; nothing if it is not in the vocabulary.
+    /// Returns the bytes of `token`, or none if it is not in the vocabulary.
     pub(crate) fn get(&self, token: u32) -> &[u8] {
         self.0.get(token as usize).map_or(&[], |bytes| bytes)
     }
@@ -87,7 +87,7 @@ fn spelling(decoder: &serde_json::Value) -> Result<Spelling, LoadError> {
     }
 }
 
-/// GPT-2's `bytes_to_unicode`, the other way round: printable characters of Latin-1 stand for
+/// Returns the inverse of GPT-2's `bytes_to_unicode`: printable characters of Latin-1 stand for
 /// themselves, the other bytes for the characters from U+0100 on.
 fn byte_alphabet() -> HashMap<char, u8> {
     let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
@@ -113,29 +113,29 @@ fn sentence_piece(token: &str) -> Box<[u8]> {
     }
 }
 
-/// The text of one reply while its tokens come in.
+/// Incremental text of one reply.
 #[derive(Debug)]
 pub(crate) struct TextStream {
     stops: Arc<Stops>,
-    /// How much of a stop text the text ends in.
+    /// State of the stop-sequence automaton at the end of the text.
     place: Place,
-    /// The beginning of a character.
+    /// Bytes of an incomplete character.
     bytes: Vec<u8>,
-    /// What may be the beginning of a stop text.
+    /// Text held back because a stop sequence may begin in it.
     held: String,
 }
 
 impl TextStream {
-    /// A stream that ends before the first of these texts.
+    /// Creates a stream that ends before the first of these stop sequences.
     pub(crate) fn new(stops: Arc<Stops>) -> Self {
         let place = stops.start();
         Self { stops, place, bytes: Vec::new(), held: String::new() }
     }
 
-    /// The text that became certain with a token's bytes, and whether a stop text was met.
+    /// Adds a token's bytes. Returns the text that is now final, and true if a stop sequence was
+    /// met.
     ///
-    /// With the `last` token all that was held back comes out; bytes that are no character as
-    /// U+FFFD.
+    /// With the `last` token, all held-back text is returned; incomplete characters become U+FFFD.
     pub(crate) fn push(&mut self, bytes: &[u8], last: bool) -> (String, bool) {
         self.bytes.extend(bytes);
         let known = self.held.len();
@@ -157,7 +157,7 @@ impl TextStream {
             self.held.push_str(chunk.valid());
             taken += chunk.valid().len();
             let at_end = taken + chunk.invalid().len() == self.bytes.len();
-            // A character that is cut off by the end may still become whole.
+            // A character cut off at the end may still be completed.
             let unfinished =
                 std::str::from_utf8(chunk.invalid()).is_err_and(|e| e.error_len().is_none());
             if at_end && unfinished && !all {

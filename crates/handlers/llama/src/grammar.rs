@@ -1,10 +1,10 @@
-//! What the text of a reply may be, held to token by token.
+//! Grammar-constrained decoding: restricts the text of a reply token by token.
 //!
-//! The parser is crate `llguidance`: Earley's algorithm over lexemes that are derivatives of regular
-//! expressions (Koppel et al., <https://github.com/guidance-ai/llguidance>). After each token it
-//! says which tokens may follow, as bits. That depends on the grammar and the tokens before it
-//! alone: its limits count items and never time, and no token is passed over because only one
-//! could follow.
+//! The parser is the crate `llguidance`: Earley's algorithm over lexemes that are derivatives of
+//! regular expressions (Koppel et al., <https://github.com/guidance-ai/llguidance>). After each
+//! token it computes the token mask of the next one. The mask depends only on the grammar and the
+//! tokens before it: limits count items and never time, and a token is never skipped because it is
+//! the only one allowed.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -25,15 +25,15 @@ mod work;
 pub use rule::Rule;
 pub(crate) use scout::Scout;
 
-/// The crates that decide which tokens may follow: part of a worker's fingerprint.
+/// Versions of the crates that compute token masks, which are part of a worker's fingerprint.
 pub(crate) const VERSION: &str = "llguidance 1.9.1, toktrie 1.9.1, derivre 0.3.13";
 
-/// Why there is no next token: none that the parser would take, whatever is banned beside.
+/// Reason of a grammar without a next token: the parser accepts none, regardless of bans.
 const NO_TOKEN: &str = "this model's tokens cannot spell what it asks for";
 
-/// What grammars are compiled against: a model's tokens.
+/// Compiler of grammars for a model's tokens.
 ///
-/// They are put into a trie when the first grammar is asked for.
+/// The trie of the tokens is built when the first grammar is compiled.
 pub struct Grammars {
     spell: Box<dyn Fn() -> Vec<Vec<u8>> + Send + Sync>,
     parsers: OnceLock<std::result::Result<ParserFactory, &'static str>>,
@@ -46,18 +46,19 @@ impl fmt::Debug for Grammars {
 }
 
 impl Grammars {
-    /// Those of a model whose tokens are spelt so, by id; one that is spelt as nothing is no part of a
-    /// text. It is asked once, when it is needed.
+    /// Creates a compiler for tokens with the spellings that `spell` returns, by id. A token with
+    /// an empty spelling is never part of a text. `spell` is called once, when the first grammar is
+    /// compiled.
     pub fn new(spell: impl Fn() -> Vec<Vec<u8>> + Send + Sync + 'static) -> Self {
         Self { spell: Box::new(spell), parsers: OnceLock::new() }
     }
 
-    /// The grammar of a rule, at its beginning.
+    /// Compiles a rule into a grammar in its initial state.
     ///
     /// # Errors
     ///
-    /// A sentence that names the field: the rule cannot be compiled or met, or these tokens cannot
-    /// be held to any.
+    /// Returns an error that names the field if the rule cannot be compiled or satisfied, or if
+    /// these tokens do not support grammars.
     pub fn compile(&self, rule: &Rule) -> Result<Grammar> {
         match self.parsers.get_or_init(|| vocabulary::parsers((self.spell)())) {
             Ok(parsers) => Grammar::new(parsers, rule),
@@ -66,31 +67,32 @@ impl Grammars {
     }
 }
 
-/// What a reply is held to, after the tokens that it has.
+/// State of a grammar after the tokens of a reply.
 pub struct Grammar {
     parser: TokenParser,
-    /// What may follow, once it was asked for.
+    /// Token mask of the next token, if it was computed.
     next: Option<Next>,
 }
 
 impl Clone for Grammar {
-    /// A copy of its own, that shares nothing: what one has seen costs the other nothing.
+    /// Returns a deep copy, so that the work of one copy does not count against the limits of the
+    /// other.
     fn clone(&self) -> Self {
         Self { parser: self.parser.deep_clone(), next: self.next.clone() }
     }
 }
 
-/// What may follow.
+/// Token mask of the next token.
 #[derive(Clone)]
 struct Next {
-    /// A bit for each token.
+    /// One bit for each token.
     tokens: Vec<u32>,
-    /// Whether the text may end here.
+    /// True if the text may end here.
     end: bool,
 }
 
 impl fmt::Debug for Grammar {
-    /// Leaves out the grammar, which the user wrote.
+    /// Omits the grammar, which is text of the request.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Grammar")
     }
@@ -114,13 +116,13 @@ impl Grammar {
         Ok(grammar)
     }
 
-    /// The tokens that may follow. `ends` end the reply: they may follow where the text may end, and
-    /// nowhere else.
+    /// Returns the token mask of the next token. The tokens in `ends` end the reply, so they are
+    /// allowed exactly where the text may end.
     ///
     /// # Errors
     ///
-    /// A sentence for the caller: these tokens cannot spell how the text goes on, or it takes more
-    /// than the limits allow to say.
+    /// Returns an error with a sentence for the caller if these tokens cannot spell a continuation,
+    /// or if computing the mask exceeds the limits.
     pub fn allowed(&mut self, ends: &TokenSet) -> Result<Allowed<'_>> {
         let Next { tokens, end } = self.next().map_err(refused)?;
         for (word, ends) in tokens.iter_mut().zip(ends.words()) {
@@ -134,11 +136,12 @@ impl Grammar {
         Ok(Allowed::new(tokens))
     }
 
-    /// Goes on after a token that is allowed and ends nothing; true if only an end may follow.
+    /// Advances by a token that is allowed and does not end the reply. Returns true if only an end
+    /// may follow.
     ///
     /// # Errors
     ///
-    /// A sentence for the caller: it takes more than the limits allow.
+    /// Returns an error with a sentence for the caller if the work exceeds the limits.
     pub fn take(&mut self, token: u32) -> Result<bool> {
         self.next = None;
         let parser = &mut self.parser;
@@ -147,7 +150,7 @@ impl Grammar {
         self.is_over().map_err(refused)
     }
 
-    /// Goes back to before the last so many tokens; false if that cannot be.
+    /// Takes back the last `tokens` tokens. Returns false if that is impossible.
     pub(crate) fn take_back(&mut self, tokens: usize) -> bool {
         if tokens > 0 {
             self.next = None;
@@ -156,7 +159,7 @@ impl Grammar {
         matches!(catch_unwind(AssertUnwindSafe(|| parser.rollback(tokens))), Ok(()))
     }
 
-    /// Whether only an end may follow.
+    /// Returns true if only an end may follow.
     fn is_over(&mut self) -> std::result::Result<bool, &'static str> {
         let parser = &mut self.parser;
         catch_unwind(AssertUnwindSafe(|| parser.check_stop())).map_err(|_| self.limit())
@@ -174,14 +177,14 @@ impl Grammar {
         let parser = &mut self.parser;
         let tokens = catch_unwind(AssertUnwindSafe(|| parser.compute_mask()));
         let mut tokens = tokens.map_err(|_| self.limit())?;
-        // The trie's end is no token of the model: it stands behind them.
+        // The trie's end token follows the model's tokens and is none of them.
         let behind = tokens.len() - 1;
         let end = tokens.get(behind);
         tokens.set(behind, false);
         Ok(Next { tokens: tokens.as_slice().to_vec(), end })
     }
 
-    /// Why the parser does not go on.
+    /// Returns the reason why the parser stopped.
     fn limit(&self) -> &'static str {
         match self.parser.stop_reason() {
             StopReason::NoExtensionBias => NO_TOKEN,
@@ -190,7 +193,7 @@ impl Grammar {
     }
 }
 
-/// The error of a grammar that was compiled and cannot be followed further.
+/// Error of a grammar that was compiled and cannot be followed further.
 fn refused(why: &str) -> Error {
     Error::bad_input(format!("`response_format`: {why}"))
 }

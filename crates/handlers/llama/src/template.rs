@@ -1,4 +1,4 @@
-//! A chat, put into the model's own template.
+//! Chat template of a model, which renders messages into a prompt.
 
 mod capped;
 
@@ -21,7 +21,7 @@ const NAME: &str = "chat";
 
 const FILE: &str = "chat_template.jinja";
 
-/// A model's chat template, with the dialect of Jinja that transformers gives templates.
+/// Chat template with the dialect of Jinja that transformers provides to templates.
 #[derive(Debug)]
 pub(crate) struct ChatTemplate {
     environment: Environment<'static>,
@@ -30,7 +30,7 @@ pub(crate) struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// The template in `chat_template.jinja`, where transformers 5 writes it, or else in
+    /// Reads the template from `chat_template.jinja`, where transformers 5 writes it, or else from
     /// `tokenizer_config.json`.
     pub(crate) fn read(
         model: &Model,
@@ -47,12 +47,14 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// Renders a short conversation, so that a template which runs for ever is no request's trouble.
+    /// Renders a short conversation, so that an endless template fails at load time and not in a
+    /// request.
     ///
     /// # Errors
     ///
-    /// It takes too much work, or writes too much. What it says of the messages is another matter:
-    /// some templates take no chat without a system prompt, or with one.
+    /// Returns an error if the template takes too much work or writes too much. Its own errors
+    /// about the messages are ignored, since some templates refuse a chat without a system prompt,
+    /// or with one.
     fn hold(&self) -> Result<(), LoadError> {
         let message =
             |role: &str| ChatMessage { role: role.to_owned(), content: "hello".to_owned() };
@@ -83,11 +85,11 @@ impl ChatTemplate {
         Ok(Self { environment, bos, eos })
     }
 
-    /// The prompt that asks the model for the next turn, of at most so many bytes.
+    /// Renders the prompt for the model's next turn, of at most `most` bytes.
     ///
     /// # Errors
     ///
-    /// A sentence for the caller.
+    /// Returns an error with a sentence for the caller.
     pub(crate) fn render(
         &self,
         messages: &[ChatMessage],
@@ -140,17 +142,17 @@ impl ChatTemplate {
     }
 }
 
-/// Why a chat was not rendered.
+/// Reason why a chat was not rendered.
 enum Fault {
-    /// It took too many instructions.
+    /// The template ran too many instructions.
     Work,
-    /// It wrote too much.
+    /// The template wrote too many bytes.
     Long,
-    /// What the template says, or the engine of it.
+    /// Message of the template, or of its engine.
     Said(String),
 }
 
-/// `tokenizer_config.json`, as far as templates and prompts need it.
+/// Contents of `tokenizer_config.json` that templates and prompts need.
 #[derive(Clone, Debug, Default, serde::Deserialize)]
 #[serde(default)]
 pub(crate) struct TokenizerConfig {
@@ -197,7 +199,7 @@ impl TokenizerConfig {
         self.eos_token.as_ref().map(Special::text)
     }
 
-    /// What a raw prompt begins with.
+    /// Returns the text that a raw prompt starts with.
     pub(crate) fn prompt_start(&self) -> Option<&str> {
         self.bos().filter(|_| self.add_bos_token != Some(false))
     }
@@ -212,7 +214,7 @@ impl TokenizerConfig {
     }
 }
 
-/// Writes transformers' `{% generation %}`, which marks what to train on, as a plain condition.
+/// Replaces transformers' `{% generation %}`, which marks text to train on, by a plain condition.
 fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -230,11 +232,11 @@ fn without_generation_tags(source: &str) -> String {
     out + rest
 }
 
-/// `tojson` as Python's `json.dumps` writes it; minijinja's own escapes for HTML.
+/// Implements `tojson` like Python's `json.dumps`; minijinja's own filter escapes HTML.
 #[expect(clippy::needless_pass_by_value, reason = "a filter takes its arguments by value")]
 fn to_json(value: &Value, options: Kwargs) -> Result<String, minijinja::Error> {
     let indent: Option<usize> = options.get("indent")?;
-    // Keys are never sorted and text is never escaped here, whatever these say.
+    // Keys are never sorted and text is never escaped here, whatever these options say.
     let _: Option<Value> = options.get("ensure_ascii")?;
     options.assert_all_used()?;
     let text = match indent {
@@ -253,7 +255,7 @@ fn written(value: &Value, formatter: impl Formatter) -> Result<String, serde_jso
     String::from_utf8(out).map_err(serde::ser::Error::custom)
 }
 
-/// A space after each comma and colon.
+/// JSON formatter with a space after each comma and colon.
 struct Spaced;
 
 impl Formatter for Spaced {

@@ -1,4 +1,4 @@
-//! Between text and tokens: what a model's `tokenizer.json` and its companions say.
+//! Conversion between text and tokens, by a model's `tokenizer.json` and related files.
 
 mod cover;
 mod shield;
@@ -20,23 +20,23 @@ use crate::template::{ChatTemplate, TokenizerConfig};
 const FILE: &str = "tokenizer.json";
 const CONFIG: &str = "tokenizer_config.json";
 
-/// The text side of a model.
+/// Tokenizer and chat template of a model.
 #[derive(Debug)]
 pub(crate) struct Text {
     tokenizer: Tokenizer,
     bytes: TokenBytes,
-    /// What tells a text that cannot fit before it is tokenized.
+    /// Lower bound on a text's tokens, to refuse long texts before tokenization.
     cover: Cover,
-    /// What keeps special tokens out of messages; none where they may have them.
+    /// Protection against special tokens in messages; `None` if messages may contain them.
     shield: Option<Shield>,
     template: Option<ChatTemplate>,
-    /// What a raw prompt begins with.
+    /// First token of a raw prompt.
     start: Option<u32>,
 }
 
 impl Text {
-    /// Reads the text side of a model whose embedding has so many rows. `special` is whether what
-    /// messages say may be special tokens.
+    /// Reads the tokenizer files of a model whose embedding has `rows` rows. `special` is true if
+    /// messages may contain special tokens.
     pub(crate) fn read(model: &Model, rows: usize, special: bool) -> Result<Self, LoadError> {
         let json: serde_json::Value = read_json(model, FILE)?;
         let tokenizer = Tokenizer::from_bytes(json.to_string());
@@ -57,28 +57,28 @@ impl Text {
         })
     }
 
-    /// How many bytes of text the input has.
+    /// Returns the number of bytes of text in the input.
     pub(crate) fn bytes_of(input: &TextInput) -> usize {
         let of_message = |message: &ChatMessage| message.role.len() + message.content.len();
         let of_messages: usize = input.messages.iter().map(of_message).sum();
         input.prompt.as_ref().map_or(0, String::len) + of_messages
     }
 
-    /// Refuses an input by its bytes alone.
+    /// Refuses an input by its size in bytes alone.
     ///
     /// # Errors
     ///
-    /// It has more than a context of so many tokens is given.
+    /// Returns an error if the input has more bytes than a context of `context` tokens allows.
     pub(crate) fn refuse_long(input: &TextInput, context: usize) -> Result<()> {
         let field = if input.prompt.is_some() { "prompt" } else { "messages" };
         refuse_bytes(field, Self::bytes_of(input), context)
     }
 
-    /// The tokens that the input asks to go on from; at least one.
+    /// Returns the tokens of the prompt, at least one.
     ///
     /// # Errors
     ///
-    /// A sentence that names the field, with nothing of what the user wrote.
+    /// Returns an error that names the field and contains no text of the request.
     pub(crate) fn prompt(
         &self,
         input: &TextInput,
@@ -96,13 +96,13 @@ impl Text {
         Ok(tokens)
     }
 
-    /// What a token stands for.
+    /// Returns the bytes that a token stands for.
     pub(crate) fn bytes(&self, token: u32) -> &[u8] {
         self.bytes.get(token)
     }
 
-    /// What each of the first `size` tokens spells; nothing for those that were added to the
-    /// vocabulary to mean something, or are not in it.
+    /// Returns the bytes of the first `size` tokens. Added tokens, and ids that are not in the
+    /// vocabulary, have none.
     pub(crate) fn spelling(&self, size: usize) -> Vec<Vec<u8>> {
         let added = self.tokenizer.get_added_tokens_decoder();
         let bytes = |token| if added.contains_key(&token) { &[] } else { self.bytes(token) };
@@ -111,7 +111,7 @@ impl Text {
 
     fn raw(&self, prompt: &str, context: usize) -> Result<Vec<u32>> {
         let tokens = self.encode(prompt, true, context)?;
-        // Not every tokenizer.json puts it there by itself.
+        // Not every `tokenizer.json` adds the start token by itself.
         let missing = self.start.filter(|start| tokens.first() != Some(start));
         Ok(missing.into_iter().chain(tokens).collect())
     }
@@ -138,13 +138,13 @@ impl Text {
     fn encode(&self, text: &str, special: bool, context: usize) -> Result<Vec<u32>> {
         self.refuse_many(text, context)?;
         let encoding = self.tokenizer.encode_fast(text, special);
-        // The tokenizer's own words may quote the text.
+        // The tokenizer's own message may quote the text.
         let encoding = encoding.map_err(|_| not_encoded())?;
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// Refuses a text that surely has too many tokens. One that is soon tokenized is not looked at, so
-    /// that its exact number can be told.
+    /// Refuses a text that certainly has too many tokens. A short text is not checked here, so that
+    /// the error after tokenization can give its exact number of tokens.
     fn refuse_many(&self, text: &str, context: usize) -> Result<()> {
         let least = if text.len() > FEW_BYTES { self.cover.least(text) } else { 0 };
         if least < context {
@@ -161,12 +161,12 @@ fn not_encoded() -> Error {
     Error::bad_input("the tokenizer cannot encode the text")
 }
 
-/// Bytes of text that a context of so many tokens is given.
+/// Returns the maximum bytes of text for a context of `context` tokens.
 fn most_bytes(context: usize) -> usize {
     context.saturating_mul(BYTES_PER_TOKEN).max(FEW_BYTES)
 }
 
-/// Refuses a text by its bytes alone.
+/// Refuses a text by its size in bytes alone.
 fn refuse_bytes(field: &str, bytes: usize, context: usize) -> Result<()> {
     let most = most_bytes(context);
     if bytes > most {

@@ -1,4 +1,4 @@
-//! Texts that end a reply, found while it grows.
+//! Stop sequences, matched incrementally.
 
 use std::fmt;
 
@@ -7,33 +7,34 @@ use aho_corasick::nfa::noncontiguous::NFA;
 use aho_corasick::{Anchored, MatchKind};
 use nsbridge_handler::{Error, Result};
 
-/// The stop texts of a request as one automaton (Aho and Corasick, 1975).
+/// Stop sequences of a request as one automaton (Aho and Corasick, 1975).
 ///
-/// A byte of a reply costs a few steps, however many texts there are. The replies of a request share
-/// the automaton, and each has a [`Place`] in it.
+/// A byte of a reply costs a few steps, however many stop sequences there are. The replies of a
+/// request share the automaton, and each has its own [`Place`] in it.
 pub(crate) struct Stops {
-    /// None without texts.
+    /// `None` without stop sequences.
     automaton: Option<NFA>,
-    /// How many bytes of a stop text have been read at each state: of the longest such text.
+    /// Number of bytes of a stop sequence that were read at each state, of the longest one that
+    /// matches.
     depths: Vec<u32>,
 }
 
-/// A state of the automaton.
+/// State of the automaton.
 pub(crate) type Place = aho_corasick::automaton::StateID;
 
 impl fmt::Debug for Stops {
-    /// Leaves out the texts, which the user wrote.
+    /// Omits the stop sequences, which are text of the request.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Stops")
     }
 }
 
 impl Stops {
-    /// The automaton of these texts, none of which is empty.
+    /// Builds the automaton of these stop sequences, none of which is empty.
     ///
     /// # Errors
     ///
-    /// There are more than an automaton can hold.
+    /// Returns an error if they exceed the size of an automaton.
     pub(crate) fn new(texts: &[String]) -> Result<Self> {
         if texts.is_empty() {
             return Ok(Self { automaton: None, depths: Vec::new() });
@@ -54,20 +55,21 @@ impl Stops {
         Ok(Self { automaton: Some(automaton), depths })
     }
 
-    /// The place before any text.
+    /// Returns the initial state.
     pub(crate) fn start(&self) -> Place {
         self.automaton.as_ref().map_or(Place::ZERO, start)
     }
 
-    /// Where in `text` the first of the stop texts begins, that ends behind the first `known` bytes;
-    /// the place is that behind those, and goes on to the end.
+    /// Returns the byte offset of the first stop sequence in `text`, among those that end after the
+    /// first `known` bytes. `place` is the state after those bytes, and advances to the end of the
+    /// text.
     pub(crate) fn find(&self, place: &mut Place, text: &str, known: usize) -> Option<usize> {
         let automaton = self.automaton.as_ref()?;
         let mut first: Option<usize> = None;
         for (end, &byte) in (known + 1..).zip(&text.as_bytes()[known..]) {
             *place = automaton.next_state(Anchored::No, *place, byte);
             if automaton.is_match(*place) {
-                // Of those that end here, the longest is the first.
+                // Of those that end here, the longest begins first.
                 let length = automaton.pattern_len(automaton.match_pattern(*place, 0));
                 let begin = end.saturating_sub(length);
                 first = Some(first.map_or(begin, |first| first.min(begin)));
@@ -76,14 +78,15 @@ impl Stops {
         first
     }
 
-    /// With how many of the last bytes before this place a stop text begins, at most.
+    /// Returns the length in bytes of the longest prefix of a stop sequence that ends at this
+    /// state.
     pub(crate) fn begun(&self, place: Place) -> usize {
         self.depths.get(place.as_usize()).map_or(0, |depth| *depth as usize)
     }
 }
 
 fn start(automaton: &NFA) -> Place {
-    // It is only refused to automata of another kind.
+    // This only fails for automata of another kind.
     automaton.start_state(Anchored::No).unwrap_or(Place::ZERO)
 }
 

@@ -1,8 +1,9 @@
-//! No half characters, no stop texts, and nothing lost.
+//! Tests that no character is split, no stop sequence comes out, and no text is lost.
 
 use super::{Stops, TextStream, byte_alphabet, byte_level, sentence_piece};
 
-/// Pushes the text's bytes in runs of `size`; gives the pieces and whether a stop was met.
+/// Pushes the text's bytes in runs of `size`. Returns the pieces, and true if a stop sequence was
+/// met.
 fn stream(text: &[u8], size: usize, stops: &[&str]) -> (Vec<String>, bool) {
     let stops: Vec<String> = stops.iter().map(|stop| (*stop).to_owned()).collect();
     let mut stream = TextStream::new(Stops::new(&stops).unwrap().into());

@@ -1,4 +1,5 @@
-//! What a request asks for, as a grammar; what cannot be one is refused by its field.
+//! Response format as a rule for the grammar; invalid formats are refused with the name of the
+//! field.
 
 use std::fmt;
 
@@ -10,30 +11,30 @@ use serde_json::{Value, json};
 
 use super::work;
 
-/// The largest schema, as JSON, and the largest expression, in bytes.
+/// Maximum size of a schema as JSON, and of a regular expression, in bytes.
 const MOST_SCHEMA: usize = 64 << 10;
 const MOST_REGEX: usize = 8 << 10;
 
-/// The longest that an expression may be with its classes spelt out, in bytes: some hundred `\w`.
+/// Maximum size of an expression with expanded character classes, in bytes: some hundred `\w`.
 const MOST_CLASSES: usize = 1 << 20;
 
 const SCHEMA: &str = "response_format.json_schema.schema";
 const REGEX: &str = "response_format.regex";
 
-/// What a text is to be.
+/// Rule that a text must satisfy.
 #[derive(Clone, PartialEq)]
 pub struct Rule(Kind);
 
 #[derive(Clone, PartialEq)]
 enum Kind {
-    /// JSON that fits this schema.
+    /// JSON that is valid under this schema.
     Json(Value),
-    /// What this expression matches, and nothing before or after.
+    /// Text that this expression matches as a whole.
     Regex(String),
 }
 
 impl fmt::Debug for Rule {
-    /// Leaves out what the user wrote.
+    /// Omits the rule's content, which is text of the request.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             Kind::Json(_) => "Json",
@@ -43,11 +44,11 @@ impl fmt::Debug for Rule {
 }
 
 impl Rule {
-    /// The rule of a format; none if any text will do.
+    /// Converts a response format. Returns `None` if any text is allowed.
     ///
     /// # Errors
     ///
-    /// A sentence that names the field.
+    /// Returns an error that names the field.
     pub fn of(format: &ResponseFormat) -> Result<Option<Self>> {
         Ok(match format {
             ResponseFormat::Text {} => None,
@@ -58,13 +59,13 @@ impl Rule {
     }
 
     fn json(mut schema: Value) -> Self {
-        // Without blanks: a model that is unsure would write them until it has no room.
+        // Without whitespace, because an uncertain model would write it up to the length limit.
         let compact = JsonCompileOptions { whitespace_flexible: false, ..Default::default() };
         compact.apply_to(&mut schema);
         Self(Kind::Json(schema))
     }
 
-    /// The grammar, for a parser.
+    /// Returns the grammar for the parser.
     pub(super) fn grammar(&self) -> TopLevelGrammar {
         match &self.0 {
             Kind::Json(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
@@ -72,7 +73,7 @@ impl Rule {
         }
     }
 
-    /// The error for a rule that cannot be followed.
+    /// Error for a rule that cannot be followed.
     pub(super) fn refused(&self, why: &str) -> Error {
         let field = match self.0 {
             Kind::Json(_) => SCHEMA,
@@ -82,7 +83,7 @@ impl Rule {
     }
 }
 
-/// What the parser says, for those who wrote the rule and not for those who build the parser.
+/// Converts the parser's message into one for the author of the rule.
 fn told(why: &str) -> String {
     let is = |words: &[&str]| words.iter().any(|word| why.contains(word));
     if why.starts_with("panic") {
@@ -98,7 +99,7 @@ fn told(why: &str) -> String {
     if is(&["Only absolute $ref"]) {
         return "`$ref` must be within the schema, as `#/$defs/name`".to_owned();
     }
-    // A regular expression's fault is in the last line, below a drawing of its place.
+    // The last line has the fault of a regular expression, below a drawing of its position.
     let line = why.lines().find_map(|line| line.strip_prefix("error: "));
     let line = line.or(why.lines().next()).unwrap_or_default();
     line.chars().take(300).collect()
@@ -122,8 +123,8 @@ fn schema(given: &JsonSchema) -> Result<Rule> {
     Ok(Rule::json(given.schema.clone()))
 }
 
-/// The expression as its parser prints it: without comments and flags, and without anchors at its
-/// ends, which say what holds anyway.
+/// Returns the expression as its parser prints it: without comments and flags. Anchors at its ends
+/// are removed too, since the whole text is matched anyway.
 fn expression(regex: &str) -> Result<String> {
     let refuse = |why: String| Err(Error::bad_input(format!("`{REGEX}` {why}")));
     if regex.len() > MOST_REGEX {
@@ -150,7 +151,7 @@ fn expression(regex: &str) -> Result<String> {
     Ok(printed)
 }
 
-/// What is wrong with an expression, without the lines that point to it.
+/// Returns the fault of an expression, without the lines that point to its position.
 fn reason(error: &regex_syntax::Error) -> String {
     match error {
         regex_syntax::Error::Parse(error) => error.kind().to_string(),

@@ -1,16 +1,16 @@
-//! A grammar's copy that runs ahead of it.
+//! Copy of a grammar that runs ahead of it for drafts.
 
 use super::Grammar;
 use crate::{Allowed, TokenSet};
 
-/// A copy of a reply's grammar that has seen the reply's draft too.
+/// Copy of a reply's grammar that has also taken the tokens of the draft.
 ///
-/// The grammar itself only ever sees the reply's own tokens. Its limits count the work that it has
-/// done, and must be met at the same token whether or not anything was drafted.
+/// The grammar itself only takes the reply's own tokens. Its limits count its work, and must be
+/// reached at the same token with and without drafts.
 #[derive(Debug)]
 pub(crate) struct Scout {
     grammar: Grammar,
-    /// How many tokens it has seen of the reply and its draft.
+    /// Number of tokens taken of the reply and its draft.
     seen: usize,
     state: State,
 }
@@ -18,19 +18,19 @@ pub(crate) struct Scout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     GoesOn,
-    /// Nothing may follow what it has seen.
+    /// Only an end may follow the tokens taken.
     Over,
-    /// It met a limit: this reply is drafted no more.
+    /// A limit was reached, so this reply gets no more drafts.
     Broken,
 }
 
 impl Scout {
-    /// Where the grammar of a reply with so many tokens is.
+    /// Copies the grammar of a reply that has `made` tokens.
     pub(crate) fn new(grammar: &Grammar, made: usize) -> Self {
         Self { grammar: grammar.clone(), seen: made, state: State::GoesOn }
     }
 
-    /// The tokens that may follow a reply and its draft; none if nothing may.
+    /// Returns the token mask after a reply and its draft, or `None` if no token may follow.
     pub(crate) fn allowed(&mut self, reply: &[u32], ends: &TokenSet) -> Option<Allowed<'_>> {
         for &token in &reply[self.seen.min(reply.len())..] {
             if self.state == State::GoesOn {
@@ -52,7 +52,7 @@ impl Scout {
         allowed
     }
 
-    /// Forgets what follows the reply's first tokens.
+    /// Takes back all tokens after the first `made`.
     pub(crate) fn back_to(&mut self, made: usize) {
         if self.seen > made && self.state != State::Broken {
             let back = self.grammar.take_back(self.seen - made);

@@ -1,4 +1,4 @@
-//! Masks are those of an independent automaton; what cannot be a grammar is refused by its field.
+//! Tests that token masks equal those of an independent automaton, and that errors name the field.
 
 use std::collections::HashMap;
 
@@ -12,10 +12,11 @@ use super::{Grammar, Grammars, Rule, VERSION, vocabulary};
 use crate::TokenSet;
 use crate::workers::Workers;
 
-/// The model's end token among [`words`].
+/// End token of the model, among [`words`].
 const END: u32 = 0;
 
-/// An end, the bytes, and pieces of several: of words, of characters, two alike, one of no text.
+/// Returns an end token, all bytes, and longer tokens: words, parts of characters, two equal ones
+/// and an empty one.
 fn words() -> Vec<Vec<u8>> {
     let bytes = (0..=u8::MAX).map(|byte| vec![byte]);
     let pieces: [&[u8]; 18] = [
@@ -60,13 +61,13 @@ fn schema(schema: &Value) -> Value {
     json!({ "type": "json_schema", "json_schema": { "name": "n", "schema": schema } })
 }
 
-/// The tokens that may follow.
+/// Returns the allowed next tokens.
 fn allowed(grammar: &mut Grammar) -> Vec<u32> {
     let allowed = grammar.allowed(&[END].as_slice().into()).unwrap();
     (0..words().len() as u32 + 64).filter(|&token| allowed.has(token)).collect()
 }
 
-/// A finite automaton of a regular expression, from another crate.
+/// Finite automaton of a regular expression, from another crate.
 struct Oracle {
     dfa: dense::DFA<Vec<u32>>,
     alive: HashMap<StateID, bool>,
@@ -92,7 +93,7 @@ impl Oracle {
         self.dfa.is_match_state(self.dfa.next_eoi_state(state))
     }
 
-    /// Whether some text that goes on from this state is matched.
+    /// Returns true if some text that continues from this state matches.
     fn is_alive(&mut self, state: StateID) -> bool {
         if let Some(&alive) = self.alive.get(&state) {
             return alive;
@@ -118,7 +119,7 @@ fn drawn(state: &mut u64, below: usize) -> usize {
     (*state >> 33) as usize % below
 }
 
-/// Walks on from drawn tokens, and at each step holds the mask against the automaton.
+/// Follows random tokens and compares each mask with the automaton.
 #[track_caller]
 fn check_masks(format: &Value, regex: &str, walks: u64) {
     let (words, mut oracle) = (words(), Oracle::new(regex));
@@ -187,7 +188,7 @@ fn anchors_at_the_ends_say_nothing_more() {
 
 #[test]
 fn masks_of_json_are_those_of_an_automaton() {
-    // A string without escapes, so that an expression can say what is one.
+    // Strings without escapes, so that a regular expression can describe them.
     let object = json!({
         "type": "object", "additionalProperties": false, "required": ["ab"],
         "properties": { "ab": { "type": "string", "pattern": "^[abcあ]{0,3}$" }, "1": { "enum": [true, 120] } }
@@ -232,7 +233,7 @@ fn check_refused(format: &Value, words: &[&str]) {
     match grammar(format) {
         Err(Error::BadInput(why)) => {
             assert!(words.iter().all(|word| why.contains(word)), "{why}");
-            // Nothing of the parser's insides, or of its advice to those who build it.
+            // The sentence reveals no internals of the parser and no advice for its developers.
             let inner = ["panic", "limits.", "option", "feature", "\n"];
             assert!(why.len() < 1000 && !inner.iter().any(|word| why.contains(word)), "{why}");
         }
@@ -299,7 +300,7 @@ fn a_schema_that_cannot_be_held_to_is_refused_by_its_field() {
         (json!({ "items": { "multipleOf": 12.34567 } }), "`multipleOf`"),
         (json!({ "anyOf": [{ "multipleOf": 1e15 }] }), "`multipleOf`"),
         (json!({ "description": "x".repeat(70_000) }), "65536"),
-        // Its words are cut in the middle of a character.
+        // The parser cuts its message in the middle of a character.
         (
             json!({ "type": "integer", "minimum": format!("x{}", "あ".repeat(80)) }),
             "cannot be compiled",
@@ -396,7 +397,7 @@ fn tokens_that_spell_nothing_are_a_reason_to_refuse() {
     assert_eq!(vocabulary::parsers(none).err(), Some("this model's tokens spell no text"));
     let many = vec![vec![b'a'; 1000]; 5000];
     assert!(vocabulary::parsers(many).err().unwrap().contains("too many"));
-    // Some text, but not this one.
+    // The tokens spell some text, but not this one.
     let words = vec![b"a".to_vec(), b"b".to_vec()];
     let missing = grammar_over(words.clone(), &regex("c+")).unwrap_err();
     assert!(missing.to_string().contains("no text"), "{missing}");

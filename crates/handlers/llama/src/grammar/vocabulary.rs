@@ -1,4 +1,4 @@
-//! A model's tokens as grammars see them: their bytes, in a trie.
+//! Vocabulary of a model for grammars: the bytes of its tokens in a trie.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use llguidance::earley::SlicedBiasComputer;
 use llguidance::panic_utils::catch_unwind;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 
-/// Longer tokens are never chosen: the trie has no room for them.
+/// Maximum length of a token in the trie, in bytes. Longer tokens are never allowed by a grammar.
 const LONGEST: usize = 1023;
 
-/// Nodes that a trie can have, and so bytes that are surely not too many.
+/// Maximum number of nodes of a trie, which has at most one node a byte.
 const MOST_BYTES: usize = 1 << 22;
 
-/// What is done at most, in llguidance's units: for a grammar at once, and for each token.
+/// Returns the limits on a grammar as a whole and on each token, in llguidance's units.
 ///
-/// They are counts, so that a grammar is refused on every machine or on none. A token's are a few
-/// milliseconds of work; a grammar's, some hundred.
+/// They are counts, so a grammar is refused on every machine or on none. A token takes a few
+/// milliseconds at the limit, a grammar some hundred.
 pub(super) fn limits() -> ParserLimits {
     ParserLimits {
         max_items_in_row: 2000,
@@ -28,14 +28,15 @@ pub(super) fn limits() -> ParserLimits {
         max_lexer_states: 20_000,
         max_grammar_size: 500_000,
         precompute_large_lexemes: true,
-        // They would quote the reply.
+        // Verbose errors would quote the reply.
         verbose_errors: false,
     }
 }
 
-/// Makes parsers over tokens of these spellings, by id; a token without one is never chosen.
+/// Creates the parsers for tokens with these spellings, by id. A token without a spelling is never
+/// allowed.
 ///
-/// Behind the model's tokens it has one that means the end.
+/// An end token is added after the model's tokens.
 pub(super) fn parsers(mut spellings: Vec<Vec<u8>>) -> Result<ParserFactory, &'static str> {
     for spelling in &mut spellings {
         if spelling.len() > LONGEST || !spelling.iter().all(|byte| is_of_text(*byte)) {
@@ -53,19 +54,21 @@ pub(super) fn parsers(mut spellings: Vec<Vec<u8>>) -> Result<ParserFactory, &'st
     spellings.push(Vec::new());
     let made = catch_unwind(AssertUnwindSafe(|| {
         let trie = TokTrie::from(&TokRxInfo::new(end + 1, end), &spellings);
-        // Not canonical: the model decides how a text is spelt, also where only one may follow.
+        // Approximate, not canonical: the model chooses among the spellings of a text, even if only
+        // one text may follow.
         let tokens: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
         let slices = SlicedBiasComputer::general_slices();
         ParserFactory::new(&tokens, InferenceCapabilities::default(), &slices)
     }));
     let mut parsers = made.map_err(|_| "this model's tokens cannot be held to a grammar")?;
     *parsers.limits_mut() = limits();
-    // It would write to standard error.
+    // Otherwise it would write to standard error.
     parsers.quiet();
     Ok(parsers)
 }
 
-/// Whether the byte occurs in UTF-8 (RFC 3629, section 4). 0xff would mean something else to the trie.
+/// Returns true if the byte occurs in UTF-8 (RFC 3629, section 4). 0xff has a special meaning in
+/// the trie.
 fn is_of_text(byte: u8) -> bool {
     !matches!(byte, 0xc0 | 0xc1 | 0xf5..=0xff)
 }

@@ -1,32 +1,32 @@
-//! How much work a schema is, told by counts before it is compiled.
+//! Limits on the work that a schema takes, checked by counts before it is compiled.
 //!
-//! llguidance counts most of what it does and refuses what is too much, the same on every machine. Some
-//! of its work it does not count, and that is bounded here: an automaton of remainders has a state for
-//! each, and as many as their product where several steps meet in one number; expressions that a text
-//! is to match together are one automaton of all; and the names that `patternProperties` match are held
-//! against each other, pair by pair.
+//! llguidance counts most of its work and refuses too much of it, the same on every machine. Some
+//! of its work is not counted, and is limited here. The automaton of a `multipleOf` has a state for
+//! each remainder, and as many as their product if several apply to one number. Expressions that a
+//! text must match together become one automaton. The names that `patternProperties` match are
+//! compared pairwise.
 
 use std::collections::{BTreeSet, HashSet};
 
 use serde_json::{Map, Value};
 
-/// The largest `multipleOf`, and the largest least common multiple of those that meet in one number,
-/// their decimal points aside.
+/// Maximum `multipleOf`, and maximum least common multiple of those that apply to one number,
+/// without their decimal points.
 const MOST_STEP: u128 = 10_000;
 
-/// The sum of these, over the whole schema: some 3 milliseconds and 60 KiB for each hundred.
+/// Maximum sum of these over the whole schema: some 3 ms and 60 KiB for each hundred.
 const MOST_STEPS: u128 = 20_000;
 
-/// Expressions that one text may have to match together.
+/// Maximum number of expressions that one text may have to match together.
 const MOST_TOGETHER: usize = 12;
 
-/// Expressions of `patternProperties`, in the whole schema.
+/// Maximum number of `patternProperties` expressions in the whole schema.
 const MOST_NAMES: usize = 32;
 
-/// Values that are looked at. A reference may lead to one again and again.
+/// Maximum number of visited values. References can lead to the same one many times.
 const MOST_VISITS: usize = 100_000;
 
-/// Keywords that say nothing of a value, or only where something is.
+/// Keywords that do not constrain a value, or only apply where they are referenced.
 const SILENT: [&str; 10] = [
     "$defs",
     "definitions",
@@ -40,7 +40,7 @@ const SILENT: [&str; 10] = [
     "x-guidance",
 ];
 
-/// Why a schema is too much work, if it is.
+/// Returns the reason why a schema takes too much work, if it does.
 pub(super) fn too_much(schema: &Value) -> Option<String> {
     let mut work = Work { root: schema, steps: 0, names: 0, visits: 0 };
     work.walk(schema).err()
@@ -55,7 +55,7 @@ struct Work<'a> {
     visits: usize,
 }
 
-/// What is within a part of a schema, references followed.
+/// Constraints within a part of a schema, with references followed.
 #[derive(Default)]
 struct Within {
     steps: BTreeSet<Step>,
@@ -64,7 +64,7 @@ struct Within {
     seen: HashSet<String>,
 }
 
-/// A `multipleOf` as digits and how many of them are behind the point.
+/// Value of `multipleOf`: its digits, and how many of them follow the decimal point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Step {
     digits: u128,
@@ -102,7 +102,8 @@ impl Work<'_> {
         self.walk_all(fields, false)
     }
 
-    /// Goes on with all fields, or those `apart` that what meets here is not of.
+    /// Continues with all fields. If `apart`, continues only with definitions, which do not combine
+    /// with the constraints here.
     fn walk_all(&mut self, fields: &Map<String, Value>, apart: bool) -> Fits {
         let is_apart = |name: &str| matches!(name, "$defs" | "definitions");
         let some = fields.iter().filter(|(name, _)| !apart || is_apart(name));
@@ -110,7 +111,7 @@ impl Work<'_> {
         if apart { self.count_names(fields) } else { Ok(()) }
     }
 
-    /// Counts the names below what meets.
+    /// Counts the `patternProperties` below combined constraints.
     fn count_names(&mut self, fields: &Map<String, Value>) -> Fits {
         let mut open: Vec<&Value> = fields.values().collect();
         while let Some(value) = open.pop() {
@@ -159,7 +160,7 @@ impl Work<'_> {
         parts.map(|(_, value)| value).try_for_each(|value| self.gather(value, within))
     }
 
-    /// Steps that may meet in one number.
+    /// Adds the steps that may apply to one number.
     fn add(&mut self, steps: &BTreeSet<Step>) -> Fits {
         let Some(together) = least_common_multiple(steps) else {
             return Err(format!(
@@ -167,7 +168,7 @@ impl Work<'_> {
                  one number whose least common multiple does"
             ));
         };
-        // Each pair of alternatives makes a number of its own.
+        // Each pair of alternatives forms a number of its own.
         let count = steps.len() as u128;
         self.steps += together * count * count;
         if self.steps > MOST_STEPS {
@@ -187,7 +188,7 @@ impl Work<'_> {
     }
 }
 
-/// Whether a value has to be what several parts say.
+/// Returns true if a value must satisfy several parts of the schema at once.
 fn meets(fields: &Map<String, Value>) -> bool {
     let has = |name: &str| fields.contains_key(name);
     let says = fields.keys().filter(|name| !SILENT.contains(&name.as_str())).count();
@@ -197,7 +198,7 @@ fn meets(fields: &Map<String, Value>) -> bool {
 
 impl Step {
     fn of(value: &Value) -> Option<Self> {
-        // 12.34 has the remainders of 1234. Numbers are told without an exponent.
+        // 12.34 has the remainders of 1234. Numbers are formatted without an exponent.
         let told = value.as_f64()?.abs().to_string();
         let (whole, behind) = told.split_once('.').unwrap_or((&told, ""));
         let digits = format!("{whole}{behind}").parse().unwrap_or(u128::MAX);
@@ -205,7 +206,7 @@ impl Step {
     }
 }
 
-/// Zero of none; none beyond the largest.
+/// Returns the least common multiple, 0 for an empty set, or `None` if it exceeds [`MOST_STEP`].
 fn least_common_multiple(steps: &BTreeSet<Step>) -> Option<u128> {
     let behind = steps.iter().map(|step| step.behind).max().unwrap_or_default();
     let mut all: u128 = 0;

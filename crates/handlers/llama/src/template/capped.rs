@@ -1,8 +1,8 @@
-//! A text that refuses to grow beyond its bound.
+//! Text buffer with a maximum size.
 
 use std::io::{Error, Result, Write};
 
-/// What a template has written.
+/// Output of a template.
 #[derive(Debug)]
 pub(super) struct Capped {
     bytes: Vec<u8>,
@@ -11,17 +11,17 @@ pub(super) struct Capped {
 }
 
 impl Capped {
-    /// A text of at most so many bytes.
+    /// Creates a buffer of at most `most` bytes.
     pub(super) fn new(most: usize) -> Self {
         Self { bytes: Vec::new(), most, full: false }
     }
 
-    /// Whether more was to be written than it may have.
+    /// Returns true if a write exceeded the maximum.
     pub(super) fn is_full(&self) -> bool {
         self.full
     }
 
-    /// The text, if it is one.
+    /// Returns the text, or `None` if it is not UTF-8.
     pub(super) fn text(self) -> Option<String> {
         String::from_utf8(self.bytes).ok()
     }

@@ -1,4 +1,4 @@
-//! Templates come out as transformers renders them.
+//! Tests that templates render as in transformers.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -97,7 +97,7 @@ fn read(source: &str) -> ChatTemplate {
     ChatTemplate::new(source, &TokenizerConfig::default()).unwrap()
 }
 
-/// A hundred thousand times a hundred thousand times a hundred thousand.
+/// Template with 10^15 iterations.
 const ENDLESS: &str = "{% for a in range(100000) %}{% for b in range(100000) %}\
      {% for c in range(100000) %}{% endfor %}{% endfor %}{% endfor %}";
 
@@ -107,7 +107,7 @@ fn m7_a_template_that_runs_for_ever_is_refused_when_it_is_loaded() {
     assert!(error.contains("the chat template") && error.contains("5000000"), "{error}");
     let error = read("{% for a in range(100000) %}hello{% endfor %}").hold().unwrap_err();
     assert!(error.to_string().contains("65536 bytes"), "{error}");
-    // One that takes no such chat says so to those who ask.
+    // A template that refuses such a chat loads; the error goes to the request.
     assert!(read("{{ raise_exception('no system') }}").hold().is_ok());
     assert!(read("{% for m in messages %}{{ m.content }}{% endfor %}").hold().is_ok());
 }

@@ -1,46 +1,46 @@
-//! How many tokens a text has at least, without tokenizing it.
+//! Lower bound on the number of tokens of a text, without tokenization.
 //!
-//! Tokenizing takes up to two microseconds and 350 bytes of memory for each byte of text; this takes
-//! two nanoseconds and none. Where each byte of the text is in the bytes of some token, the tokens
-//! cover it, and no fewer tokens can than the fewest stretches that do, each as long as the longest
-//! token that begins with the same two bytes. Stretches may overlap and tokens cannot, so the number
-//! is a lower bound, whatever the merges are.
+//! Tokenization takes up to 2 µs and 350 bytes of memory for each byte of text; this bound takes 2
+//! ns and no memory. If each byte of the text is part of the bytes of some token, the tokens cover
+//! the text. So the text has at least as many tokens as the smallest number of spans that cover it,
+//! where each span is as long as the longest token with the same first two bytes. Spans may overlap
+//! and tokens cannot, so the number is a lower bound, whatever the merges are.
 //!
-//! The argument needs that no byte gets lost on the way. So there is a bound for tokenizers of which
-//! that is known: every byte is a token (byte-level, or `byte_fallback`), so that no text is unknown;
-//! no added token takes blanks beside it (`lstrip`, `rstrip`); nothing is truncated; the pre-tokenizer
-//! drops nothing; and the normalizer is none, one that only writes blanks as `▁`, or NFC. NFC changes
-//! nothing but what is beside a character that is not ASCII: there a stretch of ASCII counts without
-//! its ends. For other tokenizers the bound is 0, and the bytes for each token of the context hold
-//! alone.
+//! The argument requires that tokenization loses no byte. So the bound is limited to tokenizers for
+//! which this is known. Every byte is a token (byte-level, or `byte_fallback`), so no text is
+//! unknown. No added token strips whitespace beside it (`lstrip`, `rstrip`). There is no
+//! truncation, and the pre-tokenizer removes nothing. The normalizer is absent, only writes spaces
+//! as `▁`, or is NFC. NFC only changes text beside a character that is not ASCII, so in such a text
+//! each run of ASCII counts without its ends. For other tokenizers the bound is 0, and only the
+//! limit on bytes per token of the context applies.
 
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
 use crate::detokenise::TokenBytes;
 
-/// The longest token for each beginning.
+/// Length of the longest token for each pair of first bytes.
 #[derive(Debug)]
 pub(super) struct Cover {
     kind: Kind,
-    /// In bytes, by the first two bytes.
+    /// Lengths in bytes, indexed by the first two bytes.
     longest: Box<[u16]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// There is no bound.
+    /// No bound is known.
     Unknown,
-    /// The text is as it is given.
+    /// The text is tokenized unchanged.
     Plain,
-    /// A blank is `▁`, and so is a `▁`.
+    /// Spaces become `▁`, so a `▁` of the text itself is ambiguous.
     Blanks,
-    /// The text is composed.
+    /// The text is normalized to NFC.
     Nfc,
 }
 
 impl Cover {
-    /// The bound of a tokenizer, which the text of `tokenizer.json` describes too.
+    /// Creates the bound of a tokenizer. `json` is the content of its `tokenizer.json`.
     pub(super) fn new(tokenizer: &Tokenizer, json: &Value, bytes: &TokenBytes) -> Self {
         let mut longest = vec![0u16; 1 << 16].into_boxed_slice();
         let added = tokenizer.get_added_tokens_decoder();
@@ -76,7 +76,7 @@ impl Cover {
         Self { kind, longest }
     }
 
-    /// The number of tokens that `text` has at least.
+    /// Returns a lower bound on the number of tokens of `text`.
     pub(super) fn least(&self, text: &str) -> usize {
         match self.kind {
             Kind::Unknown => 0,
@@ -84,7 +84,7 @@ impl Cover {
             Kind::Plain | Kind::Blanks => self.of(text.as_bytes()),
             Kind::Nfc if text.is_ascii() => self.of(text.as_bytes()),
             Kind::Nfc => {
-                // A token may reach over both ends of a stretch.
+                // A token may extend beyond either end of a run.
                 let stretches = text.as_bytes().split(|byte| !byte.is_ascii());
                 stretches.map(|ascii| self.of(ascii).saturating_sub(2)).sum()
             }
@@ -106,7 +106,7 @@ impl Cover {
     }
 }
 
-/// What is known of how a tokenizer changes a text.
+/// Returns how a tokenizer changes a text, as far as it is known.
 fn kind(json: &Value) -> Kind {
     let model = &json["model"];
     let none = |value: &Value| value.is_null() || value == "";
@@ -142,7 +142,7 @@ fn kind(json: &Value) -> Kind {
     }
 }
 
-/// Whether a pre-tokenizer drops nothing.
+/// Returns true if a pre-tokenizer removes nothing.
 fn keeps(pre_tokenizer: &Value) -> bool {
     parts(pre_tokenizer, "pretokenizers").iter().all(|part| match part["type"].as_str() {
         Some("ByteLevel" | "Metaspace" | "Digits") => true,
@@ -155,7 +155,7 @@ fn has(decoder: &Value, kind: &str) -> bool {
     parts(decoder, "decoders").iter().any(|part| part["type"] == kind)
 }
 
-/// The parts of a sequence, or the one that there is.
+/// Returns the parts of a sequence, or the single part.
 fn parts<'a>(value: &'a Value, name: &str) -> &'a [Value] {
     match value[name].as_array() {
         Some(parts) => parts,

@@ -1,18 +1,19 @@
-//! What messages say stays text, also where it is the text of a special token.
+//! Protection against special tokens in messages: their text stays text.
 //!
-//! A template mixes what users wrote with special tokens of its own, and makes one text of both. So
-//! before it is rendered, a mark is put behind the first character of each special token's text in a
-//! message. The mark is a character that no text has (a noncharacter, Unicode 23.7). The rendered text
-//! is then split at special tokens, which the marks keep apart from what looks like them, and the
-//! marks are taken out again of what lies between. That is tokenized as any text.
+//! A template combines the users' text with its own special tokens into one text. So before
+//! rendering, a mark is inserted after the first character of each special token's text in a
+//! message. The mark is a character that no text has (a noncharacter, Unicode 23.7). The rendered
+//! text is then split at special tokens, which no longer match the marked texts. The marks are
+//! removed from the parts in between, which are tokenized as plain text.
 //!
-//! A message can also end in the beginning of a special token, or begin with the end of one, and the
-//! template or the next message can complete it: there a mark stands at its end or beginning, within
-//! the blanks that templates trim. Upper and lower case are alike, so a template may change it. A
-//! template that takes characters out of what users wrote could still join such a text together.
+//! A message can also end in the beginning of a special token, or begin with the end of one, and
+//! the template or the next message can complete it. In that case a mark is placed at its end or
+//! beginning, inside the whitespace that templates trim. Matching ignores case, so a template may
+//! change it. A template that removes characters from the users' text could still assemble a
+//! special token.
 //!
-//! Messages of `assistant` keep tokens that are added but not special, such as `<think>`: replies are
-//! told with them, and come back in a later turn.
+//! Messages of `assistant` keep added tokens that are not special, such as `<think>`, because the
+//! text of replies contains them and comes back in a later turn.
 
 use std::borrow::Cow;
 
@@ -20,15 +21,15 @@ use aho_corasick::AhoCorasick;
 use nsbridge_handler::{ChatMessage, Error, Result};
 use tokenizers::{Model, OffsetType, PreTokenizer, Tokenizer};
 
-/// Noncharacters; one is taken that no message has.
+/// Noncharacters from which a mark is chosen that no message contains.
 const MARKS: std::ops::RangeInclusive<char> = '\u{fdd0}'..='\u{fdef}';
 
-/// The texts that messages may not make tokens of.
+/// Texts that messages must not turn into tokens.
 #[derive(Debug)]
 pub(super) struct Shield {
-    /// All that were added to the vocabulary.
+    /// Texts of all added tokens.
     added: Texts,
-    /// Of these, those that mean something.
+    /// Texts of the added tokens that are special.
     special: Texts,
 }
 
@@ -39,7 +40,7 @@ struct Texts {
 }
 
 impl Shield {
-    /// The shield of a tokenizer; none if it has no such tokens.
+    /// Creates the shield of a tokenizer. Returns `None` if it has no added tokens.
     pub(super) fn new(tokenizer: &Tokenizer) -> Option<Self> {
         let tokens = tokenizer.get_added_tokens_decoder();
         let texts = |all: bool| {
@@ -50,11 +51,12 @@ impl Shield {
         (!tokens.is_empty()).then(|| Self { added: texts(true), special: texts(false) })
     }
 
-    /// The messages with marks, and the mark if there is any.
+    /// Returns the messages with marks, and the mark if there is any.
     ///
     /// # Errors
     ///
-    /// There are special tokens' texts in them, and every character that could be a mark.
+    /// Returns an error if the messages contain texts of special tokens and every character that
+    /// could be a mark.
     pub(super) fn messages<'a>(
         &self,
         messages: &'a [ChatMessage],
@@ -88,7 +90,7 @@ impl Texts {
         Self { texts, finder }
     }
 
-    /// Where marks go in a text, the first place first.
+    /// Returns the byte offsets of marks in a text, in ascending order.
     fn places(&self, text: &str) -> Vec<usize> {
         let mut places = Vec::new();
         if let Some(finder) = &self.finder {
@@ -110,12 +112,12 @@ impl Texts {
     }
 }
 
-/// Whether `one` ends, short of all of it and of all of `other`, as `other` begins.
+/// Returns true if a suffix of `one` is a prefix of `other`, unless it is the whole of both.
 fn ends_in_beginning(one: &str, other: &str) -> bool {
     let (one, other) = (one.as_bytes(), other.as_bytes());
     let most = one.len().min(other.len());
     (1..=most).any(|length| {
-        // All of a token's text is another matter.
+        // A token's whole text was already found.
         length < one.len().max(other.len())
             && one[one.len() - length..].eq_ignore_ascii_case(&other[..length])
     })
@@ -133,9 +135,9 @@ fn marked(text: &str, places: &[usize], mark: char) -> String {
     out
 }
 
-/// The tokens of a rendered chat with marks; none if the tokenizer cannot encode it.
+/// Tokenizes a rendered chat with marks. Returns `None` if the tokenizer cannot encode it.
 pub(super) fn encode(tokenizer: &Tokenizer, chat: &str, mark: char) -> Option<Vec<u32>> {
-    // As `Tokenizer::encode` does, with one step more.
+    // This follows `Tokenizer::encode`, with the removal of marks added.
     let added = tokenizer.get_added_vocabulary();
     let mut text = added.extract_and_normalize(tokenizer.get_normalizer(), chat);
     let unmark = |part: &mut tokenizers::NormalizedString| {

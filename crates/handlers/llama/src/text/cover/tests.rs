@@ -1,4 +1,4 @@
-//! The bound is never above the tokens that there are, and near to them where it matters.
+//! Tests that the bound never exceeds the number of tokens, and is close to it where it matters.
 
 use proptest::prelude::{prop, proptest};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use tokenizers::Tokenizer;
 use super::{Cover, Kind};
 use crate::detokenise::TokenBytes;
 
-/// GPT-2's way to write a byte.
+/// Returns GPT-2's character for each byte.
 fn spelt() -> Vec<char> {
     let mut others = '\u{100}'..;
     let spelt = |byte: u8| match byte {
@@ -17,7 +17,7 @@ fn spelt() -> Vec<char> {
     (0..=u8::MAX).map(spelt).collect()
 }
 
-/// Bytes, and what `merges` make of them, with this normalizer.
+/// Returns a byte-level tokenizer with `merges` and this normalizer.
 fn byte_level(merges: &[(&str, &str)], normalizer: &Value) -> Value {
     let mut vocabulary: serde_json::Map<String, Value> = spelt()
         .iter()

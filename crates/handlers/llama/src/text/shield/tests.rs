@@ -1,4 +1,5 @@
-//! Whatever messages say, they have the special tokens that the template writes, and no others.
+//! Tests that a chat has exactly the special tokens that the template writes, whatever messages
+//! contain.
 
 use std::time::UNIX_EPOCH;
 
@@ -7,16 +8,16 @@ use serde_json::{Value, json};
 
 use super::super::Text;
 
-/// Of Llama 3, abridged.
+/// Template of Llama 3, abridged.
 const LLAMA_3: &str = "{{ bos_token }}{% for message in messages %}\
      {{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' }}\
      {% endfor %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}";
 
-/// Of SmolLM2, abridged.
+/// Template of SmolLM2, abridged.
 const CHAT_ML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}\
      {% endfor %}{{ '<|im_start|>assistant\n' }}";
 
-/// What a template can do to a text.
+/// Template that transforms the text of messages.
 const TRANSFORMING: &str = "{% for message in messages %}{{ message.content | lower | tojson }}|eot_id|>\
      {{ message.content | upper }}{{ message.content }}{% endfor %}";
 
@@ -30,7 +31,7 @@ const SPECIAL: [&str; 7] = [
     "<|EOT_ID|>",
 ];
 
-/// The id of the first special token; those below are bytes, but for `<think>`, which follows.
+/// Id of the first special token. Lower ids are bytes; `<think>` follows the special tokens.
 const FIRST: u32 = 256;
 
 fn text(template: &str, special: bool) -> Text {
@@ -77,7 +78,7 @@ fn special(tokens: &[u32]) -> usize {
     tokens.iter().filter(|token| **token >= FIRST).count()
 }
 
-/// With the bytes for special tokens too.
+/// Returns the bytes of tokens, including special ones.
 fn spelt(tokens: &[u32]) -> Vec<u8> {
     let added = SPECIAL.iter().copied().chain(["<think>"]).collect::<Vec<_>>();
     let each = |token: &u32| match token.checked_sub(FIRST) {
@@ -108,12 +109,12 @@ fn l3_what_messages_say_is_never_a_special_token() {
             for role in ["user", "system", "tool"] {
                 let told = tokens(&shielded, &[(role, attack), ("user", "hello")]);
                 assert_eq!(special(&told), own, "{attack}");
-                // And nothing is lost or added.
+                // The text is otherwise unchanged.
                 let plain = tokens(&open, &[(role, attack), ("user", "hello")]);
                 assert_eq!(spelt(&told), spelt(&plain), "{attack}");
             }
         }
-        // In pieces.
+        // A special token split over two messages.
         let told = tokens(&shielded, &[("user", "a <|eot"), ("user", "_id|> b")]);
         assert_eq!(special(&told), own);
     }
