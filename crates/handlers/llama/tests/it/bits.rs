@@ -1,4 +1,4 @@
-//! A token's logits are the same to the last bit, whatever runs beside it and on what.
+//! Tests that a token's logits are bit-identical, whatever the batch, the ranks and the threads.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,7 +12,8 @@ use tempfile::TempDir;
 use crate::network;
 use crate::tiny::write_drawn;
 
-/// Windows, biases, norms of heads, grouped heads, and columns in eight segments of 32.
+/// Shape with sliding windows, biases, norms of heads, grouped heads, and columns in eight segments
+/// of 32.
 fn config() -> Value {
     json!({
         "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu",
@@ -24,8 +25,8 @@ fn config() -> Value {
     })
 }
 
-/// One that eight ranks can share, four of which have the same head of keys and values. In 16 rows
-/// each, five of them have all tokens.
+/// Shape that eight ranks can share, with groups of four that have the same key-value head. Five
+/// ranks hold all tokens of the vocabulary, in tiles of 16 rows.
 fn wide_config() -> Value {
     let mut config = config();
     for (name, value) in [("num_attention_heads", 8), ("head_dim", 32)] {
@@ -69,7 +70,8 @@ fn prompt(seed: u32, len: usize) -> Vec<u32> {
 
 const LONGEST: usize = 600;
 
-/// What a prompt's tokens give alone, one after the other, on one thread of the portable tier.
+/// Returns the logits of a prompt's tokens run alone, one by one, on one thread of the portable
+/// tier.
 fn alone(seed: u32, which: Which, formats: (Format, KvFormat)) -> Vec<Bits> {
     type Known = HashMap<(u32, Which, String), Vec<Bits>>;
     static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
@@ -101,7 +103,7 @@ fn open(
     network::open(which.dir(), &setup)
 }
 
-/// A sequence of a schedule.
+/// Sequence of a schedule.
 struct Running {
     seed: u32,
     tokens: Vec<u32>,
@@ -109,8 +111,8 @@ struct Running {
     done: usize,
 }
 
-/// What happens in one step: for each of three places, how many tokens run, or whether the sequence
-/// there makes way for another, or forgets its last tokens.
+/// Event of one step, for each of three places: how many tokens run, or whether the sequence makes
+/// way for another one or drops its last tokens.
 #[derive(Clone, Debug)]
 enum Event {
     Run(usize),
@@ -142,7 +144,7 @@ fn check(model: &mut Model, which: Which, formats: (Format, KvFormat), steps: &[
                 Event::Rest => {}
                 Event::Replace(seed) => {
                     model.cache().release(std::mem::replace(place, new(*seed)).table);
-                    // What an earlier one of this seed has computed is taken over.
+                    // Starts from cached blocks of an earlier sequence with this seed.
                     model.cache().recall(&mut place.table, &scope, &place.tokens);
                     place.done = place.table.len();
                 }
@@ -212,7 +214,7 @@ proptest! {
     }
 }
 
-/// The rules that decide the bits, frozen: whoever changes one raises `ARITHMETIC_VERSION`.
+/// Checksums of the arithmetic. A change to them requires a higher `ARITHMETIC_VERSION`.
 #[test]
 fn the_bits_are_those_of_this_version_of_the_arithmetic() {
     for (formats, expected) in [

@@ -1,4 +1,4 @@
-//! What one request may make a worker do, asked for from outside: refused at once, beside others.
+//! Tests of the limits on one request, from outside: it is refused at once, while others run.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ fn llama() -> Arc<Llama> {
     Tiny::endless().load(Options::default()).unwrap()
 }
 
-/// The call with this input as it travels, and how long it took.
+/// Runs a call with this serialized input. Returns its result and duration.
 fn timed(llama: &Arc<Llama>, input: Vec<u8>) -> (Result<Finish>, Duration) {
     let (mut call, _reader) = call(&json!({}));
     call.input = input;
@@ -26,7 +26,7 @@ fn timed(llama: &Arc<Llama>, input: Vec<u8>) -> (Result<Finish>, Duration) {
     (result, begun.elapsed())
 }
 
-/// Generous: in a build without optimisation, beside other tests.
+/// Time limit of a refusal; generous, for a build without optimization and concurrent tests.
 const AT_ONCE: Duration = Duration::from_millis(1500);
 
 #[track_caller]
@@ -39,7 +39,7 @@ fn check_refused_at_once(llama: &Arc<Llama>, input: Vec<u8>, word: &str) {
     assert!(took < AT_ONCE, "{word}: {took:?}");
 }
 
-/// So many times the same, in brackets.
+/// Returns a JSON list with `count` copies of `each`.
 fn list(each: &str, count: usize) -> String {
     format!("[{}]", vec![each; count].join(","))
 }
@@ -96,7 +96,7 @@ fn m2_a_prompt_of_8_mb_is_refused_at_once() {
     for input in [
         json!({ "prompt": "1".repeat(8_300_000) }),
         json!({ "messages": [{ "role": "user", "content": "word ".repeat(1_600_000) }] }),
-        // Within the bytes, and surely beyond the tokens.
+        // Within the limit on bytes, but certainly beyond the context's tokens.
         json!({ "prompt": "1".repeat(60_000) }),
     ] {
         let why = if input["prompt"].is_null() { "`messages` has" } else { "prompt" };
@@ -127,7 +127,7 @@ fn h1_replies_with_lists_at_the_bound_are_what_they_were_without_them() {
 #[test]
 fn h3_a_call_that_is_dropped_leaves_nothing_behind() {
     let llama = llama();
-    // One whose client does not read rests, and is not looked at for its own sake.
+    // A request whose client does not read does not run, so its steps do not notice the drop.
     let input = json!({ "prompt": "x", "logprobs": true, "top_logprobs": 20, "n": 4 });
     let (writer, reader) = transcript();
     let (mut call, _) = call(&input);

@@ -1,4 +1,4 @@
-//! The bundled trained model. It is trained anew now and then, so its text is not held here.
+//! Tests of the bundled trained model. It is retrained now and then, so its text is not checked.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn tale() -> Arc<Llama> {
     load(Options::default(), models(&bundled("tale-7m"))).unwrap()
 }
 
-/// With the draft that is in this folder.
+/// Loads the model with the draft model in this folder.
 fn drafted_tale(draft: &str) -> Arc<Llama> {
     let models = [("target", "tale-7m"), ("draft", draft)];
     let models = models.map(|(name, dir)| (name.to_owned(), Model::in_dir(bundled(dir))));

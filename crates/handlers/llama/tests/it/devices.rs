@@ -1,5 +1,5 @@
-//! A network on candle's tensors beside the engine's own: on the CPU, and built with `cuda` on the first
-//! GPU too.
+//! Tests of a network on candle's tensors against the engine's own: on the CPU, and on the first
+//! GPU if built with `cuda`.
 
 use std::fs::File;
 use std::path::Path;
@@ -43,7 +43,7 @@ fn cpu() -> Setup {
     Setup { blocks: 16, ..Setup::default() }
 }
 
-/// Devices, what is computed in there, and how far from the engine's logits that may be.
+/// Returns devices and data types, with the tolerance for their logits against the engine's.
 fn devices() -> Vec<(Setup, f64)> {
     let on = |on| Setup { device: Processor::Candle(on), ..cpu() };
     let mut all = vec![(on(On::one(Device::Cpu)), 1e-5)];
@@ -52,7 +52,7 @@ fn devices() -> Vec<(Setup, f64)> {
             panic!("a CPU")
         };
         all.push((on(gpu.clone()), 1e-4));
-        // Flash attention, where it is built in.
+        // Flash attention, if it is built in.
         let kv = KvFormat::Bf16;
         all.push((Setup { kv, ..on(gpu.clone()) }, 2e-2));
         all.push((Setup { kv, ..on(gpu.with_dtype(DType::BF16)) }, 5e-2));
@@ -60,8 +60,8 @@ fn devices() -> Vec<(Setup, f64)> {
     all
 }
 
-/// Logits of two sequences of different lengths, in chunks. The second is cut back, and the first goes
-/// on twice from within a block.
+/// Returns the logits of two sequences of different lengths, run in chunks. The second one is
+/// truncated, and the first one continues twice from the middle of a block.
 fn logits(model: &mut Model) -> Vec<f32> {
     let token = |at: usize, of: usize| ((at * at * 7 + 3 * at + of) % 70) as u32;
     let mut tables = vec![Table::default(), Table::default()];
@@ -147,7 +147,7 @@ fn blocks_of_a_gguf_file_give_nearly_the_logits_of_the_engine() {
         let dir = quantised(drawn(&shape("Llama", more)).path(), mix);
         let right = logits(&mut network::open(dir.path(), &cpu()));
         for (setup, tolerance) in devices() {
-            // The engine multiplies in f32 what is kept in f16; a GPU in f16.
+            // The engine computes f16 weights in f32; a GPU computes them in f16.
             let setup = Setup { ranks, ..setup };
             let in_f32 = |on: On| Setup {
                 device: Processor::Candle(on.with_dtype(DType::F32)),
@@ -158,7 +158,7 @@ fn blocks_of_a_gguf_file_give_nearly_the_logits_of_the_engine() {
                 _ => setup,
             };
             let found = logits(&mut network::open(dir.path(), &setup));
-            // Both round activations to eight bits, each in its way.
+            // Both round activations to eight bits, in different ways.
             let tolerance = if mix == Mix::F16 { tolerance } else { tolerance.max(4e-2) };
             let distance = distance(&right, &found);
             assert!(distance < tolerance, "{mix} {more} on {setup:?}: {distance}");

@@ -1,4 +1,4 @@
-//! Every family against Hugging Face's own classes, as `families.py` ran them.
+//! Tests of every family against Hugging Face's own classes, recorded by `families.py`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::network;
 use crate::tiny::write_drawn;
 
-/// The logits after each of `tokens`, by the network under test.
+/// Returns the logits after each of `tokens`, by the network under test.
 fn logits(dir: &Path, tokens: &[u32]) -> Vec<Vec<f32>> {
     network::logits(&mut network::open(dir, &Setup::default()), tokens, 50)
 }
@@ -24,13 +24,13 @@ struct Case {
     scale: f32,
     tokens: Vec<u32>,
     tolerance: f32,
-    /// What transformers was seen to do: the positions that the last token of each layer sees.
+    /// Sliding window of each layer's last token, as observed in transformers.
     windows: Vec<Option<usize>>,
     frequencies: Vec<f32>,
     attention_scaling: f32,
-    /// What each plausible bug would change in the config.
+    /// Change to the config that each plausible bug amounts to.
     mutants: BTreeMap<String, Map<String, Value>>,
-    /// The logits after this many tokens.
+    /// Logits by the number of tokens before them.
     logits: HashMap<usize, Vec<f32>>,
 }
 
@@ -51,7 +51,7 @@ impl Case {
         Config::read(&nsbridge_handler::Model::in_dir(dir.path())).unwrap()
     }
 
-    /// The largest difference from the reference.
+    /// Returns the largest difference from the reference.
     fn worst(&self) -> f32 {
         let found = logits(self.write().path(), &self.tokens);
         assert_eq!(found.len(), self.tokens.len());
@@ -78,7 +78,7 @@ fn the_logits_of_every_family_are_those_of_transformers() {
     }
 }
 
-/// What the tolerances are worth: each change stands for a bug that one could have written.
+/// Sensitivity of the tolerances: each change stands for a bug that could have been written.
 #[test]
 fn a_wrong_theta_a_wrong_epsilon_and_the_like_are_seen() {
     for mut case in Case::all() {
@@ -99,7 +99,7 @@ fn each_layer_looks_back_as_far_as_in_transformers() {
     }
 }
 
-/// To the last bit: what is off by a little turns far positions by a lot.
+/// Compared bit by bit, because a small error in a frequency rotates distant positions by a lot.
 #[test]
 fn positions_turn_by_the_numbers_of_transformers() {
     for case in Case::all() {

@@ -1,4 +1,4 @@
-//! Replies that are held to a format: where they end, what goes with it, and what is refused.
+//! Tests of replies with a response format: their ends, other parameters, and refused formats.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn regex(regex: &str) -> Value {
     json!({ "prompt": "x", "response_format": { "type": "regex", "regex": regex } })
 }
 
-/// The request with more fields.
+/// Returns the request with additional fields.
 fn with(mut input: Value, more: &Value) -> Value {
     for (field, value) in more.as_object().unwrap() {
         input[field] = value.clone();
@@ -76,7 +76,7 @@ fn any_json_object_is_one_without_blanks() {
     let llama = literate();
     let (mut whole, mut cut) = (0, 0);
     for seed in 0..60 {
-        // An unsure model would open more than it closes.
+        // Without this bias, an uncertain model would open more brackets than it closes.
         let bias = json!({ "125": 4.0, "93": 4.0, "34": 2.0 });
         let more = json!({ "prompt": "x", "max_tokens": 300, "logit_bias": bias, "response_format": { "type": "json_object" } });
         let (text, _, finish) = reply(&llama, &more, seed);
@@ -88,7 +88,7 @@ fn any_json_object_is_one_without_blanks() {
             assert!(object.is_err() && text.starts_with('{'), "{text}");
             cut += 1;
         }
-        // Blanks are in strings, and nowhere else: the first thing in an object is none.
+        // Whitespace only occurs in strings, so the first character in an object is none.
         assert!(!text.starts_with("{ ") && !text.starts_with("{\n"), "{text}");
     }
     assert!(whole > 20 && whole + cut == 60, "{whole} and {cut}");
@@ -113,7 +113,7 @@ fn a_text_that_is_cut_is_the_beginning_of_the_whole_one() {
         assert_eq!(finish.reason, FinishReason::Length);
         assert!(whole.starts_with(text.trim_end_matches('\u{fffd}')), "{text}");
     }
-    // As many as it takes are enough.
+    // Exactly as many tokens as the reply needs are enough.
     let (text, _, finish) = reply(&llama, &with(input, &json!({ "max_tokens": pieces.len() })), 5);
     assert_eq!((text, finish.reason), (whole, FinishReason::Stop));
 }
@@ -127,11 +127,11 @@ fn a_text_that_nothing_may_follow_ends_without_an_end_token() {
     assert_eq!((text.len(), finish.reason), (6, FinishReason::Stop));
     assert_ne!(pieces.last().unwrap().token, EOS);
     assert!(!pieces.last().unwrap().text.is_empty());
-    // Where it may end and go on, the model decides.
+    // Where the text may end or continue, the model decides.
     let (text, pieces, finish) = reply(&llama, &with(regex("[a-c]{3,6}"), &soon), 1);
     assert_eq!((text.len(), finish.reason), (3, FinishReason::Stop));
     assert_eq!(pieces.last().unwrap().token, EOS);
-    // A model without end tokens says as much as it may.
+    // A model without end tokens writes as much as the format allows.
     let endless = Tiny::literate().with("generation_config.json", &json!({ "eos_token_id": [] }));
     let endless = endless.load(Options::default()).unwrap();
     assert_eq!(reply(&endless, &regex("[a-c]{3,6}"), 1).0.len(), 6);
@@ -144,27 +144,27 @@ fn other_fields_choose_among_what_the_format_allows() {
     let llama = literate();
     let ask = |expression: &str, more: &Value| reply(&llama, &with(regex(expression), more), 2);
     let soon = json!({ "257": 100.0 });
-    // Its least length is kept, if there is that much to say.
+    // The minimum length holds, if the format allows that much text.
     let (text, pieces, _) = ask("[a-c]{1,6}", &json!({ "min_tokens": 4, "logit_bias": soon }));
     assert_eq!((text.len(), pieces.len()), (4, 5));
     let (text, _, finish) = ask("[a-c]{1,6}", &json!({ "min_tokens": 50 }));
     assert_eq!((text.len(), finish.reason), (6, FinishReason::Stop));
-    // Without its end token the model says as much as it may.
+    // Without its end token, the model writes as much as the format allows.
     let (text, _, finish) = ask("[a-c]{1,6}", &json!({ "ignore_eos": true, "logit_bias": soon }));
     assert_eq!((text.len(), finish.reason), (6, FinishReason::Stop));
     let more = json!({ "ignore_eos": true, "logit_bias": soon, "max_tokens": 30 });
     let (text, _, finish) = ask("[a-c]+", &more);
     assert_eq!((text.len(), finish.reason), (30, FinishReason::Length));
-    // A text of `stop` ends it, whole or not.
+    // A stop sequence ends the text, complete or not.
     let (text, _, finish) = ask("a{3}bc{3}", &json!({ "stop": ["b"] }));
     assert_eq!((text.as_str(), finish.reason), ("aaa", FinishReason::StopText));
-    // A token that ends the reply is an end, and no longer a letter.
+    // A stop token ends the reply, so it is no longer a letter of the text.
     let (a, b) = (token(b'a'), token(b'b'));
     let more = json!({ "stop_token_ids": [b], "logit_bias": { "98": 100.0 } });
     let (text, pieces, finish) = ask("a[ab]{0,9}", &more);
     assert_eq!((text.as_str(), finish.reason), ("a", FinishReason::Stop));
     assert_eq!(pieces.iter().map(|piece| piece.token).collect::<Vec<_>>(), [a, b]);
-    // Banned, biased, penalised.
+    // Bans, cuts and penalties.
     for seed in 0..20 {
         let more = json!({
             "bad_token_ids": [a], "bad_token_sequences": [[b, b]], "top_k": 3, "top_p": 0.9,
@@ -176,7 +176,7 @@ fn other_fields_choose_among_what_the_format_allows() {
             pieces.iter().all(|piece| piece.logprob.is_some() && piece.top_logprobs.len() == 2)
         );
     }
-    // Of the likeliest one that is allowed is left.
+    // One token is left, the likeliest that is allowed.
     assert_eq!(ask("[abc]{8}", &json!({ "top_k": 1 })).0.len(), 8);
 }
 
@@ -195,7 +195,8 @@ fn fields_that_leave_no_token_are_named_with_the_format() {
     refused("[ab]c", &json!({ "stop_token_ids": [c] }), &["`stop_token_ids`"]);
     let never = json!({ "bad_token_ids": [EOS, b], "bad_token_sequences": [[a, a]] });
     refused("a+b?", &never, &["`bad_token_ids` and `bad_token_sequences`"]);
-    // Where it is the first token, before the model is run: this one's logits are no numbers.
+    // A conflict at the first token is found before the model runs: the logits of this model are
+    // NaN.
     let tiny = Tiny::literate();
     tiny.break_weights();
     let broken = tiny.load(Options::default()).unwrap();
@@ -217,7 +218,7 @@ fn a_format_that_cannot_be_held_to_is_refused_before_the_first_token() {
     check_refused(&llama, &schema(json!([1])), &[field]);
     check_refused(&llama, &format(json!({ "type": "xml" })), &["xml"]);
     check_refused(&llama, &format(json!({ "type": "json_schema" })), &["json_schema"]);
-    // And what is neither is answered on.
+    // A format without these faults is still accepted.
     assert_eq!(reply(&llama, &regex("[ab]{4}"), 1).0.len(), 4);
 }
 
@@ -273,7 +274,7 @@ fn special_tokens_and_added_ones_are_no_part_of_a_text() {
     let path = tiny.path().join("tokenizer.json");
     let mut tokenizer: Value =
         serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
-    // "true" and "{\"" are added now, one special and one not.
+    // "true" and "{\"" become added tokens, one special and one not.
     let added = |id: u32, content: &str, special| {
         json!({ "id": id, "content": content, "special": special, "single_word": false,
                 "lstrip": false, "rstrip": false, "normalized": false })

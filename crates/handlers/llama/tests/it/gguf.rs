@@ -1,4 +1,4 @@
-//! The same model from GGUF files, whose tensors candle or we quantise and write.
+//! Tests of the same model in GGUF files, with tensors quantized by candle or by this crate.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::network::{self, distance, logits};
 use crate::tiny::write_drawn;
 
-/// Blocks of 256 in every matrix, grouped heads, and a vocabulary that fills no tile.
+/// Shape with blocks of 256 in every matrix, grouped heads, and a vocabulary that fills no tile.
 fn config(family: &str) -> serde_json::Value {
     json!({
         "architectures": [format!("{family}ForCausalLM")], "hidden_act": "silu", "hidden_size": 256,
@@ -31,7 +31,7 @@ fn drawn(config: &serde_json::Value) -> TempDir {
     dir
 }
 
-/// What llama.cpp's converter does to rows of queries and keys of Llama models
+/// Permutes rows of queries and keys of Llama models like llama.cpp's converter
 /// (`LlamaModel.permute` in `conversion/llama.py`).
 fn permuted(tensor: &Tensor, heads: usize) -> Tensor {
     let (rows, columns) = tensor.dims2().unwrap();
@@ -60,8 +60,8 @@ fn their_name(name: &str) -> String {
     pairs.iter().fold(name.to_owned(), |name, (ours, theirs)| name.replace(ours, theirs))
 }
 
-/// A GGUF file of the model, and the same weights in f32 as they come out of it: each tensor of the
-/// type that `kind` says.
+/// Returns a GGUF file of the model, with each tensor in the type that `kind` returns, and the same
+/// weights as f32 after quantization.
 fn converted(dir: &Path, kind: impl Fn(&str) -> GgmlDType) -> (TempDir, TempDir) {
     let config: serde_json::Value =
         serde_json::from_slice(&std::fs::read(dir.join("config.json")).unwrap()).unwrap();
@@ -131,19 +131,19 @@ fn a_file_tells_the_same_shape_as_its_config() {
         let (gguf, _) = converted(dir.path(), |_| GgmlDType::F16);
         let read = |dir: &Path| Config::read(&nsbridge_handler::Model::in_dir(dir)).unwrap();
         let (right, mut found) = (read(dir.path()), read(gguf.path()));
-        // A number in f32.
+        // The GGUF file stores this number as f32.
         assert!((found.rms_norm_eps - right.rms_norm_eps).abs() < 1e-12);
         found.rms_norm_eps = right.rms_norm_eps;
         assert_eq!(found, right, "{family}");
     }
 }
 
-/// The shape that a file with these fields tells.
+/// Reads the configuration of a file with these fields.
 fn told(fields: &[(&str, Value)]) -> Result<Config, LoadError> {
     told_with(fields, &[])
 }
 
-/// The same, of one that has these biases too.
+/// Reads the configuration of a file with these fields and biases.
 fn told_with(fields: &[(&str, Value)], biases: &[&str]) -> Result<Config, LoadError> {
     let text = |text: &str| Value::String(text.to_owned());
     let mut metadata = vec![
@@ -203,7 +203,7 @@ fn what_a_file_does_not_say_is_what_llama_cpp_takes() {
         assert_eq!(config.windows, [windows; 2]);
     }
 
-    // Nor does it say that a head has 16.
+    // The rotary dimension must be that of a whole head, and fields of another family are ignored.
     let others = ("qwen2.rope.dimension_count", Value::U32(8));
     assert!(told(&[others]).is_ok());
     let turned = |dimensions| told(&[("llama.rope.dimension_count", Value::U32(dimensions))]);
@@ -246,7 +246,7 @@ fn floats_from_a_gguf_file_give_the_bits_of_the_same_floats_from_safetensors() {
 
 #[test]
 fn quantised_weights_give_nearly_the_logits_of_what_they_stand_for() {
-    // As llama.cpp mixes them: some layers' values and outputs have more bits.
+    // A mix like llama.cpp's: values and outputs of some layers have more bits.
     let mixed = |name: &str| match name {
         name if name.contains("layers.0") && name.contains("v_proj") => GgmlDType::Q6K,
         name if name.contains("layers.1") && name.contains("down_proj") => GgmlDType::Q6K,
@@ -264,7 +264,7 @@ fn quantised_weights_give_nearly_the_logits_of_what_they_stand_for() {
     ] {
         let (found, right) = (run(gguf.path(), 1), run(floats.path(), 1));
         let distance = distance(right.iter().flatten(), found.iter().flatten());
-        // Activations have eight bits: something is lost, but nothing of the weights.
+        // Activations have eight bits, so there is a small error, but none from the weights.
         assert!(distance > 1e-6 && distance < 0.04, "{name}: {distance}");
     }
 }
@@ -286,7 +286,7 @@ fn ranks_share_blocks_of_eight_bits_and_not_wide_ones_that_are_too_few() {
     }
 }
 
-/// A GGUF file that we write, and nothing beside it.
+/// Writes a GGUF file with this crate, in a folder of its own.
 fn written(dir: &Path, mix: Mix) -> TempDir {
     let gguf = tempfile::tempdir().unwrap();
     let model = nsbridge_handler::Model::in_dir(dir);
@@ -306,10 +306,10 @@ fn what_is_in_memory_is_told_by_the_matrices_and_not_by_the_file() {
         let tensors = checkpoint.tensors();
         (Format::coarsest(tensors), Format::mean_width(tensors))
     };
-    // The norms beside them are in f32, and the last of all.
+    // The norms are in f32, and one of them is the last tensor.
     let (format, width) = of(Mix::Bf16);
     assert!(format == Format::Bf16 && width > 2.0 && width < 2.01, "{format:?} {width}");
-    // Five bits have a byte each.
+    // Weights of five bits are stored in one byte each.
     let (format, width) = of(Mix::Q5KM);
     assert!(matches!(format, Format::Q5K) && width > 1.0 && width < 1.1, "{format:?} {width}");
 }
@@ -336,7 +336,7 @@ fn a_file_alone_tells_windows_of_all_layers() {
     }
 }
 
-/// Ranks with as many heads and columns as blocks of 256 take on eight of them.
+/// Shape with enough heads and columns for eight ranks in blocks of 256.
 #[test]
 fn any_number_of_ranks_and_threads_gives_the_bits_of_one_in_blocks_of_256() {
     let mut config = config("Llama");
@@ -363,7 +363,8 @@ fn any_number_of_ranks_and_threads_gives_the_bits_of_one_in_blocks_of_256() {
         });
         all.push(mixed);
     }
-    // Whoever changes these raises `ARITHMETIC_VERSION`, or has changed how blocks are made.
+    // A change to these requires a higher `ARITHMETIC_VERSION`, or stems from a change in
+    // quantization.
     assert_eq!(
         all,
         [0x3133_a555_6b0b_7cfe, 0xe25b_549d_424b_c46f, 0xd4ea_483b_ba81_2edc],

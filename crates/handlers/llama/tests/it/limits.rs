@@ -1,4 +1,4 @@
-//! Limits of time: on loading, and on a request in the engine.
+//! Tests of time limits: on loading, and on a request in the engine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ fn a_request_that_takes_too_long_is_refused_and_one_in_time_is_not() {
     check_refused(answer(&llama(Some(1e-9)), &short(), 7, &[]), "0.000000001 s");
     let limited = answer(&llama(Some(3600.0)), &short(), 7, &[]).unwrap();
     assert_eq!(limited, answer(&llama(None), &short(), 7, &[]).unwrap());
-    // Longer than any clock goes.
+    // A limit beyond the range of the clock.
     assert_eq!(limited, answer(&llama(Some(1e19)), &short(), 7, &[]).unwrap());
 }
 
@@ -43,7 +43,7 @@ fn a_request_that_takes_too_long_is_refused_and_one_in_time_is_not() {
 fn a_reply_that_nobody_reads_is_over_in_time_and_disturbs_no_other() {
     let alone = answer(&llama(None), &short(), 7, &[]).unwrap();
     let llama = llama(Some(1.5));
-    // More than may wait for its reader.
+    // More pieces than the buffer holds for a consumer that does not read.
     let long = json!({ "prompt": "x", "logprobs": true, "top_logprobs": 20 });
     let (call, reader) = call(&long);
     std::thread::scope(|scope| {
@@ -55,7 +55,7 @@ fn a_reply_that_nobody_reads_is_over_in_time_and_disturbs_no_other() {
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        // So that a reply without an end fails the test and does not hang it.
+        // Ends the call, so that an endless reply fails the test instead of blocking it.
         reader.stop(Stop::Cancelled);
         check_refused(unread.join().unwrap(), "1.5 s");
     });

@@ -1,4 +1,4 @@
-//! GGUF files that are made here, against llama.cpp's logits for the same bytes.
+//! Tests of GGUF files that are made here, against llama.cpp's logits for the same bytes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use crate::bundled::bundled;
 use crate::network::{self, distance, logits};
 use crate::tiny::write_drawn;
 
-/// What `by_llama_cpp.py` wrote.
+/// Recorded results of `by_llama_cpp.py`.
 #[derive(Deserialize)]
 struct Recorded {
     seed: u64,
     scale: f32,
-    /// By mix and tensor of the target: the type that llama.cpp's own program gives it.
+    /// Tensor types that llama.cpp's own program chooses for the target, by mix and tensor.
     mixed: serde_json::Map<String, Value>,
     cases: Vec<Case>,
 }
@@ -28,14 +28,14 @@ struct Recorded {
 struct Case {
     name: String,
     mix: String,
-    /// None for a bundled model.
+    /// `None` for a bundled model.
     config: Option<Value>,
     sha256: String,
     tokens: Vec<u32>,
-    /// One of so many logits is kept.
+    /// Stride of the recorded logits.
     every: usize,
     likeliest: Vec<usize>,
-    /// After so many tokens.
+    /// Logits by the number of tokens before them.
     logits: std::collections::BTreeMap<usize, Vec<f32>>,
 }
 
@@ -45,7 +45,7 @@ impl Recorded {
     }
 }
 
-/// A folder with the model in a mix, and the file's name.
+/// Quantizes a model into a new folder. Returns the folder and the file's path.
 fn quantised(from: &Path, mix: &str) -> (TempDir, PathBuf) {
     let to = tempfile::tempdir().unwrap();
     for file in ["config.json", "generation_config.json"] {
@@ -67,9 +67,9 @@ impl Case {
         quantised(drawn.path(), &self.mix)
     }
 
-    /// How far logits may be, both as roots of mean squares: llama.cpp rounds activations to f16 or
-    /// bf16 before they meet such weights, and makes blocks of eight bits of them a little
-    /// otherwise.
+    /// Returns the tolerance of logits, as a ratio of root mean squares. llama.cpp rounds
+    /// activations to f16 or bf16 before it multiplies them with such weights, and its 8-bit blocks
+    /// of activations differ a little.
     fn tolerance(&self) -> f64 {
         match self.mix.as_str() {
             "f32" => 2e-5,
@@ -153,7 +153,7 @@ fn what_cannot_be_quantised_is_named() {
     let why = refused(quantised.path(), Mix::Q4KM);
     assert!(why.contains("is Q8_0 already"), "{why}");
 
-    // An infinity in the last weight.
+    // Makes the last weight infinite.
     let path = drawn.path().join("model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
     let end = bytes.len();

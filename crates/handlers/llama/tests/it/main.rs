@@ -1,4 +1,5 @@
-//! The handler from outside: its arithmetic against a reference, its replies against its contract.
+//! Integration tests of the handler: its arithmetic against references, its replies against its
+//! contract.
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 mod bits;

@@ -1,4 +1,4 @@
-//! Networks opened and run by hand.
+//! Helpers that open and run a network directly.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ pub(crate) fn open(dir: &Path, setup: &Setup) -> Model {
     Model::new(&config, config.context, &weights, setup).unwrap()
 }
 
-/// The logits after each token, which are run in chunks of this size.
+/// Returns the logits after each token, run in chunks of `chunk` tokens.
 pub(crate) fn logits(model: &mut Model, tokens: &[u32], chunk: usize) -> Vec<Vec<f32>> {
     let mut table = Table::default();
     let mut all = Vec::new();
@@ -25,7 +25,7 @@ pub(crate) fn logits(model: &mut Model, tokens: &[u32], chunk: usize) -> Vec<Vec
     all
 }
 
-/// How large the differences are beside the logits, both as roots of mean squares.
+/// Returns the root mean square of the differences, relative to that of the logits.
 pub(crate) fn distance<'a>(
     right: impl IntoIterator<Item = &'a f32>,
     found: impl IntoIterator<Item = &'a f32>,

@@ -1,7 +1,7 @@
-//! Every family against candle's own models: written by other people, from the same papers.
+//! Tests of every family against candle's own models, written independently from the same papers.
 //!
-//! candle-transformers takes a `rope_theta` that its reader does not find for 10,000 and knows no
-//! `rope_parameters`, so what it runs is configured here by hand and never read from a file.
+//! candle-transformers assumes a `rope_theta` of 10,000 if its reader does not find one, and does
+//! not know `rope_parameters`. So its models are configured here in code and never from a file.
 
 use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::{Activation, VarBuilder};
@@ -13,16 +13,17 @@ use tempfile::TempDir;
 use crate::network;
 use crate::tiny::write_drawn;
 
-/// Fifty times what was seen; the logits of weights this small are about 0.1.
+/// Maximum difference of a logit, fifty times the observed one. Logits of such small weights are
+/// about 0.1.
 const TOLERANCE: f32 = 1e-5;
 
-/// Uniform weights of this reach have the standard deviation of 0.02 that transformers begins with.
+/// Range of uniform weights with a standard deviation of 0.02, the initial one in transformers.
 const REACH: f32 = 0.0346;
 
-/// Tokens that candle is given at once, after each of which its logits are asked for.
+/// Number of prompt tokens, after each of which candle's logits are compared.
 const PROMPT: usize = 24;
 
-/// Tokens that it chooses itself and runs one by one on its cache.
+/// Number of tokens that candle chooses itself and runs one by one on its cache.
 const DECODED: usize = 6;
 
 struct Case {
@@ -97,7 +98,7 @@ impl Case {
         dir
     }
 
-    /// Token ids that come in no pattern.
+    /// Returns token ids without a pattern.
     fn prompt(&self) -> Vec<u32> {
         let size = self.size("vocab_size") as u32;
         (0..PROMPT as u32).map(|at| (at * at * 31 + at * 7 + 3) % size).collect()
@@ -118,7 +119,7 @@ impl Oracle {
         let mut tensors =
             candle_core::safetensors::load(dir.path().join("model.safetensors"), &Device::Cpu)?;
         if case.is("tie_word_embeddings") {
-            // candle's Mistral always looks for an output of its own.
+            // candle's Mistral always requires an output matrix of its own.
             let output = tensors["model.embed_tokens.weight"].clone();
             tensors.insert("lm_head.weight".to_owned(), output);
         }
@@ -139,8 +140,8 @@ impl Oracle {
         }
     }
 
-    /// From the beginning: the logits after a prompt and after each token that is the likeliest
-    /// then, and that token.
+    /// Runs a prompt from an empty cache, then `decoded` greedy tokens. Returns each chosen token
+    /// with the logits it was chosen from.
     fn run(&mut self, prompt: &[u32], decoded: usize) -> Result<Vec<(u32, Vec<f32>)>> {
         match self {
             Self::Llama(_, config, cache) => {
@@ -167,16 +168,17 @@ impl Oracle {
         Ok(all)
     }
 
-    /// Tokens, and the logits after each of them.
+    /// Returns tokens and the logits after each of them.
     ///
-    /// candle gives those after the last token alone, so each beginning of the prompt is run anew.
+    /// candle only returns logits after the last token, so each prefix of the prompt is run
+    /// separately.
     fn logits(&mut self, case: &Case) -> Result<(Vec<u32>, Vec<Vec<f32>>)> {
         let mut tokens = case.prompt();
         let mut all = Vec::new();
         for length in 1..PROMPT {
             all.extend(self.run(&tokens[..length], 0)?.into_iter().map(|(_, logits)| logits));
         }
-        // Token by token candle forgets about windows.
+        // candle ignores windows when it runs single tokens.
         let decoded = if case.window().is_some() { 0 } else { DECODED };
         for (token, logits) in self.run(&case.prompt(), decoded)? {
             all.push(logits);
@@ -228,7 +230,7 @@ fn mistral_config(case: &Case) -> mistral::Config {
         max_position_embeddings: case.size("max_position_embeddings"),
         rms_norm_eps: case.number("rms_norm_eps"),
         rope_theta: case.number("rope_theta"),
-        // candle counts the positions before a token, transformers the token too.
+        // candle counts the positions before a token, transformers includes the token.
         sliding_window: case.window().map(|window| window - 1),
         use_flash_attn: false,
     }
@@ -243,7 +245,7 @@ fn qwen2_config(case: &Case) -> qwen2::Config {
         num_attention_heads: case.size("num_attention_heads"),
         num_key_value_heads: case.size("num_key_value_heads"),
         max_position_embeddings: case.size("max_position_embeddings"),
-        // It applies whether or not it is switched on.
+        // candle applies the window even if it is switched off.
         sliding_window: case.size("max_position_embeddings"),
         max_window_layers: 0,
         tie_word_embeddings: case.is("tie_word_embeddings"),
@@ -280,7 +282,8 @@ fn likeliest(logits: &[f32]) -> u32 {
     all.max_by(|a, b| logits[*a].total_cmp(&logits[*b])).unwrap() as u32
 }
 
-/// The largest difference from the oracle's logits, and how often another token is the likeliest.
+/// Returns the largest difference from the oracle's logits, and how often the likeliest token
+/// differs.
 fn difference(case: &Case, (tokens, right): &(Vec<u32>, Vec<Vec<f32>>)) -> (f32, usize) {
     let found =
         network::logits(&mut network::open(case.write().path(), &Setup::default()), tokens, PROMPT);
@@ -304,7 +307,7 @@ fn the_logits_of_every_family_are_those_of_candle() {
     }
 }
 
-/// What the tolerance is worth: 10,000 is what a reader that misses `rope_theta` takes.
+/// Sensitivity of the tolerance: 10,000 is the value of a reader that misses `rope_theta`.
 #[test]
 fn a_wrong_theta_a_wrong_epsilon_and_a_wrong_window_are_seen() {
     let mut windows = 0;

@@ -1,4 +1,4 @@
-//! The arithmetic against `reference.py`, an implementation of its own in numpy and f64.
+//! Tests of the arithmetic against `reference.py`, an independent implementation in numpy and f64.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ struct Case {
     config: Value,
     seed: u64,
     tokens: Vec<u32>,
-    /// The logits after this many tokens.
+    /// Logits by the number of tokens before them.
     logits: HashMap<usize, Vec<f32>>,
 }
 
@@ -31,7 +31,7 @@ impl Case {
         network::open(dir.path(), &Setup::default())
     }
 
-    /// Runs the tokens in chunks of this size; gives the largest difference from the reference.
+    /// Runs the tokens in chunks of `chunk`. Returns the largest difference from the reference.
     fn worst(&self, chunk: usize) -> f32 {
         let found = network::logits(&mut self.model(), &self.tokens, chunk);
         let mut worst: f32 = 0.0;
@@ -59,7 +59,7 @@ fn logits_are_those_of_the_reference_however_the_prompt_is_cut() {
     }
 }
 
-/// What the tolerance is worth: each of these is a plausible bug.
+/// Sensitivity of the tolerance: each change is a plausible bug.
 #[test]
 fn a_wrong_theta_a_wrong_epsilon_and_wrong_scaling_are_seen() {
     for (case, pointer, wrong) in [

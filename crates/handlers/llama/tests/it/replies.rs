@@ -1,4 +1,5 @@
-//! Replies of a tiny model with drawn weights: its tokens are bytes, so its text is noise.
+//! Tests of replies of a tiny model with random weights. Its tokens are bytes, so its text is
+//! noise.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ fn reply(llama: &Arc<Llama>, input: &Value) -> (Vec<TextPiece>, Finish) {
     answer(llama, input, 7, &[]).unwrap()
 }
 
-/// Without what the cache knew already, and what was drafted: it is no part of the reply.
+/// Removes the counts of cached and drafted tokens, which are no part of the reply.
 pub(crate) fn uncached((pieces, finish): (Vec<TextPiece>, Finish)) -> (Vec<TextPiece>, Finish) {
     let Usage { input_tokens, output_tokens, .. } = finish.usage;
     (pieces, finish.with_usage(Usage { input_tokens, output_tokens, ..Usage::default() }))
@@ -85,7 +86,7 @@ fn a_prompt_that_begins_alike_is_computed_once_for_each_scope() {
     assert_eq!(cached("one", "why"), 0);
     assert_eq!(cached("one", "who"), 128);
     assert_eq!(cached("other", "who"), 0);
-    // As a reply from nothing.
+    // Equal to the reply of a fresh worker.
     let fresh = Tiny::endless().load(Options::default()).unwrap();
     let alone = reply(&fresh, &ask("how"));
     for cached_tokens in [0, 128] {
@@ -125,7 +126,7 @@ fn a_reply_is_as_long_as_asked_or_as_there_is_room() {
     let (pieces, finish) = reply(&llama, &json!({ "prompt": "four", "max_tokens": 9 }));
     assert_eq!((pieces.len(), finish.reason), (9, FinishReason::Length));
     assert_eq!((finish.usage.input_tokens, finish.usage.output_tokens), (5, 9));
-    // 160 positions, and the prompt has 5 tokens with its beginning.
+    // The context has 160 positions; the prompt has 5 tokens with its start token.
     for input in [json!({ "prompt": "four" }), json!({ "prompt": "four", "max_tokens": 500 })] {
         assert_eq!(reply(&llama, &input).0.len(), 155);
     }
@@ -145,7 +146,7 @@ fn a_stop_text_ends_the_reply_before_it() {
     let (pieces, finish) = reply(&llama, &input(&stop));
     assert_eq!(text(&pieces), whole[..whole.find(&stop).unwrap()]);
     assert_eq!(finish.reason, FinishReason::StopText);
-    // What only began like a stop text comes out with the last token.
+    // Text that only began like a stop sequence is emitted with the last token.
     let last = whole.chars().last().unwrap();
     assert_eq!(text(&reply(&llama, &input(&format!("{last}never"))).0), whole);
 }
@@ -178,7 +179,7 @@ fn a_prompt_that_leaves_no_room_is_refused_with_both_numbers_and_never_cut() {
     let whole = tiny.load(Options::default()).unwrap();
     let small = tiny.load(Options { n_positions: Some(20), ..Options::default() }).unwrap();
     for (llama, context) in [(&whole, 160), (&small, 20)] {
-        // With its beginning this fills the context to the last position.
+        // With its start token, this fills the context to the last position.
         let full = "x".repeat(context - 1);
         let numbers = |tokens| [format!("{tokens} tokens"), format!("context of {context}")];
         let check = |input: &Value, tokens: usize| {
@@ -265,7 +266,7 @@ fn options_that_cannot_be_are_refused_by_name() {
         assert!(error.to_string().contains(name), "{error}");
     }
     assert!(serde_json::from_value::<Options>(json!({ "temprature": 1 })).is_err());
-    // Of the draft before anything is loaded, and by its own name.
+    // The draft is checked before anything is loaded, and the error names its option.
     let options = Options { draft_model_tp_size: Some(8), ..Options::default() };
     let why = tiny.load_with_draft(&tiny, options.clone()).unwrap_err().to_string();
     assert!(

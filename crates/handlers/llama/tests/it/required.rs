@@ -1,4 +1,4 @@
-//! A worker that must be equal to a reference before it answers.
+//! Tests of a worker that must reproduce a reference before it serves requests.
 
 use nsbridge_handler::{Error, Model};
 use nsbridge_llama::parity::{Reference, open};
@@ -6,7 +6,7 @@ use nsbridge_llama::{KvFormat, Options};
 
 use crate::tiny::Tiny;
 
-/// What the model gives for some tokens, in a file below its folder.
+/// Records the model's logits of some tokens in a file below its folder.
 fn recorded(tiny: &Tiny, tokens: u32) -> Reference {
     let tokens: Vec<u32> = (0..tokens).map(|at| (at * at * 7 + 3) % 258).collect();
     let kv = KvFormat::default();
@@ -49,7 +49,7 @@ fn a_model_that_is_equal_to_its_reference_is_served() {
 fn a_model_that_is_not_is_refused_with_the_numbers() {
     let tiny = Tiny::new();
     let mut reference = recorded(&tiny, 100);
-    // The likeliest token after the 71st is another one now.
+    // Changes the likeliest token after the 71st.
     reference.logits[70 * 258 + 9] += 40.0;
     write(&tiny, &reference);
     let words = ["own.safetensors", "is 4.000e1, after 71 of 100 tokens", "1e-3", "after 1"];

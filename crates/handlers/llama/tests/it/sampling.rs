@@ -1,4 +1,4 @@
-//! The parameters of sampling, from a request through the handler to the tokens it gets.
+//! Tests of the sampling parameters, from a request through the handler to its tokens.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ fn endless() -> Arc<Llama> {
     Tiny::endless().load(Options::default()).unwrap()
 }
 
-/// A model whose every token but the last few is an end token.
+/// Loads a model in which all tokens except the last few are end tokens.
 fn eager() -> Arc<Llama> {
     let ends: Vec<u32> = (0..=EOS - 4).collect();
     let tiny = Tiny::new().with("generation_config.json", &json!({ "eos_token_id": ends }));
@@ -50,7 +50,7 @@ fn a_banned_token_is_not_made_and_a_favoured_one_is() {
 fn a_banned_sequence_does_not_come_about_and_its_parts_may() {
     let llama = endless();
     let (plain, _) = tokens(&llama, &greedy(&json!({})));
-    // `x` is the prompt's last token, so that the first of these begins in the prompt.
+    // `x` is the prompt's last token, so the first of these sequences begins in the prompt.
     for sequence in [vec![120, plain[0]], plain[3..6].to_vec()] {
         let input = greedy(&json!({ "bad_token_sequences": [sequence] }));
         let (made, _) = tokens(&llama, &input);
@@ -69,7 +69,7 @@ fn penalties_count_the_reply_as_it_grows() {
     assert_eq!(more(&json!({ "max_tokens": 3, "presence_penalty": 2.0 }))[0], 65);
     let mixed = more(&json!({ "frequency_penalty": 2.0 }));
     assert!(mixed.contains(&65) && mixed.contains(&66), "{mixed:?}");
-    // Each is penalised once, so the first is ahead again.
+    // Each token is penalized once, so the first one is ahead again.
     let twice = more(&json!({ "presence_penalty": 2.0, "max_tokens": 20 }));
     assert_eq!(twice[19], 65);
 }
@@ -110,7 +110,7 @@ fn log_probabilities_come_with_the_pieces_that_asked_for_them() {
     let pieces = |more: &Value| answer(&llama, &greedy(more), 7, &[]).unwrap().0;
     let silent = |piece: &TextPiece| piece.logprob.is_none() && piece.top_logprobs.is_empty();
     assert!(pieces(&json!({})).iter().all(silent));
-    // Of the model's own distribution: a bias moves the choice and not what is told.
+    // Log-probabilities are those of the model's own distribution: a bias changes the choice only.
     let bias = json!({ "logprobs": true, "top_logprobs": 3, "logit_bias": { "65": 100.0 } });
     for piece in pieces(&bias) {
         let (own, top) = (piece.logprob.unwrap(), piece.top_logprobs);

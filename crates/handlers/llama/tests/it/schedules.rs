@@ -1,5 +1,4 @@
-//! Whatever runs beside a request, and however often it has to give way: its reply is that of its
-//! lone run.
+//! Tests that a reply equals that of a lone run, whatever the concurrent load and the preemptions.
 
 mod turns;
 
@@ -18,7 +17,7 @@ use serde_json::{Value, json};
 use crate::replies::{call, uncached};
 use crate::tiny::Tiny;
 
-/// Blocks of this model are 8 KiB: a MiB is what one request of 4096 tokens can need.
+/// Returns a model with blocks of 8 KiB, so one request of 4096 tokens can need 1 MiB.
 fn tiny() -> Tiny {
     let config = json!({
         "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": 32,
@@ -30,7 +29,7 @@ fn tiny() -> Tiny {
     Tiny::new().with("config.json", &config)
 }
 
-/// Too little memory, few places, and steps that a prompt does not fit into.
+/// Options with too little memory, few places, and steps that are shorter than the prompts.
 fn crowded() -> Options {
     Options {
         max_rolling_batch_size: Some(8),
@@ -41,29 +40,29 @@ fn crowded() -> Options {
     }
 }
 
-/// One of the numbers that the engine tells of itself.
+/// Returns a metric of the engine.
 pub(crate) fn measure(llama: &Llama, name: &str) -> f64 {
     let measures = Handler::measures(llama);
     measures.iter().find(|measure| measure.name == name).expect(name).value
 }
 
-/// What one client does.
+/// Behavior of one client.
 #[derive(Clone, Debug)]
 struct Client {
     tenant: usize,
     input: Value,
     seed: u64,
-    /// Cancels after so many pieces.
+    /// Number of pieces after which it cancels.
     leaves: Option<usize>,
-    /// Reads nothing for so long.
+    /// Time for which it does not read.
     sleeps: Option<Duration>,
-    /// How many pieces of an earlier attempt it has already.
+    /// Number of pieces that it has of an earlier attempt.
     has: usize,
 }
 
 type Reply = (Vec<TextPiece>, Finish);
 
-/// A reply of a model that does nothing else and remembers nothing.
+/// Returns the reply of a model that serves no other request and has no prefix cache.
 fn alone(input: &Value, seed: u64) -> Reply {
     type Known = (Arc<Llama>, HashMap<String, Reply>);
     static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
@@ -77,7 +76,7 @@ fn alone(input: &Value, seed: u64) -> Reply {
         };
         (tiny().load(options).unwrap(), HashMap::new())
     });
-    // Several replies need the memory of several requests: each is made by itself.
+    // Several replies need the memory of several requests, so each is made by itself.
     let n = input.get("n").and_then(Value::as_u64);
     let mut one = |seed: u64| -> Reply {
         let mut input = input.clone();
@@ -90,7 +89,7 @@ fn alone(input: &Value, seed: u64) -> Reply {
     in_turns(&replies)
 }
 
-/// Replies of one request, as it gives them.
+/// Returns the replies of one request in the order of their pieces.
 fn in_turns(replies: &[Reply]) -> Reply {
     let longest = replies.iter().map(|(pieces, _)| pieces.len()).max().unwrap();
     let mut all = Vec::new();
@@ -108,7 +107,7 @@ fn in_turns(replies: &[Reply]) -> Reply {
     (all, finish)
 }
 
-/// Takes the reply; whether it was whole.
+/// Reads the reply and compares it with that of a lone run, up to where the client leaves.
 fn take(llama: &Llama, client: &Client) {
     let expected = alone(&client.input, client.seed);
     let (mut call, reader) = call(&client.input);
@@ -151,7 +150,7 @@ fn take(llama: &Llama, client: &Client) {
     }
 }
 
-/// Prompts that begin alike, up to three thousand tokens.
+/// Returns a prompt of up to three thousand tokens; many prompts have a common prefix.
 fn prompt(kind: usize, length: usize) -> String {
     let line = |at: usize| format!("{} {at} of story {}; ", at * at % 97, kind % 3);
     let mut text: String = (0..length / 20).map(line).collect();
@@ -180,7 +179,7 @@ prop_compose! {
     }
 }
 
-/// Nobody holds memory any more.
+/// Checks that no request holds memory.
 #[track_caller]
 fn check_empty(llama: &Llama) {
     let begun = Instant::now();
@@ -200,7 +199,7 @@ fn any_crowd_gets_the_replies_of_lone_runs() {
 fn any_crowd_that_is_drafted_gets_the_replies_of_lone_runs() {
     let (target, draft) = (tiny(), tiny());
     draft.draw_again(0.2);
-    // However little it pays: the draft is as large as the model.
+    // Always drafts, although that does not pay: the draft is as large as the model.
     let always =
         Options { speculative_length: Some(5), speculative_adaptive: Some(false), ..crowded() };
     let llama = target.load_with_draft(&draft, always).unwrap();
@@ -220,7 +219,7 @@ fn any_crowd_on_several_ranks_gets_the_replies_of_lone_runs() {
         threads: Some(1),
         speculative_length: Some(3),
         speculative_adaptive: Some(false),
-        // Four ranks have the two heads of keys and values twice.
+        // With four ranks, each of the two key-value heads is stored twice.
         kv_cache_mb: crowded().kv_cache_mb.map(|mebibytes| 2 * mebibytes),
         ..crowded()
     };
@@ -233,7 +232,7 @@ fn check_crowd(llama: &Arc<Llama>) {
     let clients = prop::collection::vec(client(), 1..14);
     let config = ProptestConfig { cases: 12, max_shrink_iters: 30, ..ProptestConfig::default() };
     let run = |clients: Vec<Client>| {
-        // Before they begin, so that all of them are there at once.
+        // Computed beforehand, so that all clients begin at the same time.
         clients.iter().for_each(|client| drop(alone(&client.input, client.seed)));
         std::thread::scope(|scope| {
             for client in &clients {
@@ -244,7 +243,7 @@ fn check_crowd(llama: &Arc<Llama>) {
         Ok(())
     };
     proptest::test_runner::TestRunner::new(config).run(&clients, run).unwrap();
-    // Six prompts fit, and none of them with all of its reply.
+    // Memory suffices for six prompts, but for none of them with its whole reply.
     let grows = |seed| Client {
         tenant: seed as usize % 2,
         input: json!({
@@ -256,7 +255,7 @@ fn check_crowd(llama: &Arc<Llama>) {
         has: 0,
     };
     run((0..8).map(grows).collect()).unwrap();
-    // Else it was no crowd.
+    // Otherwise there was no contention.
     for name in ["preemptions", "prefix_cache_hits", "prefix_cache_evictions"] {
         assert!(measure(llama, name) > 0.0, "{name}");
     }
@@ -270,14 +269,15 @@ fn several_replies_to_a_prompt_are_those_of_the_seeds_that_follow() {
     let fresh = tiny().load(Options::default()).unwrap();
     let (pieces, finish) = answer(&fresh, &input, 7, &[]).unwrap();
     assert_eq!((&pieces, finish), (&alone(&input, 7).0, alone(&input, 7).1));
-    // They differ, and the prompt was run once.
+    // The replies differ, and the prompt was run once.
     let of = |index: u32| -> Vec<u32> {
         pieces.iter().filter(|piece| piece.index == index).map(|piece| piece.token).collect()
     };
     assert!(of(0) != of(1) && of(1) != of(2) && of(0) != of(2));
     let made = pieces.len() as f64;
     assert!(measure(&fresh, "engine_tokens") <= 1.0 + finish.usage.input_tokens as f64 + made);
-    // From wherever it broke, in the middle of a turn too, and where the prompt fills its blocks.
+    // Resumes from any piece, also in the middle of a round, and with a prompt that fills its
+    // blocks.
     let filled = json!({ "prompt": "x".repeat(95), "max_tokens": 4, "n": 3 });
     for (input, step) in [(input, 5), (filled, 1)] {
         let (pieces, _) = alone(&input, 7);
@@ -292,7 +292,7 @@ fn several_replies_to_a_prompt_are_those_of_the_seeds_that_follow() {
 #[test]
 fn a_reply_that_ends_before_the_others_says_why() {
     let llama = tiny().load(Options::default()).unwrap();
-    // Whatever byte it is, half of them end a reply.
+    // Half of all bytes end a reply.
     let ends: Vec<u32> = (0..128).collect();
     let input = json!({
         "prompt": "x", "max_tokens": 12, "n": 8, "temperature": 1.5, "stop_token_ids": ends
@@ -320,13 +320,13 @@ fn more_replies_than_there_can_be_are_refused_with_the_number() {
     let llama = tiny().load(crowded()).unwrap();
     check_refused(&llama, &json!({ "prompt": "x", "n": 0 }), &["`n`", "from 1 to 128"]);
     check_refused(&llama, &json!({ "prompt": "x", "n": 129 }), &["`n`", "from 1 to 128"]);
-    // Whatever the worker's steps are.
+    // The maximum is allowed, however small the worker's steps are.
     let all = json!({ "prompt": "x", "n": 128, "max_tokens": 2, "ignore_eos": true });
     assert_eq!(answer(&llama, &all, 7, &[]).unwrap().0.len(), 256);
 }
 
-/// The exact bound, two steps, is a test of the schedule's own. Here the steps between submission and
-/// first look, and between the last piece and its reader, are counted too.
+/// Two steps are the exact bound, which the schedule's own tests check. This test also counts the
+/// steps between submission and the first plan, and between the last piece and its consumer.
 #[test]
 fn a_flood_of_long_prompts_does_not_hold_up_another_tenants_short_one() {
     let llama = tiny().load(crowded()).unwrap();
@@ -364,7 +364,8 @@ fn a_flood_of_long_prompts_does_not_hold_up_another_tenants_short_one() {
         let mut steps: Vec<f64> = (0..20).map(ended).collect();
         let left = measure(&llama, "engine_waiting");
         over.store(true, Ordering::Release);
-        // Behind the flood it would be thousands; a thread that is late counts a few too many.
+        // Behind the flood it would be thousands of steps. A thread that is scheduled late adds a
+        // few.
         steps.sort_by(f64::total_cmp);
         assert!(steps[10] <= 10.0, "{steps:?}");
         assert!(left > 50.0, "the flood was over");
@@ -372,7 +373,7 @@ fn a_flood_of_long_prompts_does_not_hold_up_another_tenants_short_one() {
     check_empty(&llama);
 }
 
-/// Blocks are of 32 tokens: of so many lengths, each place of a block is the last at some time.
+/// Blocks have 32 tokens, so these lengths cover each position of a block.
 #[test]
 fn m1_a_request_that_gave_memory_to_another_goes_on_with_what_it_has() {
     let llama = tiny().load(crowded()).unwrap();
@@ -384,7 +385,7 @@ fn m1_a_request_that_gave_memory_to_another_goes_on_with_what_it_has() {
         });
         let other = json!({ "prompt": "b".repeat(700 + length), "max_tokens": 40 });
         let (many, other) = (client(0, many), client(1, other));
-        // Before they begin, so that both are there at once.
+        // Computed beforehand, so that both run at the same time.
         for client in [&many, &other] {
             drop(alone(&client.input, client.seed));
         }

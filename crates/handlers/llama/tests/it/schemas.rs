@@ -1,4 +1,4 @@
-//! A thousand drawn schemas, and a thousand replies that fit them.
+//! Test of a thousand random schemas, each with a reply that must be valid under it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use crate::tiny::{Tiny, models};
 
 const SCHEMAS: u64 = 1000;
 
-/// Draws schemas of which every text has an end.
+/// Generator of random schemas, under which every text ends.
 struct Draw(u64);
 
 impl Draw {
@@ -126,7 +126,7 @@ impl Draw {
     }
 }
 
-/// The request for reply `number`: at temperature 1, every tenth at 0.
+/// Returns the request and the schema of reply `number`: at temperature 1, every tenth at 0.
 fn request(number: u64) -> (Value, Value) {
     let mut draw = Draw(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1);
     let schema = if number.is_multiple_of(4) { draw.schema(3) } else { draw.object(3) };
@@ -144,7 +144,7 @@ fn reply(llama: &Arc<Llama>, number: u64) -> (Vec<TextPiece>, Finish) {
     answer(llama, &request(number).0, number, &[]).unwrap()
 }
 
-/// Those of the replies that are no JSON which another crate finds to fit, or were cut.
+/// Returns the replies that were cut, or that another crate finds to be invalid under their schema.
 fn misfits(numbers: &[u64], replies: &[(Vec<TextPiece>, Finish)]) -> Vec<String> {
     assert_eq!(numbers.len(), replies.len());
     let misfit = |(&number, (pieces, finish)): (&u64, &(Vec<TextPiece>, Finish))| {
@@ -158,7 +158,7 @@ fn misfits(numbers: &[u64], replies: &[(Vec<TextPiece>, Finish)]) -> Vec<String>
     numbers.iter().zip(replies).filter_map(misfit).collect()
 }
 
-/// The replies to these numbers, in order, 8 at once.
+/// Returns the replies to these numbers in order, 8 concurrently.
 fn at_once(llama: &Arc<Llama>, numbers: &[u64]) -> Vec<(Vec<TextPiece>, Finish)> {
     let next = AtomicUsize::new(0);
     let work = || {
@@ -182,12 +182,12 @@ fn a_thousand_replies_of_a_thousand_fit_their_schemas() {
     let numbers: Vec<u64> = (0..SCHEMAS).collect();
     let replies = at_once(&llama, &numbers);
     assert_eq!(misfits(&numbers, &replies), Vec::<String>::new());
-    // They are no constants: most texts come once.
+    // The replies are not constants: most texts occur once.
     let mut texts: Vec<String> = replies.iter().map(|(pieces, _)| text(pieces)).collect();
     texts.sort();
     texts.dedup();
     assert!(texts.len() as u64 > SCHEMAS / 2, "{}", texts.len());
-    // What ran beside a reply did not change it.
+    // Concurrent requests did not change a reply.
     for number in (0..SCHEMAS).step_by(9) {
         let alone = reply(&llama, number);
         assert_eq!(alone.0, replies[number as usize].0, "{number}");

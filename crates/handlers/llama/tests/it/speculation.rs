@@ -1,4 +1,4 @@
-//! Whatever drafts, and however much of it: the reply is the one without.
+//! Tests that the reply equals that without a draft, whatever the drafter and the draft length.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,11 +16,11 @@ use crate::tiny::{EOS, Tiny};
 
 const LENGTHS: std::ops::RangeInclusive<usize> = 0..=8;
 
-/// What drafts.
+/// Drafter of a test.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Draft {
     Itself,
-    /// The same weights, but a little smaller: mostly right.
+    /// Similar, slightly smaller weights: mostly right.
     Perturbed,
     Ngram,
     Random,
@@ -30,7 +30,7 @@ enum Draft {
 const DRAFTS: [Draft; 5] =
     [Draft::Itself, Draft::Perturbed, Draft::Ngram, Draft::Random, Draft::AlwaysEnd];
 
-/// Guesses without looking.
+/// Drafter that guesses without the context.
 struct Blind(fn(&mut u64) -> u32, u64);
 
 impl Drafter for Blind {
@@ -48,7 +48,7 @@ fn random(state: &mut u64) -> u32 {
     (*state >> 40) as u32 % (EOS + 1)
 }
 
-/// The model, and one that is much like it.
+/// Target model, and a model that resembles it.
 struct Pair {
     target: Tiny,
     perturbed: Tiny,
@@ -89,7 +89,7 @@ impl Pair {
     }
 }
 
-/// As long as `length` every time.
+/// Returns options with a fixed draft length.
 fn always(length: usize) -> Options {
     Options {
         speculative_length: Some(length),
@@ -99,7 +99,7 @@ fn always(length: usize) -> Options {
     }
 }
 
-/// Every combination of what a request may say, and two seeds of each.
+/// Returns every combination of request parameters, with two seeds each.
 fn inputs() -> Vec<(Value, u64)> {
     let mut inputs = Vec::new();
     for (at, temperature) in [0.0, 0.3, 0.7, 1.5].into_iter().enumerate() {
@@ -116,7 +116,8 @@ fn inputs() -> Vec<(Value, u64)> {
                 let mut input = json!({
                     "prompt": "again and again and again", "temperature": temperature,
                     "max_tokens": 30, "logprobs": true, "top_logprobs": 2,
-                    // An end inside a draft, or a draft of ends that end nothing.
+                    // Either an end inside a draft, or drafts of end tokens that do not end the
+                    // reply.
                     "ignore_eos": at % 2 == 0
                 });
                 for extra in [&cut, &rule] {
@@ -134,7 +135,7 @@ fn text(pieces: &[TextPiece]) -> String {
     pieces.iter().map(|piece| piece.text.as_str()).collect()
 }
 
-/// All replies, made at once.
+/// Returns all replies, generated concurrently.
 fn replies(llama: &Arc<Llama>, inputs: &[(Value, u64)]) -> Vec<(Vec<TextPiece>, Finish)> {
     std::thread::scope(|scope| {
         let one = |(input, seed): &(Value, u64)| answer(llama, input, *seed, &[]).unwrap();
@@ -143,7 +144,7 @@ fn replies(llama: &Arc<Llama>, inputs: &[(Value, u64)]) -> Vec<(Vec<TextPiece>, 
     })
 }
 
-/// Stop texts that are met, somewhere in the middle.
+/// Replaces stop sequences by ones that occur in the middle of the reply.
 fn with_met_stops(llama: &Arc<Llama>, inputs: &mut [(Value, u64)]) {
     for (input, seed) in inputs.iter_mut().filter(|(input, _)| input.get("stop").is_some()) {
         let (pieces, _) = answer(llama, input, *seed, &[]).unwrap();
@@ -179,7 +180,7 @@ fn every_draft_of_every_length_leaves_every_reply_as_it_is() {
             }
         }
         let rate = accepted as f64 / drafted as f64;
-        // Else nothing was tried.
+        // Otherwise no draft was verified.
         let (least, most) = match draft {
             Draft::Itself => (0.85, 1.0),
             Draft::Perturbed => (0.3, 0.95),
@@ -222,7 +223,7 @@ fn a_draft_that_breaks_leaves_the_reply_as_it_is() {
         assert_eq!(uncached(answer(&llama, &input, 1, &[]).unwrap()), uncached(expected.clone()));
         assert_eq!(measure(&llama, "speculation_drafting"), 0.0);
     }
-    // Weights that are no numbers choose nothing.
+    // A draft model with NaN weights chooses no token.
     pair.perturbed.break_weights();
     let llama = pair.load(Draft::Perturbed, always(3));
     let made = answer(&llama, &input, 1, &[]).unwrap();
@@ -277,7 +278,7 @@ fn what_is_remembered_was_never_only_drafted() {
     let plain = pair.target.load(plain).unwrap();
     for draft in [Draft::Perturbed, Draft::Random] {
         let llama = pair.load(draft, always(7));
-        // Letters, so that the text has the same tokens when it comes back as a prompt.
+        // Restricted to letters, so that the text has the same tokens as a prompt.
         let input = |prompt: &str| {
             json!({
                 "prompt": prompt, "temperature": 0.9, "max_tokens": 60, "logprobs": true,
@@ -299,7 +300,7 @@ fn what_was_drafted_is_told() {
     let llama = pair.load(Draft::Itself, always(4));
     let input = json!({ "prompt": "x", "max_tokens": 21, "ignore_eos": true, "temperature": 0.9 });
     let (_, finish) = answer(&llama, &input, 1, &[]).unwrap();
-    // One with the prompt, then four steps of five.
+    // One step for the prompt, then four steps of five tokens.
     let Usage { output_tokens, drafted_tokens, accepted_tokens, .. } = finish.usage;
     assert_eq!((output_tokens, drafted_tokens, accepted_tokens), (21, 16, 16));
     assert_eq!(measure(&llama, "engine_steps"), 5.0);

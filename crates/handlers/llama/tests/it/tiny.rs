@@ -1,4 +1,4 @@
-//! Tiny models with drawn weights, written as transformers would.
+//! Tiny models with random weights, in the file format of transformers.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -10,11 +10,11 @@ use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// The token that ends a reply of a [`vocabulary`] model, and the one that begins a prompt.
+/// End token of a [`vocabulary`] model, and its start token.
 pub(crate) const EOS: u32 = 257;
 pub(crate) const BOS: u32 = 256;
 
-/// What tokens of several bytes stand for in a [literate](Tiny::literate) model.
+/// Bytes of the longer tokens in a [literate](Tiny::literate) model.
 pub(crate) const PIECES: &[&[u8]] = &[
     b"{\"",
     b"\":",
@@ -51,7 +51,7 @@ pub(crate) const PIECES: &[&[u8]] = &[
     b"a\xe3",
 ];
 
-/// A model whose tokens are the 256 bytes, a beginning and an end.
+/// Model whose tokens are the 256 bytes, a start token and an end token.
 pub(crate) struct Tiny {
     dir: TempDir,
 }
@@ -71,8 +71,8 @@ impl Tiny {
         Self { dir }
     }
 
-    /// One with room for longer texts, and tokens of several bytes: what JSON is made of, and
-    /// characters and parts of them. Token `258 + n` is piece `n`.
+    /// Creates a model with a longer context and longer tokens: parts of JSON, characters and parts
+    /// of characters. Token `258 + n` is piece `n`.
     pub(crate) fn literate() -> Self {
         let size = 258 + PIECES.len();
         let config = json!({
@@ -88,7 +88,7 @@ impl Tiny {
         Self { dir }
     }
 
-    /// One whose replies only end for want of room.
+    /// Creates a model whose replies only end at the length limit.
     pub(crate) fn endless() -> Self {
         Self::new().with("generation_config.json", &json!({ "eos_token_id": [] }))
     }
@@ -99,7 +99,7 @@ impl Tiny {
         self
     }
 
-    /// Makes every weight a NaN.
+    /// Makes every weight NaN.
     pub(crate) fn break_weights(&self) {
         let path = self.path().join("model.safetensors");
         let mut bytes = std::fs::read(&path).unwrap();
@@ -108,7 +108,7 @@ impl Tiny {
         std::fs::write(path, bytes).unwrap();
     }
 
-    /// Draws the weights anew, of this size: near to a quarter, a model that is much like it was.
+    /// Draws the weights again with this scale. A scale close to a quarter gives a similar model.
     pub(crate) fn draw_again(&self, scale: f32) {
         let config = std::fs::read(self.path().join("config.json")).unwrap();
         write_drawn(self.path(), &serde_json::from_slice(&config).unwrap(), 5, scale);
@@ -137,12 +137,13 @@ pub(crate) fn models(dir: &Path) -> Models {
     [("target".to_owned(), Model::in_dir(dir))].into_iter().collect()
 }
 
-/// Writes `config.json` and weights drawn as `reference.py` says.
+/// Writes `config.json` and random weights as described in `reference.py`.
 pub(crate) fn write_model(dir: &Path, config: &Value, seed: u64) {
     write_drawn(dir, config, seed, 0.25);
 }
 
-/// The same with `scale` instead of a quarter for what is no norm, as `families.py` says.
+/// Writes a model with `scale` instead of a quarter for all weights except norms, as described in
+/// `families.py`.
 pub(crate) fn write_drawn(dir: &Path, config: &Value, seed: u64, scale: f32) {
     std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
     let config = Config::read(&Model::in_dir(dir)).unwrap();
@@ -170,8 +171,8 @@ pub(crate) fn write_drawn(dir: &Path, config: &Value, seed: u64, scale: f32) {
     safetensors::serialize_to_file(&views, None, &dir.join("model.safetensors")).unwrap();
 }
 
-/// A byte-level tokenizer without merges: token `n` is byte `n`, and pieces come behind the two that
-/// are special.
+/// Writes a byte-level tokenizer without merges: token `n` is byte `n`, and the pieces follow the
+/// two special tokens.
 fn write_vocabulary(dir: &Path, pieces: &[&[u8]]) {
     let mut others = '\u{100}'..;
     let spelt = |byte: u8| match byte {

@@ -1,16 +1,16 @@
-//! Replies of one request that have no room all at once: each is made all the same.
+//! Tests of replies of one request that do not fit into memory at once.
 
 use super::{
     Client, Options, Value, alone, answer, check_empty, crowded, json, measure, prompt, take, tiny,
     uncached,
 };
 
-/// One place, and memory for a request of 4096 tokens.
+/// Returns options with one place and memory for a request of 4096 tokens.
 fn one_place() -> Options {
     Options { max_rolling_batch_size: Some(1), kv_cache_mb: Some(1), ..Options::default() }
 }
 
-/// Of the 128 blocks the prompt takes 64, and each of six replies thirteen of its own.
+/// Returns a request whose prompt takes 64 of the 128 blocks and each of its replies thirteen.
 fn wide(n: usize) -> Value {
     json!({
         "prompt": "x".repeat(2050), "max_tokens": 400, "n": n, "ignore_eos": true, "temperature": 1.2
@@ -55,15 +55,15 @@ fn replies_that_have_no_room_together_are_made_in_turns() {
         let given_back = check_pieces(options, &wide(6));
         assert!((1.0..=15.0).contains(&given_back), "{given_back}");
     }
-    // Steps that the prompt does not fit into, and what is to be computed again neither.
+    // Steps too short for the prompt and for the tokens to recompute.
     let small = Options { max_num_batched_tokens: Some(64), ..one_place() };
     check_pieces(small, &wide(6));
 }
 
 #[test]
 fn replies_that_fill_the_context_are_made_one_after_the_other() {
-    // The prompt, with its beginning, ends in the middle of a block, or fills it, or leaves room for
-    // one token.
+    // With its start token, the prompt ends in the middle of a block, or fills it, or leaves space
+    // for one token.
     for prompt in [9, 100, 222, 223, 224, 254] {
         for (n, caching) in [(2, true), (5, true), (5, false)] {
             let options = Options {
@@ -103,7 +103,7 @@ fn drafted_replies_are_made_in_turns_too() {
 
 #[test]
 fn replies_made_in_turns_go_on_from_wherever_they_broke() {
-    // They end at different places, some of them at once.
+    // Replies end at different positions, some in the same step.
     let ends: Vec<u32> = (0..2).collect();
     let mut input = wide(6);
     input["stop_token_ids"] = json!(ends);
