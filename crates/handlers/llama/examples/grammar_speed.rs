@@ -1,8 +1,9 @@
-//! What it costs to hold a reply to a format, for a bundled model's vocabulary and a large one.
+//! Benchmark of grammar-constrained decoding, for a bundled model's vocabulary and a large one.
 //!
-//! `cargo run --release -p nsbridge-llama --example grammar_speed`: milliseconds to put the tokens
-//! into a trie (once for each worker) and to compile a grammar (for each request), and microseconds
-//! for each token to say what may follow and to go on. Tokens are drawn evenly from those allowed.
+//! `cargo run --release -p nsbridge-llama --example grammar_speed` prints milliseconds to build the
+//! trie of the tokens (once for each worker) and to compile a grammar (for each request), and
+//! microseconds for each token to compute its mask and to advance. Tokens are drawn uniformly from
+//! the allowed ones.
 #![expect(clippy::print_stdout, reason = "what it is for")]
 #![expect(clippy::unwrap_used, reason = "a measurement that cannot be made has failed")]
 
@@ -100,7 +101,7 @@ fn measure(grammars: &Grammars, size: u32, name: &str, rule: &Rule) {
     );
 }
 
-/// The spellings of the bundled pair, which share a byte-level tokenizer.
+/// Returns the spellings of the bundled pair, whose models share a byte-level tokenizer.
 fn bundled() -> Vec<Vec<u8>> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR"));
     let file = file.join("../../../examples/models/tale-7m/tokenizer.json");
@@ -121,7 +122,8 @@ fn bundled() -> Vec<Vec<u8>> {
     words
 }
 
-/// Grows a vocabulary to so many tokens: words of two others, each with a blank before it or not.
+/// Extends a vocabulary to `size` tokens: pairs of other tokens, with or without a space before
+/// each.
 fn large(mut words: Vec<Vec<u8>>, size: usize) -> Vec<Vec<u8>> {
     let own = words.len();
     let mut state = 7u64;

@@ -1,7 +1,7 @@
-//! How long one tenant's requests take beside another's heaviest: `neighbor MODEL_DIR`.
+//! Benchmark of a tenant's latency beside another's heaviest requests: `neighbor MODEL_DIR`.
 //!
-//! The first asks for ten tokens each 0.25 s, alone and then beside one that asks for 128 replies with
-//! every list at its bound, again and again.
+//! The first tenant requests ten tokens every 0.25 s: alone, and then beside a tenant that
+//! repeatedly requests 128 replies with every list at its limit.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a program that measures")]
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn ask(llama: &Arc<Llama>, scope: &str, input: &Value) -> Duration {
     (call.info.scope, call.info.account) = (scope.into(), scope.into());
     let (begun, ended) = (Instant::now(), AtomicBool::new(false));
     std::thread::scope(|threads| {
-        // A client that reads: a reply that is not read rests.
+        // This client reads, because an unread reply does not run.
         threads.spawn(|| {
             while !ended.load(Ordering::Relaxed) {
                 reader.sent(reader.len());

@@ -1,8 +1,8 @@
-//! Microseconds that a choice takes, for a vocabulary as large as Llama 3's.
+//! Benchmark of sampling, for a vocabulary as large as Llama 3's.
 //!
-//! `cargo run --release -p nsbridge-llama --example sample_speed`: the least and the median of
-//! many calls, on logits of two shapes: all about alike, which is the hardest, and as of a
-//! trained model, where a few stand out.
+//! `cargo run --release -p nsbridge-llama --example sample_speed` prints the minimum and the median
+//! of many calls in microseconds, on logits of two shapes: all nearly equal, which is the hardest
+//! case, and as from a trained model, where a few stand out.
 #![expect(clippy::print_stdout, reason = "what it is for")]
 
 use std::hint::black_box;
@@ -68,7 +68,7 @@ fn measure(name: &str, mut call: impl FnMut(usize)) {
     println!("{name:24} {:8.1} {:8.1}", times[0], times[CALLS / 2]);
 }
 
-/// Logits about normally distributed.
+/// Returns approximately normally distributed logits.
 fn normal(deviation: f32) -> Vec<f32> {
     let mut state = 1u64;
     let mut uniform = || {
@@ -79,7 +79,7 @@ fn normal(deviation: f32) -> Vec<f32> {
     (0..VOCABULARY).map(|_| (0..12).map(|_| uniform()).sum::<f32>() * deviation).collect()
 }
 
-/// As of a trained model: a few dozen tokens hold nearly all.
+/// Returns logits as from a trained model: a few dozen tokens hold nearly all of the probability.
 fn peaked() -> Vec<f32> {
     let mut logits = normal(2.0);
     for (rank, token) in (0..40u32).map(|i| i * 3001 % VOCABULARY).enumerate() {

@@ -1,9 +1,9 @@
-//! Random load on one engine, with hardly the memory for it.
+//! Soak test: random load on one engine with barely enough memory.
 //!
-//! `cargo run --release -p nsbridge-llama --example soak -- examples/models/tale-7m 600`: so many
-//! seconds of clients that ask for replies of all lengths and kinds, read slowly, cancel, and flood.
-//! It fails if the engine stands still, if a reply is not that of its lone run, if memory is held
-//! by nobody at the end or grows, or if deciding what runs takes 2 % of running it.
+//! `cargo run --release -p nsbridge-llama --example soak -- examples/models/tale-7m 600` runs for
+//! 600 seconds. Its clients request replies of all lengths and kinds, read slowly, cancel, and
+//! flood. It fails if the engine stalls, if a reply differs from that of its lone run, if memory is
+//! still held at the end or grows, or if scheduling takes 2 % of the model's time.
 #![expect(clippy::print_stdout, reason = "what it is for")]
 
 use std::path::Path;
@@ -19,12 +19,12 @@ use nsbridge_llama::{Config, KvFormat, Llama, Memory, Options};
 use serde_json::{Value, json};
 
 const CLIENTS: u64 = 40;
-/// Of them, those of one tenant.
+/// Number of those clients that belong to one tenant.
 const FLOOD: u64 = 20;
 const PLACES: usize = 16;
-/// A request that takes longer has been forgotten.
+/// Time limit of a request, after which it counts as lost.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// With work to do, the engine makes a step at least so often.
+/// Maximum time between two steps while there is work to do.
 const STANDSTILL: Duration = Duration::from_secs(5);
 const WORDS: [&str; 12] = [
     "the",
@@ -61,21 +61,21 @@ fn main() -> ExitCode {
     }
 }
 
-/// What all clients share.
+/// State shared by all clients.
 struct World {
     llama: Arc<Llama>,
     context: u64,
     over: AtomicBool,
     ended: AtomicU64,
     cancelled: AtomicU64,
-    /// What some requests gave, to be asked once more.
+    /// Requests whose replies were recorded, to be repeated later.
     kept: Mutex<Vec<(Value, u64, Vec<u8>)>>,
     fault: Mutex<Option<String>>,
 }
 
 fn soak(model: &Path, time: Duration) -> Result<(), Fault> {
     let config = Config::read(&Model::in_dir(model))?;
-    // A third of what so many requests can need.
+    // A third of the memory that this many requests can need.
     let all = Memory::new(&config, 1, 0.0, KvFormat::F32, PLACES * config.context);
     let megabytes = (all.bytes() / 3).div_ceil(1 << 20) as usize;
     let options = Options {
@@ -107,7 +107,7 @@ fn soak(model: &Path, time: Duration) -> Result<(), Fault> {
     judge(&world)
 }
 
-/// Looks on, and says so if the engine stands still or memory grows.
+/// Monitors the engine, and reports a fault if it stalls or its memory grows.
 fn watch(world: &World, time: Duration) {
     let (begun, mut moved, mut steps, mut early) = (Instant::now(), Instant::now(), 0.0, None);
     let mut full: f64 = 0.0;
@@ -140,7 +140,7 @@ fn watch(world: &World, time: Duration) {
     }
 }
 
-/// After the last client has gone.
+/// Checks the engine after the last client has left.
 fn judge(world: &World) -> Result<(), Fault> {
     let begun = Instant::now();
     while world.measure("kv_blocks_held") > 0.0 {
@@ -183,7 +183,7 @@ impl World {
     }
 }
 
-/// How a client takes its reply.
+/// Manner in which a client reads its reply.
 #[derive(Default)]
 struct Manner {
     cancels_after: Option<usize>,
@@ -216,7 +216,7 @@ fn be_a_client(world: &World, client: u64) {
     }
 }
 
-/// The bytes of all pieces, or none if it was cancelled.
+/// Returns the bytes of all pieces, or `None` if the request was canceled.
 fn ask(
     world: &World,
     input: &Value,
@@ -256,7 +256,7 @@ fn ask(
 }
 
 fn request(dice: &mut Dice, context: u64) -> Value {
-    // Most are short, some nearly fill the context; many begin alike.
+    // Most prompts are short, some nearly fill the context; many have a common prefix.
     let words = if dice.below(5) == 0 { dice.below(context / 3) } else { dice.below(60) };
     let story = dice.below(4);
     let word = |at: u64| WORDS[((at * (story + 3) + at / 7) % 12) as usize];
@@ -281,14 +281,14 @@ fn request(dice: &mut Dice, context: u64) -> Value {
     input
 }
 
-/// The memory that this process has, in MiB.
+/// Returns the resident memory of this process, in MiB.
 fn resident() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     line.split_whitespace().next()?.parse::<u64>().ok().map(|kibibytes| kibibytes / 1024)
 }
 
-/// Knuth's linear congruential generator: the same load each time.
+/// Knuth's linear congruential generator, for the same load in each run.
 struct Dice(u64);
 
 impl Dice {

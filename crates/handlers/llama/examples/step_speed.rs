@@ -1,4 +1,4 @@
-//! What a step costs, by the number of its rows: what a draft of one fewer tokens costs the target.
+//! Benchmark of steps by their number of rows, which is one more than the draft length.
 //!
 //! ```sh
 //! cargo run --release -p nsbridge-llama --example step_speed -- examples/models/tale-7m bf16 1
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use nsbridge_handler::{Error, Result};
 use nsbridge_llama::{Chunk, Config, Format, Model, Processor, Setup, Table, Weights};
 
-/// Tokens that each step comes behind.
+/// Number of tokens before each step.
 const BEFORE: usize = 100;
 
 const ENOUGH: Duration = Duration::from_secs(20);
@@ -59,7 +59,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Seconds of a step behind a hundred tokens.
+/// Returns the seconds of a step after a hundred tokens.
 fn run(model: &mut Model, table: &mut Table, rows: usize) -> Result<f64> {
     model.cache().truncate(table, BEFORE);
     model.cache().reserve(table, rows);

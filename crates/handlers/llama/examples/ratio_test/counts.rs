@@ -1,11 +1,11 @@
-//! What is counted in stories.
+//! Statistics of stories.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
 use crate::telling::Dice;
 
-/// The names of the two animals of a story: each animal has one.
+/// Names of the two animals of a story; each animal has one.
 const HEROES: [&str; 14] = [
     "Bruno", "Molly", "Felix", "Cleo", "Rocky", "Hazel", "Rex", "マル", "モモ", "コン", "タマ",
     "ポン", "チコ", "ハチ",
@@ -13,10 +13,10 @@ const HEROES: [&str; 14] = [
 const FRIENDS: [&str; 10] =
     ["Sally", "Danny", "Toby", "Olive", "Pip", "ルル", "ソラ", "ノン", "ミミ", "ペペ"];
 
-/// Tokens in a row that are looked for again.
+/// Length of the n-grams that are counted, in tokens.
 const GRAM: usize = 4;
 
-/// A mean and half the width of its 95 % interval, by the normal approximation.
+/// Mean, and half the width of its 95 % interval, by the normal approximation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mean(pub(crate) f64, pub(crate) f64);
 
@@ -30,27 +30,27 @@ impl Mean {
     }
 }
 
-/// Whether the story has more or fewer than one hero and one friend, by their names.
+/// Returns true if the names show more or fewer than one hero and one friend.
 pub(crate) fn mixes_names(story: &str) -> bool {
-    // The bear's honey is not the dog.
+    // The bear's honey contains the dog's name.
     let story = story.replace("ハチミツ", "");
     let named = |names: &[&str]| names.iter().filter(|name| story.contains(**name)).count();
     (named(&HEROES), named(&FRIENDS)) != (1, 1)
 }
 
-/// The story up to its first full stop.
+/// Returns the story up to its first full stop.
 pub(crate) fn first_sentence(story: &str) -> &str {
     story.split_inclusive(['.', '。']).next().unwrap_or_default()
 }
 
-/// The share of a story's four tokens in a row that it has had before.
+/// Returns the fraction of a story's 4-grams that occurred in it before.
 pub(crate) fn repeated(tokens: &[u32]) -> f64 {
     let grams = tokens.windows(GRAM);
     let (count, seen) = (grams.len(), grams.collect::<HashSet<_>>().len());
     (count - seen) as f64 / count.max(1) as f64
 }
 
-/// Different ones of all stories' four tokens in a row, as a share of them.
+/// Returns the number of distinct 4-grams of all stories, as a fraction of all their 4-grams.
 pub(crate) fn different<'a>(stories: impl Iterator<Item = &'a [u32]>) -> f64 {
     let (mut count, mut seen) = (0, HashSet::new());
     for gram in stories.flat_map(|tokens| tokens.windows(GRAM)) {
@@ -60,11 +60,12 @@ pub(crate) fn different<'a>(stories: impl Iterator<Item = &'a [u32]>) -> f64 {
     seen.len() as f64 / f64::from(count.max(1))
 }
 
-/// The chance that two samples of one source differ as much as these, by `G = 2 sum O ln(O / E)`.
+/// Returns the probability that two samples of one source differ as much as these, by `G = 2 sum O
+/// ln(O / E)`.
 ///
-/// Both have one item for each of the same strata, as `(stratum, item)`. Within a stratum items
-/// change places between the samples at random, `shuffles` times: many items are rare, so the
-/// chi-squared distribution that `G` tends to would not do.
+/// Both samples have one item, as `(stratum, item)`, for each of the same strata. The test
+/// exchanges items randomly between the samples within a stratum, `shuffles` times. The chi-squared
+/// distribution that `G` tends to is no substitute, because many items are rare.
 pub(crate) fn differ_by_chance<T: Hash + Eq>(
     one: &[(usize, T)],
     other: &[(usize, T)],
@@ -95,7 +96,7 @@ pub(crate) fn differ_by_chance<T: Hash + Eq>(
     as_much as f64 / (shuffles + 1) as f64
 }
 
-/// `sum O ln O`: all of `G` that shuffling changes.
+/// Returns `sum O ln O`, the part of `G` that shuffling changes.
 fn unlikeness(cells: &[usize], first: usize, numbers: usize) -> f64 {
     let mut counts = vec![[0u32; 2]; numbers];
     for (place, &number) in cells.iter().enumerate() {

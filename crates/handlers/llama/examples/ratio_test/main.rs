@@ -1,9 +1,9 @@
-//! How far the ratio test strays from the target if the draft takes its likeliest token.
+//! Measurement of the ratio test's bias if the draft proposes its likeliest token.
 //!
-//! `cargo run --release -p nsbridge-llama --example ratio_test -- [DRAFT ...]`: exact distances for
-//! single tokens, and what a reader may notice in stories, as tables. The target is the bundled
-//! `tale-7m`, and its draft `tale-1m` if none is named. Figures are the same each time.
-//! docs/speculation.md tells what they mean.
+//! `cargo run --release -p nsbridge-llama --example ratio_test -- [DRAFT ...]` prints tables of
+//! exact distances for single tokens, and of what a reader may notice in stories. The target is the
+//! bundled `tale-7m`, and its draft is `tale-1m` if none is named. The figures are the same in each
+//! run. docs/speculation.md explains them.
 #![expect(clippy::print_stdout, reason = "what it is for")]
 
 mod counts;
@@ -24,23 +24,23 @@ use self::telling::{AT_ONCE, Rule, Told, tell};
 
 type Fault = Box<dyn std::error::Error + Send + Sync>;
 
-/// Stories of a row of the second table.
+/// Number of stories for each row of the second table.
 const STORIES: usize = 160;
 
-/// Random orders that a test compares with.
+/// Number of random exchanges that a test compares with.
 const SHUFFLES: usize = 9999;
 
-/// What a sharper draft's logits are multiplied by: as of one that learned from texts which the
-/// target wrote at half the temperature.
+/// Factor on a sharper draft's logits, as if it had learned from texts that the target wrote at
+/// half the temperature.
 const SHARPER: f64 = 2.0;
 
-/// A token that the target gives less is rare.
+/// Probability below which a token of the target is rare.
 const RARE: f64 = 0.01;
 
-/// Where the target's entropy is this or more, in nats, it leaves a choice open.
+/// Entropy in nats from which on the target leaves a choice open.
 const OPEN: f64 = 0.5;
 
-/// Raw beginnings, as the model's card has them; the others are requests.
+/// Raw prompts, as in the model's card; the other prompts are requests.
 const RAW: [&str; 6] = [
     "",
     "クマが海辺に行って",
@@ -68,7 +68,7 @@ struct Bench {
     ends: Vec<u32>,
     tokenizer: Tokenizer,
     prompts: Vec<Vec<u32>>,
-    /// By the names of their folders.
+    /// Drafts with the names of their folders.
     drafts: Vec<(String, Model)>,
 }
 
@@ -118,7 +118,7 @@ impl Bench {
         Ok(Self { target, ends, tokenizer, prompts, drafts })
     }
 
-    /// Prints what one token strays at this temperature; gives the most that a drawn draft does.
+    /// Prints the bias of one token at this temperature. Returns the largest bias of a drawn draft.
     fn tokens(&mut self, temperature: f32) -> Result<f64, Fault> {
         let sampling = Sampling { temperature, ..Sampling::default() };
         let prompts: Vec<&[u32]> = self.prompts.iter().map(Vec::as_slice).collect();
@@ -136,8 +136,8 @@ impl Bench {
             Ok(rows)
         };
         let p = rows(&mut self.target, 1.0)?;
-        // The worst and the best draft there are: one that knows only which tokens are frequent in
-        // these very stories, and one that was distilled until it is the target.
+        // The worst and the best possible draft: one that only knows the token frequencies of these
+        // very stories, and one that was distilled until it equals the target.
         let mut frequencies = vec![1.0; p[0].len()];
         told.iter().flat_map(|told| &told.tokens).for_each(|&at| frequencies[at as usize] += 1.0);
         let total: f64 = frequencies.iter().sum();
@@ -189,7 +189,7 @@ impl Bench {
     }
 }
 
-/// Prints a row of means over positions; gives the most that a drawn draft strays.
+/// Prints a row of means over positions. Returns the largest bias of a drawn draft.
 fn print<'a>(
     (draft, temperature): (&str, f32),
     p: &[Vec<f64>],
@@ -226,11 +226,11 @@ fn print<'a>(
     strayed
 }
 
-/// The stories of a row.
+/// Stories of a row.
 struct Row {
     told: Vec<Told>,
     texts: Vec<String>,
-    /// With the numbers of their prompts.
+    /// First sentences with the indices of their prompts.
     first: Vec<(usize, String)>,
 }
 
@@ -265,7 +265,7 @@ impl Row {
     }
 }
 
-/// A model and the tokens that end its stories.
+/// Opens a model. Returns it with the tokens that end its stories.
 fn open(dir: &Path) -> Result<(Model, Vec<u32>), Fault> {
     let files = nsbridge_handler::Model::in_dir(dir);
     let config = Config::read(&files)?;
@@ -275,7 +275,7 @@ fn open(dir: &Path) -> Result<(Model, Vec<u32>), Fault> {
     Ok((model, config.eos))
 }
 
-/// What a model says of each token of a story, before it sees it.
+/// Returns a model's distribution of each token of a story, given the tokens before it.
 fn distributions(
     model: &mut Model,
     prompt: &[u32],

@@ -1,28 +1,30 @@
-//! What becomes of a drafted token, in closed form.
+//! Distribution of the token emitted for a draft, in closed form.
 //!
 //! `p` is the target's distribution of the next token and `q` the draft's, both over the whole
-//! vocabulary. The ratio test keeps a drafted token `x` with chance `min(1, p(x) / q(x))` and else
-//! draws from `norm((p - q)+)` (Leviathan et al., arXiv:2211.17192; Chen et al., arXiv:2302.01318).
+//! vocabulary. The ratio test accepts a drafted token `x` with probability `min(1, p(x) / q(x))`
+//! and otherwise draws from `norm((p - q)+)` (Leviathan et al., arXiv:2211.17192; Chen et al.,
+//! arXiv:2302.01318).
 
-/// The distribution at a temperature above 0, with `libm`: the same on every machine.
+/// Returns the softmax at a temperature above 0. It uses `libm`, so it is the same on every
+/// machine.
 pub(crate) fn softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let weight = |logit: &f32| libm::exp(f64::from(logit - max) / temperature);
     normed(logits.iter().map(weight).collect())
 }
 
-/// The chance that the ratio test keeps a drafted token.
+/// Returns the probability that the ratio test accepts a drafted token.
 pub(crate) fn kept(p: &[f64], q: &[f64], drafted: usize) -> f64 {
     if p[drafted] < q[drafted] { p[drafted] / q[drafted] } else { 1.0 }
 }
 
-/// What a token that was not kept is replaced from; `p` where both are equal.
+/// Returns the distribution that replaces a rejected token; `p` if both are equal.
 pub(crate) fn residual(p: &[f64], q: &[f64]) -> Vec<f64> {
     let over: Vec<f64> = p.iter().zip(q).map(|(p, q)| (p - q).max(0.0)).collect();
     if over.iter().any(|&over| over > 0.0) { normed(over) } else { p.to_vec() }
 }
 
-/// What the ratio test emits after this drafted token.
+/// Returns the distribution that the ratio test emits for this drafted token.
 pub(crate) fn emitted(p: &[f64], q: &[f64], drafted: usize) -> Vec<f64> {
     let kept = kept(p, q, drafted);
     let mut emitted: Vec<f64> = residual(p, q).iter().map(|of| (1.0 - kept) * of).collect();
@@ -30,18 +32,20 @@ pub(crate) fn emitted(p: &[f64], q: &[f64], drafted: usize) -> Vec<f64> {
     emitted
 }
 
-/// What the ratio test emits if the token was drawn from `q`: the mean of [`emitted`] over `q`.
+/// Returns the distribution that the ratio test emits for a token drawn from `q`: the mean of
+/// [`emitted`] over `q`.
 pub(crate) fn emitted_if_drawn(p: &[f64], q: &[f64]) -> Vec<f64> {
     let both: Vec<f64> = p.iter().zip(q).map(|(p, q)| p.min(*q)).collect();
     let lost = 1.0 - both.iter().sum::<f64>();
     both.iter().zip(residual(p, q)).map(|(both, of)| both + lost * of).collect()
 }
 
-/// The chance that both draw the same token by the same Gumbel noise:
-/// the sum over `x` of `1 / sum over y of max(p(y) / p(x), q(y) / q(x))`.
+/// Returns the probability that both draw the same token with the same Gumbel noise: the sum over
+/// `x` of `1 / sum over y of max(p(y) / p(x), q(y) / q(x))`.
 ///
-/// Daliri, Musco, Suresh (arXiv:2408.07978). The tokens are taken by falling `p / q`, so that the
-/// inner sum is two running ones: `p` of those before `x`, and `q` of those after it.
+/// From Daliri, Musco, Suresh (arXiv:2408.07978). The tokens are sorted by descending `p / q`, so
+/// the inner sum consists of two running sums: `p` of the tokens before `x`, and `q` of those after
+/// it.
 pub(crate) fn agree_by_noise(p: &[f64], q: &[f64]) -> f64 {
     let all = p.iter().zip(q).filter(|(p, q)| **p + **q > 0.0);
     let mut all: Vec<(f64, f64, f64)> = all.map(|(p, q)| (p / q, *p, *q)).collect();
@@ -56,29 +60,29 @@ pub(crate) fn agree_by_noise(p: &[f64], q: &[f64]) -> f64 {
     agree
 }
 
-/// The total variation distance.
+/// Returns the total variation distance.
 pub(crate) fn distance(p: &[f64], q: &[f64]) -> f64 {
     p.iter().zip(q).map(|(p, q)| (p - q).abs()).sum::<f64>() / 2.0
 }
 
-/// In nats.
+/// Returns the entropy in nats.
 pub(crate) fn entropy(p: &[f64]) -> f64 {
     -p.iter().filter(|p| **p > 0.0).map(|p| p * libm::log(*p)).sum::<f64>()
 }
 
-/// The likeliest token, of equals the first.
+/// Returns the likeliest token, the first among equals.
 pub(crate) fn likeliest(p: &[f64]) -> usize {
     (0..p.len()).fold(0, |best, token| if p[token] > p[best] { token } else { best })
 }
 
-/// The token at this height, from 0 to 1, of all probabilities put on each other.
+/// Returns the token at which the cumulative probability reaches `height`, from 0 to 1.
 pub(crate) fn at_height(p: &[f64], height: f64) -> usize {
     let mut left = height;
     let found = p.iter().position(|p| {
         left -= p;
         left < 0.0
     });
-    // Rounding may leave a little at the end.
+    // Rounding may leave a small remainder.
     found.unwrap_or_else(|| likeliest(p))
 }
 
@@ -94,7 +98,8 @@ mod tests {
         agree_by_noise, at_height, distance, emitted, emitted_if_drawn, entropy, likeliest, softmax,
     };
 
-    /// Pairs of distributions over a few tokens: near to each other and far apart, in turn.
+    /// Returns pairs of distributions over a few tokens, alternately close to each other and far
+    /// apart.
     fn pairs() -> Vec<(Vec<f64>, Vec<f64>)> {
         let one = |seed: usize| {
             let logits = |seed: usize, size: f64| -> Vec<f32> {
@@ -132,7 +137,7 @@ mod tests {
     fn the_ratio_test_emits_something_else_if_the_draft_was_its_likeliest_token() {
         let p = [0.5, 0.3, 0.2];
         assert_eq!(emitted(&p, &p, 0), [1.0, 0.0, 0.0]);
-        // Kept in 5 of 6; the others go where the target has more.
+        // Accepted in 5 of 6 cases; the others go to tokens to which the target gives more.
         let found = emitted(&p, &[0.6, 0.2, 0.2], 0);
         assert!(distance(&found, &[5.0 / 6.0, 1.0 / 6.0, 0.0]) < 1e-12, "{found:?}");
         for (p, q) in pairs() {
@@ -155,7 +160,7 @@ mod tests {
             };
             let (plain, found) = ((0..p.len()).map(chance).sum::<f64>(), agree_by_noise(&p, &q));
             assert!((plain - found).abs() < 1e-12, "{plain} {found}");
-            // Between that of any noise shared so, and that of the best rule there is.
+            // Between the bound for any shared noise and the best possible rule.
             let apart = distance(&p, &q);
             assert!(found <= 1.0 - apart + 1e-12 && found >= (1.0 - apart) / (1.0 + apart) - 1e-12);
             assert!((agree_by_noise(&p, &p) - 1.0).abs() < 1e-12);

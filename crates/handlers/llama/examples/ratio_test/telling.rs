@@ -1,50 +1,50 @@
-//! Stories told by the target alone, or by a draft and the ratio test.
+//! Generation of stories by the target alone, or by a draft and the ratio test.
 
 use nsbridge_llama::{Chunk, History, Model, Noise, Sampling, Scratch, Table, sample};
 
 use crate::rules::{at_height, kept, likeliest, residual, softmax};
 
-/// Tokens that are drafted before the target looks.
+/// Draft length in tokens.
 pub(crate) const LENGTH: usize = 5;
 
-/// The most tokens of a story.
+/// Maximum number of tokens of a story.
 const MOST: usize = 256;
 
-/// Stories that are told at once.
+/// Number of stories generated concurrently.
 pub(crate) const AT_ONCE: usize = 50;
 
-/// A story that was told.
+/// Generated story.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
-    /// Its end mark is the last of them.
+    /// Tokens of the story, including its end token.
     pub(crate) tokens: Vec<u32>,
-    /// Of the tokens, under the target at the story's temperature, in nats.
+    /// Log-likelihood of the tokens under the target at the story's temperature, in nats.
     pub(crate) log_likelihood: f64,
 }
 
-/// Where tokens come from.
+/// Sampling rule of a story.
 #[derive(Debug)]
 pub(crate) enum Rule<'a> {
-    /// `nsbridge_llama::sample` on the target's logits: whatever is drafted by shared noise, this
-    /// is what is emitted.
+    /// `nsbridge_llama::sample` on the target's logits. Speculation with shared noise emits the
+    /// same tokens, whatever the draft.
     Target,
-    /// The ratio test on a draft's tokens: its likeliest, or drawn.
+    /// Ratio test on a draft's tokens, which are its likeliest or drawn.
     Ratio { draft: &'a mut Model, sharpness: f64, drawn: bool },
 }
 
-/// A story under way.
+/// Story in progress.
 struct Tale<'a> {
     prompt: &'a [u32],
     told: Told,
     history: History,
     tables: [Table; 2],
-    /// Drafted tokens that were kept since the target's last word.
+    /// Number of drafted tokens accepted since the target's last own token.
     kept: usize,
     noise: Noise,
     dice: Dice,
 }
 
-/// Tells a story for each prompt and seed.
+/// Generates a story for each prompt and seed.
 pub(crate) fn tell(
     target: &mut Model,
     mut rule: Rule<'_>,
@@ -76,7 +76,7 @@ pub(crate) fn tell(
     Ok(told)
 }
 
-/// The next token of each story, and its log-likelihood.
+/// Returns the next token of each story with its log-likelihood.
 fn step(
     target: &mut Model,
     rule: &mut Rule<'_>,
@@ -107,7 +107,7 @@ fn step(
     Ok(choices.into_iter().map(|(token, p)| (token as u32, libm::log(p[token]))).collect())
 }
 
-/// The logits after each story's last token.
+/// Returns the logits after each story's last token.
 fn forward<'a>(
     model: &'a mut Model,
     which: usize,
@@ -140,7 +140,7 @@ impl<'a> Tale<'a> {
         }
     }
 
-    /// A token by the ratio test, or the target's own after [`LENGTH`] that were kept.
+    /// Returns a token by the ratio test, or the target's own after [`LENGTH`] accepted ones.
     fn by_ratio(&mut self, p: &[f64], q: &[f64], drawn: bool) -> usize {
         let dice = &mut self.dice;
         if self.kept == LENGTH {
@@ -163,12 +163,12 @@ impl<'a> Tale<'a> {
     }
 }
 
-/// `SplitMix64` (Steele, Lea and Flood, OOPSLA 2014): the same stories each time.
+/// `SplitMix64` (Steele, Lea and Flood, OOPSLA 2014), for the same stories in each run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
-    /// From 0 to below 1.
+    /// Returns a number from 0 to below 1.
     pub(crate) fn roll(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
