@@ -20,8 +20,8 @@
 //! later, and a request whose client does not read is behind all others. Some request always
 //! completes: a request only yields to earlier ones, none overtakes one that waits to begin, and
 //! the first one fits into memory alone. A request with several replies may fit alone only with
-//! fewer of them; the others wait until one has ended. In the same way, a request with more replies
-//! than one of another tenant that finds no memory yields that of its last replies.
+//! fewer of them; the others wait until one has ended. Likewise, if a request of another tenant with
+//! fewer replies finds no memory, a request with many replies gives up that of its last ones.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ impl Work {
         self.tokens > 0 && self.tokens == self.together
     }
 
-    /// Returns how many of the tokens may run in the `room` of a step.
+    /// Returns how many of the tokens may run in the token budget `room` of a step.
     fn within(self, room: usize) -> usize {
         if self.tokens <= room { self.tokens } else { room.min(self.tokens - self.together) }
     }
@@ -182,7 +182,7 @@ impl Schedule {
         counts
     }
 
-    /// Plans running replies and then prompts, within the room of the step.
+    /// Plans running replies and then prompts, within the token budget of the step.
     fn fill<M: Memory>(
         &mut self,
         step: &mut Step<'_, M>,

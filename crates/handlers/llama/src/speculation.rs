@@ -5,8 +5,8 @@
 //! logits, the reply takes the token that it would have taken without a draft; the next row is
 //! valid if that is the drafted token. The sampling noise is a hash of the position
 //! ([`Noise`](crate::Noise)), and the drafter samples with the same noise. So a draft is right
-//! where both distributions choose the same token, which has a probability of at least `(1 - d) /
-//! (1 + d)` for a total variation distance `d` (Daliri, Musco and Suresh, arXiv:2408.07978). The
+//! where both distributions choose the same token. For a total variation distance `d`, that has a
+//! probability of at least `(1 - d) / (1 + d)` (Daliri, Musco and Suresh, arXiv:2408.07978). The
 //! tokens of a reply do not depend on the drafter, on the draft length or on whether there is a
 //! drafter.
 

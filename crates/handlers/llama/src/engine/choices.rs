@@ -351,7 +351,7 @@ impl Choices {
     }
 
     /// Returns the choice whose turn it is: of those with more to come, the one with the fewest
-    /// pieces out.
+    /// pieces delivered.
     fn due(&self) -> Option<usize> {
         let more =
             |choice: &Choice| !choice.pieces.is_empty() || !matches!(choice.end, Some(Ok(_)));
@@ -359,8 +359,8 @@ impl Choices {
         choices.min_by_key(|(_, choice)| choice.told).map(|(index, _)| index)
     }
 
-    /// Returns the choices that run next: those that go on, without any that is [`AHEAD`] pieces
-    /// ahead. In turns, that limit does not hold, since the other choices cannot run.
+    /// Returns the choices that run next, `most` at most: those that go on, without any that is
+    /// [`AHEAD`] pieces ahead. In turns, that limit does not apply, since the others cannot run.
     fn round(&self) -> impl Iterator<Item = usize> {
         let far = if self.in_turns { usize::MAX } else { AHEAD };
         let runs = move |choice: &Choice| choice.goes_on() && choice.pieces.len() < far;

@@ -70,8 +70,8 @@ impl DraftModel {
         true
     }
 
-    /// Returns how many tokens of each reply to run before its first guess, within the room of a
-    /// step. Replies that lack the fewest tokens come first.
+    /// Returns how many tokens of each reply to run before its first guess, within the token
+    /// budget of a step. Replies that lack the fewest tokens come first.
     fn lacking(&mut self, replies: &[Continuation<'_>], known: &mut [Known]) -> Vec<usize> {
         if self.caching {
             for (reply, known) in replies.iter().zip(&mut *known) {
