@@ -1,11 +1,10 @@
-//! Scheduler: chooses the requests of the next step and how many tokens of each, from numbers
-//! alone.
+//! Scheduler: chooses the requests of the next step and their numbers of tokens.
 //!
-//! Running replies come first, with one token each. The rest of the step goes to prompts, in chunks
-//! (chunked prefill as in Sarathi, Agrawal et al., arXiv:2308.16369). The next prompt is that of
-//! the tenant with the least service so far (start-time fair queueing, Goyal et al. 1996). So a
-//! flood of one tenant delays another's prompt by one step per waiting tenant, however many
-//! requests it has.
+//! All decisions depend on numbers alone. Running replies come first, with one token each. The rest
+//! of the step goes to prompts, in chunks (chunked prefill as in Sarathi, Agrawal et al.,
+//! arXiv:2308.16369). The next prompt is that of the tenant with the least service so far
+//! (start-time fair queueing, Goyal et al. 1996). So a flood of one tenant delays another's prompt
+//! by one step per waiting tenant, however many requests it has.
 //!
 //! A step takes longer with more running replies and with costlier sampling of their tokens. A
 //! tenant may run as many reply tokens in each step as there are places. Tokens beyond that are a
@@ -17,11 +16,13 @@
 //! this index is the request's row. Requests begin in that order, each when there is a place for it
 //! and memory for its whole prompt. A request may begin by preempting requests of later rows, the
 //! last one first. A reply that grows preempts any later request. A preempted request is recomputed
-//! later, and a request whose client does not read is behind all others. Some request always
+//! later, and a request whose client does not read comes after all others. Some request always
 //! completes: a request only yields to earlier ones, none overtakes one that waits to begin, and
-//! the first one fits into memory alone. A request with several replies may fit alone only with
-//! fewer of them; the others wait until one has ended. Likewise, if a request of another tenant with
-//! fewer replies finds no memory, a request with many replies gives up that of its last ones.
+//! the first one fits into memory alone.
+//!
+//! A request with several replies may fit alone only with fewer of them; the others wait until one
+//! has ended. Likewise, if a request of another tenant with fewer replies finds no memory, a
+//! request with many replies gives up that of its last ones.
 
 use std::collections::HashMap;
 use std::sync::Arc;

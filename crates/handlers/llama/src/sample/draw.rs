@@ -1,5 +1,4 @@
-//! Gumbel-max draw: the largest `logit + temperature * gumbel`, mostly without computing a
-//! logarithm.
+//! Gumbel-max draw: the largest `logit + temperature * gumbel`, mostly without a logarithm.
 //!
 //! The leading ones in a token's noise bits bound its score. If the bound is below the best score
 //! so far, the token cannot win, whatever its other bits. Bounds are computed by the same additions
@@ -99,7 +98,7 @@ impl Draw {
 
 /// Returns the smallest noise bits with this number of leading ones.
 ///
-/// Numbers above [`SURE`] are treated as [`SURE`]; [`Draw::consider`] checks the exact bits.
+/// Numbers above [`SURE`] are reduced to it; [`Draw::consider`] checks the exact bits.
 fn least_with(leading_ones: u32) -> u64 {
     !(u64::MAX >> leading_ones.min(SURE))
 }

@@ -26,7 +26,7 @@ pub(super) const AFTER_REST_OF_ONE: f64 = 0.999;
 /// Factor by which new lengths must be better than those of the last step.
 const HYSTERESIS: f64 = 1.03;
 
-/// Observed acceptance of a reply's drafts, with exponential decay.
+/// Observed acceptance of the drafts of one reply or of all, with exponential decay.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Outlook {
     judged: f64,
