@@ -57,7 +57,7 @@ pub(crate) struct Order {
     pub(crate) scope: Arc<str>,
     /// Tenant that is charged for the request and whose turn it takes.
     pub(crate) account: Arc<str>,
-    /// Rank among the requests of its account; lower values run earlier.
+    /// Priority among the requests of its account; lower values run earlier.
     pub(crate) priority: i32,
 }
 
@@ -106,7 +106,7 @@ impl Engine {
         let (watch, pulse) = (model.watch(), Arc::<Pulse>::default());
         let of_draft = speculation.as_ref().and_then(Speculation::watch);
         let watches = [Some(&watch), of_draft].into_iter().flatten().cloned().collect();
-        // The first half is for the ranks that rank 0 waits for, so that its own timeout comes
+        // The first half is for the ranks that rank 0 waits for, so that its own timeout fires
         // first.
         let sight = Sight::new(model.patience().saturating_mul(2), watches);
         let woken = Arc::new(AtomicBool::new(false));
@@ -237,7 +237,7 @@ struct Maker {
     schedule: Schedule,
     speculation: Option<Speculation>,
     tally: Tally,
-    /// Number of sequences so far, which is the id of the next one.
+    /// Number of sequences so far; the next sequence gets it as its id.
     sequences: u64,
     scratch: Scratch,
     counts: Arc<Counts>,
@@ -452,7 +452,7 @@ impl Maker {
         }
     }
 
-    /// Refuses a request if no request can run, because the next step could not run it either.
+    /// Refuses the first request with work if none can run; the next step could not run it either.
     fn refuse_what_waits_for_nothing(&mut self) {
         let waiting = self.running.iter_mut().map(|running| &mut running.request);
         if let Some(request) = waiting.into_iter().find(|request| request.work().tokens > 0) {

@@ -6,9 +6,8 @@
 //! blocks are shared; the partly filled last block is copied on write.
 //!
 //! If the KV cache has no space for all choices, they run in turns: the last ones wait until an
-//! earlier one has ended. A running choice continues to its end, however far its pieces are ahead.
-//! The reason is that a waiting choice must be recomputed later, which costs more than keeping
-//! pieces.
+//! earlier one has ended. A running choice continues to its end, however far its pieces are ahead,
+//! because recomputing a waiting choice costs more than keeping pieces.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -34,7 +33,7 @@ pub(crate) struct Choices {
     cached: Option<usize>,
     /// Maximum number of choices that run in one step.
     most: usize,
-    /// True once the KV cache had no space for all choices at the same time.
+    /// True once the KV cache was too small for all choices at the same time.
     in_turns: bool,
 }
 
@@ -49,7 +48,7 @@ struct Choice {
     end: Option<Result<FinishReason>>,
     /// True while the choice has no memory and waits for another one to end.
     waits: bool,
-    /// Number of pieces that have left in turn.
+    /// Number of pieces delivered so far.
     told: usize,
     /// Sequence id for drafters.
     sequence: u64,
@@ -329,7 +328,7 @@ impl Choices {
         self.choices.iter().any(|choice| !choice.table.blocks().is_empty())
     }
 
-    /// Returns the result of the request after the last piece has left. The finish reason is that
+    /// Returns the result of the request once all pieces are delivered. The finish reason is that
     /// of the first choice; the pieces have that of each choice. An error ends all choices at the
     /// turn of the missing piece.
     pub(crate) fn finish(&mut self) -> Option<Result<Finish>> {

@@ -127,7 +127,8 @@ fn h1_replies_with_lists_at_the_bound_are_what_they_were_without_them() {
 #[test]
 fn h3_a_call_that_is_dropped_leaves_nothing_behind() {
     let llama = llama();
-    // A request whose client does not read does not run, so its steps do not notice the drop.
+    // The client does not read, so the request does not run, and only a wake-up lets the engine
+    // notice the drop.
     let input = json!({ "prompt": "x", "logprobs": true, "top_logprobs": 20, "n": 4 });
     let (writer, reader) = transcript();
     let (mut call, _) = call(&input);
