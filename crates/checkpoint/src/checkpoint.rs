@@ -1,4 +1,4 @@
-//! A model's tensors: where each lies, and what it is.
+//! Directory of a model's tensors: name, type, shape and location of each.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -75,27 +75,28 @@ impl Checkpoint {
         Ok(Self(Arc::new(Inner { model, tensors, names, metadata })))
     }
 
-    /// The tensors, ordered by name with numbers by value: layer 2 before layer 10.
+    /// Returns the tensors in order of name, with numbers compared by value: layer 2 before layer
+    /// 10.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.0.tensors
     }
 
-    /// The tensor with this name.
+    /// Returns the tensor with this name.
     pub fn find(&self, name: &str) -> Option<&TensorInfo> {
         self.index(name).map(|index| &self.0.tensors[index])
     }
 
-    /// What a GGUF file tells beside its tensors; empty for safetensors.
+    /// Returns the metadata of a GGUF file; empty for safetensors.
     pub fn metadata(&self) -> &Metadata {
         &self.0.metadata
     }
 
-    /// The model that this was read from.
+    /// Returns the model from which the directory was read.
     pub fn model(&self) -> &Model {
         &self.0.model
     }
 
-    /// The files that hold the tensors, ascending by path.
+    /// Returns the files that hold the tensors, in ascending order of path.
     pub fn files(&self) -> impl Iterator<Item = &str> {
         let files: BTreeSet<usize> = self.0.tensors.iter().map(|tensor| tensor.file).collect();
         files.into_iter().map(|file| self.0.model.source().files()[file].path.as_str())
@@ -127,7 +128,7 @@ impl fmt::Debug for Checkpoint {
     }
 }
 
-/// The tensors that the index names, each in the shard that it names.
+/// Returns the tensors that the index names, each in the shard that it names.
 fn sharded(model: &Model, index: &[u8]) -> Result<Vec<TensorInfo>> {
     let place = model.place();
     let index: Index = serde_json::from_slice(index)
@@ -157,14 +158,14 @@ fn sharded(model: &Model, index: &[u8]) -> Result<Vec<TensorInfo>> {
     }
 }
 
-/// The files of the model's top folder whose names end so.
+/// Returns the files in the model's top folder with this suffix.
 fn with_suffix(model: &Model, suffix: &str) -> Vec<usize> {
     let files = model.source().files().iter().enumerate();
     let files = files.filter(|(_, file)| file.path.ends_with(suffix) && !file.path.contains('/'));
     files.map(|(index, _)| index).collect()
 }
 
-/// The tensors and the metadata of the one GGUF file that there may be.
+/// Reads the tensors and the metadata of a GGUF model, which must be a single file.
 fn gguf_alone(model: &Model, files: &[usize]) -> Result<(Vec<TensorInfo>, Metadata)> {
     split::refuse_named(model, files)?;
     let &[file] = files else { return Err(no_weights(model, files.len())) };
