@@ -1,4 +1,4 @@
-//! How an engine's own thread sends pieces.
+//! Non-blocking emitter, with which an engine's own thread sends pieces.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,21 +9,22 @@ use serde::Serialize;
 use crate::transcript::{Admission, Writer};
 use crate::{Result, Stop};
 
-/// Sends the pieces of one call without ever blocking: for an engine that serves many calls.
+/// Non-blocking sender of the pieces of one call, for an engine that serves many calls.
 ///
-/// Get one from [`Job::emitter`](crate::Job::emitter), hand it to the engine's thread, and let
-/// `handle` wait for the engine's word that the reply is complete.
+/// Obtain one from [`Job::emitter`](crate::Job::emitter) and pass it to the engine's thread.
+/// `handle` then waits until the engine signals that the reply is complete.
 pub struct Emitter<O> {
     writer: Writer,
     output: PhantomData<fn(O)>,
 }
 
-/// Why a piece was not taken.
+/// Reason why a piece was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// No room: pause this sequence only, and try again when [`Emitter::on_change`] calls.
+    /// The buffer is full: pause only this sequence, and retry when [`Emitter::on_change`] calls
+    /// back.
     Full,
-    /// The call is over or is to end.
+    /// The call has ended or must end.
     Stopped(Stop),
 }
 
@@ -32,12 +33,12 @@ impl<O: Serialize> Emitter<O> {
         Self { writer, output: PhantomData }
     }
 
-    /// Sends a piece if there is room for it.
+    /// Sends a piece if there is space for it.
     ///
     /// # Errors
     ///
-    /// [`Refused`] says whether to wait or to end. The piece is only borrowed, so it is still
-    /// there for the next try.
+    /// Returns a [`Refused`] that tells a full buffer from a stop. The piece is only borrowed, so
+    /// the caller can retry with it.
     pub fn try_emit(&self, piece: &O) -> Result<(), Refused> {
         match self.writer.try_push(&encode(piece)) {
             Admission::Free => Ok(()),
@@ -47,18 +48,18 @@ impl<O: Serialize> Emitter<O> {
         }
     }
 
-    /// Why the call is to end, if it is.
+    /// Checks for a stop.
     ///
     /// # Errors
     ///
-    /// The reason to stop.
+    /// Returns the reason to stop if the call must end.
     pub fn check(&self) -> Result<(), Stop> {
         self.writer.stop().map_or(Ok(()), Err)
     }
 
-    /// Has `wake` called whenever there may be room again or the call is to stop.
+    /// Sets a callback that runs whenever there may be space again or the call must stop.
     ///
-    /// It is called on the bridge's threads: it must only send a signal and return.
+    /// The callback runs on the bridge's threads: it must only send a signal and return.
     pub fn on_change(&self, wake: impl Fn() + Send + Sync + 'static) {
         self.writer.on_change(Arc::new(wake));
     }
@@ -81,7 +82,7 @@ impl<O: Serialize> Emitter<O> {
 }
 
 fn encode<O: Serialize>(piece: &O) -> Vec<u8> {
-    // Fails only for types that are no JSON at all, such as a map with non-text keys.
+    // Fails only for types without a JSON form, such as a map with keys that are not strings.
     serde_json::to_vec(piece).expect("an Output type must serialise to JSON")
 }
 

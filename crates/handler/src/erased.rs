@@ -1,4 +1,4 @@
-//! The trait as the bridge sees it: one type for every handler.
+//! Object-safe form of the [`Handler`] trait, which the bridge uses for every handler.
 
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
@@ -7,40 +7,40 @@ use nsbridge_protocol::{Fingerprint, Finish, Pieces};
 use crate::transcript::Writer;
 use crate::{Error, Handler, Health, Job, JobInfo, Measure, Result, Slots};
 
-/// What one call needs.
+/// Arguments of one call.
 #[derive(Debug)]
 pub struct Call {
-    /// The request's input as JSON.
+    /// Input of the request as JSON.
     pub input: Vec<u8>,
-    /// What the handler may know about the request.
+    /// Information about the request for the handler.
     pub info: JobInfo,
-    /// Pieces the client already has.
+    /// Pieces that the client already has.
     pub resume: Option<Pieces>,
-    /// Where the pieces go.
+    /// Destination of the pieces.
     pub writer: Writer,
 }
 
-/// A [`Handler`] with its types hidden, so that the bridge is compiled once.
+/// [`Handler`] with its types erased, so that the bridge is compiled once.
 pub trait AnyHandler: Send + Sync {
-    /// Reads the input and runs [`Handler::handle`].
+    /// Decodes the input and runs [`Handler::handle`].
     fn call(&self, call: Call) -> LocalBoxFuture<'_, Result<Finish>>;
 
-    /// [`Handler::warm_up`].
+    /// Calls [`Handler::warm_up`].
     fn warm_up(&self) -> LocalBoxFuture<'_, Result<()>>;
 
-    /// [`Handler::slots`].
+    /// Calls [`Handler::slots`].
     fn slots(&self) -> Slots;
 
-    /// [`Handler::health`].
+    /// Calls [`Handler::health`].
     fn health(&self) -> Health;
 
-    /// [`Handler::forget`].
+    /// Calls [`Handler::forget`].
     fn forget(&self);
 
-    /// [`Handler::measures`].
+    /// Calls [`Handler::measures`].
     fn measures(&self) -> Vec<Measure>;
 
-    /// [`Handler::fingerprint`].
+    /// Calls [`Handler::fingerprint`].
     fn fingerprint(&self) -> Option<Fingerprint>;
 }
 

@@ -1,52 +1,55 @@
-//! What can end a call, and what the broker is to do about it.
+//! Errors that end a call, and how the worker handles the request.
 
 use std::error::Error as StdError;
 use std::fmt;
 
 use crate::Stop;
 
-/// The result of a handler's methods.
+/// Result of the methods of a handler.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a call ended without an answer; the kind decides what becomes of the request.
+/// Reason why a call ended without an answer. The variant decides how the worker handles the
+/// request.
 ///
-/// Like `anyhow::Error` this is not itself a [`std::error::Error`], so that `?` turns any error
-/// into [`Error::Retry`]. Errors that are already boxed go through [`Error::retry`].
+/// Like `anyhow::Error` this type does not implement [`std::error::Error`], so that `?` turns any
+/// error into [`Error::Retry`]. Errors that are already boxed go through [`Error::retry`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// The input cannot be answered. The client is told this sentence; nothing is tried again.
+    /// The input cannot be answered. The client receives this sentence, and the request is not
+    /// retried.
     BadInput(String),
-    /// This request failed here and may succeed elsewhere: tried again, a bounded number of times.
+    /// The request failed here and may succeed elsewhere. It is retried a bounded number of times.
     Retry(Cause),
-    /// The handler itself is broken: the request goes back and the worker leaves.
+    /// The handler itself is broken. The request goes back to the queue and the worker exits.
     Fatal(Cause),
-    /// Somebody wanted the call to stop.
+    /// The call was stopped.
     Stopped(Stop),
 }
 
-/// The error behind an [`Error`].
+/// Source error inside an [`Error`].
 pub type Cause = Box<dyn StdError + Send + Sync>;
 
 impl Error {
-    /// The input cannot be answered; `why` is what the client reads.
+    /// Creates an error for an input that cannot be answered; the client receives `why`.
     pub fn bad_input(why: impl Into<String>) -> Self {
         Self::BadInput(why.into())
     }
 
-    /// This request failed here and may succeed elsewhere.
+    /// Creates an error for a request that failed here and may succeed elsewhere.
     pub fn retry(cause: impl Into<Cause>) -> Self {
         Self::Retry(cause.into())
     }
 
-    /// The handler is broken and must not take another request.
+    /// Creates an error for a handler that is broken and must not take another request.
     pub fn fatal(cause: impl Into<Cause>) -> Self {
         Self::Fatal(cause.into())
     }
 }
 
 impl fmt::Display for Error {
-    /// One line, with the chain of causes. Not for logs: a cause may quote what the user wrote.
+    /// Writes one line with the chain of causes. Not for logs: a cause may quote what the user
+    /// wrote.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BadInput(why) => f.write_str(why),

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use crate::transcript::Writer;
 use crate::{Emitter, Stop};
 
-/// One request while it is answered: where its pieces go and how it is told to stop.
+/// Request in progress: accepts the pieces of the reply and delivers stop signals.
 #[derive(Debug)]
 pub struct Job<O> {
     info: JobInfo,
@@ -20,28 +20,29 @@ pub struct Job<O> {
     resumed: Vec<O>,
 }
 
-/// What a handler may know about the request it answers.
+/// Information about a request that its handler may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobInfo {
-    /// The request's identifier, fit for logs.
+    /// Request id, safe to log.
     pub id: RequestId,
-    /// Which try this is.
+    /// Number of this attempt.
     pub attempt: AttemptNo,
-    /// What all randomness must grow from.
+    /// Seed from which all randomness must be derived.
     pub seed: u64,
-    /// When the client sealed the request: the date a chat template may mention.
+    /// Time at which the client sealed the request: the date that a chat template may mention.
     pub submitted_at: SystemTime,
-    /// Who it is for.
+    /// Tenant of the request.
     pub tenant: Tenant,
-    /// Whom it may share with, told by its tenant and the key that it was sealed with: what was
-    /// computed for one scope must not be shown to another, not even as a shorter wait.
+    /// Scope of caches, derived from the tenant and the key that sealed the request. A result
+    /// computed for one scope must not affect another scope, not even as a shorter latency.
     pub scope: Arc<str>,
-    /// Whom its work is charged to where requests compete: its tenant if its key proves the tenant,
-    /// else its key. A handler that shares time between callers shares it between accounts.
+    /// Account that is charged for the work where requests compete: the tenant if the key proves
+    /// the tenant, else the key. A handler that shares time between callers shares it between
+    /// accounts.
     pub account: Arc<str>,
-    /// When it must be finished.
+    /// Time by which the request must be finished.
     pub deadline: SystemTime,
-    /// The span that spans of the handler's own are children of; `None` outside of a worker.
+    /// Parent span of the handler's own spans; `None` outside of a worker.
     pub trace: Option<TraceParent>,
 }
 
@@ -51,43 +52,44 @@ impl<O: Serialize + DeserializeOwned> Job<O> {
         Self { info, emitter, writer, offered, resumed: Vec::new() }
     }
 
-    /// What is known about the request.
+    /// Returns the information about the request.
     pub fn info(&self) -> &JobInfo {
         &self.info
     }
 
-    /// Sends a piece; waits while the client is too far behind.
+    /// Sends a piece. Waits while the client is too far behind.
     ///
     /// # Errors
     ///
-    /// The reason to stop, if the call is to end. Pass it on with `?`.
+    /// Returns the reason to stop if the call must end. Pass it on with `?`.
     pub async fn emit(&mut self, piece: O) -> Result<(), Stop> {
         self.emitter.emit(&piece).await
     }
 
-    /// Whether to go on: for long stretches without a piece.
+    /// Checks for a stop, for long stretches without a piece.
     ///
     /// # Errors
     ///
-    /// The reason to stop, if the call is to end. Pass it on with `?`.
+    /// Returns the reason to stop if the call must end. Pass it on with `?`.
     pub fn check(&self) -> Result<(), Stop> {
         self.emitter.check()
     }
 
-    /// Waits until the call is to stop.
+    /// Waits until the call must stop, and returns the reason.
     pub async fn stopped(&self) -> Stop {
         self.emitter.stopped().await
     }
 
-    /// The pieces the client already has from an earlier attempt.
+    /// Returns the pieces that the client already has from an earlier attempt.
     ///
-    /// Calling this is the promise to go on after them. A handler that never calls it starts over
-    /// from the first piece, which is slower and just as right: the client compares.
+    /// A handler that calls this must continue after these pieces. A handler that never calls it
+    /// starts over from the first piece. That is slower and equally correct, because the client
+    /// compares the pieces.
     pub fn resumed(&mut self) -> &[O] {
         if let Some(offered) = self.offered.take() {
             let decoded: Result<Vec<O>, _> =
                 offered.pieces.iter().map(|piece| serde_json::from_slice(piece)).collect();
-            // Pieces of another type's making are as good as none: the handler starts over.
+            // Pieces that do not decode as this type are discarded: the handler starts over.
             if let Ok(pieces) = decoded {
                 self.writer.resume(&offered);
                 self.resumed = pieces;
@@ -96,15 +98,17 @@ impl<O: Serialize + DeserializeOwned> Job<O> {
         &self.resumed
     }
 
-    /// Tells how many pieces the reply has at most, those of [`resumed`](Self::resumed) included.
+    /// Declares the maximum number of pieces of the reply, those of [`resumed`](Self::resumed)
+    /// included.
     ///
-    /// A worker that is to leave hands a job over at once that cannot end in the time it has.
-    /// Without this it waits for as long as it may, and then hands it over.
+    /// A worker that drains hands over at once a job that cannot end within its grace period.
+    /// Without a declared maximum the job runs until the end of the grace period and is then handed
+    /// over.
     pub fn at_most(&mut self, pieces: usize) {
         self.writer.at_most(pieces);
     }
 
-    /// A handle for an engine's own thread.
+    /// Returns a handle for an engine's own thread.
     pub fn emitter(&self) -> Emitter<O> {
         self.emitter.clone()
     }

@@ -1,7 +1,8 @@
-//! The trait an AI engineer implements to ship a model.
+//! Trait and types that an AI engineer implements to ship a model.
 //!
-//! A handler answers requests, and knows nothing else: not the queue, not a key, not a sealed
-//! byte. The bridge loads it, feeds it, streams what it emits and stops it when nobody listens.
+//! A handler answers requests. It sees no queue, no key and no encrypted byte: the bridge loads the
+//! handler, passes it requests, streams the pieces it emits and stops a call when the client is
+//! gone.
 //!
 //! ```
 //! use nsbridge_handler::{Finish, Handler, Job, Models, Result};
@@ -65,22 +66,24 @@ pub use transcript::Stop;
 pub use weights::candle::CandleWeights;
 pub use weights::{Weight, Weights};
 
-/// A loaded model that answers requests.
+/// Loaded model that answers requests.
 ///
-/// The bridge calls [`load`](Self::load) once, before it takes anything from the queue, then
-/// [`handle`](Self::handle) once per request, as many at a time as [`slots`](Self::slots) says.
+/// The bridge calls [`load`](Self::load) once, before the worker consumes from the queue. It then
+/// calls [`handle`](Self::handle) once per request, with up to [`slots`](Self::slots) calls at a
+/// time.
 ///
 /// # Contract
 ///
-/// - `handle` ends with what it returns: the reply's last frame is made from that value.
-/// - A failed [`Job::emit`] ends the call: pass it on with `?`. In a long stretch without a piece,
-///   such as a prefill, call [`Job::check`] now and then; a stop must be seen within two seconds.
+/// - The return value of `handle` ends the reply: the bridge builds the last frame from it.
+/// - A failed [`Job::emit`] ends the call: pass the error on with `?`. Code that runs for long
+///   without emitting a piece, such as a prefill, must call [`Job::check`] regularly, so that it
+///   notices a stop within two seconds.
 /// - Dropping the future of `handle` leaves the handler able to answer the next request.
-/// - The pieces depend on the weights, the input and the seed alone, so that another worker can
-///   take over in the middle of a reply and nobody sees a seam.
+/// - The pieces depend on the weights, the input and the seed alone. Another worker can then
+///   continue a reply in the middle without a visible break.
 /// - With [`Slots::Threads`] the code may block: each call has a thread of its own.
 ///
-/// [`testing::check`](crate::testing) holds a handler to this.
+/// [`testing::check`](crate::testing) tests a handler against this contract.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler: implement load and handle",
     note = "docs/handlers.md shows one in twenty lines"
@@ -90,77 +93,76 @@ pub use weights::{Weight, Weights};
     reason = "futures stay on the thread that polls them: they are not Send, on purpose"
 )]
 pub trait Handler: Send + Sync + Sized + 'static {
-    /// The `[handler]` table of the worker's configuration.
+    /// Type of the `[handler]` table of the worker's configuration.
     type Options: DeserializeOwned + Send;
 
-    /// What a request carries, as JSON.
+    /// Type of a request's content, encoded as JSON.
     type Input: DeserializeOwned + Send;
 
-    /// One piece of the reply, as JSON: a token for a language model.
+    /// Type of one piece of the reply, encoded as JSON. For a language model a piece is a token.
     type Output: Serialize + DeserializeOwned + Send + 'static;
 
     /// Loads the model. May take minutes and may block.
     ///
     /// # Errors
     ///
-    /// Any error ends the worker with a non-zero exit before it takes a request.
+    /// An error ends the worker with a non-zero exit code before it takes a request.
     async fn load(options: Self::Options, models: Models) -> Result<Self>;
 
-    /// Answers one request, emitting each piece as soon as it is made.
-    ///
-    /// # Errors
-    ///
-    /// The [`Error`]'s kind says what becomes of the request.
+    /// The variant of the [`Error`] decides how the worker handles the request.
     async fn handle(&self, input: Self::Input, job: &mut Job<Self::Output>) -> Result<Finish>;
 
-    /// How many requests are answered at once, and on what.
+    /// Returns the maximum number of concurrent calls and the kind of thread they run on.
     fn slots(&self) -> Slots {
         Slots::Threads(1)
     }
 
-    /// Does what the first request would otherwise wait for. While it does not return, and lets others
-    /// run, [`health`](Self::health) is asked as later on.
+    /// Runs one-time work that the first request would otherwise wait for. As long as the future is
+    /// pending and does not block its thread, the worker calls [`health`](Self::health) as during
+    /// normal operation.
     ///
     /// # Errors
     ///
-    /// Any error ends the worker, as one of [`load`](Self::load) does.
+    /// An error ends the worker, as one of [`load`](Self::load) does.
     async fn warm_up(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Whether the model can still answer; asked now and then.
+    /// Returns the health of the model. The worker calls it periodically.
     fn health(&self) -> Health {
         Health::Ok
     }
 
-    /// Drops what it keeps of requests that have ended, such as a cache of prompts: a key was withdrawn,
-    /// and what was made under it is to serve nobody any more. Called now and then, so it must not
-    /// wait. A handler that keeps nothing has nothing to do.
+    /// Drops cached data of ended requests, such as a prefix cache, because a key was withdrawn and
+    /// data computed under that key must not serve another request. The worker calls it from time
+    /// to time, so it must not block. A handler without such caches needs no implementation.
     fn forget(&self) {}
 
-    /// What the handler counts, for the worker's metrics; asked whenever they are read, so it must
-    /// not wait. The names are the same each time.
+    /// Returns the handler's metrics for the worker's `/metrics` endpoint. The worker calls it at
+    /// each scrape, so it must not block. The names must be the same in each call.
     fn measures(&self) -> Vec<Measure> {
         Vec::new()
     }
 
-    /// What the tokens depend on beside the request; equal values promise equal tokens.
+    /// Returns an id of everything besides the request that determines the tokens. Equal ids
+    /// promise equal tokens.
     fn fingerprint(&self) -> Option<[u8; 16]> {
         None
     }
 }
 
-/// How many calls of [`Handler::handle`] run at once.
+/// Maximum number of concurrent calls of [`Handler::handle`], and the threads they run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slots {
-    /// This many threads with one call each: for code that blocks, such as a plain model loop.
+    /// This many threads with one call each, for code that blocks, such as a plain model loop.
     Threads(usize),
-    /// This many calls interleaved on one thread: for engines and batchers, which only wait here.
+    /// This many calls interleaved on one thread, for engines and batchers, where a call only
+    /// awaits.
     Tasks(usize),
 }
 
 impl Slots {
-    /// How many calls run at once; at least one.
+    /// Returns the maximum number of concurrent calls, at least one.
     pub fn count(self) -> usize {
         match self {
             Self::Threads(n) | Self::Tasks(n) => n.max(1),
@@ -168,13 +170,13 @@ impl Slots {
     }
 }
 
-/// Whether a model can still answer.
+/// Health of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// It can.
+    /// The model can answer requests.
     Ok,
-    /// It cannot any more, for this reason; the worker gives its jobs back and leaves, without
-    /// waiting for those that hang. The reason is logged, in one line: it must quote nothing of a
-    /// request.
+    /// The model can no longer answer, for this reason. The worker returns its jobs to the queue
+    /// and exits without waiting for calls that hang. The reason is logged on one line, so it must
+    /// not contain any text of a request.
     Failed(String),
 }

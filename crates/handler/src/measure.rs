@@ -1,44 +1,45 @@
-//! Numbers that a handler tells of itself.
+//! Metrics of a handler.
 
-/// A number that a handler counts or tells, for the worker's metrics.
+/// Metric that a handler reports through the worker.
 ///
-/// The worker shows it as `nsbridge_handler_` and its name. None of it may tell of a tenant, a
-/// request or anything that a user wrote.
+/// The worker exports it as `nsbridge_handler_` followed by the name. No field may reveal a tenant,
+/// a request or anything that a user wrote.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measure {
-    /// In `snake_case`, with its unit if it has one; the same each time.
+    /// Name in `snake_case`, including the unit if there is one. It never changes.
     pub name: &'static str,
-    /// What it counts, in a few words.
+    /// Short description of the metric.
     pub help: &'static str,
-    /// Whether it only grows.
+    /// Kind of the metric: counter or gauge.
     pub kind: MeasureKind,
-    /// Of which of several it is, where one name has several numbers; they follow one another.
+    /// Label and index of this value, where one name has several values. The values of one name are
+    /// adjacent.
     pub label: Option<(&'static str, u32)>,
-    /// What it is now.
+    /// Current value.
     pub value: f64,
 }
 
-/// How a [`Measure`] is to be read.
+/// Kind of a [`Measure`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MeasureKind {
-    /// It counts from the start on and never falls.
+    /// Counter: starts at zero and never decreases.
     Counter,
-    /// It tells how something is now.
+    /// Gauge: a current value that rises and falls.
     Gauge,
 }
 
 impl Measure {
-    /// A number that only grows.
+    /// Creates a counter.
     pub const fn counter(name: &'static str, help: &'static str, value: f64) -> Self {
         Self { name, help, kind: MeasureKind::Counter, label: None, value }
     }
 
-    /// A number that rises and falls.
+    /// Creates a gauge.
     pub const fn gauge(name: &'static str, help: &'static str, value: f64) -> Self {
         Self { name, help, kind: MeasureKind::Gauge, label: None, value }
     }
 
-    /// The same number, as that of one of several: `name{label="index"}`.
+    /// Adds a label for a metric with several values: `name{label="index"}`.
     pub const fn of(self, label: &'static str, index: u32) -> Self {
         Self { label: Some((label, index)), ..self }
     }

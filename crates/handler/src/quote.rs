@@ -1,19 +1,19 @@
-//! What a file says, for a person to read.
+//! Quotation of untrusted text in messages.
 
 use std::fmt::{self, Write};
 
-/// This many characters of what a file holds are shown.
+/// Maximum number of characters that are shown.
 const LONGEST: usize = 400;
 
-/// What a file says, as a message or a terminal may have it: on one line, without what a terminal
-/// obeys or hides, and not without end.
+/// Formats untrusted text for a message or a terminal: on one line, without characters that a
+/// terminal interprets or hides, and cut at 400 characters.
 ///
 /// ```
 /// assert_eq!(nsbridge_handler::quote("a\n\u{1b}[2Jb"), r"a\n\u{1b}[2Jb");
 /// ```
 pub fn quote(what: impl fmt::Display) -> String {
     let mut quoted = Quoted { text: String::new(), room: LONGEST };
-    // An error says that there is no more room, and spares the making of the rest.
+    // The error stops the formatting once the limit is reached.
     let _ = write!(quoted, "{what}");
     quoted.text
 }
@@ -29,7 +29,7 @@ impl Write for Quoted {
     }
 
     fn write_char(&mut self, c: char) -> fmt::Result {
-        // Quotation marks are harmless, and the sentences of readers are full of them.
+        // Quotation marks are harmless, and parser messages contain many of them.
         let plain = matches!(c, '"' | '\'' | '\\');
         let escaped = c.escape_debug();
         let width = if plain { 1 } else { escaped.len() };
@@ -62,7 +62,7 @@ mod tests {
         let all = "本".repeat(LONGEST);
         assert_eq!(quote(&all), all);
         assert_eq!(quote(format!("{all}x")), format!("{all}…"));
-        // As it is shown, not as it was.
+        // The limit applies to the escaped text, not to the input.
         let escaped = quote("\u{202e}".repeat(LONGEST));
         assert!(escaped.len() <= LONGEST + '…'.len_utf8() && escaped.ends_with("}…"), "{escaped}");
     }

@@ -1,8 +1,8 @@
-//! The pieces of one call, on their way from the handler's thread to the bridge.
+//! Buffer for the pieces of one call, between the handler's thread and the bridge.
 //!
-//! The writing half is what an [`Emitter`](crate::Emitter) holds; the reading half belongs to
-//! whoever runs the call. Pieces stay here until the call ends: a reply stream that dies with its
-//! connection is sent again from the first piece, under another key.
+//! An [`Emitter`](crate::Emitter) holds the [`Writer`]; the code that runs the call holds the
+//! [`Reader`]. Pieces stay in the buffer until the call ends, because a reply stream that is lost
+//! with its connection is sent again from the first piece, under another key.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,21 +11,21 @@ use std::time::{Duration, Instant};
 use nsbridge_protocol::{MAX_FRAME_BYTES, MAX_TRANSCRIPT_BYTES, Pieces};
 use tokio::sync::Notify;
 
-/// Bytes that may wait to be sent before a handler is held back.
+/// Maximum number of unsent bytes before a handler is held back.
 pub(crate) const ROOM_BYTES: usize = 32 << 10;
 
-/// Why a call is to end before the model does.
+/// Reason why a call must end before the model has finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stop {
-    /// Nobody listens any more.
+    /// The client is gone.
     ClientGone,
-    /// The client asked for it.
+    /// The client canceled the request.
     Cancelled,
-    /// The request's finish-by time has come.
+    /// The deadline of the request has passed.
     Deadline,
-    /// The worker must leave and another one goes on.
+    /// The worker must exit and another worker continues.
     HandOff,
-    /// A piece is larger than a frame may hold, or the reply larger than a stream.
+    /// A piece exceeds the maximum frame size, or the reply exceeds the maximum reply size.
     TooLarge,
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for Stop {
     }
 }
 
-/// Makes the two halves of an empty transcript.
+/// Creates the two halves of an empty transcript.
 pub fn transcript() -> (Writer, Reader) {
     let shared = Arc::new(Shared::default());
     (Writer(shared.clone()), Reader(shared))
@@ -50,38 +50,38 @@ pub fn transcript() -> (Writer, Reader) {
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Woken when there is something to read.
+    /// Notified when there are new pieces to read.
     readable: Notify,
-    /// Woken when there is room, or the call is to stop.
+    /// Notified when there is space, or the call must stop.
     changed: Notify,
 }
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // A panic of the handler while it emitted leaves whole pieces behind.
+        // A handler that panics while it emits leaves only whole pieces behind.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[derive(Default)]
 struct State {
-    /// `u32 length, bytes` for each piece: ready to be copied into a frame.
+    /// Each piece as `u32 length, bytes`, ready to be copied into a frame.
     encoded: Vec<u8>,
-    /// Where each piece ends in `encoded`.
+    /// End of each piece in `encoded`, as a byte offset.
     ends: Vec<usize>,
-    /// Up to where `encoded` was sent.
+    /// Number of bytes of `encoded` that were sent.
     sent: usize,
-    /// The index of the first piece that is new: those before came from a resume.
+    /// Index of the first new piece. The pieces before it came from a resume.
     resumed: usize,
-    /// The most pieces that there will be, if the handler said so.
+    /// Maximum number of pieces, if the handler declared one.
     most: Option<usize>,
-    /// When the first new piece came.
+    /// Time of the first new piece.
     first_new: Option<Instant>,
     stop: Option<Stop>,
-    /// The handler was told so: what it returns then is not the whole reply.
+    /// True once the handler has seen the stop. Its return value is then not the whole reply.
     told: bool,
     closed: bool,
-    /// A piece came after that.
+    /// True if a piece was emitted after the close.
     late: bool,
     wake: Option<Wake>,
 }
@@ -123,12 +123,12 @@ pub(crate) enum Admission {
     Stopped(Stop),
 }
 
-/// The handler's half.
+/// Writing half, held by the handler.
 #[derive(Clone)]
 pub struct Writer(Arc<Shared>);
 
 impl Writer {
-    /// Appends a piece if there is room.
+    /// Appends a piece if there is space.
     pub(crate) fn try_push(&self, piece: &[u8]) -> Admission {
         let mut state = self.0.state();
         let admission = state.admits(piece);
@@ -151,7 +151,7 @@ impl Writer {
         admission
     }
 
-    /// Takes over the pieces that a client already has. Only before the first piece.
+    /// Adds the pieces that the client already has. Valid only before the first piece.
     pub(crate) fn resume(&self, pieces: &Pieces) {
         let mut state = self.0.state();
         for piece in &pieces.pieces {
@@ -165,7 +165,8 @@ impl Writer {
         self.0.state().most = Some(pieces);
     }
 
-    /// [`Reader::close`], from the side that knows at once that the call has returned.
+    /// Equivalent of [`Reader::close`], for test code that knows at once that the call has
+    /// returned.
     #[cfg(feature = "testing")]
     pub(crate) fn close(&self) {
         self.0.state().closed = true;
@@ -177,7 +178,7 @@ impl Writer {
         state.stop
     }
 
-    /// Waits until room or a stop may have come; `check` is asked before each wait.
+    /// Waits until `check` returns a value. Calls it first and after each change.
     pub(crate) async fn until<T>(&self, check: impl Fn() -> Option<T>) -> T {
         loop {
             let changed = self.0.changed.notified();
@@ -201,44 +202,44 @@ impl fmt::Debug for Writer {
     }
 }
 
-/// The bridge's half.
+/// Reading half, held by the bridge.
 pub struct Reader(Arc<Shared>);
 
 impl Reader {
-    /// How many pieces there are, resumed ones included.
+    /// Returns the number of pieces, including resumed ones.
     pub fn len(&self) -> usize {
         self.0.state().ends.len()
     }
 
-    /// Whether there is no piece yet.
+    /// Returns true if there is no piece yet.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of all pieces, without their lengths.
+    /// Returns the total size of all pieces in bytes, without their length fields.
     pub fn bytes(&self) -> u64 {
         let state = self.0.state();
         (state.encoded.len() - 4 * state.ends.len()) as u64
     }
 
-    /// How many pieces at the start came from a resume.
+    /// Returns the number of leading pieces that came from a resume.
     pub fn resumed(&self) -> usize {
         self.0.state().resumed
     }
 
-    /// How much longer the call takes at most, judged by what it has made so far; `None` if that
-    /// cannot be said.
+    /// Estimates the maximum remaining time of the call from its pace so far. Returns `None` if
+    /// there is no basis for an estimate.
     pub fn expected_to_take(&self) -> Option<Duration> {
         let state = self.0.state();
         let (most, since) = (state.most?, state.first_new?);
-        // The first piece's own time is the prompt's, not the pace.
+        // The time to the first piece is that of the prompt, so it does not count for the pace.
         let paced = state.ends.len().checked_sub(state.resumed + 1).filter(|paced| *paced > 0)?;
         let left = most.saturating_sub(state.ends.len());
         let seconds = since.elapsed().as_secs_f64() / paced as f64 * left as f64;
         Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
     }
 
-    /// Waits until at least `bytes` bytes wait from piece `index` on.
+    /// Waits until at least `bytes` bytes are buffered from piece `index` on.
     pub async fn holds(&self, index: usize, bytes: usize) {
         loop {
             let readable = self.0.readable.notified();
@@ -251,8 +252,8 @@ impl Reader {
         }
     }
 
-    /// Appends encoded pieces from `index` on, up to `max` bytes but at least one piece, to
-    /// `content`; tells how many.
+    /// Appends encoded pieces from `index` on to `content`, up to `max` bytes but at least one
+    /// piece. Returns the number of pieces.
     pub fn read(&self, index: usize, max: usize, content: &mut Vec<u8>) -> usize {
         let state = self.0.state();
         let start = state.start(index);
@@ -264,13 +265,13 @@ impl Reader {
         end - index
     }
 
-    /// Bytes from piece `index` on that wait to be read.
+    /// Returns the number of unread bytes from piece `index` on.
     pub fn waiting(&self, index: usize) -> usize {
         let state = self.0.state();
         state.encoded.len() - state.start(index)
     }
 
-    /// Makes room for what was sent: all pieces before `index`.
+    /// Frees the space of all pieces before `index`, which were sent.
     pub fn sent(&self, index: usize) {
         let wake = {
             let mut state = self.0.state();
@@ -280,7 +281,7 @@ impl Reader {
         self.tell(wake);
     }
 
-    /// Makes every further emit fail with `stop`; the first reason stays.
+    /// Makes every further emit fail with `stop`. The first reason stays.
     pub fn stop(&self, stop: Stop) {
         let wake = {
             let mut state = self.0.state();
@@ -290,12 +291,12 @@ impl Reader {
         self.tell(wake);
     }
 
-    /// Why the call was told to stop, if it was.
+    /// Returns the reason for the stop, if there is one.
     pub fn stopped(&self) -> Option<Stop> {
         self.0.state().stop
     }
 
-    /// Waits until the call is told to stop.
+    /// Waits until the call is stopped.
     pub async fn stopping(&self) {
         loop {
             let changed = self.0.changed.notified();
@@ -308,19 +309,19 @@ impl Reader {
         }
     }
 
-    /// Whether the handler has met the stop, in an emit or a check. What it returns then is not the
-    /// whole reply, whatever it says.
+    /// Returns true if the handler has seen the stop, in an emit or a check. Its return value is
+    /// then not the whole reply, even if it claims success.
     pub fn told(&self) -> bool {
         self.0.state().told
     }
 
-    /// Refuses further pieces: the call has returned.
+    /// Refuses further pieces, because the call has returned.
     pub fn close(&self) {
         self.0.state().closed = true;
         self.tell(None);
     }
 
-    /// Whether a piece was emitted after [`close`](Self::close).
+    /// Returns true if a piece was emitted after [`close`](Self::close).
     pub fn late(&self) -> bool {
         self.0.state().late
     }
@@ -334,7 +335,7 @@ impl Reader {
 }
 
 impl Drop for Reader {
-    /// A call that nobody reads from any more is over.
+    /// Stops the call, because its pieces are no longer read.
     fn drop(&mut self) {
         self.stop(Stop::HandOff);
     }

@@ -1,4 +1,4 @@
-//! Both halves of a transcript against each other, through the handler's own types.
+//! Both halves of a transcript together, through the types that the handler uses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ fn job(resume: Option<Pieces>) -> (Job<String>, Reader) {
     (Job::new(info, writer, resume), reader)
 }
 
-/// A piece that leaves no room for another.
+/// Piece that leaves no space for another.
 fn filler() -> String {
     "x".repeat(ROOM_BYTES)
 }
@@ -101,7 +101,7 @@ fn a_stop_wakes_the_engine() {
 fn a_reply_beyond_the_limit_is_stopped_as_too_large() {
     let (job, reader) = job(None);
     let emitter = job.emitter();
-    // Two quotation marks and four bytes of length come with each piece.
+    // Each piece adds two quotation marks and a length field of 4 bytes.
     let piece = "x".repeat((32 << 10) - 6);
     for index in 1..=MAX_TRANSCRIPT_BYTES >> 15 {
         emitter.try_emit(&piece).unwrap();
