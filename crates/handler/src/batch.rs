@@ -1,7 +1,7 @@
-//! Micro-batches: for models that answer many inputs at about the price of one.
+//! Micro-batching, for models that answer many inputs at about the cost of one.
 //!
 //! A classifier or an embedder implements [`Batch`], one blocking function over a batch, and
-//! [`Batched`] makes a handler of it:
+//! [`Batched`] turns it into a handler:
 //!
 //! ```
 //! use nsbridge_handler::{Batch, Batched, Error, Item, Models, Result};
@@ -46,100 +46,105 @@ use crate::{Error, Finish, Handler, Health, Job, JobInfo, Models, Result, Slots}
 pub use options::BatchOptions;
 use queue::Queue;
 
-/// A model that answers a batch of inputs at once, with one output for each.
+/// Model that answers a batch of inputs at once, with one output per input.
 ///
-/// All of it runs on one thread of the model's own and may block. The model is made there and stays
-/// there, so it need not be `Send`.
+/// All methods run on one thread that belongs to the model, and may block. The model is created on
+/// that thread and stays there, so it need not be `Send`.
 ///
 /// # Contract
 ///
-/// - An output depends on the weights, its own input and its own seed alone, **to the bit**. Who else
-///   is in the batch, how many and in which order must not matter. Who pads inputs to one length
-///   must mask what was padded, and who multiplies matrices must see to it that a row's sums are
-///   taken in the same order however many rows there are.
-///   [`testing::check_batch`](crate::testing) tries it.
-/// - One input's fault is that input's `Err` in the list, and not the list's.
+/// - An output depends on the weights, its own input and its own seed alone, **to the bit**. The
+///   other inputs of the batch, their number and their order must not affect it. A model that pads
+///   inputs to one length must mask the padding. A model that multiplies matrices must add up the
+///   sums of a row in the same order for any number of rows.
+///   [`testing::check_batch`](crate::testing) tests this.
+/// - An error that one input causes is the `Err` of that input in the list, not the `Err` of the
+///   whole list.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be batched: implement load and run of `Batch`",
     note = "docs/handlers.md has a section on batches"
 )]
 pub trait Batch: Sized + 'static {
-    /// The `[handler]` table of the worker's configuration, without what [`BatchOptions`] reads.
+    /// Type of the `[handler]` table of the worker's configuration, without the fields of
+    /// [`BatchOptions`].
     type Options: DeserializeOwned + Send + 'static;
 
-    /// What a request carries, as JSON.
+    /// Type of a request's content, encoded as JSON.
     type Input: DeserializeOwned + Send + 'static;
 
-    /// The whole reply, as JSON: it is its only piece.
+    /// Type of the whole reply, encoded as JSON. A reply has one piece.
     type Output: Serialize + DeserializeOwned + Send + 'static;
 
     /// Loads the model. May take minutes.
     ///
     /// # Errors
     ///
-    /// Any error ends the worker with a non-zero exit before it takes a request.
+    /// An error ends the worker with a non-zero exit code before it takes a request.
     fn load(options: Self::Options, models: Models) -> Result<Self>;
 
-    /// Answers a batch of at least one input: one result for each, in their order.
+    /// Answers a batch of at least one input: one result per input, in the same order.
     ///
     /// # Errors
     ///
-    /// In the list, each speaks for one input. In place of the list, an error speaks for the whole
-    /// batch: then each of its inputs is run once more, alone, so that one which cannot be run does
-    /// not take its neighbours along. [`Error::Fatal`] is believed at once, in either place: the
-    /// worker leaves. So it does after a panic and after a list of another length.
+    /// An `Err` in the list fails one input. An `Err` in place of the list fails the whole batch:
+    /// the worker then runs each input once more, alone, so that only the faulty one fails.
+    /// [`Error::Fatal`] in either place takes effect at once, without another run: the worker
+    /// exits. The worker also exits after a panic, and after a list whose length differs from that
+    /// of the batch.
     fn run(&mut self, batch: &[Item<Self::Input>]) -> Result<Vec<Result<Self::Output>>>;
 
-    /// How large batches are, and what that may cost in time, if the operator does not say.
+    /// Returns the default limits of a batch; the operator's options take precedence.
     fn limits(&self) -> Limits {
         Limits::default()
     }
 
-    /// Does what the first batch would otherwise wait for.
+    /// Runs one-time work that the first batch would otherwise wait for.
     ///
     /// # Errors
     ///
-    /// Any error ends the worker, as one of [`load`](Self::load) does.
+    /// An error ends the worker, as one of [`load`](Self::load) does.
     fn warm_up(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// What the outputs depend on beside the request; equal values promise equal outputs.
+    /// Returns an id of everything besides the request that determines the outputs. Equal ids
+    /// promise equal outputs.
     fn fingerprint(&self) -> Option<[u8; 16]> {
         None
     }
 }
 
-/// One input of a batch, and whose it is.
+/// One input of a batch, with information about its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item<I> {
-    /// What the request carries.
+    /// Content of the request.
     pub input: I,
-    /// What is known about the request: the seed, for one.
+    /// Information about the request, such as its seed.
     pub info: JobInfo,
 }
 
-/// When a batch is begun: as soon as it is full, or its oldest request has waited long enough.
+/// Limits of a batch. A batch starts when it is full or when its oldest request has waited long
+/// enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The most inputs of a batch.
+    /// Maximum number of inputs in a batch.
     pub batch_size: usize,
-    /// How long a request waits for others at most, while the model is idle. With zero whatever is
-    /// there is run at once; what comes meanwhile is the next batch, so that batches grow with the
-    /// load all the same.
+    /// Maximum time that a request waits for others while the model is idle. With zero, the
+    /// requests that wait run at once. Requests that arrive during a run form the next batch, so
+    /// batches still grow with the load.
     pub max_batch_delay: Duration,
 }
 
 impl Default for Limits {
-    /// Batches of up to 8 inputs, for which nobody waits.
+    /// Up to 8 inputs a batch, with no delay.
     fn default() -> Self {
         Self { batch_size: 8, max_batch_delay: Duration::ZERO }
     }
 }
 
-/// The handler of a [`Batch`]: it gathers requests, and hands them to the model's thread.
+/// Handler of a [`Batch`]: gathers requests and passes them to the model's thread.
 ///
-/// It answers two batches of requests at once: one that runs and one that gathers.
+/// Accepts two batches of requests at once: one that runs and one that gathers.
 pub struct Batched<B: Batch> {
     queue: Arc<Queue<B::Input, B::Output>>,
     limits: Limits,
@@ -163,13 +168,13 @@ impl<B: Batch> Handler for Batched<B> {
     }
 
     async fn handle(&self, input: B::Input, job: &mut Job<B::Output>) -> Result<Finish> {
-        // A reply is one piece: a client that has it has all.
+        // A reply has one piece, so a client that has a piece has the whole reply.
         if !job.resumed().is_empty() {
             return Ok(Finish::STOP);
         }
         let (done, answer) = oneshot::channel();
         let item = Item { input, info: job.info().clone() };
-        // Whatever ends this call, its place in the queue is free then.
+        // Dropping the place removes the request from the queue, however this call ends.
         let _place = self.queue.join(item, job.emitter(), done)?;
         let answer = tokio::select! {
             biased;
@@ -177,7 +182,8 @@ impl<B: Batch> Handler for Batched<B> {
             answer = answer => answer,
         };
         let Ok(output) = answer else {
-            // The thread left it out: it may see a stop before this call does, or all is over.
+            // The thread skipped the request: it noticed a stop before this call did, or the model
+            // has failed.
             job.check()?;
             return Err(self.queue.broken());
         };
@@ -205,8 +211,8 @@ impl<B: Batch> Handler for Batched<B> {
 }
 
 impl<B: Batch> Drop for Batched<B> {
-    /// The thread ends after the batch that it runs, if it runs one. Nobody waits for that: a model
-    /// that does not come back must not keep the worker.
+    /// Ends the thread after the batch it is running, without waiting for it. A model that hangs
+    /// must not keep the worker from exiting.
     fn drop(&mut self) {
         self.queue.end("the handler is gone");
     }

@@ -1,4 +1,4 @@
-//! The operator's options of every handler that batches, beside the model's own.
+//! Operator options of every batching handler, merged with the options of the model.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,32 +11,33 @@ use serde::{Deserialize, forward_to_deserialize_any};
 use super::Limits;
 use crate::{Error, Result};
 
-/// The names of what is read here; those of TorchServe and DJLServing, with their meaning.
+/// Option names. Names and meanings are those of TorchServe and DJLServing.
 const SIZE: &str = "batch_size";
 const DELAY: &str = "max_batch_delay";
 
-/// The largest batch: twice as many requests are taken at once, and AMQP counts those in 16 bits.
+/// Maximum batch size, in inputs. The worker prefetches two batches, and the AMQP prefetch count
+/// has 16 bits.
 const MOST: usize = 1 << 14;
-/// The longest delay in milliseconds: an hour.
+/// Maximum delay in milliseconds: one hour.
 const LONGEST: f64 = 3_600_000.0;
 
-/// The `[handler]` table of a [`Batched`](super::Batched): these two, and the fields of the model's
-/// own options in the same table.
+/// `[handler]` table of a [`Batched`](super::Batched): these two options, and the model's own
+/// options in the same table.
 ///
-/// Both are named and measured as TorchServe and DJLServing do (`batch_size`, `max_batch_delay` in
+/// Names and units are those of TorchServe and DJLServing (`batch_size`, `max_batch_delay` in
 /// `config.properties` or `serving.properties`).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BatchOptions<O> {
-    /// The most inputs of a batch, from 1 to 16384; the model's own limit if absent.
+    /// Maximum number of inputs in a batch, from 1 to 16384. Absent: the model's own limit.
     pub batch_size: Option<usize>,
-    /// Milliseconds that a request waits at most for others to fill its batch; 0 runs whatever is
-    /// there at once. The model's own limit if absent.
+    /// Maximum time in milliseconds that a request waits for others to fill its batch; 0 runs the
+    /// waiting requests at once. Absent: the model's own limit.
     pub max_batch_delay: Option<f64>,
-    /// The model's own.
+    /// Options of the model.
     pub own: O,
 }
 
-/// What the operator says of the limits.
+/// Limits that the operator has set.
 #[derive(Clone, Copy)]
 pub(super) struct Asked {
     batch_size: Option<usize>,
@@ -44,9 +45,11 @@ pub(super) struct Asked {
 }
 
 impl<O> BatchOptions<O> {
+    /// Checks that both options are within their ranges.
+    ///
     /// # Errors
     ///
-    /// A sentence that names the option which cannot be.
+    /// Returns an error that names the option that is out of range.
     pub(super) fn check(&self) -> Result<()> {
         let Self { batch_size, max_batch_delay, .. } = self;
         if let Some(size) = batch_size.filter(|size| !(1..=MOST).contains(size)) {
@@ -62,7 +65,7 @@ impl<O> BatchOptions<O> {
         Ok(())
     }
 
-    /// Only of what was [checked](Self::check).
+    /// Converts the options, which must have passed [`check`](Self::check).
     pub(super) fn limits(&self) -> Asked {
         let delay = |ms: f64| Duration::from_secs_f64(ms / 1000.0);
         Asked { batch_size: self.batch_size, max_batch_delay: self.max_batch_delay.map(delay) }
@@ -70,11 +73,12 @@ impl<O> BatchOptions<O> {
 }
 
 impl Asked {
-    /// What holds: the operator's word before the model's.
+    /// Returns the effective limits: the operator's, or the model's where the operator has set
+    /// none.
     ///
     /// # Errors
     ///
-    /// The model's own batch size cannot be.
+    /// Returns an error if the model's own batch size is out of range.
     pub(super) fn over(self, model: Limits) -> Result<Limits> {
         let batch_size = self.batch_size.unwrap_or(model.batch_size);
         if !(1..=MOST).contains(&batch_size) {
@@ -86,7 +90,7 @@ impl Asked {
     }
 }
 
-/// Not `serde(flatten)`, under which an option that nobody knows would not be refused.
+/// Written by hand because `serde(flatten)` would accept unknown options.
 impl<'de, O: Deserialize<'de>> Deserialize<'de> for BatchOptions<O> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(Table(PhantomData))
@@ -116,14 +120,14 @@ struct Ours {
     max_batch_delay: Option<f64>,
 }
 
-/// The table without what is ours, as the model's own options see it.
+/// Map without the batching options, as the model's own options see it.
 struct Others<'a, M> {
     map: M,
     ours: &'a mut Ours,
 }
 
 impl<'de, M: MapAccess<'de>> Others<'_, M> {
-    /// The next name that is not ours.
+    /// Returns the next key that is not a batching option.
     fn name(&mut self) -> Result<Option<String>, M::Error> {
         while let Some(name) = self.map.next_key::<String>()? {
             match name.as_str() {
@@ -149,7 +153,7 @@ impl<'de, M: MapAccess<'de>> MapAccess<'de> for Others<'_, M> {
     ) -> Result<Option<K::Value>, M::Error> {
         let Some(name) = self.name()? else { return Ok(None) };
         let key = seed.deserialize(StringDeserializer::<M::Error>::new(name));
-        // The model's options know only their own names.
+        // The error of the model's options lists only their own names.
         let more = |error| {
             M::Error::custom(format!("{error}; each handler that batches has `{SIZE}`, `{DELAY}`"))
         };
@@ -161,7 +165,8 @@ impl<'de, M: MapAccess<'de>> MapAccess<'de> for Others<'_, M> {
     }
 }
 
-/// What the model's own options are read from. `()`, which no table can be, is one without others.
+/// Deserializer of the model's own options. `()`, which no table deserializes to, stands for no
+/// further options.
 struct Rest<'a, M>(Others<'a, M>);
 
 impl<'de, M: MapAccess<'de>> Rest<'_, M> {

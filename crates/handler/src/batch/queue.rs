@@ -1,4 +1,4 @@
-//! The requests that wait for the model's thread.
+//! Queue of the requests that wait for the model's thread.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,25 +10,25 @@ use tokio::sync::oneshot;
 use super::{Item, Limits};
 use crate::{Emitter, Error, Result};
 
-/// It holds no more than there are calls: a call that ends takes its request along.
+/// Queue with at most one entry per call: a call that ends removes its request.
 pub(super) struct Queue<I, O> {
     state: Mutex<State<I, O>>,
-    /// Woken when there is something to do for the thread.
+    /// Notified when the thread has something to do.
     changed: Condvar,
 }
 
 struct State<I, O> {
-    /// The oldest first.
+    /// Waiting requests, the oldest first.
     waiting: VecDeque<Waiting<I, O>>,
     next: u64,
     warm_up: Option<Warm>,
-    /// Why nothing is run any more.
+    /// Reason why the model runs no more batches, once that is so.
     over: Option<String>,
 }
 
 type Warm = oneshot::Sender<Result<()>>;
 
-/// A request that waits.
+/// Request that waits.
 pub(super) struct Waiting<I, O> {
     number: u64,
     since: Instant,
@@ -36,43 +36,43 @@ pub(super) struct Waiting<I, O> {
     call: Call<O>,
 }
 
-/// The call that wants the answer.
+/// Call that receives the result.
 pub(super) struct Call<O> {
     emitter: Emitter<O>,
     done: oneshot::Sender<Result<O>>,
 }
 
-/// What the thread is to do next.
+/// Next task of the thread.
 pub(super) enum Work<I, O> {
     WarmUp(Warm),
     Batch(Vec<Item<I>>, Vec<Call<O>>),
     End,
 }
 
-/// A place in the queue, given up when this is dropped.
+/// Entry in the queue, removed when this is dropped.
 pub(super) struct Place<'a, I, O> {
     queue: &'a Queue<I, O>,
     number: u64,
 }
 
 impl<O: Serialize> Call<O> {
-    /// Whether nobody wants the answer any more.
+    /// Returns true if the call needs no result anymore.
     pub(super) fn is_over(&self) -> bool {
         self.done.is_closed() || self.emitter.check().is_err()
     }
 
     pub(super) fn answer(self, result: Result<O>) {
-        // A call that was stopped meanwhile does not wait for it.
+        // The receiver is gone if the call was stopped in the meantime.
         let _ = self.done.send(result);
     }
 }
 
 impl<I, O: Serialize> Queue<I, O> {
-    /// Asks for an answer.
+    /// Adds a request.
     ///
     /// # Errors
     ///
-    /// Nothing is run any more.
+    /// Returns an error if the model runs no more batches.
     pub(super) fn join(
         &self,
         item: Item<I>,
@@ -88,18 +88,18 @@ impl<I, O: Serialize> Queue<I, O> {
         Ok(Place { queue: self, number })
     }
 
-    /// Asks for the warm-up.
+    /// Requests a warm-up.
     ///
     /// # Errors
     ///
-    /// Nothing is run any more.
+    /// Returns an error if the model runs no more batches.
     pub(super) fn warm_up(&self, done: Warm) -> Result<()> {
         self.open()?.warm_up = Some(done);
         self.changed.notify_one();
         Ok(())
     }
 
-    /// Ends everything: who waits is told, and so is who comes later. The first reason stays.
+    /// Closes the queue: waiting and later requests receive an error. The first reason stays.
     pub(super) fn end(&self, why: &str) {
         let mut state = self.state();
         state.over.get_or_insert_with(|| why.to_owned());
@@ -109,17 +109,17 @@ impl<I, O: Serialize> Queue<I, O> {
         drop(left);
     }
 
-    /// Why nothing is run any more, if nothing is.
+    /// Returns the reason why the model runs no more batches, if it has stopped.
     pub(super) fn over(&self) -> Option<String> {
         self.state().over.clone()
     }
 
-    /// The same, as what a call ends with.
+    /// Returns that reason as the error of a call.
     pub(super) fn broken(&self) -> Error {
         Error::fatal(self.over().unwrap_or_else(|| "the model's thread has stopped".to_owned()))
     }
 
-    /// Waits until a batch is to begin: it is full, or its oldest request has waited long enough.
+    /// Waits until a batch starts: it is full, or its oldest request has waited long enough.
     pub(super) fn next(&self, limits: Limits) -> Work<I, O> {
         let mut state = self.state();
         loop {
@@ -129,7 +129,8 @@ impl<I, O: Serialize> Queue<I, O> {
             if let Some(done) = state.warm_up.take() {
                 return Work::WarmUp(done);
             }
-            // A stopped call takes itself out once it is polled; it must not count until then.
+            // A stopped call removes its entry once it is polled. Until then the entry must not
+            // count.
             state.waiting.retain(|waiting| !waiting.call.is_over());
             let waited = state.waiting.front().map(|oldest| oldest.since.elapsed());
             state = match waited.map(|waited| limits.max_batch_delay.saturating_sub(waited)) {
@@ -156,7 +157,7 @@ impl<I, O: Serialize> Queue<I, O> {
 
 impl<I, O> Queue<I, O> {
     fn state(&self) -> MutexGuard<'_, State<I, O>> {
-        // Nothing is left half done by what may panic here.
+        // Code that may panic here leaves no partial state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! The thread that a model lives on.
+//! Thread that owns the model.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::queue::{Call, Queue, Work};
 use super::{Batch, BatchOptions, Item, Limits};
 use crate::{Error, Models, Result};
 
-/// What is known of a model once it is loaded.
+/// Properties of a model, known once it is loaded.
 pub(super) struct Loaded {
     pub(super) limits: Limits,
     pub(super) fingerprint: Option<[u8; 16]>,
@@ -20,7 +20,7 @@ pub(super) struct Loaded {
 ///
 /// # Errors
 ///
-/// The system gives no thread.
+/// Returns an error if the operating system cannot start a thread.
 pub(super) fn start<B: Batch>(
     options: BatchOptions<B::Options>,
     models: Models,
@@ -47,7 +47,7 @@ pub(super) fn start<B: Batch>(
     Ok(())
 }
 
-/// Ends the queue however the thread ends, so that nobody waits for a thread that is gone.
+/// Closes the queue however the thread ends, so that no call waits for a thread that is gone.
 struct Ending<'a, I, O: Serialize>(&'a Queue<I, O>);
 
 impl<I, O: Serialize> Drop for Ending<'_, I, O> {
@@ -66,7 +66,8 @@ fn serve<B: Batch>(model: &mut B, queue: &Queue<B::Input, B::Output>, limits: Li
             }
             Work::Batch(items, calls) => {
                 let (results, broken) = answer(model, &items, &calls);
-                // First, so that nothing new comes once a call has told that the model is broken.
+                // Close the queue first, so that no request joins after a call has reported that
+                // the model is broken.
                 if let Some(why) = &broken {
                     queue.end(why);
                 }
@@ -77,8 +78,8 @@ fn serve<B: Batch>(model: &mut B, queue: &Queue<B::Input, B::Output>, limits: Li
     }
 }
 
-/// A result for each item, and why the model is broken, if it is. That never quotes an error: an
-/// error may quote what a user wrote.
+/// Returns a result per item, and the reason if the model is broken. The reason never quotes an
+/// error, because an error may quote what a user wrote.
 fn answer<B: Batch>(
     model: &mut B,
     items: &[Item<B::Input>],
@@ -100,7 +101,7 @@ fn answer<B: Batch>(
     }
 }
 
-/// Runs each alone: none of them is to pay for what another one did to the batch.
+/// Runs each item alone, so that an item does not fail because of another item of the batch.
 fn one_by_one<B: Batch>(
     model: &mut B,
     items: &[Item<B::Input>],
@@ -121,16 +122,16 @@ fn one_by_one<B: Batch>(
     Ok(results)
 }
 
-/// Why there are no results.
+/// Reason why a run gave no results.
 enum Fault {
-    /// The model says so.
+    /// The model returned this error.
     Error(Error),
-    /// The model must not be run again.
+    /// The model must not run again.
     Broken(String),
 }
 
 fn run<B: Batch>(model: &mut B, items: &[Item<B::Input>]) -> Result<Vec<Result<B::Output>>, Fault> {
-    // A model that panicked is not run again, so nobody sees what it left half done.
+    // A model that panicked does not run again, so its partial state is never read.
     match catch_unwind(AssertUnwindSafe(|| model.run(items))) {
         Ok(Ok(results)) if results.len() == items.len() => Ok(results),
         Ok(Ok(results)) => Err(Fault::Broken(format!(

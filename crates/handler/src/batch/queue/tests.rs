@@ -1,4 +1,4 @@
-//! When a batch begins and who is in it, without a thread.
+//! Start and contents of batches, without a thread.
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -11,14 +11,14 @@ use super::{Item, Limits, Place, Queue, Work};
 use crate::transcript::{Reader, transcript};
 use crate::{AttemptNo, Emitter, JobInfo, RequestId, Stop};
 
-/// Longer than any test takes.
+/// Time longer than any test takes.
 const LONG: Duration = Duration::from_secs(3600);
-/// How long a test waits for what must come.
+/// Time limit of a test for an event that must happen.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 type Numbers = Queue<u32, u32>;
 
-/// A call in the queue; dropped, it is gone.
+/// Call in the queue, removed when this is dropped.
 struct Caller<'a> {
     place: Place<'a, u32, u32>,
     reader: Reader,
@@ -47,7 +47,7 @@ fn limits(batch_size: usize, max_batch_delay: Duration) -> Limits {
     Limits { batch_size, max_batch_delay }
 }
 
-/// What the thread is given to do, if it is given anything.
+/// Returns the next task of the thread, if there is one.
 fn work(queue: &Arc<Numbers>, limits: Limits) -> Option<Work<u32, u32>> {
     let (begun, work) = sync_channel(1);
     let asked = queue.clone();
@@ -55,7 +55,7 @@ fn work(queue: &Arc<Numbers>, limits: Limits) -> Option<Work<u32, u32>> {
     work.recv_timeout(PATIENCE).ok()
 }
 
-/// The inputs of the next batch, if it begins at all.
+/// Returns the inputs of the next batch, if one starts.
 fn next(queue: &Arc<Numbers>, limits: Limits) -> Option<Vec<u32>> {
     match work(queue, limits)? {
         Work::Batch(items, _) => Some(items.into_iter().map(|item| item.input).collect()),
@@ -68,7 +68,7 @@ fn the_oldest_request_decides_when_a_batch_has_waited_long_enough() {
     let queue = Arc::new(Numbers::default());
     let _callers = [join(&queue, 1), join(&queue, 2)];
     let delay = Duration::from_secs(120);
-    // As if the first had come that long ago.
+    // Simulates a first request that arrived `delay` earlier.
     queue.state().waiting[0].since -= delay;
     assert_eq!(next(&queue, limits(8, delay)), Some(vec![1, 2]));
 }
