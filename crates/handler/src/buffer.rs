@@ -1,7 +1,8 @@
-//! Memory that is filled from several sides at once, and then belongs to one.
+//! Buffer that several threads fill at once and that then has a single owner.
 //!
-//! A tensor's bytes arrive in pieces, out of order, on several threads, and are wanted in one
-//! place, at an alignment that lets them become a `Vec` of numbers without another copy.
+//! The bytes of a tensor arrive in pieces, out of order and on several threads. They must end up in
+//! one contiguous buffer, at an alignment that lets the buffer become a `Vec` of numbers without
+//! another copy.
 
 #![expect(unsafe_code, reason = "a Vec of any element type can only be made from raw parts")]
 
@@ -14,28 +15,28 @@ use std::sync::Arc;
 
 use crate::{Error, Result};
 
-/// Bytes that nobody else can see or change.
+/// Owned bytes with a chosen alignment.
 pub struct Buffer(Memory);
 
-/// A buffer whose [`Segment`]s are still being filled.
+/// Buffer whose [`Segment`]s are still being filled.
 pub struct Filling(Arc<Memory>);
 
-/// A part of a buffer to be, which only its holder can read and write.
+/// Part of a buffer under construction, with exclusive access for its holder.
 pub struct Segment {
     memory: Arc<Memory>,
     range: Range<usize>,
 }
 
-/// A type that any bytes are a value of.
+/// Type for which every bit pattern is a valid value.
 ///
 /// # Safety
 ///
-/// It has no padding and no invalid bit pattern, and needs no drop.
+/// The type has no padding and no invalid bit pattern, and needs no drop.
 pub unsafe trait Plain: Copy + 'static {}
 
 macro_rules! plain {
     ($($type:ty),*) => { $(
-        // SAFETY: a number of one machine word or less.
+        // SAFETY: a number of at most one machine word.
         unsafe impl Plain for $type {}
     )* };
 }
@@ -46,18 +47,18 @@ plain!(u8, i8, u16, i16, u32, i32, u64, i64, f32, f64);
 plain!(half::bf16, half::f16);
 
 impl Buffer {
-    /// A buffer of `len` zero bytes, cut at `cuts` into segments that can be filled independently.
+    /// Allocates `len` zero bytes, cut at `cuts` into segments that can be filled independently.
     ///
-    /// `align` is that of the elements it will hold. The cuts ascend and lie within the buffer;
-    /// `cuts.len() + 1` segments come back.
+    /// `align` is the alignment of the future elements, in bytes. The cuts ascend and lie within
+    /// the buffer. The result has `cuts.len() + 1` segments.
     ///
     /// # Errors
     ///
-    /// A sentence, if there is not so much memory.
+    /// Returns an error if the memory cannot be allocated.
     ///
     /// # Panics
     ///
-    /// If the cuts are out of order, or `align` is no power of two.
+    /// Panics if the cuts are out of order, or if `align` is not a power of two.
     pub fn filled_by(len: usize, align: usize, cuts: &[usize]) -> Result<(Filling, Vec<Segment>)> {
         let memory = Arc::new(Memory::zeroed(len, align)?);
         let starts = std::iter::once(0).chain(cuts.iter().copied());
@@ -70,11 +71,11 @@ impl Buffer {
         Ok((Filling(memory), segments))
     }
 
-    /// The bytes as a `Vec`, without a copy.
+    /// Converts the bytes to a `Vec` without a copy.
     ///
     /// # Errors
     ///
-    /// The buffer itself, if it was not made for elements of this alignment and size.
+    /// Returns the buffer itself if it was not allocated for elements of this alignment and size.
     pub fn into_vec<T: Plain>(self) -> Result<Vec<T>, Self> {
         let memory = &self.0;
         if memory.align != align_of::<T>() || !memory.len.is_multiple_of(size_of::<T>()) {
@@ -86,17 +87,18 @@ impl Buffer {
         let memory = ManuallyDrop::new(self.0);
         let (pointer, count) = (memory.pointer.as_ptr().cast::<T>(), memory.len / size_of::<T>());
         // SAFETY: the memory was allocated by the global allocator with the layout of `count`
-        // elements of T, all of it is initialised, any bytes are a T, and nobody else owns it.
+        // elements of T, all of it is initialized, any bytes are a valid T, and it has no other
+        // owner.
         Ok(unsafe { Vec::from_raw_parts(pointer, count, count) })
     }
 }
 
 impl Filling {
-    /// The buffer, once each of its segments is dropped.
+    /// Returns the buffer once all of its segments are dropped.
     ///
     /// # Errors
     ///
-    /// Itself, while one is still held.
+    /// Returns `self` while a segment is still held.
     pub fn finish(self) -> Result<Buffer, Self> {
         Arc::try_unwrap(self.0).map(Buffer).map_err(Self)
     }
@@ -106,24 +108,25 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: initialised when it was allocated; no segment is left that could write.
+        // SAFETY: initialized when it was allocated; no segment is left that could write.
         unsafe { std::slice::from_raw_parts(self.0.pointer.as_ptr(), self.0.len) }
     }
 }
 
 impl Segment {
-    /// Has the system find memory for bytes that are about to be written, in one call: a fault for
-    /// each page costs half as much again. Where the system cannot, they fault.
+    /// Populates the pages of a range that is about to be written, in one system call. A page fault
+    /// for each page instead costs half as much again. Where the system does not support the call,
+    /// the pages fault on write.
     ///
     /// # Panics
     ///
-    /// If the range is not within the segment.
+    /// Panics if the range is not within the segment.
     pub fn populate(&mut self, range: Range<usize>) {
         let bytes = &mut self[range];
         let page = rustix::param::page_size();
         let start = bytes.as_mut_ptr().map_addr(|address| address / page * page);
         let len = bytes.as_ptr().addr() + bytes.len() - start.addr();
-        // SAFETY: the pages of an allocation of ours; the advice changes no content.
+        // SAFETY: the pages belong to this allocation, and the advice changes no content.
         let _ = unsafe {
             rustix::mm::madvise(start.cast(), len, rustix::mm::Advice::LinuxPopulateWrite)
         };
@@ -134,7 +137,7 @@ impl Deref for Segment {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: within the allocation, initialised, and in no other segment's range.
+        // SAFETY: within the allocation, initialized, and in no other segment's range.
         unsafe {
             let start = self.memory.pointer.as_ptr().add(self.range.start);
             std::slice::from_raw_parts(start, self.range.len())
@@ -176,7 +179,7 @@ struct Memory {
     align: usize,
 }
 
-// SAFETY: plain memory; who may touch which part of it is settled by `Buffer` and `Segment`.
+// SAFETY: plain memory; `Buffer` and `Segment` control access to its parts.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -189,7 +192,7 @@ impl Memory {
             return Ok(Self { pointer: NonNull::dangling(), len, align });
         }
         let layout = Layout::from_size_align(len, align).map_err(|_| none())?;
-        // SAFETY: the layout has a size.
+        // SAFETY: the layout has a nonzero size.
         let pointer = unsafe { alloc_zeroed(layout) };
         Ok(Self { pointer: NonNull::new(pointer).ok_or_else(none)?, len, align })
     }
@@ -225,7 +228,8 @@ mod tests {
             for (i, mut segment) in segments.into_iter().enumerate() {
                 scope.spawn(move || {
                     segment.fill(i as u8 + 1);
-                    // Later than it is meant for: what is there must stay, here and beside it.
+                    // Called later than intended: existing content must stay, in this segment and
+                    // its neighbors.
                     segment.populate(segment.len() / 3..segment.len());
                 });
             }

@@ -1,4 +1,4 @@
-//! The models a handler loads from.
+//! Models that a handler loads.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,29 +8,29 @@ use std::sync::Arc;
 use crate::source::{Folder, Source};
 use crate::{Checkpoint, Error, Result};
 
-/// The most that is read of a file in one piece: configuration, tokenizer, template.
+/// Maximum size in bytes of a file that is read in one piece: configuration, tokenizer, template.
 const MOST_IN_ONE_PIECE: u64 = 256 << 20;
 
-/// What is read at once of a file of any size: whole chunks, as a store has them.
+/// Read size in bytes for files of any size: whole chunks, as a store has them.
 const STRETCH: u64 = 64 << 20;
 
-/// The models that the worker's configuration names, each ready to be read.
+/// Models named in the worker's configuration, each ready to be read.
 #[derive(Clone, Debug, Default)]
 pub struct Models(BTreeMap<String, Model>);
 
 impl Models {
-    /// The model with this name in the configuration's `[models]` table.
+    /// Returns the model with this name in the configuration's `[models]` table.
     ///
     /// # Errors
     ///
-    /// A sentence that names the table's key, if the configuration lacks it.
+    /// Returns an error that names the missing key of the table if there is no such model.
     pub fn get(&self, name: &str) -> Result<&Model> {
         self.find(name).ok_or_else(|| {
             Error::fatal(format!("the configuration names no model `{name}`: add it to [models]"))
         })
     }
 
-    /// The same, for a model that is optional.
+    /// Returns the model with this name, or `None`, for a model that is optional.
     pub fn find(&self, name: &str) -> Option<&Model> {
         self.0.get(name)
     }
@@ -42,55 +42,55 @@ impl FromIterator<(String, Model)> for Models {
     }
 }
 
-/// One model: its files, wherever they are.
+/// Files of one model, in a folder or a remote store.
 ///
-/// Small files are read with [`read`](Self::read), weights tensor by tensor with
-/// [`checkpoint`](Self::checkpoint). Code that wants plain paths asks for [`dir`](Self::dir),
-/// and waits until all is there. All of it may block.
+/// [`read`](Self::read) reads small files, [`checkpoint`](Self::checkpoint) reads weights tensor by
+/// tensor. Code that needs plain paths calls [`dir`](Self::dir), which waits until all files are
+/// local. All methods may block.
 #[derive(Clone)]
 pub struct Model(Arc<dyn Source>);
 
 impl Model {
-    /// The model in this folder.
+    /// Opens the model in this folder.
     pub fn in_dir(dir: impl Into<PathBuf>) -> Self {
         Self::from_source(Arc::new(Folder::new(dir)))
     }
 
-    /// The model whose bytes come from here.
+    /// Opens a model with a custom source of bytes.
     pub fn from_source(source: Arc<dyn Source>) -> Self {
         Self(source)
     }
 
-    /// Where the model is, for people: a folder or an address.
+    /// Returns the location of the model for messages: a folder or an address.
     pub fn place(&self) -> String {
         self.0.place()
     }
 
-    /// Which revision of the model this is, where revisions are kept.
+    /// Returns the revision of the model, if its source keeps revisions.
     pub fn revision(&self) -> Option<&str> {
         self.0.revision()
     }
 
-    /// The paths of its files, ascending.
+    /// Returns the paths of the model's files in ascending order.
     pub fn files(&self) -> impl Iterator<Item = &str> {
         self.0.files().iter().map(|file| file.path.as_str())
     }
 
-    /// The bytes of a file.
+    /// Reads a whole file.
     ///
     /// # Errors
     ///
-    /// A sentence that names the file, if the model has none of this name, or it is larger than
-    /// 256 MiB, or it cannot be read.
+    /// Returns an error that names the file if the model has no such file, if the file is larger
+    /// than 256 MiB, or if it cannot be read.
     pub fn read(&self, path: &str) -> Result<Vec<u8>> {
         self.find(path)?.ok_or_else(|| self.has_no(path))
     }
 
-    /// The same, for a file that is optional.
+    /// Reads a whole file that is optional.
     ///
     /// # Errors
     ///
-    /// As for [`read`](Self::read), save that the file may be absent.
+    /// Returns an error as [`read`](Self::read) does, except that the file may be absent.
     pub fn find(&self, path: &str) -> Result<Option<Vec<u8>>> {
         let Some(file) = self.index(path) else { return Ok(None) };
         let size = self.0.files()[file].size;
@@ -103,13 +103,12 @@ impl Model {
         Ok(self.0.read(&[(file, 0..size)])?.pop())
     }
 
-    /// The bytes of a file of any size, in order, in stretches that are small enough to be copied
-    /// about.
+    /// Reads a file of any size in order, in parts of at most 64 MiB.
     ///
     /// # Errors
     ///
-    /// A sentence that names the file, if the model has none of this name; in the place of a stretch,
-    /// if that cannot be read.
+    /// Returns an error that names the file if the model has no such file. A part that cannot be
+    /// read is an error in the iterator.
     pub fn stretches(&self, path: &str) -> Result<impl Iterator<Item = Result<Vec<u8>>>> {
         let file = self.index(path).ok_or_else(|| self.has_no(path))?;
         let size = self.0.files()[file].size;
@@ -120,38 +119,40 @@ impl Model {
         Ok((0..size).step_by(STRETCH as usize).map(read))
     }
 
-    /// BLAKE3 of a file: what it is, whatever its name and place.
+    /// Returns the BLAKE3 digest of a file's content, which is independent of its name and
+    /// location.
     ///
     /// # Errors
     ///
-    /// As for [`read`](Self::read), without the limit.
+    /// Returns an error as [`read`](Self::read) does, without the size limit.
     pub fn digest(&self, path: &str) -> Result<[u8; 32]> {
         self.0.digest(self.index(path).ok_or_else(|| self.has_no(path))?)
     }
 
-    /// The model's tensors, by name: safetensors, in one file or in shards, or GGUF.
+    /// Opens the model's tensors by name: safetensors, in one file or in shards, or GGUF.
     ///
     /// # Errors
     ///
-    /// A sentence that names the file, if there is no such file or it is not what it should be.
+    /// Returns an error that names the file if the file is missing or invalid.
     pub fn checkpoint(&self) -> Result<Checkpoint> {
         Checkpoint::open(self.clone())
     }
 
-    /// A folder with all of the model's files. Brings them there first, which may take minutes.
+    /// Returns a folder with all files of the model. Downloads them first if needed, which may take
+    /// minutes.
     ///
     /// # Errors
     ///
-    /// A sentence that names the file that cannot be had.
+    /// Returns an error that names the file that cannot be provided.
     pub fn dir(&self) -> Result<PathBuf> {
         self.0.dir()
     }
 
-    /// Where a file of the model lies; brings all of the model there first.
+    /// Returns the local path of a file. Downloads all files of the model first if needed.
     ///
     /// # Errors
     ///
-    /// A sentence that names the file, if the model has none of this name.
+    /// Returns an error that names the file if the model has no such file.
     pub fn file(&self, path: &str) -> Result<PathBuf> {
         let _ = self.index(path).ok_or_else(|| self.has_no(path))?;
         Ok(self.0.dir()?.join(Path::new(path)))

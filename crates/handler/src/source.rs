@@ -1,6 +1,7 @@
-//! The seam between what reads a model and what brings its bytes.
+//! Interface between the readers of a model and the storage of its bytes.
 //!
-//! A handler sees a [`Checkpoint`](crate::Checkpoint); the bridge, or a folder, is a [`Source`].
+//! A handler uses a [`Checkpoint`](crate::Checkpoint). The bridge, or a folder, implements
+//! [`Source`].
 
 mod folder;
 
@@ -16,86 +17,85 @@ pub use folder::{digest_of, files_of, links_out_of};
 /// One file of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileEntry {
-    /// Its path within the model, with `/` between the parts.
+    /// Path within the model, with `/` between the parts.
     pub path: String,
-    /// Its size in bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
-/// A stretch of a file that is wanted in one piece of memory.
+/// Byte range of a file that is loaded into one contiguous buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// The file, as an index into [`Source::files`].
+    /// Index of the file in [`Source::files`].
     pub file: usize,
-    /// The bytes.
+    /// Byte range within the file.
     pub range: Range<u64>,
-    /// The alignment of what they are.
+    /// Alignment of the elements in bytes.
     pub align: usize,
 }
 
-/// Where a model's bytes come from.
+/// Storage of a model's bytes.
 ///
 /// # Contract
 ///
 /// - All methods may block: they are called on threads of a handler.
-/// - The files and their bytes never change: what is read twice is the same, or the second read
-///   fails.
+/// - The files and their bytes never change: a second read returns the same bytes or fails.
 /// - Errors are sentences that name the file.
 pub trait Source: Debug + Send + Sync {
-    /// Where it is, for people.
+    /// Returns the location for messages.
     fn place(&self) -> String;
 
-    /// Which revision of the model this is, where revisions are kept.
+    /// Returns the revision of the model, if the source keeps revisions.
     fn revision(&self) -> Option<&str>;
 
-    /// All files, ascending by path.
+    /// Returns all files, in ascending order of path.
     fn files(&self) -> &[FileEntry];
 
-    /// BLAKE3 of a whole file, as `b3sum` prints it.
+    /// Returns the BLAKE3 digest of a whole file, as `b3sum` prints it.
     ///
     /// # Errors
     ///
-    /// The file cannot be read.
+    /// Returns an error if the file cannot be read.
     fn digest(&self, file: usize) -> Result<[u8; 32]>;
 
-    /// Some stretches of files, each small enough to be copied about.
+    /// Reads some byte ranges of files, each small enough to be copied.
     ///
     /// # Errors
     ///
-    /// One cannot be read; a stretch ends behind its file.
+    /// Returns an error if a range cannot be read or ends beyond its file.
     fn read(&self, wanted: &[(usize, Range<u64>)]) -> Result<Vec<Vec<u8>>>;
 
-    /// Begins to bring these extents, in this order as far as possible.
+    /// Starts to load these extents, in this order as far as possible.
     ///
     /// # Errors
     ///
-    /// An extent ends behind its file.
+    /// Returns an error if an extent ends beyond its file.
     fn stream(&self, extents: Vec<Extent>) -> Result<Box<dyn Stream>>;
 
-    /// A folder with all files, for code that wants plain paths.
+    /// Returns a folder with all files, for code that needs plain paths.
     ///
     /// # Errors
     ///
-    /// A file cannot be brought there.
+    /// Returns an error if a file cannot be provided there.
     fn dir(&self) -> Result<PathBuf>;
 }
 
-/// Extents on their way.
+/// Extents that are being loaded.
 pub trait Stream: Debug + Send + Sync {
-    /// Waits for an extent, which then belongs to the caller. An extent that is waited for is
-    /// brought before those that are not.
+    /// Waits for an extent and passes its ownership to the caller. An extent with a waiting caller
+    /// is loaded before the others.
     ///
     /// # Errors
     ///
-    /// It cannot be brought, or was taken before.
+    /// Returns an error if the extent cannot be loaded or was taken before.
     fn take(&self, extent: usize) -> Result<Buffer>;
 }
 
-/// Refuses a stretch that a file does not have.
+/// Checks that a byte range lies within a file.
 ///
 /// # Errors
 ///
-/// A sentence that names the file.
+/// Returns an error that names the file if it does not.
 pub fn check_range(file: &FileEntry, range: &Range<u64>) -> Result<()> {
     if range.start <= range.end && range.end <= file.size {
         return Ok(());

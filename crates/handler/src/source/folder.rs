@@ -1,4 +1,4 @@
-//! A model in a folder, read as it is.
+//! Model in a local folder, read in place.
 
 use std::fs::File;
 use std::io;
@@ -10,12 +10,12 @@ use std::sync::{Mutex, PoisonError};
 use super::{Extent, FileEntry, Source, Stream, check_range};
 use crate::{Buffer, Error, Result};
 
-/// How deep folders within a model may lie: a link that leads back ends there.
+/// Maximum nesting depth of subfolders, which also ends a loop of symbolic links.
 const DEPTH: usize = 8;
 
-/// The files of a folder.
+/// Files of a folder.
 ///
-/// The listing is made once; a file that is replaced later is noticed by its size alone.
+/// The listing is made once. A file that is replaced later is detected only by its size.
 #[derive(Debug)]
 pub(crate) struct Folder {
     dir: PathBuf,
@@ -26,12 +26,12 @@ pub(crate) struct Folder {
 struct Reads {
     dir: PathBuf,
     files: Vec<FileEntry>,
-    /// What is not taken yet.
+    /// Extents that are not taken yet.
     extents: Mutex<Vec<Option<Extent>>>,
 }
 
 impl Folder {
-    /// Lists a folder. One that is not there has no files, and says so when it is read.
+    /// Lists a folder. A missing folder has no files; reading from it returns an error.
     pub(crate) fn new(dir: impl Into<PathBuf>) -> Self {
         let dir = dir.into();
         let mut files = Vec::new();
@@ -111,11 +111,11 @@ fn cannot_read(path: &Path, error: &io::Error) -> Error {
     Error::fatal(format!("could not read {}: {error}", path.display()))
 }
 
-/// BLAKE3 of a file on this machine, as `b3sum` prints it.
+/// Returns the BLAKE3 digest of a local file, as `b3sum` prints it.
 ///
 /// # Errors
 ///
-/// A sentence that names the file.
+/// Returns an error that names the file if it cannot be read.
 pub fn digest_of(path: &Path) -> Result<[u8; 32]> {
     let mut hasher = blake3::Hasher::new();
     let read = File::open(path).and_then(|file| hasher.update_reader(file).map(|_| ()));
@@ -123,11 +123,13 @@ pub fn digest_of(path: &Path) -> Result<[u8; 32]> {
     Ok(hasher.finalize().into())
 }
 
-/// The files of a folder and of those within, ascending by path; none whose name begins with a dot.
+/// Lists the files of a folder and its subfolders in ascending order of path, without names that
+/// begin with a dot.
 ///
 /// # Errors
 ///
-/// A folder cannot be listed, lies too deep, or has a link that leads nowhere: files would be missing.
+/// Returns an error if a folder cannot be listed or is nested too deeply, or if a link is broken:
+/// files would be missing from the list.
 pub fn files_of(dir: &Path) -> io::Result<Vec<FileEntry>> {
     let mut files = Vec::new();
     let refuse = |what: String| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
@@ -136,13 +138,15 @@ pub fn files_of(dir: &Path) -> io::Result<Vec<FileEntry>> {
     Ok(files)
 }
 
-/// The links of a folder that lead out of it: their paths within it, and where they lead.
+/// Returns the links of a folder that point outside of it: their paths within the folder, and their
+/// targets.
 ///
-/// Whoever made the folder chose what is there: a link may name a file that only its reader may read.
+/// The author of the folder controls its links: a link may name a file that only the reading
+/// process may read.
 ///
 /// # Errors
 ///
-/// A folder cannot be listed.
+/// Returns an error if a folder cannot be listed.
 pub fn links_out_of(dir: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     let mut links = Vec::new();
     find_links(&dir.canonicalize()?, dir, "", DEPTH, &mut links)?;
@@ -160,7 +164,7 @@ fn find_links(
     for entry in dir.read_dir()? {
         let entry = entry?;
         let Ok(name) = entry.file_name().into_string() else { continue };
-        // One that leads nowhere is told when the folder is listed.
+        // Broken links are reported when the folder is listed.
         let Ok(place) = entry.path().canonicalize() else { continue };
         if name.starts_with('.') {
             continue;
@@ -184,7 +188,7 @@ fn list(
 ) -> io::Result<()> {
     for entry in dir.read_dir()? {
         let entry = entry?;
-        // A name that is not UTF-8 is no file of a model.
+        // Files of a model have UTF-8 names.
         let Ok(name) = entry.file_name().into_string() else { continue };
         if name.starts_with('.') {
             continue;
