@@ -1,4 +1,4 @@
-//! A model's tensors: where each lies, and what it is.
+//! Directory of a model's tensors: name, type, shape and location of each.
 
 mod dtype;
 mod gguf;
@@ -19,19 +19,19 @@ pub use order::Order;
 
 use crate::{Error, Model, Result, Weights, quote};
 
-/// A header longer than this is refused unread.
+/// Maximum length of a header in bytes. A longer header is refused unread.
 const LONGEST_HEADER: u64 = 100 << 20;
 
-/// What of a file is read before its header's length is known.
+/// Number of bytes of a file to read before the length of its header is known.
 const FIRST_LOOK: u64 = 256 << 10;
 
 const INDEX: &str = "model.safetensors.index.json";
 
-/// The tensors of a model, with none of their bytes.
+/// Directory of a model's tensors, without their bytes.
 ///
-/// Read from `model.safetensors.index.json` and the shards that it names, from all `.safetensors`
-/// files beside each other, or from a `.gguf` file. Headers are checked against the sizes of the
-/// files: extents lie within them, are as long as dtype and shape say, and do not overlap.
+/// Read from `model.safetensors.index.json` and the shards it names, from all `.safetensors` files
+/// in the top folder, or from a `.gguf` file. Headers are checked against the file sizes: extents
+/// lie within their file, have the length that dtype and shape imply, and do not overlap.
 #[derive(Clone)]
 pub struct Checkpoint(Arc<Inner>);
 
@@ -42,26 +42,26 @@ struct Inner {
     metadata: Metadata,
 }
 
-/// What a tensor is and where it lies.
+/// Type, shape and location of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What its elements are.
+    /// Type of the elements.
     pub dtype: Dtype,
-    /// Its dimensions, slowest first.
+    /// Dimensions, slowest first.
     pub shape: Vec<usize>,
     pub(crate) file: usize,
     pub(crate) range: Range<u64>,
 }
 
 impl TensorInfo {
-    /// Its size in bytes.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> u64 {
         self.range.end - self.range.start
     }
 
-    /// The number of its elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> u64 {
         self.shape.iter().map(|&n| n as u64).product()
     }
@@ -97,37 +97,38 @@ impl Checkpoint {
         Ok(Self(Arc::new(Inner { model, tensors, names, metadata })))
     }
 
-    /// The tensors, ordered by name with numbers by value: layer 2 before layer 10.
+    /// Returns the tensors in order of name, with numbers compared by value: layer 2 before layer
+    /// 10.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.0.tensors
     }
 
-    /// The tensor with this name.
+    /// Returns the tensor with this name.
     pub fn find(&self, name: &str) -> Option<&TensorInfo> {
         self.index(name).map(|index| &self.0.tensors[index])
     }
 
-    /// What a GGUF file tells beside its tensors; empty for safetensors.
+    /// Returns the metadata of a GGUF file; empty for safetensors.
     pub fn metadata(&self) -> &Metadata {
         &self.0.metadata
     }
 
-    /// The model that this was read from.
+    /// Returns the model from which the directory was read.
     pub fn model(&self) -> &Model {
         &self.0.model
     }
 
-    /// The files that hold the tensors, ascending by path.
+    /// Returns the files that hold the tensors, in ascending order of path.
     pub fn files(&self) -> impl Iterator<Item = &str> {
         let files: BTreeSet<usize> = self.0.tensors.iter().map(|tensor| tensor.file).collect();
         files.into_iter().map(|file| self.0.model.source().files()[file].path.as_str())
     }
 
-    /// Begins to bring the tensors' bytes.
+    /// Starts to load the tensors' bytes.
     ///
     /// # Errors
     ///
-    /// The order names a tensor that is not there.
+    /// Returns an error if the order names a tensor that the model lacks.
     pub fn load(&self, order: &Order) -> Result<Weights> {
         Weights::start(self.clone(), order)
     }
@@ -147,7 +148,7 @@ impl fmt::Debug for Checkpoint {
     }
 }
 
-/// The tensors that the index names, each in the shard that it names.
+/// Returns the tensors that the index names, each in the shard that it names.
 fn sharded(model: &Model, index: &[u8]) -> Result<Vec<TensorInfo>> {
     let place = model.place();
     let index: Index = serde_json::from_slice(index)
@@ -177,14 +178,14 @@ fn sharded(model: &Model, index: &[u8]) -> Result<Vec<TensorInfo>> {
     }
 }
 
-/// The files of the model's top folder whose names end so.
+/// Returns the files in the model's top folder with this suffix.
 fn with_suffix(model: &Model, suffix: &str) -> Vec<usize> {
     let files = model.source().files().iter().enumerate();
     let files = files.filter(|(_, file)| file.path.ends_with(suffix) && !file.path.contains('/'));
     files.map(|(index, _)| index).collect()
 }
 
-/// The tensors and the metadata of the one GGUF file that there may be.
+/// Reads the tensors and the metadata of a GGUF model, which must be a single file.
 fn gguf_alone(model: &Model, files: &[usize]) -> Result<(Vec<TensorInfo>, Metadata)> {
     split::refuse_named(model, files)?;
     let &[file] = files else { return Err(no_weights(model, files.len())) };
@@ -210,7 +211,7 @@ fn twice(model: &Model, tensor: &TensorInfo, other: &TensorInfo) -> Error {
     })
 }
 
-/// A header that is not what it should be.
+/// Returns the error for an invalid header.
 fn broken(model: &Model, file: usize, what: impl fmt::Display) -> Error {
     let path = &model.source().files()[file].path;
     Error::fatal(format!("{path} in {} cannot be used: {}", model.place(), quote(what)))

@@ -1,4 +1,4 @@
-//! Models written by hand, for tests.
+//! Hand-written models for tests.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use crate::source::{Extent, FileEntry, Source, Stream, check_range};
 use crate::{Buffer, Error, Model, Result};
 
-/// A model in memory that remembers what was asked of it.
+/// Model in memory that counts the reads.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     files: Vec<FileEntry>,
@@ -16,18 +16,18 @@ pub(crate) struct Memory {
     pub(crate) reads: Arc<Reads>,
 }
 
-/// What was asked of a [`Memory`].
+/// Counters of the reads from a [`Memory`].
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
-    /// Streams that were begun.
+    /// Number of streams started.
     pub(crate) streams: AtomicUsize,
-    /// Bytes that were brought.
+    /// Number of bytes loaded.
     pub(crate) bytes: AtomicUsize,
-    /// The next extent cannot be brought.
+    /// If set, the next extent fails to load.
     pub(crate) fails: AtomicBool,
 }
 
-/// An extent and its bytes.
+/// Extent and its bytes.
 type Wanted = (Extent, Vec<u8>);
 
 #[derive(Debug)]
@@ -105,14 +105,14 @@ impl Stream for Brought {
     }
 }
 
-/// A safetensors file: a header, and as many bytes of data, each its own number.
+/// Builds a safetensors file: a header and `data` bytes, where each byte is its own offset.
 pub(crate) fn safetensors(header: &str, data: usize) -> Vec<u8> {
     let length = (header.len() as u64).to_le_bytes();
     let data: Vec<u8> = (0..data).map(|i| i as u8).collect();
     [&length, header.as_bytes(), &data].concat()
 }
 
-/// An entry of a safetensors header.
+/// Builds an entry of a safetensors header.
 pub(crate) fn entry(name: &str, dtype: &str, shape: &str, offsets: &str) -> String {
     format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{offsets}}}"#)
 }

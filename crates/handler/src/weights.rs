@@ -1,4 +1,4 @@
-//! Weights on their way from where they are kept to where they are used.
+//! Loading of weights from storage into the memory of their readers.
 
 #[cfg(feature = "candle")]
 pub(crate) mod candle;
@@ -15,10 +15,10 @@ pub use weight::Weight;
 use crate::source::{Extent, Stream};
 use crate::{Buffer, Checkpoint, Error, Order, Result, TensorInfo};
 
-/// A load that runs: tensors come ahead of their readers, as far as memory allows.
+/// Load in progress. Tensors are loaded ahead of their readers, as far as memory allows.
 ///
-/// Each byte is brought once, however many ranks read it. Clones share the load; each rank's thread
-/// may have one.
+/// Each byte is loaded once, however many ranks read it. Clones share the load, so each rank's
+/// thread may have one.
 ///
 /// ```
 /// use nsbridge_handler::{Model, Order, Result};
@@ -26,7 +26,7 @@ use crate::{Buffer, Checkpoint, Error, Order, Result, TensorInfo};
 /// fn load(model: &Model) -> Result<()> {
 ///     let weights = model.checkpoint()?.load(&Order::everything().for_ranks(2))?;
 ///     for rank in 0..2 {
-///         // Rank 0 has the first half of the rows, rank 1 the second.
+///         // Rank 0 gets the first half of the rows, rank 1 the second.
 ///         let rows = weights.shard("model.layers.0.mlp.up_proj.weight", 0, rank)?;
 ///         let columns = weights.shard("model.layers.0.mlp.down_proj.weight", 1, rank)?;
 ///         println!("{:?} {:?}", rows.shape(), columns.shape());
@@ -41,7 +41,7 @@ struct Inner {
     checkpoint: Checkpoint,
     ranks: usize,
     stream: Box<dyn Stream>,
-    /// By tensor, where it is in the stream and what became of it.
+    /// Position in the stream and state, by tensor index.
     places: HashMap<usize, Place>,
 }
 
@@ -50,14 +50,14 @@ struct Place {
     held: Mutex<Held>,
 }
 
-/// A tensor's bytes, while a rank has not read them yet.
+/// State of a tensor's bytes until every rank has read them.
 #[derive(Default)]
 struct Held {
-    /// Whether it was asked of the stream, which gives it once.
+    /// True once the extent was taken from the stream, which returns each extent only once.
     taken: bool,
     reads: usize,
     bytes: Option<Arc<Buffer>>,
-    /// Found again for as long as somebody uses them.
+    /// Bytes that readers still use, so that a further read can share them.
     given: Weak<Buffer>,
 }
 
@@ -74,7 +74,7 @@ impl Weights {
         let mut extents = Vec::new();
         let mut places = HashMap::new();
         for index in indices {
-            // A name may stand twice in an order; the first time counts.
+            // A name may occur twice in an order. The first occurrence counts.
             places.entry(index).or_insert_with(|| {
                 extents.push(extent(&checkpoint.tensors()[index]));
                 Place { extent: extents.len() - 1, held: Mutex::default() }
@@ -84,12 +84,12 @@ impl Weights {
         Ok(Self(Arc::new(Inner { checkpoint, ranks: order.ranks, stream, places })))
     }
 
-    /// The tensors and what they are.
+    /// Returns the directory of the tensors.
     pub fn checkpoint(&self) -> &Checkpoint {
         &self.0.checkpoint
     }
 
-    /// How many ranks read each tensor.
+    /// Returns the number of ranks that read each tensor.
     pub fn ranks(&self) -> usize {
         self.0.ranks
     }
@@ -98,27 +98,28 @@ impl Weights {
     ///
     /// # Errors
     ///
-    /// A sentence that names the tensor or the file.
+    /// Returns an error that names the tensor or the file if the tensor cannot be loaded.
     pub fn tensor(&self, name: &str) -> Result<Weight> {
         let (info, bytes) = self.read(name)?;
         Ok(Weight::whole(info, bytes))
     }
 
-    /// Waits for a tensor and gives the part of it whose indices in dimension `dim` are these.
+    /// Waits for a tensor and returns the part with these indices in dimension `dim`.
     ///
     /// # Errors
     ///
-    /// A sentence that names the tensor, if it has no such part, or a quantised block would be cut.
+    /// Returns an error that names the tensor if it has no such part, or if the range would cut a
+    /// quantized block.
     pub fn slice(&self, name: &str, dim: usize, range: Range<usize>) -> Result<Weight> {
         let (info, bytes) = self.read(name)?;
         Weight::whole(info, bytes).slice(dim, range)
     }
 
-    /// Waits for a tensor and gives this rank's share of it, cut along dimension `dim`.
+    /// Waits for a tensor and returns this rank's shard, cut along dimension `dim`.
     ///
     /// # Errors
     ///
-    /// A sentence that names the tensor, if the ranks cannot share it evenly.
+    /// Returns an error that names the tensor if it cannot be divided evenly among the ranks.
     pub fn shard(&self, name: &str, dim: usize, rank: usize) -> Result<Weight> {
         let (info, bytes) = self.read(name)?;
         Weight::whole(info, bytes).shard(dim, rank, self.0.ranks)
@@ -129,7 +130,7 @@ impl Weights {
         let index = checkpoint.index(name).ok_or_else(|| checkpoint.has_no(name))?;
         let info = &checkpoint.tensors()[index];
         let Some(place) = places.get(&index) else { return Ok((info, self.alone(info)?)) };
-        // Ranks that want the same tensor wait here for the first of them.
+        // Ranks that read the same tensor wait here until the first of them has loaded it.
         let mut held = place.held.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = match held.bytes.take().or_else(|| held.given.upgrade()) {
             Some(bytes) => bytes,
@@ -144,7 +145,7 @@ impl Weights {
         Ok((info, bytes))
     }
 
-    /// Brings a tensor that was not ordered, or that is read more often than ranks were named.
+    /// Loads a tensor that was not in the order, or that is read more often than there are ranks.
     fn alone(&self, info: &TensorInfo) -> Result<Arc<Buffer>> {
         let stream = self.0.checkpoint.model().source().stream(vec![extent(info)])?;
         stream.take(0).map(Arc::new)

@@ -1,10 +1,11 @@
-//! What a tensor's elements are, and how many bytes they take.
+//! Types of tensor elements and their sizes in bytes.
 
 use std::fmt;
 
-/// The type of a tensor's elements.
+/// Type of a tensor's elements.
 ///
-/// The quantised ones are ggml's: a block of elements shares its scales and is cut nowhere else.
+/// The quantized types are those of ggml: the elements of a block share their scales, and a tensor
+/// is cut only between blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names are those of the formats")]
 #[expect(non_camel_case_types, reason = "as above")]
@@ -39,11 +40,11 @@ pub enum Dtype {
     Q8_K,
 }
 
-/// The largest number that `ggml_type` has for one of them.
+/// Largest `ggml_type` number of a type in [`Dtype`].
 const LAST_GGML_TYPE: u32 = 30;
 
 impl Dtype {
-    /// Elements in a block, and the bytes that the block takes.
+    /// Returns the number of elements in a block and the size of the block in bytes.
     pub fn block(self) -> (usize, usize) {
         match self {
             Self::F64 | Self::I64 | Self::U64 => (1, 8),
@@ -65,28 +66,30 @@ impl Dtype {
         }
     }
 
-    /// The bytes of this many elements in a row; `None` if that is no whole number of blocks.
+    /// Returns the size in bytes of this many consecutive elements; `None` if they do not fill
+    /// whole blocks.
     pub fn bytes_of(self, elements: u64) -> Option<u64> {
         let (count, bytes) = self.block();
         let blocks = elements.is_multiple_of(count as u64).then(|| elements / count as u64)?;
         blocks.checked_mul(bytes as u64)
     }
 
-    /// The bytes of a tensor of this shape; `None` if rows are no whole blocks, or no machine could
-    /// count it.
+    /// Returns the size in bytes of a tensor of this shape; `None` if its rows do not fill whole
+    /// blocks, or if the size overflows.
     pub(crate) fn bytes_of_shape(self, shape: &[usize]) -> Option<u64> {
-        // A tensor without elements has parts of which sizes are computed too.
+        // Sizes of the parts of an empty tensor are computed too, so they must not overflow either.
         let most = shape.iter().try_fold(1u64, |n, &d| n.checked_mul(d.max(1) as u64))?;
         most.checked_mul(self.block().1 as u64)?;
         self.bytes_of(shape.last().map_or(1, |&row| row as u64))?;
         self.bytes_of(shape.iter().map(|&d| d as u64).product())
     }
 
-    /// The alignment that lets the bytes be read as numbers.
+    /// Returns the alignment in bytes at which the buffer can be read as numbers.
     pub(crate) fn align(self) -> usize {
         match self.block() {
             (1, bytes) => bytes,
-            // Kernels read blocks as bytes; a cache line keeps the first of them whole.
+            // Kernels read blocks as bytes. The alignment of a cache line keeps the first block
+            // within one line.
             _ => 64,
         }
     }
@@ -113,7 +116,7 @@ impl Dtype {
         })
     }
 
-    /// Its number in GGUF files, which is that of `ggml_type` in ggml.h.
+    /// Returns the type number in GGUF files, which is that of `ggml_type` in ggml.h.
     pub fn ggml_type(self) -> Option<u32> {
         (0..=LAST_GGML_TYPE).find(|number| Self::from_ggml(*number) == Some(self))
     }

@@ -1,6 +1,6 @@
-//! The head of a GGUF file: metadata and the directory of tensors.
+//! Parser for the head of a GGUF file: metadata and tensor directory.
 //!
-//! The format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>, versions 2 and 3.
+//! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>, versions 2 and 3.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -8,43 +8,44 @@ use std::collections::btree_map::Entry;
 use super::{Dtype, FIRST_LOOK, LONGEST_HEADER, TensorInfo, broken};
 use crate::{Model, Result};
 
-/// Tensors have at most this many dimensions in ggml.
+/// Maximum number of dimensions of a tensor in ggml.
 const MOST_DIMENSIONS: u32 = 4;
 
 const DEFAULT_ALIGNMENT: u64 = 32;
 
-/// How deep arrays of arrays may go.
+/// Maximum nesting depth of arrays.
 const DEEPEST: usize = 4;
 
-/// A vocabulary has some hundred thousand words; a value in memory is larger than in the file.
+/// Maximum number of metadata values. A vocabulary has some hundred thousand tokens, and a value
+/// takes more space in memory than in the file.
 const MOST_VALUES: u32 = 4 << 20;
 
-/// What a GGUF file tells beside its tensors.
+/// Metadata of a GGUF file, by name.
 pub type Metadata = BTreeMap<String, GgufValue>;
 
-/// A value of GGUF's metadata.
+/// Value in GGUF metadata.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum GgufValue {
-    /// Any unsigned integer.
+    /// Unsigned integer of any width.
     Unsigned(u64),
-    /// Any signed integer.
+    /// Signed integer of any width.
     Signed(i64),
-    /// Any floating-point number.
+    /// Floating-point number of any width.
     Float(f64),
-    /// A truth value.
+    /// Boolean.
     Bool(bool),
-    /// A text.
+    /// String.
     Text(String),
-    /// Values of one type.
+    /// Array of values of one type.
     Array(Vec<Self>),
 }
 
-/// Why a head cannot be read.
+/// Reason why a head cannot be parsed.
 enum Trouble {
-    /// It goes on behind these bytes.
+    /// The head continues beyond these bytes.
     Short,
-    /// What is wrong with it.
+    /// The head is invalid, for this reason.
     Wrong(String),
 }
 
@@ -60,12 +61,13 @@ impl From<&str> for Trouble {
     }
 }
 
-/// The tensors and the metadata of a file.
+/// Reads the tensors and the metadata of a file.
 pub(super) fn read(model: &Model, file: usize) -> Result<(Vec<TensorInfo>, Metadata)> {
     let size = model.source().files()[file].size;
     let mut head = Vec::new();
     let mut look = FIRST_LOOK;
-    // A tokenizer's words may make the head some megabytes long; nothing tells its length before.
+    // The vocabulary can make the head several megabytes long, and no field tells the length in
+    // advance.
     let most = size.min(LONGEST_HEADER);
     while (head.len() as u64) < most {
         let more = model.source().read(&[(file, head.len() as u64..look.min(most))])?;
@@ -121,7 +123,7 @@ fn parse(head: &[u8], file: usize, size: u64) -> Result<(Vec<TensorInfo>, Metada
     Ok((tensors, metadata))
 }
 
-/// A tensor as the directory claims it.
+/// Entry of the tensor directory, before it is checked.
 struct Claim {
     name: String,
     shape: Vec<usize>,
@@ -155,7 +157,7 @@ impl Claim {
 
 struct Cursor<'a> {
     rest: &'a [u8],
-    /// How many more values are taken.
+    /// Number of values that may still be read.
     values: u32,
 }
 
@@ -210,7 +212,8 @@ impl<'a> Cursor<'a> {
     fn values(&mut self, depth: usize) -> Result<GgufValue, Trouble> {
         let depth = depth.checked_sub(1).ok_or("arrays within arrays without end")?;
         let (kind, count) = (self.u32()?, self.u64()?);
-        // Each value takes a byte at least, so a count that lies meets the end of the head.
+        // Each value takes at least one byte, so a count that is too large reaches the end of the
+        // head.
         let mut values = Vec::new();
         for _ in 0..count {
             values.push(self.value(kind, depth)?);
@@ -224,7 +227,7 @@ impl<'a> Cursor<'a> {
         if dimensions > MOST_DIMENSIONS {
             return Err(format!("{name} claims {dimensions} dimensions").into());
         }
-        // GGUF puts the fastest dimension first.
+        // GGUF stores the fastest dimension first.
         let mut shape = Vec::new();
         for _ in 0..dimensions {
             let n = self.u64()?;

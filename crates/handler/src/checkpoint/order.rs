@@ -1,11 +1,11 @@
-//! In which order tensors are brought, and for how many readers.
+//! Load order of tensors, and the number of ranks that read each.
 
 use std::cmp::Ordering;
 
-/// What of a checkpoint is wanted, and in which order.
+/// Selection of a checkpoint's tensors and the order to load them in.
 ///
-/// Tensors are brought ahead of their readers, as far as memory allows. The order should be that
-/// of the reads; a tensor that is waited for overtakes the others, but one at a time.
+/// Tensors are loaded ahead of their readers, as far as memory allows. The order should match the
+/// order of the reads: a tensor with a waiting reader overtakes the others, but only one at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order {
     pub(crate) ranks: usize,
@@ -19,19 +19,20 @@ impl Default for Order {
 }
 
 impl Order {
-    /// All tensors, by name with numbers by value, embeddings first and heads last: nearly the order
-    /// in which models are built.
+    /// Selects all tensors in order of name, with numbers compared by value, embeddings first and
+    /// output heads last. This is nearly the order in which models are built.
     pub fn everything() -> Self {
         Self { ranks: 1, names: None }
     }
 
-    /// These tensors and no others, in this order.
+    /// Selects these tensors only, in this order.
     pub fn of<N: Into<String>>(names: impl IntoIterator<Item = N>) -> Self {
         Self { ranks: 1, names: Some(names.into_iter().map(Into::into).collect()) }
     }
 
-    /// Each tensor is read once by each of this many tensor-parallel ranks, and is kept until the
-    /// last of them has read its part: a rank that runs ahead of the others fills the memory.
+    /// Sets the number of tensor-parallel ranks, each of which reads each tensor once. A tensor is
+    /// kept until the last rank has read its part, so a rank that runs ahead of the others fills
+    /// the memory.
     #[must_use]
     pub fn for_ranks(mut self, ranks: usize) -> Self {
         self.ranks = ranks.max(1);
@@ -39,7 +40,7 @@ impl Order {
     }
 }
 
-/// Compares names by where models need them: what is embedded with first, what is put out with last.
+/// Compares names in the order in which models use them: embeddings first, output heads last.
 pub(crate) fn as_built(a: &str, b: &str) -> Ordering {
     let place = |name: &str| match name {
         _ if name.contains("embed_tokens") || name.starts_with("token_embd") => 0,
@@ -74,7 +75,7 @@ fn compare(a: &str, b: &str) -> Ordering {
     a.cmp(b)
 }
 
-/// Runs of digits, and what is between them.
+/// Splits a name into runs of digits and the text between them.
 fn parts(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {

@@ -1,7 +1,7 @@
-//! The headers of safetensors files.
+//! Parser for the headers of safetensors files.
 //!
-//! The format: <https://github.com/huggingface/safetensors#format>. The library's own reader of a
-//! header keeps tensors in a map, where a name that stands twice hides the first of the two.
+//! Format: <https://github.com/huggingface/safetensors#format>. The library's own header parser
+//! keeps tensors in a map, so the second tensor of a name would replace the first without an error.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,10 +15,10 @@ use crate::{Model, Result};
 
 const LENGTH: u64 = 8;
 
-/// What stands among the tensors and is none.
+/// Key of the metadata, the only entry of the header that is not a tensor.
 const METADATA: &str = "__metadata__";
 
-/// The tensors of these files.
+/// Reads the tensors of these files.
 pub(super) fn read(model: &Model, files: &[usize]) -> Result<Vec<TensorInfo>> {
     let size = |file: usize| model.source().files()[file].size;
     let looks: Vec<_> = files.iter().map(|&file| (file, 0..FIRST_LOOK.min(size(file)))).collect();
@@ -31,7 +31,7 @@ pub(super) fn read(model: &Model, files: &[usize]) -> Result<Vec<TensorInfo>> {
     Ok(tensors)
 }
 
-/// Reads on if the header is longer than the first look.
+/// Returns the whole header. Reads the rest if the header is longer than the first read.
 fn whole_header(model: &Model, file: usize, head: Vec<u8>) -> Result<Vec<u8>> {
     let size = model.source().files()[file].size;
     let end = header_end(&head, size).map_err(|what| broken(model, file, what))?;
@@ -42,7 +42,7 @@ fn whole_header(model: &Model, file: usize, head: Vec<u8>) -> Result<Vec<u8>> {
     Ok([head, rest.pop().unwrap_or_default()].concat())
 }
 
-/// Where the header ends, by the length that the file begins with.
+/// Returns the end of the header as a file offset, from the length field at the start of the file.
 fn header_end(head: &[u8], size: u64) -> Result<u64, String> {
     let length = head.first_chunk().ok_or("it is too short for a safetensors file")?;
     let length = u64::from_le_bytes(*length);
@@ -56,18 +56,18 @@ fn header_end(head: &[u8], size: u64) -> Result<u64, String> {
     Ok(end)
 }
 
-/// The tensors that the beginning of a file of this size tells of.
+/// Parses the tensors from the beginning of a file of this size.
 ///
 /// # Errors
 ///
-/// What is wrong with the header, for a sentence that names the file.
+/// Returns a description of what is wrong with the header; the caller adds the file name.
 fn parse(head: &[u8], file: usize, size: u64) -> Result<Vec<TensorInfo>, String> {
     let end = header_end(head, size)?;
     let json = head.get(LENGTH as usize..end as usize).ok_or("its header is cut short")?;
     let Header(mut entries) =
         serde_json::from_slice(json).map_err(|error| format!("its header is wrong: {error}"))?;
     entries.sort_by_key(|(_, entry)| entry.data_offsets);
-    // Each begins where the one before ends.
+    // Each tensor must begin where the one before ends.
     let mut at = 0;
     let mut tensors = Vec::with_capacity(entries.len());
     for (name, Entry { dtype, shape, data_offsets: (start, stop) }) in entries {
@@ -95,7 +95,7 @@ fn parse(head: &[u8], file: usize, size: u64) -> Result<Vec<TensorInfo>, String>
     Ok(tensors)
 }
 
-/// The tensors as they stand in a header.
+/// Tensors in the order of the header.
 struct Header(Vec<(String, Entry)>);
 
 impl<'de> Deserialize<'de> for Header {

@@ -1,24 +1,24 @@
-//! GGUF files that are a model together, which llama.cpp's `llama-gguf-split` makes.
+//! Detection of GGUF models that llama.cpp's `llama-gguf-split` has split into several files.
 
 use super::{GgufValue, Metadata};
 use crate::{Error, Model, Result, quote};
 
-/// What a name says: `STEM-00002-of-00003.gguf`.
+/// Stem and count in a split file name: `STEM-00002-of-00003.gguf`.
 #[derive(PartialEq, Eq)]
 struct Split<'a> {
     stem: &'a str,
     count: u32,
 }
 
-/// Refuses files whose names say that they are parts of one model.
+/// Refuses files whose names mark them as parts of one model.
 ///
 /// # Errors
 ///
-/// A sentence that says how they become one file.
+/// Returns an error that says how to merge the files.
 pub(super) fn refuse_named(model: &Model, files: &[usize]) -> Result<()> {
     let mut named = files.iter().map(|&file| parse(&model.source().files()[file].path));
     let Some(first) = named.next().flatten() else { return Ok(()) };
-    // Parts of several models: nothing says which to take, and that is told.
+    // Parts of several models. The caller reports that the choice is ambiguous.
     if named.any(|other| other.as_ref() != Some(&first)) {
         return Ok(());
     }
@@ -31,11 +31,11 @@ pub(super) fn refuse_named(model: &Model, files: &[usize]) -> Result<()> {
     )))
 }
 
-/// Refuses a file that is a part by what it says of itself, whatever its name.
+/// Refuses a file whose metadata marks it as a part, whatever its name.
 ///
 /// # Errors
 ///
-/// A sentence that says how it becomes whole.
+/// Returns an error that says how to merge the parts.
 pub(super) fn refuse_told(model: &Model, file: usize, metadata: &Metadata) -> Result<()> {
     match metadata.get("split.count") {
         Some(GgufValue::Unsigned(count)) if *count > 1 => {

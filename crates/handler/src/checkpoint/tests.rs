@@ -1,4 +1,4 @@
-//! Headers, good and hostile.
+//! Valid and hostile headers.
 
 use super::{Checkpoint, Dtype, FIRST_LOOK, LONGEST_HEADER};
 use crate::fixtures::{Memory, entry, safetensors};
@@ -6,7 +6,7 @@ use crate::{Error, Order};
 
 type Files<'a> = &'a [(&'a str, Vec<u8>)];
 
-/// Opens a model of these files and sees it refused in one sentence that names the file.
+/// Checks that a model of these files is refused with a message that names the file.
 #[track_caller]
 fn check_files(files: Files<'_>, file: &str, reason: &str) {
     let error = Memory::new(files).model().checkpoint().unwrap_err();
@@ -21,7 +21,7 @@ fn check_bytes(bytes: Vec<u8>, reason: &str) {
     check_files(&[("model.safetensors", bytes)], "model.safetensors", reason);
 }
 
-/// A header of these entries before 16 bytes of data.
+/// Header of these entries, followed by 16 bytes of data.
 #[track_caller]
 fn check(entries: &[String], reason: &str) {
     check_bytes(safetensors(&format!("{{{}}}", entries.join(",")), 16), reason);
@@ -105,7 +105,7 @@ fn a_size_that_is_not_what_dtype_and_shape_say_is_refused() {
     for shape in shapes {
         check(&[entry("a", "F32", shape, "[0,16]")], "as many bytes as its dtype and shape say");
     }
-    // Nothing is in it, and yet its parts would have sizes that overflow.
+    // The tensor is empty, but the sizes of its parts would overflow.
     let nothing = entry("z", "F32", "[0,1099511627776,1099511627776]", "[0,0]");
     check(&[nothing, entry("a", "F32", "[4]", "[0,16]")], "z has not as many bytes");
     check(&[entry("a", "F4", "[32]", "[0,16]")], "a has the dtype F4, which is not known");
@@ -162,7 +162,7 @@ fn tensors_of_all_shards_are_ordered_by_name_whatever_their_files_say() {
 
 const INDEX: &str = super::INDEX;
 
-/// Two shards, of which each has a tensor `a`, beside an index.
+/// Two shards that each have a tensor `a`, and an index.
 fn with_index(index: &str) -> [(&str, Vec<u8>); 3] {
     let shard = |other: &str| {
         let entries = [entry("a", "U8", "[8]", "[0,8]"), entry(other, "U8", "[8]", "[8,16]")];
@@ -216,10 +216,10 @@ fn a_gguf_in_several_files_is_told_how_to_become_one() {
         check(there, "one in 2 .gguf files");
         check(there, merge);
     }
-    // Which of them is meant nobody can say.
+    // The choice between them is ambiguous.
     check(&[first, second, "m-q4.gguf"], "has 3 .gguf files");
     check(&[first, "n-00002-of-00002.gguf"], "has 2 .gguf files");
-    // Names that say no such thing: the file itself is looked at.
+    // Names without a split pattern: the metadata decides.
     for name in ["m-00001-of-00001.gguf", "m-1-of-2.gguf", "m-00003-of-00002.gguf", "m.gguf"] {
         check(&[name], "cannot be used");
     }

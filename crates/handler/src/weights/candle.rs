@@ -1,6 +1,6 @@
-//! Weights as candle's tensors, behind the `VarBuilder` that candle's models are written for.
+//! Weights as candle tensors, behind the `VarBuilder` that candle's models take.
 //!
-//! Model code is the same for a folder and for object storage:
+//! The model code is the same for a folder and for object storage:
 //!
 //! ```
 //! use candle_core::{DType, Device};
@@ -24,10 +24,10 @@ use candle_nn::var_builder::{Backend, Shard, SimpleBackend, VarBuilder, VarBuild
 use super::{Weight, Weights};
 use crate::{Checkpoint, Dtype, Order};
 
-/// The weights of a load as candle's tensors. Clones share it; each rank's thread may have one.
+/// Weights of a load as candle tensors. Clones share the load, so each rank's thread may have one.
 ///
-/// On the CPU a tensor is the memory that its bytes arrived in: nothing is copied. Ranks share
-/// whole tensors; rows are views of them, columns are copied out.
+/// On the CPU a tensor uses the memory into which its bytes were loaded, without a copy. Ranks
+/// share whole tensors. Row shards are views of them, column shards are copies.
 #[derive(Clone)]
 pub struct CandleWeights(Arc<Inner>);
 
@@ -37,7 +37,7 @@ struct Inner {
     tensors: Mutex<HashMap<String, Arc<Mutex<Shared>>>>,
 }
 
-/// A tensor, until each rank has read it.
+/// Tensor that is kept until every rank has read it.
 #[derive(Default)]
 struct Shared {
     reads: usize,
@@ -45,40 +45,42 @@ struct Shared {
 }
 
 impl CandleWeights {
-    /// Begins to bring the tensors.
+    /// Starts to load the tensors.
     ///
     /// # Errors
     ///
-    /// The order names a tensor that is not there.
+    /// Returns an error if the order names a tensor that the model lacks.
     pub fn load(checkpoint: &Checkpoint, order: &Order) -> crate::Result<Self> {
-        // Ranks share candle's tensor, so the bytes below it have one reader.
+        // Ranks share the candle tensor, so the bytes below it have one reader.
         let weights = checkpoint.load(&order.clone().for_ranks(1))?;
         let (ranks, tensors) = (order.ranks, Mutex::default());
         Ok(Self(Arc::new(Inner { weights, ranks, tensors })))
     }
 
-    /// The builder that most of candle's models take.
+    /// Returns the builder that most of candle's models take.
     pub fn var_builder(&self, dtype: DType, device: &Device) -> VarBuilder<'static> {
         let backend: Box<dyn SimpleBackend> = Box::new(self.clone());
         VarBuilderArgs::new_with_args(backend, dtype, device)
     }
 
-    /// The builder of models whose ranks each have a shard: its hints are candle's [`Shard`].
+    /// Returns the builder for models whose ranks each load a shard. Its hints are candle's
+    /// [`Shard`].
     pub fn sharded(&self, dtype: DType, device: &Device) -> VarBuilderArgs<'static, Self> {
         VarBuilderArgs::new_with_args(self.clone(), dtype, device)
     }
 
-    /// Waits for a whole tensor, on the CPU and of its own type.
+    /// Waits for a whole tensor, on the CPU and in its stored type.
     ///
     /// # Errors
     ///
-    /// A sentence that names the tensor or the file, or a type that candle does not have.
+    /// Returns an error that names the tensor or the file if the tensor cannot be loaded, or an
+    /// error that names the type if candle does not support it.
     pub fn tensor(&self, name: &str) -> Result<Tensor> {
         let Inner { weights, ranks, tensors } = &*self.0;
         let mut all = tensors.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = all.entry(name.to_owned()).or_default().clone();
         drop(all);
-        // Ranks that want the same tensor wait here for the first of them.
+        // Ranks that read the same tensor wait here until the first of them has loaded it.
         let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
         let tensor = match shared.tensor.take() {
             Some(tensor) => tensor,
@@ -91,7 +93,7 @@ impl CandleWeights {
         Ok(tensor)
     }
 
-    /// The tensors and what they are.
+    /// Returns the directory of the tensors.
     pub fn checkpoint(&self) -> &Checkpoint {
         self.0.weights.checkpoint()
     }
@@ -146,7 +148,7 @@ impl Backend for CandleWeights {
         }
         let share = size / world_size;
         let part = tensor.narrow(dim, rank * share, share)?;
-        // A view of rows takes its whole tensor along to another device.
+        // A copy of a row view to another device would copy the whole tensor.
         let part = if dev.is_cpu() { part.contiguous()? } else { part.force_contiguous()? };
         part.to_device(dev)?.to_dtype(dtype)
     }
@@ -175,7 +177,7 @@ fn to_tensor(weight: Weight) -> Result<Tensor> {
     }
 }
 
-/// Our errors are no `std::error::Error`; their sentence is what a person needs.
+/// Converts an error, which does not implement `std::error::Error`, by its message.
 #[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
 fn wrap(error: crate::Error) -> Error {
     Error::Msg(error.to_string())

@@ -1,4 +1,4 @@
-//! Parts of tensors, and who gets them when.
+//! Parts of tensors, and the sharing of tensors between ranks.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::{Weight, Weights};
 use crate::fixtures::{Memory, Reads, entry, safetensors};
 use crate::{Buffer, Dtype, Model, Order, TensorInfo};
 
-/// A tensor whose bytes are numbered.
+/// Tensor whose bytes count up from 0.
 fn numbered(dtype: Dtype, shape: &[usize]) -> Weight {
     let len = dtype.bytes_of_shape(shape).unwrap();
     let (filling, mut segments) = Buffer::filled_by(len as usize, dtype.align(), &[]).unwrap();
@@ -22,7 +22,7 @@ fn numbered(dtype: Dtype, shape: &[usize]) -> Weight {
     Weight::whole(&info, Arc::new(filling.finish().unwrap()))
 }
 
-/// A cut, the shape that it gives, and from where to where its runs of numbered bytes go.
+/// Checks a cut: the resulting shape, and the byte ranges of its runs.
 #[track_caller]
 fn check(
     (dtype, shape): (Dtype, &[usize]),
@@ -163,7 +163,7 @@ proptest! {
     }
 }
 
-/// A model of three tensors of four bytes each, and what is asked of it.
+/// Model of three tensors of 4 bytes each, with the counters of its reads.
 fn model() -> (Model, Arc<Reads>) {
     let entries = ["a", "b", "c"]
         .iter()
@@ -185,7 +185,7 @@ fn whole(weights: &Weights, name: &str, bytes: [u8; 4]) {
     assert_eq!(*weights.tensor(name).unwrap().contiguous(), bytes, "{name}");
 }
 
-/// How many streams were begun, and the bytes that they brought.
+/// Returns the number of streams started and of bytes loaded.
 fn asked(reads: &Reads) -> (usize, usize) {
     (reads.streams.load(Ordering::Relaxed), reads.bytes.load(Ordering::Relaxed))
 }
@@ -231,7 +231,7 @@ fn ranks_that_run_apart_share_what_was_brought_once() {
         for rank in 0..4 {
             let weights = weights.clone();
             scope.spawn(move || {
-                // Some go forwards, some backwards.
+                // The ranks start at different tensors.
                 let mut names = [("a", 0), ("b", 4), ("c", 8)];
                 names.rotate_left(rank % 3);
                 for (name, first) in names {
@@ -243,7 +243,7 @@ fn ranks_that_run_apart_share_what_was_brought_once() {
         }
     });
     assert_eq!(asked(&reads), (1, 12));
-    // All of them have read; who comes again brings it again.
+    // All ranks have read. A further read loads the tensor again.
     whole(&weights, "a", [0, 1, 2, 3]);
     assert_eq!(asked(&reads), (2, 16));
 }

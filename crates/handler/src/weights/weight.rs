@@ -1,4 +1,4 @@
-//! A tensor or a part of one, in memory that is shared with the other ranks.
+//! Tensor or part of a tensor, in memory shared with the other ranks.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -8,17 +8,19 @@ use super::no_part;
 use crate::buffer::Plain;
 use crate::{Buffer, Dtype, Result, TensorInfo};
 
-/// A tensor, or the part of one that a rank has.
+/// Tensor, or the part of a tensor that one rank uses.
 ///
-/// A part shares the memory of its tensor: rows are one run of bytes, columns one short run for
-/// each row. Whoever packs weights for its own kernels reads them where they are.
+/// A part shares the memory of its tensor. A part along rows is one run of bytes; a part along
+/// columns is one short run per row. Code that packs weights for its own kernels can read the runs
+/// in place.
 #[derive(Clone, Debug)]
 pub struct Weight {
     name: Arc<str>,
     dtype: Dtype,
     shape: Vec<usize>,
     bytes: Arc<Buffer>,
-    /// Where the first run begins, how long each is, how far they are apart, how many there are.
+    /// Offset of the first run, length of each run, distance between run starts (all in bytes), and
+    /// number of runs.
     first: usize,
     run: usize,
     stride: usize,
@@ -40,17 +42,17 @@ impl Weight {
         }
     }
 
-    /// What its elements are.
+    /// Returns the type of the elements.
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// Its dimensions, slowest first.
+    /// Returns the dimensions, slowest first.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// Its bytes, run by run: all in one, or a run for each row of which columns were taken.
+    /// Returns the bytes run by run: a single run, or one run per row if columns were taken.
     pub fn runs(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         (0..self.runs).map(|i| {
             let start = self.first + i * self.stride;
@@ -58,7 +60,7 @@ impl Weight {
         })
     }
 
-    /// Its bytes without gaps; copied only if there are gaps.
+    /// Returns the bytes without gaps. Copies them only if there are gaps.
     pub fn contiguous(&self) -> Cow<'_, [u8]> {
         if self.runs == 1 {
             return Cow::Borrowed(&self.bytes[self.first..self.first + self.run]);
@@ -68,11 +70,12 @@ impl Weight {
         Cow::Owned(bytes)
     }
 
-    /// Its elements, without a copy if this is a whole tensor that nobody else holds.
+    /// Converts to a vector of elements. Avoids the copy if this is a whole tensor that has no
+    /// other owner.
     ///
     /// # Errors
     ///
-    /// A sentence, if its elements are not of T's size.
+    /// Returns an error if the element size is not that of `T`.
     pub fn into_vec<T: Plain>(self) -> Result<Vec<T>> {
         if self.dtype.block() != (1, size_of::<T>()) {
             let (dtype, size) = (self.dtype, size_of::<T>());
@@ -88,11 +91,12 @@ impl Weight {
         copy(self.runs(), self.runs * self.run)
     }
 
-    /// The part whose indices in dimension `dim` are these.
+    /// Returns the part with these indices in dimension `dim`.
     ///
     /// # Errors
     ///
-    /// A sentence that names the tensor, if it has no such part, or a quantised block would be cut.
+    /// Returns an error that names the tensor if it has no such part, or if the range would cut a
+    /// quantized block.
     pub fn slice(self, dim: usize, range: Range<usize>) -> Result<Self> {
         let shape = &self.shape;
         if self.runs > 1 || dim > 1 {
@@ -103,7 +107,7 @@ impl Weight {
             return Err(no_part(&self.name, why));
         }
         let inner: usize = shape[dim + 1..].iter().product();
-        // The bytes of a row of the cut dimension, which must be whole blocks on both sides.
+        // Size in bytes of n rows of the cut dimension. Both sides of the cut must be whole blocks.
         let bytes = |n: usize| {
             let bytes = self.dtype.bytes_of((n * inner) as u64);
             let cut = || no_part(&self.name, format!("has blocks that {range:?} would cut"));
@@ -115,17 +119,18 @@ impl Weight {
         let mut shape = shape.clone();
         shape[dim] = range.len();
         if shape.contains(&0) {
-            // There may be any number of rows of nothing, anywhere.
+            // The number and the offset of empty rows are unbounded, so an empty part becomes one
+            // empty run.
             return Ok(Self { shape, first: 0, run: 0, stride: 0, runs: 1, ..self });
         }
         Ok(Self { shape, first, run, stride, runs, ..self })
     }
 
-    /// One rank's share, cut along dimension `dim`.
+    /// Returns one rank's shard, cut along dimension `dim`.
     ///
     /// # Errors
     ///
-    /// A sentence that names the tensor, if `of` ranks cannot share it evenly.
+    /// Returns an error that names the tensor if it cannot be divided evenly among `of` ranks.
     pub fn shard(self, dim: usize, rank: usize, of: usize) -> Result<Self> {
         let size = self.shape.get(dim).copied().unwrap_or(0);
         if rank >= of || !size.is_multiple_of(of) || size == 0 {

@@ -1,16 +1,16 @@
-//! Heads of GGUF files, good and hostile.
+//! Valid and hostile heads of GGUF files.
 
 use super::GgufValue::{Array, Bool, Float, Signed, Text, Unsigned};
 use super::MOST_VALUES;
 use crate::fixtures::Memory;
 use crate::{Checkpoint, Dtype, Error, Order, Result};
 
-/// A file as it is written.
+/// GGUF file under construction.
 struct Gguf {
     version: u32,
     tensors: Vec<Vec<u8>>,
     values: Vec<Vec<u8>>,
-    /// What it claims, if not the truth.
+    /// Counts in the head that replace the true ones.
     claims: Option<[u64; 2]>,
     align: usize,
     data: usize,
@@ -43,17 +43,17 @@ fn longs(numbers: &[u64]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-/// A value: its name, its type, and what follows.
+/// Metadata value: name, type and content.
 fn value(name: &str, kind: u32, rest: &[u8]) -> Vec<u8> {
     [&*text(name), &kind.to_le_bytes(), rest].concat()
 }
 
-/// An array's type and count, and what follows.
+/// Array type and count, followed by the content.
 fn array(kind: u32, count: u64, rest: &[u8]) -> Vec<u8> {
     [&kind.to_le_bytes(), &*longs(&[count]), rest].concat()
 }
 
-/// A tensor, with its dimensions as the format has them: the fastest first.
+/// Tensor entry with the dimensions in the order of the format: the fastest first.
 fn tensor(name: &str, dimensions: &[u64], kind: u32, offset: u64) -> Vec<u8> {
     let count = (dimensions.len() as u32).to_le_bytes();
     let (dimensions, offset) = (longs(dimensions), longs(&[offset]));
@@ -64,7 +64,7 @@ fn open(bytes: Vec<u8>) -> Result<Checkpoint> {
     Memory::new(&[("model.gguf", bytes)]).model().checkpoint()
 }
 
-/// Sees a file refused in one sentence that names it.
+/// Checks that a file is refused with a message that names it.
 #[track_caller]
 fn check_bytes(bytes: Vec<u8>, reason: &str) {
     let error = open(bytes).unwrap_err();
@@ -79,7 +79,7 @@ fn check_values(values: &[Vec<u8>], reason: &str) {
     check_bytes(Gguf { values: values.to_vec(), ..Gguf::default() }.bytes(), reason);
 }
 
-/// Tensors before 256 bytes of data.
+/// Tensors followed by 256 bytes of data.
 #[track_caller]
 fn check_tensors(tensors: &[Vec<u8>], reason: &str) {
     check_bytes(Gguf { tensors: tensors.to_vec(), data: 256, ..Gguf::default() }.bytes(), reason);
@@ -237,7 +237,7 @@ fn tensors_that_leave_their_place_are_refused() {
     check_tensors(&[tensor("a", &[8], 0, 1 << 60)], "a ends behind the file's");
     check_tensors(&[tensor("a", &[8], 0, u64::MAX - 31)], "a ends behind the file's");
     check_tensors(&[tensor("a", &[1 << 60], 24, 0)], "a ends behind the file's");
-    // Nothing may lie anywhere within the file, and before what begins there too.
+    // An empty tensor may lie anywhere within the file, also at the offset of another tensor.
     let tensors = vec![a(), tensor("z", &[0, 4], 0, 0), tensor("y", &[0], 0, 128)];
     assert!(open(Gguf { tensors, data: 256, ..Gguf::default() }.bytes()).is_ok());
 }
@@ -264,7 +264,7 @@ fn a_part_of_a_model_says_so_whatever_its_name() {
     };
     check_bytes(part(3), "a part of one model in 3 .gguf files");
     check_bytes(part(3), "llama-gguf-split --merge");
-    // What was merged says 0, and what was cut into one says 1.
+    // A merged file has 0, a file split into one part has 1.
     for whole in [0, 1] {
         assert!(open(part(whole)).is_ok());
     }
