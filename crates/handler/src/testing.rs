@@ -1,4 +1,4 @@
-//! Holds a handler to the contract of [`Handler`].
+//! Test support that checks a handler against the contract of [`Handler`].
 //!
 //! ```
 //! # use nsbridge_handler::{Finish, Handler, Job, Models, Result, testing};
@@ -35,84 +35,89 @@ pub use batch::check_batch;
 use stage::{End, Plan, Room, Stage};
 pub use stage::{call, pieces};
 
-/// How long a call may take when nothing is asked of it.
+/// Time limit of a call that is not stopped.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How soon a call must end once it is told to stop.
+/// Time limit for a call to end after it is stopped.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
-/// How long the thread of a [`Slots::Tasks`](crate::Slots::Tasks) handler may be blocked.
+/// Maximum time for which the thread of a [`Slots::Tasks`](crate::Slots::Tasks) handler may be
+/// blocked.
 const BLOCK_LIMIT: Duration = Duration::from_secs(1);
-/// How long a leaked emitter has to give itself away.
+/// Time that a leaked emitter is given to emit a late piece.
 const AFTERMATH: Duration = Duration::from_millis(100);
-/// Calls at once, if the handler has so many slots.
+/// Number of concurrent calls, if the handler has that many slots.
 const CROWD: usize = 8;
 const SEED: u64 = 1_234_567_890_123;
 
-/// The clause of the contract that a handler broke.
+/// Clause of the contract that a handler broke.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Breach {
-    /// The handler could not be tried at all.
+    /// The check could not be set up.
     #[error("the check could not be set up: {0}")]
     Setup(String),
-    /// The input is to be one that the handler answers.
+    /// The call returned an error. The input of a check must be one that the handler answers.
     #[error("the call failed: {0}")]
     Failed(String),
-    /// Without a piece there is nothing to hold against the contract.
+    /// The reply has no pieces, so there is nothing to compare.
     #[error("the input makes no piece: check with one that makes several")]
     NoPieces,
-    /// A panic ends the worker.
+    /// The handler panicked. A panic ends the worker.
     #[error("the handler panicked")]
     Panicked,
-    /// A call must come to an end.
+    /// The call did not return within this time.
     #[error("the call had not returned after {} s", .0.as_secs())]
     Hangs(Duration),
-    /// `handle` ends with what it returns.
+    /// A piece was emitted after the return. The return value of `handle` must end the reply.
     #[error("a piece was emitted after `handle` had returned")]
     EmitsAfterReturn,
-    /// The pieces depend on the weights, the input and the seed alone.
+    /// This piece differs between two calls. Pieces must depend on the weights, the input and the
+    /// seed alone.
     #[error("piece {0} differs when the same input and seed are answered again")]
     NotRepeatable(usize),
-    /// The same, while others are answered.
+    /// This piece differs when other calls run at the same time.
     #[error("piece {0} differs when other calls run at the same time")]
     Disturbed(usize),
-    /// The same, while the client is slow.
+    /// This piece differs when the client is slow.
     #[error("piece {0} differs when the client falls behind")]
     LosesPieces(usize),
-    /// A stop must be seen within two seconds.
+    /// The call did not notice a stop within two seconds.
     #[error("the call went on for more than {} s after it was told to stop", STOP_LIMIT.as_secs())]
     MissesStop,
-    /// A failed emit ends the call and is passed on.
+    /// The call ended with another result after a stop. A failed emit must end the call and be
+    /// passed on.
     #[error("the call was told to stop and returned {0} instead of `Error::Stopped(Cancelled)`")]
     HidesStop(String),
-    /// Calls of a `Slots::Tasks` handler share a thread.
+    /// The thread was blocked for this long. All calls of a `Slots::Tasks` handler share it.
     #[error("the calls' thread was blocked for {} ms: use `Slots::Threads`", .0.as_millis())]
     Blocks(Duration),
-    /// Dropping the future of `handle` leaves the handler able to answer the next request.
+    /// The call after a dropped one failed. Dropping the future of `handle` must leave the handler
+    /// able to answer the next request.
     #[error("the call after a dropped one went wrong: {0}")]
     BrokenByDrop(String),
-    /// Going on after resumed pieces must give the same reply.
+    /// The reply after a resume differs from the uninterrupted one.
     #[error("after a resume at piece {at}, piece {piece} differs from the uninterrupted reply")]
     ResumesWrong {
-        /// How many pieces the client already had.
+        /// Number of pieces that the client already had.
         at: usize,
-        /// The first piece that differs.
+        /// Index of the first piece that differs.
         piece: usize,
     },
-    /// An output depends on its own input and seed alone: not on padding to a neighbour's length.
+    /// The output depends on other inputs of the batch, for example on padding to the length of a
+    /// neighbor.
     #[error("input {input} is answered otherwise in a batch of {size} than alone")]
     MindsNeighbours {
-        /// Which of the inputs, from 0.
+        /// Index of the input.
         input: usize,
-        /// How many were in the batch.
+        /// Number of inputs in the batch.
         size: usize,
     },
 }
 
-/// Loads a handler, waiting for it.
+/// Loads a handler, blocking until it is loaded.
 ///
 /// # Errors
 ///
-/// What [`Handler::load`] says, or why it could not be run.
+/// Returns the error of [`Handler::load`], or an error if the load could not be run.
 pub fn load<H: Handler>(options: H::Options, models: Models) -> Result<Arc<H>> {
     thread::scope(|scope| {
         let load = scope.spawn(move || stage::runtime()?.block_on(H::load(options, models)));
@@ -121,11 +126,11 @@ pub fn load<H: Handler>(options: H::Options, models: Models) -> Result<Arc<H>> {
     .map(Arc::new)
 }
 
-/// The whole reply to one call, the `resumed` pieces included, and how it ended.
+/// Returns the whole reply of one call, including the `resumed` pieces, and its finish.
 ///
 /// # Errors
 ///
-/// What [`Handler::handle`] says, or how it broke the contract.
+/// Returns the error of [`Handler::handle`], or an error that says how the call broke the contract.
 pub fn answer<H: Handler>(
     handler: &Arc<H>,
     input: &Value,
@@ -144,14 +149,14 @@ pub fn answer<H: Handler>(
     }
 }
 
-/// Tries a handler against every clause of its contract that can be tried.
+/// Tests a handler against every testable clause of its contract.
 ///
-/// `input` should make a reply of some ten pieces. The handler is called some twenty times, on
-/// threads as the bridge would; a call that never returns leaves its thread behind.
+/// `input` should yield a reply of about ten pieces. The handler is called about twenty times, on
+/// threads as in the bridge. A call that never returns leaks its thread.
 ///
 /// # Errors
 ///
-/// The first clause found broken.
+/// Returns the first broken clause that was found.
 pub fn check<H: Handler>(handler: &Arc<H>, input: &Value) -> Result<(), Breach> {
     let check = Check { stage: Stage::new(handler, input) };
     let alone = check.ends_with_its_return()?;
@@ -167,7 +172,7 @@ pub fn check<H: Handler>(handler: &Arc<H>, input: &Value) -> Result<(), Breach> 
     check.resumes(&alone, alone.pieces.len())
 }
 
-/// A reply from beginning to end.
+/// Complete reply.
 #[derive(PartialEq)]
 struct Reply {
     pieces: Vec<Vec<u8>>,
@@ -176,7 +181,8 @@ struct Reply {
 }
 
 impl Reply {
-    /// The first piece that is not the same in `other`, or the end if the finish differs.
+    /// Returns the index of the first piece that differs in `other`, or the end if only the finish
+    /// differs.
     fn differs(&self, other: &Self) -> Option<usize> {
         let same = self.pieces.iter().zip(&other.pieces).take_while(|(a, b)| a == b).count();
         let whole = same == self.pieces.len() && same == other.pieces.len();
@@ -198,7 +204,7 @@ impl<H: Handler> Check<'_, H> {
         let mut replies = Vec::new();
         let mut watches = self.stage.start(plans)?;
         for at in 0..watches.len() {
-            // The calls that are not waited for yet must not be held back meanwhile.
+            // The calls that are not waited for yet must not be held back in the meantime.
             let (this, others) = watches[at..].split_first_mut().ok_or(Breach::Panicked)?;
             let end = this.end_while(limit, || others.iter_mut().for_each(|other| other.read()))?;
             let finish = match end {
@@ -241,7 +247,8 @@ impl<H: Handler> Check<'_, H> {
         self.reply(Plan::plain(SEED), PATIENCE)?.expect(alone, Breach::NotRepeatable)
     }
 
-    /// Many calls at once, with two seeds, so that calls that share state show it.
+    /// Checks many concurrent calls with two seeds, so that shared state between calls becomes
+    /// visible.
     fn is_not_disturbed(&self, alone: &Reply) -> Result<(), Breach> {
         let other = self.reply(Plan::plain(SEED + 1), PATIENCE)?;
         let seeds = (0..CROWD as u64).map(|call| Plan::plain(SEED + call % 2)).collect();
@@ -268,7 +275,7 @@ impl<H: Handler> Check<'_, H> {
         reply.expect(alone, Breach::LosesPieces)
     }
 
-    /// Nobody reads, so the call cannot come to its end before it is told to stop.
+    /// Checks a stop. The pieces stay unread, so the call cannot finish before it is stopped.
     fn stops(&self, room: Room) -> Result<(), Breach> {
         let mut watch = self.stage.start(vec![Plan { room, ..Plan::plain(SEED) }])?.remove(0);
         watch.until_held_back(PATIENCE)?;

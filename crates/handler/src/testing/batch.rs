@@ -1,4 +1,4 @@
-//! Holds a [`Batch`] to the contract that neighbours do not matter.
+//! Check of a [`Batch`] for outputs that depend on the neighbors in the batch.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -9,16 +9,16 @@ use super::stage::info;
 use super::{Breach, SEED};
 use crate::{Batch, Item, Result};
 
-/// Tries whether a model answers each of `inputs` alike, to the bit, alone and in batches: with each
-/// of the others, before it and after it, and with all of them.
+/// Checks that a model answers each of `inputs` the same, to the bit, alone and in batches: with
+/// each other input, before it and after it, and with all of them.
 ///
-/// Give it some five inputs that differ in what may leak from one to the other, such as their
-/// length; one that is refused is welcome among them. [`check`](super::check) holds the handler that
-/// [`Batched`](crate::Batched) makes of the model to the rest of the contract.
+/// Pass about five inputs that differ in a property that may leak into a neighbor, such as their
+/// length. One of them may be an input that the model refuses. [`check`](super::check) tests the
+/// handler that [`Batched`](crate::Batched) makes of the model against the rest of the contract.
 ///
 /// # Errors
 ///
-/// The first breach that is found.
+/// Returns the first breach that was found.
 pub fn check_batch<B: Batch>(model: &mut B, inputs: &[Value]) -> Result<(), Breach> {
     let alone = |model: &mut B| -> Result<Vec<_>, Breach> {
         let each = (0..inputs.len()).map(|at| answers(model, inputs, &[at]));
@@ -30,7 +30,8 @@ pub fn check_batch<B: Batch>(model: &mut B, inputs: &[Value]) -> Result<(), Brea
     }
     let mut ran = false;
     for batch in batches(inputs.len()) {
-        // What a whole batch fails with is nobody's: each is run alone then.
+        // The error of a whole batch belongs to no input: the worker would then run each input
+        // alone.
         let Some(answers) = answers(model, inputs, &batch)? else { continue };
         ran |= batch.len() > 1;
         let mut both = batch.iter().zip(&answers);
@@ -47,7 +48,7 @@ pub fn check_batch<B: Batch>(model: &mut B, inputs: &[Value]) -> Result<(), Brea
     Ok(())
 }
 
-/// Each with each in both orders, then all, forwards and backwards.
+/// Returns all ordered pairs, then all inputs, forwards and backwards.
 fn batches(inputs: usize) -> Vec<Vec<usize>> {
     let pairs = (0..inputs).flat_map(|a| (0..inputs).map(move |b| vec![a, b]));
     let all: Vec<usize> = (0..inputs).collect();
@@ -55,10 +56,10 @@ fn batches(inputs: usize) -> Vec<Vec<usize>> {
     pairs.chain([all, backwards]).collect()
 }
 
-/// An output's JSON, or what is said instead.
+/// JSON of an output, or the message of an error.
 type Answer = Result<Vec<u8>, String>;
 
-/// The answers to one batch; `None` if the model fails as a whole, and it has neighbours in it.
+/// Returns the answers to one batch; `None` if a batch of more than one input fails as a whole.
 fn answers<B: Batch>(
     model: &mut B,
     inputs: &[Value],

@@ -1,4 +1,4 @@
-//! Runs calls as the bridge does: on threads of their own, watched from outside.
+//! Runner that makes calls as the bridge does: on separate threads, observed from outside.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,10 +20,10 @@ use crate::transcript::{ROOM_BYTES, Reader, transcript};
 use crate::{AttemptNo, Error, Finish, Handler, JobInfo, RequestId, Result, Slots, Stop};
 
 const TICK: Duration = Duration::from_millis(10);
-/// How often a watched call is looked at.
+/// Poll interval of an observed call.
 const GLANCE: Duration = Duration::from_millis(1);
 
-/// What a call is given.
+/// Parameters of a call.
 pub(super) struct Plan {
     pub(super) seed: u64,
     pub(super) resume: Option<Vec<Vec<u8>>>,
@@ -36,7 +36,7 @@ impl Plan {
     }
 }
 
-/// How much the call can emit before it is held back until somebody reads.
+/// Amount that the call can emit before it is held back until the pieces are read.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Room {
     Free,
@@ -45,7 +45,7 @@ pub(super) enum Room {
 }
 
 impl Room {
-    /// The piece that fills the transcript up to this room.
+    /// Returns the piece that fills the transcript up to this amount.
     fn filler(self) -> Option<Vec<u8>> {
         match self {
             Self::Free => None,
@@ -55,11 +55,11 @@ impl Room {
     }
 }
 
-/// A handler, the input of all its calls, and the thread time it takes.
+/// Handler, the input of all its calls, and the time for which it blocks its thread.
 pub(super) struct Stage<'a, H> {
     handler: &'a Arc<H>,
     input: Vec<u8>,
-    /// The longest time in ms that the thread of a `Slots::Tasks` handler was blocked.
+    /// Longest time in ms for which the thread of a `Slots::Tasks` handler was blocked.
     gap: Arc<AtomicU64>,
 }
 
@@ -87,7 +87,7 @@ impl<'a, H: Handler> Stage<'a, H> {
         Ok(watches)
     }
 
-    /// How long the thread was blocked, if longer than `limit`.
+    /// Returns the time for which the thread was blocked, if longer than `limit`.
     pub(super) fn blocked(&self, limit: Duration) -> Option<Duration> {
         let gap = Duration::from_millis(self.gap.load(Ordering::Relaxed));
         (gap > limit).then_some(gap)
@@ -115,7 +115,7 @@ impl<'a, H: Handler> Stage<'a, H> {
         (Run { call, ended, dropped }, watch)
     }
 
-    /// Runs each lane's calls one after the other, all lanes on one new thread.
+    /// Runs each lane's calls one after the other, with all lanes on one new thread.
     fn host(&self, lanes: Vec<Vec<Run>>, gap: Option<Arc<AtomicU64>>) -> Result<(), Breach> {
         let setup = |error: std::io::Error| Breach::Setup(error.to_string());
         let runtime = runtime().map_err(setup)?;
@@ -138,21 +138,21 @@ pub(super) fn runtime() -> std::io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
-/// A first attempt's call with this input, and where its pieces come out: for a test that reads them
-/// itself, or asks in another scope.
+/// Creates the call of a first attempt with this input, and the reader of its pieces. For tests
+/// that read the pieces themselves or change the scope.
 pub fn call(input: &Value, seed: u64) -> (Call, Reader) {
     let (writer, reader) = transcript();
     let input = input.to_string().into_bytes();
     (Call { input, info: info(0, seed), resume: None, writer }, reader)
 }
 
-/// The pieces of a call, all that were emitted.
+/// Decodes all pieces that a call has emitted.
 ///
 /// # Errors
 ///
-/// One is no `O`.
+/// Returns an error if a piece does not decode as `O`.
 pub fn pieces<O: DeserializeOwned>(reader: &Reader) -> Result<Vec<O>> {
-    // The index of the first, then all of them.
+    // The frame starts with the index of the first piece.
     let mut frame = vec![0; 4];
     reader.read(0, usize::MAX, &mut frame);
     let pieces = Pieces::decode(&frame).map_err(Error::fatal)?.pieces;
@@ -174,14 +174,14 @@ pub(super) fn info(at: usize, seed: u64) -> JobInfo {
     }
 }
 
-/// One call, on the handler's side.
+/// Handler's side of a call.
 struct Run {
     call: Call,
     ended: SyncSender<End>,
     dropped: oneshot::Receiver<()>,
 }
 
-/// How a call ended.
+/// End of a call.
 pub(super) enum End {
     Returned(Result<Finish>),
     Dropped,
@@ -198,14 +198,14 @@ async fn run<H: Handler>(handler: Arc<H>, lane: Vec<Run>) {
             }
         };
         writer.close();
-        // The ticker is to see how long this call blocked before the watcher asks.
+        // The ticker must record how long this call blocked before the observer reads the value.
         tokio::time::sleep(2 * TICK).await;
-        // The watcher may have seen enough already.
+        // The observer may have finished already.
         drop(ended.try_send(end));
     }
 }
 
-/// Shares the calls' thread and notices when it cannot run.
+/// Task on the thread of the calls that measures how long the thread is blocked.
 struct Ticker {
     gap: Arc<AtomicU64>,
     last: Instant,
@@ -222,19 +222,19 @@ impl Ticker {
     }
 }
 
-/// One call, from outside.
+/// Observer's side of a call.
 pub(super) struct Watch {
     reader: Reader,
     end: Receiver<End>,
     dropper: Option<oneshot::Sender<()>>,
     room: Room,
     read: usize,
-    /// What was read so far.
+    /// Pieces read so far.
     pub(super) pieces: Vec<Vec<u8>>,
 }
 
 impl Watch {
-    /// Reads what is there and makes room.
+    /// Reads the new pieces and frees their space.
     pub(super) fn read(&mut self) {
         let mut frame = vec![0; 4];
         self.read += self.reader.read(self.read, usize::MAX, &mut frame);
@@ -242,7 +242,7 @@ impl Watch {
         self.pieces.extend(Pieces::decode(&frame).unwrap_or_default().pieces);
     }
 
-    /// Whether a piece was emitted after the call had returned.
+    /// Returns true if a piece was emitted after the call had returned.
     pub(super) fn late(&self) -> bool {
         self.reader.late()
     }
@@ -252,7 +252,7 @@ impl Watch {
         self.end_while(limit, || {})
     }
 
-    /// Reads, and does `more`, until the call has ended.
+    /// Reads, and runs `more`, until the call has ended.
     pub(super) fn end_while(
         &mut self,
         limit: Duration,
@@ -266,7 +266,7 @@ impl Watch {
         Ok(end)
     }
 
-    /// Waits until the call has ended, with nobody reading.
+    /// Waits until the call has ended, without reading.
     pub(super) fn end_unread(&mut self, limit: Duration) -> Result<End, Breach> {
         self.wait(limit, |_| {})
     }
@@ -286,7 +286,7 @@ impl Watch {
         }
     }
 
-    /// Waits until the call has used its room and has had time to try another piece.
+    /// Waits until the call has used up its space and has had time to try another piece.
     pub(super) fn until_held_back(&self, limit: Duration) -> Result<(), Breach> {
         let used = self.read + usize::from(self.room == Room::OnePiece);
         let started = Instant::now();
@@ -304,7 +304,7 @@ impl Watch {
         self.reader.stop(Stop::Cancelled);
     }
 
-    /// Drops the call's future the next time it waits.
+    /// Drops the call's future the next time it yields.
     pub(super) fn drop_call(&mut self) {
         self.dropper = None;
     }

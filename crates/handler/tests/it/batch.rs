@@ -1,4 +1,4 @@
-//! Batches fill, begin and end as they should, and nobody pays for a neighbour.
+//! Tests of the start, the end and the faults of batches.
 
 mod contract;
 mod probe;
@@ -13,13 +13,13 @@ use tokio::task::LocalSet;
 
 use probe::{Ask, LONG, Load, Probe, Script, Stage};
 
-/// Runs a test on a thread where calls are interleaved, as the worker does.
+/// Runs a test on a thread where calls are interleaved, as in the worker.
 fn on_stage(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     LocalSet::new().block_on(&runtime, test);
 }
 
-/// What a handler that cannot be loaded says.
+/// Returns the error message of a handler that fails to load.
 fn refusal(options: BatchOptions<Script>) -> String {
     let loaded = testing::load::<Batched<Probe>>(options, Models::default());
     loaded.err().map_or_else(|| "it loaded".to_owned(), |error| error.to_string())
@@ -94,7 +94,7 @@ fn a_request_that_is_stopped_or_dropped_before_its_batch_begins_is_left_out() {
         let dropped = stage.call(Ask::Double(2)).await;
         let stays = stage.call(Ask::Double(3)).await;
         stopped.stop(Stop::ClientGone);
-        // While the batch before it still runs.
+        // The batch before it is still running.
         let end = stopped.end().await;
         assert!(matches!(end, Err(Error::Stopped(Stop::ClientGone))), "{end:?}");
         dropped.drop_it().await;
@@ -111,7 +111,7 @@ fn a_stop_while_a_batch_runs_ends_that_call_alone_and_at_once() {
         let stage = Stage::new(8, 0.0).await;
         let first = stage.hold().await;
         first.stop(Stop::Deadline);
-        // The gate is closed: the batch cannot have ended.
+        // The gate is closed, so the batch cannot have ended.
         let end = first.end().await;
         assert!(matches!(end, Err(Error::Stopped(Stop::Deadline))), "{end:?}");
         let next = stage.call(Ask::Double(5)).await;
@@ -169,7 +169,7 @@ fn an_input_that_nobody_waits_for_any_more_is_not_run_alone() {
     });
 }
 
-/// A batch of two, one of which breaks the model while a third waits.
+/// Runs a batch of two requests, one of which breaks the model while a third request waits.
 async fn break_with(ask: Ask, why: &str) -> (Stage, Result<(u64, u64)>) {
     let stage = Stage::new(2, 0.0).await;
     let held = stage.hold().await;
@@ -179,7 +179,7 @@ async fn break_with(ask: Ask, why: &str) -> (Stage, Result<(u64, u64)>) {
     stage.script.open_the_gate();
     held.end().await.unwrap();
     assert!(matches!(broken.end().await, Err(Error::Fatal(_))));
-    // Whoever asks from here on must be told.
+    // The health check and later calls must report the reason.
     assert!(
         matches!(Handler::health(&*stage.handler), Health::Failed(said) if said.contains(why)),
         "{:?}",

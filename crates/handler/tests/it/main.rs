@@ -1,4 +1,4 @@
-//! `testing::check` lets good handlers pass and catches each way to break the contract.
+//! Tests that `testing::check` accepts correct handlers and detects each way to break the contract.
 #![cfg(feature = "testing")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 use nsbridge_handler::testing::{Breach, answer, check, load};
 use nsbridge_handler::{Error, Finish, Handler, Job, Models, Result, Slots};
 
-/// What a [`Words`] handler does wrong.
+/// Fault of a [`Words`] handler.
 #[derive(Clone, Copy, PartialEq, serde::Deserialize)]
 enum Fault {
     None,
@@ -31,7 +31,7 @@ enum Fault {
     IsSilent,
 }
 
-/// Emits a few numbers that depend on the seed and the index, with one [`Fault`].
+/// Handler that emits a few numbers that depend on the seed and the index, with one [`Fault`].
 struct Words {
     fault: Fault,
     slots: Slots,

@@ -1,4 +1,4 @@
-//! The options' table, and models that keep the contract or break it.
+//! Options table, and models that keep or break the contract.
 
 use std::marker::PhantomData;
 
@@ -40,7 +40,7 @@ fn a_model_without_options_has_those_of_batches() {
     assert_eq!(read("batch_size = 4"), Ok(optional));
     let wrong = "unknown field `bach_size`, expected `batch_size` or `max_batch_delay`";
     assert_eq!(read::<()>("bach_size = 4"), Err(wrong.to_owned()));
-    // The worker's stand-in for a table that is absent.
+    // Stand-in for the worker's value of an absent table.
     #[derive(Debug, PartialEq, Deserialize)]
     struct Unit;
     assert_eq!(read("batch_size = 4").map(|read| read.own), Ok(Unit));
@@ -62,7 +62,7 @@ fn a_wrong_option_is_refused_by_its_name() {
     assert!(says("batch_size = -1").starts_with("batch_size: "), "{}", says("batch_size = -1"));
 }
 
-/// What a model of bytes does with its neighbours.
+/// Way in which a model of bytes treats the other inputs of the batch.
 trait Manner: 'static {
     fn sum(text: &str, at: usize, batch: &[Item<String>]) -> u64;
 }
@@ -84,7 +84,7 @@ impl Manner for Kept {
 }
 
 impl Manner for Padded {
-    /// Spaces up to the longest, and nobody masks them.
+    /// Pads with spaces up to the longest input, without a mask.
     fn sum(text: &str, _: usize, batch: &[Item<String>]) -> u64 {
         let longest = batch.iter().map(|item| item.input.len()).max().unwrap_or(0);
         plain(&format!("{text:longest$}"))
@@ -98,7 +98,7 @@ impl Manner for Placed {
 }
 
 impl Manner for Mixed {
-    /// The seed of the first is everybody's.
+    /// Uses the seed of the first input for all.
     fn sum(text: &str, _: usize, batch: &[Item<String>]) -> u64 {
         plain(text).wrapping_mul(batch[0].info.seed)
     }
@@ -164,14 +164,14 @@ fn a_seed_that_is_taken_from_a_neighbour_is_caught_by_the_check_of_handlers() {
     assert_eq!(check(&handler, &json!("some text")), Err(Breach::Disturbed(0)));
 }
 
-/// An input that cannot be thrown away where the model is.
+/// Input whose drop panics on the model's thread.
 #[derive(Deserialize)]
 struct Bomb(u64);
 
 impl Drop for Bomb {
     fn drop(&mut self) {
         let thread = std::thread::current();
-        // Once: another one, while the thread ends, would end the process.
+        // Panic only once: a second panic during unwinding would abort the process.
         let there = thread.name() == Some("nsbridge-batch") && !std::thread::panicking();
         assert!(!there, "an input's bug");
     }

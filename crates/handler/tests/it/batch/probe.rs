@@ -1,4 +1,4 @@
-//! A model that does what its inputs say and remembers its batches, and calls that are watched.
+//! Model that follows its inputs and records its batches, and calls that the test observes.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, ThreadId};
@@ -15,21 +15,21 @@ use serde::{Deserialize, Deserializer, Serialize};
 use tokio::task::{JoinHandle, spawn_local, yield_now};
 use tokio::time::{sleep, timeout};
 
-/// How long a test waits for what must come.
+/// Time limit of a test for an event that must happen.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A delay that no test waits for.
+/// Delay in ms that no test waits for.
 pub(crate) const LONG: f64 = 3_600_000.0;
 
-/// What an input does to its batch.
+/// Effect of an input on its batch.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Ask {
     Double(u64),
     /// Holds the batch until the gate opens.
     Hold,
     Bad,
-    /// The batch that it is in has no results at all, even if it is alone.
+    /// Fails the whole batch, even if the input is alone in it.
     Spoils,
-    /// The same, after the gate has opened.
+    /// Fails the whole batch after the gate has opened.
     HoldsAndSpoils,
     Panics,
     LosesAResult,
@@ -37,7 +37,7 @@ pub(crate) enum Ask {
     BreaksAll,
 }
 
-/// What a model was made to do, and what it did. Made by the test itself, never read.
+/// Instructions for a model, and a record of its work. Created by the test, never deserialized.
 #[derive(Clone, Default)]
 pub(crate) struct Script(Arc<Shared>);
 
@@ -56,7 +56,7 @@ struct State {
     load: Option<Load>,
 }
 
-/// What goes wrong before the first batch.
+/// Fault before the first batch.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Load {
     Fails,
@@ -95,7 +95,7 @@ impl Script {
         self.0.state.lock().unwrap().threads.clone()
     }
 
-    /// Waits until so many batches have begun.
+    /// Waits until `batches` batches have begun.
     pub(crate) async fn begun(&self, batches: usize) {
         self.until("a batch begins", |state| state.batches.len() >= batches).await;
     }
@@ -119,7 +119,7 @@ impl Script {
     }
 }
 
-/// Not `Send`, as what a library gives may not be.
+/// Model that is not `Send`, as a type from a library may not be.
 pub(crate) struct Probe(Script, #[expect(dead_code, reason = "its type is all")] *const u8);
 
 impl Batch for Probe {
@@ -137,7 +137,7 @@ impl Batch for Probe {
         }
     }
 
-    /// Each number doubled, and the request's seed.
+    /// Returns each number doubled, with the seed of the request.
     fn run(&mut self, batch: &[Item<Ask>]) -> Result<Vec<Result<(u64, u64)>>> {
         self.0.here();
         let asked: Vec<Ask> = batch.iter().map(|item| item.input).collect();
@@ -201,14 +201,14 @@ pub(crate) struct Stage {
     pub(crate) script: Script,
 }
 
-/// A call that runs.
+/// Call in progress.
 pub(crate) struct Running {
     reader: Reader,
     task: JoinHandle<Result<Finish>>,
 }
 
 impl Stage {
-    /// A handler whose batches have so many inputs and begin after so many milliseconds.
+    /// Creates a handler with this batch size and this delay in ms.
     pub(crate) async fn new(size: usize, delay: f64) -> Self {
         let script = Script::default();
         let options = BatchOptions {
@@ -220,25 +220,25 @@ impl Stage {
         Self { handler: Arc::new(handler), script }
     }
 
-    /// Begins a call; it waits in the queue when this returns.
+    /// Starts a call. It waits in the queue when this returns.
     pub(crate) async fn call(&self, ask: Ask) -> Running {
         self.call_after(ask, None).await
     }
 
-    /// The same, with what the client has of an earlier attempt.
+    /// Starts a call with the pieces that the client has from an earlier attempt.
     pub(crate) async fn call_after(&self, ask: Ask, resume: Option<Pieces>) -> Running {
         let (call, reader) = testing::call(&serde_json::to_value(ask).unwrap(), 99);
         let call = Call { resume, ..call };
         let handler = self.handler.clone();
         let task = spawn_local(async move { AnyHandler::call(&*handler, call).await });
-        // All calls are on this thread, so each had its turn.
+        // All calls run on this thread, so each had its turn.
         for _ in 0..8 {
             yield_now().await;
         }
         Running { reader, task }
     }
 
-    /// Lets a batch begin that lasts until the gate opens.
+    /// Starts a batch that lasts until the gate opens.
     pub(crate) async fn hold(&self) -> Running {
         let held = self.call(Ask::Hold).await;
         self.script.begun(1).await;
@@ -247,7 +247,7 @@ impl Stage {
 }
 
 impl Running {
-    /// How the call ended, and with which piece.
+    /// Returns the result of the call, with its piece.
     pub(crate) async fn end(self) -> Result<(u64, u64)> {
         let ended = timeout(PATIENCE, self.task).await;
         let finish = ended.expect("the call hangs").expect("the call panicked")?;
