@@ -1,7 +1,8 @@
-//! Many attempts, one text: rules C1 to C5, without any I/O.
+//! Merge of several attempts into one text: rules C1 to C5, without any I/O.
 //!
-//! The broker may give a request to a second worker while the first still runs. Each attempt is a
-//! stream of its own; what they agree on is the reply, and where they differ the later one wins.
+//! The broker may deliver a request to a second worker while the first one still runs. Each attempt
+//! is a separate stream. The reply is the text on which the streams agree; where they differ, the
+//! later stream wins.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -18,19 +19,20 @@ use crate::merge::stream::{Rank, State, Stream, Taken};
 mod early;
 mod stream;
 
-/// Streams of one request that are followed at once.
+/// Maximum number of streams of a request that are followed at once.
 const MAX_STREAMS: usize = 4;
 
-/// Streams that are remembered after that, so that nothing opens them again.
+/// Maximum number of former streams that are remembered, so that a repeated open cannot start them
+/// again.
 const MAX_GONE: usize = 64;
 
-/// The bytes of a piece that every attempt must agree on.
+/// Function that returns the bytes of a piece on which all attempts must agree.
 pub(crate) type SeamOf = fn(&[u8]) -> Cow<'_, [u8]>;
 
-/// What one frame led to, for the caller or for a worker.
+/// Result of a frame, for the caller or for a worker.
 #[derive(PartialEq, Eq)]
 pub(crate) enum Step {
-    /// The next piece of the reply.
+    /// Next piece of the reply.
     Piece(Vec<u8>),
     /// A later attempt differs from here on: the pieces after the first `kept` are withdrawn.
     Restarted { kept: usize },
@@ -38,12 +40,13 @@ pub(crate) enum Step {
     Done(Summary),
     /// The worker ended the request without a reply.
     Failed(Failure),
-    /// Tell the worker of the stream that was just opened, under the root of its enqueue.
+    /// Control frame for the worker of the newly opened stream, to be sealed under the root of its
+    /// enqueue.
     Tell { enqueue: usize, kind: ControlKind, body: Vec<u8> },
 }
 
 impl fmt::Debug for Step {
-    /// Leaves out what the reply says.
+    /// Leaves out the text of the reply.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Piece(piece) => write!(f, "Piece({} bytes)", piece.len()),
@@ -55,31 +58,34 @@ impl fmt::Debug for Step {
     }
 }
 
-/// The state of one request's reply.
+/// State of one request's reply.
 pub(crate) struct Merge {
-    /// In the order of enqueue.
+    /// Copies of the request in the order of enqueue.
     copies: Vec<Copy>,
     seam: SeamOf,
     pieces: Vec<Vec<u8>>,
-    /// Those that ended are among them, until others need their places.
+    /// Followed streams. Ended streams stay until their slot is needed.
     streams: Vec<Stream>,
-    /// Those that made room, the newest last.
+    /// Evicted streams, the newest last.
     gone: VecDeque<Gone>,
     early: Early,
-    /// The stream that made the last piece, and its arithmetic.
+    /// Rank and fingerprint of the stream that produced the last piece.
     author: Option<(Rank, Option<Fingerprint>)>,
-    /// The model's revision at the author; before there is one, at the stream that opened last.
+    /// Revision of the model at the author; before there is an author, at the stream that opened
+    /// last.
     revision: Option<Revision>,
-    /// Done, failed or given up: every further open is answered with a cancel.
+    /// True once the request is done, failed or given up. Every further open is then answered with
+    /// a cancel.
     over: bool,
-    /// An end came that its stream's frames do not lead up to.
+    /// True if a final frame arrived that does not fit the frames before it.
     broken_end: bool,
     heard: u64,
-    /// The stream that opened last, and its enqueue.
+    /// Stream that opened last, and its enqueue.
     newest: Option<(StreamId, usize)>,
-    /// The highest of all streams that ever opened.
+    /// Highest rank of all streams that ever opened.
     highest: Option<Rank>,
-    /// The highest of those that ended in `moved`: what it was of waits for its turn.
+    /// Highest rank of the streams that ended in `moved`. The copy of such a stream waits in a
+    /// queue again.
     moved: Option<Rank>,
 }
 
@@ -89,14 +95,14 @@ struct Copy {
     opened: bool,
 }
 
-/// A stream that is not followed any more.
+/// Stream that is no longer followed.
 struct Gone {
     stream: StreamId,
     ended: bool,
 }
 
 impl fmt::Debug for Merge {
-    /// Leaves out what the reply says.
+    /// Leaves out the text of the reply.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Merge")
             .field("pieces", &self.pieces.len())
@@ -125,59 +131,62 @@ impl Merge {
         }
     }
 
-    /// The request was sealed and enqueued once more: replies to that copy come under its own root.
+    /// Records that the request was sealed and enqueued again. Replies to that copy use its own
+    /// root.
     pub(crate) fn enqueued(&mut self, root: ReplyRoot) {
         self.copies.push(Copy { root, opened: false });
         self.broken_end = false;
     }
 
-    /// Pieces received so far.
+    /// Returns the number of pieces received so far.
     pub(crate) fn len(&self) -> usize {
         self.pieces.len()
     }
 
-    /// The model's revision that made the pieces so far, as far as their worker says.
+    /// Returns the revision of the model that produced the pieces so far, as reported by its
+    /// worker.
     pub(crate) fn revision(&self) -> Option<&Revision> {
         self.revision.as_ref()
     }
 
-    /// Whether a frame is missing before one that came.
+    /// Returns true if a frame is missing before one that arrived.
     pub(crate) fn has_gap(&self) -> bool {
         self.streams.iter().any(Stream::has_gap)
     }
 
-    /// Whether an end came that does not fit what came before it: frames were lost on the way, and
-    /// no worker knows. Forgotten when the request is enqueued again.
+    /// Returns true if a final frame arrived that does not fit the frames before it. Frames were
+    /// then lost in transit, and no worker knows of the loss. Cleared when the request is enqueued
+    /// again.
     pub(crate) fn has_broken_end(&self) -> bool {
         self.broken_end
     }
 
-    /// The stream that opened last, and its enqueue.
+    /// Returns the stream that opened last, and its enqueue.
     pub(crate) fn newest(&self) -> Option<(StreamId, usize)> {
         self.newest
     }
 
-    /// How often the request was enqueued.
+    /// Returns the number of enqueues of the request.
     pub(crate) fn enqueues(&self) -> usize {
         self.copies.len()
     }
 
-    /// Whether a worker has opened this copy.
+    /// Returns true if a worker has opened this copy.
     pub(crate) fn is_opened(&self, enqueue: usize) -> bool {
         self.copies.get(enqueue).is_some_and(|copy| copy.opened)
     }
 
-    /// Frames that a worker of this request made, heartbeats included, each counted once.
+    /// Returns the number of new valid frames from workers of this request, heartbeats included.
     pub(crate) fn heard(&self) -> u64 {
         self.heard
     }
 
-    /// Whether a worker opened the request, and the highest stream did not say that it moves.
+    /// Returns true if a worker opened the request and the highest stream has not ended in `moved`.
     pub(crate) fn is_held(&self) -> bool {
         self.highest > self.moved
     }
 
-    /// Whether a stream is known to have sent its last frame.
+    /// Returns true if the last frame of the stream was received.
     pub(crate) fn has_ended(&self, stream: StreamId) -> bool {
         match self.find(stream) {
             Some(index) => self.streams[index].state() == State::Ended,
@@ -185,12 +194,13 @@ impl Merge {
         }
     }
 
-    /// What seals control frames for the workers of one enqueue; those of another cannot open them.
+    /// Returns the root that seals control frames for the workers of one enqueue. Workers of
+    /// another enqueue cannot open them.
     pub(crate) fn root(&self, enqueue: usize) -> Option<&ReplyRoot> {
         self.copies.get(enqueue).map(|copy| &copy.root)
     }
 
-    /// Ends the request: from here on every open is answered with a cancel.
+    /// Ends the request. Every further open is answered with a cancel.
     pub(crate) fn end(&mut self) {
         self.over = true;
         self.pieces = Vec::new();
@@ -200,7 +210,7 @@ impl Merge {
         }
     }
 
-    /// Takes a frame. One that was not made by a worker of this request leads to nothing.
+    /// Processes a frame. A frame that no worker of this request has made yields no steps.
     pub(crate) fn accept(&mut self, frame: &[u8]) -> Vec<Step> {
         let mut steps = Vec::new();
         let Ok(head) = ReplyHead::parse(frame) else { return steps };
@@ -220,7 +230,7 @@ impl Merge {
         self.streams.iter().position(|known| known.id() == stream)
     }
 
-    /// Rule C2.
+    /// Reads a frame of a followed stream (rule C2).
     fn read(&mut self, index: usize, head: &ReplyHead, frame: &[u8], steps: &mut Vec<Step>) {
         match self.streams[index].take(head, frame) {
             Taken::Read(opened) => {
@@ -241,7 +251,7 @@ impl Merge {
         }
     }
 
-    /// Rule C1.
+    /// Verifies and adds a new stream (rule C1).
     fn open(&mut self, frame: &[u8], steps: &mut Vec<Step>) {
         let tried = self.copies.iter().map(|copy| ReplyOpener::accept(&copy.root, frame));
         let accepted = tried.enumerate().find_map(|(i, accepted)| Some((i, accepted.ok()?)));
@@ -280,7 +290,8 @@ impl Merge {
         Resume { fingerprint, pieces: Pieces { first: 0, pieces: self.pieces.clone() } }
     }
 
-    /// Gives up the stream that matters least: the stream of a killed worker never ends by itself.
+    /// Evicts the least important stream if all slots are taken. The stream of a killed worker
+    /// never ends by itself.
     fn make_room(&mut self) {
         if self.streams.len() < MAX_STREAMS {
             return;
@@ -324,14 +335,14 @@ impl Merge {
         }
     }
 
-    /// The job is over for the worker of this stream, and not here. Of a stale stream that matters
-    /// only if no other is above it: its worker held the request.
+    /// Notes a final frame that did not end the request: its worker considers the job over. A stale
+    /// stream counts only if it has the highest rank, because its worker then held the request.
     fn note_broken_end(&mut self, index: usize) {
         let stream = &self.streams[index];
         self.broken_end |= stream.is_live() || self.highest == Some(stream.rank);
     }
 
-    /// Rules C3 and C4.
+    /// Adds the pieces of a data frame (rules C3 and C4).
     fn extend(&mut self, index: usize, frame: Pieces, steps: &mut Vec<Step>) {
         if !self.streams[index].is_live() {
             return;
@@ -353,16 +364,17 @@ impl Merge {
         }
     }
 
-    /// Whether a stream that has no position yet goes on from pieces of another kind of worker than
-    /// those that are here: they have changed since they were handed to its worker, or somebody
-    /// repeated an older resume to it.
+    /// Returns true if a stream without a position starts after pieces of a worker with another
+    /// fingerprint. Either the pieces have changed since they were sent to the stream's worker, or
+    /// an older resume was replayed to it.
     fn is_foreign(&self, index: usize, first: usize) -> bool {
         let stream = &self.streams[index];
         let another = |(_, fingerprint)| fingerprint != stream.fingerprint;
         stream.position.is_none() && first > 0 && self.author.is_some_and(another)
     }
 
-    /// Holds one piece against what is there; `false` if its stream has become stale.
+    /// Compares one piece with the known pieces, or appends it. Returns false if the stream has
+    /// become stale.
     fn take(&mut self, index: usize, piece: Vec<u8>, steps: &mut Vec<Step>) -> bool {
         let at = self.streams[index].position.unwrap_or(0);
         let bytes = piece.len() as u64;
@@ -395,8 +407,8 @@ impl Merge {
         steps.push(Step::Piece(piece));
     }
 
-    /// A stream says that the reply differs from piece `kept` on. Believed if it outranks the one
-    /// that made what is there, and nobody of a higher rank agrees with that.
+    /// Handles a stream that differs from piece `kept` on. The stream wins if it outranks the
+    /// author of the known pieces and no live stream of a higher rank agrees with them.
     fn overrule(&mut self, index: usize, kept: usize, steps: &mut Vec<Step>) -> bool {
         let rank = self.streams[index].rank;
         let vouches = |other: &Stream| {
@@ -409,12 +421,14 @@ impl Merge {
         }
         self.pieces.truncate(kept);
         steps.push(Step::Restarted { kept });
-        // A higher one has not spoken up to here: it is heard when it does.
+        // A stream of higher rank has not reached this piece yet. It stays live and may overrule
+        // later.
         self.streams.iter_mut().filter(|other| other.rank < rank).for_each(Stream::distrust);
         true
     }
 
-    /// Rule C5. `false` if this is no end: frames are missing, or its stream is not believed.
+    /// Handles a final frame (rule C5). Returns false if it is no valid end: frames are missing, or
+    /// the stream is stale.
     fn conclude(&mut self, index: usize, frame: &Opened, steps: &mut Vec<Step>) -> bool {
         if !self.streams[index].is_live() {
             return false;
@@ -428,19 +442,19 @@ impl Merge {
         self.over
     }
 
-    /// What a final-ok says, if that agrees with what came before it.
+    /// Returns the summary of a final-ok if it agrees with the frames before it.
     fn finish(&mut self, index: usize, frame: &Opened, steps: &mut Vec<Step>) -> Option<Summary> {
         let summary: Summary = json(frame)?;
         let stream = &self.streams[index];
         let claimed = usize::try_from(summary.pieces).ok()?;
-        // A stream without pieces goes on from all that its worker was handed, or says nothing.
+        // A stream without data frames had nothing to add to the pieces that its worker was given.
         let position = stream.position.unwrap_or(claimed);
         if position != claimed || position > self.pieces.len() || self.is_foreign(index, position) {
             return None;
         }
         let bytes = if stream.position.is_none() { self.bytes(position) } else { stream.bytes };
         let agrees = (stream.chunks, bytes) == (summary.chunks, summary.bytes);
-        // An end before the end of what is there is a disagreement like any other.
+        // An end before the last known piece is a disagreement (rule C4).
         if !agrees || (position < self.pieces.len() && !self.overrule(index, position, steps)) {
             return None;
         }

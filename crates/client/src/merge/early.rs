@@ -1,19 +1,19 @@
-//! Frames that came before the open of their stream.
+//! Frames that arrived before the open of their stream.
 
 use std::collections::VecDeque;
 
 use nsbridge_crypto::ReplyHead;
 use nsbridge_protocol::StreamId;
 
-/// How many frames of one request may wait for an open.
+/// Maximum number of early frames of one request.
 pub(super) const MAX_EARLY: usize = 256;
 
-/// How many bytes they may have together: some thousand pieces.
+/// Maximum total size of these frames in bytes: some thousand pieces.
 pub(super) const MAX_EARLY_BYTES: usize = 1 << 20;
 
-/// Frames whose stream is not known yet: after a reconnect, the broker may hand them out before
-/// their open. Nobody can verify them without the open, so there is room for little, and frames that
-/// claim to be one and the same number of a stream are all kept until the open tells which is true.
+/// Frames whose stream is not known yet. After a reconnect the broker may deliver them before their
+/// open. Without the open they cannot be verified, so little space is given to them. Frames that
+/// claim the same sequence number of a stream are all kept until the open shows which one is valid.
 #[derive(Default)]
 pub(super) struct Early {
     frames: VecDeque<Vec<u8>>,
@@ -21,8 +21,8 @@ pub(super) struct Early {
 }
 
 impl Early {
-    /// Keeps a frame, and drops the oldest for which there is no room any more. A frame that is kept
-    /// already is not kept twice.
+    /// Keeps a frame, and drops the oldest frames beyond the limits. An identical frame is kept
+    /// only once.
     pub(super) fn keep(&mut self, frame: &[u8]) {
         if frame.len() > MAX_EARLY_BYTES || self.frames.iter().any(|known| known == frame) {
             return;
@@ -34,7 +34,7 @@ impl Early {
         }
     }
 
-    /// Takes out the frames that claim to be of this stream.
+    /// Removes and returns the frames that claim to belong to this stream.
     pub(super) fn take(&mut self, stream: StreamId) -> Vec<Vec<u8>> {
         let is_its =
             |frame: &Vec<u8>| ReplyHead::parse(frame).is_ok_and(|head| head.stream == stream);

@@ -1,23 +1,24 @@
-//! One attempt's reply, as far as it was read.
+//! State of one attempt's reply stream.
 
 use std::collections::BTreeMap;
 
 use nsbridge_crypto::{Opened, Read, ReplyHead, ReplyKind, ReplyOpener};
 use nsbridge_protocol::{AttemptNo, Fingerprint, Open, Revision, StreamId};
 
-/// Frames of one stream that may wait for their turn; a worker's window holds no more.
+/// Maximum number of frames of a stream that wait for their turn. A worker's window holds no more.
 pub(super) const MAX_AHEAD: usize = 256;
 
-/// Decides disagreements, and nothing else: enqueue, attempt, time of opening, stream.
+/// Rank of a stream, used only to resolve disagreements: enqueue, attempt, time of the open, stream
+/// id.
 pub(super) type Rank = (usize, AttemptNo, u64, StreamId);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Its pieces count.
+    /// Pieces of the stream count.
     Live,
-    /// Its frames are read in their turn, so that its end is seen; its pieces do not count.
+    /// Frames are read in order to detect the end of the stream, but its pieces do not count.
     Stale,
-    /// Its last frame was read. Nothing follows.
+    /// The last frame was read. No frame follows.
     Ended,
 }
 
@@ -26,24 +27,24 @@ pub(super) struct Stream {
     pub(super) rank: Rank,
     pub(super) fingerprint: Option<Fingerprint>,
     pub(super) revision: Option<Revision>,
-    /// The index of its next piece, once its first data frame said where it starts.
+    /// Index of the next piece, known from the first data frame on.
     pub(super) position: Option<usize>,
     pub(super) chunks: u64,
-    /// Bytes of the reply up to `position`, as this stream has them.
+    /// Bytes of the reply up to `position`, in this stream's version.
     pub(super) bytes: u64,
     state: State,
-    /// Frames that came before their turn. After a reconnect the broker may hand out new frames
-    /// ahead of those that the old connection held.
+    /// Frames that arrived before their turn. After a reconnect the broker may deliver new frames
+    /// before those that the old connection held.
     ahead: BTreeMap<u64, Vec<u8>>,
 }
 
-/// What became of a frame.
+/// Result of taking a frame.
 pub(super) enum Taken {
-    /// Its turn has come.
+    /// The frame is next in order, and was opened.
     Read(Opened),
-    /// It is new, true, and kept for its turn.
+    /// The frame is new and valid, and is kept for its turn.
     Kept,
-    /// It was here before, is not true, or there is no room for it.
+    /// The frame is a duplicate or invalid, or there is no space for it.
     Dropped,
 }
 
@@ -74,7 +75,7 @@ impl Stream {
         self.state == State::Live
     }
 
-    /// Its pieces do not count any more.
+    /// Marks the stream as stale: its pieces no longer count.
     pub(super) fn distrust(&mut self) {
         if self.is_live() {
             self.state = State::Stale;
@@ -86,12 +87,12 @@ impl Stream {
         self.ahead.clear();
     }
 
-    /// Whether frames are missing before one that came.
+    /// Returns true if frames are missing before one that arrived.
     pub(super) fn has_gap(&self) -> bool {
         self.is_live() && !self.ahead.is_empty()
     }
 
-    /// Rule C2.
+    /// Takes a frame, in order or ahead of its turn (rule C2).
     pub(super) fn take(&mut self, head: &ReplyHead, frame: &[u8]) -> Taken {
         if self.ahead.contains_key(&head.seq) {
             return Taken::Dropped;
@@ -106,12 +107,13 @@ impl Stream {
         }
     }
 
-    /// There is one place more for the last frame: it tells that what is missing will not come.
+    /// Returns true if a frame can be kept ahead of its turn. One extra slot is reserved for a last
+    /// frame, because it shows that the missing frames will not come.
     fn has_room(&self, kind: ReplyKind) -> bool {
         self.ahead.len() < MAX_AHEAD + usize::from(is_last(kind))
     }
 
-    /// The frame whose turn it is, if it came before.
+    /// Returns the next frame in order if it arrived early.
     pub(super) fn turn(&mut self) -> Option<Opened> {
         let frame = self.ahead.remove(&self.opener.next())?;
         match self.opener.read(&frame) {

@@ -1,4 +1,4 @@
-//! What a client makes of attempts that agree, differ, overlap, break off and lie.
+//! Attempts that agree, differ, overlap, break off or send invalid frames.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,8 @@ fn merge(root: &ReplyRoot) -> Merge {
     Merge::new(root.clone(), |piece| Cow::Borrowed(piece))
 }
 
-/// What the caller has after these steps.
+/// Applies steps to the caller's text, and returns the number of restarts and true if the reply is
+/// done.
 fn apply(text: &mut String, steps: Vec<Step>) -> (usize, bool) {
     let (mut restarts, mut done) = (0, false);
     for step in steps {
@@ -46,7 +47,7 @@ fn the_revision_is_that_of_the_pieces_whoever_opened_last() {
     apply(&mut text, merge.accept(&one.send("hel")));
     merge.accept(&two.open);
     assert_eq!(says(&merge).as_deref(), Some("r1"));
-    // It agrees as far as there is something, and then goes on.
+    // The second attempt agrees with the known pieces and then continues.
     apply(&mut text, merge.accept(&two.send("hel")));
     assert_eq!(says(&merge).as_deref(), Some("r1"));
     apply(&mut text, merge.accept(&two.send("lo")));
@@ -78,7 +79,8 @@ fn c1_a_second_attempt_is_offered_the_pieces_and_continues_without_a_seam() {
         panic!("{told:?}")
     };
     assert_eq!(Resume::decode(body).unwrap().pieces.pieces.concat(), b"hel");
-    // It resumed: its first piece is the fourth. Or it did not, and says it all again.
+    // The second attempt resumes, so its first piece is the fourth. Without the resume it would
+    // send all pieces again.
     two.next = 3;
     two.bytes = 3;
     apply(&mut text, merge.accept(&two.send("lo")));
@@ -94,7 +96,7 @@ fn c3_an_attempt_that_says_it_all_again_repeats_nothing_to_the_caller() {
     for frame in [&one.open.clone(), &one.send("hel"), &two.open.clone(), &two.send("hello")] {
         apply(&mut text, merge.accept(frame));
     }
-    // The first one is late and still agrees.
+    // The first attempt is late and still agrees.
     apply(&mut text, merge.accept(&one.send("lo")));
     assert!(apply(&mut text, merge.accept(&two.finish())).1);
     assert_eq!(text, "hello");
@@ -109,7 +111,7 @@ fn c4_where_attempts_differ_the_later_one_wins_and_says_so() {
     apply(&mut text, merge.accept(&two.open));
     apply(&mut text, merge.accept(&one.send("help")));
     assert_eq!(merge.accept(&two.send("hello"))[0], Step::Restarted { kept: 3 });
-    // The loser goes on, even to its end, and is not heard.
+    // The losing attempt runs to its end, and its frames are ignored.
     assert_eq!(merge.accept(&one.send("ful")), []);
     assert_eq!(merge.accept(&one.finish()), []);
     assert!(apply(&mut text, merge.accept(&two.finish())).1);
@@ -139,7 +141,7 @@ fn c4_a_higher_attempt_that_has_not_spoken_yet_is_not_silenced_by_the_quarrel_of
     }
     apply(&mut text, merge.accept(&one.send("help")));
     assert_eq!(apply(&mut text, merge.accept(&two.send("hell"))).0, 1);
-    // The one that holds the request is heard all the same, and has the last word.
+    // The attempt that holds the request still counts, and decides.
     assert_eq!(apply(&mut text, merge.accept(&three.send("hello"))).0, 0);
     assert!(apply(&mut text, merge.accept(&three.finish())).1);
     assert_eq!(text, "hello");
@@ -182,7 +184,7 @@ fn c3_an_attempt_that_starts_beyond_what_is_here_is_not_believed() {
     assert_eq!(merge.accept(&two.finish()), []);
 }
 
-/// An older resume that somebody repeats to a worker, or pieces that changed after it was sent.
+/// An older resume that was replayed to a worker, or pieces that changed after it was sent.
 #[test]
 fn c3_an_attempt_that_goes_on_from_another_workers_pieces_is_not_believed() {
     let root = root();
@@ -358,8 +360,8 @@ fn seams_of_text_pieces_forgive_log_probabilities() {
 }
 
 proptest! {
-    /// Two honest attempts, cut into frames anywhere, interleaved anyhow, with transport
-    /// duplicates: the caller gets the text once, in order, with no restart.
+    /// Two honest attempts, cut into arbitrary frames and interleaved arbitrarily, with transport
+    /// duplicates: the caller receives the text once, in order, without a restart.
     #[test]
     fn honest_attempts_merge_into_one_text(
         text in "[a-z]{1,40}",

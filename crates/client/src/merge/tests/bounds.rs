@@ -1,4 +1,4 @@
-//! What is kept, for how long, and what a repeated or senseless frame comes to.
+//! Limits of the kept state, and the effect of repeated or invalid frames.
 
 use nsbridge_crypto::{ContentType, Opened, ReplyKind, ReplyRoot, ReplySealer};
 use nsbridge_protocol::{AttemptNo, ControlKind, ErrorCode, Failure, Fingerprint, Pieces, Resume};
@@ -20,7 +20,7 @@ fn failure(sealer: ReplySealer) -> Vec<u8> {
     sealer.fail(&serde_json::to_vec(&failure).unwrap()).unwrap()
 }
 
-/// The attempts that are followed.
+/// Returns the attempts that are followed.
 fn followed(merge: &Merge) -> Vec<u32> {
     merge.streams.iter().map(|stream| stream.rank.1.0).collect()
 }
