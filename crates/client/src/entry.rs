@@ -1,4 +1,5 @@
-//! One request at its client: what its frames lead to, whom to tell, and when to ask again.
+//! State of one request at its client: merges frames, addresses workers and decides when to enqueue
+//! again.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,29 +15,32 @@ use tokio::time::Instant;
 use crate::merge::{Merge, Step};
 use crate::request::Envelope;
 
-/// Pieces that may wait for a caller before its request is given up.
+/// Maximum number of unread pieces; beyond it the request is given up.
 pub(crate) const INBOX: usize = 16 << 10;
 
-/// Workers of one request that are told of its end.
+/// Maximum number of workers of one request that receive a cancel at its end.
 const MAX_WORKERS: usize = 8;
 
-/// How often a request is enqueued again after a loss (rule C6).
+/// Maximum number of enqueues of a request: the first one and three repeats (rule C6).
 const MAX_ENQUEUES: usize = 1 + 3;
 
-/// How long nothing must have been heard for that: a worker that lives is heard every 5 s. Twice as
-/// long before each further time, since a copy may just wait for its turn.
+/// Time of silence after a loss before the request is enqueued again. A live worker sends a frame
+/// at least every 5 s. The time doubles before each further enqueue, since a copy may only be
+/// waiting in the queue.
 const QUIET: Duration = Duration::from_secs(6);
 
-/// The same of a request that was opened, where nothing tells of a loss. Its worker is gone by then,
-/// even by the broker's heartbeats, and whoever took its copy over would be heard. It may wait, where
-/// nobody is left or all are busy, and so this is done once; but a broker may keep what a lost
-/// consumer held to itself (rabbitmq-server issues 11228 and 15473).
+/// Time of silence before an opened request is enqueued again without a sign of loss. By then its
+/// worker is gone even by the broker's heartbeats, and a worker that took over the copy would have
+/// sent a frame. The copy may also wait because all workers are busy or gone, so this is done only
+/// once. The enqueue is needed because a broker may keep the unacked messages of a lost consumer
+/// (rabbitmq-server issues 11228 and 15473).
 const SILENT: Duration = Duration::from_secs(90);
 
-/// A worker has no more to hint at than that a request waits, each time that it is tried.
+/// Maximum number of hints that the caller of a request receives. A worker only hints that the
+/// request waits, once per try.
 const MOST_HINTS: usize = 16;
 
-/// What a caller gets.
+/// Notification for the caller of a request.
 pub(crate) enum Note {
     Piece(Vec<u8>),
     Restarted {
@@ -44,12 +48,12 @@ pub(crate) enum Note {
     },
     Done(Summary),
     Failed(Failure),
-    /// An unsealed word: never acted upon.
+    /// Unsealed hint. It never changes the state of the request.
     Hint(ErrorCode),
 }
 
 impl fmt::Debug for Note {
-    /// Leaves out what the reply says.
+    /// Leaves out the text of the reply.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Piece(_) => "Piece",
@@ -61,33 +65,33 @@ impl fmt::Debug for Note {
     }
 }
 
-/// A control frame on its way.
+/// Control frame to be published.
 #[derive(Debug)]
 pub(crate) struct Letter {
     pub(crate) request: RequestId,
-    /// The routing key.
+    /// Routing key.
     pub(crate) key: String,
     pub(crate) frame: Vec<u8>,
-    /// The span of the attempt before.
+    /// Span of the attempt before.
     pub(crate) before: Option<TraceParent>,
 }
 
-/// The worker that opened a stream.
+/// Worker that opened a stream.
 #[derive(Debug)]
 struct Worker {
     stream: StreamId,
     enqueue: usize,
-    /// Its control queue, if its open named one.
+    /// Control queue of the worker, if its open named one.
     queue: Option<String>,
 }
 
-/// What a request is sealed from, each time that it is enqueued.
+/// Content from which each copy of the request is sealed.
 pub(crate) struct Original {
     pub(crate) head: RequestHead,
     pub(crate) key: DataKey,
     /// Seed and input as JSON.
     pub(crate) content: Vec<u8>,
-    /// The caller's span.
+    /// Span of the caller.
     pub(crate) trace: TraceParent,
 }
 
@@ -99,44 +103,45 @@ impl fmt::Debug for Original {
 }
 
 impl Original {
-    /// Seals it under a fresh salt: a copy that no worker takes for an earlier one.
+    /// Seals a copy under a fresh salt, so that no worker takes it for an earlier copy.
     pub(crate) fn seal(&self) -> nsbridge_crypto::Result<Sealed> {
         self.key.seal(&self.head, &self.content)
     }
 }
 
-/// How far a request has come.
+/// Progress of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Progress {
     pub(crate) pieces: usize,
     pub(crate) gap: bool,
-    /// The last sign of life.
+    /// Time of the last sign of life.
     pub(crate) heard: Instant,
-    /// Sealed bytes, both ways.
+    /// Sealed bytes, sent and received.
     pub(crate) sealed: u64,
-    /// Of the model, as the worker of the pieces so far says.
+    /// Revision of the model, as reported by the worker of the pieces so far.
     pub(crate) revision: Option<Revision>,
 }
 
-/// A request that waits for its reply, or ended lately.
+/// Request that waits for its reply, or ended recently.
 #[derive(Debug)]
 pub(crate) struct Entry {
     original: Original,
     merge: Merge,
     /// `None` once the request is over.
     inbox: Option<mpsc::Sender<Note>>,
-    /// Those that opened a stream last, and have not ended it.
+    /// Workers that opened a stream most recently and have not ended it.
     workers: VecDeque<Worker>,
     pub(crate) deadline: Instant,
     heard: Instant,
-    /// When replies may have been lost with the reply queue, if nothing was heard since.
+    /// Time at which replies may have been lost with the reply queue. Cleared by the next new
+    /// frame.
     disturbed: Option<Instant>,
-    /// When it was enqueued again.
+    /// Time of the last repeated enqueue.
     asked: Option<Instant>,
-    /// The span of the attempt that opened last.
+    /// Span of the attempt that opened last.
     attempt: Option<TraceParent>,
     sealed: u64,
-    /// How many its caller has got.
+    /// Number of hints passed to the caller.
     hints: usize,
 }
 
@@ -174,8 +179,8 @@ impl Entry {
         Progress { pieces, gap, heard: self.heard, sealed: self.sealed, revision }
     }
 
-    /// Passes an unsealed word on, of which anybody can send any number: they must not take the
-    /// place of pieces.
+    /// Passes a hint to the caller. Any publisher can send any number of hints, so their number is
+    /// limited: they must not displace pieces.
     pub(crate) fn hint(&mut self, code: ErrorCode) {
         if let Some(inbox) = self.inbox.as_ref().filter(|_| self.hints < MOST_HINTS) {
             self.hints += 1;
@@ -183,9 +188,9 @@ impl Entry {
         }
     }
 
-    /// Takes one frame; gives the control frames that answer it. Only if this is the open of a stream
-    /// that was not here before, its worker can be reached under `reply_to` and goes by `span`: neither
-    /// is sealed, and the frame may have been repeated by anybody.
+    /// Processes one frame and returns the control frames that answer it. `reply_to` and `span` are
+    /// used only if the frame opens a new stream: neither is sealed, and any publisher may have
+    /// replayed the frame.
     pub(crate) fn accept(
         &mut self,
         frame: &[u8],
@@ -213,7 +218,7 @@ impl Entry {
                 step => letters.extend(self.pass(step)),
             }
         }
-        // A later attempt is told of it.
+        // A later attempt receives this span.
         self.attempt = span.filter(|_| opened.is_some()).or(self.attempt);
         letters
     }
@@ -227,7 +232,8 @@ impl Entry {
         self.workers.push_back(worker);
     }
 
-    /// Hands a step to the caller; ends the request if it was the last, or nobody reads it.
+    /// Passes a step to the caller. Ends the request if it was the last step or the caller does not
+    /// read.
     fn pass(&mut self, step: Step) -> Vec<Letter> {
         let (note, last) = match step {
             Step::Piece(piece) => (Note::Piece(piece), false),
@@ -241,13 +247,13 @@ impl Entry {
         if !last && !unread {
             return Vec::new();
         }
-        // Whoever ended it knows that; rivals must be told.
+        // The worker that ended the request knows of the end. Competing workers must be canceled.
         let letters = self.cancels();
         self.end();
         letters
     }
 
-    /// Ends a request that nobody wants any more; gives what its workers are told.
+    /// Ends a request that its caller no longer needs, and returns the cancels for its workers.
     pub(crate) fn cancel(&mut self) -> Vec<Letter> {
         if self.is_over() {
             return Vec::new();
@@ -260,12 +266,12 @@ impl Entry {
     fn end(&mut self) {
         self.inbox = None;
         self.merge.end();
-        // What could still ask for it is not needed any more; only the roots are.
+        // The input is needed only to enqueue again. The roots stay, to cancel late workers.
         self.original.content = Vec::new();
     }
 
-    /// A cancel for each worker whose stream has not ended, and for whoever opens a copy that nobody
-    /// has opened.
+    /// Returns a cancel for each worker whose stream has not ended, and for the future worker of
+    /// each unopened copy.
     fn cancels(&self) -> Vec<Letter> {
         let runs = |worker: &&Worker| !self.merge.has_ended(worker.stream);
         let key = |worker: &Worker| worker.queue.clone().unwrap_or_else(|| self.model().to_owned());
@@ -296,7 +302,7 @@ impl Entry {
             })
     }
 
-    /// Where a worker hears that has not opened the request yet.
+    /// Returns the routing key that reaches workers that have not opened the request yet.
     fn model(&self) -> &str {
         self.original.head.model.as_str()
     }
@@ -305,19 +311,20 @@ impl Entry {
         self.original.head.id
     }
 
-    /// The reply queue was lost, and what was in it: an end may have been among that.
+    /// Records that the reply queue was lost with its content, which may have included the end of
+    /// the reply.
     pub(crate) fn disturb(&mut self) {
         self.disturbed = Some(Instant::now());
     }
 
-    /// Rule C6: seals the request again if replies to it were lost and nobody is heard of; gives
-    /// the copy and its number. `listening` is since when replies can be heard.
+    /// Seals the request again if replies were lost and no worker is heard (rule C6). Returns the
+    /// copy and its number. `listening` is the time from which replies could be received.
     pub(crate) fn ask_again(&mut self, listening: Instant) -> Option<(Vec<u8>, u16)> {
         let lost = self.merge.has_broken_end() || self.disturbed.is_some();
         let patience = match lost {
             true => QUIET,
             false if self.merge.is_held() && self.asked.is_none() => SILENT,
-            // It may wait for its turn.
+            // The copy may be waiting in the queue.
             false => return None,
         };
         let moments = [self.disturbed, self.asked].into_iter().flatten();
@@ -336,7 +343,7 @@ impl Entry {
             .ok()?;
         self.merge.enqueued(sealed.reply_root);
         self.sealed += sealed.frame.len() as u64;
-        // The next time only if this copy brings no sign of life either.
+        // After a loss, enqueue again if this copy brings no sign of life either.
         if lost {
             self.disturb();
         }
@@ -344,7 +351,7 @@ impl Entry {
         Some((sealed.frame, again))
     }
 
-    /// What it was sealed from, without its content.
+    /// Returns the properties of the request, without its content.
     pub(crate) fn envelope(&self) -> Envelope {
         let Original { head, trace, .. } = &self.original;
         Envelope { head: head.clone(), trace: *trace, before: self.attempt }

@@ -1,4 +1,4 @@
-//! From the one reply queue to the requests that wait.
+//! Dispatch of frames from the reply queue to the waiting requests.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,26 +17,27 @@ use crate::entry::{Entry, Letter, Note, Original, Progress};
 use crate::merge::Merge;
 use crate::request;
 
-/// Reply frames that may be read ahead.
+/// Prefetch count of the reply queue, in frames.
 const PREFETCH: u16 = 512;
 
-/// Finished requests whose late workers are still answered, until their time is over.
+/// Maximum number of finished requests that are remembered, until their deadline, to answer late
+/// workers.
 const TOMBSTONES: usize = 10_000;
 
-/// How often requests are looked after whose replies may have been lost.
+/// Interval between checks for requests whose replies may have been lost.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// A look that comes so much later than the one before tells of a process that stood still: what it
-/// did not hear meanwhile may wait for it.
+/// Delay of a check from which the process counts as suspended. Frames of that time may still be
+/// waiting to be read.
 const STOOD_STILL: Duration = Duration::from_secs(5);
 
-/// Between two tries to publish, or to subscribe.
+/// Pause between two attempts to publish or to subscribe.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The pause before a copy is published again grows up to this.
+/// Maximum pause before a copy is published again; the pause doubles up to this.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// One publishing channel, opened again when it is gone.
+/// Publishing channel, opened again after a loss.
 #[derive(Debug)]
 pub(crate) struct Publish {
     link: Link,
@@ -48,7 +49,8 @@ impl Publish {
         Self { link, current: tokio::sync::Mutex::default() }
     }
 
-    /// Publishes and waits for the broker's answer. After an error the channel is not used again.
+    /// Publishes a message and waits for the broker's answer. A channel is not used again after an
+    /// error.
     pub(crate) async fn confirmed(
         &self,
         exchange: &str,
@@ -63,14 +65,14 @@ impl Publish {
                 return answer;
             }
             self.current.lock().await.take_if(|known| Arc::ptr_eq(known, &publisher));
-            // One that was kept may have been gone for long.
+            // A cached channel may have been lost long ago, so try a new one.
             if is_new {
                 return answer;
             }
         }
     }
 
-    /// A channel, and whether it was opened just now.
+    /// Returns a channel, and true if it was newly opened.
     async fn publisher(&self) -> Result<(Arc<dyn Publisher>, bool)> {
         let mut current = self.current.lock().await;
         if let Some(publisher) = current.as_ref() {
@@ -82,13 +84,13 @@ impl Publish {
     }
 }
 
-/// The requests that wait for replies, and those that ended lately.
+/// Requests that wait for replies or ended recently.
 #[derive(Debug)]
 pub(crate) struct Router {
     publish: Arc<Publish>,
-    /// A reply may be dropped where there is no runtime.
+    /// Runtime for background tasks. A reply may be dropped on a thread without a runtime.
     runtime: Handle,
-    /// Cancelled when the client is.
+    /// Canceled when the client is dropped.
     closed: CancellationToken,
     entries: Mutex<HashMap<RequestId, Entry>>,
 }
@@ -98,7 +100,7 @@ impl Router {
         Self { publish, runtime: Handle::current(), closed, entries: Mutex::default() }
     }
 
-    /// Registers a request that is about to be published; what becomes of it comes out here.
+    /// Registers a request that is about to be published, and returns the receiver of its notes.
     pub(crate) fn register(
         &self,
         original: Original,
@@ -112,29 +114,31 @@ impl Router {
         notes
     }
 
-    /// How far a request has come; `None` if it is long over.
+    /// Returns the progress of a request; `None` if it was forgotten.
     pub(crate) fn progress(&self, id: RequestId) -> Option<Progress> {
         self.entries().get(&id).map(Entry::progress)
     }
 
-    /// Ends a request that its caller does not want any more, and tells its workers.
+    /// Ends a request that its caller no longer needs, and cancels its workers.
     pub(crate) fn cancel(self: &Arc<Self>, id: RequestId) {
         let letters = self.entries().get_mut(&id).map(Entry::cancel).unwrap_or_default();
         self.send(letters);
     }
 
-    /// Subscribes to the reply queue, and declares it. Notes in `lost` that it was not there.
+    /// Consumes the reply queue, and declares it. Sets `lost` if the queue did not exist.
     pub(crate) async fn subscribe(link: &Link, queue: &str, lost: &mut bool) -> Result<Consumer> {
         let connection = link.try_connection().await?;
-        // First of all: a queue that somebody takes from does not expire. One that was only looked at
-        // could, with all that it held, before it is declared, and nobody would know.
+        // Consume first, because a queue with a consumer does not expire. A queue that is only
+        // inspected could expire with its content before it is declared, and the loss would go
+        // unnoticed.
         match connection.consume(queue, PREFETCH).await {
             Ok(consumer) => {
-                // It may have been made by a try that failed before it was bound.
+                // An earlier attempt may have created the queue and failed before binding it.
                 connection.declare_reply_queue(queue).await?;
                 return Ok(consumer);
             }
-            // Noted before it is made anew: if what follows fails, the next try will find it.
+            // Set before the queue is created again. If a later step fails, the next attempt finds
+            // the queue.
             Err(Error::NoQueue { .. }) => *lost = true,
             Err(error) => return Err(error),
         }
@@ -142,7 +146,7 @@ impl Router {
         connection.consume(queue, PREFETCH).await
     }
 
-    /// Reads the reply queue until the client is closed, through any number of connections.
+    /// Reads the reply queue across reconnects until the client is closed.
     pub(crate) async fn run(self: Arc<Self>, link: Link, queue: String, mut consumer: Consumer) {
         let closed = self.closed.clone();
         loop {
@@ -151,7 +155,7 @@ impl Router {
                 () = self.read(&mut consumer) => {}
                 () = self.look_after(&queue) => {}
             }
-            // What the old subscription still holds must be back in the queue, in order.
+            // Unacked deliveries of the old subscription must return to the queue, in order.
             drop(consumer);
             let mut lost = false;
             consumer = tokio::select! {
@@ -182,7 +186,7 @@ impl Router {
         }
     }
 
-    /// Rule C6: asks again for what was lost.
+    /// Enqueues requests again whose replies were lost (rule C6).
     async fn look_after(self: &Arc<Self>, reply_queue: &str) {
         let mut look = interval(LOOK_EVERY);
         let (mut listening, mut looked) = (Instant::now(), Instant::now());
@@ -207,7 +211,7 @@ impl Router {
                 tracing::warn!(request = %head.id, "nobody is heard of any more, asking again");
                 let router = self.clone();
                 self.runtime.spawn(async move {
-                    // A full queue is no reason to give it up: this request was asked already.
+                    // A full queue is no reason to give up: the request was already accepted once.
                     let taken = |answer| {
                         let taken = matches!(answer, Ok(Confirmed::Taken)).then_some(());
                         if taken.is_none() {
@@ -227,9 +231,9 @@ impl Router {
         }
     }
 
-    /// Publishes a sealed request until `decide` gives a result for the broker's answer; `None` if
-    /// nobody waits for a reply any more. Always the same bytes, so that a worker knows a second
-    /// copy for what it is.
+    /// Publishes a sealed request until `decide` returns a result for the broker's answer. Returns
+    /// `None` if the request is over. The bytes are always the same, so that a worker recognizes a
+    /// second copy as a duplicate.
     pub(crate) async fn enqueue<T>(
         &self,
         head: &RequestHead,
@@ -252,14 +256,14 @@ impl Router {
         while let Some(delivery) = consumer.recv().await {
             let letters = self.accept(&delivery.message);
             self.send(letters);
-            // The frame is in this process's memory now, and nothing outlives that.
+            // The frame is in the memory of this process, and no reader of it outlives the process.
             if delivery.ack().await.is_err() {
                 return;
             }
         }
     }
 
-    /// Takes one frame; gives the control frames that answer it.
+    /// Processes one frame and returns the control frames that answer it.
     fn accept(&self, message: &Message) -> Vec<Letter> {
         let (frame, properties) = (&*message.body, &message.properties);
         let mut entries = self.entries();
@@ -275,7 +279,8 @@ impl Router {
         entry.accept(frame, properties.reply_to.as_deref(), span)
     }
 
-    /// Control frames go on their own way: a worker that does not read one reads the next.
+    /// Publishes control frames in a background task, without a retry: a worker that misses one
+    /// reads the next.
     fn send(self: &Arc<Self>, letters: Vec<Letter>) {
         if letters.is_empty() {
             return;
@@ -302,7 +307,8 @@ impl Router {
     }
 }
 
-/// Forgets requests that ended: those whose time is over, and the oldest if there are too many.
+/// Forgets ended requests: those past their deadline, and those with the earliest deadlines if
+/// there are too many.
 fn forget(entries: &mut HashMap<RequestId, Entry>) {
     let now = Instant::now();
     entries.retain(|_, entry| !entry.is_over() || entry.deadline > now);
@@ -332,11 +338,11 @@ mod tests {
     use crate::merge::Merge;
     use crate::scripted::{original, root};
 
-    /// A queue that goes between any two calls is noted, or kept.
+    /// A queue that expires between any two calls is either noted as lost or kept.
     #[tokio::test(start_paused = true)]
     async fn a_reply_queue_that_expires_while_a_client_comes_back_takes_nothing_along_unseen() {
         let (lease, latency) = (Duration::from_millis(1000), Duration::from_millis(100));
-        // The client comes back when this much of the lease is over.
+        // Part of the lease that has passed when the client comes back.
         for gone in (50..1000).step_by(100).map(Duration::from_millis) {
             let limits = Limits { reply_lease: lease, ..Limits::default() };
             let broker = MemoryBroker::with_limits(limits);
@@ -359,7 +365,7 @@ mod tests {
         }
     }
 
-    /// A queue that is full, or not there, is no answer to a request that has been asked already.
+    /// A full or missing queue does not end a request that was already accepted once.
     #[tokio::test(start_paused = true)]
     async fn c6_a_copy_that_is_refused_is_published_again_until_the_broker_takes_it() {
         for full in [true, false] {
@@ -396,7 +402,7 @@ mod tests {
             assert_eq!(copy.await.unwrap(), Some(()));
             assert_eq!(*consumer.recv().await.unwrap().message.body, [7; 4]);
 
-            // Nobody wants the next any more.
+            // The request is canceled, so the next copy is not published.
             router.cancel(head.id);
             let message = Message::new(vec![7; 4]);
             assert_eq!(router.enqueue(&head, message, taken).await, None);
@@ -413,7 +419,7 @@ mod tests {
         };
         let id = |n: u64| RequestId(Uuid::from_u128(n.into()));
         let mut entries = HashMap::new();
-        // Number n ends after n seconds, but for the last, which its caller still reads.
+        // Number n ends after n seconds, except the last, which its caller still reads.
         let most = TOMBSTONES as u64 + 10;
         let mut inbox = None;
         for n in 0..=most {

@@ -1,4 +1,4 @@
-//! When a client asks again, whom it tells, and under which root.
+//! Repeated enqueues, the recipients of control frames, and the roots that seal them.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::{Entry, INBOX, Letter, MAX_WORKERS, MOST_HINTS, Note};
 use crate::merge::Merge;
 use crate::scripted::{Sender, original};
 
-/// A request that was enqueued once.
+/// Request that was enqueued once.
 struct Asked {
     entry: Entry,
     notes: Receiver<Note>,
@@ -30,7 +30,7 @@ fn asked() -> Asked {
     Asked { entry, notes, root, since }
 }
 
-/// The root of a copy, as a worker finds it.
+/// Returns the root of a copy, as a worker derives it.
 fn root_of(frame: &[u8]) -> ReplyRoot {
     RequestFrame::parse(frame).unwrap().open(&original().key.key).unwrap().reply_root
 }
@@ -79,7 +79,7 @@ async fn c6_a_request_that_was_opened_is_not_left_alone_for_ever() {
 #[tokio::test(start_paused = true)]
 async fn c6_a_request_that_moved_waits_for_its_turn() {
     let mut asked = asked();
-    // One that was killed, and one that was told to leave.
+    // The first worker was killed, the second one moved the request.
     asked.entry.accept(&Sender::new(&asked.root, 1, 0).open, Some("w"), None);
     let worker = Sender::new(&asked.root, 2, 9);
     asked.entry.accept(&worker.open.clone(), Some("v"), None);
@@ -135,7 +135,7 @@ async fn c6_an_end_with_a_gap_before_it_is_asked_about_again() {
     assert!(asked.entry.ask_again(asked.since).is_none());
     seconds(7).await;
     let (frame, _) = asked.entry.ask_again(asked.since).unwrap();
-    // The copy's worker is told of the pieces under its own root, and its end counts.
+    // The worker of the copy receives the pieces under the copy's root, and its end counts.
     let root = root_of(&frame);
     let mut second = Sender::new(&root, 0x10001, 9);
     asked.entry.accept(&second.open, Some("v"), None);
@@ -205,7 +205,7 @@ async fn c1_an_attempt_after_the_first_is_sent_a_resume_though_nothing_is_here()
     assert_eq!(ControlFrame::parse(&told[0].frame).unwrap().kind, ControlKind::Resume);
 }
 
-/// Neither is sealed: whoever repeats a frame can write there what they like.
+/// Neither is sealed: a publisher that replays a frame can set both.
 #[tokio::test(start_paused = true)]
 async fn c1_only_a_new_open_tells_where_its_worker_is_and_under_which_span() {
     let mut asked = asked();
@@ -259,14 +259,14 @@ async fn c5_at_the_end_those_are_told_whose_streams_have_not_ended() {
     for (number, queue) in [(3, "evicted"), (4, "four"), (5, "five"), (6, "six")] {
         asked.entry.accept(&Sender::new(&asked.root, number, 0).open, Some(queue), None);
     }
-    // The one that ends it made room for none of these: it opens again, above all of them.
+    // The end comes from a new stream of the highest rank, for which `evicted` makes room.
     done = Sender::new(&asked.root, 7, 0);
     asked.entry.accept(&done.open, Some("done"), None);
     asked.entry.accept(&done.send("hello"), None, None);
     let cancels = asked.entry.accept(&done.finish(), None, None);
     let mut told: Vec<_> = cancels.iter().map(|letter| letter.key.as_str()).collect();
     told.sort_unstable();
-    // Its first stream may still run.
+    // The first stream of `done` was evicted and may still run.
     assert_eq!(told, ["done", "evicted", "five", "four", "six"]);
 }
 
