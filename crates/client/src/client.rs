@@ -1,4 +1,4 @@
-//! Sealing and publishing requests.
+//! Sealing and publishing of requests.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -20,10 +20,10 @@ use crate::reply::Reply;
 use crate::request::{self, Envelope};
 use crate::router::{Publish, Router};
 
-/// Random seeds keep within what every JSON reader holds exactly.
+/// Mask for random seeds: 53 bits, which every JSON parser represents exactly.
 const SEED_BITS: u64 = (1 << 53) - 1;
 
-/// Submits requests and reads replies, many at once. Cheap to clone.
+/// Client that submits requests and reads replies, many at once. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Client(Arc<Inner>);
 
@@ -36,11 +36,12 @@ struct Inner {
 }
 
 impl Client {
-    /// Connects to a broker; `name` is what the broker's own tools show.
+    /// Connects to a broker. `name` is the connection name that the broker's tools show.
     ///
     /// # Errors
     ///
-    /// [`Error::Queue`] if the broker cannot be reached now. Later losses are mended.
+    /// Returns [`Error::Queue`] if the broker cannot be reached now. Later losses are repaired by a
+    /// reconnect.
     pub async fn connect(
         broker: Arc<dyn Broker>,
         keys: Arc<dyn KeyProvider>,
@@ -51,19 +52,20 @@ impl Client {
         let publish = Arc::new(Publish::new(Link::new(broker, format!("{name} requests"))));
         let closed = CancellationToken::new();
         let router = Arc::new(Router::new(publish, closed.clone()));
-        // The queue is there before the first request is: a reply cannot come too early.
+        // The reply queue exists before the first request is published, so no reply can arrive too
+        // early.
         let consumer = Router::subscribe(&consume, &reply_queue, &mut false).await?;
         tokio::spawn(router.clone().run(consume, reply_queue.clone(), consumer));
         let _close = closed.drop_guard();
         Ok(Self(Arc::new(Inner { keys, router, reply_queue, _close })))
     }
 
-    /// Seals a request and publishes it; returns when the broker has it.
+    /// Seals a request and publishes it. Returns when the broker has confirmed it.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchModel`], [`Error::QueueFull`], [`Error::Key`], [`Error::Queue`] and what
-    /// else keeps a request from being sent.
+    /// Returns [`Error::NoSuchModel`], [`Error::QueueFull`], [`Error::Key`], [`Error::Queue`], or
+    /// another error that keeps a request from being published.
     pub async fn submit<I: Serialize, O: DeserializeOwned + Seam>(
         &self,
         ask: Ask<I>,
@@ -85,14 +87,14 @@ impl Client {
             headers.insert(header::REPLAY_OF.into(), Header::Text(of.to_string()));
         }
         let merge = Merge::new(sealed.reply_root, O::seam);
-        // Registered before it is published, so that no reply finds nobody.
+        // Register before publishing, so that the first reply finds its entry.
         let inbox = self.0.router.register(original, merge, deadline, bytes);
         let reply = Reply::new(id, inbox, self.0.router.clone(), self.clone(), deadline);
         self.publish(&envelope.head, message, deadline).await?;
         Ok(reply)
     }
 
-    /// Fixes what every copy of the request has in common.
+    /// Fixes the content that all copies of the request share.
     async fn original<I: Serialize>(&self, ask: Ask<I>) -> Result<Original> {
         let Ask { model, tenant, input, seed, revision, timeout, trace, replay_of: _ } = ask;
         let scope = Scope { model, tenant };
@@ -139,7 +141,7 @@ impl Client {
         timeout_at(deadline, published).await.map_err(late)?.unwrap_or(Err(Error::Closed))
     }
 
-    /// The name of the queue that replies come to.
+    /// Returns the name of the reply queue.
     pub fn reply_queue(&self) -> &str {
         &self.0.reply_queue
     }
@@ -149,10 +151,10 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The first span of a trace. Nobody exports it: it is the caller's, who has named none.
+/// Creates the root span of a new trace. It stands for the caller's span, and is never exported.
 fn begin_trace() -> Result<TraceParent> {
     loop {
-        // Zeros are no id, and do not come twice.
+        // An id of zeros is invalid, and does not occur twice in a row.
         if let Some(root) = TraceParent::root(random()?, random()?) {
             return Ok(root);
         }

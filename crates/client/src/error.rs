@@ -1,77 +1,78 @@
-//! What can go wrong with a request, as its client sees it.
+//! Errors of a request, as its client sees them.
 
 use std::time::Duration;
 
 use nsbridge_protocol::{ErrorCode, ModelName};
 
-/// The result of a client's operation.
+/// Result of a client operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a request has no answer.
+/// Reason why a request has no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The broker cannot be used.
+    /// The broker is not usable.
     #[error("the queue cannot be used")]
     Queue(#[from] nsbridge_queue::Error),
-    /// There is no key for this request.
+    /// The key provider has no key for this request.
     #[error("no key for the request: {0}")]
     Key(#[from] nsbridge_crypto::KeyError),
     /// The request cannot be sealed.
     #[error("the request cannot be sealed: {0}")]
     Seal(#[from] nsbridge_crypto::Error),
-    /// The input is no JSON.
+    /// The input cannot be serialized to JSON.
     #[error("the input cannot be written as JSON")]
     Input(#[source] serde_json::Error),
-    /// A piece of the reply is not of the type that was asked for.
+    /// A piece of the reply does not decode as the requested type.
     #[error("a piece of the reply is of another type than asked for")]
     Piece(#[source] serde_json::Error),
-    /// The time asked for is longer than a broker lets a worker hold a message.
+    /// The timeout exceeds the time for which a broker lets a worker hold a message.
     #[error("a request may take {limit:?} at most, {asked:?} were asked for")]
     TooLong {
-        /// What was asked for.
+        /// Requested timeout.
         asked: Duration,
-        /// What is possible.
+        /// Maximum timeout.
         limit: Duration,
     },
     /// No worker has ever served this model on this broker.
     #[error("there is no queue for the model {model}: start a worker for it, or check the name")]
     NoSuchModel {
-        /// The model.
+        /// Name of the model.
         model: ModelName,
     },
     /// The model's queue is full.
     #[error("the queue of the model {model} is full: try again later")]
     QueueFull {
-        /// The model.
+        /// Name of the model.
         model: ModelName,
     },
-    /// A worker ended the request.
+    /// A worker ended the request with an error.
     #[error("{message} ({code})")]
     Failed {
-        /// What kind of failure.
+        /// Error code.
         code: ErrorCode,
-        /// One sentence.
+        /// Error message, one sentence.
         message: String,
     },
-    /// The finish-by time passed.
+    /// The deadline passed.
     #[error("no complete answer came in time: {pieces} pieces{}", hinted(*.hint))]
     Deadline {
-        /// Pieces that had come.
+        /// Number of pieces received.
         pieces: usize,
-        /// What somebody on the broker said, unsealed and so not to be trusted.
+        /// Last hint about the request. Hints are unsealed and may come from any publisher, so they
+        /// cannot be trusted.
         hint: Option<ErrorCode>,
     },
-    /// The finish-by time passed while frames were missing in the middle.
+    /// The deadline passed while frames were missing in the middle of the reply.
     #[error("the reply has a gap after {pieces} pieces that nobody filled in time")]
     Truncated {
-        /// Pieces before the gap.
+        /// Number of pieces before the gap.
         pieces: usize,
     },
     /// The caller read too slowly.
     #[error("the reply was dropped because nobody read it: more than {limit} pieces waited")]
     SlowConsumer {
-        /// Pieces that may wait.
+        /// Maximum number of unread pieces.
         limit: usize,
     },
     /// The client was closed.

@@ -1,4 +1,4 @@
-//! A reply, as its caller reads it.
+//! Reply, as its caller reads it.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -15,38 +15,38 @@ use crate::entry::{INBOX, Note};
 use crate::error::{Error, Result};
 use crate::router::Router;
 
-/// After this much silence the caller is told that it waits.
+/// Time of silence after which the caller receives [`Event::Waiting`].
 const SILENCE: Duration = Duration::from_secs(15);
 
-/// What happens to a reply.
+/// Event of a reply.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event<O> {
     /// The next piece.
     Piece(O),
-    /// A later attempt differs: of the pieces so far only the first `kept` stand.
+    /// A later attempt differs. Of the pieces so far only the first `kept` stand.
     Restarted {
-        /// How many stand.
+        /// Number of pieces that stand.
         kept: usize,
     },
-    /// Nothing was heard for a while; a worker may be on its way.
+    /// No frame arrived for 15 seconds. The request may still be waiting for a worker.
     Waiting,
-    /// An unsealed word that the request could not be opened. Anybody on the broker may have sent
-    /// it, so the reply is still waited for.
+    /// An unsealed hint that the request could not be opened. Any publisher on the broker may have
+    /// sent it, so the client keeps waiting for the reply.
     Hint(ErrorCode),
-    /// The reply is complete. Nothing follows.
+    /// The reply is complete. No event follows.
     Done(Summary),
 }
 
-/// A reply on its way. Dropping it cancels the request.
+/// Reply in progress. Dropping it cancels the request.
 pub struct Reply<O> {
     id: RequestId,
     inbox: mpsc::Receiver<Note>,
     router: Arc<Router>,
-    /// Keeps the reply queue read for as long as a reply is awaited.
+    /// Keeps the client, and thus the consumer of the reply queue, alive.
     _client: Client,
     deadline: Instant,
     hint: Option<ErrorCode>,
-    /// When the caller was told last that it waits.
+    /// Time of the last [`Event::Waiting`].
     told: Option<Instant>,
     over: bool,
     output: PhantomData<fn() -> O>,
@@ -64,23 +64,24 @@ impl<O: DeserializeOwned> Reply<O> {
         Self { id, inbox, router, _client: client, deadline, hint, told, over, output }
     }
 
-    /// The request's identifier, fit for logs.
+    /// Returns the request id, which is safe to log.
     pub fn id(&self) -> RequestId {
         self.id
     }
 
-    /// Sealed bytes that crossed the queue for this request, both ways.
+    /// Returns the number of sealed bytes sent and received for this request.
     pub fn sealed_bytes(&self) -> u64 {
         self.router.progress(self.id).map_or(0, |progress| progress.sealed)
     }
 
-    /// The revision of the model that made the pieces so far; before the first piece, the one that
-    /// answers. `None` while nobody does, or if its worker has none.
+    /// Returns the revision of the model that produced the pieces so far; before the first piece,
+    /// that of the stream that opened last. `None` before a worker has opened the request, or if
+    /// its worker knows no revision.
     pub fn revision(&self) -> Option<Revision> {
         self.router.progress(self.id)?.revision
     }
 
-    /// The next event; `None` after the last, which is [`Event::Done`] or an error.
+    /// Returns the next event; `None` after the last one, which is [`Event::Done`] or an error.
     ///
     /// Cancel safe.
     pub async fn next(&mut self) -> Option<Result<Event<O>>> {
@@ -90,23 +91,23 @@ impl<O: DeserializeOwned> Reply<O> {
         let event = self.wait().await;
         self.over = matches!(event, Ok(Event::Done(_)) | Err(_));
         if self.over {
-            // Does nothing if its worker ended it.
+            // Has no effect if the worker has ended the request.
             self.router.cancel(self.id);
         }
         Some(event)
     }
 
-    /// Stops the request: its workers are told, and no further event comes.
+    /// Cancels the request and notifies its workers. No further event comes.
     pub fn cancel(&mut self) {
         self.over = true;
         self.router.cancel(self.id);
     }
 
-    /// All pieces, once the reply is complete.
+    /// Waits until the reply is complete, and returns all pieces.
     ///
     /// # Errors
     ///
-    /// What [`next`](Self::next) gives.
+    /// Returns the error of [`next`](Self::next).
     pub async fn collect(mut self) -> Result<(Vec<O>, Summary)> {
         let mut pieces = Vec::new();
         while let Some(event) = self.next().await {
@@ -125,7 +126,7 @@ impl<O: DeserializeOwned> Reply<O> {
             let progress = self.router.progress(self.id);
             let heard = progress.as_ref().map_or_else(Instant::now, |progress| progress.heard);
             let now = Instant::now();
-            // Heartbeats count as signs of life, so the time is looked up again after each wait.
+            // Heartbeats count as signs of life, so the time is read again after each wait.
             let told = self.told.map_or(heard, |told| told.max(heard));
             let silence = (told + SILENCE).max(now + Duration::from_secs(1));
             match timeout_at(self.deadline.min(silence), self.inbox.recv()).await {
@@ -171,7 +172,7 @@ impl<O: DeserializeOwned> Reply<O> {
 
 impl<O> Drop for Reply<O> {
     fn drop(&mut self) {
-        // Does nothing if the request is over.
+        // Has no effect if the request is over.
         self.router.cancel(self.id);
     }
 }

@@ -1,4 +1,4 @@
-//! A sealed request as a message.
+//! AMQP message of a sealed request.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,18 +7,18 @@ use nsbridge_protocol::TraceParent;
 use nsbridge_protocol::topology::header;
 use nsbridge_queue::{Header, Message};
 
-/// What is written on a sealed request for those who cannot open it.
+/// Unsealed properties of a sealed request.
 #[derive(Clone, Debug)]
 pub(crate) struct Envelope {
     pub(crate) head: RequestHead,
-    /// The caller's span.
+    /// Span of the caller.
     pub(crate) trace: TraceParent,
-    /// The span of an attempt at an earlier copy.
+    /// Span of an attempt at an earlier copy.
     pub(crate) before: Option<TraceParent>,
 }
 
-/// The message that carries a sealed request. `again` counts the copies that were enqueued before:
-/// a worker that sees one waits for the pieces that are here already.
+/// Builds the message that carries a sealed request. `again` is the number of copies enqueued
+/// before: a worker that receives a later copy waits for the pieces that the client already has.
 pub(crate) fn message(
     frame: Vec<u8>,
     envelope: &Envelope,
@@ -32,8 +32,8 @@ pub(crate) fn message(
     properties.correlation_id = Some(head.id.to_string());
     properties.reply_to = Some(reply_queue.to_owned());
     properties.persistent = true;
-    // Never shorter than the finish-by time: the broker drops a returned message whose time is
-    // over, and a worker may have held it for long.
+    // Never shorter than the time to the deadline: the broker drops a redelivered message whose
+    // expiration has passed, even if a worker has held it for most of that time.
     let expires = UNIX_EPOCH + Duration::from_millis(head.expires_at_ms);
     let left = expires.duration_since(SystemTime::now()).unwrap_or_default();
     properties.expiration = Some(left);

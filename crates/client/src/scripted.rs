@@ -1,4 +1,4 @@
-//! A worker's side of a reply, for tests.
+//! Worker's side of a reply, for tests.
 
 use nsbridge_crypto::{DataKey, Key, ReplyRoot, ReplySealer, RequestHead};
 use nsbridge_protocol::{
@@ -10,12 +10,12 @@ use crate::merge::Merge;
 
 pub(crate) const ID: RequestId = RequestId(nsbridge_protocol::Uuid::from_bytes([3; 16]));
 
-/// The root of a request that was sealed just now.
+/// Root of a newly sealed request.
 pub(crate) fn root() -> ReplyRoot {
     original().seal().unwrap().reply_root
 }
 
-/// What the request is sealed from.
+/// Original from which the request is sealed.
 pub(crate) fn original() -> Original {
     let head = RequestHead {
         id: ID,
@@ -30,7 +30,7 @@ pub(crate) fn original() -> Original {
     Original { head, key, content: b"{}".to_vec(), trace }
 }
 
-/// A worker's side of one attempt.
+/// Worker's side of one attempt.
 pub(crate) struct Sender {
     pub(crate) sealer: ReplySealer,
     pub(crate) open: Vec<u8>,
@@ -44,14 +44,14 @@ impl Sender {
         Self::of(root, attempt, opened_at_ms, None)
     }
 
-    /// Of a worker with this fingerprint.
+    /// Opens a stream as a worker with this fingerprint.
     pub(crate) fn of(
         root: &ReplyRoot,
         attempt: u32,
         opened_at_ms: u64,
         fingerprint: Option<Fingerprint>,
     ) -> Self {
-        // Each attempt is another revision's.
+        // Each attempt has another revision.
         let revision = format!("r{attempt}").parse().ok();
         let open = Open { opened_at_ms, fingerprint, worker: "w".into(), revision };
         let open = serde_json::to_vec(&open).unwrap();
