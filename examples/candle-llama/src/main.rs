@@ -1,4 +1,4 @@
-//! A researcher's own model as a worker: candle's Llama in a plain loop.
+//! Worker for a researcher's own model: candle's Llama in a plain loop.
 //!
 //! ```sh
 //! cargo run --release -p candle-llama -- --config examples/candle-llama/worker.toml
@@ -27,7 +27,7 @@ struct Storyteller {
     options: Options,
 }
 
-/// The `[handler]` table of `worker.toml`.
+/// `[handler]` table of `worker.toml`.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Options {

@@ -1,4 +1,4 @@
-//! The example keeps the contract of a handler.
+//! Tests of the example against the contract of a handler.
 
 use std::path::Path;
 use std::sync::Arc;

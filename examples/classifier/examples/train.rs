@@ -1,10 +1,11 @@
-//! Trains the network on `data/train.tsv` and measures it on `data/held-out.tsv`.
+//! Trains the network on `data/train.tsv` and measures its accuracy on `data/held-out.tsv`.
 //!
 //! ```sh
 //! cargo run --release -p classifier --example train -- examples/models/six-languages
 //! ```
 //!
-//! Without a folder it writes nothing. The same machine makes the same weights each time.
+//! Without a folder argument it writes nothing. The same machine produces the same weights each
+//! time.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -18,11 +19,11 @@ const BUCKETS: usize = 2048;
 const HIDDEN: usize = 16;
 const STEPS: usize = 3000;
 const BATCH: usize = 64;
-/// Adam (Kingma and Ba, arXiv 1412.6980), with weights that decay (Loshchilov and Hutter, arXiv
-/// 1711.05101).
+/// Learning rate and weight decay of Adam (Kingma and Ba, arXiv 1412.6980) with decoupled weight
+/// decay (Loshchilov and Hutter, arXiv 1711.05101).
 const RATE: f32 = 3e-3;
 const DECAY: f32 = 1e-2;
-/// The seed of where the weights begin and of which words are taken.
+/// Seed of the initial weights and of the choice of words.
 const SEED: u64 = 20_261_121;
 
 fn main() -> Result<()> {
@@ -37,7 +38,7 @@ fn main() -> Result<()> {
     let mut adam = [0; 4].map(|_| Adam::default());
     let mut out = std::io::stdout().lock();
     for step in 1..=STEPS {
-        // A question mark alone, as it stands in French, is no text.
+        // Texts without letters are skipped, such as the separate question mark of French.
         let texts = std::iter::repeat_with(|| example(&train, &config, &mut random));
         let batch: Vec<_> = texts.flatten().take(BATCH).collect();
         let (loss, gradient) = gradient(&network, &batch);
@@ -66,15 +67,16 @@ fn main() -> Result<()> {
     }
 }
 
-/// A language and a sentence in it, for each line.
+/// Parses each line into a language and a sentence.
 fn sentences(text: &'static str) -> Result<Vec<(&'static str, &'static str)>> {
     text.lines().map(|line| line.split_once('\t').context("a line without a tab")).collect()
 }
 
-/// A row and which label it has.
+/// Input row and the index of its label.
 type Example = (Vec<f32>, usize);
 
-/// Some words of a sentence: texts are short as often as not.
+/// Returns a random run of words of a random sentence, so that short texts are as frequent as long
+/// ones.
 fn example(from: &[(&str, &str)], config: &Config, random: &mut Random) -> Option<Example> {
     let (label, sentence) = from[random.below(from.len())];
     let words: Vec<&str> = sentence.split(' ').collect();
@@ -88,7 +90,7 @@ fn index(config: &Config, label: &str) -> Option<usize> {
     config.labels.iter().position(|known| known == label)
 }
 
-/// Biases of zero, weights by He and others (arXiv 1502.01852).
+/// Creates a network with zero biases and weights as in He et al. (arXiv 1502.01852).
 fn begin(config: &Config, random: &mut Random) -> Network {
     let mut weights = |inputs: usize, outputs: usize| {
         let spread = (6.0 / inputs as f32).sqrt();
@@ -108,7 +110,7 @@ fn parts(network: &mut Network) -> [&mut Vec<f32>; 4] {
     [first, first_bias, second, second_bias]
 }
 
-/// The mean cross entropy of a batch and its derivative by each weight, in the order of [`parts`].
+/// Returns the mean cross entropy of a batch and its gradient in the order of [`parts`].
 fn gradient(network: &Network, batch: &[Example]) -> (f32, [Vec<f32>; 4]) {
     let Network { first, first_bias, second, second_bias } = network;
     let (width, labels) = (first_bias.len(), second_bias.len());
@@ -173,8 +175,8 @@ impl Adam {
     }
 }
 
-/// How many texts are told right, and of how many: all runs of so many words that sentences are cut
-/// into, the last of which may be shorter.
+/// Returns the number of correct answers and the number of texts. Each sentence is cut into texts
+/// of `words` words; the last text may be shorter.
 fn measure(
     network: &Network,
     config: &Config,
@@ -217,7 +219,7 @@ fn write(network: &Network, config: &Config, folder: &Path) -> Result<()> {
     Ok(std::fs::write(folder.join("config.json"), config)?)
 }
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+/// SplitMix64 generator (Steele, Lea and Flood, OOPSLA 2014).
 struct Random(u64);
 
 impl Random {
@@ -228,12 +230,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Below `end`; the bias of the remainder does not matter here.
+    /// Returns a number below `end`. The modulo bias is negligible here.
     fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
-    /// From 0 to 1.
+    /// Returns a number from 0 (inclusive) to 1 (exclusive).
     fn unit(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1_u64 << 24) as f32
     }

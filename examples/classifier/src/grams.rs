@@ -1,13 +1,14 @@
-//! A text as numbers: which short runs of letters are in it, and how often.
+//! Text features: counts of short letter n-grams.
 
-/// The longest run of letters that counts, in characters.
+/// Maximum n-gram length in characters.
 const LONGEST: usize = 4;
 
-/// A text as a row of `buckets` numbers of length 1: the roots of how often each run of one to four
-/// letters is in its words, hashed. `None` if it has no letters.
+/// Converts a text to a vector of `buckets` numbers with Euclidean norm 1: the square roots of the
+/// counts of all n-grams of one to four letters, hashed into buckets. Returns `None` if the text
+/// has no letters.
 ///
-/// Each word has a mark before and behind it, so that beginnings and endings are runs of their own.
-/// The hash is FNV-1a (Fowler, Noll, Vo; RFC 9923) in 64 bits.
+/// Each word is extended by a mark on both sides, so that prefixes and suffixes have n-grams of
+/// their own. The hash is FNV-1a (Fowler, Noll, Vo; RFC 9923) in 64 bits.
 pub fn grams(text: &str, buckets: usize) -> Option<Vec<f32>> {
     let mut row = vec![0.0_f32; buckets];
     let text = text.to_lowercase();

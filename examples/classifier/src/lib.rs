@@ -1,6 +1,6 @@
-//! Tells in which language a text is: a small network over hashed n-grams, a batch at a time.
+//! Language identification with a small network over hashed n-grams, one batch at a time.
 //!
-//! [`Identifier`] is all that knows of the bridge. `examples/train.rs` makes the weights.
+//! [`Identifier`] is the only type that uses the bridge. `examples/train.rs` produces the weights.
 
 mod grams;
 mod network;
@@ -11,38 +11,38 @@ use serde::{Deserialize, Serialize};
 pub use grams::grams;
 pub use network::Network;
 
-/// The longest text that is read, in bytes. Telling a language takes a line or two.
+/// Maximum length of a text in bytes. A line or two is enough to identify a language.
 const LONGEST: usize = 16 << 10;
 
-/// The model's `config.json`.
+/// Contents of the model's `config.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// How many numbers stand for a text.
+    /// Number of features of a text.
     pub buckets: usize,
-    /// The width of the layer between.
+    /// Width of the hidden layer.
     pub hidden: usize,
-    /// The languages, in the order of the network's outputs: codes of ISO 639-1.
+    /// ISO 639-1 codes of the languages, in the order of the network's outputs.
     pub labels: Vec<String>,
 }
 
-/// What a request carries.
+/// Input of a request.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Text {
     text: String,
 }
 
-/// What it is answered with.
+/// Reply to a request.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct Language {
-    /// The likeliest language: a code of ISO 639-1.
+    /// ISO 639-1 code of the most likely language.
     pub language: String,
-    /// How sure the network is, from 0 to 1.
+    /// Probability that the network assigns to the language, from 0 to 1.
     pub probability: f32,
 }
 
-/// The model.
+/// Language identification model.
 #[derive(Debug)]
 pub struct Identifier {
     config: Config,
@@ -67,7 +67,7 @@ impl Batch for Identifier {
     fn run(&mut self, batch: &[Item<Text>]) -> Result<Vec<Result<Language>>> {
         let texts = batch.iter().map(|item| self.read(&item.input.text));
         let (good, read): (Vec<_>, Vec<_>) = texts.map(split).unzip();
-        // One product for all that can be answered, whoever else there is.
+        // One product for all valid texts. Refused texts of the batch have no effect on it.
         let good: Vec<Vec<f32>> = good.into_iter().flatten().collect();
         let logits = self.network.forward(&good);
         let mut rows = logits.chunks_exact(self.config.labels.len());
@@ -88,7 +88,7 @@ impl Batch for Identifier {
     }
 }
 
-/// The row of a text that can be answered, and whether it can.
+/// Splits a read text into its row, if it is valid, and its status.
 fn split(read: Result<Vec<f32>>) -> (Option<Vec<f32>>, Result<()>) {
     match read {
         Ok(row) => (Some(row), Ok(())),
@@ -97,7 +97,7 @@ fn split(read: Result<Vec<f32>>) -> (Option<Vec<f32>>, Result<()>) {
 }
 
 impl Identifier {
-    /// A text as the network reads it: `[buckets]`.
+    /// Converts a text to the network's input: `[buckets]`.
     fn read(&self, text: &str) -> Result<Vec<f32>> {
         if text.len() > LONGEST {
             let bytes = text.len();
@@ -110,7 +110,7 @@ impl Identifier {
         })
     }
 
-    /// The largest of `[labels]` logits, as a probability.
+    /// Returns the label of the largest of `[labels]` logits, with its probability.
     fn likeliest(&self, logits: &[f32]) -> Language {
         let mut best = 0;
         for (at, logit) in logits.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The worker: `cargo run --release -p classifier -- --config examples/classifier/worker.toml`
+//! Worker binary: `cargo run --release -p classifier -- --config examples/classifier/worker.toml`
 
 use classifier::Identifier;
 use nsbridge_handler::Batched;

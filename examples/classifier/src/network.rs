@@ -1,19 +1,19 @@
-//! Two layers: `relu(x W1 + b1) W2 + b2`.
+//! Network of two layers: `relu(x W1 + b1) W2 + b2`.
 
 use nsbridge_handler::{Checkpoint, Error, Order, Result, Weights};
 
 use crate::Config;
 
-/// The network's weights, each matrix with a row for each of its inputs.
+/// Weights of the network. Each matrix has one row per input.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Network {
-    /// `[buckets, hidden]`.
+    /// First matrix, `[buckets, hidden]`.
     pub first: Vec<f32>,
-    /// `[hidden]`.
+    /// First bias, `[hidden]`.
     pub first_bias: Vec<f32>,
-    /// `[hidden, labels]`.
+    /// Second matrix, `[hidden, labels]`.
     pub second: Vec<f32>,
-    /// `[labels]`.
+    /// Second bias, `[labels]`.
     pub second_bias: Vec<f32>,
 }
 
@@ -22,8 +22,8 @@ impl Network {
     ///
     /// # Errors
     ///
-    /// A sentence that names the tensor which is missing or has another shape than the
-    /// configuration says.
+    /// Returns an error that names the tensor if it is missing or its shape does not match the
+    /// configuration, or an error if a size in the configuration is zero.
     pub fn load(checkpoint: &Checkpoint, config: &Config) -> Result<Self> {
         let Config { buckets, hidden, labels } = config;
         let (buckets, hidden, labels) = (*buckets, *hidden, labels.len());
@@ -40,13 +40,13 @@ impl Network {
         })
     }
 
-    /// The logits of all rows of a batch, `[rows, labels]`, each as if it were alone.
+    /// Returns the logits of all rows of a batch, `[rows, labels]`. Each row's are those of a batch of one.
     pub fn forward(&self, rows: &[Vec<f32>]) -> Vec<f32> {
         let hidden = self.hidden(&rows.concat());
         product(&hidden, &self.second, &self.second_bias)
     }
 
-    /// The layer between, `[rows, hidden]`, of `[rows, buckets]`.
+    /// Returns the hidden layer, `[rows, hidden]`, of the input `[rows, buckets]`.
     pub fn hidden(&self, rows: &[f32]) -> Vec<f32> {
         let mut hidden = product(rows, &self.first, &self.first_bias);
         hidden.iter_mut().for_each(|x| *x = x.max(0.0));
@@ -64,11 +64,11 @@ fn tensor(weights: &Weights, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
     tensor.into_vec()
 }
 
-/// `x W + b` for `x` `[rows, inputs]` and `W` `[inputs, outputs]`.
+/// Returns `x W + b` for `x` `[rows, inputs]` and `W` `[inputs, outputs]`.
 ///
-/// Each row of `W` is read once for the whole batch, which is what a batch is for. Each number of
-/// the result is a sum over the inputs in their order, so it is the same however many rows there
-/// are. Inputs that are zero, as most are, are left out: they add nothing.
+/// Each row of `W` is read once for the whole batch, which is the point of batching. Each element
+/// of the result is a sum over the inputs in their order, so it is the same for any number of rows.
+/// Inputs of zero, which most are, are skipped because they add nothing.
 fn product(x: &[f32], w: &[f32], bias: &[f32]) -> Vec<f32> {
     let (outputs, inputs) = (bias.len(), w.len() / bias.len());
     let rows = x.len() / inputs;

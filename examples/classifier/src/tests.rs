@@ -1,4 +1,4 @@
-//! The example keeps its contract, and is as right as it says.
+//! Tests of the example against its contract, and of the accuracy that its model card states.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ fn held_out() -> Vec<(&'static str, &'static str)> {
     text.lines().map(|line| line.split_once('\t').unwrap()).collect()
 }
 
-/// Texts of all languages and lengths, as rows.
+/// Rows of texts of all languages and lengths.
 fn rows(identifier: &Identifier) -> Vec<Vec<f32>> {
     let texts = held_out();
     let long = texts.iter().map(|(_, text)| *text).collect::<Vec<_>>().join(" ");

@@ -1,4 +1,4 @@
-//! The smallest handler: it says the input back, word by word.
+//! Smallest handler: returns the input word by word.
 //!
 //! `cargo run -p echo -- --config examples/echo/worker.toml`
 

@@ -1,4 +1,4 @@
-//! The example keeps the contract it shows.
+//! Tests of the example against the contract of a handler.
 
 use nsbridge_handler::{Models, testing};
 use serde_json::json;
