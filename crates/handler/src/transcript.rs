@@ -271,7 +271,7 @@ impl Reader {
         state.encoded.len() - state.start(index)
     }
 
-    /// Frees the space of all pieces before `index`, which were sent.
+    /// Marks all pieces before `index` as sent, so that the handler can emit more.
     pub fn sent(&self, index: usize) {
         let wake = {
             let mut state = self.0.state();

@@ -40,7 +40,7 @@ impl Network {
         })
     }
 
-    /// Returns the logits of all rows of a batch, `[rows, labels]`. Each row's are those of a batch of one.
+    /// Returns the logits of a batch, `[rows, labels]`. A row's logits do not depend on other rows.
     pub fn forward(&self, rows: &[Vec<f32>]) -> Vec<f32> {
         let hidden = self.hidden(&rows.concat());
         product(&hidden, &self.second, &self.second_bias)

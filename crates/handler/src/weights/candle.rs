@@ -177,7 +177,7 @@ fn to_tensor(weight: Weight) -> Result<Tensor> {
     }
 }
 
-/// Converts an error, which does not implement `std::error::Error`, by its message.
+/// Converts an error by its message, since it does not implement `std::error::Error`.
 #[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
 fn wrap(error: crate::Error) -> Error {
     Error::Msg(error.to_string())
