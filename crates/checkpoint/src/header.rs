@@ -1,4 +1,4 @@
-//! What the readers of all formats share.
+//! Limits and errors that the readers of all formats share.
 
 use std::fmt::Display;
 

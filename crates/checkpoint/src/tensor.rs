@@ -1,4 +1,4 @@
-//! What a tensor is and where it lies.
+//! Description of a tensor: name, type, shape and place.
 
 use std::ops::Range;
 
