@@ -43,7 +43,7 @@ macro_rules! plain {
 
 plain!(u8, i8, u16, i16, u32, i32, u64, i64, f32, f64);
 
-#[cfg(feature = "candle")]
+#[cfg(feature = "half")]
 plain!(half::bf16, half::f16);
 
 impl Buffer {

@@ -13,7 +13,7 @@ use aws_types::service_config::ServiceConfigKey;
 /// Credentials, and the region where none is given, come from where AWS's own tools look: the
 /// environment, the profile, the task's or the instance's role. `endpoint_url` is for services that
 /// are not AWS's own.
-pub(crate) async fn sdk_config(region: Option<&str>, endpoint_url: Option<&str>) -> SdkConfig {
+pub async fn sdk_config(region: Option<&str>, endpoint_url: Option<&str>) -> SdkConfig {
     let mut config = aws_config::defaults(BehaviorVersion::latest()).http_client(http_client());
     if let Some(region) = region {
         config = config.region(Region::new(region.to_owned()));
@@ -26,7 +26,7 @@ pub(crate) async fn sdk_config(region: Option<&str>, endpoint_url: Option<&str>)
 
 /// Returns the endpoint that a service's client takes from this configuration, if something sets one:
 /// the caller, `AWS_ENDPOINT_URL_<SERVICE>`, `AWS_ENDPOINT_URL`, or the profile.
-pub(crate) fn endpoint(config: &SdkConfig, service: &str) -> Option<String> {
+pub fn endpoint(config: &SdkConfig, service: &str) -> Option<String> {
     let general = || config.endpoint_url().map(str::to_owned);
     if config.get_origin("endpoint_url").is_client_config() {
         return general();
@@ -38,6 +38,6 @@ pub(crate) fn endpoint(config: &SdkConfig, service: &str) -> Option<String> {
 }
 
 /// On ring, as every TLS connection of this process.
-pub(crate) fn http_client() -> SharedHttpClient {
+pub fn http_client() -> SharedHttpClient {
     Builder::new().tls_provider(Provider::Rustls(CryptoMode::Ring)).build_https()
 }

@@ -19,7 +19,7 @@ use crate::counts::Counts;
 use crate::digest::Digest;
 use crate::error::StoreError;
 use crate::manifest::hex;
-use crate::names::random;
+use crate::random::random;
 use crate::sink::Sink;
 
 /// Maximum number of chunks that wait to be written, which bounds their memory. Further chunks are

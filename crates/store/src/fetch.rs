@@ -15,6 +15,7 @@ use crate::digest::{ChunkHasher, Digest};
 use crate::error::{Fault, StoreError};
 use crate::objects::{Object, Objects, Reading};
 use crate::pace::Pace;
+use crate::random::random_part;
 use crate::sink::{Piece, Sink};
 
 /// Number of damaged reads of a chunk after which the stored object is taken to be damaged.
@@ -186,5 +187,5 @@ impl Fetcher {
 /// Returns the delay of an exponential back-off with full jitter.
 fn pause(failures: u32) -> Duration {
     let longest = FIRST_PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE);
-    nsbridge_queue::random_part(longest)
+    random_part(longest)
 }

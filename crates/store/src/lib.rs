@@ -18,10 +18,11 @@ mod load;
 mod location;
 mod manifest;
 mod model;
-mod names;
+
 mod objects;
 mod pace;
 mod pull;
+mod random;
 mod sink;
 mod store;
 mod verify;

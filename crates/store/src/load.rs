@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use nsbridge_handler::buffer::{Filling, Segment};
 use nsbridge_handler::source::Stream;
-use nsbridge_handler::{Buffer, Error, Result};
+use nsbridge_handler::{Buffer, Error, Result, chain};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio_util::sync::CancellationToken;

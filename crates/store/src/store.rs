@@ -22,9 +22,9 @@ use crate::error::StoreError;
 use crate::fetch::Fetcher;
 use crate::location::Location;
 use crate::manifest::{MANIFEST, Manifest};
-use crate::names::random;
 use crate::objects::Objects as _;
 use crate::pace::Pace;
+use crate::random::random;
 use crate::{objects, pull, verify};
 
 /// Maximum number of threads of the store's runtime. Sockets and digests are spread over them.

@@ -157,5 +157,5 @@ fn copy<'a, T: Plain>(runs: impl Iterator<Item = &'a [u8]>, len: usize) -> Resul
     }
     drop(segments);
     let numbers = filling.finish().ok().and_then(|buffer| buffer.into_vec().ok());
-    numbers.ok_or_else(|| crate::Error::fatal("a copy of a tensor came to nothing"))
+    numbers.ok_or_else(|| nsbridge_handler::Error::fatal("a copy of a tensor came to nothing"))
 }

@@ -13,7 +13,7 @@ use nsbridge_handler::source::files_of;
 
 use super::{Object, Objects, Reading, unusable};
 use crate::error::{Fault, StoreError};
-use crate::names::random;
+use crate::random::random;
 use crate::sink::Sink;
 
 /// Folder on the local disk.

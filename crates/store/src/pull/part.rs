@@ -12,7 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::contents::Contents;
 use crate::error::StoreError;
 use crate::fetch::Chunk;
-use crate::names::random;
+use crate::random::random;
 
 /// Open partial file: `NAME.part`, or a unique name while another process holds the lock of that
 /// one.

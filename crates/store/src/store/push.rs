@@ -16,7 +16,7 @@ use crate::fetch::Fetcher;
 use crate::location::{CURRENT, Location};
 use crate::manifest::{
     CHUNK_BYTES, LARGEST_CHUNK, LONGEST_MANIFEST, MANIFEST, Manifest, ManifestFile, check_path,
-    check_revision,
+    check_revision, hex,
 };
 use crate::objects::Objects;
 use crate::objects::s3::S3;

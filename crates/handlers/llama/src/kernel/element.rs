@@ -4,7 +4,7 @@ use super::LANES;
 use super::simd::Simd;
 use crate::memory::Plain;
 
-/// A number as the cache holds it.
+/// Number format of the cache.
 pub(crate) trait Element: Plain {
     fn load(self) -> f32;
     fn store(x: f32) -> Self;
@@ -28,7 +28,7 @@ impl Element for f32 {
     }
 }
 
-/// The upper half of an f32.
+/// bf16: the upper half of an f32.
 impl Element for u16 {
     #[inline(always)]
     fn load(self) -> f32 {

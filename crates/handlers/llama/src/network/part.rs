@@ -6,7 +6,7 @@ use crate::Config;
 use crate::kernel::LANES;
 use crate::matrix::Matrix;
 
-/// One rank's place among all.
+/// One rank's place in the rank group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     pub(super) rank: usize,
@@ -14,30 +14,30 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Its share of what all have in equal parts.
+    /// Returns the rank's share of a dimension that is divided equally.
     pub(super) fn share(self, size: usize) -> Range<usize> {
         let share = size / self.of;
         self.rank * share..(self.rank + 1) * share
     }
 
-    /// The heads of keys and values that its queries look at. Where there are fewer than ranks,
+    /// Returns the key/value heads that the rank's queries use. With fewer heads than ranks,
     /// several ranks have the same one.
     pub(super) fn kv_heads(self, config: &Config) -> Range<usize> {
         let first = self.rank * config.kv_heads / self.of;
         first..first + (config.kv_heads / self.of).max(1)
     }
 
-    /// The rows of queries that are its heads'.
+    /// Returns the rows of the query projection for the rank's heads.
     pub(super) fn queries(self, config: &Config) -> Range<usize> {
         rows_of(self.share(config.heads), config)
     }
 
-    /// The rows of keys, and of values, that are its heads'.
+    /// Returns the rows of the key projection, and of the value projection, for the rank's heads.
     pub(super) fn keys(self, config: &Config) -> Range<usize> {
         rows_of(self.kv_heads(config), config)
     }
 
-    /// The tokens whose embedding and logits are its: in whole tiles.
+    /// Returns the tokens whose embedding and logits belong to the rank, in whole tiles.
     pub(super) fn tokens(self, vocab_size: usize) -> Tokens {
         let each = vocab_size.div_ceil(self.of).next_multiple_of(LANES);
         Tokens { first: vocab_size.min(self.rank * each), each }
@@ -48,38 +48,38 @@ fn rows_of(heads: Range<usize>, config: &Config) -> Range<usize> {
     heads.start * config.head_dim..heads.end * config.head_dim
 }
 
-/// Which tokens' rows are one rank's.
+/// Range of tokens whose rows belong to one rank.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tokens {
     pub(super) first: usize,
-    /// As many as each rank has, but the last ones, which may have fewer or none.
+    /// Number of tokens per rank; the last ranks may have fewer, or none.
     pub(super) each: usize,
 }
 
 #[derive(Debug)]
 pub(super) struct Layer {
     pub(super) attention_norm: Vec<f32>,
-    /// Rows of queries, then of keys, then of values: one matrix where they are of one format.
+    /// Rows of queries, then of keys, then of values: one matrix where their formats are equal.
     pub(super) qkv: Vec<Matrix>,
-    /// Of each head's queries, and of its keys.
+    /// Norms of each head's queries and of its keys.
     pub(super) head_norms: Option<(Vec<f32>, Vec<f32>)>,
     pub(super) output: Partial,
     pub(super) window: Option<usize>,
     pub(super) feed_forward_norm: Vec<f32>,
-    /// Tiles of the gate and of what it gates, in turn.
+    /// Alternating tiles of the gate and up projections.
     pub(super) gate_up: Matrix,
     pub(super) down: Partial,
 }
 
-/// A matrix of which a rank has columns, so that its products are parts of sums.
+/// Matrix of which a rank has columns, so that its products are partial sums.
 #[derive(Debug)]
 pub(super) struct Partial {
     pub(super) matrix: Matrix,
-    /// Added to the whole sum.
+    /// Added after the all-reduce.
     pub(super) bias: Option<Vec<f32>>,
 }
 
-/// Those of one rank.
+/// Heads of one rank.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Heads {
     pub(super) queries: usize,
@@ -92,7 +92,7 @@ impl Layer {
         self.matrices().map(Matrix::bytes).sum()
     }
 
-    /// Those of its matrices: one word where all are alike.
+    /// Lists the formats of the layer's matrices: just one if they are all equal.
     pub(super) fn formats(&self) -> String {
         let mut formats: Vec<_> = self.matrices().map(Matrix::format).collect();
         formats.dedup();

@@ -5,19 +5,19 @@ use std::fmt;
 use super::plan::Step;
 use crate::comm::Lost;
 
-/// One of them, whatever it computes on.
+/// One rank of a model, on any processor.
 pub(super) trait Rank: fmt::Debug + Send {
-    /// Runs a step; rank 0 then has the [`logits`](Self::logits).
+    /// Runs a step. Rank 0 has the [`logits`](Self::logits) afterwards.
     fn run(&mut self, step: &Step) -> Result<(), Lost>;
 
-    /// What the last step wanted, from all ranks.
+    /// Returns the logits requested by the last step, of all ranks.
     fn logits(&self, step: &Step) -> Rows<'_>;
 
-    /// What decides the bits beside the files.
+    /// Returns a description of what determines the bits besides the model files.
     fn arithmetic(&self) -> String;
 }
 
-/// Rows of numbers that begin `stride` apart.
+/// Rows of numbers, `stride` apart.
 pub(super) struct Rows<'a> {
     pub(super) numbers: &'a [f32],
     pub(super) stride: usize,

@@ -1,4 +1,4 @@
-//! What one rank has of a model.
+//! Shard of a model: the part that one CPU rank holds.
 
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ use super::Setup;
 use super::load::{self, Loader};
 use super::part::{Heads, Layer, Part, Tokens};
 
-/// The rows or columns of every matrix that are one rank's, and the keys and values of its heads.
-/// The residual stream and its norms each rank has whole.
+/// Rows or columns of every matrix that belong to one rank, and the keys and values of its heads.
+/// The residual stream and its norms are replicated on all ranks.
 #[derive(Debug)]
 pub(super) struct Shard {
-    /// Some tokens' rows.
+    /// Embedding rows of this rank's tokens.
     pub(super) embedding: Matrix,
     pub(super) tokens: Tokens,
     pub(super) layers: Vec<Layer>,
     pub(super) norm: Vec<f32>,
-    /// `None` if it is the embedding.
+    /// `None` if the output is tied to the embedding.
     pub(super) output: Option<Matrix>,
-    /// That of all ranks.
+    /// Shared by all ranks.
     pub(super) rope: Arc<RopeTable>,
     pub(super) eps: f32,
     pub(super) heads: Heads,
@@ -35,26 +35,26 @@ pub(super) struct Shard {
     pub(super) comm: Box<dyn Comm>,
 }
 
-/// The keys and values of its heads.
+/// Keys and values of the rank's heads.
 #[derive(Debug)]
 pub(super) struct Kv {
     pub(super) shape: Shape,
     pub(super) values: Values,
 }
 
-/// Buffers that are used again; each as long as the largest step so far needed.
+/// Buffers reused across steps; each is as long as the largest step so far needed.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    /// The residual stream.
+    /// Residual stream.
     pub(super) stream: Vec<f32>,
     pub(super) normed: Vec<f32>,
     pub(super) qkv: Vec<f32>,
     pub(super) attended: Vec<f32>,
     pub(super) wide: Vec<f32>,
-    /// What is added to the stream.
+    /// Sums added to the residual stream.
     pub(super) sums: Vec<f32>,
     pub(super) logits: Vec<f32>,
-    /// Rank 0's: the logits of all.
+    /// On rank 0, the logits of all ranks.
     pub(super) gathered: Vec<f32>,
     pub(super) blocks: Blocks,
 }
@@ -102,7 +102,7 @@ impl Shard {
         })
     }
 
-    /// What decides the bits beside the files.
+    /// Returns the formats, which determine the bits besides the model files.
     pub(super) fn formats(&self) -> String {
         let layers: Vec<_> = self.layers.iter().map(Layer::formats).collect();
         let kv = self.kv.values.format();
