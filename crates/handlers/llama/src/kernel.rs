@@ -1,10 +1,10 @@
-//! Arithmetic whose bits do not depend on the machine.
+//! CPU kernels with bit-identical results on every machine.
 //!
-//! Every number that a kernel gives is one scalar recurrence, written down once: the lanes of a
-//! vector are rows of a matrix, positions of a cache or dimensions of a head, never the terms of a
-//! sum. A tier is the same source compiled for other instructions, or exact integer arithmetic by
-//! others, so the bits are equal whichever runs. Sums of matrices are cut into segments that a tree
-//! adds up, so that shards of a matrix give the bits of the whole.
+//! Each output number is one scalar recurrence with a fixed order of operations. SIMD lanes hold
+//! rows of a matrix, positions of a KV cache or dimensions of a head, never the terms of one sum. A
+//! tier compiles the same source for other instructions, or uses other instructions for exact
+//! integer arithmetic, so all tiers give the same bits. The columns of a matrix product are cut
+//! into segments that a tree adds up, so shards of a matrix give the bits of the whole matrix.
 
 pub(crate) mod attention;
 pub(crate) mod kquants;
@@ -17,17 +17,17 @@ pub(crate) mod tile;
 
 use self::simd::Simd;
 
-/// Rows of a matrix that are computed side by side.
+/// Number of matrix rows computed side by side: the height of a tile.
 pub(crate) const LANES: usize = 16;
 
-/// As many numbers as a tile has rows.
+/// One f32 for each row of a tile.
 pub(crate) type Lanes = [f32; LANES];
 
-/// The instructions that the kernels are compiled for.
+/// Instruction-set tier that the kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tier {
-    /// What every machine of this architecture has. Without fused multiply-add in hardware it is
-    /// slow: the bits are those of one rounding all the same.
+    /// Baseline instructions of the architecture. Without hardware fused multiply-add it is slow,
+    /// but it still rounds once per multiply-add, so the bits are the same.
     Portable,
     /// AVX2, FMA and F16C.
     Avx2,
@@ -36,13 +36,13 @@ pub enum Tier {
 }
 
 impl Tier {
-    /// The fastest one that this machine has, and whose integer products are right here: an
-    /// emulator's need not be.
+    /// Returns the fastest tier of this machine whose integer products pass a check. The check is
+    /// there for emulators, which can get these instructions wrong.
     pub fn best() -> Self {
         Self::available().rev().find(|tier| q8::counts_right(*tier)).unwrap_or(Self::Portable)
     }
 
-    /// Those that this machine has, the fastest last.
+    /// Returns the tiers that this machine supports, the fastest last.
     pub fn available() -> impl DoubleEndedIterator<Item = Self> {
         [Self::Portable, Self::Avx2, Self::Avx512].into_iter().filter(|tier| tier.is_available())
     }
@@ -69,24 +69,25 @@ impl Tier {
         self == Self::Portable
     }
 
-    /// Runs work compiled for this tier.
+    /// Runs `work` compiled for this tier.
     ///
     /// # Panics
     ///
-    /// If this machine does not have it.
+    /// Panics if this machine does not support the tier.
     #[inline]
     pub(crate) fn run<W: Work>(self, work: W) {
         compiled::run(self, work);
     }
 }
 
-/// Asks for what lies so far behind the beginning of some weights; beyond their end it does nothing.
+/// Prefetches the cache line `reach` bytes after the start of `weights`. A prefetch past their end
+/// has no effect.
 #[inline(always)]
 fn ask_ahead<T>(weights: *const T, reach: usize) {
     ask(weights.cast::<u8>().wrapping_add(reach));
 }
 
-/// Asks for the line of memory at an address, whatever it is.
+/// Prefetches the cache line at an address, which may be invalid.
 #[inline(always)]
 #[cfg_attr(
     target_arch = "x86_64",
@@ -94,7 +95,8 @@ fn ask_ahead<T>(weights: *const T, reach: usize) {
 )]
 fn ask(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch of any address does nothing that can be seen, and every x86-64 has it.
+    // SAFETY: a prefetch has no visible effect at any address, and every x86-64 CPU has the
+    // instruction.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(at.cast());
@@ -102,14 +104,15 @@ fn ask(at: *const u8) {
     let _ = at;
 }
 
-/// Something to do that is compiled once for each tier.
+/// Work that is compiled once for each tier.
 ///
-/// `run` and all it calls are `#[inline(always)]`: only so does it get the tier's instructions.
+/// `run` and everything it calls must be `#[inline(always)]`, since only inlined code gets the
+/// tier's instructions.
 pub(crate) trait Work {
     fn run<S: Simd>(self, simd: S);
 }
 
-/// The one place where code is compiled for what a machine may not have.
+/// Only module that compiles code for instructions that the machine may lack.
 mod compiled {
     #![expect(unsafe_code, reason = "a function for other instructions is unsafe to call")]
 
@@ -123,7 +126,7 @@ mod compiled {
         assert!(tier.is_available(), "this machine has no {tier:?}");
         match tier {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the machine has the instructions.
+            // SAFETY: the assertion above ensures that the machine has the instructions.
             Tier::Avx2 => unsafe { avx2(work, Avx2::new()) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.

@@ -1,9 +1,9 @@
-//! Matrices as the kernels read them.
+//! Weight matrices packed for the kernels.
 //!
-//! Sixteen rows are a tile, whose numbers lie column by column: a load brings one column of sixteen
-//! rows. The columns are cut into segments of equal length; each is summed in its order, and a
-//! pairwise tree adds the segments up. So a shard of whole tiles has the rows that it would have in
-//! the whole, and a shard of whole segments the sums.
+//! A tile is sixteen rows, stored column by column, so one load brings one column of sixteen rows.
+//! The columns are cut into segments of equal length. Each segment is summed in order, and a
+//! pairwise tree adds up the segments. So a shard of whole tiles gives the same rows as the whole
+//! matrix, and a shard of whole segments gives the same partial sums.
 
 pub(crate) mod ggml;
 mod pack;
@@ -19,33 +19,33 @@ pub(crate) use self::pack::Source;
 pub(crate) use self::turns::TILES;
 use self::turns::Turns;
 
-/// The most segments that a sum is cut into, and so the largest degree of tensor parallelism with
-/// equal bits.
+/// Largest number of segments of a sum, and so the largest tensor-parallel degree with equal bits.
 pub(crate) const SEGMENTS: usize = 8;
 
-/// How a matrix is kept in memory.
+/// Storage format of a matrix in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Four bytes a weight.
+    /// f32, four bytes a weight.
     F32,
-    /// Two bytes a weight. The arithmetic is that of f32, to the bit.
+    /// bfloat16, two bytes a weight. The arithmetic is that of f32, bit for bit.
     Bf16,
-    /// The same.
+    /// IEEE half precision, two bytes a weight, computed in f32.
     F16,
-    /// GGUF's: blocks of 32 integers of eight bits with a scale in f16, times activations in such
-    /// blocks.
+    /// GGUF's Q8_0: blocks of 32 eight-bit integers with an f16 scale, multiplied with activations
+    /// in blocks of the same kind.
     Q8_0,
-    /// GGUF's: blocks of 256 integers of four bits, each 32 with a scale and a least value, times
-    /// activations in blocks of 256 integers of eight bits.
+    /// GGUF's Q4_K: blocks of 256 four-bit integers, each 32 with a scale and a least value,
+    /// multiplied with activations in blocks of 256 eight-bit integers.
     Q4K,
-    /// The same with five bits.
+    /// GGUF's Q5_K: as Q4_K, with five-bit integers.
     Q5K,
-    /// The same with six bits, each 16 with a scale.
+    /// GGUF's Q6_K: blocks of 256 six-bit integers, each 16 with a scale, multiplied with
+    /// activations in blocks of 256 eight-bit integers.
     Q6K,
 }
 
 impl Format {
-    /// The bytes of a weight in memory, scales included.
+    /// Returns the bytes of a weight in memory, scales included.
     pub fn width(self) -> f64 {
         let block = |size: usize| size as f64 / (LANES * kquants::BLOCK) as f64;
         match self {
@@ -58,7 +58,7 @@ impl Format {
         }
     }
 
-    /// How many columns belong together.
+    /// Returns the number of columns that cannot be separated: the block length.
     pub(crate) fn unit(self) -> usize {
         match self {
             // As for Bf16, so that the bits agree.
@@ -69,14 +69,15 @@ impl Format {
     }
 }
 
-/// Into how many segments a sum over so many columns is cut: as many as there can be of equal size.
-/// A rank that has some of the columns has as large a share of the segments.
+/// Returns the number of equal segments that a sum over `columns` is cut into: the largest of 8, 4,
+/// 2 and 1 that divides them. A rank with a share of the columns has the same share of the
+/// segments.
 pub(crate) fn segments(format: Format, columns: usize) -> usize {
     let fits = |segments: &usize| columns.is_multiple_of(segments * format.unit());
     [SEGMENTS, 4, 2].into_iter().find(fits).unwrap_or(1)
 }
 
-/// A matrix `[rows, columns]` that multiplies activations: `y = W x + b`.
+/// Matrix `[rows, columns]` that multiplies activations: `y = W x + b`.
 #[derive(Debug)]
 pub(crate) struct Matrix {
     pub(crate) rows: usize,
@@ -84,36 +85,36 @@ pub(crate) struct Matrix {
     pub(crate) segments: usize,
     pub(crate) turns: Turns,
     pub(crate) data: Data,
-    /// Padded to whole tiles.
+    /// Bias, padded to whole tiles.
     pub(crate) bias: Option<Vec<f32>>,
 }
 
-/// The weights, by tiles that take [turns](Turns).
+/// Weights, stored by interleaved tiles (see [`Turns`]).
 #[derive(Debug)]
 pub(crate) enum Data {
-    /// For each column the 16 rows' weights.
+    /// For each column, the weights of the 16 rows.
     F32(Memory<f32>),
-    /// For each two columns the 16 rows' pairs of weights, the first in the lower half.
+    /// For each two columns, the pairs of weights of the 16 rows, the first in the lower half.
     Bf16(Memory<u32>),
-    /// For each column the 16 rows' weights.
+    /// For each column, the weights of the 16 rows.
     F16(Memory<u16>),
-    /// For each block of 32 columns the 16 rows' scales; the values as in [`TILE_BLOCK`].
+    /// For each block of 32 columns, the scales of the 16 rows; the values as in [`TILE_BLOCK`].
     Q8 {
         scales: Memory<u16>,
         values: Memory<i8>,
     },
-    /// The blocks of 256 columns.
+    /// Blocks of 256 columns.
     Q4K(Memory<kquants::Q4>),
     Q5K(Memory<kquants::Q5>),
     Q6K(Memory<kquants::Q6>),
 }
 
 impl Matrix {
-    /// An empty matrix of zeros, whose columns are cut into so many [`segments`].
+    /// Allocates a matrix of zeros whose columns are cut into `segments` (see [`segments`]).
     ///
     /// # Errors
     ///
-    /// There is not enough memory, or the format cannot have so many columns.
+    /// Returns an error if memory is short, or if the format does not allow this number of columns.
     pub(crate) fn zeroed(
         format: Format,
         rows: usize,
@@ -162,7 +163,7 @@ impl Matrix {
         self.rows.div_ceil(LANES)
     }
 
-    /// Rows with those that fill the last tile.
+    /// Returns the number of rows, padded to whole tiles.
     pub(crate) fn padded(&self) -> usize {
         self.tiles() * LANES
     }
@@ -171,7 +172,7 @@ impl Matrix {
         self.bias.as_ref()?.as_chunks().0.get(tile)
     }
 
-    /// A row, as the products see it.
+    /// Copies out a row, dequantized to the values that the kernels compute with.
     pub(crate) fn row(&self, row: usize, out: &mut [f32]) {
         let (tile, lane) = (row / LANES, row % LANES);
         for (at, out) in out[..self.columns].chunks_exact_mut(self.turns.stretch).enumerate() {
@@ -179,7 +180,7 @@ impl Matrix {
         }
     }
 
-    /// A row's part of the stretch before which there are so many.
+    /// Copies out a row's part of the stretch that has `before` stretches in front of it.
     fn stretch(&self, before: usize, lane: usize, out: &mut [f32]) {
         let first = before * out.len();
         match &self.data {
@@ -207,16 +208,16 @@ impl Matrix {
         }
     }
 
-    /// How many tiles one of so many threads is to take at once, in whole multiples: some 64 KiB of
-    /// them, and of few rows of activations more, but not so many that threads have nothing. Few rows
-    /// wait for memory, which is read the faster the longer one goes on.
+    /// Returns how many tiles a thread takes at once: a multiple of `multiple`, about 64 KiB. With
+    /// few rows of activations it is more, since memory bandwidth is then the limit, and long
+    /// sequential reads are faster. It is capped so that all threads have work.
     pub(crate) fn pieces(&self, rows: usize, threads: usize, multiple: usize) -> usize {
         const BYTES: usize = 64 << 10;
         let tile = self.bytes() / self.tiles().max(1);
         let least = BYTES / tile.max(1);
         let most = self.tiles() / (4 * threads);
         let wanted = least * (4 / rows.max(1)).max(1);
-        // Tiles that take turns are one thread's, where there are enough of them for all.
+        // Interleaved tiles go to one thread where there are enough tiles for all threads.
         let multiple = if most < TILES { multiple } else { multiple.max(TILES) };
         wanted.min(most.max(least)).max(1).next_multiple_of(multiple)
     }
@@ -234,7 +235,7 @@ impl Matrix {
     }
 }
 
-/// A row's part of blocks of 256.
+/// Copies out a row's part of a stretch of blocks of 256.
 fn wide_stretch<B: kquants::Block>(data: &[B], before: usize, lane: usize, out: &mut [f32]) {
     let out = out.as_chunks_mut().0;
     for (block, out) in data[before * out.len()..].iter().zip(out) {

@@ -1,9 +1,9 @@
-//! Attention of one token's heads over a paged cache.
+//! Attention of one token's heads over the paged KV cache.
 //!
-//! Positions are looked at in splits of 256 that begin at multiples of 256, whatever the token, and
-//! the splits' results are merged in ascending order (the online softmax of Milakov and Gimelshein,
-//! arXiv:1805.02867). What a token sees is what was written to the cache, so neither the chunk that
-//! it came in nor its neighbours matter.
+//! Positions are processed in splits of 256 that begin at multiples of 256 for every token. The
+//! results of the splits are merged in ascending order (the online softmax of Milakov and
+//! Gimelshein, arXiv:1805.02867). A token reads all keys and values from the cache, so neither its
+//! prefill chunk nor its neighbors in the batch affect the result.
 
 use std::ops::Range;
 
@@ -12,38 +12,38 @@ use super::simd::Simd;
 use super::{LANES, Work};
 use crate::kv::Element;
 
-/// Positions of a block of the cache.
+/// Positions in a block of the KV cache.
 pub(crate) const PAGE: usize = 32;
 
-/// Positions whose scores are taken together.
+/// Positions whose scores are computed together.
 pub(crate) const SPLIT: usize = 256;
 
 const PAGES: usize = SPLIT / PAGE;
 
-/// One token's query heads that share keys and values.
+/// Attention of one token for a group of query heads that share keys and values (GQA).
 pub(crate) struct Attend<'a, E> {
     /// `[heads, dim]`.
     pub(crate) queries: &'a [f32],
     pub(crate) dim: usize,
-    /// What scores are multiplied with.
+    /// Factor applied to the scores.
     pub(crate) scale: f32,
-    /// The first position that is seen, and the token's own.
+    /// First visible position, and the token's own position.
     pub(crate) first: usize,
     pub(crate) last: usize,
-    /// All blocks of this layer and key head: keys `[dim, 32]` each, values `[32, dim]`.
+    /// Blocks of this layer and key head: keys `[dim, 32]` each, values `[32, dim]`.
     pub(crate) keys: Pages<'a, E>,
     pub(crate) values: Pages<'a, E>,
     /// `[heads, dim]`.
     pub(crate) out: &'a mut [f32],
 }
 
-/// Blocks by their place in a sequence.
+/// Cache blocks of a sequence, found through its block table.
 #[derive(Clone, Copy)]
 pub(crate) struct Pages<'a, E> {
     pub(crate) data: &'a [E],
-    /// From one block of the pool to the next.
+    /// Elements from one block of the pool to the next.
     pub(crate) stride: usize,
-    /// Numbers of a block.
+    /// Elements of a block.
     pub(crate) size: usize,
     pub(crate) table: &'a [u32],
 }
@@ -61,7 +61,7 @@ impl<E: Element> Work for Attend<'_, E> {
         let heads = self.queries.len() / self.dim;
         let mut head = 0;
         while head < heads {
-            // Two of them fill the registers, and what is loaded serves both.
+            // Two heads fill the registers and share each load of keys and values.
             head += if heads - head > 1 {
                 self.heads::<2>(simd, head)
             } else {
@@ -71,10 +71,10 @@ impl<E: Element> Work for Attend<'_, E> {
     }
 }
 
-/// A split's scores, and then each position's share of the sum, of `H` heads.
+/// Scores of a split for `H` heads, replaced by the softmax weight of each position.
 type Shares<const H: usize> = [[[f32; PAGE]; PAGES]; H];
 
-/// What is seen of a split, and what is left of the splits before it.
+/// Visible part of a split: its blocks, and its first and last position.
 struct Split {
     blocks: Range<usize>,
     first: usize,
@@ -82,7 +82,7 @@ struct Split {
 }
 
 impl Split {
-    /// Of a block's positions.
+    /// Returns the visible positions within a block.
     #[inline(always)]
     fn seen(&self, block: usize) -> Range<usize> {
         let start = self.first.max(block * PAGE) % PAGE;
@@ -99,7 +99,7 @@ impl<E: Element> Attend<'_, E> {
         {
             *query = numbers;
         }
-        // Of each head the largest score so far, and the sum of the shares.
+        // For each head, the largest score so far and the sum of the softmax weights.
         let mut all = [(f32::NEG_INFINITY, 0.0f32); H];
         for number in self.first / SPLIT..=self.last / SPLIT {
             let first = self.first.max(number * SPLIT);
@@ -107,7 +107,7 @@ impl<E: Element> Attend<'_, E> {
             let split = Split { blocks: first / PAGE..last / PAGE + 1, first, last };
             let mut shares = [[[f32::NEG_INFINITY; PAGE]; PAGES]; H];
             self.score(simd, &queries, &split, &mut shares);
-            // The others are not seen: their shares would be zeros.
+            // The other pages hold no visible positions: their weights would be zeros.
             let filled = split.blocks.start % PAGES..(split.blocks.end - 1) % PAGES + 1;
             let mut merge = [None; H];
             for h in 0..H {
@@ -134,7 +134,7 @@ impl<E: Element> Attend<'_, E> {
         H
     }
 
-    /// The products of the queries with a split's keys.
+    /// Computes the scaled products of the queries with the keys of a split.
     #[inline(always)]
     fn score<S: Simd, const H: usize>(
         &self,
@@ -169,7 +169,8 @@ impl<E: Element> Attend<'_, E> {
         }
     }
 
-    /// Adds each share of its position's values, in the order of positions.
+    /// Adds up the values of a split, times the weights of their positions, in the order of the
+    /// positions.
     #[inline(always)]
     fn mix<S: Simd, const H: usize>(
         &mut self,
@@ -189,7 +190,7 @@ impl<E: Element> Attend<'_, E> {
         }
     }
 
-    /// `N` vectors of dimensions.
+    /// Accumulates `N` vectors of dimensions and returns how many dimensions they cover.
     #[inline(always)]
     fn columns<S: Simd, const H: usize, const N: usize>(
         &mut self,
@@ -230,7 +231,7 @@ impl<E: Element> Attend<'_, E> {
         N * LANES
     }
 
-    /// One dimension.
+    /// Accumulates a single dimension and returns 1.
     #[inline(always)]
     fn column<const H: usize>(
         &mut self,
@@ -261,14 +262,15 @@ fn largest(scores: &[[f32; PAGE]]) -> f32 {
     let mut most = [f32::NEG_INFINITY; PAGE];
     for scores in scores {
         for lane in 0..PAGE {
-            // A NaN is passed over here, and comes out of `exp`.
+            // A NaN is skipped here, and shows up in the result of `exp`.
             most[lane] = if scores[lane] > most[lane] { scores[lane] } else { most[lane] };
         }
     }
     most.into_iter().fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
 }
 
-/// Each score's weight, and their sum: 32 sums of every 32nd position, then a tree.
+/// Replaces each score by its softmax weight and returns the sum of the weights: 32 sums of every
+/// 32nd position, then a tree.
 #[inline(always)]
 fn to_shares(scores: &mut [[f32; PAGE]], largest: f32) -> f32 {
     let mut sums = [0.0; PAGE];

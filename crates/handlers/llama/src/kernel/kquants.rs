@@ -1,8 +1,9 @@
-//! Tiles of ggml's K-quants: blocks of 256 columns whose parts have scales of their own.
+//! Tiles of ggml's K-quants: blocks of 256 columns whose sub-blocks have their own scales.
 //!
-//! A weight is `d * scale * value + min * least`: `d` and `min` of the row's block, in f16; `scale`
-//! and `least` of 16 or 32 columns, integers; `value` an integer of four to six bits. Products with
-//! activations are exact in 32 bits until `d` and `min`.
+//! A weight is `d * scale * value + min * least`. `d` and `min` belong to the row's block and are
+//! f16. `scale` and `least` are integers that belong to 16 or 32 columns. `value` is an integer of
+//! four to six bits. Products with activations are exact 32-bit integers up to the multiplication
+//! by `d` and `min`.
 
 #![expect(unsafe_code, reason = "blocks lie in memory that is not of their type")]
 
@@ -11,37 +12,36 @@ use super::simd::{FOURS, Simd};
 use super::{LANES, ask};
 use crate::memory::Plain;
 
-/// Columns of a block.
+/// Columns in a block.
 pub(crate) const BLOCK: usize = 256;
 
-/// Columns whose values are read together.
+/// Columns in a part, the unit in which values are read.
 const PART: usize = 32;
 
-/// Fours of columns in a part.
+/// Groups of four columns in a part.
 const GROUPS: usize = PART / 4;
 
-/// Sixteen rows' weights of 256 columns. All methods are inlined always.
+/// Weights of sixteen rows in 256 columns. All methods must be always inlined.
 pub(crate) trait Block: Plain {
-    /// The largest value.
+    /// Largest stored value.
     const LARGEST: i32;
-    /// Scales of a part's columns.
+    /// Number of scales in a part.
     const SCALES: usize;
-    /// Columns that have a sum of activations: as many as have an integer that those are multiplied
-    /// by.
+    /// Number of columns summed in each activation sum: those that share one integer factor.
     const SUMMED: usize = PART / Self::SCALES;
 
-    /// The values of four columns, the group, of each part of a pair.
+    /// Returns the values of one group of four columns, for both parts of a pair.
     fn fours<S: Simd>(&self, simd: S, pair: usize, group: usize) -> [S::Fours; 2];
-    /// A part's.
+    /// Returns one of a part's scales for the sixteen rows.
     fn scales(&self, part: usize, index: usize) -> &[i8; LANES];
     fn d<S: Simd>(&self, simd: S) -> S::Vector;
-    /// What values are less by.
+    /// Subtracts the constant offset of the values.
     fn offset<S: Simd>(&self, simd: S, counts: S::Counts, sums: &[i16]) -> S::Counts;
-    /// Adds what does not depend on the values.
+    /// Adds the term that does not depend on the values.
     fn least<S: Simd>(&self, simd: S, sums: &[i16], scale: S::Vector, sum: S::Vector) -> S::Vector;
-    /// A row in numbers.
+    /// Dequantizes one row.
     fn row(&self, lane: usize, out: &mut [f32; BLOCK]);
-    /// Sets a row.
+    /// Sets one row.
     fn set(&mut self, lane: usize, row: &Row<'_>);
 }
 
@@ -51,23 +51,23 @@ const _: () = assert!(std::mem::offset_of!(Q4, values) == HEAD);
 const _: () = assert!(std::mem::offset_of!(Q5, values) == HEAD);
 const _: () = assert!(std::mem::offset_of!(Q6, quads) == HEAD);
 
-/// One row's block: see the module.
+/// Block of one row, with the fields of the formula in the module documentation.
 pub(crate) struct Row<'a> {
     pub(crate) d: u16,
-    /// Not negated yet.
+    /// Factor of the least values, not negated yet.
     pub(crate) min: u16,
     pub(crate) scales: &'a [i8; 16],
     pub(crate) least: &'a [i8; 8],
     pub(crate) values: &'a [u8; BLOCK],
 }
 
-/// Q4_K: four bits, and parts of 32 columns with a scale and a least value of six bits.
+/// Q4_K: four-bit values; each 32 columns have a six-bit scale and a six-bit least value.
 pub(crate) type Q4 = WithLeast<Halves>;
 
-/// Q5_K: the same with five bits, a byte each.
+/// Q5_K: as Q4_K, with five-bit values stored in a byte each.
 pub(crate) type Q5 = WithLeast<Bytes>;
 
-/// A block whose parts have least values.
+/// Block whose parts have least values.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct WithLeast<V> {
@@ -75,71 +75,73 @@ pub(crate) struct WithLeast<V> {
     values: V,
 }
 
-/// Values that are zero or more. All methods that take a `simd` are inlined always.
+/// Storage of unsigned values. All methods that take a `simd` must be always inlined.
 pub(crate) trait Values {
-    /// The largest.
+    /// Largest value.
     const LARGEST: i32;
 
-    /// Those of four columns, the group, of each part of a pair.
+    /// Returns the values of one group of four columns, for both parts of a pair.
     fn fours<S: Simd>(&self, simd: S, pair: usize, group: usize) -> [S::Fours; 2];
-    /// A row's.
+    /// Returns the value of one row in a column.
     fn value(&self, column: usize, lane: usize) -> u8;
-    /// Sets one that is zero.
+    /// Sets a value that is still zero.
     fn set(&mut self, column: usize, lane: usize, value: u8);
 }
 
-/// Two parts' values, one after the other, in the lower and the upper halves.
+/// Four-bit values: of each pair of parts, the first in the low nibbles and the second in the high
+/// nibbles.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Halves([[[u8; FOURS]; GROUPS]; 4]);
 
-/// A byte for each value, two parts' in turns.
+/// One byte for each value; the groups of a pair of parts alternate.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Bytes([[[[u8; FOURS]; 2]; GROUPS]; 4]);
 
-/// Scales and least values.
+/// Scales and least values of a block.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Head {
     d: [u16; LANES],
-    /// What the least values are multiplied by: zero or less.
+    /// Negated factor of the least values: zero or less.
     min: [u16; LANES],
     scales: [[i8; LANES]; 8],
     least: [[i8; LANES]; 8],
 }
 
-/// Q6_K: six bits less 32, and parts of 16 columns with a scale of eight bits.
+/// Q6_K: six-bit values with an offset of 32; each 16 columns have an eight-bit scale.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Q6 {
-    /// In f32, so that a block fills cache lines.
+    /// f32, so that the block size is a multiple of the cache line.
     d: [f32; LANES],
-    /// Of each 16 columns.
+    /// Scales of each 16 columns.
     scales: [[i8; LANES]; 16],
-    /// Of each pair of parts.
+    /// Values of each pair of parts.
     quads: [[Quad; GROUPS / 2]; 4],
 }
 
-/// Values of two groups of a part, and of the same two of the next, side by side: a block that is read
-/// in two places at once is no stream, and takes twice the time.
+/// Values of two groups of columns, for both parts of a pair, stored side by side. Reading a block
+/// in two places at once would break the sequential stream and take twice the time.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Quad {
-    /// The lower four bits of a group: of one part in the lower halves, of the next in the upper ones.
+    /// Lower four bits of each group: the first part in the low nibbles, the second in the high
+    /// ones.
     low: [[u8; FOURS]; 2],
-    /// The upper two bits of all four.
+    /// Upper two bits of all four.
     high: [u8; FOURS],
 }
 
-// SAFETY: integers without gaps between them.
+// SAFETY: integers without padding, valid for every bit pattern.
 unsafe impl Plain for Q4 {}
 // SAFETY: as above.
 unsafe impl Plain for Q5 {}
-// SAFETY: integers and numbers without gaps between them.
+// SAFETY: integers and f32 without padding, valid for every bit pattern.
 unsafe impl Plain for Q6 {}
 
-/// Adds the products of a block with `M` rows of activations to their sums.
+/// Adds the products of one block with `M` rows of activations to their sums.
 #[inline(always)]
 pub(crate) fn add<S: Simd, B: Block, const M: usize>(
     simd: S,
@@ -149,11 +151,12 @@ pub(crate) fn add<S: Simd, B: Block, const M: usize>(
     scales: [f32; M],
     sums: &mut [S::Vector; M],
 ) {
-    // Line by line, before its parts are used out of turn: to the processor a matrix is then one stream.
+    // The head is prefetched line by line before its parts are used out of order, so that the
+    // processor sees the matrix as one stream.
     for line in (0..HEAD).step_by(64) {
         ask(std::ptr::from_ref(block).cast::<u8>().wrapping_add(line));
     }
-    // What lies ahead in as many stretches as there are turns.
+    // Each iteration prefetches an equal share of the lines that lie `reach` bytes ahead.
     let asked = const {
         let turns = BLOCK / PART / 2 * GROUPS / at_once::<S, B>();
         (size_of::<B>() / 64).div_ceil(turns)
@@ -197,11 +200,11 @@ pub(crate) fn add<S: Simd, B: Block, const M: usize>(
     }
 }
 
-/// Each row's sum of its integers times the activations' sums, of which there are as many.
+/// Returns, for each row, the sum of its `N` integers times the activation sums.
 #[inline(always)]
 fn times<S: Simd, const N: usize>(simd: S, x: &[[i8; LANES]; N], sums: &[i16]) -> S::Counts {
     let mut counts = simd.no_counts();
-    // Known to be so long, nobody looks at lengths on the way.
+    // With the length known here, the loop needs no bounds checks.
     let Some(sums) = sums.first_chunk::<N>() else { return counts };
     for ([first, second], sums) in x.as_chunks().0.iter().zip(sums.as_chunks().0) {
         counts = simd.two([first, second], *sums, counts);
@@ -209,7 +212,7 @@ fn times<S: Simd, const N: usize>(simd: S, x: &[[i8; LANES]; N], sums: &[i16]) -
     counts
 }
 
-/// As many groups as a tier can hold the products of, and a scale is for.
+/// Returns how many groups share a scale and have products that fit a tier's partial sums.
 const fn at_once<S: Simd, B: Block>() -> usize {
     let mut groups = GROUPS / B::SCALES;
     while groups as i32 > S::HOLDS / (4 * 127 * B::LARGEST) {
@@ -380,8 +383,8 @@ impl Block for Q6 {
     }
 }
 
-/// Where a column's value lies: its pair of parts, whether it is in the second one, its group, and
-/// its byte for a row.
+/// Returns the location of a weight: pair of parts, index within the pair, group, and byte for the
+/// row.
 fn place(column: usize, lane: usize) -> (usize, usize, usize, usize) {
     let (part, k) = (column / PART, column % PART);
     (part / 2, part % 2, k / 4, 4 * lane + k % 4)

@@ -1,26 +1,26 @@
-//! Functions of one number, and sums, in an order of our own.
+//! Scalar math functions and sums with a fixed order of operations.
 //!
-//! The platform's `expf` gives other bits with other instructions; these are multiplications and
-//! additions in a fixed order.
+//! The platform's `expf` gives other bits on other machines. These functions use only
+//! multiplications and additions in a fixed order.
 
 use super::LANES;
 
-/// Below this `exp` is 0 for our purposes: its result would not be a normal number.
+/// Below this, `exp` returns 0: the result would not be a normal number.
 const LOWEST: f32 = -87.336_54;
-/// Above this it would be infinite.
+/// Above this, `exp` would overflow to infinity.
 const HIGHEST: f32 = 88.722_83;
 
-/// e to the `x`, within 2 units in the last place; 0 below -87.3, NaN for NaN.
+/// Returns e to the power `x`, within 2 ulp: 0 below -87.3, NaN for NaN.
 ///
-/// The argument is reduced by multiples of ln 2 in two parts (Cody and Waite), the rest goes into
-/// the polynomial of Cephes' `expf`.
+/// The argument is reduced by multiples of ln 2 in two parts (Cody and Waite). The remainder goes
+/// into the polynomial of Cephes' `expf`.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
-    // Comparisons that are false for NaN let it through.
+    // These comparisons are false for NaN, so a NaN passes through.
     let low = x < LOWEST;
     let x = if low { LOWEST } else { x };
     let x = if x > HIGHEST { HIGHEST } else { x };
-    // Adding and taking away 1.5 * 2^23 rounds to an integer, ties to even.
+    // Adding and subtracting 1.5 * 2^23 rounds to an integer, ties to even.
     const ROUND: f32 = 12_582_912.0;
     let rounded = x.mul_add(std::f32::consts::LOG2_E, ROUND);
     let n = rounded - ROUND;
@@ -33,9 +33,9 @@ pub(crate) fn exp(x: f32) -> f32 {
     p = p.mul_add(r, 1.666_666_5e-1);
     p = p.mul_add(r, 0.5);
     let y = p.mul_add(r * r, r) + 1.0;
-    // The integer is in the last bits: a conversion would be one lane at a time, for what it makes
-    // of a NaN, which is all the same here. In two steps, since 2^128 is not a number but 2^64 *
-    // 2^64 with a y below 1 may be.
+    // The integer is in the low bits of `rounded`. A float-to-int conversion would not vectorize
+    // because of its rule for NaN, which does not matter here. The scaling is done in two steps:
+    // 2^128 is not a finite f32, but 2^64 * 2^64 times a y below 1 may be.
     let n = rounded.to_bits().cast_signed() - ROUND.to_bits().cast_signed();
     let half = (n + (n >> 31 & 1)) >> 1;
     let rest = n - half;
@@ -44,13 +44,13 @@ pub(crate) fn exp(x: f32) -> f32 {
     if low { 0.0 } else { y }
 }
 
-/// `x` times its logistic function.
+/// Returns `x` times its logistic function (SiLU).
 #[inline(always)]
 pub(crate) fn silu(x: f32) -> f32 {
     x / (1.0 + exp(-x))
 }
 
-/// The sum of the lanes: neighbours first, then neighbouring pairs, and so on.
+/// Sums the lanes by a pairwise tree: neighbors first, then neighboring pairs, and so on.
 #[inline(always)]
 pub(crate) fn tree<const N: usize>(mut lanes: [f32; N]) -> f32 {
     let mut n = N;
@@ -63,7 +63,7 @@ pub(crate) fn tree<const N: usize>(mut lanes: [f32; N]) -> f32 {
     lanes[0]
 }
 
-/// The sum of the squares: 16 sums of every sixteenth, then a tree.
+/// Returns the sum of squares: 16 partial sums of every sixteenth number, then a tree.
 #[inline(always)]
 pub(crate) fn sum_of_squares(x: &[f32]) -> f32 {
     let mut sums = [0.0; LANES];
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn sums_take_their_order() {
-        // 1e8 swallows a 1 that comes alone, not the 8 that came together first.
+        // 1e8 absorbs a 1 that is added alone, but not an 8 that was summed first.
         assert_eq!(tree([4.0f32, 4.0, 1e8, -1e8]), 8.0);
         assert_eq!(tree([1e8f32, 1.0, 1.0, -1e8]), 0.0);
         assert_eq!(sum_of_squares(&[1.0; 35]), 35.0);

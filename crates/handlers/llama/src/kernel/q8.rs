@@ -1,4 +1,4 @@
-//! Products of blocks of eight-bit integers: exact, so in whichever order the machine likes.
+//! Dot products of blocks of eight-bit integers. They are exact, so each tier may choose its order.
 
 #![cfg_attr(
     target_arch = "x86_64",
@@ -9,12 +9,13 @@ use super::row::BLOCK;
 use super::simd::Simd;
 use super::{LANES, Tier, Work};
 
-/// Bytes of a tile's block: for each four columns the four bytes of each of the 16 rows.
+/// Bytes of a tile's block: for each four columns, four bytes of each of the 16 rows.
 pub(crate) const TILE_BLOCK: usize = LANES * BLOCK;
 
-/// The 16 rows' dot products with each of `M` activations' blocks, whose values add up to `sums`.
+/// Returns the dot products of 16 rows with one block of each of the `M` activation rows. `sums`
+/// holds the sum of the values of each activation block.
 ///
-/// No value may be -128, of which the machine's absolute value is negative.
+/// No value may be -128, since its eight-bit absolute value overflows.
 #[inline(always)]
 pub(super) fn dots<S: Simd, const M: usize>(
     _: S,
@@ -24,7 +25,8 @@ pub(super) fn dots<S: Simd, const M: usize>(
 ) -> [[i32; LANES]; M] {
     match S::TIER {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: whoever has an `S` knows that the machine has its instructions.
+        // SAFETY: a value of type `S` exists only where the machine has the instructions of its
+        // tier.
         Tier::Avx2 => unsafe { x86::dots_avx2(weights, activations) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
@@ -55,7 +57,8 @@ fn dots_portable<const M: usize>(
     sums
 }
 
-/// Whether a tier's products of some numbers, the largest among them, are the portable ones.
+/// Returns true if a tier's products of test numbers, including the extreme values, match the
+/// portable ones.
 pub(super) fn counts_right(tier: Tier) -> bool {
     let weights = std::array::from_fn(|i| (i * 37 % 255) as i16 - 127).map(|weight| weight as i8);
     let extremes = [[127; BLOCK], [-127; BLOCK]];
@@ -94,7 +97,7 @@ mod x86 {
     use super::super::reach::reach;
     use super::{BLOCK, LANES, TILE_BLOCK};
 
-    /// The next four bytes in every lane.
+    /// Packs the four bytes of a group of columns into an integer, to broadcast to every lane.
     #[inline(always)]
     fn four(bytes: &[i8; BLOCK], group: usize) -> i32 {
         let at = 4 * group;
@@ -122,8 +125,9 @@ mod x86 {
                 let a = _mm256_set1_epi32(four(activations[m], group));
                 let magnitude = _mm256_abs_epi8(a);
                 for half in 0..2 {
-                    // Unsigned times signed: the activation's sign goes to the weight. A pair of
-                    // products is at most 2 * 127 * 127, which 16 bits hold.
+                    // `maddubs` multiplies unsigned by signed bytes, so the activation's sign moves
+                    // to the weight. A pair of products is at most 2 * 127 * 127, which fits in 16
+                    // bits.
                     let pairs = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(halves[half], a));
                     let fours = _mm256_madd_epi16(pairs, ones);
                     sums[m][half] = _mm256_add_epi32(sums[m][half], fours);
@@ -138,7 +142,7 @@ mod x86 {
     fn stored<const M: usize>(sums: [[__m256i; 2]; M]) -> [[i32; LANES]; M] {
         let mut out = [[0; LANES]; M];
         for m in 0..M {
-            // SAFETY: two times eight numbers.
+            // SAFETY: each row of `out` has room for two vectors of eight numbers.
             unsafe {
                 _mm256_storeu_si256(out[m].as_mut_ptr().cast(), sums[m][0]);
                 _mm256_storeu_si256(out[m].as_mut_ptr().add(8).cast(), sums[m][1]);
@@ -155,8 +159,8 @@ mod x86 {
         of_activations: [i32; M],
     ) -> [[i32; LANES]; M] {
         let high = _mm512_set1_epi8(-128);
-        // Unsigned times signed: 128 is added to each weight, and 128 times the activations taken
-        // away before.
+        // `dpbusd` multiplies unsigned by signed bytes. So each weight is raised by 128, and the
+        // sums start at -128 times the sum of the activations.
         let mut sums = [_mm512_setzero_si512(); M];
         for m in 0..M {
             sums[m] = _mm512_set1_epi32(-128 * of_activations[m]);
@@ -174,7 +178,7 @@ mod x86 {
         }
         let mut out = [[0; LANES]; M];
         for m in 0..M {
-            // SAFETY: sixteen numbers.
+            // SAFETY: each row of `out` has room for sixteen numbers.
             unsafe { _mm512_storeu_si512(out[m].as_mut_ptr().cast(), sums[m]) };
         }
         out

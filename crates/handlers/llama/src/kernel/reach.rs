@@ -1,18 +1,18 @@
-//! How far ahead of the products weights are asked for.
+//! Software-prefetch distance for weight streams, tuned at run time.
 //!
-//! How much of a stream a core brings by itself differs by its make: with weights asked for 4 to 8 KiB
-//! ahead a step takes a third less time on one, and two fifths more on another. So it is measured
-//! where it matters. It changes no bit.
+//! CPUs differ in how much of a stream their hardware prefetchers bring in. With weights prefetched
+//! 4 to 8 KiB ahead, a step takes a third less time on one CPU and two fifths more on another. So
+//! the distance is measured on the machine itself. It does not affect the results.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What is worth a try, in bytes.
+/// Candidate prefetch distances, in bytes.
 pub(crate) const REACHES: [usize; 5] = [0, 2048, 4096, 6144, 8192];
 
-/// The machine's, and so one for all models of the process.
+/// Current distance in bytes. It belongs to the machine, so all models of the process share it.
 static REACH: AtomicUsize = AtomicUsize::new(4096);
 
-/// In bytes; a multiple of a cache line.
+/// Returns the prefetch distance in bytes, a multiple of the cache line size.
 #[inline(always)]
 pub(crate) fn reach() -> usize {
     REACH.load(Ordering::Relaxed)

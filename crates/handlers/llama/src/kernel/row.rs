@@ -1,4 +1,5 @@
-//! What is done to one token's row: norms, positions, activations, and blocks of eight bits.
+//! Per-token row operations: RMSNorm, rotary embedding, activation functions, eight-bit
+//! quantization.
 
 use std::ops::AddAssign;
 
@@ -6,7 +7,7 @@ use super::Work;
 use super::math::{silu, sum_of_squares};
 use super::simd::Simd;
 
-/// Numbers that share a scale.
+/// Values per block that share a scale.
 pub(crate) const BLOCK: usize = 32;
 
 /// RMSNorm (Zhang and Sennrich, arXiv:1910.07467): `out = x / sqrt(mean(x²) + eps) * weight`.
@@ -28,7 +29,8 @@ impl Work for Norm<'_> {
     }
 }
 
-/// Turns the pairs (i, i + half) of a head by its position's angles.
+/// Rotary position embedding: rotates the pairs (i, i + half) of a head by the angles of its
+/// position.
 pub(crate) struct Rotate<'a> {
     pub(crate) head: &'a mut [f32],
     pub(crate) cos: &'a [f32],
@@ -56,15 +58,16 @@ pub(crate) fn swiglu(gate: &mut [f32], up: &[f32]) {
     }
 }
 
-/// A row in blocks of `N` integers of eight bits and a scale: `x` is about `scale * value`.
+/// Quantizes a row to blocks of `N` eight-bit integers with one scale each: `x` is about `scale *
+/// value`.
 ///
-/// The scale is that of the largest number of the block, over 127. A block with an infinity or a
-/// NaN has a NaN for its scale, so that it is not lost.
+/// The scale is the largest magnitude of the block, divided by 127. A block with an infinity or a
+/// NaN gets a NaN scale, so that the error stays visible in the results.
 pub(crate) struct InBlocks<'a, T, const N: usize, const SUMMED: usize> {
     pub(crate) x: &'a [f32],
     pub(crate) values: &'a mut [i8],
     pub(crate) scales: &'a mut [f32],
-    /// Of each `SUMMED` values.
+    /// Sum of each `SUMMED` consecutive values.
     pub(crate) sums: &'a mut [T],
 }
 
@@ -85,27 +88,28 @@ impl<T: Sum, const N: usize, const SUMMED: usize> Work for InBlocks<'_, T, N, SU
     }
 }
 
-/// What values are added up in.
+/// Integer type in which quantized values are summed.
 pub(crate) trait Sum: Copy + Default + Send + From<i8> + AddAssign {}
 
 impl Sum for i16 {}
 impl Sum for i32 {}
 
-/// Fills a block and gives its scale.
+/// Quantizes one block and returns its scale.
 #[inline(always)]
 pub(crate) fn quantise<const N: usize>(x: &[f32; N], values: &mut [i8; N]) -> f32 {
-    // As bits, the larger magnitude is the larger integer, and infinities and NaNs are the largest.
+    // Compared as bits, the larger magnitude is the larger integer. Infinities and NaNs compare
+    // largest.
     let mut most = 0u32;
     for x in x {
         most = most.max(x.to_bits() & 0x7fff_ffff);
     }
     let largest = f32::from_bits(most);
     let broken = most >= f32::INFINITY.to_bits();
-    // So small that the inverse would be infinite: zero.
+    // Below this the inverse would be infinite, so the block becomes zeros.
     let nothing = largest < 1e-36;
     let inverse = if nothing || broken { 0.0 } else { 127.0 / largest };
     for (value, x) in values.iter_mut().zip(x) {
-        // Rounds to an integer, ties to even; see `math::exp`.
+        // Adding this constant rounds to an integer, ties to even; see `math::exp`.
         const ROUND: f32 = 12_582_912.0;
         let rounded = x.mul_add(inverse, ROUND).to_bits() as i32 - ROUND.to_bits() as i32;
         *value = if broken { 0 } else { rounded as i8 };

@@ -1,8 +1,8 @@
-//! Sixteen numbers at a time, in a tier's registers.
+//! Vectors of sixteen numbers in a tier's registers.
 //!
-//! The compiler finds vectors in loops over lanes by itself, but not always the same, and sums that
-//! leave the registers for a moment take twice as long. So what is done for every weight is written
-//! with vectors; the bits are those of the loops in [`Portable`], which define them.
+//! The compiler vectorizes loops over lanes, but not reliably, and sums that are spilled from
+//! registers take twice as long. So everything that runs per weight uses explicit vectors. Their
+//! bits are those of the loops in [`Portable`], which define the results.
 
 mod bytes;
 #[cfg(target_arch = "x86_64")]
@@ -16,35 +16,35 @@ pub(crate) use self::bytes::{Bytes, FOURS};
 pub(super) use self::x86::{Avx2, Avx512};
 use super::{LANES, Lanes, Tier};
 
-/// Leave to use a tier's instructions: one is made only where they are known to be there.
+/// Proof that a tier's instructions are available: a value is only made where the machine has them.
 ///
-/// All methods are inlined always: see [`Work`](super::Work).
+/// All methods are always inlined: see [`Work`](super::Work).
 pub(crate) trait Simd: Bytes {
     const TIER: Tier;
 
-    /// Sixteen numbers.
+    /// Vector of sixteen f32 numbers.
     type Vector: Copy;
 
     fn load(self, from: &Lanes) -> Self::Vector;
     fn store(self, x: Self::Vector, to: &mut Lanes);
-    /// The same number in all lanes.
+    /// Returns a vector with the same number in all lanes.
     fn splat(self, x: f32) -> Self::Vector;
     fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     fn multiply(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// `a * b + c`, rounded once.
+    /// Computes `a * b + c`, rounded once.
     fn fused(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
-    /// Integers, rounded to even.
+    /// Converts integers to f32, rounding ties to even.
     fn integers(self, x: &[i32; LANES]) -> Self::Vector;
     fn counted(self, x: Self::Counts) -> Self::Vector;
-    /// Numbers in bf16.
+    /// Widens sixteen bf16 numbers to f32.
     fn brains(self, x: &[u16; LANES]) -> Self::Vector;
-    /// Two numbers in bf16 in each lane, the lower halves first.
+    /// Widens two bf16 numbers per lane: those of the lower halves, then those of the upper halves.
     fn pairs(self, x: &[u32; LANES]) -> [Self::Vector; 2];
-    /// Numbers in f16 that are finite.
+    /// Widens sixteen finite f16 numbers to f32.
     fn halves(self, x: &[u16; LANES]) -> Self::Vector;
 }
 
-/// What every machine has.
+/// Baseline tier: plain loops over the lanes.
 #[derive(Clone, Copy)]
 pub(super) struct Portable;
 
@@ -135,8 +135,8 @@ impl Simd for Portable {
     }
 }
 
-/// An f16 that is finite, exactly: its exponent is shifted into place, and corrected by a product,
-/// which is right for subnormal ones too.
+/// Widens a finite f16 exactly. The exponent is shifted into place and corrected by a
+/// multiplication, which is right for subnormal numbers too.
 #[inline(always)]
 fn widened(bits: u16) -> f32 {
     const TWO_TO_112: f32 = f32::from_bits((112 + 127) << 23);
@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// Everything else once, of some bits.
+    /// Runs all other vector operations once on the given bits.
     struct All<'a>([&'a [u32; LANES]; 3], &'a mut Vec<Lanes>);
 
     impl Work for All<'_> {
@@ -199,7 +199,7 @@ mod tests {
         }
     }
 
-    /// The bits, all NaNs alike.
+    /// Returns the bits of all lanes, with every NaN mapped to the same bits.
     fn bits(all: &[Lanes]) -> Vec<u32> {
         let one = |x: &f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
         all.iter().flatten().map(one).collect()

@@ -1,8 +1,8 @@
-//! Products of a matrix's tiles with rows of activations.
+//! GEMM micro-kernels: products of a matrix's tiles with rows of activations.
 //!
-//! One nest for all formats: tiles, rows, segment, stretch, tile, column. How many rows and tiles go
-//! together changes what is loaded again, and nothing else: each sum takes its terms in the order of
-//! the columns.
+//! All formats share one loop nest: tiles, rows, segment, stretch, tile, column. The register
+//! blocking (rows and tiles per pass) affects only what is loaded again: each sum takes its terms
+//! in the order of the columns.
 
 use std::ops::Range;
 
@@ -13,41 +13,41 @@ use super::simd::Simd;
 use super::{LANES, Lanes, Work, ask_ahead, kquants};
 use crate::matrix::{Data, Matrix, SEGMENTS, TILES};
 
-/// The most rows that go together: as many as find room for their sums in the registers, of which
-/// AVX2 has two times eight. Bytes need some for their products.
+/// Largest number of activation rows per pass: as many as have their sums in registers. AVX2 has
+/// sixteen registers, and a sum takes two. The byte formats need some for their products.
 const ROWS: usize = 5;
 const ROWS_OF_BYTES: usize = 4;
 
-/// Rows of activations, as a matrix's format wants them.
+/// Rows of activations in the form that the matrix's format needs.
 #[derive(Clone, Copy)]
 pub(crate) enum Input<'a> {
-    /// Rows that begin `stride` numbers apart.
+    /// Rows of f32, `stride` numbers apart.
     Float { x: &'a [f32], stride: usize },
     /// `[rows, columns]` in blocks of 32.
     Quantised(Quantised<'a, i32>),
-    /// The same in blocks of 256.
+    /// `[rows, columns]` in blocks of 256.
     Wide(Quantised<'a, i16>),
 }
 
-/// Rows in blocks, as [`InBlocks`](super::row::InBlocks) makes them.
+/// Quantized activation rows, as made by [`InBlocks`](super::row::InBlocks).
 #[derive(Clone, Copy)]
 pub(crate) struct Quantised<'a, T> {
     pub(crate) columns: usize,
     /// `[rows, columns]`.
     pub(crate) values: &'a [i8],
-    /// Of each block.
+    /// One scale for each block.
     pub(crate) scales: &'a [f32],
-    /// Of each 32 values, or of each 16 where the matrix is in Q6_K.
+    /// Sum of each 32 values, or of each 16 where the matrix is in Q6_K.
     pub(crate) sums: &'a [T],
 }
 
-/// What becomes of a product: 16 numbers of one row of activations.
+/// Epilogue of a product, called with 16 outputs of one row of activations.
 pub(crate) trait Store {
-    /// It is inlined always: see [`Work`].
+    /// Stores one tile's outputs for a row. It must be always inlined: see [`Work`].
     fn store(&mut self, row: usize, tile: usize, lanes: &Lanes);
 }
 
-/// Multiplies some tiles with all rows.
+/// Multiplies a range of tiles with all rows of activations.
 pub(crate) struct Multiply<'a, S> {
     pub(crate) matrix: &'a Matrix,
     pub(crate) tiles: Range<usize>,
@@ -63,7 +63,8 @@ impl<S: Store> Work for Multiply<'_, S> {
             Data::F32(_) | Data::Bf16(_) | Data::F16(_) => ROWS,
             _ => ROWS_OF_BYTES,
         };
-        // In groups of about the same size: one row alone waits for each of its sums.
+        // The rows are split into groups of about equal size, since a single row stalls on the
+        // latency of its own sums.
         let groups = self.rows.div_ceil(most);
         let mut waiting = [const { Waiting::new() }; TILES];
         let mut tile = self.tiles.start;
@@ -89,7 +90,7 @@ impl<S: Store> Work for Multiply<'_, S> {
 }
 
 impl<S: Store> Multiply<'_, S> {
-    /// `M` rows' products with tiles of those that take turns.
+    /// Multiplies `M` rows with some of a group of interleaved tiles.
     #[inline(always)]
     fn group<const M: usize>(
         &mut self,
@@ -144,7 +145,7 @@ impl<S: Store> Multiply<'_, S> {
         }
     }
 
-    /// All segments of `M` rows' products.
+    /// Computes all segments of the products of `M` rows.
     #[inline(always)]
     fn sum<I: Simd, const M: usize>(
         &mut self,
@@ -188,7 +189,7 @@ impl<S: Store> Multiply<'_, S> {
     }
 }
 
-/// Each row's sums that wait for their neighbour in the tree that adds up the segments.
+/// Partial sums of each row that wait for their neighbor in the tree that adds up the segments.
 struct Waiting([[Lanes; ROWS]; SEGMENTS.ilog2() as usize]);
 
 impl Waiting {
@@ -197,8 +198,8 @@ impl Waiting {
         Self([[[0.0; LANES]; ROWS]; SEGMENTS.ilog2() as usize])
     }
 
-    /// Ends a segment. The tree adds neighbours, then neighbouring pairs: with every second segment
-    /// its pair is whole, with every fourth its pair's pair, and with the last one everything.
+    /// Ends a segment. The tree adds neighbors, then neighboring pairs: each second segment
+    /// completes a pair, each fourth a pair of pairs, and the last one the whole sum.
     #[inline(always)]
     fn end<I: Simd, const M: usize>(
         &mut self,
@@ -222,23 +223,25 @@ impl Waiting {
     }
 }
 
-/// Tiles that take turns, and `M` rows.
+/// Products of interleaved tiles with `M` rows.
 trait Products<const M: usize> {
-    /// Adds the products of a tile's stretch. It is inlined always: see [`Work`].
+    /// Adds the products of one stretch of a tile to `sums`. It must be always inlined: see
+    /// [`Work`].
     fn add<I: Simd>(&self, simd: I, stretch: usize, turn: usize, sums: &mut [I::Vector; M]);
 }
 
-/// The weights of tiles that take turns.
+/// Weights of a group of interleaved tiles.
 #[derive(Clone, Copy)]
 struct Tiles<'a, T> {
     weights: &'a [T],
-    /// How many they are, and how long a stretch of one.
+    /// Number of tiles in the group, and elements in a stretch of one tile.
     beside: usize,
     length: usize,
 }
 
 impl<'a, T> Tiles<'a, T> {
-    /// Of a matrix's weights, of which a tile has `whole` and a stretch `length`.
+    /// Selects the tiles `beside` from a matrix's weights, with `whole` elements per tile and
+    /// `length` per stretch.
     #[inline(always)]
     fn new(weights: &'a [T], beside: &Range<usize>, whole: usize, length: usize) -> Self {
         let weights = &weights[beside.start * whole..beside.end * whole];
@@ -251,9 +254,10 @@ impl<'a, T> Tiles<'a, T> {
     }
 }
 
-/// What a tile has for each `C` columns: 16 rows' weights, which become as many vectors.
+/// Storage element of a tile: the weights of a row in `C` columns. Sixteen of them, one for each
+/// row, unpack to `C` vectors.
 trait Weights<const C: usize>: Sized {
-    /// It is inlined always: see [`Work`].
+    /// Unpacks sixteen rows' elements. It must be always inlined: see [`Work`].
     fn vectors<I: Simd>(simd: I, weights: &[Self; LANES]) -> [I::Vector; C];
 }
 
@@ -264,7 +268,7 @@ impl Weights<1> for f32 {
     }
 }
 
-/// In f16.
+/// One f16 weight.
 impl Weights<1> for u16 {
     #[inline(always)]
     fn vectors<I: Simd>(simd: I, weights: &[Self; LANES]) -> [I::Vector; 1] {
@@ -272,7 +276,7 @@ impl Weights<1> for u16 {
     }
 }
 
-/// Two in bf16.
+/// Two bf16 weights.
 impl Weights<2> for u32 {
     #[inline(always)]
     fn vectors<I: Simd>(simd: I, weights: &[Self; LANES]) -> [I::Vector; 2] {
@@ -280,7 +284,7 @@ impl Weights<2> for u32 {
     }
 }
 
-/// Tiles of numbers.
+/// Tiles of unquantized weights (f32, bf16, f16).
 struct Columns<'a, W, const C: usize, const M: usize> {
     weights: Tiles<'a, W>,
     x: [&'a [[f32; C]]; M],
@@ -302,7 +306,7 @@ impl<W: Weights<C>, const C: usize, const M: usize> Products<M> for Columns<'_, 
     fn add<I: Simd>(&self, simd: I, stretch: usize, turn: usize, sums: &mut [I::Vector; M]) {
         let weights = self.weights.stretch(stretch, turn).as_chunks::<LANES>().0;
         let x = parts(&self.x, stretch, weights.len());
-        // In registers.
+        // A local copy keeps the sums in registers.
         let mut own = *sums;
         let reach = reach();
         for (k, weights) in weights.iter().enumerate() {
@@ -318,7 +322,7 @@ impl<W: Weights<C>, const C: usize, const M: usize> Products<M> for Columns<'_, 
     }
 }
 
-/// Tiles in blocks.
+/// Tiles in blocks of 32 (Q8_0).
 struct Blocks<'a, const M: usize> {
     values: Tiles<'a, i8>,
     scales: Tiles<'a, u16>,
@@ -339,7 +343,7 @@ impl<const M: usize> Products<M> for Blocks<'_, M> {
     }
 }
 
-/// Tiles in blocks of 256.
+/// Tiles in blocks of 256 (K-quants).
 struct Wide<'a, B, const M: usize> {
     blocks: Tiles<'a, B>,
     x: WideRows<'a, M>,
@@ -363,23 +367,23 @@ impl<B: kquants::Block, const M: usize> Products<M> for Wide<'_, B, M> {
     }
 }
 
-/// `M` rows in blocks.
+/// `M` activation rows in blocks of 32.
 struct Rows<'a, const M: usize> {
     values: [&'a [[i8; BLOCK]]; M],
     scales: [&'a [f32]; M],
     sums: [&'a [i32]; M],
 }
 
-/// `M` rows in blocks of 256.
+/// `M` activation rows in blocks of 256.
 struct WideRows<'a, const M: usize> {
     values: [&'a [[i8; kquants::BLOCK]]; M],
     scales: [&'a [f32]; M],
     sums: [&'a [i16]; M],
-    /// How many sums a block has.
+    /// Number of sums for each block.
     summed: usize,
 }
 
-/// A block of each row: values, their sums, scales.
+/// One block of each row: values, their sums, scales.
 type WideBlocks<'a, const M: usize> = ([&'a [i8; kquants::BLOCK]; M], [&'a [i16]; M], [f32; M]);
 
 impl<'a, const M: usize> WideRows<'a, M> {
@@ -432,7 +436,7 @@ impl<'a, const M: usize> Rows<'a, M> {
         q8::dots(simd, weights, values, sums)
     }
 
-    /// Adds a block's products, which are integers, times the scales of both sides.
+    /// Adds a block's integer products, times the scales of the weights and of the activations.
     #[inline(always)]
     fn scale<I: Simd>(
         &self,
@@ -449,8 +453,8 @@ impl<'a, const M: usize> Rows<'a, M> {
     }
 }
 
-/// `M` rows of `length`, which begin `stride` apart. In loops, as everything here: a closure need
-/// not be compiled for the tier.
+/// Returns `M` rows of `length`, `stride` apart. It uses a loop like everything here, since a
+/// closure might not be compiled for the tier.
 #[inline(always)]
 fn rows_of<T, const M: usize>(x: &[T], row: usize, stride: usize, length: usize) -> [&[T]; M] {
     let mut rows: [&[T]; M] = [&[]; M];
@@ -460,7 +464,8 @@ fn rows_of<T, const M: usize>(x: &[T], row: usize, stride: usize, length: usize)
     rows
 }
 
-/// A stretch of `M` rows, of so many: no bound is looked at within the loops.
+/// Returns one stretch of `len` elements of each of `M` rows. The known length removes bounds
+/// checks from the inner loops.
 #[inline(always)]
 fn parts<'a, T, const M: usize>(rows: &[&'a [T]; M], stretch: usize, len: usize) -> [&'a [T]; M] {
     let mut parts: [&[T]; M] = [&[]; M];

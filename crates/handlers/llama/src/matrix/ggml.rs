@@ -1,4 +1,4 @@
-//! Quantised blocks as GGUF files have them (`block_q8_0` and so on in ggml's `ggml-common.h`).
+//! Quantized blocks in GGUF's byte layout (`block_q8_0` and so on in ggml's `ggml-common.h`).
 
 use half::f16;
 use nsbridge_handler::Dtype;
@@ -6,24 +6,24 @@ use nsbridge_handler::Dtype;
 use crate::kernel::kquants;
 use crate::kernel::row::BLOCK;
 
-/// A block of 32: a scale in f16, and integers of eight bits.
+/// Block of 32 (Q8_0): an f16 scale and eight-bit integers.
 pub(super) struct Small {
     pub(super) d: u16,
     pub(super) values: [i8; BLOCK],
 }
 
-/// A block of 256: a weight is `d * scale * (value - offset) - min * least`.
+/// Block of 256 (K-quants): a weight is `d * scale * (value - offset) - min * least`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Wide {
     pub(crate) d: u16,
     pub(crate) min: u16,
-    /// Of each 32 columns, or with six bits of each 16.
+    /// Scales of each 32 columns, or of each 16 in Q6_K.
     pub(crate) scales: [i8; 16],
     pub(crate) least: [i8; 8],
     pub(crate) values: [u8; kquants::BLOCK],
 }
 
-/// A number of 16 bits at this place.
+/// Reads a little-endian 16-bit number at an offset.
 fn bits(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
@@ -34,8 +34,8 @@ impl Small {
         Self { d: bits(bytes, 0), values }
     }
 
-    /// Whether the products can be exact: no scale without end, and no -128, of which the machine's
-    /// absolute value is negative.
+    /// Returns true if the products can be exact: the scale is finite, and no value is -128, whose
+    /// eight-bit absolute value overflows.
     pub(super) fn is_sound(&self) -> bool {
         f16::from_bits(self.d).is_finite() && !self.values.contains(&i8::MIN)
     }
@@ -49,12 +49,12 @@ impl Small {
 }
 
 impl Wide {
-    /// A block of one of the three dtypes.
+    /// Reads a block of Q4_K, Q5_K or Q6_K.
     pub(crate) fn read(dtype: Dtype, bytes: &[u8]) -> Self {
         match dtype {
             Dtype::Q4_K => Self::four(bytes, &bytes[16..144], |_, _| 0),
             Dtype::Q5_K => {
-                // A bit of each part of 32 columns.
+                // Each byte has one bit for each part of 32 columns.
                 let high = &bytes[16..48];
                 Self::four(bytes, &bytes[48..176], |part, k| (high[k] >> part & 1) << 4)
             }
@@ -62,8 +62,8 @@ impl Wide {
         }
     }
 
-    /// What begins with scales and least values of six bits. Chunks of 64 columns have the first 32 in
-    /// the lower halves of their bytes.
+    /// Reads Q4_K and Q5_K, which begin with six-bit scales and least values. Of each 64 columns,
+    /// the first 32 are in the low nibbles.
     fn four(bytes: &[u8], values: &[u8], fifth: impl Fn(usize, usize) -> u8) -> Self {
         let packed: [u8; 12] = std::array::from_fn(|at| bytes[4 + at]);
         let (mut scales, mut least) = ([0; 16], [0; 8]);
@@ -85,7 +85,7 @@ impl Wide {
         Self { d: bits(bytes, 0), min: bits(bytes, 2), scales, least, values }
     }
 
-    /// Writes what [`read`](Self::read) reads, as Q4_K or Q5_K.
+    /// Writes the block as Q4_K or Q5_K, in the layout that [`read`](Self::read) reads.
     pub(crate) fn write(&self, dtype: Dtype, out: &mut Vec<u8>) {
         out.extend([self.d, self.min].into_iter().flat_map(u16::to_le_bytes));
         let [scales, least]: [[u8; 8]; 2] =
@@ -105,8 +105,8 @@ impl Wide {
         }
     }
 
-    /// Lower four bits, upper two bits, scales of 16 columns, `d`. Halves of 128 columns have four
-    /// parts of 32: the first two in the lower halves of the bytes.
+    /// Reads Q6_K: lower four bits, upper two bits, scales of 16 columns, `d`. Each 128 columns
+    /// have four parts of 32: the first two are in the low nibbles.
     fn six(bytes: &[u8]) -> Self {
         let value = |column: usize| {
             let (half, part, k) = (column / 128, column / 32 % 4, column % 32);

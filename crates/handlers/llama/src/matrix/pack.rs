@@ -1,4 +1,4 @@
-//! From a checkpoint's rows to tiles: a tile at a time, on all threads.
+//! Packing of a checkpoint's rows into tiles, one tile at a time, on all threads.
 
 #![expect(unsafe_code, reason = "threads fill tiles that do not overlap")]
 
@@ -17,7 +17,7 @@ use crate::kernel::{LANES, Tier, Work, kquants};
 use crate::pool::Pool;
 use crate::share::Disjoint;
 
-/// A tensor whose rows a matrix is made of.
+/// Checkpoint tensor that supplies rows of a matrix.
 pub(crate) struct Source<'a> {
     pub(crate) name: &'a str,
     pub(crate) dtype: Dtype,
@@ -26,12 +26,12 @@ pub(crate) struct Source<'a> {
 }
 
 impl Matrix {
-    /// Fills the matrix; `place` says which row of which source a row is, if any.
+    /// Fills the matrix. `place` maps a row of the matrix to a source and a row in it, or to none.
     ///
     /// # Errors
     ///
-    /// A dtype that is not a float's, or a number that the format cannot hold: Q8_0 and f16 hold no
-    /// infinities.
+    /// Returns an error if a dtype cannot be converted to the format, or if the format cannot hold
+    /// a weight: Q8_0 and f16 do not hold infinities.
     pub(crate) fn pack(
         &mut self,
         (pool, tier): (&mut Pool, Tier),
@@ -57,12 +57,12 @@ impl Matrix {
             Data::Q5K(data) => Tiles::Q5K(Disjoint::new(data)),
             Data::Q6K(data) => Tiles::Q6K(Disjoint::new(data)),
         };
-        // The first row that cannot be held, whichever thread found it.
+        // The lowest failing row is reported, whichever thread finds it.
         let refused = Mutex::new(None::<usize>);
         pool.run(tiles, &|number| {
             let mut broken = None;
             tier.run(Pack {
-                // SAFETY: each tile is one part's.
+                // SAFETY: each tile belongs to one part.
                 tile: unsafe { data.tile(turns, number) },
                 number,
                 stretch: turns.stretch,
@@ -86,7 +86,7 @@ impl Matrix {
     }
 }
 
-/// A matrix's numbers, which threads share out by tiles.
+/// Weights of a matrix, which threads fill by tiles.
 enum Tiles<'a> {
     F32(Disjoint<'a, f32>),
     Bf16(Disjoint<'a, u32>),
@@ -97,7 +97,7 @@ enum Tiles<'a> {
     Q6K(Disjoint<'a, kquants::Q6>),
 }
 
-/// A tile's numbers, stretch by stretch.
+/// Weights of one tile, as a list of stretches.
 enum Tile<'a> {
     F32(Vec<&'a mut [f32]>),
     Bf16(Vec<&'a mut [u32]>),
@@ -109,14 +109,14 @@ enum Tile<'a> {
 }
 
 impl Tiles<'_> {
-    /// One of them.
+    /// Borrows one tile.
     ///
     /// # Safety
     ///
-    /// A tile must not be taken while it is lent.
+    /// A tile must not be borrowed twice at the same time.
     unsafe fn tile(&self, turns: Turns, tile: usize) -> Tile<'_> {
         let Turns { stretch, .. } = turns;
-        // SAFETY: the caller takes each but once at a time.
+        // SAFETY: the caller borrows each tile at most once at a time.
         unsafe {
             match self {
                 Self::F32(data) => Tile::F32(stretches(data, turns, tile, stretch * LANES)),
@@ -140,7 +140,7 @@ impl Tiles<'_> {
     }
 }
 
-/// A tile's stretches of so many numbers or blocks.
+/// Returns the stretches of a tile, each of `len` numbers or blocks.
 ///
 /// # Safety
 ///
@@ -161,13 +161,13 @@ unsafe fn stretches<'a, T>(
 struct Pack<'a, P> {
     tile: Tile<'a>,
     number: usize,
-    /// Columns of a stretch.
+    /// Columns in a stretch.
     stretch: usize,
     sources: &'a [Source<'a>],
     place: &'a P,
-    /// Room for a row in f32.
+    /// Buffer for a row in f32.
     row: &'a mut [f32],
-    /// The first row with a number that the format cannot hold.
+    /// First row with a number that the format cannot hold.
     broken: &'a mut Option<usize>,
 }
 
@@ -193,8 +193,8 @@ impl<P: Fn(usize) -> Option<(usize, usize)>> Work for Pack<'_, P> {
 }
 
 impl Tile<'_> {
-    /// Sets one row of the sixteen from blocks that are of this format already, and says whether it
-    /// can be held.
+    /// Copies one of the sixteen rows from blocks that already have this format. Returns whether
+    /// the format can hold it, or `None` if the source needs a conversion.
     fn take(&mut self, lane: usize, source: &Source<'_>, bytes: &[u8]) -> Option<bool> {
         match (self, source.dtype) {
             (Self::Q8 { scales, values }, Dtype::Q8_0) => {
@@ -215,7 +215,7 @@ impl Tile<'_> {
         }
     }
 
-    /// Sets one row of the sixteen, and says whether the format can hold it.
+    /// Converts one of the sixteen rows and returns true if the format can hold it.
     #[inline(always)]
     fn set(&mut self, lane: usize, weights: &[f32], stretch: usize) -> bool {
         let mut held = true;
@@ -252,28 +252,29 @@ impl Tile<'_> {
                 let places = blocks_of::<_, TILE_BLOCK>(values).zip(blocks_of::<_, LANES>(scales));
                 for (weights, (values, scales)) in weights.zip(places) {
                     let mut quantised = [0; BLOCK];
-                    // As GGUF's Q8_0: the scale is rounded after the values were made with it.
+                    // As in GGUF's Q8_0, the scale is rounded after the values are computed with
+                    // it.
                     let scale = half::f16::from_f32(quantise(weights, &mut quantised));
                     held &= scale.is_finite();
                     scales[lane] = scale.to_bits();
                     put(values, lane, &quantised);
                 }
             }
-            // Nothing is made into these here.
+            // No conversion to these formats happens here.
             Self::Q4K(_) | Self::Q5K(_) | Self::Q6K(_) => held = false,
         }
         held
     }
 }
 
-/// A tile's numbers by `N`.
+/// Iterates over a tile's elements in chunks of `N`.
 fn blocks_of<'a, T, const N: usize>(
     tile: &'a mut [&mut [T]],
 ) -> impl Iterator<Item = &'a mut [T; N]> {
     tile.iter_mut().flat_map(|stretch| stretch.as_chunks_mut().0)
 }
 
-/// Puts a row's values into a tile's block.
+/// Writes a row's values into a block of a tile.
 #[inline(always)]
 fn put(values: &mut [i8; TILE_BLOCK], lane: usize, row: &[i8; BLOCK]) {
     let fours = values.as_chunks_mut::<{ 4 * LANES }>().0.iter_mut();
@@ -302,7 +303,8 @@ fn take_wide<B: kquants::Block>(
 }
 
 impl Format {
-    /// Whether weights of this dtype can be kept so: exactly, rounded, or as they are.
+    /// Returns true if weights of this dtype can be stored in this format: exactly, rounded, or
+    /// unchanged.
     fn can_be_made_of(self, dtype: Dtype) -> bool {
         let same = |format, own| self == format && dtype == own;
         let known = matches!(
@@ -325,18 +327,19 @@ impl Format {
         }
     }
 
-    /// The one of these matrices in which most columns belong together; of several such ones that in
-    /// which most weights are. Vectors, which are in f32 beside anything, do not count.
+    /// Returns the matrix format with the longest blocks; among equal lengths, the one with the
+    /// most weights. Vectors do not count, since they are f32 beside any format.
     pub fn coarsest(tensors: &[TensorInfo]) -> Self {
         Self::kept(stored(tensors)).0
     }
 
-    /// The bytes that a weight of these tensors takes in memory as it is stored, on average.
+    /// Returns the average bytes of a weight of these tensors in memory, each stored in its default
+    /// format.
     pub fn mean_width(tensors: &[TensorInfo]) -> f64 {
         Self::kept(stored(tensors)).1
     }
 
-    /// Both, of tensors of these dtypes and shapes.
+    /// Returns both the coarsest format and the mean width, for tensors of these dtypes and shapes.
     pub(crate) fn kept(tensors: impl Iterator<Item = (Dtype, Vec<usize>)>) -> (Self, f64) {
         let (mut bytes, mut all) = (0.0, 0.0);
         let mut matrices: Vec<(Self, f64)> = Vec::new();
@@ -359,7 +362,7 @@ impl Format {
         )
     }
 
-    /// How weights of this dtype are kept if nobody says otherwise.
+    /// Returns the default storage format for weights of this dtype.
     pub(crate) fn of(dtype: Dtype) -> Self {
         match dtype {
             Dtype::BF16 => Self::Bf16,
@@ -378,7 +381,7 @@ fn stored(tensors: &[TensorInfo]) -> impl Iterator<Item = (Dtype, Vec<usize>)> {
 }
 
 impl Source<'_> {
-    /// A row's bytes.
+    /// Returns the bytes of a row.
     #[inline(always)]
     fn row(&self, row: usize, columns: usize) -> &[u8] {
         let (count, size) = self.dtype.block();
@@ -386,7 +389,7 @@ impl Source<'_> {
         &self.bytes[row * size..][..size]
     }
 
-    /// A row in f32: of floats exactly. What is neither is zeros.
+    /// Reads a row into f32; floats are exact. Unknown dtypes give zeros.
     #[inline(always)]
     pub(crate) fn read(&self, row: usize, out: &mut [f32]) {
         let bytes = self.row(row, out.len());

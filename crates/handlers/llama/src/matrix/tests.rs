@@ -1,4 +1,5 @@
-//! Every tier, format, shape and number of rows gives the bits of the plain definition.
+//! Bit-equality tests of matrix products: every tier, format, shape and row count against a plain
+//! definition.
 
 use half::{bf16, f16};
 use nsbridge_handler::Dtype;
@@ -44,7 +45,7 @@ pub(crate) fn packed(format: Format, weights: &[f32], rows: usize) -> Matrix {
     matrix
 }
 
-/// The product as the rules say it, number by number.
+/// Computes the product number by number, as the definition says.
 fn plain(matrix: &Matrix, x: &[f32], row: usize) -> f32 {
     let columns = matrix.columns;
     let mut weights = vec![0.0; columns];
@@ -142,8 +143,7 @@ proptest! {
 const WIDE: [(Format, Dtype); 3] =
     [(Format::Q4K, Dtype::Q4_K), (Format::Q5K, Dtype::Q5_K), (Format::Q6K, Dtype::Q6_K)];
 
-/// Blocks of any bits, but with scales that are numbers. `extreme` ones have the largest values
-/// everywhere.
+/// Draws blocks of random bits with finite scales. With `extreme`, all values are the largest.
 fn drawn_blocks(dtype: Dtype, count: usize, seed: u64, extreme: bool) -> Vec<u8> {
     let size = dtype.block().1;
     let mut bytes: Vec<u8> =
@@ -173,7 +173,7 @@ fn packed_blocks((format, dtype): (Format, Dtype), bytes: &[u8], rows: usize) ->
     matrix
 }
 
-/// The product as the rules say it, from a row's blocks as the file has them.
+/// Computes the product by the definition, from a row's blocks in the file's layout.
 fn plain_wide(dtype: Dtype, segments: usize, row: &[u8], x: &[f32]) -> f32 {
     let blocks: Vec<_> = row.chunks(dtype.block().1).zip(x.chunks(kquants::BLOCK)).collect();
     let product = |sum: f32, (bytes, x): &(&[u8], &[f32])| {
@@ -218,7 +218,7 @@ proptest! {
         let columns = blocks * kquants::BLOCK;
         let mut x = draw(activations * columns, !seed);
         if extreme {
-            // All of one size, so that all become 127 or -127.
+            // With equal magnitudes, all activations quantize to 127 or -127.
             x.iter_mut().for_each(|x| *x = 0.5f32.copysign(*x));
         }
         let row_bytes = bytes.len() / rows;
@@ -235,7 +235,7 @@ proptest! {
                 all.chunks(matrix.padded()).flat_map(|row| row[..rows].to_vec()).collect();
             prop_assert_eq!(bits(&out), bits(&right), "{:?}", tier);
         }
-        // Tiles that take turns are one part's or several parts'.
+        // The cut may fall between or within groups of interleaved tiles.
         let tiles = matrix.tiles();
         let cut = cut % (tiles + 1);
         let [whole, mut first, second] = [0..tiles, 0..cut, cut..tiles]
@@ -246,7 +246,7 @@ proptest! {
     }
 }
 
-/// candle reads ggml's blocks by itself.
+/// candle has its own reader of ggml's blocks.
 #[test]
 fn rows_of_blocks_are_those_that_candle_reads() {
     use candle_core::Device;

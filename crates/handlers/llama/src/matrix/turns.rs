@@ -1,27 +1,28 @@
-//! Tiles that take turns in memory.
+//! Interleaved layout of tiles in memory.
 
 use std::ops::Range;
 
-/// So many tiles' stretches of columns lie one after the other, then the same tiles' next ones:
-/// activations that a core holds are multiplied with so many before others take their place. Brought
-/// back for each tile, they would come between the core and its stream of weights.
+/// Number of interleaved tiles. Memory holds one stretch of columns of each of these tiles, then
+/// the next stretch of each. So activations in the L1 cache are used for this many tiles before
+/// other ones replace them. Reloading them for each tile would interrupt the core's stream of
+/// weights.
 pub(crate) const TILES: usize = 4;
 
-/// Where the stretches of a matrix's tiles are.
+/// Layout of the stretches of a matrix's tiles.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turns {
     tiles: usize,
-    /// A tile's stretches: as many in each segment.
+    /// Number of stretches in a tile, with equally many in each segment.
     pub(crate) count: usize,
-    /// The columns of one.
+    /// Columns in a stretch.
     pub(crate) stretch: usize,
 }
 
 impl Turns {
-    /// Of a matrix whose segments have so many columns, of which `unit` belong together.
+    /// Chooses the layout for segments of `segment` columns, in multiples of `unit` columns.
     pub(super) fn new(tiles: usize, columns: usize, segment: usize, unit: usize) -> Self {
-        // A few rows of so many activations are in the innermost cache, whatever is beside them;
-        // fewer would not be worth a turn.
+        // A few rows of this many activations fit in the L1 cache beside other data. Shorter
+        // stretches would not pay for the interleaving.
         const LEAST: usize = 64;
         const MOST: usize = 512;
         let fits = |stretch: &usize| segment.is_multiple_of(*stretch);
@@ -30,13 +31,13 @@ impl Turns {
         Self { tiles, count: columns / stretch, stretch }
     }
 
-    /// The tiles that a tile takes turns with, itself among them.
+    /// Returns the tiles interleaved with a tile, including itself.
     pub(crate) fn beside(&self, tile: usize) -> Range<usize> {
         let first = tile / TILES * TILES;
         first..self.tiles.min(first + TILES)
     }
 
-    /// How many stretches lie before this one of a tile.
+    /// Returns the number of stretches stored before the given one of a tile.
     pub(super) fn before(&self, tile: usize, stretch: usize) -> usize {
         let beside = self.beside(tile);
         beside.start * self.count + stretch * beside.len() + tile - beside.start
@@ -50,11 +51,11 @@ mod tests {
     #[test]
     fn a_stretch_is_as_long_as_may_be_and_never_across_segments() {
         let of = |columns, segment, unit| Turns::new(9, columns, segment, unit).stretch;
-        // Llama 3 70B's.
+        // Llama 3 70B.
         assert_eq!((of(8192, 1024, 2), of(28672, 3584, 32), of(28672, 3584, 256)), (512, 512, 512));
-        // TinyLlama's: 704 and 2816 are 2 and 11 times as many.
+        // TinyLlama: 704 and 2816 are 2 and 11 times as many.
         assert_eq!((of(5632, 704, 2), of(5632, 704, 32), of(5632, 2816, 256)), (352, 352, 256));
-        // None of that size: the whole segment.
+        // No divisor in range: the whole segment.
         assert_eq!((of(48, 6, 2), of(33, 33, 2), of(1042, 521, 1)), (6, 33, 521));
     }
 

@@ -1,44 +1,45 @@
-//! Products of bytes, sixteen rows of four at a time: exact, in whatever order a tier likes.
+//! Byte dot products, four columns of sixteen rows at a time. They are exact, so each tier may
+//! choose its order.
 
 use super::Portable;
 use crate::kernel::LANES;
 
-/// Bytes of four columns of sixteen rows.
+/// Bytes in four columns of sixteen rows.
 pub(crate) const FOURS: usize = 4 * LANES;
 
-/// The part of [`Simd`](super::Simd) that counts.
+/// Integer part of [`Simd`](super::Simd).
 ///
-/// Weights are unsigned and activations signed. All methods are inlined always.
+/// Weights are unsigned, activations are signed. All methods are always inlined.
 pub(crate) trait Bytes: Copy {
-    /// The magnitude that a row's sum of products can reach in [`Self::Sums`]; what is beyond must
-    /// be moved to [`Self::Counts`] before.
+    /// Largest magnitude of a row's sum of products that [`Self::Sums`] can hold. Larger sums must
+    /// be moved to [`Self::Counts`] first.
     const HOLDS: i32;
 
     /// Four bytes of each row.
     type Fours: Copy;
-    /// Each row's sum of a few products.
+    /// Partial sum of products of each row, possibly in narrow integers.
     type Sums: Copy;
-    /// Each row's number in 32 bits.
+    /// 32-bit accumulator of each row.
     type Counts: Copy;
 
     fn fours(self, from: &[u8; FOURS]) -> Self::Fours;
-    /// The lower four bits of each byte.
+    /// Returns the lower four bits of each byte.
     fn low(self, x: Self::Fours) -> Self::Fours;
-    /// The upper four bits of each byte.
+    /// Returns the upper four bits of each byte.
     fn high(self, x: Self::Fours) -> Self::Fours;
-    /// Numbers of six bits: of the lower four, and of the lowest two of `bits` shifted right by
-    /// `SHIFT`.
+    /// Combines six-bit numbers: the lower four bits from `low`, the upper two from `bits` shifted
+    /// right by `SHIFT`.
     fn six<const SHIFT: u32>(self, low: Self::Fours, bits: Self::Fours) -> Self::Fours;
 
     fn no_sums(self) -> Self::Sums;
     fn no_counts(self) -> Self::Counts;
-    /// Adds each row's four products.
+    /// Adds the four products of each row to its sum.
     fn dot(self, weights: Self::Fours, x: [i8; 4], sums: Self::Sums) -> Self::Sums;
-    /// Adds the sums, each times its row's scale.
+    /// Adds each row's sum times the row's scale to its accumulator.
     fn scaled(self, sums: Self::Sums, scales: &[i8; LANES], counts: Self::Counts) -> Self::Counts;
-    /// Adds each row's two products.
+    /// Adds the two products of each row to its accumulator.
     fn two(self, x: [&[i8; LANES]; 2], y: [i16; 2], counts: Self::Counts) -> Self::Counts;
-    /// `a - 32 b`.
+    /// Returns `a - 32 b`.
     fn less_32(self, a: Self::Counts, b: Self::Counts) -> Self::Counts;
 }
 

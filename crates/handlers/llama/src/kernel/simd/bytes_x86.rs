@@ -1,4 +1,4 @@
-//! The same with AVX2 and AVX-512 VNNI; see [`x86`](super::x86) for why it is sound.
+//! [`Bytes`] for AVX2 and AVX-512 VNNI; see [`x86`](super::x86) for why the unsafe code is sound.
 
 #![expect(
     unsafe_code,
@@ -32,7 +32,7 @@ fn pair([a, b]: [i16; 2]) -> i32 {
     i32::from(a as u16) | i32::from(b) << 16
 }
 
-/// The numbers of each row side by side, in 16 bits.
+/// Interleaves the two numbers of each row, widened to 16 bits.
 #[inline(always)]
 fn both(first: &[i8; LANES], second: &[i8; LANES]) -> [__m256i; 2] {
     unsafe {
@@ -44,7 +44,7 @@ fn both(first: &[i8; LANES], second: &[i8; LANES]) -> [__m256i; 2] {
 }
 
 impl Bytes for Avx2 {
-    /// Pairs of columns in 16 bits; a row has two of them.
+    /// A row has two 16-bit sums, each of which adds the products of a pair of columns.
     const HOLDS: i32 = 2 * 32767;
 
     type Fours = [__m256i; 2];

@@ -1,7 +1,8 @@
-//! The registers of AVX2 and of AVX-512.
+//! [`Simd`] for AVX2 and AVX-512.
 //!
-//! Why every unsafe block here is sound: whoever has an [`Avx2`] or an [`Avx512`] knows that the
-//! machine has its instructions, and what is read or written is sixteen numbers by reference.
+//! Every unsafe block here is sound for the same reason: an [`Avx2`] or [`Avx512`] value exists
+//! only where the machine has the instructions, and each load or store covers sixteen numbers
+//! behind a reference.
 
 #![expect(
     unsafe_code,
@@ -22,28 +23,28 @@ use std::arch::x86_64::{
 use super::super::{LANES, Lanes, Tier};
 use super::Simd;
 
-/// AVX2, FMA and F16C.
+/// Token for AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
 pub(in super::super) struct Avx2(());
 
 impl Avx2 {
     /// # Safety
     ///
-    /// The machine has them.
+    /// The machine must support these instructions.
     #[inline(always)]
     pub(in super::super) unsafe fn new() -> Self {
         Self(())
     }
 }
 
-/// AVX-512 F, BW, DQ, VL and VNNI beside [`Avx2`].
+/// Token for AVX-512 F, BW, DQ, VL and VNNI, in addition to [`Avx2`].
 #[derive(Clone, Copy)]
 pub(in super::super) struct Avx512(());
 
 impl Avx512 {
     /// # Safety
     ///
-    /// The machine has them.
+    /// The machine must support these instructions.
     #[inline(always)]
     pub(in super::super) unsafe fn new() -> Self {
         Self(())
