@@ -1,9 +1,8 @@
-//! How the ranks of a model, each of which has a part of every matrix, put together what they
-//! computed.
+//! Collective operations between the ranks of a model.
 //!
-//! All ranks make the same calls in the same order. A sum over the ranks is a pairwise tree, which
-//! continues the tree over the segments that each rank has: the bits are those of one rank that has
-//! them all. NCCL, which adds up in an order of its own, has its place elsewhere, among the devices.
+//! All ranks make the same calls in the same order. A sum over the ranks is a pairwise tree that
+//! continues the tree over each rank's segments, so the bits equal those of one rank with all
+//! segments. NCCL sums in its own order, and is used in the device code instead.
 
 mod threads;
 
@@ -13,15 +12,15 @@ use nsbridge_handler::Error;
 
 pub(crate) use self::threads::{Meeting, Member, Waiting};
 
-/// One rank's side.
+/// Communicator of one rank.
 pub(crate) trait Comm: fmt::Debug + Send {
-    /// How many there are.
+    /// Returns the number of ranks.
     fn ranks(&self) -> usize;
 
-    /// Makes the first `len` numbers the sums over all ranks.
+    /// Replaces the first `len` numbers by their sums over all ranks.
     fn all_reduce(&mut self, numbers: &mut Vec<f32>, len: usize) -> Result<(), Lost>;
 
-    /// Shows rank 0 the first `len` numbers of each rank, in their order.
+    /// Shows the first `len` numbers of each rank to rank 0, in the order of the ranks.
     fn gather(
         &mut self,
         numbers: &mut Vec<f32>,
@@ -30,7 +29,7 @@ pub(crate) trait Comm: fmt::Debug + Send {
     ) -> Result<(), Lost>;
 }
 
-/// A rank that has everything. It meets nobody, and yet counts how far it is.
+/// Communicator of a single rank. It only counts its calls, as a measure of progress.
 #[derive(Debug)]
 pub(crate) struct Single(pub(crate) Member<Vec<f32>>);
 
@@ -55,7 +54,7 @@ impl Comm for Single {
     }
 }
 
-/// A rank is gone, and the model with it: what it was to compute, nobody else can.
+/// Error after a rank is lost. It ends the model, since no other rank can compute its part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lost(String);
 

@@ -1,7 +1,7 @@
-//! Keys and values of all sequences, in blocks of 32 positions that are handed out one by one.
+//! Paged KV cache: keys and values of all sequences, in blocks of 32 positions allocated on demand.
 //!
-//! Whether a token's keys and values were computed for this sequence, or for another that began
-//! alike, is no difference: their bits depend on the tokens up to it, and on nothing else.
+//! The bits of a token's keys and values depend only on the tokens up to it. So it makes no
+//! difference whether they were computed for this sequence or for another one with the same prefix.
 
 mod blocks;
 mod store;
@@ -16,19 +16,19 @@ pub(crate) use self::store::{Element, Shape, Store, Values};
 use crate::LoadError;
 use crate::kernel::attention::PAGE;
 
-/// How keys and values are kept.
+/// Storage format of keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KvFormat {
     /// Four bytes a number.
     #[default]
     F32,
-    /// Two bytes a number, rounded to the nearest, ties to even, as they are written.
+    /// Two bytes a number, rounded to nearest, ties to even, when written.
     Bf16,
 }
 
 impl KvFormat {
-    /// The bytes of a number.
+    /// Returns the bytes of a number.
     pub(crate) fn width(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -37,34 +37,34 @@ impl KvFormat {
     }
 }
 
-/// Whose the blocks are. What is in them, each rank of a model has for the heads that it computes.
+/// Block allocator of the paged KV cache. The data lives in each rank's `Store`, for the heads
+/// that the rank computes.
 #[derive(Debug)]
 pub struct KvCache<S = RandomState> {
     blocks: Blocks<S>,
-    /// Blocks to be copied before anything is written, from one to the other, in this order.
+    /// Block copies `(from, to)` to be done in this order before the next write.
     copies: Vec<(u32, u32)>,
 }
 
-/// The blocks of one sequence.
+/// Block table of one sequence.
 ///
-/// It does not free them: they go back to the cache that they are from with
-/// [`KvCache::release`].
+/// Dropping it does not free the blocks: return them to their cache with [`KvCache::release`].
 #[derive(Debug, Default)]
 pub struct Table {
     blocks: Vec<u32>,
-    /// Positions that were written.
+    /// Number of positions written.
     len: usize,
-    /// Blocks at the front that are remembered.
+    /// Number of blocks at the front that are in the prefix cache.
     remembered: usize,
 }
 
 impl Table {
-    /// The number of tokens whose keys and values it has.
+    /// Returns the number of tokens whose keys and values are cached.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// Returns true if no tokens are cached.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -86,30 +86,32 @@ impl<S: BuildHasher + Default> KvCache<S> {
         Ok(Self { blocks: Blocks::new(count), copies: Vec::new() })
     }
 
-    /// What is to be copied before the next step writes anything.
+    /// Takes the block copies to be done before the next step writes anything.
     pub(crate) fn take_copies(&mut self) -> Vec<(u32, u32)> {
         std::mem::take(&mut self.copies)
     }
 
-    /// Blocks that no sequence has.
+    /// Returns the number of blocks that no sequence holds.
     pub fn free(&self) -> usize {
         self.blocks.available()
     }
 
-    /// How many blocks that were remembered have been forgotten, because others needed the room.
+    /// Returns how many blocks the prefix cache has evicted to make room.
     pub fn evictions(&self) -> u64 {
         self.blocks.evictions()
     }
 
-    /// Gives a sequence the blocks for so many tokens more, or none and `false`. One that holds all
-    /// the blocks that are held gets every other.
+    /// Reserves the blocks for `tokens` more tokens. If there are not enough, it reserves none and
+    /// returns `false`. A sequence that is the only holder of blocks can get all other blocks.
     pub fn reserve(&mut self, table: &mut Table, tokens: usize) -> bool {
-        // A last block that others may see is theirs: this sequence goes on in a copy.
+        // A last block that other sequences may see is not written to: this sequence continues in a
+        // copy.
         let last = table.len / PAGE;
         let mut copied = tokens > 0 && !self.may_write(table);
         let more = (table.len + tokens).div_ceil(PAGE).saturating_sub(table.blocks.len());
         if more + usize::from(copied) > self.free() {
-            // If it is only remembered, it can be forgotten where a copy has no room.
+            // With no room for a copy, a block held by this sequence alone leaves the prefix cache
+            // instead.
             if !copied || more > self.free() || !self.blocks.make_private(table.blocks[last]) {
                 return false;
             }
@@ -118,7 +120,7 @@ impl<S: BuildHasher + Default> KvCache<S> {
         if copied {
             let Some(own) = self.blocks.take() else { return false };
             let shared = std::mem::replace(&mut table.blocks[last], own);
-            // Whoever has the shared one next writes to it after it was copied.
+            // The shared block's next holder writes to it only after this copy.
             self.copies.push((shared, own));
             self.blocks.let_go(shared);
         }
@@ -126,39 +128,39 @@ impl<S: BuildHasher + Default> KvCache<S> {
         true
     }
 
-    /// Whether what follows may be written where it would be: not if others see that block, and no
-    /// room was reserved since.
+    /// Returns true if the next token may be written to its block: not if the block is shared or in
+    /// the prefix cache, and no room was reserved since.
     pub(crate) fn may_write(&self, table: &Table) -> bool {
         let begun = !table.len.is_multiple_of(PAGE);
         !begun || self.blocks.is_private(table.blocks[table.len / PAGE])
     }
 
-    /// Forgets what follows the first `len` tokens, and lets go of the blocks that held only that.
+    /// Drops the tokens after the first `len`, and releases the blocks that held only those.
     pub fn truncate(&mut self, table: &mut Table, len: usize) {
         table.len = table.len.min(len);
         table.remembered = table.remembered.min(table.len / PAGE);
         let kept = table.len.div_ceil(PAGE);
-        // The last first: where one must be forgotten, what leads to others stays.
+        // The last block is released first: under eviction, the blocks that lead to others stay.
         for block in table.blocks.drain(kept..).rev() {
             self.blocks.let_go(block);
         }
     }
 
-    /// Takes a sequence's blocks back.
+    /// Releases all blocks of a sequence.
     pub fn release(&mut self, mut table: Table) {
         self.truncate(&mut table, 0);
     }
 
-    /// The same sequence once more, on the same blocks.
+    /// Creates a second sequence on the same blocks.
     pub fn fork(&mut self, table: &Table) -> Table {
         let blocks = table.blocks[..table.len.div_ceil(PAGE)].to_vec();
         blocks.iter().for_each(|block| self.blocks.hold(*block));
         Table { blocks, len: table.len, remembered: table.remembered }
     }
 
-    /// Begins a sequence with what is remembered of these tokens, in this scope. At least the last
-    /// of them is left to be run, for its logits. An empty table stays so if nothing is remembered;
-    /// one that is not empty stays as it is.
+    /// Starts a sequence with the longest prefix of `tokens` cached in this scope. At least the
+    /// last token is left to compute, for its logits. The table stays empty if nothing is cached; a
+    /// table that is not empty is left unchanged.
     pub fn recall(&mut self, table: &mut Table, scope: &Arc<str>, tokens: &[u32]) {
         if !table.blocks.is_empty() {
             return;
@@ -174,13 +176,13 @@ impl<S: BuildHasher + Default> KvCache<S> {
         table.len = table.remembered * PAGE;
     }
 
-    /// Forgets what ended sequences left: no other finds it any more.
+    /// Clears the prefix cache, so no sequence finds the blocks of an earlier one.
     pub fn forget_all(&mut self) {
         self.blocks.forget_all();
     }
 
-    /// Remembers the blocks that a sequence has filled, for others in this scope. `tokens` are the
-    /// sequence's, and those that were run are final.
+    /// Adds the blocks that a sequence has filled to the prefix cache of this scope. `tokens` are
+    /// those of the sequence; the ones already computed must be final.
     pub fn remember(&mut self, table: &mut Table, scope: &Arc<str>, tokens: &[u32]) {
         let whole = &tokens.as_chunks::<PAGE>().0[..table.len / PAGE];
         for (index, tokens) in whole.iter().enumerate().skip(table.remembered) {
@@ -188,7 +190,7 @@ impl<S: BuildHasher + Default> KvCache<S> {
             let own = table.blocks[index];
             let used = self.blocks.remember(scope, before, tokens, own);
             if used != own {
-                // The same bits: one of both is enough.
+                // Both blocks hold the same bits, so one of them is enough.
                 self.blocks.hold(used);
                 self.blocks.let_go(own);
                 table.blocks[index] = used;

@@ -1,8 +1,8 @@
-//! The network: embedding, layers of attention and feed-forward, output.
+//! Transformer network: embedding, layers of attention and feed-forward, output.
 //!
-//! A step runs any mix of prompt chunks and single tokens of several sequences at once. All of them
-//! are rows; only attention knows which sequence a row is of. Each row's numbers are the same
-//! whatever runs beside it.
+//! A step runs any mix of prompt chunks and single tokens of several sequences. Every token is a
+//! row; only attention depends on the row's sequence. The numbers of a row are the same whatever
+//! else is in the batch.
 
 mod device;
 mod load;
@@ -30,57 +30,58 @@ use self::ranks::Ranks;
 pub use self::ranks::Watch;
 use self::step::WIDEST_HEAD;
 
-/// A model of so many weights is brought from memory in each step, in whatever format.
+/// Number of weights above which a model does not fit in CPU caches, so each step streams it from
+/// memory.
 const OUT_OF_CACHES: u64 = 100_000_000;
 
-/// How long ways of bringing it are tried out.
+/// Time limit of the search for a prefetch distance.
 const TRYING: Duration = Duration::from_millis(500);
 
-/// How a model is held and run. None of it but the formats and the device changes a bit of what it
-/// computes.
+/// Placement and execution options of a model. Only the formats and the device affect the bits of
+/// the results.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// What computes.
+    /// Processor that computes the model.
     pub device: Processor,
-    /// Ranks that each compute a part of every matrix: tensor parallelism as in Megatron-LM (Shoeybi
-    /// et al., arXiv:1909.08053).
+    /// Number of ranks that each compute a part of every matrix: tensor parallelism as in
+    /// Megatron-LM (Shoeybi et al., arXiv:1909.08053).
     pub ranks: usize,
-    /// How long a rank waits for the others before the model is given up.
+    /// Time limit for waiting on another rank, after which the model is given up.
     pub patience: Duration,
-    /// Threads that compute where the kernels are the engine's own, the caller's among them, and shared
-    /// out to the ranks; by default as many as there are cores, or one a rank for a model that a core's
-    /// caches hold.
+    /// Number of CPU compute threads, the caller's included, divided among the ranks. The default
+    /// is one for each core, or one for each rank if the model fits in a core's caches.
     pub threads: Option<usize>,
-    /// The instructions; by default the best of this machine.
+    /// Instruction-set tier; by default the best one of this machine.
     pub tier: Option<Tier>,
-    /// How matrices are kept; by default as the checkpoint has them. Only the engine's own kernels
-    /// have others.
+    /// Storage format of the matrices; by default that of the checkpoint. Only the engine's own
+    /// kernels can convert.
     pub format: Option<Format>,
-    /// How keys and values are kept.
+    /// Storage format of keys and values.
     pub kv: KvFormat,
-    /// Blocks of 32 positions for keys and values of all sequences together.
+    /// Number of KV-cache blocks, of 32 positions each, for all sequences together.
     pub blocks: usize,
 }
 
-/// What a model is computed by.
+/// Processor that a model runs on.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub enum Processor {
-    /// This engine's own kernels.
+    /// CPU, with this engine's own kernels.
     #[default]
     Cpu,
-    /// candle's, on any device that it knows: weights are floats or in the checkpoint's blocks, and the
-    /// bits depend on the device and on the number of ranks.
+    /// candle, on any of its devices. Weights are floats or the checkpoint's blocks, and the bits
+    /// depend on the device and on the number of ranks.
     Candle(On),
 }
 
 impl Processor {
-    /// The one of a name: `cpu`; `cuda` for GPUs, of which each rank has one; `cuda:N` for all ranks on
-    /// that one.
+    /// Returns the processor of this name: `cpu`; `cuda` for one GPU per rank; `cuda:N` for all
+    /// ranks on GPU N.
     ///
     /// # Errors
     ///
-    /// Another name, a GPU that is not there, or a worker that was built without what it takes.
+    /// Returns an error if the name is unknown, if the GPU does not exist, or if the worker was
+    /// built without the required features.
     pub fn named(name: &str, ranks: usize) -> Result<Self, LoadError> {
         if name == "cpu" { Ok(Self::Cpu) } else { On::gpus(name, ranks).map(Self::Candle) }
     }
@@ -101,7 +102,7 @@ impl Default for Setup {
     }
 }
 
-/// A language model of the Llama family (Touvron et al., arXiv:2302.13971).
+/// Language model of the Llama family (Touvron et al., arXiv:2302.13971).
 #[derive(Debug)]
 pub struct Model {
     ranks: Ranks,
@@ -112,18 +113,18 @@ pub struct Model {
     patience: Duration,
 }
 
-/// Tokens of one sequence that a step runs.
+/// Tokens of one sequence in a step.
 #[derive(Debug)]
 pub struct Chunk<'a> {
-    /// What went before; blocks for these tokens are reserved in it.
+    /// Block table of the sequence, with blocks reserved for these tokens.
     pub table: &'a mut Table,
-    /// At least one.
+    /// At least one token.
     pub tokens: &'a [u32],
-    /// After how many of the last tokens the logits are wanted.
+    /// Number of last tokens that need logits.
     pub logits: usize,
 }
 
-/// The logits of a step, a row for each that was wanted, in the order of the chunks.
+/// Logits of a step: one row for each requested token, in the order of the chunks.
 #[derive(Debug)]
 pub struct Logits<'a> {
     data: &'a [f32],
@@ -132,7 +133,7 @@ pub struct Logits<'a> {
 }
 
 impl<'a> Logits<'a> {
-    /// The rows, each as long as the vocabulary.
+    /// Returns the rows, each as long as the vocabulary.
     pub fn rows(&self) -> impl ExactSizeIterator<Item = &'a [f32]> + use<'a> {
         let vocab_size = self.vocab_size;
         self.data.chunks_exact(self.stride).map(move |row| &row[..vocab_size])
@@ -140,12 +141,12 @@ impl<'a> Logits<'a> {
 }
 
 impl Model {
-    /// Builds the network, with room for `context` positions of a sequence.
+    /// Builds the network, for sequences of up to `context` positions.
     ///
     /// # Errors
     ///
-    /// A tensor that is missing or has the wrong shape, ranks that cannot share the model, or too
-    /// little memory.
+    /// Returns an error if a tensor is missing or has the wrong shape, if the model cannot be
+    /// divided among the ranks, or if memory is short.
     pub fn new(
         config: &Config,
         context: usize,
@@ -176,14 +177,15 @@ impl Model {
         Ok(model)
     }
 
-    /// Finds out how far ahead weights are best asked for here, in steps of one token.
+    /// Finds the fastest prefetch distance for weights on this machine, by timing steps of one
+    /// token.
     fn find_reach(&mut self) {
         let mut least = REACHES.map(|_| Duration::MAX);
         let begun = Instant::now();
         while begun.elapsed() < TRYING {
             for (reach, least) in REACHES.into_iter().zip(&mut least) {
                 set_reach(reach);
-                // Who asks next is told why there is none.
+                // The next step returns the error.
                 let Some(took) = self.lone_step() else { return };
                 *least = took.min(*least);
             }
@@ -192,7 +194,7 @@ impl Model {
         best.into_iter().for_each(|(reach, _)| set_reach(reach));
     }
 
-    /// What a step of one token takes that nothing comes before; `None` if there is no such step.
+    /// Measures a step of one token without a prefix. Returns `None` if the step fails.
     fn lone_step(&mut self) -> Option<Duration> {
         let mut table = Table::default();
         if !self.cache.reserve(&mut table, 1) {
@@ -205,42 +207,44 @@ impl Model {
         took
     }
 
-    /// The most tokens a sequence can have, reply included.
+    /// Returns the largest number of tokens in a sequence, reply included.
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// One more than the largest token.
+    /// Returns the vocabulary size: one more than the largest token id.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
 
-    /// Whose the keys and values of all sequences are.
+    /// Returns the block allocator for the keys and values of all sequences.
     pub fn cache(&mut self) -> &mut KvCache {
         &mut self.cache
     }
 
-    /// What decides the bits beside the files: formats, and the rules of this version.
+    /// Returns what affects the bits besides the files: formats, and the arithmetic of this
+    /// version.
     pub fn arithmetic(&self) -> &str {
         &self.arithmetic
     }
 
-    /// How long a rank waits for the others.
+    /// Returns the time limit for waiting on another rank.
     pub(crate) fn patience(&self) -> Duration {
         self.patience
     }
 
-    /// Who sees from another thread how far it is.
+    /// Returns a handle that other threads use to watch the model's progress.
     pub fn watch(&self) -> Watch {
         self.ranks.watch()
     }
 
-    /// Runs the chunks' tokens, and gives the logits that they want.
+    /// Runs the tokens of the chunks and returns the requested logits.
     ///
     /// # Errors
     ///
-    /// If a chunk has no token, no blocks reserved, or a token that is not in the vocabulary or
-    /// beyond the context; nothing has changed then. If a rank is lost, and then every time.
+    /// Returns an error if a chunk has no token, no reserved blocks, or a token that is outside the
+    /// vocabulary or beyond the context; nothing has changed then. Returns an error, then and in
+    /// all later calls, if a rank is lost.
     pub fn forward(&mut self, chunks: &mut [Chunk<'_>]) -> Result<Logits<'_>> {
         for chunk in &*chunks {
             self.check(chunk)?;

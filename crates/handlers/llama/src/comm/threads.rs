@@ -6,33 +6,34 @@ use std::time::{Duration, Instant};
 
 use super::{Comm, Lost};
 
-/// How long a rank looks for the others before it sleeps, if each has a core: ranks do about the same,
-/// and to be woken takes longer than to wait for the rest.
+/// Duration of spinning before a rank sleeps, if each rank has a core. Ranks do about equal work,
+/// so waiting for the rest is usually shorter than a wake-up.
 const SPIN: Duration = Duration::from_millis(1);
 
-/// Numbers that are added up at a time.
+/// Numbers summed at a time.
 const PIECE: usize = 256;
 
-/// Where ranks wait for each other.
+/// Rendezvous point of a rank group.
 #[derive(Debug)]
 pub(crate) struct Meeting {
-    /// How many meetings each rank has come to.
+    /// Number of rendezvous that each rank has reached.
     come: Vec<AtomicU64>,
-    /// How many ranks, without the first, are in a step.
+    /// Number of ranks in a step, without rank 0.
     at_work: AtomicUsize,
     patience: Duration,
     spin: Duration,
-    /// Why there will be no other one.
+    /// Reason for the end of the group.
     over: OnceLock<Lost>,
     asleep: AtomicUsize,
     lock: Mutex<()>,
     wake: Condvar,
 }
 
-/// One rank's side of it, with what it hands on.
+/// One rank's handle, with the buffers that it exchanges.
 ///
-/// Each rank has two places and uses them in turn: while it writes to one, others may still read
-/// the other, and nobody can be two meetings behind. So one meeting is enough to hand something on.
+/// Each rank alternates between two buffers. While it writes one, the other ranks may still read
+/// the other, and no rank can be two rendezvous behind. So one rendezvous is enough for an
+/// exchange.
 #[derive(Debug)]
 pub(crate) struct Member<T> {
     meeting: Arc<Meeting>,
@@ -42,7 +43,7 @@ pub(crate) struct Member<T> {
 }
 
 impl Meeting {
-    /// Of so many ranks, which wait for each other as long as `patience` says.
+    /// Makes a group of `ranks`, which wait for each other up to `patience`.
     pub(crate) fn new(ranks: usize, patience: Duration) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
@@ -57,7 +58,7 @@ impl Meeting {
         }
     }
 
-    /// The ranks' sides, in their order.
+    /// Returns the handles of all ranks, in order.
     pub(crate) fn members<T: Default>(self: &Arc<Self>) -> Vec<Member<T>> {
         let ranks = self.come.len();
         let places: Arc<[_]> = (0..ranks).map(|_| <[RwLock<T>; 2]>::default()).collect();
@@ -65,7 +66,7 @@ impl Meeting {
         (0..ranks).map(member).collect()
     }
 
-    /// Ends it for all, because a rank cannot go on.
+    /// Reports a rank as lost and ends the group for all ranks.
     pub(crate) fn end(&self, rank: usize, what: &str) -> Lost {
         let lost = match self.ranks() {
             1 => format!("the model {what}"),
@@ -77,7 +78,7 @@ impl Meeting {
         lost
     }
 
-    /// Why it has ended, if so.
+    /// Returns the reason as an error if the group has ended.
     pub(crate) fn is_over(&self) -> Result<(), Lost> {
         self.over.get().map_or(Ok(()), |lost| Err(lost.clone()))
     }
@@ -86,17 +87,17 @@ impl Meeting {
         self.come.len()
     }
 
-    /// How long ranks wait for each other.
+    /// Returns the time limit for waiting on another rank.
     pub(crate) fn patience(&self) -> Duration {
         self.patience
     }
 
-    /// To how many meetings a rank has come.
+    /// Returns the number of rendezvous that a rank has reached.
     pub(crate) fn come(&self, rank: usize) -> u64 {
         self.come[rank].load(Ordering::SeqCst)
     }
 
-    /// Computes another rank's part of a step.
+    /// Runs a step of a rank other than rank 0, counted in `others_work`.
     pub(crate) fn work<R>(&self, step: impl FnOnce() -> R) -> R {
         self.at_work.fetch_add(1, Ordering::Relaxed);
         let result = step();
@@ -104,12 +105,12 @@ impl Meeting {
         result
     }
 
-    /// Whether another rank than the first is in a step.
+    /// Returns true if a rank other than rank 0 is in a step.
     pub(crate) fn others_work(&self) -> bool {
         self.at_work.load(Ordering::Relaxed) > 0
     }
 
-    /// A rank that has not come to so many meetings.
+    /// Returns a rank that has not yet reached rendezvous number `come`.
     fn missing(&self, come: u64) -> Option<usize> {
         self.come.iter().position(|rank| rank.load(Ordering::SeqCst) < come)
     }
@@ -154,7 +155,7 @@ impl Meeting {
     }
 }
 
-/// How long somebody has waited who looks now and then.
+/// Waiting time of a polling thread, not counting time in which the process was stopped.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     patience: Duration,
@@ -167,14 +168,14 @@ impl Waiting {
         Self { patience, waited: Duration::ZERO, last: Instant::now() }
     }
 
-    /// After how long to look again at the latest.
+    /// Returns the longest time between two polls.
     fn stretch(&self) -> Duration {
-        // So that four of them are not less than all.
+        // Rounded up, so that four of them reach the limit.
         (self.patience / 4).saturating_add(Duration::from_nanos(1))
     }
 
-    /// Counts the time since the last look, and of a long one no more than there should be between two:
-    /// a process that was stopped has stopped the others too.
+    /// Adds the time since the last poll, capped at the polling interval: if the process was
+    /// stopped, the ranks it waits for were stopped too.
     pub(crate) fn look(&mut self) {
         let now = Instant::now();
         let since = now - std::mem::replace(&mut self.last, now);
@@ -187,35 +188,35 @@ impl Waiting {
 }
 
 impl<T> Member<T> {
-    /// Which rank it is.
+    /// Returns the number of this rank.
     pub(crate) fn rank(&self) -> usize {
         self.rank
     }
 
-    /// Why it has ended, if so.
+    /// Returns the reason as an error if the group has ended.
     pub(crate) fn is_over(&self) -> Result<(), Lost> {
         self.meeting.is_over()
     }
 
-    /// How long the others are waited for.
+    /// Returns the time limit for waiting on another rank.
     #[cfg(feature = "nccl")]
     pub(crate) fn patience(&self) -> Duration {
         self.meeting.patience
     }
 
-    /// Ends it for all, because this rank cannot go on.
+    /// Reports this rank as lost and ends the group for all ranks.
     pub(crate) fn end(&self, what: &str) -> Lost {
         self.meeting.end(self.rank, what)
     }
 
-    /// Counts a meeting at which nobody is waited for.
+    /// Counts a rendezvous without waiting for other ranks.
     pub(crate) fn pass(&mut self) {
         self.come += 1;
         self.meeting.come[self.rank].store(self.come, Ordering::Relaxed);
     }
 
-    /// Puts something down and waits until all have, and gives what all have put down. What was lent
-    /// the time before last is given back for it.
+    /// Exchanges buffers: hands in `lent`, waits for all ranks, then calls `read` with the buffers
+    /// of all ranks. `lent` is swapped for this rank's buffer from two rendezvous ago.
     pub(crate) fn meet<R>(
         &mut self,
         lent: &mut T,
@@ -267,7 +268,7 @@ impl Comm for Member<Vec<f32>> {
     }
 }
 
-/// The sums of each rank's numbers: of neighbours, then of neighbouring pairs, and so on.
+/// Sums the numbers of all ranks by a pairwise tree: neighbors, then neighboring pairs, and so on.
 fn add_up(all: &[&Vec<f32>], sums: &mut [f32]) {
     let mut terms: Vec<[f32; PIECE]> = vec![[0.0; PIECE]; all.len()];
     for (number, sums) in sums.chunks_mut(PIECE).enumerate() {
@@ -322,7 +323,7 @@ mod tests {
             let sums = on_all(&meeting, |mut member, rank| {
                 let mut x = Vec::new();
                 let round = |round: usize| {
-                    // Up to several pieces.
+                    // Lengths of up to several pieces.
                     let len = 1 + round * 13 % 900;
                     let own = numbers(rank, round, len);
                     x.resize(x.len().max(len), 0.0);

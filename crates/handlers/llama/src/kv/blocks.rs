@@ -1,11 +1,11 @@
-//! Whose the blocks are: counted, shared, remembered and forgotten.
+//! Reference counts, sharing, prefix caching and eviction of blocks.
 //!
-//! A block that holds a whole run of committed tokens is remembered by its content: its tokens, and
-//! the block before it or, for a sequence's first, the scope that may see it. The next sequence
-//! that begins alike takes it instead of computing it again. The content itself is the key of the
-//! map, not its hash, and the block before is named by a number that is never used again: so
-//! whatever collides or is evicted in between, a block is found by its own whole prefix only.
-//! (Prefix caching as in vLLM, Kwon et al., arXiv:2309.06180, which trusts the hash.)
+//! A block full of committed tokens is cached by its content: its tokens and the block before it
+//! or, for the first block of a sequence, the scope that may see it. The next sequence with the
+//! same prefix reuses the block instead of computing it again. The map's key is the content itself,
+//! not its hash, and the block before is identified by a serial number that is never reused. So a
+//! block is found only by its whole prefix, whatever hashes collide and whatever is evicted in
+//! between. (Prefix caching as in vLLM, Kwon et al., arXiv:2309.06180, which trusts the hash.)
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use crate::kernel::attention::PAGE;
 
-/// What a remembered block holds.
+/// Key of a cached block: its tokens and its predecessor.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Content {
     before: Before,
@@ -22,9 +22,9 @@ struct Content {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Before {
-    /// Nothing: the first block of whoever is in this scope.
+    /// None: this is the first block of a sequence in this scope.
     Start(Arc<str>),
-    /// The remembered block with this serial number.
+    /// Cached block with this serial number.
     Block(u64),
 }
 
@@ -38,20 +38,20 @@ struct Block {
 struct Remembered {
     content: Arc<Content>,
     serial: u64,
-    /// When the last holder let go of it, while nobody holds it.
+    /// Time at which the last holder released the block, valid while there is no holder.
     idle: u64,
 }
 
-/// The blocks of a cache.
+/// All blocks of a cache.
 #[derive(Debug)]
 pub(super) struct Blocks<S = RandomState> {
     blocks: Vec<Block>,
-    /// Neither held nor remembered.
+    /// Blocks that are neither held nor cached.
     free: Vec<u32>,
     known: HashMap<Arc<Content>, u32, S>,
-    /// Remembered and not held, by when they were let go.
+    /// Blocks that are cached and not held, by the time of their release.
     idle: BTreeMap<u64, u32>,
-    /// Counts what happens: serial numbers and moments.
+    /// Logical clock for serial numbers and release times.
     clock: u64,
     evictions: u64,
 }
@@ -68,17 +68,17 @@ impl<S: BuildHasher + Default> Blocks<S> {
         }
     }
 
-    /// Blocks that can be taken.
+    /// Returns the number of blocks that can be allocated.
     pub(super) fn available(&self) -> usize {
         self.free.len() + self.idle.len()
     }
 
-    /// How often a remembered block was needed for something else.
+    /// Returns how many cached blocks have been evicted.
     pub(super) fn evictions(&self) -> u64 {
         self.evictions
     }
 
-    /// A block to write to; the one that was let go first is forgotten for it, if it must be.
+    /// Allocates a block to write to. If no block is free, the one released first is evicted.
     pub(super) fn take(&mut self) -> Option<u32> {
         let block = self.free.pop().or_else(|| {
             let (_, block) = self.idle.pop_first()?;
@@ -90,7 +90,7 @@ impl<S: BuildHasher + Default> Blocks<S> {
         Some(block)
     }
 
-    /// One more holder.
+    /// Adds a holder to a block.
     pub(super) fn hold(&mut self, block: u32) {
         let place = &mut self.blocks[block as usize];
         if let (0, Some(memory)) = (place.holders, &place.memory) {
@@ -99,7 +99,8 @@ impl<S: BuildHasher + Default> Blocks<S> {
         place.holders += 1;
     }
 
-    /// One holder less; what nobody holds is free, or idle if it is remembered.
+    /// Removes a holder from a block. Without holders, a block becomes idle if it is cached, else
+    /// free.
     pub(super) fn let_go(&mut self, block: u32) {
         let now = self.tick();
         let place = &mut self.blocks[block as usize];
@@ -114,13 +115,14 @@ impl<S: BuildHasher + Default> Blocks<S> {
         }
     }
 
-    /// Whether its only holder may write to it.
+    /// Returns true if the block has one holder, which may write to it.
     pub(super) fn is_private(&self, block: u32) -> bool {
         let block = &self.blocks[block as usize];
         block.holders == 1 && block.memory.is_none()
     }
 
-    /// Forgets a block that has one holder, who may write to it then; `false` if it has others.
+    /// Evicts a block that has one holder, which may then write to it. Returns `false` if it has
+    /// more.
     pub(super) fn make_private(&mut self, block: u32) -> bool {
         let alone = self.blocks[block as usize].holders == 1;
         if alone && self.blocks[block as usize].memory.is_some() {
@@ -130,7 +132,7 @@ impl<S: BuildHasher + Default> Blocks<S> {
         alone
     }
 
-    /// The block with these tokens behind `before`, or at the beginning of the scope.
+    /// Returns the cached block with these tokens after `before`, or at the start of the scope.
     pub(super) fn find(
         &self,
         scope: &Arc<str>,
@@ -141,7 +143,8 @@ impl<S: BuildHasher + Default> Blocks<S> {
         self.known.get(&content).copied()
     }
 
-    /// Remembers what a block holds, unless another holds the same: gives the one to use.
+    /// Caches the content of a block, unless another block has the same content. Returns the block
+    /// to use.
     pub(super) fn remember(
         &mut self,
         scope: &Arc<str>,
@@ -163,7 +166,7 @@ impl<S: BuildHasher + Default> Blocks<S> {
         block
     }
 
-    /// `None` if the block before is not remembered.
+    /// Returns `None` if the block before is not cached.
     fn before(&self, scope: &Arc<str>, block: Option<u32>) -> Option<Before> {
         let Some(block) = block else { return Some(Before::Start(scope.clone())) };
         let memory = self.blocks[block as usize].memory.as_ref()?;
@@ -176,7 +179,7 @@ impl<S: BuildHasher + Default> Blocks<S> {
         }
     }
 
-    /// Forgets all that is remembered. What is held stays with its holders, and is free after them.
+    /// Clears the prefix cache. Held blocks stay with their holders and become free after them.
     pub(super) fn forget_all(&mut self) {
         for (block, number) in self.blocks.iter_mut().zip(0..) {
             if block.memory.take().is_some() && block.holders == 0 {
@@ -195,7 +198,7 @@ impl<S: BuildHasher + Default> Blocks<S> {
 
 #[cfg(test)]
 impl<S> Blocks<S> {
-    /// How many hold a block, and whether it is remembered.
+    /// Returns the number of holders of a block, and whether it is cached.
     pub(super) fn of(&self, block: u32) -> (u32, bool) {
         let block = &self.blocks[block as usize];
         (block.holders, block.memory.is_some())

@@ -1,4 +1,4 @@
-//! What is in the blocks: the keys and values of some heads.
+//! Contents of the blocks: keys and values of one rank's heads.
 
 use super::KvFormat;
 use crate::LoadError;
@@ -7,7 +7,7 @@ use crate::kernel::attention::{PAGE, Pages};
 use crate::kernel::simd::Simd;
 use crate::memory::{Memory, Plain};
 
-/// A number as the cache holds it.
+/// Number format of the cache.
 pub(crate) trait Element: Plain {
     fn load(self) -> f32;
     fn store(x: f32) -> Self;
@@ -31,7 +31,7 @@ impl Element for f32 {
     }
 }
 
-/// The upper half of an f32.
+/// bf16: the upper half of an f32.
 impl Element for u16 {
     #[inline(always)]
     fn load(self) -> f32 {
@@ -49,7 +49,7 @@ impl Element for u16 {
     }
 }
 
-/// What the blocks are like.
+/// Dimensions of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) layers: usize,
@@ -65,7 +65,7 @@ pub(crate) enum Values {
     Bf16(Store<u16>),
 }
 
-/// By layer, block and head: keys `[dim, 32]`; and values `[32, dim]` alike.
+/// Data by layer, block and head: keys as `[dim, 32]`, values as `[32, dim]`.
 #[derive(Debug)]
 pub(crate) struct Store<E: Plain> {
     pub(crate) keys: Memory<E>,
@@ -89,7 +89,7 @@ impl Values {
         }
     }
 
-    /// Copies a block of all layers.
+    /// Copies a block in all layers.
     pub(crate) fn copy(&mut self, shape: Shape, from: u32, to: u32) {
         match self {
             Self::F32(data) => data.copy(shape, from, to),
@@ -103,7 +103,7 @@ impl<E: Element> Store<E> {
         Ok(Self { keys: Memory::zeroed(count)?, values: Memory::zeroed(count)? })
     }
 
-    /// A layer's and head's blocks, as a sequence has them.
+    /// Returns the blocks of a layer and head, as seen through a sequence's block table.
     pub(crate) fn pages<'a>(
         data: &'a [E],
         shape: Shape,
@@ -116,7 +116,7 @@ impl<E: Element> Store<E> {
         Pages { data: &data[start..], stride: shape.kv_heads * size, size, table }
     }
 
-    /// Copies a block of all layers.
+    /// Copies a block in all layers.
     fn copy(&mut self, shape: Shape, from: u32, to: u32) {
         let size = shape.kv_heads * shape.dim * PAGE;
         for layer in 0..shape.layers {
@@ -127,7 +127,7 @@ impl<E: Element> Store<E> {
         }
     }
 
-    /// Writes a token's key and value of one head.
+    /// Writes the key and the value of a token for one head.
     pub(crate) fn write(
         &mut self,
         shape: Shape,

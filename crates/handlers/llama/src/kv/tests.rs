@@ -1,4 +1,4 @@
-//! The blocks against a model of them: who holds what, and what is written where.
+//! Model-based tests of the block cache: which sequence holds which block, and what each contains.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -11,7 +11,7 @@ use crate::kernel::attention::PAGE;
 
 const BLOCKS: usize = 12;
 
-/// Every hash is the same.
+/// Hasher under which all keys collide.
 #[derive(Default)]
 struct Collides;
 
@@ -35,7 +35,7 @@ impl Hasher for Nothing {
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// A sequence of a scope; few tokens are different, so that many begin alike.
+    /// Starts a sequence in a scope. Few kinds of tokens exist, so many sequences share a prefix.
     Begin {
         scope: usize,
         kind: u32,
@@ -72,7 +72,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Tokens that are alike for two blocks, and then differ by kind.
+/// Returns tokens that are equal for two blocks and then differ by kind.
 fn tokens_of(kind: u32) -> Vec<u32> {
     (0..6 * PAGE as u32).map(|i| if i < 2 * PAGE as u32 { i } else { 1000 * kind + i }).collect()
 }
@@ -81,11 +81,11 @@ struct Sequence {
     table: Table,
     scope: usize,
     tokens: Vec<u32>,
-    /// How many of them are to be run in all.
+    /// Number of tokens to compute in total.
     len: usize,
 }
 
-/// What a number in the cache must be: it says which prefix in which scope it was made of.
+/// Returns the expected cache entry for a prefix in a scope: a hash of both.
 fn mark(scope: usize, prefix: &[u32]) -> f32 {
     let mixed = prefix.iter().fold(scope as u32 + 1, |mixed, token| {
         (mixed ^ token).wrapping_mul(0x9e37_79b1).rotate_left(11)
@@ -109,7 +109,7 @@ impl<S: BuildHasher + Default> World<S> {
         Self { cache, values, scopes: ["a".into(), "b".into()], sequences: Vec::new() }
     }
 
-    /// Runs tokens: writes what they come to, where the sequence has room.
+    /// Computes tokens: writes their marks if the sequence gets the blocks.
     fn run(&mut self, which: usize, tokens: usize) {
         let Sequence { table, scope, tokens: all, len } = &mut self.sequences[which];
         let count = tokens.min(*len - table.len);
@@ -164,7 +164,8 @@ impl<S: BuildHasher + Default> World<S> {
         }
     }
 
-    /// Every position has what was made of its prefix in its scope, and every block is counted.
+    /// Checks that every position holds the mark of its prefix and scope, and that every holder is
+    /// counted.
     fn check(&self) {
         let Values::F32(data) = &self.values else { unreachable!() };
         let mut holders: HashMap<u32, u32> = HashMap::new();
@@ -230,7 +231,7 @@ fn what_another_began_with_is_recalled_in_its_scope_alone() {
         let table = &world.sequences.last().unwrap().table;
         assert_eq!(table.len, recalled * PAGE, "scope {scope}, kind {kind}");
     }
-    // After its end too, until its room is needed.
+    // The prefix is still found after the end of the sequence, until its blocks are needed.
     for _ in 0..4 {
         world.play(&Event::End { which: 0 });
     }
@@ -247,7 +248,7 @@ fn the_longest_unused_is_forgotten_first_and_its_end_before_its_beginning() {
         world.run(0, 1000);
         world.play(&Event::End { which: 0 });
     }
-    // Ten of twelve are remembered: six more cost the last four of the first sequence.
+    // Ten of twelve blocks are cached: six more evict the last four of the first sequence.
     world.play(&Event::Begin { scope: 0, kind: 0, len: 1 });
     let table = &mut world.sequences[0].table;
     assert!(world.cache.reserve(table, 6 * PAGE));
@@ -285,11 +286,11 @@ fn a_sequence_that_is_alone_has_room_to_the_last_block() {
     assert!(!world.cache.may_write(table), "nothing was given");
     assert!(world.cache.reserve(table, BLOCKS * PAGE - len));
     assert!(world.cache.may_write(table) && world.cache.take_copies().is_empty());
-    // Those that it is behind are remembered still.
+    // The blocks before it stay cached.
     assert_eq!((world.cache.free(), known, world.cache.blocks.known()), (0, 6, 2));
     assert_eq!(world.cache.evictions(), 4);
     world.check();
-    // Another that holds the block as well keeps it.
+    // A second holder keeps the block.
     let mut world = World::<RandomState>::new();
     world.play(&Event::Begin { scope: 0, kind: 1, len: 6 * PAGE });
     world.run(0, PAGE + 9);
@@ -299,7 +300,7 @@ fn a_sequence_that_is_alone_has_room_to_the_last_block() {
     world.check();
 }
 
-/// A key was withdrawn: what was made under it serves nobody any more.
+/// After a key is revoked, blocks computed under it are not reused.
 #[test]
 fn what_is_forgotten_is_recalled_by_none_and_its_room_is_free() {
     let mut world = World::<RandomState>::new();
@@ -309,7 +310,7 @@ fn what_is_forgotten_is_recalled_by_none_and_its_room_is_free() {
     };
     assert_eq!(begin(&mut world), 0);
     world.play(&Event::Run { which: 0, tokens: 5 * PAGE });
-    // One that runs keeps what it holds.
+    // A running sequence keeps its blocks.
     assert_eq!(begin(&mut world), 4 * PAGE);
     world.play(&Event::ForgetAll);
     world.check();

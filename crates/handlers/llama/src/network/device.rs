@@ -1,7 +1,7 @@
-//! A rank whose tensors are candle's: on a GPU, and in the tests on the CPU.
+//! Rank whose tensors are candle's: on a GPU, and in the tests on the CPU.
 //!
-//! The network is that of [`shard`](super::shard), by the libraries of the device, which add up in
-//! orders of their own: the logits are those of the CPU within a tolerance and not to the bit.
+//! The network is that of [`shard`](super::shard), computed by the device's libraries, which sum in
+//! their own order. So the logits match those of the CPU within a tolerance, not bit for bit.
 
 mod attention;
 mod load;
@@ -28,10 +28,10 @@ use crate::comm::{Lost, Member};
 use crate::kernel::attention::PAGE;
 use crate::{Config, KvFormat, LoadError, Weights};
 
-/// What one rank has of a model.
+/// Shard of a model: the part that one rank holds on its device.
 pub(super) struct DeviceShard {
     device: Device,
-    /// Rows of its tokens, `[Tokens::each, hidden]`.
+    /// Embedding rows of this rank's tokens, `[Tokens::each, hidden]`.
     embedding: Tensor,
     tokens: Tokens,
     layers: Vec<Layer>,
@@ -42,19 +42,19 @@ pub(super) struct DeviceShard {
     sin: Tensor,
     eps: f32,
     heads: Heads,
-    /// Keys and values of each layer, `[blocks * PAGE, kv_heads, head_dim]`: the pages of
+    /// Keys and values of each layer, `[blocks * PAGE, kv_heads, head_dim]`: the page layout of
     /// `candle-flash-attn`.
     pages: Vec<[Tensor; 2]>,
-    /// What they are kept in.
+    /// Dtype of keys and values.
     kv: DType,
-    /// Those of the layers.
+    /// Attention windows of the layers.
     windows: Vec<Option<usize>>,
     share: Share,
     part: Part,
     logits: Vec<f32>,
 }
 
-/// What ends a step.
+/// Reason for which a step fails.
 enum Failed {
     Device(candle_core::Error),
     Lost(Lost),
@@ -130,7 +130,8 @@ impl DeviceShard {
         let places = Places::new(step, self.heads, &self.windows, place)?;
         let cos = self.cos.index_select(&places.positions, 0)?;
         let sin = self.sin.index_select(&places.positions, 0)?;
-        // Before the ranks wait for each other: a copy to a device may wait for all that it has to do.
+        // This copy must come before the ranks wait for each other: a copy to a device may wait for
+        // all queued work.
         let wanted: Vec<u32> = step.wanted.iter().map(|row| *row as u32).collect();
         let wanted = Tensor::new(wanted, &self.device)?;
         let mut stream = self.share.sum(self.embed(step)?)?;
@@ -155,7 +156,7 @@ impl DeviceShard {
         Ok(())
     }
 
-    /// The rows of the tokens that are this rank's, and zeros for those of others.
+    /// Returns the embeddings of the tokens that belong to this rank, and zeros for the others.
     fn embed(&self, step: &Step) -> candle_core::Result<Tensor> {
         let Tokens { first, each } = self.tokens;
         let own = |token: u32| (token as usize).checked_sub(first).filter(|own| *own < each);
@@ -168,7 +169,7 @@ impl DeviceShard {
         rows.broadcast_mul(&is_own.unsqueeze(1)?)
     }
 
-    /// Writes the rows' keys and values, and gives what their queries attend to.
+    /// Writes the keys and values of the rows, and returns the attention output of their queries.
     fn attended(
         &self,
         (layer, [keys, values]): (&Layer, &[Tensor; 2]),
@@ -187,7 +188,7 @@ impl DeviceShard {
             q = rms_norm(&q, of_queries, self.eps)?;
             k = rms_norm(&k, of_keys, self.eps)?;
         }
-        // The operation wants heads before rows.
+        // The operation takes heads before rows.
         let turned = |x: &Tensor| {
             let x = x.transpose(0, 1)?.unsqueeze(0)?.contiguous()?;
             rope(&x, cos, sin)?.squeeze(0)?.transpose(0, 1)?.contiguous()
@@ -232,7 +233,7 @@ impl fmt::Debug for DeviceShard {
     }
 }
 
-/// What of an error is not of the code.
+/// Returns an error's message without its backtrace.
 fn first_line(error: &candle_core::Error) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }

@@ -1,4 +1,4 @@
-//! From a checkpoint's tensors to the matrices of the network.
+//! Loads a checkpoint's tensors into the matrices of the network.
 
 use std::ops::Range;
 
@@ -9,11 +9,12 @@ use crate::pool::Pool;
 use crate::weights::{self, Cut};
 use crate::{Config, LoadError, Weights};
 
-/// A model whose layers are smaller than this is computed by one thread: others cost more than
-/// they bring.
+/// Bytes of layers below which a model runs on one thread: more threads would cost more than they
+/// gain.
 const SMALL: usize = 32 << 20;
 
-/// Threads of a rank that has so many bytes of layers; `all` is how many there are to be in all.
+/// Returns the number of threads of a rank with `bytes` of layers. `all` is the total, if it is
+/// configured.
 pub(super) fn threads(all: Option<usize>, bytes: usize, ranks: usize) -> usize {
     let enough = if bytes < SMALL { 1 } else { cores() / ranks };
     all.map_or(enough, |all| all / ranks).max(1)
@@ -23,7 +24,7 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// One rank's place among all.
+/// One rank's place in the rank group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     pub(super) rank: usize,
@@ -31,30 +32,30 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Its share of what all have in equal parts.
+    /// Returns the rank's share of a dimension that is divided equally.
     pub(super) fn share(self, size: usize) -> Range<usize> {
         let share = size / self.of;
         self.rank * share..(self.rank + 1) * share
     }
 
-    /// The heads of keys and values that its queries look at. Where there are fewer than ranks,
+    /// Returns the key/value heads that the rank's queries use. With fewer heads than ranks,
     /// several ranks have the same one.
     pub(super) fn kv_heads(self, config: &Config) -> Range<usize> {
         let first = self.rank * config.kv_heads / self.of;
         first..first + (config.kv_heads / self.of).max(1)
     }
 
-    /// The rows of queries that are its heads'.
+    /// Returns the rows of the query projection for the rank's heads.
     pub(super) fn queries(self, config: &Config) -> Range<usize> {
         rows_of(self.share(config.heads), config)
     }
 
-    /// The rows of keys, and of values, that are its heads'.
+    /// Returns the rows of the key projection, and of the value projection, for the rank's heads.
     pub(super) fn keys(self, config: &Config) -> Range<usize> {
         rows_of(self.kv_heads(config), config)
     }
 
-    /// The tokens whose embedding and logits are its: in whole tiles.
+    /// Returns the tokens whose embedding and logits belong to the rank, in whole tiles.
     pub(super) fn tokens(self, vocab_size: usize) -> Tokens {
         let each = vocab_size.div_ceil(self.of).next_multiple_of(LANES);
         Tokens { first: vocab_size.min(self.rank * each), each }
@@ -65,7 +66,7 @@ fn rows_of(heads: Range<usize>, config: &Config) -> Range<usize> {
     heads.start * config.head_dim..heads.end * config.head_dim
 }
 
-/// A model's tensors on their way into matrices, on all threads.
+/// Converts a model's tensors to matrices, on all threads.
 pub(super) struct Loader<'a> {
     config: &'a Config,
     weights: &'a Weights,
@@ -75,7 +76,7 @@ pub(super) struct Loader<'a> {
     pool: Pool,
 }
 
-/// A tensor that a matrix is made of, and what of it is this rank's.
+/// Tensor that goes into a matrix, and this rank's cut of it.
 struct Piece {
     name: String,
     shape: [usize; 2],
@@ -89,7 +90,7 @@ impl Piece {
 }
 
 impl<'a> Loader<'a> {
-    /// With these threads, or as many as there are cores.
+    /// Uses the given number of threads, or one for each core.
     pub(super) fn new(
         config: &'a Config,
         weights: &'a Weights,
@@ -105,7 +106,7 @@ impl<'a> Loader<'a> {
         self.of_tokens("model.embed_tokens")
     }
 
-    /// `None` if it is the embedding.
+    /// Returns `None` if the output is tied to the embedding.
     pub(super) fn output(&mut self) -> Result<Option<Matrix>, LoadError> {
         if self.config.tied {
             return Ok(None);
@@ -117,7 +118,8 @@ impl<'a> Loader<'a> {
         let (config, part) = (self.config, self.part);
         let name = |part: &str| format!("model.layers.{index}.{part}");
         let (hidden, wide, dim) = (config.hidden_size, config.intermediate_size, config.head_dim);
-        // Of a matrix that widens, the ranks have rows; of one that narrows, columns.
+        // Projections from the residual stream (q, k, v, gate, up) are split by rows; those back into
+        // it (o, down) by columns.
         let rows = |part: &str, rows, own| Piece {
             name: name(part),
             shape: [rows, hidden],
@@ -141,7 +143,7 @@ impl<'a> Loader<'a> {
             output: self.partial(name("self_attn.o_proj"), queries, config.output_bias)?,
             window: config.windows[index],
             feed_forward_norm: norm_of("post_attention_layernorm", hidden)?,
-            // By whole tiles.
+            // Padded to whole tiles.
             gate_up: self.matrix(
                 2 * own_wide.len().next_multiple_of(LANES),
                 &[
@@ -155,7 +157,7 @@ impl<'a> Loader<'a> {
         })
     }
 
-    /// As few matrices as there are formats beside each other.
+    /// Packs q, k and v into as few matrices as their formats allow.
     fn qkv(&mut self, pieces: &[Piece; 3]) -> Result<Vec<Matrix>, LoadError> {
         let mut formats = Vec::new();
         for piece in pieces {
@@ -169,7 +171,8 @@ impl<'a> Loader<'a> {
             let place = |mut row: usize| {
                 for (piece, index) in alike.iter().zip(0..) {
                     if row < piece.rows() {
-                        // All but the values are turned.
+                        // The rotary embedding applies to queries and keys only, so values are not
+                        // reordered.
                         let turned = interleaved && first + index < 2;
                         return Some((
                             index,
@@ -187,7 +190,7 @@ impl<'a> Loader<'a> {
         Ok(matrices)
     }
 
-    /// A matrix without a bias that has a row for each token.
+    /// Loads a matrix that has a row for each token and no bias.
     fn of_tokens(&mut self, name: &str) -> Result<Matrix, LoadError> {
         let Config { vocab_size, hidden_size, .. } = *self.config;
         let Tokens { first, each } = self.part.tokens(vocab_size);
@@ -198,7 +201,7 @@ impl<'a> Loader<'a> {
         self.matrix(count, &[piece], false, |row| (row < count).then_some((0, row)))
     }
 
-    /// A matrix from so many columns to the residual stream.
+    /// Loads a projection from `columns` to the residual stream.
     fn partial(&mut self, name: String, columns: usize, bias: bool) -> Result<Partial, LoadError> {
         let rows = self.config.hidden_size;
         let bias = bias.then(|| norm(self.weights, &format!("{name}.bias"), rows)).transpose()?;
@@ -208,7 +211,8 @@ impl<'a> Loader<'a> {
         Ok(Partial { matrix, bias })
     }
 
-    /// Packs tensors into one matrix of so many rows; `place` says which row of which piece a row is.
+    /// Packs tensors into one matrix. `place` maps each of its rows to a piece and a row of that
+    /// piece.
     fn matrix(
         &mut self,
         rows: usize,
@@ -257,14 +261,14 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// A tile of one part, the same of the other, and so on.
+/// Maps a row to alternating tiles of two parts.
 fn tiles_in_turn(row: usize, rows: usize) -> Option<(usize, usize)> {
     let (tile, lane) = (row / LANES, row % LANES);
     let from = tile / 2 * LANES + lane;
     (from < rows).then_some((tile % 2, from))
 }
 
-/// A vector of f32, whatever it is stored as.
+/// Loads a vector as f32, whatever its stored dtype.
 pub(super) fn norm(weights: &Weights, name: &str, len: usize) -> Result<Vec<f32>, LoadError> {
     let weight = weights.take(name, &[len], &Cut::Rows(0..len))?;
     let mut out = vec![0.0; len];

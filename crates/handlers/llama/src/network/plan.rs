@@ -1,26 +1,26 @@
-//! What a step is to run, the same for each rank.
+//! Step plan: the rows, block tables and outputs of a step, the same for each rank.
 
 use std::ops::Range;
 
 use super::Chunk;
 
-/// A token's place.
+/// Position of a token in its sequence.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     pub(super) chunk: usize,
     pub(super) position: usize,
 }
 
-/// What is to be run: the same for each rank.
+/// Plan of a step, the same for each rank.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) tokens: Vec<u32>,
     pub(super) rows: Vec<Row>,
-    /// Of each chunk, the blocks of its sequence.
+    /// Block table of each chunk's sequence.
     pub(super) tables: Vec<Vec<u32>>,
-    /// Rows whose logits are wanted, ascending.
+    /// Rows whose logits are requested, ascending.
     pub(super) wanted: Vec<usize>,
-    /// Blocks to be copied first.
+    /// Block copies to do first.
     pub(super) copies: Vec<(u32, u32)>,
 }
 
@@ -36,7 +36,8 @@ impl Step {
         Self { tokens, rows, tables, wanted, copies }
     }
 
-    /// Of each chunk its rows, the position of the first, and the blocks of its sequence.
+    /// Returns, for each chunk, its rows, the position of the first one, and the block table of its
+    /// sequence.
     pub(super) fn chunks(&self) -> impl Iterator<Item = (Range<usize>, usize, &[u32])> {
         let mut end = 0;
         self.rows.chunk_by(|a, b| a.chunk == b.chunk).map(move |rows| {

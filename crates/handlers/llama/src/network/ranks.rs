@@ -1,4 +1,4 @@
-//! The ranks of a model: the first on the thread that asks, each other on one of its own.
+//! Rank group of a model: rank 0 runs on the caller's thread, every other rank on its own.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,22 +16,22 @@ use super::plan::Step;
 use super::shard::Shard;
 use super::{Processor, Setup};
 
-/// Between two looks whether the threads have ended.
+/// Polling interval while waiting for the threads to end.
 const LOOK: Duration = Duration::from_micros(100);
 
-/// One of them, whatever it computes on.
+/// One rank of a model, on any processor.
 pub(super) trait Rank: fmt::Debug + Send {
-    /// Runs a step; rank 0 then has the [`logits`](Self::logits).
+    /// Runs a step. Rank 0 has the [`logits`](Self::logits) afterwards.
     fn run(&mut self, step: &Step) -> Result<(), Lost>;
 
-    /// What the last step wanted, from all ranks.
+    /// Returns the logits requested by the last step, of all ranks.
     fn logits(&self, step: &Step) -> Rows<'_>;
 
-    /// What decides the bits beside the files.
+    /// Returns what affects the bits besides the files.
     fn arithmetic(&self) -> String;
 }
 
-/// All of them. Whatever is asked of a model is asked of each.
+/// All ranks of a model. Every step runs on each of them.
 #[derive(Debug)]
 pub(super) struct Ranks {
     first: Box<dyn Rank>,
@@ -45,7 +45,7 @@ struct Others {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Rows of numbers that begin `stride` apart.
+/// Rows of numbers, `stride` apart.
 pub(super) struct Rows<'a> {
     pub(super) numbers: &'a [f32],
     pub(super) stride: usize,
@@ -76,8 +76,8 @@ impl Ranks {
         }
     }
 
-    /// All at once: a tensor is kept until each has taken its part. Where one cannot take its own,
-    /// the others do not go on.
+    /// Loads all ranks in parallel, since a tensor is kept until each rank has taken its part. If
+    /// one rank fails, the others stop loading.
     fn load_each<T: Default + Send + Sync>(
         weights: &Weights,
         setup: &Setup,
@@ -86,7 +86,7 @@ impl Ranks {
         let of = setup.ranks;
         let meeting = Arc::new(Meeting::new(of, setup.patience));
         let members = meeting.members();
-        // Why the first one failed; the others only say that they did not go on.
+        // Error of the rank that failed first; the errors of the others only follow from it.
         let why = Mutex::new(None);
         let load = |part, member| {
             let _gives_up = GiveUpOnPanic(weights);
@@ -139,14 +139,14 @@ impl Ranks {
         Watch(self.others.meeting.clone())
     }
 
-    /// Runs a step, and gives the logits that it wants.
+    /// Runs a step and returns the requested logits.
     ///
     /// # Errors
     ///
-    /// A rank is lost, in this step or an earlier one.
+    /// Returns an error if a rank is lost, in this step or an earlier one.
     pub(super) fn run(&mut self, step: Step) -> Result<Rows<'_>, Lost> {
         let step = Arc::new(step);
-        // Whose thread has ended is missed at the first meeting.
+        // A rank whose thread has ended is noticed at the first rendezvous.
         self.others.steps.iter().for_each(|steps| drop(steps.send(step.clone())));
         let _ends = EndOnPanic(&self.others.meeting);
         self.first.run(&step)?;
@@ -154,9 +154,8 @@ impl Ranks {
     }
 }
 
-/// Sees how far a model is, and when a rank of it is lost, whatever the thread does that runs it: it
-/// may be the one that hangs. It is there to be given to the engine by a
-/// [`Drafter`](crate::Drafter::watch).
+/// Progress and failure monitor of a model. It works from any thread, even while the thread that
+/// runs the model hangs. A [`Drafter`](crate::Drafter::watch) provides it to the engine.
 #[derive(Clone, Debug)]
 pub struct Watch(Arc<Meeting>);
 
@@ -166,7 +165,7 @@ impl Watch {
         Self(meeting)
     }
 
-    /// Why the model cannot be run any more, if so.
+    /// Returns the reason if the model can no longer run.
     pub(crate) fn lost(&self) -> Option<String> {
         self.0.is_over().err().map(|lost| lost.to_string())
     }
@@ -175,22 +174,22 @@ impl Watch {
         self.0.ranks()
     }
 
-    /// To how many meetings the first rank has come: two and more in a layer, or on a device one and
-    /// more in a step.
+    /// Returns the number of rendezvous that rank 0 has reached: two or more in a layer, or on a
+    /// device one or more in a step.
     pub(crate) fn meetings(&self) -> u64 {
         self.0.come(0)
     }
 
-    /// Whether other ranks are in a step, and have not lost each other.
+    /// Returns true if other ranks are in a step and no rank is lost.
     pub(crate) fn others_work(&self) -> bool {
         self.0.others_work() && self.0.is_over().is_ok()
     }
 }
 
-/// What a rank's thread does.
+/// Runs the steps of a rank on its thread.
 fn follow(mut shard: Box<dyn Rank>, rank: usize, steps: &Receiver<Arc<Step>>, meeting: &Meeting) {
     for step in steps {
-        // Of what is lost the first rank is told too: it does the telling.
+        // A lost rank needs no handling here: rank 0 gets the same error and reports it.
         let run = meeting.work(|| catch_unwind(AssertUnwindSafe(|| shard.run(&step))));
         if run.is_err() {
             meeting.end(rank, "panicked");
@@ -198,7 +197,7 @@ fn follow(mut shard: Box<dyn Rank>, rank: usize, steps: &Receiver<Arc<Step>>, me
     }
 }
 
-/// The others must not wait for a first rank that will not come.
+/// On panic, ends the group, so that the other ranks do not wait for rank 0.
 struct EndOnPanic<'a>(&'a Meeting);
 
 impl Drop for EndOnPanic<'_> {
@@ -209,7 +208,7 @@ impl Drop for EndOnPanic<'_> {
     }
 }
 
-/// The others must not load on where this one does not.
+/// On panic, stops the other ranks from loading on.
 struct GiveUpOnPanic<'a>(&'a Weights);
 
 impl Drop for GiveUpOnPanic<'_> {
@@ -223,7 +222,8 @@ impl Drop for GiveUpOnPanic<'_> {
 impl Drop for Others {
     fn drop(&mut self) {
         self.steps.clear();
-        // One that hangs cannot be waited for. It has all that it uses for itself.
+        // A thread that hangs cannot be joined. It owns everything that it uses, so it is left
+        // behind.
         let mut waiting = Waiting::new(self.meeting.patience());
         while self.meeting.is_over().is_ok() && !waiting.is_long() {
             if self.threads.iter().all(JoinHandle::is_finished) {

@@ -1,4 +1,4 @@
-//! What one rank has of a model.
+//! Shard of a model: the part that one CPU rank holds.
 
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ use super::Setup;
 use super::load::{self, Loader, Part};
 use super::step::Scratch;
 
-/// The rows or columns of every matrix that are one rank's, and the keys and values of its heads.
-/// The residual stream and its norms each rank has whole.
+/// Rows or columns of every matrix that belong to one rank, and the keys and values of its heads.
+/// The residual stream and its norms are replicated on all ranks.
 #[derive(Debug)]
 pub(super) struct Shard {
-    /// Some tokens' rows.
+    /// Embedding rows of this rank's tokens.
     pub(super) embedding: Matrix,
     pub(super) tokens: Tokens,
     pub(super) layers: Vec<Layer>,
     pub(super) norm: Vec<f32>,
-    /// `None` if it is the embedding.
+    /// `None` if the output is tied to the embedding.
     pub(super) output: Option<Matrix>,
-    /// That of all ranks.
+    /// Shared by all ranks.
     pub(super) rope: Arc<RopeTable>,
     pub(super) eps: f32,
     pub(super) heads: Heads,
@@ -35,38 +35,38 @@ pub(super) struct Shard {
     pub(super) comm: Box<dyn Comm>,
 }
 
-/// Which tokens' rows are one rank's.
+/// Range of tokens whose rows belong to one rank.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tokens {
     pub(super) first: usize,
-    /// As many as each rank has, but the last ones, which may have fewer or none.
+    /// Number of tokens per rank; the last ranks may have fewer, or none.
     pub(super) each: usize,
 }
 
 #[derive(Debug)]
 pub(super) struct Layer {
     pub(super) attention_norm: Vec<f32>,
-    /// Rows of queries, then of keys, then of values: one matrix where they are of one format.
+    /// Rows of queries, then of keys, then of values: one matrix where their formats are equal.
     pub(super) qkv: Vec<Matrix>,
-    /// Of each head's queries, and of its keys.
+    /// Norms of each head's queries and of its keys.
     pub(super) head_norms: Option<(Vec<f32>, Vec<f32>)>,
     pub(super) output: Partial,
     pub(super) window: Option<usize>,
     pub(super) feed_forward_norm: Vec<f32>,
-    /// Tiles of the gate and of what it gates, in turn.
+    /// Alternating tiles of the gate and up projections.
     pub(super) gate_up: Matrix,
     pub(super) down: Partial,
 }
 
-/// A matrix of which a rank has columns, so that its products are parts of sums.
+/// Matrix of which a rank has columns, so that its products are partial sums.
 #[derive(Debug)]
 pub(super) struct Partial {
     pub(super) matrix: Matrix,
-    /// Added to the whole sum.
+    /// Added after the all-reduce.
     pub(super) bias: Option<Vec<f32>>,
 }
 
-/// Those of one rank.
+/// Heads of one rank.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Heads {
     pub(super) queries: usize,
@@ -74,7 +74,7 @@ pub(super) struct Heads {
     pub(super) dim: usize,
 }
 
-/// The keys and values of its heads.
+/// Keys and values of the rank's heads.
 #[derive(Debug)]
 pub(super) struct Kv {
     pub(super) shape: Shape,
@@ -115,7 +115,7 @@ impl Shard {
         })
     }
 
-    /// What decides the bits beside the files.
+    /// Returns the formats, which affect the bits besides the files.
     pub(super) fn formats(&self) -> String {
         let layers: Vec<_> = self.layers.iter().map(Layer::formats).collect();
         let kv = self.kv.values.format();
@@ -128,7 +128,7 @@ impl Layer {
         self.matrices().map(Matrix::bytes).sum()
     }
 
-    /// Those of its matrices: one word where all are alike.
+    /// Lists the formats of the layer's matrices: just one if they are all equal.
     fn formats(&self) -> String {
         let mut formats: Vec<_> = self.matrices().map(Matrix::format).collect();
         formats.dedup();

@@ -1,4 +1,4 @@
-//! One step: rows in, logits out.
+//! One step on a CPU rank: rows in, logits out.
 
 #![expect(unsafe_code, reason = "threads write to parts of a buffer that do not overlap")]
 
@@ -19,27 +19,27 @@ use crate::matrix::{Format, Matrix};
 use crate::pool::Pool;
 use crate::share::Disjoint;
 
-/// The widest head: what a thread keeps of it is on its stack.
+/// Largest supported head dimension, since threads keep a head's numbers on the stack.
 pub(crate) const WIDEST_HEAD: usize = 512;
 
-/// Buffers that are used again; each as long as the largest step so far needed.
+/// Buffers reused across steps; each is as long as the largest step so far needed.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    /// The residual stream.
+    /// Residual stream.
     stream: Vec<f32>,
     normed: Vec<f32>,
     qkv: Vec<f32>,
     attended: Vec<f32>,
     wide: Vec<f32>,
-    /// What is added to the stream.
+    /// Sums added to the residual stream.
     sums: Vec<f32>,
     logits: Vec<f32>,
-    /// Rank 0's: the logits of all.
+    /// On rank 0, the logits of all ranks.
     gathered: Vec<f32>,
     blocks: Blocks,
 }
 
-/// Activations in blocks, as [`InBlocks`] makes them.
+/// Quantized activations, as made by [`InBlocks`].
 #[derive(Debug, Default)]
 struct Blocks {
     values: Vec<i8>,
@@ -91,7 +91,7 @@ impl Rank for Shard {
     }
 }
 
-/// A step under way.
+/// State of a step in progress.
 struct Run<'a> {
     step: &'a Step,
     tier: Tier,
@@ -102,7 +102,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Sums of which all terms but one are zeros: each token is one rank's.
+    /// Computes the embeddings: each token's row is on one rank, and the other ranks add zeros in
+    /// the all-reduce.
     fn embed(&mut self, embedding: &Matrix, first_token: usize) -> Result<(), Lost> {
         let stride = embedding.columns.next_multiple_of(LANES);
         let Scratch { stream, .. } = &mut *self.scratch;
@@ -117,7 +118,7 @@ impl Run<'_> {
         self.comm.all_reduce(stream, len)
     }
 
-    /// `stream += output(attention(norm(stream)))`.
+    /// Computes `stream += output(attention(norm(stream)))`.
     fn attend(
         &mut self,
         index: usize,
@@ -128,7 +129,7 @@ impl Run<'_> {
     ) -> Result<(), Lost> {
         let (count, step) = (self.step.rows.len(), self.step);
         self.norm(&layer.attention_norm, count);
-        // The last rows of a matrix's last tile, which are none, are where the next one begins.
+        // The padding rows of a matrix's last tile are overwritten by the next matrix.
         let (mut first, mut stride) = (0, 0);
         for matrix in &layer.qkv {
             stride = first + matrix.padded();
@@ -147,7 +148,7 @@ impl Run<'_> {
         let (tier, eps) = (self.tier, self.eps);
         let shared = Disjoint::new(qkv);
         self.pool.run(count, &|row| {
-            // SAFETY: each row is one part's.
+            // SAFETY: each row belongs to one part.
             let row_of = unsafe { shared.part(row * stride, stride) };
             let (cos, sin) = rope.at(step.rows[row].position);
             let turned = heads.queries + heads.keys;
@@ -174,7 +175,7 @@ impl Run<'_> {
         self.pool.run(count * heads.keys, &|part| {
             let (row, head) = (part / heads.keys, part % heads.keys);
             let queries = &qkv[row * stride + head * group..][..group];
-            // SAFETY: each row's and key head's queries are one part's.
+            // SAFETY: the queries of each row and key head belong to one part.
             let out = unsafe { out.part(row * width + head * group, group) };
             let Row { chunk, position } = step.rows[row];
             let seen = layer.window.map_or(0, |window| (position + 1).saturating_sub(window));
@@ -188,7 +189,7 @@ impl Run<'_> {
         self.add(&layer.output, count, |scratch| &mut scratch.attended, width)
     }
 
-    /// `stream += down(silu(gate(x)) * up(x))` with `x = norm(stream)`.
+    /// Computes `stream += down(silu(gate(x)) * up(x))` with `x = norm(stream)`.
     fn feed_forward(&mut self, layer: &Layer) -> Result<(), Lost> {
         let count = self.step.rows.len();
         self.norm(&layer.feed_forward_norm, count);
@@ -202,7 +203,8 @@ impl Run<'_> {
         self.add(&layer.down, count, |scratch| &mut scratch.wide, stride)
     }
 
-    /// Adds a matrix's product, of which each rank has a part, to the residual stream.
+    /// Adds the all-reduced product of a matrix, of which each rank has columns, to the residual
+    /// stream.
     fn add(
         &mut self,
         Partial { matrix, bias }: &Partial,
@@ -220,7 +222,7 @@ impl Run<'_> {
         self.comm.all_reduce(sums, count * width)?;
         let shared = Disjoint::new(stream);
         self.pool.run(count, &|row| {
-            // SAFETY: each row is one part's.
+            // SAFETY: each row belongs to one part.
             let stream = unsafe { shared.part(row * width, matrix.rows) };
             let sums = &sums[row * width..][..matrix.rows];
             match bias {
@@ -236,7 +238,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Norms the residual stream's first rows.
+    /// Computes the norms of the first `count` rows of the residual stream.
     fn norm(&mut self, weight: &[f32], count: usize) {
         let width = weight.len();
         let stride = width.next_multiple_of(LANES);
@@ -244,13 +246,13 @@ impl Run<'_> {
         let out = Disjoint::new(room(normed, count * width));
         let (tier, eps) = (self.tier, self.eps);
         self.pool.run(count, &|row| {
-            // SAFETY: each row is one part's.
+            // SAFETY: each row belongs to one part.
             let out = unsafe { out.part(row * width, width) };
             tier.run(Norm { x: &stream[row * stride..][..width], weight, eps, out });
         });
     }
 
-    /// Moves the rows whose logits are wanted to the front.
+    /// Moves the rows that need logits to the front.
     fn keep_wanted(&mut self, width: usize) {
         let stride = width.next_multiple_of(LANES);
         for (to, row) in self.step.wanted.iter().enumerate() {
@@ -284,35 +286,35 @@ impl Run<'_> {
 #[derive(Clone, Copy)]
 struct Activations<'a> {
     numbers: &'a [f32],
-    /// From one row to the next; as many as a matrix has columns count.
+    /// Distance from one row to the next; the first `columns` numbers of a row are used.
     stride: usize,
 }
 
-/// Activations, and room for what a format makes of them.
+/// Activations, with buffers for their quantized form.
 struct Prepared<'a> {
     x: Activations<'a>,
     blocks: &'a mut Blocks,
 }
 
-/// What is done with a product.
+/// Epilogue of a product.
 #[derive(Clone, Copy)]
 enum Then {
-    /// It is written.
+    /// Writes the product.
     Set,
-    /// The tiles come in turn, what gates and what is gated; both make one.
+    /// Combines alternating gate and up tiles: `silu(gate) * up`.
     Gate,
 }
 
-/// Where a product goes.
+/// Destination of a product.
 struct Output<'a> {
     out: &'a mut [f32],
     stride: usize,
-    /// Where in a row.
+    /// Offset within a row.
     first: usize,
     then: Then,
 }
 
-/// All tiles times all rows, on all threads.
+/// Multiplies all tiles with all rows, on all threads.
 fn multiply(
     tier: Tier,
     pool: &mut Pool,
@@ -352,7 +354,7 @@ fn multiply(
     });
 }
 
-/// Rows in blocks of `N`, with the sums of each `SUMMED` values.
+/// Quantizes rows to blocks of `N`, with the sum of each `SUMMED` values.
 fn quantise<'a, T: Sum, const N: usize, const SUMMED: usize>(
     (tier, pool): (Tier, &mut Pool),
     x: Activations<'_>,
@@ -364,7 +366,7 @@ fn quantise<'a, T: Sum, const N: usize, const SUMMED: usize>(
     let (scales, sums) = (room(scales, rows * blocks), room(sums, rows * summed));
     let parts = (Disjoint::new(values), Disjoint::new(scales), Disjoint::new(sums));
     pool.run(rows, &|row| {
-        // SAFETY: each row is one part's, in all three.
+        // SAFETY: in all three buffers, each row belongs to one part.
         let (values, scales, sums) = unsafe {
             let (values, scales, sums) = &parts;
             let values = values.part(row * columns, columns);
@@ -376,7 +378,7 @@ fn quantise<'a, T: Sum, const N: usize, const SUMMED: usize>(
     Quantised { columns, values, scales, sums }
 }
 
-/// A thread's share of an output.
+/// One thread's part of an output.
 struct Part<'a> {
     out: &'a Disjoint<'a, f32>,
     stride: usize,
@@ -388,7 +390,7 @@ impl tile::Store for Part<'_> {
     #[inline(always)]
     fn store(&mut self, row: usize, tile: usize, lanes: &Lanes) {
         let place = if matches!(self.then, Then::Gate) { tile / 2 } else { tile };
-        // SAFETY: each tile, and each pair of tiles that make one, is one part's.
+        // SAFETY: each tile, or each pair of tiles with one output, belongs to one part.
         let out = unsafe { self.out.part(row * self.stride + self.first + place * LANES, LANES) };
         match self.then {
             Then::Gate if tile % 2 == 1 => swiglu(out, lanes),
@@ -397,7 +399,7 @@ impl tile::Store for Part<'_> {
     }
 }
 
-/// Writes a row's keys and values, at a position of a block.
+/// Writes the keys and values of a row to a position of a block.
 fn write(
     values: &mut Values,
     shape: Shape,
@@ -417,7 +419,7 @@ fn write(
     }
 }
 
-/// What a row's heads look at.
+/// Keys and values that a row's query heads attend to.
 struct Place<'a> {
     layer: usize,
     head: usize,
@@ -446,7 +448,7 @@ fn see<E: Element>(
     });
 }
 
-/// The first `len` numbers of a buffer that grows when it must.
+/// Returns the first `len` numbers of a buffer, which grows if needed.
 fn room<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
     if buffer.len() < len {
         buffer.resize(len, T::default());

@@ -1,4 +1,4 @@
-//! Attention over pages, of all rows of a step.
+//! Attention over the paged KV cache, for all rows of a step.
 
 #[cfg(any(feature = "flash-attn", test))]
 mod flash;
@@ -13,11 +13,11 @@ use super::super::plan::Step;
 use crate::kernel::attention::PAGE;
 use crate::network::shard::Heads;
 
-/// Where the rows of a step and what they look at lie.
+/// Positions and cache slots of a step's rows and of what they attend to.
 pub(super) struct Places {
-    /// Of each row, `[rows]`.
+    /// Position of each row, `[rows]`.
     pub(super) positions: Tensor,
-    /// Where its keys and values go, for each of their numbers: `[rows, key heads, dim]`.
+    /// Slot of each row's keys and values, repeated for each number: `[rows, key heads, dim]`.
     slots: Tensor,
     chunks: Vec<Chunk>,
     #[cfg(feature = "flash-attn")]
@@ -27,15 +27,15 @@ pub(super) struct Places {
 /// Rows of one sequence.
 struct Chunk {
     rows: Range<usize>,
-    /// Slots of all positions up to its last row's.
+    /// Slots of all positions up to that of the last row.
     context: Tensor,
-    /// By windows, what is added to scores; nothing where each row sees all.
+    /// Attention masks by window, to be added to scores; no entry where each row sees all.
     hidden: HashMap<Option<usize>, Tensor>,
 }
 
 impl Places {
-    /// Of a step whose rows have these heads; `windows` are those of the layers, and `kv` is what
-    /// keys and values are kept in.
+    /// Prepares a step on `heads`. `windows` are the windows of the layers, and `kv` is the dtype
+    /// of keys and values.
     pub(super) fn new(
         step: &Step,
         heads: Heads,
@@ -81,15 +81,16 @@ impl Places {
         })
     }
 
-    /// Puts the rows' keys or values, `[rows, key heads, dim]`, where they belong.
+    /// Writes the keys or values of the rows, `[rows, key heads, dim]`, to their slots.
     pub(super) fn write(&self, rows: &Tensor, all: &Tensor) -> Result<()> {
         all.scatter_set(&self.slots, &rows.to_dtype(all.dtype())?, 0)
     }
 
-    /// What queries `[rows, heads, dim]` find in keys and values `[slots, key heads, dim]`.
+    /// Computes attention of queries `[rows, heads, dim]` over keys and values `[slots, key heads,
+    /// dim]`.
     ///
-    /// A row sees the positions up to its own, and of a window its last ones only. Scores are scaled
-    /// by the root of `dim`, and their softmax is in f32.
+    /// A row sees the positions up to its own, or just the last ones if there is a window. Scores
+    /// are divided by the square root of `dim`, and their softmax is in f32.
     pub(super) fn attend(
         &self,
         queries: &Tensor,
@@ -106,7 +107,7 @@ impl Places {
         let mut attended = Vec::with_capacity(self.chunks.len());
         for Chunk { rows, context, hidden } in &self.chunks {
             let (count, length) = (rows.len(), context.dim(0)?);
-            // Heads first; a head of keys is looked at by the rows of a group of queries.
+            // Heads first; the rows of a group of query heads share one key head.
             let of = |all: &Tensor| {
                 let own = all.index_select(context, 0)?.to_dtype(queries.dtype())?;
                 own.transpose(0, 1)?.contiguous()
@@ -127,8 +128,8 @@ impl Places {
     }
 }
 
-/// What is added to scores `[rows, length]` of rows that begin at position `first`: nothing, or an
-/// infinity below. `None` if it is nothing for all.
+/// Returns the mask `[rows, length]` for rows that begin at position `first`: 0 where a position is
+/// visible, else minus infinity. Returns `None` if everything is visible.
 fn hidden_from(
     rows: usize,
     first: usize,

@@ -1,4 +1,4 @@
-//! From a checkpoint's tensors to a device's.
+//! Loads a checkpoint's tensors to a device.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -26,7 +26,7 @@ pub(super) struct Layer {
     pub(super) down: Linear,
 }
 
-/// `y = W x + b`, of which a rank may have rows or columns.
+/// Linear projection `y = W x + b`, of which a rank may have rows or columns.
 pub(super) struct Linear {
     matrix: Matrix,
     bias: Option<Tensor>,
@@ -35,7 +35,7 @@ pub(super) struct Linear {
 enum Matrix {
     /// `[rows, columns]`.
     Float(Tensor),
-    /// In ggml's blocks, by candle's kernels.
+    /// ggml blocks, multiplied by candle's kernels.
     Quantised(QMatMul),
 }
 
@@ -44,11 +44,12 @@ impl Linear {
         self.biased(self.products(x)?)
     }
 
-    /// Without the bias: of columns the sums are of several ranks.
+    /// Computes the product without the bias, which is added after the all-reduce where the matrix
+    /// is split by columns.
     pub(super) fn products(&self, x: &Tensor) -> Candle<Tensor> {
         match &self.matrix {
             Matrix::Float(matrix) => x.matmul(&matrix.t()?),
-            // The kernels take and give f32.
+            // The kernels take and return f32.
             Matrix::Quantised(matrix) => {
                 matrix.forward(&x.to_dtype(DType::F32)?)?.to_dtype(x.dtype())
             }
@@ -68,12 +69,12 @@ pub(super) struct Load<'a> {
     pub(super) weights: &'a Weights,
     pub(super) part: Part,
     pub(super) device: &'a Device,
-    /// Of floats.
+    /// Dtype of floats.
     pub(super) dtype: DType,
 }
 
 impl Load<'_> {
-    /// The embeddings `[each, hidden]`, with zeros for tokens that there are not, and the output.
+    /// Loads the embeddings `[each, hidden]`, padded with zeros, and the output projection.
     pub(super) fn of_words(&self) -> Result<(Tensor, Linear), LoadError> {
         let embedding = self.of_tokens("model.embed_tokens.weight")?;
         let rows = self.floats(&embedding)?;
@@ -82,14 +83,14 @@ impl Load<'_> {
         Ok((rows, Linear { matrix, bias: None }))
     }
 
-    /// A vector.
+    /// Loads a vector.
     pub(super) fn norm(&self, name: &str, len: usize) -> Result<Tensor, LoadError> {
         let weight = self.weights.take(name, &[len], &Cut::Rows(0..len))?;
         let matrix = self.matrix(&weight, &[len])?;
         self.floats(&matrix)
     }
 
-    /// Cosines and sines, `[context, head_dim / 2]` each.
+    /// Computes the rotary cosines and sines, `[context, head_dim / 2]` each.
     pub(super) fn angles(&self, context: usize) -> Result<(Tensor, Tensor), LoadError> {
         let half = self.config.head_dim / 2;
         let table = RopeTable::new(&self.config.rope, self.config.head_dim, context);
@@ -174,7 +175,8 @@ impl Load<'_> {
         weights::interleaved(row, self.config.head_dim)
     }
 
-    /// Rows in the order of transformers: of whole heads, so that a part's are its own.
+    /// Reorders interleaved rows to the layout of transformers. A rank has whole heads, so its part
+    /// can be reordered by itself.
     fn parted(&self, weight: &Weight) -> Vec<u8> {
         let bytes = weight.contiguous();
         let rows = weight.shape()[0];
@@ -183,7 +185,7 @@ impl Load<'_> {
         (0..rows).flat_map(row).copied().collect()
     }
 
-    /// A matrix that has a row for each token, of which this rank has some.
+    /// Loads this rank's rows of a matrix that has a row for each token.
     fn of_tokens(&self, name: &str) -> Result<Matrix, LoadError> {
         let Config { vocab_size, hidden_size, .. } = *self.config;
         let tokens = self.part.tokens(vocab_size);
@@ -196,7 +198,7 @@ impl Load<'_> {
         if missing == 0 {
             return Ok(matrix);
         }
-        // Whole tiles, as many as any rank has.
+        // Padded to the size of every rank's part, in whole tiles.
         let padded = self.floats(&matrix)?.pad_with_zeros(0, 0, tokens.each - whole.len());
         Ok(Matrix::Float(padded.map_err(|error| no_memory(&error))?))
     }

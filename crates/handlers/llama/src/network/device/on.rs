@@ -1,39 +1,40 @@
-//! Where ranks compute.
+//! Devices on which ranks compute.
 
 use candle_core::{DType, Device};
 
 use crate::{Format, LoadError};
 
-/// The devices of a model's ranks, and what they compute in.
+/// Devices of a model's ranks, and the dtype of their computation.
 #[derive(Clone, Debug)]
 pub struct On {
-    /// Of the ranks in their order; where there are fewer, the last one is of all others too.
+    /// Device of rank i; ranks beyond the list share the last device.
     devices: Vec<Device>,
-    /// Of activations, and of weights that are floats.
+    /// Dtype of activations and of float weights; `None` for that of the checkpoint.
     dtype: Option<DType>,
 }
 
-/// The option that says which.
+/// Name of the device option in error messages.
 const OPTION: &str = "the option device";
 
 impl On {
-    /// All ranks on one device, in the checkpoint's own dtype.
+    /// Puts all ranks on one device, in the checkpoint's own dtype.
     pub fn one(device: Device) -> Self {
         Self { devices: vec![device], dtype: None }
     }
 
-    /// The same in this dtype.
+    /// Replaces the dtype of the computation.
     #[must_use]
     pub fn with_dtype(self, dtype: DType) -> Self {
         Self { dtype: Some(dtype), ..self }
     }
 
-    /// The GPUs of `cuda`, which gives each rank one of its own, or of `cuda:N`, which has all ranks
-    /// on that one.
+    /// Opens the GPUs of `cuda`, one for each rank, or of `cuda:N`, which puts all ranks on that
+    /// one.
     ///
     /// # Errors
     ///
-    /// Another name, a GPU that is not there, or a worker that was built without what it takes.
+    /// Returns an error if the name is unknown, if the GPU does not exist, or if the worker was
+    /// built without the required features.
     pub(in crate::network) fn gpus(name: &str, ranks: usize) -> Result<Self, LoadError> {
         let numbers = match name.strip_prefix("cuda") {
             Some("") => (0..ranks.max(1)).collect(),
@@ -53,27 +54,27 @@ impl On {
         Ok(Self { devices, dtype: None })
     }
 
-    /// Where a rank computes.
+    /// Returns the device of a rank.
     pub(super) fn device(&self, rank: usize) -> &Device {
         &self.devices[rank.min(self.devices.len() - 1)]
     }
 
-    /// Whether all ranks are on the same device, so that tensors can change hands as they are.
+    /// Returns true if all ranks share a device, so that they can exchange tensors without a copy.
     pub(super) fn is_one(&self) -> bool {
         self.devices.iter().all(|device| device.same_device(&self.devices[0]))
     }
 
-    /// What is computed in, for weights whose coarsest format is this.
+    /// Returns the dtype of the computation, for weights whose coarsest format is `coarsest`.
     pub(super) fn dtype(&self, coarsest: Format) -> DType {
         self.dtype.unwrap_or(match coarsest {
             Format::Bf16 => DType::BF16,
             Format::F16 => DType::F16,
-            // candle's products with blocks take f32 and give it.
+            // candle's quantized kernels take and return f32.
             _ => DType::F32,
         })
     }
 
-    /// The bytes that nobody has taken yet on all devices together, if the devices tell.
+    /// Returns the free memory of all devices together, in bytes, if the devices report it.
     pub(crate) fn free(&self) -> Option<u64> {
         self.devices.iter().map(free).sum()
     }
@@ -90,8 +91,8 @@ fn needs(name: &str, what: &str) -> LoadError {
 }
 
 fn open(number: usize) -> Result<Device, LoadError> {
-    // One stream: what ranks on the same device hand each other is computed in the order in which it
-    // was asked for. candle's `new_cuda` has a stream a thread.
+    // One stream for the device: ranks that share it exchange tensors, whose kernels must run in
+    // the order in which they were enqueued. candle's `new_cuda` has a stream for each thread.
     let device = Device::new_cuda_with_stream(number).map_err(|error| {
         let why = super::first_line(&error);
         LoadError::Worker(format!("{OPTION} names GPU {number}, which cannot be used: {why}"))
@@ -99,7 +100,7 @@ fn open(number: usize) -> Result<Device, LoadError> {
     #[cfg(feature = "cuda")]
     if let Device::Cuda(cuda) = &device {
         #[expect(unsafe_code, reason = "candle leaves the order of streams to us")]
-        // SAFETY: everything on the device is asked for on its one stream.
+        // SAFETY: all work on the device is enqueued on its one stream.
         unsafe {
             cuda.disable_event_tracking();
         }

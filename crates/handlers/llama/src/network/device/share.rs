@@ -1,4 +1,4 @@
-//! What the ranks of devices put together.
+//! Collective operations between ranks on devices.
 
 #[cfg(feature = "nccl")]
 mod nccl;
@@ -12,23 +12,24 @@ use crate::LoadError;
 use crate::comm::{Lost, Member};
 use crate::network::load::Part;
 
-/// What ranks hand each other when they meet.
+/// Tensor that ranks exchange at a rendezvous.
 pub(in crate::network) type Handed = Option<Tensor>;
 
-/// One rank's side.
+/// One rank's communicator.
 #[derive(Debug)]
 pub(super) enum Share {
-    /// There is no other.
+    /// Single rank.
     Alone(Member<Handed>),
-    /// The others are threads of this process, on the same device: tensors change hands as they are.
+    /// Ranks that are threads of this process, on the same device: they exchange tensors without a
+    /// copy.
     Threads(Member<Handed>),
-    /// The others are threads of this process, each with a device.
+    /// Ranks that are threads of this process, each with its own device.
     #[cfg(feature = "nccl")]
     Nccl(Box<Nccl>),
 }
 
 impl Share {
-    /// The side of a rank that meets others so, or meets nobody.
+    /// Makes the communicator that fits the number of ranks and their devices.
     pub(super) fn new(on: &On, part: Part, member: Member<Handed>) -> Result<Self, LoadError> {
         if part.of == 1 {
             return Ok(Self::Alone(member));
@@ -45,7 +46,7 @@ impl Share {
         }
     }
 
-    /// Begins a step, if nothing has ended it all.
+    /// Begins a step, unless a rank is lost.
     pub(super) fn begin(&mut self) -> Result<()> {
         match self {
             Self::Alone(member) => {
@@ -58,11 +59,11 @@ impl Share {
         }
     }
 
-    /// The sum of what all ranks have.
+    /// Returns the sum over all ranks.
     pub(super) fn sum(&mut self, own: Tensor) -> Result<Tensor> {
         match self {
             Self::Alone(_) => Ok(own),
-            // In the order of the ranks.
+            // Summed in the order of the ranks.
             Self::Threads(member) => {
                 let sum = |all: &[Tensor]| {
                     let (first, others) = all.split_first().ok_or_else(nobody)?;
@@ -75,7 +76,7 @@ impl Share {
         }
     }
 
-    /// What all have, side by side, for rank 0.
+    /// Returns the tensors of all ranks side by side, on rank 0.
     pub(super) fn gather(&mut self, own: Tensor) -> Result<Option<Tensor>> {
         match self {
             Self::Alone(_) => Ok(Some(own)),
@@ -89,7 +90,7 @@ impl Share {
         }
     }
 
-    /// Ends a step that gathers nothing.
+    /// Ends a step without a gather.
     #[cfg_attr(
         not(feature = "nccl"),
         expect(clippy::needless_pass_by_ref_mut, reason = "NCCL's side may end it all")
@@ -102,7 +103,7 @@ impl Share {
         }
     }
 
-    /// Ends it for all.
+    /// Reports this rank as failed and ends the group.
     pub(super) fn end(&mut self, what: &str) -> Lost {
         match self {
             Self::Alone(member) | Self::Threads(member) => member.end(what),

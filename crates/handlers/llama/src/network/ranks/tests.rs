@@ -1,4 +1,4 @@
-//! Ranks that fail.
+//! Tests of failing ranks.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ enum Fault {
     Hangs,
 }
 
-/// Does as it should for some meetings.
+/// Works correctly for a number of sums, then fails.
 #[derive(Debug)]
 struct Faulty {
     comm: Box<dyn Comm>,
@@ -51,7 +51,7 @@ impl Comm for Faulty {
     }
 }
 
-/// Two ranks of the bundled model, one of which fails after so many sums.
+/// Loads two ranks of the bundled model, one of which fails after `left` sums.
 fn ranks(patience: Duration, faulty: usize, fault: Fault, left: usize) -> Ranks {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../examples/models/tale-7m");
     let files = nsbridge_handler::Model::in_dir(dir);
@@ -71,12 +71,12 @@ fn ranks(patience: Duration, faulty: usize, fault: Fault, left: usize) -> Ranks 
     Ranks::start(meeting.members().into_iter().enumerate().map(shard).collect(), meeting).unwrap()
 }
 
-/// A token of a sequence.
+/// Makes a step of one token.
 fn step(table: &mut Table) -> Step {
     Step::new(&[Chunk { table, tokens: &[5], logits: 1 }], Vec::new())
 }
 
-/// Runs until a rank is lost, and says after how many steps and how.
+/// Runs steps until a rank is lost. Returns the number of steps before that, and the error.
 fn run(ranks: &mut Ranks) -> (usize, Lost) {
     let (mut cache, mut table) =
         (KvCache::<std::hash::RandomState>::new(2).unwrap(), Table::default());
@@ -85,7 +85,7 @@ fn run(ranks: &mut Ranks) -> (usize, Lost) {
         match ranks.run(step(&mut table)) {
             Ok(_) => table.grow(1),
             Err(lost) => {
-                // Nobody is waited for again.
+                // A second call fails without waiting.
                 let again = Instant::now();
                 assert_eq!(ranks.run(step(&mut table)).err(), Some(lost.clone()));
                 assert!(again.elapsed() < Duration::from_millis(500));
@@ -96,7 +96,7 @@ fn run(ranks: &mut Ranks) -> (usize, Lost) {
     panic!("nobody was lost");
 }
 
-/// Sums of a step: of the embedding, and of each of the eight layers two.
+/// Sums in a step: one for the embedding, two for each of the eight layers.
 const SUMS: usize = 17;
 
 #[test]
@@ -122,7 +122,7 @@ fn a_rank_that_hangs_is_named_in_time_and_left_behind() {
 fn a_first_rank_that_hangs_is_seen_by_who_watches() {
     let mut ranks = ranks(Duration::from_millis(1500), 0, Fault::Hangs, SUMS + 4);
     let watch = ranks.watch();
-    // It never ends.
+    // This thread never ends.
     std::thread::spawn(move || run(&mut ranks));
     let begun = Instant::now();
     let lost = loop {
@@ -137,7 +137,7 @@ fn a_first_rank_that_hangs_is_seen_by_who_watches() {
 
 #[test]
 fn where_one_rank_cannot_be_loaded_the_others_do_not_go_on() {
-    // The last token's embedding, which is the second rank's, holds what no scale of Q8_0 can.
+    // The last token's embedding, on the second rank, holds a number too large for a Q8_0 scale.
     let dir = tempfile::tempdir().unwrap();
     let from = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../examples/models/tale-7m");
     for name in ["config.json", "model.safetensors"] {
@@ -166,7 +166,7 @@ fn a_first_rank_that_panics_frees_the_others() {
     let mut ranks = ranks(LONG, 0, Fault::Panics, 6);
     let panic = catch_unwind(AssertUnwindSafe(|| run(&mut ranks))).unwrap_err();
     assert_eq!(panic.downcast_ref::<&str>(), Some(&"as it was told to"));
-    // The other one has ended its step, and ends now: it is waited for.
+    // The other rank has finished its step, so its thread can be joined.
     let others = &mut ranks.others;
     others.steps.clear();
     others.threads.drain(..).for_each(|thread| thread.join().unwrap());

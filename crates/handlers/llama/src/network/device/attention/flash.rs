@@ -1,4 +1,5 @@
-//! Attention by the kernels of FlashAttention-2 (Dao, arXiv:2307.08691), which read pages by tables.
+//! Attention by the kernels of FlashAttention-2 (Dao, arXiv:2307.08691), which read the pages
+//! through block tables.
 
 #[cfg(feature = "flash-attn")]
 use candle_core::{DType, Device, Result, Tensor};
@@ -8,7 +9,7 @@ use crate::kernel::attention::PAGE;
 #[cfg(feature = "flash-attn")]
 use crate::network::shard::Heads;
 
-/// A step's sequences as the kernels want them told.
+/// Sequences of a step, in the kernels' input layout.
 #[cfg(feature = "flash-attn")]
 pub(super) struct Pages {
     told: Told,
@@ -19,13 +20,14 @@ pub(super) struct Pages {
     tables: Tensor,
 }
 
-/// The same, before it is on a device.
+/// Kernel inputs, before they are copied to the device.
 #[derive(Debug, PartialEq, Eq)]
 struct Told {
-    /// How many rows and positions the sequences before each have together, and all.
+    /// Cumulative row counts: the rows before each sequence, then the total. `lengths` has the
+    /// cumulative position counts.
     rows: Vec<u32>,
     lengths: Vec<u32>,
-    /// Each sequence's blocks, with zeros behind those of shorter ones.
+    /// Block table of each sequence, padded with zeros to the longest.
     tables: Vec<u32>,
     most_rows: usize,
     most_positions: usize,
@@ -53,8 +55,8 @@ impl Told {
 
 #[cfg(feature = "flash-attn")]
 impl Pages {
-    /// Nothing where the kernels do not compute: anywhere but on a GPU, in f32, or heads that are no
-    /// whole eights.
+    /// Returns `None` where the kernels do not apply: without a GPU, in f32, or if the head
+    /// dimension is not a multiple of eight.
     pub(super) fn if_possible(
         step: &Step,
         heads: Heads,
@@ -74,7 +76,7 @@ impl Pages {
         }))
     }
 
-    /// As [`Places::attend`](super::Places::attend); scores are never in memory.
+    /// Computes the same as [`Places::attend`](super::Places::attend), without scores in memory.
     pub(super) fn attend(
         &self,
         queries: &Tensor,
@@ -94,7 +96,7 @@ impl Pages {
             self.told.most_rows,
             self.told.most_positions,
             1.0 / (dim as f32).sqrt(),
-            // To the left of a row's own position.
+            // Number of visible positions to the left of a row's own.
             window.map(|window| window - 1),
             Some(0),
             PAGE,

@@ -1,9 +1,9 @@
-//! Ranks that have a GPU each, and NCCL between them.
+//! Ranks with one GPU each, connected by NCCL.
 //!
-//! NCCL's kernels wait for each other without an end. So the ranks meet on the processor before a
-//! step has any, and at its end a rank waits for its device with an eye on the clock and on the others.
-//! In between a driver that takes no more work until some is done is not looked at, nor is NCCL itself
-//! when it sets up: that they take too long is seen from outside.
+//! NCCL's kernels wait for each other without a time limit. So the ranks meet on the CPU before a
+//! step enqueues any, and at its end a rank polls its device with a time limit, and stops if
+//! another rank is lost. Two things are not covered here: a driver that accepts no more work until
+//! some is done, and NCCL's own setup. If they take too long, the watchdog notices from outside.
 
 #![expect(unsafe_code, reason = "a communicator is a pointer, and new memory is not set")]
 
@@ -26,26 +26,26 @@ use crate::LoadError;
 use crate::comm::{Lost, Member, Waiting};
 use crate::network::load::Part;
 
-/// Between two looks at a device that computes.
+/// Polling interval while a device computes.
 const LOOK: Duration = Duration::from_micros(20);
 
-/// One rank's side.
+/// One rank's communicator.
 pub(in crate::network) struct Nccl {
     member: Member<Handed>,
     part: Part,
     device: CudaDevice,
-    /// From the first step on, and until something ends it.
+    /// Set from the first step on, until the group ends.
     group: Option<Group>,
 }
 
-/// A communicator.
+/// NCCL communicator.
 struct Group(Comm);
 
-// SAFETY: NCCL lets any thread use a communicator, one at a time, and its rank alone has this one:
-// what is asked of it, it asks in a step, which borrows it.
+// SAFETY: NCCL allows a communicator to be used from any thread, one at a time. Only its rank has
+// this one, and uses it in a step, which borrows the rank mutably.
 unsafe impl Send for Group {}
 
-// SAFETY: as above; candle asks for it where an operation is lent for one call.
+// SAFETY: as above; candle requires it of an operation, which is borrowed for a single call.
 unsafe impl Sync for Group {}
 
 impl fmt::Debug for Nccl {
@@ -66,7 +66,7 @@ impl Nccl {
         Ok(Self { member, part, device: device.clone(), group: None })
     }
 
-    /// Waits for the ranks, so that none begins what another will never join.
+    /// Waits for all ranks, so that none starts a collective that another never joins.
     pub(super) fn begin(&mut self) -> Result<()> {
         let opens = self.group.is_none();
         let mut own = if opens && self.part.rank == 0 { Some(new_id()?) } else { None };
@@ -100,10 +100,10 @@ impl Nccl {
         Ok(Some(all.reshape((of, rows, each))?.transpose(0, 1)?.reshape((rows, of * each))?))
     }
 
-    /// Ends it for all: what NCCL's kernels wait for will not come.
+    /// Ends the group: NCCL's kernels would wait forever.
     pub(super) fn end(&mut self, what: &str) -> Lost {
         let lost = self.member.end(what);
-        // Dropped, it is aborted.
+        // Dropping the communicator aborts its kernels.
         self.group = None;
         lost
     }
@@ -112,7 +112,7 @@ impl Nccl {
         self.group.as_ref().ok_or_else(|| message("the ranks have not met"))
     }
 
-    /// Waits for the device, as long as there is somebody to wait for.
+    /// Waits for the device, until the time limit or until another rank is lost.
     pub(super) fn finish(&mut self) -> Result<()> {
         let event = self.device.cuda_stream().record_event(None).w()?;
         let mut waiting = Waiting::new(self.member.patience());
@@ -147,17 +147,17 @@ fn message(what: &str) -> Failed {
     Failed::Device(candle_core::Error::Msg(what.to_owned()))
 }
 
-/// The sums over all ranks.
+/// All-reduce by sum.
 struct Sum<'a>(&'a Group);
 
-/// What each of so many ranks has, one behind the other.
+/// All-gather over a number of ranks, one behind the other.
 struct Gather<'a>(&'a Group, usize);
 
-/// What NCCL does with memory of a device.
+/// NCCL collective on device memory.
 trait Collective: Send + Sync {
     const NAME: &'static str;
 
-    /// How many numbers come of so many.
+    /// Returns the output length for this input length.
     fn size(&self, numbers: usize) -> usize;
 
     fn run<T: NcclType + DeviceRepr>(
@@ -203,7 +203,7 @@ fn refused(error: impl fmt::Debug) -> candle_core::Error {
     candle_core::Error::Msg(format!("NCCL: {error:?}"))
 }
 
-/// An operation of candle's.
+/// Wraps a collective as a candle operation.
 struct Operation<C>(C);
 
 impl<C: Collective> CustomOp1 for Operation<C> {
@@ -233,7 +233,7 @@ impl<C: Collective> Operation<C> {
     ) -> Candle<CudaStorage> {
         let (from, to) = layout.contiguous_offsets().ok_or_else(|| refused("not contiguous"))?;
         let device = own.device();
-        // SAFETY: NCCL writes all of it before anything else on the stream reads it.
+        // SAFETY: NCCL writes the whole buffer before anything else on the stream reads it.
         let mut all = unsafe { device.alloc::<T>(self.0.size(to - from)) }?;
         self.0.run(&own.as_cuda_slice::<T>()?.slice(from..to), &mut all)?;
         Ok(CudaStorage::wrap_cuda_slice(all, device.clone()))
