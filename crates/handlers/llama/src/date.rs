@@ -1,4 +1,4 @@
-//! The date in a chat template: `strftime` on UTC, without a clock of its own.
+//! Date formatting for chat templates: `strftime` in UTC. The caller passes the time.
 
 use std::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -20,9 +20,9 @@ const MONTHS: [&str; 12] = [
 const DAYS: [&str; 7] =
     ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
 
-/// Writes `at` as `format` says, with the directives that chat templates use.
+/// Formats `at` by `format`, with the directives used in chat templates.
 ///
-/// A directive that is not known stays as it is, as glibc does.
+/// An unknown directive is copied unchanged, as in glibc.
 pub(crate) fn strftime(format: &str, at: SystemTime) -> String {
     let seconds = at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let days = seconds / 86_400;
@@ -57,8 +57,8 @@ pub(crate) fn strftime(format: &str, at: SystemTime) -> String {
     out
 }
 
-/// Year, month and day of the day this many days after 1970-01-01 (Hinnant,
-/// "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`).
+/// Converts days since 1970-01-01 to year, month and day (Hinnant, "chrono-Compatible Low-Level
+/// Date Algorithms", `civil_from_days`).
 fn civil(days: u64) -> (u64, usize, u64) {
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);

@@ -1,4 +1,4 @@
-//! Why a model cannot be loaded.
+//! Errors of loading a model.
 
 use std::path::PathBuf;
 
@@ -6,41 +6,41 @@ use nsbridge_handler::{Error, quote};
 
 use crate::parity::Parity;
 
-/// Why a model cannot be loaded: a sentence that names the file and the field.
+/// Error of loading a model, as a sentence that names the file and the field.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// A file cannot be had.
+    /// A file is missing or unreadable.
     #[error("{0}")]
     Read(String),
-    /// A file is not what its name says.
+    /// A file does not have the format that its name implies.
     #[error("could not understand {}", path.display())]
     Parse {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What its reader says.
+        /// Error of its parser.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The model needs what this engine does not do.
+    /// The model needs a feature that this engine does not have.
     #[error("cannot serve this model: {field} is {found}, and only {supported} is supported")]
     Unsupported {
-        /// The field, with its file.
+        /// Name of the field, with its file.
         field: String,
-        /// Its value.
+        /// Value of the field.
         found: String,
-        /// What it may be.
+        /// Supported values.
         supported: String,
     },
-    /// A part of the model is not there.
+    /// A part of the model is missing.
     #[error("the model is incomplete: {0}")]
     Missing(String),
-    /// The worker's options, its machine or its build are not what the model takes.
+    /// The worker's options, machine or build do not suit the model.
     #[error("{0}")]
     Worker(String),
-    /// It took longer than the worker's options allow.
+    /// Loading took longer than the worker's options allow.
     #[error("the model was not loaded within model_loading_timeout, {0} s")]
     Slow(f64),
-    /// It does not compute what a reference says.
+    /// The model's logits differ from those of a reference.
     #[error(
         "the model's logits are not those of {file}: the largest difference is {:.3e}, after {} of \
          {tokens} tokens, which is above parity_tolerance, {tolerance:e}; another token is the \
@@ -48,13 +48,13 @@ pub enum LoadError {
         parity.largest, parity.after, parity.mismatches
     )]
     Differs {
-        /// The reference.
+        /// File of the reference.
         file: String,
-        /// What would have been taken for equal.
+        /// Largest difference that would have passed.
         tolerance: f32,
-        /// How many tokens the reference has.
+        /// Number of tokens in the reference.
         tokens: usize,
-        /// How far they are from it.
+        /// Measured differences.
         parity: Box<Parity>,
     },
 }
@@ -65,7 +65,7 @@ impl LoadError {
         found: impl Into<String>,
         supported: impl Into<String>,
     ) -> Self {
-        // What is found stands in a file, and in names of tensors too.
+        // Field and value are quoted, since they come from files, and tensor names do too.
         let (field, found) = (quote(field.into()), quote(found.into()));
         Self::Unsupported { field, found, supported: supported.into() }
     }
@@ -77,13 +77,13 @@ impl LoadError {
         move |source| Self::Parse { path: path.into(), source: source.into() }
     }
 
-    /// The handler's own errors are no `std::error::Error`; their sentence is what counts.
+    /// Converts a handler error, which does not implement `std::error::Error`, by its message.
     #[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
     pub(crate) fn read(error: Error) -> Self {
         Self::Read(error.to_string())
     }
 
-    /// A model that does not load here will not load on the next try either.
+    /// Converts to a fatal error, since another try would not load the model either.
     pub(crate) fn fatal(self) -> Error {
         Error::fatal(self)
     }

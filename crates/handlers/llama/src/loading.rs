@@ -1,15 +1,15 @@
-//! Limits of time, as DJLServing's options name them.
+//! Time limits, under the names of DJLServing's options.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use crate::LoadError;
 
-/// The seconds of an option.
+/// Reads an option in seconds.
 ///
 /// # Errors
 ///
-/// They are no length of time.
+/// Returns an error if the value is not a positive, finite duration.
 pub(crate) fn seconds(option: &str, given: Option<f64>) -> Result<Option<Duration>, LoadError> {
     let Some(seconds) = given else { return Ok(None) };
     match Duration::try_from_secs_f64(seconds) {
@@ -22,14 +22,14 @@ pub(crate) fn seconds(option: &str, given: Option<f64>) -> Result<Option<Duratio
     }
 }
 
-/// Loads in the time there is.
+/// Loads a model within a time limit.
 ///
-/// A load that takes longer is left behind: it may wait for a disk or a network that never answers,
-/// and the process is about to end.
+/// A load that takes longer is abandoned on its thread: it may be waiting for a disk or a network
+/// that never answers, and the process is about to end.
 ///
 /// # Errors
 ///
-/// Those of the load, or that it took too long.
+/// Returns the error of the load, or an error if the time limit passes.
 pub(crate) fn within<T: Send + 'static>(
     limit: Option<Duration>,
     load: impl FnOnce() -> Result<T, LoadError> + Send + 'static,

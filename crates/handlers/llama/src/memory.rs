@@ -1,4 +1,4 @@
-//! Memory for weights and caches: aligned to cache lines, in huge pages where there are some.
+//! Memory for weights and caches: aligned to cache lines, in huge pages where available.
 
 #![expect(unsafe_code, reason = "no Vec has an alignment beyond its elements'")]
 
@@ -13,23 +13,24 @@ use crate::LoadError;
 const ALIGN: usize = 64;
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Any bits are a value of these.
+/// Types for which every bit pattern is a valid value.
 ///
 /// # Safety
 ///
-/// It has no padding, no invalid bits, no drop, and at most the alignment of a cache line.
+/// The type must have no padding, no invalid bit patterns, no drop, and at most the alignment of a
+/// cache line.
 pub(crate) unsafe trait Plain: Copy + Send + Sync + 'static {}
 
-// SAFETY: numbers.
+// SAFETY: every bit pattern is a valid number.
 unsafe impl Plain for f32 {}
-// SAFETY: a number.
+// SAFETY: as above.
 unsafe impl Plain for u32 {}
-// SAFETY: a number.
+// SAFETY: as above.
 unsafe impl Plain for u16 {}
-// SAFETY: a number.
+// SAFETY: as above.
 unsafe impl Plain for i8 {}
 
-/// Zeroed numbers of a fixed count.
+/// Fixed-size array of numbers, initialized to zero.
 pub(crate) struct Memory<T: Plain> {
     pointer: NonNull<T>,
     len: usize,
@@ -41,35 +42,38 @@ unsafe impl<T: Plain> Send for Memory<T> {}
 unsafe impl<T: Plain> Sync for Memory<T> {}
 
 impl<T: Plain> Memory<T> {
+    /// Allocates `len` zeros.
+    ///
     /// # Errors
     ///
-    /// There is not so much memory.
+    /// Returns an error if the allocation fails.
     pub(crate) fn zeroed(len: usize) -> Result<Self, LoadError> {
         if len == 0 {
             return Ok(Self { pointer: NonNull::dangling(), len });
         }
         let none = || LoadError::Worker(format!("there is no memory for {len} numbers"));
         let layout = layout::<T>(len).ok_or_else(none)?;
-        // SAFETY: the layout has a size.
+        // SAFETY: the layout has a nonzero size.
         let pointer = NonNull::new(unsafe { alloc(layout) }).ok_or_else(none)?.cast::<T>();
-        // Fewer of the processor's page entries are used up: a fifth more bandwidth in decoding.
+        // Huge pages need fewer TLB entries, which gives a fifth more bandwidth in decoding.
         #[cfg(target_os = "linux")]
         if layout.size() >= 2 * HUGE_PAGE {
-            // SAFETY: pages of this allocation; the advice changes no content.
+            // SAFETY: these are pages of this allocation, and the advice does not change their
+            // content.
             let _ = unsafe {
                 let advice = rustix::mm::Advice::LinuxHugepage;
                 rustix::mm::madvise(pointer.as_ptr().cast(), layout.size(), advice)
             };
         }
-        // After the advice: a page is of the size that it has when it is touched first, and zeroed
-        // memory of this alignment is touched at once.
-        // SAFETY: so many numbers of ours, of which zeros are one.
+        // The zeros are written after the advice, since the first touch of a page decides its size.
+        // (`alloc_zeroed` with this alignment would touch the memory at once.)
+        // SAFETY: the allocation holds `len` numbers, and zero bits are a valid number.
         unsafe { pointer.write_bytes(0, len) };
         Ok(Self { pointer, len })
     }
 }
 
-/// Large ones begin where a huge page can.
+/// Returns the layout of an array; large ones are aligned to a huge page.
 fn layout<T: Plain>(len: usize) -> Option<Layout> {
     let size = len.checked_mul(size_of::<T>())?;
     let align = if size >= 2 * HUGE_PAGE { HUGE_PAGE } else { ALIGN };
@@ -81,7 +85,7 @@ impl<T: Plain> Drop for Memory<T> {
         if self.len > 0
             && let Some(layout) = layout::<T>(self.len)
         {
-            // SAFETY: allocated with this layout, and not used any more.
+            // SAFETY: allocated with this layout, and not used afterwards.
             unsafe { dealloc(self.pointer.as_ptr().cast(), layout) };
         }
     }
@@ -91,7 +95,7 @@ impl<T: Plain> Deref for Memory<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: so many initialised numbers of ours.
+        // SAFETY: the allocation holds `len` initialized numbers.
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.len) }
     }
 }
@@ -109,8 +113,9 @@ impl<T: Plain> fmt::Debug for Memory<T> {
     }
 }
 
-/// The bytes that this process may still have, if the system tells: of the machine, and of its control
-/// groups (version 2 of them: <https://docs.kernel.org/admin-guide/cgroup-v2.html>).
+/// Returns the bytes that this process may still allocate, if the system reports them: the least of
+/// the machine's available memory and what is left in its control groups (cgroup v2:
+/// <https://docs.kernel.org/admin-guide/cgroup-v2.html>).
 pub(crate) fn available() -> Option<u64> {
     let free = number(read("/proc/meminfo")?.split_once("MemAvailable:")?.1)? * 1024;
     let own = read("/proc/self/cgroup").unwrap_or_default();
@@ -118,7 +123,7 @@ pub(crate) fn available() -> Option<u64> {
     Some(in_groups("/sys/fs/cgroup".as_ref(), own).map_or(free, |left| left.min(free)))
 }
 
-/// What a group and those around it leave to a process, if one of them has a limit.
+/// Returns what a group and its ancestors leave to a process, or `None` without any limit.
 fn in_groups(root: &Path, own: &str) -> Option<u64> {
     let own = root.join(own.trim_start_matches('/'));
     let within = own.ancestors().take_while(|group| group.starts_with(root));
@@ -133,7 +138,8 @@ fn read(path: impl AsRef<Path>) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
 
-/// What a control group with a limit has left: its files in memory are given back when need be.
+/// Returns what a control group with a limit has left. Its page cache counts as free, since the
+/// kernel reclaims it.
 fn left(most: &str, current: &str, stat: &str) -> Option<u64> {
     let cached = |line: &str| {
         let (name, bytes) = line.split_once(' ')?;
@@ -175,7 +181,7 @@ mod tests {
         assert_eq!(in_groups(root.path(), "/a/b"), Some(700));
         group("a/b", "400\n", "100\n");
         assert_eq!(in_groups(root.path(), "/a/b"), Some(300));
-        // As a container has its own, and as it may be told of one that it does not see.
+        // As in a container: the root has a limit, and the named group may not be visible.
         group(".", "500\n", "1\n");
         for own in ["/", "", "/elsewhere/c"] {
             assert_eq!(in_groups(root.path(), own), Some(499), "{own}");

@@ -1,4 +1,5 @@
-//! A model's logits beside those that another program, or another machine, made of the same tokens.
+//! Parity check: a model's logits against those that another program or machine computed for the
+//! same tokens.
 
 mod required;
 
@@ -12,39 +13,41 @@ pub(crate) use self::required::Required;
 
 use crate::{Chunk, Config, Format, KvFormat, LoadError, Model, Setup, Table, Weights};
 
-/// Tokens that are run at once.
+/// Number of tokens run per step.
 const CHUNK: usize = 64;
 
 /// Tokens, and the logits after each of them.
 ///
-/// In a file it is safetensors with `tokens`, `[n]` of i64, and `logits`, `[n, vocabulary]` of f32.
+/// The file format is safetensors with `tokens`, `[n]` of i64, and `logits`, `[n, vocabulary]` of
+/// f32.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reference {
-    /// What was run, from the beginning of a sequence on.
+    /// Tokens, from the beginning of a sequence.
     pub tokens: Vec<u32>,
-    /// Row by row.
+    /// Logits, row by row.
     pub logits: Vec<f32>,
 }
 
-/// How far logits are from a reference's.
+/// Differences between a model's logits and a reference.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Parity {
-    /// The largest difference of two logits; NaN if one is.
+    /// Largest absolute difference of two logits; NaN if a logit is NaN.
     pub largest: f32,
-    /// After how many tokens it was.
+    /// Number of tokens before the largest difference.
     pub after: usize,
-    /// After how many tokens another one would be the likeliest.
+    /// Number of positions at which another token is the likeliest.
     pub mismatches: usize,
-    /// The mean of the Kullback-Leibler divergences from the reference's distributions, in nats.
+    /// Mean Kullback-Leibler divergence from the reference's distributions, in nats.
     pub divergence: f64,
 }
 
 impl Reference {
-    /// Reads a reference.
+    /// Reads a reference from a file.
     ///
     /// # Errors
     ///
-    /// A sentence that names the tensor that is missing or has another shape or type.
+    /// Returns an error if the file cannot be read, or if a tensor is missing or has another shape
+    /// or dtype; it names the tensor.
     pub fn read(path: &Path) -> std::result::Result<Self, LoadError> {
         let name = path.display().to_string();
         let bytes = std::fs::read(path)
@@ -75,22 +78,23 @@ impl Reference {
         Ok(Self { tokens, logits: numbers.collect() })
     }
 
-    /// Runs a model on some tokens.
+    /// Runs a model on tokens and records the logits.
     ///
     /// # Errors
     ///
-    /// There is no token, or one that the model does not have, or more than its context.
+    /// Returns an error if there are no tokens, if a token is not in the vocabulary, or if the
+    /// tokens exceed the context.
     pub fn record(model: &mut Model, tokens: &[u32]) -> Result<Self> {
         let mut logits = Vec::new();
         run(model, tokens, |row| logits.extend_from_slice(row))?;
         Ok(Self { tokens: tokens.to_vec(), logits })
     }
 
-    /// Writes it to a file.
+    /// Writes the reference to a file.
     ///
     /// # Errors
     ///
-    /// The file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn write(&self, path: &Path) -> std::result::Result<(), LoadError> {
         let tokens: Vec<u8> =
             self.tokens.iter().flat_map(|id| i64::from(*id).to_le_bytes()).collect();
@@ -107,11 +111,11 @@ impl Reference {
         safetensors::serialize_to_file(tensors, None, path).map_err(failed)
     }
 
-    /// Holds a model's logits against these, row by row.
+    /// Compares a model's logits with the reference, row by row.
     ///
     /// # Errors
     ///
-    /// The model cannot run the tokens, or has another vocabulary.
+    /// Returns an error if the model cannot run the tokens, or if its vocabulary has another size.
     pub fn hold_against(&self, model: &mut Model) -> Result<Parity> {
         let vocabulary = self.logits.len() / self.tokens.len().max(1);
         if vocabulary != model.vocab_size() {
@@ -132,7 +136,7 @@ impl Reference {
     }
 }
 
-/// Runs tokens from the beginning of a sequence on; `each` gets the logits after each of them.
+/// Runs tokens from the beginning of a sequence, and calls `each` with the logits after each token.
 fn run(model: &mut Model, tokens: &[u32], mut each: impl FnMut(&[f32])) -> Result<()> {
     let mut table = Table::default();
     let mut some = |tokens: &[u32]| {
@@ -149,11 +153,11 @@ fn run(model: &mut Model, tokens: &[u32], mut each: impl FnMut(&[f32])) -> Resul
 }
 
 impl Parity {
-    /// Counts one more row, the one after so many tokens; divergences are only added up.
+    /// Adds the row after `after` tokens. Divergences are summed here and averaged by the caller.
     fn add(&mut self, after: usize, right: &[f32], found: &[f32]) {
         for (right, found) in right.iter().zip(found) {
             let difference = (right - found).abs();
-            // Minus infinity on both sides is no difference; a NaN is the largest.
+            // Minus infinity on both sides is no difference; a NaN counts as the largest.
             let worse = difference > self.largest || difference.is_nan() && right != found;
             if worse && !self.largest.is_nan() {
                 (self.largest, self.after) = (difference, after);
@@ -168,7 +172,7 @@ fn likeliest(logits: &[f32]) -> Option<usize> {
     (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]).then(b.cmp(a)))
 }
 
-/// KL(p || q) of two rows' distributions.
+/// Computes KL(p || q) of the distributions of two rows of logits.
 fn divergence(p: &[f32], q: &[f32]) -> f64 {
     let normaliser = |row: &[f32]| {
         let most = f64::from(row.iter().copied().fold(f32::NEG_INFINITY, f32::max));
@@ -182,11 +186,12 @@ fn divergence(p: &[f32], q: &[f32]) -> f64 {
     p.iter().zip(q).map(term).sum()
 }
 
-/// Opens a model to run it by hand, with room for so many tokens.
+/// Opens a model outside of a worker, with a cache for `tokens` positions.
 ///
 /// # Errors
 ///
-/// Whatever is wrong with its files.
+/// Returns an error if a file of the model is missing or malformed, or if the model cannot be
+/// served.
 pub fn open(
     files: &nsbridge_handler::Model,
     tokens: usize,

@@ -1,9 +1,9 @@
-//! Threads that share a piece of work, one small part after the other.
+//! Compute thread pool with work stealing over numbered parts of a job.
 //!
-//! Each begins with a run of neighbouring parts of its own: what lies side by side in memory is read
-//! the faster the longer one goes on. Who has none left takes half of what another has: on a machine
-//! where others run too, a thread that was interrupted does fewer of them. Whoever comes late to a
-//! piece of work is not waited for.
+//! Each thread starts with a contiguous range of parts, since long sequential reads of memory are
+//! faster. A thread with no parts left steals half of another thread's range. So on a machine with
+//! other load, an interrupted thread does fewer parts. The caller does not wait for threads that
+//! join a job late.
 
 #![expect(unsafe_code, reason = "threads that outlive a call are lent what lives for the call")]
 
@@ -14,14 +14,15 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a thread looks for work before it sleeps.
+/// Duration of spinning for work before a thread sleeps.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// The gate of a piece of work: its number in the upper half, whether one may join, how many have.
+/// Bits of the gate word: its upper half is the job number, then an open flag and the count of
+/// joined threads.
 const OPEN: u64 = 1 << 31;
 const JOINED: u64 = OPEN - 1;
 
-/// The thread that asks, and others that help it.
+/// Pool of the calling thread and its helpers.
 #[derive(Debug)]
 pub(crate) struct Pool {
     shared: Arc<Shared>,
@@ -31,10 +32,10 @@ pub(crate) struct Pool {
 #[derive(Debug, Default)]
 struct Shared {
     gate: AtomicU64,
-    /// What each thread has still to do; the first is of the one that asks.
+    /// Remaining parts of each thread; the first entry is the caller's.
     left: Vec<Left>,
-    /// The work: a `&dyn Fn(usize)` on the stack of whoever asks. Valid while the gate is open or
-    /// somebody has joined.
+    /// The job: a `&dyn Fn(usize)` on the caller's stack. Valid while the gate is open or a helper
+    /// has joined.
     work: AtomicPtr<()>,
     panicked: AtomicBool,
     ended: AtomicBool,
@@ -43,8 +44,8 @@ struct Shared {
     wake: Condvar,
 }
 
-/// Parts that a thread has still to do: the first in the lower half, the one behind the last in the
-/// upper. On cache lines of its own, as its thread changes it with each part.
+/// Remaining parts of a thread: the first in the lower half, the end of the range in the upper. It
+/// has cache lines of its own, since its thread changes it with each part.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Left(AtomicU64);
@@ -54,19 +55,19 @@ impl Left {
         self.0.store(packed(parts.start as u64, parts.end as u64), Ordering::Relaxed);
     }
 
-    /// Takes the first one.
+    /// Takes the first part.
     fn first(&self) -> Option<usize> {
         self.take(|first, end| (first + 1, end)).map(|(first, _)| first as usize)
     }
 
-    /// Takes the second half.
+    /// Takes the second half of the range.
     fn half(&self) -> Option<Range<usize>> {
         let middle = |first, end| first + (end - first) / 2;
         let (first, end) = self.take(|first, end| (first, middle(first, end)))?;
         Some(middle(first, end) as usize..end as usize)
     }
 
-    /// Leaves less of what there is, and gives what there was.
+    /// Shrinks the range by `less` and returns the range before.
     fn take(&self, less: impl Fn(u64, u64) -> (u64, u64)) -> Option<(u64, u64)> {
         let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
             let (first, end) = unpacked(left);
@@ -90,21 +91,21 @@ fn unpacked(left: u64) -> (u64, u64) {
 type Part<'a> = &'a (dyn Fn(usize) + Sync);
 
 impl Pool {
-    /// A pool of so many threads, the one that asks among them.
+    /// Creates a pool of `threads`, the caller included.
     pub(crate) fn new(threads: usize) -> Self {
         let left = (0..threads.max(1)).map(|_| Left::default()).collect();
         let shared = Arc::new(Shared { left, ..Shared::default() });
         let helper = |index: usize| {
             let shared = shared.clone();
             let thread = std::thread::Builder::new().name(format!("nsbridge-compute-{index}"));
-            // Fewer threads are slower, and nothing else.
+            // With fewer threads the pool is slower, but it works.
             thread.spawn(move || shared.help(index)).ok()
         };
         let threads = (1..threads).filter_map(helper).collect();
         Self { shared, threads }
     }
 
-    /// How many there are.
+    /// Returns the number of threads.
     pub(crate) fn threads(&self) -> usize {
         1 + self.threads.len()
     }
@@ -114,7 +115,7 @@ impl Pool {
     ///
     /// # Panics
     ///
-    /// If a part did, or if there are more of them than 32 bits count.
+    /// Panics if a part panics, or if there are more than 2^32 - 1 parts.
     #[expect(clippy::needless_pass_by_ref_mut, reason = "two pieces of work at once would mix")]
     pub(crate) fn run(&mut self, parts: usize, work: Part<'_>) {
         if self.threads.is_empty() || parts < 2 {
@@ -124,7 +125,7 @@ impl Pool {
         let shared = &*self.shared;
         let mut place = work;
         assert!(parts as u64 <= HALF, "parts are counted in 32 bits");
-        // Rounded up: whoever asks is awake, and has one if anybody has.
+        // Rounded up: the caller is awake, so it gets a part first.
         let before = |thread: usize| (thread * parts).div_ceil(shared.left.len());
         for (thread, left) in shared.left.iter().enumerate() {
             left.set(before(thread)..before(thread + 1));
@@ -137,7 +138,7 @@ impl Pool {
             drop(shared.lock.lock().unwrap_or_else(PoisonError::into_inner));
             shared.wake.notify_all();
         }
-        // A panic here must wait for the others too: they work on this stack.
+        // After a panic here the helpers must still be waited for: they use this stack.
         let done = catch_unwind(AssertUnwindSafe(|| shared.claim(0, work)));
         shared.gate.fetch_and(!OPEN, Ordering::AcqRel);
         let started = Instant::now();
@@ -157,7 +158,7 @@ impl Pool {
 }
 
 impl Shared {
-    /// Does the parts of a thread, then what it can take from others.
+    /// Does the thread's own parts, then those that it can steal.
     fn claim(&self, thread: usize, work: Part<'_>) {
         let own = &self.left[thread];
         let (before, after) = self.left.split_at(thread);
@@ -166,7 +167,8 @@ impl Shared {
                 work(part);
             }
             let Some(more) = after.iter().chain(before).find_map(Left::half) else { return };
-            // The first of them at once: taken to and fro, a part would be nobody's.
+            // The first stolen part runs at once. Otherwise threads could steal a part back and
+            // forth forever.
             own.set(more.start + 1..more.end);
             work(more.start);
         }
@@ -176,19 +178,20 @@ impl Shared {
         let mut seen = 0;
         while let Some(number) = self.join(seen) {
             seen = number;
-            // SAFETY: this thread has joined while the gate was open, so the caller waits for it,
-            // and what it lent is still on its stack.
+            // SAFETY: this thread joined while the gate was open, so the caller waits for it, and
+            // the job is still on the caller's stack.
             let work = unsafe { *self.work.load(Ordering::Relaxed).cast::<Part<'_>>() };
             if catch_unwind(AssertUnwindSafe(|| self.claim(thread, work))).is_err() {
                 self.panicked.store(true, Ordering::Relaxed);
-                // It has failed: nobody need go on, but with what he has just taken.
+                // The job has failed, so the remaining parts are dropped, except those being stolen
+                // right now.
                 self.left.iter().for_each(|left| left.set(0..0));
             }
             self.gate.fetch_sub(1, Ordering::Release);
         }
     }
 
-    /// Joins the next piece of work, or gives nothing at the end.
+    /// Joins the next job. Returns `None` when the pool is dropped.
     fn join(&self, seen: u64) -> Option<u64> {
         let mut started = Instant::now();
         loop {
@@ -274,7 +277,7 @@ mod tests {
                 });
                 assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
                 if round % 100 == 0 {
-                    // Long enough for the helpers to sleep.
+                    // Long enough for the helpers to fall asleep.
                     sleep(Duration::from_millis(2));
                 }
             }
@@ -292,7 +295,7 @@ mod tests {
                     assert_eq!(done.load(Ordering::SeqCst), 0, "nobody did others before");
                     both.wait();
                 }
-                // One thread is held by its first part until the other has done all the rest.
+                // One thread is held in its first part until the other has done the rest.
                 let started = Instant::now();
                 while part == held && done.load(Ordering::SeqCst) < 7 {
                     assert!(started.elapsed() < Duration::from_secs(60), "nobody took the rest");

@@ -1,20 +1,20 @@
-//! Rotary positions: the angle of each pair of dimensions at each position.
+//! Rotary position embedding: angle of each pair of dimensions at each position.
 
 use crate::Rope;
 
-/// Cosines and sines for every position of the context.
+/// Cosines and sines of every position in the context.
 #[derive(Debug)]
 pub struct RopeTable {
-    /// By position, `half` cosines and `half` sines.
+    /// For each position, `half` cosines and `half` sines.
     table: Vec<f32>,
     half: usize,
 }
 
 impl RopeTable {
-    /// Tables for `context` positions.
+    /// Computes the table for `context` positions.
     ///
-    /// Frequencies and angles are rounded to f32 as transformers does, so that far positions
-    /// turn by what the model was trained on.
+    /// Frequencies and angles are rounded to f32 as in transformers, so that far positions rotate
+    /// by the angles that the model was trained on.
     pub fn new(rope: &Rope, head_dim: usize, context: usize) -> Self {
         let frequencies = rope.frequencies(head_dim);
         let scaling = rope.attention_scaling();
@@ -28,11 +28,11 @@ impl RopeTable {
         Self { table: (0..context).flat_map(row).collect(), half: frequencies.len() }
     }
 
-    /// The cosines and the sines of a position, each `head_dim / 2`.
+    /// Returns the cosines and the sines of a position, `head_dim / 2` each.
     ///
     /// # Panics
     ///
-    /// If the position is beyond the table.
+    /// Panics if the position is beyond the table.
     pub fn at(&self, position: usize) -> (&[f32], &[f32]) {
         self.table[position * 2 * self.half..][..2 * self.half].split_at(self.half)
     }

@@ -1,4 +1,4 @@
-//! A model's tensors, as the network takes them.
+//! Tensors of a model, cut for the ranks.
 
 mod gguf;
 
@@ -12,14 +12,14 @@ use crate::matrix::Format;
 
 pub(crate) use self::gguf::{ggml, interleaved, name as gguf_name, parted};
 
-/// What of a tensor is one rank's.
+/// Part of a tensor that belongs to one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
     Rows(Range<usize>),
     Columns(Range<usize>),
 }
 
-/// The tensors of a model, as they are stored.
+/// Tensors of a model, in their stored dtype.
 #[derive(Debug)]
 pub struct Weights {
     tensors: nsbridge_handler::Weights,
@@ -27,25 +27,26 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Finds the model's tensors and begins to bring them.
+    /// Finds the model's tensors and starts to load them.
     ///
     /// # Errors
     ///
-    /// A file that is missing or not what it should be, or a dtype that is not computed with.
+    /// Returns an error if a file is missing or malformed, or if a dtype is not supported.
     pub fn read(model: &Model) -> Result<Self, LoadError> {
         Self::for_ranks(model, 1)
     }
 
-    /// The same, for a model of so many ranks: each byte is brought once for all of them.
+    /// Finds the model's tensors and starts to load them for several ranks. Each byte is read once
+    /// for all of them.
     ///
     /// # Errors
     ///
-    /// As [`Weights::read`].
+    /// Returns the errors of [`Weights::read`].
     pub fn for_ranks(model: &Model, ranks: usize) -> Result<Self, LoadError> {
         Self::load(&Self::find(model)?, ranks)
     }
 
-    /// Finds the model's tensors.
+    /// Finds the model's tensors and checks their dtypes.
     pub(crate) fn find(model: &Model) -> Result<Checkpoint, LoadError> {
         let checkpoint = model.checkpoint().map_err(LoadError::read)?;
         for tensor in checkpoint.tensors() {
@@ -58,20 +59,21 @@ impl Weights {
         Ok(checkpoint)
     }
 
-    /// Begins to bring them to so many ranks.
+    /// Starts to load the tensors for several ranks.
     pub(crate) fn load(checkpoint: &Checkpoint, ranks: usize) -> Result<Self, LoadError> {
         let tensors = checkpoint.load(&Order::everything().for_ranks(ranks));
         Ok(Self { tensors: tensors.map_err(LoadError::read)?, given_up: AtomicBool::new(false) })
     }
 
-    /// BLAKE3 of each file of weights, which without a manifest are read for it.
+    /// Returns the BLAKE3 digest of each weights file. Without a manifest the files are read to
+    /// compute it.
     pub(crate) fn digests(&self) -> Result<Vec<[u8; 32]>, LoadError> {
         let checkpoint = self.tensors.checkpoint();
         let digests = checkpoint.files().map(|path| checkpoint.model().digest(path));
         digests.collect::<Result<_, _>>().map_err(LoadError::read)
     }
 
-    /// The tensor that transformers calls so.
+    /// Finds the tensor with this name in transformers.
     fn find_tensor(&self, name: &str) -> Result<&TensorInfo, LoadError> {
         let checkpoint = self.tensors.checkpoint();
         let is_gguf = !checkpoint.metadata().is_empty();
@@ -81,32 +83,32 @@ impl Weights {
         found.ok_or_else(|| LoadError::Missing(format!("there is no tensor {name}")))
     }
 
-    /// How it is stored.
+    /// Returns the storage format of a tensor.
     pub(crate) fn format(&self, name: &str) -> Result<Format, LoadError> {
         self.find_tensor(name).map(|info| Format::of(info.dtype))
     }
 
-    /// Whether rows of queries and keys are [`interleaved`].
+    /// Returns true if the rows of queries and keys are [`interleaved`].
     pub(crate) fn are_interleaved(&self) -> bool {
         let architecture = self.tensors.checkpoint().metadata().get("general.architecture");
         architecture == Some(&GgufValue::Text("llama".to_owned()))
     }
 
-    /// Their [coarsest](Format::coarsest) format.
+    /// Returns the [coarsest](Format::coarsest) format of the tensors.
     pub(crate) fn coarsest(&self) -> Format {
         Format::coarsest(self.tensors.checkpoint().tensors())
     }
 
-    /// Has whoever takes a part from now on refused: another rank could not use its own.
+    /// Makes all further `take` calls fail, because another rank could not be loaded.
     pub(crate) fn give_up(&self) {
         self.given_up.store(true, Ordering::Relaxed);
     }
 
-    /// A part of the tensor with this name, which must have this shape.
+    /// Returns one part of a tensor, which must have this name and shape.
     ///
     /// # Errors
     ///
-    /// A sentence that names the tensor.
+    /// Returns an error that names the tensor.
     pub(crate) fn take(&self, name: &str, shape: &[usize], cut: &Cut) -> Result<Weight, LoadError> {
         if self.given_up.load(Ordering::Relaxed) {
             return Err(LoadError::Read("another rank could not be loaded".to_owned()));

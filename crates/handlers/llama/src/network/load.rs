@@ -118,8 +118,8 @@ impl<'a> Loader<'a> {
         let (config, part) = (self.config, self.part);
         let name = |part: &str| format!("model.layers.{index}.{part}");
         let (hidden, wide, dim) = (config.hidden_size, config.intermediate_size, config.head_dim);
-        // Projections from the residual stream (q, k, v, gate, up) are split by rows; those back into
-        // it (o, down) by columns.
+        // Projections from the residual stream (q, k, v, gate, up) are split by rows; those back
+        // into it (o, down) by columns.
         let rows = |part: &str, rows, own| Piece {
             name: name(part),
             shape: [rows, hidden],

@@ -1,4 +1,4 @@
-//! A worker that answers only if its logits are those of a reference.
+//! Startup parity check: the worker serves only if its logits match a reference.
 
 use std::path::Path;
 
@@ -7,14 +7,15 @@ use nsbridge_handler::Model as Files;
 use super::Reference;
 use crate::{LoadError, Model, Options};
 
-/// Beyond this a start would take a noticeable part of the machine's memory, and minutes.
+/// Limits of a reference. Beyond them, startup would take a noticeable part of the machine's
+/// memory, and minutes.
 const MOST_BYTES: u64 = 256 << 20;
 const MOST_TOKENS: usize = 2048;
 
-/// The largest difference that is taken for equal if the options do not say.
+/// Default tolerance: the largest difference that passes.
 const TOLERANCE: f32 = 1e-3;
 
-/// What a worker's options require.
+/// Parity check that a worker's options require.
 #[derive(Debug)]
 pub(crate) struct Required<'a> {
     file: &'a str,
@@ -22,11 +23,11 @@ pub(crate) struct Required<'a> {
 }
 
 impl<'a> Required<'a> {
-    /// `None` if nothing is required.
+    /// Reads the options. Returns `None` if they require no check.
     ///
     /// # Errors
     ///
-    /// A tolerance that is none, or that has nothing to be a tolerance of.
+    /// Returns an error if the tolerance is invalid, or if it is set without a reference.
     pub(crate) fn new(options: &'a Options) -> Result<Option<Self>, LoadError> {
         let tolerance = options.parity_tolerance.unwrap_or(TOLERANCE);
         if !(tolerance.is_finite() && tolerance >= 0.0) {
@@ -46,11 +47,12 @@ impl<'a> Required<'a> {
         }
     }
 
-    /// Runs the reference's tokens, before anybody else's.
+    /// Runs the reference's tokens, before any request.
     ///
     /// # Errors
     ///
-    /// The logits are not those of the reference, or it cannot be read or run.
+    /// Returns an error if the logits differ from the reference, or if the reference cannot be read
+    /// or run.
     pub(crate) fn hold(&self, model: &mut Model, files: &Files) -> Result<(), LoadError> {
         let file = self.file;
         let reference = self.read(files)?;
@@ -63,7 +65,7 @@ impl<'a> Required<'a> {
         let parity = reference.hold_against(model).map_err(|error| {
             LoadError::Read(format!("the reference {file} cannot be run: {error}"))
         })?;
-        // A difference that is no number is not within any tolerance.
+        // A NaN difference exceeds every tolerance.
         if parity.largest <= self.tolerance {
             return Ok(());
         }
@@ -75,7 +77,8 @@ impl<'a> Required<'a> {
         })
     }
 
-    /// From the model's own files, or from this machine's if the path is absolute.
+    /// Reads the reference from the model's own files, or from this machine if the path is
+    /// absolute.
     fn read(&self, files: &Files) -> Result<Reference, LoadError> {
         let (file, path) = (self.file, Path::new(self.file));
         if !path.is_absolute() {

@@ -1,9 +1,10 @@
-//! What a GGUF file calls the tensors, and in which order it has their rows.
+//! Tensor names, row order and dtypes of GGUF files.
 
 use candle_core::quantized::GgmlDType;
 use nsbridge_handler::Dtype;
 
-/// The name in a GGUF file (`MODEL_TENSORS` in llama.cpp's `gguf-py`) of what transformers calls so.
+/// Returns the GGUF name (`MODEL_TENSORS` in llama.cpp's `gguf-py`) of a tensor named as in
+/// transformers.
 pub(crate) fn name(tensor: &str) -> Option<String> {
     let (path, kind) = tensor.rsplit_once('.')?;
     let Some(layer) = path.strip_prefix("model.layers.") else {
@@ -33,21 +34,21 @@ pub(crate) fn name(tensor: &str) -> Option<String> {
     Some(format!("blk.{index}.{part}.{kind}"))
 }
 
-/// Where the files of the architecture `llama` have a row of queries or keys: ggml turns neighbouring
-/// dimensions of a head, so their halves are interleaved.
+/// Returns the row in a GGUF file of architecture `llama` for a query or key row of transformers.
+/// ggml rotates neighboring dimensions of a head, so the two halves of a head are interleaved.
 pub(crate) fn interleaved(row: usize, head_dim: usize) -> usize {
     let (head, dimension) = (row / head_dim, row % head_dim);
     let (half, pair) = (dimension / (head_dim / 2), dimension % (head_dim / 2));
     head * head_dim + 2 * pair + half
 }
 
-/// The row that such a file has at this place: what [`interleaved`] undoes.
+/// Returns the transformers row stored at a row of such a file: the inverse of [`interleaved`].
 pub(crate) fn parted(row: usize, head_dim: usize) -> usize {
     let (head, dimension) = (row / head_dim, row % head_dim);
     head * head_dim + dimension % 2 * (head_dim / 2) + dimension / 2
 }
 
-/// What candle calls a dtype that a GGUF file of ours has.
+/// Returns candle's name of a dtype.
 pub(crate) fn ggml(dtype: Dtype) -> GgmlDType {
     match dtype {
         Dtype::F16 => GgmlDType::F16,
