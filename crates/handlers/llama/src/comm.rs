@@ -29,7 +29,8 @@ pub(crate) trait Comm: fmt::Debug + Send {
     ) -> Result<(), Lost>;
 }
 
-/// Communicator of a single rank. It only counts its calls, as a measure of progress.
+/// Communicator of a single rank. It exchanges nothing, but counts its sums as a measure of
+/// progress.
 #[derive(Debug)]
 pub(crate) struct Single(pub(crate) Member<Vec<f32>>);
 

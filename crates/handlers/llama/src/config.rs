@@ -1,4 +1,4 @@
-//! A model's shape: `config.json` and `generation_config.json`.
+//! Model configuration, from `config.json` and `generation_config.json`, or from GGUF metadata.
 
 mod degrees;
 mod family;
@@ -24,11 +24,12 @@ use crate::LoadError;
 
 const FILE: &str = "config.json";
 
-/// Far above any model, and small enough that products of two fit.
+/// Upper limit of a dimension, above any model's, and small enough that products of two do not
+/// overflow.
 const MOST: usize = 1 << 24;
 const MOST_LAYERS: usize = 1 << 12;
 
-/// The shape of a dense Llama, Mistral, Qwen2 or Qwen3 and what its authors advise for sampling.
+/// Shape of a dense Llama, Mistral, Qwen2 or Qwen3 model, with its authors' sampling defaults.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Width of the residual stream.
@@ -37,40 +38,40 @@ pub struct Config {
     pub intermediate_size: usize,
     /// Rows of the embedding.
     pub vocab_size: usize,
-    /// Layers.
+    /// Number of layers.
     pub layers: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: usize,
-    /// Key and value heads; divides `heads`.
+    /// Number of key/value heads; divides `heads`.
     pub kv_heads: usize,
     /// Width of one head; even.
     pub head_dim: usize,
-    /// Positions the model was made for.
+    /// Number of positions that the model was made for.
     pub context: usize,
-    /// Added to the mean square in RMSNorm.
+    /// Term added to the mean square in RMSNorm.
     pub rms_norm_eps: f32,
-    /// Rotary positions.
+    /// Rotary position embedding.
     pub rope: Rope,
-    /// Whether the output matrix is the embedding.
+    /// True if the output matrix is tied to the embedding.
     pub tied: bool,
     /// Tokens that end a reply.
     pub eos: Vec<u32>,
-    /// What `generation_config.json` advises.
+    /// Sampling parameters from `generation_config.json`.
     pub(crate) advice: Advice,
-    /// Whether the projections to queries, keys and values add a bias.
+    /// True if the query, key and value projections have a bias.
     pub qkv_bias: bool,
-    /// Whether the projection of what was attended to adds a bias.
+    /// True if the attention's output projection has a bias.
     pub output_bias: bool,
-    /// Whether the three projections of the feed-forward layer add a bias.
+    /// True if the three projections of the feed-forward layer have a bias.
     pub mlp_bias: bool,
-    /// Whether each head's query and key pass an RMSNorm of their own before they are turned.
+    /// True if each head's query and key have their own RMSNorm before the rotary embedding.
     pub qk_norm: bool,
-    /// The sliding window of each layer: with `Some(w)` the token at position `p` sees `w`
-    /// positions, itself and the `w - 1` before it (`p - w < position <= p`).
+    /// Sliding window of each layer. With `Some(w)`, the token at position `p` sees `w` positions:
+    /// itself and the `w - 1` before it (`p - w < position <= p`).
     pub windows: Vec<Option<usize>>,
 }
 
-/// Sampling parameters that the model's authors advise.
+/// Sampling parameters that the model's authors recommend.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Advice {
@@ -99,27 +100,27 @@ impl From<OneOrMany> for Vec<u32> {
 }
 
 impl Config {
-    /// Reads the shape of a model.
+    /// Reads the configuration of a model.
     ///
     /// # Errors
     ///
-    /// A file that cannot be read, or a field that cannot be served.
+    /// Returns an error if a file cannot be read, or if a field has an unsupported value.
     pub fn read(model: &Model) -> Result<Self, LoadError> {
         let advice = find_json(model, "generation_config.json")?.unwrap_or_default();
         let is_gguf = |path: &str| path.ends_with(".gguf") && !path.contains('/');
         match find_json(model, FILE)? {
             Some(file) => Self::new(&file, advice),
             None if model.files().any(is_gguf) => Self::of_gguf(model, advice),
-            // Which says that it is not there.
+            // This call returns the error that the file is missing.
             None => Self::new(&read_json(model, FILE)?, advice),
         }
     }
 
-    /// What a GGUF file tells of itself.
+    /// Reads the configuration from the metadata of a GGUF file.
     fn of_gguf(model: &Model, advice: Advice) -> Result<Self, LoadError> {
         let checkpoint = model.checkpoint().map_err(LoadError::read)?;
         if checkpoint.metadata().is_empty() {
-            // Safetensors are taken first, and tell no shape.
+            // Safetensors files take precedence, and do not contain the configuration.
             return Err(LoadError::Missing(format!(
                 "{} has no {FILE}: what is read there are its .safetensors files, for which a .gguf \
                  file beside them does not speak; add the {FILE}, or take them away",
@@ -179,7 +180,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What llama.cpp calls the network's architecture: the family is known by what it adds.
+    /// Returns llama.cpp's name of the architecture, derived from the family's biases and norms.
     pub(crate) fn gguf_architecture(&self) -> &'static str {
         match (self.qk_norm, self.qkv_bias && !self.output_bias) {
             (true, _) => "qwen3",
@@ -218,7 +219,7 @@ impl Config {
     }
 }
 
-/// What a field of `config.json` is, and what it would have to be.
+/// Returns an error that names a field of `config.json`, its value and the supported ones.
 #[expect(clippy::needless_pass_by_value, reason = "what is found is often made on the spot")]
 fn refused<T>(field: &str, found: impl ToString, supported: &str) -> Result<T, LoadError> {
     Err(LoadError::unsupported(format!("{field} in {FILE}"), found.to_string(), supported))
@@ -229,7 +230,7 @@ pub(crate) fn read_json<T: DeserializeOwned>(model: &Model, path: &str) -> Resul
     serde_json::from_slice(&text).map_err(LoadError::parse(within(model, path)))
 }
 
-/// The same, for a file that is optional.
+/// Reads a JSON file of the model, if it exists.
 pub(crate) fn find_json<T: DeserializeOwned>(
     model: &Model,
     path: &str,
@@ -239,7 +240,7 @@ pub(crate) fn find_json<T: DeserializeOwned>(
     text.map(parse).transpose().map_err(LoadError::parse(within(model, path)))
 }
 
-/// A file's path as a person would write it.
+/// Returns a file's path for messages.
 pub(crate) fn within(model: &Model, path: &str) -> PathBuf {
     Path::new(&model.place()).join(path)
 }

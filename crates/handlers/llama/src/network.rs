@@ -46,7 +46,7 @@ pub struct Setup {
     /// Number of ranks that each compute a part of every matrix: tensor parallelism as in
     /// Megatron-LM (Shoeybi et al., arXiv:1909.08053).
     pub ranks: usize,
-    /// Time limit for waiting on another rank, after which the model is given up.
+    /// Time limit for waiting on another rank, after which the model fails.
     pub patience: Duration,
     /// Number of CPU compute threads, the caller's included, divided among the ranks. The default
     /// is one for each core, or one for each rank if the model fits in a core's caches.
@@ -222,8 +222,8 @@ impl Model {
         &mut self.cache
     }
 
-    /// Returns what affects the bits besides the files: formats, and the arithmetic of this
-    /// version.
+    /// Returns a description of what determines the bits besides the model files: formats, and the
+    /// arithmetic of this version.
     pub fn arithmetic(&self) -> &str {
         &self.arithmetic
     }
@@ -242,9 +242,9 @@ impl Model {
     ///
     /// # Errors
     ///
-    /// Returns an error if a chunk has no token, no reserved blocks, or a token that is outside the
-    /// vocabulary or beyond the context; nothing has changed then. Returns an error, then and in
-    /// all later calls, if a rank is lost.
+    /// Returns an error, with nothing changed, if a chunk has no token, fewer tokens than requested
+    /// logits, too few reserved blocks, or a token that is outside the vocabulary or beyond the
+    /// context. Returns an error if a rank is lost, in this call and in all later ones.
     pub fn forward(&mut self, chunks: &mut [Chunk<'_>]) -> Result<Logits<'_>> {
         for chunk in &*chunks {
             self.check(chunk)?;

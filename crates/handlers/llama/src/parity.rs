@@ -82,8 +82,8 @@ impl Reference {
     ///
     /// # Errors
     ///
-    /// Returns an error if there are no tokens, if a token is not in the vocabulary, or if the
-    /// tokens exceed the context.
+    /// Returns an error if a token is not in the vocabulary, or if the tokens exceed the context or
+    /// the cache.
     pub fn record(model: &mut Model, tokens: &[u32]) -> Result<Self> {
         let mut logits = Vec::new();
         run(model, tokens, |row| logits.extend_from_slice(row))?;

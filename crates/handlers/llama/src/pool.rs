@@ -2,8 +2,8 @@
 //!
 //! Each thread starts with a contiguous range of parts, since long sequential reads of memory are
 //! faster. A thread with no parts left steals half of another thread's range. So on a machine with
-//! other load, an interrupted thread does fewer parts. The caller does not wait for threads that
-//! join a job late.
+//! other load, an interrupted thread does fewer parts. A thread that wakes too late to join a job
+//! is not waited for.
 
 #![expect(unsafe_code, reason = "threads that outlive a call are lent what lives for the call")]
 

@@ -1,4 +1,4 @@
-//! From a model as transformers writes it to a GGUF file.
+//! Conversion of a model in transformers' format to a quantized GGUF file.
 
 mod head;
 mod mix;
@@ -20,62 +20,62 @@ use crate::matrix::Source;
 use crate::weights::{self, Cut, ggml};
 use crate::{Config, LoadError, Rope, RopeScaling, Weights, tensors};
 
-/// Weights that a thread has in hand at once.
+/// Number of weights that a thread converts at a time.
 const PIECE: usize = 1 << 20;
 
 const FACTORS: &str = "rope_freqs.weight";
 
-/// Why a model could not be written as GGUF.
+/// Error of writing a model as GGUF.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QuantiseError {
     /// The model cannot be read.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// It is quantised already: again would add an error to an error.
+    /// The model is already quantized: doing it again would add to the error.
     #[error("{name} is {dtype} already: quantise the model that it was made of")]
     Already {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// Its format.
+        /// Format of the tensor.
         dtype: Dtype,
     },
-    /// A weight that no format of blocks can hold.
+    /// A weight does not fit the format.
     #[error("row {row} of {name} has a weight that is no number, or too large for {dtype}")]
     Unsound {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// The row.
+        /// Row of the weight.
         row: usize,
-        /// The format.
+        /// Target format.
         dtype: Dtype,
     },
     /// The file cannot be written.
     #[error("could not write the file")]
     Write(#[source] io::Error),
-    /// The library that makes the blocks refuses.
+    /// The library that makes the blocks returned an error.
     #[error("could not quantise {name}: {why}")]
     Made {
-        /// The tensor.
+        /// Name of the tensor.
         name: String,
-        /// What it says.
+        /// Message of the library.
         why: String,
     },
 }
 
-/// Writes a model's tensors and shape into an empty file, as GGUF, and gives its size in bytes.
+/// Writes a model's tensors and shape to an empty file, as GGUF, and returns its size in bytes.
 ///
-/// Blocks of Q4_K and Q5_K are of a search of our own, the others of candle's. The vocabulary stays
-/// in `tokenizer.json`, and what the format cannot tell (windows of some layers, several tokens that
-/// end a reply) in `config.json` and `generation_config.json`.
+/// Blocks of Q4_K and Q5_K come from this crate's own search, the others from candle. The
+/// vocabulary stays in `tokenizer.json`. What GGUF cannot express (windows of some layers, several
+/// tokens that end a reply) stays in `config.json` and `generation_config.json`.
 ///
-/// `told` is called with bytes as they are written. All cores are used; what is in memory at once
-/// is a tensor as it is stored and a few megabytes.
+/// `told` is called with the progress in bytes. All cores are used. Memory holds one tensor in its
+/// stored form and a few megabytes at a time.
 ///
 /// # Errors
 ///
-/// A model that cannot be read or is quantised already, a weight that is no number, or a file that
-/// cannot be written.
+/// Returns an error if the model cannot be read or is already quantized, if a weight is not finite
+/// or too large for its format, or if the file cannot be written.
 pub fn quantise(
     model: &Model,
     mix: Mix,
@@ -117,24 +117,24 @@ pub fn quantise(
     Ok(all)
 }
 
-/// How far a file is.
+/// Progress of writing a file.
 #[derive(Clone, Copy, Debug)]
 pub enum Writing {
-    /// It will have so many bytes.
+    /// Total size of the file in bytes, reported once at the start.
     Planned(u64),
-    /// So many more are written.
+    /// Number of bytes written since the last report.
     Written(u64),
 }
 
-/// Where a tensor of the file comes from.
+/// Source of a tensor in the file.
 enum Origin {
-    /// The model's tensor of this name.
+    /// Tensor of the model, by name.
     Tensor(String),
-    /// What rotary frequencies are divided by.
+    /// Divisors of the rotary frequencies.
     Factors(Vec<f32>),
 }
 
-/// What the file will have, in its order.
+/// Lists the tensors of the file, in order, with their sources.
 fn plan(config: &Config, mix: Mix) -> Result<(Vec<Origin>, Vec<Entry>), QuantiseError> {
     let mut plan = Vec::new();
     for (name, shape) in tensors(config) {
@@ -150,7 +150,7 @@ fn plan(config: &Config, mix: Mix) -> Result<(Vec<Origin>, Vec<Entry>), Quantise
     Ok(plan.into_iter().unzip())
 }
 
-/// Scaling that the format has as a tensor.
+/// Returns the RoPE scaling that GGUF stores as a tensor, if there is one.
 fn factors(rope: &Rope, head_dim: usize) -> Option<Vec<f32>> {
     match &rope.scaling {
         RopeScaling::Factors { factors } => Some(factors.clone()),
@@ -163,14 +163,14 @@ fn factors(rope: &Rope, head_dim: usize) -> Option<Vec<f32>> {
     }
 }
 
-/// The width of the heads whose rows change places, if they do.
+/// Returns the head width of a tensor whose rows must be interleaved, else `None`.
 fn order(config: &Config, weights: &Weights, name: &str) -> Option<usize> {
     let turned = name.contains("self_attn.q_proj.") || name.contains("self_attn.k_proj.");
     let wanted = turned && config.gguf_architecture() == "llama";
     (wanted && !weights.are_interleaved()).then_some(config.head_dim)
 }
 
-/// A tensor on its way.
+/// Conversion of one tensor.
 struct Rows<'a> {
     name: &'a str,
     weight: &'a Weight,
@@ -179,7 +179,7 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Makes the rows on all cores, and puts them in order.
+    /// Converts the rows on all cores, and writes them in order.
     fn make(
         &self,
         put: &mut impl FnMut(&[u8]) -> Result<(), QuantiseError>,
@@ -213,7 +213,7 @@ impl Rows<'_> {
         Ok(())
     }
 
-    /// Some rows in the file's format.
+    /// Converts some rows to the file's format.
     fn piece(
         &self,
         source: &Source<'_>,
@@ -245,7 +245,8 @@ impl Rows<'_> {
     }
 }
 
-/// Whether the format can hold the numbers: scales are in f16.
+/// Returns true if the format can hold the numbers: all formats but f32 and bf16 are limited by
+/// f16, that of their scales.
 fn holds(dtype: Dtype, numbers: &[f32]) -> bool {
     let most = match dtype {
         Dtype::F32 | Dtype::BF16 => f32::INFINITY,

@@ -1,25 +1,26 @@
-//! Over how many ranks a model can be spread.
+//! Tensor-parallel degrees that a model allows, and the memory of each rank.
 
 use super::{Config, tensors};
 use crate::kernel::LANES;
 use crate::matrix::{Format, SEGMENTS, segments};
 use crate::{KvFormat, LoadError};
 
-/// The bytes that one of several ranks has, the first one, which never has less than others.
+/// Bytes that rank 0 needs. No other rank needs more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// Its parts of all tensors.
+    /// Bytes of the rank's parts of all tensors.
     pub weights: u64,
-    /// Keys and values of one position, of its heads.
+    /// Bytes of keys and values of one position, for the rank's heads.
     pub position: u64,
 }
 
 impl Config {
-    /// What each of so many ranks needs, if a weight takes `width` bytes.
+    /// Returns what each of `ranks` ranks needs, if a weight takes `width` bytes.
     ///
     /// # Errors
     ///
-    /// The number cannot be: what it is, to be put behind it.
+    /// Returns the reason as a predicate, to follow the number, if the model does not allow this
+    /// degree.
     pub fn need(
         &self,
         ranks: usize,
@@ -49,16 +50,16 @@ impl Config {
         Ok(Need { weights: weights.ceil() as u64, position: self.position(ranks, kv) })
     }
 
-    /// The degrees of tensor parallelism that this model allows with matrices in this format.
+    /// Returns the tensor-parallel degrees that this model allows with matrices in this format.
     pub fn degrees(&self, format: Format) -> Vec<usize> {
         (1..=SEGMENTS).filter(|ranks| self.refuses(*ranks, format).is_none()).collect()
     }
 
-    /// Makes sure that the model can be spread over as many ranks as an option says.
+    /// Checks that the model allows the tensor-parallel degree of an option.
     ///
     /// # Errors
     ///
-    /// It cannot: why, and the numbers that would do.
+    /// Returns an error with the reason and the allowed degrees if it does not.
     pub(crate) fn hold_degree(
         &self,
         option: &str,
@@ -71,11 +72,11 @@ impl Config {
         Err(LoadError::unsupported(field, found, supported))
     }
 
-    /// Why a model cannot be spread over so many ranks, if so: what the number is.
+    /// Returns the reason why the model does not allow this degree, as a predicate, or `None` if it
+    /// does.
     ///
-    /// Query heads are shared out evenly, and those of keys and values so that each rank has the
-    /// ones that its queries look at. Sums are cut into segments (see [`segments`]), of which each
-    /// rank adds up as many.
+    /// Query heads are divided evenly. Each rank has the key/value heads that its queries use. Sums
+    /// are cut into segments (see [`segments`]), and each rank must have equally many.
     pub(crate) fn refuses(&self, ranks: usize, format: Format) -> Option<String> {
         if ranks == 0 || ranks > SEGMENTS || !ranks.is_power_of_two() {
             return Some(format!("is no power of two up to {SEGMENTS}"));

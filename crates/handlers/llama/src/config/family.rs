@@ -1,18 +1,18 @@
-//! The families of models, and what each takes for granted.
+//! Model families and their defaults.
 
 use super::refused;
 use crate::LoadError;
 
-/// What `architectures` names. The defaults are those of transformers' own classes.
+/// Model family, named by `architectures`. The defaults are those of transformers' classes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Family {
     /// Llama 2 and 3 (Touvron et al., arXiv:2302.13971).
     Llama,
     /// Mistral (Jiang et al., arXiv:2310.06825).
     Mistral,
-    /// Qwen2 and Qwen2.5 (arXiv:2407.10671), the dense ones.
+    /// Dense Qwen2 and Qwen2.5 (arXiv:2407.10671).
     Qwen2,
-    /// Qwen3 (arXiv:2505.09388), the dense ones.
+    /// Dense Qwen3 (arXiv:2505.09388).
     Qwen3,
 }
 
@@ -31,12 +31,12 @@ impl Family {
         }
     }
 
-    /// Queries, keys and values have biases without being asked, and the output has none.
+    /// Returns true if queries, keys and values always have biases, and the output has none.
     pub(super) fn always_has_qkv_bias(self) -> bool {
         self == Self::Qwen2
     }
 
-    /// `attention_bias` is a field of the family, and not one that transformers ignores.
+    /// Returns true if transformers reads `attention_bias` in this family.
     pub(super) fn reads_attention_bias(self) -> bool {
         matches!(self, Self::Llama | Self::Qwen3)
     }
@@ -45,7 +45,7 @@ impl Family {
         self == Self::Qwen3
     }
 
-    /// Heads of keys and values when the file does not say; `None` for as many as of queries.
+    /// Returns the default number of key/value heads; `None` for as many as query heads.
     pub(super) fn default_kv_heads(self) -> Option<usize> {
         match self {
             Self::Llama => None,
@@ -54,7 +54,7 @@ impl Family {
         }
     }
 
-    /// The width of a head when the file does not say; `None` where it follows from the rest.
+    /// Returns the default width of a head; `None` if it follows from the other fields.
     pub(super) fn default_head_dim(self) -> Option<usize> {
         (self == Self::Qwen3).then_some(128)
     }

@@ -1,4 +1,4 @@
-//! `config.json` as transformers 4 and 5 write it.
+//! `config.json` as written by transformers 4 and 5.
 
 mod windows;
 
@@ -10,7 +10,7 @@ use super::rope::{Parameters, Rope};
 use super::{OneOrMany, refused};
 use crate::LoadError;
 
-/// The fields that are read; others do not change what the model computes.
+/// Fields that are read; the others do not affect what the model computes.
 #[derive(Deserialize)]
 pub(super) struct File {
     #[serde(default)]
@@ -70,7 +70,7 @@ impl File {
         Ok(())
     }
 
-    /// Biases on all four projections of the attention.
+    /// Returns true if all four projections of the attention have biases.
     pub(super) fn attention_bias(&self, family: Family) -> bool {
         self.attention_bias && family.reads_attention_bias()
     }
@@ -98,9 +98,10 @@ impl File {
         }
     }
 
-    /// `rope_parameters` in transformers 5, `rope_theta` and `rope_scaling` in 4.
+    /// Reads `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (transformers
+    /// 4).
     ///
-    /// Where a file has both, transformers 5 takes `rope_scaling`.
+    /// If a file has both, `rope_scaling` wins, as in transformers 5.
     pub(super) fn rope(&self) -> Result<Rope, LoadError> {
         let none = Map::new();
         let scaling = self.rope_scaling.as_ref().filter(|fields| !fields.is_empty());
@@ -119,7 +120,7 @@ impl File {
     }
 }
 
-/// A field whose absence means the family's default and whose null means no value.
+/// Field that distinguishes absence (the family's default) from null (no value).
 #[derive(Clone, Copy, Debug, Default)]
 enum Setting<T> {
     #[default]

@@ -1,6 +1,6 @@
-//! A model's shape from the metadata of a GGUF file, where there is no `config.json`.
+//! Model configuration from the metadata of a GGUF file, where there is no `config.json`.
 //!
-//! The keys: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
+//! Metadata keys: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
 use nsbridge_handler::{Checkpoint, GgufValue, Order};
 use serde_json::{Map, Value, json};
@@ -8,11 +8,11 @@ use serde_json::{Map, Value, json};
 use super::{Config, RopeScaling};
 use crate::LoadError;
 
-/// The same as a `config.json`, as far as the file tells.
+/// Builds the equivalent of a `config.json` from the metadata.
 ///
 /// # Errors
 ///
-/// An architecture that is not known.
+/// Returns an error if the architecture is missing or unknown.
 pub(super) fn config(checkpoint: &Checkpoint) -> Result<Value, LoadError> {
     let metadata = checkpoint.metadata();
     let Some(GgufValue::Text(architecture)) = metadata.get("general.architecture") else {
@@ -21,11 +21,11 @@ pub(super) fn config(checkpoint: &Checkpoint) -> Result<Value, LoadError> {
     };
     let architecture = architecture.as_str();
     let value = |key: &str| metadata.get(&format!("{architecture}.{key}")).and_then(json_of);
-    // None of no width.
+    // A width of 0 means no window.
     let window = value("attention.sliding_window").filter(|window| *window != json!(0));
     let windowed = window.is_some();
     let class = match architecture {
-        // What it is called there too, but for its window.
+        // GGUF calls Mistral `llama` too; only the window tells them apart.
         "llama" if windowed => "MistralForCausalLM",
         "llama" => "LlamaForCausalLM",
         "qwen2" => "Qwen2ForCausalLM",
@@ -49,7 +49,7 @@ pub(super) fn config(checkpoint: &Checkpoint) -> Result<Value, LoadError> {
         ("intermediate_size", value("feed_forward_length")),
         ("num_hidden_layers", value("block_count")),
         ("num_attention_heads", value("attention.head_count")),
-        // As many as of queries, if the file does not say.
+        // Default: as many as query heads.
         (
             "num_key_value_heads",
             value("attention.head_count_kv").or_else(|| value("attention.head_count")),
@@ -68,7 +68,7 @@ pub(super) fn config(checkpoint: &Checkpoint) -> Result<Value, LoadError> {
         }
     }
     if windowed {
-        // A file can only tell of all layers.
+        // GGUF has a single window for all layers.
         config.insert("use_sliding_window".to_owned(), json!(true));
         config.insert("max_window_layers".to_owned(), json!(0));
     }
@@ -84,7 +84,7 @@ pub(super) fn config(checkpoint: &Checkpoint) -> Result<Value, LoadError> {
     Ok(Value::Object(config))
 }
 
-/// Refuses biases that the families have together or not at all.
+/// Refuses combinations of biases that no family has.
 fn refuse_what_is_not_done(has: &impl Fn(&str) -> bool, windowed: bool) -> Result<(), LoadError> {
     let [queries, output] = ["blk.0.attn_q.bias", "blk.0.attn_output.bias"];
     let (one, supported) = match (has(queries), has(output)) {
@@ -96,7 +96,7 @@ fn refuse_what_is_not_done(has: &impl Fn(&str) -> bool, windowed: bool) -> Resul
     Err(LoadError::unsupported("a tensor of the GGUF file", one, supported))
 }
 
-/// Refuses a file whose heads are turned in part.
+/// Refuses a file whose heads use the rotary embedding only in part.
 pub(super) fn hold_turned(checkpoint: &Checkpoint, config: &Config) -> Result<(), LoadError> {
     let (key, head_dim) =
         (format!("{}.rope.dimension_count", config.gguf_architecture()), config.head_dim);
@@ -110,7 +110,8 @@ pub(super) fn hold_turned(checkpoint: &Checkpoint, config: &Config) -> Result<()
     }
 }
 
-/// As llama.cpp takes what is not there: the kind as linear, the factor by its older name or as one.
+/// Reads the RoPE scaling with llama.cpp's defaults: a missing type means linear, and a missing
+/// factor is read from the older key or means 1.
 fn scaling(value: &impl Fn(&str) -> Option<Value>) -> Option<Value> {
     let kind = value("rope.scaling.type").unwrap_or_else(|| json!("linear"));
     let factor = value("rope.scaling.factor").or_else(|| value("rope.scale_linear"));
@@ -137,7 +138,8 @@ fn json_of(value: &GgufValue) -> Option<Value> {
     })
 }
 
-/// What the frequencies are divided by, if the file says: how Llama 3's scaling comes in GGUF.
+/// Reads the divisors of the frequencies, if the file has them. GGUF stores Llama 3's scaling in
+/// this form.
 pub(super) fn rope_factors(checkpoint: &Checkpoint) -> Result<Option<RopeScaling>, LoadError> {
     const NAME: &str = "rope_freqs.weight";
     if checkpoint.find(NAME).is_none() {

@@ -1,28 +1,28 @@
-//! How much memory a model takes.
+//! Memory requirements of a model.
 
 use std::fmt::{self, Display};
 
 use super::{Config, tensors};
 use crate::KvFormat;
 
-/// The bytes that weights and caches take, with the sum that leads there.
+/// Bytes of weights and KV cache, with the terms of the sum.
 ///
-/// Its `Display` is that sum, for the sentence that refuses what does not fit.
+/// Its `Display` shows that sum, for the error that refuses a model that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Memory {
-    /// All weights.
+    /// Bytes of all weights.
     pub weights: u64,
-    /// Keys and values of one position, of all ranks together: `layers * 2 * kv_heads * head_dim`
-    /// values, and more where several ranks have the same heads.
+    /// Bytes of keys and values of one position, on all ranks together: `layers * 2 * kv_heads *
+    /// head_dim` numbers, and more where several ranks have the same heads.
     pub position: u64,
-    /// Positions that are held at once, of all requests together.
+    /// Number of positions cached at once, for all requests together.
     pub positions: u64,
 }
 
 impl Memory {
-    /// What `config` needs, on so many ranks, of which there is one at least.
+    /// Computes the requirements of `config` on `ranks` ranks, at least one.
     ///
-    /// `weight` is the bytes of one weight, scales included (4 in f32, 34 / 32 in Q8_0).
+    /// `weight` is the size of a weight in bytes, scales included (4 in f32, 34 / 32 in Q8_0).
     pub fn new(config: &Config, ranks: usize, weight: f64, kv: KvFormat, positions: usize) -> Self {
         let ranks = ranks.max(1);
         let position = config.position(ranks, kv).saturating_mul(ranks as u64);
@@ -33,7 +33,7 @@ impl Memory {
         }
     }
 
-    /// The sum: weights, and keys and values of all positions.
+    /// Returns the sum in bytes: weights, and keys and values of all positions.
     pub fn bytes(&self) -> u64 {
         self.weights.saturating_add(self.position.saturating_mul(self.positions))
     }
@@ -52,15 +52,15 @@ impl Display for Memory {
 }
 
 impl Config {
-    /// The bytes of one position's keys and values on each of so many ranks, of which none has less
-    /// than a head.
+    /// Returns the bytes of one position's keys and values on each rank. A rank has at least one
+    /// head.
     pub(super) fn position(&self, ranks: usize, kv: KvFormat) -> u64 {
         let heads = (self.kv_heads / ranks).max(1);
         bounded((self.layers * 2 * heads) as u128 * (self.head_dim * kv.width()) as u128)
     }
 }
 
-/// The number of weights; a matrix that is used twice counts once.
+/// Returns the number of weights; a matrix that is used twice counts once.
 pub fn parameters(config: &Config) -> u64 {
     let size = |shape: Vec<usize>| shape.iter().map(|n| *n as u128).product::<u128>();
     bounded(tensors(config).map(|(_, shape)| size(shape)).sum())

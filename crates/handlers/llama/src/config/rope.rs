@@ -1,4 +1,4 @@
-//! Rotary positions: how fast each pair of dimensions turns.
+//! Rotary position embedding: frequency of each pair of dimensions.
 
 mod frequencies;
 mod parameters;
@@ -8,58 +8,59 @@ pub(super) use self::parameters::Parameters;
 /// Rotary position embedding (Su et al., arXiv:2104.09864).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
-    /// The base of the frequencies.
+    /// Base of the frequencies.
     pub theta: f64,
-    /// How the frequencies were changed for longer contexts.
+    /// Scaling of the frequencies for longer contexts.
     pub scaling: RopeScaling,
 }
 
-/// How rotary frequencies are scaled, as `rope_type` in transformers.
+/// Scaling of rotary frequencies, as `rope_type` in transformers.
 ///
 /// `dynamic` is read as [`None`](Self::None): transformers changes the frequencies only beyond
-/// `max_position_embeddings`, which is where this engine's context ends. It could not go further
-/// that way, because there the frequencies follow the longest position of the run, so that keys
-/// already in a cache would have been turned by others and a token would depend on more than
-/// the prompt. `longrope` has the same fault at `original_max_position_embeddings`, inside of
-/// the context, and is refused.
+/// `max_position_embeddings`, where this engine's context ends. It cannot be supported beyond that,
+/// because there the frequencies depend on the longest position of the run. Keys already in the
+/// cache would have been rotated by other frequencies, and a token would depend on more than the
+/// prompt. `longrope` has the same problem at `original_max_position_embeddings`, inside the
+/// context, and is refused.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// `default` and `dynamic`: not at all.
+    /// `default` and `dynamic`: no scaling.
     None,
-    /// `linear`: all divided by the factor.
+    /// `linear`: all frequencies divided by the factor.
     Linear {
-        /// The factor.
+        /// Divisor of all frequencies.
         factor: f64,
     },
-    /// `llama3`: the low ones divided, the high ones kept, smoothly between.
+    /// `llama3`: low frequencies divided, high ones kept, with a smooth transition.
     Llama3 {
-        /// What the low frequencies are divided by.
+        /// Divisor of the low frequencies.
         factor: f64,
-        /// Below this many turns per original context a frequency is low.
+        /// Turns per original context below which a frequency is low.
         low_freq_factor: f64,
-        /// Above this many turns per original context a frequency is high.
+        /// Turns per original context above which a frequency is high.
         high_freq_factor: f64,
-        /// The context before the scaling.
+        /// Context length before the scaling.
         original_context: f64,
     },
-    /// `yarn` (Peng et al., arXiv:2309.00071): the same by a ramp over the dimensions.
+    /// `yarn` (Peng et al., arXiv:2309.00071): low frequencies divided, high ones kept, with a
+    /// linear ramp over the dimensions between.
     Yarn {
-        /// What the low frequencies are divided by.
+        /// Divisor of the low frequencies.
         factor: f64,
-        /// From this many turns per original context on a frequency is kept.
+        /// Turns per original context from which a frequency is kept.
         beta_fast: f64,
-        /// Up to this many turns per original context it is divided.
+        /// Turns per original context up to which a frequency is divided.
         beta_slow: f64,
-        /// The context before the scaling.
+        /// Context length before the scaling.
         original_context: f64,
-        /// Whether the ramp begins and ends at whole dimensions.
+        /// True if the ramp begins and ends at whole dimensions.
         truncate: bool,
-        /// What cosines and sines are multiplied by.
+        /// Factor applied to cosines and sines.
         attention_factor: f64,
     },
     /// Each frequency divided by its own factor, as `rope_freqs` in GGUF files.
     Factors {
-        /// `head_dim / 2` of them.
+        /// `head_dim / 2` divisors.
         factors: Vec<f32>,
     },
 }

@@ -1,10 +1,11 @@
-//! The tensors that a checkpoint must have.
+//! Tensors that a checkpoint must contain.
 
 use super::Config;
 
-/// The name and shape of every tensor, in the order of the network, as transformers names them.
+/// Returns the name and shape of every tensor, in the order of the network, with transformers'
+/// names.
 ///
-/// A matrix is `[outputs, inputs]`. An output matrix that is the embedding is not listed.
+/// A matrix is `[outputs, inputs]`. An output matrix tied to the embedding is not listed.
 pub fn tensors(config: &Config) -> impl Iterator<Item = (String, Vec<usize>)> + use<'_> {
     let embedding = vec![config.vocab_size, config.hidden_size];
     let first = ("model.embed_tokens.weight".to_owned(), embedding.clone());

@@ -1,4 +1,4 @@
-//! What transformers writes is read, and what cannot be served is refused by name.
+//! Tests of parsing transformers' configurations, and of errors that name the unsupported field.
 
 use serde_json::{Value, json};
 
@@ -236,7 +236,7 @@ fn degrees_are_those_of_heads_and_segments_and_others_are_refused_with_the_reaso
         });
         read(&shape, &json!({})).unwrap()
     };
-    // Llama 2 70B, Llama 3.2 1B's and TinyLlama's numbers.
+    // Shapes of Llama 2 70B, Llama 3.2 1B and TinyLlama.
     let large = shape(64, 8, 128, 28_672);
     let small = shape(32, 4, 64, 5632);
     for (config, format, legal) in [
@@ -278,7 +278,7 @@ fn ranks_hold_a_model_between_them_and_keys_twice_where_there_are_too_few() {
     let need = |ranks| large.need(ranks, Format::Bf16, 2.0, KvFormat::Bf16).unwrap();
     // Llama 2 70B: 68,976,648,192 parameters; 2 x 80 layers x 8 heads x 128 x 2 bytes.
     assert_eq!(need(1), Need { weights: 137_953_296_384, position: 327_680 });
-    // All but 161 norms of 8192.
+    // Everything except 161 norms of 8192 is divided.
     let norms = 161 * 8192 * 2;
     for ranks in [2, 4, 8] {
         let (one, whole) = (need(ranks), need(1));

@@ -21,7 +21,7 @@ const PART: usize = 32;
 /// Groups of four columns in a part.
 const GROUPS: usize = PART / 4;
 
-/// Weights of sixteen rows in 256 columns. All methods must be always inlined.
+/// Weights of sixteen rows in 256 columns. All methods used in products must be always inlined.
 pub(crate) trait Block: Plain {
     /// Largest stored value.
     const LARGEST: i32;

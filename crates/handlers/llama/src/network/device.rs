@@ -156,7 +156,7 @@ impl DeviceShard {
         Ok(())
     }
 
-    /// Returns the embeddings of the tokens that belong to this rank, and zeros for the others.
+    /// Returns the embeddings of this rank's tokens, and zeros for all other tokens.
     fn embed(&self, step: &Step) -> candle_core::Result<Tensor> {
         let Tokens { first, each } = self.tokens;
         let own = |token: u32| (token as usize).checked_sub(first).filter(|own| *own < each);

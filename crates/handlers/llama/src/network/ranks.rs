@@ -27,7 +27,7 @@ pub(super) trait Rank: fmt::Debug + Send {
     /// Returns the logits requested by the last step, of all ranks.
     fn logits(&self, step: &Step) -> Rows<'_>;
 
-    /// Returns what affects the bits besides the files.
+    /// Returns a description of what determines the bits besides the model files.
     fn arithmetic(&self) -> String;
 }
 
@@ -77,7 +77,7 @@ impl Ranks {
     }
 
     /// Loads all ranks in parallel, since a tensor is kept until each rank has taken its part. If
-    /// one rank fails, the others stop loading.
+    /// one rank fails, the other ranks stop loading.
     fn load_each<T: Default + Send + Sync>(
         weights: &Weights,
         setup: &Setup,
@@ -86,7 +86,7 @@ impl Ranks {
         let of = setup.ranks;
         let meeting = Arc::new(Meeting::new(of, setup.patience));
         let members = meeting.members();
-        // Error of the rank that failed first; the errors of the others only follow from it.
+        // Error of the rank that failed first. Later errors only follow from it.
         let why = Mutex::new(None);
         let load = |part, member| {
             let _gives_up = GiveUpOnPanic(weights);

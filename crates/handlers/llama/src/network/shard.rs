@@ -115,7 +115,7 @@ impl Shard {
         })
     }
 
-    /// Returns the formats, which affect the bits besides the files.
+    /// Returns the formats, which determine the bits besides the model files.
     pub(super) fn formats(&self) -> String {
         let layers: Vec<_> = self.layers.iter().map(Layer::formats).collect();
         let kv = self.kv.values.format();

@@ -1,29 +1,29 @@
-//! The head of a GGUF file: what is said of the model, and where each tensor lies.
+//! Header of a GGUF file: metadata, and the location of each tensor.
 //!
-//! The format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>, version 3.
+//! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>, version 3.
 
 use nsbridge_handler::Dtype;
 
 use super::Mix;
 use crate::{Config, RopeScaling};
 
-/// Where tensors begin, counted from the end of the head.
+/// Alignment of each tensor in bytes, from the end of the header.
 pub(super) const ALIGNMENT: u64 = 32;
 
-/// Version of the blocks' layouts, as ggml counts them.
+/// Version of ggml's block layouts.
 const QUANTISATION: u32 = 2;
 
-/// A tensor as the file has it.
+/// Tensor of the file.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// The file's name for it.
+    /// Name of the tensor in GGUF.
     pub(super) name: String,
     pub(super) shape: Vec<usize>,
     pub(super) dtype: Dtype,
 }
 
 impl Entry {
-    /// The elements of a vector are rows too.
+    /// Returns the number of rows; in a vector each element is a row.
     pub(super) fn rows(&self) -> usize {
         self.shape[0]
     }
@@ -38,7 +38,7 @@ impl Entry {
     }
 }
 
-/// What comes before the tensors, which follow in this order, each [aligned](ALIGNMENT).
+/// Builds the header. The tensors follow it in this order, each [aligned](ALIGNMENT).
 pub(super) fn head(config: &Config, mix: Mix, tensors: &[Entry]) -> Vec<u8> {
     let values = values(config, mix);
     let mut head = b"GGUF".to_vec();
@@ -50,7 +50,7 @@ pub(super) fn head(config: &Config, mix: Mix, tensors: &[Entry]) -> Vec<u8> {
     for tensor in tensors {
         text(&mut head, &tensor.name);
         head.extend((tensor.shape.len() as u32).to_le_bytes());
-        // The dimension that lies together comes first.
+        // GGUF lists the innermost dimension first.
         head.extend(tensor.shape.iter().rev().flat_map(|size| (*size as u64).to_le_bytes()));
         head.extend(tensor.dtype.ggml_type().unwrap_or_default().to_le_bytes());
         head.extend(start.to_le_bytes());
@@ -66,7 +66,7 @@ fn values(config: &Config, mix: Mix) -> Values {
     values.text("general.architecture", architecture);
     values.number("general.file_type", mix.number());
     values.number("general.quantization_version", QUANTISATION);
-    // The words are in the model's tokenizer.json.
+    // The vocabulary is in the model's tokenizer.json.
     values.text("tokenizer.ggml.model", "no_vocab");
     if let Some(eos) = config.eos.first() {
         values.number("tokenizer.ggml.eos_token_id", *eos);
@@ -93,7 +93,7 @@ fn values(config: &Config, mix: Mix) -> Values {
         RopeScaling::Yarn { factor, original_context, .. } => {
             Some(("yarn", factor, Some(original_context)))
         }
-        // The others are factors, which are a tensor, or nothing.
+        // Other kinds of scaling are stored as a tensor, or there is none.
         _ => None,
     };
     if let Some((kind, factor, original)) = scaling {
@@ -103,7 +103,7 @@ fn values(config: &Config, mix: Mix) -> Values {
             values.number(&of("rope.scaling.original_context_length"), original as u32);
         }
     }
-    // A window of some layers only cannot be told.
+    // GGUF cannot express a window of only some layers.
     let window = config.windows.first().copied().flatten();
     if let Some(window) = window.filter(|window| config.windows.iter().all(|w| w == &Some(*window)))
     {
@@ -112,7 +112,7 @@ fn values(config: &Config, mix: Mix) -> Values {
     values
 }
 
-/// Keys and values, as the file has them.
+/// Metadata keys and values in the file's encoding.
 #[derive(Default)]
 struct Values {
     count: u64,

@@ -1,7 +1,6 @@
-//! Which tensor gets which format.
+//! Mixes: the format of each tensor in a quantized model.
 //!
-//! Source: `llama_tensor_get_type` in llama.cpp's `src/llama-quant.cpp`, whose names for the mixes
-//! these are.
+//! Names and rules follow `llama_tensor_get_type` in llama.cpp's `src/llama-quant.cpp`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,11 +9,11 @@ use nsbridge_handler::Dtype;
 
 use crate::{Config, Format, tensors};
 
-/// Layers of the models that llama.cpp calls 70B, whose few values get more bits: many queries look
-/// at each.
+/// Number of layers of the models that llama.cpp calls 70B. Their value projections are small and
+/// serve many query heads each, so they get more bits.
 const LARGE: usize = 80;
 
-/// How a model's matrices are written; vectors always stay in f32.
+/// Quantization mix of a model's matrices; vectors always stay in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mix {
     /// All in f32.
@@ -23,22 +22,22 @@ pub enum Mix {
     F16,
     /// All in bf16.
     Bf16,
-    /// All in blocks of 32 with eight bits.
+    /// All in Q8_0: blocks of 32 with eight bits.
     Q8_0,
-    /// All in blocks of 256 with six bits.
+    /// All in Q6_K: blocks of 256 with six bits.
     Q6K,
-    /// Five bits, and six for the output and half of the values and down projections.
+    /// Q5_K, with Q6_K for the output and for half of the value and down projections.
     Q5KM,
-    /// Four bits, and six for the same.
+    /// Q4_K, with Q6_K for the output and for half of the value and down projections.
     Q4KM,
 }
 
 impl Mix {
-    /// All of them.
+    /// All mixes.
     pub const ALL: [Self; 7] =
         [Self::F32, Self::F16, Self::Bf16, Self::Q8_0, Self::Q6K, Self::Q5KM, Self::Q4KM];
 
-    /// What a person calls it.
+    /// Returns the name that users write.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -51,14 +50,14 @@ impl Mix {
         }
     }
 
-    /// The format that decides over how many ranks a model can be spread in this mix, and the bytes
-    /// that a weight takes in memory, on average.
+    /// Returns the format that limits the tensor-parallel degree in this mix, and the average bytes
+    /// of a weight in memory.
     pub fn kept(self, config: &Config) -> (Format, f64) {
         let kept = tensors(config).map(|(name, shape)| (self.dtype(config, &name, &shape), shape));
         Format::kept(kept)
     }
 
-    /// `llama_ftype` in llama.h.
+    /// Returns the mix's number in GGUF: `llama_ftype` in llama.h.
     pub(super) fn number(self) -> u32 {
         match self {
             Self::F32 => 0,
@@ -71,7 +70,7 @@ impl Mix {
         }
     }
 
-    /// The format of a tensor of this name and shape.
+    /// Returns the format of a tensor of this name and shape.
     pub(super) fn dtype(self, config: &Config, name: &str, shape: &[usize]) -> Dtype {
         let [_, columns] = shape else { return Dtype::F32 };
         let wanted = match self {
@@ -83,13 +82,13 @@ impl Mix {
             Self::Q5KM => mixed(Dtype::Q5_K, config, name),
             Self::Q4KM => mixed(Dtype::Q4_K, config, name),
         };
-        // What does not divide into blocks is kept in smaller ones, or in none.
+        // Columns that do not divide into blocks of 256 use blocks of 32, or none.
         let fits = |dtype: &Dtype| columns.is_multiple_of(dtype.block().0);
         [wanted, Dtype::Q8_0].into_iter().find(fits).unwrap_or(Dtype::F16)
     }
 }
 
-/// What most matrices are in, or a format with more bits where it helps most.
+/// Returns the default format `most`, or one with more bits where that helps most.
 fn mixed(most: Dtype, config: &Config, name: &str) -> Dtype {
     let output = if config.tied { "model.embed_tokens.weight" } else { "lm_head.weight" };
     if name == output {
@@ -108,7 +107,7 @@ fn mixed(most: Dtype, config: &Config, name: &str) -> Dtype {
     most
 }
 
-/// The first and the last eighth of the layers, and each third between.
+/// Returns true for the first and the last eighth of the layers, and every third layer between.
 fn more_bits(layer: usize, layers: usize) -> bool {
     let eighth = layers / 8;
     layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2

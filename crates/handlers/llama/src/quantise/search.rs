@@ -1,13 +1,15 @@
-//! Blocks of Q4_K and Q5_K: 256 weights in parts of 32, each about `scale * value - least`.
+//! Quantization search for Q4_K and Q5_K: 256 weights in parts of 32, each about `scale * value -
+//! least`.
 //!
-//! For a part, sixteen ways to write it are tried side by side. They begin with steps that are some
-//! finer and some coarser than what reaches from the least weight to the largest; the values nearest
-//! to the weights are taken, and the two numbers fitted to those by least squares, in turns. An error
-//! counts as much as the weight beside it is large, and the part's root mean square more: llama.cpp's
-//! measure where nothing is known of the activations (`quantize_row_q4_K_ref` in `ggml-quants.c`).
+//! For each part, sixteen candidates are optimized side by side. They start from steps slightly
+//! finer and coarser than the one that spans the range from the least weight to the largest. Then
+//! two operations alternate: rounding the weights to the nearest values, and fitting the scale and
+//! the least value to them by least squares. Each squared error is multiplied by the magnitude of
+//! its weight plus the part's root mean square: llama.cpp's measure without activation statistics
+//! (`quantize_row_q4_K_ref` in `ggml-quants.c`).
 //!
-//! The two numbers are then integers of six bits times the block's own two, and the nearest need not
-//! be the best: sixteen pairs around them are tried in the same way.
+//! Both numbers are then rounded to six-bit integers times the block's own two factors. The nearest
+//! integers need not be the best, so sixteen pairs around them are compared by the same measure.
 
 use half::f16;
 use nsbridge_handler::Dtype;
@@ -19,13 +21,13 @@ use crate::matrix::ggml::Wide;
 /// Weights that share a scale and a least value.
 const PART: usize = 32;
 
-/// How often values and numbers are fitted to each other.
+/// Number of iterations of rounding and fitting.
 const TURNS: usize = 3;
 
-/// The largest integer of six bits.
+/// Largest six-bit integer.
 const SIX: f32 = 63.0;
 
-/// Makes blocks of a dtype of some weights, whole blocks of finite numbers.
+/// Quantizes weights to blocks of a dtype. The weights are finite and fill whole blocks.
 pub(super) struct Search<'a> {
     pub(super) weights: &'a [f32],
     pub(super) dtype: Dtype,
@@ -67,17 +69,17 @@ fn block(weights: &[f32; kquants::BLOCK], largest: f32) -> Wide {
     block
 }
 
-/// Weights, and how much an error counts at each.
+/// Weights of a part, and the importance of an error at each.
 struct Part<'a> {
     weights: &'a [f32; PART],
     counts: [f32; PART],
     largest: f32,
 }
 
-/// A number for each way.
+/// One number for each candidate.
 type Ways = Lanes;
 
-/// Each weight's value in each way.
+/// Each weight's value in each candidate.
 type Values = [Ways; PART];
 
 impl<'a> Part<'a> {
@@ -91,10 +93,10 @@ impl<'a> Part<'a> {
         Self { weights, counts: weights.map(|x| mean + x.abs()), largest }
     }
 
-    /// The scale and the least value of the best way.
+    /// Returns the scale and the least value of the best candidate.
     #[inline(always)]
     fn search(&self) -> (f32, f32) {
-        // Least values are not negative, so that a part above zero begins with zero.
+        // Least values are not negative, so a part with only positive weights starts at zero.
         let (mut low, mut high) = (0.0f32, f32::NEG_INFINITY);
         for x in self.weights {
             (low, high) = (low.min(*x), high.max(*x));
@@ -118,8 +120,8 @@ impl<'a> Part<'a> {
         best.1
     }
 
-    /// Writes the values that go with the best integers around those that are nearest, and gives
-    /// these.
+    /// Rounds both numbers to six bits: compares the integer pairs around the nearest ones, writes
+    /// the values of the best pair, and returns the pair.
     #[inline(always)]
     fn in_six_bits(
         &self,
@@ -154,7 +156,7 @@ impl<'a> Part<'a> {
 
     #[inline(always)]
     fn nearest(&self, scales: &Ways, leasts: &Ways) -> Values {
-        // Added and taken away, it leaves an integer; ties go to the even one.
+        // Adding and subtracting this rounds to an integer, ties to even.
         const ROUND: f32 = 12_582_912.0;
         let mut inverses = [0.0; LANES];
         for way in 0..LANES {
@@ -170,8 +172,8 @@ impl<'a> Part<'a> {
         values
     }
 
-    /// The scales and least values that give the least squares; where those of a way cannot be told,
-    /// what they were.
+    /// Returns the scales and least values with the least squared error. A candidate whose fit is
+    /// not determined keeps its old ones.
     #[inline(always)]
     fn fit(&self, values: &Values, (scales, leasts): (Ways, Ways)) -> (Ways, Ways) {
         let (mut of_values, mut of_squares, mut of_products) =
@@ -187,7 +189,7 @@ impl<'a> Part<'a> {
                 of_products[way] += counted * x;
             }
         }
-        // Below, what the sums are rounded by: the values are all alike.
+        // Below this the determinant is only rounding noise: all values are equal.
         let least_determinant = 1e-5 * all;
         let (mut fitted, mut least) = (scales, leasts);
         for way in 0..LANES {
@@ -195,7 +197,7 @@ impl<'a> Part<'a> {
             let determinant = all * vv - v * v;
             let scale = (all * vx - of_weights * v) / determinant;
             let offset = (vv * of_weights - v * vx) / determinant;
-            // No least value is negative: without one, then.
+            // A negative least value is not allowed, so the fit is repeated without one.
             let (scale, offset) = if offset > 0.0 { (vx / vv, 0.0) } else { (scale, offset) };
             let told = determinant > least_determinant * vv;
             if told && scale > 0.0 && scale.is_finite() && offset.is_finite() {
@@ -245,14 +247,14 @@ mod tests {
         numbers
     }
 
-    /// The error beside the weights, both as roots of mean squares.
+    /// Relative error: ratio of the root mean squares of errors and weights.
     fn error(weights: &[f32], found: &[f32]) -> f64 {
         let square = |x: f32| f64::from(x).powi(2);
         let apart: f64 = weights.iter().zip(found).map(|(x, found)| square(x - found)).sum();
         (apart / weights.iter().copied().map(square).sum::<f64>()).sqrt()
     }
 
-    /// Weights near to normally distributed, whose parts have centres and sizes of their own.
+    /// Draws nearly normal weights. Each part has its own center and size.
     fn drawn(count: usize, centre: f32) -> Vec<f32> {
         let mut state = 77u64;
         let mut next = || {
@@ -270,7 +272,7 @@ mod tests {
 
     #[test]
     fn blocks_are_nearer_to_their_weights_than_those_of_one_guess() {
-        // Seen: 0.0694 and 0.0342; candle's: 0.0734 and 0.0365.
+        // Measured: 0.0694 and 0.0342; candle's are 0.0734 and 0.0365.
         for ((dtype, theirs), most) in DTYPES.into_iter().zip([0.0700, 0.0345]) {
             for centre in [0.0, 0.1] {
                 let weights = drawn(1 << 15, centre);
@@ -286,7 +288,7 @@ mod tests {
         }
     }
 
-    /// What `by_llama_cpp.py` wrote of matrices of the bundled model.
+    /// Compares with the errors that `by_llama_cpp.py` recorded for matrices of the bundled model.
     #[test]
     fn blocks_of_trained_weights_are_as_near_as_those_of_llama_cpp() {
         let recorded: Value =
@@ -309,9 +311,9 @@ mod tests {
     #[test]
     fn equal_weights_stay_what_they_are() {
         for (dtype, _) in DTYPES {
-            // Two of them are those that the determinant's rounding once chose the scale of.
+            // For the last two, the scale once depended on the rounding of the determinant.
             let mut numbers = vec![0.0f32, 0.75, -0.75, 0.155_868_32, 0.561_735];
-            // Smaller ones have scales that f16 rounds by more.
+            // Smaller weights have scales that f16 rounds more.
             numbers.extend(drawn(1 << 12, 0.5).into_iter().filter(|x| x.abs() > 0.06));
             for (equal, noise) in numbers.into_iter().flat_map(|x| [(x, 0.0), (x, 1e-4)]) {
                 let weights: [f32; kquants::BLOCK] =
@@ -320,7 +322,7 @@ mod tests {
                 let near = |x: &f32| (x - equal).abs() <= equal.abs() * (1e-3 + 5.0 * noise);
                 assert!(found.iter().all(near), "{dtype}: {} for {equal}, {noise}", found[0]);
             }
-            // A part of its own in each block, beside others.
+            // A constant part in each block, beside other parts.
             let mut weights = drawn(kquants::BLOCK, 0.1);
             weights[64..96].fill(0.04);
             let found = read(&made(Tier::best(), &weights, dtype), dtype);

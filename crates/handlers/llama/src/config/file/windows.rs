@@ -1,11 +1,12 @@
-//! Which layers look back only so far.
+//! Sliding attention windows of the layers.
 
 use super::{File, Setting};
 use crate::LoadError;
 use crate::config::family::Family;
 use crate::config::refused;
 
-/// transformers' defaults for Mistral and both Qwens, and for both Qwens.
+/// Defaults in transformers: the window of Mistral and both Qwens, and the number of full-attention
+/// layers of both Qwens.
 const DEFAULT_WINDOW: usize = 4096;
 const DEFAULT_FULL_LAYERS: usize = 28;
 
@@ -13,11 +14,11 @@ const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
 
 impl File {
-    /// The window of each layer, as the family's class in transformers decides it.
+    /// Returns the window of each layer, as the family's class in transformers decides it.
     ///
-    /// In Llama there is none whatever the file says, in Mistral `sliding_window` is every
-    /// layer's. In the Qwens `use_sliding_window` switches it on, and `layer_types` or else
-    /// `max_window_layers` (the layers below it see everything) say where.
+    /// Llama has none, whatever the file says. In Mistral `sliding_window` applies to every layer.
+    /// In the Qwens `use_sliding_window` enables it, and `layer_types` selects the layers; without
+    /// that, all layers from `max_window_layers` on have the window.
     pub(in crate::config) fn windows(
         &self,
         family: Family,
@@ -35,7 +36,7 @@ impl File {
             Family::Qwen2 | Family::Qwen3 => self.max_window_layers.unwrap_or(DEFAULT_FULL_LAYERS),
         };
         let slides = |layer: usize| types.map_or(layer >= first, |types| types[layer] == SLIDING);
-        // Past the limit the number of layers is refused, so that no memory goes into it here.
+        // A larger number of layers is refused later. The cap keeps it from allocating memory here.
         let layers = 0..self.num_hidden_layers.min(crate::config::MOST_LAYERS);
         Ok(layers.map(|layer| window.filter(|_| slides(layer))).collect())
     }

@@ -1,21 +1,21 @@
-//! The numbers, rounded where transformers rounds them.
+//! Rotary frequencies, rounded as in transformers.
 //!
-//! `modeling_rope_utils.py` computes in f32, operation by operation. A frequency that is off by
-//! a few units in the last place turns far positions by visibly other angles, so each line here
-//! stands for one of its operations (`a / tensor` is torch's reciprocal times `a`). Only the
-//! power differs: here it is rounded correctly, torch's is off by one unit now and then.
+//! `modeling_rope_utils.py` computes in f32, operation by operation. A frequency that is off by a
+//! few ulp visibly changes the angles of far positions, so each line here corresponds to one of its
+//! operations (`a / tensor` is torch's reciprocal times `a`). Only the power differs: here it is
+//! correctly rounded, while torch's is sometimes off by one ulp.
 
 use std::f64::consts::TAU;
 
 use super::{Rope, RopeScaling};
 
 impl Rope {
-    /// Radians per position of each pair of dimensions: `head_dim / 2` of them.
+    /// Returns the radians per position of each pair of dimensions: `head_dim / 2` numbers.
     ///
     /// The angle is `position as f32 * frequency` in f32.
     pub fn frequencies(&self, head_dim: usize) -> Vec<f32> {
         let pairs = 0..head_dim / 2;
-        // Radians become positions per radian: what transformers calls `pos_freqs`.
+        // Positions per radian, the inverse frequencies: `pos_freqs` in transformers.
         let positions = pairs.map(|pair| {
             let exponent = (2 * pair) as f32 / head_dim as f32;
             libm::pow(f64::from(self.theta as f32), f64::from(exponent)) as f32
@@ -53,7 +53,7 @@ impl Rope {
         }
     }
 
-    /// What cosines and sines are multiplied by, queries and keys alike.
+    /// Returns the factor applied to cosines and sines, for queries and keys alike.
     pub fn attention_scaling(&self) -> f32 {
         match self.scaling {
             RopeScaling::Yarn { attention_factor, .. } => attention_factor as f32,
@@ -61,7 +61,8 @@ impl Rope {
         }
     }
 
-    /// Which dimension turns this often in the original context: `find_correction_dim`.
+    /// Returns the dimension with this number of turns in the original context
+    /// (`find_correction_dim`).
     fn dimension(&self, turns: f64, head_dim: usize, original_context: f64) -> f64 {
         let turn = libm::log(original_context / (turns * TAU));
         (head_dim as f64 * turn) / (2.0 * libm::log(self.theta))
@@ -81,7 +82,8 @@ fn llama3(frequency: f32, [factor, low, high]: [f64; 3], original_context: f64) 
     (1.0 - smooth) * frequency / factor as f32 + smooth * frequency
 }
 
-/// `linear_ramp_factor`: 0 for pairs that keep their frequency, 1 for those that are divided.
+/// Linear ramp (`linear_ramp_factor`): 0 for pairs that keep their frequency, 1 for those that are
+/// divided.
 struct Ramp {
     low: f32,
     length: f32,

@@ -1,4 +1,4 @@
-//! What `rope_parameters` or `rope_scaling` of `config.json` say.
+//! Parser of `rope_parameters` and `rope_scaling` in `config.json`.
 
 use serde_json::{Map, Value};
 
@@ -8,7 +8,7 @@ use crate::config::{FILE, refused};
 
 const DEFAULT_THETA: f64 = 10_000.0;
 
-/// The object, its name in the file, and the model's context.
+/// The JSON object, its name in the file, and the model's context length.
 pub(in crate::config) struct Parameters<'a> {
     pub(in crate::config) fields: &'a Map<String, Value>,
     pub(in crate::config) name: &'a str,
@@ -16,7 +16,7 @@ pub(in crate::config) struct Parameters<'a> {
 }
 
 impl Parameters<'_> {
-    /// Reads them; the arguments are what stands beside them in the file.
+    /// Parses the object. The arguments are the fields that older files have outside of it.
     pub(in crate::config) fn rope(
         &self,
         theta: Option<f64>,
@@ -32,7 +32,8 @@ impl Parameters<'_> {
             return refused("partial_rotary_factor", partial, "1");
         }
         let theta = self.number("rope_theta")?.or(theta).unwrap_or(DEFAULT_THETA);
-        // A base of 1 turns every pair alike, and its logarithm is divided by.
+        // A base of 1 would give every pair the same frequency, and its logarithm, a divisor, would
+        // be 0.
         if theta <= 1.0 {
             return refused("rope_theta", theta, "a number above 1");
         }
@@ -60,7 +61,8 @@ impl Parameters<'_> {
         }
     }
 
-    /// transformers lets the number outside of the object win, and falls back on the context.
+    /// Returns the original context. As in transformers, the field outside of the object wins, and
+    /// the model's context is the fallback.
     fn original(&self, outside: Option<f64>) -> Result<f64, LoadError> {
         let field = "original_max_position_embeddings";
         match outside {
@@ -81,8 +83,8 @@ impl Parameters<'_> {
         Ok(RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_context })
     }
 
-    /// An explicit `factor` wins over the ratio of the two contexts, as in transformers 5; some
-    /// releases of 4 took the ratio.
+    /// Parses `yarn`. An explicit `factor` wins over the ratio of the two contexts, as in
+    /// transformers 5; some releases of 4 took the ratio.
     fn yarn(&self, original_context: f64) -> Result<RopeScaling, LoadError> {
         let factor = self.number("factor")?.unwrap_or(self.context / original_context);
         let mscales = self.number_or_0("mscale")?.zip(self.number_or_0("mscale_all_dim")?);
@@ -107,7 +109,7 @@ impl Parameters<'_> {
         })
     }
 
-    /// A number above 0, if the field is there and not null.
+    /// Returns a number above 0, or `None` if the field is absent or null.
     fn number(&self, field: &str) -> Result<Option<f64>, LoadError> {
         match self.fields.get(field) {
             None | Some(Value::Null) => Ok(None),
@@ -118,7 +120,7 @@ impl Parameters<'_> {
         }
     }
 
-    /// The same where transformers takes 0 for an absent field.
+    /// Returns a number above 0, or `None` also for 0, where transformers treats 0 as absent.
     fn number_or_0(&self, field: &str) -> Result<Option<f64>, LoadError> {
         match self.fields.get(field).and_then(Value::as_f64) {
             Some(0.0) => Ok(None),
@@ -134,7 +136,7 @@ impl Parameters<'_> {
     }
 }
 
-/// By how much longer contexts sharpen the attention: `get_mscale`.
+/// Returns the attention factor of a scaled context (`get_mscale`).
 fn magnitude(factor: f64, mscale: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 0.1 * mscale * libm::log(factor) + 1.0 }
 }
