@@ -1,8 +1,9 @@
 //! GEMM micro-kernels: products of a matrix's tiles with rows of activations.
 //!
-//! All formats share one loop nest: tiles, rows, segment, stretch, tile, column. The register
-//! blocking (rows and tiles per pass) affects only what is loaded again: each sum takes its terms
-//! in the order of the columns.
+//! All formats share one loop nest: tiles, rows, segment, stretch, tile, column. A stretch is a run
+//! of consecutive columns of one tile, contiguous in memory. The register blocking (rows and tiles
+//! per pass) affects only what is loaded again: each sum takes its terms in the order of the
+//! columns.
 
 use std::ops::Range;
 
@@ -13,8 +14,8 @@ use super::simd::Simd;
 use super::{LANES, Lanes, Work, ask_ahead, kquants};
 use crate::matrix::{Data, Matrix, SEGMENTS, TILES};
 
-/// Largest number of activation rows per pass: as many as have their sums in registers. AVX2 has
-/// sixteen registers, and a sum takes two. The byte formats need some for their products.
+/// Largest number of activation rows per pass: as many as keep their sums in registers. AVX2 has
+/// sixteen registers, and a sum takes two. The byte formats also need registers for their products.
 const ROWS: usize = 5;
 const ROWS_OF_BYTES: usize = 4;
 

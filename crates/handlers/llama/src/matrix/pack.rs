@@ -62,7 +62,7 @@ impl Matrix {
         pool.run(tiles, &|number| {
             let mut broken = None;
             tier.run(Pack {
-                // SAFETY: each tile belongs to one part.
+                // SAFETY: each tile belongs to a single part of the job.
                 tile: unsafe { data.tile(turns, number) },
                 number,
                 stretch: turns.stretch,

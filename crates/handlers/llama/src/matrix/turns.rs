@@ -1,4 +1,5 @@
-//! Interleaved layout of tiles in memory.
+//! Interleaved layout of tiles in memory. A stretch is a run of consecutive columns of one tile,
+//! contiguous in memory; the stretches of a group of tiles alternate.
 
 use std::ops::Range;
 

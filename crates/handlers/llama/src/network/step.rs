@@ -148,7 +148,7 @@ impl Run<'_> {
         let (tier, eps) = (self.tier, self.eps);
         let shared = Disjoint::new(qkv);
         self.pool.run(count, &|row| {
-            // SAFETY: each row belongs to one part.
+            // SAFETY: each row belongs to a single part of the job.
             let row_of = unsafe { shared.part(row * stride, stride) };
             let (cos, sin) = rope.at(step.rows[row].position);
             let turned = heads.queries + heads.keys;
@@ -175,7 +175,7 @@ impl Run<'_> {
         self.pool.run(count * heads.keys, &|part| {
             let (row, head) = (part / heads.keys, part % heads.keys);
             let queries = &qkv[row * stride + head * group..][..group];
-            // SAFETY: the queries of each row and key head belong to one part.
+            // SAFETY: the queries of each row and key head belong to a single part of the job.
             let out = unsafe { out.part(row * width + head * group, group) };
             let Row { chunk, position } = step.rows[row];
             let seen = layer.window.map_or(0, |window| (position + 1).saturating_sub(window));
@@ -222,7 +222,7 @@ impl Run<'_> {
         self.comm.all_reduce(sums, count * width)?;
         let shared = Disjoint::new(stream);
         self.pool.run(count, &|row| {
-            // SAFETY: each row belongs to one part.
+            // SAFETY: each row belongs to a single part of the job.
             let stream = unsafe { shared.part(row * width, matrix.rows) };
             let sums = &sums[row * width..][..matrix.rows];
             match bias {
@@ -246,7 +246,7 @@ impl Run<'_> {
         let out = Disjoint::new(room(normed, count * width));
         let (tier, eps) = (self.tier, self.eps);
         self.pool.run(count, &|row| {
-            // SAFETY: each row belongs to one part.
+            // SAFETY: each row belongs to a single part of the job.
             let out = unsafe { out.part(row * width, width) };
             tier.run(Norm { x: &stream[row * stride..][..width], weight, eps, out });
         });
@@ -366,7 +366,7 @@ fn quantise<'a, T: Sum, const N: usize, const SUMMED: usize>(
     let (scales, sums) = (room(scales, rows * blocks), room(sums, rows * summed));
     let parts = (Disjoint::new(values), Disjoint::new(scales), Disjoint::new(sums));
     pool.run(rows, &|row| {
-        // SAFETY: in all three buffers, each row belongs to one part.
+        // SAFETY: in all three buffers, each row belongs to a single part of the job.
         let (values, scales, sums) = unsafe {
             let (values, scales, sums) = &parts;
             let values = values.part(row * columns, columns);
@@ -390,7 +390,8 @@ impl tile::Store for Part<'_> {
     #[inline(always)]
     fn store(&mut self, row: usize, tile: usize, lanes: &Lanes) {
         let place = if matches!(self.then, Then::Gate) { tile / 2 } else { tile };
-        // SAFETY: each tile, or each pair of tiles with one output, belongs to one part.
+        // SAFETY: each tile, or each pair of tiles with one output, belongs to a single part of the
+        // job.
         let out = unsafe { self.out.part(row * self.stride + self.first + place * LANES, LANES) };
         match self.then {
             Then::Gate if tile % 2 == 1 => swiglu(out, lanes),
