@@ -4,7 +4,7 @@
 //! cannot report it. Therefore each run of a redelivered request is entered before it begins, and
 //! struck when the handler has returned. The remaining entries are runs whose worker died. The
 //! record is a queue of its own in the broker with one message per entry: a publish enters a run, a
-//! `basic.get` strikes it (docs/decisions/run-record.md).
+//! `basic.get` strikes it (docs/decisions/0013-run-record.md).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -153,7 +153,7 @@ fn every_field_of_the_configuration_is_shown() {
     let folder = "crates/bridge/src/config";
     let parts = ["", "/store", "/watch"].map(|part| text(&format!("{folder}{part}.rs")));
     let config = parts.concat();
-    let options = text("crates/handlers/llama/src/handler/options.rs");
+    let options = text("crates/handlers/llama/src/options.rs");
     assert!(fields(&config, "Config").len() >= 10 && fields(&options, "Options").len() >= 7);
     none(&not_shown(&config, &options, &text("deploy/worker.example.toml")));
 }
