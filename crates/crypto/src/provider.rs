@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use nsbridge_protocol::{ErrorCode, KeyId, ModelName, Tenant};
 
-use crate::{DataKey, Error, Key, Provider, RequestFrame, Result};
+use crate::{DataKey, Key, Provider, RequestFrame, Result};
 
 /// Model and tenant that a key is used for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -1,4 +1,4 @@
-//! What is fuzzed: each parser of what a stranger may have written, as a function of bytes.
+//! Fuzz targets: each parser of untrusted input, as a function of bytes.
 //!
 //! They panic on what must not be. `crates/testkit/fuzz` has libFuzzer call them; a test of this
 //! crate calls them with some thousand mutations of the [seeds](Target::seeds).

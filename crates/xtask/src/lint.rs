@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::cargo::{self, Cargo, in_root, root, succeeds};
 use crate::cuda;
 use crate::machine::cuda::Toolkit;
-use crate::say;
+use crate::{prose, say};
 
 /// Folders with sources in other languages than Rust.
 const FOLDERS: [&str; 4] = ["crates", "deploy", "docs", "examples"];
@@ -20,6 +20,11 @@ pub(crate) fn run(cargo: &Cargo) -> Result<()> {
         if !cargo::run(command)? {
             failed.push(name);
         }
+    }
+    say::step("prose");
+    if let Err(wrong) = prose::check() {
+        say::line(&format!("{wrong:#}"));
+        failed.push("prose");
     }
     if !failed.is_empty() {
         bail!("failed: {}", failed.join(", "));

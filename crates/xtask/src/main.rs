@@ -11,6 +11,7 @@ mod fuzz;
 mod lint;
 mod machine;
 mod mutants;
+mod prose;
 mod say;
 mod tally;
 mod test;

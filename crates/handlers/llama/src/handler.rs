@@ -18,6 +18,7 @@ use crate::grammar::{self, Grammars};
 use crate::kernel::attention::PAGE;
 use crate::limits::{REPLIES, THREADS};
 use crate::loading::{seconds, within};
+use crate::options::{Options, Quantize};
 use crate::parity::Required;
 use crate::request::{Asked, Vocabulary};
 use crate::schedule::Limits;

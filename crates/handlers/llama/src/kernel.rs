@@ -83,7 +83,7 @@ impl Tier {
 /// Prefetches the cache line `reach` bytes after the start of `weights`. A prefetch past their end
 /// has no effect.
 #[inline(always)]
-fn ask_ahead<T>(weights: *const T, reach: usize) {
+pub(crate) fn ask_ahead<T>(weights: *const T, reach: usize) {
     ask(weights.cast::<u8>().wrapping_add(reach));
 }
 

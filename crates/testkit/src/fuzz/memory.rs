@@ -35,7 +35,7 @@ impl InMemory {
     }
 }
 
-/// It is strict: who asks for what no file has, panics.
+/// Panics if a range outside a file is read.
 impl Source for InMemory {
     fn place(&self) -> String {
         "memory".to_owned()

@@ -45,7 +45,7 @@ fn load(checkpoint: &Checkpoint, files: &[(&str, &[u8])]) -> Result<()> {
     Ok(())
 }
 
-/// What two ranks get is the whole, where they can share it.
+/// Checks that the parts of two ranks make the whole tensor, where it can be shared.
 fn share(weights: &Weights, whole: &Weight, name: &str, dim: usize) {
     let of = |rank| weights.shard(name, dim, rank);
     let (Ok(left), Ok(right)) = (of(0), of(1)) else { return };

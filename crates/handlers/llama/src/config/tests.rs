@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Advice, Config, Memory, Need, Rope, RopeScaling, parameters, tensors};
+use super::{Advice, Config, Rope, RopeScaling, tensors};
+use crate::capacity::{Memory, Need, parameters};
 use crate::KvFormat;
 use crate::LoadError;
 use crate::matrix::Format;

@@ -3,8 +3,9 @@
 use nsbridge_checkpoint::Checkpoint;
 use nsbridge_handler::{Model as Files, Models};
 
-use super::{Options, memory};
+use super::memory;
 use crate::kernel::row::BLOCK;
+use crate::options::Options;
 use crate::speculation::{DraftModel, Drafter, LONGEST, Lengths, Lookup, Speculation};
 use crate::text::Text;
 use crate::{Config, Format, LoadError, Memory, Model, Processor, Setup, Weights};

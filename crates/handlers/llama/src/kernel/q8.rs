@@ -17,7 +17,7 @@ pub(crate) const TILE_BLOCK: usize = LANES * BLOCK;
 ///
 /// No value may be -128, since its eight-bit absolute value overflows.
 #[inline(always)]
-pub(super) fn dots<S: Simd, const M: usize>(
+pub(crate) fn dots<S: Simd, const M: usize>(
     _: S,
     weights: &[i8; TILE_BLOCK],
     activations: [&[i8; BLOCK]; M],

@@ -2,9 +2,8 @@
 
 use super::KvFormat;
 use crate::LoadError;
-use crate::kernel::LANES;
 use crate::kernel::attention::{PAGE, Pages};
-use crate::kernel::simd::Simd;
+use crate::kernel::element::Element;
 use crate::memory::{Memory, Plain};
 
 /// Dimensions of the cache.

@@ -1,6 +1,6 @@
 //! Loads a checkpoint's tensors into the matrices of the network.
 
-use super::part::{Layer, Part, Partial};
+use super::part::{Layer, Part, Partial, Tokens};
 use crate::kernel::{LANES, Tier};
 use crate::matrix::{Format, Matrix, Source, segments};
 use crate::pool::Pool;
