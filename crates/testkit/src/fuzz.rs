@@ -3,10 +3,12 @@
 //! They panic on what must not be. `crates/testkit/fuzz` has libFuzzer call them; a test of this
 //! crate calls them with some thousand mutations of the [seeds](Target::seeds).
 
+mod format;
 mod memory;
 mod model;
 mod seeds;
 mod store;
+mod text;
 
 /// One parser, or a family of them.
 #[derive(Clone, Copy, Debug)]
@@ -20,11 +22,14 @@ pub struct Target {
 }
 
 /// All that is fuzzed.
-pub const TARGETS: [Target; 4] = [
+pub const TARGETS: [Target; 7] = [
     Target { name: "frames", run: frames, seeds: seeds::frames },
     Target { name: "safetensors", run: safetensors, seeds: seeds::safetensors },
     Target { name: "gguf", run: gguf, seeds: seeds::gguf },
     Target { name: "manifest", run: manifest, seeds: seeds::manifest },
+    Target { name: "config", run: config, seeds: seeds::config },
+    Target { name: "tokenizer", run: tokenizer, seeds: seeds::tokenizer },
+    Target { name: "format", run: format, seeds: seeds::format },
 ];
 
 /// The bytes as frames from a broker.
@@ -53,4 +58,22 @@ pub fn manifest(bytes: &[u8]) {
     if let Ok(text) = str::from_utf8(bytes) {
         store::location(text);
     }
+}
+
+/// The bytes as a model's `config.json`, and as the `generation_config.json` beside a good one.
+pub fn config(bytes: &[u8]) {
+    text::config(&[("config.json", bytes)]);
+    text::config(&[("config.json", seeds::CONFIG), ("generation_config.json", bytes)]);
+}
+
+/// The bytes as a model's `tokenizer.json`, and as the `tokenizer_config.json` beside a good one.
+pub fn tokenizer(bytes: &[u8]) {
+    text::tokenizer(&[("tokenizer.json", bytes), ("tokenizer_config.json", seeds::TOKENIZER_CONFIG)]);
+    let tokenizer = seeds::byte_level();
+    text::tokenizer(&[("tokenizer.json", &tokenizer), ("tokenizer_config.json", bytes)]);
+}
+
+/// The bytes as a request's `response_format`.
+pub fn format(bytes: &[u8]) {
+    format::format(bytes);
 }

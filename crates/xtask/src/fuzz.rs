@@ -136,11 +136,14 @@ mod tests {
 
     use super::{ROOM, root, targets};
 
+    const TARGETS: [&str; 7] =
+        ["config", "format", "frames", "gguf", "manifest", "safetensors", "tokenizer"];
+
     #[test]
     fn each_target_is_a_binary_of_the_room() {
         let manifest = fs::read_to_string(root().join(ROOM).join("Cargo.toml")).unwrap();
         let names = targets().unwrap();
-        assert_eq!(names, ["frames", "gguf", "manifest", "safetensors"]);
+        assert_eq!(names, TARGETS);
         for name in names {
             assert!(manifest.contains(&format!("path = \"fuzz_targets/{name}.rs\"")), "{name}");
         }

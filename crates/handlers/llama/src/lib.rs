@@ -34,6 +34,8 @@ mod schedule;
 mod share;
 mod speculation;
 mod template;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod text;
 mod weights;
 mod workers;

@@ -96,6 +96,12 @@ impl Text {
         Ok(tokens)
     }
 
+    /// Returns the lower bound of the number of tokens of a text.
+    #[cfg(feature = "testing")]
+    pub(crate) fn least(&self, text: &str) -> usize {
+        self.cover.least(text)
+    }
+
     /// Returns the bytes that a token stands for.
     pub(crate) fn bytes(&self, token: u32) -> &[u8] {
         self.bytes.get(token)

@@ -20,7 +20,7 @@ pub(super) fn read(files: &[(&str, &[u8])]) {
 }
 
 /// The worker leaves with one sentence that names a file.
-fn refused(error: &Error, files: &[(&str, &[u8])]) {
+pub(super) fn refused(error: &Error, files: &[(&str, &[u8])]) {
     let sentence = error.to_string();
     assert!(matches!(error, Error::Fatal(_)), "{sentence}");
     assert!(!sentence.contains(char::is_control), "{sentence:?}");

@@ -1,6 +1,10 @@
 //! Small good files, from which a fuzzer starts.
 
+mod text;
+
 use nsbridge::store::{Alias, Manifest, ManifestFile};
+
+pub(super) use self::text::{CONFIG, TOKENIZER_CONFIG, byte_level, config, format, tokenizer};
 
 /// Names the tensors of [`shard`].
 const INDEX: &[u8] =

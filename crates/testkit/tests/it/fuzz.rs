@@ -91,3 +91,18 @@ fn mutated_manifests_aliases_and_addresses_end_in_order() {
 fn mutated_frames_of_a_broker_end_in_order() {
     check("frames");
 }
+
+#[test]
+fn mutated_shapes_of_a_model_end_in_order() {
+    check("config");
+}
+
+#[test]
+fn mutated_tokenizers_end_in_order() {
+    check("tokenizer");
+}
+
+#[test]
+fn mutated_response_formats_end_in_order() {
+    check("format");
+}

@@ -1,0 +1,37 @@
+//! Readers of a model's text files, for tests with arbitrary bytes.
+
+use std::time::UNIX_EPOCH;
+
+use nsbridge_handler::{Model, Result, TextInput};
+
+use crate::LoadError;
+use crate::text::Text;
+
+/// A model's tokenizer with its chat template.
+#[derive(Debug)]
+pub struct Tokens(Text);
+
+impl Tokens {
+    /// Reads `tokenizer.json` and the files beside it, for an embedding of `rows` rows.
+    ///
+    /// # Errors
+    ///
+    /// Returns the fatal error with which a worker exits.
+    pub fn read(model: &Model, rows: usize) -> Result<Self> {
+        Text::read(model, rows, false).map(Self).map_err(LoadError::fatal)
+    }
+
+    /// Tokenizes a request for a context of `context` tokens.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error that the client receives.
+    pub fn of(&self, input: &TextInput, context: usize) -> Result<Vec<u32>> {
+        self.0.prompt(input, UNIX_EPOCH, context)
+    }
+
+    /// Returns the lower bound of a text's tokens by which it is refused before it is tokenized.
+    pub fn least(&self, text: &str) -> usize {
+        self.0.least(text)
+    }
+}
