@@ -7,7 +7,7 @@ use nsbridge_crypto::{Error as SealError, ReplyRoot, ReplySealer};
 use nsbridge_handler::transcript::Reader;
 use nsbridge_protocol::topology::REPLY_EXCHANGE;
 use nsbridge_protocol::{
-    AttemptNo, Failure, Fingerprint, Finish, Open, Pieces, RequestId, Revision, Summary,
+    AttemptNo, Failure, Fingerprint, Open, Pieces, RequestId, Revision, Summary,
 };
 use nsbridge_queue::{Error as QueueError, Message};
 use tokio::time::sleep;
@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::now_ms;
 use crate::config::ReplyConfig;
+use crate::disposition::Disposition;
 use crate::pool::Pool;
 use crate::visit::Visit;
 use crate::window::Window;
@@ -73,15 +74,6 @@ pub(crate) enum Stuck {
     Seal(SealError),
     /// The broker or the client did not take the reply in time, or the handler hangs.
     Overdue,
-}
-
-/// End of a stream.
-#[derive(Debug)]
-pub(crate) enum Ending {
-    Ok(Finish),
-    Error(Failure),
-    /// Another attempt follows, here or in another worker.
-    Moved,
 }
 
 /// Open stream. It lives on one channel and ends with it (rule A5).
@@ -194,9 +186,13 @@ impl<'a> Attempt<'a> {
 
     /// Sends the remaining pieces, if the reply ends here, and the last frame. Waits until the
     /// broker has confirmed all frames.
-    pub(crate) async fn end(mut self, reader: &Reader, ending: &Ending) -> Result<(), Broken> {
+    pub(crate) async fn end(
+        mut self,
+        reader: &Reader,
+        disposition: &Disposition,
+    ) -> Result<(), Broken> {
         self.skip_resumed(reader);
-        if !matches!(ending, Ending::Moved) {
+        if disposition.is_over() {
             while self.position < reader.len() {
                 self.send_pieces(reader).await?;
                 if !self.has_room() {
@@ -205,16 +201,19 @@ impl<'a> Attempt<'a> {
             }
         }
         let Self { address, sealer, mut window, chunks, .. } = self;
-        let frame = match ending {
-            Ending::Ok(finish) => sealer.finish(&json(&Summary {
+        let frame = match disposition {
+            Disposition::Completed(finish) => sealer.finish(&json(&Summary {
                 chunks,
                 bytes: reader.bytes(),
                 pieces: reader.len() as u64,
                 finish_reason: finish.reason,
                 usage: finish.usage,
             }))?,
-            Ending::Error(failure) => sealer.fail(&json(&Failure { chunks, ..failure.clone() }))?,
-            Ending::Moved => sealer.moved()?,
+            Disposition::Failed(failure) => {
+                sealer.fail(&json(&Failure { chunks, ..failure.clone() }))?
+            }
+            // Another attempt follows, here or in another worker.
+            _ => sealer.moved()?,
         };
         window.push(message(address.request, frame, true)).await?;
         window.flush().await?;

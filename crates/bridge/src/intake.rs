@@ -37,7 +37,6 @@ pub(crate) struct Accepted {
     /// Id of the key that sealed it.
     pub(crate) key_id: KeyId,
     pub(crate) seed: u64,
-    pub(crate) input: Box<RawValue>,
     pub(crate) submitted_at: SystemTime,
     pub(crate) deadline: SystemTime,
 }
@@ -117,7 +116,7 @@ pub(crate) async fn open(
     model: &ModelName,
     revision: Option<&Revision>,
     keys: &dyn KeyProvider,
-) -> Result<Accepted, Refusal> {
+) -> Result<(Accepted, Vec<u8>), Refusal> {
     let message = &delivery.message;
     let attempt = attempt(message, delivery.deliveries);
     if let Some(bytes) = delivery.oversized {
@@ -191,7 +190,7 @@ pub(crate) async fn open(
         rejected.again = Some(Again { until: at_ms(deadline_ms), pinned: request.revision });
         return Err(Refusal::Rejected(rejected));
     }
-    Ok(Accepted {
+    let accepted = Accepted {
         job: opened.job_key,
         commitment: frame.commitment(),
         attempt,
@@ -204,10 +203,10 @@ pub(crate) async fn open(
         tenant_proven: keys.proves_tenant(&frame),
         key_id: opened.head.key_id,
         seed: request.seed,
-        input: request.input,
         submitted_at: at_ms(created),
         deadline: at_ms(deadline_ms),
-    })
+    };
+    Ok((accepted, Box::<str>::from(request.input).into_string().into_bytes()))
 }
 
 /// Returns the time until which an unopened request may be tried again. Its header is not verified,

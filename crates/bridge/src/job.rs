@@ -15,17 +15,17 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::{Address, Ending, Stuck};
+use crate::attempt::{Address, Stuck};
 use crate::context::Shared;
+use crate::disposition::{Disposition, WorkerAction};
 use crate::intake::{self, Accepted, Refusal};
-use crate::metrics::{self, OrphanEnd};
+use crate::metrics::OrphanEnd;
 use crate::record::RunRecord;
 use crate::registry::{Admission, Held, Job, Mail, Running};
 use crate::room::{Arrival, Permit, Place};
-use crate::runner::Outcome;
-use crate::settle::{SEAL_PAUSE, finish, put_off, refuse, renew, settle};
+use crate::runner::CallEnd;
+use crate::settle::{finish, put_off, refuse, renew, settle};
 use crate::stream::{Letter, ReplyStream, Welcome};
-use crate::verdict::{After, Settlement, Verdict, judge};
 use crate::visit::Visit;
 
 /// Time for which sending may go on after the deadline or the grace period, once no call runs.
@@ -46,10 +46,16 @@ const ORPHANED_FOR: Duration = Duration::from_secs(60);
 const ADOPT_WINDOW: Duration = Duration::from_secs(5);
 
 /// Runs one delivery to its settlement, or hands it to the run of its job.
-pub(crate) async fn run(shared: &Shared, held: Held, arrival: Arrival, visit: &Visit) -> After {
+pub(crate) async fn run(
+    shared: &Shared,
+    held: Held,
+    arrival: Arrival,
+    visit: &Visit,
+) -> WorkerAction {
     let (model, revision) = (&shared.model, shared.revision.as_ref());
-    let request = match intake::open(&held.delivery, model, revision, &*shared.keys).await {
-        Ok(request) => request,
+    let (request, input) = match intake::open(&held.delivery, model, revision, &*shared.keys).await
+    {
+        Ok(opened) => opened,
         Err(Refusal::Later(later)) => return put_off(shared, held.delivery, &later, visit).await,
         Err(Refusal::Rejected(rejected)) => {
             return refuse(shared, held.delivery, rejected, visit).await;
@@ -60,9 +66,11 @@ pub(crate) async fn run(shared: &Shared, held: Held, arrival: Arrival, visit: &V
     }
     visit.opened(&request);
     let job = request.identity();
-    let Some(held) = renew(shared, &job, held, &request, visit).await else { return After::Next };
+    let Some(held) = renew(shared, &job, held, &request, visit).await else {
+        return WorkerAction::Continue;
+    };
     let Some((running, mut mail)) = admit(shared, &job, held, &request, visit).await else {
-        return After::Next;
+        return WorkerAction::Continue;
     };
     let overdue = CancellationToken::new();
     let address = shared.address(&request, visit, overdue.clone());
@@ -77,34 +85,18 @@ pub(crate) async fn run(shared: &Shared, held: Held, arrival: Arrival, visit: &V
         calling: watch::Sender::new(false),
     };
     let answered = tokio::select! {
-        answered = run.answer(arrival, &mut mail, &address, writer) => answered,
+        answered = run.answer(input, arrival, &mut mail, &address, writer) => answered,
         stuck = run.watch(&overdue) => Err(stuck),
     };
-    let Answered { settlement, after, outcome } = match answered {
-        Ok(answered) => answered,
-        Err(stuck) => unsent(&stuck, &request, &reader),
-    };
-    let over = settlement == Settlement::Ack;
+    let disposition = answered.unwrap_or_else(|stuck| unsent(&stuck, &request, &reader));
+    let over = disposition.is_over();
     // From here on a redelivered copy, or a retry of this one, is a job of its own.
     let holds = running.end(over);
     // Before the message is settled, because the worker that takes it next reads the record.
     record.close(over).await;
-    let changed = finish(shared, holds, settlement, &request, visit).await;
-    visit.ended(changed.unwrap_or(outcome));
-    after
-}
-
-/// Result of a run: settlement of the message, next step of the worker, outcome of the request.
-struct Answered {
-    settlement: Settlement,
-    after: After,
-    outcome: metrics::Outcome,
-}
-
-impl Answered {
-    fn settled(settlement: Settlement, outcome: metrics::Outcome) -> Self {
-        Self { settlement, after: After::Next, outcome }
-    }
+    let changed = finish(shared, holds, &disposition, &request, visit).await;
+    visit.ended(changed.unwrap_or(disposition.outcome()));
+    disposition.action()
 }
 
 /// Registers the job (rule R6). Returns `None` if the delivery needs no run of its own.
@@ -156,11 +148,12 @@ impl Run<'_> {
     /// Answers the request: opens a stream, calls the handler, sends its pieces and its end.
     async fn answer(
         &self,
+        input: Vec<u8>,
         arrival: Arrival,
         mail: &mut Receiver<Mail>,
         address: &Address<'_>,
         writer: Writer,
-    ) -> Result<Answered, Stuck> {
+    ) -> Result<Disposition, Stuck> {
         let Self { shared, request, reader, .. } = self;
         let mut cancelled = false;
         let entry = tokio::select! {
@@ -172,13 +165,8 @@ impl Run<'_> {
             entry = self.enter(arrival) => entry,
         };
         let place = match entry {
-            Entry::Poison(runs) => {
-                let outcome = metrics::Outcome::Failed(ErrorCode::Poison);
-                return Ok(Answered::settled(Settlement::Poison(runs), outcome));
-            }
-            Entry::Place(Place::None) => {
-                return Ok(Answered::settled(Settlement::Requeue, metrics::Outcome::Moved));
-            }
+            Entry::Poison(runs) => return Ok(Disposition::Poison(runs)),
+            Entry::Place(Place::None) => return Ok(Disposition::HandedOff),
             Entry::Place(Place::Late) => None,
             Entry::Place(Place::Taken(permit)) => Some(Arc::new(permit)),
         };
@@ -197,23 +185,22 @@ impl Run<'_> {
             // Rule R4: canceled before the work began.
             Welcome::Cancelled => {
                 let failure = Failure::new(ErrorCode::Cancelled, Stop::Cancelled.to_string());
-                let outcome = metrics::Outcome::Failed(failure.code);
-                reply.end(reader, &Ending::Error(failure)).await?;
-                return Ok(Answered::settled(Settlement::Ack, outcome));
+                let disposition = Disposition::Failed(failure);
+                reply.end(reader, &disposition).await?;
+                return Ok(disposition);
             }
         };
-        let call = self.call(address, resume, writer, place.clone());
+        let call = self.call(input, address, resume, writer, place.clone());
         let called_at = SystemTime::now();
-        let outcome = reply.follow(call, reader, mail).await?;
+        let end = reply.follow(call, reader, mail).await?;
         drop(place);
-        let verdict = judge(outcome, reader);
-        let outcome = verdict.outcome();
-        visit.called(called_at, reader, outcome.usage(), verdict.code);
-        log(request, reader, &verdict);
-        if let Some(ending) = &verdict.ending {
-            reply.end(reader, ending).await?;
+        let disposition = Disposition::of(end, reader);
+        visit.called(called_at, reader, disposition.outcome().usage(), disposition.code());
+        log(request, reader, &disposition);
+        if !matches!(disposition, Disposition::Undelivered(_)) {
+            reply.end(reader, &disposition).await?;
         }
-        Ok(Answered { settlement: verdict.settlement, after: verdict.after, outcome })
+        Ok(disposition)
     }
 
     /// Waits for a permit, unless the request is poison (rule R1).
@@ -245,11 +232,12 @@ impl Run<'_> {
     /// Calls the handler. The run of a redelivered request is recorded before it begins.
     async fn call(
         &self,
+        input: Vec<u8>,
         address: &Address<'_>,
         resume: Option<Pieces>,
         writer: Writer,
         place: Option<Arc<Permit>>,
-    ) -> Outcome {
+    ) -> CallEnd {
         let Self { shared, request, reader, .. } = self;
         if request.deliveries > 0 {
             tokio::select! {
@@ -260,20 +248,20 @@ impl Run<'_> {
         }
         if let Some(stop) = reader.stopped() {
             self.record.returned();
-            return Outcome::Returned(Err(stop.into()));
+            return CallEnd::Returned(Err(stop.into()));
         }
-        let (input, info) = (input(request), info(request, address.visit));
+        let info = info(request, address.visit);
         self.calling.send_replace(true);
         let given_up = async {
             reader.stopping().await;
             sleep(GIVE_UP_AFTER).await;
         };
-        let outcome = tokio::select! {
-            outcome = shared.runner.call(Call { input, info, resume, writer }, place.clone()) => outcome,
-            () = given_up => Outcome::GivenUp,
+        let end = tokio::select! {
+            end = shared.runner.call(Call { input, info, resume, writer }, place.clone()) => end,
+            () = given_up => CallEnd::GivenUp,
         };
         self.calling.send_replace(false);
-        let given_up = matches!(outcome, Outcome::GivenUp);
+        let given_up = matches!(end, CallEnd::GivenUp);
         if given_up {
             if let Some(place) = &place {
                 place.give_up();
@@ -288,10 +276,10 @@ impl Run<'_> {
         }
         // If all calls stand still, the call that was given up may be the cause.
         let suspect = given_up && shared.calls_stand_still();
-        if !(outcome.broke() || suspect) {
+        if !(end.broke() || suspect) {
             self.record.returned();
         }
-        outcome
+        end
     }
 
     /// Stops the run at its deadline, in a drain, or when it has lost its delivery. Sending may go
@@ -422,43 +410,29 @@ async fn adoption_time(shared: &Shared) {
     }
 }
 
-/// Decides the settlement of a job whose reply could not be sent.
-fn unsent(stuck: &Stuck, request: &Accepted, reader: &Reader) -> Answered {
+/// Decides the disposition of a run whose reply could not be sent.
+fn unsent(stuck: &Stuck, request: &Accepted, reader: &Reader) -> Disposition {
     let id = request.job.id;
     match stuck {
         Stuck::Seal(error) => {
             tracing::error!(request = %id, %error, "a reply could not be sealed");
-            let outcome = metrics::Outcome::Moved;
-            Answered { settlement: Settlement::Requeue, after: After::Rest(SEAL_PAUSE), outcome }
+            Disposition::Unsealed
         }
         Stuck::Overdue => {
             let over = intake::remaining(request.deadline).is_zero();
             let wanted = !matches!(reader.stopped(), Some(Stop::ClientGone | Stop::Cancelled));
-            let handed = wanted && !over;
-            if !handed {
-                tracing::warn!(request = %id, "a reply could not be sent in time");
+            if wanted && !over {
+                return Disposition::HandedOff;
             }
-            let (settlement, outcome) = if handed {
-                (Settlement::Requeue, metrics::Outcome::Moved)
-            } else {
-                (Settlement::Ack, metrics::Outcome::Failed(ErrorCode::Deadline))
-            };
-            Answered { settlement, after: After::Next, outcome }
+            tracing::warn!(request = %id, "a reply could not be sent in time");
+            Disposition::Undelivered(ErrorCode::Deadline)
         }
     }
 }
 
-fn log(request: &Accepted, reader: &Reader, verdict: &Verdict) {
-    let code = match (verdict.settlement, verdict.code) {
-        (Settlement::Requeue, Some(ErrorCode::Internal)) => "moved",
-        (_, code) => code.map_or("ok", ErrorCode::as_str),
-    };
-    let (id, attempt) = (request.job.id, request.attempt);
+fn log(request: &Accepted, reader: &Reader, disposition: &Disposition) {
+    let (id, attempt, code) = (request.job.id, request.attempt, disposition.as_str());
     tracing::info!(request = %id, %attempt, code, pieces = reader.len(), "a request ended");
-}
-
-fn input(request: &Accepted) -> Vec<u8> {
-    request.input.get().as_bytes().to_vec()
 }
 
 fn info(request: &Accepted, visit: &Visit) -> JobInfo {

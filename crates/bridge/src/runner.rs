@@ -28,9 +28,9 @@ pub(crate) const ASK_EVERY: Duration = Duration::from_secs(5);
 /// Heartbeat interval of the thread of [`Slots::Tasks`].
 const BEAT: Duration = Duration::from_millis(500);
 
-/// Outcome of a call.
+/// CallEnd of a call.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum CallEnd {
     /// The handler returned.
     Returned(Result<Finish>),
     /// The call ignored its stop and is not waited for any longer.
@@ -40,7 +40,7 @@ pub(crate) enum Outcome {
     Panicked,
 }
 
-impl Outcome {
+impl CallEnd {
     /// Returns true if the handler is unusable after this outcome.
     pub(crate) fn broke(&self) -> bool {
         matches!(self, Self::Panicked | Self::Returned(Err(Error::Fatal(_))))
@@ -62,7 +62,7 @@ struct Work {
     call: Call,
     /// Parent of the handler's own log lines and spans.
     span: Span,
-    done: oneshot::Sender<Outcome>,
+    done: oneshot::Sender<CallEnd>,
     /// Dropped when the call has ended, even if it was given up before.
     held: Held,
 }
@@ -166,7 +166,7 @@ impl Runner {
 
     /// Starts a call and waits for its outcome. The call holds its permit until it has ended, even
     /// if this future is dropped before.
-    pub(crate) async fn call(&self, call: Call, place: Option<Arc<Permit>>) -> Outcome {
+    pub(crate) async fn call(&self, call: Call, place: Option<Arc<Permit>>) -> CallEnd {
         let (done, outcome) = oneshot::channel();
         let phase = Arc::new(Mutex::new(CallPhase::Awaited));
         let leftover = self.leftover.clone();
@@ -174,9 +174,9 @@ impl Runner {
         let _caller = Caller { phase, leftover };
         let span = Span::current();
         if self.calls.send(Work { call, span, done, held }).await.is_err() {
-            return Outcome::Panicked;
+            return CallEnd::Panicked;
         }
-        outcome.await.unwrap_or(Outcome::Panicked)
+        outcome.await.unwrap_or(CallEnd::Panicked)
     }
 
     /// Returns the number of calls that were given up and have not ended.
@@ -285,9 +285,9 @@ async fn run(handler: &dyn AnyHandler, work: Work) {
     // After a panic the worker requeues its jobs and exits, so no later call sees a broken handler.
     let answer = AssertUnwindSafe(answer.instrument(span)).catch_unwind().await;
     let outcome = match answer {
-        Ok(Some(returned)) => Outcome::Returned(returned),
+        Ok(Some(returned)) => CallEnd::Returned(returned),
         Ok(None) => return,
-        Err(_) => Outcome::Panicked,
+        Err(_) => CallEnd::Panicked,
     };
     drop(held);
     let _ = done.send(outcome);

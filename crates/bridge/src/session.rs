@@ -15,12 +15,12 @@ use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use crate::context::Shared;
+use crate::disposition::WorkerAction;
 use crate::error::Error;
 use crate::job;
 use crate::registry::{Held, Mail};
 use crate::room::Arrival;
 use crate::telemetry::parent;
-use crate::verdict::After;
 use crate::visit::Visit;
 
 /// Prefetch of the control queue. A `resume` may have 8 MiB, and handing one on takes no time.
@@ -188,12 +188,12 @@ async fn run(shared: Arc<Shared>, held: Held, arrival: Arrival) {
     let job = std::panic::AssertUnwindSafe(job);
     // Handler code runs in this task too, and may panic: its fingerprint, the wake-ups of its
     // engine.
-    let after = job.catch_unwind().await.unwrap_or(After::Leave("it panicked"));
+    let after = job.catch_unwind().await.unwrap_or(WorkerAction::Exit("it panicked"));
     visit.settled();
     match after {
-        After::Next => {}
-        After::Rest(pause) => shared.rest.take(pause),
-        After::Leave(why) => shared.leave(why),
+        WorkerAction::Continue => {}
+        WorkerAction::Pause(pause) => shared.rest.take(pause),
+        WorkerAction::Exit(why) => shared.leave(why),
     }
 }
 

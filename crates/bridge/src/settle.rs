@@ -9,14 +9,11 @@ use tokio::time::sleep;
 
 use crate::context::Shared;
 use crate::dead::{self, Retry};
+use crate::disposition::{Disposition, WorkerAction};
 use crate::intake::{Accepted, Again, Later, Rejected, epoch, remaining};
 use crate::metrics::Outcome;
 use crate::registry::{Held, Job};
-use crate::verdict::{After, Settlement};
 use crate::visit::Visit;
-
-/// Pause of a worker that could not seal a reply.
-pub(crate) const SEAL_PAUSE: Duration = Duration::from_secs(5);
 
 /// Maximum time between two tries of a request whose revision another worker serves.
 const SERVED_PAUSE: Duration = Duration::from_secs(10);
@@ -41,7 +38,7 @@ const MOST_RENEWED: u16 = 8;
 pub(crate) async fn finish(
     shared: &Shared,
     holds: Vec<Held>,
-    settlement: Settlement,
+    disposition: &Disposition,
     request: &Accepted,
     visit: &Visit,
 ) -> Option<Outcome> {
@@ -50,18 +47,20 @@ pub(crate) async fn finish(
         tracing::info!(request = %request.job.id, "a job ended without a delivery to settle");
         return None;
     };
-    let (ack, outcome) = match settlement {
-        Settlement::Ack => (true, None),
-        Settlement::Requeue => (false, None),
-        Settlement::Retry => match try_later(shared, &first.delivery, request, visit).await {
+    let (ack, outcome) = match disposition {
+        Disposition::Completed(_) | Disposition::Failed(_) | Disposition::Undelivered(_) => {
+            (true, None)
+        }
+        Disposition::HandedOff | Disposition::Broken(_) | Disposition::Unsealed => (false, None),
+        Disposition::RetryLater => match try_later(shared, &first.delivery, request, visit).await {
             Ok(outcome) => (true, Some(outcome)),
             Err(error) => {
                 tracing::warn!(request = %request.job.id, %error, "no retry, giving it back");
                 (false, Some(Outcome::Moved))
             }
         },
-        Settlement::Poison(runs) => {
-            match poison(shared, &first.delivery, runs, request, visit).await {
+        Disposition::Poison(runs) => {
+            match poison(shared, &first.delivery, *runs, request, visit).await {
                 Ok(outcome) => (true, Some(outcome)),
                 Err(error) => {
                     tracing::warn!(request = %request.job.id, %error, "no dead letter, giving it back");
@@ -168,7 +167,7 @@ pub(crate) async fn refuse(
     delivery: Delivery,
     rejected: Rejected,
     visit: &Visit,
-) -> After {
+) -> WorkerAction {
     let (code, deliveries) = (rejected.code, delivery.deliveries);
     let bytes = delivery.oversized.unwrap_or(delivery.message.body.len() as u64);
     // From the request's own header, which may be unverified.
@@ -179,7 +178,7 @@ pub(crate) async fn refuse(
             tracing::warn!(request, %code, %error, "a request could not be dead-lettered, giving it back");
             let _ = delivery.requeue().await;
             visit.ended(Outcome::Moved);
-            return After::Rest(Duration::from_secs(1));
+            return WorkerAction::Pause(Duration::from_secs(1));
         }
     };
     visit.ended(if again { Outcome::Retried } else { Outcome::Failed(code) });
@@ -189,7 +188,7 @@ pub(crate) async fn refuse(
     if let Err(error) = delivery.ack().await {
         tracing::warn!(%error, "a refused request will come back");
     }
-    After::Next
+    WorkerAction::Continue
 }
 
 /// Publishes the replacement of a refused delivery. Returns true if it is a copy for another try,
@@ -280,7 +279,7 @@ pub(crate) async fn put_off(
     delivery: Delivery,
     later: &Later,
     visit: &Visit,
-) -> After {
+) -> WorkerAction {
     let pause = shared.rest.back_off();
     let (error, rest_s) = (&later.error, pause.as_secs_f64());
     tracing::warn!(%error, rest_s, "taking nothing until keys can be had");
@@ -302,7 +301,7 @@ pub(crate) async fn put_off(
         tracing::warn!(%error, "a request that was put off will come back");
     }
     visit.ended(Outcome::Moved);
-    After::Next
+    WorkerAction::Continue
 }
 
 /// Acks or requeues a delivery.

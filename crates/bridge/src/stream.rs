@@ -11,10 +11,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::{Address, Attempt, Broken, Ending, Start, Stuck};
+use crate::attempt::{Address, Attempt, Broken, Start, Stuck};
 use crate::config::ReplyConfig;
+use crate::disposition::Disposition;
 use crate::registry::Mail;
-use crate::runner::Outcome;
+use crate::runner::CallEnd;
 
 /// Minimum time that the worker of a redelivered job waits for the client's `resume`.
 const LEAST_RESUME_WAIT: Duration = Duration::from_millis(250);
@@ -109,10 +110,10 @@ impl<'a> ReplyStream<'a> {
     /// client reaches the call even while sending has to wait.
     pub(crate) async fn follow(
         &mut self,
-        call: impl Future<Output = Outcome>,
+        call: impl Future<Output = CallEnd>,
         reader: &Reader,
         mail: &mut Receiver<Mail>,
-    ) -> Result<Outcome, Stuck> {
+    ) -> Result<CallEnd, Stuck> {
         let ended = CancellationToken::new();
         let address = self.address;
         let send = async {
@@ -171,11 +172,11 @@ impl<'a> ReplyStream<'a> {
 
     /// Ends the stream: sends the remaining pieces and the last frame, and waits for the publisher
     /// confirms.
-    pub(crate) async fn end(self, reader: &Reader, ending: &Ending) -> Result<(), Stuck> {
+    pub(crate) async fn end(self, reader: &Reader, disposition: &Disposition) -> Result<(), Stuck> {
         let Self { address, number, mut attempt, .. } = self;
         loop {
             let ended = tokio::select! {
-                ended = attempt.end(reader, ending) => ended,
+                ended = attempt.end(reader, disposition) => ended,
                 () = address.overdue.cancelled() => return Err(Stuck::Overdue),
             };
             if !lost(address, ended)? {
@@ -217,11 +218,11 @@ fn lost(address: &Address<'_>, sent: Result<(), Broken>) -> Result<bool, Stuck> 
 /// Runs the call to its end, and stops it if the client cancels.
 async fn steer(
     address: &Address<'_>,
-    call: impl Future<Output = Outcome>,
+    call: impl Future<Output = CallEnd>,
     reader: &Reader,
     mail: &mut Receiver<Mail>,
     ended: &CancellationToken,
-) -> Outcome {
+) -> CallEnd {
     tokio::pin!(call);
     loop {
         tokio::select! {

@@ -12,13 +12,32 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// request.
 ///
 /// Like `anyhow::Error` this type does not implement [`std::error::Error`], so that `?` turns any
-/// error into [`Error::Retry`]. Errors that are already boxed go through [`Error::retry`].
+/// error into [`Error::Failed`]. [`Retryable::retryable`] makes it [`Error::Retry`] instead. Errors that
+/// are already boxed go through [`Error::failed`] and [`Error::retry`].
+///
+/// ```
+/// use nsbridge_handler::{Error, Result, Retryable};
+///
+/// fn seed(text: &str) -> Result<u64> {
+///     Ok(text.parse()?) // fails at once: another try would fail alike
+/// }
+///
+/// fn vocabulary() -> Result<String> {
+///     std::fs::read_to_string("vocabulary.txt").retryable() // another worker may have the file
+/// }
+///
+/// assert!(matches!(seed("x"), Err(Error::Failed(_))));
+/// assert!(matches!(vocabulary(), Err(Error::Retry(_))));
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// The input cannot be answered. The client receives this sentence, and the request is not
     /// retried.
     BadInput(String),
+    /// The call failed on this request and would fail again. The client receives `model-failed` without
+    /// the cause, and the request is not retried.
+    Failed(Cause),
     /// The request failed here and may succeed elsewhere. It is retried a bounded number of times.
     Retry(Cause),
     /// The handler itself is broken. The request goes back to the queue and the worker exits.
@@ -34,6 +53,11 @@ impl Error {
     /// Creates an error for an input that cannot be answered; the client receives `why`.
     pub fn bad_input(why: impl Into<String>) -> Self {
         Self::BadInput(why.into())
+    }
+
+    /// Creates an error for a request that fails wherever it runs.
+    pub fn failed(cause: impl Into<Cause>) -> Self {
+        Self::Failed(cause.into())
     }
 
     /// Creates an error for a request that failed here and may succeed elsewhere.
@@ -53,7 +77,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BadInput(why) => f.write_str(why),
-            Self::Retry(cause) | Self::Fatal(cause) => {
+            Self::Failed(cause) | Self::Retry(cause) | Self::Fatal(cause) => {
                 write!(f, "{cause}")?;
                 let mut next = cause.source();
                 while let Some(cause) = next {
@@ -69,7 +93,23 @@ impl fmt::Display for Error {
 
 impl<E: StdError + Send + Sync + 'static> From<E> for Error {
     fn from(cause: E) -> Self {
-        Self::Retry(Box::new(cause))
+        Self::Failed(Box::new(cause))
+    }
+}
+
+/// Conversion of a result whose error another worker, or a later try, may not meet.
+pub trait Retryable<T> {
+    /// Makes the error an [`Error::Retry`].
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Retry`] with the error as its cause.
+    fn retryable(self) -> Result<T>;
+}
+
+impl<T, E: Into<Cause>> Retryable<T> for Result<T, E> {
+    fn retryable(self) -> Result<T> {
+        self.map_err(Error::retry)
     }
 }
 
@@ -98,17 +138,18 @@ pub fn chain(error: &dyn StdError) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Error, Stop};
+    use super::{Error, Retryable as _, Stop};
 
     #[test]
-    fn a_question_mark_turns_any_error_into_a_retry_and_a_stop_into_a_stop() {
+    fn a_question_mark_fails_the_request_at_once_and_a_stop_stays_a_stop() {
         fn parse(text: &str) -> Result<u8, Error> {
             Ok(text.parse()?)
         }
         fn stop() -> Result<(), Error> {
             Err(Stop::Cancelled)?
         }
-        assert!(matches!(parse("x"), Err(Error::Retry(_))));
+        assert!(matches!(parse("x"), Err(Error::Failed(_))));
+        assert!(matches!("x".parse::<u8>().retryable(), Err(Error::Retry(_))));
         assert!(matches!(stop(), Err(Error::Stopped(Stop::Cancelled))));
         assert_eq!(parse("x").unwrap_err().to_string(), "invalid digit found in string");
     }

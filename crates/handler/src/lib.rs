@@ -49,7 +49,7 @@ pub use buffer::Buffer;
 pub use emitter::{Emitter, Refused};
 #[doc(hidden)]
 pub use error::chain;
-pub use error::{Cause, Error, Result};
+pub use error::{Cause, Error, Result, Retryable};
 pub use job::{Job, JobInfo};
 pub use measure::{Measure, MeasureKind};
 pub use models::{Model, Models};

@@ -68,7 +68,10 @@ pub fn config(bytes: &[u8]) {
 
 /// The bytes as a model's `tokenizer.json`, and as the `tokenizer_config.json` beside a good one.
 pub fn tokenizer(bytes: &[u8]) {
-    text::tokenizer(&[("tokenizer.json", bytes), ("tokenizer_config.json", seeds::TOKENIZER_CONFIG)]);
+    text::tokenizer(&[
+        ("tokenizer.json", bytes),
+        ("tokenizer_config.json", seeds::TOKENIZER_CONFIG),
+    ]);
     let tokenizer = seeds::byte_level();
     text::tokenizer(&[("tokenizer.json", &tokenizer), ("tokenizer_config.json", bytes)]);
 }

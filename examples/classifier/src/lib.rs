@@ -59,7 +59,7 @@ impl Batch for Identifier {
     fn load((): (), models: Models) -> Result<Self> {
         let model = models.get("target")?;
         let config: Config = serde_json::from_slice(&model.read("config.json")?)?;
-        let network = Network::load(&Checkpoint::open(&model)?, &config)?;
+        let network = Network::load(&Checkpoint::open(model)?, &config)?;
         let files = (model.digest("config.json")?, model.digest("model.safetensors")?);
         let fingerprint = std::array::from_fn(|i| files.0[i] ^ files.1[i]);
         Ok(Self { config, network, fingerprint })

@@ -166,8 +166,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "alone-by-deliveries",
         file: "crates/bridge/src/job.rs",
         edits: &[(
-            "shared.room.place(arrival, unreturned, shared, request, running)",
-            "shared.room.place(arrival, (request.deliveries / 2) as u32, shared, request, running)",
+            "room.place(arrival, runs, registry, drain, request, running)",
+            "room.place(arrival, (runs + request.deliveries as u32) / 2, registry, drain, request, running)",
         )],
         judge: Judge::Scenario("rolling", 1),
     },

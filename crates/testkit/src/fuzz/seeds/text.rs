@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 /// A good `config.json`.
-pub(in crate::fuzz) const CONFIG: &[u8] = br#"{"architectures":["LlamaForCausalLM"],"hidden_size":64,
+pub(in crate::fuzz) const CONFIG: &[u8] =
+    br#"{"architectures":["LlamaForCausalLM"],"hidden_size":64,
 "intermediate_size":128,"vocab_size":300,"num_hidden_layers":2,"num_attention_heads":4,
 "num_key_value_heads":2,"max_position_embeddings":512,"rms_norm_eps":1e-5,"eos_token_id":[2,3]}"#;
 
@@ -132,9 +133,7 @@ pub(in crate::fuzz) fn format() -> Vec<Vec<u8>> {
         "type": "object", "minProperties": 1 });
     let texts = json!({ "oneOf": [{ "type": "string", "format": "date" },
         { "type": "string", "pattern": "^x[0-9]{2}$" }, { "type": "boolean" }] });
-    let schema = |schema: Value| {
-        json!({ "type": "json_schema", "json_schema": { "name": "n", "schema": schema, "strict": true } })
-    };
+    let schema = |schema: Value| json!({ "type": "json_schema", "json_schema": { "name": "n", "schema": schema, "strict": true } });
     let regex = |regex: &str| json!({ "type": "regex", "regex": regex });
     let formats = [
         json!({ "type": "json_object" }),
