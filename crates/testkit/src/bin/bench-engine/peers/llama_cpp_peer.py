@@ -67,7 +67,7 @@ def main(path, threads):
         return int(logits.argmax())
 
     def serve(streams, prompt, tokens):
-        """Schedules like llama.cpp's server: decoding streams first, then prompts, up to a batch."""
+        """Schedules like llama.cpp's server: decoding streams, then prompts, up to a batch."""
         context, batch = served()
         c.llama_memory_clear(c.llama_get_memory(context), True)
         prompts = [[(i * 7 + s * 131) % 1000 for i in range(prompt)] for s in range(streams)]
