@@ -85,7 +85,7 @@ def cross_entropy(model, batch):
 
 
 def divergence_from(target):
-    """Returns the distillation loss: KL(target, model) in nats per token of a target's reply."""
+    """Returns the distillation loss as a function: KL(target, model) in nats per reply token."""
 
     def divergence(model, batch):
         ids, labels, states = batch
