@@ -1,10 +1,10 @@
-"""Writes vectors of crates/crypto/vectors, and holds the worker's half for the tests.
+"""Writes files of crates/crypto/vectors; has the worker's side of the protocol for the tests.
 
     python make_vectors.py > ../../crates/crypto/vectors/wire-v1-additions.json
     python make_vectors.py kms > ../../crates/crypto/vectors/wire-v1-kms.json
 
-Made from the text of docs/protocol.md, not from the Rust code: two programs that agree on these
-bytes have read the same protocol. All values are fixed; a real sealer draws each salt afresh.
+Written from the text of docs/protocol.md, not from the Rust code: two programs that produce these
+bytes implement the same protocol. All values are fixed; a real sealer draws a new salt each time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nsbridge_client import (
 
 
 class ReplySealer:
-    """A worker's side of one reply stream. It owns the counter, so no nonce is used twice."""
+    """Worker's side of one reply stream. It owns the counter, so no nonce is used twice."""
 
     def __init__(self, root: bytes, request_id: bytes, attempt: int, salt: bytes):
         self.keys, self.stream_id = client.reply_keys(root, salt, request_id, attempt)
@@ -38,7 +38,7 @@ class ReplySealer:
 
 
 def open_request(frame: bytes, key: bytes) -> tuple[RequestHead, bytes, bytes]:
-    """A worker's side of a request: its head, its content, the root of its replies' keys."""
+    """Opens a request as a worker does; returns its head, its content and its reply root."""
     client.start(frame, b"NSBQ", 72)
     created, expires = struct.unpack_from(">QQ", frame, 56)
     names, at = [], 72
@@ -48,7 +48,7 @@ def open_request(frame: bytes, key: bytes) -> tuple[RequestHead, bytes, bytes]:
         at = end
     if len(frame) < at + 2:
         raise Refused("it ends in its header")
-    wrapped = struct.unpack_from(">H", frame, at)[0]  # none for a keyring
+    wrapped = struct.unpack_from(">H", frame, at)[0]  # 0 for a keyring
     at += 2 + wrapped
     keys, root = client.request_keys(key, frame[24:56], frame[:at])
     keys.check(frame[at : at + 32])
@@ -60,7 +60,7 @@ def open_request(frame: bytes, key: bytes) -> tuple[RequestHead, bytes, bytes]:
 
 
 def open_control(frame: bytes, root: bytes) -> tuple[int, bytes]:
-    """A worker's side of a control frame: its kind and its content."""
+    """Opens a control frame as a worker does; returns its kind and its content."""
     client.start(frame, b"NSBC", 88)
     if frame[6] > RESUME:
         raise Refused("its kind is not known")
@@ -70,7 +70,7 @@ def open_control(frame: bytes, root: bytes) -> tuple[int, bytes]:
 
 
 def run_record(root: bytes, reply_to: str) -> bytes:
-    """A worker's name for the record of a request's runs: the digits of its queue."""
+    """Returns the digits in the queue name of a request's run record."""
     prk = client.extract(bytes(32), root)
     return client.expand(prk, b"nsbridge/1 runs\0" + reply_to.encode(), 16)
 
@@ -80,7 +80,7 @@ def compact(value: object) -> bytes:
 
 
 def run(first: int, length: int = 32) -> bytes:
-    """Bytes that count up, so that a person can see in a dump where a field starts."""
+    """Returns bytes that count up, so that a dump shows where a field starts."""
     return bytes((first + i) % 256 for i in range(length))
 
 
@@ -163,7 +163,7 @@ def vectors() -> dict:
 
 
 def kms_vectors() -> dict:
-    """A request under a data key of AWS KMS, whose wrapped form is opaque to this protocol."""
+    """Returns a request under a data key of AWS KMS; its wrapped form is opaque to the protocol."""
     key, salt, wrapped = run(0x10), run(0x20), run(0x00, 184)
     arn = "arn:aws:kms:eu-central-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
     head = RequestHead(REQUEST_ID, 1_800_000_000_000, 1_800_000_300_000, "tale-7m", "acme", arn)

@@ -1,13 +1,13 @@
 """A client of the nsbridge protocol, version 1, in one file.
 
 It seals a request, publishes it to a model's queue, opens the streamed reply and merges the
-attempts of workers that come and go. `docs/protocol.md` is the text behind every line here.
+attempts of several workers. `docs/protocol.md` specifies everything that it does.
 
     python nsbridge_client.py --url amqp://guest:guest@localhost:5672/%2f --keyring keys.json \
         --model tale-7m --tenant demo "Once a bear"
 
 Parts 1 to 6 are pure: no network, no clock. Part 7 talks to RabbitMQ, part 8 is the command.
-Left out: key services, object storage.
+Key services and object storage are left out.
 """
 
 from __future__ import annotations
@@ -35,37 +35,37 @@ from typing import Callable, NamedTuple
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-# --- 1. Words of the protocol -------------------------------------------------------------------
+# --- 1. Constants of the protocol ---------------------------------------------------------------
 
 CONTENT_TYPE = "application/vnd.nsbridge.v1"
 VERSION, SUITE = 1, 1
 KEYRING_PROVIDER, KMS_PROVIDER = range(2)
-PLAIN, PIECES = 1, 2  # how the content of a frame is read
+PLAIN, PIECES = 1, 2  # content types
 OPEN, DATA, HEARTBEAT, FINAL_OK, FINAL_ERROR, MOVED = range(6)  # kinds of NSBR
 CANCEL, RESUME = range(2)  # kinds of NSBC
 MAX_REQUEST_BYTES = 8 << 20
 MAX_WRAPPED_BYTES = 4 << 10
-MAX_AHEAD = 256  # frames of one stream that may wait for their turn
-MAX_EARLY, MAX_EARLY_BYTES = 256, 1 << 20  # frames of one request that may wait for an open
-MAX_STREAMS = 4  # of one request that are followed at once
-MAX_GONE = 64  # of one request that are remembered after that
-MAX_WORKERS = 8  # of one request that are told of its end
-MAX_HINTS = 16  # of one request that are shown
-PREFETCH = 512  # reply frames that the broker may send ahead of their acks
+MAX_AHEAD = 256  # frames of one stream kept until the frames before them come
+MAX_EARLY, MAX_EARLY_BYTES = 256, 1 << 20  # frames of one request kept until their open comes
+MAX_STREAMS = 4  # streams of one request followed at once
+MAX_GONE = 64  # evicted streams of one request whose ids are remembered
+MAX_WORKERS = 8  # workers of one request that get a cancel at its end
+MAX_HINTS = 16  # hints of one request that are shown
+PREFETCH = 512  # unacked reply frames that the broker may send
 MAX_SECONDS = 25 * 60
-ALLOW_PLAINTEXT = "allow_plaintext=true"  # in a URL: a broker on another machine without TLS
-SILENCE_S = 15  # without a frame: the caller is told
-QUIET_S = 6  # after a loss: the request is sealed again. A worker that lives is heard every 5 s
-SILENT_S = 90  # the same, once, of a request that was opened, where nothing tells of a loss
+ALLOW_PLAINTEXT = "allow_plaintext=true"  # in a URL: allows a remote broker without TLS
+SILENCE_S = 15  # seconds without a frame after which the state is `waiting`
+QUIET_S = 6  # seconds after a loss until a new copy; live workers send a frame every 5 s
+SILENT_S = 90  # the same, once, for an opened request without any sign of a loss
 MAX_AGAIN = 3
-PAUSE_S, LONGEST_PAUSE_S = 0.2, 5  # before a copy that the broker refused is published again
+PAUSE_S, LONGEST_PAUSE_S = 0.2, 5  # pause before a refused copy is published again
 CODES = (
     "bad-input model-failed cancelled deadline expired clock-skew malformed unsupported-version "
     "oversized unknown-key wrong-key tampered wrong-model key-scope poison reply-too-large "
     "key-denied internal wrong-revision"
 ).split()  # the code with number n is CODES[n - 1]
 USAGE = "input_tokens output_tokens cached_tokens drafted_tokens accepted_tokens".split()
-REASONS = ("stop", "length", "stop_text")  # why a reply ended
+REASONS = ("stop", "length", "stop_text")  # finish reasons
 
 REPLY_EXCHANGE, CONTROL_EXCHANGE = "nsbridge.reply", "nsbridge.control"
 REPLY_QUEUE_ARGUMENTS = {
@@ -77,11 +77,11 @@ REPLY_QUEUE_ARGUMENTS = {
 
 
 class Refused(Exception):
-    """A frame that is not what it claims to be. It is dropped as if it had never come."""
+    """Frame that does not verify or has invalid content. The frame is dropped."""
 
 
 class Failed(Exception):
-    """What ends the command with one sentence."""
+    """Error that ends the command with one sentence."""
 
 
 # --- 2. Key schedule: HKDF-SHA-512 (RFC 5869) and AES-256-GCM ------------------------------------
@@ -100,14 +100,14 @@ def expand(prk: bytes, info: bytes, length: int) -> bytes:
 
 
 class FrameKey:
-    """The cipher of one frame or one stream, and what commits to it."""
+    """Cipher of one frame or one stream, with its commitment."""
 
     def __init__(self, material: bytes):
         self.key, self.base, self.commitment = material[:32], material[32:44], material[44:76]
         self._gcm = AESGCM(self.key)
 
     def check(self, commitment: bytes) -> None:
-        """Compared before anything is decrypted: tells a wrong key from changed bytes."""
+        """Compares the commitment before decryption; separates a wrong key from changed bytes."""
         if not hmac.compare_digest(self.commitment, commitment):
             raise Refused("it was sealed with another key")
 
@@ -126,7 +126,7 @@ class FrameKey:
 
 
 def request_keys(key: bytes, salt: bytes, header: bytes) -> tuple[FrameKey, bytes]:
-    """The key of a request, and the root of all keys of its replies."""
+    """Derives the key of a request and its reply root."""
     digest = hashlib.sha512(header).digest()
     prk = extract(salt, key)
     frame_key = FrameKey(expand(prk, b"nsbridge/1 request\0" + digest, 76))
@@ -134,7 +134,7 @@ def request_keys(key: bytes, salt: bytes, header: bytes) -> tuple[FrameKey, byte
 
 
 def reply_keys(root: bytes, salt: bytes, request_id: bytes, attempt: int) -> tuple[FrameKey, bytes]:
-    """The key of one reply stream, and its identifier."""
+    """Derives the key of one reply stream and the stream id."""
     info = b"nsbridge/1 reply\0" + request_id + struct.pack(">I", attempt)
     material = expand(extract(salt, root), info, 92)
     return FrameKey(material[:76]), material[76:]
@@ -146,7 +146,7 @@ def control_key(root: bytes, salt: bytes, request_id: bytes, kind: int) -> Frame
 
 
 def tenant_key(master: bytes, tenant: str, model: str) -> bytes:
-    """What a tenant holds for a model instead of the master key."""
+    """Derives the key that a tenant holds for a model in place of the master key."""
     t, m = tenant.encode(), model.encode()
     lengths = struct.pack(">I", len(t)), struct.pack(">I", len(m))
     info = b"nsbridge/1 tenant\0" + lengths[0] + t + lengths[1] + m
@@ -154,7 +154,7 @@ def tenant_key(master: bytes, tenant: str, model: str) -> bytes:
 
 
 def check_value(key: bytes) -> str:
-    """Sixteen public hex digits that tell a key from one that was pasted wrong."""
+    """Returns sixteen public hex digits that reveal a key with a copying error."""
     return expand(extract(bytes(32), key), b"nsbridge/1 check value\0", 8).hex()
 
 
@@ -176,7 +176,7 @@ def strip(text: bytes) -> tuple[int, bytes]:
 
 
 def start(frame: bytes, magic: bytes, length: int) -> None:
-    """Checks what every frame begins with, and that the fixed header is all there."""
+    """Checks magic, version, suite and flags, and that the fixed header is complete."""
     if len(frame) < length or frame[:4] != magic:
         raise Refused("it is no frame of this protocol")
     if frame[4] != VERSION or frame[5] != SUITE or frame[7] != 0:
@@ -196,9 +196,9 @@ class RequestHead:
 def seal_request(
     key: bytes, salt: bytes, head: RequestHead, content: bytes, wrapped: bytes = b""
 ) -> tuple[bytes, bytes]:
-    """The frame, and the root of its replies' keys. The salt must be fresh for each sealing.
+    """Returns the sealed frame and its reply root. The salt must be new for each sealing.
 
-    A data key of AWS KMS comes with itself `wrapped`; the head's key id is the KMS key's then.
+    `wrapped` is the wrapped form of a data key of AWS KMS; the head's key id is then the KMS key's.
     """
     if len(content) > MAX_REQUEST_BYTES:
         raise Failed(f"the request has {len(content)} bytes, at most {MAX_REQUEST_BYTES} are taken")
@@ -238,7 +238,7 @@ def reply_head(frame: bytes) -> ReplyHead:
 
 
 def error_hint(frame: bytes) -> tuple[bytes, str] | None:
-    """The request and the code of an NSBE. Anybody can have written it: shown, never acted on."""
+    """Returns request id and code of an NSBE. Anyone can forge it: show it, never act on it."""
     if len(frame) != 24 or frame[:6] != b"NSBE\x01\x00":
         return None
     number = struct.unpack_from(">H", frame, 6)[0]
@@ -270,7 +270,7 @@ def write_resume(fingerprint: str | None, pieces: list[bytes]) -> bytes:
 
 
 def read_json(content_type: int, content: bytes) -> dict:
-    """An object with whatever fields; fields that are not known are left alone."""
+    """Parses a JSON object; unknown fields are ignored."""
     try:
         value = json.loads(content) if content_type == PLAIN else None
     except (ValueError, RecursionError) as error:
@@ -323,7 +323,7 @@ def read_failure(content_type: int, content: bytes) -> dict:
 
 
 def text_seam(piece: bytes) -> bytes:
-    """What two attempts at a text are compared by: token id and text, no log-probabilities."""
+    """Returns the seam of a text piece: token id and text, without log-probabilities."""
     try:
         value = json.loads(piece)
         return struct.pack(">I", value["token"]) + value["text"].encode()
@@ -332,7 +332,7 @@ def text_seam(piece: bytes) -> bytes:
 
 
 class Event(NamedTuple):
-    """What came of a frame: opened, pieces, restarted, moved, done, failed, hint or control.
+    """Result of a frame: opened, pieces, restarted, moved, done, failed, hint or control.
 
     The value of a `control` is a `Letter`. A silence leads to `waiting`, and to `enqueue` with
     a `Copy`.
@@ -343,19 +343,19 @@ class Event(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """A control frame that is to be sealed and sent."""
+    """Control frame to seal and send."""
 
     kind: int
     content: bytes
-    key: str | None  # the worker's control queue; None if it is not known: all of the model
-    root: bytes  # of the enqueue that it is about: no other worker can open it
+    key: str | None  # the worker's control queue; None: all workers of the model
+    root: bytes  # reply root of the copy; workers of other copies cannot open it
 
 
 class Copy(NamedTuple):
-    """A sealed request that is to be enqueued."""
+    """Sealed request to enqueue."""
 
     frame: bytes
-    again: int  # copies that were enqueued before it
+    again: int  # number of copies enqueued before it
 
 
 LIVE, STALE, ENDED = "live", "stale", "ended"
@@ -363,25 +363,25 @@ LIVE, STALE, ENDED = "live", "stale", "ended"
 
 @dataclass(eq=False)
 class Stream:
-    """One attempt's reply as far as it was read."""
+    """Reply of one attempt, as far as it was read."""
 
     keys: FrameKey
-    rank: tuple  # enqueue, attempt number, when it was opened, stream id
+    rank: tuple  # enqueue, attempt number, opened_at_ms, stream id
     root: bytes
     reply_to: str | None
     fingerprint: str | None
     next: int = 1
     position: int | None = None  # index of the next piece; None before the first piece
     chunks: int = 0
-    bytes: int = 0  # of the pieces before `position`, as this stream has them
-    state: str = LIVE  # a stale one is read for its end alone
-    ahead: dict[int, tuple] = field(default_factory=dict)  # kind and content, by number
+    bytes: int = 0  # size of the pieces before `position` in this stream
+    state: str = LIVE  # of a stale stream only the end matters
+    ahead: dict[int, tuple] = field(default_factory=dict)  # kind and content by sequence number
 
     def keep(self, head: ReplyHead, frame: bytes) -> bool:
-        """Rule C2: keeps a genuine frame for its turn. False for one that was here before.
+        """Rule C2: keeps a frame that verifies. Returns False for a repeated frame.
 
-        It is opened at once: what is not genuine must not take the place of what is. There is one
-        place more for the last frame: it tells that what is missing will not come.
+        The frame is decrypted at once, because a forged frame must not take the place of the true
+        one. There is one more place for the last frame: it shows that missing frames will not come.
         """
         if self.state == ENDED or head.seq < self.next or head.seq in self.ahead:
             return False
@@ -395,13 +395,13 @@ class Stream:
         return True
 
     def turn(self) -> tuple | None:
-        """The next frame as (kind, content type, content), if it is there."""
+        """Returns the next frame in sequence as (kind, content type, content), if it has come."""
         frame = self.ahead.pop(self.next, None)
         self.next += frame is not None
         return frame
 
     def distrust(self) -> None:
-        """Its pieces do not count any more."""
+        """Makes a live stream stale: its pieces do not count any more."""
         if self.state == LIVE:
             self.state = STALE
 
@@ -411,50 +411,50 @@ class Stream:
 
     @property
     def gap(self) -> bool:
-        """Frames are missing before one that came: they may be sent again, or come back."""
+        """True if frames are missing before a frame that came; they may still come."""
         return self.state == LIVE and bool(self.ahead)
 
 
 @dataclass
 class Merge:
-    """One request's pieces, from all the streams that answer it."""
+    """Reply of one request, merged from all the streams that answer it."""
 
     request_id: bytes
-    roots: list[bytes]  # of the reply keys, in the order of enqueue
+    roots: list[bytes]  # reply roots, in the order of enqueue
     seam: Callable[[bytes], bytes] = text_seam
     pieces: list[bytes] = field(default_factory=list)
-    streams: dict[bytes, Stream] = field(default_factory=dict)  # four, those that ended among them
-    gone: dict[bytes, None] = field(default_factory=dict)  # ids of those that made room for others
-    workers: list[Stream] = field(default_factory=list)  # the newest that have not ended
+    streams: dict[bytes, Stream] = field(default_factory=dict)  # at most four, ended ones included
+    gone: dict[bytes, None] = field(default_factory=dict)  # ids of evicted streams
+    workers: list[Stream] = field(default_factory=list)  # the newest streams that have not ended
     early: list[bytes] = field(default_factory=list)  # frames whose stream has not opened yet
-    events: list[Event] = field(default_factory=list)  # what came of frames and is not given yet
-    over: bool = False  # done, failed or cancelled: a further open is answered by `cancel`
+    events: list[Event] = field(default_factory=list)  # events that were not returned yet
+    over: bool = False  # done, failed or canceled: later opens get a `cancel`
     holder: Stream | None = None  # the stream that last extended the pieces
     answered: set[bytes] = field(default_factory=set)  # roots under which a stream was opened
-    heard: int = 0  # genuine frames, each counted once
+    heard: int = 0  # frames that verified, each counted once
     highest: tuple | None = None  # the rank of the highest stream that ever opened
-    moved: tuple | None = None  # of the highest of those that ended in `moved`
-    broken_end: bool = False  # an end came that what came before does not lead up to
+    moved: tuple | None = None  # the rank of the highest stream that ended in `moved`
+    broken_end: bool = False  # an end came that does not fit the frames before it
 
     def enqueued(self, root: bytes) -> None:
-        """The request was sealed and enqueued once more."""
+        """Records that the request was sealed and enqueued again."""
         self.roots.append(root)
-        self.broken_end = False  # until another comes
+        self.broken_end = False  # until another broken end comes
 
     @property
     def held(self) -> bool:
-        """Whether a worker opened the request, and the highest stream did not move."""
+        """True if a worker opened the request and the highest stream did not end in `moved`."""
         return self.highest is not None and self.highest != self.moved
 
     def feed(self, frame: bytes, reply_to: str | None = None) -> list[Event]:
-        """Takes one message of the reply queue. Nothing comes of one that is not genuine.
+        """Processes one message of the reply queue. A frame that does not verify has no result.
 
-        What came of it before a `seam` raised is not lost: the next call gives it.
+        If a `seam` raises, the next call returns the events before it.
         """
         try:
             self._feed(frame, reply_to)
         except Refused:
-            pass  # as if it had never come
+            pass  # the frame is dropped
         events, self.events = self.events, []
         return events
 
@@ -483,10 +483,10 @@ class Merge:
         self.events.append(Event(kind, value))
 
     def _wait(self, frame: bytes) -> None:
-        """After a reconnect an open may be handed out behind its frames: they wait for it.
+        """Keeps a frame until its open comes: after a reconnect, an open may come after its frames.
 
-        Nobody can verify them yet. So there is room for little, and a forged one takes no other's
-        place: all that claim to be number n of a stream are kept.
+        Without the open the frame cannot be verified. So only few frames are kept, and all frames
+        that claim one sequence number are kept, so that a forged one replaces no other.
         """
         if frame in self.early or len(frame) > MAX_EARLY_BYTES:
             return
@@ -495,7 +495,7 @@ class Merge:
             del self.early[0]
 
     def _catch_up(self, stream_id: bytes, stream: Stream) -> None:
-        """Reads what came before the open of this stream."""
+        """Reads the early frames of this stream."""
         early = [(reply_head(frame), frame) for frame in self.early]
         self.early = [frame for head, frame in early if head.stream_id != stream_id]
         for head, frame in early:
@@ -503,10 +503,10 @@ class Merge:
                 try:
                     self._keep(stream, head, frame)
                 except Refused:
-                    pass  # this one alone
+                    pass  # only this frame is dropped
 
     def _keep(self, stream: Stream, head: ReplyHead, frame: bytes) -> None:
-        """Rule C2: reads a frame if its turn has come, and those that waited for it."""
+        """Rule C2: reads the frames that are next in sequence."""
         if not stream.keep(head, frame):
             return
         self.heard += 1
@@ -515,7 +515,7 @@ class Merge:
         while not self.over and (next_one := stream.turn()):
             try:
                 self._read(stream, *next_one)
-            except Refused:  # sealed by its worker, and no sense in it: another may do better
+            except Refused:  # it verifies and is invalid: another worker may do better
                 stream.distrust()
 
     def _read(self, stream: Stream, kind: int, content_type: int, content: bytes) -> None:
@@ -550,19 +550,21 @@ class Merge:
             self._end("done" if kind == FINAL_OK else "failed", end)
 
     def _note_broken_end(self, stream: Stream) -> None:
-        """The job is over for the worker of this stream, and not here. Of a stale stream that
-        matters only if no other is above it: its worker held the request."""
+        """Records an end that this client cannot use, although the worker considers the job done.
+
+        The end of a stale stream counts only if the stream is the highest: its worker held the
+        request."""
         self.broken_end |= stream.state == LIVE or stream.rank == self.highest
 
     def cancels(self) -> list[Event]:
-        """A `cancel` for every stream that still runs, and for every copy that nobody opened."""
+        """Returns a `cancel` for every stream that has not ended and every unopened copy."""
         live = [s for s in self.workers if s.state != ENDED]
         letters = [Letter(CANCEL, b"", s.reply_to, s.root) for s in live]
         letters += [Letter(CANCEL, b"", None, r) for r in self.roots if r not in self.answered]
         return [Event("control", letter) for letter in dict.fromkeys(letters)]
 
     def _enqueue_of(self, head: ReplyHead, frame: bytes, attempt: int) -> tuple[int, FrameKey]:
-        """The enqueue that an open belongs to: only its root fits the commitment."""
+        """Returns the enqueue that an open belongs to: only its root fits the commitment."""
         for enqueue, root in enumerate(self.roots):
             keys, stream_id = reply_keys(root, frame[48:80], self.request_id, attempt)
             try:
@@ -597,14 +599,14 @@ class Merge:
         self._make_room()
         self.streams[head.stream_id] = stream
         self._tell("opened", {"attempt": attempt, **body})
-        if attempt > 1:  # its worker waits for it, though nothing may be here
+        if attempt > 1:  # its worker waits for it, also without pieces
             made_by = self.holder.fingerprint if self.holder else None
             resume = write_resume(made_by, self.pieces)
             self._tell("control", Letter(RESUME, resume, reply_to, root))
         self._catch_up(head.stream_id, stream)
 
     def _make_room(self) -> None:
-        """A killed worker's stream never ends: the least goes; what it still sends is dropped."""
+        """Evicts the lowest stream if there are too many: a killed worker's stream never ends."""
         if len(self.streams) < MAX_STREAMS:
             return
         least = min(self.streams.items(), key=lambda item: (item[1].state == LIVE, item[1].rank))[0]
@@ -612,7 +614,7 @@ class Merge:
         self._forget(least)
 
     def _forget(self, stream_id: bytes) -> None:
-        """Nothing opens it again."""
+        """Remembers the id of a stream, so that nothing opens the stream again."""
         self.gone[stream_id] = None
         if len(self.gone) > MAX_GONE:
             del self.gone[next(iter(self.gone))]
@@ -636,7 +638,7 @@ class Merge:
             self._disagree(stream, first + same, pieces[same:])
 
     def _foreign(self, stream: Stream, first: int) -> bool:
-        """Whether it goes on from pieces of another kind of worker than those that are here."""
+        """Returns True if the stream continues pieces of a worker with another fingerprint."""
         begins = stream.position is None and first > 0 and self.holder is not None
         return begins and self.holder.fingerprint != stream.fingerprint
 
@@ -647,7 +649,7 @@ class Merge:
             self._tell("pieces", fresh)
 
     def _disagree(self, stream: Stream, kept: int, pieces: list[bytes]) -> None:
-        """Rule C4: the higher rank wins; the caller learns how much of the old text stands."""
+        """Rule C4: the higher rank wins; the event says how many pieces stand."""
         higher = [s for s in self.streams.values() if s.rank > stream.rank and s.state == LIVE]
         outranked = self.holder is not None and stream.rank <= self.holder.rank
         if outranked or any(s.position is not None and s.position > kept for s in higher):
@@ -662,15 +664,15 @@ class Merge:
         self._append(stream, pieces)
 
     def _finish(self, stream: Stream, summary: dict) -> dict | None:
-        """Rule C5. A reply that ends before the pieces do is a disagreement like any other."""
+        """Rule C5. A reply that ends before the known pieces is a disagreement (C4)."""
         chunks, claimed, size = (summary[name] for name in ("chunks", "pieces", "bytes"))
         position, length, foreign = stream.position, stream.bytes, False
-        if position is None:  # its worker had nothing to add to what it was handed
+        if position is None:  # its worker added nothing to the resumed pieces
             position, length = claimed, self._bytes(claimed)
             foreign = self._foreign(stream, claimed)
         agree = (stream.chunks, position, length) == (chunks, claimed, size)
         if foreign or not agree or position > len(self.pieces):
-            return None  # no end: a part is missing
+            return None  # not an end: frames are missing
         if position < len(self.pieces):
             self._disagree(stream, position, [])
         return summary if stream.state == LIVE else None
@@ -689,7 +691,7 @@ class Merge:
 
 
 def read_keyring(text: str) -> list[dict]:
-    """The entries of a keyring's JSON. No message of this function ever quotes the text."""
+    """Returns the entries of a keyring's JSON. No error message quotes the text."""
     try:
         ring = json.loads(text)
         entries = ring["keys"]
@@ -712,7 +714,7 @@ def read_keyring(text: str) -> list[dict]:
 
 
 def load_keyring(path: str) -> list[dict]:
-    """Reads a keyring file, unless others on this machine can read it too."""
+    """Reads a keyring file; refuses one that other users of this machine can read."""
     try:
         with open(path, encoding="utf-8") as file:
             status = os.fstat(file.fileno())
@@ -727,7 +729,7 @@ def load_keyring(path: str) -> list[dict]:
 
 
 def sealing_key(entries: list[dict], model: str, tenant: str) -> tuple[str, bytes]:
-    """The primary key for this model and tenant, and its id."""
+    """Returns the id of the primary key, and the key for this model and tenant."""
     entry = next(e for e in entries if e["state"] == "primary")
     for allowed, wanted in ((entry.get("models"), model), (entry.get("tenants"), tenant)):
         if allowed is not None and wanted not in allowed:
@@ -737,21 +739,21 @@ def sealing_key(entries: list[dict], model: str, tenant: str) -> tuple[str, byte
     return entry["id"], entry["key"]
 
 
-# --- 6. Patience: rule C6 ------------------------------------------------------------------------
+# --- 6. Waiting and new copies: rule C6 ----------------------------------------------------------
 
 
 class Inquiry:
-    """One request from its first sealing to its end; the caller has the clock and the wire."""
+    """One request from its first sealing to its end; the caller has the clock and the network."""
 
     def __init__(self, key: bytes, head: RequestHead, content: bytes, now: float):
         self.key, self.head, self.content = key, head, content
         self.merge = Merge(head.id, [])
-        self.told = self.heard = now  # of a silence; of a worker
-        self.asked = self.listening = now  # when it was enqueued; since when it can be heard
-        self.lost: float | None = None  # when replies were lost, if nothing was heard since
+        self.told = self.heard = now  # last report of a silence; last new frame
+        self.asked = self.listening = now  # last enqueue; last subscription
+        self.lost: float | None = None  # time of the loss, if nothing was heard since
 
     def seal(self) -> Copy:
-        """One more enqueue: the same request under a fresh salt, and so a reply root of its own."""
+        """Seals the request again, under a new salt and so with a reply root of its own."""
         frame, root = seal_request(self.key, secrets.token_bytes(32), self.head, self.content)
         self.merge.enqueued(root)
         return Copy(frame, len(self.merge.roots) - 1)
@@ -766,11 +768,11 @@ class Inquiry:
                 self.lost = None
 
     def queue_lost(self, now: float) -> None:
-        """The reply queue was gone, with all that it held, and is there again."""
+        """Records that the reply queue and its messages were lost."""
         self.lost = now
 
     def due(self, now: float) -> list[Event]:
-        """What a silence calls for."""
+        """Returns the events that are due after a silence."""
         if self.merge.over:
             return []
         events = []
@@ -781,16 +783,16 @@ class Inquiry:
         missing = self.lost is not None or self.merge.broken_end
         if missing:
             patience = QUIET_S
-        elif self.merge.held and copies == 1:  # a broker may keep what a lost consumer held to itself
+        elif self.merge.held and copies == 1:  # the broker may hold back a copy
             patience = SILENT_S
-        else:  # it may wait for its turn
+        else:  # the request may wait for its turn
             return events
         moments = (self.heard, self.listening, self.lost, self.asked)
         since = max(moment for moment in moments if moment is not None)
         if copies <= MAX_AGAIN and now - since >= patience << (copies - 1):
             self.asked = now
             if missing:
-                self.lost = now  # once more only if this copy brings no sign of life either
+                self.lost = now  # another copy follows only if this one brings nothing
             events.append(Event("enqueue", self.seal()))
         return events
 
@@ -799,13 +801,13 @@ class Inquiry:
 
 
 def uuid7(now_ms: int) -> bytes:
-    """RFC 9562, 5.7: 48 bits of time, then randomness around version and variant."""
+    """Returns a UUIDv7 (RFC 9562, 5.7): 48 bits of time, then random bits with the version."""
     value = now_ms << 80 | 7 << 76 | secrets.randbits(12) << 64 | 2 << 62 | secrets.randbits(62)
     return value.to_bytes(16, "big")
 
 
 def private(url: str) -> str:
-    """The URL for pika. One to another machine without TLS needs `?allow_plaintext=true`."""
+    """Returns the URL for pika. A remote broker without TLS needs `?allow_plaintext=true`."""
     parts = urllib.parse.urlsplit(url)
     words = parts.query.split("&")
     query = "&".join(word for word in words if word != ALLOW_PLAINTEXT)
@@ -821,29 +823,29 @@ def private(url: str) -> str:
 
 
 class Link:
-    """One connection and this client's reply queue, opened again when it is lost."""
+    """One connection with this client's reply queue; reconnects after a loss."""
 
     def __init__(self, url: str):
-        import pika  # here, so that the pure parts can be tested without it
+        import pika  # imported here, so that tests of the pure parts do not need it
 
         self.pika = pika
         logging.getLogger("pika").addHandler(logging.NullHandler())
-        logging.getLogger("pika").propagate = False  # it would tell of each error in its own way
+        logging.getLogger("pika").propagate = False  # it would log each error again
         self.queue = f"nsbridge.reply.{secrets.randbits(128):032x}"
         try:
             self.parameters = pika.URLParameters(private(url))
         except Failed:
             raise
-        except Exception as error:  # it raises many kinds, and may quote the password
+        except Exception as error:  # pika raises many types, and may quote the password
             raise Failed("the URL is not amqp://user:password@host:5672/%2f") from error
-        # Well below the fifteen seconds for which an unused reply queue is kept.
+        # Well below the 15 s after which an unused reply queue expires.
         self.parameters.socket_timeout = self.parameters.stack_timeout = 5
         self.parameters.blocked_connection_timeout = 10
         self.take: Callable = lambda *_: None
-        self.trouble: Failed | None = None  # why there is no connection
-        self.lost = False  # the reply queue was gone, with what it held for us
+        self.trouble: Failed | None = None  # reason for a missing connection
+        self.lost = False  # the reply queue was gone, with its messages
         self.connect()
-        self.lost = False  # it is new
+        self.lost = False  # the queue is new
 
     def connect(self) -> None:
         try:
@@ -856,17 +858,17 @@ class Link:
 
     def _declare(self) -> None:
         for exchange in (REPLY_EXCHANGE, CONTROL_EXCHANGE):
-            try:  # most brokers have them; then no right to configure them is needed
+            try:  # passive: needs no configure permission if they exist
                 self.connection.channel().exchange_declare(exchange, "direct", passive=True)
             except self.pika.exceptions.ChannelClosedByBroker:
                 self.connection.channel().exchange_declare(exchange, "direct", durable=True)
-        try:  # first of all: a queue that somebody takes from does not expire
+        try:  # first: a queue with a consumer does not expire
             self._subscribe()
         except self.pika.exceptions.ChannelClosedByBroker:
-            self.lost = True  # noted before it is made anew: what follows may fail
+            self.lost = True  # recorded before it is declared again: what follows may fail
             self._declare_queue(self.connection.channel())
             self._subscribe()
-        else:  # it may have been made by a try that failed before it was bound
+        else:  # an earlier attempt may have failed before the bind
             self._declare_queue(self.channel)
 
     def _declare_queue(self, channel) -> None:
@@ -877,22 +879,22 @@ class Link:
         self.channel = self.connection.channel()
         self.channel.confirm_delivery()
         self.channel.basic_qos(prefetch_count=PREFETCH)
-        # The broker ends the subscription when somebody deletes the queue.
+        # The broker cancels the consumer if the queue is deleted.
         self.channel.add_on_cancel_callback(lambda _: self._give_up("the reply queue was deleted"))
         self.channel.basic_consume(self.queue, self._on_message)
 
     def _on_message(self, channel, method, properties, body) -> None:
         self.take(body, properties.reply_to)
-        channel.basic_ack(method.delivery_tag)  # by hand, after use: what is lost comes again
+        channel.basic_ack(method.delivery_tag)  # after use: an unacked frame comes again
 
     def _give_up(self, reason: object) -> None:
         self.trouble = Failed(f"lost the broker: {reason}")
 
     def publish_request(self, head: RequestHead, copy: Copy) -> bool:
-        """False if the connection is gone: then the same bytes must be published again."""
+        """Returns False if the connection is gone; publish the same bytes again then."""
         text = str(uuid.UUID(bytes=head.id))
         headers = {"nsb-model": head.model, "nsb-kid": head.key_id}
-        if copy.again:  # then its worker waits for what is here already
+        if copy.again:  # then its worker waits for the pieces that are here
             headers["nsb-epoch"] = copy.again
         properties = self.pika.BasicProperties(
             message_id=text,
@@ -912,7 +914,7 @@ class Link:
             raise Failed(f"the queue {queue} is full, try again later") from error
 
     def publish_control(self, frame: bytes, request_id: bytes, key: str) -> bool:
-        """Not mandatory, nor again if refused: a worker that does not read it reads the next."""
+        """Publishes without `mandatory` or a retry: a worker that misses one reads the next."""
         properties = self.pika.BasicProperties(
             correlation_id=str(uuid.UUID(bytes=request_id)),
             delivery_mode=1,
@@ -924,7 +926,7 @@ class Link:
             return True
 
     def _publish(self, exchange: str, key: str, frame: bytes, properties, **options) -> bool:
-        """Returns when the broker has confirmed, or the connection is gone."""
+        """Waits for the publisher confirm. Returns False if the connection is gone."""
         errors = self.pika.exceptions
         try:
             self.channel.basic_publish(exchange, key, frame, properties, **options)
@@ -936,9 +938,9 @@ class Link:
         return True
 
     def wait(self, seconds: float) -> bool:
-        """Takes what comes. True if the reply queue was found to be gone, with what it held.
+        """Processes incoming messages. Returns True if the reply queue and its messages were lost.
 
-        After a lost connection the same queue is consumed again, and what it held comes back.
+        After a lost connection, the same queue is consumed again, and its messages come back.
         """
         if not self.trouble:
             try:
@@ -961,10 +963,10 @@ class Link:
         try:
             self.connection.close()
         except self.pika.exceptions.AMQPError:
-            pass  # it is closed
+            pass  # the connection is closed already
 
     def close(self) -> None:
-        """Deletes the queue; what is left without that goes after fifteen seconds."""
+        """Deletes the reply queue; it would expire after 15 s otherwise."""
         try:
             self.channel.queue_delete(self.queue)
         except self.pika.exceptions.AMQPError:
@@ -976,7 +978,7 @@ class Link:
 
 
 class Ask:
-    """One request on its way: shows what comes, publishes what is to be sent."""
+    """One running request: prints the reply, publishes copies and control frames."""
 
     def __init__(self, args: argparse.Namespace, clock: Callable[[], float] = time.monotonic):
         key_id, key = sealing_key(load_keyring(args.keyring), args.model, args.tenant)
@@ -985,7 +987,7 @@ class Ask:
         self.finished: Event | None = None
         self.restarts, self.attempts = 0, 0
         self.hints: list[str] = []
-        self.revision: str | None = None  # of the model, at the worker that opened last
+        self.revision: str | None = None  # model revision of the worker that opened last
         now = int(time.time() * 1000)
         expires = now + int(args.timeout * 1000)
         self.head = RequestHead(uuid7(now), now, expires, args.model, args.tenant, key_id)
@@ -995,7 +997,7 @@ class Ask:
         content = json.dumps(asked).encode()
         self.inquiry = Inquiry(key, self.head, content, clock())
         self.merge = self.inquiry.merge
-        # What the broker has not confirmed: it stays here through any number of connections.
+        # Unconfirmed copies, kept across connections.
         self.requests: list[Copy] = [self.inquiry.seal()]
         self.letters: list[Letter] = []
         self.pause, self.not_before = PAUSE_S, 0.0
@@ -1013,14 +1015,14 @@ class Ask:
                     self.inquiry.listening = self.clock()
                 if lost:
                     self.inquiry.queue_lost(self.clock())
-                # Nothing can come without a connection, and nothing helps after the deadline.
+                # Skipped without a connection and after the deadline.
                 if not link.trouble and self.clock() < deadline:
                     self._on_events(self.inquiry.due(self.clock()))
             return self._end()
         except BrokenPipeError:
             self._cancel()
             self._publish()
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # no second complaint
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # no error at exit
             raise Failed("the output was closed, the request is cancelled") from None
         finally:
             link.close()
@@ -1040,7 +1042,7 @@ class Ask:
         except Failed:
             if len(self.merge.roots) == 1:
                 raise
-            # A full queue is no reason to give a copy up: this request was asked already.
+            # A new copy of a request is retried: a full queue does not end the request.
             self.not_before = self.clock() + self.pause
             self.pause = min(2 * self.pause, LONGEST_PAUSE_S)
         while self.letters and self._send(self.letters[0]):
@@ -1076,7 +1078,7 @@ class Ask:
             self.requests.append(event.value)
             print("nobody is heard of any more: asking again", file=self.notes)
         elif event.kind == "hint":
-            # Anybody can send any number.
+            # Hints are not authenticated, so their number is limited.
             if event.value not in self.hints and len(self.hints) < MAX_HINTS:
                 self.hints.append(event.value)
                 print(f"unauthenticated hint from a worker: {event.value}", file=self.notes)
@@ -1089,7 +1091,7 @@ class Ask:
             sys.stdout.flush()
 
     def _cancel(self) -> None:
-        """To every worker that answers; for a copy that none has opened, to all of the model."""
+        """Cancels every running stream, and at all workers of the model every unopened copy."""
         self.merge.over = True
         self.requests.clear()
         self._on_events(self.merge.cancels())
@@ -1130,7 +1132,7 @@ class Ask:
 
 
 def piece_text(pieces: list[bytes]) -> str:
-    """The text of pieces that are TextPiece or a JSON string; of any other, the piece itself."""
+    """Returns the text of pieces that are TextPiece or JSON strings; other pieces as they are."""
     texts = []
     for piece in pieces:
         try:
@@ -1139,11 +1141,11 @@ def piece_text(pieces: list[bytes]) -> str:
         except (ValueError, RecursionError, KeyError):
             text = None
         texts.append(text if isinstance(text, str) else piece.decode(errors="replace"))
-    return "".join(texts).encode(errors="replace").decode()  # JSON can name halves of characters
+    return "".join(texts).encode(errors="replace").decode()  # JSON can contain lone surrogates
 
 
 def text_input(args: argparse.Namespace) -> dict:
-    """TextInput: fields that are not given are left out, so that the handler's defaults hold."""
+    """Returns the TextInput; absent fields are left out, so that the handler's defaults apply."""
     if args.chat:
         asked: dict = {"messages": [{"role": "user", "content": args.prompt}]}
     else:

@@ -1,9 +1,9 @@
-"""What a client must get right, checked without a broker.
+"""Tests of the client, without a broker.
 
     python -m unittest -v test_nsbridge_client
 
-The known answers are the ones that the Rust crates reproduce; the rest plays a worker and a
-broker that reorders, drops, repeats, changes and splices.
+The known answers are those of the Rust crates. The other tests simulate a worker, and a broker that
+reorders, drops, repeats, changes and splices frames.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WORDS = [token(i, f"w{i} ") for i in range(6)]
 
 
 class Attempt:
-    """A worker's stream, with its frames at hand for mischief."""
+    """Worker's stream, whose frames a test can reorder or change."""
 
     def __init__(self, attempt: int = 1, opened_at: int = 1000, root: bytes = ROOT,
                  fingerprint: str = "00" * 16, request_id: bytes = ID):
@@ -60,19 +60,19 @@ class Attempt:
 
 
 def forged(frame: bytes) -> bytes:
-    """What somebody makes of a frame who can write to the reply queue and has no key."""
+    """Forges a frame as an attacker without a key who can write to the reply queue."""
     return frame[:-1] + bytes([frame[-1] ^ 1])
 
 
 class Replay:
-    """A merge, and what came of it."""
+    """Merge with its results."""
 
     def __init__(self) -> None:
         self.merge = Merge(ID, [ROOT])
         self.given: list[bytes] = []
 
     def feed(self, *frames: bytes, reply_to: str = "control") -> list[str]:
-        """The kinds of the events; what the caller is given is kept in `given`."""
+        """Returns the kinds of the events; keeps the caller's pieces in `given`."""
         self.events = [e for frame in frames for e in self.merge.feed(frame, reply_to)]
         for event in self.events:
             if event.kind == "restarted":
@@ -83,7 +83,7 @@ class Replay:
 
 
 class KnownAnswers(unittest.TestCase):
-    """The bytes that other implementations make, made and read here."""
+    """Known answers: bytes of other implementations, made and read here."""
 
     def test_the_request_of_version_1_is_opened_and_sealed_again(self):
         v = known("wire-v1.json")
@@ -142,7 +142,7 @@ class KnownAnswers(unittest.TestCase):
 
 
 class Frames(unittest.TestCase):
-    """Nothing that was changed, cut or made for another comes out."""
+    """Frames that were changed, cut or made for another request are refused."""
 
     def setUp(self):
         self.head = RequestHead(ID, 1, 2, "tale-7m", "acme", "dev")
@@ -159,7 +159,7 @@ class Frames(unittest.TestCase):
                 read(frame[:end])
 
     def check_no_change_gives_anything(self, frame, replay):
-        """A changed kind, stream id or number may read as another's frame, a repeat or a gap."""
+        """A changed kind, stream id or number may look like another frame, a repeat or a gap."""
         flips = [frame[:i] + bytes([frame[i] ^ 1 << b]) + frame[i + 1 :]
                  for i in range(len(frame)) for b in range(8)]
         for changed in flips + [frame[:end] for end in range(len(frame))]:
@@ -201,7 +201,7 @@ class Frames(unittest.TestCase):
         self.assertEqual((replay.merge.streams, replay.merge.heard), ({}, 0))
 
     def test_an_open_that_commits_to_another_key_or_has_another_id_is_refused(self):
-        """Both are additional data: these opens were sealed that way, and would decrypt."""
+        """Both are additional data: these opens were sealed with them, and would decrypt."""
         for change in ("commitment", "id"):
             a = Attempt()
             a.sealer.seq = 0
@@ -421,19 +421,19 @@ class Merging(unittest.TestCase):
         self.assertEqual(self.replay.given, WORDS[:2])
 
     def reply(self, attempt: Attempt) -> list[bytes]:
-        """Data, heartbeat, data, end: what follows an open."""
+        """Returns the frames after an open: data, heartbeat, data, end."""
         frames = [attempt.data(0, WORDS[:2]), attempt.sealer.seal(HEARTBEAT), attempt.data(2, WORDS[2:])]
         return [*frames, attempt.finish(WORDS)]
 
     def check_each_piece_is_shown_once(self, *frames: bytes, what: object):
-        """However often a forged frame is among those that have to wait."""
+        """Checks that the caller gets each piece once, whatever forged frames come too."""
         self.replay = Replay()
         kinds = self.replay.feed(*frames)
         self.assertEqual(kinds, ["opened", "pieces", "pieces", "done"], what)
         self.assertEqual(self.replay.given, WORDS, what)
 
     def test_c2_a_forged_frame_among_early_ones_takes_nothing_away(self):
-        for turn in (1, -1):  # as they were sent, and the last first
+        for turn in (1, -1):  # in the order of sending, and reversed
             for at in range(5):
                 for of in range(4):
                     a = Attempt()
@@ -471,7 +471,7 @@ class Merging(unittest.TestCase):
     def test_c2_a_forged_open_takes_no_early_frames_along(self):
         a = Attempt()
         other = Attempt().open
-        as_if = other[:24] + a.open[24:40] + other[40:]  # another stream's, under this one's id
+        as_if = other[:24] + a.open[24:40] + other[40:]  # another stream's frame, this one's id
         early = [forged(a.open), *self.reply(a), forged(a.open), as_if, a.open[:100]]
         self.check_each_piece_is_shown_once(*early, a.open, what="forged opens")
 
@@ -606,7 +606,7 @@ class Merging(unittest.TestCase):
     def test_c3_an_attempt_that_starts_over_gives_each_piece_once(self):
         a, b = Attempt(1), Attempt(2)
         self.replay.feed(a.open, a.data(0, WORDS[:3]), b.open)
-        again = [token(i, f"w{i} ", logprob=-0.5) for i in range(6)]  # no part of the seam
+        again = [token(i, f"w{i} ", logprob=-0.5) for i in range(6)]  # not part of the seam
         self.assertEqual(self.replay.feed(b.data(0, again[:2])), [])
         self.assertEqual(self.replay.feed(b.data(2, again[2:])), ["pieces"])
         self.assertEqual(self.replay.given, WORDS[:3] + again[3:])
@@ -782,7 +782,7 @@ class Merging(unittest.TestCase):
 
 
 class Patience(unittest.TestCase):
-    """Rule C6, with a worker that seals frames and a clock that is told."""
+    """Rule C6, with a worker that seals frames and a simulated clock."""
 
     def setUp(self):
         head = RequestHead(ID, 1000, 61_000, "tale-7m", "acme", "dev")
@@ -790,7 +790,7 @@ class Patience(unittest.TestCase):
         self.copies = [self.inquiry.seal().frame]
 
     def worker(self, copy: int = 0, attempt: int = 1, **more) -> Attempt:
-        """The worker that took this copy: it has nothing but the copy's bytes."""
+        """Returns the worker of this copy; it knows only the bytes of the copy."""
         head, self.content, root = worker.open_request(self.copies[copy], KEY)
         return Attempt(attempt, root=root, **more)
 
@@ -823,14 +823,14 @@ class Patience(unittest.TestCase):
 
     def test_c6_what_nobody_opened_and_what_moved_wait_for_their_turn(self):
         self.assertNotIn("enqueue", self.due(500))
-        a, b = self.worker(), self.worker(attempt=2)  # one is killed, one told to leave
+        a, b = self.worker(), self.worker(attempt=2)  # one is killed, one drains
         self.feed(501, a.open, b.open, b.sealer.seal(MOVED))
         self.assertNotIn("enqueue", self.due(1000))
 
     def test_c6_what_moved_last_waits_for_its_turn_though_it_made_room(self):
         a = self.worker(attempt=9)
         self.feed(1, a.open, a.sealer.seal(MOVED))
-        for attempt in range(1, 5):  # killed workers, handed out late
+        for attempt in range(1, 5):  # killed workers, whose opens come late
             self.feed(1, self.worker(attempt=attempt).open)
         self.assertNotIn("enqueue", self.due(500))
 
@@ -860,7 +860,7 @@ class Patience(unittest.TestCase):
     def test_c6_frames_after_a_hole_are_heard_once_and_their_end_is_asked_for_again(self):
         a = self.worker()
         self.feed(1, a.open)
-        a.data(0, WORDS[:1])  # went with the reply queue
+        a.data(0, WORDS[:1])  # lost with the reply queue
         self.inquiry.queue_lost(10)
         for second in range(10, 16):
             kept = a.data(1, WORDS[1:2])
@@ -924,7 +924,7 @@ class Patience(unittest.TestCase):
         self.assertEqual(self.due(60), [])
 
     def again(self) -> tuple[Attempt, Attempt]:
-        """Two pieces of a first copy, and the streams of both copies, opened."""
+        """Opens the streams of both copies and feeds two pieces of the first."""
         a = self.worker()
         self.feed(1, a.open, a.data(0, WORDS[:2]), reply_to="a")
         self.inquiry.queue_lost(2)
@@ -978,7 +978,7 @@ class Patience(unittest.TestCase):
 
 
 class Errors:
-    """The exceptions of pika that matter here."""
+    """Exceptions of pika that the client handles."""
 
     class AMQPError(Exception):
         pass
@@ -994,13 +994,13 @@ class Errors:
 
 
 class Broker:
-    """A broker's end of a `Link`: one connection and one channel, which fails where it is told to."""
+    """Broker's end of a `Link`: one connection and one channel, with scripted failures."""
 
     def __init__(self):
         self.calls: list[str] = []
-        self.fails: dict[str, list[Exception]] = {}  # by the name of a call: one each time
+        self.fails: dict[str, list[Exception]] = {}  # by the name of the call, one per call
 
-    def __getattr__(self, name):  # every call
+    def __getattr__(self, name):  # handles every call
         def call(*args, **options):
             self.calls.append(name)
             if self.fails.get(name):
@@ -1011,7 +1011,7 @@ class Broker:
 
 
 class Wire(unittest.TestCase):
-    """The link to RabbitMQ, as it comes back from a lost connection."""
+    """Link to RabbitMQ, and its recovery from a lost connection."""
 
     def link(self, **fails) -> client.Link:
         self.broker, link = Broker(), object.__new__(client.Link)
@@ -1052,7 +1052,7 @@ class Wire(unittest.TestCase):
 
 
 class ScriptedLink:
-    """A broker and a worker that follow a script: one step each time the command waits."""
+    """Scripted broker and worker: one step each time the command waits."""
 
     def __init__(self, script, unconfirmed: int, clock):
         self.clock, self.refuses, self.at = clock, 0, []
@@ -1077,7 +1077,7 @@ class ScriptedLink:
     def wait(self, seconds) -> bool:
         lost = next(self.script, None)
         if lost is None:
-            self.script = None  # once more, and the test fails: the command waits for ever
+            self.script = None  # a further wait fails the test: it would never end
         return bool(lost)
 
     def close(self) -> None:
@@ -1103,7 +1103,7 @@ class Command(unittest.TestCase):
     """The command, with a scripted broker and worker in place of RabbitMQ."""
 
     def ask(self, script, unconfirmed: int = 0) -> tuple[int | str, str, str]:
-        """The exit code or the sentence, what went to stdout, and what to stderr."""
+        """Returns the exit code or the error sentence, then stdout and stderr."""
         self.now = 0.0
         out, err = io.StringIO(), io.StringIO()
         ring = {"id": "dev", "state": "primary", "key": base64.b64encode(KEY).decode()}
@@ -1257,7 +1257,7 @@ class Command(unittest.TestCase):
 
 
 class Keyrings(unittest.TestCase):
-    """What is refused, and that no refusal shows a key."""
+    """Keyrings that are refused; no error shows a key."""
 
     def ring(self, **more) -> str:
         entry = {"id": "a", "state": "primary", "key": base64.b64encode(KEY).decode(), **more}

@@ -1,4 +1,4 @@
-"""From stories to batches of token ids: the tokenizer, the chat layout, the batches."""
+"""Tokenizer, chat layout and batches: the way from stories to batches of token ids."""
 
 import json
 import random
@@ -25,9 +25,9 @@ CHAT_TEMPLATE = (
     "{%- endif %}"
 )
 
-# Japanese is cut where the script changes, which is nearly where its words end. A name then is
-# the same token whatever particle follows it, and copying it is easy even for a tiny model. It
-# also makes an unfinished sentence such as クマが海辺に行って split as it does in a story.
+# Japanese is cut where the script changes, which is close to its word boundaries. A name is then
+# the same token whatever particle follows it, and even a tiny model copies it easily. An
+# unfinished sentence such as クマが海辺に行って is also split as in a story.
 PIECES = (
     r"[\p{Katakana}ー]+|\p{Hiragana}+|\p{Han}+"
     r"|'(?:s|t|re|ve|m|ll|d)| ?\p{L}+|\p{N}"
@@ -36,7 +36,7 @@ PIECES = (
 
 
 def common_characters():
-    """The kana, and the 2,965 kanji of the first level of JIS X 0208."""
+    """Returns the kana, and the 2,965 kanji of the first level of JIS X 0208."""
     for row in (4, 5, *range(16, 48)):
         for cell in range(1, 95):
             try:
@@ -46,11 +46,11 @@ def common_characters():
 
 
 def build_tokenizer(seed, samples=6000):
-    """A byte-level BPE of exactly VOCAB entries.
+    """Trains a byte-level BPE with exactly VOCAB entries.
 
-    The stories alone have too few words to fill it, so common characters are added once each:
-    the words of the stories, being frequent, are merged first, and a kanji that only a user
-    writes is then mostly one token rather than three bytes.
+    The stories alone have too few words to fill it, so each common character is added once. The
+    words of the stories are frequent and are merged first. A kanji that only a user writes is then
+    mostly one token instead of three bytes.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -89,7 +89,7 @@ def build_tokenizer(seed, samples=6000):
 
 
 def stop_ids(tokenizer):
-    """The tokens that end a reply."""
+    """Returns the tokens that end a reply."""
     return [tokenizer.token_to_id(name) for name in (END, END_OF_TURN)]
 
 
@@ -110,7 +110,7 @@ def tokenizer_config():
 
 
 def render_chat(messages, generate=False):
-    """What CHAT_TEMPLATE makes of (role, content) pairs, without a template engine."""
+    """Renders (role, content) pairs as CHAT_TEMPLATE does, without a template engine."""
     text = BEGIN + "".join(
         f"{START_HEADER}{role}{END_HEADER}\n\n{content.strip()}{END_OF_TURN}"
         for role, content in messages
@@ -123,14 +123,14 @@ def sample_text(sample):
 
 
 def encode(tokenizer, text):
-    """Ids of a text that already has its special tokens."""
+    """Returns the ids of a text that already has its special tokens."""
     return tokenizer.encode(text, add_special_tokens=False).ids
 
 
 def pad(rows, filler):
-    """Inputs and labels for rows of ids: one row per sample, so no sample sees another.
+    """Pads rows of ids to inputs and labels: one row per sample, so no sample sees another.
 
-    Returns ids [batch, length] and labels of the same size, -100 where there is nothing to learn.
+    Returns ids [batch, length] and labels of the same size, -100 at positions without a target.
     """
     length = max(map(len, rows)) - 1
     ids = torch.full((len(rows), length), filler)
@@ -142,10 +142,10 @@ def pad(rows, filler):
 
 
 def cut(rows, batch_tokens, seed):
-    """Batches of about `batch_tokens` from rows, each a tuple that begins with its ids.
+    """Yields batches of about `batch_tokens` from rows, each a tuple that begins with its ids.
 
-    The rows are sorted by length, so that hardly anything is padding; the batches then come in
-    random order, so that lengths stay mixed over time.
+    The rows are sorted by length, so that there is little padding. The batches then come in random
+    order, so that lengths stay mixed over time.
     """
     found, current = [], []
     for row in sorted(rows, key=lambda row: len(row[0])):
@@ -159,7 +159,7 @@ def cut(rows, batch_tokens, seed):
 
 
 def batches(tokenizer, seed, batch_tokens, index=0, pool=256):
-    """Endless (ids, labels) of the training stories, with the number of the next sample."""
+    """Yields (ids, labels) of the training stories without end, with the next sample's number."""
     filler = tokenizer.token_to_id(END)
     while True:
         rows = [
@@ -172,7 +172,7 @@ def batches(tokenizer, seed, batch_tokens, index=0, pool=256):
 
 
 def prompt(tokenizer, split, seed, index):
-    """Ids that a story is to follow: a chat up to its last request, or a raw story's beginning.
+    """Returns the ids of a prompt: a chat up to its last request, or a raw story's beginning.
 
     The beginning is cut anywhere within the first sentence or two, or before its first word.
     """
@@ -184,7 +184,7 @@ def prompt(tokenizer, split, seed, index):
 
 
 def held_out(tokenizer, count, seed=0):
-    """For each language `count` samples never trained on, as (ids, first id of the story)."""
+    """Returns `count` held-out samples for each language, as (ids, first id of the story)."""
     found = {}
     for offset, language in enumerate(LANGUAGES):
         found[language] = []

@@ -1,9 +1,9 @@
-"""A small Llama in plain PyTorch, and its reader and writer for the Hugging Face folder layout.
+"""Small Llama in plain PyTorch, with a reader and a writer for the Hugging Face folder layout.
 
-The module names are those of Hugging Face's LlamaForCausalLM, so that state_dict() keys are
-already the tensor names that other programs look for. Nothing here needs `transformers` or
-`safetensors`, and everything works with PyTorch 1.13 and later: the check in CI installs the
-PyTorch of the Linux distribution, which is old but small.
+The module names are those of Hugging Face's LlamaForCausalLM, so the keys of state_dict() are the
+tensor names that other programs expect. This file needs neither `transformers` nor `safetensors`
+and works with PyTorch 1.13 and later: the check in CI installs the PyTorch of the Linux
+distribution, which is old but small.
 """
 
 import json
@@ -31,7 +31,7 @@ class Shape:
     norm_eps: float = 1e-5
 
 
-# What the project bundles: a target, and drafts an eighth of its size.
+# Shapes of the bundled models: a target, and drafts an eighth of its size.
 TARGET = Shape(hidden=256, layers=8, heads=8, kv_heads=4, ffn=768)
 DRAFT = Shape(hidden=128, layers=2, heads=4, kv_heads=2, ffn=384)
 
@@ -43,13 +43,13 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x):
-        # In f32 whatever the autocast type is: a mean of squares loses too much in bf16.
+        # Computed in f32 under any autocast type: a mean of squares loses too much in bf16.
         x32 = x.float()
         return x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
 
 
 def rope_tables(shape, length, device=None):
-    """cos and sin of the rotation angles, each [length, head_dim]."""
+    """Returns cos and sin of the rotation angles, each [length, head_dim]."""
     half = torch.arange(0, shape.head_dim, 2, dtype=torch.float32, device=device) / shape.head_dim
     angles = torch.outer(
         torch.arange(length, dtype=torch.float32, device=device), shape.rope_theta**-half
@@ -59,15 +59,15 @@ def rope_tables(shape, length, device=None):
 
 
 def rotate(x, cos, sin):
-    """Rotary embedding in the convention of Hugging Face: element i pairs with i + head_dim/2."""
+    """Applies rotary embedding in Hugging Face's convention: i pairs with i + head_dim/2."""
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-second, first], dim=-1) * sin
 
 
 def causal_attention(q, k, v):
-    """Attention where the queries are the last q.size(-2) positions of the keys.
+    """Computes attention; the queries are the last q.size(-2) positions of the keys.
 
-    q is [batch, heads, new, head_dim]; k and v have the key-value heads, each of which serves
+    q is [batch, heads, new, head_dim]. k and v have the key-value heads; each of these serves
     heads / key-value heads of q.
     """
     batch, heads, new, size = q.shape
@@ -75,8 +75,8 @@ def causal_attention(q, k, v):
     if new == total and hasattr(F, "scaled_dot_product_attention"):
         k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    # The queries of a group lie beneath each other, so that no key has to be repeated: with a
-    # long cache that would take longer than the rest of a step.
+    # The queries of a group are stacked, so that no key is repeated: with a long cache, repeating
+    # would take longer than the rest of a step.
     stacked = q.reshape(batch, k.size(1), groups * new, size)
     scores = stacked @ k.transpose(-1, -2) / math.sqrt(size)
     hidden = torch.ones(new, total, dtype=torch.bool, device=q.device).triu(total - new + 1)
@@ -149,8 +149,8 @@ class Llama(nn.Module):
         self.model = Backbone(shape)
         for name, weight in self.named_parameters():
             if weight.dim() == 2:
-                # By the width rather than the usual 0.02, which at this size leaves attention
-                # nearly flat and slow to start. The layers that write into the residual stream
+                # Scaled by the width. The usual 0.02 leaves attention nearly flat at this size, so
+                # that it learns slowly at first. The layers that write into the residual stream
                 # start smaller, so that its variance does not grow with the depth.
                 std = weight.size(1) ** -0.5
                 if name.endswith(("o_proj.weight", "down_proj.weight")):
@@ -158,7 +158,7 @@ class Llama(nn.Module):
                 nn.init.normal_(weight, std=0.05 if "embed" in name else std)
 
     def states(self, ids, past=None):
-        """Last states for `ids` [batch, length], and the key-value cache to go on from."""
+        """Returns the last states for `ids` [batch, length], and the updated key-value cache."""
         start = 0 if past is None else past[0][0].size(2)
         if start + ids.size(1) > self.shape.max_positions:
             raise ValueError(f"more than {self.shape.max_positions} positions")
@@ -172,11 +172,11 @@ class Llama(nn.Module):
         return self.model.norm(x), present
 
     def logits(self, states):
-        """Logits [.., vocabulary] for last states [.., hidden]."""
+        """Returns logits [.., vocabulary] for last states [.., hidden]."""
         return F.linear(states, self.model.embed_tokens.weight)
 
     def forward(self, ids, past=None):
-        """Logits for `ids` [batch, length], and the key-value cache to go on from."""
+        """Returns the logits for `ids` [batch, length], and the updated key-value cache."""
         states, present = self.states(ids, past)
         return self.logits(states), present
 
@@ -185,7 +185,7 @@ class Llama(nn.Module):
 
 
 def config_json(shape, special):
-    """The contents of config.json; `special` maps the names of the special tokens to their ids."""
+    """Returns the content of config.json; `special` maps names of special tokens to their ids."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -214,7 +214,7 @@ def config_json(shape, special):
 
 
 def shape_of(config):
-    """The Shape that a config.json describes."""
+    """Returns the Shape that a config.json describes."""
     return Shape(
         hidden=config["hidden_size"],
         layers=config["num_hidden_layers"],
@@ -230,14 +230,14 @@ def shape_of(config):
 
 
 def replace_file(path, data):
-    """Write beside `path` and rename, so that a reader never meets half a file."""
+    """Writes beside `path` and renames, so that a reader never sees half a file."""
     partial = path.with_name(path.name + ".partial")
     partial.write_bytes(data)
     partial.replace(path)
 
 
 def save_weights(model, path):
-    """model.safetensors in bf16: a length, a JSON table of contents, then the raw numbers."""
+    """Writes model.safetensors in bf16: a length, a JSON table of contents, the raw numbers."""
     table, blobs, offset = {"__metadata__": {"format": "pt"}}, [], 0
     for name, weight in model.state_dict().items():
         data = weight.detach().to(torch.bfloat16).contiguous().view(torch.int16).numpy().tobytes()
@@ -249,7 +249,7 @@ def save_weights(model, path):
         blobs.append(data)
         offset += len(data)
     header = json.dumps(table, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)  # the format wants the numbers aligned to 8 bytes
+    header += b" " * (-len(header) % 8)  # the format aligns the numbers to 8 bytes
     replace_file(path, struct.pack("<Q", len(header)) + header + b"".join(blobs))
 
 
@@ -270,7 +270,7 @@ def load_weights(model, path):
 
 
 def load_model(folder):
-    """The model in `folder`, in f32 and ready to be asked."""
+    """Loads the model in `folder`, in f32 and in evaluation mode."""
     folder = Path(folder)
     model = Llama(shape_of(json.loads((folder / "config.json").read_text())))
     load_weights(model, folder / "model.safetensors")

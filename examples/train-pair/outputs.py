@@ -1,8 +1,8 @@
-"""What a model itself says: many replies at once, with the states that it said them from.
+"""Replies of a model, many at once, with the last states that produced them.
 
 The draft learns on such replies of the target (`train.py`), and is measured on others
-(`report.py`). A last state makes the whole distribution with one product of matrices, so keeping
-the states costs a kilobyte a token and spares the target from running again.
+(`report.py`). One matrix product turns a last state into the whole distribution. Keeping the states
+costs a kilobyte per token, and the target need not run again.
 """
 
 from dataclasses import dataclass
@@ -11,24 +11,24 @@ import torch
 
 import data
 
-MAX_TOKENS = 400  # of a reply
-AT_ONCE = 128  # replies
+MAX_TOKENS = 400  # maximum tokens of a reply
+AT_ONCE = 128  # replies sampled together
 
 
 @dataclass(frozen=True)
 class Output:
-    ids: list  # the prompt, the reply, and the token that ended it unless it grew too long
-    begin: int  # where the reply begins in ids
+    ids: list  # prompt, reply, and the end token unless the reply reached its limit
+    begin: int  # index of the reply's first token in ids
     states: torch.Tensor  # [reply, hidden]: the last state before each token of the reply
 
     @property
     def tokens(self):
-        """Tokens of the reply."""
+        """Returns the tokens of the reply."""
         return len(self.ids) - self.begin
 
 
 def draw(logits, temperature, random):
-    """A token for each row of logits [rows, vocabulary]; the likeliest at temperature 0."""
+    """Samples a token for each row of logits [rows, vocabulary]; greedy at temperature 0."""
     if temperature == 0:
         return logits.argmax(-1)
     chances = (logits.float() / temperature).softmax(-1)
@@ -37,10 +37,10 @@ def draw(logits, temperature, random):
 
 @torch.no_grad()
 def replies(model, prompts, stop, temperature, random, max_tokens=MAX_TOKENS):
-    """The Outputs that follow `prompts`, all of them told at the same time.
+    """Returns the Outputs for `prompts`, all generated at the same time.
 
-    What all prompts have room for is read at once. From there every row gets a token at a step,
-    of its prompt as long as there is one: so all rows are at the same position, and none of them
+    One pass reads as many tokens as the shortest prompt has. From there each step adds one token to
+    every row, from its prompt while that lasts. So all rows are at the same position, and none
     needs padding.
     """
     begins = torch.tensor([len(ids) for ids in prompts])
@@ -72,18 +72,18 @@ def replies(model, prompts, stop, temperature, random, max_tokens=MAX_TOKENS):
 
 
 def sample(model, tokenizer, split, seed, indices, temperature, random=None):
-    """Outputs for the prompts with these numbers; `random` is a torch.Generator."""
+    """Returns the Outputs for the prompts with these indices; `random` is a torch.Generator."""
     prompts = [data.prompt(tokenizer, split, seed, index) for index in indices]
-    prompts.sort(key=len)  # so that those told together differ little
+    prompts.sort(key=len)  # so that the lengths of a group differ little
     for first in range(0, len(prompts), AT_ONCE):
         told = prompts[first : first + AT_ONCE]
         yield from replies(model, told, data.stop_ids(tokenizer), temperature, random)
 
 
 def batches(outputs, filler, batch_tokens, seed, begin=0):
-    """Endless (ids, labels, states) of the outputs, with the number of the next round.
+    """Yields (ids, labels, states) of the outputs without end, with the next round's number.
 
-    The labels are -100 before the reply; the states are those of the other labels, in their order.
+    The labels are -100 before the reply; the states belong to the other labels, in order.
     """
     rows = [(output.ids, output) for output in outputs]
     while True:

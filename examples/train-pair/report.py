@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Measures trained models on stories never trained on, and writes their model cards.
+"""Measures trained models on held-out stories, and writes their model cards.
 
     python report.py ../models/tale-7m ../models/tale-1m-plain ../models/tale-1m
 
-The first is the target, the others its drafts, which are compared in the cards of both. train.py
-does this by itself at its end. The facts about the training come from training.json, which train.py
-leaves in each folder; everything else is measured here, on the exported weights.
+The first is the target, the others are its drafts; both cards compare them. train.py does this at
+its end. The facts about the training come from training.json, which train.py writes into each
+folder; everything else is measured here, on the exported weights.
 """
 
 import os
@@ -28,13 +28,13 @@ from stories import LANGUAGES, make_sample
 LANGUAGE_NAMES = {"ja": "Japanese", "en": "English"}
 TEMPERATURES = (1.0, 0.7, 0.0)
 COUNT = 100  # held-out samples for each language
-DRAWS = 4  # of the noise at every token
+DRAWS = 4  # draws of the noise for every token
 CHATS = 20  # held-out requests to answer, for each language
 
 
 @torch.inference_mode()
 def held_out_loss(model, samples):
-    """Nats per token of the stories, given the request where there is one."""
+    """Returns nats per token of the stories, given the request where there is one."""
     total, count = 0.0, 0
     for ids, begin in samples:
         inputs, labels = pad([ids], 0)
@@ -45,9 +45,9 @@ def held_out_loss(model, samples):
 
 
 def agreement(target, draft, output, temperature, random):
-    """Sums over the tokens of a reply of the target's, as AGREEMENT lists them.
+    """Returns sums over the tokens of one reply of the target, as listed in AGREEMENT.
 
-    `random` makes the noise: from the same state it is the same for every draft.
+    `random` generates the noise: from the same state it is the same for every draft.
     """
     ours = target.logits(output.states)
     states = draft.states(torch.tensor([output.ids[:-1]]))[0][0, output.begin - 1 :]
@@ -67,7 +67,7 @@ def agreement(target, draft, output, temperature, random):
 
 @torch.inference_mode()
 def agreements(target, drafts, tokenizer):
-    """How far each draft foresees the target, on texts that the target tells by itself.
+    """Measures how well each draft predicts the target, on texts that the target generates.
 
     Returns (temperature, language, tokens, [shares for each draft]) for each kind of text.
     """
@@ -91,9 +91,9 @@ def agreements(target, drafts, tokenizer):
 
 
 def followed(model, tokenizer, language, count):
-    """For hero, friend and thing: in how many of the requests that name one the story has it.
+    """Counts, for hero, friend and thing, the requests that name one and the stories that have it.
 
-    Over the first `count` held-out chats of a language, at temperature 0.
+    Uses the first `count` held-out chats of a language, at temperature 0.
     """
     tally = {"hero": [0, 0], "friend": [0, 0], "thing found": [0, 0]}
     index = LANGUAGES.index(language)
@@ -114,7 +114,7 @@ def followed(model, tokenizer, language, count):
 
 
 def seen_share(facts, count):
-    """The share of the held-out stories that the training happened to contain word for word."""
+    """Returns the share of held-out stories that the training contained word for word."""
     samples = facts["stages"]["stories"]["samples"]
     seen = {make_sample("train", facts["seed"], i).story for i in range(samples)}
     held = [make_sample("held-out", 0, i).story for i in range(count * len(LANGUAGES))]
@@ -137,7 +137,7 @@ def spent(stage):
 
 
 def training_lines(facts, target=None):
-    """What training.json tells; `target` is the name of a draft's target."""
+    """Returns the card's lines about training.json; `target` names a draft's target."""
     stages = facts["stages"]
     lines = [
         f"- Command: `{facts['command']}`, finished {facts['finished']}."
@@ -186,7 +186,7 @@ def agreement_lines(target, names, rows):
     for temperature, language, tokens, shares in rows:
         columns = [f"{share:.4f}" for shares_of in zip(*shares) for share in shares_of]
         if temperature == 0:
-            # Nothing is drawn: the other two would say the same once more.
+            # Without sampling, the other two columns would repeat the same value.
             columns[: 2 * len(names)] = ["" for _ in range(2 * len(names))]
         cells = [str(temperature), LANGUAGE_NAMES[language], f"{tokens:,}", *columns]
         lines.append("| " + " | ".join(cells) + " |")
@@ -220,7 +220,7 @@ LIMITS = """\
 
 
 def intro(name, target, distilled, plain):
-    """What the model of this name is, given those of the target and of its drafts, or None."""
+    """Returns the card's introduction; the names of target and drafts may be None."""
     if name == target:
         return (
             "A tiny Llama that tells short stories in Japanese and English: an animal goes to the "
@@ -315,11 +315,11 @@ def card(folder, model, tokenizer, facts, loss, about, training, agreed=()):
 
 
 def write_cards(target_folder, draft_folders, with_target=True):
-    """Writes the drafts' cards, and the target's unless it was taken as it was."""
+    """Writes the drafts' cards, and the target's unless the target was not trained here."""
     target, tokenizer = load(target_folder)
     drafts = [load(folder)[0] for folder in draft_folders]
     rows = agreements(target, drafts, tokenizer) if drafts else []
-    torch.set_num_threads(1)  # telling a story token by token is too little work to share
+    torch.set_num_threads(1)  # decoding token by token is too little work to share
     samples = held_out(tokenizer, COUNT)
     entries = [
         (folder, model, json.loads((folder / "training.json").read_text(encoding="utf-8")))

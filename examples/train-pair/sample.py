@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Lets a trained model tell stories.
+"""Generates stories with a trained model.
 
 python sample.py ../models/tale-7m      (the prompts of its card)
 python sample.py ../models/tale-7m --prompt "Once a bear went to the sea"
@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from data import BEGIN, encode, render_chat, stop_ids
 from model import load_model
 
-# (kind, language, text): what the model card shows.
+# (kind, language, text) of the samples in the model card.
 CARD_PROMPTS = (
     ("raw", "ja", "クマが海辺に行って"),
     (
@@ -50,7 +50,7 @@ CARD_PROMPTS = (
 
 
 def load(folder):
-    """The model and the tokenizer in `folder`; one clear sentence when they are not there."""
+    """Loads model and tokenizer from `folder`; exits with one sentence if they are missing."""
     folder = Path(folder)
     for name in ("config.json", "tokenizer.json", "model.safetensors"):
         if not (folder / name).is_file():
@@ -60,7 +60,7 @@ def load(folder):
 
 @torch.inference_mode()
 def generate(model, tokenizer, text, temperature=0.0, seed=0, max_tokens=400):
-    """What the model says after `text`, which already has its special tokens; and its length."""
+    """Returns the reply to `text`, which already has its special tokens, and its length."""
     stop = stop_ids(tokenizer)
     random = torch.Generator().manual_seed(seed)
     prompt = encode(tokenizer, text)

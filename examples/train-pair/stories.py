@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Short stories in Japanese and English, made from a seed.
+"""Short stories in Japanese and English, generated from a seed.
 
 Every text here was written for this project. The entropy is low on purpose: a model of seven
 million parameters must learn the stories well within an hour on two processor cores, and a draft
-model an eighth of its size must be able to foresee it. So a story is one fixed chain of events
-(go, meet, play, find, get into trouble, be helped, go home), each told in one of a few ways, and
-what makes it a story is that the names, the place, the thing found and the trouble are decided
-once and then kept.
+model an eighth of its size must be able to predict it. So a story is one fixed chain of events
+(go, meet, play, find, get into trouble, be helped, go home), each told in one of a few ways. The
+names, the place, the thing found and the trouble are chosen once per story and then kept.
 
     python stories.py --show 3      prints a few samples
     python stories.py --selftest    checks the generator
@@ -22,18 +21,18 @@ LANGUAGES = ("ja", "en")
 
 
 def pick(rng, options):
-    """One of `options`, the earlier the likelier.
+    """Picks one of `options`; earlier ones are more likely.
 
-    The weights fall so that "the likeliest next word" is well defined: under greedy decoding two
-    models agree only where neither has to break a tie.
+    The weights decrease, so that the most likely next word is well defined: under greedy decoding,
+    two models agree only where neither has to break a tie.
     """
     options = list(options)
     return rng.choices(options, weights=range(len(options), 0, -1))[0]
 
 
-# Every animal has one name, which leaves a tiny model less to remember: what the request says of
-# the animal also tells the name.
-# Japanese: the name and the word the animal calls itself by. English: the name and the pronoun.
+# Every animal has one name, so that a tiny model has less to remember: the animal in the request
+# determines the name.
+# Japanese: the name and the animal's word for "I". English: the name and the pronoun.
 JA_HEROES = {
     "クマ": ("マル", "ぼく"),
     "ウサギ": ("モモ", "わたし"),
@@ -114,7 +113,7 @@ TROUBLES = ("hat", "tide", "fog", "bag", "net")
 
 @dataclass(frozen=True)
 class Plot:
-    """Everything that is decided once for a story."""
+    """Choices that are made once for a story."""
 
     language: str
     hero: str
@@ -127,18 +126,18 @@ class Plot:
     home: str
     food: str
     play: str
-    item: str  # what is found, or "" for nothing
+    item: str  # the thing found; "" for none
     trouble: str  # one of TROUBLES, or "" for none
 
 
 def make_plot(rng, language, want_item=None, want_trouble=None):
-    """A random plot. `want_item` and `want_trouble` force the optional parts to be there or not."""
+    """Returns a random plot. `want_item` and `want_trouble` force or exclude the optional parts."""
     ja = language == "ja"
     heroes, friends = (JA_HEROES, JA_FRIENDS) if ja else (EN_HEROES, EN_FRIENDS)
     hero, friend = pick(rng, heroes), pick(rng, friends)
     place = pick(rng, JA_PLACES if ja else EN_PLACES)
-    # The bear, the sea and the seal are what the project's examples ask for: a fifth of the
-    # stories beyond those that chance deals are about just them.
+    # The project's examples ask for the bear, the sea and the seal: an additional fifth of the
+    # stories has exactly these.
     if rng.random() < 0.2:
         hero, friend, place = (
             next(iter(options)) for options in (heroes, friends, JA_PLACES if ja else EN_PLACES)
@@ -449,7 +448,7 @@ EN_ASK = ("Write a short story about", "Tell me a story about", "Please write a 
 
 
 def ja_request(rng, p):
-    """A request that names what the plot has; what it leaves open the story may choose."""
+    """Returns a request that names parts of the plot; the story is free in the others."""
     goes = f"{p.hero}が{p.place}に行って"
     meets = pick(rng, (f"{p.friend}と友達になり", f"{p.friend}と友達になって"))
     kind = pick(rng, ("短編小説", "物語", "お話"))
@@ -512,9 +511,9 @@ class Sample:
 
 
 def exchange(rng, language):
-    """One request, and the plot and the story that answer it."""
-    # Half of the requests name no item and no trouble. Their stories may have both: who asks
-    # for "a bear and a seal" leaves the rest to the teller.
+    """Returns one request, and the plot and the story that answer it."""
+    # Half of the requests name no item and no trouble. Their stories may have both: a request for
+    # "a bear and a seal" leaves the rest open.
     if rng.random() < 0.5:
         bare = make_plot(rng, language, want_item=False, want_trouble=False)
         request = (ja_request if language == "ja" else en_request)(rng, bare)
@@ -528,7 +527,7 @@ def exchange(rng, language):
 
 
 def make_sample(split, seed, index):
-    """Sample number `index` of a split. Different splits never share a random stream."""
+    """Returns sample number `index` of a split. Different splits never share a random stream."""
     rng = random.Random(f"{split}/{seed}/{index}")
     language = LANGUAGES[index % 2]
     if rng.random() < 0.5:
@@ -538,7 +537,7 @@ def make_sample(split, seed, index):
     if rng.random() < 0.2:
         messages.append(("system", pick(rng, SYSTEM[language])))
     plots = []
-    # Now and then a second request, so that a longer chat is not entirely new to the model.
+    # One chat in twenty has a second request, so that longer chats are not new to the model.
     for _ in range(2 if rng.random() < 0.05 else 1):
         request, plot, text = exchange(rng, language)
         messages += [("user", request), ("assistant", text)]
@@ -550,7 +549,7 @@ def make_sample(split, seed, index):
 
 
 def selftest(count=10000):
-    """The list of complaints about the generator; empty when all is well."""
+    """Returns the list of errors of the generator; empty if there are none."""
     complaints = []
 
     def check(ok, complaint):

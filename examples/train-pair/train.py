@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Trains the bundled models: a target, and two drafts that foresee it.
+"""Trains the bundled models: a target, and two drafts that predict it.
 
     python train.py --out ../models                  writes tale-7m, tale-1m-plain and tale-1m there
     python train.py --out ../models --target ../models/tale-7m      only the drafts, for that target
-    python train.py --check                          a minute's proof that training works
+    python train.py --check                          tests in a minute that training works
 
-Four stages, one after the other. The target learns the stories by cross entropy. So does the plain
-draft, which never hears of the target. The target then tells stories of its own, at temperature 1.
-On these a copy of the plain draft learns the target's distribution by the KL divergence at every
-token of the reply, one of the ways to make a draft that DistillSpec (Zhou et al., 2023) compares.
+There are four stages. The target learns the stories by cross entropy. So does the plain draft,
+independently of the target. The target then generates stories of its own, at temperature 1. On
+these, a copy of the plain draft learns the target's distribution by the KL divergence at every
+token of the reply: one of the methods for drafts that DistillSpec (Zhou et al., 2023) compares.
 """
 
 import os
 
-# Threads that wait by spinning starve each other as soon as another program wants a core: the
-# step then takes fifty times as long. Must be set before torch starts its threads.
+# Spinning threads starve each other as soon as another program needs a core: a step then takes
+# fifty times as long. Must be set before torch starts its threads.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import argparse
@@ -38,12 +38,12 @@ from sample import load
 TARGET_NAME, PLAIN_NAME, DRAFT_NAME = "tale-7m", "tale-1m-plain", "tale-1m"
 TARGET_RATE, PLAIN_RATE, DISTIL_RATE = 1e-3, 2e-3, 2e-3
 WARM_UP_STEPS = 100
-POOL = 512  # prompts whose replies are sampled before looking whether they are enough
-PAUSE = 20.0  # seconds: whoever takes longer over a step was stopped meanwhile, not training
+POOL = 512  # prompts whose replies are sampled between two checks for enough tokens
+PAUSE = 20.0  # seconds: a longer step means that the process was suspended
 
 
 def machine():
-    """The processor in the words of a model card."""
+    """Returns a description of the processor for a model card."""
     extensions = {"avx2": "AVX2", "avx512f": "AVX-512", "amx_tile": "AMX"}
     try:
         flags = set(Path("/proc/cpuinfo").read_text().split())
@@ -56,7 +56,7 @@ def machine():
 
 
 def optimizer_for(model, rate):
-    # Norm weights are few and sit around one: decaying them towards zero would only hurt.
+    # Norm weights are few and close to one: weight decay towards zero would only hurt.
     matrices = [p for p in model.parameters() if p.dim() == 2]
     vectors = [p for p in model.parameters() if p.dim() != 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
@@ -64,7 +64,7 @@ def optimizer_for(model, rate):
 
 
 def rate_factor(step, warm_up, progress):
-    """Warm-up over so many steps, then a cosine down to 2 % over `progress` 0..1."""
+    """Returns the rate factor: warm-up over `warm_up` steps, a cosine to 2 % at `progress` 1."""
     return min(1, (step + 1) / warm_up) * (0.51 + 0.49 * math.cos(math.pi * min(1, progress)))
 
 
@@ -78,14 +78,14 @@ def step(model, optimizer, loss, rate):
 
 
 def cross_entropy(model, batch):
-    """Nats for a token of stories: what a target and a plain draft learn by."""
+    """Loss of a target and a plain draft: nats per token of the stories."""
     ids, labels = batch
     known = labels != -100
     return F.cross_entropy(model.logits(model.states(ids)[0][known]).float(), labels[known])
 
 
 def divergence_from(target):
-    """KL(target, model) in nats for a token of the target's replies, for distillation."""
+    """Returns the distillation loss as a function: KL(target, model) in nats per reply token."""
 
     def divergence(model, batch):
         ids, labels, states = batch
@@ -98,7 +98,7 @@ def divergence_from(target):
 
 
 def export(folder, model, tokenizer):
-    """Everything that a program needs to load the model."""
+    """Writes all files that a program needs to load the model."""
     folder.mkdir(parents=True, exist_ok=True)
     special = data.special_ids(tokenizer)
     config = config_json(model.shape, special)
@@ -119,14 +119,14 @@ def save_checkpoint(path, state):
 
 
 class Training:
-    """A model that learns for so many minutes: how far it is, and how to come back to it."""
+    """Training of a model for a number of minutes, with its progress and its checkpoints."""
 
     def __init__(self, name, model, rate, minutes, checkpoints=None, warm_up=WARM_UP_STEPS):
         self.name, self.model, self.minutes = name, model, minutes
         self.rate, self.warm_up = rate, warm_up
         self.optimizer = optimizer_for(model, rate)
         self.steps, self.tokens, self.seconds = 0, 0, 0.0
-        self.next = 0  # sample, or round over the outputs
+        self.next = 0  # next sample, or round over the outputs
         self.checkpoint = checkpoints / f"{name.replace(' ', '-')}.ckpt" if checkpoints else None
         if self.checkpoint and self.checkpoint.exists():
             self.load()
@@ -148,7 +148,7 @@ class Training:
             save_checkpoint(self.checkpoint, state)
 
     def learn(self, batches, loss_of, bf16=False):
-        """One step on the next batch. Returns the loss."""
+        """Runs one step on the next batch. Returns the loss."""
         began = time.monotonic()
         batch, self.next = next(batches)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
@@ -163,7 +163,7 @@ class Training:
         return loss.item()
 
     def run(self, batches, loss_of, save, args):
-        """Learns until the minutes are used up; calls `save` now and then, and at the end."""
+        """Trains until the minutes are used up; calls `save` regularly and at the end."""
         smooth, last_save = None, time.monotonic()
         bar = tqdm(initial=self.steps, unit="step", desc=self.name, mininterval=5)
         while self.seconds < 60 * self.minutes:
@@ -189,7 +189,7 @@ class Training:
 
 
 def train_on_stories(name, shape, rate, minutes, folder, tokenizer, args):
-    """Trains a model from nothing on the generator's stories. Returns the facts about it."""
+    """Trains a model from random weights on the generator's stories. Returns facts about it."""
     torch.manual_seed(args.seed)
     training = Training(name, Llama(shape), rate, minutes, args.checkpoints)
     batches = data.batches(tokenizer, args.seed, args.batch_tokens, training.next)
@@ -205,7 +205,7 @@ def fingerprint(model):
 
 
 def sample_outputs(target, tokenizer, tokens, args):
-    """At least so many tokens that the target tells by itself, and the facts about them."""
+    """Samples at least `tokens` tokens from the target. Returns them with facts about them."""
     checkpoint = args.checkpoints / "outputs.ckpt" if args.checkpoints else None
     if checkpoint and checkpoint.exists():
         state = torch.load(checkpoint, map_location="cpu")
@@ -237,7 +237,7 @@ def sample_outputs(target, tokenizer, tokens, args):
 
 
 def distil(target, draft, told, minutes, folder, tokenizer, args):
-    """Has `draft` learn the target's distribution on its outputs. Returns the facts about it."""
+    """Distills the target's distribution into `draft` on `told`. Returns facts about it."""
     training = Training("distillation", draft, DISTIL_RATE, minutes, args.checkpoints)
     filler = tokenizer.token_to_id(data.END)
     batches = outputs.batches(told, filler, args.batch_tokens, args.seed, training.next)
@@ -274,7 +274,7 @@ def train(args):
             "target", TARGET, TARGET_RATE, args.target_minutes, folders[0], tokenizer, args
         )
         write_facts(folders[0], facts, args)
-    # As everyone else will have it: in bf16.
+    # Loaded from the exported bf16 weights, as users will load it.
     target, tokenizer = load(folders[0])
     plain = train_on_stories(
         "plain draft", DRAFT, PLAIN_RATE, args.plain_minutes, folders[1], tokenizer, args
@@ -288,7 +288,7 @@ def train(args):
 
 
 def fell(name, losses):
-    """Complains and returns False unless the losses of a stage fell."""
+    """Returns True if the losses of a stage fell; otherwise prints an error and returns False."""
     first, last = losses[0], sum(losses[-3:]) / 3
     print(f"{name}: loss first {first:.3f} last {last:.3f}")
     # Neither a cross entropy nor a divergence can be negative.
@@ -298,15 +298,15 @@ def fell(name, losses):
     return good
 
 
-CHECK_TOKENS = 40  # of a reply
+CHECK_TOKENS = 40  # maximum tokens of a reply
 
 
 def sampled_well(model, tokenizer, prompts, told):
-    """Complains and returns False unless the outputs are what the model would say.
+    """Returns True if the outputs are valid samples; otherwise prints an error and returns False.
 
-    They must go on from their prompts and end where they should. The states of the cache must be
-    those of a pass over the whole text without one. And the tokens must be drawn by the
-    distribution: on average log p is then minus the entropy.
+    They must continue their prompts and end where they should. The states computed with the cache
+    must equal those of a pass over the whole text without it. The tokens must be drawn by the
+    distribution: the average of log p is then minus the entropy.
     """
     stop = data.stop_ids(tokenizer)
     shaped = [output.ids[: output.begin] for output in told] == prompts and all(
@@ -334,7 +334,7 @@ def sampled_well(model, tokenizer, prompts, told):
 
 
 def check(args):
-    """Twenty small steps of every stage: losses must fall, sampling be true. Writes nothing."""
+    """Runs twenty small steps of every stage and checks losses and samples. Writes nothing."""
     tokenizer = data.build_tokenizer(args.seed, samples=500)
 
     def learns(name, model, batches, loss_of):

@@ -1,14 +1,15 @@
-"""Logits of GGUF files by llama.cpp.
+"""Logits of GGUF files, computed by llama.cpp.
 
     python3 tests/by_llama_cpp.py target/release/nsbridge > tests/by_llama_cpp.json
 
-Needs llama-cpp-python (written with 0.3.36, built without AMX). The files are those that
-`nsbridge model quantize` makes, of the pair and of random shapes whose weights are drawn as
-`families.py` says; their SHA-256 stands beside the logits, so that the test reads the same bytes.
+Needs llama-cpp-python (written with 0.3.36, built without AMX). `nsbridge model quantize` makes the
+files, from the model pair and from random shapes whose weights are drawn as `families.py`
+describes. Their SHA-256 is stored beside the logits, so that the test reads the same bytes.
 
-llama.cpp keeps keys and values in f32 here. `mixed` is the type that it gives each tensor of the
-target when it quantises the same file in f16 itself, and `errors` how far its own blocks of matrices
-of the target are from them.
+llama.cpp keeps keys and values in f32 here. `mixed` has the type that llama.cpp gives each tensor
+of the target when it quantizes the same file in f16 itself. `errors` has the errors of llama.cpp's
+own blocks for matrices of the target. Logits are kept for every token id, or for one of every
+`every` ids if the vocabulary is large.
 """
 
 import ctypes
@@ -30,7 +31,7 @@ SIZE = dict(hidden_act="silu", hidden_size=256, intermediate_size=512, vocab_siz
             tie_word_embeddings=False, eos_token_id=3)
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=32)
-# Token ids of which logits are kept: every one, or one of so many.
+# Random shapes: name and configuration.
 RANDOM = [
     ("llama 3", dict(SIZE, architectures=["LlamaForCausalLM"], rope_theta=500.0,
                      rope_scaling=LLAMA3)),
@@ -67,7 +68,7 @@ def shapes(g):
 
 
 def write_drawn(folder, config):
-    """A model as transformers writes it."""
+    """Writes a model with drawn weights in the layout of transformers."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
     x, header, data = SEED, {}, bytearray()
@@ -87,7 +88,7 @@ def write_drawn(folder, config):
 
 
 def logits(path, ids, vocabulary):
-    """After each token."""
+    """Returns the logits after each token."""
     model = c.llama_model_load_from_file(str(path).encode(), c.llama_model_default_params())
     params = c.llama_context_default_params()
     params.n_ctx = params.n_batch = params.n_ubatch = 64
@@ -110,7 +111,7 @@ def logits(path, ids, vocabulary):
 
 
 def types(path):
-    """The type of each tensor, from the file's head."""
+    """Returns the type of each tensor, from the header of the file."""
     data, at = path.read_bytes(), 8
 
     def number(form):
@@ -148,7 +149,7 @@ def types(path):
 
 
 def quantised(nsbridge, model, folder, mix):
-    """The file that `nsbridge model quantize` makes."""
+    """Runs `nsbridge model quantize` and returns its file."""
     subprocess.run([nsbridge, "model", "quantize", model, folder, "--dtype", mix], check=True,
                    stderr=subprocess.DEVNULL)
     return folder / f"model-{mix}.gguf"
@@ -167,7 +168,7 @@ def case(nsbridge, scratch, name, config, mix, model):
 
 
 def mixed(scratch, source):
-    """What llama.cpp makes of a file in f16."""
+    """Returns the tensor types that llama.cpp chooses when it quantizes a file in f16."""
     found = {}
     for mix, number in (("q4_k_m", 15), ("q5_k_m", 17), ("q6_k", 18)):
         to, params = scratch / f"theirs-{mix}.gguf", c.llama_model_quantize_default_params()
@@ -179,7 +180,7 @@ def mixed(scratch, source):
 
 
 def errors():
-    """How far blocks are from their weights, both as roots of mean squares."""
+    """Returns the RMS error of the blocks relative to the RMS of the weights."""
     base = next(Path(c.__file__).parent.glob("lib/libggml-base.so*"))
     ggml, found = ctypes.CDLL(base), {}
     ggml.ggml_quantize_chunk.restype = ctypes.c_size_t

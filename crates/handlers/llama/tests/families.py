@@ -1,19 +1,20 @@
-"""Logits of tiny models of every family, by Hugging Face's own classes.
+"""Logits of tiny models of every family, computed by Hugging Face's own classes.
 
     python3 tests/families.py > tests/families.json
 
 Needs torch and transformers 5 (written with torch 2.15.0 and transformers 5.23.0).
 
 The weights are not stored: both sides draw them from Knuth's MMIX generator, as `reference.py`
-says, in the order of `tensors`. With value = (x >> 40) / 2^23 - 1, a norm's weight is
+describes, in the order of `tensors`. With value = (x >> 40) / 2^23 - 1, a norm's weight is
 1 + value / 4, anything else (biases too) is value * scale in f32. `scale` is the initializer's
 range times the square root of 3, so that the standard deviation is that range.
 
-The reference is torch in f32. `torch_error` is how far that is from torch in f64, at worst over
-all positions. A case at range 0.02 is held to 1e-4, one at 0.2 to four times `torch_error`.
+The reference is torch in f32. `torch_error` is its maximum difference from torch in f64 over all
+positions. The tolerance of a case at range 0.02 is 1e-4, that of one at 0.2 is four times
+`torch_error`.
 
-Each case also has `mutants`: changes of its config that stand for plausible bugs. Here it is made
-sure that each of them moves a logit by more than ten times the tolerance.
+Each case also has `mutants`: changes of its config that stand for plausible bugs. This program
+checks that each mutant changes a logit by more than ten times the tolerance.
 """
 
 import copy
@@ -46,7 +47,7 @@ YARN = rope("yarn", 10_000.0, factor=4.0, original_max_position_embeddings=48, b
 MSCALE = rope("yarn", 10_000.0, factor=8.0, original_max_position_embeddings=32, mscale=1.0,
               mscale_all_dim=0.5, truncate=False)
 
-# The name, the family, what differs from SIZE, the mutants beside a wrong theta and a wrong eps.
+# Name, family, differences from SIZE, and mutants in addition to a wrong theta and a wrong eps.
 CASES = [
     ("llama 2", "llama", dict(num_key_value_heads=4, rope_parameters=rope()), {}),
     ("llama 3", "llama", dict(tie_word_embeddings=True, rope_parameters=LLAMA3),
@@ -85,7 +86,7 @@ AFTER = (1, 31, 91, TOKENS)
 
 
 def tensors(config, family):
-    """Names and shapes in the order in which they are drawn."""
+    """Yields names and shapes in the order in which the weights are drawn."""
     h, f, v = config.hidden_size, config.intermediate_size, config.vocab_size
     d = getattr(config, "head_dim", None) or h // config.num_attention_heads
     q, k = config.num_attention_heads * d, config.num_key_value_heads * d
@@ -153,10 +154,10 @@ def build(config, family, weights, dtype):
 
 
 def run(config, family, weights, tokens, dtype=torch.float32):
-    """The model, its logits after every token, and how many positions the last token sees.
+    """Returns the model, its logits after every token, and how many positions the last token sees.
 
-    transformers casts to f32 inside of RMSNorm and softmax whatever the model's dtype is: a run in
-    f64 therefore renames f32. Frequencies and angles stay in f32, for they define the model.
+    transformers casts to f32 inside RMSNorm and softmax, whatever the model's dtype is. A run in
+    f64 therefore replaces f32. Frequencies and angles stay in f32, because they define the model.
     """
     weights = {name: tensor.to(dtype) for name, tensor in weights.items()}
     model = build(config, family, weights, dtype)
@@ -173,7 +174,7 @@ def configure(family, fields, **others):
 
 
 def written(config, family, transformers):
-    """`config.json` as this version of transformers writes it; 4 had no `layer_types` at first."""
+    """Returns `config.json` as this transformers writes it; early versions 4 lack `layer_types`."""
     config.architectures = [CLASSES[family][1].__name__]
     config.dtype = "float32"
     with tempfile.TemporaryDirectory() as directory:

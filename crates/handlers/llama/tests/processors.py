@@ -1,9 +1,9 @@
-"""What Hugging Face's logits processors leave of random logits.
+"""Output of Hugging Face's logits processors for random logits.
 
     python3 tests/processors.py > tests/processors.json
 
-Needs torch and transformers; written with transformers 5.23 and torch 2.15. The processors are
-built and ordered by `generate`'s own method, so that the order is theirs too.
+Needs torch and transformers; written with transformers 5.23 and torch 2.15. The method of
+`generate` builds and orders the processors, so that the order is theirs too.
 """
 
 import json
@@ -14,9 +14,9 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 VOCABULARY = 50
 EOS = [7, 19]
 
-# Our names of the parameters; `banned` and `ends` are lists of ids. `banned_after` makes sequences of
-# the last so many tokens of prompt and reply and another one, `spared_after` the same with a token
-# changed before it; `sequences` says how.
+# Parameters by our names; `banned` and `ends` are lists of ids. Each [length, last] of
+# `banned_after` becomes a sequence: the last `length` tokens of prompt and reply, then `last`.
+# `spared_after` changes the first of these tokens, so that the sequence does not match.
 CASES = [
     dict(),
     dict(temperature=0.4),
@@ -55,7 +55,7 @@ CASES = [
 def sequences(case, before):
     made = [before[len(before) - length:] + [last] for length, last in case.get("banned_after", [])]
     for length, last in case.get("spared_after", []):
-        # One that is longer than what came before is spared as it is.
+        # A sequence that is longer than prompt and reply cannot match in any case.
         prefix = ([0] * length + before)[-length:]
         prefix[0] = (prefix[0] + 1) % VOCABULARY
         made.append(prefix + [last])
@@ -97,7 +97,7 @@ def main():
     for case in CASES:
         logits = torch.randn(VOCABULARY, generator=generator) * 3
         prompt, reply = torch.randint(VOCABULARY, (2, 5), generator=generator).tolist()
-        # A token that occurred in both, and one that occurred twice.
+        # One token that occurs in prompt and reply, and one that occurs twice.
         prompt[1], reply[3] = reply[0], reply[2]
         made = sequences(case, prompt + reply)
         case = {name: value for name, value in case.items() if not name.endswith("_after")}

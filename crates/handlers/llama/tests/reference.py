@@ -1,4 +1,4 @@
-"""Logits of tiny Llama models, by an implementation of its own in numpy and f64.
+"""Logits of tiny Llama models, by an independent implementation in numpy and f64.
 
     python3 tests/reference.py > tests/reference.json
 
@@ -13,12 +13,12 @@ import json
 import numpy as np
 
 CASES = [
-    # Grouped heads, a head_dim that does not follow from the rest, tied output, transformers 4.
+    # Grouped-query heads, explicit head_dim, tied output, config of transformers 4.
     dict(seed=11, hidden_size=64, intermediate_size=96, vocab_size=48, num_hidden_layers=2,
          num_attention_heads=4, num_key_value_heads=2, head_dim=24, rms_norm_eps=1e-5,
          max_position_embeddings=64, tie_word_embeddings=True, rope_theta=10000.0,
          rope_scaling=None, torch_dtype="bfloat16"),
-    # Every head with keys of its own, an output of its own, scaled positions, transformers 5.
+    # One key-value head per head, separate output, scaled positions, config of transformers 5.
     dict(seed=12, hidden_size=48, intermediate_size=64, vocab_size=40, num_hidden_layers=3,
          num_attention_heads=3, num_key_value_heads=3, head_dim=16, rms_norm_eps=1e-6,
          max_position_embeddings=96, tie_word_embeddings=False, dtype="float32",
@@ -75,7 +75,7 @@ def inverse_frequencies(c):
 
 
 def forward(c, w, tokens):
-    """Logits after every token: [len(tokens), vocab_size]."""
+    """Returns the logits after every token: [len(tokens), vocab_size]."""
     n, d = len(tokens), c["head_dim"]
     heads, groups = c["num_attention_heads"], c["num_key_value_heads"]
     angles = np.outer(np.arange(n), inverse_frequencies(c))

@@ -1,9 +1,9 @@
-"""Celery does the work of the bench: a worker process, and a requester that takes the time.
+"""Celery as a peer of the bench: a worker process, and a requester that measures the time.
 
     python celery_peer.py URL
 
-A task of Celery has one result and no stream, so each chunk is a task of its own. Orders come as
-lines of JSON on standard input; each is answered by one line.
+A Celery task has one result and no stream, so each chunk is a separate task. Orders come as lines
+of JSON on standard input; the answer to each is one line.
 """
 
 import json
@@ -56,7 +56,7 @@ def main() -> None:
         command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
     )
     try:
-        chunk.delay(1).get(timeout=60)  # the worker is there
+        chunk.delay(1).get(timeout=60)  # waits until the worker is ready
         for line in sys.stdin:
             print(json.dumps(do(json.loads(line))), flush=True)
     finally:

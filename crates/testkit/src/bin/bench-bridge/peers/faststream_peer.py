@@ -1,8 +1,8 @@
-"""FastStream does the work of the bench: a worker process, and a requester that takes the time.
+"""FastStream as a peer of the bench: a worker process, and a requester that measures the time.
 
     python faststream_peer.py URL
 
-Orders come as lines of JSON on standard input; each is answered by one line.
+Orders come as lines of JSON on standard input; the answer to each is one line.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class Requester:
             self.pieces[message.correlation_id].put_nowait(piece)
 
     async def ask(self, pieces: int, size: int) -> float:
-        """Asks for so many pieces and takes them all; gives when the first one came."""
+        """Requests this many pieces and receives all; returns the time of the first one."""
         request = uuid.uuid4().hex
         inbox = self.pieces[request] = asyncio.Queue()
         order = {"pieces": pieces, "bytes": size}
@@ -81,7 +81,7 @@ async def request(url: str, name: str) -> None:
     requester = Requester(url, name)
     async with requester.broker:
         await requester.broker.start()
-        await requester.ask(1, 1)  # the worker is there
+        await requester.ask(1, 1)  # waits until the worker is ready
         loop = asyncio.get_running_loop()
         while line := await loop.run_in_executor(None, sys.stdin.readline):
             print(json.dumps(await requester.do(json.loads(line))), flush=True)

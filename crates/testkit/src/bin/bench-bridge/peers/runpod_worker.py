@@ -1,6 +1,6 @@
-"""A worker of the RunPod SDK that streams: a handler that yields is what its documentation shows.
+"""Streaming worker of the RunPod SDK: a handler that yields, as in the SDK's documentation.
 
-The bench plays RunPod's API at the addresses in the environment.
+The bench serves RunPod's API at the addresses in the environment.
 """
 
 import runpod

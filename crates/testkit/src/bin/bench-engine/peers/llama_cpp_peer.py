@@ -1,4 +1,4 @@
-"""llama.cpp at the bench's questions, through the C interface that llama-cpp-python carries."""
+"""llama.cpp as a peer of the bench, through the C interface of llama-cpp-python."""
 
 import ctypes
 import json
@@ -9,7 +9,7 @@ import llama_cpp as c
 import numpy
 
 SEQUENCES = 16
-# Of the requests that come at once, as llama.cpp's server has them by default.
+# Streams that run at once, KV cells of each, and tokens of a batch: defaults of llama.cpp's server.
 STREAMS, CELLS, BATCH = 64, 256, 2048
 
 
@@ -54,7 +54,7 @@ def main(path, threads):
     many = {}
 
     def served():
-        """A context with memory of its own for each stream, made when it is first asked for."""
+        """Returns the context with separate KV memory per stream; the first call creates it."""
         if not many:
             params.n_ctx, params.n_seq_max, params.kv_unified = STREAMS * CELLS, STREAMS, False
             params.n_batch = BATCH
@@ -67,7 +67,7 @@ def main(path, threads):
         return int(logits.argmax())
 
     def serve(streams, prompt, tokens):
-        """By the rule of llama.cpp's server: streams that go on first, then prompts, up to a batch."""
+        """Schedules like llama.cpp's server: decoding streams, then prompts, up to a batch."""
         context, batch = served()
         c.llama_memory_clear(c.llama_get_memory(context), True)
         prompts = [[(i * 7 + s * 131) % 1000 for i in range(prompt)] for s in range(streams)]
@@ -108,7 +108,7 @@ def main(path, threads):
         return [mean(first), mean([b - a for a, b in zip(first, last)]) / gaps, max(last)]
 
     def prefix(tokens):
-        """Its server keeps what the last prompt of a slot has in common with the next one."""
+        """Reuses the common prefix of a slot's last two prompts, as llama.cpp's server does."""
         forget()
         times = []
         for tail in range(2):

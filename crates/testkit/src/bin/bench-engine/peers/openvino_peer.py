@@ -1,4 +1,4 @@
-"""OpenVINO at the bench's questions: the model as optimum-intel exports it, run by its own requests."""
+"""OpenVINO as a peer of the bench: the model as optimum-intel exports it, run by infer requests."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy
 from openvino import Core
 
-# What each of them is called on the command line, and how optimum-intel is asked for it.
+# Names of the formats on the command line, and their quantization options for optimum-intel.
 FORMATS = {
     "int8": {"bits": 8, "sym": True},
     "bf16": None,
@@ -16,7 +16,7 @@ FORMATS = {
 
 
 def export(folder, format, to):
-    """Once: the export takes minutes, and torch is imported for it alone."""
+    """Exports the model once: it takes minutes, and only the export imports torch."""
     if (to / "openvino_model.xml").exists():
         return
     from optimum.intel import OVModelForCausalLM, OVWeightQuantizationConfig
@@ -68,7 +68,7 @@ def main(folder, format, threads, to):
         return times
 
     def serve(streams, prompt, tokens):
-        """One batch that stays as it is: all prompts, then a token of each at a time."""
+        """Runs one static batch: all prompts, then one token of each stream per step."""
         request.reset_state()
         started = time.perf_counter()
         step(streams, prompt, 0)

@@ -1,6 +1,6 @@
-"""Run:ai's model streamer, as its page shows it: every tensor of every file, in this process's memory.
+"""Run:ai's model streamer, used as in its README: loads every tensor of every file into memory.
 
-Prints what it cost, as the bench's own clients do.
+Prints the cost in the format of the bench's own clients.
 """
 
 import json
