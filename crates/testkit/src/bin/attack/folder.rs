@@ -123,6 +123,9 @@ pub(crate) async fn attack(
     verdict: Arc<Verdict>,
 ) -> Result<()> {
     let dir = stage.folder("model");
+    // All folders share one model: a model has six queues, and thousands of quorum queues stop the
+    // broker.
+    let model = "folder".parse()?;
     let mut order: Vec<usize> = (0..CHANGES.len()).rev().collect();
     let mut number = 0;
     while Instant::now() < until {
@@ -130,7 +133,6 @@ pub(crate) async fn attack(
         let (name, change) = CHANGES[order.pop().unwrap_or_else(|| random.below(CHANGES.len()))];
         change(&mut random, &dir)?;
         number += 1;
-        let model = format!("folder-{number}").parse()?;
         let began = Instant::now();
         let mut worker =
             stage.start(&format!("folder-{number}"), &stage.url(), &dir, &model, 19)?;
