@@ -1,25 +1,46 @@
-//! Worker: takes sealed requests from a model's queue, runs a handler, streams sealed replies.
+//! Run a language model as a production worker on a message queue.
 //!
-//! A complete worker is a [`Handler`](nsbridge_handler::Handler) and one line:
+//! An AI engineer implements [`Handler`]; [`serve`] makes a worker of it. The worker takes sealed
+//! requests from the model's queue, loads the model from object storage, calls the handler and streams
+//! the sealed reply back piece by piece. This crate is the only dependency that a handler needs.
 //!
 //! ```no_run
-//! # use nsbridge_handler::{Finish, Handler, Job, Models, Result};
-//! # struct MyHandler;
-//! # impl Handler for MyHandler {
-//! #     type Options = ();
-//! #     type Input = String;
-//! #     type Output = String;
-//! #     async fn load((): (), _: Models) -> Result<Self> { Ok(Self) }
-//! #     async fn handle(&self, _: String, _: &mut Job<String>) -> Result<Finish> {
-//! #         Ok(Finish::STOP)
-//! #     }
-//! # }
+//! use nsbridge::{Finish, Handler, Job, Models, Result};
+//!
+//! struct Echo;
+//!
+//! impl Handler for Echo {
+//!     type Options = ();
+//!     type Input = String;
+//!     type Output = String;
+//!
+//!     async fn load((): (), _models: Models) -> Result<Self> {
+//!         Ok(Self)
+//!     }
+//!
+//!     async fn handle(&self, input: String, job: &mut Job<String>) -> Result<Finish> {
+//!         let known = job.resumed().len();
+//!         for word in input.split_inclusive(' ').skip(known) {
+//!             job.emit(word.to_owned()).await?;
+//!         }
+//!         Ok(Finish::STOP)
+//!     }
+//! }
+//!
 //! fn main() -> std::process::ExitCode {
-//!     nsbridge::serve::<MyHandler>()
+//!     nsbridge::serve::<Echo>()
 //! }
 //! ```
 //!
-//! `job.rs` follows the life of a request. `docs/protocol.md` has the rules that a worker keeps.
+//! | you need | you take |
+//! |---|---|
+//! | the trait and its types | this module: [`Handler`], [`Job`], [`Models`], [`Error`], [`Batch`] |
+//! | tensors of safetensors and GGUF | [`checkpoint`] |
+//! | a test that a handler keeps its contract | `testing`, with the feature of that name |
+//! | a worker within another program | [`worker`] and [`start`] |
+//!
+//! `docs/handlers.md` is the guide for authors of handlers, `docs/operating.md` that for operators.
+//! What a worker promises is in `docs/protocol.md`.
 
 mod attempt;
 mod clock;
@@ -53,20 +74,20 @@ mod telemetry;
 mod visit;
 mod vitals;
 mod window;
-mod worker;
+pub mod worker;
 
-pub use config::{
-    BrokerConfig, Config, ConfigError, FleetConfig, HealthConfig, KeysConfig, LogConfig, LogFormat,
-    ModelConfig, ReplyConfig, StoreConfig, TelemetryConfig, WorkerConfig, password_of,
-};
-pub use drain::Drain;
-pub use error::Error;
-pub use fleet::{EcsAddresses, Fleet};
-pub use health::{Health, Pages};
-pub use metrics::Metrics;
+pub use nsbridge_checkpoint as checkpoint;
+#[doc(hidden)]
 pub use nsbridge_handler::chain;
+#[cfg(feature = "testing")]
+#[doc(inline)]
+pub use nsbridge_handler::testing;
+#[doc(inline)]
+pub use nsbridge_handler::{
+    AttemptNo, Batch, BatchOptions, Batched, Cause, ChatMessage, Emitter, Error, Fingerprint,
+    Finish, FinishReason, Handler, Health, Item, Job, JobInfo, JsonSchema, Limits, Measure,
+    MeasureKind, Model, Models, Pieces, Refused, RequestId, ResponseFormat, Result, Retryable,
+    Seam, Slots, Stop, Tenant, TextInput, TextPiece, TokenLogprob, TraceParent, Usage, quote,
+};
 pub use nsbridge_store as store;
 pub use serve::{log_to_stderr, run, serve, start};
-pub use telemetry::Spans;
-pub use vitals::Vitals;
-pub use worker::{Parts, Worker};

@@ -1,10 +1,13 @@
-//! Worker: its connections, its jobs, and its shutdown.
+//! Parts of a worker, for programs that run one beside other things.
+//!
+//! [`Parts`] says what a worker is made of, [`start`](crate::start) loads its handler, and
+//! [`Worker::run`] takes requests until the [`Drain`] begins.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use nsbridge_crypto::KeyProvider;
-use nsbridge_handler::Health;
+use nsbridge_handler::Health as HandlerHealth;
 use nsbridge_protocol::{ModelName, Revision};
 use nsbridge_queue::{Broker, Link};
 use tokio::sync::watch;
@@ -12,10 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::ReplyConfig;
 use crate::context::{Consuming, Shared, in_a_line};
-use crate::drain::Drain;
-use crate::error::Error;
 use crate::metrics::Side;
 use crate::pool::Pool;
 use crate::probes;
@@ -24,7 +24,18 @@ use crate::rest::Rest;
 use crate::room::Room;
 use crate::runner::Runner;
 use crate::session::{PAUSE, Session};
-use crate::vitals::Vitals;
+
+pub use crate::config::{
+    BrokerConfig, Config, ConfigError, FleetConfig, HealthConfig, KeysConfig, LogConfig, LogFormat,
+    ModelConfig, ReplyConfig, StoreConfig, TelemetryConfig, WorkerConfig, password_of,
+};
+pub use crate::drain::Drain;
+pub use crate::error::Error;
+pub use crate::fleet::{EcsAddresses, Fleet};
+pub use crate::health::{Health, Pages};
+pub use crate::metrics::Metrics;
+pub use crate::telemetry::Spans;
+pub use crate::vitals::Vitals;
 
 /// Time limit of handing jobs over after the grace period.
 const HAND_OVER: Duration = Duration::from_secs(10);
@@ -173,7 +184,7 @@ impl Worker {
         let runner = self.shared.runner.clone();
         let asked = tokio::task::spawn_blocking(move || runner.health());
         match timeout(SAYS_WITHIN, asked).await {
-            Ok(Ok(Health::Failed(reason))) => format!("{why}: {}", in_a_line(&reason)),
+            Ok(Ok(HandlerHealth::Failed(reason))) => format!("{why}: {}", in_a_line(&reason)),
             _ => why,
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use nsbridge::KeysConfig;
+use nsbridge::worker::KeysConfig;
 use nsbridge_client::{Ask, Client};
 use nsbridge_crypto::Keyring;
 use nsbridge_protocol::{KeyId, ModelName, Revision, Tenant};

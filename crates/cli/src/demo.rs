@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use nsbridge::{Drain, Parts, ReplyConfig, Vitals};
+use nsbridge::worker::{Drain, Parts, ReplyConfig, Vitals};
 use nsbridge_client::{Ask, Client};
 use nsbridge_crypto::{Entry, Key, Keyring, State};
 use nsbridge_handler::{Model, Models};

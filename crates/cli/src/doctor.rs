@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use nsbridge::Config;
 use nsbridge::store::Store;
+use nsbridge::worker::Config;
 use nsbridge_crypto::State;
 use nsbridge_handler::{Handler, Models};
 use nsbridge_llama::Llama;

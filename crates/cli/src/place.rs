@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use nsbridge::{LogConfig, LogFormat};
+use nsbridge::worker::{LogConfig, LogFormat};
 
 /// Address of the broker.
 #[derive(Debug, clap::Args)]
@@ -35,7 +35,7 @@ pub(crate) struct Keys {
 pub(crate) fn has_password(mut arguments: impl Iterator<Item = String>) -> bool {
     arguments.any(|argument| {
         let url = argument.strip_prefix("--broker=").unwrap_or(&argument);
-        let password = nsbridge::password_of(url).filter(|_| url.starts_with("amqp"));
+        let password = nsbridge::worker::password_of(url).filter(|_| url.starts_with("amqp"));
         password.is_some_and(|password| password != "guest")
     })
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use nsbridge::Config;
+use nsbridge::worker::Config;
 use nsbridge_llama::Llama;
 
 /// Takes requests from a model's queue and answers them until SIGTERM or Ctrl-C.

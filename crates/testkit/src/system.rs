@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nsbridge::{Drain, Parts, ReplyConfig, Vitals, Worker};
+use nsbridge::worker::{Drain, Parts, ReplyConfig, Vitals, Worker};
 pub use nsbridge_client as client;
 use nsbridge_client::Client;
 use nsbridge_crypto::{Entry, Key, Keyring, State};
@@ -100,7 +100,7 @@ impl Setup {
 #[derive(Debug)]
 pub struct Running {
     drain: Drain,
-    task: JoinHandle<Result<(), nsbridge::Error>>,
+    task: JoinHandle<Result<(), nsbridge::worker::Error>>,
 }
 
 impl Running {

@@ -15,7 +15,7 @@ use crate::{machine, say};
 const CLOCKS: &str = "clock-skew";
 
 /// Argument that selects every mutant.
-const ALL: &str = "all";
+pub(crate) const ALL: &str = "all";
 
 /// Selection of scenarios; by default each one runs once.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -48,9 +48,9 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Returns the mutants that are wanted instead of scenarios, if any: one by its name, or all.
-    pub(crate) fn mutants(&self) -> Option<Option<&str>> {
-        self.mutants.as_deref().map(|name| Some(name).filter(|name| *name != ALL))
+    /// Returns the mutants to judge instead of playing scenarios: a name, or [`ALL`].
+    pub(crate) fn mutants(&self) -> Option<&str> {
+        self.mutants.as_deref()
     }
 }
 

@@ -21,7 +21,8 @@ const SEED: &str = "1";
 /// # Errors
 ///
 /// Returns an error if a mutant is not detected.
-pub(crate) fn run(cargo: &Cargo, only: Option<&str>) -> Result<()> {
+pub(crate) fn run(cargo: &Cargo, only: &str) -> Result<()> {
+    let only = Some(only).filter(|name| *name != chaos::ALL);
     let chosen: Vec<&Mutant> =
         MUTANTS.iter().filter(|mutant| only.is_none_or(|name| name == mutant.name)).collect();
     ensure!(!chosen.is_empty(), "there is no such mutant; there is: {}", names());

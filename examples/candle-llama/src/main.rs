@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use candle_core::{DType, Device, Tensor};
 use candle_transformers::generation::LogitsProcessor;
 use candle_transformers::models::llama::{Cache, Config, Llama, LlamaConfig, LlamaEosToks};
-use nsbridge_checkpoint::{CandleWeights, Checkpoint, Order};
-use nsbridge_handler::{Error, Finish, Handler, Job, Models, Result, TextInput, TextPiece};
+use nsbridge::checkpoint::{CandleWeights, Checkpoint, Order};
+use nsbridge::{Error, Finish, Handler, Job, Models, Result, TextInput, TextPiece};
 use serde::Deserialize;
 use tokenizers::Tokenizer;
 
@@ -57,7 +57,7 @@ impl Handler for Storyteller {
 
     async fn handle(&self, input: TextInput, job: &mut Job<TextPiece>) -> Result<Finish> {
         let prompt = input.prompt.ok_or_else(|| Error::bad_input("this model wants a `prompt`"))?;
-        let prompt = self.tokenizer.encode(prompt, true).map_err(Error::retry)?;
+        let prompt = self.tokenizer.encode(prompt, true).map_err(Error::failed)?;
         let mut new = prompt.get_ids().to_vec();
         let room = self.config.max_position_embeddings.saturating_sub(new.len());
         if new.is_empty() || room == 0 {
@@ -78,7 +78,7 @@ impl Handler for Storyteller {
             if self.ends.contains(&token) {
                 return Ok(Finish::STOP);
             }
-            let text = text.step(token).map_err(Error::retry)?.unwrap_or_default();
+            let text = text.step(token).map_err(Error::failed)?.unwrap_or_default();
             job.emit(TextPiece { token, text, ..TextPiece::default() }).await?;
             new = vec![token];
         }

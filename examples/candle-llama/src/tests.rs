@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use nsbridge_handler::testing::{answer, check, load};
-use nsbridge_handler::{Model, Models};
+use nsbridge::testing::{answer, check, load};
+use nsbridge::{Model, Models};
 use serde_json::json;
 
 use super::{Options, Storyteller};

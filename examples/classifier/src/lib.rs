@@ -5,8 +5,8 @@
 mod grams;
 mod network;
 
-use nsbridge_checkpoint::Checkpoint;
-use nsbridge_handler::{Batch, Error, Item, Limits, Models, Result};
+use nsbridge::checkpoint::Checkpoint;
+use nsbridge::{Batch, Error, Item, Limits, Models, Result};
 use serde::{Deserialize, Serialize};
 
 pub use grams::grams;

@@ -1,7 +1,7 @@
 //! Worker binary: `cargo run --release -p classifier -- --config examples/classifier/worker.toml`
 
 use classifier::Identifier;
-use nsbridge_handler::Batched;
+use nsbridge::Batched;
 
 fn main() -> std::process::ExitCode {
     nsbridge::serve::<Batched<Identifier>>()

@@ -1,7 +1,7 @@
 //! Network of two layers: `relu(x W1 + b1) W2 + b2`.
 
-use nsbridge_checkpoint::{Checkpoint, Order, Weights};
-use nsbridge_handler::{Error, Result};
+use nsbridge::checkpoint::{Checkpoint, Order, Weights};
+use nsbridge::{Error, Result};
 
 use crate::Config;
 

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use nsbridge_checkpoint::Checkpoint;
-use nsbridge_handler::testing::{answer, check, check_batch, load};
-use nsbridge_handler::{Batch, BatchOptions, Batched, Error, Model, Models};
+use nsbridge::checkpoint::Checkpoint;
+use nsbridge::testing::{answer, check, check_batch, load};
+use nsbridge::{Batch, BatchOptions, Batched, Error, Model, Models};
 use serde_json::json;
 
 use super::{Config, Identifier, Network, grams};

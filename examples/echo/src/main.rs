@@ -2,7 +2,7 @@
 //!
 //! `cargo run -p echo -- --config examples/echo/worker.toml`
 
-use nsbridge_handler::{Finish, Handler, Job, Models, Result};
+use nsbridge::{Finish, Handler, Job, Models, Result};
 
 fn main() -> std::process::ExitCode {
     nsbridge::serve::<Echo>()

@@ -1,6 +1,6 @@
 //! Tests of the example against the contract of a handler.
 
-use nsbridge_handler::{Models, testing};
+use nsbridge::{Models, testing};
 use serde_json::json;
 
 use super::Echo;

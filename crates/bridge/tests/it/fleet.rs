@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nsbridge::{EcsAddresses, Fleet, FleetConfig};
+use nsbridge::worker::{EcsAddresses, Fleet, FleetConfig};
 use nsbridge_queue::{Broker, MemoryBroker};
 use nsbridge_testkit::http::{Answer, Server};
 

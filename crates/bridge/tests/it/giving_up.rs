@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nsbridge::Pages;
+use nsbridge::worker::Pages;
 use nsbridge_crypto::{Read, ReplyHead, ReplyKind, ReplyOpener, Sealed};
 use nsbridge_handler::{Finish, Handler, Job, Models, Result, Slots};
 use nsbridge_protocol::topology::{model_queue, reply_queue};
@@ -190,7 +190,7 @@ async fn h3_a_worker_whose_calls_stand_still_says_so_and_leaves() {
     let said = said.unwrap_err().to_string();
     assert!(said.contains("stood still"), "{said}");
     // The worker has requeued the request, so another one takes it at once.
-    let other = Setup { vitals: nsbridge::Vitals::new(&setup.model), ..setup.clone() };
+    let other = Setup { vitals: nsbridge::worker::Vitals::new(&setup.model), ..setup.clone() };
     let _other = other.worker::<Scripted>(broker.clone(), ()).await.unwrap();
     let connection = broker.connect("look").await.unwrap();
     until("the request to be taken", async || {

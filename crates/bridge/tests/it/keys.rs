@@ -9,7 +9,7 @@ use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_smithy_http_client::Builder;
 use aws_types::SdkConfig;
 use aws_types::region::Region;
-use nsbridge::Parts;
+use nsbridge::worker::Parts;
 use nsbridge_crypto::{
     ByProvider, Entry, Key, KeyProvider, Keyring, KmsProvider, State, WatchedKeyring,
 };

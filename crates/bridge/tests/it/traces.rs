@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nsbridge::Spans;
+use nsbridge::worker::Spans;
 use nsbridge_protocol::TraceParent;
 use nsbridge_queue::{Broker, MemoryBroker};
 use nsbridge_testkit::http::{Answer, Server};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nsbridge::{Health, Metrics, Pages, Vitals};
+use nsbridge::worker::{Health, Metrics, Pages, Vitals};
 use nsbridge_handler::{
     Finish, Handler, Health as HandlerHealth, Job, Models, Result as HandlerResult,
 };

@@ -20,7 +20,7 @@ struct Reads {
 }
 
 impl InMemory {
-    /// These files, ascending by path.
+    /// Creates a model of files that are ascending by path.
     pub(super) fn new(files: &[(&str, &[u8])]) -> Self {
         let entry = |(path, bytes): &(&str, &[u8])| FileEntry {
             path: (*path).to_owned(),

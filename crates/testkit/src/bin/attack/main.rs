@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use clap::{Parser, ValueEnum};
-use nsbridge::Config;
+use nsbridge::worker::Config;
 use nsbridge_llama::Llama;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};

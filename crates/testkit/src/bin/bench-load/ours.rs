@@ -7,8 +7,8 @@ use aws_credential_types::Credentials;
 use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_sdk_s3::config::{BehaviorVersion, Region};
 use aws_types::SdkConfig;
-use nsbridge::StoreConfig;
 use nsbridge::store::{Location, Store};
+use nsbridge::worker::StoreConfig;
 use nsbridge_checkpoint::{Checkpoint, Order, Weight, Weights};
 
 use crate::serve::{BUCKET, PREFIX, Place};

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::Duration;
 
-use nsbridge::Config;
+use nsbridge::worker::Config;
 use nsbridge_handler::{Error, Finish, Handler, Job, Models, Result, Slots};
 use serde::Deserialize;
 use tracing::field::{Field, Visit};
