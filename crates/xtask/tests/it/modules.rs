@@ -35,17 +35,17 @@ struct Crate {
 impl Crate {
     fn read(file: &Path) -> Self {
         let mut all = Self::default();
-        all.add(file, Vec::new());
+        all.add(file, &[]);
         all
     }
 
-    fn add(&mut self, file: &Path, module: Module) {
+    fn add(&mut self, file: &Path, module: &[String]) {
         let text = fs::read_to_string(file).expect("a module's file is text");
         let parsed = syn::parse_file(&text).expect("a module's file is Rust");
         let mut reader = Reader::default();
         reader.visit_file(&parsed);
-        self.files.insert(module.clone(), file.to_owned());
-        self.mentions.insert(module.clone(), reader.mentions);
+        self.files.insert(module.to_vec(), file.to_owned());
+        self.mentions.insert(module.to_vec(), reader.mentions);
         let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
         let folder = file.parent().unwrap_or(file);
         let folder = match stem {
@@ -55,8 +55,8 @@ impl Crate {
         for child in reader.children {
             let below = folder.join(format!("{child}.rs"));
             if below.exists() {
-                let module = module.iter().cloned().chain([child]).collect();
-                self.add(&below, module);
+                let module: Module = module.iter().cloned().chain([child]).collect();
+                self.add(&below, &module);
             }
         }
     }
@@ -324,11 +324,11 @@ fn no_modules_of_a_crate_import_in_a_circle() {
 
 /// A crate of modules with these texts.
 fn written(modules: &[(&str, &str)]) -> (tempfile::TempDir, Crate) {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("a folder for the test");
     for (name, text) in modules {
         let file = folder.path().join(format!("{name}.rs"));
-        fs::create_dir_all(file.parent().unwrap()).unwrap();
-        fs::write(file, text).unwrap();
+        fs::create_dir_all(file.parent().expect("a file in a folder")).expect("a folder");
+        fs::write(file, text).expect("a file");
     }
     let read = Crate::read(&folder.path().join("lib.rs"));
     (folder, read)
