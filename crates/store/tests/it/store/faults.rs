@@ -15,7 +15,7 @@ const LARGE: &str = "model-00001-of-00002.safetensors";
 /// Loads all weights; returns the error message on failure.
 fn load(model: &Model) -> Result<Vec<Vec<u8>>, String> {
     let all = || -> nsbridge_handler::Result<Vec<Vec<u8>>> {
-        let checkpoint = Checkpoint::open(&model)?;
+        let checkpoint = Checkpoint::open(model)?;
         let weights = checkpoint.load(&Order::everything())?;
         let read = |name: &str| Ok(weights.tensor(name)?.contiguous().to_vec());
         checkpoint.tensors().iter().map(|tensor| read(&tensor.name)).collect()

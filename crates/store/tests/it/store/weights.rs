@@ -10,7 +10,7 @@ use super::{COLUMNS, Fixture, ROWS, on_a_thread, store_on, top};
 
 /// Reads every tensor of a model.
 fn all(model: &Model, order: &Order) -> Vec<(String, Vec<u8>)> {
-    let checkpoint = Checkpoint::open(&model).unwrap();
+    let checkpoint = Checkpoint::open(model).unwrap();
     let weights = checkpoint.load(order).unwrap();
     let read = |name: &str| (name.to_owned(), weights.tensor(name).unwrap().contiguous().to_vec());
     checkpoint.tensors().iter().map(|tensor| read(&tensor.name)).collect()
@@ -105,7 +105,7 @@ async fn candle_reads_a_bucket_like_a_folder_and_copies_nothing() {
     on_a_thread(move || {
         let load = |model: &Model, ranks: usize| {
             let order = Order::everything().for_ranks(ranks);
-            CandleWeights::load(&Checkpoint::open(&model).unwrap(), &order).unwrap()
+            CandleWeights::load(&Checkpoint::open(model).unwrap(), &order).unwrap()
         };
         let (far, near) = (load(&model, 1), load(&folder, 1));
         let get = |weights: &CandleWeights| {
