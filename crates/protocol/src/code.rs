@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub enum ErrorCode {
     /// Input refused by the handler; the message gives the reason.
     BadInput,
-    /// Failure of the model in every attempt at this request.
+    /// Failure of the model on this request, for good or in every attempt.
     ModelFailed,
     /// Cancellation by the client.
     Cancelled,

@@ -26,8 +26,10 @@ pub(crate) enum Script {
     Sleep { ms: u64 },
     /// Rejects the input with this message.
     Refuse(String),
-    /// Fails on every try.
+    /// Fails on every try, and permits another one.
     Fail,
+    /// Fails by `?` on an error of a library.
+    FailForGood,
     /// Emits one piece and panics in the first run; emits two in the next.
     PanicOnce,
     /// Emits a piece of this many bytes.
@@ -82,6 +84,9 @@ impl<const SLOTS: usize, const WELL: bool> Handler for Actor<SLOTS, WELL> {
             }
             Script::Refuse(why) => return Err(HandlerError::bad_input(why)),
             Script::Fail => return Err(HandlerError::retry("the model is out of sorts")),
+            Script::FailForGood => {
+                "SECRET".parse::<u8>()?;
+            }
             Script::PanicOnce => {
                 job.emit("one".into()).await?;
                 assert!(runs(job.info().seed).len() > 1, "as the script says");

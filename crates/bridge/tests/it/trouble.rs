@@ -10,11 +10,12 @@ use nsbridge_testkit::Proxy;
 use nsbridge_testkit::system::Setup;
 use nsbridge_testkit::system::client::{Error, Event};
 
-use crate::script::{RESUMED, Script, Scripted, ask, fresh_seed, said, submit, system};
+use crate::script::{RESUMED, Script, Scripted, ask, fresh_seed, runs, said, submit, system};
 use crate::stories;
 
 stories! {
     r3_a_failing_model_is_tried_again_and_then_told,
+    r3_a_failure_for_good_is_told_at_once_without_its_cause,
     a_panic_gives_the_job_back_and_ends_the_worker,
     r7_a_job_that_does_not_fit_the_grace_moves_to_another_worker,
     a_piece_that_no_frame_holds_ends_the_request,
@@ -27,6 +28,18 @@ async fn r3_a_failing_model_is_tried_again_and_then_told(broker: Arc<dyn Broker>
     assert!(matches!(ended, Err(Error::Failed { code: ErrorCode::ModelFailed, .. })), "{ended:?}");
     let next = submit(&client, &setup, Script::Say { pieces: 3, every_ms: 0 }).await.unwrap();
     assert_eq!(next.collect().await.unwrap().0, said(7, 3));
+}
+
+async fn r3_a_failure_for_good_is_told_at_once_without_its_cause(broker: Arc<dyn Broker>) {
+    let (setup, _worker, client) = system(broker).await;
+    let fail = ask(&setup, Script::FailForGood, fresh_seed());
+    let seed = fail.seed.unwrap();
+    let ended = client.submit::<_, String>(fail).await.unwrap().collect().await;
+    let Err(Error::Failed { code: ErrorCode::ModelFailed, message, .. }) = ended else {
+        panic!("{ended:?}")
+    };
+    assert_eq!(message, "the model failed on this request");
+    assert_eq!(runs(seed).len(), 1);
 }
 
 async fn a_panic_gives_the_job_back_and_ends_the_worker(broker: Arc<dyn Broker>) {
