@@ -84,11 +84,10 @@ fn hold(format: &ResponseFormat, text: &str) {
     match format {
         ResponseFormat::Text {} => {}
         ResponseFormat::JsonObject {} => {
-            let value: serde_json::Value = serde_json::from_str(text).expect("JSON");
-            assert!(value.is_object(), "{text}");
+            assert!(text.starts_with('{') && is_json(text), "{text}");
         }
         ResponseFormat::JsonSchema { .. } => {
-            assert!(serde_json::from_str::<serde_json::Value>(text).is_ok(), "{text}");
+            assert!(is_json(text), "{text}");
         }
         ResponseFormat::Regex { regex } => {
             // All of its matches, of which the longest is told.
@@ -98,6 +97,11 @@ fn hold(format: &ResponseFormat, text: &str) {
             assert!(found.is_some_and(|found| found.end() == text.len()), "{text:?} and {regex:?}");
         }
     }
+}
+
+/// Returns true for a JSON text, whatever the size of its numbers.
+fn is_json(text: &str) -> bool {
+    serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
 
 /// Checks that an error is one sentence that names the field.
