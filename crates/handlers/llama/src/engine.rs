@@ -59,6 +59,8 @@ pub(crate) struct Order {
     pub(crate) account: Arc<str>,
     /// Priority among the requests of its account; lower values run earlier.
     pub(crate) priority: i32,
+    /// Time of the call, from which the time limit of the reply counts.
+    pub(crate) arrived: Instant,
 }
 
 /// Handle of the engine thread. Dropping it ends the thread and abandons unfinished replies.
@@ -145,7 +147,7 @@ impl Engine {
         let left = Left::new(waker.clone());
         let (done, finished) = oneshot::channel();
         emitter.on_change(move || waker.wake());
-        let limit = self.policy.limit.map(Limit::new);
+        let limit = self.policy.limit.map(|given| Limit::new(given, order.arrived));
         self.send(Command::Make(Box::new(Request::new(order, emitter, done, limit))))?;
         let finish = finished.await.unwrap_or_else(|_| Err(stopped()));
         left.answered();

@@ -3,7 +3,11 @@
 mod drafting;
 mod preparation;
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
+use std::time::Instant;
 
 use nsbridge_checkpoint::{Checkpoint, TensorInfo};
 use nsbridge_handler::{
@@ -13,10 +17,11 @@ use sha2::{Digest, Sha256};
 
 use self::drafting::Drafting;
 use self::preparation::Preparation;
+use crate::budget::Budget;
 use crate::engine::{Engine, Order, Policy};
 use crate::grammar::{self, Grammars};
 use crate::kernel::attention::PAGE;
-use crate::limits::{REPLIES, THREADS};
+use crate::limits::{HELD_BYTES, REPLIES, STUCK, THREADS};
 use crate::loading::{seconds, within};
 use crate::options::{Options, Quantize};
 use crate::parity::Required;
@@ -58,6 +63,7 @@ pub struct Llama {
     text: Arc<Text>,
     grammars: Arc<Grammars>,
     workers: Workers,
+    budget: Budget,
     options: Options,
     fingerprint: [u8; 16],
 }
@@ -73,6 +79,7 @@ impl Handler for Llama {
     }
 
     async fn handle(&self, input: TextInput, job: &mut Job<TextPiece>) -> Result<Finish> {
+        let arrived = Instant::now();
         let replies = replies(&input)?;
         let asked = Asked::new(&input, &self.options, &self.config.advice, self.vocabulary())?;
         Text::refuse_long(&input, self.context)?;
@@ -91,18 +98,26 @@ impl Handler for Llama {
             input,
             resumed: job.resumed().to_vec(),
         };
-        let (choices, finish) = if !rule && preparation.is_short() {
+        // Held until the call ends. A request of a few bytes takes no part of the budget.
+        let (mut granted, short) = (None, !rule && preparation.is_short());
+        let (choices, finish) = if short {
             preparation.prepare()?
         } else {
-            let cost = preparation.cost();
-            self.workers.run(account.clone(), cost, move || preparation.prepare()).await?
+            let (memory, cost) = (preparation.memory(), preparation.cost());
+            let prepared = async {
+                granted = Some(self.budget.take(account.clone(), memory).await?);
+                self.workers.run(account.clone(), cost, move || preparation.prepare()).await
+            };
+            unless_stopped(job, prepared).await?
         };
         job.at_most(choices.longest());
         if let Some(finish) = finish {
             return Ok(finish);
         }
-        let order = Order { choices, scope, account, priority };
-        self.engine.make(order, job.emitter()).await
+        let order = Order { choices, scope, account, priority, arrived };
+        let finish = self.engine.make(order, job.emitter()).await;
+        drop(granted);
+        finish
     }
 
     fn slots(&self) -> Slots {
@@ -114,7 +129,8 @@ impl Handler for Llama {
     }
 
     fn health(&self) -> Health {
-        self.engine.failure().map_or(Health::Ok, Health::Failed)
+        let failure = self.engine.failure().or_else(|| self.workers.stuck(STUCK));
+        failure.map_or(Health::Ok, Health::Failed)
     }
 
     fn forget(&self) {
@@ -223,12 +239,26 @@ impl Llama {
         let grammars = Arc::new(Grammars::new(move || words.spelling(size)));
         let workers =
             Workers::start(THREADS).map_err(|error| LoadError::Read(error.to_string()))?;
-        Ok(Self { text, grammars, workers, config, engine, context, options, fingerprint })
+        let budget = Budget::new(HELD_BYTES);
+        Ok(Self { text, grammars, workers, budget, config, engine, context, options, fingerprint })
     }
 
     fn vocabulary(&self) -> Vocabulary<'_> {
         vocabulary(&self.config)
     }
+}
+
+/// Awaits the work, or ends with the reason once the call must stop.
+async fn unless_stopped<T>(
+    job: &Job<TextPiece>,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let (mut work, mut stopped) = (pin!(work), pin!(job.stopped()));
+    poll_fn(|context| match work.as_mut().poll(context) {
+        Poll::Ready(done) => Poll::Ready(done),
+        Poll::Pending => stopped.as_mut().poll(context).map(|stop| Err(stop.into())),
+    })
+    .await
 }
 
 /// Returns the number of replies that the input requests.

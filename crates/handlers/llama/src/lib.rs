@@ -6,6 +6,7 @@
 //! the tokens of a reply depend only on the weights, the prompt, the parameters and the seed, and
 //! not on concurrent requests or the machine. For GPUs, see `docs/gpu.md`.
 
+mod budget;
 mod capacity;
 mod comm;
 mod config;

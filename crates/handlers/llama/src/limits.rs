@@ -5,6 +5,8 @@
 //! [`TextInput`](nsbridge_handler::TextInput), since they apply while it is parsed. All limits are
 //! counts, so a request is refused by every worker of a model or by none.
 
+use std::time::Duration;
+
 /// Maximum number of replies to one prompt, as in OpenAI's interface.
 pub(crate) const REPLIES: u32 = 128;
 
@@ -53,6 +55,21 @@ pub(crate) const IDS_PER_ROW: usize = 2;
 
 /// Number of token ids that is allowed for any model.
 pub(crate) const FEW_IDS: usize = 1 << 16;
+
+/// Memory of all requests that a worker holds, in bytes, apart from the model, its cache and the
+/// sealed requests. A request's part is estimated before it is prepared.
+pub(crate) const HELD_BYTES: u64 = 1536 << 20;
+
+/// Maximum memory of a grammar, in bytes, by llguidance's own limits.
+pub(crate) const GRAMMAR_BYTES: u64 = 20 << 20;
+
+/// Memory of a byte of input in one reply: at most a token, with its id in the reply, in the
+/// history and in the tables of blocks.
+pub(crate) const BYTES_PER_BYTE: u64 = 16;
+
+/// Time after which the preparation of a request counts as stuck. One at the bounds of a context of
+/// a million tokens takes 32 s.
+pub(crate) const STUCK: Duration = Duration::from_secs(120);
 
 /// Number of threads that prepare prompts and grammars.
 pub(crate) const THREADS: usize = 2;

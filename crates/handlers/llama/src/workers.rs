@@ -10,6 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use futures_channel::oneshot;
 use nsbridge_handler::{Error, Result};
@@ -36,6 +37,9 @@ struct Queue {
     accounts: HashMap<Arc<str>, Account>,
     /// Virtual time: the value of `given` of the last chosen tenant before that task was charged.
     clock: u64,
+    /// Start times of the running tasks, each with a number of its own.
+    running: Vec<(u64, Instant)>,
+    begun: u64,
     ended: bool,
 }
 
@@ -129,6 +133,18 @@ impl Workers {
     }
 }
 
+impl Workers {
+    /// Returns a message if a task has run for longer than `limit`. It cannot be ended, and the
+    /// tasks of all tenants need its thread.
+    pub(crate) fn stuck(&self, limit: Duration) -> Option<String> {
+        let queue = self.0.lock();
+        let longest = queue.running.iter().map(|(_, begun)| begun.elapsed()).max();
+        longest.filter(|longest| *longest > limit).map(|_| {
+            format!("the preparation of a prompt did not end within {} s", limit.as_secs_f64())
+        })
+    }
+}
+
 /// Returns a fixed message, because the panic's own message may contain text of the request.
 fn said(_panic: &(dyn Any + Send)) -> &'static str {
     "the preparation of the prompt panicked"
@@ -158,9 +174,13 @@ impl Shared {
                 queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
+            queue.begun += 1;
+            let number = queue.begun;
+            queue.running.push((number, Instant::now()));
             drop(queue);
             task.work.run();
             queue = self.lock();
+            queue.running.retain(|(other, _)| *other != number);
             queue.end(&tenant);
             // Another task of this tenant may have waited for this one.
             self.changed.notify_one();

@@ -112,9 +112,10 @@ impl Choices {
     /// # Errors
     ///
     /// Returns an error if no token may be the first.
-    pub(crate) fn hold_to(&mut self, grammar: &Grammar) -> Result<()> {
-        for choice in &mut self.choices {
-            choice.reply.hold_to(grammar.clone());
+    pub(crate) fn hold_to(&mut self, grammar: Grammar) -> Result<()> {
+        if let Some((last, others)) = self.choices.split_last_mut() {
+            others.iter_mut().for_each(|choice| choice.reply.hold_to(grammar.clone()));
+            last.reply.hold_to(grammar);
         }
         // All choices begin in the same state of the grammar, so checking one is enough.
         self.choices.first_mut().map_or(Ok(()), |choice| choice.reply.check_first())

@@ -29,8 +29,9 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    pub(super) fn new(given: Duration) -> Self {
-        Self { given, end: Instant::now().checked_add(given) }
+    /// Creates the deadline of a request that arrived at this time.
+    pub(super) fn new(given: Duration, arrived: Instant) -> Self {
+        Self { given, end: arrived.checked_add(given) }
     }
 
     /// Returns the time that is left.

@@ -7,7 +7,9 @@ use nsbridge_handler::{Error, Finish, Result, TextInput, TextPiece};
 
 use crate::engine::Choices;
 use crate::grammar::{Grammars, Rule};
-use crate::limits::{FORMAT_REPLIES, IN_PLACE, PART_OF_STEP, PROMPT_TOKENS};
+use crate::limits::{
+    BYTES_PER_BYTE, FORMAT_REPLIES, GRAMMAR_BYTES, IN_PLACE, PART_OF_STEP, PROMPT_TOKENS,
+};
 use crate::reply::{GRAMMAR_WEIGHT, Reply};
 use crate::request::Asked;
 use crate::text::Text;
@@ -62,6 +64,14 @@ impl Preparation {
         (bytes + format) as u64
     }
 
+    /// Returns the memory that the request takes while it is held, in bytes; an estimate from
+    /// above.
+    pub(super) fn memory(&self) -> u64 {
+        let tokens = (self.bytes() as u64).saturating_mul(BYTES_PER_BYTE);
+        let format = if self.input.response_format.is_some() { GRAMMAR_BYTES } else { 0 };
+        tokens.saturating_add(format).saturating_mul(self.replies)
+    }
+
     /// Returns the replies, continued by the pieces of an earlier attempt, and the finish if those
     /// pieces are complete.
     ///
@@ -93,7 +103,7 @@ impl Preparation {
         let weight = weight + rule.as_ref().map_or(0, |_| GRAMMAR_WEIGHT);
         let mut choices = Choices::new(replies, replies_at_once(self.step_tokens, weight));
         if let Some(rule) = rule {
-            choices.hold_to(&self.grammars.compile(&rule)?)?;
+            choices.hold_to(self.grammars.compile(&rule)?)?;
         }
         let finish = choices.take_resumed(&self.resumed)?;
         Ok((choices, finish))

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
+use std::time::Duration;
 
 use futures_executor::block_on;
 use nsbridge_handler::{Error, Result};
@@ -114,6 +115,28 @@ fn a_panic_costs_its_own_call_and_no_thread() {
     assert_eq!(block_on(workers.run(tenant("a"), 1, || Ok(5))).unwrap(), 5);
     // The thread updates its accounts after it has sent the result.
     while !workers.0.lock().accounts.is_empty() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn h3_a_task_that_does_not_end_is_seen() {
+    let workers = Workers::start(2).unwrap();
+    let (release, work) = held();
+    let mut task = pin!(workers.run(tenant("a"), 1, work));
+    begin(task.as_mut());
+    let stuck = loop {
+        // The thread takes the task in its own time.
+        if let Some(stuck) = workers.stuck(Duration::ZERO) {
+            break stuck;
+        }
+        std::thread::yield_now();
+    };
+    assert_eq!(stuck, "the preparation of a prompt did not end within 0 s");
+    assert_eq!(workers.stuck(Duration::from_secs(3600)), None);
+    release.send(()).unwrap();
+    block_on(task).unwrap();
+    while workers.stuck(Duration::ZERO).is_some() {
         std::thread::yield_now();
     }
 }
