@@ -1,0 +1,224 @@
+//! Benchmark of the LLM engine, with peers on the same weights in the same run.
+//!
+//! `cargo xtask bench engine` prepares the Python environment of the peers, runs this program, and
+//! prints the rows. `docs/benchmarks.md` defines them. Each engine is a process of its own that
+//! keeps its weights in memory and waits for questions. The engines run in turns, never two at
+//! once.
+
+#![expect(clippy::disallowed_methods, reason = "a chore is an edge")]
+#![expect(clippy::print_stdout, reason = "an engine prints its answers")]
+#![expect(clippy::print_stderr, reason = "progress is for the person who waits")]
+
+mod bandwidth;
+mod engine;
+mod kept;
+mod ours;
+mod ranks;
+mod rounds;
+mod served;
+mod serving;
+mod shape;
+mod speculating;
+mod timed;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use nsbridge_bench::report::{Report, Row, median};
+use nsbridge_llama::{Config, Mix};
+
+use bandwidth::Bandwidth;
+use engine::Engine;
+use kept::Kept;
+use rounds::{Group, Seen};
+
+/// Number of threads of every engine.
+const THREADS: usize = 2;
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["serve", model, threads, ranks] => {
+            ours::serve(Path::new(model), threads.parse()?, ranks.parse()?)
+        }
+        [] => suite("engine", &Part::All),
+        ["serving"] => suite("serving", &Part::Serving),
+        ["of", model] => suite(model, &Part::Of(model)),
+        ["speculating"] => {
+            let mut report = Report::new("engine")?;
+            speculating::measure(&pair())?.into_iter().for_each(|row| report.push(row));
+            report.write(Path::new("target/bench/speculating.json"))
+        }
+        ["ranks"] => {
+            let folder = Path::new("target/bench/models");
+            let random = random(folder)?;
+            let mut report = Report::new("engine")?;
+            ranks::measure(&random, folder)?.into_iter().for_each(|row| report.push(row));
+            report.write(Path::new("target/bench/ranks.json"))
+        }
+        _ => bail!("usage: bench-engine [serving | speculating | ranks | of MODEL]"),
+    }
+}
+
+/// Returns the folder of the bundled models.
+fn pair() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples/models")
+}
+
+/// Returns the model of random weights, and creates it if it does not exist.
+fn random(folder: &Path) -> Result<PathBuf> {
+    let random = folder.join("random-1b1");
+    eprintln!("models in {}", folder.display());
+    shape::make(&random)?;
+    Ok(random)
+}
+
+/// Part of the benchmark.
+#[derive(PartialEq)]
+enum Part<'a> {
+    All,
+    /// Concurrent requests.
+    Serving,
+    /// All rows of one model.
+    Of(&'a str),
+}
+
+/// Measures a part and writes its report.
+fn suite(name: &str, part: &Part<'_>) -> Result<()> {
+    let folder = Path::new("target/bench/models");
+    let random = random(folder)?;
+    let pair = pair();
+    let mut report = Report::new("engine")?;
+    for (model, name, mix) in [
+        (&random, "q8_0", Mix::Q8_0),
+        (&random, "bf16", Mix::Bf16),
+        (&random, "q4_k_m", Mix::Q4KM),
+        (&pair.join("tale-7m"), "tale_7m", Mix::Bf16),
+        (&pair.join("tale-1m"), "tale_1m", Mix::Bf16),
+    ] {
+        let (is_random, steps) = (model == &random, *part != Part::Serving);
+        match part {
+            Part::Of(only) if name != *only => continue,
+            Part::Serving if !is_random => continue,
+            _ => {}
+        }
+        let bandwidth = if is_random { Some(Bandwidth::new(THREADS)?) } else { None };
+        let mut group = group(folder, model, mix)?;
+        group.compare_logits()?;
+        if steps {
+            group.measure(bandwidth.as_ref())?;
+            for row in rows(&group, name) {
+                report.push(row);
+            }
+            if is_random {
+                for row in roofline(&group, name, bytes_of_a_step(folder, model, mix)?) {
+                    report.push(row);
+                }
+            }
+        }
+        if is_random {
+            for row in serving::measure(&mut group, name)? {
+                report.push(row);
+            }
+        }
+    }
+    if *part == Part::All {
+        ranks::measure(&random, folder)?.into_iter().for_each(|row| report.push(row));
+        speculating::measure(&pair)?.into_iter().for_each(|row| report.push(row));
+    }
+    report.write(&Path::new("target/bench").join(name).with_extension("json"))
+}
+
+/// Starts our engine and its peers on one model.
+fn group(folder: &Path, model: &Path, mix: Mix) -> Result<Group> {
+    let kept = Kept::of(model, mix, folder)?;
+    let threads = THREADS.to_string();
+    let llama = Engine::peer(
+        "llama.cpp as llama-cpp-python 0.3.36 carries it, without AMX, the same file",
+        "",
+        "llama_cpp_peer.py",
+        &[path(&kept.file())?, &threads],
+    );
+    let mut peers = vec![llama];
+    let openvino = match mix {
+        Mix::Q8_0 => Some(("int8", "OpenVINO 2026.4.1, int8 a channel, as optimum-intel exports")),
+        Mix::Bf16 if model.ends_with("random-1b1") => {
+            Some(("bf16", "OpenVINO 2026.4.1, bf16, as optimum-intel exports"))
+        }
+        _ => None,
+    };
+    if let Some((theirs, about)) = openvino {
+        let exported = folder.join(format!("openvino-{theirs}"));
+        let arguments = [path(model)?, theirs, &threads, path(&exported)?];
+        peers.push(Engine::peer(about, ".vs_openvino", "openvino_peer.py", &arguments));
+    }
+    Ok(Group::new(Engine::ours(&kept.dir, THREADS, 1)?, peers))
+}
+
+fn path(path: &Path) -> Result<&str> {
+    path.to_str().context("a path that is no text")
+}
+
+/// Returns the weight bytes that a decode step of one token reads: the file's size, less an untied
+/// embedding table.
+fn bytes_of_a_step(folder: &Path, model: &Path, mix: Mix) -> Result<f64> {
+    let of_an_embedding = match mix {
+        Mix::F32 => 4.0,
+        Mix::F16 | Mix::Bf16 => 2.0,
+        Mix::Q8_0 => 34.0 / 32.0,
+        Mix::Q6K => 210.0 / 256.0,
+        Mix::Q5KM => 176.0 / 256.0,
+        Mix::Q4KM => 144.0 / 256.0,
+    };
+    let config = Config::read(&nsbridge_handler::Model::in_dir(model))?;
+    let looked_up = if config.tied { 0 } else { config.vocab_size * config.hidden_size };
+    let file = std::fs::metadata(Kept::of(model, mix, folder)?.file())?.len();
+    Ok(file as f64 - looked_up as f64 * of_an_embedding)
+}
+
+fn rows(group: &Group, name: &str) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for peer in &group.peers {
+        let mut push = |what: &str, unit, higher, of: &dyn Fn(&Seen) -> f64| {
+            rows.push(row(format!("engine.{what}.{name}"), unit, higher, group, peer, of));
+        };
+        push("decode", "tokens/s", true, &|seen| seen.decode);
+        push("prefill", "tokens/s", true, &|seen| seen.prefill);
+        push("verify_cost_4", "steps", false, &|seen| seen.verify_cost);
+        push("streams16", "tokens/s", true, &|seen| seen.streams);
+    }
+    rows
+}
+
+/// Builds the rows of the share of memory bandwidth that decode uses.
+fn roofline(group: &Group, name: &str, bytes: f64) -> Vec<Row> {
+    let share = |seen: &Seen| seen.decode * bytes / seen.bandwidth;
+    let of = |peer| row(format!("engine.roofline.{name}"), "share", true, group, peer, &share);
+    group.peers.iter().map(of).collect()
+}
+
+/// Builds a row with our median, the peer's median, and the median of the rounds' ratios.
+fn row(
+    name: String,
+    unit: &'static str,
+    higher_is_better: bool,
+    group: &Group,
+    peer: &rounds::Measured,
+    of: &dyn Fn(&Seen) -> f64,
+) -> Row {
+    let values = |rounds: &[Seen]| rounds.iter().map(of).collect::<Vec<_>>();
+    let (mut mine, mut theirs) = (values(&group.ours.rounds), values(&peer.rounds));
+    let ratio = |(mine, theirs): (&f64, &f64)| {
+        if higher_is_better { mine / theirs } else { theirs / mine }
+    };
+    let mut ratios: Vec<_> = mine.iter().zip(&theirs).map(ratio).collect();
+    Row {
+        name: name + peer.engine.suffix,
+        value: median(&mut mine),
+        unit,
+        better: if higher_is_better { "higher" } else { "lower" },
+        peer: Some(peer.engine.says()),
+        peer_value: (!theirs.is_empty()).then(|| median(&mut theirs)),
+        ratio: (!ratios.is_empty()).then(|| median(&mut ratios)),
+    }
+}

@@ -1,0 +1,118 @@
+//! `cargo xtask chaos`: tests with injected faults.
+//!
+//! Builds the driver in the dev profile, which takes most of a minute the first time: its
+//! dependencies have other features here than in the tests.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Result, ensure};
+
+use crate::cargo::{self, Cargo};
+use crate::{machine, say};
+
+/// Scenario that shifts clocks and needs libfaketime.
+const CLOCKS: &str = "clock-skew";
+
+/// Argument that selects every mutant.
+pub(crate) const ALL: &str = "all";
+
+/// Selection of scenarios; by default each one runs once.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Arguments {
+    /// Runs only this scenario; may be given several times.
+    #[arg(long = "scenario", value_name = "NAME")]
+    scenarios: Vec<String>,
+    /// Number of rounds of each scenario.
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Seed of the times and victims of the faults; random and printed if absent.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Number of concurrent rounds.
+    #[arg(long)]
+    at_once: Option<usize>,
+    /// Duration of a soak test, in minutes.
+    #[arg(long)]
+    minutes: Option<u64>,
+    /// Checks the journals below this folder again without running a scenario.
+    #[arg(long, value_name = "DIR", exclusive = true)]
+    check: Option<PathBuf>,
+    /// Lists the scenarios.
+    #[arg(long, exclusive = true)]
+    list: bool,
+    /// Runs the mutation tests: breaks the code in one place at a time and requires that a scenario
+    /// fails. With a name, runs only that mutant.
+    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = ALL, exclusive = true)]
+    mutants: Option<String>,
+}
+
+impl Arguments {
+    /// Returns the mutants to judge instead of playing scenarios: a name, or [`ALL`].
+    pub(crate) fn mutants(&self) -> Option<&str> {
+        self.mutants.as_deref()
+    }
+}
+
+/// Runs scenarios, or the other action that the arguments select.
+///
+/// # Errors
+///
+/// Returns an error if a piece or request was lost, repeated or run twice, or if a scenario had the
+/// wrong outcome.
+pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
+    let quiet = arguments.list || arguments.check.is_some();
+    if !quiet {
+        prepare(&arguments.scenarios)?;
+        say::step("chaos");
+    }
+    ensure!(play(driver(cargo), arguments)?, "the proof by faults failed; it says where above");
+    Ok(())
+}
+
+/// Installs the prerequisites of these scenarios; an empty list stands for all.
+pub(crate) fn prepare(scenarios: &[String]) -> Result<()> {
+    machine::rabbitmq::ready()?;
+    if scenarios.is_empty() || scenarios.iter().any(|name| name == CLOCKS) {
+        machine::faketime()?;
+    }
+    Ok(())
+}
+
+/// Returns the command that builds and runs the driver.
+pub(crate) fn driver(cargo: &Cargo) -> Command {
+    let package = ["run", "--quiet", "--package", "nsbridge-chaos"];
+    let mut command = cargo.command(&package);
+    command.args(["--bin", "chaos", "--"]);
+    command
+}
+
+fn play(mut command: Command, arguments: &Arguments) -> Result<bool> {
+    let Arguments { scenarios, rounds, seed, at_once, minutes, check, list, mutants: _ } =
+        arguments;
+    if let Some(dir) = check {
+        // The driver runs in the repository's root, so the path must be absolute.
+        command.arg("check").arg(std::path::absolute(dir)?);
+        return cargo::run(command);
+    }
+    if *list {
+        command.arg("--list");
+        return cargo::run(command);
+    }
+    for name in scenarios {
+        command.args(["--scenario", name]);
+    }
+    let rounds = rounds.map(|rounds| format!("--rounds={rounds}"));
+    let at_once = at_once.map(|at_once| format!("--at-once={at_once}"));
+    command.args(minutes.map(|minutes| format!("--minutes={minutes}")));
+    command.args(rounds).args(seed.map(|seed| format!("--seed={seed}"))).args(at_once);
+    attended(command)
+}
+
+/// Runs the driver so that it, its workers and its broker end with this process, however it ends.
+pub(crate) fn attended(mut command: Command) -> Result<bool> {
+    let mut driver = command.arg("--attended").stdin(Stdio::piped()).spawn()?;
+    // The pipe closes when it is dropped or when this process dies.
+    let _input = driver.stdin.take();
+    Ok(driver.wait()?.success())
+}

@@ -1,0 +1,144 @@
+//! Prerequisites of the tests on this machine, and their installation.
+
+mod apt;
+pub(crate) mod cuda;
+mod python;
+pub(crate) mod rabbitmq;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::cargo::root;
+use crate::say;
+
+/// Python interpreters for the tests.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    /// Python with the packages of the example client.
+    pub(crate) client: PathBuf,
+    /// Python with a server for the protocols of AWS.
+    pub(crate) moto: PathBuf,
+    /// Python with the packages of the trainer.
+    pub(crate) trainer: Option<PathBuf>,
+}
+
+/// Installs the prerequisites of the tests.
+///
+/// # Errors
+///
+/// Returns an error with the command to run if something is missing and may not be installed.
+pub(crate) fn ready(with_trainer: bool) -> Result<Machine> {
+    say::step("what the tests need");
+    rabbitmq::ready()?;
+    let (client, moto) = (client()?, moto()?);
+    let trainer = if with_trainer { Some(trainer()?) } else { None };
+    Ok(Machine { client, moto, trainer })
+}
+
+/// Makes sure that the library for shifting a process's clock is installed.
+///
+/// # Errors
+///
+/// Returns an error if the library is missing and may not be installed.
+pub(crate) fn faketime() -> Result<()> {
+    let folders = Path::new("/usr/lib").read_dir().context("reading /usr/lib")?.flatten();
+    let there = |folder: &Path| folder.join("faketime/libfaketime.so.1").exists();
+    if !folders.map(|entry| entry.path()).any(|folder| there(&folder)) {
+        apt::install("libfaketime", &["faketime"])?;
+    }
+    Ok(())
+}
+
+fn client() -> Result<PathBuf> {
+    plain("python-client", "examples/python-client/requirements.txt")
+}
+
+fn moto() -> Result<PathBuf> {
+    plain("moto", "crates/dev/testkit/src/moto/requirements.txt")
+}
+
+/// Returns a Python with the systems that a benchmark suite compares with.
+///
+/// # Errors
+///
+/// Returns an error if Python is missing or pip could not install the systems.
+pub(crate) fn peers(suite: &str) -> Result<PathBuf> {
+    let requirements = format!("crates/dev/bench/src/bin/bench-{suite}/peers/requirements.txt");
+    match suite {
+        // The only compared system requires a PyTorch with CUDA, 5 GB. The system's PyTorch is
+        // enough here.
+        "load" => on_torch("bench-load-peers", &requirements),
+        "engine" => compiled("bench-engine-peers", &requirements),
+        _ => plain("bench-peers", &requirements),
+    }
+}
+
+/// Creates an environment on the system's PyTorch with the listed packages, without their
+/// dependencies.
+fn on_torch(name: &str, requirements: &str) -> Result<PathBuf> {
+    let requirements = root().join(requirements);
+    python::environment(name, &requirements, |folder| {
+        let packages = ["python3", "python3-venv", "python3-torch", "libopenblas0-pthread"];
+        let base = find_or_install(python::TORCH, "PyTorch", &packages)?;
+        python::create(&base, folder, &["--system-site-packages"])?;
+        python::install(folder, &["--no-deps".as_ref(), "-r".as_ref(), requirements.as_ref()])
+    })
+}
+
+/// Creates an environment with only the packages of a list of requirements.
+fn plain(name: &str, requirements: &str) -> Result<PathBuf> {
+    let requirements = root().join(requirements);
+    python::environment(name, &requirements, |folder| {
+        let base = find_or_install(python::VENV, "Python with venv", &["python3", "python3-venv"])?;
+        python::create(&base, folder, &[])?;
+        python::install(folder, &["-r".as_ref(), requirements.as_ref()])
+    })
+}
+
+/// Creates an environment from a list of which some packages are compiled for this machine.
+///
+/// AMX is disabled: llama.cpp's AMX kernels crash on some machines that report AMX.
+fn compiled(name: &str, requirements: &str) -> Result<PathBuf> {
+    let requirements = root().join(requirements);
+    let native = "-DGGML_NATIVE=ON -DLLAMA_CURL=OFF -DLLAVA_BUILD=OFF";
+    let amd64 = cfg!(target_arch = "x86_64");
+    let without = if amd64 { "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16" } else { "" };
+    let settings = [("CMAKE_ARGS", native), ("CFLAGS", without), ("CXXFLAGS", without)];
+    python::environment(name, &requirements, |folder| {
+        let packages = ["python3", "python3-venv", "python3-dev", "g++"];
+        let base = find_or_install(python::COMPILER, "Python with venv and g++", &packages)?;
+        python::create(&base, folder, &[])?;
+        python::install_with(folder, &settings, &["-r".as_ref(), requirements.as_ref()])
+    })
+}
+
+/// Creates the environment of the trainer, like the steps in the trainer's README.
+fn trainer() -> Result<PathBuf> {
+    let sources = root().join("examples/train-pair");
+    let requirements = sources.join("requirements.txt");
+    python::environment("trainer", &requirements, |folder| {
+        let packages = ["python3", "python3-venv", "python3-torch", "libopenblas0-pthread"];
+        match find_or_install(python::TORCH, "PyTorch", &packages) {
+            Ok(base) => python::create(&base, folder, &["--system-site-packages"])?,
+            Err(why) => {
+                say::line(&format!("{why:#}: taking the large PyTorch that pip has"));
+                let base = find_or_install(python::VENV, "Python with venv", &packages[..2])?;
+                python::create(&base, folder, &[])?;
+                let large = sources.join("requirements-train.txt");
+                python::install(folder, &["-r".as_ref(), large.as_ref()])?;
+            }
+        }
+        python::install(folder, &["--no-deps".as_ref(), "-r".as_ref(), requirements.as_ref()])
+    })
+}
+
+/// Returns a Python for which `program` succeeds. Installs these Debian packages if there is none.
+fn find_or_install(program: &str, what: &str, packages: &[&str]) -> Result<PathBuf> {
+    if let Some(python) = python::find(program) {
+        return Ok(python);
+    }
+    apt::install(what, packages)?;
+    python::find(program)
+        .with_context(|| format!("{what} was installed, and `{program}` still fails in python3"))
+}

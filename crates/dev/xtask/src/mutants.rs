@@ -1,0 +1,208 @@
+//! `cargo xtask chaos --mutants`: mutation tests. Each mutant breaks one promise, and the scenario,
+//! attack or test that judges it must fail.
+
+mod list;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::cargo::{Cargo, in_root, root};
+use crate::{attack, chaos, say};
+use list::{Judge, MUTANTS, Mutant};
+
+/// Seed of the scenarios that judge a mutant.
+const SEED: &str = "1";
+
+/// Builds and judges all mutants, or only the one with this name.
+///
+/// # Errors
+///
+/// Returns an error if a mutant is not detected.
+pub(crate) fn run(cargo: &Cargo, only: &str) -> Result<()> {
+    let only = Some(only).filter(|name| *name != chaos::ALL);
+    let chosen: Vec<&Mutant> =
+        MUTANTS.iter().filter(|mutant| only.is_none_or(|name| name == mutant.name)).collect();
+    ensure!(!chosen.is_empty(), "there is no such mutant; there is: {}", names());
+    chaos::prepare(&[])?;
+    let tree = copy_of_the_tree()?;
+    let cargo = cargo.in_tree(&tree, &place().join("target"));
+    say::step("the code as it is, in the scenarios that judge");
+    ensure!(control(&cargo, &chosen)?, "a scenario fails without any mutant");
+    let mut unnoticed = Vec::new();
+    for mutant in chosen {
+        say::step(&format!("mutant: {}", mutant.name));
+        let noticed = in_tree(&tree, mutant, || judge(&cargo, mutant))?;
+        say::line(&format!("{}: {}", mutant.name, if noticed { "noticed" } else { "NOT NOTICED" }));
+        if !noticed {
+            unnoticed.push(mutant.name);
+        }
+    }
+    ensure!(unnoticed.is_empty(), "not noticed: {}", unnoticed.join(", "));
+    Ok(())
+}
+
+fn names() -> String {
+    MUTANTS.iter().map(|mutant| mutant.name).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the folder for the source trees, builds and journals of mutants.
+fn place() -> PathBuf {
+    root().join("target/mutants")
+}
+
+/// Copies all files that git tracks and returns the folder of the copy.
+fn copy_of_the_tree() -> Result<PathBuf> {
+    let tree = place().join("tree");
+    let listed = in_root("git").args(["ls-files", "-z"]).output().context("running git")?;
+    ensure!(listed.status.success(), "mutants are made of what git knows, and git fails here");
+    for path in String::from_utf8(listed.stdout)?.split_terminator('\0') {
+        copy(&root().join(path), &tree.join(path))?;
+    }
+    Ok(tree)
+}
+
+/// Copies a file only if it changed, so that cargo does not rebuild it.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let bytes = fs::read(from).with_context(|| format!("reading {}", from.display()))?;
+    if fs::read(to).is_ok_and(|known| known == bytes) {
+        return Ok(());
+    }
+    if let Some(folder) = to.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(to, bytes).with_context(|| format!("writing {}", to.display()))
+}
+
+/// Runs `judge` with the mutant's edits applied, and then restores the file.
+fn in_tree<T>(tree: &Path, mutant: &Mutant, judge: impl FnOnce() -> Result<T>) -> Result<T> {
+    let path = tree.join(mutant.file);
+    let sound = fs::read_to_string(&path)?;
+    fs::write(&path, mutant.applied(&sound)?)?;
+    let judged = judge();
+    fs::write(&path, sound)?;
+    judged
+}
+
+impl Mutant {
+    fn applied(&self, sound: &str) -> Result<String> {
+        let Self { name, file, edits, .. } = self;
+        let mut mutated = sound.to_owned();
+        for (text, replacement) in *edits {
+            let found = sound.matches(text).count();
+            ensure!(
+                found == 1,
+                "the mutant {name} finds {text:?} {found} times in {file}, not once"
+            );
+            mutated = mutated.replacen(text, replacement, 1);
+        }
+        Ok(mutated)
+    }
+}
+
+fn judge(cargo: &Cargo, mutant: &Mutant) -> Result<bool> {
+    match mutant.judge {
+        Judge::Scenario(name, rounds) => {
+            build(cargo, &["build", "--package", "nsbridge-chaos"])?;
+            Ok(!chaos::attended(scenario(cargo, name, rounds, mutant.name))?)
+        }
+        Judge::Attack(name, seconds) => {
+            built(attack::build(cargo))?;
+            Ok(!chaos::attended(attacked(cargo, name, seconds, mutant.name))?)
+        }
+        Judge::Test { package, file, module, name } => {
+            // Cargo succeeds if a filter matches no test.
+            let there = fs::read_to_string(root().join(file))?.contains(&format!("fn {name}("));
+            ensure!(there, "there is no test {name} in {file}");
+            build(cargo, &["test", "--package", package, "--no-run"])?;
+            let test = format!("{module}{name}");
+            let tested = cargo.command(&["test", "--package", package, &test]).status()?;
+            Ok(!tested.success())
+        }
+    }
+}
+
+/// Builds the mutant; a failed build is an error, since it proves nothing.
+fn build(cargo: &Cargo, arguments: &[&str]) -> Result<()> {
+    built(cargo.command(arguments))
+}
+
+fn built(mut command: Command) -> Result<()> {
+    if !command.arg("--quiet").status()?.success() {
+        bail!("it does not build");
+    }
+    Ok(())
+}
+
+fn control(cargo: &Cargo, chosen: &[&Mutant]) -> Result<bool> {
+    let mut command = chaos::driver(cargo);
+    command.args(["--seed", SEED]).arg("--out").arg(place().join("journals/control"));
+    let mut any = false;
+    for mutant in chosen {
+        if let Judge::Scenario(name, _) = mutant.judge {
+            command.args(["--scenario", name]);
+            any = true;
+        }
+    }
+    Ok(!any || chaos::attended(command)?)
+}
+
+fn scenario(cargo: &Cargo, name: &str, rounds: usize, mutant: &str) -> Command {
+    let mut command = chaos::driver(cargo);
+    command.args(["--seed", SEED, "--scenario", name, "--rounds", &rounds.to_string()]);
+    command.arg("--out").arg(place().join("journals").join(mutant));
+    command
+}
+
+fn attacked(cargo: &Cargo, name: &str, seconds: u64, mutant: &str) -> Command {
+    let mut command = attack::driver(cargo);
+    command.args(["--seed", SEED, "--attacker", name]).arg(format!("--seconds={seconds}"));
+    command.arg("--out").arg(place().join("journals").join(mutant));
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::{Judge, MUTANTS, Mutant};
+    use crate::cargo::root;
+
+    #[test]
+    fn each_mutant_finds_its_text_once_and_has_its_judge() {
+        let text = |file: &str| fs::read_to_string(root().join(file)).unwrap();
+        let scenarios = text("crates/dev/chaos/src/bin/chaos/scenarios.rs");
+        let attackers = ["tenant", "publisher", "broker", "folder"];
+        for mutant in MUTANTS {
+            mutant.applied(&text(mutant.file)).unwrap();
+            let name = mutant.name;
+            match mutant.judge {
+                Judge::Scenario(judge, _) => {
+                    assert!(scenarios.contains(&format!("\n    \"{judge}\" ")), "{name}: {judge}");
+                }
+                Judge::Attack(judge, _) => {
+                    assert!(attackers.contains(&judge), "{name}: {judge}");
+                    text(&format!("crates/dev/chaos/src/bin/attack/{judge}.rs"));
+                }
+                Judge::Test { file, name: judge, .. } => {
+                    assert!(text(file).contains(&format!("fn {judge}(")), "{name}: {judge}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_mutant_that_lost_its_text_is_found() {
+        let mutant = Mutant {
+            name: "x",
+            file: "a.rs",
+            edits: &[("ack", "nack")],
+            judge: Judge::Scenario("kill", 1),
+        };
+        assert_eq!(mutant.applied("an ack").unwrap(), "an nack");
+        assert!(mutant.applied("an end").is_err());
+        assert!(mutant.applied("an ack, an ack").is_err());
+    }
+}
