@@ -130,6 +130,12 @@ const ATTACKS: &[Attack] = &[
             "response_format": { "type": "regex", "regex": "([a-z]+ )*[0-9]{3}" },
         })
     }),
+    ("32 replies, a grammar at its bounds", End, |_| {
+        let mut ask = schema(&json!({ "type": "integer", "multipleOf": 9973 }));
+        ask["n"] = json!(32);
+        ask["max_tokens"] = json!(100);
+        ask
+    }),
     ("many sequences that are banned", End, |random| {
         let token = |random: &mut Random| 10 + random.below(3000);
         let sequence = |random: &mut Random| (0..16).map(|_| token(random)).collect::<Vec<_>>();
