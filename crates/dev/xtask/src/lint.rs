@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::cargo::{self, Cargo, in_root, root, succeeds};
 use crate::cuda;
 use crate::machine::cuda::Toolkit;
-use crate::{prose, say};
+use crate::{api, prose, say};
 
 /// Folders with sources in other languages than Rust.
 const FOLDERS: [&str; 4] = ["crates", "deploy", "docs", "examples"];
@@ -25,6 +25,11 @@ pub(crate) fn run(cargo: &Cargo) -> Result<()> {
     if let Err(wrong) = prose::check() {
         say::line(&format!("{wrong:#}"));
         failed.push("prose");
+    }
+    say::step("api");
+    if let Err(changed) = api::run(cargo, false) {
+        say::line(&format!("{changed:#}"));
+        failed.push("api");
     }
     if !failed.is_empty() {
         bail!("failed: {}", failed.join(", "));

@@ -1,5 +1,6 @@
-//! Development chores: `cargo xtask test | lint | ci | chaos | attack | fuzz | cuda | bench SUITE`.
+//! Development chores: `cargo xtask test | lint | api | ci | chaos | attack | fuzz | cuda | bench SUITE`.
 
+mod api;
 mod attack;
 mod bench;
 mod broker;
@@ -44,6 +45,14 @@ enum Chore {
     },
     /// Checks formatting, lints, documentation and everything else that needs no running tests.
     Lint,
+    /// Compares the public API of each library with its snapshot in docs/api.
+    ///
+    /// `cargo xtask lint` does the same. After an intended change, write the snapshots anew.
+    Api {
+        /// Writes the snapshots instead.
+        #[arg(long)]
+        write: bool,
+    },
     /// Runs the lints, the tests, each fault scenario once and the attacks, like the continuous
     /// integration.
     Ci,
@@ -96,6 +105,7 @@ fn main() -> ExitCode {
         Chore::Test { rabbitmq: None, arguments } => test::run(&Cargo::here(), &arguments),
         Chore::Test { rabbitmq: Some(_), arguments } => test::run_on_rabbitmq_4(&arguments),
         Chore::Lint => lint::run(&Cargo::here()),
+        Chore::Api { write } => api::run(&Cargo::here(), write),
         Chore::Ci => ci::run(),
         Chore::Chaos { arguments } => match arguments.mutants() {
             Some(only) => mutants::run(&Cargo::here(), only),
