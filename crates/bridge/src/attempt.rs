@@ -1,7 +1,6 @@
 //! Attempt at a reply: one key, one channel, and frames in order.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use nsbridge_crypto::{Error as SealError, ReplyRoot, ReplySealer};
 use nsbridge_handler::transcript::Reader;
@@ -17,11 +16,9 @@ use crate::clock::now_ms;
 use crate::config::ReplyConfig;
 use crate::disposition::Disposition;
 use crate::pool::Pool;
+use crate::timing::Timing;
 use crate::visit::Visit;
 use crate::window::Window;
-
-/// Pause between two tries to open an attempt.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Common parts of all attempts at one job.
 pub(crate) struct Address<'a> {
@@ -35,6 +32,7 @@ pub(crate) struct Address<'a> {
     pub(crate) request: RequestId,
     pub(crate) fingerprint: Option<Fingerprint>,
     pub(crate) visit: &'a Visit,
+    pub(crate) timing: &'a Timing,
     /// Canceled when the reply is not waited for any longer.
     pub(crate) overdue: CancellationToken,
 }
@@ -115,7 +113,7 @@ impl<'a> Attempt<'a> {
                 Err(Broken::Seal(error)) => return Err(Stuck::Seal(error)),
                 Err(Broken::Lost(error)) => {
                     tracing::warn!(request = %address.request, %error, "could not open a reply");
-                    sleep(PAUSE).await;
+                    sleep(address.timing.open_retry).await;
                 }
             }
         }
@@ -135,7 +133,7 @@ impl<'a> Attempt<'a> {
         });
         let (sealer, frame) = ReplySealer::open(address.root, address.request, number, &open)?;
         let (key, metrics) = (address.reply_to.to_owned(), address.visit.metrics().clone());
-        let mut window = Window::new(publisher, REPLY_EXCHANGE, key, metrics);
+        let mut window = Window::new(publisher, REPLY_EXCHANGE, key, metrics, address.timing);
         let mut message = message(address.request, frame, true);
         message.properties.reply_to = Some(address.control_queue());
         address.visit.sign(&mut message.properties);

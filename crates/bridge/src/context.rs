@@ -20,6 +20,7 @@ use crate::registry::Registry;
 use crate::rest::Rest;
 use crate::room::Room;
 use crate::runner::Runner;
+use crate::timing::Timing;
 use crate::visit::Visit;
 use crate::vitals::Vitals;
 
@@ -48,6 +49,7 @@ pub(crate) struct Shared {
     pub(crate) consuming: Consuming,
     pub(crate) rest: Rest,
     pub(crate) vitals: Vitals,
+    pub(crate) timing: Timing,
     /// Reason why the handler cannot go on; `None` while it works.
     pub(crate) broken: watch::Sender<Option<String>>,
     /// Canceled when the handler itself reported that it failed. Its calls may then never return.
@@ -72,6 +74,7 @@ impl Shared {
             request: request.job.id,
             fingerprint: self.runner.fingerprint(),
             visit,
+            timing: &self.timing,
             overdue,
         }
     }

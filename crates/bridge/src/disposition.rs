@@ -8,9 +8,7 @@ use nsbridge_protocol::{ErrorCode, Failure};
 
 use crate::metrics::Outcome;
 use crate::runner::CallEnd;
-
-/// Pause of a worker that cannot seal.
-const SEAL_PAUSE: Duration = Duration::from_secs(5);
+use crate::timing::Timing;
 
 /// Next step of the worker after a run.
 #[derive(Debug, PartialEq, Eq)]
@@ -79,9 +77,9 @@ impl Disposition {
     }
 
     /// Returns the next step of the worker.
-    pub(crate) fn action(&self) -> WorkerAction {
+    pub(crate) fn action(&self, timing: &Timing) -> WorkerAction {
         match self {
-            Self::Unsealed => WorkerAction::Pause(SEAL_PAUSE),
+            Self::Unsealed => WorkerAction::Pause(timing.seal_pause),
             Self::Broken(why) => WorkerAction::Exit(why),
             _ => WorkerAction::Continue,
         }

@@ -28,23 +28,6 @@ use crate::settle::{finish, put_off, refuse, renew, settle};
 use crate::stream::{Letter, ReplyStream, Welcome};
 use crate::visit::Visit;
 
-/// Time for which sending may go on after the deadline or the grace period, once no call runs.
-const MARGIN: Duration = Duration::from_secs(5);
-
-/// Time limit for a call to return after its stop; then the call is given up.
-const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
-
-/// Time limit of the handler's contract for a call to notice its stop. The calls of a failed
-/// handler may never notice it.
-const SEEN_WITHIN: Duration = Duration::from_secs(2);
-
-/// Time limit of a run without its delivery, even if the broker stays away.
-const ORPHANED_FOR: Duration = Duration::from_secs(60);
-
-/// Time in which an orphan's copy may come back here after the worker has subscribed again. If
-/// another worker has the copy, both compute the same; this bounds for how long.
-const ADOPT_WINDOW: Duration = Duration::from_secs(5);
-
 /// Runs one delivery to its settlement, or hands it to the run of its job.
 pub(crate) async fn run(
     shared: &Shared,
@@ -96,7 +79,7 @@ pub(crate) async fn run(
     record.close(over).await;
     let changed = finish(shared, holds, &disposition, &request, visit).await;
     visit.ended(changed.unwrap_or(disposition.outcome()));
-    disposition.action()
+    disposition.action(&shared.timing)
 }
 
 /// Registers the job (rule R6). Returns `None` if the delivery needs no run of its own.
@@ -254,7 +237,7 @@ impl Run<'_> {
         self.calling.send_replace(true);
         let given_up = async {
             reader.stopping().await;
-            sleep(GIVE_UP_AFTER).await;
+            sleep(shared.timing.give_up_call_after).await;
         };
         let end = tokio::select! {
             end = shared.runner.call(Call { input, info, resume, writer }, place.clone()) => end,
@@ -288,7 +271,7 @@ impl Run<'_> {
     async fn watch(&self, overdue: &CancellationToken) -> Stuck {
         let (shared, reader) = (self.shared, self.reader);
         let (stop, margin) = tokio::select! {
-            () = sleep(intake::remaining(self.request.deadline)) => (Stop::Deadline, MARGIN),
+            () = sleep(intake::remaining(self.request.deadline)) => (Stop::Deadline, shared.timing.send_margin),
             margin = must_move(shared, reader) => (Stop::HandOff, margin),
             // The client does not need these frames: the worker with the delivery sends its own.
             () = self.forsaken() => (Stop::HandOff, Duration::ZERO),
@@ -304,7 +287,7 @@ impl Run<'_> {
         };
         let given_up = async {
             shared.unwell.cancelled().await;
-            sleep(SEEN_WITHIN).await;
+            sleep(shared.timing.failed_call_limit).await;
         };
         tokio::select! {
             never = late => never,
@@ -382,7 +365,7 @@ async fn must_move(shared: &Shared, reader: &Reader) -> Duration {
         shared.drain.over().await;
     }
     // While the broker blocks publishers, `moved` cannot be sent.
-    if shared.publish.is_blocked() { Duration::ZERO } else { MARGIN }
+    if shared.publish.is_blocked() { Duration::ZERO } else { shared.timing.send_margin }
 }
 
 /// Waits for as long as the copy of a job that was just orphaned may come back here.
@@ -394,7 +377,7 @@ async fn adoption_time(shared: &Shared) {
             let since = *subscribed.borrow_and_update();
             let window = async {
                 match since {
-                    Some(since) => sleep_until(since.max(lost) + ADOPT_WINDOW).await,
+                    Some(since) => sleep_until(since.max(lost) + shared.timing.adopt_window).await,
                     None => pending().await,
                 }
             };
@@ -406,7 +389,7 @@ async fn adoption_time(shared: &Shared) {
     };
     tokio::select! {
         () = returned => {}
-        () = sleep_until(lost + ORPHANED_FOR) => {}
+        () = sleep_until(lost + shared.timing.max_orphan_time) => {}
     }
 }
 

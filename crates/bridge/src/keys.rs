@@ -16,9 +16,7 @@ use tokio::sync::watch;
 use crate::config::{ConfigError, KeysConfig};
 use crate::error::Error;
 use crate::metrics::Metrics;
-
-/// Polling interval of the keyring's file.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+use crate::timing::Timing;
 
 /// Opens the keys of a worker: a keyring, AWS KMS, or both. A keyring's file is followed from here
 /// on; `withdrawn` is notified of each change that takes a key away.
@@ -26,10 +24,12 @@ pub(crate) async fn open(
     config: &KeysConfig,
     metrics: &Metrics,
     withdrawn: watch::Sender<()>,
+    timing: &Timing,
 ) -> Result<Arc<dyn KeyProvider>, Error> {
     let keyring: Option<Arc<dyn KeyProvider>> = match (&config.keyring, &config.keyring_json) {
         (Some(path), None) => {
-            Some(follow(path, metrics.clone(), config.revoke_if_removed, withdrawn)?)
+            let (metrics, poll) = (metrics.clone(), timing.keyring_poll);
+            Some(follow(path, metrics, config.revoke_if_removed, withdrawn, poll)?)
         }
         _ => config.load()?.map(|ring| Arc::new(ring) as _),
     };
@@ -84,6 +84,7 @@ fn follow(
     metrics: Metrics,
     revoke_if_removed: bool,
     withdrawn: watch::Sender<()>,
+    poll: Duration,
 ) -> Result<Arc<WatchedKeyring>, Error> {
     let shown = path.display().to_string();
     let opening = Arc::new(Mutex::new(BTreeSet::new()));
@@ -96,7 +97,7 @@ fn follow(
         }
         *before = now;
     };
-    let ring = WatchedKeyring::open(path, LOOK_EVERY, move |reread| match reread {
+    let ring = WatchedKeyring::open(path, poll, move |reread| match reread {
         Reread::Taken(ring) => {
             metrics.keyring_reloaded(true);
             tracing::info!(keyring = shown, keys = ring.entries().len(), "the keyring was read");
@@ -122,7 +123,7 @@ fn follow(
         loop {
             let asked = tokio::select! {
                 asked = hang_up.recv() => asked.is_some(),
-                () = tokio::time::sleep(LOOK_EVERY) => false,
+                () = tokio::time::sleep(poll) => false,
             };
             let Some(ring) = followed.upgrade() else { return };
             if asked { ring.reread() } else { ring.look() }
@@ -158,7 +159,7 @@ mod tests {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         let metrics = Metrics::new(&"tale-7m".parse().unwrap());
         let (sender, mut withdrawn) = watch::channel(());
-        let ring = follow(&path, metrics.clone(), true, sender).unwrap();
+        let ring = follow(&path, metrics.clone(), true, sender, Duration::from_millis(20)).unwrap();
         let counted = async |result: &str| {
             let result = format!("\"{result}\"");
             let value = || {

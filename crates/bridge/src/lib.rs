@@ -71,6 +71,7 @@ mod session;
 mod settle;
 mod stream;
 mod telemetry;
+mod timing;
 mod visit;
 mod vitals;
 mod window;

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use nsbridge_handler::Health as HandlerHealth;
 use nsbridge_protocol::topology::{dead_queue, model_queue};
@@ -11,22 +10,12 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::context::Shared;
 use crate::metrics::Waiting;
-use crate::runner::ASK_EVERY;
 
-/// Polling interval of the broker's state and of the handler's calls.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// Polling interval of the queues' depth.
-const DEPTH_EVERY: Duration = Duration::from_secs(15);
-
-/// Time limit of a health check; then the handler counts as unwell until it answers.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-
-/// Number of consecutive checks, one per second, that find the calls without progress before the
+/// Number of consecutive checks that find the calls without progress before the
 /// worker reports that it is unwell.
 const UNWELL_AFTER: u32 = 5;
 
-/// Number of consecutive checks, one per second, that find the calls without progress before the
+/// Number of consecutive checks that find the calls without progress before the
 /// worker exits.
 const LEAVE_AFTER: u32 = 30;
 
@@ -65,10 +54,10 @@ async fn follow(shared: &Shared) -> Infallible {
 /// Checks the handler's health on a thread that may block, until the handler fails.
 async fn ask_handler(shared: &Shared) -> Infallible {
     let trouble = loop {
-        sleep(ASK_EVERY).await;
+        sleep(shared.timing.health_interval).await;
         let runner = shared.runner.clone();
         let mut asked = tokio::task::spawn_blocking(move || runner.health());
-        let mut answer = timeout(ANSWER_WITHIN, &mut asked).await.ok();
+        let mut answer = timeout(shared.timing.health_limit, &mut asked).await.ok();
         if answer.is_none() {
             tracing::warn!("the handler does not say whether it is well");
             shared.vitals.health.handler(false);
@@ -92,7 +81,7 @@ async fn ask_handler(shared: &Shared) -> Infallible {
 async fn watch_calls(shared: &Shared) -> Infallible {
     let (mut still, mut last_beat) = (0, None);
     loop {
-        sleep(LOOK_EVERY).await;
+        sleep(shared.timing.probe_interval).await;
         let beat = shared.runner.pulse();
         let no_beat = beat.is_some() && beat == last_beat;
         last_beat = beat;
@@ -124,7 +113,7 @@ async fn watch_calls(shared: &Shared) -> Infallible {
 async fn look_at_broker(shared: &Shared) -> Infallible {
     loop {
         shared.vitals.metrics.blocked(shared.publish.is_blocked());
-        sleep(LOOK_EVERY).await;
+        sleep(shared.timing.probe_interval).await;
     }
 }
 
@@ -143,7 +132,7 @@ async fn ask_depths(shared: &Shared) -> Infallible {
                 tell_depth(shared, &connection, *which, queue).await;
             }
         }
-        tokio::time::sleep_until(asked + DEPTH_EVERY).await;
+        tokio::time::sleep_until(asked + shared.timing.depth_interval).await;
     }
 }
 

@@ -7,7 +7,6 @@
 //! `basic.get` strikes it (docs/decisions/0013-run-record.md).
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use nsbridge_protocol::topology::run_record;
 use nsbridge_queue::{Confirmed, Error, Message, Result};
@@ -16,23 +15,6 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::context::Shared;
 use crate::intake::Accepted;
-
-/// Time given to workers that only lost their connection to come back and strike their runs.
-const BACK_WITHIN: Duration = Duration::from_secs(1);
-
-/// Polling interval of a record within [`BACK_WITHIN`]; after that it is [`LOOK_AGAIN_EVERY`].
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-const LOOK_AGAIN_EVERY: Duration = Duration::from_secs(2);
-
-/// Pause between two tries to write to a record.
-const PAUSE: Duration = Duration::from_millis(100);
-
-/// Time limit for retries to write an entry. A single publisher confirm may take longer, as in an
-/// alarm.
-const ENTER_WITHIN: Duration = Duration::from_secs(2);
-
-/// Time limit of closing a record, which delays the settlement of the request's message.
-const STRIKE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Share of one run in the record of its request.
 pub(crate) struct RunRecord<'a> {
@@ -59,7 +41,7 @@ impl<'a> RunRecord<'a> {
     }
 
     /// Returns the number of runs of this message that began and did not return, as far as it is
-    /// known. Waits for 1 s, so that live workers that were only cut off can strike theirs.
+    /// known. Waits for `record_wait`, so that live workers that were only cut off can strike theirs.
     ///
     /// The number never exceeds the earlier deliveries by the broker's own count: runs of other
     /// copies of the request do not count, and a first delivery has none. If the record cannot be
@@ -69,28 +51,28 @@ impl<'a> RunRecord<'a> {
         if deliveries == 0 {
             return 0;
         }
-        let began = Instant::now();
+        let (began, wait) = (Instant::now(), self.shared.timing.record_wait);
         loop {
             match self.declare().await {
-                Ok(entries) if entries == 0 || began.elapsed() >= BACK_WITHIN => {
+                Ok(entries) if entries == 0 || began.elapsed() >= wait => {
                     return entries.min(deliveries);
                 }
                 Ok(_) => {}
-                Err(error) if began.elapsed() >= BACK_WITHIN => {
+                Err(error) if began.elapsed() >= wait => {
                     let (id, queue) = (self.request.job.id, &self.queue);
                     tracing::warn!(request = %id, %queue, %error, "the record of a request's runs cannot be read, its deliveries count: allow workers to configure and read `nsbridge.<model>.runs.*`");
                     return deliveries - 1;
                 }
                 Err(_) => {}
             }
-            sleep(LOOK_EVERY).await;
+            sleep(self.shared.timing.record_poll).await;
         }
     }
 
     /// Waits until the record has no entries. Then the workers of all earlier runs live.
     pub(crate) async fn cleared(&self) {
         loop {
-            sleep(LOOK_AGAIN_EVERY).await;
+            sleep(self.shared.timing.suspect_poll).await;
             if matches!(self.declare().await, Ok(0)) {
                 return;
             }
@@ -109,12 +91,12 @@ impl<'a> RunRecord<'a> {
         }
         let began = Instant::now();
         while let Err(error) = self.try_enter(&mut entries).await {
-            if began.elapsed() >= ENTER_WITHIN {
+            if began.elapsed() >= self.shared.timing.record_enter_limit {
                 let (id, queue) = (self.request.job.id, &self.queue);
                 tracing::warn!(request = %id, %queue, %error, "a run begins without an entry in its request's record");
                 return;
             }
-            sleep(PAUSE).await;
+            sleep(self.shared.timing.record_retry).await;
         }
     }
 
@@ -127,7 +109,7 @@ impl<'a> RunRecord<'a> {
     pub(crate) async fn withdraw(&self) {
         while let Err(error) = self.strike().await {
             tracing::debug!(queue = %self.queue, %error, "a run could not be struck, trying again");
-            sleep(PAUSE).await;
+            sleep(self.shared.timing.record_retry).await;
         }
     }
 
@@ -144,7 +126,7 @@ impl<'a> RunRecord<'a> {
                 Ok(())
             }
         };
-        let failure = match timeout(STRIKE_TIMEOUT, closing).await {
+        let failure = match timeout(self.shared.timing.record_close_limit, closing).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error.to_string(),
             Err(_) => "no answer".to_owned(),

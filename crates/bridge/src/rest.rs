@@ -5,13 +5,16 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// First and longest pause of the back-off for the key service.
-const FIRST: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(60);
+use crate::timing::Timing;
 
 /// Time before which no delivery is begun. Deliveries that have come wait in the worker.
-#[derive(Debug, Default)]
-pub(crate) struct Rest(Mutex<State>);
+#[derive(Debug)]
+pub(crate) struct Rest {
+    /// First pause of the back-off for the key service.
+    first: Duration,
+    longest: Duration,
+    state: Mutex<State>,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -21,6 +24,10 @@ struct State {
 }
 
 impl Rest {
+    pub(crate) fn new(timing: &Timing) -> Self {
+        Self { first: timing.key_pause, longest: timing.max_key_pause, state: Mutex::default() }
+    }
+
     /// Pauses for at least this long.
     pub(crate) fn take(&self, pause: Duration) {
         let until = Instant::now() + pause;
@@ -37,7 +44,7 @@ impl Rest {
         if let Some(until) = state.until.filter(|until| *until > now) {
             return until - now;
         }
-        let pause = LONGEST.min(FIRST * (1 << state.row.min(6)));
+        let pause = self.longest.min(self.first * (1 << state.row.min(6)));
         // Jitter, so that workers that were refused together do not come back together.
         let pause = pause.mul_f64(0.75 + 0.25 * random());
         state.row += 1;
@@ -60,7 +67,7 @@ impl Rest {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -76,6 +83,7 @@ mod tests {
     use tokio::time::{Instant, advance};
 
     use super::Rest;
+    use crate::timing::Timing;
 
     fn seconds(low: f64, pause: Duration) -> bool {
         (low * 0.75..=low).contains(&pause.as_secs_f64())
@@ -83,7 +91,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn waits_for_the_key_service_grow_to_a_minute_and_begin_anew() {
-        let rest = Rest::default();
+        let rest = Rest::new(&Timing::default());
         for expected in [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0] {
             let pause = rest.back_off();
             assert!(seconds(expected, pause), "{pause:?} for {expected}");
@@ -97,7 +105,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn many_that_fail_together_count_once() {
-        let rest = Rest::default();
+        let rest = Rest::new(&Timing::default());
         let first = rest.back_off();
         advance(Duration::from_millis(100)).await;
         for _ in 0..50 {
@@ -109,7 +117,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_shorter_rest_ends_no_longer_one() {
-        let (rest, began) = (Rest::default(), Instant::now());
+        let (rest, began) = (Rest::new(&Timing::default()), Instant::now());
         rest.take(Duration::from_secs(5));
         rest.take(Duration::from_secs(1));
         rest.over().await;

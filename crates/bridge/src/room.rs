@@ -13,18 +13,11 @@ use tokio::time::sleep;
 use crate::drain::Drain;
 use crate::intake::{Accepted, remaining};
 use crate::registry::{Registry, Running};
+use crate::timing::Timing;
 
 /// Number of recorded runs without a return that makes a request a suspect, which runs alone (rule
 /// R5). A request that kills its workers, for example by memory, must not take its neighbors along.
 const ALONE_FROM: u32 = 1;
-
-/// Time that a delivery waits before it evicts an orphan. The next delivery may be the orphan's own
-/// copy.
-const PATIENCE: Duration = Duration::from_millis(250);
-
-/// Maximum random delay before a suspect requests its turn. In the order of the queue the guilty
-/// suspect could be first each time, and the others would never run.
-const SHUFFLE: Duration = Duration::from_millis(100);
 
 /// Slots of the worker.
 ///
@@ -33,6 +26,8 @@ const SHUFFLE: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Room {
     count: usize,
+    evict_after: Duration,
+    shuffle: Duration,
     state: Mutex<State>,
     /// Notified when a slot may have become free.
     changed: Notify,
@@ -69,9 +64,15 @@ pub(crate) enum Place {
 }
 
 impl Room {
-    pub(crate) fn new(places: usize) -> Self {
-        let (state, changed, quiet) = (Mutex::default(), Notify::new(), watch::Sender::new(false));
-        Self { count: places, state, changed, quiet }
+    pub(crate) fn new(places: usize, timing: &Timing) -> Self {
+        Self {
+            count: places,
+            evict_after: timing.evict_orphan_after,
+            shuffle: timing.suspect_shuffle,
+            state: Mutex::default(),
+            changed: Notify::new(),
+            quiet: watch::Sender::new(false),
+        }
     }
 
     /// Registers a delivery. It counts as arriving until the returned value is dropped.
@@ -105,7 +106,7 @@ impl Room {
             tracing::info!(request = %request.job.id, runs = unreturned, "to run alone");
         }
         let evict = async {
-            sleep(PATIENCE).await;
+            sleep(self.evict_after).await;
             if !self.state().alone {
                 registry.evict();
             }
@@ -137,7 +138,7 @@ impl Room {
     async fn alone(self: &Arc<Self>, arrival: Arrival) -> Permit {
         let suspect = Suspect::of(self);
         drop(arrival);
-        sleep(random_part(SHUFFLE)).await;
+        sleep(random_part(self.shuffle)).await;
         let permit = self.when(|state| {
             let free = state.paused && !state.alone && state.taken == 0 && state.arriving == 0;
             free.then(|| state.alone = true)

@@ -21,12 +21,7 @@ use tracing::{Instrument as _, Span};
 
 use crate::metrics::{Metrics, Phase};
 use crate::room::Permit;
-
-/// Interval between two health checks of the handler.
-pub(crate) const ASK_EVERY: Duration = Duration::from_secs(5);
-
-/// Heartbeat interval of the thread of [`Slots::Tasks`].
-const BEAT: Duration = Duration::from_millis(500);
+use crate::timing::Timing;
 
 /// CallEnd of a call.
 #[derive(Debug)]
@@ -118,8 +113,10 @@ impl Runner {
         options: H::Options,
         models: Models,
         metrics: Metrics,
+        timing: &Timing,
     ) -> Result<Self> {
         let (loaded, ready) = oneshot::channel::<Result<Arc<H>>>();
+        let every = timing.health_interval;
         let load = move || {
             let _ = loaded.send(block_on(async {
                 let started = Instant::now();
@@ -127,7 +124,7 @@ impl Runner {
                 let (load, warm) = (started.elapsed(), Instant::now());
                 tokio::select! {
                     warm = handler.warm_up() => warm?,
-                    why = broken(&handler) => return Err(Error::fatal(why)),
+                    why = broken(&handler, every) => return Err(Error::fatal(why)),
                 }
                 let warm_up = warm.elapsed();
                 metrics.phase(Phase::Load, load);
@@ -138,11 +135,11 @@ impl Runner {
         };
         spawn("nsbridge-load", load)?;
         let panicked = || Error::fatal("the handler panicked while it loaded");
-        Self::start(ready.await.map_err(|_| panicked())??)
+        Self::start(ready.await.map_err(|_| panicked())??, timing)
     }
 
     /// Starts the threads of a loaded handler.
-    pub(crate) fn start(handler: Arc<dyn AnyHandler>) -> Result<Self> {
+    pub(crate) fn start(handler: Arc<dyn AnyHandler>, timing: &Timing) -> Result<Self> {
         let slots = handler.slots();
         let (calls, work) = mpsc::channel(slots.count());
         let pulse = match slots {
@@ -156,8 +153,8 @@ impl Runner {
             }
             Slots::Tasks(_) => {
                 let (handler, pulse) = (handler.clone(), Arc::new(AtomicU64::new(0)));
-                let beats = pulse.clone();
-                spawn("nsbridge-slots", move || interleaved(&handler, work, &beats))?;
+                let (beats, every) = (pulse.clone(), timing.pulse_interval);
+                spawn("nsbridge-slots", move || interleaved(&handler, work, &beats, every))?;
                 Some(pulse)
             }
         };
@@ -222,9 +219,9 @@ impl std::fmt::Debug for Runner {
 }
 
 /// Waits until the handler reports that it has failed, and returns its reason.
-async fn broken(handler: &impl Handler) -> String {
+async fn broken(handler: &impl Handler, every: Duration) -> String {
     loop {
-        tokio::time::sleep(ASK_EVERY).await;
+        tokio::time::sleep(every).await;
         if let Health::Failed(why) = handler.health() {
             return why;
         }
@@ -250,12 +247,13 @@ fn interleaved(
     handler: &Arc<dyn AnyHandler>,
     mut work: mpsc::Receiver<Work>,
     pulse: &Arc<AtomicU64>,
+    every: Duration,
 ) {
     let local = LocalSet::new();
     let beat = async {
         loop {
             pulse.fetch_add(1, Ordering::Relaxed);
-            tokio::time::sleep(BEAT).await;
+            tokio::time::sleep(every).await;
         }
     };
     let accept = local.run_until(async {
@@ -307,8 +305,11 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 mod tests {
     use nsbridge_handler::{Error, Finish, Handler, Health, Job, Models, Result};
 
-    use super::{ASK_EVERY, Runner};
+    use std::time::Duration;
+
+    use super::Runner;
     use crate::metrics::Metrics;
+    use crate::timing::Timing;
 
     /// Handler that never finishes its warm-up and reports that it has failed.
     struct Cold;
@@ -338,8 +339,10 @@ mod tests {
     #[tokio::test]
     async fn a_handler_that_breaks_while_it_warms_up_is_not_waited_for() {
         let metrics = Metrics::new(&"m".parse().unwrap());
-        let loading = Runner::load::<Cold>((), Models::default(), metrics);
-        let loaded = tokio::time::timeout(10 * ASK_EVERY, loading).await;
+        let mut timing = Timing::default();
+        timing.health_interval = Duration::from_millis(10);
+        let loading = Runner::load::<Cold>((), Models::default(), metrics, &timing);
+        let loaded = tokio::time::timeout(Duration::from_secs(20), loading).await;
         let why = loaded.expect("it must not be waited for").err().unwrap().to_string();
         assert!(why.contains("frozen"), "{why}");
     }

@@ -25,6 +25,7 @@ use crate::loading;
 use crate::metrics::Metrics;
 use crate::runner::Runner;
 use crate::telemetry::Spans;
+use crate::timing::Timing;
 use crate::vitals::Vitals;
 use crate::worker::{Parts, Worker};
 
@@ -102,7 +103,7 @@ pub async fn start<H: Handler>(
     first.declare_model(&parts.model).await?;
     first.close().await;
     let metrics = parts.vitals.metrics.clone();
-    let runner = Runner::load::<H>(options, models, metrics).await;
+    let runner = Runner::load::<H>(options, models, metrics, &parts.timing).await;
     let runner = runner.map_err(|error| Error::Load(error.to_string()))?;
     Worker::new(parts, runner)
 }
@@ -121,8 +122,9 @@ async fn run_until_signal<H: Handler>(mut config: Config) -> Result<(), Error> {
     tokio::spawn(fleet.run(drain.clone(), vitals.metrics.clone()));
     let spans = vitals.spans.clone();
     let metrics = vitals.metrics.clone();
+    let timing = Timing::default();
     let (withdrawn, withdrawals) = watch::channel(());
-    let keys = keys::open(&config.keys, &metrics, withdrawn).await?;
+    let keys = keys::open(&config.keys, &metrics, withdrawn, &timing).await?;
     // Wiped here. The copy in the environment cannot be wiped.
     config.keys.keyring_json = None;
     let mut parts = parts(&config, keys, drain.clone(), vitals)?;
@@ -184,6 +186,7 @@ fn parts(
         reply: config.reply.clone(),
         drain,
         vitals,
+        timing: Timing::default(),
     })
 }
 

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::FutureExt;
 use nsbridge_crypto::ControlFrame;
@@ -28,9 +27,6 @@ const CONTROL_PREFETCH: u16 = 4;
 
 /// Maximum size of a cancel frame, in bytes. A cancel has no content: only header, padding and tag.
 const MAX_CANCEL_BYTES: usize = 256;
-
-/// Pause between two tries of an operation on the connection.
-pub(crate) const PAUSE: Duration = Duration::from_millis(200);
 
 /// Session on one consuming connection.
 pub(crate) struct Session {
@@ -110,7 +106,7 @@ impl Subscriber {
             }
             // The broker ends a subscription alone if the queue was deleted or a job held a
             // delivery for too long.
-            sleep(PAUSE).await;
+            sleep(self.shared.timing.session_retry).await;
             drop(self.connection.declare_model(&self.shared.model).await);
         }
     }

@@ -15,15 +15,8 @@ use crate::metrics::Outcome;
 use crate::registry::{Held, Job};
 use crate::visit::Visit;
 
-/// Maximum time between two tries of a request whose revision another worker serves.
-const SERVED_PAUSE: Duration = Duration::from_secs(10);
-
 /// Number of tries of a request whose revision no worker serves: after 1 s and after 10 s.
 const UNSERVED_TRIES: usize = 2;
-
-/// Time between two tries of a request whose retry queue is full. Multiplied by the broker's
-/// delivery limit and the renewed copies of a message, it exceeds the time that a request may take.
-const FULL_PAUSE: Duration = Duration::from_secs(5);
 
 /// Maximum number of renewed copies of a request. After these the broker's delivery limit applies.
 const MOST_RENEWED: u16 = 8;
@@ -178,7 +171,7 @@ pub(crate) async fn refuse(
             tracing::warn!(request, %code, %error, "a request could not be dead-lettered, giving it back");
             let _ = delivery.requeue().await;
             visit.ended(Outcome::Moved);
-            return WorkerAction::Pause(Duration::from_secs(1));
+            return WorkerAction::Pause(shared.timing.dead_letter_pause);
         }
     };
     visit.ended(if again { Outcome::Retried } else { Outcome::Failed(code) });
@@ -230,7 +223,11 @@ async fn try_again(
     };
     if served == Some(true) {
         let first = epoch(&delivery.message) == 0;
-        let pause = if first { Duration::ZERO } else { SERVED_PAUSE.min(remaining(until) / 4) };
+        let pause = if first {
+            Duration::ZERO
+        } else {
+            shared.timing.served_revision_pause.min(remaining(until) / 4)
+        };
         let waits = dead::wait(pool, model, delivery, until, pause, visit).await?;
         if waits {
             dead::tell_why(pool, rejected).await?;
@@ -256,7 +253,7 @@ async fn try_again(
 /// the request would be redelivered at once until it reached the broker's delivery limit.
 async fn full(shared: &Shared) -> Error {
     tokio::select! {
-        () = sleep(FULL_PAUSE) => {}
+        () = sleep(shared.timing.full_retry_queue_pause) => {}
         _ = shared.drain.begun() => {}
     }
     Error::Lost { reason: "its retry queue is full".to_owned() }

@@ -17,9 +17,6 @@ use crate::disposition::Disposition;
 use crate::registry::Mail;
 use crate::runner::CallEnd;
 
-/// Minimum time that the worker of a redelivered job waits for the client's `resume`.
-const LEAST_RESUME_WAIT: Duration = Duration::from_millis(250);
-
 /// Number of broker round trips that are added to the wait for a `resume`. The open frame and the
 /// `resume` take two between worker and broker and two between broker and client; the rest is for a
 /// busy machine.
@@ -28,9 +25,6 @@ const ROUND_TRIPS: u32 = 8;
 /// Divisor of the request's age. The wait for a `resume` is at least this part of the age, which
 /// bounds the work that may have to be repeated.
 const PART_OF_AGE: u32 = 4;
-
-/// Maximum time between two frames of an open stream.
-const HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// Reply of one job, sent through as many attempts as it takes.
 pub(crate) struct ReplyStream<'a> {
@@ -102,7 +96,8 @@ impl<'a> ReplyStream<'a> {
             }
             Welcome::Start
         };
-        let wait = resume_wait(opened.elapsed(), age, most);
+        let least = address.timing.min_resume_wait;
+        let wait = resume_wait(opened.elapsed(), age, least, most);
         timeout_at(opened + wait, welcome).await.unwrap_or(Welcome::Start)
     }
 
@@ -159,7 +154,7 @@ impl<'a> ReplyStream<'a> {
                     self.last_frame = self.last_sent;
                     self.attempt.send_pieces(reader).await
                 }
-                () = sleep_until(self.last_frame + HEARTBEAT), if room => {
+                () = sleep_until(self.last_frame + self.address.timing.heartbeat), if room => {
                     self.last_frame = Instant::now();
                     self.attempt.send_heartbeat().await
                 }
@@ -282,8 +277,8 @@ pub(crate) enum Letter {
 
 /// Returns the time to wait for a `resume`, at most `most`. `round_trip` is the time that the
 /// broker took to confirm the open frame.
-fn resume_wait(round_trip: Duration, age: Duration, most: Duration) -> Duration {
-    let distance = LEAST_RESUME_WAIT.saturating_add(round_trip * ROUND_TRIPS);
+fn resume_wait(round_trip: Duration, age: Duration, least: Duration, most: Duration) -> Duration {
+    let distance = least.saturating_add(round_trip * ROUND_TRIPS);
     distance.max(age / PART_OF_AGE).min(most)
 }
 
@@ -313,11 +308,13 @@ mod tests {
     use std::time::Duration;
 
     use super::resume_wait;
+    use crate::timing::Timing;
 
     #[track_caller]
     fn check(round_trip_ms: u64, age_s: u64, most_ms: u64, expected_ms: u64) {
         let ms = Duration::from_millis;
-        let wait = resume_wait(ms(round_trip_ms), Duration::from_secs(age_s), ms(most_ms));
+        let least = Timing::default().min_resume_wait;
+        let wait = resume_wait(ms(round_trip_ms), Duration::from_secs(age_s), least, ms(most_ms));
         assert_eq!(wait, ms(expected_ms));
     }
 

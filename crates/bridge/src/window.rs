@@ -9,13 +9,7 @@ use nsbridge_queue::{Confirm, Confirmed, Error, Message, Publisher, Result};
 use tokio::time::{Instant, sleep_until};
 
 use crate::metrics::Metrics;
-
-/// Time between two misses of a reply queue after which its client is gone. A queue may be missing
-/// for a moment while its client reconnects.
-const GONE_AFTER: Duration = Duration::from_secs(2);
-
-/// Pause before the next publish to a full reply queue.
-const FULL_PAUSE: Duration = Duration::from_millis(50);
+use crate::timing::Timing;
 
 /// Frames of one channel in publish order, each until it is confirmed.
 #[derive(Debug)]
@@ -29,6 +23,8 @@ pub(crate) struct Window {
     resend: Option<(usize, Instant)>,
     missing_since: Option<Instant>,
     gone: bool,
+    gone_after: Duration,
+    full_pause: Duration,
     /// Reason why the channel cannot confirm any more frames; `None` while it can.
     lost: Option<String>,
 }
@@ -54,10 +50,21 @@ impl Window {
         exchange: &'static str,
         key: String,
         metrics: Metrics,
+        timing: &Timing,
     ) -> Self {
-        let frames = VecDeque::new();
-        let (resend, missing_since, gone, lost) = (None, None, false, None);
-        Self { publisher, metrics, exchange, key, frames, resend, missing_since, gone, lost }
+        Self {
+            publisher,
+            metrics,
+            exchange,
+            key,
+            frames: VecDeque::new(),
+            resend: None,
+            missing_since: None,
+            gone: false,
+            gone_after: timing.client_gone_after,
+            full_pause: timing.full_reply_queue_pause,
+            lost: None,
+        }
     }
 
     /// Returns the channel, for when nothing is in flight.
@@ -133,10 +140,10 @@ impl Window {
             Confirmed::Taken => self.missing_since = None,
             Confirmed::Returned => {
                 let since = *self.missing_since.get_or_insert_with(Instant::now);
-                self.gone |= since.elapsed() >= GONE_AFTER;
+                self.gone |= since.elapsed() >= self.gone_after;
             }
             Confirmed::Refused => {
-                self.resend = Some((0, Instant::now() + FULL_PAUSE));
+                self.resend = Some((0, Instant::now() + self.full_pause));
                 return;
             }
         }

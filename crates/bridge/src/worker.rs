@@ -4,7 +4,6 @@
 //! [`Worker::run`] takes requests until the [`Drain`] begins.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use nsbridge_crypto::KeyProvider;
 use nsbridge_handler::Health as HandlerHealth;
@@ -23,7 +22,7 @@ use crate::registry::Registry;
 use crate::rest::Rest;
 use crate::room::Room;
 use crate::runner::Runner;
-use crate::session::{PAUSE, Session};
+use crate::session::Session;
 
 pub use crate::config::{
     BrokerConfig, Config, ConfigError, FleetConfig, HealthConfig, KeysConfig, LogConfig, LogFormat,
@@ -35,13 +34,8 @@ pub use crate::fleet::{EcsAddresses, Fleet};
 pub use crate::health::{Health, Pages};
 pub use crate::metrics::Metrics;
 pub use crate::telemetry::Spans;
+pub use crate::timing::Timing;
 pub use crate::vitals::Vitals;
-
-/// Time limit of handing jobs over after the grace period.
-const HAND_OVER: Duration = Duration::from_secs(10);
-
-/// Time limit for the handler to report why it is broken.
-const SAYS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Loaded handler that consumes requests from the queue of its model.
 #[derive(Debug)]
@@ -68,11 +62,13 @@ pub struct Parts {
     pub drain: Drain,
     /// Metrics, health and spans of the worker.
     pub vitals: Vitals,
+    /// Intervals and time limits.
+    pub timing: Timing,
 }
 
 impl Worker {
     pub(crate) fn new(parts: Parts, runner: Runner) -> Result<Self, Error> {
-        let Parts { model, revision, name, broker, keys, reply, drain, vitals } = parts;
+        let Parts { model, revision, name, broker, keys, reply, drain, vitals, timing } = parts;
         vitals.loaded(runner.fingerprint(), revision.as_ref());
         vitals.metrics.slots(runner.slots());
         vitals.metrics.measures_of(runner.handler());
@@ -81,9 +77,9 @@ impl Worker {
             publish: Pool::new(broker.clone(), format!("{name} publish"), vitals.metrics.clone()),
             consume: Link::new(broker, format!("{name} consume")),
             registry: Registry::default(),
-            room: Arc::new(Room::new(runner.slots())),
+            room: Arc::new(Room::new(runner.slots(), &timing)),
             consuming: Consuming::default(),
-            rest: Rest::default(),
+            rest: Rest::new(&timing),
             broken: watch::Sender::new(None),
             unwell: CancellationToken::new(),
             model,
@@ -93,6 +89,7 @@ impl Worker {
             runner,
             drain,
             vitals,
+            timing,
             name,
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -168,7 +165,7 @@ impl Worker {
                 }
                 Err(Error::Queue(error)) if error.is_retryable() => {
                     tracing::warn!(%error, "no session, trying again");
-                    sleep(PAUSE).await;
+                    sleep(self.shared.timing.session_retry).await;
                 }
                 Err(error) => return error,
             }
@@ -183,7 +180,7 @@ impl Worker {
         }
         let runner = self.shared.runner.clone();
         let asked = tokio::task::spawn_blocking(move || runner.health());
-        match timeout(SAYS_WITHIN, asked).await {
+        match timeout(self.shared.timing.last_health_limit, asked).await {
             Ok(Ok(HandlerHealth::Failed(reason))) => format!("{why}: {}", in_a_line(&reason)),
             _ => why,
         }
@@ -198,7 +195,7 @@ impl Worker {
                 tracing::info!(jobs = jobs.len(), "the grace is over, handing jobs over");
                 // Requests that are not handed over in this time are redelivered when the
                 // connection closes.
-                let _ = timeout(HAND_OVER, jobs.wait()).await;
+                let _ = timeout(self.shared.timing.hand_over_limit, jobs.wait()).await;
             }
         }
         self.shared.publish.close().await;

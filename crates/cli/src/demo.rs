@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use nsbridge::worker::{Drain, Parts, ReplyConfig, Vitals};
+use nsbridge::worker::{Drain, Parts, ReplyConfig, Timing, Vitals};
 use nsbridge_client::{Ask, Client};
 use nsbridge_crypto::{Entry, Key, Keyring, State};
 use nsbridge_handler::{Model, Models};
@@ -73,6 +73,7 @@ async fn tell(arguments: Arguments) -> Result<ExitCode> {
         reply: ReplyConfig::default(),
         drain: Drain::new(Duration::ZERO),
         vitals: Vitals::new(&model),
+        timing: Timing::default(),
     };
     let named = [("target", Some(dir)), ("draft", draft)];
     let models: Models = named

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nsbridge::worker::{Drain, Parts, ReplyConfig, Vitals, Worker};
+use nsbridge::worker::{Drain, Parts, ReplyConfig, Timing, Vitals, Worker};
 pub use nsbridge_client as client;
 use nsbridge_client::Client;
 use nsbridge_crypto::{Entry, Key, Keyring, State};
@@ -30,6 +30,8 @@ pub struct Setup {
     pub worker: String,
     /// Metrics, health and trace spans of the workers of this setup.
     pub vitals: Vitals,
+    /// Intervals and time limits of the workers.
+    pub timing: Timing,
 }
 
 impl Setup {
@@ -50,6 +52,7 @@ impl Setup {
             reply: ReplyConfig::default(),
             grace: Duration::from_secs(5),
             worker: "testkit".to_owned(),
+            timing: Timing::default(),
         })
     }
 
@@ -64,6 +67,7 @@ impl Setup {
             reply: self.reply.clone(),
             drain: Drain::new(self.grace),
             vitals: self.vitals.clone(),
+            timing: self.timing.clone(),
         }
     }
 

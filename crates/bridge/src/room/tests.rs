@@ -6,9 +6,10 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::{Permit, Room};
+use crate::timing::Timing;
 
 fn room() -> Arc<Room> {
-    Arc::new(Room::new(2))
+    Arc::new(Room::new(2, &Timing::default()))
 }
 
 /// Returns the value of a future, or `None` after one second.

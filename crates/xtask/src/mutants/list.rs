@@ -37,11 +37,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // comes back.
     Mutant {
         name: "restart-instead-of-adopt",
-        file: "crates/bridge/src/job.rs",
-        edits: &[(
-            "const ORPHANED_FOR: Duration = Duration::from_secs(60);",
-            "const ORPHANED_FOR: Duration = Duration::ZERO;",
-        )],
+        file: "crates/bridge/src/timing.rs",
+        edits: &[("max_orphan_time: s(60),", "max_orphan_time: s(0),")],
         judge: Judge::Scenario("adopt", 1),
     },
     // A redelivered copy starts a second run beside the orphaned one.
@@ -67,11 +64,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A worker that lost its delivery continues the run as if it had not.
     Mutant {
         name: "endless-adopt-window",
-        file: "crates/bridge/src/job.rs",
-        edits: &[(
-            "const ADOPT_WINDOW: Duration = Duration::from_secs(5);",
-            "const ADOPT_WINDOW: Duration = Duration::from_secs(500);",
-        )],
+        file: "crates/bridge/src/timing.rs",
+        edits: &[("adopt_window: s(5),", "adopt_window: s(500),")],
         judge: Judge::Scenario("half-open", 1),
     },
     // Two attempts seal different frames under one key and nonce.
@@ -305,8 +299,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "calls-are-not-given-up",
         file: "crates/bridge/src/job.rs",
         edits: &[(
-            "const GIVE_UP_AFTER: Duration = Duration::from_secs(5);",
-            "const GIVE_UP_AFTER: Duration = Duration::from_secs(5000);",
+            "sleep(shared.timing.give_up_call_after).await;",
+            "sleep(shared.timing.give_up_call_after * 1000).await;",
         )],
         judge: Judge::Test {
             package: "nsbridge",
