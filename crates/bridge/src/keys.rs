@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::config::{ConfigError, KeysConfig};
 use crate::error::Error;
-use crate::metrics::Metrics;
+use crate::observability::metrics::Metrics;
 use crate::timing::Timing;
 
 /// Opens the keys of a worker: a keyring, AWS KMS, or both. A keyring's file is followed from here
@@ -148,7 +148,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::follow;
-    use crate::metrics::Metrics;
+    use crate::observability::metrics::Metrics;
 
     #[tokio::test]
     async fn a_hang_up_has_the_keyring_read_and_a_broken_one_is_counted() {

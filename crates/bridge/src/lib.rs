@@ -42,39 +42,19 @@
 //! `docs/handlers.md` is the guide for authors of handlers, `docs/operating.md` that for operators.
 //! What a worker promises is in `docs/protocol.md`.
 
-mod attempt;
 mod clock;
 mod config;
 mod confine;
-mod context;
-mod dead;
-mod disposition;
 mod drain;
 mod error;
-mod fleet;
-mod health;
 mod http;
-mod intake;
-mod job;
 mod keys;
 mod loading;
-mod metrics;
-mod pool;
-mod probes;
-mod record;
-mod registry;
-mod rest;
-mod room;
-mod runner;
+mod observability;
+mod platform;
+mod request;
 mod serve;
-mod session;
-mod settle;
-mod stream;
-mod telemetry;
 mod timing;
-mod visit;
-mod vitals;
-mod window;
 pub mod worker;
 
 pub use nsbridge_checkpoint as checkpoint;

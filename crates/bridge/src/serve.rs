@@ -18,15 +18,15 @@ use crate::config::{Config, ConfigError, LogConfig, LogFormat};
 use crate::confine;
 use crate::drain::Drain;
 use crate::error::Error;
-use crate::fleet::{EcsAddresses, Fleet};
-use crate::health::{Health, Pages};
 use crate::keys;
 use crate::loading;
-use crate::metrics::Metrics;
-use crate::runner::Runner;
-use crate::telemetry::Spans;
+use crate::observability::Vitals;
+use crate::observability::health::{Health, Pages};
+use crate::observability::metrics::Metrics;
+use crate::observability::traces::Spans;
+use crate::platform::{EcsAddresses, Fleet};
+use crate::request::runner::Runner;
 use crate::timing::Timing;
-use crate::vitals::Vitals;
 use crate::worker::{Parts, Worker};
 
 const USAGE: &str = "\

@@ -3,6 +3,9 @@
 //! [`Parts`] says what a worker is made of, [`start`](crate::start) loads its handler, and
 //! [`Worker::run`] takes requests until the [`Drain`] begins.
 
+mod consumer_session;
+mod probes;
+
 use std::sync::{Arc, Mutex};
 
 use nsbridge_crypto::KeyProvider;
@@ -14,15 +17,15 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::context::{Consuming, Shared, in_a_line};
-use crate::metrics::Side;
-use crate::pool::Pool;
-use crate::probes;
-use crate::registry::Registry;
-use crate::rest::Rest;
-use crate::room::Room;
-use crate::runner::Runner;
-use crate::session::Session;
+use crate::observability::metrics::Side;
+use crate::request::channel_pool::Pool;
+use crate::request::context::{Consuming, Shared, in_a_line};
+use crate::request::in_flight::Registry;
+use crate::request::intake_pause::Rest;
+use crate::request::runner::Runner;
+use crate::request::slots::Room;
+
+use consumer_session::Session;
 
 pub use crate::config::{
     BrokerConfig, Config, ConfigError, FleetConfig, HealthConfig, KeysConfig, LogConfig, LogFormat,
@@ -30,12 +33,12 @@ pub use crate::config::{
 };
 pub use crate::drain::Drain;
 pub use crate::error::Error;
-pub use crate::fleet::{EcsAddresses, Fleet};
-pub use crate::health::{Health, Pages};
-pub use crate::metrics::Metrics;
-pub use crate::telemetry::Spans;
+pub use crate::observability::Vitals;
+pub use crate::observability::health::{Health, Pages};
+pub use crate::observability::metrics::Metrics;
+pub use crate::observability::traces::Spans;
+pub use crate::platform::{EcsAddresses, Fleet};
 pub use crate::timing::Timing;
-pub use crate::vitals::Vitals;
 
 /// Loaded handler that consumes requests from the queue of its model.
 #[derive(Debug)]

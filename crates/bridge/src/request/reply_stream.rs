@@ -11,11 +11,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::{Address, Attempt, Broken, Start, Stuck};
 use crate::config::ReplyConfig;
-use crate::disposition::Disposition;
-use crate::registry::Mail;
-use crate::runner::CallEnd;
+use crate::request::attempt::{Address, Attempt, Broken, Start, Stuck};
+use crate::request::disposition::Disposition;
+use crate::request::in_flight::Mail;
+use crate::request::runner::CallEnd;
 
 /// Number of broker round trips that are added to the wait for a `resume`. The open frame and the
 /// `resume` take two between worker and broker and two between broker and client; the rest is for a

@@ -6,8 +6,8 @@ use nsbridge_handler::transcript::Reader;
 use nsbridge_handler::{Error, Finish, Stop};
 use nsbridge_protocol::{ErrorCode, Failure};
 
-use crate::metrics::Outcome;
-use crate::runner::CallEnd;
+use crate::observability::metrics::Outcome;
+use crate::request::runner::CallEnd;
 use crate::timing::Timing;
 
 /// Next step of the worker after a run.

@@ -163,7 +163,7 @@ mod tests {
     use prost::Message as _;
 
     use super::Spans;
-    use crate::telemetry::Trace;
+    use crate::observability::traces::Trace;
 
     const CLIENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     const BEFORE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b8-01";

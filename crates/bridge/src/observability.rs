@@ -1,12 +1,16 @@
 //! Observability of a worker: metrics, health and spans.
 
+pub(crate) mod health;
+pub(crate) mod metrics;
+pub(crate) mod traces;
+
 use std::time::Duration;
 
 use nsbridge_protocol::{Fingerprint, ModelName, Revision};
 
-use crate::health::Health;
-use crate::metrics::Metrics;
-use crate::telemetry::Spans;
+use crate::observability::health::Health;
+use crate::observability::metrics::Metrics;
+use crate::observability::traces::Spans;
 
 /// Metrics, health and spans of a worker. Cheap to clone.
 #[derive(Clone, Debug)]

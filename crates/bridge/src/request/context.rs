@@ -10,19 +10,19 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::Address;
 use crate::config::ReplyConfig;
 use crate::drain::Drain;
 use crate::error::Error;
-use crate::intake::Accepted;
-use crate::pool::Pool;
-use crate::registry::Registry;
-use crate::rest::Rest;
-use crate::room::Room;
-use crate::runner::Runner;
+use crate::observability::Vitals;
+use crate::request::admission::Accepted;
+use crate::request::attempt::Address;
+use crate::request::channel_pool::Pool;
+use crate::request::delivery_trace::Visit;
+use crate::request::in_flight::Registry;
+use crate::request::intake_pause::Rest;
+use crate::request::runner::Runner;
+use crate::request::slots::Room;
 use crate::timing::Timing;
-use crate::visit::Visit;
-use crate::vitals::Vitals;
 
 /// Maximum number of characters of a handler's reason that are logged.
 const LONGEST_REASON: usize = 300;

@@ -13,14 +13,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use crate::context::Shared;
-use crate::disposition::WorkerAction;
 use crate::error::Error;
-use crate::job;
-use crate::registry::{Held, Mail};
-use crate::room::Arrival;
-use crate::telemetry::parent;
-use crate::visit::Visit;
+use crate::observability::traces::parent;
+use crate::request::context::Shared;
+use crate::request::delivery_trace::Visit;
+use crate::request::disposition::WorkerAction;
+use crate::request::in_flight::{Held, Mail};
+use crate::request::lifecycle;
+use crate::request::slots::Arrival;
 
 /// Prefetch of the control queue. A `resume` may have 8 MiB, and handing one on takes no time.
 const CONTROL_PREFETCH: u16 = 4;
@@ -180,7 +180,7 @@ async fn run(shared: Arc<Shared>, held: Held, arrival: Arrival) {
         () = held.gone.cancelled() => return,
     }
     let visit = Visit::begin(&shared.vitals, &shared.model, &held.delivery.message);
-    let job = job::run(&shared, held, arrival, &visit).instrument(visit.log());
+    let job = lifecycle::run(&shared, held, arrival, &visit).instrument(visit.log());
     let job = std::panic::AssertUnwindSafe(job);
     // Handler code runs in this task too, and may panic: its fingerprint, the wake-ups of its
     // engine.

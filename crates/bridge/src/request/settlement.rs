@@ -7,13 +7,13 @@ use nsbridge_protocol::{ErrorCode, Revision};
 use nsbridge_queue::{Delivery, Error};
 use tokio::time::sleep;
 
-use crate::context::Shared;
-use crate::dead::{self, Retry};
-use crate::disposition::{Disposition, WorkerAction};
-use crate::intake::{Accepted, Again, Later, Rejected, epoch, remaining};
-use crate::metrics::Outcome;
-use crate::registry::{Held, Job};
-use crate::visit::Visit;
+use crate::observability::metrics::Outcome;
+use crate::request::admission::{Accepted, Again, Later, Rejected, epoch, remaining};
+use crate::request::context::Shared;
+use crate::request::dead_letter::{self, Retry};
+use crate::request::delivery_trace::Visit;
+use crate::request::disposition::{Disposition, WorkerAction};
+use crate::request::in_flight::{Held, Job};
 
 /// Number of tries of a request whose revision no worker serves: after 1 s and after 10 s.
 const UNSERVED_TRIES: usize = 2;
@@ -76,7 +76,7 @@ async fn try_later(
     visit: &Visit,
 ) -> nsbridge_queue::Result<Outcome> {
     let (pool, model) = (&shared.publish, &shared.model);
-    match dead::retry(pool, model, delivery, request.deadline, visit).await? {
+    match dead_letter::retry(pool, model, delivery, request.deadline, visit).await? {
         Retry::Waits => return Ok(Outcome::Retried),
         Retry::Over => {}
         // The request has tries left. It must not become a dead letter because others fill the
@@ -134,7 +134,7 @@ pub(crate) async fn renew(
         return Some(held);
     }
     let renewed = tokio::select! {
-        renewed = dead::renew(pool, model, delivery, request.deadline, visit) => renewed,
+        renewed = dead_letter::renew(pool, model, delivery, request.deadline, visit) => renewed,
         () = held.gone.cancelled() => return Some(held),
         _ = shared.drain.begun() => return Some(held),
     };
@@ -198,9 +198,9 @@ async fn refused(
     {
         return Ok(true);
     }
-    let from = dead::Sender { worker: &shared.name, revision: shared.revision.as_ref() };
-    dead::tell(pool, &from, rejected).await?;
-    dead::bury(pool, model, delivery, rejected.code, visit).await.map(|()| false)
+    let from = dead_letter::Sender { worker: &shared.name, revision: shared.revision.as_ref() };
+    dead_letter::tell(pool, &from, rejected).await?;
+    dead_letter::bury(pool, model, delivery, rejected.code, visit).await.map(|()| false)
 }
 
 /// Publishes a copy for another try, if one can help, and sends the client the reason (rules R3 and
@@ -228,18 +228,18 @@ async fn try_again(
         } else {
             shared.timing.served_revision_pause.min(remaining(until) / 4)
         };
-        let waits = dead::wait(pool, model, delivery, until, pause, visit).await?;
+        let waits = dead_letter::wait(pool, model, delivery, until, pause, visit).await?;
         if waits {
-            dead::tell_why(pool, rejected).await?;
+            dead_letter::tell_why(pool, rejected).await?;
         }
         return Ok(waits);
     }
     let tries = if served == Some(false) { UNSERVED_TRIES } else { RETRY_TIERS.len() };
-    if !dead::may_retry(delivery, until, tries) {
+    if !dead_letter::may_retry(delivery, until, tries) {
         return Ok(false);
     }
-    dead::tell_why(pool, rejected).await?;
-    match dead::retry(pool, model, delivery, until, visit).await? {
+    dead_letter::tell_why(pool, rejected).await?;
+    match dead_letter::retry(pool, model, delivery, until, visit).await? {
         Retry::Waits => Ok(true),
         Retry::Over => Ok(false),
         Retry::Full if again.pinned.is_some() => Err(full(shared).await),
@@ -261,7 +261,7 @@ async fn full(shared: &Shared) -> Error {
 
 /// Returns true if a worker of this revision exists; `None` if the broker could not be queried.
 async fn is_served(shared: &Shared, revision: &Revision) -> Option<bool> {
-    let asked = dead::is_served(&shared.publish, &shared.model, revision).await;
+    let asked = dead_letter::is_served(&shared.publish, &shared.model, revision).await;
     asked
         .inspect_err(|error| {
             tracing::warn!(%revision, %error, "cannot ask for workers of a revision: allow workers to write to `nsbridge.control`");
@@ -283,7 +283,7 @@ pub(crate) async fn put_off(
     visit.metrics().key_pause();
     let (pool, model) = (&shared.publish, &shared.model);
     let copied = match later.until {
-        Some(until) => dead::wait(pool, model, &delivery, until, pause, visit).await,
+        Some(until) => dead_letter::wait(pool, model, &delivery, until, pause, visit).await,
         None => Ok(false),
     };
     let settled = match copied {

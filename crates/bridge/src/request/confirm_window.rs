@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use nsbridge_queue::{Confirm, Confirmed, Error, Message, Publisher, Result};
 use tokio::time::{Instant, sleep_until};
 
-use crate::metrics::Metrics;
+use crate::observability::metrics::Metrics;
 use crate::timing::Timing;
 
 /// Frames of one channel in publish order, each until it is confirmed.

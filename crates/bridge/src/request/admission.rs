@@ -13,7 +13,7 @@ use nsbridge_queue::{Delivery, Message};
 use serde_json::value::RawValue;
 
 use crate::clock::{at_ms, now_ms};
-use crate::registry::Job;
+use crate::request::in_flight::Job;
 
 /// Maximum difference between the clocks of client and worker, in ms.
 const CLOCK_TOLERANCE_MS: u64 = 60_000;

@@ -15,18 +15,18 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::{Address, Stuck};
-use crate::context::Shared;
-use crate::disposition::{Disposition, WorkerAction};
-use crate::intake::{self, Accepted, Refusal};
-use crate::metrics::OrphanEnd;
-use crate::record::RunRecord;
-use crate::registry::{Admission, Held, Job, Mail, Running};
-use crate::room::{Arrival, Permit, Place};
-use crate::runner::CallEnd;
-use crate::settle::{finish, put_off, refuse, renew, settle};
-use crate::stream::{Letter, ReplyStream, Welcome};
-use crate::visit::Visit;
+use crate::observability::metrics::OrphanEnd;
+use crate::request::admission::{self, Accepted, Refusal};
+use crate::request::attempt::{Address, Stuck};
+use crate::request::context::Shared;
+use crate::request::delivery_trace::Visit;
+use crate::request::disposition::{Disposition, WorkerAction};
+use crate::request::in_flight::{Admission, Held, Job, Mail, Running};
+use crate::request::reply_stream::{Letter, ReplyStream, Welcome};
+use crate::request::run_record::RunRecord;
+use crate::request::runner::CallEnd;
+use crate::request::settlement::{finish, put_off, refuse, renew, settle};
+use crate::request::slots::{Arrival, Permit, Place};
 
 /// Runs one delivery to its settlement, or hands it to the run of its job.
 pub(crate) async fn run(
@@ -36,7 +36,8 @@ pub(crate) async fn run(
     visit: &Visit,
 ) -> WorkerAction {
     let (model, revision) = (&shared.model, shared.revision.as_ref());
-    let (request, input) = match intake::open(&held.delivery, model, revision, &*shared.keys).await
+    let (request, input) = match admission::open(&held.delivery, model, revision, &*shared.keys)
+        .await
     {
         Ok(opened) => opened,
         Err(Refusal::Later(later)) => return put_off(shared, held.delivery, &later, visit).await,
@@ -271,7 +272,7 @@ impl Run<'_> {
     async fn watch(&self, overdue: &CancellationToken) -> Stuck {
         let (shared, reader) = (self.shared, self.reader);
         let (stop, margin) = tokio::select! {
-            () = sleep(intake::remaining(self.request.deadline)) => (Stop::Deadline, shared.timing.send_margin),
+            () = sleep(admission::remaining(self.request.deadline)) => (Stop::Deadline, shared.timing.send_margin),
             margin = must_move(shared, reader) => (Stop::HandOff, margin),
             // The client does not need these frames: the worker with the delivery sends its own.
             () = self.forsaken() => (Stop::HandOff, Duration::ZERO),
@@ -402,7 +403,7 @@ fn unsent(stuck: &Stuck, request: &Accepted, reader: &Reader) -> Disposition {
             Disposition::Unsealed
         }
         Stuck::Overdue => {
-            let over = intake::remaining(request.deadline).is_zero();
+            let over = admission::remaining(request.deadline).is_zero();
             let wanted = !matches!(reader.stopped(), Some(Stop::ClientGone | Stop::Cancelled));
             if wanted && !over {
                 return Disposition::HandedOff;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nsbridge_queue::{Broker, Connection, Link, Publisher, Result};
 
-use crate::metrics::{Metrics, Side};
+use crate::observability::metrics::{Metrics, Side};
 
 /// Maximum number of idle channels. More are opened when needed, and closed afterwards.
 const IDLE: usize = 64;

@@ -19,8 +19,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 use tracing::{Instrument as _, Span};
 
-use crate::metrics::{Metrics, Phase};
-use crate::room::Permit;
+use crate::observability::metrics::{Metrics, Phase};
+use crate::request::slots::Permit;
 use crate::timing::Timing;
 
 /// CallEnd of a call.
@@ -308,7 +308,7 @@ mod tests {
     use std::time::Duration;
 
     use super::Runner;
-    use crate::metrics::Metrics;
+    use crate::observability::metrics::Metrics;
     use crate::timing::Timing;
 
     /// Handler that never finishes its warm-up and reports that it has failed.

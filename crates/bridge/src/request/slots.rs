@@ -11,8 +11,8 @@ use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
 use crate::drain::Drain;
-use crate::intake::{Accepted, remaining};
-use crate::registry::{Registry, Running};
+use crate::request::admission::{Accepted, remaining};
+use crate::request::in_flight::{Registry, Running};
 use crate::timing::Timing;
 
 /// Number of recorded runs without a return that makes a request a suspect, which runs alone (rule

@@ -3,9 +3,9 @@
 //! Nothing here is needed for correctness: the loss of a worker costs time, never text. With a
 //! notice in advance a reply moves in good order instead of being computed twice.
 
-mod protection;
-mod spot;
-mod task;
+mod ec2_spot;
+mod ecs_protection;
+mod ecs_task;
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use tokio::time::Instant;
 use crate::config::{ConfigError, FleetConfig};
 use crate::drain::Drain;
 use crate::http;
-use crate::metrics::Metrics;
-use protection::Protection;
-use spot::Spot;
-use task::Task;
+use crate::observability::metrics::Metrics;
+use ec2_spot::Spot;
+use ecs_protection::Protection;
+use ecs_task::Task;
 
 /// Polling interval of the machine's services; AWS recommends five seconds for spot notices.
 const POLL: Duration = Duration::from_secs(5);

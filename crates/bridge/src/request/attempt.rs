@@ -14,11 +14,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::now_ms;
 use crate::config::ReplyConfig;
-use crate::disposition::Disposition;
-use crate::pool::Pool;
+use crate::request::channel_pool::Pool;
+use crate::request::confirm_window::Window;
+use crate::request::delivery_trace::Visit;
+use crate::request::disposition::Disposition;
 use crate::timing::Timing;
-use crate::visit::Visit;
-use crate::window::Window;
 
 /// Common parts of all attempts at one job.
 pub(crate) struct Address<'a> {

@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{Health, Report};
 use crate::error::Error;
-use crate::metrics::Metrics;
+use crate::observability::metrics::Metrics;
 
 /// Maximum number of connections at once; the others wait in the listener's backlog.
 const CONNECTIONS: usize = 32;
@@ -126,9 +126,9 @@ mod tests {
     use tokio::time::{Instant, timeout};
 
     use super::{CONNECTIONS, Pages};
-    use crate::health::Health;
     use crate::http::exchange;
-    use crate::metrics::Metrics;
+    use crate::observability::health::Health;
+    use crate::observability::metrics::Metrics;
 
     async fn pages() -> (String, Health, Metrics) {
         let model = "tale-7m".parse().unwrap();

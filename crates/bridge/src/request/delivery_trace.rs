@@ -9,10 +9,10 @@ use nsbridge_protocol::{ErrorCode, ModelName, TraceParent, Usage};
 use nsbridge_queue::{Message, Properties};
 use tokio::time::Instant;
 
-use crate::intake::Accepted;
-use crate::metrics::{Metrics, Outcome, RequestMeter};
-use crate::telemetry::{Spans, Trace, put};
-use crate::vitals::Vitals;
+use crate::observability::Vitals;
+use crate::observability::metrics::{Metrics, Outcome, RequestMeter};
+use crate::observability::traces::{Spans, Trace, put};
+use crate::request::admission::Accepted;
 
 /// Measurements of one delivery, from its arrival to its settlement.
 #[derive(Debug)]

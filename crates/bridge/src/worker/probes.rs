@@ -8,8 +8,8 @@ use nsbridge_protocol::topology::{dead_queue, model_queue};
 use nsbridge_queue::Connection;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::context::Shared;
-use crate::metrics::Waiting;
+use crate::observability::metrics::Waiting;
+use crate::request::context::Shared;
 
 /// Number of consecutive checks that find the calls without progress before the
 /// worker reports that it is unwell.

@@ -13,10 +13,10 @@ use nsbridge_queue::{Confirmed, Delivery, Error, Header, Message, Publisher, Res
 use tokio::time::sleep;
 
 use crate::clock::now_ms;
-use crate::intake::{Rejected, ReplyTo, epoch, remaining};
-use crate::pool::Pool;
-use crate::telemetry::{parent, put};
-use crate::visit::Visit;
+use crate::observability::traces::{parent, put};
+use crate::request::admission::{Rejected, ReplyTo, epoch, remaining};
+use crate::request::channel_pool::Pool;
+use crate::request::delivery_trace::Visit;
 
 /// Headers that are copied with a message into another queue. All others are left behind, because a
 /// publisher may have written anything into them.

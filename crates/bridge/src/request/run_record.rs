@@ -13,8 +13,8 @@ use nsbridge_queue::{Confirmed, Error, Message, Result};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::context::Shared;
-use crate::intake::Accepted;
+use crate::request::admission::Accepted;
+use crate::request::context::Shared;
 
 /// Share of one run in the record of its request.
 pub(crate) struct RunRecord<'a> {
