@@ -23,7 +23,7 @@ use crate::request::context::{Consuming, Shared, in_a_line};
 use crate::request::in_flight::Registry;
 use crate::request::intake_pause::Rest;
 use crate::request::runner::Runner;
-use crate::request::slots::Room;
+use crate::request::slots::SlotPool;
 
 use consumer_session::Session;
 
@@ -80,7 +80,7 @@ impl Worker {
             publish: Pool::new(broker.clone(), format!("{name} publish"), vitals.metrics.clone()),
             consume: Link::new(broker, format!("{name} consume")),
             registry: Registry::default(),
-            room: Arc::new(Room::new(runner.slots(), &timing)),
+            slots: Arc::new(SlotPool::new(runner.slots(), &timing)),
             consuming: Consuming::default(),
             rest: Rest::new(&timing),
             broken: watch::Sender::new(None),

@@ -21,7 +21,7 @@ use crate::request::delivery_trace::Visit;
 use crate::request::in_flight::Registry;
 use crate::request::intake_pause::Rest;
 use crate::request::runner::Runner;
-use crate::request::slots::Room;
+use crate::request::slots::SlotPool;
 use crate::timing::Timing;
 
 /// Maximum number of characters of a handler's reason that are logged.
@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     pub(crate) keys: Arc<dyn KeyProvider>,
     pub(crate) runner: Runner,
     pub(crate) registry: Registry,
-    pub(crate) room: Arc<Room>,
+    pub(crate) slots: Arc<SlotPool>,
     /// Connection that consumes, acks, and keeps the run records. It never publishes.
     pub(crate) consume: Link,
     pub(crate) publish: Pool,

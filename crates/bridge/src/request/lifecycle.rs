@@ -26,7 +26,7 @@ use crate::request::reply_stream::{Letter, ReplyStream, Welcome};
 use crate::request::run_record::RunRecord;
 use crate::request::runner::CallEnd;
 use crate::request::settlement::{finish, put_off, refuse, renew, settle};
-use crate::request::slots::{Arrival, Permit, Place};
+use crate::request::slots::{Arrival, Slot, SlotPermit};
 
 /// Runs one delivery to its settlement, or hands it to the run of its job.
 pub(crate) async fn run(
@@ -144,15 +144,15 @@ impl Run<'_> {
             biased;
             () = cancel(address, mail) => {
                 cancelled = true;
-                Entry::Place(Place::Late)
+                Entry::Slot(Slot::DeadlinePassed)
             }
             entry = self.enter(arrival) => entry,
         };
-        let place = match entry {
+        let slot = match entry {
             Entry::Poison(runs) => return Ok(Disposition::Poison(runs)),
-            Entry::Place(Place::None) => return Ok(Disposition::HandedOff),
-            Entry::Place(Place::Late) => None,
-            Entry::Place(Place::Taken(permit)) => Some(Arc::new(permit)),
+            Entry::Slot(Slot::Requeue) => return Ok(Disposition::HandedOff),
+            Entry::Slot(Slot::DeadlinePassed) => None,
+            Entry::Slot(Slot::Granted(permit)) => Some(Arc::new(permit)),
         };
         let visit = address.visit;
         visit.runs();
@@ -174,10 +174,10 @@ impl Run<'_> {
                 return Ok(disposition);
             }
         };
-        let call = self.call(input, address, resume, writer, place.clone());
+        let call = self.call(input, address, resume, writer, slot.clone());
         let called_at = SystemTime::now();
         let end = reply.follow(call, reader, mail).await?;
-        drop(place);
+        drop(slot);
         let disposition = Disposition::of(end, reader);
         visit.called(called_at, reader, disposition.outcome().usage(), disposition.code());
         log(request, reader, &disposition);
@@ -192,25 +192,25 @@ impl Run<'_> {
         let Self { shared, request, running, .. } = self;
         let unreturned = tokio::select! {
             biased;
-            _ = shared.drain.begun() => return Entry::Place(Place::None),
-            () = running.orphaned() => return Entry::Place(Place::None),
+            _ = shared.drain.begun() => return Entry::Slot(Slot::Requeue),
+            () = running.orphaned() => return Entry::Slot(Slot::Requeue),
             unreturned = self.record.unreturned() => unreturned,
         };
         if unreturned >= POISON_RUNS {
             return Entry::Poison(unreturned);
         }
-        let Shared { room, registry, drain, .. } = shared;
-        let wait = |arrival, runs| room.place(arrival, runs, registry, drain, request, running);
-        let place = tokio::select! {
+        let Shared { slots, registry, drain, .. } = shared;
+        let wait = |arrival, runs| slots.acquire(arrival, runs, registry, drain, request, running);
+        let slot = tokio::select! {
             biased;
-            place = wait(arrival, unreturned) => place,
+            slot = wait(arrival, unreturned) => slot,
             // Workers that were cut off for longer are back and have struck their runs, so the
             // request is no longer a suspect.
             () = self.record.cleared(), if unreturned > 0 => {
-                wait(shared.room.arrive(), 0).await
+                wait(shared.slots.arrive(), 0).await
             }
         };
-        Entry::Place(place)
+        Entry::Slot(slot)
     }
 
     /// Calls the handler. The run of a redelivered request is recorded before it begins.
@@ -220,7 +220,7 @@ impl Run<'_> {
         address: &Address<'_>,
         resume: Option<Pieces>,
         writer: Writer,
-        place: Option<Arc<Permit>>,
+        slot: Option<Arc<SlotPermit>>,
     ) -> CallEnd {
         let Self { shared, request, reader, .. } = self;
         if request.deliveries > 0 {
@@ -241,14 +241,14 @@ impl Run<'_> {
             sleep(shared.timing.give_up_call_after).await;
         };
         let end = tokio::select! {
-            end = shared.runner.call(Call { input, info, resume, writer }, place.clone()) => end,
+            end = shared.runner.call(Call { input, info, resume, writer }, slot.clone()) => end,
             () = given_up => CallEnd::GivenUp,
         };
         self.calling.send_replace(false);
         let given_up = matches!(end, CallEnd::GivenUp);
         if given_up {
-            if let Some(place) = &place {
-                place.give_up();
+            if let Some(slot) = &slot {
+                slot.give_up();
             }
             let (id, stop, leftover) = (
                 request.job.id,
@@ -331,7 +331,7 @@ impl Run<'_> {
 
 /// Answer to a delivery that is ready to run.
 enum Entry {
-    Place(Place),
+    Slot(Slot),
     /// This many recorded runs did not return.
     Poison(u32),
 }

@@ -20,7 +20,7 @@ use tokio::task::LocalSet;
 use tracing::{Instrument as _, Span};
 
 use crate::observability::metrics::{Metrics, Phase};
-use crate::request::slots::Permit;
+use crate::request::slots::SlotPermit;
 use crate::timing::Timing;
 
 /// CallEnd of a call.
@@ -59,17 +59,17 @@ struct Work {
     span: Span,
     done: oneshot::Sender<CallEnd>,
     /// Dropped when the call has ended, even if it was given up before.
-    held: Held,
+    resources: CallResources,
 }
 
 /// Resources that a call holds until it has ended.
-struct Held {
+struct CallResources {
     phase: Arc<Mutex<CallPhase>>,
     leftover: Arc<AtomicUsize>,
-    _place: Option<Arc<Permit>>,
+    _slot: Option<Arc<SlotPermit>>,
 }
 
-impl Drop for Held {
+impl Drop for CallResources {
     fn drop(&mut self) {
         let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
         if *phase == CallPhase::GivenUp {
@@ -163,14 +163,15 @@ impl Runner {
 
     /// Starts a call and waits for its outcome. The call holds its permit until it has ended, even
     /// if this future is dropped before.
-    pub(crate) async fn call(&self, call: Call, place: Option<Arc<Permit>>) -> CallEnd {
+    pub(crate) async fn call(&self, call: Call, slot: Option<Arc<SlotPermit>>) -> CallEnd {
         let (done, outcome) = oneshot::channel();
         let phase = Arc::new(Mutex::new(CallPhase::Awaited));
         let leftover = self.leftover.clone();
-        let held = Held { phase: phase.clone(), leftover: leftover.clone(), _place: place };
+        let resources =
+            CallResources { phase: phase.clone(), leftover: leftover.clone(), _slot: slot };
         let _caller = Caller { phase, leftover };
         let span = Span::current();
-        if self.calls.send(Work { call, span, done, held }).await.is_err() {
+        if self.calls.send(Work { call, span, done, resources }).await.is_err() {
             return CallEnd::Panicked;
         }
         outcome.await.unwrap_or(CallEnd::Panicked)
@@ -272,7 +273,7 @@ fn interleaved(
 
 /// Runs a call to its end, or until its caller gives it up.
 async fn run(handler: &dyn AnyHandler, work: Work) {
-    let Work { call, span, mut done, held } = work;
+    let Work { call, span, mut done, resources } = work;
     let answer = async {
         tokio::select! {
             biased;
@@ -287,7 +288,7 @@ async fn run(handler: &dyn AnyHandler, work: Work) {
         Ok(None) => return,
         Err(_) => CallEnd::Panicked,
     };
-    drop(held);
+    drop(resources);
     let _ = done.send(outcome);
 }
 

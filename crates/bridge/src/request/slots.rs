@@ -17,14 +17,14 @@ use crate::timing::Timing;
 
 /// Number of recorded runs without a return that makes a request a suspect, which runs alone (rule
 /// R5). A request that kills its workers, for example by memory, must not take its neighbors along.
-const ALONE_FROM: u32 = 1;
+const EXCLUSIVE_FROM: u32 = 1;
 
 /// Slots of the worker.
 ///
 /// A suspect begins when nothing else runs, and while one waits the worker takes no deliveries.
 /// Deliveries that it already has go first: a suspect delays nothing but other suspects.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct SlotPool {
     count: usize,
     evict_after: Duration,
     shuffle: Duration,
@@ -47,26 +47,26 @@ struct State {
     /// Suspects that wait or run.
     suspects: usize,
     /// True while a suspect runs.
-    alone: bool,
+    exclusive: bool,
     /// True while the consumer is paused.
     paused: bool,
 }
 
 /// Answer to the request for a slot.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum Slot {
     /// Permit of a slot, which is free again when the permit is dropped.
-    Taken(Permit),
+    Granted(SlotPermit),
     /// The deadline passed first.
-    Late,
+    DeadlinePassed,
     /// The delivery was lost, or the worker drains: requeue the delivery.
-    None,
+    Requeue,
 }
 
-impl Room {
-    pub(crate) fn new(places: usize, timing: &Timing) -> Self {
+impl SlotPool {
+    pub(crate) fn new(count: usize, timing: &Timing) -> Self {
         Self {
-            count: places,
+            count,
             evict_after: timing.evict_orphan_after,
             shuffle: timing.suspect_shuffle,
             state: Mutex::default(),
@@ -92,7 +92,7 @@ impl Room {
     }
 
     /// Waits for a slot for a request with this many runs that did not return.
-    pub(crate) async fn place(
+    pub(crate) async fn acquire(
         self: &Arc<Self>,
         arrival: Arrival,
         unreturned: u32,
@@ -100,51 +100,51 @@ impl Room {
         drain: &Drain,
         request: &Accepted,
         running: &Running<'_>,
-    ) -> Place {
-        let alone = unreturned >= ALONE_FROM;
-        if alone {
+    ) -> Slot {
+        let exclusive = unreturned >= EXCLUSIVE_FROM;
+        if exclusive {
             tracing::info!(request = %request.job.id, runs = unreturned, "to run alone");
         }
         let evict = async {
             sleep(self.evict_after).await;
-            if !self.state().alone {
+            if !self.state().exclusive {
                 registry.evict();
             }
             std::future::pending().await
         };
         let permit = async {
-            if alone { self.alone(arrival).await } else { self.beside_others(arrival).await }
+            if exclusive { self.exclusive(arrival).await } else { self.shared(arrival).await }
         };
         tokio::select! {
             biased;
-            _ = drain.begun() => Place::None,
-            () = running.orphaned() => Place::None,
-            permit = permit => Place::Taken(permit),
-            () = sleep(remaining(request.deadline)) => Place::Late,
-            never = evict, if !alone => never,
+            _ = drain.begun() => Slot::Requeue,
+            () = running.orphaned() => Slot::Requeue,
+            permit = permit => Slot::Granted(permit),
+            () = sleep(remaining(request.deadline)) => Slot::DeadlinePassed,
+            never = evict, if !exclusive => never,
         }
     }
 
-    async fn beside_others(self: &Arc<Self>, arrival: Arrival) -> Permit {
+    async fn shared(self: &Arc<Self>, arrival: Arrival) -> SlotPermit {
         let permit = self.when(|state| {
-            let free = !state.alone && state.taken + state.lost < self.count;
+            let free = !state.exclusive && state.taken + state.lost < self.count;
             free.then(|| state.taken += 1)
         });
         permit.await;
         drop(arrival);
-        Permit { room: self.clone(), holds: Mutex::new(Holds::Place) }
+        SlotPermit { pool: self.clone(), holds: Mutex::new(Holds::Slot) }
     }
 
-    async fn alone(self: &Arc<Self>, arrival: Arrival) -> Permit {
+    async fn exclusive(self: &Arc<Self>, arrival: Arrival) -> SlotPermit {
         let suspect = Suspect::of(self);
         drop(arrival);
         sleep(random_part(self.shuffle)).await;
         let permit = self.when(|state| {
-            let free = state.paused && !state.alone && state.taken == 0 && state.arriving == 0;
-            free.then(|| state.alone = true)
+            let free = state.paused && !state.exclusive && state.taken == 0 && state.arriving == 0;
+            free.then(|| state.exclusive = true)
         });
         permit.await;
-        Permit { room: self.clone(), holds: Mutex::new(Holds::Alone { _suspect: suspect }) }
+        SlotPermit { pool: self.clone(), holds: Mutex::new(Holds::Exclusive { _suspect: suspect }) }
     }
 
     /// Retries `change` after each change of the state, until it succeeds.
@@ -183,7 +183,7 @@ impl Room {
 
 /// Delivery that has no slot yet.
 #[derive(Debug)]
-pub(crate) struct Arrival(Arc<Room>);
+pub(crate) struct Arrival(Arc<SlotPool>);
 
 impl Drop for Arrival {
     fn drop(&mut self) {
@@ -193,12 +193,12 @@ impl Drop for Arrival {
 
 /// Suspect that waits or runs.
 #[derive(Debug)]
-struct Suspect(Arc<Room>);
+struct Suspect(Arc<SlotPool>);
 
 impl Suspect {
-    fn of(room: &Arc<Room>) -> Self {
-        room.change(|state| state.suspects += 1);
-        Self(room.clone())
+    fn of(pool: &Arc<SlotPool>) -> Self {
+        pool.change(|state| state.suspects += 1);
+        Self(pool.clone())
     }
 }
 
@@ -210,28 +210,28 @@ impl Drop for Suspect {
 
 /// Permit for one call. Dropping it frees the slot.
 #[derive(Debug)]
-pub(crate) struct Permit {
-    room: Arc<Room>,
+pub(crate) struct SlotPermit {
+    pool: Arc<SlotPool>,
     holds: Mutex<Holds>,
 }
 
 #[derive(Debug)]
 enum Holds {
     /// One slot, beside other calls.
-    Place,
+    Slot,
     /// All slots.
-    Alone { _suspect: Suspect },
+    Exclusive { _suspect: Suspect },
     /// Slot of a call that was given up.
     Lost,
 }
 
-impl Permit {
+impl SlotPermit {
     /// Marks the call as given up. It holds its slot until it ends, and nothing else: it no longer
     /// counts as a suspect, and another suspect need not wait for it.
     pub(crate) fn give_up(&self) {
         let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
         let held = std::mem::replace(&mut *holds, Holds::Lost);
-        self.room.change(|state| {
+        self.pool.change(|state| {
             held.release(state);
             state.lost += 1;
         });
@@ -241,17 +241,17 @@ impl Permit {
 impl Holds {
     fn release(&self, state: &mut State) {
         match self {
-            Self::Place => state.taken -= 1,
-            Self::Alone { .. } => state.alone = false,
+            Self::Slot => state.taken -= 1,
+            Self::Exclusive { .. } => state.exclusive = false,
             Self::Lost => state.lost -= 1,
         }
     }
 }
 
-impl Drop for Permit {
+impl Drop for SlotPermit {
     fn drop(&mut self) {
         let holds = self.holds.get_mut().unwrap_or_else(PoisonError::into_inner);
-        self.room.change(|state| holds.release(state));
+        self.pool.change(|state| holds.release(state));
     }
 }
 

@@ -118,9 +118,9 @@ impl Subscriber {
         let _consuming = self.shared.consuming.begin();
         // Child token: canceled by the end of the channel and by the loss of the connection.
         let gone = self.lost.child_token();
-        let room = &self.shared.room;
-        room.paused(false);
-        let mut quiet = room.quiet();
+        let slots = &self.shared.slots;
+        slots.paused(false);
+        let mut quiet = slots.quiet();
         quiet.mark_changed();
         loop {
             let next = tokio::select! {
@@ -138,7 +138,7 @@ impl Subscriber {
             let Some(delivery) = next else { break };
             self.start(delivery, &gone);
         }
-        room.paused(false);
+        slots.paused(false);
         gone.cancel();
     }
 
@@ -151,7 +151,7 @@ impl Subscriber {
     ) -> nsbridge_queue::Result<()> {
         if wanted {
             // Before the resume, so that no suspect begins in between.
-            self.shared.room.paused(false);
+            self.shared.slots.paused(false);
             consumer.resume().await?;
         } else {
             consumer.pause().await?;
@@ -159,14 +159,14 @@ impl Subscriber {
             while let Some(delivery) = consumer.try_recv() {
                 self.start(delivery, gone);
             }
-            self.shared.room.paused(true);
+            self.shared.slots.paused(true);
         }
         Ok(())
     }
 
     fn start(&self, delivery: Delivery, gone: &CancellationToken) {
         let held = Held { delivery, gone: gone.clone() };
-        let arrival = self.shared.room.arrive();
+        let arrival = self.shared.slots.arrive();
         self.jobs.spawn(run(self.shared.clone(), held, arrival));
     }
 }

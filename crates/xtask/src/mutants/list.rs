@@ -121,7 +121,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "poison-among-others",
         file: "crates/bridge/src/request/slots.rs",
-        edits: &[("const ALONE_FROM: u32 = 1;", "const ALONE_FROM: u32 = 200;")],
+        edits: &[("const EXCLUSIVE_FROM: u32 = 1;", "const EXCLUSIVE_FROM: u32 = 200;")],
         judge: Judge::Scenario("poison", 1),
     },
     // No run is recorded, so no request is ever classified as poison.
@@ -160,8 +160,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "alone-by-deliveries",
         file: "crates/bridge/src/request/lifecycle.rs",
         edits: &[(
-            "room.place(arrival, runs, registry, drain, request, running)",
-            "room.place(arrival, (runs + request.deliveries as u32) / 2, registry, drain, request, running)",
+            "slots.acquire(arrival, runs, registry, drain, request, running)",
+            "slots.acquire(arrival, (runs + request.deliveries as u32) / 2, registry, drain, request, running)",
         )],
         judge: Judge::Scenario("rolling", 1),
     },
@@ -170,7 +170,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "first-deliveries-wait-for-suspects",
         file: "crates/bridge/src/request/slots.rs",
         edits: &[(
-            "let free = !state.alone && state.taken + state.lost < self.count;",
+            "let free = !state.exclusive && state.taken + state.lost < self.count;",
             "let free = state.suspects == 0 && state.taken < self.count;",
         )],
         judge: Judge::Test {
