@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 use crate::observability::metrics::Side;
 use crate::request::channel_pool::Pool;
 use crate::request::context::{Consuming, Shared, in_a_line};
-use crate::request::in_flight::Registry;
+use crate::request::in_flight::InFlight;
 use crate::request::intake_pause::Rest;
 use crate::request::runner::Runner;
 use crate::request::slots::SlotPool;
@@ -79,7 +79,7 @@ impl Worker {
             control_queue: Mutex::default(),
             publish: Pool::new(broker.clone(), format!("{name} publish"), vitals.metrics.clone()),
             consume: Link::new(broker, format!("{name} consume")),
-            registry: Registry::default(),
+            in_flight: InFlight::default(),
             slots: Arc::new(SlotPool::new(runner.slots(), &timing)),
             consuming: Consuming::default(),
             rest: Rest::new(&timing),

@@ -18,7 +18,7 @@ use crate::request::admission::Accepted;
 use crate::request::attempt::Address;
 use crate::request::channel_pool::Pool;
 use crate::request::delivery_trace::Visit;
-use crate::request::in_flight::Registry;
+use crate::request::in_flight::InFlight;
 use crate::request::intake_pause::Rest;
 use crate::request::runner::Runner;
 use crate::request::slots::SlotPool;
@@ -40,7 +40,7 @@ pub(crate) struct Shared {
     pub(crate) reply: ReplyConfig,
     pub(crate) keys: Arc<dyn KeyProvider>,
     pub(crate) runner: Runner,
-    pub(crate) registry: Registry,
+    pub(crate) in_flight: InFlight,
     pub(crate) slots: Arc<SlotPool>,
     /// Connection that consumes, acks, and keeps the run records. It never publishes.
     pub(crate) consume: Link,

@@ -19,7 +19,7 @@ use bounded::Bounded;
 const WAITING_CANCELS: usize = 1024;
 
 /// Maximum number of control frames that wait for one job.
-const MAILBOX: usize = 8;
+const CONTROL_BUFFER: usize = 8;
 
 /// Identity of a job: the copy of a request, the key that sealed it, and its reply queue.
 /// Deliveries with equal identities are one job.
@@ -36,7 +36,7 @@ pub(crate) struct Job {
 
 /// Sealed control frame on its way to the job that can open it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mail {
+pub(crate) struct SealedControl {
     pub(crate) frame: Vec<u8>,
     /// Span of the previous attempt, if the client sent it.
     pub(crate) before: Option<TraceParent>,
@@ -44,13 +44,13 @@ pub(crate) struct Mail {
 
 /// Delivery with a token for the loss of its channel.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct OwnedDelivery {
     pub(crate) delivery: Delivery,
     /// Canceled when the delivery's channel is gone. The broker then redelivers the copy.
     pub(crate) gone: CancellationToken,
 }
 
-impl Held {
+impl OwnedDelivery {
     pub(crate) fn is_ours(&self) -> bool {
         !self.gone.is_cancelled()
     }
@@ -58,96 +58,103 @@ impl Held {
 
 /// Running jobs, finished jobs, and cancels that came before their request.
 #[derive(Debug, Default)]
-pub(crate) struct Registry(Mutex<State>);
+pub(crate) struct InFlight(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     running: HashMap<Job, Run>,
     done: Bounded<Job>,
-    cancels: HashMap<RequestId, Vec<Mail>>,
+    cancels: HashMap<RequestId, Vec<SealedControl>>,
     cancel_order: VecDeque<RequestId>,
 }
 
 #[derive(Debug)]
 struct Run {
     /// Deliveries that the run answers: usually one. An orphan has lost all of its deliveries.
-    holds: Vec<Held>,
+    deliveries: Vec<OwnedDelivery>,
     /// Highest attempt number of these deliveries; sent again with each delivery.
     attempt: watch::Sender<AttemptNo>,
-    mail: mpsc::Sender<Mail>,
+    controls: mpsc::Sender<SealedControl>,
     evicted: CancellationToken,
     /// True for an orphan that has to stop: it adopts no delivery any more.
-    leaving: bool,
+    retiring: bool,
     /// Canceled when the run is over.
     left: CancellationToken,
 }
 
 impl Run {
-    fn is_held(&self) -> bool {
-        self.holds.iter().any(Held::is_ours)
+    fn is_owned(&self) -> bool {
+        self.deliveries.iter().any(OwnedDelivery::is_ours)
     }
 }
 
 /// Treatment of a delivery of a job.
 #[derive(Debug)]
-pub(crate) enum Admission<'a> {
+pub(crate) enum Registration<'a> {
     /// The job does not run here: run it, and read its mail.
-    New(Running<'a>, mpsc::Receiver<Mail>),
+    New(Running<'a>, mpsc::Receiver<SealedControl>),
     /// The job runs here under another delivery, and this is a copy of the same bytes.
-    Duplicate(Held),
+    Duplicate(OwnedDelivery),
     /// The job ran on here without its delivery, and has adopted this one.
     Adopted,
     /// The job runs here and is stopping. The token is canceled when that run is over.
-    Leaving(Held, CancellationToken),
+    Retiring(OwnedDelivery, CancellationToken),
     /// The last frame of the job was confirmed before.
-    Done(Held),
+    Done(OwnedDelivery),
 }
 
-impl Registry {
+impl InFlight {
     /// Registers a delivery of a job (rule R6).
     ///
     /// A redelivered copy that comes while its job runs is the delivery that the run has lost, even
     /// if the loss has not been noticed here yet.
-    pub(crate) fn admit(&self, job: &Job, held: Held, attempt: AttemptNo) -> Admission<'_> {
+    pub(crate) fn register(
+        &self,
+        job: &Job,
+        owned: OwnedDelivery,
+        attempt: AttemptNo,
+    ) -> Registration<'_> {
         let mut state = self.state();
         if state.done.contains(job) {
-            return Admission::Done(held);
+            return Registration::Done(owned);
         }
         if let Some(run) = state.running.get_mut(job) {
             return match run {
-                run if run.leaving => Admission::Leaving(held, run.left.clone()),
-                run if run.is_held() && !held.delivery.redelivered => Admission::Duplicate(held),
+                run if run.retiring => Registration::Retiring(owned, run.left.clone()),
+                run if run.is_owned() && !owned.delivery.redelivered => {
+                    Registration::Duplicate(owned)
+                }
                 run => {
-                    run.holds.push(held);
+                    run.deliveries.push(owned);
                     // A late eviction must not apply to the run's next loss.
                     run.evicted = CancellationToken::new();
                     run.attempt.send_modify(|known| *known = attempt.max(*known));
-                    Admission::Adopted
+                    Registration::Adopted
                 }
             };
         }
-        let (sender, mail) = mpsc::channel(MAILBOX);
+        let (sender, controls) = mpsc::channel(CONTROL_BUFFER);
         for early in state.cancels.remove(&job.key.id).unwrap_or_default() {
             let _ = sender.try_send(early);
         }
         let left = CancellationToken::new();
         let run = Run {
-            holds: vec![held],
+            deliveries: vec![owned],
             attempt: watch::Sender::new(attempt),
-            mail: sender,
+            controls: sender,
             evicted: CancellationToken::new(),
-            leaving: false,
+            retiring: false,
             left: left.clone(),
         };
         let running = Running {
-            registry: self,
+            in_flight: self,
             job: job.clone(),
             attempt: run.attempt.subscribe(),
             ended: false,
             _left: left.drop_guard(),
         };
         state.running.insert(job.clone(), run);
-        Admission::New(running, mail)
+        Registration::New(running, controls)
     }
 
     /// Returns true if the job runs here or is done.
@@ -159,7 +166,7 @@ impl Registry {
     /// Notifies one orphan that its slot is needed.
     pub(crate) fn evict(&self) {
         let state = self.state();
-        let orphan = |run: &&Run| !run.leaving && !run.is_held() && !run.evicted.is_cancelled();
+        let orphan = |run: &&Run| !run.retiring && !run.is_owned() && !run.evicted.is_cancelled();
         if let Some(orphan) = state.running.values().find(orphan) {
             orphan.evicted.cancel();
         }
@@ -167,16 +174,16 @@ impl Registry {
 
     /// Hands a control frame to all jobs of this request. If there is none yet and `keep` is set,
     /// the frame is kept for it.
-    pub(crate) fn post(&self, request: RequestId, mail: &Mail, keep: bool) {
+    pub(crate) fn deliver(&self, request: RequestId, control: &SealedControl, keep: bool) {
         let mut state = self.state();
         let mut found = false;
         for (_, run) in state.running.iter().filter(|(job, _)| job.key.id == request) {
             found = true;
             // A full mailbox already holds frames of the same meaning.
-            let _ = run.mail.try_send(mail.clone());
+            let _ = run.controls.try_send(control.clone());
         }
         if !found && keep {
-            state.keep_cancel(request, mail.clone());
+            state.keep_cancel(request, control.clone());
         }
     }
 
@@ -186,13 +193,13 @@ impl Registry {
 }
 
 impl State {
-    fn keep_cancel(&mut self, request: RequestId, mail: Mail) {
+    fn keep_cancel(&mut self, request: RequestId, control: SealedControl) {
         let waiting = self.cancels.entry(request).or_default();
         if waiting.is_empty() {
             self.cancel_order.push_back(request);
         }
-        if waiting.len() < MAILBOX {
-            waiting.push(mail);
+        if waiting.len() < CONTROL_BUFFER {
+            waiting.push(control);
         }
         while self.cancel_order.len() > WAITING_CANCELS {
             if let Some(oldest) = self.cancel_order.pop_front() {
@@ -205,7 +212,7 @@ impl State {
 /// Registration of a running job. Dropping it removes the job.
 #[derive(Debug)]
 pub(crate) struct Running<'a> {
-    registry: &'a Registry,
+    in_flight: &'a InFlight,
     job: Job,
     attempt: watch::Receiver<AttemptNo>,
     /// True if the job was removed already. Another run of it may be registered by now.
@@ -222,20 +229,20 @@ impl Running<'_> {
     }
 
     /// Returns true if a delivery of the job is ours.
-    pub(crate) fn is_held(&self) -> bool {
-        self.registry.state().running.get(&self.job).is_some_and(Run::is_held)
+    pub(crate) fn is_owned(&self) -> bool {
+        self.in_flight.state().running.get(&self.job).is_some_and(Run::is_owned)
     }
 
     /// Waits until no delivery of the job is ours.
     pub(crate) async fn orphaned(&self) {
         loop {
-            let held = {
-                let state = self.registry.state();
-                let holds = state.running.get(&self.job).map(|run| run.holds.iter());
-                let mut ours = holds.into_iter().flatten().filter(|held| held.is_ours());
-                ours.next().map(|held| held.gone.clone())
+            let owned = {
+                let state = self.in_flight.state();
+                let deliveries = state.running.get(&self.job).map(|run| run.deliveries.iter());
+                let mut ours = deliveries.into_iter().flatten().filter(|owned| owned.is_ours());
+                ours.next().map(|owned| owned.gone.clone())
             };
-            let Some(gone) = held else { return };
+            let Some(gone) = owned else { return };
             gone.cancelled().await;
         }
     }
@@ -245,7 +252,7 @@ impl Running<'_> {
         let mut told = self.attempt.clone();
         loop {
             told.mark_unchanged();
-            if self.is_held() {
+            if self.is_owned() {
                 return;
             }
             // The sender lives as long as this registration.
@@ -255,7 +262,7 @@ impl Running<'_> {
 
     /// Waits until another delivery needs the slot.
     pub(crate) async fn evicted(&self) {
-        let token = self.registry.state().running.get(&self.job).map(|run| run.evicted.clone());
+        let token = self.in_flight.state().running.get(&self.job).map(|run| run.evicted.clone());
         if let Some(token) = token {
             token.cancelled().await;
         }
@@ -263,29 +270,29 @@ impl Running<'_> {
 
     /// Ends adoption, unless the run has a delivery that is ours. Returns true if adoption has
     /// ended.
-    pub(crate) fn leave(&self) -> bool {
-        let mut state = self.registry.state();
+    pub(crate) fn retire(&self) -> bool {
+        let mut state = self.in_flight.state();
         let Some(run) = state.running.get_mut(&self.job) else { return true };
-        run.leaving = !run.is_held();
-        run.leaving
+        run.retiring = !run.is_owned();
+        run.retiring
     }
 
     /// Ends the run and returns its deliveries for settlement. With `done`, which means that the
     /// last frame was confirmed, the job is remembered as finished.
-    pub(crate) fn end(mut self, done: bool) -> Vec<Held> {
-        let mut state = self.registry.state();
+    pub(crate) fn end(mut self, done: bool) -> Vec<OwnedDelivery> {
+        let mut state = self.in_flight.state();
         if done {
             state.done.insert(self.job.clone());
         }
         self.ended = true;
-        state.running.remove(&self.job).map(|run| run.holds).unwrap_or_default()
+        state.running.remove(&self.job).map(|run| run.deliveries).unwrap_or_default()
     }
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            let run = self.registry.state().running.remove(&self.job);
+            let run = self.in_flight.state().running.remove(&self.job);
             // Dropped deliveries are requeued, outside of the lock.
             drop(run);
         }

@@ -21,7 +21,7 @@ use crate::request::attempt::{Address, Stuck};
 use crate::request::context::Shared;
 use crate::request::delivery_trace::Visit;
 use crate::request::disposition::{Disposition, WorkerAction};
-use crate::request::in_flight::{Admission, Held, Job, Mail, Running};
+use crate::request::in_flight::{Job, OwnedDelivery, Registration, Running, SealedControl};
 use crate::request::reply_stream::{Letter, ReplyStream, Welcome};
 use crate::request::run_record::RunRecord;
 use crate::request::runner::CallEnd;
@@ -31,18 +31,18 @@ use crate::request::slots::{Arrival, Slot, SlotPermit};
 /// Runs one delivery to its settlement, or hands it to the run of its job.
 pub(crate) async fn run(
     shared: &Shared,
-    held: Held,
+    owned: OwnedDelivery,
     arrival: Arrival,
     visit: &Visit,
 ) -> WorkerAction {
     let (model, revision) = (&shared.model, shared.revision.as_ref());
-    let (request, input) = match admission::open(&held.delivery, model, revision, &*shared.keys)
+    let (request, input) = match admission::open(&owned.delivery, model, revision, &*shared.keys)
         .await
     {
         Ok(opened) => opened,
-        Err(Refusal::Later(later)) => return put_off(shared, held.delivery, &later, visit).await,
+        Err(Refusal::Later(later)) => return put_off(shared, owned.delivery, &later, visit).await,
         Err(Refusal::Rejected(rejected)) => {
-            return refuse(shared, held.delivery, rejected, visit).await;
+            return refuse(shared, owned.delivery, rejected, visit).await;
         }
     };
     if request.provider == Provider::Kms {
@@ -50,10 +50,10 @@ pub(crate) async fn run(
     }
     visit.opened(&request);
     let job = request.identity();
-    let Some(held) = renew(shared, &job, held, &request, visit).await else {
+    let Some(owned) = renew(shared, &job, owned, &request, visit).await else {
         return WorkerAction::Continue;
     };
-    let Some((running, mut mail)) = admit(shared, &job, held, &request, visit).await else {
+    let Some((running, mut controls)) = register(shared, &job, owned, &request, visit).await else {
         return WorkerAction::Continue;
     };
     let overdue = CancellationToken::new();
@@ -69,49 +69,49 @@ pub(crate) async fn run(
         calling: watch::Sender::new(false),
     };
     let answered = tokio::select! {
-        answered = run.answer(input, arrival, &mut mail, &address, writer) => answered,
+        answered = run.answer(input, arrival, &mut controls, &address, writer) => answered,
         stuck = run.watch(&overdue) => Err(stuck),
     };
     let disposition = answered.unwrap_or_else(|stuck| unsent(&stuck, &request, &reader));
     let over = disposition.is_over();
     // From here on a redelivered copy, or a retry of this one, is a job of its own.
-    let holds = running.end(over);
+    let deliveries = running.end(over);
     // Before the message is settled, because the worker that takes it next reads the record.
     record.close(over).await;
-    let changed = finish(shared, holds, &disposition, &request, visit).await;
+    let changed = finish(shared, deliveries, &disposition, &request, visit).await;
     visit.ended(changed.unwrap_or(disposition.outcome()));
     disposition.action(&shared.timing)
 }
 
 /// Registers the job (rule R6). Returns `None` if the delivery needs no run of its own.
-async fn admit<'a>(
+async fn register<'a>(
     shared: &'a Shared,
     job: &Job,
-    mut held: Held,
+    mut owned: OwnedDelivery,
     request: &Accepted,
     visit: &Visit,
-) -> Option<(Running<'a>, Receiver<Mail>)> {
+) -> Option<(Running<'a>, Receiver<SealedControl>)> {
     loop {
-        match shared.registry.admit(job, held, request.attempt) {
-            Admission::New(running, mail) => return Some((running, mail)),
-            Admission::Duplicate(copy) | Admission::Done(copy) => {
+        match shared.in_flight.register(job, owned, request.attempt) {
+            Registration::New(running, controls) => return Some((running, controls)),
+            Registration::Duplicate(copy) | Registration::Done(copy) => {
                 let id = request.job.id;
                 tracing::info!(request = %id, "a copy of what runs here, or is done, was taken off");
                 settle(copy, true, request, visit).await;
                 return None;
             }
-            Admission::Adopted => {
+            Registration::Adopted => {
                 let (id, attempt) = (request.job.id, request.attempt);
                 tracing::info!(request = %id, %attempt, "a running job has its delivery back");
                 visit.adopted();
                 return None;
             }
-            Admission::Leaving(copy, left) => {
+            Registration::Retiring(copy, left) => {
                 tokio::select! {
                     () = left.cancelled() => {}
                     () = copy.gone.cancelled() => return None,
                 }
-                held = copy;
+                owned = copy;
             }
         }
     }
@@ -134,7 +134,7 @@ impl Run<'_> {
         &self,
         input: Vec<u8>,
         arrival: Arrival,
-        mail: &mut Receiver<Mail>,
+        controls: &mut Receiver<SealedControl>,
         address: &Address<'_>,
         writer: Writer,
     ) -> Result<Disposition, Stuck> {
@@ -142,7 +142,7 @@ impl Run<'_> {
         let mut cancelled = false;
         let entry = tokio::select! {
             biased;
-            () = cancel(address, mail) => {
+            () = cancel(address, controls) => {
                 cancelled = true;
                 Entry::Slot(Slot::DeadlinePassed)
             }
@@ -157,10 +157,10 @@ impl Run<'_> {
         let visit = address.visit;
         visit.runs();
         let mut reply = ReplyStream::open(address, self.running.attempt()).await?;
-        cancelled |= cancelled_early(address, mail);
+        cancelled |= cancelled_early(address, controls);
         let welcome = match request.redelivered && shared.reply.resume_from_client {
             _ if cancelled => Welcome::Cancelled,
-            true => reply.wait_for_resume(mail, request.age()).await,
+            true => reply.wait_for_resume(controls, request.age()).await,
             false => Welcome::Start,
         };
         let resume = match welcome {
@@ -176,7 +176,7 @@ impl Run<'_> {
         };
         let call = self.call(input, address, resume, writer, slot.clone());
         let called_at = SystemTime::now();
-        let end = reply.follow(call, reader, mail).await?;
+        let end = reply.follow(call, reader, controls).await?;
         drop(slot);
         let disposition = Disposition::of(end, reader);
         visit.called(called_at, reader, disposition.outcome().usage(), disposition.code());
@@ -199,8 +199,8 @@ impl Run<'_> {
         if unreturned >= POISON_RUNS {
             return Entry::Poison(unreturned);
         }
-        let Shared { slots, registry, drain, .. } = shared;
-        let wait = |arrival, runs| slots.acquire(arrival, runs, registry, drain, request, running);
+        let Shared { slots, in_flight, drain, .. } = shared;
+        let wait = |arrival, runs| slots.acquire(arrival, runs, in_flight, drain, request, running);
         let slot = tokio::select! {
             biased;
             slot = wait(arrival, unreturned) => slot,
@@ -315,7 +315,7 @@ impl Run<'_> {
                 never = withdrawn => never,
             };
             // A copy may have been adopted at the last moment.
-            let left = end != OrphanEnd::Adopted && running.leave();
+            let left = end != OrphanEnd::Adopted && running.retire();
             orphan.ended(if left { end } else { OrphanEnd::Adopted });
             if left {
                 tracing::info!(request = %request.job.id, "a job without a delivery was stopped");
@@ -337,9 +337,9 @@ enum Entry {
 }
 
 /// Returns true if a cancel came before the work began (rule R4).
-fn cancelled_early(address: &Address<'_>, mail: &mut Receiver<Mail>) -> bool {
-    while let Ok(mail) = mail.try_recv() {
-        if matches!(address.read_mail(&mail), Some(Letter::Cancel)) {
+fn cancelled_early(address: &Address<'_>, controls: &mut Receiver<SealedControl>) -> bool {
+    while let Ok(control) = controls.try_recv() {
+        if matches!(address.read_mail(&control), Some(Letter::Cancel)) {
             return true;
         }
     }
@@ -348,9 +348,9 @@ fn cancelled_early(address: &Address<'_>, mail: &mut Receiver<Mail>) -> bool {
 
 /// Waits for a cancel that comes before the work began. No stream is open yet, so no `resume` can
 /// come.
-async fn cancel(address: &Address<'_>, mail: &mut Receiver<Mail>) {
-    while let Some(mail) = mail.recv().await {
-        if matches!(address.read_mail(&mail), Some(Letter::Cancel)) {
+async fn cancel(address: &Address<'_>, controls: &mut Receiver<SealedControl>) {
+    while let Some(control) = controls.recv().await {
+        if matches!(address.read_mail(&control), Some(Letter::Cancel)) {
             return;
         }
     }

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::ReplyConfig;
 use crate::request::attempt::{Address, Attempt, Broken, Start, Stuck};
 use crate::request::disposition::Disposition;
-use crate::request::in_flight::Mail;
+use crate::request::in_flight::SealedControl;
 use crate::request::runner::CallEnd;
 
 /// Number of broker round trips that are added to the wait for a `resume`. The open frame and the
@@ -59,7 +59,7 @@ impl<'a> ReplyStream<'a> {
     /// client's pieces.
     pub(crate) async fn wait_for_resume(
         &mut self,
-        mail: &mut Receiver<Mail>,
+        controls: &mut Receiver<SealedControl>,
         age: Duration,
     ) -> Welcome {
         let opened = Instant::now();
@@ -84,11 +84,11 @@ impl<'a> ReplyStream<'a> {
         }
         let address = self.address;
         let welcome = async {
-            while let Some(mail) = mail.recv().await {
-                match address.read_mail(&mail) {
+            while let Some(control) = controls.recv().await {
+                match address.read_mail(&control) {
                     Some(Letter::Cancel) => return Welcome::Cancelled,
                     Some(Letter::Resume(resume)) => {
-                        address.visit.follows(mail.before);
+                        address.visit.follows(control.before);
                         return address.accept(resume);
                     }
                     None => {}
@@ -107,7 +107,7 @@ impl<'a> ReplyStream<'a> {
         &mut self,
         call: impl Future<Output = CallEnd>,
         reader: &Reader,
-        mail: &mut Receiver<Mail>,
+        controls: &mut Receiver<SealedControl>,
     ) -> Result<CallEnd, Stuck> {
         let ended = CancellationToken::new();
         let address = self.address;
@@ -122,7 +122,7 @@ impl<'a> ReplyStream<'a> {
             }
             sent
         };
-        let (outcome, sent) = tokio::join!(steer(address, call, reader, mail, &ended), send);
+        let (outcome, sent) = tokio::join!(steer(address, call, reader, controls, &ended), send);
         sent.map(|()| outcome)
     }
 
@@ -215,7 +215,7 @@ async fn steer(
     address: &Address<'_>,
     call: impl Future<Output = CallEnd>,
     reader: &Reader,
-    mail: &mut Receiver<Mail>,
+    controls: &mut Receiver<SealedControl>,
     ended: &CancellationToken,
 ) -> CallEnd {
     tokio::pin!(call);
@@ -226,8 +226,8 @@ async fn steer(
                 ended.cancel();
                 return outcome;
             }
-            Some(mail) = mail.recv() => {
-                if let Some(Letter::Cancel) = address.read_mail(&mail) {
+            Some(control) = controls.recv() => {
+                if let Some(Letter::Cancel) = address.read_mail(&control) {
                     reader.stop(Stop::Cancelled);
                 }
             }
@@ -246,8 +246,8 @@ impl Address<'_> {
     }
 
     /// Opens a control frame; `None` if it was not made by the request's client.
-    pub(crate) fn read_mail(&self, mail: &Mail) -> Option<Letter> {
-        let control = ControlFrame::parse(&mail.frame).ok()?;
+    pub(crate) fn read_mail(&self, sealed: &SealedControl) -> Option<Letter> {
+        let control = ControlFrame::parse(&sealed.frame).ok()?;
         if control.request != self.request {
             return None;
         }

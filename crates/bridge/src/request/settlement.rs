@@ -13,7 +13,7 @@ use crate::request::context::Shared;
 use crate::request::dead_letter::{self, Retry};
 use crate::request::delivery_trace::Visit;
 use crate::request::disposition::{Disposition, WorkerAction};
-use crate::request::in_flight::{Held, Job};
+use crate::request::in_flight::{Job, OwnedDelivery};
 
 /// Number of tries of a request whose revision no worker serves: after 1 s and after 10 s.
 const UNSERVED_TRIES: usize = 2;
@@ -30,12 +30,12 @@ const MOST_RENEWED: u16 = 8;
 /// redelivered, here or elsewhere, and meets a job that is done or a client that has its reply.
 pub(crate) async fn finish(
     shared: &Shared,
-    holds: Vec<Held>,
+    deliveries: Vec<OwnedDelivery>,
     disposition: &Disposition,
     request: &Accepted,
     visit: &Visit,
 ) -> Option<Outcome> {
-    let ours: Vec<Held> = holds.into_iter().filter(Held::is_ours).collect();
+    let ours: Vec<OwnedDelivery> = deliveries.into_iter().filter(OwnedDelivery::is_ours).collect();
     let Some(first) = ours.first() else {
         tracing::info!(request = %request.job.id, "a job ended without a delivery to settle");
         return None;
@@ -62,8 +62,8 @@ pub(crate) async fn finish(
             }
         }
     };
-    for held in ours {
-        settle(held, ack, request, visit).await;
+    for owned in ours {
+        settle(owned, ack, request, visit).await;
     }
     outcome
 }
@@ -124,31 +124,31 @@ async fn bury(
 pub(crate) async fn renew(
     shared: &Shared,
     job: &Job,
-    held: Held,
+    owned: OwnedDelivery,
     request: &Accepted,
     visit: &Visit,
-) -> Option<Held> {
-    let (pool, model, delivery) = (&shared.publish, &shared.model, &held.delivery);
+) -> Option<OwnedDelivery> {
+    let (pool, model, delivery) = (&shared.publish, &shared.model, &owned.delivery);
     let due = request.deliveries >= RENEW_DELIVERIES && epoch(&delivery.message) < MOST_RENEWED;
-    if !due || shared.registry.knows(job) || pool.is_blocked() {
-        return Some(held);
+    if !due || shared.in_flight.knows(job) || pool.is_blocked() {
+        return Some(owned);
     }
     let renewed = tokio::select! {
         renewed = dead_letter::renew(pool, model, delivery, request.deadline, visit) => renewed,
-        () = held.gone.cancelled() => return Some(held),
-        _ = shared.drain.begun() => return Some(held),
+        () = owned.gone.cancelled() => return Some(owned),
+        _ = shared.drain.begun() => return Some(owned),
     };
     match renewed {
         Ok(true) => {}
-        Ok(false) => return Some(held),
+        Ok(false) => return Some(owned),
         Err(error) => {
             tracing::warn!(request = %request.job.id, %error, "a message could not be renewed");
-            return Some(held);
+            return Some(owned);
         }
     }
     let (id, deliveries) = (request.job.id, request.deliveries);
     tracing::info!(request = %id, deliveries, "a copy was published in place of a request's message");
-    settle(held, true, request, visit).await;
+    settle(owned, true, request, visit).await;
     visit.ended(Outcome::Moved);
     None
 }
@@ -302,8 +302,8 @@ pub(crate) async fn put_off(
 }
 
 /// Acks or requeues a delivery.
-pub(crate) async fn settle(held: Held, ack: bool, request: &Accepted, visit: &Visit) {
-    let settled = if ack { held.delivery.ack().await } else { held.delivery.requeue().await };
+pub(crate) async fn settle(owned: OwnedDelivery, ack: bool, request: &Accepted, visit: &Visit) {
+    let settled = if ack { owned.delivery.ack().await } else { owned.delivery.requeue().await };
     match settled {
         Ok(true) => {}
         Ok(false) => {

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use crate::drain::Drain;
 use crate::request::admission::{Accepted, remaining};
-use crate::request::in_flight::{Registry, Running};
+use crate::request::in_flight::{InFlight, Running};
 use crate::timing::Timing;
 
 /// Number of recorded runs without a return that makes a request a suspect, which runs alone (rule
@@ -96,7 +96,7 @@ impl SlotPool {
         self: &Arc<Self>,
         arrival: Arrival,
         unreturned: u32,
-        registry: &Registry,
+        in_flight: &InFlight,
         drain: &Drain,
         request: &Accepted,
         running: &Running<'_>,
@@ -108,7 +108,7 @@ impl SlotPool {
         let evict = async {
             sleep(self.evict_after).await;
             if !self.state().exclusive {
-                registry.evict();
+                in_flight.evict();
             }
             std::future::pending().await
         };

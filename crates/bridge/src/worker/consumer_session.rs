@@ -18,7 +18,7 @@ use crate::observability::traces::parent;
 use crate::request::context::Shared;
 use crate::request::delivery_trace::Visit;
 use crate::request::disposition::WorkerAction;
-use crate::request::in_flight::{Held, Mail};
+use crate::request::in_flight::{OwnedDelivery, SealedControl};
 use crate::request::lifecycle;
 use crate::request::slots::Arrival;
 
@@ -165,22 +165,22 @@ impl Subscriber {
     }
 
     fn start(&self, delivery: Delivery, gone: &CancellationToken) {
-        let held = Held { delivery, gone: gone.clone() };
+        let owned = OwnedDelivery { delivery, gone: gone.clone() };
         let arrival = self.shared.slots.arrive();
-        self.jobs.spawn(run(self.shared.clone(), held, arrival));
+        self.jobs.spawn(run(self.shared.clone(), owned, arrival));
     }
 }
 
-async fn run(shared: Arc<Shared>, held: Held, arrival: Arrival) {
+async fn run(shared: Arc<Shared>, owned: OwnedDelivery, arrival: Arrival) {
     // While the worker pauses, the delivery waits here. Requeued, it would be redelivered at once.
     tokio::select! {
         biased;
         _ = shared.drain.begun() => return,
         () = shared.rest.over() => {}
-        () = held.gone.cancelled() => return,
+        () = owned.gone.cancelled() => return,
     }
-    let visit = Visit::begin(&shared.vitals, &shared.model, &held.delivery.message);
-    let job = lifecycle::run(&shared, held, arrival, &visit).instrument(visit.log());
+    let visit = Visit::begin(&shared.vitals, &shared.model, &owned.delivery.message);
+    let job = lifecycle::run(&shared, owned, arrival, &visit).instrument(visit.log());
     let job = std::panic::AssertUnwindSafe(job);
     // Handler code runs in this task too, and may panic: its fingerprint, the wake-ups of its
     // engine.
@@ -197,12 +197,12 @@ async fn run(shared: Arc<Shared>, held: Held, arrival: Arrival) {
 async fn read_control(shared: Arc<Shared>, mut control: Consumer, connection: Arc<dyn Connection>) {
     while let Some(delivery) = control.recv().await {
         let before = parent(&delivery.message.properties, header::TRACE_BEFORE);
-        let mail = Mail { frame: delivery.message.body.clone(), before };
+        let sealed = SealedControl { frame: delivery.message.body.clone(), before };
         drop(delivery.ack().await);
-        let Ok(parsed) = ControlFrame::parse(&mail.frame) else { continue };
+        let Ok(parsed) = ControlFrame::parse(&sealed.frame) else { continue };
         // Cancels are kept before they can be verified, so they must be small.
-        if parsed.kind == ControlKind::Resume || mail.frame.len() <= MAX_CANCEL_BYTES {
-            shared.registry.post(parsed.request, &mail, parsed.kind == ControlKind::Cancel);
+        if parsed.kind == ControlKind::Resume || sealed.frame.len() <= MAX_CANCEL_BYTES {
+            shared.in_flight.deliver(parsed.request, &sealed, parsed.kind == ControlKind::Cancel);
         }
     }
     // Without its control queue the worker would miss cancels, so a new session has to start.

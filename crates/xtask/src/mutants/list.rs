@@ -47,7 +47,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "crates/bridge/src/request/in_flight.rs",
         edits: &[(
             "if let Some(run) = state.running.get_mut(job) {",
-            "if let Some(run) = state.running.get_mut(job).filter(|run| run.leaving) {",
+            "if let Some(run) = state.running.get_mut(job).filter(|run| run.retiring) {",
         )],
         judge: Judge::Scenario("adopt", 1),
     },
@@ -160,8 +160,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "alone-by-deliveries",
         file: "crates/bridge/src/request/lifecycle.rs",
         edits: &[(
-            "slots.acquire(arrival, runs, registry, drain, request, running)",
-            "slots.acquire(arrival, (runs + request.deliveries as u32) / 2, registry, drain, request, running)",
+            "slots.acquire(arrival, runs, in_flight, drain, request, running)",
+            "slots.acquire(arrival, (runs + request.deliveries as u32) / 2, in_flight, drain, request, running)",
         )],
         judge: Judge::Scenario("rolling", 1),
     },
