@@ -21,7 +21,7 @@ use crate::request::disposition::Disposition;
 use crate::timing::Timing;
 
 /// Common parts of all attempts at one job.
-pub(crate) struct Address<'a> {
+pub(crate) struct ReplyContext<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) config: &'a ReplyConfig,
     pub(crate) reply_to: &'a str,
@@ -37,7 +37,7 @@ pub(crate) struct Address<'a> {
     pub(crate) overdue: CancellationToken,
 }
 
-impl Address<'_> {
+impl ReplyContext<'_> {
     /// Returns the current control queue of the worker.
     fn control_queue(&self) -> String {
         self.control_queue.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -67,7 +67,7 @@ impl From<SealError> for Broken {
 
 /// Reason why no attempt can send the reply.
 #[derive(Debug)]
-pub(crate) enum Stuck {
+pub(crate) enum Undeliverable {
     /// A frame could not be sealed.
     Seal(SealError),
     /// The broker or the client did not take the reply in time, or the handler hangs.
@@ -76,7 +76,7 @@ pub(crate) enum Stuck {
 
 /// Open stream. It lives on one channel and ends with it (rule A5).
 pub(crate) struct Attempt<'a> {
-    address: &'a Address<'a>,
+    context: &'a ReplyContext<'a>,
     sealer: ReplySealer,
     pub(crate) window: Window,
     /// Index of the next piece to send.
@@ -99,52 +99,52 @@ impl<'a> Attempt<'a> {
     /// Opens an attempt under a fresh key. Retries until the broker takes it or the reply is
     /// overdue.
     pub(crate) async fn open(
-        address: &'a Address<'a>,
+        context: &'a ReplyContext<'a>,
         number: AttemptNo,
         start: Start,
-    ) -> Result<Self, Stuck> {
+    ) -> Result<Self, Undeliverable> {
         loop {
             let opened = tokio::select! {
-                opened = Self::try_open(address, number, start) => opened,
-                () = address.overdue.cancelled() => return Err(Stuck::Overdue),
+                opened = Self::try_open(context, number, start) => opened,
+                () = context.overdue.cancelled() => return Err(Undeliverable::Overdue),
             };
             match opened {
                 Ok(attempt) => return Ok(attempt),
-                Err(Broken::Seal(error)) => return Err(Stuck::Seal(error)),
+                Err(Broken::Seal(error)) => return Err(Undeliverable::Seal(error)),
                 Err(Broken::Lost(error)) => {
-                    tracing::warn!(request = %address.request, %error, "could not open a reply");
-                    sleep(address.timing.open_retry).await;
+                    tracing::warn!(request = %context.request, %error, "could not open a reply");
+                    sleep(context.timing.open_retry).await;
                 }
             }
         }
     }
 
     async fn try_open(
-        address: &'a Address<'a>,
+        context: &'a ReplyContext<'a>,
         number: AttemptNo,
         start: Start,
     ) -> Result<Self, Broken> {
-        let publisher = address.pool.take().await?;
+        let publisher = context.pool.take().await?;
         let open = json(&Open {
             opened_at_ms: now_ms(),
-            fingerprint: address.fingerprint,
-            worker: address.worker.to_owned(),
-            revision: address.revision.cloned(),
+            fingerprint: context.fingerprint,
+            worker: context.worker.to_owned(),
+            revision: context.revision.cloned(),
         });
-        let (sealer, frame) = ReplySealer::open(address.root, address.request, number, &open)?;
-        let (key, metrics) = (address.reply_to.to_owned(), address.visit.metrics().clone());
-        let mut window = Window::new(publisher, REPLY_EXCHANGE, key, metrics, address.timing);
-        let mut message = message(address.request, frame, true);
-        message.properties.reply_to = Some(address.control_queue());
-        address.visit.sign(&mut message.properties);
+        let (sealer, frame) = ReplySealer::open(context.root, context.request, number, &open)?;
+        let (key, metrics) = (context.reply_to.to_owned(), context.visit.metrics().clone());
+        let mut window = Window::new(publisher, REPLY_EXCHANGE, key, metrics, context.timing);
+        let mut message = message(context.request, frame, true);
+        message.properties.reply_to = Some(context.control_queue());
+        context.visit.sign(&mut message.properties);
         window.push(message).await?;
-        address.visit.metrics().attempt_opened();
-        Ok(Self { address, sealer, window, position: 0, chunks: 0, start })
+        context.visit.metrics().attempt_opened();
+        Ok(Self { context, sealer, window, position: 0, chunks: 0, start })
     }
 
     /// Returns true if another frame may be in flight.
     pub(crate) fn has_room(&self) -> bool {
-        self.window.len() < self.address.config.window
+        self.window.len() < self.context.config.window
     }
 
     /// Skips the pieces that the client had before this run. A handler takes them over before its
@@ -161,13 +161,13 @@ impl<'a> Attempt<'a> {
         if self.position == reader.len() {
             return Ok(());
         }
-        let most = self.address.config.coalesce_bytes;
+        let most = self.context.config.coalesce_bytes;
         let (first, mut count) = (self.position, 0);
         let frame = self.sealer.pieces(|content| {
             Pieces::write(content, first as u32, std::iter::empty());
             count = reader.read(first, most, content);
         })?;
-        self.window.push(message(self.address.request, frame, false)).await?;
+        self.window.push(message(self.context.request, frame, false)).await?;
         self.position += count;
         self.chunks += 1;
         reader.sent(self.position);
@@ -177,8 +177,8 @@ impl<'a> Attempt<'a> {
     /// Sends a heartbeat.
     pub(crate) async fn send_heartbeat(&mut self) -> Result<(), Broken> {
         let frame = self.sealer.heartbeat()?;
-        self.window.push(message(self.address.request, frame, false)).await?;
-        self.address.visit.metrics().heartbeat_sent();
+        self.window.push(message(self.context.request, frame, false)).await?;
+        self.context.visit.metrics().heartbeat_sent();
         Ok(())
     }
 
@@ -198,7 +198,7 @@ impl<'a> Attempt<'a> {
                 }
             }
         }
-        let Self { address, sealer, mut window, chunks, .. } = self;
+        let Self { context, sealer, mut window, chunks, .. } = self;
         let frame = match disposition {
             Disposition::Completed(finish) => sealer.finish(&json(&Summary {
                 chunks,
@@ -213,9 +213,9 @@ impl<'a> Attempt<'a> {
             // Another attempt follows, here or in another worker.
             _ => sealer.moved()?,
         };
-        window.push(message(address.request, frame, true)).await?;
+        window.push(message(context.request, frame, true)).await?;
         window.flush().await?;
-        address.pool.give_back(window.into_publisher());
+        context.pool.give_back(window.into_publisher());
         Ok(())
     }
 }

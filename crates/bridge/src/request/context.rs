@@ -15,7 +15,7 @@ use crate::drain::Drain;
 use crate::error::Error;
 use crate::observability::Vitals;
 use crate::request::admission::Accepted;
-use crate::request::attempt::Address;
+use crate::request::attempt::ReplyContext;
 use crate::request::channel_pool::Pool;
 use crate::request::delivery_trace::Visit;
 use crate::request::in_flight::InFlight;
@@ -57,13 +57,13 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn address<'a>(
+    pub(crate) fn reply_context<'a>(
         &'a self,
         request: &'a Accepted,
         visit: &'a Visit,
         overdue: CancellationToken,
-    ) -> Address<'a> {
-        Address {
+    ) -> ReplyContext<'a> {
+        ReplyContext {
             pool: &self.publish,
             config: &self.reply,
             reply_to: &request.reply_to,

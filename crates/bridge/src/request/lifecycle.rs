@@ -17,12 +17,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::observability::metrics::OrphanEnd;
 use crate::request::admission::{self, Accepted, Refusal};
-use crate::request::attempt::{Address, Stuck};
+use crate::request::attempt::{ReplyContext, Undeliverable};
 use crate::request::context::Shared;
 use crate::request::delivery_trace::Visit;
 use crate::request::disposition::{Disposition, WorkerAction};
 use crate::request::in_flight::{Job, OwnedDelivery, Registration, Running, SealedControl};
-use crate::request::reply_stream::{Letter, ReplyStream, Welcome};
+use crate::request::reply_stream::{ControlMessage, ReplyStream, ResumeDecision};
 use crate::request::run_record::RunRecord;
 use crate::request::runner::CallEnd;
 use crate::request::settlement::{finish, put_off, refuse, renew, settle};
@@ -57,7 +57,7 @@ pub(crate) async fn run(
         return WorkerAction::Continue;
     };
     let overdue = CancellationToken::new();
-    let address = shared.address(&request, visit, overdue.clone());
+    let context = shared.reply_context(&request, visit, overdue.clone());
     let (writer, reader) = transcript();
     let record = RunRecord::of(shared, &request);
     let run = Run {
@@ -69,7 +69,7 @@ pub(crate) async fn run(
         calling: watch::Sender::new(false),
     };
     let answered = tokio::select! {
-        answered = run.answer(input, arrival, &mut controls, &address, writer) => answered,
+        answered = run.answer(input, arrival, &mut controls, &context, writer) => answered,
         stuck = run.watch(&overdue) => Err(stuck),
     };
     let disposition = answered.unwrap_or_else(|stuck| unsent(&stuck, &request, &reader));
@@ -135,14 +135,14 @@ impl Run<'_> {
         input: Vec<u8>,
         arrival: Arrival,
         controls: &mut Receiver<SealedControl>,
-        address: &Address<'_>,
+        context: &ReplyContext<'_>,
         writer: Writer,
-    ) -> Result<Disposition, Stuck> {
+    ) -> Result<Disposition, Undeliverable> {
         let Self { shared, request, reader, .. } = self;
         let mut cancelled = false;
         let entry = tokio::select! {
             biased;
-            () = cancel(address, controls) => {
+            () = cancel(context, controls) => {
                 cancelled = true;
                 Entry::Slot(Slot::DeadlinePassed)
             }
@@ -154,27 +154,27 @@ impl Run<'_> {
             Entry::Slot(Slot::DeadlinePassed) => None,
             Entry::Slot(Slot::Granted(permit)) => Some(Arc::new(permit)),
         };
-        let visit = address.visit;
+        let visit = context.visit;
         visit.runs();
-        let mut reply = ReplyStream::open(address, self.running.attempt()).await?;
-        cancelled |= cancelled_early(address, controls);
-        let welcome = match request.redelivered && shared.reply.resume_from_client {
-            _ if cancelled => Welcome::Cancelled,
+        let mut reply = ReplyStream::open(context, self.running.attempt()).await?;
+        cancelled |= cancelled_early(context, controls);
+        let decision = match request.redelivered && shared.reply.resume_from_client {
+            _ if cancelled => ResumeDecision::Cancelled,
             true => reply.wait_for_resume(controls, request.age()).await,
-            false => Welcome::Start,
+            false => ResumeDecision::Start,
         };
-        let resume = match welcome {
-            Welcome::Start => None,
-            Welcome::Resume(pieces) => Some(pieces),
+        let resume = match decision {
+            ResumeDecision::Start => None,
+            ResumeDecision::Resume(pieces) => Some(pieces),
             // Rule R4: canceled before the work began.
-            Welcome::Cancelled => {
+            ResumeDecision::Cancelled => {
                 let failure = Failure::new(ErrorCode::Cancelled, Stop::Cancelled.to_string());
                 let disposition = Disposition::Failed(failure);
                 reply.end(reader, &disposition).await?;
                 return Ok(disposition);
             }
         };
-        let call = self.call(input, address, resume, writer, slot.clone());
+        let call = self.call(input, context, resume, writer, slot.clone());
         let called_at = SystemTime::now();
         let end = reply.follow(call, reader, controls).await?;
         drop(slot);
@@ -217,7 +217,7 @@ impl Run<'_> {
     async fn call(
         &self,
         input: Vec<u8>,
-        address: &Address<'_>,
+        context: &ReplyContext<'_>,
         resume: Option<Pieces>,
         writer: Writer,
         slot: Option<Arc<SlotPermit>>,
@@ -226,7 +226,7 @@ impl Run<'_> {
         if request.deliveries > 0 {
             tokio::select! {
                 () = self.record.enter() => {}
-                () = address.overdue.cancelled() => {}
+                () = context.overdue.cancelled() => {}
                 () = reader.stopping() => {}
             }
         }
@@ -234,7 +234,7 @@ impl Run<'_> {
             self.record.returned();
             return CallEnd::Returned(Err(stop.into()));
         }
-        let info = info(request, address.visit);
+        let info = info(request, context.visit);
         self.calling.send_replace(true);
         let given_up = async {
             reader.stopping().await;
@@ -269,7 +269,7 @@ impl Run<'_> {
     /// Stops the run at its deadline, in a drain, or when it has lost its delivery. Sending may go
     /// on for a while after the stop; then `overdue` is canceled. Returns only if the handler has
     /// failed and the run is not waited for any more.
-    async fn watch(&self, overdue: &CancellationToken) -> Stuck {
+    async fn watch(&self, overdue: &CancellationToken) -> Undeliverable {
         let (shared, reader) = (self.shared, self.reader);
         let (stop, margin) = tokio::select! {
             () = sleep(admission::remaining(self.request.deadline)) => (Stop::Deadline, shared.timing.send_margin),
@@ -292,7 +292,7 @@ impl Run<'_> {
         };
         tokio::select! {
             never = late => never,
-            () = given_up => Stuck::Overdue,
+            () = given_up => Undeliverable::Overdue,
         }
     }
 
@@ -337,9 +337,9 @@ enum Entry {
 }
 
 /// Returns true if a cancel came before the work began (rule R4).
-fn cancelled_early(address: &Address<'_>, controls: &mut Receiver<SealedControl>) -> bool {
+fn cancelled_early(context: &ReplyContext<'_>, controls: &mut Receiver<SealedControl>) -> bool {
     while let Ok(control) = controls.try_recv() {
-        if matches!(address.read_mail(&control), Some(Letter::Cancel)) {
+        if matches!(context.open_control(&control), Some(ControlMessage::Cancel)) {
             return true;
         }
     }
@@ -348,9 +348,9 @@ fn cancelled_early(address: &Address<'_>, controls: &mut Receiver<SealedControl>
 
 /// Waits for a cancel that comes before the work began. No stream is open yet, so no `resume` can
 /// come.
-async fn cancel(address: &Address<'_>, controls: &mut Receiver<SealedControl>) {
+async fn cancel(context: &ReplyContext<'_>, controls: &mut Receiver<SealedControl>) {
     while let Some(control) = controls.recv().await {
-        if matches!(address.read_mail(&control), Some(Letter::Cancel)) {
+        if matches!(context.open_control(&control), Some(ControlMessage::Cancel)) {
             return;
         }
     }
@@ -395,14 +395,14 @@ async fn adoption_time(shared: &Shared) {
 }
 
 /// Decides the disposition of a run whose reply could not be sent.
-fn unsent(stuck: &Stuck, request: &Accepted, reader: &Reader) -> Disposition {
+fn unsent(stuck: &Undeliverable, request: &Accepted, reader: &Reader) -> Disposition {
     let id = request.job.id;
     match stuck {
-        Stuck::Seal(error) => {
+        Undeliverable::Seal(error) => {
             tracing::error!(request = %id, %error, "a reply could not be sealed");
             Disposition::Unsealed
         }
-        Stuck::Overdue => {
+        Undeliverable::Overdue => {
             let over = admission::remaining(request.deadline).is_zero();
             let wanted = !matches!(reader.stopped(), Some(Stop::ClientGone | Stop::Cancelled));
             if wanted && !over {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::ReplyConfig;
-use crate::request::attempt::{Address, Attempt, Broken, Start, Stuck};
+use crate::request::attempt::{Attempt, Broken, ReplyContext, Start, Undeliverable};
 use crate::request::disposition::Disposition;
 use crate::request::in_flight::SealedControl;
 use crate::request::runner::CallEnd;
@@ -28,7 +28,7 @@ const PART_OF_AGE: u32 = 4;
 
 /// Reply of one job, sent through as many attempts as it takes.
 pub(crate) struct ReplyStream<'a> {
-    address: &'a Address<'a>,
+    context: &'a ReplyContext<'a>,
     /// Attempt number of the job's latest delivery.
     number: watch::Receiver<AttemptNo>,
     attempt: Attempt<'a>,
@@ -41,15 +41,15 @@ pub(crate) struct ReplyStream<'a> {
 impl<'a> ReplyStream<'a> {
     /// Opens the first attempt.
     pub(crate) async fn open(
-        address: &'a Address<'a>,
+        context: &'a ReplyContext<'a>,
         mut number: watch::Receiver<AttemptNo>,
-    ) -> Result<Self, Stuck> {
+    ) -> Result<Self, Undeliverable> {
         let first = *number.borrow_and_update();
-        let attempt = Attempt::open(address, first, Start::Resumed).await?;
+        let attempt = Attempt::open(context, first, Start::Resumed).await?;
         // The first piece is sent without a delay.
         let now = Instant::now();
-        let last_sent = now.checked_sub(address.config.coalesce()).unwrap_or(now);
-        Ok(Self { address, number, attempt, last_sent, last_frame: now })
+        let last_sent = now.checked_sub(context.config.coalesce()).unwrap_or(now);
+        Ok(Self { context, number, attempt, last_sent, last_frame: now })
     }
 
     /// Waits for the pieces that the client of a redelivered job of this age already has (rule R7).
@@ -61,17 +61,17 @@ impl<'a> ReplyStream<'a> {
         &mut self,
         controls: &mut Receiver<SealedControl>,
         age: Duration,
-    ) -> Welcome {
+    ) -> ResumeDecision {
         let opened = Instant::now();
-        let most = Duration::from_millis(self.address.config.resume_wait_ms);
+        let most = Duration::from_millis(self.context.config.resume_wait_ms);
         let confirmed = async {
             while let Err(error) = self.attempt.window.flush().await {
                 // No client can answer on a lost channel. Another attempt is opened, as it is later
                 // on.
-                let request = self.address.request;
+                let request = self.context.request;
                 tracing::warn!(%request, %error, "a reply's channel is gone, opening another attempt");
                 let number = *self.number.borrow_and_update();
-                match Attempt::open(self.address, number, Start::Resumed).await {
+                match Attempt::open(self.context, number, Start::Resumed).await {
                     Ok(attempt) => self.attempt = attempt,
                     // The next send reports this error.
                     Err(_) => return false,
@@ -80,25 +80,25 @@ impl<'a> ReplyStream<'a> {
             true
         };
         if !timeout(most, confirmed).await.unwrap_or(false) {
-            return Welcome::Start;
+            return ResumeDecision::Start;
         }
-        let address = self.address;
-        let welcome = async {
+        let context = self.context;
+        let decision = async {
             while let Some(control) = controls.recv().await {
-                match address.read_mail(&control) {
-                    Some(Letter::Cancel) => return Welcome::Cancelled,
-                    Some(Letter::Resume(resume)) => {
-                        address.visit.follows(control.before);
-                        return address.accept(resume);
+                match context.open_control(&control) {
+                    Some(ControlMessage::Cancel) => return ResumeDecision::Cancelled,
+                    Some(ControlMessage::Resume(resume)) => {
+                        context.visit.follows(control.before);
+                        return context.accept(resume);
                     }
                     None => {}
                 }
             }
-            Welcome::Start
+            ResumeDecision::Start
         };
-        let least = address.timing.min_resume_wait;
+        let least = context.timing.min_resume_wait;
         let wait = resume_wait(opened.elapsed(), age, least, most);
-        timeout_at(opened + wait, welcome).await.unwrap_or(Welcome::Start)
+        timeout_at(opened + wait, decision).await.unwrap_or(ResumeDecision::Start)
     }
 
     /// Sends pieces as they come, until the call has ended and all are published. A stop from the
@@ -108,13 +108,13 @@ impl<'a> ReplyStream<'a> {
         call: impl Future<Output = CallEnd>,
         reader: &Reader,
         controls: &mut Receiver<SealedControl>,
-    ) -> Result<CallEnd, Stuck> {
+    ) -> Result<CallEnd, Undeliverable> {
         let ended = CancellationToken::new();
-        let address = self.address;
+        let context = self.context;
         let send = async {
             let sent = tokio::select! {
                 sent = self.send(reader, &ended) => sent,
-                () = address.overdue.cancelled() => Err(Stuck::Overdue),
+                () = context.overdue.cancelled() => Err(Undeliverable::Overdue),
             };
             if sent.is_err() {
                 // No client will get the pieces that the call still makes.
@@ -122,15 +122,19 @@ impl<'a> ReplyStream<'a> {
             }
             sent
         };
-        let (outcome, sent) = tokio::join!(steer(address, call, reader, controls, &ended), send);
+        let (outcome, sent) = tokio::join!(steer(context, call, reader, controls, &ended), send);
         sent.map(|()| outcome)
     }
 
     /// Sends the pieces of the call until it has `ended` and none is left.
-    async fn send(&mut self, reader: &Reader, ended: &CancellationToken) -> Result<(), Stuck> {
+    async fn send(
+        &mut self,
+        reader: &Reader,
+        ended: &CancellationToken,
+    ) -> Result<(), Undeliverable> {
         loop {
             self.attempt.skip_resumed(reader);
-            self.address.visit.sent(self.attempt.position, reader.resumed());
+            self.context.visit.sent(self.attempt.position, reader.resumed());
             let over = ended.is_cancelled();
             if over && self.nothing_left(reader) {
                 return Ok(());
@@ -149,17 +153,17 @@ impl<'a> ReplyStream<'a> {
                     }
                     settled.map_err(Broken::Lost)
                 }
-                () = ripe(self.address.config, position, self.last_sent, reader, !over), if room => {
+                () = ripe(self.context.config, position, self.last_sent, reader, !over), if room => {
                     self.last_sent = Instant::now();
                     self.last_frame = self.last_sent;
                     self.attempt.send_pieces(reader).await
                 }
-                () = sleep_until(self.last_frame + self.address.timing.heartbeat), if room => {
+                () = sleep_until(self.last_frame + self.context.timing.heartbeat), if room => {
                     self.last_frame = Instant::now();
                     self.attempt.send_heartbeat().await
                 }
             };
-            if lost(self.address, sent)? {
+            if lost(self.context, sent)? {
                 self.open_again().await?;
             }
         }
@@ -167,18 +171,22 @@ impl<'a> ReplyStream<'a> {
 
     /// Ends the stream: sends the remaining pieces and the last frame, and waits for the publisher
     /// confirms.
-    pub(crate) async fn end(self, reader: &Reader, disposition: &Disposition) -> Result<(), Stuck> {
-        let Self { address, number, mut attempt, .. } = self;
+    pub(crate) async fn end(
+        self,
+        reader: &Reader,
+        disposition: &Disposition,
+    ) -> Result<(), Undeliverable> {
+        let Self { context, number, mut attempt, .. } = self;
         loop {
             let ended = tokio::select! {
                 ended = attempt.end(reader, disposition) => ended,
-                () = address.overdue.cancelled() => return Err(Stuck::Overdue),
+                () = context.overdue.cancelled() => return Err(Undeliverable::Overdue),
             };
-            if !lost(address, ended)? {
+            if !lost(context, ended)? {
                 return Ok(());
             }
             let number = *number.borrow();
-            attempt = Attempt::open(address, number, Start::First).await?;
+            attempt = Attempt::open(context, number, Start::First).await?;
         }
     }
 
@@ -188,9 +196,9 @@ impl<'a> ReplyStream<'a> {
 
     /// Opens another attempt, which sends the whole transcript under its own key. Needed after the
     /// loss of a channel (rule A5) and when another delivery adopted the job (rule R6).
-    async fn open_again(&mut self) -> Result<(), Stuck> {
+    async fn open_again(&mut self) -> Result<(), Undeliverable> {
         let number = *self.number.borrow_and_update();
-        self.attempt = Attempt::open(self.address, number, Start::First).await?;
+        self.attempt = Attempt::open(self.context, number, Start::First).await?;
         self.last_frame = Instant::now();
         Ok(())
     }
@@ -198,12 +206,12 @@ impl<'a> ReplyStream<'a> {
 
 /// Returns true if the channel is gone. Its stream is never continued: another attempt sends the
 /// whole reply (rule A5).
-fn lost(address: &Address<'_>, sent: Result<(), Broken>) -> Result<bool, Stuck> {
+fn lost(context: &ReplyContext<'_>, sent: Result<(), Broken>) -> Result<bool, Undeliverable> {
     match sent {
         Ok(()) => Ok(false),
-        Err(Broken::Seal(error)) => Err(Stuck::Seal(error)),
+        Err(Broken::Seal(error)) => Err(Undeliverable::Seal(error)),
         Err(Broken::Lost(error)) => {
-            let request = address.request;
+            let request = context.request;
             tracing::warn!(%request, %error, "a reply's channel is gone, opening another attempt");
             Ok(true)
         }
@@ -212,7 +220,7 @@ fn lost(address: &Address<'_>, sent: Result<(), Broken>) -> Result<bool, Stuck> 
 
 /// Runs the call to its end, and stops it if the client cancels.
 async fn steer(
-    address: &Address<'_>,
+    context: &ReplyContext<'_>,
     call: impl Future<Output = CallEnd>,
     reader: &Reader,
     controls: &mut Receiver<SealedControl>,
@@ -227,7 +235,7 @@ async fn steer(
                 return outcome;
             }
             Some(control) = controls.recv() => {
-                if let Some(Letter::Cancel) = address.read_mail(&control) {
+                if let Some(ControlMessage::Cancel) = context.open_control(&control) {
                     reader.stop(Stop::Cancelled);
                 }
             }
@@ -235,18 +243,18 @@ async fn steer(
     }
 }
 
-impl Address<'_> {
-    fn accept(&self, resume: Resume) -> Welcome {
+impl ReplyContext<'_> {
+    fn accept(&self, resume: Resume) -> ResumeDecision {
         // Pieces of another fingerprint are never mixed with those of this worker.
         if resume.fingerprint == self.fingerprint && !resume.pieces.is_empty() {
-            Welcome::Resume(resume.pieces)
+            ResumeDecision::Resume(resume.pieces)
         } else {
-            Welcome::Start
+            ResumeDecision::Start
         }
     }
 
     /// Opens a control frame; `None` if it was not made by the request's client.
-    pub(crate) fn read_mail(&self, sealed: &SealedControl) -> Option<Letter> {
+    pub(crate) fn open_control(&self, sealed: &SealedControl) -> Option<ControlMessage> {
         let control = ControlFrame::parse(&sealed.frame).ok()?;
         if control.request != self.request {
             return None;
@@ -255,22 +263,22 @@ impl Address<'_> {
         match control.kind {
             ControlKind::Cancel => {
                 self.visit.metrics().cancelled();
-                Some(Letter::Cancel)
+                Some(ControlMessage::Cancel)
             }
-            ControlKind::Resume => Resume::decode(&body).map(Letter::Resume),
+            ControlKind::Resume => Resume::decode(&body).map(ControlMessage::Resume),
         }
     }
 }
 
 /// Starting point of a run.
-pub(crate) enum Welcome {
+pub(crate) enum ResumeDecision {
     Start,
     Resume(Pieces),
     Cancelled,
 }
 
 /// Control frame that was opened.
-pub(crate) enum Letter {
+pub(crate) enum ControlMessage {
     Cancel,
     Resume(Resume),
 }

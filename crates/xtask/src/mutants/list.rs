@@ -28,8 +28,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "ack-before-confirm",
         file: "crates/bridge/src/request/attempt.rs",
         edits: &[(
-            "        window.flush().await?;\n        address.pool.give_back",
-            "        address.pool.give_back",
+            "        window.flush().await?;\n        context.pool.give_back",
+            "        context.pool.give_back",
         )],
         judge: Judge::Scenario("cut-publish", 1),
     },
@@ -129,8 +129,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "unrecorded-runs",
         file: "crates/bridge/src/request/lifecycle.rs",
         edits: &[(
-            "() = self.record.enter() => {}\n                () = address.overdue",
-            "() = std::future::ready(()) => {}\n                () = address.overdue",
+            "() = self.record.enter() => {}\n                () = context.overdue",
+            "() = std::future::ready(()) => {}\n                () = context.overdue",
         )],
         judge: Judge::Scenario("poison", 1),
     },
@@ -195,7 +195,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "resume-not-handed-over",
         file: "crates/bridge/src/request/reply_stream.rs",
         edits: &[(
-            "let most = Duration::from_millis(self.address.config.resume_wait_ms);",
+            "let most = Duration::from_millis(self.context.config.resume_wait_ms);",
             "let most = Duration::ZERO;",
         )],
         judge: Judge::Scenario("drain", 1),
