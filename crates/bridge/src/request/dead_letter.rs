@@ -29,7 +29,7 @@ const FULL_PAUSES: [Duration; 3] =
 /// Publishes a copy of `delivery`, still sealed, to the dead-letter queue, and waits for the
 /// publisher confirm. A body that is no request is left out, because it may be anything, of any
 /// size.
-pub(crate) async fn bury(
+pub(crate) async fn dead_letter(
     pool: &Pool,
     model: &ModelName,
     delivery: &Delivery,
@@ -168,7 +168,11 @@ fn again(
 ///
 /// A client that is gone needs none. A client whose queue stays full gets none either, because its
 /// request must not be redelivered for that, again and again.
-pub(crate) async fn tell(pool: &Pool, from: &Sender<'_>, rejected: &Rejected) -> Result<()> {
+pub(crate) async fn notify_client(
+    pool: &Pool,
+    from: &Sender<'_>,
+    rejected: &Rejected,
+) -> Result<()> {
     let Some(reply) = &rejected.reply else { return Ok(()) };
     let sealed = rejection(from, rejected, reply);
     send(pool, reply, sealed.unwrap_or_else(|| vec![hint(rejected, reply)])).await
@@ -176,7 +180,7 @@ pub(crate) async fn tell(pool: &Pool, from: &Sender<'_>, rejected: &Rejected) ->
 
 /// Sends a client a hint with the reason why its request waits for another worker. The request is
 /// not over, so it gets no final error.
-pub(crate) async fn tell_why(pool: &Pool, rejected: &Rejected) -> Result<()> {
+pub(crate) async fn hint_client(pool: &Pool, rejected: &Rejected) -> Result<()> {
     let Some(reply) = &rejected.reply else { return Ok(()) };
     send(pool, reply, vec![hint(rejected, reply)]).await
 }
@@ -187,7 +191,7 @@ async fn send(pool: &Pool, reply: &ReplyTo, frames: Vec<Vec<u8>>) -> Result<()> 
         let mut message = Message::new(frame);
         message.properties.correlation_id = Some(reply.request.to_string());
         message.properties.persistent = true;
-        match put_into_full(&*publisher, &reply.queue, &message).await? {
+        match publish_to_full(&*publisher, &reply.queue, &message).await? {
             Confirmed::Taken => {}
             Confirmed::Returned => break,
             Confirmed::Refused => {
@@ -201,7 +205,7 @@ async fn send(pool: &Pool, reply: &ReplyTo, frames: Vec<Vec<u8>>) -> Result<()> 
 }
 
 /// Publishes to a reply queue, with a few retries while it is full.
-async fn put_into_full(
+async fn publish_to_full(
     publisher: &dyn Publisher,
     queue: &str,
     message: &Message,

@@ -25,7 +25,7 @@ use crate::request::in_flight::{Job, OwnedDelivery, Registration, Running, Seale
 use crate::request::reply_stream::{ControlMessage, ReplyStream, ResumeDecision};
 use crate::request::run_record::RunRecord;
 use crate::request::runner::CallEnd;
-use crate::request::settlement::{finish, put_off, refuse, renew, settle};
+use crate::request::settlement::{defer, finish, refuse, renew, settle};
 use crate::request::slots::{Arrival, Slot, SlotPermit};
 
 /// Runs one delivery to its settlement, or hands it to the run of its job.
@@ -40,7 +40,7 @@ pub(crate) async fn run(
         .await
     {
         Ok(opened) => opened,
-        Err(Refusal::Later(later)) => return put_off(shared, owned.delivery, &later, visit).await,
+        Err(Refusal::Later(later)) => return defer(shared, owned.delivery, &later, visit).await,
         Err(Refusal::Rejected(rejected)) => {
             return refuse(shared, owned.delivery, rejected, visit).await;
         }

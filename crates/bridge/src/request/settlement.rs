@@ -45,7 +45,8 @@ pub(crate) async fn finish(
             (true, None)
         }
         Disposition::HandedOff | Disposition::Broken(_) | Disposition::Unsealed => (false, None),
-        Disposition::RetryLater => match try_later(shared, &first.delivery, request, visit).await {
+        Disposition::RetryLater => match retry_later(shared, &first.delivery, request, visit).await
+        {
             Ok(outcome) => (true, Some(outcome)),
             Err(error) => {
                 tracing::warn!(request = %request.job.id, %error, "no retry, giving it back");
@@ -69,7 +70,7 @@ pub(crate) async fn finish(
 }
 
 /// Publishes a copy that is delivered later, or dead-letters the request if it has no tries left.
-async fn try_later(
+async fn retry_later(
     shared: &Shared,
     delivery: &Delivery,
     request: &Accepted,
@@ -81,10 +82,10 @@ async fn try_later(
         Retry::Over => {}
         // The request has tries left. It must not become a dead letter because others fill the
         // queue.
-        Retry::Full => return Err(full(shared).await),
+        Retry::Full => return Err(retry_queue_full(shared).await),
     }
     let message = "the model failed on this request, every time it was tried".to_owned();
-    bury(shared, delivery, (ErrorCode::ModelFailed, message), request, visit).await
+    fail_for_good(shared, delivery, (ErrorCode::ModelFailed, message), request, visit).await
 }
 
 /// Dead-letters a request that ends its workers (rule R1).
@@ -97,14 +98,14 @@ async fn poison(
 ) -> nsbridge_queue::Result<Outcome> {
     let code = ErrorCode::Poison;
     let message = format!("{runs} workers ended while they ran it");
-    let outcome = bury(shared, delivery, (code, message), request, visit).await?;
+    let outcome = fail_for_good(shared, delivery, (code, message), request, visit).await?;
     let (id, deliveries) = (request.job.id, request.deliveries);
     tracing::warn!(request = %id, %code, runs, deliveries, "a request was dead-lettered");
     Ok(outcome)
 }
 
 /// Sends the client of an opened request its final error, and publishes the dead letter.
-async fn bury(
+async fn fail_for_good(
     shared: &Shared,
     delivery: &Delivery,
     (code, message): (ErrorCode, String),
@@ -113,7 +114,7 @@ async fn bury(
 ) -> nsbridge_queue::Result<Outcome> {
     let reply = Some(request.reply());
     let rejected = Rejected { code, message, reply, again: None };
-    refused(shared, delivery, &rejected, visit).await.map(|_| Outcome::Failed(code))
+    replace_refused(shared, delivery, &rejected, visit).await.map(|_| Outcome::Failed(code))
 }
 
 /// Publishes a copy in place of a message that has nearly reached the broker's delivery limit.
@@ -165,7 +166,7 @@ pub(crate) async fn refuse(
     let bytes = delivery.oversized.unwrap_or(delivery.message.body.len() as u64);
     // From the request's own header, which may be unverified.
     let request = rejected.reply.as_ref().map(|reply| tracing::field::display(reply.request));
-    let again = match refused(shared, &delivery, &rejected, visit).await {
+    let again = match replace_refused(shared, &delivery, &rejected, visit).await {
         Ok(again) => again,
         Err(error) => {
             tracing::warn!(request, %code, %error, "a request could not be dead-lettered, giving it back");
@@ -186,7 +187,7 @@ pub(crate) async fn refuse(
 
 /// Publishes the replacement of a refused delivery. Returns true if it is a copy for another try,
 /// false if it is the dead letter.
-async fn refused(
+async fn replace_refused(
     shared: &Shared,
     delivery: &Delivery,
     rejected: &Rejected,
@@ -194,13 +195,13 @@ async fn refused(
 ) -> nsbridge_queue::Result<bool> {
     let (pool, model) = (&shared.publish, &shared.model);
     if let Some(again) = &rejected.again
-        && try_again(shared, delivery, again, rejected, visit).await?
+        && retry_refused(shared, delivery, again, rejected, visit).await?
     {
         return Ok(true);
     }
     let from = dead_letter::Sender { worker: &shared.name, revision: shared.revision.as_ref() };
-    dead_letter::tell(pool, &from, rejected).await?;
-    dead_letter::bury(pool, model, delivery, rejected.code, visit).await.map(|()| false)
+    dead_letter::notify_client(pool, &from, rejected).await?;
+    dead_letter::dead_letter(pool, model, delivery, rejected.code, visit).await.map(|()| false)
 }
 
 /// Publishes a copy for another try, if one can help, and sends the client the reason (rules R3 and
@@ -209,7 +210,7 @@ async fn refused(
 /// The request waits for a pinned revision that a worker serves now until its deadline. For a
 /// revision that no worker serves it waits only for the shorter delays, in which such a worker may
 /// start or come back.
-async fn try_again(
+async fn retry_refused(
     shared: &Shared,
     delivery: &Delivery,
     again: &Again,
@@ -230,7 +231,7 @@ async fn try_again(
         };
         let waits = dead_letter::wait(pool, model, delivery, until, pause, visit).await?;
         if waits {
-            dead_letter::tell_why(pool, rejected).await?;
+            dead_letter::hint_client(pool, rejected).await?;
         }
         return Ok(waits);
     }
@@ -238,11 +239,11 @@ async fn try_again(
     if !dead_letter::may_retry(delivery, until, tries) {
         return Ok(false);
     }
-    dead_letter::tell_why(pool, rejected).await?;
+    dead_letter::hint_client(pool, rejected).await?;
     match dead_letter::retry(pool, model, delivery, until, visit).await? {
         Retry::Waits => Ok(true),
         Retry::Over => Ok(false),
-        Retry::Full if again.pinned.is_some() => Err(full(shared).await),
+        Retry::Full if again.pinned.is_some() => Err(retry_queue_full(shared).await),
         // Nothing of this request is verified. Requeued, it would be redelivered at once, and such
         // requests could hold up those that can be opened. A dead letter holds up nothing.
         Retry::Full => Ok(false),
@@ -251,7 +252,7 @@ async fn try_again(
 
 /// Waits here instead of in the full retry queue, and returns the error. Requeued without the wait,
 /// the request would be redelivered at once until it reached the broker's delivery limit.
-async fn full(shared: &Shared) -> Error {
+async fn retry_queue_full(shared: &Shared) -> Error {
     tokio::select! {
         () = sleep(shared.timing.full_retry_queue_pause) => {}
         _ = shared.drain.begun() => {}
@@ -271,7 +272,7 @@ async fn is_served(shared: &Shared, revision: &Revision) -> Option<bool> {
 
 /// Puts a request off while the key service is busy (rule R3). The worker pauses and the request
 /// waits as a copy, because a requeued message would be redelivered at once.
-pub(crate) async fn put_off(
+pub(crate) async fn defer(
     shared: &Shared,
     delivery: Delivery,
     later: &Later,
