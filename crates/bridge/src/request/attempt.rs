@@ -16,7 +16,7 @@ use crate::clock::now_ms;
 use crate::config::ReplyConfig;
 use crate::request::channel_pool::Pool;
 use crate::request::confirm_window::Window;
-use crate::request::delivery_trace::Visit;
+use crate::request::delivery_trace::DeliveryTrace;
 use crate::request::disposition::Disposition;
 use crate::timing::Timing;
 
@@ -31,7 +31,7 @@ pub(crate) struct ReplyContext<'a> {
     pub(crate) root: &'a ReplyRoot,
     pub(crate) request: RequestId,
     pub(crate) fingerprint: Option<Fingerprint>,
-    pub(crate) visit: &'a Visit,
+    pub(crate) trace: &'a DeliveryTrace,
     pub(crate) timing: &'a Timing,
     /// Canceled when the reply is not waited for any longer.
     pub(crate) overdue: CancellationToken,
@@ -132,13 +132,13 @@ impl<'a> Attempt<'a> {
             revision: context.revision.cloned(),
         });
         let (sealer, frame) = ReplySealer::open(context.root, context.request, number, &open)?;
-        let (key, metrics) = (context.reply_to.to_owned(), context.visit.metrics().clone());
+        let (key, metrics) = (context.reply_to.to_owned(), context.trace.metrics().clone());
         let mut window = Window::new(publisher, REPLY_EXCHANGE, key, metrics, context.timing);
         let mut message = message(context.request, frame, true);
         message.properties.reply_to = Some(context.control_queue());
-        context.visit.sign(&mut message.properties);
+        context.trace.sign(&mut message.properties);
         window.push(message).await?;
-        context.visit.metrics().attempt_opened();
+        context.trace.metrics().attempt_opened();
         Ok(Self { context, sealer, window, position: 0, chunks: 0, start })
     }
 
@@ -178,7 +178,7 @@ impl<'a> Attempt<'a> {
     pub(crate) async fn send_heartbeat(&mut self) -> Result<(), Broken> {
         let frame = self.sealer.heartbeat()?;
         self.window.push(message(self.context.request, frame, false)).await?;
-        self.context.visit.metrics().heartbeat_sent();
+        self.context.trace.metrics().heartbeat_sent();
         Ok(())
     }
 

@@ -17,7 +17,7 @@ use crate::observability::Vitals;
 use crate::request::admission::Accepted;
 use crate::request::attempt::ReplyContext;
 use crate::request::channel_pool::Pool;
-use crate::request::delivery_trace::Visit;
+use crate::request::delivery_trace::DeliveryTrace;
 use crate::request::in_flight::InFlight;
 use crate::request::intake_pause::Rest;
 use crate::request::runner::Runner;
@@ -60,7 +60,7 @@ impl Shared {
     pub(crate) fn reply_context<'a>(
         &'a self,
         request: &'a Accepted,
-        visit: &'a Visit,
+        trace: &'a DeliveryTrace,
         overdue: CancellationToken,
     ) -> ReplyContext<'a> {
         ReplyContext {
@@ -73,7 +73,7 @@ impl Shared {
             root: &request.reply_root,
             request: request.job.id,
             fingerprint: self.runner.fingerprint(),
-            visit,
+            trace,
             timing: &self.timing,
             overdue,
         }

@@ -16,7 +16,7 @@ use crate::clock::now_ms;
 use crate::observability::traces::{parent, put};
 use crate::request::admission::{Rejected, ReplyTo, epoch, remaining};
 use crate::request::channel_pool::Pool;
-use crate::request::delivery_trace::Visit;
+use crate::request::delivery_trace::DeliveryTrace;
 
 /// Headers that are copied with a message into another queue. All others are left behind, because a
 /// publisher may have written anything into them.
@@ -34,7 +34,7 @@ pub(crate) async fn dead_letter(
     model: &ModelName,
     delivery: &Delivery,
     code: ErrorCode,
-    visit: &Visit,
+    trace: &DeliveryTrace,
 ) -> Result<()> {
     let message = &delivery.message;
     let no_request = matches!(code, ErrorCode::Malformed | ErrorCode::Oversized)
@@ -50,7 +50,7 @@ pub(crate) async fn dead_letter(
     headers.insert(header::DEAD_AT.into(), Header::Int(saturate(now_ms())));
     headers.insert(header::QUEUE.into(), Header::Text(model_queue(model)));
     confirmed(pool, &dead_queue(model), letter).await?;
-    visit.metrics().dead_lettered(code);
+    trace.metrics().dead_lettered(code);
     Ok(())
 }
 
@@ -95,17 +95,17 @@ pub(crate) async fn retry(
     model: &ModelName,
     delivery: &Delivery,
     deadline: SystemTime,
-    visit: &Visit,
+    trace: &DeliveryTrace,
 ) -> Result<Retry> {
     let Some((tries, tier)) = next_tier(delivery) else { return Ok(Retry::Over) };
-    let Some(mut again) = again(delivery, tier.delay, deadline, visit) else {
+    let Some(mut again) = again(delivery, tier.delay, deadline, trace) else {
         return Ok(Retry::Over);
     };
     again.properties.headers.insert(header::TRIES.into(), Header::Int(tries + 1));
     let queue = retry_queue(model, tier);
     match publish(pool, "", &queue, again).await? {
         Confirmed::Taken => {
-            visit.metrics().retried(tier);
+            trace.metrics().retried(tier);
             Ok(Retry::Waits)
         }
         Confirmed::Returned => Err(Error::NoQueue { queue }),
@@ -121,11 +121,11 @@ pub(crate) async fn wait(
     delivery: &Delivery,
     deadline: SystemTime,
     pause: Duration,
-    visit: &Visit,
+    trace: &DeliveryTrace,
 ) -> Result<bool> {
     let [first, longer @ ..] = RETRY_TIERS;
     let tier = longer.into_iter().rev().find(|tier| tier.delay <= pause).unwrap_or(first);
-    let Some(again) = again(delivery, tier.delay, deadline, visit) else { return Ok(false) };
+    let Some(again) = again(delivery, tier.delay, deadline, trace) else { return Ok(false) };
     confirmed(pool, &retry_queue(model, tier), again).await?;
     Ok(true)
 }
@@ -137,9 +137,9 @@ pub(crate) async fn renew(
     model: &ModelName,
     delivery: &Delivery,
     deadline: SystemTime,
-    visit: &Visit,
+    trace: &DeliveryTrace,
 ) -> Result<bool> {
-    let Some(again) = again(delivery, Duration::ZERO, deadline, visit) else { return Ok(false) };
+    let Some(again) = again(delivery, Duration::ZERO, deadline, trace) else { return Ok(false) };
     confirmed(pool, &model_queue(model), again).await?;
     Ok(true)
 }
@@ -150,7 +150,7 @@ fn again(
     delivery: &Delivery,
     delay: Duration,
     deadline: SystemTime,
-    visit: &Visit,
+    trace: &DeliveryTrace,
 ) -> Option<Message> {
     let left = remaining(deadline);
     if left <= delay {
@@ -160,7 +160,7 @@ fn again(
     again.properties.expiration = Some(left);
     let epoch = epoch(&delivery.message).saturating_add(1);
     again.properties.headers.insert(header::EPOCH.into(), Header::Int(epoch.into()));
-    put(&mut again.properties, header::TRACE_BEFORE, visit.span());
+    put(&mut again.properties, header::TRACE_BEFORE, trace.span());
     Some(again)
 }
 

@@ -16,7 +16,7 @@ use crate::request::admission::Accepted;
 
 /// Measurements of one delivery, from its arrival to its settlement.
 #[derive(Debug)]
-pub(crate) struct Visit {
+pub(crate) struct DeliveryTrace {
     metrics: Metrics,
     spans: Spans,
     model: ModelName,
@@ -35,7 +35,7 @@ struct State {
     passed_on: bool,
 }
 
-impl Visit {
+impl DeliveryTrace {
     /// Begins with the arrival of a delivery.
     pub(crate) fn begin(vitals: &Vitals, model: &ModelName, request: &Message) -> Self {
         let Vitals { metrics, spans, .. } = vitals.clone();

@@ -19,7 +19,7 @@ use crate::observability::metrics::OrphanEnd;
 use crate::request::admission::{self, Accepted, Refusal};
 use crate::request::attempt::{ReplyContext, Undeliverable};
 use crate::request::context::Shared;
-use crate::request::delivery_trace::Visit;
+use crate::request::delivery_trace::DeliveryTrace;
 use crate::request::disposition::{Disposition, WorkerAction};
 use crate::request::in_flight::{Job, OwnedDelivery, Registration, Running, SealedControl};
 use crate::request::reply_stream::{ControlMessage, ReplyStream, ResumeDecision};
@@ -33,31 +33,31 @@ pub(crate) async fn run(
     shared: &Shared,
     owned: OwnedDelivery,
     arrival: Arrival,
-    visit: &Visit,
+    trace: &DeliveryTrace,
 ) -> WorkerAction {
     let (model, revision) = (&shared.model, shared.revision.as_ref());
     let (request, input) = match admission::open(&owned.delivery, model, revision, &*shared.keys)
         .await
     {
         Ok(opened) => opened,
-        Err(Refusal::Later(later)) => return defer(shared, owned.delivery, &later, visit).await,
+        Err(Refusal::Later(later)) => return defer(shared, owned.delivery, &later, trace).await,
         Err(Refusal::Rejected(rejected)) => {
-            return refuse(shared, owned.delivery, rejected, visit).await;
+            return refuse(shared, owned.delivery, rejected, trace).await;
         }
     };
     if request.provider == Provider::Kms {
         shared.rest.keys_came();
     }
-    visit.opened(&request);
+    trace.opened(&request);
     let job = request.identity();
-    let Some(owned) = renew(shared, &job, owned, &request, visit).await else {
+    let Some(owned) = renew(shared, &job, owned, &request, trace).await else {
         return WorkerAction::Continue;
     };
-    let Some((running, mut controls)) = register(shared, &job, owned, &request, visit).await else {
+    let Some((running, mut controls)) = register(shared, &job, owned, &request, trace).await else {
         return WorkerAction::Continue;
     };
     let overdue = CancellationToken::new();
-    let context = shared.reply_context(&request, visit, overdue.clone());
+    let context = shared.reply_context(&request, trace, overdue.clone());
     let (writer, reader) = transcript();
     let record = RunRecord::of(shared, &request);
     let run = Run {
@@ -78,8 +78,8 @@ pub(crate) async fn run(
     let deliveries = running.end(over);
     // Before the message is settled, because the worker that takes it next reads the record.
     record.close(over).await;
-    let changed = finish(shared, deliveries, &disposition, &request, visit).await;
-    visit.ended(changed.unwrap_or(disposition.outcome()));
+    let changed = finish(shared, deliveries, &disposition, &request, trace).await;
+    trace.ended(changed.unwrap_or(disposition.outcome()));
     disposition.action(&shared.timing)
 }
 
@@ -89,7 +89,7 @@ async fn register<'a>(
     job: &Job,
     mut owned: OwnedDelivery,
     request: &Accepted,
-    visit: &Visit,
+    trace: &DeliveryTrace,
 ) -> Option<(Running<'a>, Receiver<SealedControl>)> {
     loop {
         match shared.in_flight.register(job, owned, request.attempt) {
@@ -97,13 +97,13 @@ async fn register<'a>(
             Registration::Duplicate(copy) | Registration::Done(copy) => {
                 let id = request.job.id;
                 tracing::info!(request = %id, "a copy of what runs here, or is done, was taken off");
-                settle(copy, true, request, visit).await;
+                settle(copy, true, request, trace).await;
                 return None;
             }
             Registration::Adopted => {
                 let (id, attempt) = (request.job.id, request.attempt);
                 tracing::info!(request = %id, %attempt, "a running job has its delivery back");
-                visit.adopted();
+                trace.adopted();
                 return None;
             }
             Registration::Retiring(copy, left) => {
@@ -154,8 +154,8 @@ impl Run<'_> {
             Entry::Slot(Slot::DeadlinePassed) => None,
             Entry::Slot(Slot::Granted(permit)) => Some(Arc::new(permit)),
         };
-        let visit = context.visit;
-        visit.runs();
+        let trace = context.trace;
+        trace.runs();
         let mut reply = ReplyStream::open(context, self.running.attempt()).await?;
         cancelled |= cancelled_early(context, controls);
         let decision = match request.redelivered && shared.reply.resume_from_client {
@@ -179,7 +179,7 @@ impl Run<'_> {
         let end = reply.follow(call, reader, controls).await?;
         drop(slot);
         let disposition = Disposition::of(end, reader);
-        visit.called(called_at, reader, disposition.outcome().usage(), disposition.code());
+        trace.called(called_at, reader, disposition.outcome().usage(), disposition.code());
         log(request, reader, &disposition);
         if !matches!(disposition, Disposition::Undelivered(_)) {
             reply.end(reader, &disposition).await?;
@@ -234,7 +234,7 @@ impl Run<'_> {
             self.record.returned();
             return CallEnd::Returned(Err(stop.into()));
         }
-        let info = info(request, context.visit);
+        let info = info(request, context.trace);
         self.calling.send_replace(true);
         let given_up = async {
             reader.stopping().await;
@@ -419,14 +419,14 @@ fn log(request: &Accepted, reader: &Reader, disposition: &Disposition) {
     tracing::info!(request = %id, %attempt, code, pieces = reader.len(), "a request ended");
 }
 
-fn info(request: &Accepted, visit: &Visit) -> JobInfo {
+fn info(request: &Accepted, trace: &DeliveryTrace) -> JobInfo {
     let key = request.key_id.as_str();
     // A key without a list of tenants serves any tenant, so two clients may claim the same one.
     let scope: Arc<str> = format!("{key}\0{}", request.tenant.as_str()).into();
     // Such a client may also claim many tenants, so its account is the key.
     let account = if request.tenant_proven { scope.clone() } else { key.into() };
     JobInfo {
-        trace: Some(visit.call()),
+        trace: Some(trace.call()),
         id: request.job.id,
         attempt: request.attempt,
         seed: request.seed,

@@ -88,7 +88,7 @@ impl<'a> ReplyStream<'a> {
                 match context.open_control(&control) {
                     Some(ControlMessage::Cancel) => return ResumeDecision::Cancelled,
                     Some(ControlMessage::Resume(resume)) => {
-                        context.visit.follows(control.before);
+                        context.trace.follows(control.before);
                         return context.accept(resume);
                     }
                     None => {}
@@ -134,7 +134,7 @@ impl<'a> ReplyStream<'a> {
     ) -> Result<(), Undeliverable> {
         loop {
             self.attempt.skip_resumed(reader);
-            self.context.visit.sent(self.attempt.position, reader.resumed());
+            self.context.trace.sent(self.attempt.position, reader.resumed());
             let over = ended.is_cancelled();
             if over && self.nothing_left(reader) {
                 return Ok(());
@@ -262,7 +262,7 @@ impl ReplyContext<'_> {
         let body = control.open(self.root).ok()?;
         match control.kind {
             ControlKind::Cancel => {
-                self.visit.metrics().cancelled();
+                self.trace.metrics().cancelled();
                 Some(ControlMessage::Cancel)
             }
             ControlKind::Resume => Resume::decode(&body).map(ControlMessage::Resume),

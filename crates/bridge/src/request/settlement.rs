@@ -11,7 +11,7 @@ use crate::observability::metrics::Outcome;
 use crate::request::admission::{Accepted, Again, Later, Rejected, epoch, remaining};
 use crate::request::context::Shared;
 use crate::request::dead_letter::{self, Retry};
-use crate::request::delivery_trace::Visit;
+use crate::request::delivery_trace::DeliveryTrace;
 use crate::request::disposition::{Disposition, WorkerAction};
 use crate::request::in_flight::{Job, OwnedDelivery};
 
@@ -33,7 +33,7 @@ pub(crate) async fn finish(
     deliveries: Vec<OwnedDelivery>,
     disposition: &Disposition,
     request: &Accepted,
-    visit: &Visit,
+    trace: &DeliveryTrace,
 ) -> Option<Outcome> {
     let ours: Vec<OwnedDelivery> = deliveries.into_iter().filter(OwnedDelivery::is_ours).collect();
     let Some(first) = ours.first() else {
@@ -45,7 +45,7 @@ pub(crate) async fn finish(
             (true, None)
         }
         Disposition::HandedOff | Disposition::Broken(_) | Disposition::Unsealed => (false, None),
-        Disposition::RetryLater => match retry_later(shared, &first.delivery, request, visit).await
+        Disposition::RetryLater => match retry_later(shared, &first.delivery, request, trace).await
         {
             Ok(outcome) => (true, Some(outcome)),
             Err(error) => {
@@ -54,7 +54,7 @@ pub(crate) async fn finish(
             }
         },
         Disposition::Poison(runs) => {
-            match poison(shared, &first.delivery, *runs, request, visit).await {
+            match poison(shared, &first.delivery, *runs, request, trace).await {
                 Ok(outcome) => (true, Some(outcome)),
                 Err(error) => {
                     tracing::warn!(request = %request.job.id, %error, "no dead letter, giving it back");
@@ -64,7 +64,7 @@ pub(crate) async fn finish(
         }
     };
     for owned in ours {
-        settle(owned, ack, request, visit).await;
+        settle(owned, ack, request, trace).await;
     }
     outcome
 }
@@ -74,10 +74,10 @@ async fn retry_later(
     shared: &Shared,
     delivery: &Delivery,
     request: &Accepted,
-    visit: &Visit,
+    trace: &DeliveryTrace,
 ) -> nsbridge_queue::Result<Outcome> {
     let (pool, model) = (&shared.publish, &shared.model);
-    match dead_letter::retry(pool, model, delivery, request.deadline, visit).await? {
+    match dead_letter::retry(pool, model, delivery, request.deadline, trace).await? {
         Retry::Waits => return Ok(Outcome::Retried),
         Retry::Over => {}
         // The request has tries left. It must not become a dead letter because others fill the
@@ -85,7 +85,7 @@ async fn retry_later(
         Retry::Full => return Err(retry_queue_full(shared).await),
     }
     let message = "the model failed on this request, every time it was tried".to_owned();
-    fail_for_good(shared, delivery, (ErrorCode::ModelFailed, message), request, visit).await
+    fail_for_good(shared, delivery, (ErrorCode::ModelFailed, message), request, trace).await
 }
 
 /// Dead-letters a request that ends its workers (rule R1).
@@ -94,11 +94,11 @@ async fn poison(
     delivery: &Delivery,
     runs: u32,
     request: &Accepted,
-    visit: &Visit,
+    trace: &DeliveryTrace,
 ) -> nsbridge_queue::Result<Outcome> {
     let code = ErrorCode::Poison;
     let message = format!("{runs} workers ended while they ran it");
-    let outcome = fail_for_good(shared, delivery, (code, message), request, visit).await?;
+    let outcome = fail_for_good(shared, delivery, (code, message), request, trace).await?;
     let (id, deliveries) = (request.job.id, request.deliveries);
     tracing::warn!(request = %id, %code, runs, deliveries, "a request was dead-lettered");
     Ok(outcome)
@@ -110,11 +110,11 @@ async fn fail_for_good(
     delivery: &Delivery,
     (code, message): (ErrorCode, String),
     request: &Accepted,
-    visit: &Visit,
+    trace: &DeliveryTrace,
 ) -> nsbridge_queue::Result<Outcome> {
     let reply = Some(request.reply());
     let rejected = Rejected { code, message, reply, again: None };
-    replace_refused(shared, delivery, &rejected, visit).await.map(|_| Outcome::Failed(code))
+    replace_refused(shared, delivery, &rejected, trace).await.map(|_| Outcome::Failed(code))
 }
 
 /// Publishes a copy in place of a message that has nearly reached the broker's delivery limit.
@@ -127,7 +127,7 @@ pub(crate) async fn renew(
     job: &Job,
     owned: OwnedDelivery,
     request: &Accepted,
-    visit: &Visit,
+    trace: &DeliveryTrace,
 ) -> Option<OwnedDelivery> {
     let (pool, model, delivery) = (&shared.publish, &shared.model, &owned.delivery);
     let due = request.deliveries >= RENEW_DELIVERIES && epoch(&delivery.message) < MOST_RENEWED;
@@ -135,7 +135,7 @@ pub(crate) async fn renew(
         return Some(owned);
     }
     let renewed = tokio::select! {
-        renewed = dead_letter::renew(pool, model, delivery, request.deadline, visit) => renewed,
+        renewed = dead_letter::renew(pool, model, delivery, request.deadline, trace) => renewed,
         () = owned.gone.cancelled() => return Some(owned),
         _ = shared.drain.begun() => return Some(owned),
     };
@@ -149,8 +149,8 @@ pub(crate) async fn renew(
     }
     let (id, deliveries) = (request.job.id, request.deliveries);
     tracing::info!(request = %id, deliveries, "a copy was published in place of a request's message");
-    settle(owned, true, request, visit).await;
-    visit.ended(Outcome::Moved);
+    settle(owned, true, request, trace).await;
+    trace.ended(Outcome::Moved);
     None
 }
 
@@ -160,22 +160,22 @@ pub(crate) async fn refuse(
     shared: &Shared,
     delivery: Delivery,
     rejected: Rejected,
-    visit: &Visit,
+    trace: &DeliveryTrace,
 ) -> WorkerAction {
     let (code, deliveries) = (rejected.code, delivery.deliveries);
     let bytes = delivery.oversized.unwrap_or(delivery.message.body.len() as u64);
     // From the request's own header, which may be unverified.
     let request = rejected.reply.as_ref().map(|reply| tracing::field::display(reply.request));
-    let again = match replace_refused(shared, &delivery, &rejected, visit).await {
+    let again = match replace_refused(shared, &delivery, &rejected, trace).await {
         Ok(again) => again,
         Err(error) => {
             tracing::warn!(request, %code, %error, "a request could not be dead-lettered, giving it back");
             let _ = delivery.requeue().await;
-            visit.ended(Outcome::Moved);
+            trace.ended(Outcome::Moved);
             return WorkerAction::Pause(shared.timing.dead_letter_pause);
         }
     };
-    visit.ended(if again { Outcome::Retried } else { Outcome::Failed(code) });
+    trace.ended(if again { Outcome::Retried } else { Outcome::Failed(code) });
     let what =
         if again { "a request waits for another try" } else { "a request was dead-lettered" };
     tracing::warn!(request, %code, deliveries, bytes, "{what}");
@@ -191,17 +191,17 @@ async fn replace_refused(
     shared: &Shared,
     delivery: &Delivery,
     rejected: &Rejected,
-    visit: &Visit,
+    trace: &DeliveryTrace,
 ) -> nsbridge_queue::Result<bool> {
     let (pool, model) = (&shared.publish, &shared.model);
     if let Some(again) = &rejected.again
-        && retry_refused(shared, delivery, again, rejected, visit).await?
+        && retry_refused(shared, delivery, again, rejected, trace).await?
     {
         return Ok(true);
     }
     let from = dead_letter::Sender { worker: &shared.name, revision: shared.revision.as_ref() };
     dead_letter::notify_client(pool, &from, rejected).await?;
-    dead_letter::dead_letter(pool, model, delivery, rejected.code, visit).await.map(|()| false)
+    dead_letter::dead_letter(pool, model, delivery, rejected.code, trace).await.map(|()| false)
 }
 
 /// Publishes a copy for another try, if one can help, and sends the client the reason (rules R3 and
@@ -215,7 +215,7 @@ async fn retry_refused(
     delivery: &Delivery,
     again: &Again,
     rejected: &Rejected,
-    visit: &Visit,
+    trace: &DeliveryTrace,
 ) -> nsbridge_queue::Result<bool> {
     let (pool, model, until) = (&shared.publish, &shared.model, again.until);
     let served = match &again.pinned {
@@ -229,7 +229,7 @@ async fn retry_refused(
         } else {
             shared.timing.served_revision_pause.min(remaining(until) / 4)
         };
-        let waits = dead_letter::wait(pool, model, delivery, until, pause, visit).await?;
+        let waits = dead_letter::wait(pool, model, delivery, until, pause, trace).await?;
         if waits {
             dead_letter::hint_client(pool, rejected).await?;
         }
@@ -240,7 +240,7 @@ async fn retry_refused(
         return Ok(false);
     }
     dead_letter::hint_client(pool, rejected).await?;
-    match dead_letter::retry(pool, model, delivery, until, visit).await? {
+    match dead_letter::retry(pool, model, delivery, until, trace).await? {
         Retry::Waits => Ok(true),
         Retry::Over => Ok(false),
         Retry::Full if again.pinned.is_some() => Err(retry_queue_full(shared).await),
@@ -276,15 +276,15 @@ pub(crate) async fn defer(
     shared: &Shared,
     delivery: Delivery,
     later: &Later,
-    visit: &Visit,
+    trace: &DeliveryTrace,
 ) -> WorkerAction {
     let pause = shared.rest.back_off();
     let (error, rest_s) = (&later.error, pause.as_secs_f64());
     tracing::warn!(%error, rest_s, "taking nothing until keys can be had");
-    visit.metrics().key_pause();
+    trace.metrics().key_pause();
     let (pool, model) = (&shared.publish, &shared.model);
     let copied = match later.until {
-        Some(until) => dead_letter::wait(pool, model, &delivery, until, pause, visit).await,
+        Some(until) => dead_letter::wait(pool, model, &delivery, until, pause, trace).await,
         None => Ok(false),
     };
     let settled = match copied {
@@ -298,17 +298,22 @@ pub(crate) async fn defer(
     if let Err(error) = settled {
         tracing::warn!(%error, "a request that was put off will come back");
     }
-    visit.ended(Outcome::Moved);
+    trace.ended(Outcome::Moved);
     WorkerAction::Continue
 }
 
 /// Acks or requeues a delivery.
-pub(crate) async fn settle(owned: OwnedDelivery, ack: bool, request: &Accepted, visit: &Visit) {
+pub(crate) async fn settle(
+    owned: OwnedDelivery,
+    ack: bool,
+    request: &Accepted,
+    trace: &DeliveryTrace,
+) {
     let settled = if ack { owned.delivery.ack().await } else { owned.delivery.requeue().await };
     match settled {
         Ok(true) => {}
         Ok(false) => {
-            visit.metrics().stale_ack();
+            trace.metrics().stale_ack();
             tracing::warn!(request = %request.job.id, "the delivery was not ours any more");
         }
         Err(error) => {

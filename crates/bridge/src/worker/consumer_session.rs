@@ -16,7 +16,7 @@ use tracing::Instrument as _;
 use crate::error::Error;
 use crate::observability::traces::parent;
 use crate::request::context::Shared;
-use crate::request::delivery_trace::Visit;
+use crate::request::delivery_trace::DeliveryTrace;
 use crate::request::disposition::WorkerAction;
 use crate::request::in_flight::{OwnedDelivery, SealedControl};
 use crate::request::lifecycle;
@@ -179,13 +179,13 @@ async fn run(shared: Arc<Shared>, owned: OwnedDelivery, arrival: Arrival) {
         () = shared.rest.over() => {}
         () = owned.gone.cancelled() => return,
     }
-    let visit = Visit::begin(&shared.vitals, &shared.model, &owned.delivery.message);
-    let job = lifecycle::run(&shared, owned, arrival, &visit).instrument(visit.log());
+    let trace = DeliveryTrace::begin(&shared.vitals, &shared.model, &owned.delivery.message);
+    let job = lifecycle::run(&shared, owned, arrival, &trace).instrument(trace.log());
     let job = std::panic::AssertUnwindSafe(job);
     // Handler code runs in this task too, and may panic: its fingerprint, the wake-ups of its
     // engine.
     let after = job.catch_unwind().await.unwrap_or(WorkerAction::Exit("it panicked"));
-    visit.settled();
+    trace.settled();
     match after {
         WorkerAction::Continue => {}
         WorkerAction::Pause(pause) => shared.rest.take(pause),
