@@ -19,7 +19,7 @@ use crate::request::in_flight::Job;
 const CLOCK_TOLERANCE_MS: u64 = 60_000;
 
 /// Request that may run.
-pub(crate) struct Accepted {
+pub(crate) struct OpenedRequest {
     pub(crate) job: JobKey,
     /// Key commitment, which binds the copy to its key.
     pub(crate) commitment: [u8; 32],
@@ -41,7 +41,7 @@ pub(crate) struct Accepted {
     pub(crate) deadline: SystemTime,
 }
 
-impl Accepted {
+impl OpenedRequest {
     /// Returns the time since the request was sealed, by this machine's clock.
     pub(crate) fn age(&self) -> Duration {
         self.submitted_at.elapsed().unwrap_or_default()
@@ -66,13 +66,20 @@ impl Accepted {
 
 /// Request that may not run, with the reason and the address of its client.
 #[derive(Debug)]
-pub(crate) struct Rejected {
+pub(crate) struct Rejection {
     pub(crate) code: ErrorCode,
     /// Sentence for the client. It is sent sealed if a reply root is known, else not at all.
     pub(crate) message: String,
     pub(crate) reply: Option<ReplyTo>,
     /// Conditions of another try; `None` if none can help.
     pub(crate) again: Option<Again>,
+}
+
+impl Rejection {
+    /// Creates a rejection for good.
+    fn new(code: ErrorCode, message: String, reply: Option<ReplyTo>) -> Self {
+        Self { code, message, reply, again: None }
+    }
 }
 
 /// Conditions of another try of a rejected request (rules R3 and R12).
@@ -97,14 +104,14 @@ pub(crate) struct ReplyTo {
 #[derive(Debug)]
 pub(crate) enum Refusal {
     /// The request is rejected.
-    Rejected(Rejected),
+    Rejected(Rejection),
     /// The key service is busy: the request is put off, and the worker pauses.
-    Later(Later),
+    Deferred(Deferred),
 }
 
 /// Request that cannot be opened now because the key service is busy.
 #[derive(Debug)]
-pub(crate) struct Later {
+pub(crate) struct Deferred {
     pub(crate) error: KeyError,
     /// Time until which a copy may wait; `None` if the header's times are not valid.
     pub(crate) until: Option<SystemTime>,
@@ -116,7 +123,7 @@ pub(crate) async fn open(
     model: &ModelName,
     revision: Option<&Revision>,
     keys: &dyn KeyProvider,
-) -> Result<(Accepted, Vec<u8>), Refusal> {
+) -> Result<(OpenedRequest, Vec<u8>), Refusal> {
     let message = &delivery.message;
     let attempt = attempt(message, delivery.deliveries);
     if let Some(bytes) = delivery.oversized {
@@ -133,19 +140,22 @@ pub(crate) async fn open(
     let key = match keys.open_key(&frame).await {
         Ok(key) => key,
         Err(error @ KeyError::Busy { .. }) => {
-            return Err(Refusal::Later(Later { error, until: claimed_deadline(frame.head()) }));
+            return Err(Refusal::Deferred(Deferred {
+                error,
+                until: claimed_deadline(frame.head()),
+            }));
         }
         Err(error) => {
             if matches!(error, KeyError::Denied { .. }) {
                 tracing::warn!(%error, "a request has no key");
             }
-            let mut rejected = rejected(error.code(), error.to_string(), reply);
+            let mut rejection = Rejection::new(error.code(), error.to_string(), reply);
             // A key rotation may bring the key to this worker within a minute.
             if matches!(error, KeyError::Unknown { .. }) {
                 let until = claimed_deadline(frame.head());
-                rejected.again = until.map(|until| Again { until, pinned: None });
+                rejection.again = until.map(|until| Again { until, pinned: None });
             }
-            return Err(Refusal::Rejected(rejected));
+            return Err(Refusal::Rejected(rejection));
         }
     };
     // Anyone who sees a request can publish a changed copy of it, or publish it to another queue.
@@ -186,11 +196,11 @@ pub(crate) async fn open(
             "the request is pinned to revision {pinned}, and no worker of it took the request while it \
              waited; this worker serves {served}"
         );
-        let mut rejected = rejected(ErrorCode::WrongRevision, message, Some(reply));
-        rejected.again = Some(Again { until: at_ms(deadline_ms), pinned: request.revision });
-        return Err(Refusal::Rejected(rejected));
+        let mut rejection = Rejection::new(ErrorCode::WrongRevision, message, Some(reply));
+        rejection.again = Some(Again { until: at_ms(deadline_ms), pinned: request.revision });
+        return Err(Refusal::Rejected(rejection));
     }
-    let accepted = Accepted {
+    let opened = OpenedRequest {
         job: opened.job_key,
         commitment: frame.commitment(),
         attempt,
@@ -206,7 +216,7 @@ pub(crate) async fn open(
         submitted_at: at_ms(created),
         deadline: at_ms(deadline_ms),
     };
-    Ok((accepted, Box::<str>::from(request.input).into_string().into_bytes()))
+    Ok((opened, Box::<str>::from(request.input).into_string().into_bytes()))
 }
 
 /// Returns the time until which an unopened request may be tried again. Its header is not verified,
@@ -270,11 +280,7 @@ fn oversized(message: &Message, bytes: u64, attempt: AttemptNo) -> Refusal {
 }
 
 fn reject(code: ErrorCode, message: String, reply: Option<ReplyTo>) -> Refusal {
-    Refusal::Rejected(rejected(code, message, reply))
-}
-
-fn rejected(code: ErrorCode, message: String, reply: Option<ReplyTo>) -> Rejected {
-    Rejected { code, message, reply, again: None }
+    Refusal::Rejected(Rejection::new(code, message, reply))
 }
 
 /// Returns the time left until the deadline; zero if it has passed.

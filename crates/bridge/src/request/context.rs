@@ -14,7 +14,7 @@ use crate::config::ReplyConfig;
 use crate::drain::Drain;
 use crate::error::Error;
 use crate::observability::Vitals;
-use crate::request::admission::Accepted;
+use crate::request::admission::OpenedRequest;
 use crate::request::attempt::ReplyContext;
 use crate::request::channel_pool::Pool;
 use crate::request::delivery_trace::DeliveryTrace;
@@ -59,7 +59,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn reply_context<'a>(
         &'a self,
-        request: &'a Accepted,
+        request: &'a OpenedRequest,
         trace: &'a DeliveryTrace,
         overdue: CancellationToken,
     ) -> ReplyContext<'a> {

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use crate::clock::now_ms;
 use crate::observability::traces::{parent, put};
-use crate::request::admission::{Rejected, ReplyTo, epoch, remaining};
+use crate::request::admission::{Rejection, ReplyTo, epoch, remaining};
 use crate::request::channel_pool::Pool;
 use crate::request::delivery_trace::DeliveryTrace;
 
@@ -171,18 +171,18 @@ fn again(
 pub(crate) async fn notify_client(
     pool: &Pool,
     from: &Sender<'_>,
-    rejected: &Rejected,
+    rejection: &Rejection,
 ) -> Result<()> {
-    let Some(reply) = &rejected.reply else { return Ok(()) };
-    let sealed = rejection(from, rejected, reply);
-    send(pool, reply, sealed.unwrap_or_else(|| vec![hint(rejected, reply)])).await
+    let Some(reply) = &rejection.reply else { return Ok(()) };
+    let sealed = sealed_refusal(from, rejection, reply);
+    send(pool, reply, sealed.unwrap_or_else(|| vec![hint(rejection, reply)])).await
 }
 
 /// Sends a client a hint with the reason why its request waits for another worker. The request is
 /// not over, so it gets no final error.
-pub(crate) async fn hint_client(pool: &Pool, rejected: &Rejected) -> Result<()> {
-    let Some(reply) = &rejected.reply else { return Ok(()) };
-    send(pool, reply, vec![hint(rejected, reply)]).await
+pub(crate) async fn hint_client(pool: &Pool, rejection: &Rejection) -> Result<()> {
+    let Some(reply) = &rejection.reply else { return Ok(()) };
+    send(pool, reply, vec![hint(rejection, reply)]).await
 }
 
 async fn send(pool: &Pool, reply: &ReplyTo, frames: Vec<Vec<u8>>) -> Result<()> {
@@ -227,19 +227,23 @@ pub(crate) struct Sender<'a> {
     pub(crate) revision: Option<&'a Revision>,
 }
 
-fn rejection(from: &Sender<'_>, rejected: &Rejected, reply: &ReplyTo) -> Option<Vec<Vec<u8>>> {
+fn sealed_refusal(
+    from: &Sender<'_>,
+    rejection: &Rejection,
+    reply: &ReplyTo,
+) -> Option<Vec<Vec<u8>>> {
     let root = reply.root.as_ref()?;
     let (worker, revision) = (from.worker.to_owned(), from.revision.cloned());
     let open = Open { opened_at_ms: now_ms(), fingerprint: None, worker, revision };
     let open = serde_json::to_vec(&open).ok()?;
     let (sealer, first) = ReplySealer::open(root, reply.request, reply.attempt, &open).ok()?;
-    let failure = Failure::new(rejected.code, rejected.message.clone());
+    let failure = Failure::new(rejection.code, rejection.message.clone());
     let failure = serde_json::to_vec(&failure).ok()?;
     Some(vec![first, sealer.fail(&failure).ok()?])
 }
 
-fn hint(rejected: &Rejected, reply: &ReplyTo) -> Vec<u8> {
-    seal_nothing(ErrorHint { request: reply.request, code: rejected.code })
+fn hint(rejection: &Rejection, reply: &ReplyTo) -> Vec<u8> {
+    seal_nothing(ErrorHint { request: reply.request, code: rejection.code })
 }
 
 fn copy(message: &Message) -> Message {

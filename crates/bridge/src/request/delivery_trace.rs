@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::observability::Vitals;
 use crate::observability::metrics::{Metrics, Outcome, RequestMeter};
 use crate::observability::traces::{Spans, Trace, put};
-use crate::request::admission::Accepted;
+use crate::request::admission::OpenedRequest;
 
 /// Measurements of one delivery, from its arrival to its settlement.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl DeliveryTrace {
     }
 
     /// Records that the request was opened.
-    pub(crate) fn opened(&self, request: &Accepted) {
+    pub(crate) fn opened(&self, request: &OpenedRequest) {
         self.metrics.opened(self.came_at.duration_since(request.submitted_at).unwrap_or_default());
         self.state().about = Some((request.job.id.to_string(), request.attempt.0));
     }

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::observability::metrics::OrphanEnd;
-use crate::request::admission::{self, Accepted, Refusal};
+use crate::request::admission::{self, OpenedRequest, Refusal};
 use crate::request::attempt::{ReplyContext, Undeliverable};
 use crate::request::context::Shared;
 use crate::request::delivery_trace::DeliveryTrace;
@@ -36,15 +36,16 @@ pub(crate) async fn run(
     trace: &DeliveryTrace,
 ) -> WorkerAction {
     let (model, revision) = (&shared.model, shared.revision.as_ref());
-    let (request, input) = match admission::open(&owned.delivery, model, revision, &*shared.keys)
-        .await
-    {
-        Ok(opened) => opened,
-        Err(Refusal::Later(later)) => return defer(shared, owned.delivery, &later, trace).await,
-        Err(Refusal::Rejected(rejected)) => {
-            return refuse(shared, owned.delivery, rejected, trace).await;
-        }
-    };
+    let (request, input) =
+        match admission::open(&owned.delivery, model, revision, &*shared.keys).await {
+            Ok(opened) => opened,
+            Err(Refusal::Deferred(deferred)) => {
+                return defer(shared, owned.delivery, &deferred, trace).await;
+            }
+            Err(Refusal::Rejected(rejection)) => {
+                return refuse(shared, owned.delivery, rejection, trace).await;
+            }
+        };
     if request.provider == Provider::Kms {
         shared.rest.keys_came();
     }
@@ -88,7 +89,7 @@ async fn register<'a>(
     shared: &'a Shared,
     job: &Job,
     mut owned: OwnedDelivery,
-    request: &Accepted,
+    request: &OpenedRequest,
     trace: &DeliveryTrace,
 ) -> Option<(Running<'a>, Receiver<SealedControl>)> {
     loop {
@@ -120,7 +121,7 @@ async fn register<'a>(
 /// One run of a job.
 struct Run<'a> {
     shared: &'a Shared,
-    request: &'a Accepted,
+    request: &'a OpenedRequest,
     running: &'a Running<'a>,
     record: &'a RunRecord<'a>,
     reader: &'a Reader,
@@ -395,7 +396,7 @@ async fn adoption_time(shared: &Shared) {
 }
 
 /// Decides the disposition of a run whose reply could not be sent.
-fn unsent(stuck: &Undeliverable, request: &Accepted, reader: &Reader) -> Disposition {
+fn unsent(stuck: &Undeliverable, request: &OpenedRequest, reader: &Reader) -> Disposition {
     let id = request.job.id;
     match stuck {
         Undeliverable::Seal(error) => {
@@ -414,12 +415,12 @@ fn unsent(stuck: &Undeliverable, request: &Accepted, reader: &Reader) -> Disposi
     }
 }
 
-fn log(request: &Accepted, reader: &Reader, disposition: &Disposition) {
+fn log(request: &OpenedRequest, reader: &Reader, disposition: &Disposition) {
     let (id, attempt, code) = (request.job.id, request.attempt, disposition.as_str());
     tracing::info!(request = %id, %attempt, code, pieces = reader.len(), "a request ended");
 }
 
-fn info(request: &Accepted, trace: &DeliveryTrace) -> JobInfo {
+fn info(request: &OpenedRequest, trace: &DeliveryTrace) -> JobInfo {
     let key = request.key_id.as_str();
     // A key without a list of tenants serves any tenant, so two clients may claim the same one.
     let scope: Arc<str> = format!("{key}\0{}", request.tenant.as_str()).into();

@@ -13,14 +13,14 @@ use nsbridge_queue::{Confirmed, Error, Message, Result};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::request::admission::Accepted;
+use crate::request::admission::OpenedRequest;
 use crate::request::context::Shared;
 
 /// Share of one run in the record of its request.
 pub(crate) struct RunRecord<'a> {
     shared: &'a Shared,
     queue: String,
-    request: &'a Accepted,
+    request: &'a OpenedRequest,
     /// Number of entries that the record may have of this run. More than one after a publish whose
     /// confirm was lost. Locked while an entry is made or struck.
     entries: Mutex<u32>,
@@ -29,7 +29,7 @@ pub(crate) struct RunRecord<'a> {
 }
 
 impl<'a> RunRecord<'a> {
-    pub(crate) fn of(shared: &'a Shared, request: &'a Accepted) -> Self {
+    pub(crate) fn of(shared: &'a Shared, request: &'a OpenedRequest) -> Self {
         let number = request.reply_root.run_record(&request.reply_to);
         Self {
             shared,

@@ -8,7 +8,7 @@ use nsbridge_queue::{Delivery, Error};
 use tokio::time::sleep;
 
 use crate::observability::metrics::Outcome;
-use crate::request::admission::{Accepted, Again, Later, Rejected, epoch, remaining};
+use crate::request::admission::{Again, Deferred, OpenedRequest, Rejection, epoch, remaining};
 use crate::request::context::Shared;
 use crate::request::dead_letter::{self, Retry};
 use crate::request::delivery_trace::DeliveryTrace;
@@ -32,7 +32,7 @@ pub(crate) async fn finish(
     shared: &Shared,
     deliveries: Vec<OwnedDelivery>,
     disposition: &Disposition,
-    request: &Accepted,
+    request: &OpenedRequest,
     trace: &DeliveryTrace,
 ) -> Option<Outcome> {
     let ours: Vec<OwnedDelivery> = deliveries.into_iter().filter(OwnedDelivery::is_ours).collect();
@@ -73,7 +73,7 @@ pub(crate) async fn finish(
 async fn retry_later(
     shared: &Shared,
     delivery: &Delivery,
-    request: &Accepted,
+    request: &OpenedRequest,
     trace: &DeliveryTrace,
 ) -> nsbridge_queue::Result<Outcome> {
     let (pool, model) = (&shared.publish, &shared.model);
@@ -93,7 +93,7 @@ async fn poison(
     shared: &Shared,
     delivery: &Delivery,
     runs: u32,
-    request: &Accepted,
+    request: &OpenedRequest,
     trace: &DeliveryTrace,
 ) -> nsbridge_queue::Result<Outcome> {
     let code = ErrorCode::Poison;
@@ -109,12 +109,12 @@ async fn fail_for_good(
     shared: &Shared,
     delivery: &Delivery,
     (code, message): (ErrorCode, String),
-    request: &Accepted,
+    request: &OpenedRequest,
     trace: &DeliveryTrace,
 ) -> nsbridge_queue::Result<Outcome> {
     let reply = Some(request.reply());
-    let rejected = Rejected { code, message, reply, again: None };
-    replace_refused(shared, delivery, &rejected, trace).await.map(|_| Outcome::Failed(code))
+    let rejection = Rejection { code, message, reply, again: None };
+    replace_refused(shared, delivery, &rejection, trace).await.map(|_| Outcome::Failed(code))
 }
 
 /// Publishes a copy in place of a message that has nearly reached the broker's delivery limit.
@@ -126,7 +126,7 @@ pub(crate) async fn renew(
     shared: &Shared,
     job: &Job,
     owned: OwnedDelivery,
-    request: &Accepted,
+    request: &OpenedRequest,
     trace: &DeliveryTrace,
 ) -> Option<OwnedDelivery> {
     let (pool, model, delivery) = (&shared.publish, &shared.model, &owned.delivery);
@@ -159,14 +159,14 @@ pub(crate) async fn renew(
 pub(crate) async fn refuse(
     shared: &Shared,
     delivery: Delivery,
-    rejected: Rejected,
+    rejection: Rejection,
     trace: &DeliveryTrace,
 ) -> WorkerAction {
-    let (code, deliveries) = (rejected.code, delivery.deliveries);
+    let (code, deliveries) = (rejection.code, delivery.deliveries);
     let bytes = delivery.oversized.unwrap_or(delivery.message.body.len() as u64);
     // From the request's own header, which may be unverified.
-    let request = rejected.reply.as_ref().map(|reply| tracing::field::display(reply.request));
-    let again = match replace_refused(shared, &delivery, &rejected, trace).await {
+    let request = rejection.reply.as_ref().map(|reply| tracing::field::display(reply.request));
+    let again = match replace_refused(shared, &delivery, &rejection, trace).await {
         Ok(again) => again,
         Err(error) => {
             tracing::warn!(request, %code, %error, "a request could not be dead-lettered, giving it back");
@@ -190,18 +190,18 @@ pub(crate) async fn refuse(
 async fn replace_refused(
     shared: &Shared,
     delivery: &Delivery,
-    rejected: &Rejected,
+    rejection: &Rejection,
     trace: &DeliveryTrace,
 ) -> nsbridge_queue::Result<bool> {
     let (pool, model) = (&shared.publish, &shared.model);
-    if let Some(again) = &rejected.again
-        && retry_refused(shared, delivery, again, rejected, trace).await?
+    if let Some(again) = &rejection.again
+        && retry_refused(shared, delivery, again, rejection, trace).await?
     {
         return Ok(true);
     }
     let from = dead_letter::Sender { worker: &shared.name, revision: shared.revision.as_ref() };
-    dead_letter::notify_client(pool, &from, rejected).await?;
-    dead_letter::dead_letter(pool, model, delivery, rejected.code, trace).await.map(|()| false)
+    dead_letter::notify_client(pool, &from, rejection).await?;
+    dead_letter::dead_letter(pool, model, delivery, rejection.code, trace).await.map(|()| false)
 }
 
 /// Publishes a copy for another try, if one can help, and sends the client the reason (rules R3 and
@@ -214,7 +214,7 @@ async fn retry_refused(
     shared: &Shared,
     delivery: &Delivery,
     again: &Again,
-    rejected: &Rejected,
+    rejection: &Rejection,
     trace: &DeliveryTrace,
 ) -> nsbridge_queue::Result<bool> {
     let (pool, model, until) = (&shared.publish, &shared.model, again.until);
@@ -231,7 +231,7 @@ async fn retry_refused(
         };
         let waits = dead_letter::wait(pool, model, delivery, until, pause, trace).await?;
         if waits {
-            dead_letter::hint_client(pool, rejected).await?;
+            dead_letter::hint_client(pool, rejection).await?;
         }
         return Ok(waits);
     }
@@ -239,7 +239,7 @@ async fn retry_refused(
     if !dead_letter::may_retry(delivery, until, tries) {
         return Ok(false);
     }
-    dead_letter::hint_client(pool, rejected).await?;
+    dead_letter::hint_client(pool, rejection).await?;
     match dead_letter::retry(pool, model, delivery, until, trace).await? {
         Retry::Waits => Ok(true),
         Retry::Over => Ok(false),
@@ -275,15 +275,15 @@ async fn is_served(shared: &Shared, revision: &Revision) -> Option<bool> {
 pub(crate) async fn defer(
     shared: &Shared,
     delivery: Delivery,
-    later: &Later,
+    deferred: &Deferred,
     trace: &DeliveryTrace,
 ) -> WorkerAction {
     let pause = shared.rest.back_off();
-    let (error, rest_s) = (&later.error, pause.as_secs_f64());
+    let (error, rest_s) = (&deferred.error, pause.as_secs_f64());
     tracing::warn!(%error, rest_s, "taking nothing until keys can be had");
     trace.metrics().key_pause();
     let (pool, model) = (&shared.publish, &shared.model);
-    let copied = match later.until {
+    let copied = match deferred.until {
         Some(until) => dead_letter::wait(pool, model, &delivery, until, pause, trace).await,
         None => Ok(false),
     };
@@ -306,7 +306,7 @@ pub(crate) async fn defer(
 pub(crate) async fn settle(
     owned: OwnedDelivery,
     ack: bool,
-    request: &Accepted,
+    request: &OpenedRequest,
     trace: &DeliveryTrace,
 ) {
     let settled = if ack { owned.delivery.ack().await } else { owned.delivery.requeue().await };

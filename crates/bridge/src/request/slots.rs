@@ -11,7 +11,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
 use crate::drain::Drain;
-use crate::request::admission::{Accepted, remaining};
+use crate::request::admission::{OpenedRequest, remaining};
 use crate::request::in_flight::{InFlight, Running};
 use crate::timing::Timing;
 
@@ -98,7 +98,7 @@ impl SlotPool {
         unreturned: u32,
         in_flight: &InFlight,
         drain: &Drain,
-        request: &Accepted,
+        request: &OpenedRequest,
         running: &Running<'_>,
     ) -> Slot {
         let exclusive = unreturned >= EXCLUSIVE_FROM;
