@@ -18,10 +18,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::observability::metrics::Side;
-use crate::request::channel_pool::Pool;
+use crate::request::channel_pool::ChannelPool;
 use crate::request::context::{Consuming, Shared, in_a_line};
 use crate::request::in_flight::InFlight;
-use crate::request::intake_pause::Rest;
+use crate::request::intake_pause::IntakePause;
 use crate::request::runner::Runner;
 use crate::request::slots::SlotPool;
 
@@ -77,12 +77,16 @@ impl Worker {
         vitals.metrics.measures_of(runner.handler());
         let shared = Shared {
             control_queue: Mutex::default(),
-            publish: Pool::new(broker.clone(), format!("{name} publish"), vitals.metrics.clone()),
+            publish: ChannelPool::new(
+                broker.clone(),
+                format!("{name} publish"),
+                vitals.metrics.clone(),
+            ),
             consume: Link::new(broker, format!("{name} consume")),
             in_flight: InFlight::default(),
             slots: Arc::new(SlotPool::new(runner.slots(), &timing)),
             consuming: Consuming::default(),
-            rest: Rest::new(&timing),
+            intake: IntakePause::new(&timing),
             broken: watch::Sender::new(None),
             unwell: CancellationToken::new(),
             model,

@@ -14,15 +14,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::now_ms;
 use crate::config::ReplyConfig;
-use crate::request::channel_pool::Pool;
-use crate::request::confirm_window::Window;
+use crate::request::channel_pool::ChannelPool;
+use crate::request::confirm_window::ConfirmWindow;
 use crate::request::delivery_trace::DeliveryTrace;
 use crate::request::disposition::Disposition;
 use crate::timing::Timing;
 
 /// Common parts of all attempts at one job.
 pub(crate) struct ReplyContext<'a> {
-    pub(crate) pool: &'a Pool,
+    pub(crate) pool: &'a ChannelPool,
     pub(crate) config: &'a ReplyConfig,
     pub(crate) reply_to: &'a str,
     pub(crate) control_queue: &'a Mutex<String>,
@@ -78,7 +78,7 @@ pub(crate) enum Undeliverable {
 pub(crate) struct Attempt<'a> {
     context: &'a ReplyContext<'a>,
     sealer: ReplySealer,
-    pub(crate) window: Window,
+    pub(crate) window: ConfirmWindow,
     /// Index of the next piece to send.
     pub(crate) position: usize,
     chunks: u64,
@@ -133,7 +133,8 @@ impl<'a> Attempt<'a> {
         });
         let (sealer, frame) = ReplySealer::open(context.root, context.request, number, &open)?;
         let (key, metrics) = (context.reply_to.to_owned(), context.trace.metrics().clone());
-        let mut window = Window::new(publisher, REPLY_EXCHANGE, key, metrics, context.timing);
+        let mut window =
+            ConfirmWindow::new(publisher, REPLY_EXCHANGE, key, metrics, context.timing);
         let mut message = message(context.request, frame, true);
         message.properties.reply_to = Some(context.control_queue());
         context.trace.sign(&mut message.properties);

@@ -12,7 +12,7 @@ const IDLE: usize = 64;
 /// Publishing channels of one connection. Opening a channel takes two round trips to the broker;
 /// the pool keeps them off the first token of a reply.
 #[derive(Debug)]
-pub(crate) struct Pool {
+pub(crate) struct ChannelPool {
     link: Link,
     metrics: Metrics,
     idle: Mutex<Idle>,
@@ -25,7 +25,7 @@ struct Idle {
     publishers: Vec<Box<dyn Publisher>>,
 }
 
-impl Pool {
+impl ChannelPool {
     pub(crate) fn new(broker: Arc<dyn Broker>, name: String, metrics: Metrics) -> Self {
         Self { link: Link::new(broker, name), metrics, idle: Mutex::default() }
     }

@@ -13,7 +13,7 @@ use crate::timing::Timing;
 
 /// Frames of one channel in publish order, each until it is confirmed.
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct ConfirmWindow {
     publisher: Box<dyn Publisher>,
     metrics: Metrics,
     exchange: &'static str,
@@ -44,7 +44,7 @@ impl std::fmt::Debug for InFlight {
     }
 }
 
-impl Window {
+impl ConfirmWindow {
     pub(crate) fn new(
         publisher: Box<dyn Publisher>,
         exchange: &'static str,

@@ -16,10 +16,10 @@ use crate::error::Error;
 use crate::observability::Vitals;
 use crate::request::admission::OpenedRequest;
 use crate::request::attempt::ReplyContext;
-use crate::request::channel_pool::Pool;
+use crate::request::channel_pool::ChannelPool;
 use crate::request::delivery_trace::DeliveryTrace;
 use crate::request::in_flight::InFlight;
-use crate::request::intake_pause::Rest;
+use crate::request::intake_pause::IntakePause;
 use crate::request::runner::Runner;
 use crate::request::slots::SlotPool;
 use crate::timing::Timing;
@@ -44,10 +44,10 @@ pub(crate) struct Shared {
     pub(crate) slots: Arc<SlotPool>,
     /// Connection that consumes, acks, and keeps the run records. It never publishes.
     pub(crate) consume: Link,
-    pub(crate) publish: Pool,
+    pub(crate) publish: ChannelPool,
     pub(crate) drain: Drain,
     pub(crate) consuming: Consuming,
-    pub(crate) rest: Rest,
+    pub(crate) intake: IntakePause,
     pub(crate) vitals: Vitals,
     pub(crate) timing: Timing,
     /// Reason why the handler cannot go on; `None` while it works.

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use crate::clock::now_ms;
 use crate::observability::traces::{parent, put};
 use crate::request::admission::{Rejection, ReplyTo, epoch, remaining};
-use crate::request::channel_pool::Pool;
+use crate::request::channel_pool::ChannelPool;
 use crate::request::delivery_trace::DeliveryTrace;
 
 /// Headers that are copied with a message into another queue. All others are left behind, because a
@@ -30,7 +30,7 @@ const FULL_PAUSES: [Duration; 3] =
 /// publisher confirm. A body that is no request is left out, because it may be anything, of any
 /// size.
 pub(crate) async fn dead_letter(
-    pool: &Pool,
+    pool: &ChannelPool,
     model: &ModelName,
     delivery: &Delivery,
     code: ErrorCode,
@@ -56,7 +56,11 @@ pub(crate) async fn dead_letter(
 
 /// Returns true if the broker has a worker of this revision that takes control frames: one that
 /// serves the model or is about to.
-pub(crate) async fn is_served(pool: &Pool, model: &ModelName, revision: &Revision) -> Result<bool> {
+pub(crate) async fn is_served(
+    pool: &ChannelPool,
+    model: &ModelName,
+    revision: &Revision,
+) -> Result<bool> {
     // An empty message is no control frame, so workers drop it.
     let probe = Message::new(Vec::new());
     let answer = publish(pool, CONTROL_EXCHANGE, &revision_key(model, revision), probe).await?;
@@ -91,7 +95,7 @@ pub(crate) enum Retry {
 
 /// Publishes a copy of `delivery` to the next retry queue.
 pub(crate) async fn retry(
-    pool: &Pool,
+    pool: &ChannelPool,
     model: &ModelName,
     delivery: &Delivery,
     deadline: SystemTime,
@@ -116,7 +120,7 @@ pub(crate) async fn retry(
 /// Publishes a copy of `delivery` that comes back after about `pause` and does not count as a try.
 /// Returns `false` if the deadline would pass before.
 pub(crate) async fn wait(
-    pool: &Pool,
+    pool: &ChannelPool,
     model: &ModelName,
     delivery: &Delivery,
     deadline: SystemTime,
@@ -133,7 +137,7 @@ pub(crate) async fn wait(
 /// Publishes a copy of `delivery` to the end of its own queue. Returns `false` if its deadline has
 /// passed.
 pub(crate) async fn renew(
-    pool: &Pool,
+    pool: &ChannelPool,
     model: &ModelName,
     delivery: &Delivery,
     deadline: SystemTime,
@@ -169,7 +173,7 @@ fn again(
 /// A client that is gone needs none. A client whose queue stays full gets none either, because its
 /// request must not be redelivered for that, again and again.
 pub(crate) async fn notify_client(
-    pool: &Pool,
+    pool: &ChannelPool,
     from: &Sender<'_>,
     rejection: &Rejection,
 ) -> Result<()> {
@@ -180,12 +184,12 @@ pub(crate) async fn notify_client(
 
 /// Sends a client a hint with the reason why its request waits for another worker. The request is
 /// not over, so it gets no final error.
-pub(crate) async fn hint_client(pool: &Pool, rejection: &Rejection) -> Result<()> {
+pub(crate) async fn hint_client(pool: &ChannelPool, rejection: &Rejection) -> Result<()> {
     let Some(reply) = &rejection.reply else { return Ok(()) };
     send(pool, reply, vec![hint(rejection, reply)]).await
 }
 
-async fn send(pool: &Pool, reply: &ReplyTo, frames: Vec<Vec<u8>>) -> Result<()> {
+async fn send(pool: &ChannelPool, reply: &ReplyTo, frames: Vec<Vec<u8>>) -> Result<()> {
     let publisher = pool.take().await?;
     for frame in frames {
         let mut message = Message::new(frame);
@@ -269,14 +273,19 @@ fn head(message: &Message) -> Message {
 }
 
 /// Publishes one message on a channel of the pool and waits for the publisher confirm.
-async fn publish(pool: &Pool, exchange: &str, key: &str, message: Message) -> Result<Confirmed> {
+async fn publish(
+    pool: &ChannelPool,
+    exchange: &str,
+    key: &str,
+    message: Message,
+) -> Result<Confirmed> {
     let publisher = pool.take().await?;
     let answer = publisher.publish(exchange, key, message).await?.await?;
     pool.give_back(publisher);
     Ok(answer)
 }
 
-async fn confirmed(pool: &Pool, queue: &str, message: Message) -> Result<()> {
+async fn confirmed(pool: &ChannelPool, queue: &str, message: Message) -> Result<()> {
     match publish(pool, "", queue, message).await? {
         Confirmed::Taken => Ok(()),
         Confirmed::Returned => Err(Error::NoQueue { queue: queue.to_owned() }),

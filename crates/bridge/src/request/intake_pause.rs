@@ -9,7 +9,7 @@ use crate::timing::Timing;
 
 /// Time before which no delivery is begun. Deliveries that have come wait in the worker.
 #[derive(Debug)]
-pub(crate) struct Rest {
+pub(crate) struct IntakePause {
     /// First pause of the back-off for the key service.
     first: Duration,
     longest: Duration,
@@ -20,16 +20,16 @@ pub(crate) struct Rest {
 struct State {
     until: Option<Instant>,
     /// Number of pauses since the key service last answered.
-    row: u32,
+    in_row: u32,
 }
 
-impl Rest {
+impl IntakePause {
     pub(crate) fn new(timing: &Timing) -> Self {
         Self { first: timing.key_pause, longest: timing.max_key_pause, state: Mutex::default() }
     }
 
     /// Pauses for at least this long.
-    pub(crate) fn take(&self, pause: Duration) {
+    pub(crate) fn pause(&self, pause: Duration) {
         let until = Instant::now() + pause;
         let mut state = self.state();
         state.until = state.until.max(Some(until));
@@ -44,21 +44,21 @@ impl Rest {
         if let Some(until) = state.until.filter(|until| *until > now) {
             return until - now;
         }
-        let pause = self.longest.min(self.first * (1 << state.row.min(6)));
+        let pause = self.longest.min(self.first * (1 << state.in_row.min(6)));
         // Jitter, so that workers that were refused together do not come back together.
         let pause = pause.mul_f64(0.75 + 0.25 * random());
-        state.row += 1;
+        state.in_row += 1;
         state.until = Some(now + pause);
         pause
     }
 
     /// Resets the back-off after an answer of the key service.
-    pub(crate) fn keys_came(&self) {
-        self.state().row = 0;
+    pub(crate) fn reset(&self) {
+        self.state().in_row = 0;
     }
 
     /// Waits until no pause is in force.
-    pub(crate) async fn over(&self) {
+    pub(crate) async fn resumed(&self) {
         loop {
             let until = self.state().until.filter(|until| *until > Instant::now());
             let Some(until) = until else { return };
@@ -82,7 +82,7 @@ mod tests {
 
     use tokio::time::{Instant, advance};
 
-    use super::Rest;
+    use super::IntakePause;
     use crate::timing::Timing;
 
     fn seconds(low: f64, pause: Duration) -> bool {
@@ -91,36 +91,36 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn waits_for_the_key_service_grow_to_a_minute_and_begin_anew() {
-        let rest = Rest::new(&Timing::default());
+        let intake = IntakePause::new(&Timing::default());
         for expected in [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0] {
-            let pause = rest.back_off();
+            let pause = intake.back_off();
             assert!(seconds(expected, pause), "{pause:?} for {expected}");
             let began = Instant::now();
-            rest.over().await;
+            intake.resumed().await;
             assert!(began.elapsed() >= pause);
         }
-        rest.keys_came();
-        assert!(seconds(1.0, rest.back_off()));
+        intake.reset();
+        assert!(seconds(1.0, intake.back_off()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn many_that_fail_together_count_once() {
-        let rest = Rest::new(&Timing::default());
-        let first = rest.back_off();
+        let intake = IntakePause::new(&Timing::default());
+        let first = intake.back_off();
         advance(Duration::from_millis(100)).await;
         for _ in 0..50 {
-            assert_eq!(rest.back_off(), first - Duration::from_millis(100));
+            assert_eq!(intake.back_off(), first - Duration::from_millis(100));
         }
-        rest.over().await;
-        assert!(seconds(2.0, rest.back_off()));
+        intake.resumed().await;
+        assert!(seconds(2.0, intake.back_off()));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_shorter_rest_ends_no_longer_one() {
-        let (rest, began) = (Rest::new(&Timing::default()), Instant::now());
-        rest.take(Duration::from_secs(5));
-        rest.take(Duration::from_secs(1));
-        rest.over().await;
+        let (intake, began) = (IntakePause::new(&Timing::default()), Instant::now());
+        intake.pause(Duration::from_secs(5));
+        intake.pause(Duration::from_secs(1));
+        intake.resumed().await;
         assert!(began.elapsed() >= Duration::from_secs(5));
     }
 }

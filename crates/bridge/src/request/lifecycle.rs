@@ -47,7 +47,7 @@ pub(crate) async fn run(
             }
         };
     if request.provider == Provider::Kms {
-        shared.rest.keys_came();
+        shared.intake.reset();
     }
     trace.opened(&request);
     let job = request.identity();

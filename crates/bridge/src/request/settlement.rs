@@ -278,7 +278,7 @@ pub(crate) async fn defer(
     deferred: &Deferred,
     trace: &DeliveryTrace,
 ) -> WorkerAction {
-    let pause = shared.rest.back_off();
+    let pause = shared.intake.back_off();
     let (error, rest_s) = (&deferred.error, pause.as_secs_f64());
     tracing::warn!(%error, rest_s, "taking nothing until keys can be had");
     trace.metrics().key_pause();

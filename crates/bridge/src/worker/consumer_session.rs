@@ -176,7 +176,7 @@ async fn run(shared: Arc<Shared>, owned: OwnedDelivery, arrival: Arrival) {
     tokio::select! {
         biased;
         _ = shared.drain.begun() => return,
-        () = shared.rest.over() => {}
+        () = shared.intake.resumed() => {}
         () = owned.gone.cancelled() => return,
     }
     let trace = DeliveryTrace::begin(&shared.vitals, &shared.model, &owned.delivery.message);
@@ -188,7 +188,7 @@ async fn run(shared: Arc<Shared>, owned: OwnedDelivery, arrival: Arrival) {
     trace.settled();
     match after {
         WorkerAction::Continue => {}
-        WorkerAction::Pause(pause) => shared.rest.take(pause),
+        WorkerAction::Pause(pause) => shared.intake.pause(pause),
         WorkerAction::Exit(why) => shared.leave(why),
     }
 }
