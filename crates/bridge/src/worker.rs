@@ -19,13 +19,13 @@ use tokio_util::task::TaskTracker;
 
 use crate::observability::metrics::Side;
 use crate::request::channel_pool::ChannelPool;
-use crate::request::context::{Consuming, Shared, in_a_line};
+use crate::request::context::{Consuming, WorkerContext, in_a_line};
 use crate::request::in_flight::InFlight;
 use crate::request::intake_pause::IntakePause;
 use crate::request::runner::Runner;
 use crate::request::slots::SlotPool;
 
-use consumer_session::Session;
+use consumer_session::ConsumerSession;
 
 pub use crate::config::{
     BrokerConfig, Config, ConfigError, FleetConfig, HealthConfig, KeysConfig, LogConfig, LogFormat,
@@ -43,7 +43,7 @@ pub use crate::timing::Timing;
 /// Loaded handler that consumes requests from the queue of its model.
 #[derive(Debug)]
 pub struct Worker {
-    shared: Arc<Shared>,
+    context: Arc<WorkerContext>,
 }
 
 /// Parts that a worker is made from.
@@ -75,7 +75,7 @@ impl Worker {
         vitals.loaded(runner.fingerprint(), revision.as_ref());
         vitals.metrics.slots(runner.slots());
         vitals.metrics.measures_of(runner.handler());
-        let shared = Shared {
+        let context = WorkerContext {
             control_queue: Mutex::default(),
             publish: ChannelPool::new(
                 broker.clone(),
@@ -99,19 +99,19 @@ impl Worker {
             timing,
             name,
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self { context: Arc::new(context) })
     }
 
     /// Returns a receiver of the time since which the worker is subscribed to its queue; `None`
     /// while it is not.
     pub fn consuming(&self) -> watch::Receiver<Option<Instant>> {
-        self.shared.consuming.since()
+        self.context.consuming.since()
     }
 
     /// Makes the handler drop what it keeps of ended requests whenever a key is withdrawn. Ends
     /// when the sender is dropped.
     pub(crate) fn forget_when(&self, mut withdrawn: watch::Receiver<()>) {
-        let runner = self.shared.runner.clone();
+        let runner = self.context.runner.clone();
         tokio::spawn(async move {
             while withdrawn.changed().await.is_ok() {
                 tracing::info!("a key was withdrawn: what is kept of ended requests is dropped");
@@ -123,7 +123,7 @@ impl Worker {
 
     /// Returns the graceful-shutdown signal that the worker was made with.
     pub fn drain(&self) -> Drain {
-        self.shared.drain.clone()
+        self.context.drain.clone()
     }
 
     /// Consumes and answers requests until the worker drains. Then it finishes the jobs that fit
@@ -137,7 +137,7 @@ impl Worker {
     pub async fn run(self) -> Result<(), Error> {
         tokio::select! {
             ended = self.work() => ended,
-            never = probes::run(&self.shared) => match never {},
+            never = probes::run(&self.context) => match never {},
         }
     }
 
@@ -145,7 +145,7 @@ impl Worker {
         let jobs = TaskTracker::new();
         let drain = self.drain();
         let ended = tokio::select! {
-            _ = self.shared.handler_broke() => Ok(()),
+            _ = self.context.handler_broke() => Ok(()),
             error = self.serve(&jobs) => Err(error),
             _ = drain.begun() => Ok(()),
         };
@@ -154,7 +154,7 @@ impl Worker {
         }
         self.leave(&jobs).await;
         // The handler may also have broken while the worker drained.
-        let broken = self.shared.broken.borrow().clone();
+        let broken = self.context.broken.borrow().clone();
         match broken {
             Some(why) => Err(Error::Handler(self.in_its_words(why).await)),
             None => ended,
@@ -164,15 +164,15 @@ impl Worker {
     /// Runs one session after another, and returns the error of a session that cannot begin.
     async fn serve(&self, jobs: &TaskTracker) -> Error {
         loop {
-            let connection = self.shared.consume.connection().await;
-            match Session::start(&self.shared, connection, jobs).await {
+            let connection = self.context.consume.connection().await;
+            match ConsumerSession::start(&self.context, connection, jobs).await {
                 Ok(session) => {
                     session.lost().await;
-                    self.shared.vitals.metrics.reconnected(Side::Consume);
+                    self.context.vitals.metrics.reconnected(Side::Consume);
                 }
                 Err(Error::Queue(error)) if error.is_retryable() => {
                     tracing::warn!(%error, "no session, trying again");
-                    sleep(self.shared.timing.session_retry).await;
+                    sleep(self.context.timing.session_retry).await;
                 }
                 Err(error) => return error,
             }
@@ -182,12 +182,12 @@ impl Worker {
     /// Appends the handler's own reason, unless `why` has it already or the handler does not answer
     /// in time.
     async fn in_its_words(&self, why: String) -> String {
-        if self.shared.unwell.is_cancelled() {
+        if self.context.unwell.is_cancelled() {
             return why;
         }
-        let runner = self.shared.runner.clone();
+        let runner = self.context.runner.clone();
         let asked = tokio::task::spawn_blocking(move || runner.health());
-        match timeout(self.shared.timing.last_health_limit, asked).await {
+        match timeout(self.context.timing.last_health_limit, asked).await {
             Ok(Ok(HandlerHealth::Failed(reason))) => format!("{why}: {}", in_a_line(&reason)),
             _ => why,
         }
@@ -198,14 +198,14 @@ impl Worker {
         jobs.close();
         tokio::select! {
             () = jobs.wait() => {}
-            () = self.shared.drain.over() => {
+            () = self.context.drain.over() => {
                 tracing::info!(jobs = jobs.len(), "the grace is over, handing jobs over");
                 // Requests that are not handed over in this time are redelivered when the
                 // connection closes.
-                let _ = timeout(self.shared.timing.hand_over_limit, jobs.wait()).await;
+                let _ = timeout(self.context.timing.hand_over_limit, jobs.wait()).await;
             }
         }
-        self.shared.publish.close().await;
-        self.shared.consume.close().await;
+        self.context.publish.close().await;
+        self.context.consume.close().await;
     }
 }

@@ -29,7 +29,7 @@ const LONGEST_REASON: usize = 300;
 
 /// State shared by all jobs of a worker.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct WorkerContext {
     pub(crate) model: ModelName,
     pub(crate) revision: Option<Revision>,
     pub(crate) name: String,
@@ -56,7 +56,7 @@ pub(crate) struct Shared {
     pub(crate) unwell: CancellationToken,
 }
 
-impl Shared {
+impl WorkerContext {
     pub(crate) fn reply_context<'a>(
         &'a self,
         request: &'a OpenedRequest,

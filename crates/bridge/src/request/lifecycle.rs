@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::observability::metrics::OrphanEnd;
 use crate::request::admission::{self, OpenedRequest, Refusal};
 use crate::request::attempt::{ReplyContext, Undeliverable};
-use crate::request::context::Shared;
+use crate::request::context::WorkerContext;
 use crate::request::delivery_trace::DeliveryTrace;
 use crate::request::disposition::{Disposition, WorkerAction};
 use crate::request::in_flight::{Job, OwnedDelivery, Registration, Running, SealedControl};
@@ -30,39 +30,39 @@ use crate::request::slots::{Arrival, Slot, SlotPermit};
 
 /// Runs one delivery to its settlement, or hands it to the run of its job.
 pub(crate) async fn run(
-    shared: &Shared,
+    worker: &WorkerContext,
     owned: OwnedDelivery,
     arrival: Arrival,
     trace: &DeliveryTrace,
 ) -> WorkerAction {
-    let (model, revision) = (&shared.model, shared.revision.as_ref());
+    let (model, revision) = (&worker.model, worker.revision.as_ref());
     let (request, input) =
-        match admission::open(&owned.delivery, model, revision, &*shared.keys).await {
+        match admission::open(&owned.delivery, model, revision, &*worker.keys).await {
             Ok(opened) => opened,
             Err(Refusal::Deferred(deferred)) => {
-                return defer(shared, owned.delivery, &deferred, trace).await;
+                return defer(worker, owned.delivery, &deferred, trace).await;
             }
             Err(Refusal::Rejected(rejection)) => {
-                return refuse(shared, owned.delivery, rejection, trace).await;
+                return refuse(worker, owned.delivery, rejection, trace).await;
             }
         };
     if request.provider == Provider::Kms {
-        shared.intake.reset();
+        worker.intake.reset();
     }
     trace.opened(&request);
     let job = request.identity();
-    let Some(owned) = renew(shared, &job, owned, &request, trace).await else {
+    let Some(owned) = renew(worker, &job, owned, &request, trace).await else {
         return WorkerAction::Continue;
     };
-    let Some((running, mut controls)) = register(shared, &job, owned, &request, trace).await else {
+    let Some((running, mut controls)) = register(worker, &job, owned, &request, trace).await else {
         return WorkerAction::Continue;
     };
     let overdue = CancellationToken::new();
-    let context = shared.reply_context(&request, trace, overdue.clone());
+    let context = worker.reply_context(&request, trace, overdue.clone());
     let (writer, reader) = transcript();
-    let record = RunRecord::of(shared, &request);
+    let record = RunRecord::of(worker, &request);
     let run = Run {
-        shared,
+        worker,
         request: &request,
         running: &running,
         record: &record,
@@ -79,21 +79,21 @@ pub(crate) async fn run(
     let deliveries = running.end(over);
     // Before the message is settled, because the worker that takes it next reads the record.
     record.close(over).await;
-    let changed = finish(shared, deliveries, &disposition, &request, trace).await;
+    let changed = finish(worker, deliveries, &disposition, &request, trace).await;
     trace.ended(changed.unwrap_or(disposition.outcome()));
-    disposition.action(&shared.timing)
+    disposition.action(&worker.timing)
 }
 
 /// Registers the job (rule R6). Returns `None` if the delivery needs no run of its own.
 async fn register<'a>(
-    shared: &'a Shared,
+    worker: &'a WorkerContext,
     job: &Job,
     mut owned: OwnedDelivery,
     request: &OpenedRequest,
     trace: &DeliveryTrace,
 ) -> Option<(Running<'a>, Receiver<SealedControl>)> {
     loop {
-        match shared.in_flight.register(job, owned, request.attempt) {
+        match worker.in_flight.register(job, owned, request.attempt) {
             Registration::New(running, controls) => return Some((running, controls)),
             Registration::Duplicate(copy) | Registration::Done(copy) => {
                 let id = request.job.id;
@@ -120,7 +120,7 @@ async fn register<'a>(
 
 /// One run of a job.
 struct Run<'a> {
-    shared: &'a Shared,
+    worker: &'a WorkerContext,
     request: &'a OpenedRequest,
     running: &'a Running<'a>,
     record: &'a RunRecord<'a>,
@@ -139,7 +139,7 @@ impl Run<'_> {
         context: &ReplyContext<'_>,
         writer: Writer,
     ) -> Result<Disposition, Undeliverable> {
-        let Self { shared, request, reader, .. } = self;
+        let Self { worker, request, reader, .. } = self;
         let mut cancelled = false;
         let entry = tokio::select! {
             biased;
@@ -159,7 +159,7 @@ impl Run<'_> {
         trace.runs();
         let mut reply = ReplyStream::open(context, self.running.attempt()).await?;
         cancelled |= cancelled_early(context, controls);
-        let decision = match request.redelivered && shared.reply.resume_from_client {
+        let decision = match request.redelivered && worker.reply.resume_from_client {
             _ if cancelled => ResumeDecision::Cancelled,
             true => reply.wait_for_resume(controls, request.age()).await,
             false => ResumeDecision::Start,
@@ -190,17 +190,17 @@ impl Run<'_> {
 
     /// Waits for a permit, unless the request is poison (rule R1).
     async fn enter(&self, arrival: Arrival) -> Entry {
-        let Self { shared, request, running, .. } = self;
+        let Self { worker, request, running, .. } = self;
         let unreturned = tokio::select! {
             biased;
-            _ = shared.drain.begun() => return Entry::Slot(Slot::Requeue),
+            _ = worker.drain.begun() => return Entry::Slot(Slot::Requeue),
             () = running.orphaned() => return Entry::Slot(Slot::Requeue),
             unreturned = self.record.unreturned() => unreturned,
         };
         if unreturned >= POISON_RUNS {
             return Entry::Poison(unreturned);
         }
-        let Shared { slots, in_flight, drain, .. } = shared;
+        let WorkerContext { slots, in_flight, drain, .. } = worker;
         let wait = |arrival, runs| slots.acquire(arrival, runs, in_flight, drain, request, running);
         let slot = tokio::select! {
             biased;
@@ -208,7 +208,7 @@ impl Run<'_> {
             // Workers that were cut off for longer are back and have struck their runs, so the
             // request is no longer a suspect.
             () = self.record.cleared(), if unreturned > 0 => {
-                wait(shared.slots.arrive(), 0).await
+                wait(worker.slots.arrive(), 0).await
             }
         };
         Entry::Slot(slot)
@@ -223,7 +223,7 @@ impl Run<'_> {
         writer: Writer,
         slot: Option<Arc<SlotPermit>>,
     ) -> CallEnd {
-        let Self { shared, request, reader, .. } = self;
+        let Self { worker, request, reader, .. } = self;
         if request.deliveries > 0 {
             tokio::select! {
                 () = self.record.enter() => {}
@@ -239,10 +239,10 @@ impl Run<'_> {
         self.calling.send_replace(true);
         let given_up = async {
             reader.stopping().await;
-            sleep(shared.timing.give_up_call_after).await;
+            sleep(worker.timing.give_up_call_after).await;
         };
         let end = tokio::select! {
-            end = shared.runner.call(Call { input, info, resume, writer }, slot.clone()) => end,
+            end = worker.runner.call(Call { input, info, resume, writer }, slot.clone()) => end,
             () = given_up => CallEnd::GivenUp,
         };
         self.calling.send_replace(false);
@@ -254,13 +254,13 @@ impl Run<'_> {
             let (id, stop, leftover) = (
                 request.job.id,
                 reader.stopped().map(tracing::field::display),
-                shared.runner.leftover(),
+                worker.runner.leftover(),
             );
             tracing::warn!(request = %id, stop, leftover, "a call took no notice of a stop and was given up");
-            shared.vitals.metrics.given_up();
+            worker.vitals.metrics.given_up();
         }
         // If all calls stand still, the call that was given up may be the cause.
-        let suspect = given_up && shared.calls_stand_still();
+        let suspect = given_up && worker.calls_stand_still();
         if !(end.broke() || suspect) {
             self.record.returned();
         }
@@ -271,10 +271,10 @@ impl Run<'_> {
     /// on for a while after the stop; then `overdue` is canceled. Returns only if the handler has
     /// failed and the run is not waited for any more.
     async fn watch(&self, overdue: &CancellationToken) -> Undeliverable {
-        let (shared, reader) = (self.shared, self.reader);
+        let (worker, reader) = (self.worker, self.reader);
         let (stop, margin) = tokio::select! {
-            () = sleep(admission::remaining(self.request.deadline)) => (Stop::Deadline, shared.timing.send_margin),
-            margin = must_move(shared, reader) => (Stop::HandOff, margin),
+            () = sleep(admission::remaining(self.request.deadline)) => (Stop::Deadline, worker.timing.send_margin),
+            margin = must_move(worker, reader) => (Stop::HandOff, margin),
             // The client does not need these frames: the worker with the delivery sends its own.
             () = self.forsaken() => (Stop::HandOff, Duration::ZERO),
         };
@@ -288,8 +288,8 @@ impl Run<'_> {
             pending().await
         };
         let given_up = async {
-            shared.unwell.cancelled().await;
-            sleep(shared.timing.failed_call_limit).await;
+            worker.unwell.cancelled().await;
+            sleep(worker.timing.failed_call_limit).await;
         };
         tokio::select! {
             never = late => never,
@@ -299,20 +299,20 @@ impl Run<'_> {
 
     /// Waits until the run has lost its delivery for good (rule R9).
     async fn forsaken(&self) {
-        let Self { shared, request, running, .. } = self;
+        let Self { worker, request, running, .. } = self;
         loop {
             running.orphaned().await;
             tracing::warn!(request = %request.job.id, "a running job has lost its delivery");
-            let orphan = shared.vitals.metrics.orphaned();
+            let orphan = worker.vitals.metrics.orphaned();
             let withdrawn = async {
                 self.record.withdraw().await;
                 pending().await
             };
             let end = tokio::select! {
                 () = running.adopted() => OrphanEnd::Adopted,
-                () = adoption_time(shared) => OrphanEnd::Expired,
+                () = adoption_time(worker) => OrphanEnd::Expired,
                 () = running.evicted() => OrphanEnd::Evicted,
-                _ = shared.drain.begun() => OrphanEnd::Drained,
+                _ = worker.drain.begun() => OrphanEnd::Drained,
                 never = withdrawn => never,
             };
             // A copy may have been adopted at the last moment.
@@ -359,27 +359,27 @@ async fn cancel(context: &ReplyContext<'_>, controls: &mut Receiver<SealedContro
 }
 
 /// Waits until a draining worker must hand the job over. Returns the time limit of the hand-over.
-async fn must_move(shared: &Shared, reader: &Reader) -> Duration {
-    let moment = shared.drain.begun().await;
+async fn must_move(worker: &WorkerContext, reader: &Reader) -> Duration {
+    let moment = worker.drain.begun().await;
     // A job that cannot end within the grace period has to move anyway, so it moves at once.
     let left = moment.saturating_duration_since(Instant::now());
     if reader.expected_to_take().is_none_or(|needed| needed <= left) {
-        shared.drain.over().await;
+        worker.drain.over().await;
     }
     // While the broker blocks publishers, `moved` cannot be sent.
-    if shared.publish.is_blocked() { Duration::ZERO } else { shared.timing.send_margin }
+    if worker.publish.is_blocked() { Duration::ZERO } else { worker.timing.send_margin }
 }
 
 /// Waits for as long as the copy of a job that was just orphaned may come back here.
-async fn adoption_time(shared: &Shared) {
+async fn adoption_time(worker: &WorkerContext) {
     let lost = Instant::now();
     let returned = async {
-        let mut subscribed = shared.consuming.since();
+        let mut subscribed = worker.consuming.since();
         loop {
             let since = *subscribed.borrow_and_update();
             let window = async {
                 match since {
-                    Some(since) => sleep_until(since.max(lost) + shared.timing.adopt_window).await,
+                    Some(since) => sleep_until(since.max(lost) + worker.timing.adopt_window).await,
                     None => pending().await,
                 }
             };
@@ -391,7 +391,7 @@ async fn adoption_time(shared: &Shared) {
     };
     tokio::select! {
         () = returned => {}
-        () = sleep_until(lost + shared.timing.max_orphan_time) => {}
+        () = sleep_until(lost + worker.timing.max_orphan_time) => {}
     }
 }
 

@@ -14,11 +14,11 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::request::admission::OpenedRequest;
-use crate::request::context::Shared;
+use crate::request::context::WorkerContext;
 
 /// Share of one run in the record of its request.
 pub(crate) struct RunRecord<'a> {
-    shared: &'a Shared,
+    worker: &'a WorkerContext,
     queue: String,
     request: &'a OpenedRequest,
     /// Number of entries that the record may have of this run. More than one after a publish whose
@@ -29,11 +29,11 @@ pub(crate) struct RunRecord<'a> {
 }
 
 impl<'a> RunRecord<'a> {
-    pub(crate) fn of(shared: &'a Shared, request: &'a OpenedRequest) -> Self {
+    pub(crate) fn of(worker: &'a WorkerContext, request: &'a OpenedRequest) -> Self {
         let number = request.reply_root.run_record(&request.reply_to);
         Self {
-            shared,
-            queue: run_record(&shared.model, number),
+            worker,
+            queue: run_record(&worker.model, number),
             request,
             entries: Mutex::new(0),
             returned: AtomicBool::new(false),
@@ -51,7 +51,7 @@ impl<'a> RunRecord<'a> {
         if deliveries == 0 {
             return 0;
         }
-        let (began, wait) = (Instant::now(), self.shared.timing.record_wait);
+        let (began, wait) = (Instant::now(), self.worker.timing.record_wait);
         loop {
             match self.declare().await {
                 Ok(entries) if entries == 0 || began.elapsed() >= wait => {
@@ -65,14 +65,14 @@ impl<'a> RunRecord<'a> {
                 }
                 Err(_) => {}
             }
-            sleep(self.shared.timing.record_poll).await;
+            sleep(self.worker.timing.record_poll).await;
         }
     }
 
     /// Waits until the record has no entries. Then the workers of all earlier runs live.
     pub(crate) async fn cleared(&self) {
         loop {
-            sleep(self.shared.timing.suspect_poll).await;
+            sleep(self.worker.timing.suspect_poll).await;
             if matches!(self.declare().await, Ok(0)) {
                 return;
             }
@@ -91,12 +91,12 @@ impl<'a> RunRecord<'a> {
         }
         let began = Instant::now();
         while let Err(error) = self.try_enter(&mut entries).await {
-            if began.elapsed() >= self.shared.timing.record_enter_limit {
+            if began.elapsed() >= self.worker.timing.record_enter_limit {
                 let (id, queue) = (self.request.job.id, &self.queue);
                 tracing::warn!(request = %id, %queue, %error, "a run begins without an entry in its request's record");
                 return;
             }
-            sleep(self.shared.timing.record_retry).await;
+            sleep(self.worker.timing.record_retry).await;
         }
     }
 
@@ -109,7 +109,7 @@ impl<'a> RunRecord<'a> {
     pub(crate) async fn withdraw(&self) {
         while let Err(error) = self.strike().await {
             tracing::debug!(queue = %self.queue, %error, "a run could not be struck, trying again");
-            sleep(self.shared.timing.record_retry).await;
+            sleep(self.worker.timing.record_retry).await;
         }
     }
 
@@ -118,7 +118,7 @@ impl<'a> RunRecord<'a> {
     pub(crate) async fn close(&self, over: bool) {
         let closing = async {
             if over && (self.request.deliveries > 0 || *self.entries.lock().await > 0) {
-                let connection = self.shared.consume.try_connection().await?;
+                let connection = self.worker.consume.try_connection().await?;
                 connection.delete_run_record(&self.queue).await
             } else if self.returned.load(Ordering::Relaxed) {
                 self.strike().await
@@ -126,7 +126,7 @@ impl<'a> RunRecord<'a> {
                 Ok(())
             }
         };
-        let failure = match timeout(self.shared.timing.record_close_limit, closing).await {
+        let failure = match timeout(self.worker.timing.record_close_limit, closing).await {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error.to_string(),
             Err(_) => "no answer".to_owned(),
@@ -136,18 +136,18 @@ impl<'a> RunRecord<'a> {
     }
 
     async fn declare(&self) -> Result<u32> {
-        self.shared.consume.try_connection().await?.declare_run_record(&self.queue).await
+        self.worker.consume.try_connection().await?.declare_run_record(&self.queue).await
     }
 
     async fn try_enter(&self, entries: &mut u32) -> Result<()> {
         let mut entry = Message::new(Vec::new());
         entry.properties.persistent = true;
         entry.properties.message_id = Some(self.request.job.id.to_string());
-        let publisher = self.shared.publish.take().await?;
+        let publisher = self.worker.publish.take().await?;
         // Counted before the broker answers, because without an answer the entry may exist.
         *entries += 1;
         let confirmed = publisher.publish("", &self.queue, entry).await?.await?;
-        self.shared.publish.give_back(publisher);
+        self.worker.publish.give_back(publisher);
         if confirmed == Confirmed::Taken {
             return Ok(());
         }
@@ -160,7 +160,7 @@ impl<'a> RunRecord<'a> {
     async fn strike(&self) -> Result<()> {
         let mut entries = self.entries.lock().await;
         while *entries > 0 {
-            let connection = self.shared.consume.try_connection().await?;
+            let connection = self.worker.consume.try_connection().await?;
             connection.strike_run_record(&self.queue).await?;
             *entries -= 1;
         }

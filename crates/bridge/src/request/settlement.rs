@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use crate::observability::metrics::Outcome;
 use crate::request::admission::{Again, Deferred, OpenedRequest, Rejection, epoch, remaining};
-use crate::request::context::Shared;
+use crate::request::context::WorkerContext;
 use crate::request::dead_letter::{self, Retry};
 use crate::request::delivery_trace::DeliveryTrace;
 use crate::request::disposition::{Disposition, WorkerAction};
@@ -29,7 +29,7 @@ const MOST_RENEWED: u16 = 8;
 /// Only deliveries that are still ours are settled (rule R11). A copy that the broker took away is
 /// redelivered, here or elsewhere, and meets a job that is done or a client that has its reply.
 pub(crate) async fn finish(
-    shared: &Shared,
+    worker: &WorkerContext,
     deliveries: Vec<OwnedDelivery>,
     disposition: &Disposition,
     request: &OpenedRequest,
@@ -45,7 +45,7 @@ pub(crate) async fn finish(
             (true, None)
         }
         Disposition::HandedOff | Disposition::Broken(_) | Disposition::Unsealed => (false, None),
-        Disposition::RetryLater => match retry_later(shared, &first.delivery, request, trace).await
+        Disposition::RetryLater => match retry_later(worker, &first.delivery, request, trace).await
         {
             Ok(outcome) => (true, Some(outcome)),
             Err(error) => {
@@ -54,7 +54,7 @@ pub(crate) async fn finish(
             }
         },
         Disposition::Poison(runs) => {
-            match poison(shared, &first.delivery, *runs, request, trace).await {
+            match poison(worker, &first.delivery, *runs, request, trace).await {
                 Ok(outcome) => (true, Some(outcome)),
                 Err(error) => {
                     tracing::warn!(request = %request.job.id, %error, "no dead letter, giving it back");
@@ -71,26 +71,26 @@ pub(crate) async fn finish(
 
 /// Publishes a copy that is delivered later, or dead-letters the request if it has no tries left.
 async fn retry_later(
-    shared: &Shared,
+    worker: &WorkerContext,
     delivery: &Delivery,
     request: &OpenedRequest,
     trace: &DeliveryTrace,
 ) -> nsbridge_queue::Result<Outcome> {
-    let (pool, model) = (&shared.publish, &shared.model);
+    let (pool, model) = (&worker.publish, &worker.model);
     match dead_letter::retry(pool, model, delivery, request.deadline, trace).await? {
         Retry::Waits => return Ok(Outcome::Retried),
         Retry::Over => {}
         // The request has tries left. It must not become a dead letter because others fill the
         // queue.
-        Retry::Full => return Err(retry_queue_full(shared).await),
+        Retry::Full => return Err(retry_queue_full(worker).await),
     }
     let message = "the model failed on this request, every time it was tried".to_owned();
-    fail_for_good(shared, delivery, (ErrorCode::ModelFailed, message), request, trace).await
+    fail_for_good(worker, delivery, (ErrorCode::ModelFailed, message), request, trace).await
 }
 
 /// Dead-letters a request that ends its workers (rule R1).
 async fn poison(
-    shared: &Shared,
+    worker: &WorkerContext,
     delivery: &Delivery,
     runs: u32,
     request: &OpenedRequest,
@@ -98,7 +98,7 @@ async fn poison(
 ) -> nsbridge_queue::Result<Outcome> {
     let code = ErrorCode::Poison;
     let message = format!("{runs} workers ended while they ran it");
-    let outcome = fail_for_good(shared, delivery, (code, message), request, trace).await?;
+    let outcome = fail_for_good(worker, delivery, (code, message), request, trace).await?;
     let (id, deliveries) = (request.job.id, request.deliveries);
     tracing::warn!(request = %id, %code, runs, deliveries, "a request was dead-lettered");
     Ok(outcome)
@@ -106,7 +106,7 @@ async fn poison(
 
 /// Sends the client of an opened request its final error, and publishes the dead letter.
 async fn fail_for_good(
-    shared: &Shared,
+    worker: &WorkerContext,
     delivery: &Delivery,
     (code, message): (ErrorCode, String),
     request: &OpenedRequest,
@@ -114,7 +114,7 @@ async fn fail_for_good(
 ) -> nsbridge_queue::Result<Outcome> {
     let reply = Some(request.reply());
     let rejection = Rejection { code, message, reply, again: None };
-    replace_refused(shared, delivery, &rejection, trace).await.map(|_| Outcome::Failed(code))
+    replace_refused(worker, delivery, &rejection, trace).await.map(|_| Outcome::Failed(code))
 }
 
 /// Publishes a copy in place of a message that has nearly reached the broker's delivery limit.
@@ -123,21 +123,21 @@ async fn fail_for_good(
 ///
 /// Recorded runs still count afterwards: the record belongs to the job, not to the message.
 pub(crate) async fn renew(
-    shared: &Shared,
+    worker: &WorkerContext,
     job: &Job,
     owned: OwnedDelivery,
     request: &OpenedRequest,
     trace: &DeliveryTrace,
 ) -> Option<OwnedDelivery> {
-    let (pool, model, delivery) = (&shared.publish, &shared.model, &owned.delivery);
+    let (pool, model, delivery) = (&worker.publish, &worker.model, &owned.delivery);
     let due = request.deliveries >= RENEW_DELIVERIES && epoch(&delivery.message) < MOST_RENEWED;
-    if !due || shared.in_flight.knows(job) || pool.is_blocked() {
+    if !due || worker.in_flight.knows(job) || pool.is_blocked() {
         return Some(owned);
     }
     let renewed = tokio::select! {
         renewed = dead_letter::renew(pool, model, delivery, request.deadline, trace) => renewed,
         () = owned.gone.cancelled() => return Some(owned),
-        _ = shared.drain.begun() => return Some(owned),
+        _ = worker.drain.begun() => return Some(owned),
     };
     match renewed {
         Ok(true) => {}
@@ -157,7 +157,7 @@ pub(crate) async fn renew(
 /// Refuses a request (rules R2 and R3): notifies its client, publishes a copy for another try where
 /// one can help, else the dead letter, and acks.
 pub(crate) async fn refuse(
-    shared: &Shared,
+    worker: &WorkerContext,
     delivery: Delivery,
     rejection: Rejection,
     trace: &DeliveryTrace,
@@ -166,13 +166,13 @@ pub(crate) async fn refuse(
     let bytes = delivery.oversized.unwrap_or(delivery.message.body.len() as u64);
     // From the request's own header, which may be unverified.
     let request = rejection.reply.as_ref().map(|reply| tracing::field::display(reply.request));
-    let again = match replace_refused(shared, &delivery, &rejection, trace).await {
+    let again = match replace_refused(worker, &delivery, &rejection, trace).await {
         Ok(again) => again,
         Err(error) => {
             tracing::warn!(request, %code, %error, "a request could not be dead-lettered, giving it back");
             let _ = delivery.requeue().await;
             trace.ended(Outcome::Moved);
-            return WorkerAction::Pause(shared.timing.dead_letter_pause);
+            return WorkerAction::Pause(worker.timing.dead_letter_pause);
         }
     };
     trace.ended(if again { Outcome::Retried } else { Outcome::Failed(code) });
@@ -188,18 +188,18 @@ pub(crate) async fn refuse(
 /// Publishes the replacement of a refused delivery. Returns true if it is a copy for another try,
 /// false if it is the dead letter.
 async fn replace_refused(
-    shared: &Shared,
+    worker: &WorkerContext,
     delivery: &Delivery,
     rejection: &Rejection,
     trace: &DeliveryTrace,
 ) -> nsbridge_queue::Result<bool> {
-    let (pool, model) = (&shared.publish, &shared.model);
+    let (pool, model) = (&worker.publish, &worker.model);
     if let Some(again) = &rejection.again
-        && retry_refused(shared, delivery, again, rejection, trace).await?
+        && retry_refused(worker, delivery, again, rejection, trace).await?
     {
         return Ok(true);
     }
-    let from = dead_letter::Sender { worker: &shared.name, revision: shared.revision.as_ref() };
+    let from = dead_letter::Sender { worker: &worker.name, revision: worker.revision.as_ref() };
     dead_letter::notify_client(pool, &from, rejection).await?;
     dead_letter::dead_letter(pool, model, delivery, rejection.code, trace).await.map(|()| false)
 }
@@ -211,15 +211,15 @@ async fn replace_refused(
 /// revision that no worker serves it waits only for the shorter delays, in which such a worker may
 /// start or come back.
 async fn retry_refused(
-    shared: &Shared,
+    worker: &WorkerContext,
     delivery: &Delivery,
     again: &Again,
     rejection: &Rejection,
     trace: &DeliveryTrace,
 ) -> nsbridge_queue::Result<bool> {
-    let (pool, model, until) = (&shared.publish, &shared.model, again.until);
+    let (pool, model, until) = (&worker.publish, &worker.model, again.until);
     let served = match &again.pinned {
-        Some(revision) => is_served(shared, revision).await,
+        Some(revision) => is_served(worker, revision).await,
         None => None,
     };
     if served == Some(true) {
@@ -227,7 +227,7 @@ async fn retry_refused(
         let pause = if first {
             Duration::ZERO
         } else {
-            shared.timing.served_revision_pause.min(remaining(until) / 4)
+            worker.timing.served_revision_pause.min(remaining(until) / 4)
         };
         let waits = dead_letter::wait(pool, model, delivery, until, pause, trace).await?;
         if waits {
@@ -243,7 +243,7 @@ async fn retry_refused(
     match dead_letter::retry(pool, model, delivery, until, trace).await? {
         Retry::Waits => Ok(true),
         Retry::Over => Ok(false),
-        Retry::Full if again.pinned.is_some() => Err(retry_queue_full(shared).await),
+        Retry::Full if again.pinned.is_some() => Err(retry_queue_full(worker).await),
         // Nothing of this request is verified. Requeued, it would be redelivered at once, and such
         // requests could hold up those that can be opened. A dead letter holds up nothing.
         Retry::Full => Ok(false),
@@ -252,17 +252,17 @@ async fn retry_refused(
 
 /// Waits here instead of in the full retry queue, and returns the error. Requeued without the wait,
 /// the request would be redelivered at once until it reached the broker's delivery limit.
-async fn retry_queue_full(shared: &Shared) -> Error {
+async fn retry_queue_full(worker: &WorkerContext) -> Error {
     tokio::select! {
-        () = sleep(shared.timing.full_retry_queue_pause) => {}
-        _ = shared.drain.begun() => {}
+        () = sleep(worker.timing.full_retry_queue_pause) => {}
+        _ = worker.drain.begun() => {}
     }
     Error::Lost { reason: "its retry queue is full".to_owned() }
 }
 
 /// Returns true if a worker of this revision exists; `None` if the broker could not be queried.
-async fn is_served(shared: &Shared, revision: &Revision) -> Option<bool> {
-    let asked = dead_letter::is_served(&shared.publish, &shared.model, revision).await;
+async fn is_served(worker: &WorkerContext, revision: &Revision) -> Option<bool> {
+    let asked = dead_letter::is_served(&worker.publish, &worker.model, revision).await;
     asked
         .inspect_err(|error| {
             tracing::warn!(%revision, %error, "cannot ask for workers of a revision: allow workers to write to `nsbridge.control`");
@@ -273,16 +273,16 @@ async fn is_served(shared: &Shared, revision: &Revision) -> Option<bool> {
 /// Puts a request off while the key service is busy (rule R3). The worker pauses and the request
 /// waits as a copy, because a requeued message would be redelivered at once.
 pub(crate) async fn defer(
-    shared: &Shared,
+    worker: &WorkerContext,
     delivery: Delivery,
     deferred: &Deferred,
     trace: &DeliveryTrace,
 ) -> WorkerAction {
-    let pause = shared.intake.back_off();
+    let pause = worker.intake.back_off();
     let (error, rest_s) = (&deferred.error, pause.as_secs_f64());
     tracing::warn!(%error, rest_s, "taking nothing until keys can be had");
     trace.metrics().key_pause();
-    let (pool, model) = (&shared.publish, &shared.model);
+    let (pool, model) = (&worker.publish, &worker.model);
     let copied = match deferred.until {
         Some(until) => dead_letter::wait(pool, model, &delivery, until, pause, trace).await,
         None => Ok(false),

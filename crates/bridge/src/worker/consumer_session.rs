@@ -15,7 +15,7 @@ use tracing::Instrument as _;
 
 use crate::error::Error;
 use crate::observability::traces::parent;
-use crate::request::context::Shared;
+use crate::request::context::WorkerContext;
 use crate::request::delivery_trace::DeliveryTrace;
 use crate::request::disposition::WorkerAction;
 use crate::request::in_flight::{OwnedDelivery, SealedControl};
@@ -29,30 +29,30 @@ const CONTROL_PREFETCH: u16 = 4;
 const MAX_CANCEL_BYTES: usize = 256;
 
 /// Session on one consuming connection.
-pub(crate) struct Session {
+pub(crate) struct ConsumerSession {
     /// Canceled when the connection is gone.
     lost: CancellationToken,
 }
 
-impl Session {
+impl ConsumerSession {
     /// Declares the queues and subscribes to them.
     pub(crate) async fn start(
-        shared: &Arc<Shared>,
+        worker: &Arc<WorkerContext>,
         connection: Arc<dyn Connection>,
         jobs: &TaskTracker,
     ) -> Result<Self, Error> {
-        connection.declare_model(&shared.model).await?;
+        connection.declare_model(&worker.model).await?;
         // Bound before the first request is taken, so that a cancel finds its worker.
-        let control_queue = shared.name_control_queue()?;
-        let revision = shared.revision.as_ref();
-        connection.declare_control_queue(&control_queue, &shared.model, revision).await?;
+        let control_queue = worker.name_control_queue()?;
+        let revision = worker.revision.as_ref();
+        connection.declare_control_queue(&control_queue, &worker.model, revision).await?;
         let control = connection.consume(&control_queue, CONTROL_PREFETCH).await?;
-        tokio::spawn(read_control(shared.clone(), control, connection.clone()));
+        tokio::spawn(read_control(worker.clone(), control, connection.clone()));
         let lost = CancellationToken::new();
         // A separate task, because running jobs must learn of the loss during a drain as well.
-        tokio::spawn(tell_when_lost(shared.clone(), connection.clone(), lost.clone()));
-        let (shared, jobs) = (shared.clone(), jobs.clone());
-        tokio::spawn(Subscriber { shared, connection, lost: lost.clone(), jobs }.run());
+        tokio::spawn(tell_when_lost(worker.clone(), connection.clone(), lost.clone()));
+        let (worker, jobs) = (worker.clone(), jobs.clone());
+        tokio::spawn(Subscriber { worker, connection, lost: lost.clone(), jobs }.run());
         Ok(Self { lost })
     }
 
@@ -63,12 +63,12 @@ impl Session {
 }
 
 async fn tell_when_lost(
-    shared: Arc<Shared>,
+    worker: Arc<WorkerContext>,
     connection: Arc<dyn Connection>,
     lost: CancellationToken,
 ) {
     let error = connection.lost().await;
-    if shared.drain.moment().is_none() {
+    if worker.drain.moment().is_none() {
         tracing::warn!(%error, "the consuming connection is gone");
     }
     lost.cancel();
@@ -80,7 +80,7 @@ async fn tell_when_lost(
 /// hands the deliveries of the first channel to the second, and so on through all of them: three
 /// cuts have led to fourteen attempts.
 struct Subscriber {
-    shared: Arc<Shared>,
+    worker: Arc<WorkerContext>,
     connection: Arc<dyn Connection>,
     lost: CancellationToken,
     jobs: TaskTracker,
@@ -91,13 +91,13 @@ impl Subscriber {
     async fn run(self) {
         tokio::select! {
             () = self.lost.cancelled() => {}
-            _ = self.shared.drain.begun() => {}
+            _ = self.worker.drain.begun() => {}
             never = self.subscribe() => match never {},
         }
     }
 
     async fn subscribe(&self) -> Infallible {
-        let (queue, places) = (model_queue(&self.shared.model), self.shared.runner.slots());
+        let (queue, places) = (model_queue(&self.worker.model), self.worker.runner.slots());
         let places = u16::try_from(places).unwrap_or(u16::MAX);
         loop {
             match self.connection.consume(&queue, places).await {
@@ -106,19 +106,19 @@ impl Subscriber {
             }
             // The broker ends a subscription alone if the queue was deleted or a job held a
             // delivery for too long.
-            sleep(self.shared.timing.session_retry).await;
-            drop(self.connection.declare_model(&self.shared.model).await);
+            sleep(self.worker.timing.session_retry).await;
+            drop(self.connection.declare_model(&self.worker.model).await);
         }
     }
 
     /// Takes deliveries until the channel is gone.
     async fn take(&self, mut consumer: Consumer) {
-        let (model, slots) = (&self.shared.model, self.shared.runner.slots());
+        let (model, slots) = (&self.worker.model, self.worker.runner.slots());
         tracing::info!(%model, slots, "taking requests");
-        let _consuming = self.shared.consuming.begin();
+        let _consuming = self.worker.consuming.begin();
         // Child token: canceled by the end of the channel and by the loss of the connection.
         let gone = self.lost.child_token();
-        let slots = &self.shared.slots;
+        let slots = &self.worker.slots;
         slots.paused(false);
         let mut quiet = slots.quiet();
         quiet.mark_changed();
@@ -151,7 +151,7 @@ impl Subscriber {
     ) -> nsbridge_queue::Result<()> {
         if wanted {
             // Before the resume, so that no suspect begins in between.
-            self.shared.slots.paused(false);
+            self.worker.slots.paused(false);
             consumer.resume().await?;
         } else {
             consumer.pause().await?;
@@ -159,28 +159,28 @@ impl Subscriber {
             while let Some(delivery) = consumer.try_recv() {
                 self.start(delivery, gone);
             }
-            self.shared.slots.paused(true);
+            self.worker.slots.paused(true);
         }
         Ok(())
     }
 
     fn start(&self, delivery: Delivery, gone: &CancellationToken) {
         let owned = OwnedDelivery { delivery, gone: gone.clone() };
-        let arrival = self.shared.slots.arrive();
-        self.jobs.spawn(run(self.shared.clone(), owned, arrival));
+        let arrival = self.worker.slots.arrive();
+        self.jobs.spawn(run(self.worker.clone(), owned, arrival));
     }
 }
 
-async fn run(shared: Arc<Shared>, owned: OwnedDelivery, arrival: Arrival) {
+async fn run(worker: Arc<WorkerContext>, owned: OwnedDelivery, arrival: Arrival) {
     // While the worker pauses, the delivery waits here. Requeued, it would be redelivered at once.
     tokio::select! {
         biased;
-        _ = shared.drain.begun() => return,
-        () = shared.intake.resumed() => {}
+        _ = worker.drain.begun() => return,
+        () = worker.intake.resumed() => {}
         () = owned.gone.cancelled() => return,
     }
-    let trace = DeliveryTrace::begin(&shared.vitals, &shared.model, &owned.delivery.message);
-    let job = lifecycle::run(&shared, owned, arrival, &trace).instrument(trace.log());
+    let trace = DeliveryTrace::begin(&worker.vitals, &worker.model, &owned.delivery.message);
+    let job = lifecycle::run(&worker, owned, arrival, &trace).instrument(trace.log());
     let job = std::panic::AssertUnwindSafe(job);
     // Handler code runs in this task too, and may panic: its fingerprint, the wake-ups of its
     // engine.
@@ -188,13 +188,17 @@ async fn run(shared: Arc<Shared>, owned: OwnedDelivery, arrival: Arrival) {
     trace.settled();
     match after {
         WorkerAction::Continue => {}
-        WorkerAction::Pause(pause) => shared.intake.pause(pause),
-        WorkerAction::Exit(why) => shared.leave(why),
+        WorkerAction::Pause(pause) => worker.intake.pause(pause),
+        WorkerAction::Exit(why) => worker.leave(why),
     }
 }
 
 /// Passes control frames to their jobs for as long as the connection lives.
-async fn read_control(shared: Arc<Shared>, mut control: Consumer, connection: Arc<dyn Connection>) {
+async fn read_control(
+    worker: Arc<WorkerContext>,
+    mut control: Consumer,
+    connection: Arc<dyn Connection>,
+) {
     while let Some(delivery) = control.recv().await {
         let before = parent(&delivery.message.properties, header::TRACE_BEFORE);
         let sealed = SealedControl { frame: delivery.message.body.clone(), before };
@@ -202,7 +206,7 @@ async fn read_control(shared: Arc<Shared>, mut control: Consumer, connection: Ar
         let Ok(parsed) = ControlFrame::parse(&sealed.frame) else { continue };
         // Cancels are kept before they can be verified, so they must be small.
         if parsed.kind == ControlKind::Resume || sealed.frame.len() <= MAX_CANCEL_BYTES {
-            shared.in_flight.deliver(parsed.request, &sealed, parsed.kind == ControlKind::Cancel);
+            worker.in_flight.deliver(parsed.request, &sealed, parsed.kind == ControlKind::Cancel);
         }
     }
     // Without its control queue the worker would miss cancels, so a new session has to start.

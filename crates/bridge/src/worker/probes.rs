@@ -9,7 +9,7 @@ use nsbridge_queue::Connection;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::observability::metrics::Waiting;
-use crate::request::context::Shared;
+use crate::request::context::WorkerContext;
 
 /// Number of consecutive checks that find the calls without progress before the
 /// worker reports that it is unwell.
@@ -20,27 +20,27 @@ const UNWELL_AFTER: u32 = 5;
 const LEAVE_AFTER: u32 = 30;
 
 /// Keeps the vitals of a worker up to date for as long as it runs.
-pub(crate) async fn run(shared: &Shared) -> Infallible {
+pub(crate) async fn run(worker: &WorkerContext) -> Infallible {
     tokio::select! {
-        never = follow(shared) => never,
-        never = ask_handler(shared) => never,
-        never = watch_calls(shared) => never,
-        never = look_at_broker(shared) => never,
-        never = ask_depths(shared) => never,
+        never = follow(worker) => never,
+        never = ask_handler(worker) => never,
+        never = watch_calls(worker) => never,
+        never = look_at_broker(worker) => never,
+        never = ask_depths(worker) => never,
     }
 }
 
 /// Follows the worker's subscription and drain.
-async fn follow(shared: &Shared) -> Infallible {
-    let mut consuming = shared.consuming.since();
+async fn follow(worker: &WorkerContext) -> Infallible {
+    let mut consuming = worker.consuming.since();
     let draining = async {
-        shared.drain.begun().await;
-        shared.vitals.health.draining();
+        worker.drain.begun().await;
+        worker.vitals.health.draining();
         std::future::pending::<Infallible>().await
     };
     let following = async {
         loop {
-            shared.vitals.health.consuming(consuming.borrow_and_update().is_some());
+            worker.vitals.health.consuming(consuming.borrow_and_update().is_some());
             // The sender belongs to the worker, so the wait cannot fail.
             let _ = consuming.changed().await;
         }
@@ -52,25 +52,25 @@ async fn follow(shared: &Shared) -> Infallible {
 }
 
 /// Checks the handler's health on a thread that may block, until the handler fails.
-async fn ask_handler(shared: &Shared) -> Infallible {
+async fn ask_handler(worker: &WorkerContext) -> Infallible {
     let trouble = loop {
-        sleep(shared.timing.health_interval).await;
-        let runner = shared.runner.clone();
+        sleep(worker.timing.health_interval).await;
+        let runner = worker.runner.clone();
         let mut asked = tokio::task::spawn_blocking(move || runner.health());
-        let mut answer = timeout(shared.timing.health_limit, &mut asked).await.ok();
+        let mut answer = timeout(worker.timing.health_limit, &mut asked).await.ok();
         if answer.is_none() {
             tracing::warn!("the handler does not say whether it is well");
-            shared.vitals.health.handler(false);
+            worker.vitals.health.handler(false);
             answer = Some(asked.await);
         }
         match answer {
-            Some(Ok(HandlerHealth::Ok)) => shared.vitals.health.handler(true),
+            Some(Ok(HandlerHealth::Ok)) => worker.vitals.health.handler(true),
             Some(Ok(HandlerHealth::Failed(reason))) => break reason,
             _ => break "it panicked when it was asked".to_owned(),
         }
     };
-    shared.vitals.health.handler(false);
-    shared.unwell(&trouble);
+    worker.vitals.health.handler(false);
+    worker.unwell(&trouble);
     std::future::pending().await
 }
 
@@ -78,19 +78,19 @@ async fn ask_handler(shared: &Shared) -> Infallible {
 /// worker exits if either lasts too long, because it cannot end such calls.
 ///
 /// Checks are counted instead of time, because a suspended process has missed only one check.
-async fn watch_calls(shared: &Shared) -> Infallible {
+async fn watch_calls(worker: &WorkerContext) -> Infallible {
     let (mut still, mut last_beat) = (0, None);
     loop {
-        sleep(shared.timing.probe_interval).await;
-        let beat = shared.runner.pulse();
+        sleep(worker.timing.probe_interval).await;
+        let beat = worker.runner.pulse();
         let no_beat = beat.is_some() && beat == last_beat;
         last_beat = beat;
-        let leftover = shared.runner.leftover();
-        shared.vitals.metrics.leftover(leftover);
-        still = if no_beat || 2 * leftover >= shared.runner.slots() { still + 1 } else { 0 };
+        let leftover = worker.runner.leftover();
+        worker.vitals.metrics.leftover(leftover);
+        still = if no_beat || 2 * leftover >= worker.runner.slots() { still + 1 } else { 0 };
         let well = still < UNWELL_AFTER;
-        if well == shared.calls_stand_still() {
-            shared.vitals.health.calls(well);
+        if well == worker.calls_stand_still() {
+            worker.vitals.health.calls(well);
             if well {
                 tracing::info!("the handler's calls go on");
             } else {
@@ -101,49 +101,49 @@ async fn watch_calls(shared: &Shared) -> Infallible {
             }
         }
         if still == LEAVE_AFTER {
-            shared.leave("its calls stood still");
+            worker.leave("its calls stood still");
             if no_beat {
                 // None of the calls will end.
-                shared.drain.by(Instant::now());
+                worker.drain.by(Instant::now());
             }
         }
     }
 }
 
-async fn look_at_broker(shared: &Shared) -> Infallible {
+async fn look_at_broker(worker: &WorkerContext) -> Infallible {
     loop {
-        shared.vitals.metrics.blocked(shared.publish.is_blocked());
-        sleep(shared.timing.probe_interval).await;
+        worker.vitals.metrics.blocked(worker.publish.is_blocked());
+        sleep(worker.timing.probe_interval).await;
     }
 }
 
 /// Reads the depth of the queues while there is a connection. It opens none for this.
-async fn ask_depths(shared: &Shared) -> Infallible {
-    let mut consuming = shared.consuming.since();
+async fn ask_depths(worker: &WorkerContext) -> Infallible {
+    let mut consuming = worker.consuming.since();
     let queues = [
-        (Waiting::Requests, model_queue(&shared.model)),
-        (Waiting::Dead, dead_queue(&shared.model)),
+        (Waiting::Requests, model_queue(&worker.model)),
+        (Waiting::Dead, dead_queue(&worker.model)),
     ];
     loop {
         let _ = consuming.wait_for(Option::is_some).await;
         let asked = Instant::now();
-        if let Ok(connection) = shared.consume.try_connection().await {
+        if let Ok(connection) = worker.consume.try_connection().await {
             for (which, queue) in &queues {
-                tell_depth(shared, &connection, *which, queue).await;
+                tell_depth(worker, &connection, *which, queue).await;
             }
         }
-        tokio::time::sleep_until(asked + shared.timing.depth_interval).await;
+        tokio::time::sleep_until(asked + worker.timing.depth_interval).await;
     }
 }
 
 async fn tell_depth(
-    shared: &Shared,
+    worker: &WorkerContext,
     connection: &Arc<dyn Connection>,
     which: Waiting,
     queue: &str,
 ) {
     match connection.depth(queue).await {
-        Ok(depth) => shared.vitals.metrics.waiting(which, depth.messages),
+        Ok(depth) => worker.vitals.metrics.waiting(which, depth.messages),
         Err(error) => tracing::debug!(%error, queue, "a queue's depth could not be asked"),
     }
 }

@@ -299,8 +299,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "calls-are-not-given-up",
         file: "crates/bridge/src/request/lifecycle.rs",
         edits: &[(
-            "sleep(shared.timing.give_up_call_after).await;",
-            "sleep(shared.timing.give_up_call_after * 1000).await;",
+            "sleep(worker.timing.give_up_call_after).await;",
+            "sleep(worker.timing.give_up_call_after * 1000).await;",
         )],
         judge: Judge::Test {
             package: "nsbridge",
