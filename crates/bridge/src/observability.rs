@@ -14,7 +14,7 @@ use crate::observability::traces::Spans;
 
 /// Metrics, health and spans of a worker. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Vitals {
+pub struct Observability {
     /// Counters, gauges and timings.
     pub metrics: Metrics,
     /// State of the health pages.
@@ -23,9 +23,9 @@ pub struct Vitals {
     pub spans: Spans,
 }
 
-impl Vitals {
-    /// Creates vitals whose spans are not collected. The worker counts as dead after 60 s without a
-    /// subscription.
+impl Observability {
+    /// Creates metrics and health without a collector of spans. The worker counts as dead after 60 s
+    /// without a subscription.
     pub fn new(model: &ModelName) -> Self {
         Self {
             metrics: Metrics::new(model),

@@ -17,9 +17,9 @@ use crate::config::{ConfigError, FleetConfig};
 use crate::drain::Drain;
 use crate::http;
 use crate::observability::metrics::Metrics;
-use ec2_spot::Spot;
-use ecs_protection::Protection;
-use ecs_task::Task;
+use ec2_spot::Ec2Spot;
+use ecs_protection::EcsProtection;
+use ecs_task::EcsTask;
 
 /// Polling interval of the machine's services; AWS recommends five seconds for spot notices.
 const POLL: Duration = Duration::from_secs(5);
@@ -47,13 +47,13 @@ enum Notice {
 
 /// Services of the machine that are polled.
 #[derive(Debug)]
-pub struct Fleet {
-    spot: Option<Spot>,
-    task: Option<Task>,
-    protection: Option<Protection>,
+pub struct Platform {
+    spot: Option<Ec2Spot>,
+    task: Option<EcsTask>,
+    protection: Option<EcsProtection>,
 }
 
-impl Fleet {
+impl Platform {
     /// Selects the services that the configuration and the task's own environment name.
     ///
     /// # Errors
@@ -70,9 +70,9 @@ impl Fleet {
         let release_after = Duration::from_secs(config.release_after_s);
         let ecs = if config.ecs == Some(false) { EcsAddresses::default() } else { ecs };
         Ok(Self {
-            spot: config.spot.then(|| Spot::new(&config.imds)),
-            task: ecs.metadata.as_deref().map(Task::new),
-            protection: ecs.agent.as_deref().map(|agent| Protection::new(agent, release_after)),
+            spot: config.spot.then(|| Ec2Spot::new(&config.imds)),
+            task: ecs.metadata.as_deref().map(EcsTask::new),
+            protection: ecs.agent.as_deref().map(|agent| EcsProtection::new(agent, release_after)),
         })
     }
 
@@ -104,8 +104,8 @@ impl Fleet {
     /// Waits for a reason to drain.
     async fn notice(&mut self) -> Notice {
         tokio::select! {
-            by = or_never(self.spot.as_mut().map(Spot::notice)) => Notice::Spot(by),
-            () = or_never(self.task.as_ref().map(Task::stopping)) => Notice::TaskStops,
+            by = or_never(self.spot.as_mut().map(Ec2Spot::notice)) => Notice::Spot(by),
+            () = or_never(self.task.as_ref().map(EcsTask::stopping)) => Notice::TaskStops,
         }
     }
 }

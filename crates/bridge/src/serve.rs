@@ -20,11 +20,11 @@ use crate::drain::Drain;
 use crate::error::Error;
 use crate::keys;
 use crate::loading;
-use crate::observability::Vitals;
+use crate::observability::Observability;
 use crate::observability::health::{Health, Pages};
 use crate::observability::metrics::Metrics;
 use crate::observability::traces::Spans;
-use crate::platform::{EcsAddresses, Fleet};
+use crate::platform::{EcsAddresses, Platform};
 use crate::request::runner::Runner;
 use crate::timing::Timing;
 use crate::worker::{Parts, Worker};
@@ -102,7 +102,7 @@ pub async fn start<H: Handler>(
     let first = parts.broker.connect(&format!("{} start", parts.name)).await?;
     first.declare_model(&parts.model).await?;
     first.close().await;
-    let metrics = parts.vitals.metrics.clone();
+    let metrics = parts.observability.metrics.clone();
     let runner = Runner::load::<H>(options, models, metrics, &parts.timing).await;
     let runner = runner.map_err(|error| Error::Load(error.to_string()))?;
     Worker::new(parts, runner)
@@ -112,22 +112,22 @@ async fn run_until_signal<H: Handler>(mut config: Config) -> Result<(), Error> {
     let drain = Drain::new(Duration::from_secs(config.worker.grace_s));
     watch_signals(drain.clone())?;
     let options = config.options::<H::Options>()?;
-    let vitals = vitals(&config)?;
+    let observability = observability(&config)?;
     // Before the load, so that a worker that loads for minutes is seen to be alive.
     if let Some(addr) = config.health.listen {
         let pages = Pages::bind(addr).await?;
-        tokio::spawn(pages.serve(vitals.health.clone(), vitals.metrics.clone()));
+        tokio::spawn(pages.serve(observability.health.clone(), observability.metrics.clone()));
     }
-    let fleet = Fleet::new(&config.fleet, ecs_addresses())?;
-    tokio::spawn(fleet.run(drain.clone(), vitals.metrics.clone()));
-    let spans = vitals.spans.clone();
-    let metrics = vitals.metrics.clone();
+    let platform = Platform::new(&config.fleet, ecs_addresses())?;
+    tokio::spawn(platform.run(drain.clone(), observability.metrics.clone()));
+    let spans = observability.spans.clone();
+    let metrics = observability.metrics.clone();
     let timing = Timing::default();
     let (withdrawn, withdrawals) = watch::channel(());
     let keys = keys::open(&config.keys, &metrics, withdrawn, &timing).await?;
     // Wiped here. The copy in the environment cannot be wiped.
     config.keys.keyring_json = None;
-    let mut parts = parts(&config, keys, drain.clone(), vitals)?;
+    let mut parts = parts(&config, keys, drain.clone(), observability)?;
     let store = Store::open(&config.store)?;
     let loading = async {
         let found = loading::find(&store, &config.models, &metrics).await?;
@@ -147,14 +147,14 @@ async fn run_until_signal<H: Handler>(mut config: Config) -> Result<(), Error> {
 }
 
 /// Creates the worker's metrics, health and spans as configured.
-fn vitals(config: &Config) -> Result<Vitals, ConfigError> {
+fn observability(config: &Config) -> Result<Observability, ConfigError> {
     let model = &config.worker.model;
     let spans = match &config.telemetry.otlp {
         Some(collector) => Spans::to(collector, &name(config), model)?,
         None => Spans::default(),
     };
     let health = Health::new(model.clone(), config.health.dead_after());
-    Ok(Vitals { metrics: Metrics::new(model), health, spans })
+    Ok(Observability { metrics: Metrics::new(model), health, spans })
 }
 
 /// Returns the addresses that ECS puts into each container's environment.
@@ -174,7 +174,7 @@ fn parts(
     config: &Config,
     keys: Arc<dyn KeyProvider>,
     drain: Drain,
-    vitals: Vitals,
+    observability: Observability,
 ) -> Result<Parts, Error> {
     let broker: Arc<dyn Broker> = Arc::new(AmqpBroker::new(&config.broker.read_url()?)?);
     Ok(Parts {
@@ -185,7 +185,7 @@ fn parts(
         keys,
         reply: config.reply.clone(),
         drain,
-        vitals,
+        observability,
         timing: Timing::default(),
     })
 }

@@ -33,11 +33,11 @@ pub use crate::config::{
 };
 pub use crate::drain::Drain;
 pub use crate::error::Error;
-pub use crate::observability::Vitals;
+pub use crate::observability::Observability;
 pub use crate::observability::health::{Health, Pages};
 pub use crate::observability::metrics::Metrics;
 pub use crate::observability::traces::Spans;
-pub use crate::platform::{EcsAddresses, Fleet};
+pub use crate::platform::{EcsAddresses, Platform};
 pub use crate::timing::Timing;
 
 /// Loaded handler that consumes requests from the queue of its model.
@@ -64,23 +64,24 @@ pub struct Parts {
     /// Graceful-shutdown signal.
     pub drain: Drain,
     /// Metrics, health and spans of the worker.
-    pub vitals: Vitals,
+    pub observability: Observability,
     /// Intervals and time limits.
     pub timing: Timing,
 }
 
 impl Worker {
     pub(crate) fn new(parts: Parts, runner: Runner) -> Result<Self, Error> {
-        let Parts { model, revision, name, broker, keys, reply, drain, vitals, timing } = parts;
-        vitals.loaded(runner.fingerprint(), revision.as_ref());
-        vitals.metrics.slots(runner.slots());
-        vitals.metrics.measures_of(runner.handler());
+        let Parts { model, revision, name, broker, keys, reply, drain, observability, timing } =
+            parts;
+        observability.loaded(runner.fingerprint(), revision.as_ref());
+        observability.metrics.slots(runner.slots());
+        observability.metrics.measures_of(runner.handler());
         let context = WorkerContext {
             control_queue: Mutex::default(),
             publish: ChannelPool::new(
                 broker.clone(),
                 format!("{name} publish"),
-                vitals.metrics.clone(),
+                observability.metrics.clone(),
             ),
             consume: Link::new(broker, format!("{name} consume")),
             in_flight: InFlight::default(),
@@ -95,7 +96,7 @@ impl Worker {
             keys,
             runner,
             drain,
-            vitals,
+            observability,
             timing,
             name,
         };
@@ -168,7 +169,7 @@ impl Worker {
             match ConsumerSession::start(&self.context, connection, jobs).await {
                 Ok(session) => {
                     session.lost().await;
-                    self.context.vitals.metrics.reconnected(Side::Consume);
+                    self.context.observability.metrics.reconnected(Side::Consume);
                 }
                 Err(Error::Queue(error)) if error.is_retryable() => {
                     tracing::warn!(%error, "no session, trying again");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use nsbridge::worker::{Drain, Parts, ReplyConfig, Timing, Vitals};
+use nsbridge::worker::{Drain, Observability, Parts, ReplyConfig, Timing};
 use nsbridge_client::{Ask, Client};
 use nsbridge_crypto::{Entry, Key, Keyring, State};
 use nsbridge_handler::{Model, Models};
@@ -72,7 +72,7 @@ async fn tell(arguments: Arguments) -> Result<ExitCode> {
         keys: keys.clone(),
         reply: ReplyConfig::default(),
         drain: Drain::new(Duration::ZERO),
-        vitals: Vitals::new(&model),
+        observability: Observability::new(&model),
         timing: Timing::default(),
     };
     let named = [("target", Some(dir)), ("draft", draft)];

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nsbridge::worker::{Drain, Parts, ReplyConfig, Timing, Vitals, Worker};
+use nsbridge::worker::{Drain, Observability, Parts, ReplyConfig, Timing, Worker};
 pub use nsbridge_client as client;
 use nsbridge_client::Client;
 use nsbridge_crypto::{Entry, Key, Keyring, State};
@@ -29,7 +29,7 @@ pub struct Setup {
     /// Name of the worker.
     pub worker: String,
     /// Metrics, health and trace spans of the workers of this setup.
-    pub vitals: Vitals,
+    pub observability: Observability,
     /// Intervals and time limits of the workers.
     pub timing: Timing,
 }
@@ -45,7 +45,7 @@ impl Setup {
         let key = Entry::new("test".parse()?, Key::generate()?, State::Primary);
         let model = format!("test-{random:016x}").parse()?;
         Ok(Self {
-            vitals: Vitals::new(&model),
+            observability: Observability::new(&model),
             model,
             revision: None,
             keys: Arc::new(Keyring::of(vec![key])?),
@@ -66,7 +66,7 @@ impl Setup {
             keys: self.keys.clone(),
             reply: self.reply.clone(),
             drain: Drain::new(self.grace),
-            vitals: self.vitals.clone(),
+            observability: self.observability.clone(),
             timing: self.timing.clone(),
         }
     }

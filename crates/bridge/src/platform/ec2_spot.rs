@@ -33,7 +33,7 @@ const REBALANCE: &str = "/latest/meta-data/events/recommendations/rebalance";
 
 /// Client of the instance's metadata service.
 #[derive(Debug)]
-pub(super) struct Spot {
+pub(super) struct Ec2Spot {
     base: String,
     poll: Duration,
     token: Option<(String, Instant)>,
@@ -47,7 +47,7 @@ struct Action {
     time: String,
 }
 
-impl Spot {
+impl Ec2Spot {
     pub(super) fn new(base: &str) -> Self {
         let base = base.trim_end_matches('/').to_owned();
         Self { base, poll: POLL, token: None, told: false }

@@ -39,7 +39,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Client of the task's ECS agent.
 #[derive(Clone, Debug)]
-pub(super) struct Protection {
+pub(super) struct EcsProtection {
     url: String,
     timing: Timing,
 }
@@ -74,7 +74,7 @@ struct Fault {
     message: String,
 }
 
-impl Protection {
+impl EcsProtection {
     pub(super) fn new(agent: &str, release_after: Duration) -> Self {
         let agent = agent.trim_end_matches('/');
         let timing = Timing { linger: release_after, ..TIMING };

@@ -13,7 +13,7 @@ use super::{Error, Outage, POLL, ask, get};
 
 /// Client of the task's metadata service.
 #[derive(Debug)]
-pub(super) struct Task {
+pub(super) struct EcsTask {
     url: String,
     poll: Duration,
 }
@@ -24,7 +24,7 @@ struct State {
     desired_status: String,
 }
 
-impl Task {
+impl EcsTask {
     pub(super) fn new(base: &str) -> Self {
         Self { url: format!("{}/task", base.trim_end_matches('/')), poll: POLL }
     }
@@ -62,7 +62,7 @@ mod tests {
     use nsbridge_testkit::http::{Answer, Server};
     use tokio::time::timeout;
 
-    use super::Task;
+    use super::EcsTask;
 
     /// Checks `stopping` against a service that gives these answers in turn and then repeats the
     /// last one.
@@ -74,7 +74,7 @@ mod tests {
         })
         .await
         .unwrap();
-        let mut task = Task::new(&server.url("/v4/0123-abc"));
+        let mut task = EcsTask::new(&server.url("/v4/0123-abc"));
         task.poll = Duration::from_millis(5);
         let patience = Duration::from_secs(if stops { 20 } else { 1 });
         assert_eq!(timeout(patience, task.stopping()).await.is_ok(), stops);

@@ -2,7 +2,7 @@
 
 use nsbridge_testkit::http::{Answer, Server};
 
-use super::{EcsAddresses, Fleet, Notice};
+use super::{EcsAddresses, Notice, Platform};
 use crate::config::FleetConfig;
 
 fn ecs() -> EcsAddresses {
@@ -12,8 +12,11 @@ fn ecs() -> EcsAddresses {
 #[track_caller]
 fn check(spot: bool, use_ecs: Option<bool>, addresses: EcsAddresses, on: [bool; 3]) {
     let config = FleetConfig { spot, ecs: use_ecs, ..FleetConfig::default() };
-    let fleet = Fleet::new(&config, addresses).unwrap();
-    assert_eq!([fleet.spot.is_some(), fleet.task.is_some(), fleet.protection.is_some()], on);
+    let platform = Platform::new(&config, addresses).unwrap();
+    assert_eq!(
+        [platform.spot.is_some(), platform.task.is_some(), platform.protection.is_some()],
+        on
+    );
 }
 
 #[test]
@@ -29,7 +32,7 @@ fn ecs_is_asked_where_it_says_that_it_is_there() {
 #[test]
 fn ecs_that_is_wanted_and_not_there_is_one_sentence() {
     let config = FleetConfig { ecs: Some(true), ..FleetConfig::default() };
-    let said = Fleet::new(&config, EcsAddresses::default()).unwrap_err().to_string();
+    let said = Platform::new(&config, EcsAddresses::default()).unwrap_err().to_string();
     assert!(said.contains("ECS_AGENT_URI") && said.ends_with("this is no ECS task"), "{said}");
 }
 
@@ -43,6 +46,6 @@ async fn whichever_notice_comes_first_is_told() {
     .unwrap();
     let config = FleetConfig { spot: true, imds: server.url(""), ..FleetConfig::default() };
     let addresses = EcsAddresses { metadata: Some(server.url("/v4")), agent: None };
-    let mut fleet = Fleet::new(&config, addresses).unwrap();
-    assert_eq!(fleet.notice().await, Notice::TaskStops);
+    let mut platform = Platform::new(&config, addresses).unwrap();
+    assert_eq!(platform.notice().await, Notice::TaskStops);
 }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::ReplyConfig;
 use crate::drain::Drain;
 use crate::error::Error;
-use crate::observability::Vitals;
+use crate::observability::Observability;
 use crate::request::admission::OpenedRequest;
 use crate::request::attempt::ReplyContext;
 use crate::request::channel_pool::ChannelPool;
@@ -48,7 +48,7 @@ pub(crate) struct WorkerContext {
     pub(crate) drain: Drain,
     pub(crate) consuming: Consuming,
     pub(crate) intake: IntakePause,
-    pub(crate) vitals: Vitals,
+    pub(crate) observability: Observability,
     pub(crate) timing: Timing,
     /// Reason why the handler cannot go on; `None` while it works.
     pub(crate) broken: watch::Sender<Option<String>>,
@@ -101,7 +101,7 @@ impl WorkerContext {
 
     /// Returns true while the handler's calls make no progress.
     pub(crate) fn calls_stand_still(&self) -> bool {
-        self.vitals.health.calls_stand_still()
+        self.observability.health.calls_stand_still()
     }
 
     /// Waits until the handler is broken.

@@ -9,7 +9,7 @@ use nsbridge_protocol::{ErrorCode, ModelName, TraceParent, Usage};
 use nsbridge_queue::{Message, Properties};
 use tokio::time::Instant;
 
-use crate::observability::Vitals;
+use crate::observability::Observability;
 use crate::observability::metrics::{Metrics, Outcome, RequestMeter};
 use crate::observability::traces::{Spans, Trace, put};
 use crate::request::admission::OpenedRequest;
@@ -37,8 +37,12 @@ struct State {
 
 impl DeliveryTrace {
     /// Begins with the arrival of a delivery.
-    pub(crate) fn begin(vitals: &Vitals, model: &ModelName, request: &Message) -> Self {
-        let Vitals { metrics, spans, .. } = vitals.clone();
+    pub(crate) fn begin(
+        observability: &Observability,
+        model: &ModelName,
+        request: &Message,
+    ) -> Self {
+        let Observability { metrics, spans, .. } = observability.clone();
         metrics.consumed();
         let trace = Trace::of(request);
         let state = State { trace, about: None, meter: None, outcome: None, passed_on: false };

@@ -257,7 +257,7 @@ impl Run<'_> {
                 worker.runner.leftover(),
             );
             tracing::warn!(request = %id, stop, leftover, "a call took no notice of a stop and was given up");
-            worker.vitals.metrics.given_up();
+            worker.observability.metrics.given_up();
         }
         // If all calls stand still, the call that was given up may be the cause.
         let suspect = given_up && worker.calls_stand_still();
@@ -303,7 +303,7 @@ impl Run<'_> {
         loop {
             running.orphaned().await;
             tracing::warn!(request = %request.job.id, "a running job has lost its delivery");
-            let orphan = worker.vitals.metrics.orphaned();
+            let orphan = worker.observability.metrics.orphaned();
             let withdrawn = async {
                 self.record.withdraw().await;
                 pending().await

@@ -179,7 +179,7 @@ async fn run(worker: Arc<WorkerContext>, owned: OwnedDelivery, arrival: Arrival)
         () = worker.intake.resumed() => {}
         () = owned.gone.cancelled() => return,
     }
-    let trace = DeliveryTrace::begin(&worker.vitals, &worker.model, &owned.delivery.message);
+    let trace = DeliveryTrace::begin(&worker.observability, &worker.model, &owned.delivery.message);
     let job = lifecycle::run(&worker, owned, arrival, &trace).instrument(trace.log());
     let job = std::panic::AssertUnwindSafe(job);
     // Handler code runs in this task too, and may panic: its fingerprint, the wake-ups of its

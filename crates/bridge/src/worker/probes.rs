@@ -19,7 +19,7 @@ const UNWELL_AFTER: u32 = 5;
 /// worker exits.
 const LEAVE_AFTER: u32 = 30;
 
-/// Keeps the vitals of a worker up to date for as long as it runs.
+/// Keeps health and metrics of a worker up to date for as long as it runs.
 pub(crate) async fn run(worker: &WorkerContext) -> Infallible {
     tokio::select! {
         never = follow(worker) => never,
@@ -35,12 +35,12 @@ async fn follow(worker: &WorkerContext) -> Infallible {
     let mut consuming = worker.consuming.since();
     let draining = async {
         worker.drain.begun().await;
-        worker.vitals.health.draining();
+        worker.observability.health.draining();
         std::future::pending::<Infallible>().await
     };
     let following = async {
         loop {
-            worker.vitals.health.consuming(consuming.borrow_and_update().is_some());
+            worker.observability.health.consuming(consuming.borrow_and_update().is_some());
             // The sender belongs to the worker, so the wait cannot fail.
             let _ = consuming.changed().await;
         }
@@ -60,16 +60,16 @@ async fn ask_handler(worker: &WorkerContext) -> Infallible {
         let mut answer = timeout(worker.timing.health_limit, &mut asked).await.ok();
         if answer.is_none() {
             tracing::warn!("the handler does not say whether it is well");
-            worker.vitals.health.handler(false);
+            worker.observability.health.handler(false);
             answer = Some(asked.await);
         }
         match answer {
-            Some(Ok(HandlerHealth::Ok)) => worker.vitals.health.handler(true),
+            Some(Ok(HandlerHealth::Ok)) => worker.observability.health.handler(true),
             Some(Ok(HandlerHealth::Failed(reason))) => break reason,
             _ => break "it panicked when it was asked".to_owned(),
         }
     };
-    worker.vitals.health.handler(false);
+    worker.observability.health.handler(false);
     worker.unwell(&trouble);
     std::future::pending().await
 }
@@ -86,11 +86,11 @@ async fn watch_calls(worker: &WorkerContext) -> Infallible {
         let no_beat = beat.is_some() && beat == last_beat;
         last_beat = beat;
         let leftover = worker.runner.leftover();
-        worker.vitals.metrics.leftover(leftover);
+        worker.observability.metrics.leftover(leftover);
         still = if no_beat || 2 * leftover >= worker.runner.slots() { still + 1 } else { 0 };
         let well = still < UNWELL_AFTER;
         if well == worker.calls_stand_still() {
-            worker.vitals.health.calls(well);
+            worker.observability.health.calls(well);
             if well {
                 tracing::info!("the handler's calls go on");
             } else {
@@ -112,7 +112,7 @@ async fn watch_calls(worker: &WorkerContext) -> Infallible {
 
 async fn look_at_broker(worker: &WorkerContext) -> Infallible {
     loop {
-        worker.vitals.metrics.blocked(worker.publish.is_blocked());
+        worker.observability.metrics.blocked(worker.publish.is_blocked());
         sleep(worker.timing.probe_interval).await;
     }
 }
@@ -143,7 +143,7 @@ async fn tell_depth(
     queue: &str,
 ) {
     match connection.depth(queue).await {
-        Ok(depth) => worker.vitals.metrics.waiting(which, depth.messages),
+        Ok(depth) => worker.observability.metrics.waiting(which, depth.messages),
         Err(error) => tracing::debug!(%error, queue, "a queue's depth could not be asked"),
     }
 }

@@ -76,7 +76,7 @@ async fn h3_a_call_that_takes_no_notice_of_its_deadline_is_given_up_and_told(
     assert_eq!(failure.code, ErrorCode::Deadline);
     assert!(took >= time + give_up_after, "the deadline and the time to stop: {took:?}");
     // The slot stays occupied until the call returns. The other slot is usable.
-    let metrics = setup.vitals.metrics.clone();
+    let metrics = setup.observability.metrics.clone();
     until("the lost slot to be told", async || {
         metrics.text().contains("nsbridge_calls_left_over{model=\"") && left_over(&setup) == 1.0
     })
@@ -94,7 +94,7 @@ async fn h3_a_call_that_takes_no_notice_of_its_deadline_is_given_up_and_told(
 }
 
 fn left_over(setup: &Setup) -> f64 {
-    let text = setup.vitals.metrics.text();
+    let text = setup.observability.metrics.text();
     let line = text.lines().find(|line| line.starts_with("nsbridge_calls_left_over{")).unwrap();
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
@@ -104,7 +104,8 @@ async fn nsbridge_report(setup: &Setup) -> String {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let pages = Pages::bind(any).await.unwrap();
     let at = pages.addr().unwrap();
-    let (health, metrics) = (setup.vitals.health.clone(), setup.vitals.metrics.clone());
+    let (health, metrics) =
+        (setup.observability.health.clone(), setup.observability.metrics.clone());
     let serving = tokio::spawn(pages.serve(health, metrics));
     let (_, page) = get(at, "/livez").await.unwrap();
     serving.abort();
@@ -202,7 +203,10 @@ async fn h3_a_worker_whose_calls_stand_still_says_so_and_leaves() {
     let said = said.unwrap_err().to_string();
     assert!(said.contains("stood still"), "{said}");
     // The worker has requeued the request, so another one takes it at once.
-    let other = Setup { vitals: nsbridge::worker::Vitals::new(&setup.model), ..setup.clone() };
+    let other = Setup {
+        observability: nsbridge::worker::Observability::new(&setup.model),
+        ..setup.clone()
+    };
     let _other = other.worker::<Scripted>(broker.clone(), ()).await.unwrap();
     let connection = broker.connect("look").await.unwrap();
     until("the request to be taken", async || {

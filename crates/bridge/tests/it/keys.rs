@@ -96,7 +96,7 @@ async fn submit(client: &Client, setup: &Setup, seed: u64) -> Reply<String> {
 
 /// Returns the value of the series with this name and label.
 fn value(setup: &Setup, name: &str, label: &str) -> f64 {
-    let text = setup.vitals.metrics.text();
+    let text = setup.observability.metrics.text();
     let line = text.lines().find(|line| line.starts_with(name) && line.contains(label)).unwrap();
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }

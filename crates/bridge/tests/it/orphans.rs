@@ -44,8 +44,8 @@ impl Stage {
     /// Waits until the one orphan of the stage has ended in this way.
     pub(crate) async fn orphan_ended(&self, how: &str) {
         let name = "nsbridge_orphans_ended_total";
-        becomes(&self.setup.vitals.metrics, name, how, 1.0).await;
-        assert_eq!(value(&self.setup.vitals.metrics, "nsbridge_orphans_total", ""), 1.0);
+        becomes(&self.setup.observability.metrics, name, how, 1.0).await;
+        assert_eq!(value(&self.setup.observability.metrics, "nsbridge_orphans_total", ""), 1.0);
     }
 
     pub(crate) fn cut_consuming(&self, worker: &str) {
@@ -67,7 +67,7 @@ async fn r6_a_run_that_lost_its_delivery_is_adopted_and_never_run_twice() {
     }
     for adoptions in 1..=3 {
         stage.cut_consuming("a");
-        let metrics = &stage.setup.vitals.metrics;
+        let metrics = &stage.setup.observability.metrics;
         becomes(metrics, "nsbridge_adoptions_total", "", f64::from(adoptions)).await;
     }
     assert_eq!(rest(reply).await, said(seed, 150)[10..]);

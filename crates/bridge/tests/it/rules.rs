@@ -180,7 +180,7 @@ async fn a_job_that_cannot_end_in_the_grace_moves_at_once_and_one_that_can_stays
             reply.next().await.unwrap().unwrap();
         }
         timeout(Duration::from_secs(30), worker.stop()).await.expect("it stayed").unwrap();
-        let (moved, metrics) = (f64::from(moves), &setup.vitals.metrics);
+        let (moved, metrics) = (f64::from(moves), &setup.observability.metrics);
         assert_eq!(value(metrics, "nsbridge_requests_ended_total", "\"moved\""), moved);
         if !moves {
             assert_eq!(rest(reply).await, said(seed, pieces)[20..]);
@@ -248,12 +248,12 @@ async fn r8_nothing_is_acked_before_the_last_frame_is_confirmed() {
     let requests = model_queue(&setup.model);
     publisher.publish("", &requests, message).await.unwrap().await.unwrap();
     // The open, the piece and the end. The broker refuses the last two again and again.
-    becomes(&setup.vitals.metrics, "nsbridge_frames_sent_total", "", 3.0).await;
+    becomes(&setup.observability.metrics, "nsbridge_frames_sent_total", "", 3.0).await;
     // Meanwhile another request begins, ends and is acked.
     let client = setup.client(Arc::new(broker.clone())).await.unwrap();
     let asked = ask(&setup, Script::Say { pieces: 1, every_ms: 0 }, 7);
     client.submit::<_, String>(asked).await.unwrap().collect().await.unwrap();
-    becomes(&setup.vitals.metrics, "nsbridge_requests_ended_total", "\"ok\"", 1.0).await;
+    becomes(&setup.observability.metrics, "nsbridge_requests_ended_total", "\"ok\"", 1.0).await;
     assert_eq!(connection.depth(&queue).await.unwrap().messages, 1, "only the open fits");
     process.shutdown_background();
     until("the request to come back, which was not acked", async || {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use nsbridge::worker::{Health, Metrics, Pages, Vitals};
+use nsbridge::worker::{Health, Metrics, Observability, Pages};
 use nsbridge_handler::{
     Finish, Handler, Health as HandlerHealth, Job, Models, Result as HandlerResult,
 };
@@ -66,7 +66,7 @@ fn series(metrics: &Metrics) -> Vec<String> {
 
 async fn after_one_good_request_the_counts_are_right(broker: Arc<dyn Broker>) {
     let (setup, worker, client) = system(broker).await;
-    let metrics = &setup.vitals.metrics;
+    let metrics = &setup.observability.metrics;
     let before = series(metrics);
     assert_eq!(value(metrics, "nsbridge_requests_ended_total", "\"ok\""), 0.0);
     let reply = submit(&client, &setup, Script::Say { pieces: 20, every_ms: 10 }).await.unwrap();
@@ -100,7 +100,7 @@ async fn after_one_good_request_the_counts_are_right(broker: Arc<dyn Broker>) {
 
 async fn a_dead_letter_counts_its_reason(broker: Arc<dyn Broker>) {
     let (setup, _worker, _client) = system(broker.clone()).await;
-    let metrics = &setup.vitals.metrics;
+    let metrics = &setup.observability.metrics;
     let connection = broker.connect("attacker").await.unwrap();
     let publisher = connection.publisher().await.unwrap();
     let garbage = Message::new(b"garbage".to_vec());
@@ -118,7 +118,7 @@ async fn a_dead_letter_counts_its_reason(broker: Arc<dyn Broker>) {
 
 async fn a_model_that_fails_counts_its_retry_and_then_its_end(broker: Arc<dyn Broker>) {
     let (setup, _worker, client) = system(broker).await;
-    let metrics = &setup.vitals.metrics;
+    let metrics = &setup.observability.metrics;
     // Ten seconds allow the first retry (1 s) but not the second (10 s).
     submit(&client, &setup, Script::Fail).await.unwrap().collect().await.unwrap_err();
     becomes(metrics, "nsbridge_dead_letters_total", "\"model-failed\"", 1.0).await;
@@ -140,13 +140,13 @@ async fn a_resume_counts_the_pieces_that_were_not_made_again(broker: Arc<dyn Bro
         reply.next().await.unwrap().unwrap();
     }
     first.stop().await.unwrap();
-    let moved = &setup.vitals.metrics;
+    let moved = &setup.observability.metrics;
     assert_eq!(value(moved, "nsbridge_requests_ended_total", "\"moved\""), 1.0);
-    let vitals = Vitals::new(&setup.model);
-    let next = Setup { vitals: vitals.clone(), ..setup.clone() };
+    let observability = Observability::new(&setup.model);
+    let next = Setup { observability: observability.clone(), ..setup.clone() };
     let _second = next.worker::<Scripted>(broker, ()).await.unwrap();
     assert_eq!(rest(reply).await, said(7, 300)[100..]);
-    let metrics = &vitals.metrics;
+    let metrics = &observability.metrics;
     becomes(metrics, "nsbridge_requests_ended_total", "\"ok\"", 1.0).await;
     assert_eq!(value(metrics, "nsbridge_resumes_total", ""), 1.0);
     let resumed = value(metrics, "nsbridge_resumed_pieces_total", "");
@@ -165,7 +165,7 @@ async fn what_waits_in_the_queue_is_told(broker: Arc<dyn Broker>) {
         replies.push(submit(&client, &setup, slow).await.unwrap());
     }
     let _worker = setup.worker::<Scripted>(broker, ()).await.unwrap();
-    let metrics = &setup.vitals.metrics;
+    let metrics = &setup.observability.metrics;
     let began = Instant::now();
     let mut most = 0.0_f64;
     while most < 4.0 && began.elapsed() < Duration::from_secs(20) {
@@ -180,7 +180,7 @@ async fn what_waits_in_the_queue_is_told(broker: Arc<dyn Broker>) {
 async fn an_adoption_is_counted_and_so_is_the_connection_that_was_opened_again() {
     let stage = Stage::new().await;
     let _a = stage.worker::<Scripted>("a").await;
-    let metrics = &stage.setup.vitals.metrics;
+    let metrics = &stage.setup.observability.metrics;
     let (seed, mut reply) = stage.say(150, 10).await;
     reply.next().await.unwrap().unwrap();
     stage.cut_consuming("a");
@@ -202,18 +202,18 @@ async fn an_orphan_that_waited_in_vain_counts_as_expired() {
     let mut stage = Stage::new().await;
     stage.setup.timing.adopt_window = Duration::from_millis(100);
     let _a = stage.worker::<Scripted>("a").await;
-    let vitals = stage.setup.vitals.clone();
+    let observability = stage.setup.observability.clone();
     let (_, mut reply) = stage.say(900, 10).await;
     reply.next().await.unwrap().unwrap();
     let other = Setup {
         worker: "b".into(),
-        vitals: Vitals::new(&stage.setup.model),
+        observability: Observability::new(&stage.setup.model),
         ..stage.setup.clone()
     };
     let _b = other.worker::<Scripted>(Arc::new(stage.broker.clone()), ()).await.unwrap();
     stage.cut_consuming("a");
-    becomes(&vitals.metrics, "nsbridge_orphans_ended_total", "expired", 1.0).await;
-    becomes(&vitals.metrics, "nsbridge_requests_in_flight", "", 0.0).await;
+    becomes(&observability.metrics, "nsbridge_orphans_ended_total", "expired", 1.0).await;
+    becomes(&observability.metrics, "nsbridge_requests_in_flight", "", 0.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -224,7 +224,7 @@ async fn a_cancel_is_counted_and_the_broker_that_blocks_is_seen() {
     setup.timing.pulse_interval = Duration::from_millis(2);
     let _worker = setup.worker::<Scripted>(Arc::new(broker.clone()), ()).await.unwrap();
     let client = setup.client(Arc::new(broker.clone())).await.unwrap();
-    let metrics = &setup.vitals.metrics;
+    let metrics = &setup.observability.metrics;
     let endless = Script::Say { pieces: 1_000_000, every_ms: 5 };
     let mut reply = submit(&client, &setup, endless).await.unwrap();
     reply.next().await.unwrap().unwrap();
@@ -242,7 +242,7 @@ async fn a_cancel_is_counted_and_the_broker_that_blocks_is_seen() {
 async fn a_publishing_connection_that_was_opened_again_is_counted_and_no_piece_twice() {
     let broker = MemoryBroker::new();
     let (setup, _worker, client) = system(Arc::new(broker.clone())).await;
-    let metrics = &setup.vitals.metrics;
+    let metrics = &setup.observability.metrics;
     let say = Script::Say { pieces: 50, every_ms: 10 };
     let mut reply = submit(&client, &setup, say).await.unwrap();
     reply.next().await.unwrap().unwrap();
@@ -262,7 +262,7 @@ async fn a_model_that_is_silent_for_long_has_its_heartbeats_counted() {
     setup.timing.heartbeat = Duration::from_millis(50);
     let _worker = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
     let client = setup.client(broker).await.unwrap();
-    let metrics = &setup.vitals.metrics;
+    let metrics = &setup.observability.metrics;
     let held = ask(&setup, Script::Hold, fresh_seed());
     let seed = held.seed.unwrap();
     let reply = client.submit::<_, String>(held).await.unwrap();
@@ -350,11 +350,11 @@ async fn a_handler_that_breaks_while_its_worker_leaves_is_no_good_end() {
     assert!(why.contains("the device hangs"), "{why}");
 }
 
-/// Serves the pages of a worker with these vitals.
-async fn pages(vitals: &Vitals) -> SocketAddr {
+/// Serves the pages of a worker with this observability.
+async fn pages(observability: &Observability) -> SocketAddr {
     let pages = Pages::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
     let addr = pages.addr().unwrap();
-    tokio::spawn(pages.serve(vitals.health.clone(), vitals.metrics.clone()));
+    tokio::spawn(pages.serve(observability.health.clone(), observability.metrics.clone()));
     addr
 }
 
@@ -374,7 +374,7 @@ async fn answers(addr: SocketAddr, path: &str, status: u16) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_is_ready_when_it_takes_requests_and_not_while_it_drains() {
     let (setup, worker, client) = system(Arc::new(MemoryBroker::new())).await;
-    let addr = pages(&setup.vitals).await;
+    let addr = pages(&setup.observability).await;
     let ready = answers(addr, "/readyz", 200).await;
     assert!(ready.contains(&format!("\"model\":\"{}\"", setup.model)), "{ready}");
     assert!(ready.contains("\"fingerprint\":\"7363726970"), "{ready}");
@@ -392,9 +392,9 @@ async fn a_worker_is_ready_when_it_takes_requests_and_not_while_it_drains() {
 async fn a_worker_whose_broker_is_gone_for_long_is_dead_until_it_is_back() {
     let broker = MemoryBroker::new();
     let mut setup = Setup::new().unwrap();
-    setup.vitals.health = Health::new(setup.model.clone(), Duration::from_secs(1));
+    setup.observability.health = Health::new(setup.model.clone(), Duration::from_secs(1));
     let _worker = setup.worker::<Scripted>(Arc::new(broker.clone()), ()).await.unwrap();
-    let addr = pages(&setup.vitals).await;
+    let addr = pages(&setup.observability).await;
     answers(addr, "/readyz", 200).await;
     broker.refuse();
     broker.cut(&format!("{} consume", setup.worker));

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use nsbridge_testkit::http::{Answer, Seen, Server};
 use tokio::time::{Instant, timeout};
 
-use super::{Action, Spot, time_left};
+use super::{Action, Ec2Spot, time_left};
 use crate::clock::from_utc;
 
 const NOTICE: &str = r#"{"action": "terminate", "time": "2031-09-18T08:22:00Z"}"#;
@@ -34,13 +34,13 @@ async fn imds(page: impl Fn(&str, &str, usize) -> Answer + Send + Sync + 'static
     .unwrap()
 }
 
-fn spot(server: &Server) -> Spot {
-    let mut spot = Spot::new(&server.url("/"));
+fn spot(server: &Server) -> Ec2Spot {
+    let mut spot = Ec2Spot::new(&server.url("/"));
     spot.poll = Duration::from_millis(5);
     spot
 }
 
-async fn notice(spot: &mut Spot) -> Duration {
+async fn notice(spot: &mut Ec2Spot) -> Duration {
     let by = timeout(Duration::from_secs(20), spot.notice()).await.expect("no notice was seen");
     by - Instant::now()
 }

@@ -7,7 +7,7 @@ use nsbridge_testkit::http::{Answer, Server};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::{Plan, Protection, Timing};
+use super::{EcsProtection, Plan, Timing};
 
 const GRANTED: &str = r#"{"protection":{"ExpirationDate":"2031-12-20T21:57:44.837Z","ProtectionEnabled":true,"TaskArn":"arn:aws:ecs:us-west-2:111122223333:task/1234"}}"#;
 const RELEASED: &str = r#"{"protection":{"ProtectionEnabled":false,"TaskArn":"arn"}}"#;
@@ -74,7 +74,7 @@ fn failures_are_tried_again_after_growing_pauses() {
     assert!(plan.next(false, at + TIMING.renew).is_some_and(|(_, enabled)| !enabled));
 }
 
-async fn agent(answers: Vec<Answer>) -> (Server, Protection) {
+async fn agent(answers: Vec<Answer>) -> (Server, EcsProtection) {
     let n = AtomicUsize::new(0);
     let server = Server::start(move |seen| {
         assert_eq!(seen.line, "PUT /api/0123/task-protection/v1/state");
@@ -86,7 +86,7 @@ async fn agent(answers: Vec<Answer>) -> (Server, Protection) {
     })
     .await
     .unwrap();
-    let mut protection = Protection::new(&server.url("/api/0123"), QUICK.linger);
+    let mut protection = EcsProtection::new(&server.url("/api/0123"), QUICK.linger);
     protection.timing = QUICK;
     (server, protection)
 }

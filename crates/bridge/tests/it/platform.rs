@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nsbridge::worker::{EcsAddresses, Fleet, FleetConfig};
+use nsbridge::worker::{EcsAddresses, FleetConfig, Platform};
 use nsbridge_queue::{Broker, MemoryBroker};
 use nsbridge_testkit::http::{Answer, Server};
 
@@ -22,8 +22,8 @@ async fn a_task_is_protected_while_requests_run_and_released_after() {
     let (setup, worker, client) = system(Arc::new(MemoryBroker::new())).await;
     let config = FleetConfig { release_after_s: 1, ..FleetConfig::default() };
     let ecs = EcsAddresses { metadata: None, agent: Some(agent.url("/api/1")) };
-    let fleet = Fleet::new(&config, ecs).unwrap();
-    tokio::spawn(fleet.run(worker.drain(), setup.vitals.metrics.clone()));
+    let platform = Platform::new(&config, ecs).unwrap();
+    tokio::spawn(platform.run(worker.drain(), setup.observability.metrics.clone()));
     for _ in 0..3 {
         let say = Script::Say { pieces: 10, every_ms: 10 };
         submit(&client, &setup, say).await.unwrap().collect().await.unwrap();
@@ -50,8 +50,8 @@ async fn a_spot_notice_drains_and_another_worker_goes_on() {
     let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
     let (setup, worker, client) = system(broker.clone()).await;
     let config = FleetConfig { spot: true, imds: imds.url(""), ..FleetConfig::default() };
-    let fleet = Fleet::new(&config, EcsAddresses::default()).unwrap();
-    tokio::spawn(fleet.run(worker.drain(), setup.vitals.metrics.clone()));
+    let platform = Platform::new(&config, EcsAddresses::default()).unwrap();
+    tokio::spawn(platform.run(worker.drain(), setup.observability.metrics.clone()));
     let mut say = ask(&setup, Script::Say { pieces: 900, every_ms: 10 }, 7);
     say.timeout = Duration::from_secs(60);
     let mut reply = client.submit(say).await.unwrap();
@@ -60,7 +60,7 @@ async fn a_spot_notice_drains_and_another_worker_goes_on() {
     taken_back.store(true, Ordering::SeqCst);
     worker.ended().await.unwrap();
     let moved = "nsbridge_requests_ended_total{model=";
-    let text = setup.vitals.metrics.text();
+    let text = setup.observability.metrics.text();
     let moved = text.lines().find(|line| line.starts_with(moved) && line.contains("\"moved\""));
     assert!(
         moved.is_some_and(|line| line.ends_with(" 1")),
