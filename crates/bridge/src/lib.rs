@@ -37,7 +37,7 @@
 //! | the trait and its types | this module: [`Handler`], [`Job`], [`Models`], [`Error`], [`Batch`] |
 //! | tensors of safetensors and GGUF | [`checkpoint`] |
 //! | a test that a handler keeps its contract | `testing`, with the feature of that name |
-//! | a worker within another program | [`worker`] and [`start`] |
+//! | a worker within another program | [`worker`] |
 //!
 //! `docs/handlers.md` is the guide for authors of handlers, `docs/operating.md` that for operators.
 //! What a worker promises is in `docs/protocol.md`.
@@ -71,4 +71,4 @@ pub use nsbridge_handler::{
     Seam, Slots, Stop, Tenant, TextInput, TextPiece, TokenLogprob, TraceParent, Usage, quote,
 };
 pub use nsbridge_store as store;
-pub use serve::{log_to_stderr, run, serve, start};
+pub use serve::{log_to_stderr, run, serve};

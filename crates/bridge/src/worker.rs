@@ -1,29 +1,24 @@
-//! Parts of a worker, for programs that run one beside other things.
+//! Worker within another program.
 //!
-//! [`Parts`] says what a worker is made of, [`start`](crate::start) loads its handler, and
-//! [`Worker::run`] takes requests until the [`Drain`] begins.
+//! [`Worker::builder`] names what a worker is made of, [`WorkerBuilder::start`] loads its handler,
+//! and [`Worker::run`] takes requests until the [`Drain`] begins.
 
+mod builder;
 mod consumer_session;
 mod probes;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use nsbridge_crypto::KeyProvider;
 use nsbridge_handler::Health as HandlerHealth;
-use nsbridge_protocol::{ModelName, Revision};
-use nsbridge_queue::{Broker, Link};
+use nsbridge_protocol::ModelName;
+use nsbridge_queue::Broker;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::observability::metrics::Side;
-use crate::request::channel_pool::ChannelPool;
-use crate::request::context::{Consuming, WorkerContext, in_a_line};
-use crate::request::in_flight::InFlight;
-use crate::request::intake_pause::IntakePause;
-use crate::request::runner::Runner;
-use crate::request::slots::SlotPool;
+use crate::request::context::{WorkerContext, in_a_line};
 
 use consumer_session::ConsumerSession;
 
@@ -39,6 +34,8 @@ pub use crate::observability::metrics::Metrics;
 pub use crate::observability::traces::Spans;
 pub use crate::platform::{EcsAddresses, Platform};
 pub use crate::timing::Timing;
+pub use builder::WorkerBuilder;
+pub(crate) use builder::host_name;
 
 /// Loaded handler that consumes requests from the queue of its model.
 #[derive(Debug)]
@@ -46,61 +43,15 @@ pub struct Worker {
     context: Arc<WorkerContext>,
 }
 
-/// Parts that a worker is made from.
-#[derive(Debug)]
-pub struct Parts {
-    /// Model whose queue the worker consumes.
-    pub model: ModelName,
-    /// Revision of the model that the worker serves, if it has one.
-    pub revision: Option<Revision>,
-    /// Name of the worker in logs and replies.
-    pub name: String,
-    /// Broker of the model's queue.
-    pub broker: Arc<dyn Broker>,
-    /// Source of the keys.
-    pub keys: Arc<dyn KeyProvider>,
-    /// Settings that cut replies into frames.
-    pub reply: ReplyConfig,
-    /// Graceful-shutdown signal.
-    pub drain: Drain,
-    /// Metrics, health and spans of the worker.
-    pub observability: Observability,
-    /// Intervals and time limits.
-    pub timing: Timing,
-}
-
 impl Worker {
-    pub(crate) fn new(parts: Parts, runner: Runner) -> Result<Self, Error> {
-        let Parts { model, revision, name, broker, keys, reply, drain, observability, timing } =
-            parts;
-        observability.loaded(runner.fingerprint(), revision.as_ref());
-        observability.metrics.slots(runner.slots());
-        observability.metrics.measures_of(runner.handler());
-        let context = WorkerContext {
-            control_queue: Mutex::default(),
-            publish: ChannelPool::new(
-                broker.clone(),
-                format!("{name} publish"),
-                observability.metrics.clone(),
-            ),
-            consume: Link::new(broker, format!("{name} consume")),
-            in_flight: InFlight::default(),
-            slots: Arc::new(SlotPool::new(runner.slots(), &timing)),
-            consuming: Consuming::default(),
-            intake: IntakePause::new(&timing),
-            broken: watch::Sender::new(None),
-            unwell: CancellationToken::new(),
-            model,
-            revision,
-            reply,
-            keys,
-            runner,
-            drain,
-            observability,
-            timing,
-            name,
-        };
-        Ok(Self { context: Arc::new(context) })
+    /// Returns a builder of a worker that answers the requests of `model` on this broker, with these
+    /// keys.
+    pub fn builder(
+        model: ModelName,
+        broker: Arc<dyn Broker>,
+        keys: Arc<dyn KeyProvider>,
+    ) -> WorkerBuilder {
+        WorkerBuilder::new(model, broker, keys)
     }
 
     /// Returns a receiver of the time since which the worker is subscribed to its queue; `None`

@@ -9,7 +9,6 @@ use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_smithy_http_client::Builder;
 use aws_types::SdkConfig;
 use aws_types::region::Region;
-use nsbridge::worker::Parts;
 use nsbridge_crypto::{
     ByProvider, Entry, Key, KeyProvider, Keyring, KmsProvider, State, WatchedKeyring,
 };
@@ -79,8 +78,8 @@ impl Kms {
 }
 
 async fn worker(setup: &Setup, broker: Arc<dyn Broker>, keys: Arc<dyn KeyProvider>) -> Running {
-    let parts = Parts { keys, ..setup.parts(broker) };
-    let worker = nsbridge::start::<Scripted>(parts, (), Models::default()).await.unwrap();
+    let builder = setup.builder_with_keys(broker, keys);
+    let worker = builder.start::<Scripted>((), Models::default()).await.unwrap();
     Running::start(worker).await.unwrap()
 }
 
