@@ -14,6 +14,7 @@ use crate::observability::traces::Spans;
 
 /// Metrics, health and spans of a worker. Cheap to clone.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Observability {
     /// Counters, gauges and timings.
     pub metrics: Metrics,

@@ -29,11 +29,19 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 /// Addresses that ECS puts into a container's environment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct EcsAddresses {
     /// Value of `ECS_CONTAINER_METADATA_URI_V4`.
     pub metadata: Option<String>,
     /// Value of `ECS_AGENT_URI`.
     pub agent: Option<String>,
+}
+
+impl EcsAddresses {
+    /// Creates addresses from the values of `ECS_CONTAINER_METADATA_URI_V4` and `ECS_AGENT_URI`.
+    pub fn new(metadata: Option<String>, agent: Option<String>) -> Self {
+        Self { metadata, agent }
+    }
 }
 
 /// Reason for the worker to drain.

@@ -69,6 +69,7 @@ pub fn serve<H: Handler>() -> ExitCode {
 ///
 /// Returns an error if the worker cannot start, or if its handler broke. The causes are its sources.
 pub fn run<H: Handler>(config: Config) -> Result<(), Error> {
+    config.validate()?;
     log_to_stderr(&config.log)?;
     confine::quiet_panics();
     // Before the first key is read.

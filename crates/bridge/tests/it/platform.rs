@@ -20,8 +20,9 @@ async fn a_task_is_protected_while_requests_run_and_released_after() {
     .await
     .unwrap();
     let (setup, worker, client) = system(Arc::new(MemoryBroker::new())).await;
-    let config = FleetConfig { release_after_s: 1, ..FleetConfig::default() };
-    let ecs = EcsAddresses { metadata: None, agent: Some(agent.url("/api/1")) };
+    let mut config = FleetConfig::default();
+    config.release_after_s = 1;
+    let ecs = EcsAddresses::new(None, Some(agent.url("/api/1")));
     let platform = Platform::new(&config, ecs).unwrap();
     tokio::spawn(platform.run(worker.drain(), setup.observability.metrics.clone()));
     for _ in 0..3 {
@@ -49,7 +50,8 @@ async fn a_spot_notice_drains_and_another_worker_goes_on() {
     .unwrap();
     let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
     let (setup, worker, client) = system(broker.clone()).await;
-    let config = FleetConfig { spot: true, imds: imds.url(""), ..FleetConfig::default() };
+    let mut config = FleetConfig::default();
+    (config.spot, config.imds) = (true, imds.url(""));
     let platform = Platform::new(&config, EcsAddresses::default()).unwrap();
     tokio::spawn(platform.run(worker.drain(), setup.observability.metrics.clone()));
     let mut say = ask(&setup, Script::Say { pieces: 900, every_ms: 10 }, 7);
