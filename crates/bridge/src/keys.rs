@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nsbridge_crypto::{ByProvider, Entry, KeyProvider, Keyring, Reread, State, WatchedKeyring};
@@ -10,6 +10,7 @@ use nsbridge_handler::chain;
 use nsbridge_protocol::KeyId;
 #[cfg(feature = "kms")]
 use nsbridge_store::is_private;
+use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -90,7 +91,7 @@ fn follow(
     let opening = Arc::new(Mutex::new(BTreeSet::new()));
     let before = opening.clone();
     let changed = move |ring: &Keyring| {
-        let mut before = before.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = before.lock();
         let now = that_open(ring);
         if !before.is_subset(&now) {
             withdrawn.send_replace(());
@@ -115,7 +116,7 @@ fn follow(
         }
     })?;
     let ring = Arc::new(ring.revoke_if_removed(revoke_if_removed));
-    *opening.lock().unwrap_or_else(PoisonError::into_inner) = that_open(&ring.ring());
+    *opening.lock() = that_open(&ring.ring());
     let mut hang_up = signal(SignalKind::hangup())
         .map_err(|source| Error::System { what: "listen for signals", source })?;
     let followed = Arc::downgrade(&ring);

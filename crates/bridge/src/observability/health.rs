@@ -6,10 +6,11 @@
 
 mod pages;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nsbridge_protocol::{Fingerprint, ModelName, Revision};
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -106,7 +107,7 @@ impl Health {
     }
 
     pub(crate) fn calls_stand_still(&self) -> bool {
-        self.state().calls_stand_still
+        self.0.state.lock().calls_stand_still
     }
 
     /// Records that the worker drains: it takes nothing new and exits.
@@ -115,7 +116,7 @@ impl Health {
     }
 
     pub(crate) fn report(&self) -> Report {
-        let state = self.state();
+        let state = self.0.state.lock();
         let (loaded, consuming, draining) = (state.loaded, state.consuming, state.draining);
         let (handler_ok, calls_ok) = (!state.handler_failed, !state.calls_stand_still);
         let lately = consuming || state.idle_since.elapsed() < self.0.dead_after;
@@ -134,11 +135,7 @@ impl Health {
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.state());
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        change(&mut self.0.state.lock());
     }
 }
 

@@ -1,7 +1,5 @@
 //! Attempt at a reply: one key, one channel, and frames in order.
 
-use std::sync::{Mutex, PoisonError};
-
 use nsbridge_crypto::{Error as SealError, ReplyRoot, ReplySealer};
 use nsbridge_handler::transcript::Reader;
 use nsbridge_protocol::topology::REPLY_EXCHANGE;
@@ -9,6 +7,7 @@ use nsbridge_protocol::{
     AttemptNo, Failure, Fingerprint, Open, Pieces, RequestId, Revision, Summary,
 };
 use nsbridge_queue::{Error as QueueError, Message};
+use parking_lot::Mutex;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -40,7 +39,7 @@ pub(crate) struct ReplyContext<'a> {
 impl ReplyContext<'_> {
     /// Returns the current control queue of the worker.
     fn control_queue(&self) -> String {
-        self.control_queue.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.control_queue.lock().clone()
     }
 }
 

@@ -1,8 +1,9 @@
 //! Pool of publishing channels that are idle between replies.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use nsbridge_queue::{Broker, Connection, Link, Publisher, Result};
+use parking_lot::Mutex;
 
 use crate::observability::metrics::{Metrics, Side};
 
@@ -34,7 +35,7 @@ impl ChannelPool {
     /// used.
     pub(crate) async fn take(&self) -> Result<Box<dyn Publisher>> {
         let connection = self.link.connection().await;
-        let idle = self.idle().take(&connection, &self.metrics);
+        let idle = self.idle.lock().take(&connection, &self.metrics);
         match idle {
             Some(publisher) => Ok(publisher),
             None => connection.publisher().await,
@@ -43,7 +44,7 @@ impl ChannelPool {
 
     /// Takes back a channel on which nothing is in flight.
     pub(crate) fn give_back(&self, publisher: Box<dyn Publisher>) {
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         if idle.publishers.len() < IDLE {
             idle.publishers.push(publisher);
         }
@@ -51,15 +52,11 @@ impl ChannelPool {
 
     /// Returns true while the broker blocks this publisher.
     pub(crate) fn is_blocked(&self) -> bool {
-        self.idle().connection.as_ref().is_some_and(|connection| connection.is_blocked())
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Idle> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock().connection.as_ref().is_some_and(|connection| connection.is_blocked())
     }
 
     pub(crate) async fn close(&self) {
-        *self.idle() = Idle::default();
+        *self.idle.lock() = Idle::default();
         self.link.close().await;
     }
 }

@@ -1,11 +1,12 @@
 //! State that all jobs of a worker share.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use nsbridge_crypto::KeyProvider;
 use nsbridge_protocol::topology::control_queue;
 use nsbridge_protocol::{ModelName, Revision};
 use nsbridge_queue::Link;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -82,7 +83,7 @@ impl WorkerContext {
     /// Draws the name of a session's control queue. Streams opened from now on carry it.
     pub(crate) fn name_control_queue(&self) -> Result<String, Error> {
         let name = control_queue(random()?);
-        self.control_queue.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&name);
+        self.control_queue.lock().clone_from(&name);
         Ok(name)
     }
 

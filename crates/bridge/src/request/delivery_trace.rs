@@ -1,12 +1,12 @@
 //! Metrics and traces of one delivery in this worker.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use nsbridge_handler::transcript::Reader;
 use nsbridge_protocol::topology::{header, model_queue};
 use nsbridge_protocol::{ErrorCode, ModelName, TraceParent, Usage};
 use nsbridge_queue::{Message, Properties};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::observability::Observability;
@@ -62,28 +62,28 @@ impl DeliveryTrace {
 
     /// Returns a span for the log lines about the delivery.
     pub(crate) fn log(&self) -> tracing::Span {
-        self.state().trace.log()
+        self.state.lock().trace.log()
     }
 
     /// Records that the request was opened.
     pub(crate) fn opened(&self, request: &OpenedRequest) {
         self.metrics.opened(self.came_at.duration_since(request.submitted_at).unwrap_or_default());
-        self.state().about = Some((request.job.id.to_string(), request.attempt.0));
+        self.state.lock().about = Some((request.job.id.to_string(), request.attempt.0));
     }
 
     /// Records that the request has its slot and runs.
     pub(crate) fn runs(&self) {
-        self.state().meter = Some(self.metrics.request(self.came));
+        self.state.lock().meter = Some(self.metrics.request(self.came));
     }
 
     /// Records the previous attempt, if the client sent its span.
     pub(crate) fn follows(&self, before: Option<TraceParent>) {
-        self.state().trace.follow(before);
+        self.state.lock().trace.follow(before);
     }
 
     /// Records the number of pieces sent, `resumed` ones included.
     pub(crate) fn sent(&self, position: usize, resumed: usize) {
-        if let Some(meter) = &mut self.state().meter {
+        if let Some(meter) = &mut self.state.lock().meter {
             meter.resumed(resumed);
             meter.sent(position);
         }
@@ -91,7 +91,7 @@ impl DeliveryTrace {
 
     /// Returns the parent of the handler's own spans.
     pub(crate) fn call(&self) -> TraceParent {
-        self.state().trace.call()
+        self.state.lock().trace.call()
     }
 
     /// Records the end of the handler's call.
@@ -102,29 +102,29 @@ impl DeliveryTrace {
         usage: Usage,
         code: Option<ErrorCode>,
     ) {
-        let span = self.state().trace.called(self.model.as_str(), began);
+        let span = self.state.lock().trace.called(self.model.as_str(), began);
         self.spans.end(span.cost(usage, reader.len(), reader.resumed()).failed(code));
     }
 
     /// Writes the trace parent of this attempt into a reply.
     pub(crate) fn sign(&self, reply: &mut Properties) {
-        put(reply, header::TRACE_PARENT, self.state().trace.process());
+        put(reply, header::TRACE_PARENT, self.state.lock().trace.process());
     }
 
     /// Returns the trace parent of this attempt for a copy of the request.
     pub(crate) fn span(&self) -> TraceParent {
-        self.state().trace.process()
+        self.state.lock().trace.process()
     }
 
     /// Records that a run which had lost its own delivery adopted this one.
     pub(crate) fn adopted(&self) {
         self.metrics.adopted();
-        self.state().passed_on = true;
+        self.state.lock().passed_on = true;
     }
 
     /// Records the outcome of the request.
     pub(crate) fn ended(&self, outcome: Outcome) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.outcome = Some(outcome);
         match state.meter.take() {
             Some(meter) => meter.ended(outcome),
@@ -134,7 +134,7 @@ impl DeliveryTrace {
 
     /// Ends the measurements after the settlement.
     pub(crate) fn settled(self) {
-        let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.into_inner();
         if state.passed_on {
             return;
         }
@@ -148,9 +148,5 @@ impl DeliveryTrace {
             Some((request, attempt)) => span.about(request, *attempt),
             None => span,
         });
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

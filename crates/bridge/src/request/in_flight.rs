@@ -4,11 +4,11 @@
 mod bounded;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nsbridge_crypto::JobKey;
 use nsbridge_protocol::{AttemptNo, RequestId, TraceParent};
 use nsbridge_queue::Delivery;
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -114,7 +114,7 @@ impl InFlight {
         owned: OwnedDelivery,
         attempt: AttemptNo,
     ) -> Registration<'_> {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         if state.done.contains(job) {
             return Registration::Done(owned);
         }
@@ -159,13 +159,13 @@ impl InFlight {
 
     /// Returns true if the job runs here or is done.
     pub(crate) fn knows(&self, job: &Job) -> bool {
-        let state = self.state();
+        let state = self.0.lock();
         state.done.contains(job) || state.running.contains_key(job)
     }
 
     /// Notifies one orphan that its slot is needed.
     pub(crate) fn evict(&self) {
-        let state = self.state();
+        let state = self.0.lock();
         let orphan = |run: &&Run| !run.retiring && !run.is_owned() && !run.evicted.is_cancelled();
         if let Some(orphan) = state.running.values().find(orphan) {
             orphan.evicted.cancel();
@@ -175,7 +175,7 @@ impl InFlight {
     /// Hands a control frame to all jobs of this request. If there is none yet and `keep` is set,
     /// the frame is kept for it.
     pub(crate) fn deliver(&self, request: RequestId, control: &SealedControl, keep: bool) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         let mut found = false;
         for (_, run) in state.running.iter().filter(|(job, _)| job.key.id == request) {
             found = true;
@@ -185,10 +185,6 @@ impl InFlight {
         if !found && keep {
             state.keep_cancel(request, control.clone());
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -230,14 +226,14 @@ impl Running<'_> {
 
     /// Returns true if a delivery of the job is ours.
     pub(crate) fn is_owned(&self) -> bool {
-        self.in_flight.state().running.get(&self.job).is_some_and(Run::is_owned)
+        self.in_flight.0.lock().running.get(&self.job).is_some_and(Run::is_owned)
     }
 
     /// Waits until no delivery of the job is ours.
     pub(crate) async fn orphaned(&self) {
         loop {
             let owned = {
-                let state = self.in_flight.state();
+                let state = self.in_flight.0.lock();
                 let deliveries = state.running.get(&self.job).map(|run| run.deliveries.iter());
                 let mut ours = deliveries.into_iter().flatten().filter(|owned| owned.is_ours());
                 ours.next().map(|owned| owned.gone.clone())
@@ -262,7 +258,7 @@ impl Running<'_> {
 
     /// Waits until another delivery needs the slot.
     pub(crate) async fn evicted(&self) {
-        let token = self.in_flight.state().running.get(&self.job).map(|run| run.evicted.clone());
+        let token = self.in_flight.0.lock().running.get(&self.job).map(|run| run.evicted.clone());
         if let Some(token) = token {
             token.cancelled().await;
         }
@@ -271,7 +267,7 @@ impl Running<'_> {
     /// Ends adoption, unless the run has a delivery that is ours. Returns true if adoption has
     /// ended.
     pub(crate) fn retire(&self) -> bool {
-        let mut state = self.in_flight.state();
+        let mut state = self.in_flight.0.lock();
         let Some(run) = state.running.get_mut(&self.job) else { return true };
         run.retiring = !run.is_owned();
         run.retiring
@@ -280,7 +276,7 @@ impl Running<'_> {
     /// Ends the run and returns its deliveries for settlement. With `done`, which means that the
     /// last frame was confirmed, the job is remembered as finished.
     pub(crate) fn end(mut self, done: bool) -> Vec<OwnedDelivery> {
-        let mut state = self.in_flight.state();
+        let mut state = self.in_flight.0.lock();
         if done {
             state.done.insert(self.job.clone());
         }
@@ -292,7 +288,7 @@ impl Running<'_> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            let run = self.in_flight.state().running.remove(&self.job);
+            let run = self.in_flight.0.lock().running.remove(&self.job);
             // Dropped deliveries are requeued, outside of the lock.
             drop(run);
         }

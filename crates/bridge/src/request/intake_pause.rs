@@ -1,8 +1,8 @@
 //! Pauses of the worker, while its key service is busy or after another failure.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 use crate::timing::Timing;
@@ -31,7 +31,7 @@ impl IntakePause {
     /// Pauses for at least this long.
     pub(crate) fn pause(&self, pause: Duration) {
         let until = Instant::now() + pause;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.until = state.until.max(Some(until));
     }
 
@@ -39,7 +39,7 @@ impl IntakePause {
     /// of the pause.
     pub(crate) fn back_off(&self) -> Duration {
         let now = Instant::now();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // Requests that failed together count as one failure.
         if let Some(until) = state.until.filter(|until| *until > now) {
             return until - now;
@@ -54,20 +54,16 @@ impl IntakePause {
 
     /// Resets the back-off after an answer of the key service.
     pub(crate) fn reset(&self) {
-        self.state().in_row = 0;
+        self.state.lock().in_row = 0;
     }
 
     /// Waits until no pause is in force.
     pub(crate) async fn resumed(&self) {
         loop {
-            let until = self.state().until.filter(|until| *until > Instant::now());
+            let until = self.state.lock().until.filter(|until| *until > Instant::now());
             let Some(until) = until else { return };
             sleep_until(until).await;
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -6,8 +6,8 @@
 //! the thread of all calls, [`Runner::pulse`] stands still.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use futures_util::FutureExt;
 use nsbridge_handler::erased::{AnyHandler, Call};
 use nsbridge_handler::{Error, Finish, Handler, Health, Models, Result, Slots};
 use nsbridge_protocol::Fingerprint;
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::LocalSet;
 use tracing::{Instrument as _, Span};
@@ -71,7 +72,7 @@ struct CallResources {
 
 impl Drop for CallResources {
     fn drop(&mut self) {
-        let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut phase = self.phase.lock();
         if *phase == CallPhase::GivenUp {
             self.leftover.fetch_sub(1, Ordering::Relaxed);
         }
@@ -87,7 +88,7 @@ struct Caller {
 
 impl Drop for Caller {
     fn drop(&mut self) {
-        let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut phase = self.phase.lock();
         if *phase == CallPhase::Awaited {
             self.leftover.fetch_add(1, Ordering::Relaxed);
             *phase = CallPhase::GivenUp;
@@ -237,7 +238,7 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
 /// Runs one call after another: the body of a thread of [`Slots::Threads`].
 fn one_by_one(handler: &dyn AnyHandler, work: &Mutex<mpsc::Receiver<Work>>) {
     loop {
-        let next = work.lock().unwrap_or_else(PoisonError::into_inner).blocking_recv();
+        let next = work.lock().blocking_recv();
         let Some(work) = next else { return };
         block_on(run(handler, work));
     }

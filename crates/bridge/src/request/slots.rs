@@ -3,10 +3,11 @@
 //! The prefetch is the number of slots. A delivery therefore finds a free slot, unless orphans hold
 //! it or a suspect runs alone.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nsbridge_queue::random_part;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
@@ -107,7 +108,7 @@ impl SlotPool {
         }
         let evict = async {
             sleep(self.evict_after).await;
-            if !self.state().exclusive {
+            if !self.state.lock().exclusive {
                 in_flight.evict();
             }
             std::future::pending().await
@@ -154,7 +155,7 @@ impl SlotPool {
             tokio::pin!(changed);
             // Registered before the check, so that no notification is missed in between.
             changed.as_mut().enable();
-            if change(&mut self.state()).is_some() {
+            if change(&mut self.state.lock()).is_some() {
                 return;
             }
             changed.await;
@@ -162,7 +163,7 @@ impl SlotPool {
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         change(&mut state);
         let (suspects, empty) = (state.suspects > 0, state.taken + state.arriving == 0);
         // Sent under the lock, so that receivers see changes in their order. A resumed consumer
@@ -174,10 +175,6 @@ impl SlotPool {
         });
         drop(state);
         self.changed.notify_waiters();
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -229,7 +226,7 @@ impl SlotPermit {
     /// Marks the call as given up. It holds its slot until it ends, and nothing else: it no longer
     /// counts as a suspect, and another suspect need not wait for it.
     pub(crate) fn give_up(&self) {
-        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut holds = self.holds.lock();
         let held = std::mem::replace(&mut *holds, Holds::Lost);
         self.pool.change(|state| {
             held.release(state);
@@ -250,7 +247,7 @@ impl Holds {
 
 impl Drop for SlotPermit {
     fn drop(&mut self) {
-        let holds = self.holds.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let holds = self.holds.get_mut();
         self.pool.change(|state| holds.release(state));
     }
 }

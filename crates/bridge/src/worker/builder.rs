@@ -1,12 +1,13 @@
 //! Builder of a worker.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nsbridge_crypto::KeyProvider;
 use nsbridge_handler::{Error as HandlerError, Handler, Models};
 use nsbridge_protocol::{ModelName, Revision};
 use nsbridge_queue::{Broker, Link};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 

@@ -135,7 +135,7 @@ fn only_an_orphan_is_evicted_and_each_once() {
     in_flight.evict();
     in_flight.evict();
     let gone =
-        |run: &super::Running<'_>| in_flight.state().running[&run.job].evicted.is_cancelled();
+        |run: &super::Running<'_>| in_flight.0.lock().running[&run.job].evicted.is_cancelled();
     assert!(gone(&orphan) && !gone(&live));
     assert!(matches!(register(&in_flight, 2, owned(true)), Registration::Adopted));
     assert!(!gone(&orphan), "adopted, it has its whole window again");
@@ -164,7 +164,7 @@ fn unverified_cancels_are_bounded() {
             in_flight.deliver(job(n).key.id, &control(&[0; 10]), true);
         }
     }
-    let state = in_flight.state();
+    let state = in_flight.0.lock();
     assert_eq!(state.cancels.len(), WAITING_CANCELS);
     assert!(!state.cancels.contains_key(&job(0).key.id));
     assert!(state.cancels.values().all(|controls| controls.len() <= CONTROL_BUFFER));
