@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 
 use super::{Error, Outage, POLL, ask, get};
-use crate::clock::from_utc;
+use crate::clock::from_rfc3339;
 
 /// Lifetime of a token, the longest that there is. A token is renewed at half of it.
 const TOKEN_TTL: Duration = Duration::from_secs(6 * 3600);
@@ -123,7 +123,7 @@ fn time_left(notice: &Action, now: SystemTime) -> Duration {
         // The only action that does not leave two minutes.
         return Duration::ZERO;
     }
-    let Some(at) = from_utc(&notice.time) else { return UNKNOWN };
+    let Some(at) = from_rfc3339(&notice.time) else { return UNKNOWN };
     at.duration_since(now).unwrap_or_default().saturating_sub(RESERVE).min(LONGEST)
 }
 

@@ -9,7 +9,7 @@ use nsbridge_testkit::http::{Answer, Seen, Server};
 use tokio::time::{Instant, timeout};
 
 use super::{Action, Ec2Spot, time_left};
-use crate::clock::from_utc;
+use crate::clock::from_rfc3339;
 
 const NOTICE: &str = r#"{"action": "terminate", "time": "2031-09-18T08:22:00Z"}"#;
 
@@ -114,7 +114,7 @@ async fn a_recommendation_to_rebalance_is_no_reason_to_leave() {
 #[track_caller]
 fn check(action: &str, time: &str, expected: u64) {
     let notice = Action { action: action.into(), time: time.into() };
-    let now = from_utc("2026-02-28T23:59:00Z").unwrap();
+    let now = from_rfc3339("2026-02-28T23:59:00Z").unwrap();
     assert_eq!(time_left(&notice, now), Duration::from_secs(expected), "{action} {time}");
 }
 
@@ -129,5 +129,5 @@ fn ten_seconds_before_the_machine_goes_all_is_handed_over() {
     check("terminate", "soon", 105);
     check("terminate", "", 105);
     check("hibernate", "2026-03-01T00:01:00Z", 0);
-    assert!(from_utc("2026-02-28T23:59:00Z").unwrap() > SystemTime::UNIX_EPOCH);
+    assert!(from_rfc3339("2026-02-28T23:59:00Z").unwrap() > SystemTime::UNIX_EPOCH);
 }
