@@ -2,6 +2,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
 /// Returns the current Unix time, in ms.
 pub(crate) fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -14,42 +17,22 @@ pub(crate) fn at_ms(ms: u64) -> SystemTime {
     UNIX_EPOCH.checked_add(Duration::from_millis(ms)).unwrap_or(UNIX_EPOCH)
 }
 
-/// Parses a UTC time of the form `2017-09-18T08:22:00Z`; `None` for any other text.
-pub(crate) fn from_utc(text: &str) -> Option<SystemTime> {
-    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
-    let [year, month, day] = numbers(date, '-')?;
-    let [hour, minute, second] = numbers(time, ':')?;
-    let known =
-        (1970..=9999).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
-    if !known || hour > 23 || minute > 59 || second > 60 {
-        return None;
-    }
-    let seconds = days_since_1970(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second;
-    UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
-}
-
-fn numbers(text: &str, between: char) -> Option<[u64; 3]> {
-    let parts: Option<Vec<u64>> = text.split(between).map(|part| part.parse().ok()).collect();
-    parts?.try_into().ok()
-}
-
-/// Returns the days since 1970, by the method of Howard Hinnant's `days_from_civil`: years begin in
-/// March, so that the leap day is the last day of a year.
-fn days_since_1970(year: u64, month: u64, day: u64) -> u64 {
-    let year = if month > 2 { year } else { year - 1 };
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    year * 365 + year / 4 - year / 100 + year / 400 + day_of_year - 719_468
+/// Parses a time of RFC 3339, such as `2017-09-18T08:22:00Z`; `None` for any other text, and before
+/// 1970.
+pub(crate) fn from_rfc3339(text: &str) -> Option<SystemTime> {
+    let time = OffsetDateTime::parse(text, &Rfc3339).ok()?;
+    u64::try_from(time.unix_timestamp()).ok().map(|seconds| at_ms(seconds * 1000))
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::UNIX_EPOCH;
 
-    use super::from_utc;
+    use super::from_rfc3339;
 
     #[track_caller]
     fn check(text: &str, expected: Option<u64>) {
-        let seconds = from_utc(text).map(|at| at.duration_since(UNIX_EPOCH).unwrap().as_secs());
+        let seconds = from_rfc3339(text).map(|at| at.duration_since(UNIX_EPOCH).unwrap().as_secs());
         assert_eq!(seconds, expected, "{text}");
     }
 

@@ -25,6 +25,7 @@ pub use watch::{FleetConfig, HealthConfig, TelemetryConfig};
 /// Configuration of a worker. `deploy/worker.example.toml` has each field with its meaning.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct Config {
     /// Identity of the worker.
     pub worker: WorkerConfig,
@@ -68,6 +69,7 @@ pub struct Config {
 /// Identity of a worker.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct WorkerConfig {
     /// Model whose queue the worker consumes.
     pub model: ModelName,
@@ -83,6 +85,13 @@ pub struct WorkerConfig {
     pub allow_core_dumps: bool,
 }
 
+impl WorkerConfig {
+    /// Creates the identity of a worker of this model, with a grace period of 20 s.
+    pub fn new(model: ModelName) -> Self {
+        Self { model, name: None, grace_s: twenty(), allow_core_dumps: false }
+    }
+}
+
 fn twenty() -> u64 {
     20
 }
@@ -90,6 +99,7 @@ fn twenty() -> u64 {
 /// Address of the broker.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct BrokerConfig {
     /// Broker URL: `amqp://user:password@host:5672/%2f`, or `amqps://` for TLS.
     #[serde(default)]
@@ -107,6 +117,16 @@ impl std::fmt::Debug for BrokerConfig {
 }
 
 impl BrokerConfig {
+    /// Creates the address of a broker from its URL.
+    pub fn from_url(url: impl Into<String>) -> Self {
+        Self { url: Some(url.into()), url_file: None }
+    }
+
+    /// Creates the address of a broker whose URL is in a file.
+    pub fn from_url_file(path: impl Into<PathBuf>) -> Self {
+        Self { url: None, url_file: Some(path.into()) }
+    }
+
     /// Returns the broker's URL, from the configuration or from the file it names.
     ///
     /// # Errors
@@ -140,6 +160,7 @@ impl BrokerConfig {
 /// Sources of a worker's keys.
 #[derive(Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct KeysConfig {
     /// Keyring file, readable by its owner alone.
     #[serde(default)]
@@ -172,6 +193,16 @@ impl std::fmt::Debug for KeysConfig {
 }
 
 impl KeysConfig {
+    /// Creates the configuration of a keyring's file.
+    pub fn from_keyring(path: impl Into<PathBuf>) -> Self {
+        Self { keyring: Some(path.into()), ..Self::default() }
+    }
+
+    /// Creates the configuration of AWS KMS keys: ARNs or aliases.
+    pub fn from_kms(keys: impl IntoIterator<Item = KeyId>) -> Self {
+        Self { kms_keys: keys.into_iter().collect(), ..Self::default() }
+    }
+
     /// Returns the keyring from the file or the text of the configuration; `None` if it names
     /// neither.
     ///
@@ -213,6 +244,7 @@ const LONGEST_RESUME_WAIT_MS: u64 = 60_000;
 /// Settings that cut replies into frames.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
 pub struct ReplyConfig {
     /// Maximum time to collect pieces for one frame, in ms. The first piece never waits.
     pub coalesce_ms: u64,
@@ -247,6 +279,7 @@ impl ReplyConfig {
 /// Settings of the log, which goes to stderr.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
 pub struct LogConfig {
     /// Filter of `tracing`, such as `info` or `nsbridge=debug,info`.
     pub filter: String,
@@ -257,11 +290,19 @@ pub struct LogConfig {
 /// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum LogFormat {
     /// Human-readable text.
     Text,
     /// One JSON object per line.
     Json,
+}
+
+impl LogConfig {
+    /// Creates the settings of a log with this filter of `tracing`.
+    pub fn new(filter: impl Into<String>, format: LogFormat) -> Self {
+        Self { filter: filter.into(), format }
+    }
 }
 
 impl Default for LogConfig {
@@ -302,6 +343,35 @@ pub fn password_of(url: &str) -> Option<&str> {
 pub struct ConfigError(pub(crate) String);
 
 impl Config {
+    /// Creates a configuration whose other sections have their defaults.
+    ///
+    /// ```
+    /// use nsbridge::worker::{BrokerConfig, Config, KeysConfig, WorkerConfig};
+    ///
+    /// let worker = WorkerConfig::new("echo".parse()?);
+    /// let broker = BrokerConfig::from_url("amqp://localhost");
+    /// let mut config = Config::new(worker, broker, KeysConfig::from_keyring("keys.json"));
+    /// config.reply.coalesce_ms = 5;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn new(worker: WorkerConfig, broker: BrokerConfig, keys: KeysConfig) -> Self {
+        Self {
+            worker,
+            broker,
+            keys,
+            models: BTreeMap::new(),
+            store: StoreConfig::default(),
+            reply: ReplyConfig::default(),
+            log: LogConfig::default(),
+            health: HealthConfig::default(),
+            telemetry: TelemetryConfig::default(),
+            fleet: FleetConfig::default(),
+            handler: toml::Table::new(),
+            file: PathBuf::new(),
+            exposed: None,
+        }
+    }
+
     /// Reads a file and overrides its fields with the environment's `NSBRIDGE_<SECTION>__<FIELD>`.
     ///
     /// Relative paths in the file are relative to its folder.
@@ -340,8 +410,8 @@ impl Config {
             ));
         }
         config.resolve(path.parent().unwrap_or(Path::new(".")));
-        config.check().map_err(|what| ConfigError(format!("{shown}: {what}")))?;
         path.clone_into(&mut config.file);
+        config.validate()?;
         Ok(config)
     }
 
@@ -352,9 +422,24 @@ impl Config {
             // TOML has no unit type: an empty table stands for it.
             let none = serde_json::from_str("null").ok().filter(|_| self.handler.is_empty());
             let place = layers::place(&error).map_or(String::new(), |place| format!("{place}: "));
-            let (file, what) = (self.file.display(), error.message());
-            none.ok_or_else(|| ConfigError(format!("{file}: [handler] {place}{what}")))
+            let what = format!("[handler] {place}{}", error.message());
+            none.ok_or_else(|| ConfigError(self.in_file(&what)))
         })
+    }
+
+    /// Prefixes a message with the file that the configuration was read from, if there is one.
+    fn in_file(&self, what: &str) -> String {
+        let file = self.file.display();
+        if self.file.as_os_str().is_empty() { what.to_owned() } else { format!("{file}: {what}") }
+    }
+
+    /// Checks the values. A configuration that was read has passed this.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for the first field that is out of range.
+    pub(crate) fn validate(&self) -> Result<(), ConfigError> {
+        self.check().map_err(|what| ConfigError(self.in_file(&what)))
     }
 
     fn resolve(&mut self, folder: &Path) {

@@ -19,9 +19,10 @@ pub enum Error {
     #[error(transparent)]
     Store(#[from] nsbridge_store::StoreError),
     /// The handler did not load.
-    #[error("the handler did not load: {0}")]
-    Load(String),
-    /// The handler broke while it ran; its jobs were requeued.
+    #[error("the handler did not load")]
+    Load(#[source] nsbridge_handler::Cause),
+    /// The handler broke while it ran; its jobs were requeued. The reason is one line, without the
+    /// handler's error, which may quote what a user wrote.
     #[error("the handler broke ({0}); its jobs were given back")]
     Handler(String),
     /// The address of the health pages cannot be bound.

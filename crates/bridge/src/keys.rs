@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nsbridge_crypto::{ByProvider, Entry, KeyProvider, Keyring, Reread, State, WatchedKeyring};
@@ -10,15 +10,14 @@ use nsbridge_handler::chain;
 use nsbridge_protocol::KeyId;
 #[cfg(feature = "kms")]
 use nsbridge_store::is_private;
+use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::config::{ConfigError, KeysConfig};
 use crate::error::Error;
-use crate::metrics::Metrics;
-
-/// Polling interval of the keyring's file.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+use crate::observability::metrics::Metrics;
+use crate::timing::Timing;
 
 /// Opens the keys of a worker: a keyring, AWS KMS, or both. A keyring's file is followed from here
 /// on; `withdrawn` is notified of each change that takes a key away.
@@ -26,10 +25,12 @@ pub(crate) async fn open(
     config: &KeysConfig,
     metrics: &Metrics,
     withdrawn: watch::Sender<()>,
+    timing: &Timing,
 ) -> Result<Arc<dyn KeyProvider>, Error> {
     let keyring: Option<Arc<dyn KeyProvider>> = match (&config.keyring, &config.keyring_json) {
         (Some(path), None) => {
-            Some(follow(path, metrics.clone(), config.revoke_if_removed, withdrawn)?)
+            let (metrics, poll) = (metrics.clone(), timing.keyring_poll);
+            Some(follow(path, metrics, config.revoke_if_removed, withdrawn, poll)?)
         }
         _ => config.load()?.map(|ring| Arc::new(ring) as _),
     };
@@ -84,19 +85,20 @@ fn follow(
     metrics: Metrics,
     revoke_if_removed: bool,
     withdrawn: watch::Sender<()>,
+    poll: Duration,
 ) -> Result<Arc<WatchedKeyring>, Error> {
     let shown = path.display().to_string();
     let opening = Arc::new(Mutex::new(BTreeSet::new()));
     let before = opening.clone();
     let changed = move |ring: &Keyring| {
-        let mut before = before.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = before.lock();
         let now = that_open(ring);
         if !before.is_subset(&now) {
             withdrawn.send_replace(());
         }
         *before = now;
     };
-    let ring = WatchedKeyring::open(path, LOOK_EVERY, move |reread| match reread {
+    let ring = WatchedKeyring::open(path, poll, move |reread| match reread {
         Reread::Taken(ring) => {
             metrics.keyring_reloaded(true);
             tracing::info!(keyring = shown, keys = ring.entries().len(), "the keyring was read");
@@ -114,7 +116,7 @@ fn follow(
         }
     })?;
     let ring = Arc::new(ring.revoke_if_removed(revoke_if_removed));
-    *opening.lock().unwrap_or_else(PoisonError::into_inner) = that_open(&ring.ring());
+    *opening.lock() = that_open(&ring.ring());
     let mut hang_up = signal(SignalKind::hangup())
         .map_err(|source| Error::System { what: "listen for signals", source })?;
     let followed = Arc::downgrade(&ring);
@@ -122,7 +124,7 @@ fn follow(
         loop {
             let asked = tokio::select! {
                 asked = hang_up.recv() => asked.is_some(),
-                () = tokio::time::sleep(LOOK_EVERY) => false,
+                () = tokio::time::sleep(poll) => false,
             };
             let Some(ring) = followed.upgrade() else { return };
             if asked { ring.reread() } else { ring.look() }
@@ -147,7 +149,7 @@ mod tests {
     use tokio::sync::watch;
 
     use super::follow;
-    use crate::metrics::Metrics;
+    use crate::observability::metrics::Metrics;
 
     #[tokio::test]
     async fn a_hang_up_has_the_keyring_read_and_a_broken_one_is_counted() {
@@ -158,7 +160,7 @@ mod tests {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         let metrics = Metrics::new(&"tale-7m".parse().unwrap());
         let (sender, mut withdrawn) = watch::channel(());
-        let ring = follow(&path, metrics.clone(), true, sender).unwrap();
+        let ring = follow(&path, metrics.clone(), true, sender, Duration::from_millis(20)).unwrap();
         let counted = async |result: &str| {
             let result = format!("\"{result}\"");
             let value = || {

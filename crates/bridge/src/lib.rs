@@ -37,43 +37,24 @@
 //! | the trait and its types | this module: [`Handler`], [`Job`], [`Models`], [`Error`], [`Batch`] |
 //! | tensors of safetensors and GGUF | [`checkpoint`] |
 //! | a test that a handler keeps its contract | `testing`, with the feature of that name |
-//! | a worker within another program | [`worker`] and [`start`] |
+//! | a worker within another program | [`worker`] |
 //!
 //! `docs/handlers.md` is the guide for authors of handlers, `docs/operating.md` that for operators.
 //! What a worker promises is in `docs/protocol.md`.
 
-mod attempt;
 mod clock;
 mod config;
 mod confine;
-mod context;
-mod dead;
-mod disposition;
 mod drain;
 mod error;
-mod fleet;
-mod health;
 mod http;
-mod intake;
-mod job;
 mod keys;
 mod loading;
-mod metrics;
-mod pool;
-mod probes;
-mod record;
-mod registry;
-mod rest;
-mod room;
-mod runner;
+mod observability;
+mod platform;
+mod request;
 mod serve;
-mod session;
-mod settle;
-mod stream;
-mod telemetry;
-mod visit;
-mod vitals;
-mod window;
+mod timing;
 pub mod worker;
 
 pub use nsbridge_checkpoint as checkpoint;
@@ -90,4 +71,4 @@ pub use nsbridge_handler::{
     Seam, Slots, Stop, Tenant, TextInput, TextPiece, TokenLogprob, TraceParent, Usage, quote,
 };
 pub use nsbridge_store as store;
-pub use serve::{log_to_stderr, run, serve, start};
+pub use serve::{log_to_stderr, run, serve};

@@ -10,7 +10,7 @@ use nsbridge_store::{Opened, Store, StoreError};
 use tokio::time::sleep;
 
 use crate::config::ModelConfig;
-use crate::metrics::{Metrics, Phase};
+use crate::observability::metrics::{Metrics, Phase};
 
 /// Interval of the log lines during a long load.
 const SAY_EVERY: Duration = Duration::from_secs(10);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nsbridge_crypto::KeyProvider;
-use nsbridge_handler::{Handler, Models, chain};
+use nsbridge_handler::{Handler, chain};
 use nsbridge_queue::{AmqpBroker, Broker};
 use nsbridge_store::Store;
 use tokio::signal::unix::{SignalKind, signal};
@@ -18,15 +18,15 @@ use crate::config::{Config, ConfigError, LogConfig, LogFormat};
 use crate::confine;
 use crate::drain::Drain;
 use crate::error::Error;
-use crate::fleet::{EcsAddresses, Fleet};
-use crate::health::{Health, Pages};
 use crate::keys;
 use crate::loading;
-use crate::metrics::Metrics;
-use crate::runner::Runner;
-use crate::telemetry::Spans;
-use crate::vitals::Vitals;
-use crate::worker::{Parts, Worker};
+use crate::observability::Observability;
+use crate::observability::health::{Health, Pages};
+use crate::observability::metrics::Metrics;
+use crate::observability::traces::Spans;
+use crate::platform::{EcsAddresses, Platform};
+use crate::timing::Timing;
+use crate::worker::{Worker, WorkerBuilder, host_name};
 
 const USAGE: &str = "\
 Usage: worker [--config worker.toml]
@@ -41,43 +41,19 @@ by NSBRIDGE_<SECTION>__<FIELD> in the environment too.
 /// get `grace_s` seconds, and the rest is requeued. The exit code is 0 after a drain, 1 after a
 /// failure, 2 for a wrong command line.
 pub fn serve<H: Handler>() -> ExitCode {
-    match read_arguments(std::env::args().skip(1)) {
-        Ok(Some(path)) => run::<H>(Config::read(&path, std::env::vars())),
+    let path = match read_arguments(std::env::args().skip(1)) {
+        Ok(Some(path)) => path,
         Ok(None) => {
             say(USAGE);
-            ExitCode::SUCCESS
+            return ExitCode::SUCCESS;
         }
         Err(wrong) => {
             say(&format!("error: {wrong}\n\n{USAGE}"));
-            ExitCode::from(2)
+            return ExitCode::from(2);
         }
-    }
-}
-
-/// Runs a worker with this configuration until a signal ends it.
-pub fn run<H: Handler>(config: Result<Config, ConfigError>) -> ExitCode {
-    let ended = config.map_err(Error::from).and_then(|config| {
-        log_to_stderr(&config.log)?;
-        confine::quiet_panics();
-        // Before the first key is read.
-        if !config.worker.allow_core_dumps {
-            confine::close_memory()?;
-        }
-        if let Some(exposed) = &config.exposed {
-            tracing::warn!("{exposed}");
-        }
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .thread_name("nsbridge")
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .map_err(|source| Error::System { what: "start the bridge's threads", source })?;
-        let ended = runtime.block_on(run_until_signal::<H>(config));
-        // A handler that does not stop must not keep the process alive.
-        runtime.shutdown_timeout(Duration::from_secs(1));
-        ended
-    });
-    match ended {
+    };
+    let config = Config::read(&path, std::env::vars()).map_err(Error::from);
+    match config.and_then(run::<H>) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             say(&format!("error: {}\n", chain(&error)));
@@ -86,51 +62,59 @@ pub fn run<H: Handler>(config: Result<Config, ConfigError>) -> ExitCode {
     }
 }
 
-/// Loads a handler and makes a worker of it, without running it yet.
+/// Runs a worker with this configuration until a signal ends it. It starts the worker's own runtime,
+/// writes the log to stderr, and handles the signals of the process.
 ///
 /// # Errors
 ///
-/// Returns [`Error::Queue`] if the broker cannot be reached, because at the start a wrong address
-/// is more likely than an outage. Returns [`Error::Load`] with the handler's message if the handler
-/// does not load.
-pub async fn start<H: Handler>(
-    parts: Parts,
-    options: H::Options,
-    models: Models,
-) -> Result<Worker, Error> {
-    let first = parts.broker.connect(&format!("{} start", parts.name)).await?;
-    first.declare_model(&parts.model).await?;
-    first.close().await;
-    let metrics = parts.vitals.metrics.clone();
-    let runner = Runner::load::<H>(options, models, metrics).await;
-    let runner = runner.map_err(|error| Error::Load(error.to_string()))?;
-    Worker::new(parts, runner)
+/// Returns an error if the worker cannot start, or if its handler broke. The causes are its sources.
+pub fn run<H: Handler>(config: Config) -> Result<(), Error> {
+    config.validate()?;
+    log_to_stderr(&config.log)?;
+    confine::quiet_panics();
+    // Before the first key is read.
+    if !config.worker.allow_core_dumps {
+        confine::close_memory()?;
+    }
+    if let Some(exposed) = &config.exposed {
+        tracing::warn!("{exposed}");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .thread_name("nsbridge")
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|source| Error::System { what: "start the bridge's threads", source })?;
+    let ended = runtime.block_on(run_until_signal::<H>(config));
+    // A handler that does not stop must not keep the process alive.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    ended
 }
 
 async fn run_until_signal<H: Handler>(mut config: Config) -> Result<(), Error> {
     let drain = Drain::new(Duration::from_secs(config.worker.grace_s));
     watch_signals(drain.clone())?;
     let options = config.options::<H::Options>()?;
-    let vitals = vitals(&config)?;
+    let observability = observability(&config)?;
     // Before the load, so that a worker that loads for minutes is seen to be alive.
     if let Some(addr) = config.health.listen {
         let pages = Pages::bind(addr).await?;
-        tokio::spawn(pages.serve(vitals.health.clone(), vitals.metrics.clone()));
+        tokio::spawn(pages.serve(observability.health.clone(), observability.metrics.clone()));
     }
-    let fleet = Fleet::new(&config.fleet, ecs_addresses())?;
-    tokio::spawn(fleet.run(drain.clone(), vitals.metrics.clone()));
-    let spans = vitals.spans.clone();
-    let metrics = vitals.metrics.clone();
+    let platform = Platform::new(&config.fleet, ecs_addresses())?;
+    tokio::spawn(platform.run(drain.clone(), observability.metrics.clone()));
+    let spans = observability.spans.clone();
+    let metrics = observability.metrics.clone();
+    let timing = Timing::default();
     let (withdrawn, withdrawals) = watch::channel(());
-    let keys = keys::open(&config.keys, &metrics, withdrawn).await?;
+    let keys = keys::open(&config.keys, &metrics, withdrawn, &timing).await?;
     // Wiped here. The copy in the environment cannot be wiped.
     config.keys.keyring_json = None;
-    let mut parts = parts(&config, keys, drain.clone(), vitals)?;
+    let builder = builder(&config, keys, drain.clone(), observability)?;
     let store = Store::open(&config.store)?;
     let loading = async {
         let found = loading::find(&store, &config.models, &metrics).await?;
-        parts.revision = found.revision;
-        start::<H>(parts, options, found.models).await
+        builder.revision(found.revision).start::<H>(options, found.models).await
     };
     let worker = tokio::select! {
         worker = loading => worker?,
@@ -145,14 +129,14 @@ async fn run_until_signal<H: Handler>(mut config: Config) -> Result<(), Error> {
 }
 
 /// Creates the worker's metrics, health and spans as configured.
-fn vitals(config: &Config) -> Result<Vitals, ConfigError> {
+fn observability(config: &Config) -> Result<Observability, ConfigError> {
     let model = &config.worker.model;
     let spans = match &config.telemetry.otlp {
         Some(collector) => Spans::to(collector, &name(config), model)?,
         None => Spans::default(),
     };
     let health = Health::new(model.clone(), config.health.dead_after());
-    Ok(Vitals { metrics: Metrics::new(model), health, spans })
+    Ok(Observability { metrics: Metrics::new(model), health, spans })
 }
 
 /// Returns the addresses that ECS puts into each container's environment.
@@ -168,23 +152,16 @@ fn name(config: &Config) -> String {
     config.worker.name.clone().unwrap_or_else(host_name)
 }
 
-fn parts(
+fn builder(
     config: &Config,
     keys: Arc<dyn KeyProvider>,
     drain: Drain,
-    vitals: Vitals,
-) -> Result<Parts, Error> {
+    observability: Observability,
+) -> Result<WorkerBuilder, Error> {
     let broker: Arc<dyn Broker> = Arc::new(AmqpBroker::new(&config.broker.read_url()?)?);
-    Ok(Parts {
-        model: config.worker.model.clone(),
-        revision: None,
-        name: name(config),
-        broker,
-        keys,
-        reply: config.reply.clone(),
-        drain,
-        vitals,
-    })
+    let builder = Worker::builder(config.worker.model.clone(), broker, keys);
+    let builder = builder.name(name(config)).reply(config.reply.clone());
+    Ok(builder.drain(drain).observability(observability))
 }
 
 /// Drains at the first SIGTERM or Ctrl-C, and ends the process at once at the second.
@@ -252,12 +229,6 @@ fn read_arguments(mut args: impl Iterator<Item = String>) -> Result<Option<PathB
         }
     }
     Ok(Some(path))
-}
-
-fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name = name.trim();
-    if name.is_empty() { format!("worker-{}", std::process::id()) } else { name.to_owned() }
 }
 
 /// Writes to the terminal, if there is one.

@@ -1,29 +1,26 @@
-//! Parts of a worker, for programs that run one beside other things.
+//! Worker within another program.
 //!
-//! [`Parts`] says what a worker is made of, [`start`](crate::start) loads its handler, and
-//! [`Worker::run`] takes requests until the [`Drain`] begins.
+//! [`Worker::builder`] names what a worker is made of, [`WorkerBuilder::start`] loads its handler,
+//! and [`Worker::run`] takes requests until the [`Drain`] begins.
 
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+mod builder;
+mod consumer_session;
+mod probes;
+
+use std::sync::Arc;
 
 use nsbridge_crypto::KeyProvider;
 use nsbridge_handler::Health as HandlerHealth;
-use nsbridge_protocol::{ModelName, Revision};
-use nsbridge_queue::{Broker, Link};
+use nsbridge_protocol::ModelName;
+use nsbridge_queue::Broker;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::context::{Consuming, Shared, in_a_line};
-use crate::metrics::Side;
-use crate::pool::Pool;
-use crate::probes;
-use crate::registry::Registry;
-use crate::rest::Rest;
-use crate::room::Room;
-use crate::runner::Runner;
-use crate::session::{PAUSE, Session};
+use crate::observability::metrics::Side;
+use crate::request::context::{WorkerContext, in_a_line};
+
+use consumer_session::ConsumerSession;
 
 pub use crate::config::{
     BrokerConfig, Config, ConfigError, FleetConfig, HealthConfig, KeysConfig, LogConfig, LogFormat,
@@ -31,83 +28,42 @@ pub use crate::config::{
 };
 pub use crate::drain::Drain;
 pub use crate::error::Error;
-pub use crate::fleet::{EcsAddresses, Fleet};
-pub use crate::health::{Health, Pages};
-pub use crate::metrics::Metrics;
-pub use crate::telemetry::Spans;
-pub use crate::vitals::Vitals;
-
-/// Time limit of handing jobs over after the grace period.
-const HAND_OVER: Duration = Duration::from_secs(10);
-
-/// Time limit for the handler to report why it is broken.
-const SAYS_WITHIN: Duration = Duration::from_secs(1);
+pub use crate::observability::Observability;
+pub use crate::observability::health::{Health, Pages};
+pub use crate::observability::metrics::Metrics;
+pub use crate::observability::traces::Spans;
+pub use crate::platform::{EcsAddresses, Platform};
+pub use crate::timing::Timing;
+pub use builder::WorkerBuilder;
+pub(crate) use builder::host_name;
 
 /// Loaded handler that consumes requests from the queue of its model.
 #[derive(Debug)]
 pub struct Worker {
-    shared: Arc<Shared>,
-}
-
-/// Parts that a worker is made from.
-#[derive(Debug)]
-pub struct Parts {
-    /// Model whose queue the worker consumes.
-    pub model: ModelName,
-    /// Revision of the model that the worker serves, if it has one.
-    pub revision: Option<Revision>,
-    /// Name of the worker in logs and replies.
-    pub name: String,
-    /// Broker of the model's queue.
-    pub broker: Arc<dyn Broker>,
-    /// Source of the keys.
-    pub keys: Arc<dyn KeyProvider>,
-    /// Settings that cut replies into frames.
-    pub reply: ReplyConfig,
-    /// Graceful-shutdown signal.
-    pub drain: Drain,
-    /// Metrics, health and spans of the worker.
-    pub vitals: Vitals,
+    context: Arc<WorkerContext>,
 }
 
 impl Worker {
-    pub(crate) fn new(parts: Parts, runner: Runner) -> Result<Self, Error> {
-        let Parts { model, revision, name, broker, keys, reply, drain, vitals } = parts;
-        vitals.loaded(runner.fingerprint(), revision.as_ref());
-        vitals.metrics.slots(runner.slots());
-        vitals.metrics.measures_of(runner.handler());
-        let shared = Shared {
-            control_queue: Mutex::default(),
-            publish: Pool::new(broker.clone(), format!("{name} publish"), vitals.metrics.clone()),
-            consume: Link::new(broker, format!("{name} consume")),
-            registry: Registry::default(),
-            room: Arc::new(Room::new(runner.slots())),
-            consuming: Consuming::default(),
-            rest: Rest::default(),
-            broken: watch::Sender::new(None),
-            unwell: CancellationToken::new(),
-            model,
-            revision,
-            reply,
-            keys,
-            runner,
-            drain,
-            vitals,
-            name,
-        };
-        Ok(Self { shared: Arc::new(shared) })
+    /// Returns a builder of a worker that answers the requests of `model` on this broker, with these
+    /// keys.
+    pub fn builder(
+        model: ModelName,
+        broker: Arc<dyn Broker>,
+        keys: Arc<dyn KeyProvider>,
+    ) -> WorkerBuilder {
+        WorkerBuilder::new(model, broker, keys)
     }
 
     /// Returns a receiver of the time since which the worker is subscribed to its queue; `None`
     /// while it is not.
     pub fn consuming(&self) -> watch::Receiver<Option<Instant>> {
-        self.shared.consuming.since()
+        self.context.consuming.since()
     }
 
     /// Makes the handler drop what it keeps of ended requests whenever a key is withdrawn. Ends
     /// when the sender is dropped.
     pub(crate) fn forget_when(&self, mut withdrawn: watch::Receiver<()>) {
-        let runner = self.shared.runner.clone();
+        let runner = self.context.runner.clone();
         tokio::spawn(async move {
             while withdrawn.changed().await.is_ok() {
                 tracing::info!("a key was withdrawn: what is kept of ended requests is dropped");
@@ -119,7 +75,7 @@ impl Worker {
 
     /// Returns the graceful-shutdown signal that the worker was made with.
     pub fn drain(&self) -> Drain {
-        self.shared.drain.clone()
+        self.context.drain.clone()
     }
 
     /// Consumes and answers requests until the worker drains. Then it finishes the jobs that fit
@@ -133,7 +89,7 @@ impl Worker {
     pub async fn run(self) -> Result<(), Error> {
         tokio::select! {
             ended = self.work() => ended,
-            never = probes::run(&self.shared) => match never {},
+            never = probes::run(&self.context) => match never {},
         }
     }
 
@@ -141,7 +97,7 @@ impl Worker {
         let jobs = TaskTracker::new();
         let drain = self.drain();
         let ended = tokio::select! {
-            _ = self.shared.handler_broke() => Ok(()),
+            _ = self.context.handler_broke() => Ok(()),
             error = self.serve(&jobs) => Err(error),
             _ = drain.begun() => Ok(()),
         };
@@ -150,7 +106,7 @@ impl Worker {
         }
         self.leave(&jobs).await;
         // The handler may also have broken while the worker drained.
-        let broken = self.shared.broken.borrow().clone();
+        let broken = self.context.broken.borrow().clone();
         match broken {
             Some(why) => Err(Error::Handler(self.in_its_words(why).await)),
             None => ended,
@@ -160,15 +116,15 @@ impl Worker {
     /// Runs one session after another, and returns the error of a session that cannot begin.
     async fn serve(&self, jobs: &TaskTracker) -> Error {
         loop {
-            let connection = self.shared.consume.connection().await;
-            match Session::start(&self.shared, connection, jobs).await {
+            let connection = self.context.consume.connection().await;
+            match ConsumerSession::start(&self.context, connection, jobs).await {
                 Ok(session) => {
                     session.lost().await;
-                    self.shared.vitals.metrics.reconnected(Side::Consume);
+                    self.context.observability.metrics.reconnected(Side::Consume);
                 }
                 Err(Error::Queue(error)) if error.is_retryable() => {
                     tracing::warn!(%error, "no session, trying again");
-                    sleep(PAUSE).await;
+                    sleep(self.context.timing.session_retry).await;
                 }
                 Err(error) => return error,
             }
@@ -178,12 +134,12 @@ impl Worker {
     /// Appends the handler's own reason, unless `why` has it already or the handler does not answer
     /// in time.
     async fn in_its_words(&self, why: String) -> String {
-        if self.shared.unwell.is_cancelled() {
+        if self.context.unwell.is_cancelled() {
             return why;
         }
-        let runner = self.shared.runner.clone();
+        let runner = self.context.runner.clone();
         let asked = tokio::task::spawn_blocking(move || runner.health());
-        match timeout(SAYS_WITHIN, asked).await {
+        match timeout(self.context.timing.last_health_limit, asked).await {
             Ok(Ok(HandlerHealth::Failed(reason))) => format!("{why}: {}", in_a_line(&reason)),
             _ => why,
         }
@@ -194,14 +150,14 @@ impl Worker {
         jobs.close();
         tokio::select! {
             () = jobs.wait() => {}
-            () = self.shared.drain.over() => {
+            () = self.context.drain.over() => {
                 tracing::info!(jobs = jobs.len(), "the grace is over, handing jobs over");
                 // Requests that are not handed over in this time are redelivered when the
                 // connection closes.
-                let _ = timeout(HAND_OVER, jobs.wait()).await;
+                let _ = timeout(self.context.timing.hand_over_limit, jobs.wait()).await;
             }
         }
-        self.shared.publish.close().await;
-        self.shared.consume.close().await;
+        self.context.publish.close().await;
+        self.context.consume.close().await;
     }
 }

@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
 
 async fn ask(arguments: Arguments) -> Result<ExitCode> {
     let keys = match arguments.kms_key {
-        Some(key) => KeysConfig { kms_keys: vec![key], ..KeysConfig::default() }.open().await?,
+        Some(key) => KeysConfig::from_kms([key]).open().await?,
         None => Arc::new(Keyring::load(&arguments.keys.keyring)?),
     };
     let broker = Arc::new(AmqpBroker::new(&arguments.broker.url)?);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use nsbridge::worker::{Drain, Parts, ReplyConfig, Vitals};
+use nsbridge::worker::{Drain, Worker};
 use nsbridge_client::{Ask, Client};
 use nsbridge_crypto::{Entry, Key, Keyring, State};
 use nsbridge_handler::{Model, Models};
@@ -64,23 +64,16 @@ async fn tell(arguments: Arguments) -> Result<ExitCode> {
     let broker = Arc::new(MemoryBroker::new());
     let key = Entry::new("demo".parse()?, Key::generate()?, State::Primary);
     let keys = Arc::new(Keyring::of(vec![key])?);
-    let parts = Parts {
-        model: model.clone(),
-        revision: None,
-        name: "demo".into(),
-        broker: broker.clone(),
-        keys: keys.clone(),
-        reply: ReplyConfig::default(),
-        drain: Drain::new(Duration::ZERO),
-        vitals: Vitals::new(&model),
-    };
     let named = [("target", Some(dir)), ("draft", draft)];
     let models: Models = named
         .into_iter()
         .filter_map(|(name, dir)| Some((name.to_owned(), Model::in_dir(dir?))))
         .collect();
-    let worker =
-        nsbridge::start::<Llama>(parts, nsbridge_llama::Options::default(), models).await?;
+    let worker = Worker::builder(model.clone(), broker.clone(), keys.clone())
+        .name("demo")
+        .drain(Drain::new(Duration::ZERO))
+        .start::<Llama>(nsbridge_llama::Options::default(), models)
+        .await?;
     let drain = worker.drain();
     let worker = tokio::spawn(worker.run());
     let client = Client::connect(broker, keys, "demo").await?;

@@ -42,8 +42,7 @@ pub(crate) fn has_password(mut arguments: impl Iterator<Item = String>) -> bool 
 
 /// Runs an asynchronous command and logs warnings to stderr.
 pub(crate) fn block_on(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
-    let log =
-        LogConfig { filter: "warn,lapin=off,aws_config=error".into(), format: LogFormat::Text };
+    let log = LogConfig::new("warn,lapin=off,aws_config=error", LogFormat::Text);
     nsbridge::log_to_stderr(&log)?;
     wait_for(command)
 }

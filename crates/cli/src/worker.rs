@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use nsbridge::worker::Config;
+use nsbridge::worker::{Config, Error};
 use nsbridge_llama::Llama;
+
+use crate::failure::report;
 
 /// Takes requests from a model's queue and answers them until SIGTERM or Ctrl-C.
 #[derive(Debug, clap::Args)]
@@ -18,5 +20,9 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    nsbridge::run::<Llama>(Config::read(&arguments.config, std::env::vars()))
+    let config = Config::read(&arguments.config, std::env::vars()).map_err(Error::from);
+    match config.and_then(nsbridge::run::<Llama>) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => report(&error.into()),
+    }
 }

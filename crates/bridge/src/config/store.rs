@@ -46,6 +46,12 @@ impl ModelConfig {
     }
 }
 
+impl From<Wanted> for ModelConfig {
+    fn from(wanted: Wanted) -> Self {
+        Self(wanted)
+    }
+}
+
 impl fmt::Debug for ModelConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0.location)

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use super::layers::parse;
-use super::{BrokerConfig, Config, LogFormat};
+use super::{BrokerConfig, Config, KeysConfig, LogFormat, WorkerConfig};
 
 const MINIMAL: &str = r#"
 [worker]
@@ -31,6 +31,17 @@ fn the_minimum_is_enough() {
     let config = read(MINIMAL, &[]).unwrap();
     assert_eq!(config.worker.model.as_str(), "tale-7m");
     assert_eq!((config.reply.coalesce_ms, config.reply.window), (20, 256));
+}
+
+#[test]
+fn a_configuration_made_in_code_is_the_one_that_is_read() {
+    let worker = WorkerConfig::new("tale-7m".parse().unwrap());
+    let keys = KeysConfig::from_keyring("keys.json");
+    let mut made = Config::new(worker, BrokerConfig::from_url("amqp://localhost"), keys);
+    assert_eq!(format!("{made:?}"), format!("{:?}", read(MINIMAL, &[]).unwrap()));
+    assert_eq!(made.validate(), Ok(()));
+    made.reply.window = 0;
+    assert_eq!(made.validate().unwrap_err().to_string(), "[reply] window must be at least 1");
 }
 
 #[test]

@@ -8,6 +8,7 @@ use serde::Deserialize;
 /// Settings of the health and metrics pages.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
 pub struct HealthConfig {
     /// Address that serves `/livez`, `/readyz` and `/metrics`; none if absent.
     pub listen: Option<SocketAddr>,
@@ -30,6 +31,7 @@ impl HealthConfig {
 /// Settings of the span export.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
 pub struct TelemetryConfig {
     /// Address of a collector for OTLP over HTTP, such as `http://localhost:4318`; none if absent.
     pub otlp: Option<String>,
@@ -44,6 +46,7 @@ impl TelemetryConfig {
 /// Settings for EC2 and ECS.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
 pub struct FleetConfig {
     /// Watches for the interruption notice of an EC2 spot instance.
     pub spot: bool,

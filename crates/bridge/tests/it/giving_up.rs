@@ -15,7 +15,9 @@ use nsbridge_testkit::system::{Setup, client};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
-use crate::script::{Script, Scripted, Two, ask, fresh_seed, said, sealed_for, until, with_key};
+use crate::script::{
+    Script, Scripted, Two, ask, fresh_seed, release, said, sealed_for, until, with_key,
+};
 use crate::stories;
 
 stories! {
@@ -60,18 +62,21 @@ async fn failure(sealed: &Sealed, replies: &mut Consumer) -> Failure {
 async fn h3_a_call_that_takes_no_notice_of_its_deadline_is_given_up_and_told(
     broker: Arc<dyn Broker>,
 ) {
-    let (setup, key) = with_key();
+    let (mut setup, key) = with_key();
+    let give_up_after = Duration::from_millis(300);
+    setup.timing.give_up_call_after = give_up_after;
+    setup.timing.probe_interval = Duration::from_millis(20);
     let _worker = setup.worker::<Two>(broker.clone(), ()).await.unwrap();
     let began = Instant::now();
-    let script = Script::Sleep { ms: 25_000 };
-    let sealed = sealed_for(Duration::from_secs(1), &setup, &key, fresh_seed(), &script);
+    let (time, seed) = (Duration::from_secs(1), fresh_seed());
+    let sealed = sealed_for(time, &setup, &key, seed, &Script::Hold);
     let mut replies = send(&broker, &setup, &sealed).await;
     let failure = failure(&sealed, &mut replies).await;
     let took = began.elapsed();
     assert_eq!(failure.code, ErrorCode::Deadline);
-    assert!((6.0..9.0).contains(&took.as_secs_f64()), "the deadline and five seconds: {took:?}");
+    assert!(took >= time + give_up_after, "the deadline and the time to stop: {took:?}");
     // The slot stays occupied until the call returns. The other slot is usable.
-    let metrics = setup.vitals.metrics.clone();
+    let metrics = setup.observability.metrics.clone();
     until("the lost slot to be told", async || {
         metrics.text().contains("nsbridge_calls_left_over{model=\"") && left_over(&setup) == 1.0
     })
@@ -80,13 +85,16 @@ async fn h3_a_call_that_takes_no_notice_of_its_deadline_is_given_up_and_told(
     let asked = ask(&setup, Script::Say { pieces: 3, every_ms: 1 }, 7);
     let reply = client.submit::<_, String>(asked).await.unwrap();
     assert_eq!(reply.collect().await.unwrap().0, said(7, 3));
+    release(seed);
     until("the slot to come back", async || left_over(&setup) == 0.0).await;
-    let report = nsbridge_report(&setup).await;
-    assert!(report.contains("\"alive\":true"), "{report}");
+    until("the worker to be alive", async || {
+        nsbridge_report(&setup).await.contains("\"alive\":true")
+    })
+    .await;
 }
 
 fn left_over(setup: &Setup) -> f64 {
-    let text = setup.vitals.metrics.text();
+    let text = setup.observability.metrics.text();
     let line = text.lines().find(|line| line.starts_with("nsbridge_calls_left_over{")).unwrap();
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
@@ -96,7 +104,8 @@ async fn nsbridge_report(setup: &Setup) -> String {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let pages = Pages::bind(any).await.unwrap();
     let at = pages.addr().unwrap();
-    let (health, metrics) = (setup.vitals.health.clone(), setup.vitals.metrics.clone());
+    let (health, metrics) =
+        (setup.observability.health.clone(), setup.observability.metrics.clone());
     let serving = tokio::spawn(pages.serve(health, metrics));
     let (_, page) = get(at, "/livez").await.unwrap();
     serving.abort();
@@ -149,20 +158,21 @@ impl Handler for Shared {
 }
 
 async fn h3_a_call_that_never_returns_is_dropped_when_it_is_cancelled(broker: Arc<dyn Broker>) {
-    let setup = Setup::new().unwrap();
+    let mut setup = Setup::new().unwrap();
+    setup.timing.give_up_call_after = Duration::from_millis(300);
+    setup.timing.probe_interval = Duration::from_millis(50);
+    setup.timing.pulse_interval = Duration::from_millis(5);
     let _worker = setup.worker::<Shared>(broker.clone(), ()).await.unwrap();
     let client = setup.client(broker).await.unwrap();
     let mut asked = client::Ask::new(setup.model.clone(), setup.tenant(), Deed::Wait);
     asked.timeout = Duration::from_secs(60);
     let mut reply = client.submit::<_, String>(asked).await.unwrap();
     reply.next().await.unwrap().unwrap();
-    let began = Instant::now();
     reply.cancel();
     let mut asked = client::Ask::new(setup.model.clone(), setup.tenant(), Deed::Say);
     asked.timeout = Duration::from_secs(30);
     let next = client.submit::<_, String>(asked).await.unwrap();
     assert_eq!(next.collect().await.unwrap().0, ["said"]);
-    assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
     until("nothing to be left", async || left_over(&setup) == 0.0).await;
 }
 
@@ -171,7 +181,9 @@ async fn h3_a_call_that_never_returns_is_dropped_when_it_is_cancelled(broker: Ar
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn h3_a_worker_whose_calls_stand_still_says_so_and_leaves() {
     let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
-    let setup = Setup::new().unwrap();
+    let mut setup = Setup::new().unwrap();
+    setup.timing.probe_interval = Duration::from_millis(100);
+    setup.timing.pulse_interval = Duration::from_millis(5);
     let worker = setup.worker::<Shared>(broker.clone(), ()).await.unwrap();
     let client = setup.client(broker.clone()).await.unwrap();
     let began = Instant::now();
@@ -185,12 +197,16 @@ async fn h3_a_worker_whose_calls_stand_still_says_so_and_leaves() {
         report.contains("\"alive\":false") && report.contains("\"calls_ok\":false")
     })
     .await;
-    assert!(began.elapsed() > Duration::from_secs(4), "{:?}", began.elapsed());
+    let checks = 4 * setup.timing.probe_interval;
+    assert!(began.elapsed() > checks, "{:?}", began.elapsed());
     let said = timeout(Duration::from_secs(60), worker.ended()).await.expect("it must leave");
     let said = said.unwrap_err().to_string();
     assert!(said.contains("stood still"), "{said}");
     // The worker has requeued the request, so another one takes it at once.
-    let other = Setup { vitals: nsbridge::worker::Vitals::new(&setup.model), ..setup.clone() };
+    let other = Setup {
+        observability: nsbridge::worker::Observability::new(&setup.model),
+        ..setup.clone()
+    };
     let _other = other.worker::<Scripted>(broker.clone(), ()).await.unwrap();
     let connection = broker.connect("look").await.unwrap();
     until("the request to be taken", async || {

@@ -9,7 +9,6 @@ use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_smithy_http_client::Builder;
 use aws_types::SdkConfig;
 use aws_types::region::Region;
-use nsbridge::worker::Parts;
 use nsbridge_crypto::{
     ByProvider, Entry, Key, KeyProvider, Keyring, KmsProvider, State, WatchedKeyring,
 };
@@ -79,8 +78,8 @@ impl Kms {
 }
 
 async fn worker(setup: &Setup, broker: Arc<dyn Broker>, keys: Arc<dyn KeyProvider>) -> Running {
-    let parts = Parts { keys, ..setup.parts(broker) };
-    let worker = nsbridge::start::<Scripted>(parts, (), Models::default()).await.unwrap();
+    let builder = setup.builder_with_keys(broker, keys);
+    let worker = builder.start::<Scripted>((), Models::default()).await.unwrap();
     Running::start(worker).await.unwrap()
 }
 
@@ -96,7 +95,7 @@ async fn submit(client: &Client, setup: &Setup, seed: u64) -> Reply<String> {
 
 /// Returns the value of the series with this name and label.
 fn value(setup: &Setup, name: &str, label: &str) -> f64 {
-    let text = setup.vitals.metrics.text();
+    let text = setup.observability.metrics.text();
     let line = text.lines().find(|line| line.starts_with(name) && line.contains(label)).unwrap();
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }

@@ -4,11 +4,11 @@
 
 mod blame;
 mod canary;
-mod fleet;
 mod giving_up;
 #[cfg(feature = "kms")]
 mod keys;
 mod orphans;
+mod platform;
 mod refusal;
 mod revision;
 mod rules;

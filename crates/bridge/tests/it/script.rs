@@ -1,8 +1,8 @@
 //! Test handler that follows a script in its input.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nsbridge_crypto::{Entry, Key, Keyring, RequestHead, Sealed, State, seal_request};
@@ -24,6 +24,8 @@ pub(crate) enum Script {
     Say { pieces: usize, every_ms: u64 },
     /// Emits one piece, then sleeps without checking for a stop.
     Sleep { ms: u64 },
+    /// Emits one piece, then waits for [`release`] without checking for a stop.
+    Hold,
     /// Rejects the input with this message.
     Refuse(String),
     /// Fails on every try, and permits another one.
@@ -52,9 +54,6 @@ pub(crate) type Two = Actor<2, true>;
 /// Handler that reports a failure while it is idle.
 pub(crate) type Sick = Actor<1, false>;
 
-/// Maximum number of pieces from which a call of this process resumed.
-pub(crate) static RESUMED: AtomicUsize = AtomicUsize::new(0);
-
 impl<const SLOTS: usize, const WELL: bool> Handler for Actor<SLOTS, WELL> {
     type Options = ();
     type Input = Script;
@@ -65,12 +64,12 @@ impl<const SLOTS: usize, const WELL: bool> Handler for Actor<SLOTS, WELL> {
     }
 
     async fn handle(&self, script: Script, job: &mut Job<String>) -> Result<Finish> {
-        let _run = Run::start(job.info().seed);
+        let run = Run::start(job.info().seed);
         tracing::info!("the handler was called");
         match script {
             Script::Say { pieces, every_ms } => {
                 let resumed = job.resumed().len();
-                RESUMED.fetch_max(resumed, Ordering::SeqCst);
+                run.resumed(resumed);
                 job.at_most(pieces);
                 for i in resumed..pieces {
                     std::thread::sleep(Duration::from_millis(every_ms));
@@ -81,6 +80,11 @@ impl<const SLOTS: usize, const WELL: bool> Handler for Actor<SLOTS, WELL> {
                 job.emit("sleeping".into()).await?;
                 std::thread::sleep(Duration::from_millis(ms));
                 job.emit("awake".into()).await?;
+            }
+            Script::Hold => {
+                job.emit("holding".into()).await?;
+                wait_for_release(job.info().seed);
+                job.emit("released".into()).await?;
             }
             Script::Refuse(why) => return Err(HandlerError::bad_input(why)),
             Script::Fail => return Err(HandlerError::retry("the model is out of sorts")),
@@ -120,6 +124,8 @@ static RUNS: Mutex<Option<HashMap<u64, Vec<Ran>>>> = Mutex::new(None);
 pub(crate) struct Ran {
     pub(crate) from: Instant,
     pub(crate) until: Option<Instant>,
+    /// Number of pieces of an earlier attempt that the run continued from.
+    pub(crate) resumed: usize,
 }
 
 /// Returns the runs of the request with this seed, in the order of their start.
@@ -138,17 +144,38 @@ impl Run {
     fn start(seed: u64) -> Self {
         let mut runs = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
         let runs = runs.get_or_insert_default().entry(seed).or_default();
-        runs.push(Ran { from: Instant::now(), until: None });
+        runs.push(Ran { from: Instant::now(), until: None, resumed: 0 });
         Self { seed, index: runs.len() - 1 }
+    }
+
+    fn resumed(&self, pieces: usize) {
+        self.change(|ran| ran.resumed = pieces);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Ran)) {
+        let mut runs = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut runs.get_or_insert_default().entry(self.seed).or_default()[self.index]);
     }
 }
 
 impl Drop for Run {
     fn drop(&mut self) {
-        let mut runs = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
-        let runs = runs.get_or_insert_default().entry(self.seed).or_default();
-        runs[self.index].until = Some(Instant::now());
+        self.change(|ran| ran.until = Some(Instant::now()));
     }
+}
+
+/// Seeds of the requests whose [`Script::Hold`] may return.
+static RELEASED: (Mutex<Vec<u64>>, Condvar) = (Mutex::new(Vec::new()), Condvar::new());
+
+/// Lets the [`Script::Hold`] of the request with this seed return.
+pub(crate) fn release(seed: u64) {
+    RELEASED.0.lock().unwrap_or_else(PoisonError::into_inner).push(seed);
+    RELEASED.1.notify_all();
+}
+
+fn wait_for_release(seed: u64) {
+    let held = RELEASED.0.lock().unwrap_or_else(PoisonError::into_inner);
+    drop(RELEASED.1.wait_while(held, |released| !released.contains(&seed)));
 }
 
 /// Returns a seed that no other test of this process uses.

@@ -44,7 +44,8 @@ impl Stage {
         let collector = Server::start(|_| Answer::new(200, "")).await.unwrap();
         let mut setup = Setup::new().unwrap();
         setup.grace = Duration::ZERO;
-        setup.vitals.spans = Spans::to(&collector.url(""), &setup.worker, &setup.model).unwrap();
+        setup.observability.spans =
+            Spans::to(&collector.url(""), &setup.worker, &setup.model).unwrap();
         Self { collector, broker: Arc::new(MemoryBroker::new()), setup }
     }
 
@@ -57,7 +58,7 @@ impl Stage {
 
     /// Flushes the exporter and returns all spans.
     async fn spans(&self) -> Vec<Span> {
-        self.setup.vitals.spans.close().await;
+        self.setup.observability.spans.close().await;
         received(&self.collector)
     }
 }
@@ -131,7 +132,7 @@ async fn nothing_that_the_user_wrote_is_in_a_span_or_a_metric() {
     let spans = stage.spans().await;
     let failed = one(&spans, |span| span.name.starts_with("generate_content"));
     assert_eq!(failed.status.as_ref().unwrap().message, "bad-input");
-    let text = stage.setup.vitals.metrics.text();
+    let text = stage.setup.observability.metrics.text();
     assert!(text.contains("outcome=\"bad-input\"") && !text.contains(CANARY));
     assert!(!text.contains(&format!("\"{}\"", stage.setup.tenant())), "nor is the tenant");
 }

@@ -1,7 +1,6 @@
 //! Workers that die, panic, fail and lose their connections.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nsbridge_protocol::ErrorCode;
@@ -10,7 +9,7 @@ use nsbridge_testkit::Proxy;
 use nsbridge_testkit::system::Setup;
 use nsbridge_testkit::system::client::{Error, Event};
 
-use crate::script::{RESUMED, Script, Scripted, ask, fresh_seed, runs, said, submit, system};
+use crate::script::{Script, Scripted, ask, fresh_seed, runs, said, submit, system, until};
 use crate::stories;
 
 stories! {
@@ -57,16 +56,17 @@ async fn r7_a_job_that_does_not_fit_the_grace_moves_to_another_worker(broker: Ar
     setup.grace = Duration::from_millis(100);
     let first = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
     let client = setup.client(broker.clone()).await.unwrap();
-    let mut reply =
-        submit(&client, &setup, Script::Say { pieces: 1000, every_ms: 2 }).await.unwrap();
+    let seed = fresh_seed();
+    let asked = ask(&setup, Script::Say { pieces: 1000, every_ms: 2 }, seed);
+    let mut reply = client.submit::<_, String>(asked).await.unwrap();
     // The client has more than one frame of pieces before the worker leaves.
     for _ in 0..500 {
         reply.next().await.unwrap().unwrap();
     }
     first.stop().await.unwrap();
     let _second = setup.worker::<Scripted>(broker, ()).await.unwrap();
-    assert_eq!(rest(reply).await, said(7, 1000)[500..]);
-    assert!(RESUMED.load(Ordering::SeqCst) > 0, "the second worker went on after the first's");
+    assert_eq!(rest(reply).await, said(seed, 1000)[500..]);
+    assert!(runs(seed)[1].resumed >= 500, "the second worker went on after the first's");
 }
 
 async fn a_piece_that_no_frame_holds_ends_the_request(broker: Arc<dyn Broker>) {
@@ -130,18 +130,22 @@ async fn worker_and_client_come_back_when_every_connection_is_cut() {
 async fn c6_a_client_whose_reply_queue_was_lost_asks_again_and_goes_on_where_it_was() {
     let limits = Limits { reply_lease: Duration::from_millis(300), ..Limits::default() };
     let broker = MemoryBroker::with_limits(limits);
-    let (setup, _worker, client) = system(Arc::new(broker.clone())).await;
-    let mut long = ask(&setup, Script::Say { pieces: 400, every_ms: 20 }, 7);
+    let mut setup = Setup::new().unwrap();
+    setup.timing.client_gone_after = Duration::from_millis(300);
+    let _worker = setup.worker::<Scripted>(Arc::new(broker.clone()), ()).await.unwrap();
+    let client = setup.client(Arc::new(broker.clone())).await.unwrap();
+    let seed = fresh_seed();
+    let mut long = ask(&setup, Script::Say { pieces: 200, every_ms: 20 }, seed);
     long.timeout = Duration::from_secs(60);
     let mut reply = client.submit::<_, String>(long).await.unwrap();
     for _ in 0..20 {
         reply.next().await.unwrap().unwrap();
     }
-    // The outage is longer than the lease of the reply queue, and longer than the time after which
-    // a worker considers the client gone.
+    // The outage lasts until the worker considers the client gone.
     broker.refuse();
     broker.cut("test client replies");
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    until("the run to be stopped", async || runs(seed)[0].until.is_some()).await;
     broker.accept();
-    assert_eq!(rest(reply).await, said(7, 400)[20..]);
+    assert_eq!(rest(reply).await, said(seed, 200)[20..]);
+    assert!(runs(seed)[1].resumed >= 20);
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nsbridge::worker::{Drain, Parts, ReplyConfig, Vitals, Worker};
+use nsbridge::worker::{Drain, Observability, ReplyConfig, Timing, Worker, WorkerBuilder};
 pub use nsbridge_client as client;
 use nsbridge_client::Client;
-use nsbridge_crypto::{Entry, Key, Keyring, State};
+use nsbridge_crypto::{Entry, Key, KeyProvider, Keyring, State};
 use nsbridge_handler::{Handler, Models};
 use nsbridge_protocol::{ModelName, Revision, Tenant};
 use nsbridge_queue::Broker;
@@ -29,7 +29,9 @@ pub struct Setup {
     /// Name of the worker.
     pub worker: String,
     /// Metrics, health and trace spans of the workers of this setup.
-    pub vitals: Vitals,
+    pub observability: Observability,
+    /// Intervals and time limits of the workers.
+    pub timing: Timing,
 }
 
 impl Setup {
@@ -43,28 +45,35 @@ impl Setup {
         let key = Entry::new("test".parse()?, Key::generate()?, State::Primary);
         let model = format!("test-{random:016x}").parse()?;
         Ok(Self {
-            vitals: Vitals::new(&model),
+            observability: Observability::new(&model),
             model,
             revision: None,
             keys: Arc::new(Keyring::of(vec![key])?),
             reply: ReplyConfig::default(),
             grace: Duration::from_secs(5),
             worker: "testkit".to_owned(),
+            timing: Timing::default(),
         })
     }
 
-    /// Returns the parts of a worker on this broker.
-    pub fn parts(&self, broker: Arc<dyn Broker>) -> Parts {
-        Parts {
-            model: self.model.clone(),
-            revision: self.revision.clone(),
-            name: self.worker.clone(),
-            broker,
-            keys: self.keys.clone(),
-            reply: self.reply.clone(),
-            drain: Drain::new(self.grace),
-            vitals: self.vitals.clone(),
-        }
+    /// Returns the builder of a worker on this broker.
+    pub fn builder(&self, broker: Arc<dyn Broker>) -> WorkerBuilder {
+        self.builder_with_keys(broker, self.keys.clone())
+    }
+
+    /// Returns the builder of a worker on this broker, with other keys.
+    pub fn builder_with_keys(
+        &self,
+        broker: Arc<dyn Broker>,
+        keys: Arc<dyn KeyProvider>,
+    ) -> WorkerBuilder {
+        Worker::builder(self.model.clone(), broker, keys)
+            .revision(self.revision.clone())
+            .name(self.worker.clone())
+            .reply(self.reply.clone())
+            .drain(Drain::new(self.grace))
+            .observability(self.observability.clone())
+            .timing(self.timing.clone())
     }
 
     /// Starts a worker and waits until it consumes requests.
@@ -77,7 +86,7 @@ impl Setup {
         broker: Arc<dyn Broker>,
         options: H::Options,
     ) -> Result<Running> {
-        let worker = nsbridge::start::<H>(self.parts(broker), options, Models::default()).await?;
+        let worker = self.builder(broker).start::<H>(options, Models::default()).await?;
         Running::start(worker).await
     }
 

@@ -26,10 +26,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // between.
     Mutant {
         name: "ack-before-confirm",
-        file: "crates/bridge/src/attempt.rs",
+        file: "crates/bridge/src/request/attempt.rs",
         edits: &[(
-            "        window.flush().await?;\n        address.pool.give_back",
-            "        address.pool.give_back",
+            "        window.flush().await?;\n        context.pool.give_back",
+            "        context.pool.give_back",
         )],
         judge: Judge::Scenario("cut-publish", 1),
     },
@@ -37,20 +37,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // comes back.
     Mutant {
         name: "restart-instead-of-adopt",
-        file: "crates/bridge/src/job.rs",
-        edits: &[(
-            "const ORPHANED_FOR: Duration = Duration::from_secs(60);",
-            "const ORPHANED_FOR: Duration = Duration::ZERO;",
-        )],
+        file: "crates/bridge/src/timing.rs",
+        edits: &[("max_orphan_time: s(60),", "max_orphan_time: s(0),")],
         judge: Judge::Scenario("adopt", 1),
     },
     // A redelivered copy starts a second run beside the orphaned one.
     Mutant {
         name: "run-beside-the-orphan",
-        file: "crates/bridge/src/registry.rs",
+        file: "crates/bridge/src/request/in_flight.rs",
         edits: &[(
             "if let Some(run) = state.running.get_mut(job) {",
-            "if let Some(run) = state.running.get_mut(job).filter(|run| run.leaving) {",
+            "if let Some(run) = state.running.get_mut(job).filter(|run| run.retiring) {",
         )],
         judge: Judge::Scenario("adopt", 1),
     },
@@ -67,11 +64,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A worker that lost its delivery continues the run as if it had not.
     Mutant {
         name: "endless-adopt-window",
-        file: "crates/bridge/src/job.rs",
-        edits: &[(
-            "const ADOPT_WINDOW: Duration = Duration::from_secs(5);",
-            "const ADOPT_WINDOW: Duration = Duration::from_secs(500);",
-        )],
+        file: "crates/bridge/src/timing.rs",
+        edits: &[("adopt_window: s(5),", "adopt_window: s(500),")],
         judge: Judge::Scenario("half-open", 1),
     },
     // Two attempts seal different frames under one key and nonce.
@@ -126,24 +120,24 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A request that kills its worker takes its neighbors with it, each time.
     Mutant {
         name: "poison-among-others",
-        file: "crates/bridge/src/room.rs",
-        edits: &[("const ALONE_FROM: u32 = 1;", "const ALONE_FROM: u32 = 200;")],
+        file: "crates/bridge/src/request/slots.rs",
+        edits: &[("const EXCLUSIVE_FROM: u32 = 1;", "const EXCLUSIVE_FROM: u32 = 200;")],
         judge: Judge::Scenario("poison", 1),
     },
     // No run is recorded, so no request is ever classified as poison.
     Mutant {
         name: "unrecorded-runs",
-        file: "crates/bridge/src/job.rs",
+        file: "crates/bridge/src/request/lifecycle.rs",
         edits: &[(
-            "() = self.record.enter() => {}\n                () = address.overdue",
-            "() = std::future::ready(()) => {}\n                () = address.overdue",
+            "() = self.record.enter() => {}\n                () = context.overdue",
+            "() = std::future::ready(()) => {}\n                () = context.overdue",
         )],
         judge: Judge::Scenario("poison", 1),
     },
     // A delivery is recorded as a run on arrival.
     Mutant {
         name: "waiting-is-blame",
-        file: "crates/bridge/src/job.rs",
+        file: "crates/bridge/src/request/lifecycle.rs",
         edits: &[(
             "unreturned = self.record.unreturned() => unreturned,",
             "unreturned = async {\n                self.record.enter().await;\n                \
@@ -154,7 +148,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A run that was requeued in an orderly drain stays in the record.
     Mutant {
         name: "drains-are-blame",
-        file: "crates/bridge/src/record.rs",
+        file: "crates/bridge/src/request/run_record.rs",
         edits: &[(
             "} else if self.returned.load(Ordering::Relaxed) {",
             "} else if false && self.returned.load(Ordering::Relaxed) {",
@@ -164,32 +158,32 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // The broker's delivery count makes a request run alone.
     Mutant {
         name: "alone-by-deliveries",
-        file: "crates/bridge/src/job.rs",
+        file: "crates/bridge/src/request/lifecycle.rs",
         edits: &[(
-            "room.place(arrival, runs, registry, drain, request, running)",
-            "room.place(arrival, (runs + request.deliveries as u32) / 2, registry, drain, request, running)",
+            "slots.acquire(arrival, runs, in_flight, drain, request, running)",
+            "slots.acquire(arrival, (runs + request.deliveries as u32) / 2, in_flight, drain, request, running)",
         )],
         judge: Judge::Scenario("rolling", 1),
     },
     // A waiting suspect blocks first deliveries.
     Mutant {
         name: "first-deliveries-wait-for-suspects",
-        file: "crates/bridge/src/room.rs",
+        file: "crates/bridge/src/request/slots.rs",
         edits: &[(
-            "let free = !state.alone && state.taken + state.lost < self.count;",
+            "let free = !state.exclusive && state.taken + state.lost < self.count;",
             "let free = state.suspects == 0 && state.taken < self.count;",
         )],
         judge: Judge::Test {
             package: "nsbridge",
-            file: "crates/bridge/src/room/tests.rs",
-            module: "room::tests::",
+            file: "crates/bridge/src/request/slots/tests.rs",
+            module: "request::slots::tests::",
             name: "r5_a_suspect_that_waits_holds_nothing_back",
         },
     },
     // The result of one copy counts for all copies, even for another `reply_to`.
     Mutant {
         name: "any-reply-to-is-the-same-job",
-        file: "crates/bridge/src/intake.rs",
+        file: "crates/bridge/src/request/admission.rs",
         edits: &[(
             "let (commitment, reply_to) = (self.commitment, self.reply_to.clone());",
             "let (commitment, reply_to) = (self.commitment, String::new());",
@@ -199,9 +193,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A worker that takes over generates all pieces again.
     Mutant {
         name: "resume-not-handed-over",
-        file: "crates/bridge/src/stream.rs",
+        file: "crates/bridge/src/request/reply_stream.rs",
         edits: &[(
-            "let most = Duration::from_millis(self.address.config.resume_wait_ms);",
+            "let most = Duration::from_millis(self.context.config.resume_wait_ms);",
             "let most = Duration::ZERO;",
         )],
         judge: Judge::Scenario("drain", 1),
@@ -303,10 +297,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A call that ignores its deadline keeps its slot, and its client waits.
     Mutant {
         name: "calls-are-not-given-up",
-        file: "crates/bridge/src/job.rs",
+        file: "crates/bridge/src/request/lifecycle.rs",
         edits: &[(
-            "const GIVE_UP_AFTER: Duration = Duration::from_secs(5);",
-            "const GIVE_UP_AFTER: Duration = Duration::from_secs(5000);",
+            "sleep(worker.timing.give_up_call_after).await;",
+            "sleep(worker.timing.give_up_call_after * 1000).await;",
         )],
         judge: Judge::Test {
             package: "nsbridge",
@@ -318,7 +312,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // No watchdog detects that the thread of all calls is blocked.
     Mutant {
         name: "no-pulse",
-        file: "crates/bridge/src/probes.rs",
+        file: "crates/bridge/src/worker/probes.rs",
         edits: &[(
             "let no_beat = beat.is_some() && beat == last_beat;",
             "let no_beat = beat.is_none() && beat != last_beat;",

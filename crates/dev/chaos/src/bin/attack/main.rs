@@ -90,7 +90,14 @@ fn main() -> ExitCode {
     let Arguments { part, drive } = Arguments::parse();
     if let Some(Part::Worker { config }) = part {
         leave_with_the_starter();
-        return nsbridge::run::<Llama>(Config::read(&config, []));
+        let config = Config::read(&config, []).map_err(nsbridge::worker::Error::from);
+        return match config.and_then(nsbridge::run::<Llama>) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("error: {}", nsbridge::chain(&error));
+                ExitCode::FAILURE
+            }
+        };
     }
     match run(&drive) {
         Ok(verdict) if verdict.holds() => ExitCode::SUCCESS,

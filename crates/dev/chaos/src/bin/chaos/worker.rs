@@ -29,14 +29,23 @@ const ALONE: &str = "to run alone";
 
 pub(crate) fn run(path: &Path) -> ExitCode {
     leave_with_the_starter();
-    let config = Config::read(path, []);
-    if let Ok(config) = &config
-        && let Some(dir) = config.handler.get("dir").and_then(|dir| dir.as_str())
+    match work(path) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", nsbridge::chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn work(path: &Path) -> Result<(), nsbridge::worker::Error> {
+    let config = Config::read(path, [])?;
+    if let Some(dir) = config.handler.get("dir").and_then(|dir| dir.as_str())
         && let Ok(journal) = Journal::in_dir(Path::new(dir))
     {
         log_and_watch(&config.log.filter, journal);
     }
-    if config.as_ref().is_ok_and(|config| config.handler.contains_key("engine")) {
+    if config.handler.contains_key("engine") {
         return nsbridge::run::<Engine>(config);
     }
     nsbridge::run::<Scripted>(config)

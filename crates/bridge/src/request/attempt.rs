@@ -1,0 +1,232 @@
+//! Attempt at a reply: one key, one channel, and frames in order.
+
+use nsbridge_crypto::{Error as SealError, ReplyRoot, ReplySealer};
+use nsbridge_handler::transcript::Reader;
+use nsbridge_protocol::topology::REPLY_EXCHANGE;
+use nsbridge_protocol::{
+    AttemptNo, Failure, Fingerprint, Open, Pieces, RequestId, Revision, Summary,
+};
+use nsbridge_queue::{Error as QueueError, Message};
+use parking_lot::Mutex;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::now_ms;
+use crate::config::ReplyConfig;
+use crate::request::channel_pool::ChannelPool;
+use crate::request::confirm_window::ConfirmWindow;
+use crate::request::delivery_trace::DeliveryTrace;
+use crate::request::disposition::Disposition;
+use crate::timing::Timing;
+
+/// Common parts of all attempts at one job.
+pub(crate) struct ReplyContext<'a> {
+    pub(crate) pool: &'a ChannelPool,
+    pub(crate) config: &'a ReplyConfig,
+    pub(crate) reply_to: &'a str,
+    pub(crate) control_queue: &'a Mutex<String>,
+    pub(crate) worker: &'a str,
+    pub(crate) revision: Option<&'a Revision>,
+    pub(crate) root: &'a ReplyRoot,
+    pub(crate) request: RequestId,
+    pub(crate) fingerprint: Option<Fingerprint>,
+    pub(crate) trace: &'a DeliveryTrace,
+    pub(crate) timing: &'a Timing,
+    /// Canceled when the reply is not waited for any longer.
+    pub(crate) overdue: CancellationToken,
+}
+
+impl ReplyContext<'_> {
+    /// Returns the current control queue of the worker.
+    fn control_queue(&self) -> String {
+        self.control_queue.lock().clone()
+    }
+}
+
+/// Reason why an attempt could not send.
+#[derive(Debug)]
+pub(crate) enum Broken {
+    /// The channel is gone, and its frames may or may not have arrived: open another attempt.
+    Lost(QueueError),
+    /// A frame could not be sealed, so another attempt would fail too.
+    Seal(SealError),
+}
+
+impl From<QueueError> for Broken {
+    fn from(error: QueueError) -> Self {
+        Self::Lost(error)
+    }
+}
+
+impl From<SealError> for Broken {
+    fn from(error: SealError) -> Self {
+        Self::Seal(error)
+    }
+}
+
+/// Reason why no attempt can send the reply.
+#[derive(Debug)]
+pub(crate) enum Undeliverable {
+    /// A frame could not be sealed.
+    Seal(SealError),
+    /// The broker or the client did not take the reply in time, or the handler hangs.
+    Overdue,
+}
+
+/// Open stream. It lives on one channel and ends with it (rule A5).
+pub(crate) struct Attempt<'a> {
+    context: &'a ReplyContext<'a>,
+    sealer: ReplySealer,
+    pub(crate) window: ConfirmWindow,
+    /// Index of the next piece to send.
+    pub(crate) position: usize,
+    chunks: u64,
+    start: Start,
+}
+
+/// Starting point of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// After the pieces that the client handed over, if the handler takes them. For the first
+    /// stream of a run.
+    Resumed,
+    /// At the first piece. For a stream that takes over from another stream of the same run.
+    First,
+}
+
+impl<'a> Attempt<'a> {
+    /// Opens an attempt under a fresh key. Retries until the broker takes it or the reply is
+    /// overdue.
+    pub(crate) async fn open(
+        context: &'a ReplyContext<'a>,
+        number: AttemptNo,
+        start: Start,
+    ) -> Result<Self, Undeliverable> {
+        loop {
+            let opened = tokio::select! {
+                opened = Self::try_open(context, number, start) => opened,
+                () = context.overdue.cancelled() => return Err(Undeliverable::Overdue),
+            };
+            match opened {
+                Ok(attempt) => return Ok(attempt),
+                Err(Broken::Seal(error)) => return Err(Undeliverable::Seal(error)),
+                Err(Broken::Lost(error)) => {
+                    tracing::warn!(request = %context.request, %error, "could not open a reply");
+                    sleep(context.timing.open_retry).await;
+                }
+            }
+        }
+    }
+
+    async fn try_open(
+        context: &'a ReplyContext<'a>,
+        number: AttemptNo,
+        start: Start,
+    ) -> Result<Self, Broken> {
+        let publisher = context.pool.take().await?;
+        let open = json(&Open {
+            opened_at_ms: now_ms(),
+            fingerprint: context.fingerprint,
+            worker: context.worker.to_owned(),
+            revision: context.revision.cloned(),
+        });
+        let (sealer, frame) = ReplySealer::open(context.root, context.request, number, &open)?;
+        let (key, metrics) = (context.reply_to.to_owned(), context.trace.metrics().clone());
+        let mut window =
+            ConfirmWindow::new(publisher, REPLY_EXCHANGE, key, metrics, context.timing);
+        let mut message = message(context.request, frame, true);
+        message.properties.reply_to = Some(context.control_queue());
+        context.trace.sign(&mut message.properties);
+        window.push(message).await?;
+        context.trace.metrics().attempt_opened();
+        Ok(Self { context, sealer, window, position: 0, chunks: 0, start })
+    }
+
+    /// Returns true if another frame may be in flight.
+    pub(crate) fn has_room(&self) -> bool {
+        self.window.len() < self.context.config.window
+    }
+
+    /// Skips the pieces that the client had before this run. A handler takes them over before its
+    /// first piece, so nothing was sent yet.
+    pub(crate) fn skip_resumed(&mut self, reader: &Reader) {
+        if self.start == Start::Resumed && self.chunks == 0 {
+            self.position = self.position.max(reader.resumed());
+        }
+    }
+
+    /// Sends one data frame if there are pieces to send.
+    pub(crate) async fn send_pieces(&mut self, reader: &Reader) -> Result<(), Broken> {
+        self.skip_resumed(reader);
+        if self.position == reader.len() {
+            return Ok(());
+        }
+        let most = self.context.config.coalesce_bytes;
+        let (first, mut count) = (self.position, 0);
+        let frame = self.sealer.pieces(|content| {
+            Pieces::write(content, first as u32, std::iter::empty());
+            count = reader.read(first, most, content);
+        })?;
+        self.window.push(message(self.context.request, frame, false)).await?;
+        self.position += count;
+        self.chunks += 1;
+        reader.sent(self.position);
+        Ok(())
+    }
+
+    /// Sends a heartbeat.
+    pub(crate) async fn send_heartbeat(&mut self) -> Result<(), Broken> {
+        let frame = self.sealer.heartbeat()?;
+        self.window.push(message(self.context.request, frame, false)).await?;
+        self.context.trace.metrics().heartbeat_sent();
+        Ok(())
+    }
+
+    /// Sends the remaining pieces, if the reply ends here, and the last frame. Waits until the
+    /// broker has confirmed all frames.
+    pub(crate) async fn end(
+        mut self,
+        reader: &Reader,
+        disposition: &Disposition,
+    ) -> Result<(), Broken> {
+        self.skip_resumed(reader);
+        if disposition.is_over() {
+            while self.position < reader.len() {
+                self.send_pieces(reader).await?;
+                if !self.has_room() {
+                    self.window.settle().await?;
+                }
+            }
+        }
+        let Self { context, sealer, mut window, chunks, .. } = self;
+        let frame = match disposition {
+            Disposition::Completed(finish) => sealer.finish(&json(&Summary {
+                chunks,
+                bytes: reader.bytes(),
+                pieces: reader.len() as u64,
+                finish_reason: finish.reason,
+                usage: finish.usage,
+            }))?,
+            Disposition::Failed(failure) => {
+                sealer.fail(&json(&Failure { chunks, ..failure.clone() }))?
+            }
+            // Another attempt follows, here or in another worker.
+            _ => sealer.moved()?,
+        };
+        window.push(message(context.request, frame, true)).await?;
+        window.flush().await?;
+        context.pool.give_back(window.into_publisher());
+        Ok(())
+    }
+}
+
+fn message(request: RequestId, frame: Vec<u8>, persistent: bool) -> Message {
+    let mut message = Message::new(frame);
+    message.properties.correlation_id = Some(request.to_string());
+    message.properties.persistent = persistent;
+    message
+}
+
+fn json(body: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(body).expect("the protocol's bodies are flat structs")
+}

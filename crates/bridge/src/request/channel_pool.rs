@@ -1,0 +1,79 @@
+//! Pool of publishing channels that are idle between replies.
+
+use std::sync::Arc;
+
+use nsbridge_queue::{Broker, Connection, Link, Publisher, Result};
+use parking_lot::Mutex;
+
+use crate::observability::metrics::{Metrics, Side};
+
+/// Maximum number of idle channels. More are opened when needed, and closed afterwards.
+const IDLE: usize = 64;
+
+/// Publishing channels of one connection. Opening a channel takes two round trips to the broker;
+/// the pool keeps them off the first token of a reply.
+#[derive(Debug)]
+pub(crate) struct ChannelPool {
+    link: Link,
+    metrics: Metrics,
+    idle: Mutex<Idle>,
+}
+
+/// Idle channels of one connection.
+#[derive(Debug, Default)]
+struct Idle {
+    connection: Option<Arc<dyn Connection>>,
+    publishers: Vec<Box<dyn Publisher>>,
+}
+
+impl ChannelPool {
+    pub(crate) fn new(broker: Arc<dyn Broker>, name: String, metrics: Metrics) -> Self {
+        Self { link: Link::new(broker, name), metrics, idle: Mutex::default() }
+    }
+
+    /// Returns a channel for one reply. Like any channel it may turn out to be closed when it is
+    /// used.
+    pub(crate) async fn take(&self) -> Result<Box<dyn Publisher>> {
+        let connection = self.link.connection().await;
+        let idle = self.idle.lock().take(&connection, &self.metrics);
+        match idle {
+            Some(publisher) => Ok(publisher),
+            None => connection.publisher().await,
+        }
+    }
+
+    /// Takes back a channel on which nothing is in flight.
+    pub(crate) fn give_back(&self, publisher: Box<dyn Publisher>) {
+        let mut idle = self.idle.lock();
+        if idle.publishers.len() < IDLE {
+            idle.publishers.push(publisher);
+        }
+    }
+
+    /// Returns true while the broker blocks this publisher.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.idle.lock().connection.as_ref().is_some_and(|connection| connection.is_blocked())
+    }
+
+    pub(crate) async fn close(&self) {
+        *self.idle.lock() = Idle::default();
+        self.link.close().await;
+    }
+}
+
+impl Idle {
+    /// Returns a channel of this connection. Channels of an earlier connection are dropped.
+    fn take(
+        &mut self,
+        connection: &Arc<dyn Connection>,
+        metrics: &Metrics,
+    ) -> Option<Box<dyn Publisher>> {
+        if !self.connection.as_ref().is_some_and(|known| Arc::ptr_eq(known, connection)) {
+            if self.connection.is_some() {
+                metrics.reconnected(Side::Publish);
+            }
+            *self = Self { connection: Some(connection.clone()), publishers: Vec::new() };
+        }
+        self.publishers.pop()
+    }
+}

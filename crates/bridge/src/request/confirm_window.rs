@@ -1,0 +1,170 @@
+//! Window of published frames that the broker has not confirmed yet.
+
+use std::collections::VecDeque;
+use std::future::pending;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use nsbridge_queue::{Confirm, Confirmed, Error, Message, Publisher, Result};
+use tokio::time::{Instant, sleep_until};
+
+use crate::observability::metrics::Metrics;
+use crate::timing::Timing;
+
+/// Frames of one channel in publish order, each until it is confirmed.
+#[derive(Debug)]
+pub(crate) struct ConfirmWindow {
+    publisher: Box<dyn Publisher>,
+    metrics: Metrics,
+    exchange: &'static str,
+    key: String,
+    frames: VecDeque<InFlight>,
+    /// Index of the first frame to send again, and the time for it.
+    resend: Option<(usize, Instant)>,
+    missing_since: Option<Instant>,
+    gone: bool,
+    gone_after: Duration,
+    full_pause: Duration,
+    /// Reason why the channel cannot confirm any more frames; `None` while it can.
+    lost: Option<String>,
+}
+
+struct InFlight {
+    confirm: Confirm,
+    /// Time of the first publish.
+    since: Instant,
+    /// Kept, because the same bytes are sent again if the queue was full: a frame is never sealed
+    /// twice.
+    message: Message,
+}
+
+impl std::fmt::Debug for InFlight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.message.fmt(f)
+    }
+}
+
+impl ConfirmWindow {
+    pub(crate) fn new(
+        publisher: Box<dyn Publisher>,
+        exchange: &'static str,
+        key: String,
+        metrics: Metrics,
+        timing: &Timing,
+    ) -> Self {
+        Self {
+            publisher,
+            metrics,
+            exchange,
+            key,
+            frames: VecDeque::new(),
+            resend: None,
+            missing_since: None,
+            gone: false,
+            gone_after: timing.client_gone_after,
+            full_pause: timing.full_reply_queue_pause,
+            lost: None,
+        }
+    }
+
+    /// Returns the channel, for when nothing is in flight.
+    pub(crate) fn into_publisher(self) -> Box<dyn Publisher> {
+        self.publisher
+    }
+
+    /// Returns the number of frames in flight.
+    pub(crate) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Returns true if the receiver's queue is gone for good.
+    pub(crate) fn receiver_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// Publishes a frame. Its confirm is read later.
+    pub(crate) async fn push(&mut self, message: Message) -> Result<()> {
+        let confirm = if self.resend.is_some() {
+            // The frame is sent after those before it, by the resend.
+            pending().boxed()
+        } else {
+            self.publisher.publish(self.exchange, &self.key, message.clone()).await?
+        };
+        self.metrics.frame_sent();
+        self.frames.push_back(InFlight { confirm, since: Instant::now(), message });
+        Ok(())
+    }
+
+    /// Waits for the oldest confirm, then takes all others that have come.
+    ///
+    /// Cancel safe. Pending while nothing is in flight. An error is permanent, because a confirm
+    /// that has completed cannot be polled again.
+    pub(crate) async fn settle(&mut self) -> Result<()> {
+        if let Some(reason) = &self.lost {
+            return Err(Error::Lost { reason: reason.clone() });
+        }
+        let settled = self.settle_some().await;
+        if let Err(error) = &settled {
+            self.lost = Some(error.to_string());
+        }
+        settled
+    }
+
+    async fn settle_some(&mut self) -> Result<()> {
+        if self.resend.is_some() {
+            return self.send_again().await;
+        }
+        let Some(oldest) = self.frames.front_mut() else { return pending().await };
+        let confirmed = oldest.confirm.as_mut().await?;
+        self.note(confirmed);
+        while self.resend.is_none()
+            && let Some(next) = self.frames.front_mut()
+            && let Some(confirmed) = next.confirm.as_mut().now_or_never()
+        {
+            self.note(confirmed?);
+        }
+        Ok(())
+    }
+
+    /// Waits until every frame is confirmed.
+    pub(crate) async fn flush(&mut self) -> Result<()> {
+        while !self.frames.is_empty() {
+            self.settle().await?;
+        }
+        Ok(())
+    }
+
+    /// Applies the broker's answer to the oldest frame.
+    fn note(&mut self, confirmed: Confirmed) {
+        match confirmed {
+            Confirmed::Taken => self.missing_since = None,
+            Confirmed::Returned => {
+                let since = *self.missing_since.get_or_insert_with(Instant::now);
+                self.gone |= since.elapsed() >= self.gone_after;
+            }
+            Confirmed::Refused => {
+                self.resend = Some((0, Instant::now() + self.full_pause));
+                return;
+            }
+        }
+        if let Some(frame) = self.frames.pop_front() {
+            self.metrics.confirmed(frame.since.elapsed());
+        }
+    }
+
+    /// Sends the refused frame and all later ones again, in order (rule A6).
+    ///
+    /// Cancel safe: it continues at the same frame, and a reader ignores a frame that was sent
+    /// twice.
+    async fn send_again(&mut self) -> Result<()> {
+        while let Some((next, at)) = self.resend {
+            let Some(frame) = self.frames.get_mut(next) else { break };
+            sleep_until(at).await;
+            let again = frame.message.clone();
+            frame.confirm = self.publisher.publish(self.exchange, &self.key, again).await?;
+            self.resend = Some((next + 1, at));
+        }
+        self.resend = None;
+        Ok(())
+    }
+}

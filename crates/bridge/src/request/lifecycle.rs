@@ -1,0 +1,440 @@
+//! Life of a request in this worker, from its delivery to its settlement.
+
+use std::future::pending;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use nsbridge_crypto::Provider;
+use nsbridge_handler::erased::Call;
+use nsbridge_handler::transcript::{Reader, Writer, transcript};
+use nsbridge_handler::{JobInfo, Stop};
+use nsbridge_protocol::topology::POISON_RUNS;
+use nsbridge_protocol::{ErrorCode, Failure, Pieces};
+use tokio::sync::mpsc::Receiver;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::observability::metrics::OrphanEnd;
+use crate::request::admission::{self, OpenedRequest, Refusal};
+use crate::request::attempt::{ReplyContext, Undeliverable};
+use crate::request::context::WorkerContext;
+use crate::request::delivery_trace::DeliveryTrace;
+use crate::request::disposition::{Disposition, WorkerAction};
+use crate::request::in_flight::{Job, OwnedDelivery, Registration, Running, SealedControl};
+use crate::request::reply_stream::{ControlMessage, ReplyStream, ResumeDecision};
+use crate::request::run_record::RunRecord;
+use crate::request::runner::CallEnd;
+use crate::request::settlement::{defer, finish, refuse, renew, settle};
+use crate::request::slots::{Arrival, Slot, SlotPermit};
+
+/// Runs one delivery to its settlement, or hands it to the run of its job.
+pub(crate) async fn run(
+    worker: &WorkerContext,
+    owned: OwnedDelivery,
+    arrival: Arrival,
+    trace: &DeliveryTrace,
+) -> WorkerAction {
+    let (model, revision) = (&worker.model, worker.revision.as_ref());
+    let (request, input) =
+        match admission::open(&owned.delivery, model, revision, &*worker.keys).await {
+            Ok(opened) => opened,
+            Err(Refusal::Deferred(deferred)) => {
+                return defer(worker, owned.delivery, &deferred, trace).await;
+            }
+            Err(Refusal::Rejected(rejection)) => {
+                return refuse(worker, owned.delivery, rejection, trace).await;
+            }
+        };
+    if request.provider == Provider::Kms {
+        worker.intake.reset();
+    }
+    trace.opened(&request);
+    let job = request.identity();
+    let Some(owned) = renew(worker, &job, owned, &request, trace).await else {
+        return WorkerAction::Continue;
+    };
+    let Some((running, mut controls)) = register(worker, &job, owned, &request, trace).await else {
+        return WorkerAction::Continue;
+    };
+    let overdue = CancellationToken::new();
+    let context = worker.reply_context(&request, trace, overdue.clone());
+    let (writer, reader) = transcript();
+    let record = RunRecord::of(worker, &request);
+    let run = Run {
+        worker,
+        request: &request,
+        running: &running,
+        record: &record,
+        reader: &reader,
+        calling: watch::Sender::new(false),
+    };
+    let answered = tokio::select! {
+        answered = run.answer(input, arrival, &mut controls, &context, writer) => answered,
+        stuck = run.watch(&overdue) => Err(stuck),
+    };
+    let disposition = answered.unwrap_or_else(|stuck| unsent(&stuck, &request, &reader));
+    let over = disposition.is_over();
+    // From here on a redelivered copy, or a retry of this one, is a job of its own.
+    let deliveries = running.end(over);
+    // Before the message is settled, because the worker that takes it next reads the record.
+    record.close(over).await;
+    let changed = finish(worker, deliveries, &disposition, &request, trace).await;
+    trace.ended(changed.unwrap_or(disposition.outcome()));
+    disposition.action(&worker.timing)
+}
+
+/// Registers the job (rule R6). Returns `None` if the delivery needs no run of its own.
+async fn register<'a>(
+    worker: &'a WorkerContext,
+    job: &Job,
+    mut owned: OwnedDelivery,
+    request: &OpenedRequest,
+    trace: &DeliveryTrace,
+) -> Option<(Running<'a>, Receiver<SealedControl>)> {
+    loop {
+        match worker.in_flight.register(job, owned, request.attempt) {
+            Registration::New(running, controls) => return Some((running, controls)),
+            Registration::Duplicate(copy) | Registration::Done(copy) => {
+                let id = request.job.id;
+                tracing::info!(request = %id, "a copy of what runs here, or is done, was taken off");
+                settle(copy, true, request, trace).await;
+                return None;
+            }
+            Registration::Adopted => {
+                let (id, attempt) = (request.job.id, request.attempt);
+                tracing::info!(request = %id, %attempt, "a running job has its delivery back");
+                trace.adopted();
+                return None;
+            }
+            Registration::Retiring(copy, left) => {
+                tokio::select! {
+                    () = left.cancelled() => {}
+                    () = copy.gone.cancelled() => return None,
+                }
+                owned = copy;
+            }
+        }
+    }
+}
+
+/// One run of a job.
+struct Run<'a> {
+    worker: &'a WorkerContext,
+    request: &'a OpenedRequest,
+    running: &'a Running<'a>,
+    record: &'a RunRecord<'a>,
+    reader: &'a Reader,
+    /// True while the run waits for the handler's call.
+    calling: watch::Sender<bool>,
+}
+
+impl Run<'_> {
+    /// Answers the request: opens a stream, calls the handler, sends its pieces and its end.
+    async fn answer(
+        &self,
+        input: Vec<u8>,
+        arrival: Arrival,
+        controls: &mut Receiver<SealedControl>,
+        context: &ReplyContext<'_>,
+        writer: Writer,
+    ) -> Result<Disposition, Undeliverable> {
+        let Self { worker, request, reader, .. } = self;
+        let mut cancelled = false;
+        let entry = tokio::select! {
+            biased;
+            () = cancel(context, controls) => {
+                cancelled = true;
+                Entry::Slot(Slot::DeadlinePassed)
+            }
+            entry = self.enter(arrival) => entry,
+        };
+        let slot = match entry {
+            Entry::Poison(runs) => return Ok(Disposition::Poison(runs)),
+            Entry::Slot(Slot::Requeue) => return Ok(Disposition::HandedOff),
+            Entry::Slot(Slot::DeadlinePassed) => None,
+            Entry::Slot(Slot::Granted(permit)) => Some(Arc::new(permit)),
+        };
+        let trace = context.trace;
+        trace.runs();
+        let mut reply = ReplyStream::open(context, self.running.attempt()).await?;
+        cancelled |= cancelled_early(context, controls);
+        let decision = match request.redelivered && worker.reply.resume_from_client {
+            _ if cancelled => ResumeDecision::Cancelled,
+            true => reply.wait_for_resume(controls, request.age()).await,
+            false => ResumeDecision::Start,
+        };
+        let resume = match decision {
+            ResumeDecision::Start => None,
+            ResumeDecision::Resume(pieces) => Some(pieces),
+            // Rule R4: canceled before the work began.
+            ResumeDecision::Cancelled => {
+                let failure = Failure::new(ErrorCode::Cancelled, Stop::Cancelled.to_string());
+                let disposition = Disposition::Failed(failure);
+                reply.end(reader, &disposition).await?;
+                return Ok(disposition);
+            }
+        };
+        let call = self.call(input, context, resume, writer, slot.clone());
+        let called_at = SystemTime::now();
+        let end = reply.follow(call, reader, controls).await?;
+        drop(slot);
+        let disposition = Disposition::of(end, reader);
+        trace.called(called_at, reader, disposition.outcome().usage(), disposition.code());
+        log(request, reader, &disposition);
+        if !matches!(disposition, Disposition::Undelivered(_)) {
+            reply.end(reader, &disposition).await?;
+        }
+        Ok(disposition)
+    }
+
+    /// Waits for a permit, unless the request is poison (rule R1).
+    async fn enter(&self, arrival: Arrival) -> Entry {
+        let Self { worker, request, running, .. } = self;
+        let unreturned = tokio::select! {
+            biased;
+            _ = worker.drain.begun() => return Entry::Slot(Slot::Requeue),
+            () = running.orphaned() => return Entry::Slot(Slot::Requeue),
+            unreturned = self.record.unreturned() => unreturned,
+        };
+        if unreturned >= POISON_RUNS {
+            return Entry::Poison(unreturned);
+        }
+        let WorkerContext { slots, in_flight, drain, .. } = worker;
+        let wait = |arrival, runs| slots.acquire(arrival, runs, in_flight, drain, request, running);
+        let slot = tokio::select! {
+            biased;
+            slot = wait(arrival, unreturned) => slot,
+            // Workers that were cut off for longer are back and have struck their runs, so the
+            // request is no longer a suspect.
+            () = self.record.cleared(), if unreturned > 0 => {
+                wait(worker.slots.arrive(), 0).await
+            }
+        };
+        Entry::Slot(slot)
+    }
+
+    /// Calls the handler. The run of a redelivered request is recorded before it begins.
+    async fn call(
+        &self,
+        input: Vec<u8>,
+        context: &ReplyContext<'_>,
+        resume: Option<Pieces>,
+        writer: Writer,
+        slot: Option<Arc<SlotPermit>>,
+    ) -> CallEnd {
+        let Self { worker, request, reader, .. } = self;
+        if request.deliveries > 0 {
+            tokio::select! {
+                () = self.record.enter() => {}
+                () = context.overdue.cancelled() => {}
+                () = reader.stopping() => {}
+            }
+        }
+        if let Some(stop) = reader.stopped() {
+            self.record.returned();
+            return CallEnd::Returned(Err(stop.into()));
+        }
+        let info = info(request, context.trace);
+        self.calling.send_replace(true);
+        let given_up = async {
+            reader.stopping().await;
+            sleep(worker.timing.give_up_call_after).await;
+        };
+        let end = tokio::select! {
+            end = worker.runner.call(Call { input, info, resume, writer }, slot.clone()) => end,
+            () = given_up => CallEnd::GivenUp,
+        };
+        self.calling.send_replace(false);
+        let given_up = matches!(end, CallEnd::GivenUp);
+        if given_up {
+            if let Some(slot) = &slot {
+                slot.give_up();
+            }
+            let (id, stop, leftover) = (
+                request.job.id,
+                reader.stopped().map(tracing::field::display),
+                worker.runner.leftover(),
+            );
+            tracing::warn!(request = %id, stop, leftover, "a call took no notice of a stop and was given up");
+            worker.observability.metrics.given_up();
+        }
+        // If all calls stand still, the call that was given up may be the cause.
+        let suspect = given_up && worker.calls_stand_still();
+        if !(end.broke() || suspect) {
+            self.record.returned();
+        }
+        end
+    }
+
+    /// Stops the run at its deadline, in a drain, or when it has lost its delivery. Sending may go
+    /// on for a while after the stop; then `overdue` is canceled. Returns only if the handler has
+    /// failed and the run is not waited for any more.
+    async fn watch(&self, overdue: &CancellationToken) -> Undeliverable {
+        let (worker, reader) = (self.worker, self.reader);
+        let (stop, margin) = tokio::select! {
+            () = sleep(admission::remaining(self.request.deadline)) => (Stop::Deadline, worker.timing.send_margin),
+            margin = must_move(worker, reader) => (Stop::HandOff, margin),
+            // The client does not need these frames: the worker with the delivery sends its own.
+            () = self.forsaken() => (Stop::HandOff, Duration::ZERO),
+        };
+        reader.stop(stop);
+        let late = async {
+            // A call that ignores the stop is given up, and its client gets its end after that. The
+            // sender belongs to this run, so the wait cannot fail.
+            let _ = self.calling.subscribe().wait_for(|calling| !calling).await;
+            sleep(margin).await;
+            overdue.cancel();
+            pending().await
+        };
+        let given_up = async {
+            worker.unwell.cancelled().await;
+            sleep(worker.timing.failed_call_limit).await;
+        };
+        tokio::select! {
+            never = late => never,
+            () = given_up => Undeliverable::Overdue,
+        }
+    }
+
+    /// Waits until the run has lost its delivery for good (rule R9).
+    async fn forsaken(&self) {
+        let Self { worker, request, running, .. } = self;
+        loop {
+            running.orphaned().await;
+            tracing::warn!(request = %request.job.id, "a running job has lost its delivery");
+            let orphan = worker.observability.metrics.orphaned();
+            let withdrawn = async {
+                self.record.withdraw().await;
+                pending().await
+            };
+            let end = tokio::select! {
+                () = running.adopted() => OrphanEnd::Adopted,
+                () = adoption_time(worker) => OrphanEnd::Expired,
+                () = running.evicted() => OrphanEnd::Evicted,
+                _ = worker.drain.begun() => OrphanEnd::Drained,
+                never = withdrawn => never,
+            };
+            // A copy may have been adopted at the last moment.
+            let left = end != OrphanEnd::Adopted && running.retire();
+            orphan.ended(if left { end } else { OrphanEnd::Adopted });
+            if left {
+                tracing::info!(request = %request.job.id, "a job without a delivery was stopped");
+                return;
+            }
+            tokio::select! {
+                () = self.record.enter() => {}
+                () = running.orphaned() => {}
+            }
+        }
+    }
+}
+
+/// Answer to a delivery that is ready to run.
+enum Entry {
+    Slot(Slot),
+    /// This many recorded runs did not return.
+    Poison(u32),
+}
+
+/// Returns true if a cancel came before the work began (rule R4).
+fn cancelled_early(context: &ReplyContext<'_>, controls: &mut Receiver<SealedControl>) -> bool {
+    while let Ok(control) = controls.try_recv() {
+        if matches!(context.open_control(&control), Some(ControlMessage::Cancel)) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Waits for a cancel that comes before the work began. No stream is open yet, so no `resume` can
+/// come.
+async fn cancel(context: &ReplyContext<'_>, controls: &mut Receiver<SealedControl>) {
+    while let Some(control) = controls.recv().await {
+        if matches!(context.open_control(&control), Some(ControlMessage::Cancel)) {
+            return;
+        }
+    }
+    pending::<()>().await;
+}
+
+/// Waits until a draining worker must hand the job over. Returns the time limit of the hand-over.
+async fn must_move(worker: &WorkerContext, reader: &Reader) -> Duration {
+    let moment = worker.drain.begun().await;
+    // A job that cannot end within the grace period has to move anyway, so it moves at once.
+    let left = moment.saturating_duration_since(Instant::now());
+    if reader.expected_to_take().is_none_or(|needed| needed <= left) {
+        worker.drain.over().await;
+    }
+    // While the broker blocks publishers, `moved` cannot be sent.
+    if worker.publish.is_blocked() { Duration::ZERO } else { worker.timing.send_margin }
+}
+
+/// Waits for as long as the copy of a job that was just orphaned may come back here.
+async fn adoption_time(worker: &WorkerContext) {
+    let lost = Instant::now();
+    let returned = async {
+        let mut subscribed = worker.consuming.since();
+        loop {
+            let since = *subscribed.borrow_and_update();
+            let window = async {
+                match since {
+                    Some(since) => sleep_until(since.max(lost) + worker.timing.adopt_window).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                () = window => return,
+                _ = subscribed.changed() => {}
+            }
+        }
+    };
+    tokio::select! {
+        () = returned => {}
+        () = sleep_until(lost + worker.timing.max_orphan_time) => {}
+    }
+}
+
+/// Decides the disposition of a run whose reply could not be sent.
+fn unsent(stuck: &Undeliverable, request: &OpenedRequest, reader: &Reader) -> Disposition {
+    let id = request.job.id;
+    match stuck {
+        Undeliverable::Seal(error) => {
+            tracing::error!(request = %id, %error, "a reply could not be sealed");
+            Disposition::Unsealed
+        }
+        Undeliverable::Overdue => {
+            let over = admission::remaining(request.deadline).is_zero();
+            let wanted = !matches!(reader.stopped(), Some(Stop::ClientGone | Stop::Cancelled));
+            if wanted && !over {
+                return Disposition::HandedOff;
+            }
+            tracing::warn!(request = %id, "a reply could not be sent in time");
+            Disposition::Undelivered(ErrorCode::Deadline)
+        }
+    }
+}
+
+fn log(request: &OpenedRequest, reader: &Reader, disposition: &Disposition) {
+    let (id, attempt, code) = (request.job.id, request.attempt, disposition.as_str());
+    tracing::info!(request = %id, %attempt, code, pieces = reader.len(), "a request ended");
+}
+
+fn info(request: &OpenedRequest, trace: &DeliveryTrace) -> JobInfo {
+    let key = request.key_id.as_str();
+    // A key without a list of tenants serves any tenant, so two clients may claim the same one.
+    let scope: Arc<str> = format!("{key}\0{}", request.tenant.as_str()).into();
+    // Such a client may also claim many tenants, so its account is the key.
+    let account = if request.tenant_proven { scope.clone() } else { key.into() };
+    JobInfo {
+        trace: Some(trace.call()),
+        id: request.job.id,
+        attempt: request.attempt,
+        seed: request.seed,
+        submitted_at: request.submitted_at,
+        tenant: request.tenant.clone(),
+        scope,
+        account,
+        deadline: request.deadline,
+    }
+}

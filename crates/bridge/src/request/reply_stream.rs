@@ -1,0 +1,337 @@
+//! Reply of one job while it is computed: pieces out, control frames in.
+
+use std::time::Duration;
+
+use nsbridge_crypto::ControlFrame;
+use nsbridge_handler::Stop;
+use nsbridge_handler::transcript::Reader;
+use nsbridge_protocol::{AttemptNo, ControlKind, Pieces, Resume};
+use tokio::sync::mpsc::Receiver;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::ReplyConfig;
+use crate::request::attempt::{Attempt, Broken, ReplyContext, Start, Undeliverable};
+use crate::request::disposition::Disposition;
+use crate::request::in_flight::SealedControl;
+use crate::request::runner::CallEnd;
+
+/// Number of broker round trips that are added to the wait for a `resume`. The open frame and the
+/// `resume` take two between worker and broker and two between broker and client; the rest is for a
+/// busy machine.
+const ROUND_TRIPS: u32 = 8;
+
+/// Divisor of the request's age. The wait for a `resume` is at least this part of the age, which
+/// bounds the work that may have to be repeated.
+const PART_OF_AGE: u32 = 4;
+
+/// Reply of one job, sent through as many attempts as it takes.
+pub(crate) struct ReplyStream<'a> {
+    context: &'a ReplyContext<'a>,
+    /// Attempt number of the job's latest delivery.
+    number: watch::Receiver<AttemptNo>,
+    attempt: Attempt<'a>,
+    /// Time at which pieces were last sent.
+    last_sent: Instant,
+    /// Time at which any frame was last sent.
+    last_frame: Instant,
+}
+
+impl<'a> ReplyStream<'a> {
+    /// Opens the first attempt.
+    pub(crate) async fn open(
+        context: &'a ReplyContext<'a>,
+        mut number: watch::Receiver<AttemptNo>,
+    ) -> Result<Self, Undeliverable> {
+        let first = *number.borrow_and_update();
+        let attempt = Attempt::open(context, first, Start::Resumed).await?;
+        // The first piece is sent without a delay.
+        let now = Instant::now();
+        let last_sent = now.checked_sub(context.config.coalesce()).unwrap_or(now);
+        Ok(Self { context, number, attempt, last_sent, last_frame: now })
+    }
+
+    /// Waits for the pieces that the client of a redelivered job of this age already has (rule R7).
+    ///
+    /// A live client answers at once, without pieces if it has none. So the whole wait is spent
+    /// only on a client that does not answer. To begin too early would repeat the work for the
+    /// client's pieces.
+    pub(crate) async fn wait_for_resume(
+        &mut self,
+        controls: &mut Receiver<SealedControl>,
+        age: Duration,
+    ) -> ResumeDecision {
+        let opened = Instant::now();
+        let most = Duration::from_millis(self.context.config.resume_wait_ms);
+        let confirmed = async {
+            while let Err(error) = self.attempt.window.flush().await {
+                // No client can answer on a lost channel. Another attempt is opened, as it is later
+                // on.
+                let request = self.context.request;
+                tracing::warn!(%request, %error, "a reply's channel is gone, opening another attempt");
+                let number = *self.number.borrow_and_update();
+                match Attempt::open(self.context, number, Start::Resumed).await {
+                    Ok(attempt) => self.attempt = attempt,
+                    // The next send reports this error.
+                    Err(_) => return false,
+                }
+            }
+            true
+        };
+        if !timeout(most, confirmed).await.unwrap_or(false) {
+            return ResumeDecision::Start;
+        }
+        let context = self.context;
+        let decision = async {
+            while let Some(control) = controls.recv().await {
+                match context.open_control(&control) {
+                    Some(ControlMessage::Cancel) => return ResumeDecision::Cancelled,
+                    Some(ControlMessage::Resume(resume)) => {
+                        context.trace.follows(control.before);
+                        return context.accept(resume);
+                    }
+                    None => {}
+                }
+            }
+            ResumeDecision::Start
+        };
+        let least = context.timing.min_resume_wait;
+        let wait = resume_wait(opened.elapsed(), age, least, most);
+        timeout_at(opened + wait, decision).await.unwrap_or(ResumeDecision::Start)
+    }
+
+    /// Sends pieces as they come, until the call has ended and all are published. A stop from the
+    /// client reaches the call even while sending has to wait.
+    pub(crate) async fn follow(
+        &mut self,
+        call: impl Future<Output = CallEnd>,
+        reader: &Reader,
+        controls: &mut Receiver<SealedControl>,
+    ) -> Result<CallEnd, Undeliverable> {
+        let ended = CancellationToken::new();
+        let context = self.context;
+        let send = async {
+            let sent = tokio::select! {
+                sent = self.send(reader, &ended) => sent,
+                () = context.overdue.cancelled() => Err(Undeliverable::Overdue),
+            };
+            if sent.is_err() {
+                // No client will get the pieces that the call still makes.
+                reader.stop(Stop::HandOff);
+            }
+            sent
+        };
+        let (outcome, sent) = tokio::join!(steer(context, call, reader, controls, &ended), send);
+        sent.map(|()| outcome)
+    }
+
+    /// Sends the pieces of the call until it has `ended` and none is left.
+    async fn send(
+        &mut self,
+        reader: &Reader,
+        ended: &CancellationToken,
+    ) -> Result<(), Undeliverable> {
+        loop {
+            self.attempt.skip_resumed(reader);
+            self.context.trace.sent(self.attempt.position, reader.resumed());
+            let over = ended.is_cancelled();
+            if over && self.nothing_left(reader) {
+                return Ok(());
+            }
+            let room = self.attempt.has_room();
+            let position = self.attempt.position;
+            let sent = tokio::select! {
+                () = ended.cancelled(), if !over => Ok(()),
+                Ok(()) = self.number.changed() => {
+                    self.open_again().await?;
+                    Ok(())
+                }
+                settled = self.attempt.window.settle() => {
+                    if self.attempt.window.receiver_gone() {
+                        reader.stop(Stop::ClientGone);
+                    }
+                    settled.map_err(Broken::Lost)
+                }
+                () = ripe(self.context.config, position, self.last_sent, reader, !over), if room => {
+                    self.last_sent = Instant::now();
+                    self.last_frame = self.last_sent;
+                    self.attempt.send_pieces(reader).await
+                }
+                () = sleep_until(self.last_frame + self.context.timing.heartbeat), if room => {
+                    self.last_frame = Instant::now();
+                    self.attempt.send_heartbeat().await
+                }
+            };
+            if lost(self.context, sent)? {
+                self.open_again().await?;
+            }
+        }
+    }
+
+    /// Ends the stream: sends the remaining pieces and the last frame, and waits for the publisher
+    /// confirms.
+    pub(crate) async fn end(
+        self,
+        reader: &Reader,
+        disposition: &Disposition,
+    ) -> Result<(), Undeliverable> {
+        let Self { context, number, mut attempt, .. } = self;
+        loop {
+            let ended = tokio::select! {
+                ended = attempt.end(reader, disposition) => ended,
+                () = context.overdue.cancelled() => return Err(Undeliverable::Overdue),
+            };
+            if !lost(context, ended)? {
+                return Ok(());
+            }
+            let number = *number.borrow();
+            attempt = Attempt::open(context, number, Start::First).await?;
+        }
+    }
+
+    fn nothing_left(&self, reader: &Reader) -> bool {
+        reader.stopped() == Some(Stop::ClientGone) || reader.len() == self.attempt.position
+    }
+
+    /// Opens another attempt, which sends the whole transcript under its own key. Needed after the
+    /// loss of a channel (rule A5) and when another delivery adopted the job (rule R6).
+    async fn open_again(&mut self) -> Result<(), Undeliverable> {
+        let number = *self.number.borrow_and_update();
+        self.attempt = Attempt::open(self.context, number, Start::First).await?;
+        self.last_frame = Instant::now();
+        Ok(())
+    }
+}
+
+/// Returns true if the channel is gone. Its stream is never continued: another attempt sends the
+/// whole reply (rule A5).
+fn lost(context: &ReplyContext<'_>, sent: Result<(), Broken>) -> Result<bool, Undeliverable> {
+    match sent {
+        Ok(()) => Ok(false),
+        Err(Broken::Seal(error)) => Err(Undeliverable::Seal(error)),
+        Err(Broken::Lost(error)) => {
+            let request = context.request;
+            tracing::warn!(%request, %error, "a reply's channel is gone, opening another attempt");
+            Ok(true)
+        }
+    }
+}
+
+/// Runs the call to its end, and stops it if the client cancels.
+async fn steer(
+    context: &ReplyContext<'_>,
+    call: impl Future<Output = CallEnd>,
+    reader: &Reader,
+    controls: &mut Receiver<SealedControl>,
+    ended: &CancellationToken,
+) -> CallEnd {
+    tokio::pin!(call);
+    loop {
+        tokio::select! {
+            outcome = &mut call => {
+                reader.close();
+                ended.cancel();
+                return outcome;
+            }
+            Some(control) = controls.recv() => {
+                if let Some(ControlMessage::Cancel) = context.open_control(&control) {
+                    reader.stop(Stop::Cancelled);
+                }
+            }
+        }
+    }
+}
+
+impl ReplyContext<'_> {
+    fn accept(&self, resume: Resume) -> ResumeDecision {
+        // Pieces of another fingerprint are never mixed with those of this worker.
+        if resume.fingerprint == self.fingerprint && !resume.pieces.is_empty() {
+            ResumeDecision::Resume(resume.pieces)
+        } else {
+            ResumeDecision::Start
+        }
+    }
+
+    /// Opens a control frame; `None` if it was not made by the request's client.
+    pub(crate) fn open_control(&self, sealed: &SealedControl) -> Option<ControlMessage> {
+        let control = ControlFrame::parse(&sealed.frame).ok()?;
+        if control.request != self.request {
+            return None;
+        }
+        let body = control.open(self.root).ok()?;
+        match control.kind {
+            ControlKind::Cancel => {
+                self.trace.metrics().cancelled();
+                Some(ControlMessage::Cancel)
+            }
+            ControlKind::Resume => Resume::decode(&body).map(ControlMessage::Resume),
+        }
+    }
+}
+
+/// Starting point of a run.
+pub(crate) enum ResumeDecision {
+    Start,
+    Resume(Pieces),
+    Cancelled,
+}
+
+/// Control frame that was opened.
+pub(crate) enum ControlMessage {
+    Cancel,
+    Resume(Resume),
+}
+
+/// Returns the time to wait for a `resume`, at most `most`. `round_trip` is the time that the
+/// broker took to confirm the open frame.
+fn resume_wait(round_trip: Duration, age: Duration, least: Duration, most: Duration) -> Duration {
+    let distance = least.saturating_add(round_trip * ROUND_TRIPS);
+    distance.max(age / PART_OF_AGE).min(most)
+}
+
+/// Waits until a frame is worth sending: enough bytes, or enough time since the last one.
+async fn ripe(
+    config: &ReplyConfig,
+    position: usize,
+    last_sent: Instant,
+    reader: &Reader,
+    running: bool,
+) {
+    reader.holds(position, 1).await;
+    let due = last_sent + config.coalesce();
+    // Skipped if the time has come: a timer rounds up to its next tick, which would delay a first
+    // piece.
+    if running && Instant::now() < due {
+        tokio::select! {
+            biased;
+            () = reader.holds(position, config.coalesce_bytes) => {}
+            () = sleep_until(due) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::resume_wait;
+    use crate::timing::Timing;
+
+    #[track_caller]
+    fn check(round_trip_ms: u64, age_s: u64, most_ms: u64, expected_ms: u64) {
+        let ms = Duration::from_millis;
+        let least = Timing::default().min_resume_wait;
+        let wait = resume_wait(ms(round_trip_ms), Duration::from_secs(age_s), least, ms(most_ms));
+        assert_eq!(wait, ms(expected_ms));
+    }
+
+    #[test]
+    fn the_wait_for_a_resume_follows_the_clients_distance_and_what_there_is_to_lose() {
+        check(0, 0, 3000, 250);
+        check(50, 0, 3000, 650);
+        check(50, 8, 3000, 2000);
+        check(2, 600, 3000, 3000);
+        check(2, 600, 100, 100);
+    }
+}

@@ -1,0 +1,351 @@
+//! Threads of the handler, apart from the bridge's, so that no model can stop the bridge.
+//!
+//! A call that does not return can be given up: its caller drops the future of [`Runner::call`].
+//! The handler's future is then dropped at its next await point. A call that computes without end
+//! cannot be ended from outside. It keeps its slot and counts in [`Runner::leftover`]; if it blocks
+//! the thread of all calls, [`Runner::pulse`] stands still.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use nsbridge_handler::erased::{AnyHandler, Call};
+use nsbridge_handler::{Error, Finish, Handler, Health, Models, Result, Slots};
+use nsbridge_protocol::Fingerprint;
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::LocalSet;
+use tracing::{Instrument as _, Span};
+
+use crate::observability::metrics::{Metrics, Phase};
+use crate::request::slots::SlotPermit;
+use crate::timing::Timing;
+
+/// CallEnd of a call.
+#[derive(Debug)]
+pub(crate) enum CallEnd {
+    /// The handler returned.
+    Returned(Result<Finish>),
+    /// The call ignored its stop and is not waited for any longer.
+    GivenUp,
+    /// The handler panicked, or its thread is gone. The panic message is not kept, as it may quote
+    /// input.
+    Panicked,
+}
+
+impl CallEnd {
+    /// Returns true if the handler is unusable after this outcome.
+    pub(crate) fn broke(&self) -> bool {
+        matches!(self, Self::Panicked | Self::Returned(Err(Error::Fatal(_))))
+    }
+}
+
+/// Handle to a loaded handler, usable from any thread.
+#[derive(Clone)]
+pub(crate) struct Runner {
+    handler: Arc<dyn AnyHandler>,
+    calls: mpsc::Sender<Work>,
+    /// Number of calls that were given up and have not ended.
+    leftover: Arc<AtomicUsize>,
+    /// Heartbeat counter of the thread that all calls share, if they share one.
+    pulse: Option<Arc<AtomicU64>>,
+}
+
+struct Work {
+    call: Call,
+    /// Parent of the handler's own log lines and spans.
+    span: Span,
+    done: oneshot::Sender<CallEnd>,
+    /// Dropped when the call has ended, even if it was given up before.
+    resources: CallResources,
+}
+
+/// Resources that a call holds until it has ended.
+struct CallResources {
+    phase: Arc<Mutex<CallPhase>>,
+    leftover: Arc<AtomicUsize>,
+    _slot: Option<Arc<SlotPermit>>,
+}
+
+impl Drop for CallResources {
+    fn drop(&mut self) {
+        let mut phase = self.phase.lock();
+        if *phase == CallPhase::GivenUp {
+            self.leftover.fetch_sub(1, Ordering::Relaxed);
+        }
+        *phase = CallPhase::Ended;
+    }
+}
+
+/// Caller's side of a call. Dropping it before the call has ended gives the call up.
+struct Caller {
+    phase: Arc<Mutex<CallPhase>>,
+    leftover: Arc<AtomicUsize>,
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        let mut phase = self.phase.lock();
+        if *phase == CallPhase::Awaited {
+            self.leftover.fetch_add(1, Ordering::Relaxed);
+            *phase = CallPhase::GivenUp;
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CallPhase {
+    Awaited,
+    GivenUp,
+    Ended,
+}
+
+impl Runner {
+    /// Loads a handler and warms it up, on a thread of its own.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the handler's load or warm-up fails, if it reports a failure while it
+    /// warms up, or if it panics.
+    pub(crate) async fn load<H: Handler>(
+        options: H::Options,
+        models: Models,
+        metrics: Metrics,
+        timing: &Timing,
+    ) -> Result<Self> {
+        let (loaded, ready) = oneshot::channel::<Result<Arc<H>>>();
+        let every = timing.health_interval;
+        let load = move || {
+            let _ = loaded.send(block_on(async {
+                let started = Instant::now();
+                let handler = H::load(options, models).await?;
+                let (load, warm) = (started.elapsed(), Instant::now());
+                tokio::select! {
+                    warm = handler.warm_up() => warm?,
+                    why = broken(&handler, every) => return Err(Error::fatal(why)),
+                }
+                let warm_up = warm.elapsed();
+                metrics.phase(Phase::Load, load);
+                metrics.phase(Phase::WarmUp, warm_up);
+                tracing::info!(?load, ?warm_up, "the handler is loaded");
+                Ok(Arc::new(handler))
+            }));
+        };
+        spawn("nsbridge-load", load)?;
+        let panicked = || Error::fatal("the handler panicked while it loaded");
+        Self::start(ready.await.map_err(|_| panicked())??, timing)
+    }
+
+    /// Starts the threads of a loaded handler.
+    pub(crate) fn start(handler: Arc<dyn AnyHandler>, timing: &Timing) -> Result<Self> {
+        let slots = handler.slots();
+        let (calls, work) = mpsc::channel(slots.count());
+        let pulse = match slots {
+            Slots::Threads(_) => {
+                let work = Arc::new(Mutex::new(work));
+                for i in 0..slots.count() {
+                    let (handler, work) = (handler.clone(), work.clone());
+                    spawn(&format!("nsbridge-slot-{i}"), move || one_by_one(&*handler, &work))?;
+                }
+                None
+            }
+            Slots::Tasks(_) => {
+                let (handler, pulse) = (handler.clone(), Arc::new(AtomicU64::new(0)));
+                let (beats, every) = (pulse.clone(), timing.pulse_interval);
+                spawn("nsbridge-slots", move || interleaved(&handler, work, &beats, every))?;
+                Some(pulse)
+            }
+        };
+        Ok(Self { handler, calls, leftover: Arc::default(), pulse })
+    }
+
+    /// Starts a call and waits for its outcome. The call holds its permit until it has ended, even
+    /// if this future is dropped before.
+    pub(crate) async fn call(&self, call: Call, slot: Option<Arc<SlotPermit>>) -> CallEnd {
+        let (done, outcome) = oneshot::channel();
+        let phase = Arc::new(Mutex::new(CallPhase::Awaited));
+        let leftover = self.leftover.clone();
+        let resources =
+            CallResources { phase: phase.clone(), leftover: leftover.clone(), _slot: slot };
+        let _caller = Caller { phase, leftover };
+        let span = Span::current();
+        if self.calls.send(Work { call, span, done, resources }).await.is_err() {
+            return CallEnd::Panicked;
+        }
+        outcome.await.unwrap_or(CallEnd::Panicked)
+    }
+
+    /// Returns the number of calls that were given up and have not ended.
+    pub(crate) fn leftover(&self) -> usize {
+        self.leftover.load(Ordering::Relaxed)
+    }
+
+    /// Returns a counter that rises while the thread of all calls makes progress; `None` if each
+    /// call has a thread of its own.
+    pub(crate) fn pulse(&self) -> Option<u64> {
+        self.pulse.as_ref().map(|pulse| pulse.load(Ordering::Relaxed))
+    }
+
+    /// Returns the maximum number of concurrent calls.
+    pub(crate) fn slots(&self) -> usize {
+        self.handler.slots().count()
+    }
+
+    /// Makes the handler drop what it keeps of ended requests.
+    pub(crate) fn forget(&self) {
+        self.handler.forget();
+    }
+
+    pub(crate) fn health(&self) -> Health {
+        self.handler.health()
+    }
+
+    /// Returns the handler.
+    pub(crate) fn handler(&self) -> Arc<dyn AnyHandler> {
+        self.handler.clone()
+    }
+
+    /// Returns the fingerprint of everything that the handler's pieces depend on.
+    pub(crate) fn fingerprint(&self) -> Option<Fingerprint> {
+        self.handler.fingerprint()
+    }
+}
+
+impl std::fmt::Debug for Runner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Runner").field("slots", &self.slots()).finish_non_exhaustive()
+    }
+}
+
+/// Waits until the handler reports that it has failed, and returns its reason.
+async fn broken(handler: &impl Handler, every: Duration) -> String {
+    loop {
+        tokio::time::sleep(every).await;
+        if let Health::Failed(why) = handler.health() {
+            return why;
+        }
+    }
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
+    thread::Builder::new().name(name.to_owned()).spawn(body).map_err(Error::fatal)?;
+    Ok(())
+}
+
+/// Runs one call after another: the body of a thread of [`Slots::Threads`].
+fn one_by_one(handler: &dyn AnyHandler, work: &Mutex<mpsc::Receiver<Work>>) {
+    loop {
+        let next = work.lock().blocking_recv();
+        let Some(work) = next else { return };
+        block_on(run(handler, work));
+    }
+}
+
+/// Runs calls concurrently: the body of the thread of [`Slots::Tasks`].
+fn interleaved(
+    handler: &Arc<dyn AnyHandler>,
+    mut work: mpsc::Receiver<Work>,
+    pulse: &Arc<AtomicU64>,
+    every: Duration,
+) {
+    let local = LocalSet::new();
+    let beat = async {
+        loop {
+            pulse.fetch_add(1, Ordering::Relaxed);
+            tokio::time::sleep(every).await;
+        }
+    };
+    let accept = local.run_until(async {
+        while let Some(work) = work.recv().await {
+            let handler = handler.clone();
+            tokio::task::spawn_local(async move { run(&*handler, work).await });
+        }
+    });
+    block_on(async {
+        tokio::select! {
+            () = accept => {}
+            () = beat => {}
+        }
+    });
+}
+
+/// Runs a call to its end, or until its caller gives it up.
+async fn run(handler: &dyn AnyHandler, work: Work) {
+    let Work { call, span, mut done, resources } = work;
+    let answer = async {
+        tokio::select! {
+            biased;
+            () = done.closed() => None,
+            returned = handler.call(call) => Some(returned),
+        }
+    };
+    // After a panic the worker requeues its jobs and exits, so no later call sees a broken handler.
+    let answer = AssertUnwindSafe(answer.instrument(span)).catch_unwind().await;
+    let outcome = match answer {
+        Ok(Some(returned)) => CallEnd::Returned(returned),
+        Ok(None) => return,
+        Err(_) => CallEnd::Panicked,
+    };
+    drop(resources);
+    let _ = done.send(outcome);
+}
+
+/// Runs a future of the handler on this thread, with timers and sockets for handlers that call
+/// other services.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a current-thread runtime needs only memory and one epoll descriptor")
+        .block_on(future)
+}
+
+#[cfg(test)]
+mod tests {
+    use nsbridge_handler::{Error, Finish, Handler, Health, Job, Models, Result};
+
+    use std::time::Duration;
+
+    use super::Runner;
+    use crate::observability::metrics::Metrics;
+    use crate::timing::Timing;
+
+    /// Handler that never finishes its warm-up and reports that it has failed.
+    struct Cold;
+
+    impl Handler for Cold {
+        type Input = ();
+        type Output = ();
+        type Options = ();
+
+        async fn load((): (), _: Models) -> Result<Self> {
+            Ok(Self)
+        }
+
+        async fn handle(&self, (): (), _: &mut Job<()>) -> Result<Finish> {
+            Err(Error::retry("never asked"))
+        }
+
+        async fn warm_up(&self) -> Result<()> {
+            std::future::pending().await
+        }
+
+        fn health(&self) -> Health {
+            Health::Failed("frozen".to_owned())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_handler_that_breaks_while_it_warms_up_is_not_waited_for() {
+        let metrics = Metrics::new(&"m".parse().unwrap());
+        let mut timing = Timing::default();
+        timing.health_interval = Duration::from_millis(10);
+        let loading = Runner::load::<Cold>((), Models::default(), metrics, &timing);
+        let loaded = tokio::time::timeout(Duration::from_secs(20), loading).await;
+        let why = loaded.expect("it must not be waited for").err().unwrap().to_string();
+        assert!(why.contains("frozen"), "{why}");
+    }
+}

@@ -1,0 +1,214 @@
+//! Session: one consuming connection, from its subscriptions to its loss.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use nsbridge_crypto::ControlFrame;
+use nsbridge_protocol::ControlKind;
+use nsbridge_protocol::topology::{header, model_queue};
+use nsbridge_queue::{Connection, Consumer, Delivery};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
+
+use crate::error::Error;
+use crate::observability::traces::parent;
+use crate::request::context::WorkerContext;
+use crate::request::delivery_trace::DeliveryTrace;
+use crate::request::disposition::WorkerAction;
+use crate::request::in_flight::{OwnedDelivery, SealedControl};
+use crate::request::lifecycle;
+use crate::request::slots::Arrival;
+
+/// Prefetch of the control queue. A `resume` may have 8 MiB, and handing one on takes no time.
+const CONTROL_PREFETCH: u16 = 4;
+
+/// Maximum size of a cancel frame, in bytes. A cancel has no content: only header, padding and tag.
+const MAX_CANCEL_BYTES: usize = 256;
+
+/// Session on one consuming connection.
+pub(crate) struct ConsumerSession {
+    /// Canceled when the connection is gone.
+    lost: CancellationToken,
+}
+
+impl ConsumerSession {
+    /// Declares the queues and subscribes to them.
+    pub(crate) async fn start(
+        worker: &Arc<WorkerContext>,
+        connection: Arc<dyn Connection>,
+        jobs: &TaskTracker,
+    ) -> Result<Self, Error> {
+        connection.declare_model(&worker.model).await?;
+        // Bound before the first request is taken, so that a cancel finds its worker.
+        let control_queue = worker.name_control_queue()?;
+        let revision = worker.revision.as_ref();
+        connection.declare_control_queue(&control_queue, &worker.model, revision).await?;
+        let control = connection.consume(&control_queue, CONTROL_PREFETCH).await?;
+        tokio::spawn(read_control(worker.clone(), control, connection.clone()));
+        let lost = CancellationToken::new();
+        // A separate task, because running jobs must learn of the loss during a drain as well.
+        tokio::spawn(tell_when_lost(worker.clone(), connection.clone(), lost.clone()));
+        let (worker, jobs) = (worker.clone(), jobs.clone());
+        tokio::spawn(Subscriber { worker, connection, lost: lost.clone(), jobs }.run());
+        Ok(Self { lost })
+    }
+
+    /// Waits until the connection is gone.
+    pub(crate) async fn lost(&self) {
+        self.lost.cancelled().await;
+    }
+}
+
+async fn tell_when_lost(
+    worker: Arc<WorkerContext>,
+    connection: Arc<dyn Connection>,
+    lost: CancellationToken,
+) {
+    let error = connection.lost().await;
+    if worker.drain.moment().is_none() {
+        tracing::warn!(%error, "the consuming connection is gone");
+    }
+    lost.cancel();
+}
+
+/// Single subscription to the model's queue, with one prefetched delivery per slot.
+///
+/// All deliveries share one channel. With a channel for each, the broker of a dying connection
+/// hands the deliveries of the first channel to the second, and so on through all of them: three
+/// cuts have led to fourteen attempts.
+struct Subscriber {
+    worker: Arc<WorkerContext>,
+    connection: Arc<dyn Connection>,
+    lost: CancellationToken,
+    jobs: TaskTracker,
+}
+
+impl Subscriber {
+    /// Takes deliveries until the worker drains or the connection is gone.
+    async fn run(self) {
+        tokio::select! {
+            () = self.lost.cancelled() => {}
+            _ = self.worker.drain.begun() => {}
+            never = self.subscribe() => match never {},
+        }
+    }
+
+    async fn subscribe(&self) -> Infallible {
+        let (queue, places) = (model_queue(&self.worker.model), self.worker.runner.slots());
+        let places = u16::try_from(places).unwrap_or(u16::MAX);
+        loop {
+            match self.connection.consume(&queue, places).await {
+                Ok(consumer) => self.take(consumer).await,
+                Err(error) => tracing::warn!(%error, "cannot subscribe, trying again"),
+            }
+            // The broker ends a subscription alone if the queue was deleted or a job held a
+            // delivery for too long.
+            sleep(self.worker.timing.session_retry).await;
+            drop(self.connection.declare_model(&self.worker.model).await);
+        }
+    }
+
+    /// Takes deliveries until the channel is gone.
+    async fn take(&self, mut consumer: Consumer) {
+        let (model, slots) = (&self.worker.model, self.worker.runner.slots());
+        tracing::info!(%model, slots, "taking requests");
+        let _consuming = self.worker.consuming.begin();
+        // Child token: canceled by the end of the channel and by the loss of the connection.
+        let gone = self.lost.child_token();
+        let slots = &self.worker.slots;
+        slots.paused(false);
+        let mut quiet = slots.quiet();
+        quiet.mark_changed();
+        loop {
+            let next = tokio::select! {
+                biased;
+                Ok(()) = quiet.changed() => {
+                    let wanted = !*quiet.borrow_and_update();
+                    if let Err(error) = self.let_flow(wanted, &mut consumer, &gone).await {
+                        tracing::warn!(%error, "the subscription ended while it was paused");
+                        break;
+                    }
+                    continue;
+                }
+                next = consumer.recv() => next,
+            };
+            let Some(delivery) = next else { break };
+            self.start(delivery, &gone);
+        }
+        slots.paused(false);
+        gone.cancel();
+    }
+
+    /// Pauses or resumes the flow of deliveries.
+    async fn let_flow(
+        &self,
+        wanted: bool,
+        consumer: &mut Consumer,
+        gone: &CancellationToken,
+    ) -> nsbridge_queue::Result<()> {
+        if wanted {
+            // Before the resume, so that no suspect begins in between.
+            self.worker.slots.paused(false);
+            consumer.resume().await?;
+        } else {
+            consumer.pause().await?;
+            // No delivery follows these. A suspect may begin once they have had their turn.
+            while let Some(delivery) = consumer.try_recv() {
+                self.start(delivery, gone);
+            }
+            self.worker.slots.paused(true);
+        }
+        Ok(())
+    }
+
+    fn start(&self, delivery: Delivery, gone: &CancellationToken) {
+        let owned = OwnedDelivery { delivery, gone: gone.clone() };
+        let arrival = self.worker.slots.arrive();
+        self.jobs.spawn(run(self.worker.clone(), owned, arrival));
+    }
+}
+
+async fn run(worker: Arc<WorkerContext>, owned: OwnedDelivery, arrival: Arrival) {
+    // While the worker pauses, the delivery waits here. Requeued, it would be redelivered at once.
+    tokio::select! {
+        biased;
+        _ = worker.drain.begun() => return,
+        () = worker.intake.resumed() => {}
+        () = owned.gone.cancelled() => return,
+    }
+    let trace = DeliveryTrace::begin(&worker.observability, &worker.model, &owned.delivery.message);
+    let job = lifecycle::run(&worker, owned, arrival, &trace).instrument(trace.log());
+    let job = std::panic::AssertUnwindSafe(job);
+    // Handler code runs in this task too, and may panic: its fingerprint, the wake-ups of its
+    // engine.
+    let after = job.catch_unwind().await.unwrap_or(WorkerAction::Exit("it panicked"));
+    trace.settled();
+    match after {
+        WorkerAction::Continue => {}
+        WorkerAction::Pause(pause) => worker.intake.pause(pause),
+        WorkerAction::Exit(why) => worker.leave(why),
+    }
+}
+
+/// Passes control frames to their jobs for as long as the connection lives.
+async fn read_control(
+    worker: Arc<WorkerContext>,
+    mut control: Consumer,
+    connection: Arc<dyn Connection>,
+) {
+    while let Some(delivery) = control.recv().await {
+        let before = parent(&delivery.message.properties, header::TRACE_BEFORE);
+        let sealed = SealedControl { frame: delivery.message.body.clone(), before };
+        drop(delivery.ack().await);
+        let Ok(parsed) = ControlFrame::parse(&sealed.frame) else { continue };
+        // Cancels are kept before they can be verified, so they must be small.
+        if parsed.kind == ControlKind::Resume || sealed.frame.len() <= MAX_CANCEL_BYTES {
+            worker.in_flight.deliver(parsed.request, &sealed, parsed.kind == ControlKind::Cancel);
+        }
+    }
+    // Without its control queue the worker would miss cancels, so a new session has to start.
+    connection.close().await;
+}
