@@ -417,12 +417,12 @@ impl Config {
 
     /// Returns the handler's options. `()` and other types without fields accept an absent table.
     pub(crate) fn options<O: DeserializeOwned>(&self) -> Result<O, ConfigError> {
-        let read = toml::Value::Table(self.handler.clone()).try_into();
-        read.or_else(|error: toml::de::Error| {
+        let read = serde_path_to_error::deserialize(toml::Value::Table(self.handler.clone()));
+        read.or_else(|error| {
             // TOML has no unit type: an empty table stands for it.
             let none = serde_json::from_str("null").ok().filter(|_| self.handler.is_empty());
             let place = layers::place(&error).map_or(String::new(), |place| format!("{place}: "));
-            let what = format!("[handler] {place}{}", error.message());
+            let what = format!("[handler] {place}{}", error.inner().message());
             none.ok_or_else(|| ConfigError(self.in_file(&what)))
         })
     }

@@ -42,6 +42,7 @@
 //! `docs/handlers.md` is the guide for authors of handlers, `docs/operating.md` that for operators.
 //! What a worker promises is in `docs/protocol.md`.
 
+mod backoff;
 mod clock;
 mod config;
 mod confine;

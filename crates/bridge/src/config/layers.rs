@@ -10,6 +10,9 @@ const PREFIX: &str = "NSBRIDGE_";
 /// an orchestrator sets for a service called nsbridge.
 const RESERVED: [&str; 3] = ["NSBRIDGE_TEST_", "_SERVICE_", "_PORT"];
 
+/// Error of a value that does not fit its field, with the path to the field.
+pub(super) type Misfit = serde_path_to_error::Error<toml::de::Error>;
+
 /// Applies the environment to the file's text and parses the result.
 pub(super) fn parse(
     text: &str,
@@ -26,7 +29,7 @@ pub(super) fn parse(
             format!("the environment's {name} names no field: use {PREFIX}<SECTION>__<FIELD>")
         })?;
     }
-    Value::Table(table).try_into().map_err(|error: toml::de::Error| misfit(text, &error))
+    serde_path_to_error::deserialize(Value::Table(table)).map_err(|error| misfit(text, &error))
 }
 
 /// Sets `value` at `path` and creates missing tables. Returns `None` if the path names no field
@@ -61,29 +64,36 @@ fn syntax(text: &str, error: &toml::de::Error) -> String {
 }
 
 /// Returns a sentence for a field that is unknown, missing or of another type.
-fn misfit(text: &str, error: &toml::de::Error) -> String {
-    let what = error.message();
+fn misfit(text: &str, error: &Misfit) -> String {
+    let what = error.inner().message();
     let place = place(error).map_or(String::new(), |place| format!("[{place}] "));
-    let mut names = what.split('`').skip(1).step_by(2);
-    if let Some(unknown) = what.strip_prefix("unknown field `").and_then(|_| names.next()) {
-        let line = find_line(text, unknown).map_or(String::new(), |n| format!("line {n}: "));
-        let nearest = names.max_by(|a, b| {
-            strsim::jaro_winkler(unknown, a).total_cmp(&strsim::jaro_winkler(unknown, b))
-        });
-        let hint = nearest
-            .filter(|near| strsim::jaro_winkler(unknown, near) > 0.7)
-            .map_or(String::new(), |near| format!("; did you mean `{near}`?"));
-        return format!("{line}{place}unknown field `{unknown}`{hint}");
-    }
-    format!("{place}{what}")
+    let Some(unknown) = unknown_field(what) else { return format!("{place}{what}") };
+    let line = find_line(text, unknown).map_or(String::new(), |n| format!("line {n}: "));
+    // The other names between backticks are the fields that there are.
+    let fields = what.split('`').skip(1).step_by(2).skip(1);
+    let nearest = fields.max_by(|a, b| {
+        strsim::jaro_winkler(unknown, a).total_cmp(&strsim::jaro_winkler(unknown, b))
+    });
+    let hint = nearest
+        .filter(|near| strsim::jaro_winkler(unknown, near) > 0.7)
+        .map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+    format!("{line}{place}unknown field `{unknown}`{hint}")
+}
+
+/// Returns the field that serde names as unknown. Its error has no other form than this message.
+fn unknown_field(what: &str) -> Option<&str> {
+    what.strip_prefix("unknown field `")?.split('`').next()
 }
 
 /// Returns the field that an error is about, or the table with an unknown one: `reply.window`.
-pub(super) fn place(error: &toml::de::Error) -> Option<String> {
-    // The first line has the message, the last one the location: "in `reply.window`".
-    let shown = error.to_string();
-    let place = shown.lines().last()?.strip_prefix("in `")?;
-    Some(place.trim_end_matches('`').to_owned())
+pub(super) fn place(error: &Misfit) -> Option<String> {
+    let path = error.path().to_string();
+    let unknown = unknown_field(error.inner().message());
+    let path = match unknown {
+        Some(unknown) => path.strip_suffix(unknown).unwrap_or(&path).trim_end_matches('.'),
+        None => &path,
+    };
+    Some(path.to_owned()).filter(|path| !path.is_empty() && path != ".")
 }
 
 fn find_line(text: &str, field: &str) -> Option<usize> {

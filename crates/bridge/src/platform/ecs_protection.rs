@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::{Error, Outage, ask};
+use crate::backoff::Backoff;
 
 /// Timing of protection requests.
 #[derive(Clone, Copy, Debug)]
@@ -146,13 +147,14 @@ struct Plan {
     idle_since: Option<Instant>,
     /// Earliest time of the next request after a failure.
     not_before: Option<Instant>,
-    pause: Duration,
+    backoff: Backoff,
 }
 
 impl Plan {
     fn new(timing: Timing) -> Self {
         let (granted, idle_since, not_before) = (None, None, None);
-        Self { timing, granted, idle_since, not_before, pause: timing.pause }
+        let backoff = Backoff::new(timing.pause, LONGEST_PAUSE);
+        Self { timing, granted, idle_since, not_before, backoff }
     }
 
     /// Returns the next request, to enable or to release protection, and its time.
@@ -172,10 +174,10 @@ impl Plan {
     fn note(&mut self, enabled: bool, done: bool, now: Instant) {
         if done {
             self.granted = enabled.then_some(now);
-            (self.not_before, self.pause) = (None, self.timing.pause);
+            self.not_before = None;
+            self.backoff.reset();
         } else {
-            self.not_before = Some(now + self.pause);
-            self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+            self.not_before = Some(now + self.backoff.next());
         }
     }
 }

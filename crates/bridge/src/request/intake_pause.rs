@@ -2,36 +2,34 @@
 
 use std::time::Duration;
 
+use nsbridge_queue::random_part;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
+use crate::backoff::Backoff;
 use crate::timing::Timing;
 
 /// Time before which no delivery is begun. Deliveries that have come wait in the worker.
 #[derive(Debug)]
-pub(crate) struct IntakePause {
-    /// First pause of the back-off for the key service.
-    first: Duration,
-    longest: Duration,
-    state: Mutex<State>,
-}
+pub(crate) struct IntakePause(Mutex<State>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     until: Option<Instant>,
-    /// Number of pauses since the key service last answered.
-    in_row: u32,
+    /// Pauses since the key service last answered.
+    backoff: Backoff,
 }
 
 impl IntakePause {
     pub(crate) fn new(timing: &Timing) -> Self {
-        Self { first: timing.key_pause, longest: timing.max_key_pause, state: Mutex::default() }
+        let backoff = Backoff::new(timing.key_pause, timing.max_key_pause);
+        Self(Mutex::new(State { until: None, backoff }))
     }
 
     /// Pauses for at least this long.
     pub(crate) fn pause(&self, pause: Duration) {
         let until = Instant::now() + pause;
-        let mut state = self.state.lock();
+        let mut state = self.0.lock();
         state.until = state.until.max(Some(until));
     }
 
@@ -39,37 +37,31 @@ impl IntakePause {
     /// of the pause.
     pub(crate) fn back_off(&self) -> Duration {
         let now = Instant::now();
-        let mut state = self.state.lock();
+        let mut state = self.0.lock();
         // Requests that failed together count as one failure.
         if let Some(until) = state.until.filter(|until| *until > now) {
             return until - now;
         }
-        let pause = self.longest.min(self.first * (1 << state.in_row.min(6)));
+        let pause = state.backoff.next();
         // Jitter, so that workers that were refused together do not come back together.
-        let pause = pause.mul_f64(0.75 + 0.25 * random());
-        state.in_row += 1;
+        let pause = pause / 4 * 3 + random_part(pause / 4);
         state.until = Some(now + pause);
         pause
     }
 
     /// Resets the back-off after an answer of the key service.
     pub(crate) fn reset(&self) {
-        self.state.lock().in_row = 0;
+        self.0.lock().backoff.reset();
     }
 
     /// Waits until no pause is in force.
     pub(crate) async fn resumed(&self) {
         loop {
-            let until = self.state.lock().until.filter(|until| *until > Instant::now());
+            let until = self.0.lock().until.filter(|until| *until > Instant::now());
             let Some(until) = until else { return };
             sleep_until(until).await;
         }
     }
-}
-
-/// Returns a random number between 0 and 1; 1 if the system has no randomness.
-fn random() -> f64 {
-    getrandom::u32().map_or(1.0, |random| f64::from(random) / f64::from(u32::MAX))
 }
 
 #[cfg(test)]

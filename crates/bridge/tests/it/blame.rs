@@ -2,6 +2,7 @@
 //! R6.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -83,15 +84,6 @@ impl Known {
             taken.recv().await.unwrap().requeue().await.unwrap();
         }
         taken.recv().await.unwrap()
-    }
-
-    /// Waits until the only worker has a suspect that waits: it has canceled its consumer.
-    async fn suspect_waits(&self) {
-        until("the worker to take nothing more", async || {
-            let queue = model_queue(&self.setup.model);
-            self.connection.depth(&queue).await.unwrap().consumers == 0
-        })
-        .await;
     }
 
     async fn publish(&self, epoch: i64) {
@@ -230,18 +222,20 @@ async fn r6_a_forged_reply_to_takes_no_reply_away(broker: Arc<dyn Broker>) {
 async fn r5_a_suspect_that_waits_keeps_no_delivery_from_an_idle_worker() {
     let memory = MemoryBroker::new();
     let broker: Arc<dyn Broker> = Arc::new(memory.clone());
-    let known = Known::new(&broker, Script::Say { pieces: 1, every_ms: 0 }).await;
+    let mut known = Known::new(&broker, Script::Say { pieces: 1, every_ms: 0 }).await;
+    known.setup.timing.record_wait = Duration::ZERO;
     let setup = Setup { worker: "busy".into(), ..known.setup.clone() };
     known.enter(1).await;
     let suspect = known.hold(1).await;
-    let _busy = setup.worker::<Two>(broker.clone(), ()).await.unwrap();
+    let records = Arc::new(Records::of(&broker, false));
+    let _busy = setup.worker::<Two>(records.clone(), ()).await.unwrap();
     let client = setup.client(broker.clone()).await.unwrap();
     let long = fresh_seed();
     let asked = ask(&setup, Script::Say { pieces: 400, every_ms: 10 }, long);
     let _long = client.submit::<_, String>(asked).await.unwrap();
     until("a long run", async || !runs(long).is_empty()).await;
     suspect.requeue().await.unwrap();
-    known.suspect_waits().await;
+    records.suspect_waits().await;
     assert!(runs(known.seed).is_empty(), "it runs alone");
     let idle = Setup { worker: "idle".into(), ..setup.clone() };
     let _idle = idle.worker::<Scripted>(broker, ()).await.unwrap();
@@ -258,12 +252,11 @@ async fn r5_a_suspect_that_waits_keeps_no_delivery_from_an_idle_worker() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r1_a_run_whose_worker_is_killed_stays_recorded_and_a_delivery_that_waits_does_not() {
-    let memory = MemoryBroker::new();
-    let broker: Arc<dyn Broker> = Arc::new(memory.clone());
-    let known = Known::new(&broker, Script::Sleep { ms: 20_000 }).await;
+    let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
+    let mut known = Known::new(&broker, Script::Sleep { ms: 20_000 }).await;
     known.publish(0).await;
     for (kill, recorded) in [(1, None), (2, Some(1)), (3, Some(2))] {
-        let (process, _worker) = process::<Scripted>(&known.setup, &memory).await;
+        let (process, _worker) = process::<Scripted>(&known.setup, broker.clone()).await;
         until("a run to begin", async || runs(known.seed).len() == kill).await;
         process.shutdown_background();
         until("its delivery to come back", async || {
@@ -278,13 +271,15 @@ async fn r1_a_run_whose_worker_is_killed_stays_recorded_and_a_delivery_that_wait
     let neighbor = fresh_seed();
     let mut taken = known.connection.consume(&model_queue(&known.setup.model), 1).await.unwrap();
     let suspect = taken.recv().await.unwrap();
-    let (process, _worker) = process::<Two>(&known.setup, &memory).await;
+    known.setup.timing.record_wait = Duration::ZERO;
+    let records = Arc::new(Records::of(&broker, false));
+    let (process, _worker) = process::<Two>(&known.setup, records.clone()).await;
     let asked = ask(&known.setup, Script::Sleep { ms: 20_000 }, neighbor);
     let _reply = client.submit::<_, String>(asked).await.unwrap();
     drop(taken);
     until("the neighbor's run", async || !runs(neighbor).is_empty()).await;
     suspect.requeue().await.unwrap();
-    known.suspect_waits().await;
+    records.suspect_waits().await;
     process.shutdown_background();
     until("both deliveries to come back", async || {
         let depth = known.connection.depth(&model_queue(&known.setup.model)).await;
@@ -346,59 +341,90 @@ async fn r1_runs_of_other_copies_are_no_blame(broker: Arc<dyn Broker>) {
 }
 
 async fn r5_a_suspect_whose_workers_come_back_is_none(broker: Arc<dyn Broker>) {
-    let known = Known::new(&broker, Script::Say { pieces: 1, every_ms: 0 }).await;
+    let mut known = Known::new(&broker, Script::Say { pieces: 1, every_ms: 0 }).await;
+    known.setup.timing.record_wait = Duration::ZERO;
+    let records = Arc::new(Records::of(&broker, false));
     known.enter(1).await;
     let suspect = known.hold(1).await;
-    let _worker = known.setup.worker::<Two>(broker.clone(), ()).await.unwrap();
+    let _worker = known.setup.worker::<Two>(records.clone(), ()).await.unwrap();
     let client = known.setup.client(broker.clone()).await.unwrap();
     let long = fresh_seed();
     let asked = ask(&known.setup, Script::Say { pieces: 900, every_ms: 10 }, long);
     let _long = client.submit::<_, String>(asked).await.unwrap();
     until("a long run", async || !runs(long).is_empty()).await;
     suspect.requeue().await.unwrap();
-    known.suspect_waits().await;
+    records.suspect_waits().await;
     assert!(runs(known.seed).is_empty(), "it waits to run alone");
     known.connection.strike_run_record(&known.record()).await.unwrap();
     until("its run", async || runs(known.seed).len() == 1).await;
     assert!(runs(long)[0].until.is_none(), "it ran beside others");
 }
 
-/// Broker that cannot keep run records: the user lacks permission, or the node with the record is
-/// lost.
+/// Broker that counts how often a run record is read. It cannot keep records if it is `broken`: the
+/// user lacks permission, or the node with the record is lost.
 #[derive(Debug)]
-struct Keepless<B>(B);
+struct Records<B> {
+    inner: B,
+    broken: bool,
+    read: Arc<AtomicUsize>,
+}
 
-#[async_trait]
-impl Broker for Keepless<Arc<dyn Broker>> {
-    async fn connect(&self, name: &str) -> nsbridge_queue::Result<Arc<dyn Connection>> {
-        Ok(Arc::new(Keepless(self.0.connect(name).await?)))
+impl Records<Arc<dyn Broker>> {
+    fn of(inner: &Arc<dyn Broker>, broken: bool) -> Self {
+        Self { inner: inner.clone(), broken, read: Arc::default() }
     }
 
-    async fn listens(&self) -> bool {
-        self.0.listens().await
+    /// Waits until a worker without a `record_wait` has a suspect that waits. The first read makes
+    /// the request a suspect; only one that waits has its record read again.
+    async fn suspect_waits(&self) {
+        until("a suspect to wait", async || self.read.load(Ordering::SeqCst) >= 2).await;
+    }
+}
+
+impl<B> Records<B> {
+    fn check(&self) -> nsbridge_queue::Result<()> {
+        let reason = "home node is down or inaccessible".to_owned();
+        if self.broken { Err(QueueError::Lost { reason }) } else { Ok(()) }
     }
 }
 
 #[async_trait]
-impl Connection for Keepless<Arc<dyn Connection>> {
-    async fn declare_run_record(&self, _: &str) -> nsbridge_queue::Result<u32> {
-        Err(QueueError::Lost { reason: "home node is down or inaccessible".to_owned() })
+impl Broker for Records<Arc<dyn Broker>> {
+    async fn connect(&self, name: &str) -> nsbridge_queue::Result<Arc<dyn Connection>> {
+        let (inner, read) = (self.inner.connect(name).await?, self.read.clone());
+        Ok(Arc::new(Records { inner, broken: self.broken, read }))
     }
 
-    async fn strike_run_record(&self, _: &str) -> nsbridge_queue::Result<()> {
-        Err(QueueError::Lost { reason: "home node is down or inaccessible".to_owned() })
+    async fn listens(&self) -> bool {
+        self.inner.listens().await
+    }
+}
+
+#[async_trait]
+impl Connection for Records<Arc<dyn Connection>> {
+    async fn declare_run_record(&self, queue: &str) -> nsbridge_queue::Result<u32> {
+        self.check()?;
+        let entries = self.inner.declare_run_record(queue).await;
+        self.read.fetch_add(1, Ordering::SeqCst);
+        entries
     }
 
-    async fn delete_run_record(&self, _: &str) -> nsbridge_queue::Result<()> {
-        Err(QueueError::Lost { reason: "home node is down or inaccessible".to_owned() })
+    async fn strike_run_record(&self, queue: &str) -> nsbridge_queue::Result<()> {
+        self.check()?;
+        self.inner.strike_run_record(queue).await
+    }
+
+    async fn delete_run_record(&self, queue: &str) -> nsbridge_queue::Result<()> {
+        self.check()?;
+        self.inner.delete_run_record(queue).await
     }
 
     async fn declare_model(&self, model: &ModelName) -> nsbridge_queue::Result<()> {
-        self.0.declare_model(model).await
+        self.inner.declare_model(model).await
     }
 
     async fn declare_reply_queue(&self, queue: &str) -> nsbridge_queue::Result<()> {
-        self.0.declare_reply_queue(queue).await
+        self.inner.declare_reply_queue(queue).await
     }
 
     async fn declare_control_queue(
@@ -407,31 +433,31 @@ impl Connection for Keepless<Arc<dyn Connection>> {
         model: &ModelName,
         revision: Option<&Revision>,
     ) -> nsbridge_queue::Result<()> {
-        self.0.declare_control_queue(queue, model, revision).await
+        self.inner.declare_control_queue(queue, model, revision).await
     }
 
     async fn consume(&self, queue: &str, prefetch: u16) -> nsbridge_queue::Result<Consumer> {
-        self.0.consume(queue, prefetch).await
+        self.inner.consume(queue, prefetch).await
     }
 
     async fn publisher(&self) -> nsbridge_queue::Result<Box<dyn Publisher>> {
-        self.0.publisher().await
+        self.inner.publisher().await
     }
 
     async fn depth(&self, queue: &str) -> nsbridge_queue::Result<Depth> {
-        self.0.depth(queue).await
+        self.inner.depth(queue).await
     }
 
     fn is_blocked(&self) -> bool {
-        self.0.is_blocked()
+        self.inner.is_blocked()
     }
 
     async fn lost(&self) -> QueueError {
-        self.0.lost().await
+        self.inner.lost().await
     }
 
     async fn close(&self) {
-        self.0.close().await;
+        self.inner.close().await;
     }
 }
 
@@ -440,7 +466,7 @@ async fn r1_a_record_that_cannot_be_kept_keeps_no_request_from_running(broker: A
     for deliveries in [1, 3] {
         let known = Known::new(&broker, Script::Say { pieces: 1, every_ms: 0 }).await;
         known.hold(deliveries).await.requeue().await.unwrap();
-        let keepless = Arc::new(Keepless(broker.clone()));
+        let keepless = Arc::new(Records::of(&broker, true));
         let _worker = known.setup.worker::<Scripted>(keepless, ()).await.unwrap();
         until("its run", async || runs(known.seed).len() == 1).await;
         until("its ack", async || {

@@ -237,7 +237,7 @@ async fn r8_nothing_is_acked_before_the_last_frame_is_confirmed() {
     let limits = Limits { reply_queue_bytes: 100, ..Limits::default() };
     let broker = MemoryBroker::with_limits(limits);
     let (setup, key) = with_key();
-    let (process, _worker) = process::<Two>(&setup, &broker).await;
+    let (process, _worker) = process::<Two>(&setup, Arc::new(broker.clone())).await;
     let connection = broker.connect("client").await.unwrap();
     let queue = reply_queue(8);
     connection.declare_reply_queue(&queue).await.unwrap();

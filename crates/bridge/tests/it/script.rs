@@ -10,7 +10,7 @@ use nsbridge_handler::{
     Error as HandlerError, Finish, Handler, Health, Job, Models, Result, Slots,
 };
 use nsbridge_protocol::{RequestId, Uuid};
-use nsbridge_queue::{Broker, MemoryBroker};
+use nsbridge_queue::Broker;
 use nsbridge_testkit::system::client::{Ask, Client, Error, Reply};
 use nsbridge_testkit::system::{Running, Setup};
 use serde::{Deserialize, Serialize};
@@ -256,11 +256,11 @@ pub(crate) fn sealed_for(
 /// Starts a worker on a runtime of its own. Shutting the runtime down stands for killing a process.
 pub(crate) async fn process<H: Handler<Options = ()>>(
     setup: &Setup,
-    broker: &MemoryBroker,
+    broker: Arc<dyn Broker>,
 ) -> (Runtime, Running) {
     let process = Runtime::new().unwrap();
-    let (setup, broker) = (setup.clone(), broker.clone());
-    let start = async move { setup.worker::<H>(Arc::new(broker), ()).await };
+    let setup = setup.clone();
+    let start = async move { setup.worker::<H>(broker, ()).await };
     let worker = process.spawn(start).await.unwrap().unwrap();
     (process, worker)
 }

@@ -54,6 +54,7 @@ async fn a_panic_gives_the_job_back_and_ends_the_worker(broker: Arc<dyn Broker>)
 async fn r7_a_job_that_does_not_fit_the_grace_moves_to_another_worker(broker: Arc<dyn Broker>) {
     let mut setup = Setup::new().unwrap();
     setup.grace = Duration::from_millis(100);
+    setup.timing.min_resume_wait = Duration::from_secs(3);
     let first = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
     let client = setup.client(broker.clone()).await.unwrap();
     let seed = fresh_seed();
@@ -132,6 +133,8 @@ async fn c6_a_client_whose_reply_queue_was_lost_asks_again_and_goes_on_where_it_
     let broker = MemoryBroker::with_limits(limits);
     let mut setup = Setup::new().unwrap();
     setup.timing.client_gone_after = Duration::from_millis(300);
+    // For a busy machine. The client's answer ends the wait.
+    setup.timing.min_resume_wait = Duration::from_secs(3);
     let _worker = setup.worker::<Scripted>(Arc::new(broker.clone()), ()).await.unwrap();
     let client = setup.client(Arc::new(broker.clone())).await.unwrap();
     let seed = fresh_seed();

@@ -103,10 +103,8 @@ impl Queue {
         self.returned.len() + self.ready.len()
     }
 
-    /// Returns the number of consumers. A paused one does not count, because RabbitMQ's pause
-    /// cancels it.
     pub(super) fn consumers(&self) -> usize {
-        self.subscribers.iter().filter(|subscriber| !subscriber.paused).count()
+        self.subscribers.len()
     }
 
     /// Returns true if the message fits. An empty queue accepts a message larger than the limit.
