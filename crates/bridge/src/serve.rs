@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nsbridge_crypto::KeyProvider;
-use nsbridge_handler::{Handler, Models, chain};
+use nsbridge_handler::erased::Servable;
+use nsbridge_handler::{AsyncHandler, Handler, Models, chain};
 use nsbridge_queue::{AmqpBroker, Broker};
 use nsbridge_store::Store;
 use tokio::signal::unix::{SignalKind, signal};
@@ -35,14 +36,23 @@ Takes requests from a model's queue and answers them. Each field of the configur
 by NSBRIDGE_<SECTION>__<FIELD> in the environment too.
 ";
 
-/// Runs a worker with this handler; the whole of a worker binary's `main`.
+/// Runs a worker with a [`Handler`]; the whole of a worker binary's `main`.
 ///
 /// Reads `--config FILE` (`worker.toml` if absent). SIGTERM or Ctrl-C begins a drain: running jobs
 /// get `grace_s` seconds, and the rest is requeued. The exit code is 0 after a drain, 1 after a
 /// failure, 2 for a wrong command line.
 pub fn serve<H: Handler>() -> ExitCode {
+    serve_any::<H, _>()
+}
+
+/// Runs a worker with an [`AsyncHandler`], as [`serve`] does with a [`Handler`].
+pub fn serve_async<H: AsyncHandler>() -> ExitCode {
+    serve_any::<H, _>()
+}
+
+fn serve_any<H: Servable<K>, K>() -> ExitCode {
     match read_arguments(std::env::args().skip(1)) {
-        Ok(Some(path)) => run::<H>(Config::read(&path, std::env::vars())),
+        Ok(Some(path)) => run_any::<H, K>(Config::read(&path, std::env::vars())),
         Ok(None) => {
             say(USAGE);
             ExitCode::SUCCESS
@@ -54,8 +64,17 @@ pub fn serve<H: Handler>() -> ExitCode {
     }
 }
 
-/// Runs a worker with this configuration until a signal ends it.
+/// Runs a worker with a [`Handler`] and this configuration until a signal ends it.
 pub fn run<H: Handler>(config: Result<Config, ConfigError>) -> ExitCode {
+    run_any::<H, _>(config)
+}
+
+/// Runs a worker with an [`AsyncHandler`] and this configuration until a signal ends it.
+pub fn run_async<H: AsyncHandler>(config: Result<Config, ConfigError>) -> ExitCode {
+    run_any::<H, _>(config)
+}
+
+fn run_any<H: Servable<K>, K>(config: Result<Config, ConfigError>) -> ExitCode {
     let ended = config.map_err(Error::from).and_then(|config| {
         log_to_stderr(&config.log)?;
         confine::quiet_panics();
@@ -72,7 +91,7 @@ pub fn run<H: Handler>(config: Result<Config, ConfigError>) -> ExitCode {
             .enable_all()
             .build()
             .map_err(|source| Error::System { what: "start the bridge's threads", source })?;
-        let ended = runtime.block_on(run_until_signal::<H>(config));
+        let ended = runtime.block_on(run_until_signal::<H, K>(config));
         // A handler that does not stop must not keep the process alive.
         runtime.shutdown_timeout(Duration::from_secs(1));
         ended
@@ -86,7 +105,7 @@ pub fn run<H: Handler>(config: Result<Config, ConfigError>) -> ExitCode {
     }
 }
 
-/// Loads a handler and makes a worker of it, without running it yet.
+/// Loads a [`Handler`] and makes a worker of it, without running it yet.
 ///
 /// # Errors
 ///
@@ -98,16 +117,37 @@ pub async fn start<H: Handler>(
     options: H::Options,
     models: Models,
 ) -> Result<Worker, Error> {
+    start_any::<H, _>(parts, options, models).await
+}
+
+/// Loads an [`AsyncHandler`] and makes a worker of it, as [`start`] does with a [`Handler`].
+///
+/// # Errors
+///
+/// Returns an error as [`start`] does.
+pub async fn start_async<H: AsyncHandler>(
+    parts: Parts,
+    options: H::Options,
+    models: Models,
+) -> Result<Worker, Error> {
+    start_any::<H, _>(parts, options, models).await
+}
+
+async fn start_any<H: Servable<K>, K>(
+    parts: Parts,
+    options: H::Options,
+    models: Models,
+) -> Result<Worker, Error> {
     let first = parts.broker.connect(&format!("{} start", parts.name)).await?;
     first.declare_model(&parts.model).await?;
     first.close().await;
     let metrics = parts.vitals.metrics.clone();
-    let runner = Runner::load::<H>(options, models, metrics).await;
+    let runner = Runner::load::<H, K>(options, models, metrics).await;
     let runner = runner.map_err(|error| Error::Load(error.to_string()))?;
     Worker::new(parts, runner)
 }
 
-async fn run_until_signal<H: Handler>(mut config: Config) -> Result<(), Error> {
+async fn run_until_signal<H: Servable<K>, K>(mut config: Config) -> Result<(), Error> {
     let drain = Drain::new(Duration::from_secs(config.worker.grace_s));
     watch_signals(drain.clone())?;
     let options = config.options::<H::Options>()?;
@@ -130,7 +170,7 @@ async fn run_until_signal<H: Handler>(mut config: Config) -> Result<(), Error> {
     let loading = async {
         let found = loading::find(&store, &config.models, &metrics).await?;
         parts.revision = found.revision;
-        start::<H>(parts, options, found.models).await
+        start_any::<H, K>(parts, options, found.models).await
     };
     let worker = tokio::select! {
         worker = loading => worker?,

@@ -80,7 +80,7 @@ async fn tell(arguments: Arguments) -> Result<ExitCode> {
         .filter_map(|(name, dir)| Some((name.to_owned(), Model::in_dir(dir?))))
         .collect();
     let worker =
-        nsbridge::start::<Llama>(parts, nsbridge_llama::Options::default(), models).await?;
+        nsbridge::start_async::<Llama>(parts, nsbridge_llama::Options::default(), models).await?;
     let drain = worker.drain();
     let worker = tokio::spawn(worker.run());
     let client = Client::connect(broker, keys, "demo").await?;

@@ -18,5 +18,5 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    nsbridge::run::<Llama>(Config::read(&arguments.config, std::env::vars()))
+    nsbridge::run_async::<Llama>(Config::read(&arguments.config, std::env::vars()))
 }

@@ -24,14 +24,14 @@ impl Models {
     /// # Errors
     ///
     /// Returns an error that names the missing key of the table if there is no such model.
-    pub fn get(&self, name: &str) -> Result<&Model> {
-        self.find(name).ok_or_else(|| {
+    pub fn require(&self, name: &str) -> Result<&Model> {
+        self.get(name).ok_or_else(|| {
             Error::fatal(format!("the configuration names no model `{name}`: add it to [models]"))
         })
     }
 
     /// Returns the model with this name, or `None`, for a model that is optional.
-    pub fn find(&self, name: &str) -> Option<&Model> {
+    pub fn get(&self, name: &str) -> Option<&Model> {
         self.0.get(name)
     }
 }
@@ -83,7 +83,7 @@ impl Model {
     /// Returns an error that names the file if the model has no such file, if the file is larger
     /// than 256 MiB, or if it cannot be read.
     pub fn read(&self, path: &str) -> Result<Vec<u8>> {
-        self.find(path)?.ok_or_else(|| self.has_no(path))
+        self.read_optional(path)?.ok_or_else(|| self.has_no(path))
     }
 
     /// Reads a whole file that is optional.
@@ -91,7 +91,7 @@ impl Model {
     /// # Errors
     ///
     /// Returns an error as [`read`](Self::read) does, except that the file may be absent.
-    pub fn find(&self, path: &str) -> Result<Option<Vec<u8>>> {
+    pub fn read_optional(&self, path: &str) -> Result<Option<Vec<u8>>> {
         let Some(file) = self.index(path) else { return Ok(None) };
         let size = self.0.files()[file].size;
         if size > MOST_IN_ONE_PIECE {

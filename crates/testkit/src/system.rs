@@ -8,7 +8,7 @@ use nsbridge::worker::{Drain, Parts, ReplyConfig, Vitals, Worker};
 pub use nsbridge_client as client;
 use nsbridge_client::Client;
 use nsbridge_crypto::{Entry, Key, Keyring, State};
-use nsbridge_handler::{Handler, Models};
+use nsbridge_handler::{AsyncHandler, Handler, Models};
 use nsbridge_protocol::{ModelName, Revision, Tenant};
 use nsbridge_queue::Broker;
 use tokio::task::JoinHandle;
@@ -79,6 +79,20 @@ impl Setup {
     ) -> Result<Running> {
         let worker = nsbridge::start::<H>(self.parts(broker), options, Models::default()).await?;
         Running::start(worker).await
+    }
+
+    /// Starts a worker with an asynchronous handler and waits until it consumes requests.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the worker does not start.
+    pub async fn worker_async<H: AsyncHandler>(
+        &self,
+        broker: Arc<dyn Broker>,
+        options: H::Options,
+    ) -> Result<Running> {
+        let parts = self.parts(broker);
+        Running::start(nsbridge::start_async::<H>(parts, options, Models::default()).await?).await
     }
 
     /// Connects a client that uses the keyring of this setup.

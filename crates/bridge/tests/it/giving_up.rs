@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nsbridge::worker::Pages;
 use nsbridge_crypto::{Read, ReplyHead, ReplyKind, ReplyOpener, Sealed};
-use nsbridge_handler::{Finish, Handler, Job, Models, Result, Slots};
+use nsbridge_handler::{AsyncHandler, AsyncJob, Finish, Models, Result};
 use nsbridge_protocol::topology::{model_queue, reply_queue};
 use nsbridge_protocol::{ErrorCode, Failure};
 use nsbridge_queue::{Broker, Consumer, MemoryBroker, Message};
@@ -119,7 +119,7 @@ enum Deed {
 #[derive(Debug)]
 struct Shared;
 
-impl Handler for Shared {
+impl AsyncHandler for Shared {
     type Options = ();
     type Input = Deed;
     type Output = String;
@@ -128,7 +128,7 @@ impl Handler for Shared {
         Ok(Self)
     }
 
-    async fn handle(&self, deed: Deed, job: &mut Job<String>) -> Result<Finish> {
+    async fn handle(&self, deed: Deed, job: &mut AsyncJob<String>) -> Result<Finish> {
         match deed {
             Deed::Say => job.emit("said".to_owned()).await?,
             Deed::Wait => {
@@ -143,14 +143,14 @@ impl Handler for Shared {
         Ok(Finish::STOP)
     }
 
-    fn slots(&self) -> Slots {
-        Slots::Tasks(1)
+    fn tasks(&self) -> usize {
+        1
     }
 }
 
 async fn h3_a_call_that_never_returns_is_dropped_when_it_is_cancelled(broker: Arc<dyn Broker>) {
     let setup = Setup::new().unwrap();
-    let _worker = setup.worker::<Shared>(broker.clone(), ()).await.unwrap();
+    let _worker = setup.worker_async::<Shared>(broker.clone(), ()).await.unwrap();
     let client = setup.client(broker).await.unwrap();
     let mut asked = client::Ask::new(setup.model.clone(), setup.tenant(), Deed::Wait);
     asked.timeout = Duration::from_secs(60);
@@ -172,7 +172,7 @@ async fn h3_a_call_that_never_returns_is_dropped_when_it_is_cancelled(broker: Ar
 async fn h3_a_worker_whose_calls_stand_still_says_so_and_leaves() {
     let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
     let setup = Setup::new().unwrap();
-    let worker = setup.worker::<Shared>(broker.clone(), ()).await.unwrap();
+    let worker = setup.worker_async::<Shared>(broker.clone(), ()).await.unwrap();
     let client = setup.client(broker.clone()).await.unwrap();
     let began = Instant::now();
     let deed = Deed::Block { ms: 60_000 };

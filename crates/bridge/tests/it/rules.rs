@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nsbridge_crypto::{Entry, Key, Keyring, Read, ReplyHead, ReplyKind, ReplyOpener, State};
-use nsbridge_handler::{Finish, Handler, Job, Models, Result};
+use nsbridge_handler::{Fingerprint, Finish, Handler, Job, Models, Result};
 use nsbridge_protocol::topology::{model_queue, reply_queue};
 use nsbridge_protocol::{ErrorCode, Pieces};
 use nsbridge_queue::{Broker, Limits, MemoryBroker, Message};
@@ -96,20 +96,20 @@ impl Handler for Revised {
     type Input = Script;
     type Output = String;
 
-    async fn load((): (), _models: Models) -> Result<Self> {
+    fn load((): (), _models: Models) -> Result<Self> {
         Ok(Self)
     }
 
-    async fn handle(&self, _: Script, job: &mut Job<String>) -> Result<Finish> {
-        assert!(job.resumed().is_empty(), "pieces of another arithmetic were mixed in");
+    fn handle(&self, _: Script, job: &mut Job<String>) -> Result<Finish> {
+        assert!(job.accept_resume().is_empty(), "pieces of another arithmetic were mixed in");
         for _ in 0..3 {
-            job.emit("revised ".into()).await?;
+            job.emit("revised ".into())?;
         }
         Ok(Finish::STOP)
     }
 
-    fn fingerprint(&self) -> Option<[u8; 16]> {
-        Some(*b"another revision")
+    fn fingerprint(&self) -> Option<Fingerprint> {
+        Some(Fingerprint(*b"another revision"))
     }
 }
 

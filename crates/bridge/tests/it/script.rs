@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nsbridge_crypto::{Entry, Key, Keyring, RequestHead, Sealed, State, seal_request};
 use nsbridge_handler::{
-    Error as HandlerError, Finish, Handler, Health, Job, Models, Result, Slots,
+    Error as HandlerError, Fingerprint, Finish, Handler, Health, Job, Models, Result,
 };
 use nsbridge_protocol::{RequestId, Uuid};
 use nsbridge_queue::{Broker, MemoryBroker};
@@ -60,27 +60,27 @@ impl<const SLOTS: usize, const WELL: bool> Handler for Actor<SLOTS, WELL> {
     type Input = Script;
     type Output = String;
 
-    async fn load((): (), _models: Models) -> Result<Self> {
+    fn load((): (), _models: Models) -> Result<Self> {
         Ok(Self)
     }
 
-    async fn handle(&self, script: Script, job: &mut Job<String>) -> Result<Finish> {
+    fn handle(&self, script: Script, job: &mut Job<String>) -> Result<Finish> {
         let _run = Run::start(job.info().seed);
         tracing::info!("the handler was called");
         match script {
             Script::Say { pieces, every_ms } => {
-                let resumed = job.resumed().len();
+                let resumed = job.accept_resume().len();
                 RESUMED.fetch_max(resumed, Ordering::SeqCst);
-                job.at_most(pieces);
+                job.set_max_pieces(pieces);
                 for i in resumed..pieces {
                     std::thread::sleep(Duration::from_millis(every_ms));
-                    job.emit(piece(job.info().seed, i)).await?;
+                    job.emit(piece(job.info().seed, i))?;
                 }
             }
             Script::Sleep { ms } => {
-                job.emit("sleeping".into()).await?;
+                job.emit("sleeping".into())?;
                 std::thread::sleep(Duration::from_millis(ms));
-                job.emit("awake".into()).await?;
+                job.emit("awake".into())?;
             }
             Script::Refuse(why) => return Err(HandlerError::bad_input(why)),
             Script::Fail => return Err(HandlerError::retry("the model is out of sorts")),
@@ -88,27 +88,27 @@ impl<const SLOTS: usize, const WELL: bool> Handler for Actor<SLOTS, WELL> {
                 "SECRET".parse::<u8>()?;
             }
             Script::PanicOnce => {
-                job.emit("one".into()).await?;
+                job.emit("one".into())?;
                 assert!(runs(job.info().seed).len() > 1, "as the script says");
-                job.emit("two".into()).await?;
+                job.emit("two".into())?;
             }
-            Script::Big { bytes } => job.emit("x".repeat(bytes)).await?,
-            Script::Scope => job.emit(job.info().scope.to_string()).await?,
-            Script::Account => job.emit(job.info().account.to_string()).await?,
+            Script::Big { bytes } => job.emit("x".repeat(bytes))?,
+            Script::Scope => job.emit(job.info().scope.to_string())?,
+            Script::Account => job.emit(job.info().account.to_string())?,
         }
         Ok(Finish::STOP)
     }
 
-    fn slots(&self) -> Slots {
-        Slots::Threads(SLOTS)
+    fn threads(&self) -> usize {
+        SLOTS
     }
 
     fn health(&self) -> Health {
         if WELL { Health::Ok } else { Health::Failed("the device is gone".into()) }
     }
 
-    fn fingerprint(&self) -> Option<[u8; 16]> {
-        Some(*b"scripted handler")
+    fn fingerprint(&self) -> Option<Fingerprint> {
+        Some(Fingerprint(*b"scripted handler"))
     }
 }
 

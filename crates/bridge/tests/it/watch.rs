@@ -267,12 +267,12 @@ impl Handler for Hangs {
     type Input = Script;
     type Output = String;
 
-    async fn load((): (), _: Models) -> HandlerResult<Self> {
+    fn load((): (), _: Models) -> HandlerResult<Self> {
         Ok(Self(AtomicBool::new(false)))
     }
 
-    async fn handle(&self, _: Script, job: &mut Job<String>) -> HandlerResult<Finish> {
-        job.emit(piece(job.info().seed, 0)).await?;
+    fn handle(&self, _: Script, job: &mut Job<String>) -> HandlerResult<Finish> {
+        job.emit(piece(job.info().seed, 0))?;
         self.0.store(true, Ordering::SeqCst);
         std::thread::sleep(Duration::from_secs(3600));
         Ok(Finish::STOP)

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use nsbridge_checkpoint::{Checkpoint, TensorInfo};
 use nsbridge_handler::{
-    Error, Finish, Handler, Health, Job, Measure, Models, Result, Slots, TextInput, TextPiece,
+    AsyncHandler, AsyncJob, Error, Fingerprint, Finish, Health, Measure, Models, Result, TextInput,
+    TextPiece,
 };
 use sha2::{Digest, Sha256};
 
@@ -62,7 +63,7 @@ pub struct Llama {
     fingerprint: [u8; 16],
 }
 
-impl Handler for Llama {
+impl AsyncHandler for Llama {
     type Options = Options;
     type Input = TextInput;
     type Output = TextPiece;
@@ -72,7 +73,7 @@ impl Handler for Llama {
         Self::load_drafting(options, &models, drafting)
     }
 
-    async fn handle(&self, input: TextInput, job: &mut Job<TextPiece>) -> Result<Finish> {
+    async fn handle(&self, input: TextInput, job: &mut AsyncJob<TextPiece>) -> Result<Finish> {
         let replies = replies(&input)?;
         let asked = Asked::new(&input, &self.options, &self.config.advice, self.vocabulary())?;
         Text::refuse_long(&input, self.context)?;
@@ -89,7 +90,7 @@ impl Handler for Llama {
             submitted_at: job.info().submitted_at,
             replies,
             input,
-            resumed: job.resumed().to_vec(),
+            resumed: job.accept_resume().to_vec(),
         };
         let (choices, finish) = if !rule && preparation.is_short() {
             preparation.prepare()?
@@ -97,7 +98,7 @@ impl Handler for Llama {
             let cost = preparation.cost();
             self.workers.run(account.clone(), cost, move || preparation.prepare()).await?
         };
-        job.at_most(choices.longest());
+        job.set_max_pieces(choices.longest());
         if let Some(finish) = finish {
             return Ok(finish);
         }
@@ -105,8 +106,8 @@ impl Handler for Llama {
         self.engine.make(order, job.emitter()).await
     }
 
-    fn slots(&self) -> Slots {
-        Slots::Tasks(places(&self.options) + self.options.job_queue_size.unwrap_or(0))
+    fn tasks(&self) -> usize {
+        places(&self.options) + self.options.job_queue_size.unwrap_or(0)
     }
 
     async fn warm_up(&self) -> Result<()> {
@@ -121,8 +122,8 @@ impl Handler for Llama {
         self.engine.forget();
     }
 
-    fn fingerprint(&self) -> Option<[u8; 16]> {
-        Some(self.fingerprint)
+    fn fingerprint(&self) -> Option<Fingerprint> {
+        Some(Fingerprint(self.fingerprint))
     }
 
     fn measures(&self) -> Vec<Measure> {
@@ -135,7 +136,7 @@ impl Llama {
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`Handler::load`].
+    /// Returns the errors of [`AsyncHandler::load`].
     pub fn load_with(
         options: Options,
         models: &Models,
@@ -145,7 +146,7 @@ impl Llama {
     }
 
     fn load_drafting(options: Options, models: &Models, drafting: Drafting) -> Result<Self> {
-        let files = models.get("target")?.clone();
+        let files = models.require("target")?.clone();
         let limit = seconds("model_loading_timeout", options.model_loading_timeout);
         let limit = limit.map_err(LoadError::fatal)?;
         within(limit, move || Self::read(options, &files, drafting)).map_err(LoadError::fatal)
@@ -346,7 +347,7 @@ fn fingerprint(
     add(arithmetic.as_bytes());
     add(grammar::VERSION.as_bytes());
     for name in FILES {
-        add(&files.find(name).map_err(LoadError::read)?.unwrap_or_default());
+        add(&files.read_optional(name).map_err(LoadError::read)?.unwrap_or_default());
     }
     weights.digests()?.iter().for_each(|digest| add(digest));
     add(&serde_json::to_vec(options).map_err(LoadError::parse(files.place()))?);

@@ -90,7 +90,7 @@ fn main() -> ExitCode {
     let Arguments { part, drive } = Arguments::parse();
     if let Some(Part::Worker { config }) = part {
         leave_with_the_starter();
-        return nsbridge::run::<Llama>(Config::read(&config, []));
+        return nsbridge::run_async::<Llama>(Config::read(&config, []));
     }
     match run(&drive) {
         Ok(verdict) if verdict.holds() => ExitCode::SUCCESS,

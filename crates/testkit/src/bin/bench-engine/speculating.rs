@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, anyhow, ensure};
-use nsbridge_handler::{Handler, Model, Models};
+use nsbridge_handler::{AsyncHandler, Model, Models};
 use nsbridge_llama::{Llama, Options};
 use nsbridge_testkit::report::{Row, median};
 use serde_json::{Value, json};
