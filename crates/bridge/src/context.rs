@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nsbridge_crypto::KeyProvider;
 use nsbridge_protocol::topology::control_queue;
 use nsbridge_protocol::{ModelName, Revision};
-use nsbridge_queue::Link;
+use nsbridge_queue::ReconnectingConnection;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -42,7 +42,7 @@ pub(crate) struct Shared {
     pub(crate) registry: Registry,
     pub(crate) room: Arc<Room>,
     /// Connection that consumes, acks, and keeps the run records. It never publishes.
-    pub(crate) consume: Link,
+    pub(crate) consume: ReconnectingConnection,
     pub(crate) publish: Pool,
     pub(crate) drain: Drain,
     pub(crate) consuming: Consuming,

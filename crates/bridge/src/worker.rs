@@ -9,7 +9,7 @@ use std::time::Duration;
 use nsbridge_crypto::KeyProvider;
 use nsbridge_handler::Health as HandlerHealth;
 use nsbridge_protocol::{ModelName, Revision};
-use nsbridge_queue::{Broker, Link};
+use nsbridge_queue::{Broker, ReconnectingConnection};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -79,7 +79,7 @@ impl Worker {
         let shared = Shared {
             control_queue: Mutex::default(),
             publish: Pool::new(broker.clone(), format!("{name} publish"), vitals.metrics.clone()),
-            consume: Link::new(broker, format!("{name} consume")),
+            consume: ReconnectingConnection::new(broker, format!("{name} consume")),
             registry: Registry::default(),
             room: Arc::new(Room::new(runner.slots())),
             consuming: Consuming::default(),

@@ -169,6 +169,18 @@ impl Keyring {
         }
     }
 
+    /// Creates a keyring of one key, which seals and opens.
+    ///
+    /// ```
+    /// use nsbridge_crypto::{Key, Keyring};
+    ///
+    /// let keyring = Keyring::of_key("2026-11".parse().unwrap(), Key::generate().unwrap());
+    /// assert_eq!(keyring.entries().len(), 1);
+    /// ```
+    pub fn of_key(id: KeyId, key: Key) -> Self {
+        Self { entries: vec![Entry::new(id, key, State::Primary)] }
+    }
+
     /// Creates a keyring without keys, which opens nothing and seals nothing.
     pub(crate) fn empty() -> Self {
         Self { entries: Vec::new() }

@@ -92,6 +92,35 @@ pub struct TextInput {
     pub priority: Option<i32>,
 }
 
+impl TextInput {
+    /// Creates the input of a raw text to continue.
+    ///
+    /// ```
+    /// use nsbridge_protocol::TextInput;
+    ///
+    /// let input = TextInput { max_tokens: Some(64), ..TextInput::prompt("Once a bear") };
+    /// assert_eq!(
+    ///     serde_json::to_string(&input).unwrap(),
+    ///     r#"{"prompt":"Once a bear","max_tokens":64}"#
+    /// );
+    /// ```
+    pub fn prompt(text: impl Into<String>) -> Self {
+        Self { prompt: Some(text.into()), ..Self::default() }
+    }
+
+    /// Creates the input of a chat, which the worker renders with the model's own chat template.
+    ///
+    /// ```
+    /// use nsbridge_protocol::{ChatMessage, TextInput};
+    ///
+    /// let input = TextInput::chat([ChatMessage::new("user", "Who lives by the sea?")]);
+    /// assert_eq!(input.messages[0].role, "user");
+    /// ```
+    pub fn chat(messages: impl IntoIterator<Item = ChatMessage>) -> Self {
+        Self { messages: messages.into_iter().collect(), ..Self::default() }
+    }
+}
+
 /// Bounds of the list fields, enforced while the input is parsed.
 ///
 /// A list beyond its bound is rejected at the first excess element. A handler may allow less.
@@ -134,6 +163,13 @@ pub struct ChatMessage {
     pub content: String,
 }
 
+impl ChatMessage {
+    /// Creates a message of an author with this role.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { role: role.into(), content: content.into() }
+    }
+}
+
 impl fmt::Debug for ChatMessage {
     /// Omits the text of the message.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -166,6 +202,23 @@ pub struct TextPiece {
     /// Reason for the end of this reply, on its last piece, for requests with `n` above 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<FinishReason>,
+}
+
+impl TextPiece {
+    /// Creates a piece of a token and the text that it completes.
+    ///
+    /// ```
+    /// use nsbridge_protocol::TextPiece;
+    ///
+    /// let piece = TextPiece { logprob: Some(-0.5), ..TextPiece::new(7, "bear") };
+    /// assert_eq!(
+    ///     serde_json::to_string(&piece).unwrap(),
+    ///     r#"{"token":7,"text":"bear","logprob":-0.5}"#
+    /// );
+    /// ```
+    pub fn new(token: u32, text: impl Into<String>) -> Self {
+        Self { token, text: text.into(), ..Self::default() }
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]

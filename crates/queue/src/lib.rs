@@ -8,12 +8,13 @@
 
 #[cfg(feature = "amqp")]
 mod amqp;
+mod backoff;
 mod delivery;
 mod error;
 mod limits;
-mod link;
 mod memory;
 mod message;
+mod reconnect;
 #[cfg(feature = "testing")]
 pub mod testing;
 
@@ -25,12 +26,13 @@ use nsbridge_protocol::{ModelName, Revision};
 
 #[cfg(feature = "amqp")]
 pub use amqp::AmqpBroker;
+pub use backoff::{Backoff, Pauses, random_part};
 pub use delivery::{Consumer, Delivery, Settle, Subscription};
 pub use error::{Error, Result};
 pub use limits::Limits;
-pub use link::{Link, random_part};
 pub use memory::MemoryBroker;
 pub use message::{Header, Message, Properties};
+pub use reconnect::ReconnectingConnection;
 
 /// Broker: a server that holds queues.
 #[async_trait]

@@ -101,7 +101,12 @@ impl Setup {
     ///
     /// Returns an error if the broker cannot be reached.
     pub async fn client(&self, broker: Arc<dyn Broker>) -> Result<Client> {
-        Ok(Client::connect(broker, self.keys.clone(), "test client").await?)
+        Ok(Client::builder()
+            .broker(broker)
+            .keys(self.keys.clone())
+            .name("test client")
+            .connect()
+            .await?)
     }
 
     /// Returns the tenant of test requests.

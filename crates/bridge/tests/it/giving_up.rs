@@ -78,7 +78,7 @@ async fn h3_a_call_that_takes_no_notice_of_its_deadline_is_given_up_and_told(
     .await;
     let client = setup.client(broker.clone()).await.unwrap();
     let asked = ask(&setup, Script::Say { pieces: 3, every_ms: 1 }, 7);
-    let reply = client.submit::<_, String>(asked).await.unwrap();
+    let reply = client.submit::<String>(asked).await.unwrap();
     assert_eq!(reply.collect().await.unwrap().0, said(7, 3));
     until("the slot to come back", async || left_over(&setup) == 0.0).await;
     let report = nsbridge_report(&setup).await;
@@ -152,15 +152,15 @@ async fn h3_a_call_that_never_returns_is_dropped_when_it_is_cancelled(broker: Ar
     let setup = Setup::new().unwrap();
     let _worker = setup.worker_async::<Shared>(broker.clone(), ()).await.unwrap();
     let client = setup.client(broker).await.unwrap();
-    let mut asked = client::Ask::new(setup.model.clone(), setup.tenant(), Deed::Wait);
+    let mut asked = client::Request::new(setup.model.clone(), setup.tenant()).input(Deed::Wait);
     asked.timeout = Duration::from_secs(60);
-    let mut reply = client.submit::<_, String>(asked).await.unwrap();
+    let mut reply = client.submit::<String>(asked).await.unwrap();
     reply.next().await.unwrap().unwrap();
     let began = Instant::now();
     reply.cancel();
-    let mut asked = client::Ask::new(setup.model.clone(), setup.tenant(), Deed::Say);
+    let mut asked = client::Request::new(setup.model.clone(), setup.tenant()).input(Deed::Say);
     asked.timeout = Duration::from_secs(30);
-    let next = client.submit::<_, String>(asked).await.unwrap();
+    let next = client.submit::<String>(asked).await.unwrap();
     assert_eq!(next.collect().await.unwrap().0, ["said"]);
     assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
     until("nothing to be left", async || left_over(&setup) == 0.0).await;
@@ -176,9 +176,9 @@ async fn h3_a_worker_whose_calls_stand_still_says_so_and_leaves() {
     let client = setup.client(broker.clone()).await.unwrap();
     let began = Instant::now();
     let deed = Deed::Block { ms: 60_000 };
-    let mut asked = client::Ask::new(setup.model.clone(), setup.tenant(), deed);
+    let mut asked = client::Request::new(setup.model.clone(), setup.tenant()).input(deed);
     asked.timeout = Duration::from_secs(120);
-    let mut reply = client.submit::<_, String>(asked).await.unwrap();
+    let mut reply = client.submit::<String>(asked).await.unwrap();
     reply.next().await.unwrap().unwrap();
     until("both pages to say so", async || {
         let report = nsbridge_report(&setup).await;

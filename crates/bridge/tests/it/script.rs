@@ -11,7 +11,7 @@ use nsbridge_handler::{
 };
 use nsbridge_protocol::{RequestId, Uuid};
 use nsbridge_queue::{Broker, MemoryBroker};
-use nsbridge_testkit::system::client::{Ask, Client, Error, Reply};
+use nsbridge_testkit::system::client::{Client, Error, Reply, Request};
 use nsbridge_testkit::system::{Running, Setup};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
@@ -176,8 +176,8 @@ pub(crate) async fn system(broker: Arc<dyn Broker>) -> (Setup, Running, Client) 
 }
 
 /// Creates a request with a deadline of 10 s.
-pub(crate) fn ask(setup: &Setup, script: Script, seed: u64) -> Ask<Script> {
-    let mut ask = Ask::new(setup.model.clone(), setup.tenant(), script);
+pub(crate) fn ask(setup: &Setup, script: Script, seed: u64) -> Request<Script> {
+    let mut ask = Request::new(setup.model.clone(), setup.tenant()).input(script);
     ask.seed = Some(seed);
     ask.timeout = Duration::from_secs(10);
     ask

@@ -34,7 +34,7 @@ async fn r3_a_failure_for_good_is_told_at_once_without_its_cause(broker: Arc<dyn
     let (setup, _worker, client) = system(broker).await;
     let fail = ask(&setup, Script::FailForGood, fresh_seed());
     let seed = fail.seed.unwrap();
-    let ended = client.submit::<_, String>(fail).await.unwrap().collect().await;
+    let ended = client.submit::<String>(fail).await.unwrap().collect().await;
     let Err(Error::Failed { code: ErrorCode::ModelFailed, message, .. }) = ended else {
         panic!("{ended:?}")
     };
@@ -45,7 +45,7 @@ async fn r3_a_failure_for_good_is_told_at_once_without_its_cause(broker: Arc<dyn
 async fn a_panic_gives_the_job_back_and_ends_the_worker(broker: Arc<dyn Broker>) {
     let (setup, worker, client) = system(broker.clone()).await;
     let once = ask(&setup, Script::PanicOnce, fresh_seed());
-    let reply = client.submit::<_, String>(once).await.unwrap();
+    let reply = client.submit::<String>(once).await.unwrap();
     let said = worker.ended().await.unwrap_err().to_string();
     assert!(said.contains("it panicked"), "{said}");
     let _second = setup.worker::<Scripted>(broker, ()).await.unwrap();
@@ -120,7 +120,7 @@ async fn worker_and_client_come_back_when_every_connection_is_cut() {
     let (setup, _worker, client) = system(broker).await;
     let mut long = ask(&setup, Script::Say { pieces: 60, every_ms: 20 }, 7);
     long.timeout = Duration::from_secs(60);
-    let mut reply = client.submit::<_, String>(long).await.unwrap();
+    let mut reply = client.submit::<String>(long).await.unwrap();
     reply.next().await.unwrap().unwrap();
     proxy.cut();
     assert_eq!(rest(reply).await, said(7, 60)[1..]);
@@ -133,7 +133,7 @@ async fn c6_a_client_whose_reply_queue_was_lost_asks_again_and_goes_on_where_it_
     let (setup, _worker, client) = system(Arc::new(broker.clone())).await;
     let mut long = ask(&setup, Script::Say { pieces: 400, every_ms: 20 }, 7);
     long.timeout = Duration::from_secs(60);
-    let mut reply = client.submit::<_, String>(long).await.unwrap();
+    let mut reply = client.submit::<String>(long).await.unwrap();
     for _ in 0..20 {
         reply.next().await.unwrap().unwrap();
     }

@@ -294,7 +294,7 @@ async fn what_hangs_in_a_handler_that_is_not_well_goes_elsewhere_long_before_the
     let client = setup.client(broker.clone()).await.unwrap();
     let mut asked = ask(&setup, Script::Say { pieces: 3, every_ms: 1 }, 7);
     asked.timeout = Duration::from_secs(60);
-    let mut reply = client.submit::<_, String>(asked).await.unwrap();
+    let mut reply = client.submit::<String>(asked).await.unwrap();
     reply.next().await.unwrap().unwrap();
     let began = Instant::now();
     let _other = setup.worker::<Scripted>(broker, ()).await.unwrap();

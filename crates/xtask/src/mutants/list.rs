@@ -57,10 +57,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A client waits forever for a reply that its broker lost.
     Mutant {
         name: "endless-patience",
-        file: "crates/client/src/entry.rs",
+        file: "crates/client/src/timing.rs",
         edits: &[(
-            "const SILENT: Duration = Duration::from_secs(90);",
-            "const SILENT: Duration = Duration::from_secs(9000);",
+            "silent_after_open: Duration::from_secs(90),",
+            "silent_after_open: Duration::from_secs(9000),",
         )],
         judge: Judge::Scenario("stranded", 1),
     },

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use nsbridge_client::{Ask, Client, Event, Reply};
+use nsbridge_client::{Client, Event, Reply, Request};
 use nsbridge_handler::AsyncHandler;
 use nsbridge_queue::{AmqpBroker, Broker};
 use nsbridge_testkit::system::{Running, Setup};
@@ -60,7 +60,7 @@ impl System {
     /// Submits a request for `pieces` pieces.
     pub(crate) async fn submit(&self, pieces: usize) -> Result<Reply<String>> {
         let order = Order { pieces, bytes: PIECE };
-        let mut ask = Ask::new(self.setup.model.clone(), self.setup.tenant(), order);
+        let mut ask = Request::new(self.setup.model.clone(), self.setup.tenant()).input(order);
         ask.timeout = Duration::from_secs(120);
         Ok(self.client.submit(ask).await?)
     }
