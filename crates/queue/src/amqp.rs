@@ -48,6 +48,17 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 /// A separate thread serves sockets and heartbeats, so that a caller that blocks every thread of
 /// its runtime does not lose the connection. The thread ends when the broker and its last
 /// connection are dropped.
+///
+/// ```
+/// use nsbridge_queue::{AmqpBroker, Error};
+///
+/// let broker = AmqpBroker::new("amqp://user:password@localhost:5672/%2f")?;
+/// assert!(!format!("{broker:?}").contains("password"));
+/// // A password must not cross the network in the clear.
+/// let remote = AmqpBroker::new("amqp://user:password@broker.example:5672/%2f");
+/// assert!(matches!(remote, Err(Error::Plaintext { .. })));
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Clone)]
 pub struct AmqpBroker {
     address: Arc<Address>,
