@@ -87,9 +87,9 @@ pub use nsbridge_handler::testing;
 pub use nsbridge_handler::{
     AsyncHandler, AsyncJob, AttemptNo, Batch, BatchOptions, Batched, Cause, ChatMessage, Emitter,
     Error, Fingerprint, Finish, FinishReason, Handler, Health, Item, Job, JobInfo, JsonSchema,
-    Limits, Measure, MeasureKind, Model, Models, Pieces, Refused, RequestId, ResponseFormat,
-    Result, Retryable, Seam, Stop, Tenant, TextInput, TextPiece, TokenLogprob, TraceParent, Usage,
-    quote,
+    Limits, Measure, MeasureKind, Model, Models, Pieces, Refused, ReplayKey, RequestId,
+    ResponseFormat, Result, Retryable, Stop, Tenant, TextInput, TextPiece, TokenLogprob,
+    TraceParent, Usage, quote,
 };
 pub use nsbridge_store as store;
 pub use serve::{log_to_stderr, run, run_async, serve, serve_async, start, start_async};

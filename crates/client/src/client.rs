@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nsbridge_crypto::{KeyProvider, RequestHead, Scope};
 use nsbridge_protocol::topology::{MAX_TIME_TO_FINISH, header, reply_queue};
-use nsbridge_protocol::{RequestId, Seam, TraceParent, Uuid};
+use nsbridge_protocol::{ReplayKey, RequestId, TraceParent, Uuid};
 use nsbridge_queue::{Broker, Confirmed, Header, Message, ReconnectingConnection};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -73,7 +73,7 @@ impl Client {
     ///
     /// Returns [`Error::NoSuchModel`], [`Error::QueueFull`], [`Error::Key`], [`Error::Queue`], or
     /// another error that keeps a request from being published.
-    pub async fn submit<O: DeserializeOwned + Seam>(
+    pub async fn submit<O: DeserializeOwned + ReplayKey>(
         &self,
         request: Request<impl Serialize>,
     ) -> Result<Reply<O>> {
@@ -93,7 +93,7 @@ impl Client {
             let headers = &mut message.properties.headers;
             headers.insert(header::REPLAY_OF.into(), Header::Text(of.to_string()));
         }
-        let merge = Merge::new(sealed.reply_root, O::seam);
+        let merge = Merge::new(sealed.reply_root, O::replay_key);
         // Register before publishing, so that the first reply finds its entry.
         let inbox = self.0.router.register(original, merge, deadline, bytes);
         let reply = Reply::new(id, inbox, self.0.router.clone(), self.0.close.clone(), deadline);

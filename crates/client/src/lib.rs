@@ -31,7 +31,7 @@
 //! | pieces as they come | [`Reply::next`], or [`Reply`] as a `Stream` |
 //! | the whole reply | [`Reply::collect`] |
 //! | input and pieces of text models | [`TextInput`] and [`TextPiece`] |
-//! | pieces of a type of your own | an implementation of [`Seam`] |
+//! | pieces of a type of your own | an implementation of [`ReplayKey`] |
 //! | tests without a server | [`MemoryBroker`] |
 //! | other waiting times | [`Timing`] |
 //!
@@ -80,8 +80,9 @@ pub use error::{Error, Result};
 pub use nsbridge_crypto::{ByProvider, Key, KeyError, KeyProvider, Keyring, KeyringError};
 #[doc(no_inline)]
 pub use nsbridge_protocol::{
-    ChatMessage, ErrorCode, FinishReason, JsonSchema, KeyId, ModelName, RequestId, ResponseFormat,
-    Revision, Seam, Summary, Tenant, TextInput, TextPiece, TokenLogprob, TraceParent, Usage,
+    ChatMessage, ErrorCode, FinishReason, JsonSchema, KeyId, ModelName, ReplayKey, RequestId,
+    ResponseFormat, Revision, Summary, Tenant, TextInput, TextPiece, TokenLogprob, TraceParent,
+    Usage,
 };
 #[doc(no_inline)]
 pub use nsbridge_queue::{AmqpBroker, Backoff, Broker, MemoryBroker};

@@ -54,8 +54,8 @@ pub use job::{AsyncJob, Job, JobInfo};
 pub use measure::{Measure, MeasureKind};
 pub use models::{Model, Models};
 pub use nsbridge_protocol::{
-    AttemptNo, ChatMessage, Fingerprint, Finish, FinishReason, JsonSchema, Pieces, RequestId,
-    ResponseFormat, Seam, Tenant, TextInput, TextPiece, TokenLogprob, TraceParent, Usage,
+    AttemptNo, ChatMessage, Fingerprint, Finish, FinishReason, JsonSchema, Pieces, ReplayKey,
+    RequestId, ResponseFormat, Tenant, TextInput, TextPiece, TokenLogprob, TraceParent, Usage,
 };
 pub use quote::quote;
 pub use transcript::Stop;

@@ -7,7 +7,7 @@
 //! | you read or write | types |
 //! |---|---|
 //! | the content of a request | [`Request`], [`TextInput`], [`ChatMessage`], [`ResponseFormat`] |
-//! | the pieces of a reply | [`Pieces`], [`TextPiece`], [`Seam`] |
+//! | the pieces of a reply | [`Pieces`], [`TextPiece`], [`ReplayKey`] |
 //! | the first and the last frame of a reply | [`Open`], [`Summary`], [`Failure`], [`Finish`], [`Usage`] |
 //! | control frames | [`ControlKind`], [`Resume`] |
 //! | names, ids and numbers | [`ModelName`], [`Tenant`], [`KeyId`], [`Revision`], [`RequestId`], [`StreamId`], [`Fingerprint`], [`AttemptNo`] |
@@ -37,9 +37,9 @@ mod id;
 mod name;
 mod open;
 mod pieces;
+mod replay_key;
 mod reply;
 mod request;
-mod seam;
 mod text;
 pub mod topology;
 mod trace;
@@ -52,9 +52,9 @@ pub use id::{Fingerprint, RequestId, StreamId};
 pub use name::{InvalidName, KeyId, ModelName, Revision, Tenant};
 pub use open::Open;
 pub use pieces::{MalformedPieces, Pieces};
+pub use replay_key::ReplayKey;
 pub use reply::{Failure, Finish, FinishReason, Summary, Usage};
 pub use request::Request;
-pub use seam::Seam;
 pub use text::{ChatMessage, TextInput, TextPiece, TokenLogprob};
 pub use trace::{InvalidTraceParent, SpanId, TraceId, TraceParent};
 pub use uuid::Uuid;

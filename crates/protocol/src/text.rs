@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{FinishReason, ResponseFormat, Seam};
+use crate::{FinishReason, ReplayKey, ResponseFormat};
 
 /// Input of a text model: a raw prompt or a chat, with sampling parameters.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -249,18 +249,18 @@ impl fmt::Debug for TokenLogprob {
     }
 }
 
-impl Seam for TextPiece {
+impl ReplayKey for TextPiece {
     /// Returns token id and text, without log-probabilities.
     ///
     /// Log-probabilities may differ between machines of one fingerprint. The reply index is left
     /// out too: it follows from the preceding pieces, because replies are interleaved in a fixed
     /// order.
-    fn seam(piece: &[u8]) -> Cow<'_, [u8]> {
+    fn replay_key(piece: &[u8]) -> Cow<'_, [u8]> {
         match serde_json::from_slice::<Self>(piece) {
             Ok(piece) => {
-                let mut seam = piece.token.to_be_bytes().to_vec();
-                seam.extend(piece.text.into_bytes());
-                Cow::Owned(seam)
+                let mut key = piece.token.to_be_bytes().to_vec();
+                key.extend(piece.text.into_bytes());
+                Cow::Owned(key)
             }
             Err(_) => Cow::Borrowed(piece),
         }
@@ -271,17 +271,17 @@ impl Seam for TextPiece {
 mod tests {
     use serde_json::json;
 
-    use super::{ResponseFormat, Seam, TextInput, TextPiece, TokenLogprob};
+    use super::{ReplayKey, ResponseFormat, TextInput, TextPiece, TokenLogprob};
 
     #[test]
-    fn seams_ignore_log_probabilities_but_not_text() {
-        let seam = |json: &str| TextPiece::seam(json.as_bytes()).into_owned();
-        let plain = seam(r#"{"token":1,"text":"a"}"#);
-        assert_eq!(plain, seam(r#"{"token":1,"text":"a","logprob":-0.5}"#));
+    fn replay_keys_ignore_log_probabilities_but_not_text() {
+        let key = |json: &str| TextPiece::replay_key(json.as_bytes()).into_owned();
+        let plain = key(r#"{"token":1,"text":"a"}"#);
+        assert_eq!(plain, key(r#"{"token":1,"text":"a","logprob":-0.5}"#));
         let top = r#"{"token":1,"text":"a","top_logprobs":[{"token":2,"logprob":-1.5}]}"#;
-        assert_eq!(plain, seam(top));
-        assert_ne!(plain, seam(r#"{"token":1,"text":"b"}"#));
-        assert_ne!(plain, seam(r#"{"token":2,"text":"a"}"#));
+        assert_eq!(plain, key(top));
+        assert_ne!(plain, key(r#"{"token":1,"text":"b"}"#));
+        assert_ne!(plain, key(r#"{"token":2,"text":"a"}"#));
     }
 
     #[test]

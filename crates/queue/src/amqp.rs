@@ -5,11 +5,11 @@ mod connection;
 mod consumer;
 mod convert;
 mod fault;
+pub(crate) mod frame_filter;
 mod io;
 mod life;
 mod publisher;
 mod returns;
-pub(crate) mod shallow;
 mod topology;
 mod version;
 
@@ -27,9 +27,9 @@ use crate::{Broker, Connection, Limits, Result};
 
 use address::Address;
 use connection::AmqpConnection;
+use frame_filter::Bodies;
 use io::Io;
 use life::Settings;
-use shallow::Bodies;
 
 /// Time limit of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -122,7 +122,7 @@ impl AmqpBroker {
         // lapin binds itself to the runtime that it is called on, so it is called on the I/O
         // thread's runtime.
         let opening = async move {
-            tokio::time::timeout(CONNECT_TIMEOUT, shallow::connect(uri, properties)).await
+            tokio::time::timeout(CONNECT_TIMEOUT, frame_filter::connect(uri, properties)).await
         };
         let opened = self.io.run(opening).await?;
         match opened {

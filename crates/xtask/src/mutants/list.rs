@@ -90,8 +90,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "no-prefix-check",
         file: "crates/client/src/merge.rs",
         edits: &[(
-            "Some(known) if (self.seam)(known) == (self.seam)(&piece) => {}",
-            "Some(known) if !(self.seam)(known).is_empty() => {}",
+            "Some(known) if (self.replay_key)(known) == (self.replay_key)(&piece) => {}",
+            "Some(known) if !(self.replay_key)(known).is_empty() => {}",
         )],
         judge: Judge::Scenario("differ", 1),
     },
@@ -344,7 +344,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A message is assembled in memory before its size is checked.
     Mutant {
         name: "bodies-before-their-limits",
-        file: "crates/queue/src/amqp/shallow/bodies.rs",
+        file: "crates/queue/src/amqp/frame_filter/bodies.rs",
         edits: &[("if size <= channel.limit {", "if size <= channel.limit || tag.is_some() {")],
         judge: Judge::Test {
             package: "nsbridge-cli",
@@ -356,7 +356,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // The broker's `connection.start` is parsed at any nesting depth.
     Mutant {
         name: "first-words-of-any-depth",
-        file: "crates/queue/src/amqp/shallow/reader.rs",
+        file: "crates/queue/src/amqp/frame_filter/reader.rs",
         edits: &[("(10, 10) => self.pass_over(2, After::Version),", "(10, 10) => self.give_up(),")],
         judge: Judge::Attack("broker", 60),
     },

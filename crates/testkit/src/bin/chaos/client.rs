@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use nsbridge_client::{Client, Error, Event, Reply, Request};
 use nsbridge_crypto::Keyring;
-use nsbridge_protocol::{ModelName, Seam, TextPiece};
+use nsbridge_protocol::{ModelName, ReplayKey, TextPiece};
 use nsbridge_queue::{AmqpBroker, Limits};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -147,7 +147,7 @@ enum Said {
     Token(TextPiece),
 }
 
-impl Seam for Said {}
+impl ReplayKey for Said {}
 
 impl From<Said> for String {
     fn from(said: Said) -> Self {
