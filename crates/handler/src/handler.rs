@@ -137,6 +137,31 @@ pub trait Handler: Send + Sync + Sized + 'static {
 ///   continue a reply in the middle without a visible break.
 ///
 /// [`testing::check`](crate::testing) tests a handler against this contract.
+///
+/// ```
+/// use nsbridge_handler::{AsyncHandler, AsyncJob, Finish, Models, Result};
+///
+/// struct Echo;
+///
+/// impl AsyncHandler for Echo {
+///     type Options = ();
+///     type Input = String;
+///     type Output = String;
+///
+///     async fn load((): (), _models: Models) -> Result<Self> {
+///         Ok(Self)
+///     }
+///
+///     async fn handle(&self, input: String, job: &mut AsyncJob<String>) -> Result<Finish> {
+///         job.emit(input).await?;
+///         Ok(Finish::STOP)
+///     }
+///
+///     fn tasks(&self) -> usize {
+///         64
+///     }
+/// }
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an `AsyncHandler`: implement `load`, `handle` and `tasks`",
     note = "a plain loop over a model implements `Handler`, and is served by `serve`",
@@ -205,6 +230,13 @@ pub trait AsyncHandler: Send + Sync + Sized + 'static {
 }
 
 /// Health of a model.
+///
+/// ```
+/// use nsbridge_handler::Health;
+///
+/// let health = Health::failed("the device does not answer");
+/// assert_ne!(health, Health::Ok);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Health {

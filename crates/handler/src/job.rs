@@ -21,6 +21,15 @@ pub struct Job<O>(Call<O>);
 pub struct AsyncJob<O>(Call<O>);
 
 /// Information about a request that its handler may use.
+///
+/// ```
+/// use nsbridge_handler::{JobInfo, RequestId};
+///
+/// let mut info = JobInfo::new(RequestId::from_bytes([7; 16]), "acme".parse()?, 42);
+/// info.scope = "another cache".into();
+/// assert_eq!((info.seed, info.tenant.as_str()), (42, "acme"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JobInfo {

@@ -1,8 +1,8 @@
-//! Trait and types that an AI engineer implements to ship a model.
+//! Traits and types that an AI engineer implements to ship a model.
 //!
 //! A handler answers requests. It sees no queue, no key and no encrypted byte: the bridge loads the
 //! handler, passes it requests, streams the pieces it emits and stops a call when the client is
-//! gone.
+//! gone. A handler's crate depends on `nsbridge`, which re-exports all of this beside `serve`.
 //!
 //! ```
 //! use nsbridge_handler::{Finish, Handler, Job, Models, Result};
@@ -26,6 +26,22 @@
 //!     }
 //! }
 //! ```
+//!
+//! | your code | trait |
+//! |---|---|
+//! | a loop over a model, which blocks its thread | [`Handler`], with a [`Job`] per request |
+//! | one function over a batch of inputs | [`Batch`], which [`Batched`] makes a handler |
+//! | an engine that interleaves many requests | [`AsyncHandler`], with an [`AsyncJob`] per request |
+//!
+//! | you need | you take |
+//! |---|---|
+//! | the files of a model | [`Models`], [`Model`] |
+//! | the end of a reply | [`Finish`], [`Usage`] |
+//! | an error with its consequence | [`Error`], [`Retryable`] |
+//! | input and pieces of text models | [`TextInput`], [`TextPiece`] |
+//! | to emit from another thread | [`Emitter`] |
+//! | metrics of your own | [`Measure`] |
+//! | a test that the handler keeps its contract | `testing`, with the feature of that name |
 
 mod batch;
 pub mod buffer;

@@ -15,6 +15,17 @@ const MOST_IN_ONE_PIECE: u64 = 256 << 20;
 const STRETCH: u64 = 64 << 20;
 
 /// Models named in the worker's configuration, each ready to be read.
+///
+/// ```
+/// use nsbridge_handler::{Model, Models};
+///
+/// let target = Model::in_dir("models/tale-7m");
+/// let models: Models = [("target".to_owned(), target)].into_iter().collect();
+/// assert!(models.require("target").is_ok());
+/// assert!(models.get("draft").is_none());
+/// let why = models.require("draft").unwrap_err().to_string();
+/// assert!(why.contains("add it to [models]"));
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Models(BTreeMap<String, Model>);
 

@@ -79,7 +79,7 @@ impl Handler for Storyteller {
                 return Ok(Finish::STOP);
             }
             let text = text.step(token).map_err(Error::failed)?.unwrap_or_default();
-            job.emit(TextPiece { token, text, ..TextPiece::default() })?;
+            job.emit(TextPiece::new(token, text))?;
             new = vec![token];
         }
         Ok(Finish::LENGTH)
