@@ -322,8 +322,8 @@ def read_failure(content_type: int, content: bytes) -> dict:
 # --- 4. Merging attempts: rules C1 to C5 ---------------------------------------------------------
 
 
-def text_seam(piece: bytes) -> bytes:
-    """Returns the seam of a text piece: token id and text, without log-probabilities."""
+def text_replay_key(piece: bytes) -> bytes:
+    """Returns the replay key of a text piece: token id and text, without log-probabilities."""
     try:
         value = json.loads(piece)
         return struct.pack(">I", value["token"]) + value["text"].encode()
@@ -421,7 +421,7 @@ class Merge:
 
     request_id: bytes
     roots: list[bytes]  # reply roots, in the order of enqueue
-    seam: Callable[[bytes], bytes] = text_seam
+    replay_key: Callable[[bytes], bytes] = text_replay_key
     pieces: list[bytes] = field(default_factory=list)
     streams: dict[bytes, Stream] = field(default_factory=dict)  # at most four, ended ones included
     gone: dict[bytes, None] = field(default_factory=dict)  # ids of evicted streams
@@ -449,7 +449,7 @@ class Merge:
     def feed(self, frame: bytes, reply_to: str | None = None) -> list[Event]:
         """Processes one message of the reply queue. A frame that does not verify has no result.
 
-        If a `seam` raises, the next call returns the events before it.
+        If a `replay_key` raises, the next call returns the events before it.
         """
         try:
             self._feed(frame, reply_to)
@@ -626,7 +626,7 @@ class Merge:
             stream.distrust()
             return
         known = self.pieces[first : first + len(pieces)]
-        equal = [self.seam(old) == self.seam(new) for old, new in zip(known, pieces)]
+        equal = [self.replay_key(old) == self.replay_key(new) for old, new in zip(known, pieces)]
         if stream.position is None:
             stream.bytes = self._bytes(first)
         stream.position = first + len(pieces)

@@ -529,12 +529,12 @@ class Merging(unittest.TestCase):
     def test_what_came_of_a_frame_outlives_what_fails_after_it(self):
         a, b, broken = Attempt(1), Attempt(2), False
 
-        def seam(piece: bytes) -> bytes:
+        def replay_key(piece: bytes) -> bytes:
             if broken:
                 raise LookupError
             return piece
 
-        merge = self.replay.merge = Merge(ID, [ROOT], seam)
+        merge = self.replay.merge = Merge(ID, [ROOT], replay_key)
         self.replay.feed(a.open, a.data(0, WORDS[:1]), b.data(0, WORDS[:3]))
         broken = True
         self.assertRaises(LookupError, self.replay.feed, b.open)
@@ -553,7 +553,7 @@ class Merging(unittest.TestCase):
         frames = b.data(0, [deep]), b.open
         self.assertEqual(self.replay.feed(*frames)[:2], ["opened", "control"])
         self.assertEqual(client.piece_text(self.replay.given), deep.decode())
-        self.assertEqual(client.text_seam(deep), deep)
+        self.assertEqual(client.text_replay_key(deep), deep)
 
     def test_c2_a_frame_that_is_larger_than_the_room_for_early_ones_takes_none_of_it(self):
         a = Attempt()
@@ -606,7 +606,7 @@ class Merging(unittest.TestCase):
     def test_c3_an_attempt_that_starts_over_gives_each_piece_once(self):
         a, b = Attempt(1), Attempt(2)
         self.replay.feed(a.open, a.data(0, WORDS[:3]), b.open)
-        again = [token(i, f"w{i} ", logprob=-0.5) for i in range(6)]  # not part of the seam
+        again = [token(i, f"w{i} ", logprob=-0.5) for i in range(6)]  # not part of the replay key
         self.assertEqual(self.replay.feed(b.data(0, again[:2])), [])
         self.assertEqual(self.replay.feed(b.data(2, again[2:])), ["pieces"])
         self.assertEqual(self.replay.given, WORDS[:3] + again[3:])

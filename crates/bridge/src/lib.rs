@@ -1,6 +1,7 @@
 //! Run a language model as a production worker on a message queue.
 //!
-//! An AI engineer implements [`Handler`]; [`serve`] makes a worker of it. The worker takes sealed
+//! An AI engineer implements [`Handler`]; [`serve`] makes a worker of it. An engine that interleaves
+//! many requests implements [`AsyncHandler`], and [`serve_async`] makes a worker of that. The worker takes sealed
 //! requests from the model's queue, loads the model from object storage, calls the handler and streams
 //! the sealed reply back piece by piece. This crate is the only dependency that a handler needs.
 //!
@@ -14,14 +15,14 @@
 //!     type Input = String;
 //!     type Output = String;
 //!
-//!     async fn load((): (), _models: Models) -> Result<Self> {
+//!     fn load((): (), _models: Models) -> Result<Self> {
 //!         Ok(Self)
 //!     }
 //!
-//!     async fn handle(&self, input: String, job: &mut Job<String>) -> Result<Finish> {
-//!         let known = job.resumed().len();
+//!     fn handle(&self, input: String, job: &mut Job<String>) -> Result<Finish> {
+//!         let known = job.accept_resume().len();
 //!         for word in input.split_inclusive(' ').skip(known) {
-//!             job.emit(word.to_owned()).await?;
+//!             job.emit(word.to_owned())?;
 //!         }
 //!         Ok(Finish::STOP)
 //!     }
@@ -34,7 +35,7 @@
 //!
 //! | you need | you take |
 //! |---|---|
-//! | the trait and its types | this module: [`Handler`], [`Job`], [`Models`], [`Error`], [`Batch`] |
+//! | the trait and its types | this module: [`Handler`], [`AsyncHandler`], [`Job`], [`Models`], [`Error`], [`Batch`] |
 //! | tensors of safetensors and GGUF | [`checkpoint`] |
 //! | a test that a handler keeps its contract | `testing`, with the feature of that name |
 //! | a worker within another program | [`worker`] |
@@ -66,10 +67,11 @@ pub use nsbridge_handler::chain;
 pub use nsbridge_handler::testing;
 #[doc(inline)]
 pub use nsbridge_handler::{
-    AttemptNo, Batch, BatchOptions, Batched, Cause, ChatMessage, Emitter, Error, Fingerprint,
-    Finish, FinishReason, Handler, Health, Item, Job, JobInfo, JsonSchema, Limits, Measure,
-    MeasureKind, Model, Models, Pieces, Refused, RequestId, ResponseFormat, Result, Retryable,
-    Seam, Slots, Stop, Tenant, TextInput, TextPiece, TokenLogprob, TraceParent, Usage, quote,
+    AsyncHandler, AsyncJob, AttemptNo, Batch, BatchOptions, Batched, Cause, ChatMessage, Emitter,
+    Error, Fingerprint, Finish, FinishReason, Handler, Health, Item, Job, JobInfo, JsonSchema,
+    Limits, Measure, MeasureKind, Model, Models, Pieces, Refused, ReplayKey, RequestId,
+    ResponseFormat, Result, Retryable, Stop, Tenant, TextInput, TextPiece, TokenLogprob,
+    TraceParent, Usage, quote,
 };
 pub use nsbridge_store as store;
-pub use serve::{log_to_stderr, run, serve};
+pub use serve::{log_to_stderr, run, run_async, serve, serve_async};

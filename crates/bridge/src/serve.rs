@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nsbridge_crypto::KeyProvider;
-use nsbridge_handler::{Handler, chain};
+use nsbridge_handler::erased::Servable;
+use nsbridge_handler::{AsyncHandler, Handler, chain};
 use nsbridge_queue::{AmqpBroker, Broker};
 use nsbridge_store::Store;
 use tokio::signal::unix::{SignalKind, signal};
@@ -35,12 +36,21 @@ Takes requests from a model's queue and answers them. Each field of the configur
 by NSBRIDGE_<SECTION>__<FIELD> in the environment too.
 ";
 
-/// Runs a worker with this handler; the whole of a worker binary's `main`.
+/// Runs a worker with a [`Handler`]; the whole of a worker binary's `main`.
 ///
 /// Reads `--config FILE` (`worker.toml` if absent). SIGTERM or Ctrl-C begins a drain: running jobs
 /// get `grace_s` seconds, and the rest is requeued. The exit code is 0 after a drain, 1 after a
 /// failure, 2 for a wrong command line.
 pub fn serve<H: Handler>() -> ExitCode {
+    serve_any::<H, _>()
+}
+
+/// Runs a worker with an [`AsyncHandler`], as [`serve`] does with a [`Handler`].
+pub fn serve_async<H: AsyncHandler>() -> ExitCode {
+    serve_any::<H, _>()
+}
+
+fn serve_any<H: Servable<K>, K>() -> ExitCode {
     let path = match read_arguments(std::env::args().skip(1)) {
         Ok(Some(path)) => path,
         Ok(None) => {
@@ -53,7 +63,7 @@ pub fn serve<H: Handler>() -> ExitCode {
         }
     };
     let config = Config::read(&path, std::env::vars()).map_err(Error::from);
-    match config.and_then(run::<H>) {
+    match config.and_then(run_any::<H, K>) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             say(&format!("error: {}\n", chain(&error)));
@@ -62,13 +72,26 @@ pub fn serve<H: Handler>() -> ExitCode {
     }
 }
 
-/// Runs a worker with this configuration until a signal ends it. It starts the worker's own runtime,
-/// writes the log to stderr, and handles the signals of the process.
+/// Runs a worker with a [`Handler`] and this configuration until a signal ends it. It starts the
+/// worker's own runtime, writes the log to stderr, and handles the signals of the process.
 ///
 /// # Errors
 ///
 /// Returns an error if the worker cannot start, or if its handler broke. The causes are its sources.
 pub fn run<H: Handler>(config: Config) -> Result<(), Error> {
+    run_any::<H, _>(config)
+}
+
+/// Runs a worker with an [`AsyncHandler`], as [`run`] does with a [`Handler`].
+///
+/// # Errors
+///
+/// Returns an error as [`run`] does.
+pub fn run_async<H: AsyncHandler>(config: Config) -> Result<(), Error> {
+    run_any::<H, _>(config)
+}
+
+fn run_any<H: Servable<K>, K>(config: Config) -> Result<(), Error> {
     config.validate()?;
     log_to_stderr(&config.log)?;
     confine::quiet_panics();
@@ -85,13 +108,13 @@ pub fn run<H: Handler>(config: Config) -> Result<(), Error> {
         .enable_all()
         .build()
         .map_err(|source| Error::System { what: "start the bridge's threads", source })?;
-    let ended = runtime.block_on(run_until_signal::<H>(config));
+    let ended = runtime.block_on(run_until_signal::<H, K>(config));
     // A handler that does not stop must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_secs(1));
     ended
 }
 
-async fn run_until_signal<H: Handler>(mut config: Config) -> Result<(), Error> {
+async fn run_until_signal<H: Servable<K>, K>(mut config: Config) -> Result<(), Error> {
     let drain = Drain::new(Duration::from_secs(config.worker.grace_s));
     watch_signals(drain.clone())?;
     let options = config.options::<H::Options>()?;
@@ -114,7 +137,7 @@ async fn run_until_signal<H: Handler>(mut config: Config) -> Result<(), Error> {
     let store = Store::open(&config.store)?;
     let loading = async {
         let found = loading::find(&store, &config.models, &metrics).await?;
-        builder.revision(found.revision).start::<H>(options, found.models).await
+        builder.revision(found.revision).start_any::<H, K>(options, found.models).await
     };
     let worker = tokio::select! {
         worker = loading => worker?,

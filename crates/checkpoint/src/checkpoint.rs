@@ -44,7 +44,7 @@ impl Checkpoint {
     ///
     /// A sentence that names the file, if there is no such file or it is not what it should be.
     pub fn open(model: &Model) -> Result<Self> {
-        let (tensors, metadata) = match model.find(INDEX)? {
+        let (tensors, metadata) = match model.read_optional(INDEX)? {
             Some(index) => (sharded(model, &index)?, Metadata::default()),
             None => match (with_suffix(model, ".safetensors"), with_suffix(model, ".gguf")) {
                 (shards, _) if !shards.is_empty() => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use nsbridge::worker::KeysConfig;
-use nsbridge_client::{Ask, Client};
+use nsbridge_client::{Client, Request};
 use nsbridge_crypto::Keyring;
 use nsbridge_protocol::{KeyId, ModelName, Revision, Tenant};
 use nsbridge_queue::AmqpBroker;
@@ -71,17 +71,17 @@ async fn ask(arguments: Arguments) -> Result<ExitCode> {
         None => Arc::new(Keyring::load(&arguments.keys.keyring)?),
     };
     let broker = Arc::new(AmqpBroker::new(&arguments.broker.url)?);
-    let client = Client::connect(broker, keys, "nsbridge ask").await?;
-    let mut ask = Ask::new(arguments.model, arguments.tenant, ());
+    let client = Client::builder().broker(broker).keys(keys).name("nsbridge ask").connect().await?;
+    let mut ask = Request::new(arguments.model, arguments.tenant);
     ask.seed = arguments.sampling.seed;
     ask.revision = arguments.revision;
     ask.timeout = Duration::from_secs(arguments.timeout);
     if let Some(input) = arguments.input {
-        let reply = client.submit(ask.with_input(input)).await?;
+        let reply = client.submit(ask.input(input)).await?;
         return stream::show_values(reply).await;
     }
     let prompt = prompt::read(arguments.prompt.unwrap_or_default())?;
-    let reply = client.submit(ask.with_input(arguments.sampling.input(prompt)?)).await?;
+    let reply = client.submit(ask.input(arguments.sampling.input(prompt)?)).await?;
     stream::show(reply, arguments.json).await
 }
 

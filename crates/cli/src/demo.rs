@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use nsbridge::worker::{Drain, Worker};
-use nsbridge_client::{Ask, Client};
+use nsbridge_client::{Client, Request};
 use nsbridge_crypto::{Entry, Key, Keyring, State};
 use nsbridge_handler::{Model, Models};
 use nsbridge_llama::Llama;
@@ -72,17 +72,17 @@ async fn tell(arguments: Arguments) -> Result<ExitCode> {
     let worker = Worker::builder(model.clone(), broker.clone(), keys.clone())
         .name("demo")
         .drain(Drain::new(Duration::ZERO))
-        .start::<Llama>(nsbridge_llama::Options::default(), models)
+        .start_async::<Llama>(nsbridge_llama::Options::default(), models)
         .await?;
     let drain = worker.drain();
     let worker = tokio::spawn(worker.run());
-    let client = Client::connect(broker, keys, "demo").await?;
+    let client = Client::builder().broker(broker).keys(keys).name("demo").connect().await?;
     let prompt = prompt::read(arguments.prompt)?;
     if !arguments.json && !arguments.sampling.chat {
         // The model continues the prompt, so prompt and reply together are the story.
         std::io::stdout().lock().write_all(prompt.as_bytes())?;
     }
-    let mut ask = Ask::new(model, tenant, arguments.sampling.input(prompt)?);
+    let mut ask = Request::new(model, tenant).input(arguments.sampling.input(prompt)?);
     ask.seed = arguments.sampling.seed;
     let reply = client.submit(ask).await?;
     let code = stream::show(reply, arguments.json).await?;

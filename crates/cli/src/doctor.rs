@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use nsbridge::store::Store;
 use nsbridge::worker::Config;
 use nsbridge_crypto::State;
-use nsbridge_handler::{Handler, Models};
+use nsbridge_handler::{AsyncHandler, Models};
 use nsbridge_llama::Llama;
 use nsbridge_protocol::topology::{
     LARGEST_BODY, REPLY_EXCHANGE, dead_queue, model_queue, reply_queue, run_record,
@@ -150,11 +150,11 @@ async fn model(config: &Config) -> Finding {
         models.push((name.clone(), store.model(model.wanted()).await?.model));
     }
     let models: Models = models.into_iter().collect();
-    let place = models.get("target").map_err(|error| anyhow!("{error}"))?.place();
+    let place = models.require("target").map_err(|error| anyhow!("{error}"))?.place();
     let load = move || {
         tokio::runtime::Handle::current().block_on(async {
             let llama = Llama::load(options, models).await?;
-            Handler::warm_up(&llama).await
+            AsyncHandler::warm_up(&llama).await
         })
     };
     loads(&place, LONGEST_LOAD, load).await

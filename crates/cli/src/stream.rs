@@ -72,6 +72,7 @@ pub(crate) async fn show(mut reply: Reply<TextPiece>, json: bool) -> Result<Exit
             }
             Some(Event::Waiting) => note(WAITING),
             Some(Event::Hint(code)) => note(&hint(code)),
+            Some(_) => {}
             None => return Ok(ExitCode::FAILURE),
         }
     }
@@ -91,6 +92,7 @@ pub(crate) async fn show_values(mut reply: Reply<serde_json::Value>) -> Result<E
             Some(Event::Done(_)) => return Ok(ExitCode::SUCCESS),
             Some(Event::Waiting) => note(WAITING),
             Some(Event::Hint(code)) => note(&hint(code)),
+            Some(_) => {}
             None => return Ok(ExitCode::FAILURE),
         }
     }

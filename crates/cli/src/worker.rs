@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let config = Config::read(&arguments.config, std::env::vars()).map_err(Error::from);
-    match config.and_then(nsbridge::run::<Llama>) {
+    match config.and_then(nsbridge::run_async::<Llama>) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => report(&error.into()),
     }

@@ -5,20 +5,22 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nsbridge_crypto::{KeyProvider, RequestHead, Scope};
 use nsbridge_protocol::topology::{MAX_TIME_TO_FINISH, header, reply_queue};
-use nsbridge_protocol::{Request, RequestId, Seam, TraceParent, Uuid};
-use nsbridge_queue::{Broker, Confirmed, Header, Link, Message};
+use nsbridge_protocol::{ReplayKey, RequestId, TraceParent, Uuid};
+use nsbridge_queue::{Broker, Confirmed, Header, Message, ReconnectingConnection};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::ask::Ask;
-use crate::entry::Original;
+use crate::builder::ClientBuilder;
+use crate::envelope::{self, Envelope};
 use crate::error::{Error, Result};
 use crate::merge::Merge;
+use crate::pending::Original;
 use crate::reply::Reply;
-use crate::request::{self, Envelope};
+use crate::request::Request;
 use crate::router::{Publish, Router};
+use crate::timing::Timing;
 
 /// Mask for random seeds: 53 bits, which every JSON parser represents exactly.
 const SEED_BITS: u64 = (1 << 53) - 1;
@@ -36,22 +38,26 @@ struct Inner {
 }
 
 impl Client {
-    /// Connects to a broker. `name` is the connection name that the broker's tools show.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`Error::Queue`] if the broker cannot be reached now. Later losses are repaired by a
-    /// reconnect.
-    pub async fn connect(
+    /// Returns a builder, which connects the client.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::new()
+    }
+
+    pub(crate) async fn connect(
         broker: Arc<dyn Broker>,
         keys: Arc<dyn KeyProvider>,
         name: &str,
+        timing: Timing,
     ) -> Result<Self> {
         let reply_queue = reply_queue(u128::from_ne_bytes(random()?));
-        let consume = Link::new(broker.clone(), format!("{name} replies"));
-        let publish = Arc::new(Publish::new(Link::new(broker, format!("{name} requests"))));
+        let link = |broker, purpose| {
+            let link = ReconnectingConnection::new(broker, format!("{name} {purpose}"));
+            link.with_backoff(timing.reconnect)
+        };
+        let consume = link(broker.clone(), "replies");
+        let publish = Arc::new(Publish::new(link(broker, "requests")));
         let closed = CancellationToken::new();
-        let router = Arc::new(Router::new(publish, closed.clone()));
+        let router = Arc::new(Router::new(publish, closed.clone(), timing));
         // The reply queue exists before the first request is published, so no reply can arrive too
         // early.
         let consumer = Router::subscribe(&consume, &reply_queue, &mut false).await?;
@@ -60,33 +66,34 @@ impl Client {
         Ok(Self(Arc::new(Inner { keys, router, reply_queue, close })))
     }
 
-    /// Seals a request and publishes it. Returns when the broker has confirmed it.
+    /// Seals a request and publishes it. Returns when the broker has confirmed it. `O` is the type of
+    /// one piece of the reply: [`TextPiece`](crate::TextPiece) for text models.
     ///
     /// # Errors
     ///
     /// Returns [`Error::NoSuchModel`], [`Error::QueueFull`], [`Error::Key`], [`Error::Queue`], or
     /// another error that keeps a request from being published.
-    pub async fn submit<I: Serialize, O: DeserializeOwned + Seam>(
+    pub async fn submit<O: DeserializeOwned + ReplayKey>(
         &self,
-        ask: Ask<I>,
+        request: Request<impl Serialize>,
     ) -> Result<Reply<O>> {
-        if ask.timeout > MAX_TIME_TO_FINISH {
-            return Err(Error::TooLong { asked: ask.timeout, limit: MAX_TIME_TO_FINISH });
+        if request.timeout > MAX_TIME_TO_FINISH {
+            return Err(Error::TooLong { asked: request.timeout, limit: MAX_TIME_TO_FINISH });
         }
-        let replay_of = ask.replay_of;
-        let deadline = Instant::now() + ask.timeout;
-        let original = self.original(ask).await?;
+        let replay_of = request.replay_of;
+        let deadline = Instant::now() + request.timeout;
+        let original = self.original(request).await?;
         let sealed = original.seal()?;
         let id = original.head.id;
         let bytes = sealed.frame.len() as u64;
         let envelope =
             Envelope { head: original.head.clone(), trace: original.trace, before: None };
-        let mut message = request::message(sealed.frame, &envelope, &self.0.reply_queue, 0);
+        let mut message = envelope::message(sealed.frame, &envelope, &self.0.reply_queue, 0);
         if let Some(of) = replay_of {
             let headers = &mut message.properties.headers;
             headers.insert(header::REPLAY_OF.into(), Header::Text(of.to_string()));
         }
-        let merge = Merge::new(sealed.reply_root, O::seam);
+        let merge = Merge::new(sealed.reply_root, O::replay_key);
         // Register before publishing, so that the first reply finds its entry.
         let inbox = self.0.router.register(original, merge, deadline, bytes);
         let reply = Reply::new(id, inbox, self.0.router.clone(), self.0.close.clone(), deadline);
@@ -95,16 +102,17 @@ impl Client {
     }
 
     /// Fixes the content that all copies of the request share.
-    async fn original<I: Serialize>(&self, ask: Ask<I>) -> Result<Original> {
-        let Ask { model, tenant, input, seed, revision, timeout, trace, replay_of: _ } = ask;
+    async fn original(&self, request: Request<impl Serialize>) -> Result<Original> {
+        let Request { model, tenant, input, seed, revision, timeout, trace, replay_of: _ } =
+            request;
         let scope = Scope { model, tenant };
         let key = self.0.keys.data_key(&scope).await?;
         let seed = match seed {
             Some(seed) => seed,
             None => u64::from_ne_bytes(random()?) & SEED_BITS,
         };
-        let request = Request { seed, input, revision };
-        let content = serde_json::to_vec(&request).map_err(Error::Input)?;
+        let content = nsbridge_protocol::Request { seed, input, revision };
+        let content = serde_json::to_vec(&content).map_err(Error::Input)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let head = RequestHead {
             id: RequestId(Uuid::now_v7()),

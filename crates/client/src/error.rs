@@ -11,6 +11,15 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
+    /// The client was built without a part that has no default.
+    #[error("the client has no {what}: give one to its builder")]
+    Incomplete {
+        /// Name of the part.
+        what: &'static str,
+    },
+    /// The keyring cannot be used.
+    #[error("the keyring cannot be used")]
+    Keyring(#[from] nsbridge_crypto::KeyringError),
     /// The broker is not usable.
     #[error("the queue cannot be used")]
     Queue(#[from] nsbridge_queue::Error),

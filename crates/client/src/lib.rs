@@ -1,43 +1,91 @@
 //! Client that submits sealed requests to nsbridge workers and reads the sealed replies.
 //!
-//! ```no_run
-//! # async fn ask(
-//! #     broker: std::sync::Arc<dyn nsbridge_queue::Broker>,
-//! #     keys: std::sync::Arc<dyn nsbridge_crypto::KeyProvider>,
-//! # ) -> Result<(), Box<dyn std::error::Error>> {
-//! use nsbridge_client::{Ask, Client, Event};
-//! use nsbridge_protocol::{TextInput, TextPiece};
+//! A [`Client`] holds one connection for requests and one for replies, and serves many requests at
+//! once. A [`Request`] names model, tenant and input; [`Client::submit`] seals it, publishes it and
+//! returns a [`Reply`], a stream of [`Event`]s. This crate is the only one of nsbridge that a client
+//! program needs.
 //!
-//! let client = Client::connect(broker, keys, "api-1").await?;
-//! let input = TextInput { prompt: Some("Once a bear".into()), ..TextInput::default() };
-//! let mut reply = client
-//!     .submit::<_, TextPiece>(Ask::new("tale-7m".parse()?, "acme".parse()?, input))
-//!     .await?;
-//! while let Some(event) = reply.next().await {
-//!     if let Event::Piece(piece) = event? {
-//!         print!("{}", piece.text);
+//! ```no_run
+//! use nsbridge_client::{Client, Event, Request, TextInput, TextPiece};
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let client =
+//!         Client::builder().amqp("amqp://localhost").keyring("keys.json").connect().await?;
+//!     let request = Request::new("tale-7m".parse()?, "acme".parse()?)
+//!         .input(TextInput::prompt("Once a bear"));
+//!     let mut reply = client.submit::<TextPiece>(request).await?;
+//!     while let Some(event) = reply.next().await {
+//!         if let Event::Piece(piece) = event? {
+//!             print!("{}", piece.text);
+//!         }
 //!     }
+//!     Ok(())
 //! }
-//! # Ok(())
-//! # }
 //! ```
+//!
+//! | you need | you take |
+//! |---|---|
+//! | a connection | [`Client::builder`] with an address and a keyring's file, or with a [`Broker`] and a [`KeyProvider`] |
+//! | one request | [`Request`]: its seed, time limit, revision and trace |
+//! | pieces as they come | [`Reply::next`], or [`Reply`] as a `Stream` |
+//! | the whole reply | [`Reply::collect`] |
+//! | input and pieces of text models | [`TextInput`] and [`TextPiece`] |
+//! | pieces of a type of your own | an implementation of [`ReplayKey`] |
+//! | tests without a server | [`MemoryBroker`] |
+//! | other waiting times | [`Timing`] |
 //!
 //! The client is the arbiter of a reply: it merges the attempts of several workers into one text,
 //! sends a worker that takes over the pieces it already has, and cancels attempts that are no
 //! longer needed. Dropping a [`Reply`] cancels its request.
+//!
+//! A request whose model has no queue fails at once, without waiting for a worker:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use nsbridge_client::{Client, Error, Key, Keyring, MemoryBroker, Request};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::builder()
+//!     .broker(Arc::new(MemoryBroker::new()))
+//!     .keys(Arc::new(Keyring::of_key("test".parse()?, Key::generate()?)))
+//!     .connect()
+//!     .await?;
+//! let request = Request::new("tale-7m".parse()?, "acme".parse()?).input("Once a bear");
+//! let refused = client.submit::<String>(request).await.unwrap_err();
+//! assert!(matches!(refused, Error::NoSuchModel { .. }));
+//! # Ok(())
+//! # }
+//! ```
 
-mod ask;
+mod builder;
 mod client;
-mod entry;
+mod envelope;
 mod error;
 mod merge;
+mod pending;
 mod reply;
 mod request;
 mod router;
 #[cfg(test)]
 mod scripted;
+mod timing;
 
-pub use ask::Ask;
+pub use builder::ClientBuilder;
 pub use client::Client;
 pub use error::{Error, Result};
+#[doc(no_inline)]
+pub use nsbridge_crypto::{ByProvider, Key, KeyError, KeyProvider, Keyring, KeyringError};
+#[doc(no_inline)]
+pub use nsbridge_protocol::{
+    ChatMessage, ErrorCode, FinishReason, JsonSchema, KeyId, ModelName, ReplayKey, RequestId,
+    ResponseFormat, Revision, Summary, Tenant, TextInput, TextPiece, TokenLogprob, TraceParent,
+    Usage,
+};
+#[doc(no_inline)]
+pub use nsbridge_queue::{AmqpBroker, Backoff, Broker, MemoryBroker};
 pub use reply::{Event, Reply};
+pub use request::Request;
+pub use timing::Timing;

@@ -27,7 +27,7 @@ const MAX_STREAMS: usize = 4;
 const MAX_GONE: usize = 64;
 
 /// Function that returns the bytes of a piece on which all attempts must agree.
-pub(crate) type SeamOf = fn(&[u8]) -> Cow<'_, [u8]>;
+pub(crate) type ReplayKeyOf = fn(&[u8]) -> Cow<'_, [u8]>;
 
 /// Result of a frame, for the caller or for a worker.
 #[derive(PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl fmt::Debug for Step {
 pub(crate) struct Merge {
     /// Copies of the request in the order of enqueue.
     copies: Vec<Copy>,
-    seam: SeamOf,
+    replay_key: ReplayKeyOf,
     pieces: Vec<Vec<u8>>,
     /// Followed streams. Ended streams stay until their slot is needed.
     streams: Vec<Stream>,
@@ -112,10 +112,10 @@ impl fmt::Debug for Merge {
 }
 
 impl Merge {
-    pub(crate) fn new(root: ReplyRoot, seam: SeamOf) -> Self {
+    pub(crate) fn new(root: ReplyRoot, replay_key: ReplayKeyOf) -> Self {
         Self {
             copies: vec![Copy { root, opened: false }],
-            seam,
+            replay_key,
             pieces: Vec::new(),
             streams: Vec::new(),
             gone: VecDeque::new(),
@@ -379,7 +379,7 @@ impl Merge {
         let at = self.streams[index].position.unwrap_or(0);
         let bytes = piece.len() as u64;
         match self.pieces.get(at) {
-            Some(known) if (self.seam)(known) == (self.seam)(&piece) => {}
+            Some(known) if (self.replay_key)(known) == (self.replay_key)(&piece) => {}
             Some(_) => {
                 if !self.overrule(index, at, steps) {
                     return false;

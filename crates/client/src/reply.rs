@@ -2,24 +2,31 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::Stream;
 use nsbridge_protocol::{ErrorCode, RequestId, Revision, Summary};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::DropGuard;
 
-use crate::entry::{INBOX, Note};
 use crate::error::{Error, Result};
+use crate::pending::{INBOX, ReplyEvent};
 use crate::router::Router;
 
-/// Time of silence after which the caller receives [`Event::Waiting`].
-const SILENCE: Duration = Duration::from_secs(15);
+/// Minimum time that a caller waits before it receives [`Event::Waiting`].
+const MIN_WAIT: Duration = Duration::from_secs(1);
 
 /// Event of a reply.
+///
+/// A later version may have more kinds. A caller that ignores a kind it does not know still reads the
+/// whole reply.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Event<O> {
     /// The next piece.
     Piece(O),
@@ -38,9 +45,28 @@ pub enum Event<O> {
 }
 
 /// Reply in progress. Dropping it cancels the request.
+///
+/// A reply is a [`Stream`] of its events. [`next`](Self::next) reads them without an extension trait,
+/// and [`collect`](Self::collect) reads them to the end.
+///
+/// ```
+/// use nsbridge_client::{Event, Reply, TextPiece};
+///
+/// async fn print(mut reply: Reply<TextPiece>) -> nsbridge_client::Result<()> {
+///     while let Some(event) = reply.next().await {
+///         match event? {
+///             Event::Piece(piece) => print!("{}", piece.text),
+///             Event::Restarted { kept } => println!("[only the first {kept} tokens stand]"),
+///             Event::Done(summary) => println!("[{} tokens]", summary.usage.output_tokens),
+///             _ => {}
+///         }
+///     }
+///     Ok(())
+/// }
+/// ```
 pub struct Reply<O> {
     id: RequestId,
-    inbox: mpsc::Receiver<Note>,
+    inbox: mpsc::Receiver<ReplyEvent>,
     router: Arc<Router>,
     /// Keeps the client, and thus the consumer of the reply queue, alive.
     _open: Arc<DropGuard>,
@@ -48,6 +74,10 @@ pub struct Reply<O> {
     hint: Option<ErrorCode>,
     /// Time of the last [`Event::Waiting`].
     told: Option<Instant>,
+    /// Time since which the caller waits for the next event.
+    since: Option<Instant>,
+    /// Wakes the caller at the deadline, or when the silence has lasted long enough.
+    timer: Pin<Box<Sleep>>,
     over: bool,
     output: PhantomData<fn() -> O>,
 }
@@ -55,13 +85,14 @@ pub struct Reply<O> {
 impl<O: DeserializeOwned> Reply<O> {
     pub(crate) fn new(
         id: RequestId,
-        inbox: mpsc::Receiver<Note>,
+        inbox: mpsc::Receiver<ReplyEvent>,
         router: Arc<Router>,
         open: Arc<DropGuard>,
         deadline: Instant,
     ) -> Self {
-        let (hint, told, over, output) = (None, None, false, PhantomData);
-        Self { id, inbox, router, _open: open, deadline, hint, told, over, output }
+        let (hint, told, since, over, output) = (None, None, None, false, PhantomData);
+        let timer = Box::pin(sleep_until(deadline));
+        Self { id, inbox, router, _open: open, deadline, hint, told, since, timer, over, output }
     }
 
     /// Returns the request id, which is safe to log.
@@ -85,16 +116,21 @@ impl<O: DeserializeOwned> Reply<O> {
     ///
     /// Cancel safe.
     pub async fn next(&mut self) -> Option<Result<Event<O>>> {
+        std::future::poll_fn(|context| self.poll_event(context)).await
+    }
+
+    fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Event<O>>>> {
         if self.over {
-            return None;
+            return Poll::Ready(None);
         }
-        let event = self.wait().await;
+        let event = std::task::ready!(self.poll_wait(context));
+        self.since = None;
         self.over = matches!(event, Ok(Event::Done(_)) | Err(_));
         if self.over {
             // Has no effect if the worker has ended the request.
             self.router.cancel(self.id);
         }
-        Some(event)
+        Poll::Ready(Some(event))
     }
 
     /// Cancels the request and notifies its workers. No further event comes.
@@ -121,42 +157,48 @@ impl<O: DeserializeOwned> Reply<O> {
         Err(Error::Closed)
     }
 
-    async fn wait(&mut self) -> Result<Event<O>> {
+    fn poll_wait(&mut self, context: &mut Context<'_>) -> Poll<Result<Event<O>>> {
+        let waiting = self.router.timing().waiting;
         loop {
             let progress = self.router.progress(self.id);
-            let heard = progress.as_ref().map_or_else(Instant::now, |progress| progress.heard);
-            let now = Instant::now();
-            // Heartbeats count as signs of life, so the time is read again after each wait.
-            let told = self.told.map_or(heard, |told| told.max(heard));
-            let silence = (told + SILENCE).max(now + Duration::from_secs(1));
-            match timeout_at(self.deadline.min(silence), self.inbox.recv()).await {
-                Ok(Some(note)) => return self.read(note),
-                Ok(None) if progress.is_none() => return Err(Error::Closed),
-                Ok(None) => return Err(Error::SlowConsumer { limit: INBOX }),
-                Err(_) if Instant::now() >= self.deadline => return Err(self.too_late()),
-                Err(_) => {
-                    let heard = self.router.progress(self.id).map(|progress| progress.heard);
-                    let quiet = |since: Instant| since.elapsed() >= SILENCE;
-                    if heard.is_none_or(quiet) && self.told.is_none_or(quiet) {
-                        self.told = Some(Instant::now());
-                        return Ok(Event::Waiting);
-                    }
+            match self.inbox.poll_recv(context) {
+                Poll::Ready(Some(event)) => return Poll::Ready(self.read(event)),
+                Poll::Ready(None) if progress.is_none() => return Poll::Ready(Err(Error::Closed)),
+                Poll::Ready(None) => {
+                    return Poll::Ready(Err(Error::SlowConsumer { limit: INBOX }));
                 }
+                Poll::Pending => {}
             }
+            let now = Instant::now();
+            if now >= self.deadline {
+                return Poll::Ready(Err(self.too_late()));
+            }
+            let since = *self.since.get_or_insert(now);
+            // Heartbeats count as signs of life, so the time is read again after each wait.
+            let heard = progress.map_or(since, |progress| progress.heard);
+            let told = self.told.map_or(heard, |told| told.max(heard));
+            // A caller that comes back after a while is not told at once.
+            let silence = (told + waiting).max(since + waiting.min(MIN_WAIT));
+            if now >= silence {
+                self.told = Some(now);
+                return Poll::Ready(Ok(Event::Waiting));
+            }
+            self.timer.as_mut().reset(self.deadline.min(silence));
+            std::task::ready!(self.timer.as_mut().poll(context));
         }
     }
 
-    fn read(&mut self, note: Note) -> Result<Event<O>> {
-        Ok(match note {
-            Note::Piece(piece) => {
+    fn read(&mut self, event: ReplyEvent) -> Result<Event<O>> {
+        Ok(match event {
+            ReplyEvent::Piece(piece) => {
                 Event::Piece(serde_json::from_slice(&piece).map_err(Error::Piece)?)
             }
-            Note::Restarted { kept } => Event::Restarted { kept },
-            Note::Done(summary) => Event::Done(summary),
-            Note::Failed(failure) => {
+            ReplyEvent::Restarted { kept } => Event::Restarted { kept },
+            ReplyEvent::Done(summary) => Event::Done(summary),
+            ReplyEvent::Failed(failure) => {
                 return Err(Error::Failed { code: failure.code, message: failure.message });
             }
-            Note::Hint(code) => {
+            ReplyEvent::Hint(code) => {
                 self.hint = Some(code);
                 Event::Hint(code)
             }
@@ -167,6 +209,14 @@ impl<O: DeserializeOwned> Reply<O> {
         let progress = self.router.progress(self.id);
         let (pieces, gap) = progress.map_or((0, false), |now| (now.pieces, now.gap));
         if gap { Error::Truncated { pieces } } else { Error::Deadline { pieces, hint: self.hint } }
+    }
+}
+
+impl<O: DeserializeOwned> Stream for Reply<O> {
+    type Item = Result<Event<O>>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.poll_event(context)
     }
 }
 

@@ -1,51 +1,90 @@
-//! AMQP message of a sealed request.
+//! Request as a caller describes it.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use nsbridge_crypto::RequestHead;
-use nsbridge_protocol::TraceParent;
-use nsbridge_protocol::topology::header;
-use nsbridge_queue::{Header, Message};
+use nsbridge_protocol::{ModelName, RequestId, Revision, Tenant, TraceParent};
 
-/// Unsealed properties of a sealed request.
+/// Request before it is sealed.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use nsbridge_client::{Request, TextInput};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let request = Request::new("tale-7m".parse()?, "acme".parse()?)
+///     .input(TextInput::prompt("Once a bear"))
+///     .seed(7)
+///     .timeout(Duration::from_secs(60));
+/// assert_eq!(request.seed, Some(7));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
-pub(crate) struct Envelope {
-    pub(crate) head: RequestHead,
-    /// Span of the caller.
-    pub(crate) trace: TraceParent,
-    /// Span of an attempt at an earlier copy.
-    pub(crate) before: Option<TraceParent>,
+#[non_exhaustive]
+pub struct Request<I = ()> {
+    /// Model that answers.
+    pub model: ModelName,
+    /// Tenant of the request.
+    pub tenant: Tenant,
+    /// Input of the handler.
+    pub input: I,
+    /// Seed of all randomness in the reply. If absent, the client draws one, so that every attempt
+    /// uses the same seed.
+    pub seed: Option<u64>,
+    /// Revision of the model that must answer; any revision if absent.
+    pub revision: Option<Revision>,
+    /// Time limit, from now to the end of the reply.
+    pub timeout: Duration,
+    /// Caller's span, the parent of the worker's spans; a new trace if absent.
+    pub trace: Option<TraceParent>,
+    /// Id of the dead request that this one repeats. A hint for operators who inspect a queue.
+    pub replay_of: Option<RequestId>,
 }
 
-/// Builds the message that carries a sealed request. `again` is the number of copies enqueued
-/// before: a worker that receives a later copy waits for the pieces that the client already has.
-pub(crate) fn message(
-    frame: Vec<u8>,
-    envelope: &Envelope,
-    reply_queue: &str,
-    again: u16,
-) -> Message {
-    let Envelope { head, trace, before } = envelope;
-    let mut message = Message::new(frame);
-    let properties = &mut message.properties;
-    properties.message_id = Some(head.id.to_string());
-    properties.correlation_id = Some(head.id.to_string());
-    properties.reply_to = Some(reply_queue.to_owned());
-    properties.persistent = true;
-    // Never shorter than the time to the deadline: the broker drops a redelivered message whose
-    // expiration has passed, even if a worker has held it for most of that time.
-    let expires = UNIX_EPOCH + Duration::from_millis(head.expires_at_ms);
-    let left = expires.duration_since(SystemTime::now()).unwrap_or_default();
-    properties.expiration = Some(left);
-    let headers = &mut properties.headers;
-    headers.insert(header::MODEL.into(), Header::Text(head.model.to_string()));
-    headers.insert(header::KEY_ID.into(), Header::Text(head.key_id.to_string()));
-    headers.insert(header::TRACE_PARENT.into(), Header::Text(trace.to_string()));
-    if let Some(before) = before {
-        headers.insert(header::TRACE_BEFORE.into(), Header::Text(before.to_string()));
+impl Request {
+    /// Creates a request without input, with a time limit of five minutes and a random seed.
+    pub fn new(model: ModelName, tenant: Tenant) -> Self {
+        let timeout = Duration::from_secs(300);
+        let (seed, revision, trace, replay_of) = (None, None, None, None);
+        Self { model, tenant, input: (), seed, revision, timeout, trace, replay_of }
     }
-    if again > 0 {
-        headers.insert(header::EPOCH.into(), Header::Int(again.into()));
+}
+
+impl<I> Request<I> {
+    /// Sets the input, which must be of the type that the model's handler reads.
+    pub fn input<J>(self, input: J) -> Request<J> {
+        let Self { model, tenant, seed, revision, timeout, trace, replay_of, .. } = self;
+        Request { model, tenant, input, seed, revision, timeout, trace, replay_of }
     }
-    message
+
+    /// Sets the seed of all randomness in the reply.
+    #[must_use]
+    pub fn seed(self, seed: u64) -> Self {
+        Self { seed: Some(seed), ..self }
+    }
+
+    /// Sets the revision of the model that must answer.
+    #[must_use]
+    pub fn revision(self, revision: Revision) -> Self {
+        Self { revision: Some(revision), ..self }
+    }
+
+    /// Sets the time limit, from the submission to the end of the reply.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// Sets the caller's span, the parent of the worker's spans.
+    #[must_use]
+    pub fn trace(self, trace: TraceParent) -> Self {
+        Self { trace: Some(trace), ..self }
+    }
+
+    /// Sets the id of the dead request that this one repeats.
+    #[must_use]
+    pub fn replay_of(self, dead: RequestId) -> Self {
+        Self { replay_of: Some(dead), ..self }
+    }
 }

@@ -2,20 +2,22 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use nsbridge_crypto::{ErrorHint, ReplyHead, RequestHead};
 use nsbridge_protocol::RequestId;
 use nsbridge_protocol::topology::{CONTROL_EXCHANGE, header, model_queue};
-use nsbridge_queue::{Confirmed, Consumer, Error, Header, Link, Message, Publisher, Result};
+use nsbridge_queue::{
+    Confirmed, Consumer, Error, Header, Message, Publisher, ReconnectingConnection, Result,
+};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::entry::{Entry, Letter, Note, Original, Progress};
+use crate::envelope;
 use crate::merge::Merge;
-use crate::request;
+use crate::pending::{ControlMessage, Original, PendingRequest, Progress, ReplyEvent};
+use crate::timing::Timing;
 
 /// Prefetch count of the reply queue, in frames.
 const PREFETCH: u16 = 512;
@@ -24,28 +26,15 @@ const PREFETCH: u16 = 512;
 /// workers.
 const TOMBSTONES: usize = 10_000;
 
-/// Interval between checks for requests whose replies may have been lost.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// Delay of a check from which the process counts as suspended. Frames of that time may still be
-/// waiting to be read.
-const STOOD_STILL: Duration = Duration::from_secs(5);
-
-/// Pause between two attempts to publish or to subscribe.
-const PAUSE: Duration = Duration::from_millis(200);
-
-/// Maximum pause before a copy is published again; the pause doubles up to this.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-
 /// Publishing channel, opened again after a loss.
 #[derive(Debug)]
 pub(crate) struct Publish {
-    link: Link,
+    link: ReconnectingConnection,
     current: tokio::sync::Mutex<Option<Arc<dyn Publisher>>>,
 }
 
 impl Publish {
-    pub(crate) fn new(link: Link) -> Self {
+    pub(crate) fn new(link: ReconnectingConnection) -> Self {
         Self { link, current: tokio::sync::Mutex::default() }
     }
 
@@ -92,41 +81,50 @@ pub(crate) struct Router {
     runtime: Handle,
     /// Canceled when the client is dropped.
     closed: CancellationToken,
-    entries: Mutex<HashMap<RequestId, Entry>>,
+    pending: Mutex<HashMap<RequestId, PendingRequest>>,
+    timing: Timing,
 }
 
 impl Router {
-    pub(crate) fn new(publish: Arc<Publish>, closed: CancellationToken) -> Self {
-        Self { publish, runtime: Handle::current(), closed, entries: Mutex::default() }
+    pub(crate) fn new(publish: Arc<Publish>, closed: CancellationToken, timing: Timing) -> Self {
+        Self { publish, runtime: Handle::current(), closed, pending: Mutex::default(), timing }
     }
 
-    /// Registers a request that is about to be published, and returns the receiver of its notes.
+    /// Registers a request that is about to be published, and returns the receiver of its events.
     pub(crate) fn register(
         &self,
         original: Original,
         merge: Merge,
         deadline: Instant,
         sealed: u64,
-    ) -> mpsc::Receiver<Note> {
+    ) -> mpsc::Receiver<ReplyEvent> {
         let id = original.head.id;
-        let (entry, notes) = Entry::new(original, merge, deadline, sealed);
-        self.entries().insert(id, entry);
-        notes
+        let (pending, events) = PendingRequest::new(original, merge, deadline, sealed);
+        self.pending().insert(id, pending);
+        events
+    }
+
+    pub(crate) fn timing(&self) -> &Timing {
+        &self.timing
     }
 
     /// Returns the progress of a request; `None` if it was forgotten.
     pub(crate) fn progress(&self, id: RequestId) -> Option<Progress> {
-        self.entries().get(&id).map(Entry::progress)
+        self.pending().get(&id).map(PendingRequest::progress)
     }
 
     /// Ends a request that its caller no longer needs, and cancels its workers.
     pub(crate) fn cancel(self: &Arc<Self>, id: RequestId) {
-        let letters = self.entries().get_mut(&id).map(Entry::cancel).unwrap_or_default();
-        self.send(letters);
+        let messages = self.pending().get_mut(&id).map(PendingRequest::cancel).unwrap_or_default();
+        self.send(messages);
     }
 
     /// Consumes the reply queue, and declares it. Sets `lost` if the queue did not exist.
-    pub(crate) async fn subscribe(link: &Link, queue: &str, lost: &mut bool) -> Result<Consumer> {
+    pub(crate) async fn subscribe(
+        link: &ReconnectingConnection,
+        queue: &str,
+        lost: &mut bool,
+    ) -> Result<Consumer> {
         let connection = link.try_connection().await?;
         // Consume first, because a queue with a consumer does not expire. A queue that is only
         // inspected could expire with its content before it is declared, and the loss would go
@@ -147,7 +145,12 @@ impl Router {
     }
 
     /// Reads the reply queue across reconnects until the client is closed.
-    pub(crate) async fn run(self: Arc<Self>, link: Link, queue: String, mut consumer: Consumer) {
+    pub(crate) async fn run(
+        self: Arc<Self>,
+        link: ReconnectingConnection,
+        queue: String,
+        mut consumer: Consumer,
+    ) {
         let closed = self.closed.clone();
         loop {
             tokio::select! {
@@ -160,27 +163,33 @@ impl Router {
             let mut lost = false;
             consumer = tokio::select! {
                 () = closed.cancelled() => break,
-                subscribed = Self::subscribe_again(&link, &queue, &mut lost) => subscribed,
+                subscribed = self.subscribe_again(&link, &queue, &mut lost) => subscribed,
             };
             if lost {
                 tracing::warn!(
                     "the reply queue was lost: what it held may have to be asked for again"
                 );
-                self.entries().values_mut().for_each(Entry::disturb);
+                self.pending().values_mut().for_each(PendingRequest::disturb);
             }
         }
         link.close().await;
         self.publish.link.close().await;
     }
 
-    async fn subscribe_again(link: &Link, queue: &str, lost: &mut bool) -> Consumer {
+    async fn subscribe_again(
+        &self,
+        link: &ReconnectingConnection,
+        queue: &str,
+        lost: &mut bool,
+    ) -> Consumer {
         loop {
+            let pause = self.timing.backoff.pauses().next();
             link.connection().await;
             match Self::subscribe(link, queue, lost).await {
                 Ok(subscribed) => return subscribed,
                 Err(error) => {
                     tracing::warn!(%error, "cannot read replies, trying again");
-                    sleep(PAUSE).await;
+                    sleep(pause).await;
                 }
             }
         }
@@ -188,22 +197,22 @@ impl Router {
 
     /// Enqueues requests again whose replies were lost (rule C6).
     async fn look_after(self: &Arc<Self>, reply_queue: &str) {
-        let mut look = interval(LOOK_EVERY);
+        let mut look = interval(self.timing.check_every);
         let (mut listening, mut looked) = (Instant::now(), Instant::now());
         loop {
             look.tick().await;
-            if looked.elapsed() >= STOOD_STILL {
+            if looked.elapsed() >= self.timing.suspended {
                 listening = Instant::now();
             }
             looked = Instant::now();
-            forget(&mut self.entries());
+            forget(&mut self.pending());
             let again: Vec<_> = self
-                .entries()
+                .pending()
                 .values_mut()
                 .filter_map(|entry| {
-                    let (frame, number) = entry.ask_again(listening)?;
+                    let (frame, number) = entry.enqueue_again(&self.timing, listening)?;
                     let envelope = entry.envelope();
-                    let message = request::message(frame, &envelope, reply_queue, number);
+                    let message = envelope::message(frame, &envelope, reply_queue, number);
                     Some((envelope.head, message, entry.deadline))
                 })
                 .collect();
@@ -240,22 +249,21 @@ impl Router {
         message: Message,
         mut decide: impl FnMut(Result<Confirmed>) -> Option<T>,
     ) -> Option<T> {
-        let (queue, mut pause) = (model_queue(&head.model), PAUSE);
-        while self.entries().get(&head.id).is_some_and(|entry| !entry.is_over()) {
+        let (queue, mut pauses) = (model_queue(&head.model), self.timing.backoff.pauses());
+        while self.pending().get(&head.id).is_some_and(|entry| !entry.is_over()) {
             let answer = self.publish.confirmed("", &queue, message.clone()).await;
             if let Some(decided) = decide(answer) {
                 return Some(decided);
             }
-            sleep(pause).await;
-            pause = (2 * pause).min(LONGEST_PAUSE);
+            sleep(pauses.next()).await;
         }
         None
     }
 
     async fn read(self: &Arc<Self>, consumer: &mut Consumer) {
         while let Some(delivery) = consumer.recv().await {
-            let letters = self.accept(&delivery.message);
-            self.send(letters);
+            let messages = self.accept(&delivery.message);
+            self.send(messages);
             // The frame is in the memory of this process, and no reader of it outlives the process.
             if delivery.ack().await.is_err() {
                 return;
@@ -264,30 +272,30 @@ impl Router {
     }
 
     /// Processes one frame and returns the control frames that answer it.
-    fn accept(&self, message: &Message) -> Vec<Letter> {
+    fn accept(&self, message: &Message) -> Vec<ControlMessage> {
         let (frame, properties) = (&*message.body, &message.properties);
-        let mut entries = self.entries();
+        let mut pending = self.pending();
         if let Some(hint) = ErrorHint::parse(frame) {
-            if let Some(entry) = entries.get_mut(&hint.request) {
+            if let Some(entry) = pending.get_mut(&hint.request) {
                 entry.hint(hint.code);
             }
             return Vec::new();
         }
         let Ok(head) = ReplyHead::parse(frame) else { return Vec::new() };
-        let Some(entry) = entries.get_mut(&head.request) else { return Vec::new() };
+        let Some(entry) = pending.get_mut(&head.request) else { return Vec::new() };
         let span = properties.text(header::TRACE_PARENT).and_then(|span| span.parse().ok());
         entry.accept(frame, properties.reply_to.as_deref(), span)
     }
 
     /// Publishes control frames in a background task, without a retry: a worker that misses one
     /// reads the next.
-    fn send(self: &Arc<Self>, letters: Vec<Letter>) {
-        if letters.is_empty() {
+    fn send(self: &Arc<Self>, messages: Vec<ControlMessage>) {
+        if messages.is_empty() {
             return;
         }
         let router = self.clone();
         self.runtime.spawn(async move {
-            for Letter { request, key, frame, before } in letters {
+            for ControlMessage { request, key, frame, before } in messages {
                 let mut message = Message::new(frame);
                 message.properties.correlation_id = Some(request.to_string());
                 if let Some(before) = before {
@@ -302,22 +310,22 @@ impl Router {
         });
     }
 
-    fn entries(&self) -> MutexGuard<'_, HashMap<RequestId, Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> MutexGuard<'_, HashMap<RequestId, PendingRequest>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Forgets ended requests: those past their deadline, and those with the earliest deadlines if
 /// there are too many.
-fn forget(entries: &mut HashMap<RequestId, Entry>) {
+fn forget(pending: &mut HashMap<RequestId, PendingRequest>) {
     let now = Instant::now();
-    entries.retain(|_, entry| !entry.is_over() || entry.deadline > now);
-    let ended = entries.iter().filter(|(_, entry)| entry.is_over());
+    pending.retain(|_, entry| !entry.is_over() || entry.deadline > now);
+    let ended = pending.iter().filter(|(_, entry)| entry.is_over());
     let mut ended: Vec<_> = ended.map(|(id, entry)| (entry.deadline, *id)).collect();
     let Some(too_many) = ended.len().checked_sub(TOMBSTONES + 1) else { return };
     ended.select_nth_unstable(too_many);
     for (_, id) in &ended[..=too_many] {
-        entries.remove(id);
+        pending.remove(id);
     }
 }
 
@@ -330,11 +338,13 @@ mod tests {
 
     use nsbridge_protocol::topology::{REPLY_EXCHANGE, model_queue};
     use nsbridge_protocol::{RequestId, Uuid};
-    use nsbridge_queue::{Broker, Confirmed, Limits, Link, MemoryBroker, Message};
+    use nsbridge_queue::{
+        Broker, Confirmed, Limits, MemoryBroker, Message, ReconnectingConnection,
+    };
     use tokio::time::{Instant, advance, sleep, timeout};
     use tokio_util::sync::CancellationToken;
 
-    use super::{Entry, Publish, Router, TOMBSTONES, forget};
+    use super::{PendingRequest, Publish, Router, TOMBSTONES, Timing, forget};
     use crate::merge::Merge;
     use crate::scripted::{original, root};
 
@@ -355,7 +365,7 @@ mod tests {
             advance(gone).await;
 
             broker.delay(latency);
-            let link = Link::new(Arc::new(broker), "client".to_owned());
+            let link = ReconnectingConnection::new(Arc::new(broker), "client".to_owned());
             let mut lost = false;
             let mut consumer = Router::subscribe(&link, "replies", &mut lost).await.unwrap();
             let held = timeout(10 * lease, consumer.recv()).await;
@@ -380,8 +390,13 @@ mod tests {
                 let other = publisher.publish("", &queue, Message::new(vec![0; 8])).await.unwrap();
                 assert_eq!(other.await.unwrap(), Confirmed::Taken);
             }
-            let publish = Publish::new(Link::new(Arc::new(broker), "client".to_owned()));
-            let router = Arc::new(Router::new(Arc::new(publish), CancellationToken::new()));
+            let publish =
+                Publish::new(ReconnectingConnection::new(Arc::new(broker), "client".to_owned()));
+            let router = Arc::new(Router::new(
+                Arc::new(publish),
+                CancellationToken::new(),
+                Timing::default(),
+            ));
             let merge = Merge::new(root(), |piece| Cow::Borrowed(piece));
             let deadline = Instant::now() + Duration::from_secs(60);
             let _notes = router.register(original(), merge, deadline, 0);
@@ -415,29 +430,29 @@ mod tests {
         let (root, now) = (root(), Instant::now());
         let entry = |seconds: u64| {
             let merge = Merge::new(root.clone(), |piece| Cow::Borrowed(piece));
-            Entry::new(original(), merge, now + Duration::from_secs(seconds), 0)
+            PendingRequest::new(original(), merge, now + Duration::from_secs(seconds), 0)
         };
         let id = |n: u64| RequestId(Uuid::from_u128(n.into()));
-        let mut entries = HashMap::new();
+        let mut pending = HashMap::new();
         // Number n ends after n seconds, except the last, which its caller still reads.
         let most = TOMBSTONES as u64 + 10;
         let mut inbox = None;
         for n in 0..=most {
-            let (mut entry, notes) = entry(n);
+            let (mut entry, events) = entry(n);
             if n == most {
-                inbox = Some(notes);
+                inbox = Some(events);
             } else {
                 entry.cancel();
             }
-            entries.insert(id(n), entry);
+            pending.insert(id(n), entry);
         }
         advance(Duration::from_millis(4500)).await;
-        forget(&mut entries);
-        assert_eq!(entries.len(), TOMBSTONES + 1);
-        assert!(!entries.contains_key(&id(9)) && entries.contains_key(&id(10)));
+        forget(&mut pending);
+        assert_eq!(pending.len(), TOMBSTONES + 1);
+        assert!(!pending.contains_key(&id(9)) && pending.contains_key(&id(10)));
         advance(Duration::from_secs(2 * most)).await;
-        forget(&mut entries);
-        assert!(entries.len() == 1 && entries.contains_key(&id(most)));
+        forget(&mut pending);
+        assert!(pending.len() == 1 && pending.contains_key(&id(most)));
         drop(inbox);
     }
 }

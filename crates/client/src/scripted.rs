@@ -5,8 +5,8 @@ use nsbridge_protocol::{
     AttemptNo, Fingerprint, FinishReason, Open, Pieces, RequestId, Summary, TraceParent, Usage,
 };
 
-use crate::entry::Original;
 use crate::merge::Merge;
+use crate::pending::Original;
 
 pub(crate) const ID: RequestId = RequestId(nsbridge_protocol::Uuid::from_bytes([3; 16]));
 

@@ -19,6 +19,29 @@ const LIMIT: usize = MAX_TRANSCRIPT_BYTES + (64 << 10);
 
 /// Seals a control frame with a fresh salt.
 ///
+/// ```
+/// # use nsbridge_crypto::{Key, RequestHead, seal_request};
+/// # fn head() -> RequestHead {
+/// #     RequestHead {
+/// #         id: "0193a3a0-7b5e-7d4e-8c6f-0123456789ab".parse().unwrap(),
+/// #         created_at_ms: 1_800_000_000_000,
+/// #         expires_at_ms: 1_800_000_300_000,
+/// #         model: "tale-7m".parse().unwrap(),
+/// #         tenant: "acme".parse().unwrap(),
+/// #         key_id: "2026-11".parse().unwrap(),
+/// #     }
+/// # }
+/// use nsbridge_crypto::{ControlFrame, seal_control};
+/// use nsbridge_protocol::ControlKind;
+///
+/// let sealed = seal_request(&Key::generate()?, &head(), b"{}")?;
+/// let cancel = seal_control(&sealed.reply_root, head().id, ControlKind::Cancel, b"")?;
+/// let frame = ControlFrame::parse(&cancel)?;
+/// assert_eq!(frame.kind, ControlKind::Cancel);
+/// assert_eq!(frame.open(&sealed.reply_root)?, b"");
+/// # Ok::<(), nsbridge_crypto::Error>(())
+/// ```
+///
 /// # Errors
 ///
 /// Returns [`Error::Oversized`] if the content is too large, or [`Error::NoRandomness`].

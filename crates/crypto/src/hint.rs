@@ -10,6 +10,14 @@ use crate::layout::VERSION;
 const MAGIC: &[u8; 4] = b"NSBE";
 
 /// Unauthenticated report of a worker that a request could not be opened.
+///
+/// ```
+/// use nsbridge_crypto::{ErrorHint, seal_nothing};
+/// use nsbridge_protocol::{ErrorCode, RequestId};
+///
+/// let hint = ErrorHint { request: RequestId::from_bytes([7; 16]), code: ErrorCode::UnknownKey };
+/// assert_eq!(ErrorHint::parse(&seal_nothing(hint)), Some(hint));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorHint {
     /// Request that the hint concerns.

@@ -9,6 +9,15 @@ use zeroize::Zeroizing;
 use crate::{Error, Result};
 
 /// 256-bit key from a keyring or a key service.
+///
+/// ```
+/// use nsbridge_crypto::Key;
+///
+/// let key = Key::generate()?;
+/// assert_eq!(format!("{key:?}"), "Key(..)");
+/// assert!(key != Key::generate()?);
+/// # Ok::<(), nsbridge_crypto::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Key(Zeroizing<[u8; 32]>);
 
@@ -48,6 +57,13 @@ impl fmt::Debug for Key {
 ///
 /// A salt is public. It is drawn at the moment of use, because a prepared pool would repeat in a
 /// forked or snapshotted process.
+///
+/// ```
+/// use nsbridge_crypto::Salt;
+///
+/// assert_ne!(Salt::fresh()?, Salt::fresh()?);
+/// # Ok::<(), nsbridge_crypto::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Salt(pub [u8; 32]);
 

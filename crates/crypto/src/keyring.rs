@@ -29,12 +29,40 @@ use crate::key::Provider;
 use crate::{DataKey, Key, KeyError, KeyProvider, RequestFrame, Scope, derive};
 
 /// Set of keys by id. Exactly one of them is primary and seals.
+///
+/// ```
+/// use nsbridge_crypto::{Entry, Key, Keyring, State};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// // During a rotation the old key still opens what it has sealed.
+/// let new = Entry::new("2026-12".parse()?, Key::generate()?, State::Primary);
+/// let old = Entry::new("2026-11".parse()?, Key::generate()?, State::Decrypt);
+/// let keyring = Keyring::of(vec![new, old])?;
+/// let again = Keyring::from_json(&keyring.to_json())?;
+/// assert_eq!(again.entries().len(), 2);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Keyring {
     entries: Vec<Entry>,
 }
 
 /// Key with its state and scope.
+///
+/// ```
+/// use nsbridge_crypto::{Entry, Key, Scope, State};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut master = Entry::new("2026-11".parse()?, Key::generate()?, State::Primary);
+/// master.derived = true;
+/// let scope = Scope { model: "tale-7m".parse()?, tenant: "acme".parse()? };
+/// let acme = master.derive(&scope);
+/// assert_eq!(acme.tenants, Some(vec![scope.tenant]));
+/// assert_ne!(acme.check_value(), master.check_value());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// Id of the key.
@@ -167,6 +195,18 @@ impl Keyring {
             1 => Ok(Self { entries }),
             n => Err(invalid(format!("{n} keys are primary, exactly one must be"))),
         }
+    }
+
+    /// Creates a keyring of one key, which seals and opens.
+    ///
+    /// ```
+    /// use nsbridge_crypto::{Key, Keyring};
+    ///
+    /// let keyring = Keyring::of_key("2026-11".parse().unwrap(), Key::generate().unwrap());
+    /// assert_eq!(keyring.entries().len(), 1);
+    /// ```
+    pub fn of_key(id: KeyId, key: Key) -> Self {
+        Self { entries: vec![Entry::new(id, key, State::Primary)] }
     }
 
     /// Creates a keyring without keys, which opens nothing and seals nothing.

@@ -18,6 +18,18 @@ pub struct Scope {
 }
 
 /// Source of keys for clients and workers.
+///
+/// ```
+/// use nsbridge_crypto::{Key, KeyProvider, Keyring, Scope};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let keyring = Keyring::of_key("2026-11".parse()?, Key::generate()?);
+/// let scope = Scope { model: "tale-7m".parse()?, tenant: "acme".parse()? };
+/// assert_eq!(keyring.data_key(&scope).await?.id.as_str(), "2026-11");
+/// # Ok(())
+/// # }
+/// ```
 #[async_trait]
 pub trait KeyProvider: Debug + Send + Sync {
     /// Returns a key for sealing a request of this scope.

@@ -99,6 +99,32 @@ impl ReplyHead {
 ///
 /// It owns the counter and cannot be copied, so no nonce is used twice. Sealing a final or `moved`
 /// frame consumes it, so nothing can follow the last frame.
+///
+/// ```
+/// # use nsbridge_crypto::{Key, RequestHead, seal_request};
+/// # fn head() -> RequestHead {
+/// #     RequestHead {
+/// #         id: "0193a3a0-7b5e-7d4e-8c6f-0123456789ab".parse().unwrap(),
+/// #         created_at_ms: 1_800_000_000_000,
+/// #         expires_at_ms: 1_800_000_300_000,
+/// #         model: "tale-7m".parse().unwrap(),
+/// #         tenant: "acme".parse().unwrap(),
+/// #         key_id: "2026-11".parse().unwrap(),
+/// #     }
+/// # }
+/// use nsbridge_crypto::{ReplyHead, ReplyKind, ReplySealer};
+/// use nsbridge_protocol::AttemptNo;
+///
+/// let root = seal_request(&Key::generate()?, &head(), b"{}")?.reply_root;
+/// let (mut sealer, open) = ReplySealer::open(&root, head().id, AttemptNo(1), b"{}")?;
+/// let beat = sealer.heartbeat()?;
+/// let last = sealer.moved()?;
+/// let kind = |frame: &[u8]| ReplyHead::parse(frame).map(|head| head.kind);
+/// assert_eq!(kind(&open)?, ReplyKind::Open);
+/// assert_eq!(kind(&beat)?, ReplyKind::Heartbeat);
+/// assert_eq!(kind(&last)?, ReplyKind::Moved);
+/// # Ok::<(), nsbridge_crypto::Error>(())
+/// ```
 pub struct ReplySealer {
     cipher: Cipher,
     request: RequestId,
@@ -227,6 +253,31 @@ impl std::fmt::Debug for ReplySealer {
 }
 
 /// Opener of one stream, frame by frame in order.
+///
+/// ```
+/// # use nsbridge_crypto::{Key, RequestHead, seal_request};
+/// # fn head() -> RequestHead {
+/// #     RequestHead {
+/// #         id: "0193a3a0-7b5e-7d4e-8c6f-0123456789ab".parse().unwrap(),
+/// #         created_at_ms: 1_800_000_000_000,
+/// #         expires_at_ms: 1_800_000_300_000,
+/// #         model: "tale-7m".parse().unwrap(),
+/// #         tenant: "acme".parse().unwrap(),
+/// #         key_id: "2026-11".parse().unwrap(),
+/// #     }
+/// # }
+/// use nsbridge_crypto::{Read, ReplyOpener, ReplySealer};
+/// use nsbridge_protocol::AttemptNo;
+///
+/// let root = seal_request(&Key::generate()?, &head(), b"{}")?.reply_root;
+/// let (mut sealer, open) = ReplySealer::open(&root, head().id, AttemptNo(1), b"{}")?;
+/// let (first, second) = (sealer.heartbeat()?, sealer.heartbeat()?);
+/// let (mut opener, _) = ReplyOpener::accept(&root, &open)?;
+/// assert_eq!(opener.open(&second)?, Read::Gap);
+/// assert!(matches!(opener.open(&first)?, Read::Frame(_)));
+/// assert_eq!(opener.open(&first)?, Read::Duplicate);
+/// # Ok::<(), nsbridge_crypto::Error>(())
+/// ```
 pub struct ReplyOpener {
     cipher: Cipher,
     request: RequestId,

@@ -61,6 +61,28 @@ pub struct Sealed {
 
 /// Seals a request under a keyring key, with a fresh salt.
 ///
+/// ```
+/// # use nsbridge_crypto::{Key, RequestHead, seal_request};
+/// # fn head() -> RequestHead {
+/// #     RequestHead {
+/// #         id: "0193a3a0-7b5e-7d4e-8c6f-0123456789ab".parse().unwrap(),
+/// #         created_at_ms: 1_800_000_000_000,
+/// #         expires_at_ms: 1_800_000_300_000,
+/// #         model: "tale-7m".parse().unwrap(),
+/// #         tenant: "acme".parse().unwrap(),
+/// #         key_id: "2026-11".parse().unwrap(),
+/// #     }
+/// # }
+/// use nsbridge_crypto::RequestFrame;
+///
+/// let key = Key::generate()?;
+/// let sealed = seal_request(&key, &head(), b"{}")?;
+/// let frame = RequestFrame::parse(&sealed.frame)?;
+/// assert_eq!(frame.open(&key)?.content, b"{}");
+/// assert!(frame.open(&Key::generate()?).is_err());
+/// # Ok::<(), nsbridge_crypto::Error>(())
+/// ```
+///
 /// # Errors
 ///
 /// Returns [`Error::Oversized`] if the content exceeds [`MAX_REQUEST_BYTES`], or
@@ -112,6 +134,28 @@ fn seal_with_salt(
 }
 
 /// Parsed request frame. Its fields are claims until the frame is opened.
+///
+/// ```
+/// # use nsbridge_crypto::{Key, RequestHead, seal_request};
+/// # fn head() -> RequestHead {
+/// #     RequestHead {
+/// #         id: "0193a3a0-7b5e-7d4e-8c6f-0123456789ab".parse().unwrap(),
+/// #         created_at_ms: 1_800_000_000_000,
+/// #         expires_at_ms: 1_800_000_300_000,
+/// #         model: "tale-7m".parse().unwrap(),
+/// #         tenant: "acme".parse().unwrap(),
+/// #         key_id: "2026-11".parse().unwrap(),
+/// #     }
+/// # }
+/// use nsbridge_crypto::{Error, RequestFrame};
+///
+/// let key = Key::generate()?;
+/// let mut frame = seal_request(&key, &head(), b"{}")?.frame;
+/// assert_eq!(RequestFrame::parse(&frame)?.head().model.as_str(), "tale-7m");
+/// *frame.last_mut().unwrap() ^= 1;
+/// assert_eq!(RequestFrame::parse(&frame)?.open(&key).unwrap_err(), Error::Tampered);
+/// # Ok::<(), nsbridge_crypto::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct RequestFrame<'a> {
     head: RequestHead,

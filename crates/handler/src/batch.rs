@@ -26,7 +26,7 @@
 //!     }
 //! }
 //!
-//! type Handler = Batched<Length>; // nsbridge::serve::<Batched<Length>>()
+//! type Handler = Batched<Length>; // nsbridge::serve_async::<Batched<Length>>()
 //! ```
 
 mod options;
@@ -38,11 +38,12 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nsbridge_protocol::Fingerprint;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 
-use crate::{Error, Finish, Handler, Health, Job, JobInfo, Models, Result, Slots};
+use crate::{AsyncHandler, AsyncJob, Error, Finish, Health, JobInfo, Models, Result};
 pub use options::BatchOptions;
 use queue::Queue;
 
@@ -109,7 +110,7 @@ pub trait Batch: Sized + 'static {
 
     /// Returns an id of everything besides the request that determines the outputs. Equal ids
     /// promise equal outputs.
-    fn fingerprint(&self) -> Option<[u8; 16]> {
+    fn fingerprint(&self) -> Option<Fingerprint> {
         None
     }
 }
@@ -142,17 +143,17 @@ impl Default for Limits {
     }
 }
 
-/// Handler of a [`Batch`]: gathers requests and passes them to the model's thread.
+/// [`AsyncHandler`] of a [`Batch`]: gathers requests and passes them to the model's thread.
 ///
 /// Accepts two batches of requests at once: one that runs and one that gathers.
 pub struct Batched<B: Batch> {
     queue: Arc<Queue<B::Input, B::Output>>,
     limits: Limits,
-    fingerprint: Option<[u8; 16]>,
+    fingerprint: Option<Fingerprint>,
     model: PhantomData<fn() -> B>,
 }
 
-impl<B: Batch> Handler for Batched<B> {
+impl<B: Batch> AsyncHandler for Batched<B> {
     type Options = BatchOptions<B::Options>;
     type Input = B::Input;
     type Output = B::Output;
@@ -167,9 +168,9 @@ impl<B: Batch> Handler for Batched<B> {
         Ok(Self { queue, limits, fingerprint, model: PhantomData })
     }
 
-    async fn handle(&self, input: B::Input, job: &mut Job<B::Output>) -> Result<Finish> {
+    async fn handle(&self, input: B::Input, job: &mut AsyncJob<B::Output>) -> Result<Finish> {
         // A reply has one piece, so a client that has a piece has the whole reply.
-        if !job.resumed().is_empty() {
+        if !job.accept_resume().is_empty() {
             return Ok(Finish::STOP);
         }
         let (done, answer) = oneshot::channel();
@@ -191,8 +192,8 @@ impl<B: Batch> Handler for Batched<B> {
         Ok(Finish::STOP)
     }
 
-    fn slots(&self) -> Slots {
-        Slots::Tasks(2 * self.limits.batch_size)
+    fn tasks(&self) -> usize {
+        2 * self.limits.batch_size
     }
 
     async fn warm_up(&self) -> Result<()> {
@@ -205,7 +206,7 @@ impl<B: Batch> Handler for Batched<B> {
         self.queue.over().map_or(Health::Ok, Health::Failed)
     }
 
-    fn fingerprint(&self) -> Option<[u8; 16]> {
+    fn fingerprint(&self) -> Option<Fingerprint> {
         self.fingerprint
     }
 }

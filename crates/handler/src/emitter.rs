@@ -11,7 +11,7 @@ use crate::{Result, Stop};
 
 /// Non-blocking sender of the pieces of one call, for an engine that serves many calls.
 ///
-/// Obtain one from [`Job::emitter`](crate::Job::emitter) and pass it to the engine's thread.
+/// Obtain one from [`AsyncJob::emitter`](crate::AsyncJob::emitter) and pass it to the engine's thread.
 /// `handle` then waits until the engine signals that the reply is complete.
 pub struct Emitter<O> {
     writer: Writer,
@@ -76,6 +76,10 @@ impl<O: Serialize> Emitter<O> {
             .await
     }
 
+    pub(crate) fn emit_blocking(&self, piece: &O) -> Result<(), Stop> {
+        self.writer.push_blocking(&encode(piece))
+    }
+
     pub(crate) async fn stopped(&self) -> Stop {
         self.writer.until(|| self.writer.stop()).await
     }
@@ -83,7 +87,7 @@ impl<O: Serialize> Emitter<O> {
 
 fn encode<O: Serialize>(piece: &O) -> Vec<u8> {
     // Fails only for types without a JSON form, such as a map with keys that are not strings.
-    serde_json::to_vec(piece).expect("an Output type must serialise to JSON")
+    serde_json::to_vec(piece).expect("an Output type must serialize to JSON")
 }
 
 impl<O> Clone for Emitter<O> {

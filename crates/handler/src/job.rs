@@ -1,27 +1,37 @@
 //! One request, as its handler sees it.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use nsbridge_protocol::{AttemptNo, Pieces, RequestId, Tenant, TraceParent};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::transcript::Writer;
-use crate::{Emitter, Stop};
+use crate::emitter::Emitter;
+use crate::transcript::{Stop, Writer};
 
-/// Request in progress: accepts the pieces of the reply and delivers stop signals.
+/// Request in progress of a [`Handler`](crate::Handler): accepts the pieces of the reply and delivers
+/// stop signals.
 #[derive(Debug)]
-pub struct Job<O> {
-    info: JobInfo,
-    emitter: Emitter<O>,
-    writer: Writer,
-    offered: Option<Pieces>,
-    resumed: Vec<O>,
-}
+pub struct Job<O>(Call<O>);
+
+/// Request in progress of an [`AsyncHandler`](crate::AsyncHandler): accepts the pieces of the reply
+/// and delivers stop signals.
+#[derive(Debug)]
+pub struct AsyncJob<O>(Call<O>);
 
 /// Information about a request that its handler may use.
+///
+/// ```
+/// use nsbridge_handler::{JobInfo, RequestId};
+///
+/// let mut info = JobInfo::new(RequestId::from_bytes([7; 16]), "acme".parse()?, 42);
+/// info.scope = "another cache".into();
+/// assert_eq!((info.seed, info.tenant.as_str()), (42, "acme"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct JobInfo {
     /// Request id, safe to log.
     pub id: RequestId,
@@ -46,24 +56,44 @@ pub struct JobInfo {
     pub trace: Option<TraceParent>,
 }
 
+impl JobInfo {
+    /// Creates the information about the first attempt at a request, which was sealed now and must be
+    /// finished within an hour. Scope and account are the tenant. All fields are public, so that a
+    /// caller can set them.
+    pub fn new(id: RequestId, tenant: Tenant, seed: u64) -> Self {
+        let now = SystemTime::now();
+        let scope: Arc<str> = tenant.as_str().into();
+        Self {
+            id,
+            attempt: AttemptNo(1),
+            seed,
+            submitted_at: now,
+            tenant,
+            account: scope.clone(),
+            scope,
+            deadline: now + Duration::from_secs(3600),
+            trace: None,
+        }
+    }
+}
+
 impl<O: Serialize + DeserializeOwned> Job<O> {
     pub(crate) fn new(info: JobInfo, writer: Writer, offered: Option<Pieces>) -> Self {
-        let emitter = Emitter::new(writer.clone());
-        Self { info, emitter, writer, offered, resumed: Vec::new() }
+        Self(Call::new(info, writer, offered))
     }
 
     /// Returns the information about the request.
     pub fn info(&self) -> &JobInfo {
-        &self.info
+        &self.0.info
     }
 
-    /// Sends a piece. Waits while the client is too far behind.
+    /// Sends a piece. Blocks the thread while the client is too far behind.
     ///
     /// # Errors
     ///
     /// Returns the reason to stop if the call must end. Pass it on with `?`.
-    pub async fn emit(&mut self, piece: O) -> Result<(), Stop> {
-        self.emitter.emit(&piece).await
+    pub fn emit(&mut self, piece: O) -> Result<(), Stop> {
+        self.0.emitter.emit_blocking(&piece)
     }
 
     /// Checks for a stop, for long stretches without a piece.
@@ -72,20 +102,109 @@ impl<O: Serialize + DeserializeOwned> Job<O> {
     ///
     /// Returns the reason to stop if the call must end. Pass it on with `?`.
     pub fn check(&self) -> Result<(), Stop> {
-        self.emitter.check()
+        self.0.emitter.check()
+    }
+
+    /// Returns the pieces that the client already has from an earlier attempt, and promises to
+    /// continue after them.
+    ///
+    /// A handler that never calls this starts over from the first piece. That is slower and equally
+    /// correct, because the client compares the pieces.
+    pub fn accept_resume(&mut self) -> &[O] {
+        self.0.accept_resume()
+    }
+
+    /// Declares the maximum number of pieces of the reply, those of
+    /// [`accept_resume`](Self::accept_resume) included.
+    ///
+    /// A worker that drains hands over at once a job that cannot end within its grace period.
+    /// Without a declared maximum the job runs until the end of the grace period and is then handed
+    /// over.
+    pub fn set_max_pieces(&mut self, pieces: usize) {
+        self.0.writer.set_max_pieces(pieces);
+    }
+
+    /// Returns a handle for another thread that makes the pieces.
+    pub fn emitter(&self) -> Emitter<O> {
+        self.0.emitter.clone()
+    }
+}
+
+impl<O: Serialize + DeserializeOwned> AsyncJob<O> {
+    pub(crate) fn new(info: JobInfo, writer: Writer, offered: Option<Pieces>) -> Self {
+        Self(Call::new(info, writer, offered))
+    }
+
+    /// Returns the information about the request.
+    pub fn info(&self) -> &JobInfo {
+        &self.0.info
+    }
+
+    /// Sends a piece. Waits while the client is too far behind.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason to stop if the call must end. Pass it on with `?`.
+    pub async fn emit(&mut self, piece: O) -> Result<(), Stop> {
+        self.0.emitter.emit(&piece).await
+    }
+
+    /// Checks for a stop, for long stretches without a piece.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason to stop if the call must end. Pass it on with `?`.
+    pub fn check(&self) -> Result<(), Stop> {
+        self.0.emitter.check()
     }
 
     /// Waits until the call must stop, and returns the reason.
     pub async fn stopped(&self) -> Stop {
-        self.emitter.stopped().await
+        self.0.emitter.stopped().await
     }
 
-    /// Returns the pieces that the client already has from an earlier attempt.
+    /// Returns the pieces that the client already has from an earlier attempt, and promises to
+    /// continue after them.
     ///
-    /// A handler that calls this must continue after these pieces. A handler that never calls it
-    /// starts over from the first piece. That is slower and equally correct, because the client
-    /// compares the pieces.
-    pub fn resumed(&mut self) -> &[O] {
+    /// A handler that never calls this starts over from the first piece. That is slower and equally
+    /// correct, because the client compares the pieces.
+    pub fn accept_resume(&mut self) -> &[O] {
+        self.0.accept_resume()
+    }
+
+    /// Declares the maximum number of pieces of the reply, those of
+    /// [`accept_resume`](Self::accept_resume) included.
+    ///
+    /// A worker that drains hands over at once a job that cannot end within its grace period.
+    /// Without a declared maximum the job runs until the end of the grace period and is then handed
+    /// over.
+    pub fn set_max_pieces(&mut self, pieces: usize) {
+        self.0.writer.set_max_pieces(pieces);
+    }
+
+    /// Returns a handle for an engine's own thread.
+    pub fn emitter(&self) -> Emitter<O> {
+        self.0.emitter.clone()
+    }
+}
+
+/// State that both kinds of job share.
+#[derive(Debug)]
+struct Call<O> {
+    info: JobInfo,
+    emitter: Emitter<O>,
+    writer: Writer,
+    offered: Option<Pieces>,
+    resumed: Vec<O>,
+}
+
+impl<O: Serialize + DeserializeOwned> Call<O> {
+    fn new(info: JobInfo, writer: Writer, offered: Option<Pieces>) -> Self {
+        let emitter = Emitter::new(writer.clone());
+        Self { info, emitter, writer, offered, resumed: Vec::new() }
+    }
+
+    fn accept_resume(&mut self) -> &[O] {
         if let Some(offered) = self.offered.take() {
             let decoded: Result<Vec<O>, _> =
                 offered.pieces.iter().map(|piece| serde_json::from_slice(piece)).collect();
@@ -96,20 +215,5 @@ impl<O: Serialize + DeserializeOwned> Job<O> {
             }
         }
         &self.resumed
-    }
-
-    /// Declares the maximum number of pieces of the reply, those of [`resumed`](Self::resumed)
-    /// included.
-    ///
-    /// A worker that drains hands over at once a job that cannot end within its grace period.
-    /// Without a declared maximum the job runs until the end of the grace period and is then handed
-    /// over.
-    pub fn at_most(&mut self, pieces: usize) {
-        self.writer.at_most(pieces);
-    }
-
-    /// Returns a handle for an engine's own thread.
-    pub fn emitter(&self) -> Emitter<O> {
-        self.emitter.clone()
     }
 }

@@ -4,6 +4,14 @@
 ///
 /// The worker exports it as `nsbridge_handler_` followed by the name. No field may reveal a tenant,
 /// a request or anything that a user wrote.
+///
+/// ```
+/// use nsbridge_handler::Measure;
+///
+/// // `/metrics` shows it as `nsbridge_handler_cache_hits_total`.
+/// let hits = Measure::counter("cache_hits", "Prompts found in the cache", 12.0);
+/// assert_eq!(hits.value, 12.0);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measure {
     /// Name in `snake_case`, including the unit if there is one. It never changes.

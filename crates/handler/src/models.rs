@@ -15,6 +15,17 @@ const MOST_IN_ONE_PIECE: u64 = 256 << 20;
 const STRETCH: u64 = 64 << 20;
 
 /// Models named in the worker's configuration, each ready to be read.
+///
+/// ```
+/// use nsbridge_handler::{Model, Models};
+///
+/// let target = Model::in_dir("models/tale-7m");
+/// let models: Models = [("target".to_owned(), target)].into_iter().collect();
+/// assert!(models.require("target").is_ok());
+/// assert!(models.get("draft").is_none());
+/// let why = models.require("draft").unwrap_err().to_string();
+/// assert!(why.contains("add it to [models]"));
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Models(BTreeMap<String, Model>);
 
@@ -24,14 +35,14 @@ impl Models {
     /// # Errors
     ///
     /// Returns an error that names the missing key of the table if there is no such model.
-    pub fn get(&self, name: &str) -> Result<&Model> {
-        self.find(name).ok_or_else(|| {
+    pub fn require(&self, name: &str) -> Result<&Model> {
+        self.get(name).ok_or_else(|| {
             Error::fatal(format!("the configuration names no model `{name}`: add it to [models]"))
         })
     }
 
     /// Returns the model with this name, or `None`, for a model that is optional.
-    pub fn find(&self, name: &str) -> Option<&Model> {
+    pub fn get(&self, name: &str) -> Option<&Model> {
         self.0.get(name)
     }
 }
@@ -83,7 +94,7 @@ impl Model {
     /// Returns an error that names the file if the model has no such file, if the file is larger
     /// than 256 MiB, or if it cannot be read.
     pub fn read(&self, path: &str) -> Result<Vec<u8>> {
-        self.find(path)?.ok_or_else(|| self.has_no(path))
+        self.read_optional(path)?.ok_or_else(|| self.has_no(path))
     }
 
     /// Reads a whole file that is optional.
@@ -91,7 +102,7 @@ impl Model {
     /// # Errors
     ///
     /// Returns an error as [`read`](Self::read) does, except that the file may be absent.
-    pub fn find(&self, path: &str) -> Result<Option<Vec<u8>>> {
+    pub fn read_optional(&self, path: &str) -> Result<Option<Vec<u8>>> {
         let Some(file) = self.index(path) else { return Ok(None) };
         let size = self.0.files()[file].size;
         if size > MOST_IN_ONE_PIECE {

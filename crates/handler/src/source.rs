@@ -1,4 +1,4 @@
-//! The seam between what reads a model and what brings its bytes.
+//! Interface between the code that reads a model and the storage of its bytes.
 //!
 //! A handler sees a [`Model`](crate::Model); the bridge, or a folder, is a [`Source`].
 

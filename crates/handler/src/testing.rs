@@ -1,23 +1,24 @@
-//! Test support that checks a handler against the contract of [`Handler`].
+//! Test support that checks a handler against the contract of its trait.
 //!
 //! ```
+//! # use std::sync::Arc;
 //! # use nsbridge_handler::{Finish, Handler, Job, Models, Result, testing};
 //! # struct Echo;
 //! # impl Handler for Echo {
 //! #     type Options = ();
 //! #     type Input = String;
 //! #     type Output = String;
-//! #     async fn load((): (), _models: Models) -> Result<Self> {
+//! #     fn load((): (), _models: Models) -> Result<Self> {
 //! #         Ok(Self)
 //! #     }
-//! #     async fn handle(&self, input: String, job: &mut Job<String>) -> Result<Finish> {
+//! #     fn handle(&self, input: String, job: &mut Job<String>) -> Result<Finish> {
 //! #         for word in input.split_inclusive(' ') {
-//! #             job.emit(word.to_owned()).await?;
+//! #             job.emit(word.to_owned())?;
 //! #         }
 //! #         Ok(Finish::STOP)
 //! #     }
 //! # }
-//! let echo = testing::load::<Echo>((), Models::default()).unwrap();
+//! let echo: Arc<Echo> = testing::load((), Models::default()).unwrap();
 //! testing::check(&echo, &"good morning".into()).unwrap();
 //! ```
 
@@ -28,19 +29,22 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt as _;
 use serde_json::Value;
 
-use crate::{Error, Finish, FinishReason, Handler, Models, Result, Stop};
+use crate::erased::Servable;
+#[cfg(doc)]
+use crate::{AsyncHandler, Handler};
+use crate::{Error, Finish, FinishReason, Models, Result, Stop};
 pub use batch::check_batch;
-use stage::{End, Plan, Room, Stage};
+use stage::{End, GivenUp, Plan, Room, Stage};
 pub use stage::{call, pieces};
 
 /// Time limit of a call that is not stopped.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Time limit for a call to end after it is stopped.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
-/// Maximum time for which the thread of a [`Slots::Tasks`](crate::Slots::Tasks) handler may be
-/// blocked.
+/// Maximum time for which the thread of an [`AsyncHandler`] may be blocked.
 const BLOCK_LIMIT: Duration = Duration::from_secs(1);
 /// Time that a leaked emitter is given to emit a late piece.
 const AFTERMATH: Duration = Duration::from_millis(100);
@@ -87,11 +91,11 @@ pub enum Breach {
     /// passed on.
     #[error("the call was told to stop and returned {0} instead of `Error::Stopped(Cancelled)`")]
     HidesStop(String),
-    /// The thread was blocked for this long. All calls of a `Slots::Tasks` handler share it.
-    #[error("the calls' thread was blocked for {} ms: use `Slots::Threads`", .0.as_millis())]
+    /// The thread was blocked for this long. All calls of an `AsyncHandler` share it.
+    #[error("the calls' thread was blocked for {} ms: implement `Handler`", .0.as_millis())]
     Blocks(Duration),
-    /// The call after a dropped one failed. Dropping the future of `handle` must leave the handler
-    /// able to answer the next request.
+    /// The call after one that was given up failed: an `AsyncHandler`'s future that was dropped, a
+    /// `Handler`'s call that was stopped. The handler must be able to answer the next request.
     #[error("the call after a dropped one went wrong: {0}")]
     BrokenByDrop(String),
     /// The reply after a resume differs from the uninterrupted one.
@@ -113,25 +117,31 @@ pub enum Breach {
     },
 }
 
-/// Loads a handler, blocking until it is loaded.
+/// Loads a handler of either trait, blocking until it is loaded.
+///
+/// The type of the result says which handler: `let echo: Arc<Echo> = testing::load((), models)?;`.
 ///
 /// # Errors
 ///
-/// Returns the error of [`Handler::load`], or an error if the load could not be run.
-pub fn load<H: Handler>(options: H::Options, models: Models) -> Result<Arc<H>> {
-    thread::scope(|scope| {
-        let load = scope.spawn(move || stage::runtime()?.block_on(H::load(options, models)));
-        load.join().unwrap_or_else(|_| Err(Error::fatal("the handler panicked while loading")))
-    })
-    .map(Arc::new)
+/// Returns the error of the handler's `load`, or an error if the load could not be run.
+pub fn load<H: Servable<K>, K>(options: H::Options, models: Models) -> Result<Arc<H>> {
+    let load = move || {
+        let load = H::load(options, models);
+        match H::BLOCKS {
+            true => load.now_or_never().unwrap_or_else(|| Err(Error::fatal("`load` awaits"))),
+            false => stage::runtime()?.block_on(load),
+        }
+    };
+    let panicked = |_| Err(Error::fatal("the handler panicked while loading"));
+    thread::scope(|scope| scope.spawn(load).join().unwrap_or_else(panicked)).map(Arc::new)
 }
 
 /// Returns the whole reply of one call, including the `resumed` pieces, and its finish.
 ///
 /// # Errors
 ///
-/// Returns the error of [`Handler::handle`], or an error that says how the call broke the contract.
-pub fn answer<H: Handler>(
+/// Returns the error of `handle`, or an error that says how the call broke the contract.
+pub fn answer<H: Servable<K>, K>(
     handler: &Arc<H>,
     input: &Value,
     seed: u64,
@@ -149,7 +159,7 @@ pub fn answer<H: Handler>(
     }
 }
 
-/// Tests a handler against every testable clause of its contract.
+/// Tests a [`Handler`] or an [`AsyncHandler`] against every testable clause of its contract.
 ///
 /// `input` should yield a reply of about ten pieces. The handler is called about twenty times, on
 /// threads as in the bridge. A call that never returns leaks its thread.
@@ -157,17 +167,17 @@ pub fn answer<H: Handler>(
 /// # Errors
 ///
 /// Returns the first broken clause that was found.
-pub fn check<H: Handler>(handler: &Arc<H>, input: &Value) -> Result<(), Breach> {
+pub fn check<H: Servable<K>, K>(handler: &Arc<H>, input: &Value) -> Result<(), Breach> {
     let check = Check { stage: Stage::new(handler, input) };
     let alone = check.ends_with_its_return()?;
     check.repeats(&alone)?;
     check.is_not_disturbed(&alone)?;
     check.waits_for_a_slow_client(&alone)?;
+    check.survives_giving_up(&alone)?;
     check.stops(Room::None)?;
     if alone.pieces.len() > 1 {
         check.stops(Room::OnePiece)?;
     }
-    check.survives_a_drop(&alone)?;
     check.resumes(&alone, alone.pieces.len() / 2)?;
     check.resumes(&alone, alone.pieces.len())
 }
@@ -194,11 +204,11 @@ impl Reply {
     }
 }
 
-struct Check<'a, H> {
-    stage: Stage<'a, H>,
+struct Check {
+    stage: Stage,
 }
 
-impl<H: Handler> Check<'_, H> {
+impl Check {
     fn replies(&self, plans: Vec<Plan>, limit: Duration) -> Result<Vec<Reply>, Breach> {
         let started = Instant::now();
         let mut replies = Vec::new();
@@ -291,12 +301,20 @@ impl<H: Handler> Check<'_, H> {
         Err(Breach::HidesStop(returned))
     }
 
-    fn survives_a_drop(&self, alone: &Reply) -> Result<(), Breach> {
+    fn survives_giving_up(&self, alone: &Reply) -> Result<(), Breach> {
         let room = if alone.pieces.len() > 1 { Room::OnePiece } else { Room::None };
         let mut watch = self.stage.start(vec![Plan { room, ..Plan::plain(SEED) }])?.remove(0);
         watch.until_held_back(PATIENCE)?;
-        watch.drop_call();
-        watch.end_unread(PATIENCE)?;
+        match self.stage.give_up(&mut watch) {
+            GivenUp::Dropped => drop(watch.end_unread(PATIENCE)?),
+            GivenUp::Stopped => {
+                let hangs = |breach| match breach {
+                    Breach::Hangs(_) => Breach::MissesStop,
+                    other => other,
+                };
+                drop(watch.end_unread(STOP_LIMIT).map_err(hangs)?);
+            }
+        }
         let limit = alone.took * 10 + Duration::from_secs(5);
         self.reply(Plan::plain(SEED), limit)
             .and_then(|reply| reply.expect(alone, Breach::NotRepeatable))

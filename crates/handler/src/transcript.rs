@@ -5,7 +5,7 @@
 //! with its connection is sent again from the first piece, under another key.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nsbridge_protocol::{MAX_FRAME_BYTES, MAX_TRANSCRIPT_BYTES, Pieces};
@@ -54,12 +54,19 @@ struct Shared {
     readable: Notify,
     /// Notified when there is space, or the call must stop.
     changed: Notify,
+    /// Equivalent of `changed` for a thread that blocks.
+    unblocked: Condvar,
 }
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // A handler that panics while it emits leaves only whole pieces behind.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn notify_changed(&self) {
+        self.changed.notify_waiters();
+        self.unblocked.notify_all();
     }
 }
 
@@ -143,12 +150,29 @@ impl Writer {
                 state.stop.get_or_insert(stop);
                 state.told = true;
                 drop(state);
-                self.0.changed.notify_waiters();
+                self.0.notify_changed();
             }
             Admission::Closed => state.late = true,
             Admission::Full => {}
         }
         admission
+    }
+
+    /// Appends a piece. Blocks the thread until there is space.
+    pub(crate) fn push_blocking(&self, piece: &[u8]) -> Result<(), Stop> {
+        loop {
+            match self.try_push(piece) {
+                Admission::Free => return Ok(()),
+                Admission::Closed => return Err(Stop::Cancelled),
+                Admission::Stopped(stop) => return Err(stop),
+                Admission::Full => {
+                    let full = |state: &mut State| matches!(state.admits(piece), Admission::Full);
+                    let state = self.0.state();
+                    let waited = self.0.unblocked.wait_while(state, full);
+                    drop(waited.unwrap_or_else(PoisonError::into_inner));
+                }
+            }
+        }
     }
 
     /// Adds the pieces that the client already has. Valid only before the first piece.
@@ -161,7 +185,7 @@ impl Writer {
         state.sent = state.encoded.len();
     }
 
-    pub(crate) fn at_most(&self, pieces: usize) {
+    pub(crate) fn set_max_pieces(&self, pieces: usize) {
         self.0.state().most = Some(pieces);
     }
 
@@ -327,7 +351,7 @@ impl Reader {
     }
 
     fn tell(&self, wake: Option<Wake>) {
-        self.0.changed.notify_waiters();
+        self.0.notify_changed();
         if let Some(wake) = wake {
             wake();
         }

@@ -9,6 +9,15 @@ use serde::{Deserialize, Serialize};
 /// The epoch counts the copies of a request that were enqueued before this one. The low half counts
 /// the deliveries of one copy, so the first attempt is 1. Two copies of a request may share a
 /// number, so a reply stream is identified by its salt and never by its attempt number.
+///
+/// ```
+/// use nsbridge_protocol::AttemptNo;
+///
+/// assert_eq!(AttemptNo::new(0, 0), AttemptNo(1));
+/// assert!(AttemptNo::new(0, 1).is_retry());
+/// // A copy that was enqueued later has a higher number than each delivery of the first copy.
+/// assert!(AttemptNo::new(1, 0) > AttemptNo::new(0, 1000));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct AttemptNo(pub u32);

@@ -8,6 +8,15 @@ use serde::{Deserialize, Serialize};
 ///
 /// Frames and headers carry the text form. The number is for `NSBE`, the one frame that is not
 /// sealed. `docs/operating.md` has a row for each code: what it means, who acts, and how.
+///
+/// ```
+/// use nsbridge_protocol::ErrorCode;
+///
+/// assert_eq!(ErrorCode::ModelFailed.as_str(), "model-failed");
+/// assert_eq!(ErrorCode::from_number(ErrorCode::ModelFailed.number()), Some(ErrorCode::ModelFailed));
+/// // A code of a later version is read as a failure inside the worker.
+/// assert_eq!(serde_json::from_str::<ErrorCode>("\"new-code\"").unwrap(), ErrorCode::Internal);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]

@@ -5,6 +5,13 @@ use serde::{Deserialize, Serialize};
 use crate::{Fingerprint, Pieces};
 
 /// Kind of a control frame.
+///
+/// ```
+/// use nsbridge_protocol::ControlKind;
+///
+/// assert_eq!(ControlKind::from_byte(1), Some(ControlKind::Resume));
+/// assert_eq!(ControlKind::from_byte(9), None);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ControlKind {
@@ -28,6 +35,14 @@ impl ControlKind {
 /// Content of a `resume` frame: the pieces of the reply that the client already holds.
 ///
 /// Wire format: `u32 header length, header JSON, piece frame`. The pieces stay bytes this way.
+///
+/// ```
+/// use nsbridge_protocol::{Pieces, Resume};
+///
+/// let pieces = Pieces { first: 0, pieces: vec![b"\"Once\"".to_vec()] };
+/// let resume = Resume { fingerprint: None, pieces };
+/// assert_eq!(Resume::decode(&resume.encode()), Some(resume));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resume {
     /// Fingerprint of the attempt that made the pieces. A worker with another one starts at piece

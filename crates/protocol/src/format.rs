@@ -8,6 +8,16 @@ use serde::{Deserialize, Serialize};
 ///
 /// OpenAI has no regular expressions. The variant `regex` is shaped like `json_schema` and means
 /// the same as `regex` in vLLM and SGLang.
+///
+/// ```
+/// use nsbridge_protocol::{ResponseFormat, TextInput};
+///
+/// let regex = r"\d{4}-\d{2}-\d{2}".to_owned();
+/// let response_format = Some(ResponseFormat::Regex { regex });
+/// let input = TextInput { response_format, ..TextInput::prompt("The day is ") };
+/// let json = serde_json::to_value(&input).unwrap();
+/// assert_eq!(json["response_format"]["type"], "regex");
+/// ```
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum ResponseFormat {

@@ -7,6 +7,14 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use uuid::Uuid;
 
 /// Identifier of a request: a UUIDv7, so that identifiers sort by time.
+///
+/// ```
+/// use nsbridge_protocol::RequestId;
+///
+/// let id: RequestId = "0193a3a0-7b5e-7d4e-8c6f-0123456789ab".parse()?;
+/// assert_eq!(RequestId::from_bytes(*id.as_bytes()), id);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RequestId(pub Uuid);

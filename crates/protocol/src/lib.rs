@@ -1,7 +1,33 @@
 //! Wire types of the protocol: requests, replies, error codes, names and constants.
 //!
 //! This crate holds plain data that client and worker agree on. It does no I/O and reads neither
-//! the clock nor randomness. `docs/protocol.md` specifies the same protocol for other languages.
+//! the clock nor randomness. `docs/protocol.md` specifies the same protocol for other languages, and
+//! `nsbridge-crypto` seals these types into frames.
+//!
+//! | you read or write | types |
+//! |---|---|
+//! | the content of a request | [`Request`], [`TextInput`], [`ChatMessage`], [`ResponseFormat`] |
+//! | the pieces of a reply | [`Pieces`], [`TextPiece`], [`ReplayKey`] |
+//! | the first and the last frame of a reply | [`Open`], [`Summary`], [`Failure`], [`Finish`], [`Usage`] |
+//! | control frames | [`ControlKind`], [`Resume`] |
+//! | names, ids and numbers | [`ModelName`], [`Tenant`], [`KeyId`], [`Revision`], [`RequestId`], [`StreamId`], [`Fingerprint`], [`AttemptNo`] |
+//! | errors | [`ErrorCode`] |
+//! | queues, exchanges and headers | [`topology`] |
+//! | trace context | [`TraceParent`] |
+//!
+//! A request for text, as the worker reads it after the frame was opened:
+//!
+//! ```
+//! use nsbridge_protocol::{Request, TextInput};
+//!
+//! let input = TextInput { max_tokens: Some(64), ..TextInput::prompt("Once a bear") };
+//! let request = Request { seed: 7, input, revision: None };
+//! let json = serde_json::to_string(&request)?;
+//! assert_eq!(json, r#"{"seed":7,"input":{"prompt":"Once a bear","max_tokens":64}}"#);
+//! let read: Request<TextInput> = serde_json::from_str(&json)?;
+//! assert_eq!(read.input.prompt.as_deref(), Some("Once a bear"));
+//! # Ok::<(), serde_json::Error>(())
+//! ```
 
 mod attempt;
 mod code;
@@ -11,9 +37,9 @@ mod id;
 mod name;
 mod open;
 mod pieces;
+mod replay_key;
 mod reply;
 mod request;
-mod seam;
 mod text;
 pub mod topology;
 mod trace;
@@ -26,9 +52,9 @@ pub use id::{Fingerprint, RequestId, StreamId};
 pub use name::{InvalidName, KeyId, ModelName, Revision, Tenant};
 pub use open::Open;
 pub use pieces::{MalformedPieces, Pieces};
+pub use replay_key::ReplayKey;
 pub use reply::{Failure, Finish, FinishReason, Summary, Usage};
 pub use request::Request;
-pub use seam::Seam;
 pub use text::{ChatMessage, TextInput, TextPiece, TokenLogprob};
 pub use trace::{InvalidTraceParent, SpanId, TraceId, TraceParent};
 pub use uuid::Uuid;

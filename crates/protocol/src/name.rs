@@ -64,11 +64,30 @@ macro_rules! name {
 name! {
     /// Name of a model. It is part of a queue name, so only characters that every broker tool can
     /// show are allowed.
+    ///
+    /// ```
+    /// use nsbridge_protocol::ModelName;
+    ///
+    /// let model: ModelName = "llama-3.1-70b".parse()?;
+    /// assert_eq!(model.as_str(), "llama-3.1-70b");
+    /// assert!("a b".parse::<ModelName>().is_err());
+    /// // The name of a dead-letter queue would collide with that of the model `tale`.
+    /// assert!("tale.dead".parse::<ModelName>().is_err());
+    /// # Ok::<(), nsbridge_protocol::InvalidName>(())
+    /// ```
     ModelName, "model name", model_rule
 }
 
 name! {
     /// Tenant that a request belongs to; scopes keys, caches and fair scheduling.
+    ///
+    /// ```
+    /// use nsbridge_protocol::Tenant;
+    ///
+    /// assert_eq!("acme".parse::<Tenant>()?.as_str(), "acme");
+    /// assert!("two\nlines".parse::<Tenant>().is_err());
+    /// # Ok::<(), nsbridge_protocol::InvalidName>(())
+    /// ```
     Tenant, "tenant", label_rule
 }
 

@@ -3,6 +3,15 @@
 /// Run of consecutive pieces with the index of the first one (content type 2).
 ///
 /// Wire format: `u32 first`, then `u32 length, bytes` for each piece, all big-endian.
+///
+/// ```
+/// use nsbridge_protocol::Pieces;
+///
+/// let frame = Pieces { first: 2, pieces: vec![b"\"c\"".to_vec(), b"\"d\"".to_vec()] };
+/// let content = frame.encode();
+/// assert_eq!(&content[..4], [0, 0, 0, 2]);
+/// assert_eq!(Pieces::decode(&content), Ok(frame));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pieces {
     /// Index of the first piece within the reply, from 0.

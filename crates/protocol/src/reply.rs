@@ -44,6 +44,15 @@ fn is_zero(count: &u64) -> bool {
 }
 
 /// Successful result of a handler.
+///
+/// ```
+/// use nsbridge_protocol::{Finish, FinishReason, Usage};
+///
+/// let usage = Usage { input_tokens: 12, output_tokens: 40, ..Usage::default() };
+/// let finish = Finish::LENGTH.with_usage(usage);
+/// assert_eq!(finish.reason, FinishReason::Length);
+/// assert_eq!(finish.usage.output_tokens, 40);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finish {
     /// Reason for the end.
@@ -105,6 +114,15 @@ fn stop() -> FinishReason {
 const MAX_MESSAGE_BYTES: usize = 4096;
 
 /// Sealed content of a `final-error`.
+///
+/// ```
+/// use nsbridge_protocol::{ErrorCode, Failure};
+///
+/// let failure = Failure::new(ErrorCode::BadInput, "`prompt` is empty".to_owned());
+/// assert_eq!(failure.code.as_str(), "bad-input");
+/// // A message that may quote a long input is cut.
+/// assert_eq!(Failure::new(ErrorCode::BadInput, "x".repeat(10_000)).message.len(), 4096);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// Kind of the failure.

@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{FinishReason, ResponseFormat, Seam};
+use crate::{FinishReason, ReplayKey, ResponseFormat};
 
 /// Input of a text model: a raw prompt or a chat, with sampling parameters.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -92,6 +92,35 @@ pub struct TextInput {
     pub priority: Option<i32>,
 }
 
+impl TextInput {
+    /// Creates the input of a raw text to continue.
+    ///
+    /// ```
+    /// use nsbridge_protocol::TextInput;
+    ///
+    /// let input = TextInput { max_tokens: Some(64), ..TextInput::prompt("Once a bear") };
+    /// assert_eq!(
+    ///     serde_json::to_string(&input).unwrap(),
+    ///     r#"{"prompt":"Once a bear","max_tokens":64}"#
+    /// );
+    /// ```
+    pub fn prompt(text: impl Into<String>) -> Self {
+        Self { prompt: Some(text.into()), ..Self::default() }
+    }
+
+    /// Creates the input of a chat, which the worker renders with the model's own chat template.
+    ///
+    /// ```
+    /// use nsbridge_protocol::{ChatMessage, TextInput};
+    ///
+    /// let input = TextInput::chat([ChatMessage::new("user", "Who lives by the sea?")]);
+    /// assert_eq!(input.messages[0].role, "user");
+    /// ```
+    pub fn chat(messages: impl IntoIterator<Item = ChatMessage>) -> Self {
+        Self { messages: messages.into_iter().collect(), ..Self::default() }
+    }
+}
+
 /// Bounds of the list fields, enforced while the input is parsed.
 ///
 /// A list beyond its bound is rejected at the first excess element. A handler may allow less.
@@ -134,6 +163,13 @@ pub struct ChatMessage {
     pub content: String,
 }
 
+impl ChatMessage {
+    /// Creates a message of an author with this role.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { role: role.into(), content: content.into() }
+    }
+}
+
 impl fmt::Debug for ChatMessage {
     /// Omits the text of the message.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -168,6 +204,23 @@ pub struct TextPiece {
     pub finish_reason: Option<FinishReason>,
 }
 
+impl TextPiece {
+    /// Creates a piece of a token and the text that it completes.
+    ///
+    /// ```
+    /// use nsbridge_protocol::TextPiece;
+    ///
+    /// let piece = TextPiece { logprob: Some(-0.5), ..TextPiece::new(7, "bear") };
+    /// assert_eq!(
+    ///     serde_json::to_string(&piece).unwrap(),
+    ///     r#"{"token":7,"text":"bear","logprob":-0.5}"#
+    /// );
+    /// ```
+    pub fn new(token: u32, text: impl Into<String>) -> Self {
+        Self { token, text: text.into(), ..Self::default() }
+    }
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it")]
 fn is_zero(index: &u32) -> bool {
     *index == 0
@@ -196,18 +249,18 @@ impl fmt::Debug for TokenLogprob {
     }
 }
 
-impl Seam for TextPiece {
+impl ReplayKey for TextPiece {
     /// Returns token id and text, without log-probabilities.
     ///
     /// Log-probabilities may differ between machines of one fingerprint. The reply index is left
     /// out too: it follows from the preceding pieces, because replies are interleaved in a fixed
     /// order.
-    fn seam(piece: &[u8]) -> Cow<'_, [u8]> {
+    fn replay_key(piece: &[u8]) -> Cow<'_, [u8]> {
         match serde_json::from_slice::<Self>(piece) {
             Ok(piece) => {
-                let mut seam = piece.token.to_be_bytes().to_vec();
-                seam.extend(piece.text.into_bytes());
-                Cow::Owned(seam)
+                let mut key = piece.token.to_be_bytes().to_vec();
+                key.extend(piece.text.into_bytes());
+                Cow::Owned(key)
             }
             Err(_) => Cow::Borrowed(piece),
         }
@@ -218,17 +271,17 @@ impl Seam for TextPiece {
 mod tests {
     use serde_json::json;
 
-    use super::{ResponseFormat, Seam, TextInput, TextPiece, TokenLogprob};
+    use super::{ReplayKey, ResponseFormat, TextInput, TextPiece, TokenLogprob};
 
     #[test]
-    fn seams_ignore_log_probabilities_but_not_text() {
-        let seam = |json: &str| TextPiece::seam(json.as_bytes()).into_owned();
-        let plain = seam(r#"{"token":1,"text":"a"}"#);
-        assert_eq!(plain, seam(r#"{"token":1,"text":"a","logprob":-0.5}"#));
+    fn replay_keys_ignore_log_probabilities_but_not_text() {
+        let key = |json: &str| TextPiece::replay_key(json.as_bytes()).into_owned();
+        let plain = key(r#"{"token":1,"text":"a"}"#);
+        assert_eq!(plain, key(r#"{"token":1,"text":"a","logprob":-0.5}"#));
         let top = r#"{"token":1,"text":"a","top_logprobs":[{"token":2,"logprob":-1.5}]}"#;
-        assert_eq!(plain, seam(top));
-        assert_ne!(plain, seam(r#"{"token":1,"text":"b"}"#));
-        assert_ne!(plain, seam(r#"{"token":2,"text":"a"}"#));
+        assert_eq!(plain, key(top));
+        assert_ne!(plain, key(r#"{"token":1,"text":"b"}"#));
+        assert_ne!(plain, key(r#"{"token":2,"text":"a"}"#));
     }
 
     #[test]

@@ -148,6 +148,15 @@ pub fn revision_key(model: &ModelName, revision: &Revision) -> String {
 }
 
 /// Returns the name of the queue that holds a model's requests.
+///
+/// ```
+/// use nsbridge_protocol::topology::{dead_queue, model_queue};
+///
+/// let model = "tale-7m".parse()?;
+/// assert_eq!(model_queue(&model), "nsbridge.tale-7m");
+/// assert_eq!(dead_queue(&model), "nsbridge.tale-7m.dead");
+/// # Ok::<(), nsbridge_protocol::InvalidName>(())
+/// ```
 pub fn model_queue(model: &ModelName) -> String {
     format!("nsbridge.{model}")
 }

@@ -16,6 +16,17 @@ pub struct TraceId(pub [u8; 16]);
 pub struct SpanId(pub [u8; 8]);
 
 /// Reference to a span of another process: `00-<trace id>-<span id>-<flags>`.
+///
+/// ```
+/// use nsbridge_protocol::TraceParent;
+///
+/// let header = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+/// let caller: TraceParent = header.parse()?;
+/// let worker = caller.child([7; 8]);
+/// assert_eq!(worker.trace, caller.trace);
+/// assert!(worker.to_string().ends_with("-0707070707070707-01"));
+/// # Ok::<(), nsbridge_protocol::InvalidTraceParent>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TraceParent {
     /// Trace that the span belongs to.

@@ -5,11 +5,11 @@ mod connection;
 mod consumer;
 mod convert;
 mod fault;
+pub(crate) mod frame_filter;
 mod io;
 mod life;
 mod publisher;
 mod returns;
-pub(crate) mod shallow;
 mod topology;
 mod version;
 
@@ -27,9 +27,9 @@ use crate::{Broker, Connection, Limits, Result};
 
 use address::Address;
 use connection::AmqpConnection;
+use frame_filter::Bodies;
 use io::Io;
 use life::Settings;
-use shallow::Bodies;
 
 /// Time limit of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -48,6 +48,17 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 /// A separate thread serves sockets and heartbeats, so that a caller that blocks every thread of
 /// its runtime does not lose the connection. The thread ends when the broker and its last
 /// connection are dropped.
+///
+/// ```
+/// use nsbridge_queue::{AmqpBroker, Error};
+///
+/// let broker = AmqpBroker::new("amqp://user:password@localhost:5672/%2f")?;
+/// assert!(!format!("{broker:?}").contains("password"));
+/// // A password must not cross the network in the clear.
+/// let remote = AmqpBroker::new("amqp://user:password@broker.example:5672/%2f");
+/// assert!(matches!(remote, Err(Error::Plaintext { .. })));
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Clone)]
 pub struct AmqpBroker {
     address: Arc<Address>,
@@ -111,7 +122,7 @@ impl AmqpBroker {
         // lapin binds itself to the runtime that it is called on, so it is called on the I/O
         // thread's runtime.
         let opening = async move {
-            tokio::time::timeout(CONNECT_TIMEOUT, shallow::connect(uri, properties)).await
+            tokio::time::timeout(CONNECT_TIMEOUT, frame_filter::connect(uri, properties)).await
         };
         let opened = self.io.run(opening).await?;
         match opened {

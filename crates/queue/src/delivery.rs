@@ -10,6 +10,28 @@ use crate::{Message, Result};
 /// Message delivered by the broker, to be settled exactly once.
 ///
 /// Dropping an unsettled delivery requeues the message.
+///
+/// ```
+/// use nsbridge_protocol::topology::model_queue;
+/// use nsbridge_queue::{Broker, MemoryBroker, Message};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let model = "tale-7m".parse()?;
+/// # let connection = MemoryBroker::new().connect("example").await?;
+/// # connection.declare_model(&model).await?;
+/// # let publisher = connection.publisher().await?;
+/// # publisher.publish("", &model_queue(&model), Message::new(vec![7])).await?.await?;
+/// let mut consumer = connection.consume(&model_queue(&model), 1).await?;
+/// let delivery = consumer.recv().await.expect("a message waits");
+/// assert_eq!(delivery.deliveries, 0);
+/// drop(delivery);
+/// let again = consumer.recv().await.expect("it was requeued");
+/// assert!(again.redelivered);
+/// assert_eq!(again.deliveries, 1);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Delivery {
     /// Delivered message.
     pub message: Message,

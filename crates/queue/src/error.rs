@@ -6,6 +6,13 @@ use std::error::Error as StdError;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Error of a queue operation.
+///
+/// ```
+/// use nsbridge_queue::Error;
+///
+/// assert!(Error::Lost { reason: "the broker restarted".to_owned() }.is_retryable());
+/// assert!(!Error::Address { address: "localhost".to_owned() }.is_retryable());
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -5,15 +5,47 @@
 //!
 //! The terms are those of AMQP 0-9-1, restricted to the protocol's own topology: no caller can
 //! declare a queue with other arguments than the ones that every worker agrees on.
+//!
+//! | you need | you take |
+//! |---|---|
+//! | a broker | [`AmqpBroker`] with an address, or [`MemoryBroker`] for one process |
+//! | a connection that is opened again after a loss | [`ReconnectingConnection`] |
+//! | to publish with publisher confirms | [`Connection::publisher`], [`Publisher`], [`Confirmed`] |
+//! | to consume | [`Connection::consume`], [`Consumer`], [`Delivery`] |
+//! | the properties of a message | [`Message`], [`Properties`], [`Header`] |
+//! | pauses between retries | [`Backoff`] |
+//!
+//! ```
+//! use nsbridge_protocol::topology::model_queue;
+//! use nsbridge_queue::{Broker, Confirmed, MemoryBroker, Message};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let model = "tale-7m".parse()?;
+//! let connection = MemoryBroker::new().connect("example").await?;
+//! connection.declare_model(&model).await?;
+//!
+//! let publisher = connection.publisher().await?;
+//! let confirm = publisher.publish("", &model_queue(&model), Message::new(b"sealed".to_vec())).await?;
+//! assert_eq!(confirm.await?, Confirmed::Taken);
+//!
+//! let mut consumer = connection.consume(&model_queue(&model), 1).await?;
+//! let delivery = consumer.recv().await.expect("a message waits");
+//! assert_eq!(delivery.message.body, b"sealed");
+//! assert!(delivery.ack().await?);
+//! # Ok(())
+//! # }
+//! ```
 
 #[cfg(feature = "amqp")]
 mod amqp;
+mod backoff;
 mod delivery;
 mod error;
 mod limits;
-mod link;
 mod memory;
 mod message;
+mod reconnect;
 #[cfg(feature = "testing")]
 pub mod testing;
 
@@ -25,12 +57,13 @@ use nsbridge_protocol::{ModelName, Revision};
 
 #[cfg(feature = "amqp")]
 pub use amqp::AmqpBroker;
+pub use backoff::{Backoff, Pauses, random_part};
 pub use delivery::{Consumer, Delivery, Settle, Subscription};
 pub use error::{Error, Result};
 pub use limits::Limits;
-pub use link::{Link, random_part};
 pub use memory::MemoryBroker;
 pub use message::{Header, Message, Properties};
+pub use reconnect::ReconnectingConnection;
 
 /// Broker: a server that holds queues.
 #[async_trait]
@@ -151,6 +184,19 @@ pub trait Publisher: Debug + Send + Sync {
 pub type Confirm = std::pin::Pin<Box<dyn Future<Output = Result<Confirmed>> + Send>>;
 
 /// Publisher confirm of a message, as reported by the broker.
+///
+/// ```
+/// use nsbridge_queue::{Broker, Confirmed, MemoryBroker, Message};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let connection = MemoryBroker::new().connect("example").await?;
+/// let publisher = connection.publisher().await?;
+/// let confirm = publisher.publish("", "nsbridge.unknown", Message::new(vec![7])).await?;
+/// assert_eq!(confirm.await?, Confirmed::Returned);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confirmed {
     /// Ack: the broker is responsible for the message now.

@@ -8,6 +8,14 @@ use nsbridge_protocol::topology;
 ///
 /// The defaults are those of the protocol. Every worker and client must declare the same values, so
 /// only tests use others.
+///
+/// ```
+/// use nsbridge_queue::{Limits, MemoryBroker};
+///
+/// let small = Limits { model_queue_bytes: 1 << 20, ..Limits::default() };
+/// let broker = MemoryBroker::with_limits(small);
+/// # drop(broker);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum total size of messages in a model queue, in bytes.

@@ -19,6 +19,22 @@ use link::{Link, MemoryConnection};
 use state::State;
 
 /// Broker in this process. Clones share their queues.
+///
+/// ```
+/// use nsbridge_queue::{Broker, Error, MemoryBroker};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let broker = MemoryBroker::new();
+/// let connection = broker.connect("example").await?;
+/// let missing = connection.consume("nsbridge.tale-7m", 1).await.unwrap_err();
+/// assert!(matches!(missing, Error::NoQueue { .. }));
+/// // A clone shares the queues.
+/// broker.clone().connect("worker").await?.declare_model(&"tale-7m".parse()?).await?;
+/// assert_eq!(connection.depth("nsbridge.tale-7m").await?.messages, 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct MemoryBroker {
     shared: Arc<Shared>,

@@ -8,6 +8,16 @@ use nsbridge_protocol::CONTENT_TYPE;
 use nsbridge_protocol::topology::header;
 
 /// Message: sealed bytes and properties that the broker can read.
+///
+/// ```
+/// use nsbridge_queue::{Header, Message};
+///
+/// let mut message = Message::new(b"sealed".to_vec());
+/// message.properties.headers.insert("nsb-epoch".to_owned(), Header::Int(1));
+/// assert_eq!(message.properties.int("nsb-epoch"), Some(1));
+/// // The body is never printed.
+/// assert!(!format!("{message:?}").contains("sealed"));
+/// ```
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Message {
     /// Sealed frame.

@@ -39,8 +39,8 @@ impl Handler for Storyteller {
     type Input = TextInput;
     type Output = TextPiece;
 
-    async fn load(options: Options, models: Models) -> Result<Self> {
-        let model = models.get("target")?;
+    fn load(options: Options, models: Models) -> Result<Self> {
+        let model = models.require("target")?;
         let config = model.read("config.json")?;
         let config = serde_json::from_slice::<LlamaConfig>(&config)?.into_config(false);
         let ends = match config.eos_token_id.clone() {
@@ -55,7 +55,7 @@ impl Handler for Storyteller {
         Ok(Self { llama, config, ends, tokenizer, options })
     }
 
-    async fn handle(&self, input: TextInput, job: &mut Job<TextPiece>) -> Result<Finish> {
+    fn handle(&self, input: TextInput, job: &mut Job<TextPiece>) -> Result<Finish> {
         let prompt = input.prompt.ok_or_else(|| Error::bad_input("this model wants a `prompt`"))?;
         let prompt = self.tokenizer.encode(prompt, true).map_err(Error::failed)?;
         let mut new = prompt.get_ids().to_vec();
@@ -79,7 +79,7 @@ impl Handler for Storyteller {
                 return Ok(Finish::STOP);
             }
             let text = text.step(token).map_err(Error::failed)?.unwrap_or_default();
-            job.emit(TextPiece { token, text, ..TextPiece::default() }).await?;
+            job.emit(TextPiece::new(token, text))?;
             new = vec![token];
         }
         Ok(Finish::LENGTH)

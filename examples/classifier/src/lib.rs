@@ -6,7 +6,7 @@ mod grams;
 mod network;
 
 use nsbridge::checkpoint::Checkpoint;
-use nsbridge::{Batch, Error, Item, Limits, Models, Result};
+use nsbridge::{Batch, Error, Fingerprint, Item, Limits, Models, Result};
 use serde::{Deserialize, Serialize};
 
 pub use grams::grams;
@@ -57,7 +57,7 @@ impl Batch for Identifier {
     type Output = Language;
 
     fn load((): (), models: Models) -> Result<Self> {
-        let model = models.get("target")?;
+        let model = models.require("target")?;
         let config: Config = serde_json::from_slice(&model.read("config.json")?)?;
         let network = Network::load(&Checkpoint::open(model)?, &config)?;
         let files = (model.digest("config.json")?, model.digest("model.safetensors")?);
@@ -84,8 +84,8 @@ impl Batch for Identifier {
         Limits { batch_size: 32, ..Limits::default() }
     }
 
-    fn fingerprint(&self) -> Option<[u8; 16]> {
-        Some(self.fingerprint)
+    fn fingerprint(&self) -> Option<Fingerprint> {
+        Some(Fingerprint(self.fingerprint))
     }
 }
 

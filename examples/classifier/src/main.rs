@@ -4,5 +4,5 @@ use classifier::Identifier;
 use nsbridge::Batched;
 
 fn main() -> std::process::ExitCode {
-    nsbridge::serve::<Batched<Identifier>>()
+    nsbridge::serve_async::<Batched<Identifier>>()
 }

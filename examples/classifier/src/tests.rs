@@ -61,13 +61,13 @@ fn neighbours_do_not_matter_and_an_empty_text_fails_alone() {
 
 #[test]
 fn the_identifier_is_a_handler_by_the_book() {
-    let handler = load::<Batched<Identifier>>(BatchOptions::default(), models()).unwrap();
+    let handler = load::<Batched<Identifier>, _>(BatchOptions::default(), models()).unwrap();
     assert_eq!(check(&handler, &json!({ "text": "the bear went down to the sea" })), Ok(()));
 }
 
 #[test]
 fn what_cannot_be_told_is_refused_in_a_sentence() {
-    let handler = load::<Batched<Identifier>>(BatchOptions::default(), models()).unwrap();
+    let handler = load::<Batched<Identifier>, _>(BatchOptions::default(), models()).unwrap();
     let says = |text: &str| match answer(&handler, &json!({ "text": text }), 1, &[]) {
         Err(Error::BadInput(why)) => why,
         other => panic!("{other:?}"),
@@ -101,7 +101,7 @@ fn languages_are_told_as_often_as_the_models_card_says() {
 
 #[test]
 fn an_answer_has_the_language_and_how_sure_it_is() {
-    let handler = load::<Batched<Identifier>>(BatchOptions::default(), models()).unwrap();
+    let handler = load::<Batched<Identifier>, _>(BatchOptions::default(), models()).unwrap();
     let text = "Il ne fait pas beau aujourd'hui, mais demain il fera chaud.";
     let (answers, _) = answer(&handler, &json!({ "text": text }), 1, &[]).unwrap();
     assert_eq!(answers[0].language, "fr");

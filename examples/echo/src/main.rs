@@ -15,14 +15,14 @@ impl Handler for Echo {
     type Input = String;
     type Output = String;
 
-    async fn load((): (), _models: Models) -> Result<Self> {
+    fn load((): (), _models: Models) -> Result<Self> {
         Ok(Self)
     }
 
-    async fn handle(&self, input: String, job: &mut Job<String>) -> Result<Finish> {
-        let known = job.resumed().len();
+    fn handle(&self, input: String, job: &mut Job<String>) -> Result<Finish> {
+        let known = job.accept_resume().len();
         for word in input.split_inclusive(' ').skip(known) {
-            job.emit(word.to_owned()).await?;
+            job.emit(word.to_owned())?;
         }
         Ok(Finish::STOP)
     }

@@ -1,5 +1,7 @@
 //! Tests of the example against the contract of a handler.
 
+use std::sync::Arc;
+
 use nsbridge::{Models, testing};
 use serde_json::json;
 
@@ -7,6 +9,6 @@ use super::Echo;
 
 #[test]
 fn echo_is_a_handler_by_the_book() {
-    let echo = testing::load::<Echo>((), Models::default()).unwrap();
+    let echo: Arc<Echo> = testing::load((), Models::default()).unwrap();
     testing::check(&echo, &json!("the bear went down to the sea")).unwrap();
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nsbridge_queue::{Broker, Connection, Link, Publisher, Result};
+use nsbridge_queue::{Broker, Connection, Publisher, ReconnectingConnection, Result};
 use parking_lot::Mutex;
 
 use crate::observability::metrics::{Metrics, Side};
@@ -14,7 +14,7 @@ const IDLE: usize = 64;
 /// the pool keeps them off the first token of a reply.
 #[derive(Debug)]
 pub(crate) struct ChannelPool {
-    link: Link,
+    link: ReconnectingConnection,
     metrics: Metrics,
     idle: Mutex<Idle>,
 }
@@ -28,7 +28,7 @@ struct Idle {
 
 impl ChannelPool {
     pub(crate) fn new(broker: Arc<dyn Broker>, name: String, metrics: Metrics) -> Self {
-        Self { link: Link::new(broker, name), metrics, idle: Mutex::default() }
+        Self { link: ReconnectingConnection::new(broker, name), metrics, idle: Mutex::default() }
     }
 
     /// Returns a channel for one reply. Like any channel it may turn out to be closed when it is

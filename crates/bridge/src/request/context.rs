@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nsbridge_crypto::KeyProvider;
 use nsbridge_protocol::topology::control_queue;
 use nsbridge_protocol::{ModelName, Revision};
-use nsbridge_queue::Link;
+use nsbridge_queue::ReconnectingConnection;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -44,7 +44,7 @@ pub(crate) struct WorkerContext {
     pub(crate) in_flight: InFlight,
     pub(crate) slots: Arc<SlotPool>,
     /// Connection that consumes, acks, and keeps the run records. It never publishes.
-    pub(crate) consume: Link,
+    pub(crate) consume: ReconnectingConnection,
     pub(crate) publish: ChannelPool,
     pub(crate) drain: Drain,
     pub(crate) consuming: Consuming,

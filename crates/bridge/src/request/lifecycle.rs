@@ -426,15 +426,12 @@ fn info(request: &OpenedRequest, trace: &DeliveryTrace) -> JobInfo {
     let scope: Arc<str> = format!("{key}\0{}", request.tenant.as_str()).into();
     // Such a client may also claim many tenants, so its account is the key.
     let account = if request.tenant_proven { scope.clone() } else { key.into() };
-    JobInfo {
-        trace: Some(trace.call()),
-        id: request.job.id,
-        attempt: request.attempt,
-        seed: request.seed,
-        submitted_at: request.submitted_at,
-        tenant: request.tenant.clone(),
-        scope,
-        account,
-        deadline: request.deadline,
-    }
+    let mut info = JobInfo::new(request.job.id, request.tenant.clone(), request.seed);
+    info.attempt = request.attempt;
+    info.submitted_at = request.submitted_at;
+    info.scope = scope;
+    info.account = account;
+    info.deadline = request.deadline;
+    info.trace = Some(trace.call());
+    info
 }

@@ -1,7 +1,7 @@
 //! Threads of the handler, apart from the bridge's, so that no model can stop the bridge.
 //!
 //! A call that does not return can be given up: its caller drops the future of [`Runner::call`].
-//! The handler's future is then dropped at its next await point. A call that computes without end
+//! The future of an asynchronous handler is then dropped at its next await point. A call that blocks
 //! cannot be ended from outside. It keeps its slot and counts in [`Runner::leftover`]; if it blocks
 //! the thread of all calls, [`Runner::pulse`] stands still.
 
@@ -12,8 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use nsbridge_handler::erased::{AnyHandler, Call};
-use nsbridge_handler::{Error, Finish, Handler, Health, Models, Result, Slots};
+use nsbridge_handler::erased::{AnyHandler, Call, Servable, Slots};
+use nsbridge_handler::{Error, Finish, Health, Models, Result};
 use nsbridge_protocol::Fingerprint;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
@@ -110,33 +110,43 @@ impl Runner {
     ///
     /// Returns an error if the handler's load or warm-up fails, if it reports a failure while it
     /// warms up, or if it panics.
-    pub(crate) async fn load<H: Handler>(
+    pub(crate) async fn load<H: Servable<K>, K>(
         options: H::Options,
         models: Models,
         metrics: Metrics,
         timing: &Timing,
     ) -> Result<Self> {
-        let (loaded, ready) = oneshot::channel::<Result<Arc<H>>>();
-        let every = timing.health_interval;
-        let load = move || {
-            let _ = loaded.send(block_on(async {
-                let started = Instant::now();
-                let handler = H::load(options, models).await?;
-                let (load, warm) = (started.elapsed(), Instant::now());
-                tokio::select! {
-                    warm = handler.warm_up() => warm?,
-                    why = broken(&handler, every) => return Err(Error::fatal(why)),
-                }
-                let warm_up = warm.elapsed();
-                metrics.phase(Phase::Load, load);
-                metrics.phase(Phase::WarmUp, warm_up);
-                tracing::info!(?load, ?warm_up, "the handler is loaded");
-                Ok(Arc::new(handler))
-            }));
+        let (loaded, ready) = oneshot::channel::<Result<Arc<dyn AnyHandler>>>();
+        let (mut warmed, warm) = oneshot::channel::<Result<()>>();
+        let started = Instant::now();
+        let load = async move || {
+            let handler = match H::load(options, models).await {
+                Ok(handler) => H::erase(Arc::new(handler)),
+                Err(error) => return drop(loaded.send(Err(error))),
+            };
+            if loaded.send(Ok(handler.clone())).is_err() {
+                return;
+            }
+            let warm = tokio::select! {
+                biased;
+                () = warmed.closed() => return,
+                warm = handler.warm_up() => warm,
+            };
+            let _ = warmed.send(warm);
         };
-        spawn("nsbridge-load", load)?;
-        let panicked = || Error::fatal("the handler panicked while it loaded");
-        Self::start(ready.await.map_err(|_| panicked())??, timing)
+        spawn("nsbridge-load", move || drive(H::BLOCKS, load()))?;
+        let panicked = |_| Error::fatal("the handler panicked while it loaded");
+        let handler = ready.await.map_err(panicked)??;
+        let (load, began) = (started.elapsed(), Instant::now());
+        tokio::select! {
+            warm = warm => warm.map_err(panicked)??,
+            why = broken(&handler, timing.health_interval) => return Err(Error::fatal(why)),
+        }
+        let warm_up = began.elapsed();
+        metrics.phase(Phase::Load, load);
+        metrics.phase(Phase::WarmUp, warm_up);
+        tracing::info!(?load, ?warm_up, "the handler is loaded");
+        Self::start(handler, timing)
     }
 
     /// Starts the threads of a loaded handler.
@@ -221,10 +231,12 @@ impl std::fmt::Debug for Runner {
 }
 
 /// Waits until the handler reports that it has failed, and returns its reason.
-async fn broken(handler: &impl Handler, every: Duration) -> String {
+async fn broken(handler: &Arc<dyn AnyHandler>, every: Duration) -> String {
     loop {
         tokio::time::sleep(every).await;
-        if let Health::Failed(why) = handler.health() {
+        let handler = handler.clone();
+        let health = tokio::task::spawn_blocking(move || handler.health());
+        if let Ok(Health::Failed(why)) = health.await {
             return why;
         }
     }
@@ -240,7 +252,7 @@ fn one_by_one(handler: &dyn AnyHandler, work: &Mutex<mpsc::Receiver<Work>>) {
     loop {
         let next = work.lock().blocking_recv();
         let Some(work) = next else { return };
-        block_on(run(handler, work));
+        drive(true, run(handler, work));
     }
 }
 
@@ -264,12 +276,13 @@ fn interleaved(
             tokio::task::spawn_local(async move { run(&*handler, work).await });
         }
     });
-    block_on(async {
+    let both = async {
         tokio::select! {
             () = accept => {}
             () = beat => {}
         }
-    });
+    };
+    drive(false, both);
 }
 
 /// Runs a call to its end, or until its caller gives it up.
@@ -293,30 +306,37 @@ async fn run(handler: &dyn AnyHandler, work: Work) {
     let _ = done.send(outcome);
 }
 
-/// Runs a future of the handler on this thread, with timers and sockets for handlers that call
-/// other services.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
+/// Runs a future of the handler on this thread. One that awaits gets timers and sockets, for handlers
+/// that call other services. One that blocks gets no runtime, so that its handler may use its own.
+fn drive(blocks: bool, future: impl Future<Output = ()>) {
+    if blocks {
+        let ended = future.now_or_never();
+        debug_assert!(ended.is_some(), "the future of a handler that blocks never awaits");
+        return;
+    }
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("a current-thread runtime needs only memory and one epoll descriptor")
-        .block_on(future)
+        .block_on(future);
 }
 
 #[cfg(test)]
 mod tests {
-    use nsbridge_handler::{Error, Finish, Handler, Health, Job, Models, Result};
+    use nsbridge_handler::{
+        AsyncHandler, AsyncJob, Error, Finish, Handler, Health, Job, Models, Result,
+    };
 
     use std::time::Duration;
 
-    use super::Runner;
+    use super::{Runner, Servable};
     use crate::observability::metrics::Metrics;
     use crate::timing::Timing;
 
     /// Handler that never finishes its warm-up and reports that it has failed.
     struct Cold;
 
-    impl Handler for Cold {
+    impl AsyncHandler for Cold {
         type Input = ();
         type Output = ();
         type Options = ();
@@ -325,8 +345,12 @@ mod tests {
             Ok(Self)
         }
 
-        async fn handle(&self, (): (), _: &mut Job<()>) -> Result<Finish> {
+        async fn handle(&self, (): (), _: &mut AsyncJob<()>) -> Result<Finish> {
             Err(Error::retry("never asked"))
+        }
+
+        fn tasks(&self) -> usize {
+            1
         }
 
         async fn warm_up(&self) -> Result<()> {
@@ -338,12 +362,47 @@ mod tests {
         }
     }
 
+    /// Handler whose warm-up blocks its thread, and that reports that it has failed.
+    struct Frozen;
+
+    impl Handler for Frozen {
+        type Input = ();
+        type Output = ();
+        type Options = ();
+
+        fn load((): (), _: Models) -> Result<Self> {
+            Ok(Self)
+        }
+
+        fn handle(&self, (): (), _: &mut Job<()>) -> Result<Finish> {
+            Err(Error::retry("never asked"))
+        }
+
+        fn warm_up(&self) -> Result<()> {
+            std::thread::sleep(Duration::from_secs(30));
+            Ok(())
+        }
+
+        fn health(&self) -> Health {
+            Health::Failed("frozen".to_owned())
+        }
+    }
+
     #[tokio::test]
     async fn a_handler_that_breaks_while_it_warms_up_is_not_waited_for() {
+        breaks_while_it_warms_up::<Cold, _>().await;
+    }
+
+    #[tokio::test]
+    async fn a_handler_that_breaks_while_its_warm_up_blocks_is_not_waited_for() {
+        breaks_while_it_warms_up::<Frozen, _>().await;
+    }
+
+    async fn breaks_while_it_warms_up<H: Servable<K, Options = ()>, K>() {
         let metrics = Metrics::new(&"m".parse().unwrap());
         let mut timing = Timing::default();
         timing.health_interval = Duration::from_millis(10);
-        let loading = Runner::load::<Cold>((), Models::default(), metrics, &timing);
+        let loading = Runner::load::<H, K>((), Models::default(), metrics, &timing);
         let loaded = tokio::time::timeout(Duration::from_secs(20), loading).await;
         let why = loaded.expect("it must not be waited for").err().unwrap().to_string();
         assert!(why.contains("frozen"), "{why}");

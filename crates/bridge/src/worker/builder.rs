@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nsbridge_crypto::KeyProvider;
-use nsbridge_handler::{Error as HandlerError, Handler, Models};
+use nsbridge_handler::erased::Servable;
+use nsbridge_handler::{AsyncHandler, Error as HandlerError, Handler, Models};
 use nsbridge_protocol::{ModelName, Revision};
-use nsbridge_queue::{Broker, Link};
+use nsbridge_queue::{Broker, ReconnectingConnection};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -98,7 +99,7 @@ impl WorkerBuilder {
         self
     }
 
-    /// Loads the handler and makes a worker of it, without running it yet.
+    /// Loads a [`Handler`] and makes a worker of it, without running it yet.
     ///
     /// # Errors
     ///
@@ -106,6 +107,28 @@ impl WorkerBuilder {
     /// is more likely than an outage. Returns [`Error::Load`] with the handler's error if the handler
     /// does not load.
     pub async fn start<H: Handler>(
+        self,
+        options: H::Options,
+        models: Models,
+    ) -> Result<Worker, Error> {
+        self.start_any::<H, _>(options, models).await
+    }
+
+    /// Loads an [`AsyncHandler`] and makes a worker of it, as [`start`](Self::start) does with a
+    /// [`Handler`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error as [`start`](Self::start) does.
+    pub async fn start_async<H: AsyncHandler>(
+        self,
+        options: H::Options,
+        models: Models,
+    ) -> Result<Worker, Error> {
+        self.start_any::<H, _>(options, models).await
+    }
+
+    pub(crate) async fn start_any<H: Servable<K>, K>(
         self,
         options: H::Options,
         models: Models,
@@ -118,7 +141,7 @@ impl WorkerBuilder {
         first.declare_model(&model).await?;
         first.close().await;
         let metrics = observability.metrics.clone();
-        let runner = Runner::load::<H>(options, models, metrics.clone(), &timing).await;
+        let runner = Runner::load::<H, K>(options, models, metrics.clone(), &timing).await;
         let runner = runner.map_err(|error| Error::Load(cause(error)))?;
         observability.loaded(runner.fingerprint(), revision.as_ref());
         metrics.slots(runner.slots());
@@ -126,7 +149,7 @@ impl WorkerBuilder {
         let context = WorkerContext {
             control_queue: Mutex::default(),
             publish: ChannelPool::new(broker.clone(), format!("{name} publish"), metrics),
-            consume: Link::new(broker, format!("{name} consume")),
+            consume: ReconnectingConnection::new(broker, format!("{name} consume")),
             in_flight: InFlight::default(),
             slots: Arc::new(SlotPool::new(runner.slots(), &timing)),
             consuming: Consuming::default(),

@@ -113,7 +113,7 @@ async fn r1_deliveries_that_never_began_are_not_blamed(broker: Arc<dyn Broker>) 
         let client = setup.client(broker.clone()).await.unwrap();
         let seed = fresh_seed();
         let asked = ask(&setup, Script::Say { pieces: 3, every_ms: 0 }, seed);
-        let reply = client.submit::<_, String>(asked).await.unwrap();
+        let reply = client.submit::<String>(asked).await.unwrap();
         let mut taken = rival.consume(&model_queue(&setup.model), 1).await.unwrap();
         for _ in 0..deliveries {
             taken.recv().await.unwrap().requeue().await.unwrap();
@@ -157,7 +157,7 @@ async fn r1_a_drained_job_is_not_blamed(broker: Arc<dyn Broker>) {
     let drains = POISON_RUNS as usize + 3;
     let mut asked = ask(&setup, Script::Say { pieces: 10 * drains, every_ms: 5 }, seed);
     asked.timeout = Duration::from_secs(60);
-    let mut reply = client.submit::<_, String>(asked).await.unwrap();
+    let mut reply = client.submit::<String>(asked).await.unwrap();
     for drain in 0..drains {
         let worker = setup.worker::<Scripted>(broker.clone(), ()).await.unwrap();
         until("a run to begin", async || runs(seed).len() > drain).await;
@@ -198,7 +198,7 @@ async fn r6_a_forged_reply_to_takes_no_reply_away(broker: Arc<dyn Broker>) {
         let seed = fresh_seed();
         let pieces = if beside { 30 } else { 300 };
         let asked = ask(&setup, Script::Say { pieces, every_ms: 10 }, seed);
-        let reply = client.submit::<_, String>(asked).await.unwrap();
+        let reply = client.submit::<String>(asked).await.unwrap();
         let queue = model_queue(&setup.model);
         let mut taken = rival.consume(&queue, 1).await.unwrap();
         let genuine = taken.recv().await.unwrap();
@@ -232,7 +232,7 @@ async fn r5_a_suspect_that_waits_keeps_no_delivery_from_an_idle_worker() {
     let client = setup.client(broker.clone()).await.unwrap();
     let long = fresh_seed();
     let asked = ask(&setup, Script::Say { pieces: 400, every_ms: 10 }, long);
-    let _long = client.submit::<_, String>(asked).await.unwrap();
+    let _long = client.submit::<String>(asked).await.unwrap();
     until("a long run", async || !runs(long).is_empty()).await;
     suspect.requeue().await.unwrap();
     records.suspect_waits().await;
@@ -241,7 +241,7 @@ async fn r5_a_suspect_that_waits_keeps_no_delivery_from_an_idle_worker() {
     let _idle = idle.worker::<Scripted>(broker, ()).await.unwrap();
     for _ in 0..6 {
         let asked = ask(&setup, Script::Say { pieces: 1, every_ms: 0 }, 7);
-        let reply = client.submit::<_, String>(asked).await.unwrap();
+        let reply = client.submit::<String>(asked).await.unwrap();
         let ended = timeout(Duration::from_millis(500), reply.collect()).await;
         ended.expect("the idle worker has it").unwrap();
     }
@@ -275,7 +275,7 @@ async fn r1_a_run_whose_worker_is_killed_stays_recorded_and_a_delivery_that_wait
     let records = Arc::new(Records::of(&broker, false));
     let (process, _worker) = process::<Two>(&known.setup, records.clone()).await;
     let asked = ask(&known.setup, Script::Sleep { ms: 20_000 }, neighbor);
-    let _reply = client.submit::<_, String>(asked).await.unwrap();
+    let _reply = client.submit::<String>(asked).await.unwrap();
     drop(taken);
     until("the neighbor's run", async || !runs(neighbor).is_empty()).await;
     suspect.requeue().await.unwrap();
@@ -323,7 +323,7 @@ async fn r7_a_client_that_has_nothing_lets_the_worker_begin() {
     let client = setup.client(broker.clone()).await.unwrap();
     let seed = fresh_seed();
     let asked = ask(&setup, Script::Say { pieces: 1, every_ms: 0 }, seed);
-    let reply = client.submit::<_, String>(asked).await.unwrap();
+    let reply = client.submit::<String>(asked).await.unwrap();
     let mut taken = rival.consume(&model_queue(&setup.model), 1).await.unwrap();
     taken.recv().await.unwrap().requeue().await.unwrap();
     drop(taken);
@@ -350,7 +350,7 @@ async fn r5_a_suspect_whose_workers_come_back_is_none(broker: Arc<dyn Broker>) {
     let client = known.setup.client(broker.clone()).await.unwrap();
     let long = fresh_seed();
     let asked = ask(&known.setup, Script::Say { pieces: 900, every_ms: 10 }, long);
-    let _long = client.submit::<_, String>(asked).await.unwrap();
+    let _long = client.submit::<String>(asked).await.unwrap();
     until("a long run", async || !runs(long).is_empty()).await;
     suspect.requeue().await.unwrap();
     records.suspect_waits().await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nsbridge_protocol::topology::model_queue;
 use nsbridge_testkit::system::Setup;
-use nsbridge_testkit::system::client::{Ask, Error};
+use nsbridge_testkit::system::client::{Error, Request};
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::script::{Script, Scripted, submit};
@@ -56,9 +56,9 @@ async fn nothing_that_the_user_wrote_is_in_a_queue_or_a_log() {
     // it.
     let refuse = Script::Refuse(CANARY.into());
     let reply = submit(&client, &setup, refuse.clone()).await.unwrap();
-    let mut odd = Ask::new(setup.model.clone(), setup.tenant(), CANARY);
+    let mut odd = Request::new(setup.model.clone(), setup.tenant()).input(CANARY);
     odd.timeout = Duration::from_secs(20);
-    let misfit = client.submit::<_, String>(odd).await.unwrap();
+    let misfit = client.submit::<String>(odd).await.unwrap();
     let connection = broker.connect("eavesdropper").await.unwrap();
     let mut tap = connection.consume(&model_queue(&setup.model), 2).await.unwrap();
     for _ in 0..2 {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nsbridge::worker::Pages;
 use nsbridge_crypto::{Read, ReplyHead, ReplyKind, ReplyOpener, Sealed};
-use nsbridge_handler::{Finish, Handler, Job, Models, Result, Slots};
+use nsbridge_handler::{AsyncHandler, AsyncJob, Finish, Models, Result};
 use nsbridge_protocol::topology::{model_queue, reply_queue};
 use nsbridge_protocol::{ErrorCode, Failure};
 use nsbridge_queue::{Broker, Consumer, MemoryBroker, Message};
@@ -83,7 +83,7 @@ async fn h3_a_call_that_takes_no_notice_of_its_deadline_is_given_up_and_told(
     .await;
     let client = setup.client(broker.clone()).await.unwrap();
     let asked = ask(&setup, Script::Say { pieces: 3, every_ms: 1 }, 7);
-    let reply = client.submit::<_, String>(asked).await.unwrap();
+    let reply = client.submit::<String>(asked).await.unwrap();
     assert_eq!(reply.collect().await.unwrap().0, said(7, 3));
     release(seed);
     until("the slot to come back", async || left_over(&setup) == 0.0).await;
@@ -128,7 +128,7 @@ enum Deed {
 #[derive(Debug)]
 struct Shared;
 
-impl Handler for Shared {
+impl AsyncHandler for Shared {
     type Options = ();
     type Input = Deed;
     type Output = String;
@@ -137,7 +137,7 @@ impl Handler for Shared {
         Ok(Self)
     }
 
-    async fn handle(&self, deed: Deed, job: &mut Job<String>) -> Result<Finish> {
+    async fn handle(&self, deed: Deed, job: &mut AsyncJob<String>) -> Result<Finish> {
         match deed {
             Deed::Say => job.emit("said".to_owned()).await?,
             Deed::Wait => {
@@ -152,8 +152,8 @@ impl Handler for Shared {
         Ok(Finish::STOP)
     }
 
-    fn slots(&self) -> Slots {
-        Slots::Tasks(1)
+    fn tasks(&self) -> usize {
+        1
     }
 }
 
@@ -162,16 +162,16 @@ async fn h3_a_call_that_never_returns_is_dropped_when_it_is_cancelled(broker: Ar
     setup.timing.give_up_call_after = Duration::from_millis(300);
     setup.timing.probe_interval = Duration::from_millis(50);
     setup.timing.pulse_interval = Duration::from_millis(5);
-    let _worker = setup.worker::<Shared>(broker.clone(), ()).await.unwrap();
+    let _worker = setup.worker_async::<Shared>(broker.clone(), ()).await.unwrap();
     let client = setup.client(broker).await.unwrap();
-    let mut asked = client::Ask::new(setup.model.clone(), setup.tenant(), Deed::Wait);
+    let mut asked = client::Request::new(setup.model.clone(), setup.tenant()).input(Deed::Wait);
     asked.timeout = Duration::from_secs(60);
-    let mut reply = client.submit::<_, String>(asked).await.unwrap();
+    let mut reply = client.submit::<String>(asked).await.unwrap();
     reply.next().await.unwrap().unwrap();
     reply.cancel();
-    let mut asked = client::Ask::new(setup.model.clone(), setup.tenant(), Deed::Say);
+    let mut asked = client::Request::new(setup.model.clone(), setup.tenant()).input(Deed::Say);
     asked.timeout = Duration::from_secs(30);
-    let next = client.submit::<_, String>(asked).await.unwrap();
+    let next = client.submit::<String>(asked).await.unwrap();
     assert_eq!(next.collect().await.unwrap().0, ["said"]);
     until("nothing to be left", async || left_over(&setup) == 0.0).await;
 }
@@ -184,13 +184,13 @@ async fn h3_a_worker_whose_calls_stand_still_says_so_and_leaves() {
     let mut setup = Setup::new().unwrap();
     setup.timing.probe_interval = Duration::from_millis(100);
     setup.timing.pulse_interval = Duration::from_millis(5);
-    let worker = setup.worker::<Shared>(broker.clone(), ()).await.unwrap();
+    let worker = setup.worker_async::<Shared>(broker.clone(), ()).await.unwrap();
     let client = setup.client(broker.clone()).await.unwrap();
     let began = Instant::now();
     let deed = Deed::Block { ms: 60_000 };
-    let mut asked = client::Ask::new(setup.model.clone(), setup.tenant(), deed);
+    let mut asked = client::Request::new(setup.model.clone(), setup.tenant()).input(deed);
     asked.timeout = Duration::from_secs(120);
-    let mut reply = client.submit::<_, String>(asked).await.unwrap();
+    let mut reply = client.submit::<String>(asked).await.unwrap();
     reply.next().await.unwrap().unwrap();
     until("both pages to say so", async || {
         let report = nsbridge_report(&setup).await;

@@ -84,7 +84,7 @@ async fn worker(setup: &Setup, broker: Arc<dyn Broker>, keys: Arc<dyn KeyProvide
 }
 
 async fn client(broker: Arc<dyn Broker>, keys: Arc<dyn KeyProvider>) -> Client {
-    Client::connect(broker, keys, "test client").await.unwrap()
+    Client::builder().broker(broker).keys(keys).name("test client").connect().await.unwrap()
 }
 
 async fn submit(client: &Client, setup: &Setup, seed: u64) -> Reply<String> {

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nsbridge_crypto::{Entry, Key, Keyring, RequestHead, Sealed, State, seal_request};
 use nsbridge_handler::{
-    Error as HandlerError, Finish, Handler, Health, Job, Models, Result, Slots,
+    Error as HandlerError, Fingerprint, Finish, Handler, Health, Job, Models, Result,
 };
 use nsbridge_protocol::{RequestId, Uuid};
 use nsbridge_queue::Broker;
-use nsbridge_testkit::system::client::{Ask, Client, Error, Reply};
+use nsbridge_testkit::system::client::{Client, Error, Reply, Request};
 use nsbridge_testkit::system::{Running, Setup};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
@@ -59,32 +59,32 @@ impl<const SLOTS: usize, const WELL: bool> Handler for Actor<SLOTS, WELL> {
     type Input = Script;
     type Output = String;
 
-    async fn load((): (), _models: Models) -> Result<Self> {
+    fn load((): (), _models: Models) -> Result<Self> {
         Ok(Self)
     }
 
-    async fn handle(&self, script: Script, job: &mut Job<String>) -> Result<Finish> {
+    fn handle(&self, script: Script, job: &mut Job<String>) -> Result<Finish> {
         let run = Run::start(job.info().seed);
         tracing::info!("the handler was called");
         match script {
             Script::Say { pieces, every_ms } => {
-                let resumed = job.resumed().len();
+                let resumed = job.accept_resume().len();
                 run.resumed(resumed);
-                job.at_most(pieces);
+                job.set_max_pieces(pieces);
                 for i in resumed..pieces {
                     std::thread::sleep(Duration::from_millis(every_ms));
-                    job.emit(piece(job.info().seed, i)).await?;
+                    job.emit(piece(job.info().seed, i))?;
                 }
             }
             Script::Sleep { ms } => {
-                job.emit("sleeping".into()).await?;
+                job.emit("sleeping".into())?;
                 std::thread::sleep(Duration::from_millis(ms));
-                job.emit("awake".into()).await?;
+                job.emit("awake".into())?;
             }
             Script::Hold => {
-                job.emit("holding".into()).await?;
+                job.emit("holding".into())?;
                 wait_for_release(job.info().seed);
-                job.emit("released".into()).await?;
+                job.emit("released".into())?;
             }
             Script::Refuse(why) => return Err(HandlerError::bad_input(why)),
             Script::Fail => return Err(HandlerError::retry("the model is out of sorts")),
@@ -92,27 +92,27 @@ impl<const SLOTS: usize, const WELL: bool> Handler for Actor<SLOTS, WELL> {
                 "SECRET".parse::<u8>()?;
             }
             Script::PanicOnce => {
-                job.emit("one".into()).await?;
+                job.emit("one".into())?;
                 assert!(runs(job.info().seed).len() > 1, "as the script says");
-                job.emit("two".into()).await?;
+                job.emit("two".into())?;
             }
-            Script::Big { bytes } => job.emit("x".repeat(bytes)).await?,
-            Script::Scope => job.emit(job.info().scope.to_string()).await?,
-            Script::Account => job.emit(job.info().account.to_string()).await?,
+            Script::Big { bytes } => job.emit("x".repeat(bytes))?,
+            Script::Scope => job.emit(job.info().scope.to_string())?,
+            Script::Account => job.emit(job.info().account.to_string())?,
         }
         Ok(Finish::STOP)
     }
 
-    fn slots(&self) -> Slots {
-        Slots::Threads(SLOTS)
+    fn threads(&self) -> usize {
+        SLOTS
     }
 
     fn health(&self) -> Health {
         if WELL { Health::Ok } else { Health::Failed("the device is gone".into()) }
     }
 
-    fn fingerprint(&self) -> Option<[u8; 16]> {
-        Some(*b"scripted handler")
+    fn fingerprint(&self) -> Option<Fingerprint> {
+        Some(Fingerprint(*b"scripted handler"))
     }
 }
 
@@ -203,8 +203,8 @@ pub(crate) async fn system(broker: Arc<dyn Broker>) -> (Setup, Running, Client) 
 }
 
 /// Creates a request with a deadline of 10 s.
-pub(crate) fn ask(setup: &Setup, script: Script, seed: u64) -> Ask<Script> {
-    let mut ask = Ask::new(setup.model.clone(), setup.tenant(), script);
+pub(crate) fn ask(setup: &Setup, script: Script, seed: u64) -> Request<Script> {
+    let mut ask = Request::new(setup.model.clone(), setup.tenant()).input(script);
     ask.seed = Some(seed);
     ask.timeout = Duration::from_secs(10);
     ask

@@ -39,7 +39,7 @@ async fn many_requests_at_once_each_get_their_own_reply(broker: Arc<dyn Broker>)
     let mut replies = Vec::new();
     for seed in 0..20 {
         let say = Script::Say { pieces: 10, every_ms: 0 };
-        replies.push(client.submit::<_, String>(ask(&setup, say, seed)).await.unwrap());
+        replies.push(client.submit::<String>(ask(&setup, say, seed)).await.unwrap());
     }
     for (seed, reply) in replies.into_iter().enumerate() {
         assert_eq!(reply.collect().await.unwrap().0, said(seed as u64, 10));
@@ -83,7 +83,7 @@ async fn r4_a_cancel_finds_a_request_that_still_waits(broker: Arc<dyn Broker>) {
         submit(&client, &setup, Script::Say { pieces: 60, every_ms: 10 }).await.unwrap();
     first.next().await.unwrap().unwrap();
     let (endless, seed) = (Script::Say { pieces: 1_000_000, every_ms: 5 }, fresh_seed());
-    client.submit::<_, String>(ask(&setup, endless, seed)).await.unwrap().cancel();
+    client.submit::<String>(ask(&setup, endless, seed)).await.unwrap().cancel();
     assert_eq!(first.collect().await.unwrap().0, said(7, 60)[1..]);
     let next = submit(&client, &setup, Script::Say { pieces: 3, every_ms: 0 }).await.unwrap();
     assert_eq!(next.collect().await.unwrap().0, said(7, 3));
@@ -94,7 +94,7 @@ async fn r10_a_deadline_ends_the_request_on_both_sides(broker: Arc<dyn Broker>) 
     let (setup, _worker, client) = system(broker).await;
     let mut late = ask(&setup, Script::Say { pieces: 1_000_000, every_ms: 5 }, 7);
     late.timeout = Duration::from_secs(1);
-    let ended = client.submit::<_, String>(late).await.unwrap().collect().await;
+    let ended = client.submit::<String>(late).await.unwrap().collect().await;
     // Whichever clock is ahead reports the deadline.
     match ended {
         Err(Error::Deadline { .. } | Error::Failed { code: ErrorCode::Deadline, .. }) => {}
@@ -114,12 +114,9 @@ async fn what_the_handler_refuses_is_told_in_its_own_words(broker: Arc<dyn Broke
         }
         other => panic!("{other:?}"),
     }
-    let odd = nsbridge_testkit::system::client::Ask::new(
-        setup.model.clone(),
-        setup.tenant(),
-        "no script at all",
-    );
-    let ended = client.submit::<_, String>(odd).await.unwrap().collect().await;
+    let odd = nsbridge_testkit::system::client::Request::new(setup.model.clone(), setup.tenant())
+        .input("no script at all");
+    let ended = client.submit::<String>(odd).await.unwrap().collect().await;
     assert!(matches!(ended, Err(Error::Failed { code: ErrorCode::BadInput, .. })), "{ended:?}");
 }
 
@@ -127,7 +124,7 @@ async fn a_model_that_nobody_serves_is_told_at_once(broker: Arc<dyn Broker>) {
     let (setup, _worker, client) = system(broker).await;
     let mut other = ask(&setup, Script::Fail, 7);
     other.model = "nobody-serves-this".parse().unwrap();
-    let refused = client.submit::<_, String>(other).await.unwrap_err();
+    let refused = client.submit::<String>(other).await.unwrap_err();
     assert!(matches!(refused, Error::NoSuchModel { .. }), "{refused}");
 }
 

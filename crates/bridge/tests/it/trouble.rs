@@ -33,7 +33,7 @@ async fn r3_a_failure_for_good_is_told_at_once_without_its_cause(broker: Arc<dyn
     let (setup, _worker, client) = system(broker).await;
     let fail = ask(&setup, Script::FailForGood, fresh_seed());
     let seed = fail.seed.unwrap();
-    let ended = client.submit::<_, String>(fail).await.unwrap().collect().await;
+    let ended = client.submit::<String>(fail).await.unwrap().collect().await;
     let Err(Error::Failed { code: ErrorCode::ModelFailed, message, .. }) = ended else {
         panic!("{ended:?}")
     };
@@ -44,7 +44,7 @@ async fn r3_a_failure_for_good_is_told_at_once_without_its_cause(broker: Arc<dyn
 async fn a_panic_gives_the_job_back_and_ends_the_worker(broker: Arc<dyn Broker>) {
     let (setup, worker, client) = system(broker.clone()).await;
     let once = ask(&setup, Script::PanicOnce, fresh_seed());
-    let reply = client.submit::<_, String>(once).await.unwrap();
+    let reply = client.submit::<String>(once).await.unwrap();
     let said = worker.ended().await.unwrap_err().to_string();
     assert!(said.contains("it panicked"), "{said}");
     let _second = setup.worker::<Scripted>(broker, ()).await.unwrap();
@@ -59,7 +59,7 @@ async fn r7_a_job_that_does_not_fit_the_grace_moves_to_another_worker(broker: Ar
     let client = setup.client(broker.clone()).await.unwrap();
     let seed = fresh_seed();
     let asked = ask(&setup, Script::Say { pieces: 1000, every_ms: 2 }, seed);
-    let mut reply = client.submit::<_, String>(asked).await.unwrap();
+    let mut reply = client.submit::<String>(asked).await.unwrap();
     // The client has more than one frame of pieces before the worker leaves.
     for _ in 0..500 {
         reply.next().await.unwrap().unwrap();
@@ -121,7 +121,7 @@ async fn worker_and_client_come_back_when_every_connection_is_cut() {
     let (setup, _worker, client) = system(broker).await;
     let mut long = ask(&setup, Script::Say { pieces: 60, every_ms: 20 }, 7);
     long.timeout = Duration::from_secs(60);
-    let mut reply = client.submit::<_, String>(long).await.unwrap();
+    let mut reply = client.submit::<String>(long).await.unwrap();
     reply.next().await.unwrap().unwrap();
     proxy.cut();
     assert_eq!(rest(reply).await, said(7, 60)[1..]);
@@ -140,7 +140,7 @@ async fn c6_a_client_whose_reply_queue_was_lost_asks_again_and_goes_on_where_it_
     let seed = fresh_seed();
     let mut long = ask(&setup, Script::Say { pieces: 200, every_ms: 20 }, seed);
     long.timeout = Duration::from_secs(60);
-    let mut reply = client.submit::<_, String>(long).await.unwrap();
+    let mut reply = client.submit::<String>(long).await.unwrap();
     for _ in 0..20 {
         reply.next().await.unwrap().unwrap();
     }

@@ -265,7 +265,7 @@ async fn a_model_that_is_silent_for_long_has_its_heartbeats_counted() {
     let metrics = &setup.observability.metrics;
     let held = ask(&setup, Script::Hold, fresh_seed());
     let seed = held.seed.unwrap();
-    let reply = client.submit::<_, String>(held).await.unwrap();
+    let reply = client.submit::<String>(held).await.unwrap();
     becomes_at_least(metrics, "nsbridge_heartbeats_total", 3.0).await;
     release(seed);
     reply.collect().await.unwrap();
@@ -292,12 +292,12 @@ impl Handler for Hangs {
     type Input = Script;
     type Output = String;
 
-    async fn load((): (), _: Models) -> HandlerResult<Self> {
+    fn load((): (), _: Models) -> HandlerResult<Self> {
         Ok(Self(AtomicBool::new(false)))
     }
 
-    async fn handle(&self, _: Script, job: &mut Job<String>) -> HandlerResult<Finish> {
-        job.emit(piece(job.info().seed, 0)).await?;
+    fn handle(&self, _: Script, job: &mut Job<String>) -> HandlerResult<Finish> {
+        job.emit(piece(job.info().seed, 0))?;
         self.0.store(true, Ordering::SeqCst);
         std::thread::sleep(Duration::from_secs(3600));
         Ok(Finish::STOP)
@@ -327,7 +327,7 @@ async fn what_hangs_in_a_handler_that_is_not_well_goes_elsewhere_long_before_the
     let client = setup.client(broker.clone()).await.unwrap();
     let mut asked = ask(&setup, Script::Say { pieces: 3, every_ms: 1 }, 7);
     asked.timeout = Duration::from_secs(60);
-    let mut reply = client.submit::<_, String>(asked).await.unwrap();
+    let mut reply = client.submit::<String>(asked).await.unwrap();
     reply.next().await.unwrap().unwrap();
     let _other = setup.worker::<Scripted>(broker, ()).await.unwrap();
     // The call never returns, and the deadline comes long before the end of the grace period.

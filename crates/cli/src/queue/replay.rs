@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use nsbridge_client::{Ask, Client};
+use nsbridge_client::{Client, Request};
 use nsbridge_crypto::Keyring;
 use nsbridge_protocol::topology::dead_queue;
 use nsbridge_queue::AmqpBroker;
@@ -35,7 +35,12 @@ pub(super) async fn run(
         bail!("no dead letter of {} fits", place.model);
     }
     let broker = Arc::new(AmqpBroker::new(&place.broker.url)?);
-    let client = Client::connect(broker, keys.clone(), "nsbridge replay").await?;
+    let client = Client::builder()
+        .broker(broker)
+        .keys(keys.clone())
+        .name("nsbridge replay")
+        .connect()
+        .await?;
     let (count, mut failed) = (letters.len(), 0);
     for letter in letters {
         let name = letter.name();
@@ -78,12 +83,12 @@ async fn replay(
     timeout: Duration,
 ) -> Result<Value> {
     let asked = letter.open(keys).await?;
-    let mut ask = Ask::new(asked.head.model, asked.head.tenant, asked.request.input);
+    let mut ask = Request::new(asked.head.model, asked.head.tenant).input(asked.request.input);
     ask.seed = Some(asked.request.seed);
     ask.revision = asked.request.revision;
     ask.timeout = timeout;
     ask.replay_of = Some(asked.head.id);
-    let reply = client.submit::<_, Value>(ask).await?;
+    let reply = client.submit::<Value>(ask).await?;
     let id = reply.id();
     // If the request fails again, its worker may have written a second dead letter.
     let failed = || format!("asked again as {id}, which may be a dead letter now too");

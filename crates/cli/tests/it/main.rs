@@ -6,6 +6,7 @@ mod demo;
 mod inspect;
 mod keys;
 mod model;
+mod outside;
 mod parity;
 mod place;
 mod python;

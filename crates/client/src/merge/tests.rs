@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use nsbridge_crypto::{ControlFrame, ReplyRoot, ReplySealer, seal_control};
-use nsbridge_protocol::{ControlKind, ErrorCode, Failure, Fingerprint, Pieces, Resume, Seam};
+use nsbridge_protocol::{ControlKind, ErrorCode, Failure, Fingerprint, Pieces, ReplayKey, Resume};
 use proptest::prelude::{Just, Strategy, any, prop, proptest};
 
 use super::early::{MAX_EARLY, MAX_EARLY_BYTES};
@@ -347,9 +347,9 @@ fn a_workers_failure_is_passed_on() {
 }
 
 #[test]
-fn seams_of_text_pieces_forgive_log_probabilities() {
+fn replay_keys_of_text_pieces_forgive_log_probabilities() {
     let root = root();
-    let mut merge = Merge::new(root.clone(), nsbridge_protocol::TextPiece::seam);
+    let mut merge = Merge::new(root.clone(), nsbridge_protocol::TextPiece::replay_key);
     let [mut one, mut two] = [1, 2].map(|n| Sender::new(&root, n, 0).sealer_with_open(&mut merge));
     let mut send = |sender: &mut ReplySealer, json: &str| {
         let frame = sender.pieces(|out| Pieces::write(out, 0, [json.as_bytes()].into_iter()));

@@ -8,7 +8,7 @@ use nsbridge::worker::{Drain, Observability, ReplyConfig, Timing, Worker, Worker
 pub use nsbridge_client as client;
 use nsbridge_client::Client;
 use nsbridge_crypto::{Entry, Key, KeyProvider, Keyring, State};
-use nsbridge_handler::{Handler, Models};
+use nsbridge_handler::{AsyncHandler, Handler, Models};
 use nsbridge_protocol::{ModelName, Revision, Tenant};
 use nsbridge_queue::Broker;
 use tokio::task::JoinHandle;
@@ -90,13 +90,32 @@ impl Setup {
         Running::start(worker).await
     }
 
+    /// Starts a worker with an asynchronous handler and waits until it consumes requests.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the worker does not start.
+    pub async fn worker_async<H: AsyncHandler>(
+        &self,
+        broker: Arc<dyn Broker>,
+        options: H::Options,
+    ) -> Result<Running> {
+        let worker = self.builder(broker).start_async::<H>(options, Models::default()).await?;
+        Running::start(worker).await
+    }
+
     /// Connects a client that uses the keyring of this setup.
     ///
     /// # Errors
     ///
     /// Returns an error if the broker cannot be reached.
     pub async fn client(&self, broker: Arc<dyn Broker>) -> Result<Client> {
-        Ok(Client::connect(broker, self.keys.clone(), "test client").await?)
+        Ok(Client::builder()
+            .broker(broker)
+            .keys(self.keys.clone())
+            .name("test client")
+            .connect()
+            .await?)
     }
 
     /// Returns the tenant of test requests.

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use nsbridge_protocol::Fingerprint;
 use serde::Serialize;
 use tokio::sync::oneshot;
 
@@ -13,7 +14,7 @@ use crate::{Error, Models, Result};
 /// Properties of a model, known once it is loaded.
 pub(super) struct Loaded {
     pub(super) limits: Limits,
-    pub(super) fingerprint: Option<[u8; 16]>,
+    pub(super) fingerprint: Option<Fingerprint>,
 }
 
 /// Starts the thread and loads the model on it.

@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use futures_util::FutureExt as _;
 use futures_util::future::{Either, join_all, select};
 use nsbridge_protocol::Pieces;
 use serde::de::DeserializeOwned;
@@ -15,13 +16,21 @@ use tokio::sync::oneshot;
 use tokio::task::{LocalSet, spawn_local};
 
 use super::{AFTERMATH, Breach};
-use crate::erased::{AnyHandler, Call};
+use crate::erased::{AnyHandler, Call, Servable, Slots};
 use crate::transcript::{ROOM_BYTES, Reader, transcript};
-use crate::{AttemptNo, Error, Finish, Handler, JobInfo, RequestId, Result, Slots, Stop};
+use crate::{Error, Finish, JobInfo, RequestId, Result, Stop};
 
 const TICK: Duration = Duration::from_millis(10);
 /// Poll interval of an observed call.
 const GLANCE: Duration = Duration::from_millis(1);
+
+/// Way in which a call was given up.
+pub(super) enum GivenUp {
+    /// Its future is dropped the next time it yields.
+    Dropped,
+    /// It was told to stop, because a call that blocks cannot be dropped.
+    Stopped,
+}
 
 /// Parameters of a call.
 pub(super) struct Plan {
@@ -56,21 +65,22 @@ impl Room {
 }
 
 /// Handler, the input of all its calls, and the time for which it blocks its thread.
-pub(super) struct Stage<'a, H> {
-    handler: &'a Arc<H>,
+pub(super) struct Stage {
+    handler: Arc<dyn AnyHandler>,
     input: Vec<u8>,
-    /// Longest time in ms for which the thread of a `Slots::Tasks` handler was blocked.
+    /// Longest time in ms for which the thread of an `AsyncHandler` was blocked.
     gap: Arc<AtomicU64>,
 }
 
-impl<'a, H: Handler> Stage<'a, H> {
-    pub(super) fn new(handler: &'a Arc<H>, input: &Value) -> Self {
-        Self { handler, input: input.to_string().into_bytes(), gap: Arc::default() }
+impl Stage {
+    pub(super) fn new<H: Servable<K>, K>(handler: &Arc<H>, input: &Value) -> Self {
+        let input = input.to_string().into_bytes();
+        Self { handler: H::erase(handler.clone()), input, gap: Arc::default() }
     }
 
     /// Starts these calls, as many at once as the handler has slots.
     pub(super) fn start(&self, plans: Vec<Plan>) -> Result<Vec<Watch>, Breach> {
-        let slots = Handler::slots(&**self.handler);
+        let slots = self.handler.slots();
         let mut lanes: Vec<Vec<Run>> = Vec::new();
         lanes.resize_with(slots.count().min(plans.len()), Vec::new);
         let mut watches = Vec::new();
@@ -81,8 +91,8 @@ impl<'a, H: Handler> Stage<'a, H> {
             watches.push(watch);
         }
         match slots {
-            Slots::Threads(_) => lanes.into_iter().try_for_each(|lane| self.host(vec![lane], None)),
-            Slots::Tasks(_) => self.host(lanes, Some(self.gap.clone())),
+            Slots::Threads(_) => lanes.into_iter().try_for_each(|lane| self.thread(lane)),
+            Slots::Tasks(_) => self.tasks(lanes),
         }?;
         Ok(watches)
     }
@@ -115,14 +125,43 @@ impl<'a, H: Handler> Stage<'a, H> {
         (Run { call, ended, dropped }, watch)
     }
 
-    /// Runs each lane's calls one after the other, with all lanes on one new thread.
-    fn host(&self, lanes: Vec<Vec<Run>>, gap: Option<Arc<AtomicU64>>) -> Result<(), Breach> {
-        let setup = |error: std::io::Error| Breach::Setup(error.to_string());
-        let runtime = runtime().map_err(setup)?;
+    /// Gives up a call as the worker does: drops its future, or stops it if it cannot be dropped.
+    pub(super) fn give_up(&self, watch: &mut Watch) -> GivenUp {
+        match self.handler.slots() {
+            Slots::Threads(_) => {
+                watch.stop();
+                GivenUp::Stopped
+            }
+            Slots::Tasks(_) => {
+                watch.dropper = None;
+                GivenUp::Dropped
+            }
+        }
+    }
+
+    /// Runs calls that block, one after the other on a new thread.
+    fn thread(&self, lane: Vec<Run>) -> Result<(), Breach> {
         let handler = self.handler.clone();
         let body = move || {
+            for Run { call, ended, dropped: _ } in lane {
+                let writer = call.writer.clone();
+                let result = handler.call(call).now_or_never();
+                writer.close();
+                // The observer may have finished already.
+                drop(result.map(|result| ended.try_send(End::Returned(result))));
+            }
+        };
+        thread::Builder::new().name("handler".into()).spawn(body).map_err(setup)?;
+        Ok(())
+    }
+
+    /// Runs each lane's calls one after the other, with all lanes on one new thread.
+    fn tasks(&self, lanes: Vec<Vec<Run>>) -> Result<(), Breach> {
+        let runtime = runtime().map_err(setup)?;
+        let (handler, gap) = (self.handler.clone(), self.gap.clone());
+        let body = move || {
             LocalSet::new().block_on(&runtime, async move {
-                let ticker = Ticker { gap: gap.unwrap_or_default(), last: Instant::now() };
+                let ticker = Ticker { gap, last: Instant::now() };
                 let ticker = spawn_local(ticker.run());
                 let lanes = lanes.into_iter().map(|lane| spawn_local(run(handler.clone(), lane)));
                 join_all(lanes).await;
@@ -132,6 +171,10 @@ impl<'a, H: Handler> Stage<'a, H> {
         thread::Builder::new().name("handler".into()).spawn(body).map_err(setup)?;
         Ok(())
     }
+}
+
+fn setup(error: std::io::Error) -> Breach {
+    Breach::Setup(error.to_string())
 }
 
 pub(super) fn runtime() -> std::io::Result<Runtime> {
@@ -161,17 +204,9 @@ pub fn pieces<O: DeserializeOwned>(reader: &Reader) -> Result<Vec<O>> {
 
 pub(super) fn info(at: usize, seed: u64) -> JobInfo {
     let submitted_at = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
-    JobInfo {
-        id: RequestId::from_bytes([at as u8; 16]),
-        attempt: AttemptNo(1),
-        seed,
-        submitted_at,
-        tenant: "check".parse().expect("`check` is a tenant's name"),
-        scope: "check".into(),
-        account: "check".into(),
-        deadline: SystemTime::now() + Duration::from_secs(3600),
-        trace: None,
-    }
+    let tenant = "check".parse().expect("`check` is a tenant's name");
+    let id = RequestId::from_bytes([at as u8; 16]);
+    JobInfo { submitted_at, ..JobInfo::new(id, tenant, seed) }
 }
 
 /// Handler's side of a call.
@@ -187,7 +222,7 @@ pub(super) enum End {
     Dropped,
 }
 
-async fn run<H: Handler>(handler: Arc<H>, lane: Vec<Run>) {
+async fn run(handler: Arc<dyn AnyHandler>, lane: Vec<Run>) {
     for Run { call, ended, dropped } in lane {
         let writer = call.writer.clone();
         let end = match select(handler.call(call), dropped).await {
@@ -302,10 +337,5 @@ impl Watch {
 
     pub(super) fn stop(&self) {
         self.reader.stop(Stop::Cancelled);
-    }
-
-    /// Drops the call's future the next time it yields.
-    pub(super) fn drop_call(&mut self) {
-        self.dropper = None;
     }
 }

@@ -2,28 +2,21 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use futures_util::FutureExt;
-use nsbridge_protocol::{AttemptNo, MAX_FRAME_BYTES, MAX_TRANSCRIPT_BYTES, Pieces, RequestId};
+use nsbridge_protocol::{MAX_FRAME_BYTES, MAX_TRANSCRIPT_BYTES, Pieces, RequestId};
 
 use super::{ROOM_BYTES, Reader, Stop, transcript};
-use crate::{Job, JobInfo, Refused};
+use crate::{AsyncJob, Job, JobInfo, Refused};
 
-fn job(resume: Option<Pieces>) -> (Job<String>, Reader) {
+fn info() -> JobInfo {
+    JobInfo::new(RequestId::from_bytes([7; 16]), "someone".parse().unwrap(), 0)
+}
+
+fn job(resume: Option<Pieces>) -> (AsyncJob<String>, Reader) {
     let (writer, reader) = transcript();
-    let info = JobInfo {
-        id: RequestId::from_bytes([7; 16]),
-        attempt: AttemptNo(1),
-        seed: 0,
-        submitted_at: SystemTime::UNIX_EPOCH,
-        tenant: "someone".parse().unwrap(),
-        scope: "someone".into(),
-        account: "someone".into(),
-        deadline: SystemTime::UNIX_EPOCH,
-        trace: None,
-    };
-    (Job::new(info, writer, resume), reader)
+    (AsyncJob::new(info(), writer, resume), reader)
 }
 
 /// Piece that leaves no space for another.
@@ -84,6 +77,40 @@ async fn a_stop_ends_a_waiting_emit_and_the_first_reason_stays() {
     assert_eq!(reader.len(), 1);
 }
 
+/// Starts a thread that emits into a full transcript, and waits until it blocks.
+fn blocked() -> (std::thread::JoinHandle<Result<(), Stop>>, Reader) {
+    let (writer, reader) = transcript();
+    let mut job: Job<String> = Job::new(info(), writer, None);
+    job.emit(filler()).unwrap();
+    let emitting = std::thread::spawn(move || job.emit("next".into()));
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!emitting.is_finished());
+    (emitting, reader)
+}
+
+#[test]
+fn reading_lets_a_blocked_thread_go_on() {
+    let (emitting, reader) = blocked();
+    reader.sent(1);
+    assert_eq!(emitting.join().unwrap(), Ok(()));
+    assert_eq!(pieces(&reader, 1), ["next"]);
+}
+
+#[test]
+fn a_stop_ends_a_blocked_emit() {
+    let (emitting, reader) = blocked();
+    reader.stop(Stop::Deadline);
+    assert_eq!(emitting.join().unwrap(), Err(Stop::Deadline));
+    assert_eq!(reader.len(), 1);
+}
+
+#[test]
+fn a_reader_that_is_dropped_ends_a_blocked_emit() {
+    let (emitting, reader) = blocked();
+    drop(reader);
+    assert_eq!(emitting.join().unwrap(), Err(Stop::HandOff));
+}
+
 #[test]
 fn a_stop_wakes_the_engine() {
     let (job, reader) = job(None);
@@ -136,18 +163,18 @@ fn resumed_pieces_stand_before_the_new_ones_and_take_no_room() {
     };
     let (mut job, reader) = job(Some(offered));
     assert_eq!(reader.resumed(), 0);
-    assert_eq!(job.resumed()[1], "b");
+    assert_eq!(job.accept_resume()[1], "b");
     job.emitter().try_emit(&"c".into()).unwrap();
     assert_eq!((reader.resumed(), reader.len()), (2, 3));
     assert_eq!(pieces(&reader, 1), ["b", "c"]);
-    assert_eq!(job.resumed().len(), 2);
+    assert_eq!(job.accept_resume().len(), 2);
 }
 
 #[test]
 fn pieces_of_another_type_are_not_resumed() {
     let offered = Pieces { first: 0, pieces: vec![b"\"a\"".to_vec(), b"7".to_vec()] };
     let (mut job, reader) = job(Some(offered));
-    assert!(job.resumed().is_empty());
+    assert!(job.accept_resume().is_empty());
     assert_eq!((reader.resumed(), reader.len()), (0, 0));
 }
 

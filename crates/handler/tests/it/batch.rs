@@ -6,7 +6,7 @@ mod probe;
 use std::time::{Duration, Instant};
 
 use nsbridge_handler::{
-    BatchOptions, Batched, Error, Handler, Health, Models, Result, Slots, Stop, testing,
+    AsyncHandler, BatchOptions, Batched, Error, Fingerprint, Health, Models, Result, Stop, testing,
 };
 use nsbridge_protocol::Pieces;
 use tokio::task::LocalSet;
@@ -21,7 +21,7 @@ fn on_stage(test: impl Future<Output = ()>) {
 
 /// Returns the error message of a handler that fails to load.
 fn refusal(options: BatchOptions<Script>) -> String {
-    let loaded = testing::load::<Batched<Probe>>(options, Models::default());
+    let loaded = testing::load::<Batched<Probe>, _>(options, Models::default());
     loaded.err().map_or_else(|| "it loaded".to_owned(), |error| error.to_string())
 }
 
@@ -117,7 +117,7 @@ fn a_stop_while_a_batch_runs_ends_that_call_alone_and_at_once() {
         let next = stage.call(Ask::Double(5)).await;
         stage.script.open_the_gate();
         assert_eq!(next.end().await.unwrap(), (10, 99));
-        assert_eq!(Handler::health(&*stage.handler), Health::Ok);
+        assert_eq!(AsyncHandler::health(&*stage.handler), Health::Ok);
     });
 }
 
@@ -133,7 +133,7 @@ fn a_bad_input_fails_alone() {
         assert_eq!(good.end().await.unwrap(), (2, 99));
         assert_eq!(last.end().await.unwrap(), (4, 99));
         assert_eq!(stage.script.sizes(), [3]);
-        assert_eq!(Handler::health(&*stage.handler), Health::Ok);
+        assert_eq!(AsyncHandler::health(&*stage.handler), Health::Ok);
     });
 }
 
@@ -181,9 +181,9 @@ async fn break_with(ask: Ask, why: &str) -> (Stage, Result<(u64, u64)>) {
     assert!(matches!(broken.end().await, Err(Error::Fatal(_))));
     // The health check and later calls must report the reason.
     assert!(
-        matches!(Handler::health(&*stage.handler), Health::Failed(said) if said.contains(why)),
+        matches!(AsyncHandler::health(&*stage.handler), Health::Failed(said) if said.contains(why)),
         "{:?}",
-        Handler::health(&*stage.handler)
+        AsyncHandler::health(&*stage.handler)
     );
     assert_fatal(&waits.end().await, why);
     assert_fatal(&stage.call(Ask::Double(4)).await.end().await, why);
@@ -234,7 +234,7 @@ fn a_handler_that_is_dropped_ends_its_thread() {
 fn the_model_lives_on_one_thread_of_its_own() {
     on_stage(async {
         let stage = Stage::new(2, 0.0).await;
-        Handler::warm_up(&*stage.handler).await.unwrap();
+        AsyncHandler::warm_up(&*stage.handler).await.unwrap();
         stage.call(Ask::Double(1)).await.end().await.unwrap();
         let Stage { handler, script } = stage;
         drop(handler);
@@ -260,12 +260,12 @@ fn a_client_that_has_the_piece_needs_no_run() {
 #[test]
 fn two_batches_of_requests_are_taken_and_the_operator_outweighs_the_model() {
     let own = Script::default;
-    let load = |options| testing::load::<Batched<Probe>>(options, Models::default()).unwrap();
+    let load = |options| testing::load::<Batched<Probe>, _>(options, Models::default()).unwrap();
     let as_the_model_says = load(BatchOptions { own: own(), ..BatchOptions::default() });
-    assert_eq!(Handler::slots(&*as_the_model_says), Slots::Tasks(6));
-    assert_eq!(Handler::fingerprint(&*as_the_model_says), Some([7; 16]));
+    assert_eq!(as_the_model_says.tasks(), 6);
+    assert_eq!(AsyncHandler::fingerprint(&*as_the_model_says), Some(Fingerprint([7; 16])));
     let options = BatchOptions { batch_size: Some(5), max_batch_delay: None, own: own() };
-    assert_eq!(Handler::slots(&*load(options)), Slots::Tasks(10));
+    assert_eq!(load(options).tasks(), 10);
 }
 
 #[test]
@@ -278,8 +278,8 @@ fn what_goes_wrong_while_loading_is_told() {
         let own = Script::that(Load::WarmUpPanics);
         let options = BatchOptions { own, ..BatchOptions::default() };
         let handler = Batched::<Probe>::load(options, Models::default()).await.unwrap();
-        assert_fatal(&Handler::warm_up(&handler).await, "panicked as it warmed up");
-        assert!(matches!(Handler::health(&handler), Health::Failed(_)));
+        assert_fatal(&AsyncHandler::warm_up(&handler).await, "panicked as it warmed up");
+        assert!(matches!(AsyncHandler::health(&handler), Health::Failed(_)));
     });
 }
 

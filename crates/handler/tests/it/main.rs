@@ -9,8 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use nsbridge_handler::erased::Servable;
 use nsbridge_handler::testing::{Breach, answer, check, load};
-use nsbridge_handler::{Error, Finish, Handler, Job, Models, Result, Slots};
+use nsbridge_handler::{
+    AsyncHandler, AsyncJob, Emitter, Error, Finish, Handler, Job, JobInfo, Models, Result, Stop,
+};
 
 /// Fault of a [`Words`] handler.
 #[derive(Clone, Copy, PartialEq, serde::Deserialize)]
@@ -34,44 +38,127 @@ enum Fault {
 /// Handler that emits a few numbers that depend on the seed and the index, with one [`Fault`].
 struct Words {
     fault: Fault,
-    slots: Slots,
+    slots: usize,
     calls: AtomicUsize,
     running: AtomicUsize,
     busy: AtomicBool,
 }
 
-impl Handler for Words {
-    type Options = (Fault, Option<usize>, Option<usize>);
+/// [`Words`] as a handler that blocks its thread.
+struct OnThreads(Words);
+
+impl Handler for OnThreads {
+    type Options = (Fault, usize);
     type Input = u64;
     type Output = String;
 
-    async fn load((fault, threads, tasks): Self::Options, _models: Models) -> Result<Self> {
-        let slots = threads.map(Slots::Threads).or(tasks.map(Slots::Tasks));
-        let slots = slots.ok_or_else(|| Error::fatal("no slots"))?;
-        let (calls, running) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Ok(Self { fault, slots, calls, running, busy: AtomicBool::new(false) })
+    fn load((fault, threads): Self::Options, _models: Models) -> Result<Self> {
+        Ok(Self(Words::new(fault, threads)))
     }
 
-    async fn handle(&self, words: u64, job: &mut Job<String>) -> Result<Finish> {
+    fn handle(&self, words: u64, job: &mut Job<String>) -> Result<Finish> {
+        self.0.call(words, job).now_or_never().expect("a blocking job never awaits")
+    }
+
+    fn threads(&self) -> usize {
+        self.0.slots
+    }
+}
+
+/// [`Words`] as a handler whose calls await.
+struct AsTasks(Words);
+
+impl AsyncHandler for AsTasks {
+    type Options = (Fault, usize);
+    type Input = u64;
+    type Output = String;
+
+    async fn load((fault, tasks): Self::Options, _models: Models) -> Result<Self> {
+        Ok(Self(Words::new(fault, tasks)))
+    }
+
+    async fn handle(&self, words: u64, job: &mut AsyncJob<String>) -> Result<Finish> {
+        self.0.call(words, job).await
+    }
+
+    fn tasks(&self) -> usize {
+        self.0.slots
+    }
+}
+
+/// Job of either kind.
+trait AnyJob {
+    async fn emit(&mut self, word: String) -> Result<(), Stop>;
+    async fn rest(&self);
+    fn info(&self) -> &JobInfo;
+    fn resumed(&mut self) -> usize;
+    fn emitter(&self) -> Emitter<String>;
+}
+
+impl AnyJob for Job<String> {
+    async fn emit(&mut self, word: String) -> Result<(), Stop> {
+        Job::emit(self, word)
+    }
+
+    async fn rest(&self) {
+        thread::sleep(Duration::from_millis(1));
+    }
+
+    fn info(&self) -> &JobInfo {
+        Job::info(self)
+    }
+
+    fn resumed(&mut self) -> usize {
+        self.accept_resume().len()
+    }
+
+    fn emitter(&self) -> Emitter<String> {
+        Job::emitter(self)
+    }
+}
+
+impl AnyJob for AsyncJob<String> {
+    async fn emit(&mut self, word: String) -> Result<(), Stop> {
+        AsyncJob::emit(self, word).await
+    }
+
+    async fn rest(&self) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+
+    fn info(&self) -> &JobInfo {
+        AsyncJob::info(self)
+    }
+
+    fn resumed(&mut self) -> usize {
+        self.accept_resume().len()
+    }
+
+    fn emitter(&self) -> Emitter<String> {
+        AsyncJob::emitter(self)
+    }
+}
+
+impl Words {
+    fn new(fault: Fault, slots: usize) -> Self {
+        let (calls, running) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { fault, slots, calls, running, busy: AtomicBool::new(false) }
+    }
+
+    async fn call(&self, words: u64, job: &mut impl AnyJob) -> Result<Finish> {
         if self.busy.swap(self.fault == Fault::StaysBusy, Ordering::Relaxed) {
             return Err(Error::retry("an earlier call still holds the model"));
         }
         let others = self.running.fetch_add(1, Ordering::Relaxed);
         let _running = Running(&self.running);
-        let result = self.words(words, others, job).await;
+        let result = self.words(words, others, job).await?;
         self.busy.store(false, Ordering::Relaxed);
-        result
+        Ok(result)
     }
 
-    fn slots(&self) -> Slots {
-        self.slots
-    }
-}
-
-impl Words {
-    async fn words(&self, words: u64, others: usize, job: &mut Job<String>) -> Result<Finish> {
+    async fn words(&self, words: u64, others: usize, job: &mut impl AnyJob) -> Result<Finish> {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        let done = if self.fault == Fault::StartsOver { 0 } else { job.resumed().len() as u64 };
+        let done = if self.fault == Fault::StartsOver { 0 } else { job.resumed() as u64 };
         for index in done..words {
             let salt = match self.fault {
                 Fault::CountsCalls => call,
@@ -88,7 +175,7 @@ impl Words {
                     let _ = job.emitter().try_emit(&word);
                     continue;
                 }
-                _ => tokio::time::sleep(Duration::from_millis(1)).await,
+                _ => job.rest().await,
             }
             match (job.emit(word).await, self.fault) {
                 (Err(_), Fault::IgnoresStop) => thread::sleep(Duration::from_secs(3)),
@@ -116,16 +203,16 @@ impl Drop for Running<'_> {
     }
 }
 
-fn on_threads(fault: Fault, threads: usize) -> Arc<Words> {
-    load((fault, Some(threads), None), Models::default()).unwrap()
+fn on_threads(fault: Fault, threads: usize) -> Arc<OnThreads> {
+    load((fault, threads), Models::default()).unwrap()
 }
 
-fn as_tasks(fault: Fault, tasks: usize) -> Arc<Words> {
-    load((fault, None, Some(tasks)), Models::default()).unwrap()
+fn as_tasks(fault: Fault, tasks: usize) -> Arc<AsTasks> {
+    load((fault, tasks), Models::default()).unwrap()
 }
 
 #[track_caller]
-fn check_breach(handler: &Arc<Words>, expected: impl Fn(&Breach) -> bool) {
+fn check_breach<H: Servable<K>, K>(handler: &Arc<H>, expected: impl Fn(&Breach) -> bool) {
     match check(handler, &6.into()) {
         Err(breach) => assert!(expected(&breach), "{breach:?}"),
         Ok(()) => panic!("the fault was not seen"),

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nsbridge_handler::erased::AnyHandler;
-use nsbridge_handler::{Error, Handler, Model, Models, Stop, testing};
+use nsbridge_handler::{AsyncHandler, Error, Model, Models, Stop, testing};
 use nsbridge_llama::{Config, KvFormat, Llama, Memory, Options};
 use serde_json::{Value, json};
 
@@ -150,7 +150,7 @@ fn judge(world: &World) -> Result<(), Fault> {
         }
         thread::sleep(Duration::from_millis(1));
     }
-    for measure in Handler::measures(&*world.llama) {
+    for measure in AsyncHandler::measures(&*world.llama) {
         println!("{:28} {:.1}", measure.name, measure.value);
     }
     let share = world.measure("engine_schedule_seconds") / world.measure("engine_model_seconds");
@@ -170,7 +170,7 @@ fn judge(world: &World) -> Result<(), Fault> {
 
 impl World {
     fn measure(&self, name: &str) -> f64 {
-        let measures = Handler::measures(&*self.llama);
+        let measures = AsyncHandler::measures(&*self.llama);
         measures.iter().find(|measure| measure.name == name).map_or(f64::NAN, |found| found.value)
     }
 

@@ -232,7 +232,7 @@ pub(crate) fn find_json<T: DeserializeOwned>(
     model: &Model,
     path: &str,
 ) -> Result<Option<T>, LoadError> {
-    let text = model.find(path).map_err(LoadError::read)?;
+    let text = model.read_optional(path).map_err(LoadError::read)?;
     let parse = |text: Vec<u8>| serde_json::from_slice(&text);
     text.map(parse).transpose().map_err(LoadError::parse(within(model, path)))
 }

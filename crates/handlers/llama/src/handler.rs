@@ -11,7 +11,8 @@ use std::time::Instant;
 
 use nsbridge_checkpoint::{Checkpoint, TensorInfo};
 use nsbridge_handler::{
-    Error, Finish, Handler, Health, Job, Measure, Models, Result, Slots, TextInput, TextPiece,
+    AsyncHandler, AsyncJob, Error, Fingerprint, Finish, Health, Measure, Models, Result, TextInput,
+    TextPiece,
 };
 use sha2::{Digest, Sha256};
 
@@ -68,7 +69,7 @@ pub struct Llama {
     fingerprint: [u8; 16],
 }
 
-impl Handler for Llama {
+impl AsyncHandler for Llama {
     type Options = Options;
     type Input = TextInput;
     type Output = TextPiece;
@@ -78,7 +79,7 @@ impl Handler for Llama {
         Self::load_drafting(options, &models, drafting)
     }
 
-    async fn handle(&self, input: TextInput, job: &mut Job<TextPiece>) -> Result<Finish> {
+    async fn handle(&self, input: TextInput, job: &mut AsyncJob<TextPiece>) -> Result<Finish> {
         let arrived = Instant::now();
         let replies = replies(&input)?;
         let asked = Asked::new(&input, &self.options, &self.config.advice, self.vocabulary())?;
@@ -96,7 +97,7 @@ impl Handler for Llama {
             submitted_at: job.info().submitted_at,
             replies,
             input,
-            resumed: job.resumed().to_vec(),
+            resumed: job.accept_resume().to_vec(),
         };
         // Held until the call ends. A request of a few bytes takes no part of the budget.
         let (mut granted, short) = (None, !rule && preparation.is_short());
@@ -110,7 +111,7 @@ impl Handler for Llama {
             };
             unless_stopped(job, prepared).await?
         };
-        job.at_most(choices.longest());
+        job.set_max_pieces(choices.longest());
         if let Some(finish) = finish {
             return Ok(finish);
         }
@@ -120,8 +121,8 @@ impl Handler for Llama {
         finish
     }
 
-    fn slots(&self) -> Slots {
-        Slots::Tasks(places(&self.options) + self.options.job_queue_size.unwrap_or(0))
+    fn tasks(&self) -> usize {
+        places(&self.options) + self.options.job_queue_size.unwrap_or(0)
     }
 
     async fn warm_up(&self) -> Result<()> {
@@ -137,8 +138,8 @@ impl Handler for Llama {
         self.engine.forget();
     }
 
-    fn fingerprint(&self) -> Option<[u8; 16]> {
-        Some(self.fingerprint)
+    fn fingerprint(&self) -> Option<Fingerprint> {
+        Some(Fingerprint(self.fingerprint))
     }
 
     fn measures(&self) -> Vec<Measure> {
@@ -151,7 +152,7 @@ impl Llama {
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`Handler::load`].
+    /// Returns the errors of [`AsyncHandler::load`].
     pub fn load_with(
         options: Options,
         models: &Models,
@@ -161,7 +162,7 @@ impl Llama {
     }
 
     fn load_drafting(options: Options, models: &Models, drafting: Drafting) -> Result<Self> {
-        let files = models.get("target")?.clone();
+        let files = models.require("target")?.clone();
         let limit = seconds("model_loading_timeout", options.model_loading_timeout);
         let limit = limit.map_err(LoadError::fatal)?;
         within(limit, move || Self::read(options, &files, drafting)).map_err(LoadError::fatal)
@@ -250,7 +251,7 @@ impl Llama {
 
 /// Awaits the work, or ends with the reason once the call must stop.
 async fn unless_stopped<T>(
-    job: &Job<TextPiece>,
+    job: &AsyncJob<TextPiece>,
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
     let (mut work, mut stopped) = (pin!(work), pin!(job.stopped()));
@@ -376,7 +377,7 @@ fn fingerprint(
     add(arithmetic.as_bytes());
     add(grammar::VERSION.as_bytes());
     for name in FILES {
-        add(&files.find(name).map_err(LoadError::read)?.unwrap_or_default());
+        add(&files.read_optional(name).map_err(LoadError::read)?.unwrap_or_default());
     }
     weights.digests()?.iter().for_each(|digest| add(digest));
     add(&serde_json::to_vec(options).map_err(LoadError::parse(files.place()))?);

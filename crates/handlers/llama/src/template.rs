@@ -37,7 +37,7 @@ impl ChatTemplate {
         tokenizer: &TokenizerConfig,
     ) -> Result<Option<Self>, LoadError> {
         let path = within(model, FILE);
-        let source = match model.find(FILE).map_err(LoadError::read)? {
+        let source = match model.read_optional(FILE).map_err(LoadError::read)? {
             Some(text) => Some(String::from_utf8(text).map_err(LoadError::parse(&path))?),
             None => tokenizer.chat_template(),
         };

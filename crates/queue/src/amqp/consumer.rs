@@ -13,9 +13,9 @@ use lapin::{Acker, Channel};
 use nsbridge_protocol::topology;
 use tokio::sync::{mpsc, oneshot};
 
+use super::frame_filter::Bodies;
 use super::io::Io;
 use super::life::{Life, Settings};
-use super::shallow::Bodies;
 use super::{convert, fault};
 use crate::{Consumer, Delivery, Error, Result, Settle, Subscription};
 

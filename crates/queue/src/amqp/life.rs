@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::frame_filter::Bodies;
 use super::io::Io;
-use super::shallow::Bodies;
 use crate::{Error, Limits, Result};
 
 /// Settings that a connection takes over from its broker.

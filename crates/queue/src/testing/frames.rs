@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nsbridge_protocol::topology::LARGEST_BODY;
 
-use crate::amqp::shallow::{Bodies, DEEPEST, Reader};
+use crate::amqp::frame_filter::{Bodies, DEEPEST, Reader};
 
 /// Parses the bytes as if read from a socket, and checks the output that lapin would see.
 ///

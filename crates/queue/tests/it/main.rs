@@ -4,5 +4,5 @@
 
 mod amqp;
 mod conformance;
-mod link;
 mod memory;
+mod reconnect;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use nsbridge_handler::erased::Blocking;
 use nsbridge_handler::{Finish, Handler, Job, Measure, Models};
 use nsbridge_protocol::topology::RETRY_TIERS;
 use nsbridge_protocol::{ErrorCode, Fingerprint, Usage};
@@ -196,11 +197,11 @@ fn what_the_handler_measures_is_shown_from_its_loading_on() {
         type Input = ();
         type Output = ();
 
-        async fn load((): (), _models: Models) -> nsbridge_handler::Result<Self> {
+        fn load((): (), _models: Models) -> nsbridge_handler::Result<Self> {
             Ok(Self(AtomicU64::new(0)))
         }
 
-        async fn handle(&self, (): (), _job: &mut Job<()>) -> nsbridge_handler::Result<Finish> {
+        fn handle(&self, (): (), _job: &mut Job<()>) -> nsbridge_handler::Result<Finish> {
             Ok(Finish::STOP)
         }
 
@@ -212,7 +213,7 @@ fn what_the_handler_measures_is_shown_from_its_loading_on() {
 
     let metrics = metrics();
     assert!(!metrics.text().contains("nsbridge_handler_"));
-    metrics.measures_of(Arc::new(Counting(AtomicU64::new(0))));
+    metrics.measures_of(Arc::new(Blocking(Arc::new(Counting(AtomicU64::new(0))))));
     assert_eq!(value(&metrics, "nsbridge_handler_asked_total", ""), 0.0);
     assert_eq!(value(&metrics, "nsbridge_handler_asked_total", ""), 1.0);
     assert_eq!(value(&metrics, "nsbridge_handler_open", ""), 2.5);

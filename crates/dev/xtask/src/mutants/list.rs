@@ -54,10 +54,10 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A client waits forever for a reply that its broker lost.
     Mutant {
         name: "endless-patience",
-        file: "crates/client/src/entry.rs",
+        file: "crates/client/src/timing.rs",
         edits: &[(
-            "const SILENT: Duration = Duration::from_secs(90);",
-            "const SILENT: Duration = Duration::from_secs(9000);",
+            "silent_after_open: Duration::from_secs(90),",
+            "silent_after_open: Duration::from_secs(9000),",
         )],
         judge: Judge::Scenario("stranded", 1),
     },
@@ -84,8 +84,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "no-prefix-check",
         file: "crates/client/src/merge.rs",
         edits: &[(
-            "Some(known) if (self.seam)(known) == (self.seam)(&piece) => {}",
-            "Some(known) if !(self.seam)(known).is_empty() => {}",
+            "Some(known) if (self.replay_key)(known) == (self.replay_key)(&piece) => {}",
+            "Some(known) if !(self.replay_key)(known).is_empty() => {}",
         )],
         judge: Judge::Scenario("differ", 1),
     },
@@ -338,7 +338,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A message is assembled in memory before its size is checked.
     Mutant {
         name: "bodies-before-their-limits",
-        file: "crates/queue/src/amqp/shallow/bodies.rs",
+        file: "crates/queue/src/amqp/frame_filter/bodies.rs",
         edits: &[("if size <= channel.limit {", "if size <= channel.limit || tag.is_some() {")],
         judge: Judge::Test {
             package: "nsbridge-cli",
@@ -350,7 +350,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // The broker's `connection.start` is parsed at any nesting depth.
     Mutant {
         name: "first-words-of-any-depth",
-        file: "crates/queue/src/amqp/shallow/reader.rs",
+        file: "crates/queue/src/amqp/frame_filter/reader.rs",
         edits: &[("(10, 10) => self.pass_over(2, After::Version),", "(10, 10) => self.give_up(),")],
         judge: Judge::Attack("broker", 60),
     },

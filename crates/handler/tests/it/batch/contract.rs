@@ -152,7 +152,7 @@ fn a_batched_model_keeps_the_contract_of_handlers() {
     for (batch_size, delay) in [(1, 0.0), (8, 0.0), (4, 20.0), (3, 5.0)] {
         let options =
             BatchOptions { batch_size: Some(batch_size), max_batch_delay: Some(delay), own: () };
-        let handler = load::<Batched<Sum<Kept>>>(options, Models::default()).unwrap();
+        let handler = load::<Batched<Sum<Kept>>, _>(options, Models::default()).unwrap();
         assert_eq!(check(&handler, &json!("some text")), Ok(()), "{batch_size} {delay}");
     }
 }
@@ -160,7 +160,7 @@ fn a_batched_model_keeps_the_contract_of_handlers() {
 #[test]
 fn a_seed_that_is_taken_from_a_neighbour_is_caught_by_the_check_of_handlers() {
     let options = BatchOptions { batch_size: Some(8), max_batch_delay: Some(200.0), own: () };
-    let handler = load::<Batched<Sum<Mixed>>>(options, Models::default()).unwrap();
+    let handler = load::<Batched<Sum<Mixed>>, _>(options, Models::default()).unwrap();
     assert_eq!(check(&handler, &json!("some text")), Err(Breach::Disturbed(0)));
 }
 
@@ -196,7 +196,7 @@ impl Batch for Bombs {
 #[test]
 fn nobody_waits_for_a_thread_that_ended_by_what_is_no_part_of_the_model() {
     let options = BatchOptions { own: (), ..BatchOptions::default() };
-    let handler = load::<Batched<Bombs>>(options, Models::default()).unwrap();
+    let handler = load::<Batched<Bombs>, _>(options, Models::default()).unwrap();
     assert_eq!(answer(&handler, &json!(7), 1, &[]).unwrap().0, [7]);
     let error = answer(&handler, &json!(7), 1, &[]).unwrap_err();
     assert!(matches!(error, Error::Fatal(_)), "{error:?}");

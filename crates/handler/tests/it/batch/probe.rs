@@ -7,8 +7,8 @@ use std::time::Duration;
 use nsbridge_handler::erased::{AnyHandler, Call};
 use nsbridge_handler::transcript::Reader;
 use nsbridge_handler::{
-    Batch, BatchOptions, Batched, Error, Finish, Handler, Item, Limits, Models, Result, Stop,
-    testing,
+    AsyncHandler, Batch, BatchOptions, Batched, Error, Fingerprint, Finish, Item, Limits, Models,
+    Result, Stop, testing,
 };
 use nsbridge_protocol::Pieces;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -173,8 +173,8 @@ impl Batch for Probe {
         Ok(())
     }
 
-    fn fingerprint(&self) -> Option<[u8; 16]> {
-        Some([7; 16])
+    fn fingerprint(&self) -> Option<Fingerprint> {
+        Some(Fingerprint([7; 16]))
     }
 }
 

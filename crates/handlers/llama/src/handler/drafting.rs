@@ -67,12 +67,12 @@ impl Drafting {
                 "2 or more, or no such option,",
             )),
             (Some(name), None) => {
-                let files = models.get(name).map_err(LoadError::read)?;
+                let files = models.require(name).map_err(LoadError::read)?;
                 Ok(if length == 0 { Self::Nothing } else { Self::Model(files.clone()) })
             }
             _ if length == 0 => Ok(Self::Nothing),
             (None, Some(longest)) => Ok(Self::Lookup(longest)),
-            (None, None) => Ok(models.find(DRAFT).cloned().map_or(Self::Nothing, Self::Model)),
+            (None, None) => Ok(models.get(DRAFT).cloned().map_or(Self::Nothing, Self::Model)),
         }
     }
 

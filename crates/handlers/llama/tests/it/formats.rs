@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nsbridge_handler::testing::{answer, check};
-use nsbridge_handler::{Error, Finish, FinishReason, Handler, TextPiece};
+use nsbridge_handler::{AsyncHandler, Error, Finish, FinishReason, TextPiece};
 use nsbridge_llama::{Llama, Options};
 use serde_json::{Value, json};
 
@@ -296,5 +296,5 @@ fn a_worker_that_was_never_asked_for_a_format_answers_as_before() {
     let before = answer(&llama, &input, 1, &[]).unwrap();
     reply(&llama, &regex("[ab]{3}"), 1);
     assert_eq!(uncached(answer(&llama, &input, 1, &[]).unwrap()), uncached(before));
-    assert!(Handler::fingerprint(&*llama).is_some());
+    assert!(AsyncHandler::fingerprint(&*llama).is_some());
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nsbridge_handler::erased::{AnyHandler, Call};
 use nsbridge_handler::testing::{self, answer, check};
 use nsbridge_handler::transcript::Reader;
-use nsbridge_handler::{Error, Finish, FinishReason, Handler, Stop, TextPiece, Usage};
+use nsbridge_handler::{AsyncHandler, Error, Finish, FinishReason, Stop, TextPiece, Usage};
 use nsbridge_llama::{Llama, Options};
 use serde_json::{Value, json};
 
@@ -234,7 +234,8 @@ fn a_chat_is_answered_through_the_template_and_refused_without_one() {
 #[test]
 fn the_fingerprint_is_of_the_files_and_of_the_options_that_change_text() {
     let tiny = Tiny::new();
-    let print = |options: Options| Handler::fingerprint(&*tiny.load(options).unwrap()).unwrap();
+    let print =
+        |options: Options| AsyncHandler::fingerprint(&*tiny.load(options).unwrap()).unwrap();
     let plain = print(Options::default());
     let threads = Options { max_rolling_batch_size: Some(5), ..Options::default() };
     assert_eq!(plain, print(threads));

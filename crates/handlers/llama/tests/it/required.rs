@@ -90,7 +90,8 @@ fn a_reference_that_cannot_be_run_is_named() {
 fn what_is_required_changes_no_token_and_no_fingerprint() {
     let tiny = Tiny::new();
     write(&tiny, &recorded(&tiny, 20));
-    let print = |options| nsbridge_handler::Handler::fingerprint(&*tiny.load(options).unwrap());
+    let print =
+        |options| nsbridge_handler::AsyncHandler::fingerprint(&*tiny.load(options).unwrap());
     let limited = Options {
         model_loading_timeout: Some(3600.0),
         predict_timeout: Some(3600.0),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nsbridge_handler::erased::AnyHandler;
 use nsbridge_handler::testing::{self, answer, check};
-use nsbridge_handler::{Error, Finish, FinishReason, Handler, Pieces, Stop, TextPiece};
+use nsbridge_handler::{AsyncHandler, Error, Finish, FinishReason, Pieces, Stop, TextPiece};
 use nsbridge_llama::{Llama, Options};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -42,7 +42,7 @@ fn crowded() -> Options {
 
 /// Returns a metric of the engine.
 pub(crate) fn measure(llama: &Llama, name: &str) -> f64 {
-    let measures = Handler::measures(llama);
+    let measures = AsyncHandler::measures(llama);
     measures.iter().find(|measure| measure.name == name).expect(name).value
 }
 
@@ -408,7 +408,7 @@ fn every_measure_has_a_row_for_the_operator_and_every_row_a_measure() {
     let mut told: Vec<&str> =
         rows.filter_map(|row| row.split_once('`')).map(|(name, _)| name).collect();
     let options = Options { speculative_ngram: Some(3), ..Options::default() };
-    let measures = Handler::measures(&*tiny().load(options).unwrap());
+    let measures = AsyncHandler::measures(&*tiny().load(options).unwrap());
     let mut names: Vec<&str> = measures.iter().map(|measure| measure.name).collect();
     names.sort_unstable();
     names.dedup();

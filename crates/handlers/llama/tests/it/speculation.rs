@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use nsbridge_handler::testing::{self, answer, check};
 use nsbridge_handler::{
-    Error, Finish, FinishReason, Handler as _, Health, Model, Models, Result, TextPiece, Usage,
+    AsyncHandler, Error, Finish, FinishReason, Health, Model, Models, Result, TextPiece, Usage,
 };
 use nsbridge_llama::{Config, Continuation, Drafter, Llama, Options, Setup, Watch, Weights};
 use serde_json::{Value, json};
@@ -262,7 +262,7 @@ fn a_drafter_may_take_long_unless_somebody_sees_that_it_stands_still() {
         });
         let mut looks = std::iter::from_fn(|| {
             std::thread::sleep(Duration::from_millis(20));
-            (!asking.is_finished()).then(|| llama.health())
+            (!asking.is_finished()).then(|| AsyncHandler::health(&*llama))
         });
         let failed = looks.find(|health| *health != Health::Ok);
         let late = Health::Failed("the model did not answer within 1 s".to_owned());
@@ -307,7 +307,7 @@ fn what_was_drafted_is_told() {
     assert_eq!(measure(&llama, "speculation_drafted_tokens"), 16.0);
     assert_eq!(measure(&llama, "speculation_accepted_tokens"), 16.0);
     assert_eq!(measure(&llama, "speculation_wasted_tokens"), 0.0);
-    let places: Vec<f64> = nsbridge_handler::Handler::measures(&*llama)
+    let places: Vec<f64> = AsyncHandler::measures(&*llama)
         .iter()
         .filter(|measure| measure.name == "speculation_accepted_at")
         .map(|measure| measure.value)

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use nsbridge_client::Reply;
-use nsbridge_handler::{Finish, Handler, Job, Models, Slots};
+use nsbridge_handler::{AsyncHandler, AsyncJob, Finish, Models};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
@@ -25,7 +25,7 @@ static STOPPED: LazyLock<watch::Sender<Option<Instant>>> = LazyLock::new(watch::
 #[derive(Debug)]
 struct Patter;
 
-impl Handler for Patter {
+impl AsyncHandler for Patter {
     type Options = ();
     type Input = Order;
     type Output = String;
@@ -37,7 +37,7 @@ impl Handler for Patter {
     async fn handle(
         &self,
         order: Order,
-        job: &mut Job<String>,
+        job: &mut AsyncJob<String>,
     ) -> nsbridge_handler::Result<Finish> {
         for _ in 0..order.pieces {
             if let Err(stop) = job.emit("x".repeat(order.bytes)).await {
@@ -49,8 +49,8 @@ impl Handler for Patter {
         Ok(Finish::STOP)
     }
 
-    fn slots(&self) -> Slots {
-        Slots::Tasks(super::STREAMS)
+    fn tasks(&self) -> usize {
+        super::STREAMS
     }
 }
 

@@ -1,6 +1,6 @@
 //! Handler that emits without a delay.
 
-use nsbridge_handler::{Finish, Handler, Job, Models, Result, Slots};
+use nsbridge_handler::{AsyncHandler, AsyncJob, Finish, Models, Result};
 use serde::{Deserialize, Serialize};
 
 /// Number and size of the pieces of a reply.
@@ -13,7 +13,7 @@ pub(crate) struct Order {
 #[derive(Debug)]
 pub(crate) struct Flood;
 
-impl Handler for Flood {
+impl AsyncHandler for Flood {
     type Options = ();
     type Input = Order;
     type Output = String;
@@ -22,14 +22,14 @@ impl Handler for Flood {
         Ok(Self)
     }
 
-    async fn handle(&self, order: Order, job: &mut Job<String>) -> Result<Finish> {
+    async fn handle(&self, order: Order, job: &mut AsyncJob<String>) -> Result<Finish> {
         for _ in 0..order.pieces {
             job.emit("x".repeat(order.bytes)).await?;
         }
         Ok(Finish::STOP)
     }
 
-    fn slots(&self) -> Slots {
-        Slots::Tasks(super::STREAMS)
+    fn tasks(&self) -> usize {
+        super::STREAMS
     }
 }

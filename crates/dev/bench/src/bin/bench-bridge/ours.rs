@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use nsbridge_client::{Ask, Client, Event, Reply};
-use nsbridge_handler::Handler;
+use nsbridge_client::{Client, Event, Reply, Request};
+use nsbridge_handler::AsyncHandler;
 use nsbridge_queue::{AmqpBroker, Broker};
 use nsbridge_testkit::system::{Running, Setup};
 
@@ -19,13 +19,13 @@ pub(crate) struct System {
 }
 
 impl System {
-    pub(crate) async fn start<H: Handler<Options = ()>>(url: &str) -> Result<Self> {
+    pub(crate) async fn start<H: AsyncHandler<Options = ()>>(url: &str) -> Result<Self> {
         let mut setup = Setup::new()?;
         // One frame per piece, because the benchmark counts frames.
         setup.reply.coalesce_ms = 0;
         setup.reply.coalesce_bytes = 1;
         let broker: Arc<dyn Broker> = Arc::new(AmqpBroker::new(url)?);
-        let worker = setup.worker::<H>(broker, ()).await?;
+        let worker = setup.worker_async::<H>(broker, ()).await?;
         let client = setup.client(Arc::new(AmqpBroker::new(url)?)).await?;
         Ok(Self { setup, worker, client })
     }
@@ -60,7 +60,7 @@ impl System {
     /// Submits a request for `pieces` pieces.
     pub(crate) async fn submit(&self, pieces: usize) -> Result<Reply<String>> {
         let order = Order { pieces, bytes: PIECE };
-        let mut ask = Ask::new(self.setup.model.clone(), self.setup.tenant(), order);
+        let mut ask = Request::new(self.setup.model.clone(), self.setup.tenant()).input(order);
         ask.timeout = Duration::from_secs(120);
         Ok(self.client.submit(ask).await?)
     }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
-use nsbridge_handler::{Handler, Model, Models};
+use nsbridge_handler::{AsyncHandler, Model, Models};
 use nsbridge_llama::{Llama, Options};
 use serde_json::{Value, json};
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow, ensure};
 use nsbridge_bench::report::{Row, median};
-use nsbridge_handler::{Handler, Model, Models};
+use nsbridge_handler::{AsyncHandler, Model, Models};
 use nsbridge_llama::{Llama, Options};
 use serde_json::{Value, json};
 

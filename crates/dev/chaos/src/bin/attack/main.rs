@@ -91,7 +91,7 @@ fn main() -> ExitCode {
     if let Some(Part::Worker { config }) = part {
         leave_with_the_starter();
         let config = Config::read(&config, []).map_err(nsbridge::worker::Error::from);
-        return match config.and_then(nsbridge::run::<Llama>) {
+        return match config.and_then(nsbridge::run_async::<Llama>) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("error: {}", nsbridge::chain(&error));

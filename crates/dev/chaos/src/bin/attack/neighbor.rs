@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use nsbridge_client::{Ask, Client, Event};
+use nsbridge_client::{Client, Event, Request};
 use nsbridge_protocol::{ModelName, Tenant, TextPiece};
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -93,20 +93,20 @@ impl Neighbor {
 
     /// Returns a request whose prompt shares no prefix with another, so the prefix cache has
     /// nothing of it.
-    fn question(&self, number: u32, attacked: bool) -> (Client, Ask<serde_json::Value>) {
+    fn question(&self, number: u32, attacked: bool) -> (Client, Request<serde_json::Value>) {
         let sentence = "クマが海辺に行って、小さな貝をひとつ見つけました。";
         self.ask(&format!("{number}{attacked}: {}", sentence.repeat(SENTENCES)))
     }
 
-    fn known(&self) -> (Client, Ask<serde_json::Value>) {
+    fn known(&self) -> (Client, Request<serde_json::Value>) {
         self.ask("クマが海辺に行って")
     }
 
-    fn ask(&self, prompt: &str) -> (Client, Ask<serde_json::Value>) {
+    fn ask(&self, prompt: &str) -> (Client, Request<serde_json::Value>) {
         let input = json!({
             "prompt": prompt, "max_tokens": TOKENS, "temperature": 0.8, "ignore_eos": true,
         });
-        let mut ask = Ask::new(self.model.clone(), self.tenant.clone(), input);
+        let mut ask = Request::new(self.model.clone(), self.tenant.clone()).input(input);
         ask.seed = Some(7);
         ask.timeout = PATIENCE;
         (self.client.clone(), ask)
@@ -114,9 +114,9 @@ impl Neighbor {
 }
 
 /// Submits a request; returns the time to first token and the text.
-async fn ask((client, ask): (Client, Ask<serde_json::Value>)) -> Result<(Duration, String)> {
+async fn ask((client, ask): (Client, Request<serde_json::Value>)) -> Result<(Duration, String)> {
     let began = Instant::now();
-    let mut reply = client.submit::<_, TextPiece>(ask).await?;
+    let mut reply = client.submit::<TextPiece>(ask).await?;
     let (mut first, mut text) = (None, String::new());
     while let Some(event) = reply.next().await {
         match event? {

@@ -69,7 +69,7 @@ impl Stage {
         let scope = Scope { model: self.model.clone(), tenant: tenant.clone() };
         let keys = Arc::new(Keyring::of(vec![self.master.derive(&scope)])?);
         let broker: Arc<dyn Broker> = Arc::new(self.broker()?);
-        Ok(Client::connect(broker, keys, tenant.as_str()).await?)
+        Ok(Client::builder().broker(broker).keys(keys).name(tenant.as_str()).connect().await?)
     }
 
     /// Starts a worker with the bundled model and waits until it consumes requests.

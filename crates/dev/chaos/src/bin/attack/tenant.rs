@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use nsbridge_client::{Ask, Client, Error, Event};
+use nsbridge_client::{Client, Error, Event, Request};
 use nsbridge_protocol::{Tenant, TextPiece};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -194,7 +194,7 @@ pub(crate) async fn attack(
         }
         let index = order.pop().unwrap_or_else(|| random.below(ATTACKS.len()));
         let (name, must, input) = ATTACKS[index];
-        let mut ask = Ask::new(stage.model.clone(), tenant.clone(), input(&mut random));
+        let mut ask = Request::new(stage.model.clone(), tenant.clone()).input(input(&mut random));
         ask.timeout = PATIENCE;
         let cancel_after = (random.below(10) == 0).then(|| random.below(3000) as u64);
         let (client, verdict) = (client.clone(), verdict.clone());
@@ -208,14 +208,14 @@ pub(crate) async fn attack(
 
 async fn one(
     client: &Client,
-    ask: Ask<Value>,
+    ask: Request<Value>,
     name: &str,
     must: Must,
     cancel_after: Option<u64>,
     verdict: &Verdict,
 ) {
     let began = Instant::now();
-    let ended = match client.submit::<_, TextPiece>(ask).await {
+    let ended = match client.submit::<TextPiece>(ask).await {
         Ok(mut reply) => {
             let cancel = async {
                 match cancel_after {

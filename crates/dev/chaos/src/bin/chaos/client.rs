@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use nsbridge_client::{Client, Error, Event, Reply};
+use anyhow::{Context, Result, bail};
+use nsbridge_client::{Client, Error, Event, Reply, Request};
 use nsbridge_crypto::Keyring;
-use nsbridge_protocol::{ModelName, Seam, TextPiece};
+use nsbridge_protocol::{ModelName, ReplayKey, TextPiece};
 use nsbridge_queue::{AmqpBroker, Limits};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -55,7 +55,7 @@ async fn submit_all(config: Config) -> Result<()> {
     let inner = AmqpBroker::with_limits(&url, limits)?;
     let broker = Arc::new(Watched { inner, journal: journal.clone(), trick });
     let keys = Arc::new(Keyring::load(&keyring)?);
-    let client = Client::connect(broker, keys, &name).await?;
+    let client = Client::builder().broker(broker).keys(keys).name(&name).connect().await?;
     let reply_queue = client.reply_queue().to_owned();
     journal.note(What::Client { pid: std::process::id(), name, reply_queue })?;
     // The tap must receive the first frame, so requests are submitted only after the driver has
@@ -90,10 +90,11 @@ impl Caller {
     async fn ask(self, model: ModelName, ask: Ask, began: Instant) -> Result<()> {
         sleep_until(began + Duration::from_millis(ask.after_ms)).await;
         let tenant = "chaos".parse()?;
-        let mut question = nsbridge_client::Ask::new(model, tenant, ask.order);
-        question.seed = Some(ask.seed);
-        question.timeout = Duration::from_millis(ask.timeout_ms);
-        match self.client.submit::<_, Said>(question).await {
+        let request = Request::new(model, tenant)
+            .input(ask.order)
+            .seed(ask.seed)
+            .timeout(Duration::from_millis(ask.timeout_ms));
+        match self.client.submit::<Said>(request).await {
             Ok(reply) => self.read(reply, ask.reading).await,
             Err(error) => self.failed(String::new(), &error),
         }
@@ -120,6 +121,7 @@ impl Caller {
                 Ok(Event::Waiting) => What::Waiting { n, request },
                 Ok(Event::Hint(code)) => What::Hint { n, request, code: code.to_string() },
                 Ok(Event::Done(_)) => What::Done { n, request },
+                Ok(other) => bail!("the journal has no word for {other:?}"),
                 Err(error) => return self.failed(request, &error),
             })?;
             if reading == Reading::UntilPiece(pieces) {
@@ -145,7 +147,7 @@ enum Said {
     Token(TextPiece),
 }
 
-impl Seam for Said {}
+impl ReplayKey for Said {}
 
 impl From<Said> for String {
     fn from(said: Said) -> Self {

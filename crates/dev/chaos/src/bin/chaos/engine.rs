@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
 use futures_executor::block_on;
-use nsbridge_handler::{Finish, Handler, Health, Job, Model, Models, Slots, TextPiece, testing};
+use nsbridge_handler::{
+    AsyncHandler, AsyncJob, Fingerprint, Finish, Health, Model, Models, TextPiece, testing,
+};
 use nsbridge_llama::Llama;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -28,7 +30,7 @@ pub(crate) struct Engine {
     llama: Llama,
 }
 
-impl Handler for Engine {
+impl AsyncHandler for Engine {
     type Options = Options;
     type Input = Order;
     type Output = TextPiece;
@@ -41,9 +43,9 @@ impl Handler for Engine {
     async fn handle(
         &self,
         order: Order,
-        job: &mut Job<TextPiece>,
+        job: &mut AsyncJob<TextPiece>,
     ) -> nsbridge_handler::Result<Finish> {
-        let resumed = job.resumed().len();
+        let resumed = job.accept_resume().len();
         let mut call = self.runs.begin(order.n, job.info(), resumed);
         let input =
             serde_json::from_value(input(&order)).map_err(nsbridge_handler::Error::fatal)?;
@@ -52,8 +54,8 @@ impl Handler for Engine {
         made
     }
 
-    fn slots(&self) -> Slots {
-        self.llama.slots()
+    fn tasks(&self) -> usize {
+        self.llama.tasks()
     }
 
     async fn warm_up(&self) -> nsbridge_handler::Result<()> {
@@ -64,7 +66,7 @@ impl Handler for Engine {
         self.llama.health()
     }
 
-    fn fingerprint(&self) -> Option<[u8; 16]> {
+    fn fingerprint(&self) -> Option<Fingerprint> {
         self.llama.fingerprint()
     }
 }

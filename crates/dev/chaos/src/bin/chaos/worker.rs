@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use nsbridge::worker::Config;
-use nsbridge_handler::{Finish, Handler, Job, Models, Result, Slots};
+use nsbridge_handler::{Fingerprint, Finish, Handler, Job, Models, Result};
 use serde::Deserialize;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
@@ -46,7 +46,7 @@ fn work(path: &Path) -> Result<(), nsbridge::worker::Error> {
         log_and_watch(&config.log.filter, journal);
     }
     if config.handler.contains_key("engine") {
-        return nsbridge::run::<Engine>(config);
+        return nsbridge::run_async::<Engine>(config);
     }
     nsbridge::run::<Scripted>(config)
 }
@@ -115,14 +115,14 @@ impl Handler for Scripted {
     type Input = Order;
     type Output = String;
 
-    async fn load(options: Options, _models: Models) -> Result<Self> {
+    fn load(options: Options, _models: Models) -> Result<Self> {
         let Options { dir, worker, slots } = options;
         Ok(Self { runs: Runs::in_dir(&dir, worker)?, slots })
     }
 
-    async fn handle(&self, order: Order, job: &mut Job<String>) -> Result<Finish> {
+    fn handle(&self, order: Order, job: &mut Job<String>) -> Result<Finish> {
         let differs = order.does == Does::Differ;
-        let from = if order.deaf || differs { 0 } else { job.resumed().len() };
+        let from = if order.deaf || differs { 0 } else { job.accept_resume().len() };
         let mut call = self.runs.begin(order.n, job.info(), from);
         let attempt = job.info().attempt;
         let seed = job.info().seed;
@@ -130,7 +130,7 @@ impl Handler for Scripted {
         for index in from..order.pieces {
             sleep(Duration::from_millis(order.every_ms));
             misbehave(order.does, index, attempt.is_retry());
-            if let Err(stop) = job.emit(piece(seed, index)).await {
+            if let Err(stop) = job.emit(piece(seed, index)) {
                 call.how = stop.to_string();
                 return Err(stop.into());
             }
@@ -140,12 +140,12 @@ impl Handler for Scripted {
         Ok(Finish::STOP)
     }
 
-    fn slots(&self) -> Slots {
-        Slots::Threads(self.slots)
+    fn threads(&self) -> usize {
+        self.slots
     }
 
-    fn fingerprint(&self) -> Option<[u8; 16]> {
-        Some(*b"chaos' handler 1")
+    fn fingerprint(&self) -> Option<Fingerprint> {
+        Some(Fingerprint(*b"chaos' handler 1"))
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::time::Duration;
 
 use nsbridge_crypto::{DataKey, RequestHead, Sealed, seal_control};
 use nsbridge_protocol::{
@@ -12,8 +11,9 @@ use nsbridge_protocol::{
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::envelope::Envelope;
 use crate::merge::{Merge, Step};
-use crate::request::Envelope;
+use crate::timing::Timing;
 
 /// Maximum number of unread pieces; beyond it the request is given up.
 pub(crate) const INBOX: usize = 16 << 10;
@@ -24,24 +24,12 @@ const MAX_WORKERS: usize = 8;
 /// Maximum number of enqueues of a request: the first one and three repeats (rule C6).
 const MAX_ENQUEUES: usize = 1 + 3;
 
-/// Time of silence after a loss before the request is enqueued again. A live worker sends a frame
-/// at least every 5 s. The time doubles before each further enqueue, since a copy may only be
-/// waiting in the queue.
-const QUIET: Duration = Duration::from_secs(6);
-
-/// Time of silence before an opened request is enqueued again without a sign of loss. By then its
-/// worker is gone even by the broker's heartbeats, and a worker that took over the copy would have
-/// sent a frame. The copy may also wait because all workers are busy or gone, so this is done only
-/// once. The enqueue is needed because a broker may keep the unacked messages of a lost consumer
-/// (rabbitmq-server issues 11228 and 15473).
-const SILENT: Duration = Duration::from_secs(90);
-
 /// Maximum number of hints that the caller of a request receives. A worker only hints that the
 /// request waits, once per try.
 const MOST_HINTS: usize = 16;
 
 /// Notification for the caller of a request.
-pub(crate) enum Note {
+pub(crate) enum ReplyEvent {
     Piece(Vec<u8>),
     Restarted {
         kept: usize,
@@ -52,7 +40,7 @@ pub(crate) enum Note {
     Hint(ErrorCode),
 }
 
-impl fmt::Debug for Note {
+impl fmt::Debug for ReplyEvent {
     /// Leaves out the text of the reply.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -67,7 +55,7 @@ impl fmt::Debug for Note {
 
 /// Control frame to be published.
 #[derive(Debug)]
-pub(crate) struct Letter {
+pub(crate) struct ControlMessage {
     pub(crate) request: RequestId,
     /// Routing key.
     pub(crate) key: String,
@@ -124,11 +112,11 @@ pub(crate) struct Progress {
 
 /// Request that waits for its reply, or ended recently.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct PendingRequest {
     original: Original,
     merge: Merge,
     /// `None` once the request is over.
-    inbox: Option<mpsc::Sender<Note>>,
+    inbox: Option<mpsc::Sender<ReplyEvent>>,
     /// Workers that opened a stream most recently and have not ended it.
     workers: VecDeque<Worker>,
     pub(crate) deadline: Instant,
@@ -145,15 +133,15 @@ pub(crate) struct Entry {
     hints: usize,
 }
 
-impl Entry {
+impl PendingRequest {
     pub(crate) fn new(
         original: Original,
         merge: Merge,
         deadline: Instant,
         sealed: u64,
-    ) -> (Self, mpsc::Receiver<Note>) {
-        let (sender, notes) = mpsc::channel(INBOX);
-        let entry = Self {
+    ) -> (Self, mpsc::Receiver<ReplyEvent>) {
+        let (sender, events) = mpsc::channel(INBOX);
+        let pending = Self {
             original,
             merge,
             inbox: Some(sender),
@@ -166,7 +154,7 @@ impl Entry {
             sealed,
             hints: 0,
         };
-        (entry, notes)
+        (pending, events)
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -184,7 +172,7 @@ impl Entry {
     pub(crate) fn hint(&mut self, code: ErrorCode) {
         if let Some(inbox) = self.inbox.as_ref().filter(|_| self.hints < MOST_HINTS) {
             self.hints += 1;
-            let _ = inbox.try_send(Note::Hint(code));
+            let _ = inbox.try_send(ReplyEvent::Hint(code));
         }
     }
 
@@ -196,7 +184,7 @@ impl Entry {
         frame: &[u8],
         reply_to: Option<&str>,
         span: Option<TraceParent>,
-    ) -> Vec<Letter> {
+    ) -> Vec<ControlMessage> {
         let (heard, newest) = (self.merge.heard(), self.merge.newest());
         let steps = self.merge.accept(frame);
         if self.merge.heard() != heard {
@@ -208,19 +196,19 @@ impl Entry {
         if let Some((stream, enqueue)) = opened {
             self.remember(Worker { stream, enqueue, queue: reply_to.map(str::to_owned) });
         }
-        let mut letters = Vec::new();
+        let mut messages = Vec::new();
         for step in steps {
             match step {
                 Step::Tell { enqueue, kind, body } => {
                     let key = reply_to.unwrap_or(self.model());
-                    letters.extend(self.letter(key, enqueue, kind, &body));
+                    messages.extend(self.message(key, enqueue, kind, &body));
                 }
-                step => letters.extend(self.pass(step)),
+                step => messages.extend(self.pass(step)),
             }
         }
         // A later attempt receives this span.
         self.attempt = span.filter(|_| opened.is_some()).or(self.attempt);
-        letters
+        messages
     }
 
     fn remember(&mut self, worker: Worker) {
@@ -234,33 +222,33 @@ impl Entry {
 
     /// Passes a step to the caller. Ends the request if it was the last step or the caller does not
     /// read.
-    fn pass(&mut self, step: Step) -> Vec<Letter> {
-        let (note, last) = match step {
-            Step::Piece(piece) => (Note::Piece(piece), false),
-            Step::Restarted { kept } => (Note::Restarted { kept }, false),
-            Step::Done(summary) => (Note::Done(summary), true),
-            Step::Failed(failure) => (Note::Failed(failure), true),
+    fn pass(&mut self, step: Step) -> Vec<ControlMessage> {
+        let (event, last) = match step {
+            Step::Piece(piece) => (ReplyEvent::Piece(piece), false),
+            Step::Restarted { kept } => (ReplyEvent::Restarted { kept }, false),
+            Step::Done(summary) => (ReplyEvent::Done(summary), true),
+            Step::Failed(failure) => (ReplyEvent::Failed(failure), true),
             Step::Tell { .. } => return Vec::new(),
         };
         let Some(inbox) = &self.inbox else { return Vec::new() };
-        let unread = inbox.try_send(note).is_err();
+        let unread = inbox.try_send(event).is_err();
         if !last && !unread {
             return Vec::new();
         }
         // The worker that ended the request knows of the end. Competing workers must be canceled.
-        let letters = self.cancels();
+        let messages = self.cancels();
         self.end();
-        letters
+        messages
     }
 
     /// Ends a request that its caller no longer needs, and returns the cancels for its workers.
-    pub(crate) fn cancel(&mut self) -> Vec<Letter> {
+    pub(crate) fn cancel(&mut self) -> Vec<ControlMessage> {
         if self.is_over() {
             return Vec::new();
         }
-        let letters = self.cancels();
+        let messages = self.cancels();
         self.end();
-        letters
+        messages
     }
 
     fn end(&mut self) {
@@ -272,7 +260,7 @@ impl Entry {
 
     /// Returns a cancel for each worker whose stream has not ended, and for the future worker of
     /// each unopened copy.
-    fn cancels(&self) -> Vec<Letter> {
+    fn cancels(&self) -> Vec<ControlMessage> {
         let runs = |worker: &&Worker| !self.merge.has_ended(worker.stream);
         let key = |worker: &Worker| worker.queue.clone().unwrap_or_else(|| self.model().to_owned());
         let running = self.workers.iter().filter(runs).map(|worker| (key(worker), worker.enqueue));
@@ -284,17 +272,24 @@ impl Entry {
                 told.push(whom);
             }
         }
-        let cancel =
-            |(key, enqueue): &(String, usize)| self.letter(key, *enqueue, ControlKind::Cancel, b"");
+        let cancel = |(key, enqueue): &(String, usize)| {
+            self.message(key, *enqueue, ControlKind::Cancel, b"")
+        };
         told.iter().filter_map(cancel).collect()
     }
 
-    fn letter(&self, key: &str, enqueue: usize, kind: ControlKind, body: &[u8]) -> Option<Letter> {
+    fn message(
+        &self,
+        key: &str,
+        enqueue: usize,
+        kind: ControlKind,
+        body: &[u8],
+    ) -> Option<ControlMessage> {
         let root = self.merge.root(enqueue)?;
         seal_control(root, self.id(), kind, body)
             .inspect_err(|error| tracing::warn!(%error, "a control frame could not be sealed"))
             .ok()
-            .map(|frame| Letter {
+            .map(|frame| ControlMessage {
                 request: self.id(),
                 key: key.to_owned(),
                 frame,
@@ -319,11 +314,15 @@ impl Entry {
 
     /// Seals the request again if replies were lost and no worker is heard (rule C6). Returns the
     /// copy and its number. `listening` is the time from which replies could be received.
-    pub(crate) fn ask_again(&mut self, listening: Instant) -> Option<(Vec<u8>, u16)> {
+    pub(crate) fn enqueue_again(
+        &mut self,
+        timing: &Timing,
+        listening: Instant,
+    ) -> Option<(Vec<u8>, u16)> {
         let lost = self.merge.has_broken_end() || self.disturbed.is_some();
         let patience = match lost {
-            true => QUIET,
-            false if self.merge.is_held() && self.asked.is_none() => SILENT,
+            true => timing.silent_after_loss,
+            false if self.merge.is_held() && self.asked.is_none() => timing.silent_after_open,
             // The copy may be waiting in the queue.
             false => return None,
         };

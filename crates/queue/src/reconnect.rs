@@ -3,22 +3,40 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Broker, Connection, Result};
 use tokio::sync::{Mutex, Notify};
 use tokio::time::sleep;
 
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+use crate::backoff::{Backoff, jitter};
+use crate::{Broker, Connection, Result};
+
+/// Default back-off between two connection attempts.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 
 /// Interval between two probes of a broker that does not listen.
-const KNOCK_EVERY: Duration = Duration::from_millis(250);
+const PROBE_EVERY: Duration = Duration::from_millis(250);
 
 /// Holder of one connection to a broker.
 ///
 /// It opens a new connection after a loss but resumes nothing on it: users of the lost connection
 /// decide what to repeat.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use nsbridge_queue::{MemoryBroker, ReconnectingConnection};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let broker = Arc::new(MemoryBroker::new());
+/// let holder = ReconnectingConnection::new(broker, "api-1 requests".to_owned());
+/// let first = holder.connection().await;
+/// assert!(Arc::ptr_eq(&first, &holder.connection().await));
+/// holder.close().await;
+/// assert!(!Arc::ptr_eq(&first, &holder.connection().await));
+/// # }
+/// ```
 #[derive(Debug)]
-pub struct Link {
+pub struct ReconnectingConnection {
     broker: Arc<dyn Broker>,
     name: String,
     current: Mutex<Option<Arc<dyn Connection>>>,
@@ -29,12 +47,21 @@ pub struct Link {
     turn: Mutex<()>,
     /// Notifies the retrying caller of a new caller, which makes the next try due at once.
     came: Notify,
+    backoff: Backoff,
 }
 
-impl Link {
-    /// Creates a link without connecting; the broker's management tools show it under `name`.
+impl ReconnectingConnection {
+    /// Creates a holder without connecting. The broker's management tools show its connection under
+    /// `name`.
     pub fn new(broker: Arc<dyn Broker>, name: String) -> Self {
-        Self { broker, name, current: Mutex::new(None), turn: Mutex::new(()), came: Notify::new() }
+        let (current, turn, came) = (Mutex::new(None), Mutex::new(()), Notify::new());
+        Self { broker, name, current, turn, came, backoff: BACKOFF }
+    }
+
+    /// Sets the back-off between two connection attempts; from 100 ms to 10 s if absent.
+    #[must_use]
+    pub fn with_backoff(self, backoff: Backoff) -> Self {
+        Self { backoff, ..self }
     }
 
     /// Returns the live connection, or opens one if there is none.
@@ -62,18 +89,17 @@ impl Link {
             self.came.notify_one();
             self.turn.lock().await
         };
-        let mut pause = FIRST_PAUSE;
+        let mut pauses = self.backoff.pauses();
         loop {
             match self.try_connection().await {
                 Ok(connection) => return connection,
                 Err(error) => {
                     tracing::warn!(connection = %self.name, %error, "no connection, trying again");
                     tokio::select! {
-                        () = sleep(jitter(pause)) => {}
+                        () = sleep(pauses.next()) => {}
                         () = self.came.notified() => {}
                         () = self.comes_back() => {}
                     }
-                    pause = (pause * 2).min(LONGEST_PAUSE);
                 }
             }
         }
@@ -87,7 +113,7 @@ impl Link {
             std::future::pending::<()>().await;
         }
         while !self.broker.listens().await {
-            sleep(jitter(KNOCK_EVERY)).await;
+            sleep(jitter(PROBE_EVERY)).await;
         }
     }
 
@@ -105,18 +131,4 @@ async fn lives(connection: &dyn Connection) -> bool {
         _ = connection.lost() => false,
         () = std::future::ready(()) => true,
     }
-}
-
-/// Returns a random duration between half of the pause and all of it, so that a fleet of workers
-/// does not reconnect in step.
-fn jitter(pause: Duration) -> Duration {
-    pause / 2 + random_part(pause / 2)
-}
-
-/// Returns a random duration between zero and `whole`, for callers that must not act in step.
-///
-/// Returns `whole` if no randomness is available.
-pub fn random_part(whole: Duration) -> Duration {
-    let random = getrandom::u32().unwrap_or(u32::MAX);
-    whole.mul_f64(f64::from(random) / f64::from(u32::MAX))
 }

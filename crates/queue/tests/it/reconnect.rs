@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use nsbridge_queue::{Broker, Connection, Link, MemoryBroker, Result};
+use nsbridge_queue::{Broker, Connection, MemoryBroker, ReconnectingConnection, Result};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -32,7 +32,7 @@ impl Broker for Counting {
 async fn many_that_wait_for_a_broker_try_as_often_as_one() {
     let (inner, tries) = (MemoryBroker::new(), Arc::new(AtomicUsize::new(0)));
     let broker = Counting { inner: inner.clone(), tries: tries.clone() };
-    let link = Arc::new(Link::new(Arc::new(broker), "worker".to_owned()));
+    let link = Arc::new(ReconnectingConnection::new(Arc::new(broker), "worker".to_owned()));
     inner.refuse();
     let mut waiting = JoinSet::new();
     for _ in 0..40 {
@@ -56,7 +56,7 @@ async fn many_that_wait_for_a_broker_try_as_often_as_one() {
 #[tokio::test(start_paused = true)]
 async fn a_broker_that_listens_again_is_tried_at_once() {
     let broker = MemoryBroker::new();
-    let link = Arc::new(Link::new(Arc::new(broker.clone()), "worker".to_owned()));
+    let link = Arc::new(ReconnectingConnection::new(Arc::new(broker.clone()), "worker".to_owned()));
     broker.refuse();
     let waiting = tokio::spawn(async move { link.connection().await });
     // The back-off is between 5 and 10 s by now.

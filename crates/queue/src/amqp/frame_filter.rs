@@ -50,7 +50,7 @@ pub(super) async fn connect(
     let watched = Arc::clone(&bodies);
     let connect = async move |uri: AMQPUri, _| {
         let stream = uri.connect_async(&tokio).await?;
-        Ok(AsyncTcpStream::Plain(Shallow::new(stream, Arc::clone(&watched))))
+        Ok(AsyncTcpStream::Plain(Filtered::new(stream, Arc::clone(&watched))))
     };
     let connection = Connection::connector(uri, runtime, connect, properties).await?;
     Ok((connection, bodies))
@@ -90,7 +90,7 @@ impl Executor for Kit {
 }
 
 impl Reactor for Kit {
-    type TcpStream = Shallow;
+    type TcpStream = Filtered;
     type Sleep = <Tokio as Reactor>::Sleep;
 
     // lapin never calls this.
@@ -98,7 +98,7 @@ impl Reactor for Kit {
         &self,
         _: H,
     ) -> io::Result<impl AsyncRead + AsyncWrite + Send + Unpin + 'static> {
-        Err::<Shallow, _>(io::ErrorKind::Unsupported.into())
+        Err::<Filtered, _>(io::ErrorKind::Unsupported.into())
     }
 
     fn sleep(&self, time: Duration) -> Self::Sleep {
@@ -114,13 +114,13 @@ impl Reactor for Kit {
         addr: SocketAddr,
     ) -> impl Future<Output = io::Result<Self::TcpStream>> + Send + 'static {
         let bodies = Arc::clone(&self.bodies);
-        let shallow = |stream| Shallow::new(AsyncTcpStream::Plain(stream), bodies);
-        self.tokio.tcp_connect_addr(addr).map_ok(shallow)
+        let filtered = |stream| Filtered::new(AsyncTcpStream::Plain(stream), bodies);
+        self.tokio.tcp_connect_addr(addr).map_ok(filtered)
     }
 }
 
 /// Filtered connection to a broker.
-struct Shallow {
+struct Filtered {
     socket: Socket,
     reader: Reader,
     /// Buffer for bytes from the socket that are not filtered yet.
@@ -130,14 +130,14 @@ struct Shallow {
     taken: usize,
 }
 
-impl Shallow {
+impl Filtered {
     fn new(socket: Socket, bodies: Arc<Bodies>) -> Self {
         let came = vec![0; READ_BYTES].into_boxed_slice();
         Self { socket, reader: Reader::new(bodies), came, passed: Vec::new(), taken: 0 }
     }
 }
 
-impl AsyncRead for Shallow {
+impl AsyncRead for Filtered {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -161,7 +161,7 @@ impl AsyncRead for Shallow {
     }
 }
 
-impl AsyncWrite for Shallow {
+impl AsyncWrite for Filtered {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -1,0 +1,51 @@
+//! AMQP message of a sealed request.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use nsbridge_crypto::RequestHead;
+use nsbridge_protocol::TraceParent;
+use nsbridge_protocol::topology::header;
+use nsbridge_queue::{Header, Message};
+
+/// Unsealed properties of a sealed request.
+#[derive(Clone, Debug)]
+pub(crate) struct Envelope {
+    pub(crate) head: RequestHead,
+    /// Span of the caller.
+    pub(crate) trace: TraceParent,
+    /// Span of an attempt at an earlier copy.
+    pub(crate) before: Option<TraceParent>,
+}
+
+/// Builds the message that carries a sealed request. `again` is the number of copies enqueued
+/// before: a worker that receives a later copy waits for the pieces that the client already has.
+pub(crate) fn message(
+    frame: Vec<u8>,
+    envelope: &Envelope,
+    reply_queue: &str,
+    again: u16,
+) -> Message {
+    let Envelope { head, trace, before } = envelope;
+    let mut message = Message::new(frame);
+    let properties = &mut message.properties;
+    properties.message_id = Some(head.id.to_string());
+    properties.correlation_id = Some(head.id.to_string());
+    properties.reply_to = Some(reply_queue.to_owned());
+    properties.persistent = true;
+    // Never shorter than the time to the deadline: the broker drops a redelivered message whose
+    // expiration has passed, even if a worker has held it for most of that time.
+    let expires = UNIX_EPOCH + Duration::from_millis(head.expires_at_ms);
+    let left = expires.duration_since(SystemTime::now()).unwrap_or_default();
+    properties.expiration = Some(left);
+    let headers = &mut properties.headers;
+    headers.insert(header::MODEL.into(), Header::Text(head.model.to_string()));
+    headers.insert(header::KEY_ID.into(), Header::Text(head.key_id.to_string()));
+    headers.insert(header::TRACE_PARENT.into(), Header::Text(trace.to_string()));
+    if let Some(before) = before {
+        headers.insert(header::TRACE_BEFORE.into(), Header::Text(before.to_string()));
+    }
+    if again > 0 {
+        headers.insert(header::EPOCH.into(), Header::Int(again.into()));
+    }
+    message
+}
