@@ -341,8 +341,7 @@ mod tests {
     #[tokio::test]
     async fn a_handler_that_breaks_while_it_warms_up_is_not_waited_for() {
         let metrics = Metrics::new(&"m".parse().unwrap());
-        let mut timing = Timing::default();
-        timing.health_interval = Duration::from_millis(10);
+        let timing = Timing { health_interval: Duration::from_millis(10), ..Timing::default() };
         let loading = Runner::load::<Cold>((), Models::default(), metrics, &timing);
         let loaded = tokio::time::timeout(Duration::from_secs(20), loading).await;
         let why = loaded.expect("it must not be waited for").err().unwrap().to_string();

@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use nsbridge::worker::Config;
-use nsbridge_handler::{Error, Finish, Handler, Job, Models, Result, Slots};
+use nsbridge_handler::{Finish, Handler, Job, Models, Result, Slots};
 use serde::Deserialize;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
