@@ -400,8 +400,7 @@ mod tests {
 
     async fn breaks_while_it_warms_up<H: Servable<K, Options = ()>, K>() {
         let metrics = Metrics::new(&"m".parse().unwrap());
-        let mut timing = Timing::default();
-        timing.health_interval = Duration::from_millis(10);
+        let timing = Timing { health_interval: Duration::from_millis(10), ..Timing::default() };
         let loading = Runner::load::<H, K>((), Models::default(), metrics, &timing);
         let loaded = tokio::time::timeout(Duration::from_secs(20), loading).await;
         let why = loaded.expect("it must not be waited for").err().unwrap().to_string();
