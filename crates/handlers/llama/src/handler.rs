@@ -14,8 +14,8 @@ use sha2::{Digest, Sha256};
 use self::drafting::Drafting;
 use self::preparation::Preparation;
 use crate::engine::{Engine, Order, Policy};
+use crate::formats::{coarsest_format, mean_width};
 use crate::grammar::{self, Grammars};
-use crate::kernel::attention::PAGE;
 use crate::limits::{REPLIES, THREADS};
 use crate::loading::{seconds, within};
 use crate::options::{Options, Quantize};
@@ -26,6 +26,7 @@ use crate::speculation::Drafter;
 use crate::text::Text;
 use crate::workers::Workers;
 use crate::{Config, Format, KvFormat, LoadError, Memory, Model, Processor, Setup, Weights};
+use nsbridge_kernels::attention::PAGE;
 
 /// Version of the arithmetic; increased when the same request could get other tokens from the same
 /// files.
@@ -190,7 +191,7 @@ impl Llama {
         });
         let format = options.quantize.map(|Quantize::Q8_0| Format::Q8_0);
         let checkpoint = Weights::find(files)?;
-        let coarsest = format.unwrap_or_else(|| Format::coarsest(checkpoint.tensors()));
+        let coarsest = format.unwrap_or_else(|| coarsest_format(checkpoint.tensors()));
         config.hold_degree("tensor_parallel_degree", ranks, coarsest)?;
         let setup = Setup {
             device,
@@ -290,7 +291,7 @@ fn memory(config: &Config, checkpoint: &Checkpoint, setup: &Setup) -> Memory {
     let tensors = checkpoint.tensors();
     let weight = match (&setup.device, setup.format) {
         (Processor::Cpu, Some(format)) => format.width(),
-        (Processor::Cpu, None) => Format::mean_width(tensors),
+        (Processor::Cpu, None) => mean_width(tensors),
         // A device stores the checkpoint's own format.
         (Processor::Candle(_), _) => {
             let bytes: u64 = tensors.iter().map(TensorInfo::bytes).sum();
@@ -313,7 +314,9 @@ fn refuse_what_does_not_fit(
     let needed = target.bytes().saturating_add(draft.map_or(0, Memory::bytes));
     let both = draft.map(|draft| format!(", and its draft {draft}")).unwrap_or_default();
     let (room, what, or) = match device {
-        Processor::Cpu => (crate::memory::available(), "this machine has", ", or quantize"),
+        Processor::Cpu => {
+            (nsbridge_kernels::memory::available(), "this machine has", ", or quantize")
+        }
         Processor::Candle(on) => (on.free(), "the GPUs of the option device have", ""),
     };
     let set = if given {

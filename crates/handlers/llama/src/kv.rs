@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use self::blocks::Blocks;
 pub(crate) use self::store::{Shape, Store, Values};
 use crate::LoadError;
-use crate::kernel::attention::PAGE;
+use nsbridge_kernels::attention::PAGE;
 
 /// Storage format of keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

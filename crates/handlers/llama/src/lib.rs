@@ -7,31 +7,26 @@
 //! not on concurrent requests or the machine. For GPUs, see `docs/gpu.md`.
 
 mod capacity;
-mod comm;
 mod config;
 mod date;
 mod detokenise;
 mod engine;
 mod error;
+mod formats;
 mod grammar;
 mod handler;
-mod kernel;
 mod kv;
 mod limits;
 mod loading;
-mod matrix;
-mod memory;
 mod network;
 mod options;
 pub mod parity;
-mod pool;
 mod quantise;
 mod reply;
 mod request;
 mod rope;
 mod sample;
 mod schedule;
-mod share;
 mod speculation;
 mod template;
 #[cfg(feature = "testing")]
@@ -43,12 +38,12 @@ mod workers;
 pub use capacity::{Memory, Need, parameters};
 pub use config::{Config, Rope, RopeScaling, tensors};
 pub use error::LoadError;
+pub use formats::{coarsest_format, mean_width};
 pub use grammar::{Grammar, Grammars, Rule};
 pub use handler::Llama;
-pub use kernel::Tier;
 pub use kv::{KvCache, KvFormat, Table};
-pub use matrix::Format;
 pub use network::{Chunk, Logits, Model, On, Processor, Setup, Watch};
+pub use nsbridge_kernels::{Format, Tier};
 pub use options::{Options, Quantize};
 pub use quantise::{Mix, QuantiseError, Writing, quantise};
 pub use rope::RopeTable;

@@ -18,12 +18,10 @@ use std::time::{Duration, Instant};
 use nsbridge_handler::{Error, Result};
 
 use crate::capacity::parameters;
-use crate::kernel::Tier;
-use crate::kernel::attention::PAGE;
-use crate::kernel::reach::{REACHES, set_reach};
 use crate::kv::{KvCache, KvFormat, Table};
-use crate::matrix::Format;
-use crate::{Config, LoadError, Weights};
+use crate::{Config, Format, LoadError, Tier, Weights};
+use nsbridge_kernels::attention::PAGE;
+use nsbridge_kernels::prefetch::{DISTANCES, set_distance};
 
 pub use self::device::On;
 
@@ -174,26 +172,26 @@ impl Model {
         let (vocab_size, patience) = (config.vocab_size, setup.patience);
         let mut model = Self { ranks, cache, context, vocab_size, arithmetic, patience };
         if matches!(setup.device, Processor::Cpu) && parameters(config) >= OUT_OF_CACHES {
-            model.find_reach();
+            model.find_prefetch_distance();
         }
         Ok(model)
     }
 
     /// Finds the fastest prefetch distance for weights on this machine, by timing steps of one
     /// token.
-    fn find_reach(&mut self) {
-        let mut least = REACHES.map(|_| Duration::MAX);
+    fn find_prefetch_distance(&mut self) {
+        let mut least = DISTANCES.map(|_| Duration::MAX);
         let begun = Instant::now();
         while begun.elapsed() < TRYING {
-            for (reach, least) in REACHES.into_iter().zip(&mut least) {
-                set_reach(reach);
+            for (distance, least) in DISTANCES.into_iter().zip(&mut least) {
+                set_distance(distance);
                 // The next step returns the error.
                 let Some(took) = self.lone_step() else { return };
                 *least = took.min(*least);
             }
         }
-        let best = REACHES.into_iter().zip(least).min_by_key(|(_, least)| *least);
-        best.into_iter().for_each(|(reach, _)| set_reach(reach));
+        let best = DISTANCES.into_iter().zip(least).min_by_key(|(_, least)| *least);
+        best.into_iter().for_each(|(distance, _)| set_distance(distance));
     }
 
     /// Measures a step of one token without a prefix. Returns `None` if the step fails.
@@ -251,7 +249,9 @@ impl Model {
         for chunk in &*chunks {
             self.check(chunk)?;
         }
-        let data = self.ranks.run(Step::new(chunks, self.cache.take_copies()))?;
+        let data = self.ranks.run(Step::new(chunks, self.cache.take_copies()));
+        // No other rank can compute a lost rank's part, so the model is at its end.
+        let data = data.map_err(|lost| Error::fatal(lost.to_string()))?;
         for chunk in chunks {
             chunk.table.grow(chunk.tokens.len());
         }
@@ -279,8 +279,9 @@ impl Model {
 
 #[cfg(test)]
 mod tests {
-    use super::{Chunk, Model, REACHES, Setup};
-    use crate::kernel::reach::reach;
+    use nsbridge_kernels::prefetch::distance;
+
+    use super::{Chunk, DISTANCES, Model, Setup};
     use crate::{Config, Format, Table, Weights};
 
     #[test]
@@ -300,8 +301,8 @@ mod tests {
             (bits, model.cache().free())
         };
         let before = said(&mut model);
-        model.find_reach();
-        assert!(REACHES.contains(&reach()));
+        model.find_prefetch_distance();
+        assert!(DISTANCES.contains(&distance()));
         assert_eq!(said(&mut model), before);
     }
 }

@@ -11,15 +11,15 @@ use candle_core::quantized::QTensor;
 use candle_core::{Device, Tensor};
 use nsbridge_checkpoint::{Dtype, Weight};
 use nsbridge_handler::Model;
+use nsbridge_kernels::matrix::Source;
 
 pub use self::mix::Mix;
 
 use self::head::{ALIGNMENT, Entry, head};
 use self::search::Search;
-use crate::kernel::Tier;
-use crate::matrix::Source;
+use crate::formats::{format_of, source};
 use crate::weights::{self, Cut, ggml};
-use crate::{Config, LoadError, Rope, RopeScaling, Weights, tensors};
+use crate::{Config, Format, LoadError, Rope, RopeScaling, Tier, Weights, tensors};
 
 /// Number of weights that a thread converts at a time.
 const PIECE: usize = 1 << 20;
@@ -190,7 +190,7 @@ impl Rows<'_> {
             return Err(QuantiseError::Already { name: self.name.to_owned(), dtype });
         }
         let bytes = self.weight.contiguous();
-        let source = Source { name: self.name, dtype, bytes: &bytes };
+        let source = source(self.name, dtype, &bytes)?;
         let (rows, columns) = (self.entry.rows(), self.entry.columns());
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let each = (PIECE / columns).max(1);
@@ -234,9 +234,9 @@ impl Rows<'_> {
                 });
             }
         }
-        if matches!(dtype, Dtype::Q4_K | Dtype::Q5_K) {
+        if let Some(format @ (Format::Q4K | Format::Q5K)) = format_of(dtype) {
             let mut out = Vec::with_capacity(numbers.len() / dtype.block().0 * dtype.block().1);
-            Tier::best().run(Search { weights: &numbers, dtype, out: &mut out });
+            Tier::best().run(Search { weights: &numbers, format, out: &mut out });
             return Ok(out);
         }
         let made = Tensor::from_vec(numbers, shape, &Device::Cpu)

@@ -293,7 +293,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // The all-reduce adds the ranks' partial sums in another tree.
     Mutant {
         name: "ranks-in-another-tree",
-        file: "crates/handlers/llama/src/comm/threads.rs",
+        file: "crates/kernels/src/collectives/threads.rs",
         edits: &[(
             "let (a, b) = (terms[2 * i], terms[2 * i + 1]);",
             "let (a, b) = (terms[i], terms[i + left]);",

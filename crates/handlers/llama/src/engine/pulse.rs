@@ -84,7 +84,7 @@ mod tests {
 
     use super::{Pulse, Sight};
     use crate::Watch;
-    use crate::comm::Meeting;
+    use nsbridge_kernels::collectives::RankGroup;
 
     /// Returns true if the last of `looks` checks reports the hang and none before it does.
     fn seen_at(pulse: &Pulse, sight: &Sight, looks: usize) -> bool {
@@ -99,9 +99,9 @@ mod tests {
 
     #[test]
     fn a_thread_that_should_go_on_and_does_not_is_seen() {
-        let meeting = Arc::new(Meeting::new(2, Duration::MAX));
-        let mut first = meeting.members::<()>().remove(0);
-        let watches = vec![Watch::of(meeting.clone())];
+        let group = Arc::new(RankGroup::new(2, Duration::MAX));
+        let mut first = group.handles::<()>().remove(0);
+        let watches = vec![Watch::of(group.clone())];
         let (pulse, sight) = (Pulse::default(), Sight::new(Duration::from_millis(20), watches));
         // The thread waits for its first command.
         assert!(!seen_at(&pulse, &sight, 5));
@@ -111,18 +111,18 @@ mod tests {
         pulse.works();
         assert!(seen_at(&pulse, &sight, 3));
         // The thread has reached a collective.
-        first.pass();
+        first.arrive();
         assert!(seen_at(&pulse, &sight, 3));
         // Other ranks compute, and then none does.
-        first.pass();
-        assert!(meeting.work(|| seen_at(&pulse, &sight, 11)));
-        first.pass();
-        meeting.work(|| assert!(!seen_at(&pulse, &sight, 5)));
+        first.arrive();
+        assert!(group.run_step(|| seen_at(&pulse, &sight, 11)));
+        first.arrive();
+        group.run_step(|| assert!(!seen_at(&pulse, &sight, 5)));
         assert!(seen_at(&pulse, &sight, 1));
         // Other ranks compute, and their wait for the first rank has timed out.
-        first.pass();
-        meeting.end(0, "did not answer");
-        assert!(meeting.work(|| seen_at(&pulse, &sight, 3)));
+        first.arrive();
+        group.report_lost(0, "did not answer");
+        assert!(group.run_step(|| seen_at(&pulse, &sight, 3)));
         pulse.rests();
         assert!(!seen_at(&pulse, &sight, 5));
     }

@@ -4,7 +4,7 @@ use nsbridge_checkpoint::Checkpoint;
 use nsbridge_handler::{Model as Files, Models};
 
 use super::memory;
-use crate::kernel::row::BLOCK;
+use crate::formats::coarsest_format;
 use crate::options::Options;
 use crate::speculation::{DraftModel, Drafter, LONGEST, Lengths, Lookup, Speculation};
 use crate::text::Text;
@@ -114,7 +114,7 @@ impl Drafting {
         let rounded = matches!(setup.device, Processor::Cpu).then(|| format(&config)).flatten();
         let format = rounded.or(setup.format);
         let setup = Setup { format, ..setup.clone() };
-        let coarsest = format.unwrap_or_else(|| Format::coarsest(checkpoint.tensors()));
+        let coarsest = format.unwrap_or_else(|| coarsest_format(checkpoint.tensors()));
         config.hold_degree("draft_model_tp_size", setup.ranks, coarsest)?;
         Ok(Read::Model(Box::new(Draft { config, checkpoint, context, setup })))
     }
@@ -129,7 +129,10 @@ fn length(options: &Options) -> usize {
 /// a drafted token, and never a token of the reply.
 fn format(config: &Config) -> Option<Format> {
     let columns = [config.hidden_size, config.intermediate_size, config.heads * config.head_dim];
-    columns.iter().all(|columns| columns.is_multiple_of(BLOCK)).then_some(Format::Q8_0)
+    columns
+        .iter()
+        .all(|columns| columns.is_multiple_of(Format::Q8_0.unit()))
+        .then_some(Format::Q8_0)
 }
 
 /// Refuses a draft with another vocabulary, since equal token ids must mean equal text.

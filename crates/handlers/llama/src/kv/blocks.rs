@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use crate::kernel::attention::PAGE;
+use nsbridge_kernels::attention::PAGE;
 
 /// Key of a cached block: its tokens and its predecessor.
 #[derive(Debug, PartialEq, Eq, Hash)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::{KvCache, KvFormat, Shape, Table, Values};
-use crate::kernel::attention::PAGE;
+use nsbridge_kernels::attention::PAGE;
 
 const BLOCKS: usize = 12;
 

@@ -23,9 +23,9 @@ use super::Setup;
 use super::part::{Heads, Part, Tokens};
 use super::plan::Step;
 use super::rank::{Rank, Rows};
-use crate::comm::{Lost, Member};
-use crate::kernel::attention::PAGE;
 use crate::{Config, KvFormat, LoadError, Weights};
+use nsbridge_kernels::attention::PAGE;
+use nsbridge_kernels::collectives::{RankHandle, RankLost};
 
 /// Shard of a model: the part that one rank holds on its device.
 pub(super) struct DeviceShard {
@@ -56,7 +56,7 @@ pub(super) struct DeviceShard {
 /// Reason for which a step fails.
 enum Failed {
     Device(candle_core::Error),
-    Lost(Lost),
+    Lost(RankLost),
 }
 
 type Result<T, E = Failed> = std::result::Result<T, E>;
@@ -67,8 +67,8 @@ impl From<candle_core::Error> for Failed {
     }
 }
 
-impl From<Lost> for Failed {
-    fn from(lost: Lost) -> Self {
+impl From<RankLost> for Failed {
+    fn from(lost: RankLost) -> Self {
         Self::Lost(lost)
     }
 }
@@ -80,9 +80,9 @@ impl DeviceShard {
         context: usize,
         weights: &Weights,
         setup: &Setup,
-        (part, on, member): (Part, &On, Member<Handed>),
+        (part, on, handle): (Part, &On, RankHandle<Handed>),
     ) -> Result<Self, LoadError> {
-        let share = Share::new(on, part, member)?;
+        let share = Share::new(on, part, handle)?;
         let device = on.device(part.rank);
         let load = Load { config, weights, part, device, dtype: on.dtype(weights.coarsest()) };
         let (embedding, output) = load.of_words()?;
@@ -200,7 +200,7 @@ impl DeviceShard {
 }
 
 impl Rank for DeviceShard {
-    fn run(&mut self, step: &Step) -> Result<(), Lost> {
+    fn run(&mut self, step: &Step) -> Result<(), RankLost> {
         match self.step(step) {
             Ok(()) => Ok(()),
             Err(Failed::Lost(lost)) => Err(lost),

@@ -7,6 +7,7 @@ use std::str::FromStr;
 
 use nsbridge_checkpoint::Dtype;
 
+use crate::formats;
 use crate::{Config, Format, tensors};
 
 /// Number of layers of the models that llama.cpp calls 70B. Their value projections are small and
@@ -54,7 +55,7 @@ impl Mix {
     /// of a weight in memory.
     pub fn kept(self, config: &Config) -> (Format, f64) {
         let kept = tensors(config).map(|(name, shape)| (self.dtype(config, &name, &shape), shape));
-        Format::kept(kept)
+        formats::kept(kept)
     }
 
     /// Returns the mix's number in GGUF: `llama_ftype` in llama.h.

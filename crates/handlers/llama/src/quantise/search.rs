@@ -12,11 +12,9 @@
 //! integers need not be the best, so sixteen pairs around them are compared by the same measure.
 
 use half::f16;
-use nsbridge_checkpoint::Dtype;
-
-use crate::kernel::simd::Simd;
-use crate::kernel::{LANES, Lanes, Work, kquants};
-use crate::matrix::ggml::Wide;
+use nsbridge_kernels::matrix::KQuantBlock;
+use nsbridge_kernels::simd::{LANES, Lanes, Simd, Work};
+use nsbridge_kernels::{Format, KQUANT_BLOCK};
 
 /// Weights that share a scale and a least value.
 const PART: usize = 32;
@@ -27,39 +25,39 @@ const TURNS: usize = 3;
 /// Largest six-bit integer.
 const SIX: f32 = 63.0;
 
-/// Quantizes weights to blocks of a dtype. The weights are finite and fill whole blocks.
+/// Quantizes weights to blocks of a format. The weights are finite and fill whole blocks.
 pub(super) struct Search<'a> {
     pub(super) weights: &'a [f32],
-    pub(super) dtype: Dtype,
+    pub(super) format: Format,
     pub(super) out: &'a mut Vec<u8>,
 }
 
 impl Work for Search<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        let largest = if self.dtype == Dtype::Q5_K { 31.0 } else { 15.0 };
-        for weights in self.weights.as_chunks::<{ kquants::BLOCK }>().0 {
-            block(weights, largest).write(self.dtype, self.out);
+        let largest = if self.format == Format::Q5K { 31.0 } else { 15.0 };
+        for weights in self.weights.as_chunks::<KQUANT_BLOCK>().0 {
+            block(weights, largest).write(self.format, self.out);
         }
     }
 }
 
 #[inline(always)]
-fn block(weights: &[f32; kquants::BLOCK], largest: f32) -> Wide {
+fn block(weights: &[f32; KQUANT_BLOCK], largest: f32) -> KQuantBlock {
     let weights = weights.as_chunks::<PART>().0;
-    let mut found = [(0.0f32, 0.0f32); kquants::BLOCK / PART];
+    let mut found = [(0.0f32, 0.0f32); KQUANT_BLOCK / PART];
     let (mut scales, mut leasts) = (0.0f32, 0.0f32);
     for (found, weights) in found.iter_mut().zip(weights) {
         *found = Part::new(weights, largest).search();
         (scales, leasts) = (scales.max(found.0), leasts.max(found.1));
     }
     let (d, min) = (f16::from_f32(scales / SIX), f16::from_f32(leasts / SIX));
-    let mut block = Wide {
+    let mut block = KQuantBlock {
         d: d.to_bits(),
         min: min.to_bits(),
         scales: [0; 16],
         least: [0; 8],
-        values: [0; kquants::BLOCK],
+        values: [0; KQUANT_BLOCK],
     };
     let values = block.values.as_chunks_mut::<PART>().0.iter_mut();
     for (at, ((weights, found), values)) in weights.iter().zip(found).zip(values).enumerate() {
@@ -224,26 +222,24 @@ impl<'a> Part<'a> {
 mod tests {
     use candle_core::quantized::{GgmlDType, QTensor};
     use candle_core::{DType, Device, Tensor};
-    use nsbridge_checkpoint::Dtype;
+    use nsbridge_kernels::Tier;
     use serde_json::Value;
 
-    use super::{PART, Search};
-    use crate::kernel::{Tier, kquants};
-    use crate::matrix::ggml::Wide;
+    use super::{Format, KQUANT_BLOCK, KQuantBlock, PART, Search};
 
-    const DTYPES: [(Dtype, GgmlDType); 2] =
-        [(Dtype::Q4_K, GgmlDType::Q4K), (Dtype::Q5_K, GgmlDType::Q5K)];
+    const FORMATS: [(Format, GgmlDType); 2] =
+        [(Format::Q4K, GgmlDType::Q4K), (Format::Q5K, GgmlDType::Q5K)];
 
-    fn made(tier: Tier, weights: &[f32], dtype: Dtype) -> Vec<u8> {
+    fn made(tier: Tier, weights: &[f32], format: Format) -> Vec<u8> {
         let mut out = Vec::new();
-        tier.run(Search { weights, dtype, out: &mut out });
+        tier.run(Search { weights, format, out: &mut out });
         out
     }
 
-    fn read(bytes: &[u8], dtype: Dtype) -> Vec<f32> {
-        let mut numbers = vec![0.0; bytes.len() / dtype.block().1 * kquants::BLOCK];
-        let blocks = numbers.chunks_mut(kquants::BLOCK).zip(bytes.chunks(dtype.block().1));
-        blocks.for_each(|(out, bytes)| Wide::read(dtype, bytes).numbers(dtype, out));
+    fn read(bytes: &[u8], format: Format) -> Vec<f32> {
+        let mut numbers = vec![0.0; bytes.len() / format.block_in_file().1 * KQUANT_BLOCK];
+        let blocks = numbers.chunks_mut(KQUANT_BLOCK).zip(bytes.chunks(format.block_in_file().1));
+        blocks.for_each(|(out, bytes)| KQuantBlock::read(format, bytes).numbers(format, out));
         numbers
     }
 
@@ -273,17 +269,17 @@ mod tests {
     #[test]
     fn blocks_are_nearer_to_their_weights_than_those_of_one_guess() {
         // Measured: 0.0694 and 0.0342; candle's are 0.0734 and 0.0365.
-        for ((dtype, theirs), most) in DTYPES.into_iter().zip([0.0700, 0.0345]) {
+        for ((format, theirs), most) in FORMATS.into_iter().zip([0.0700, 0.0345]) {
             for centre in [0.0, 0.1] {
                 let weights = drawn(1 << 15, centre);
-                let ours = error(&weights, &read(&made(Tier::best(), &weights, dtype), dtype));
+                let ours = error(&weights, &read(&made(Tier::best(), &weights, format), format));
                 let tensor = Tensor::from_slice(&weights, weights.len(), &Device::Cpu).unwrap();
                 let tensor = QTensor::quantize(&tensor, theirs).unwrap();
                 let tensor = tensor.dequantize(&Device::Cpu).unwrap().to_vec1().unwrap();
                 let theirs = error(&weights, &tensor);
-                println!("{dtype} around {centre}: {ours:.4}, candle {theirs:.4}");
-                assert!(ours < 0.96 * theirs, "{dtype}: {ours} {theirs}");
-                assert!(ours < most, "{dtype}: {ours}");
+                println!("{format} around {centre}: {ours:.4}, candle {theirs:.4}");
+                assert!(ours < 0.96 * theirs, "{format}: {ours} {theirs}");
+                assert!(ours < most, "{format}: {ours}");
             }
         }
     }
@@ -295,51 +291,51 @@ mod tests {
             serde_json::from_str(include_str!("../../tests/by_llama_cpp.json")).unwrap();
         let path = "../../../examples/models/tale-7m/model.safetensors";
         let tensors = candle_core::safetensors::load(path, &Device::Cpu).unwrap();
-        for (dtype, _) in DTYPES {
-            let matrices = recorded["errors"][dtype.to_string()].as_object().unwrap();
+        for (format, _) in FORMATS {
+            let matrices = recorded["errors"][format.to_string()].as_object().unwrap();
             assert!(matrices.len() > 3);
             for (name, theirs) in matrices {
                 let weights = tensors[name].to_dtype(DType::F32).and_then(|t| t.flatten_all());
                 let weights: Vec<f32> = weights.unwrap().to_vec1().unwrap();
-                let ours = error(&weights, &read(&made(Tier::best(), &weights, dtype), dtype));
-                println!("{name} in {dtype}: {ours:.4}, llama.cpp {theirs}");
-                assert!(ours < 1.005 * theirs.as_f64().unwrap(), "{name} in {dtype}: {ours}");
+                let ours = error(&weights, &read(&made(Tier::best(), &weights, format), format));
+                println!("{name} in {format}: {ours:.4}, llama.cpp {theirs}");
+                assert!(ours < 1.005 * theirs.as_f64().unwrap(), "{name} in {format}: {ours}");
             }
         }
     }
 
     #[test]
     fn equal_weights_stay_what_they_are() {
-        for (dtype, _) in DTYPES {
+        for (format, _) in FORMATS {
             // For the last two, the scale once depended on the rounding of the determinant.
             let mut numbers = vec![0.0f32, 0.75, -0.75, 0.155_868_32, 0.561_735];
             // Smaller weights have scales that f16 rounds more.
             numbers.extend(drawn(1 << 12, 0.5).into_iter().filter(|x| x.abs() > 0.06));
             for (equal, noise) in numbers.into_iter().flat_map(|x| [(x, 0.0), (x, 1e-4)]) {
-                let weights: [f32; kquants::BLOCK] =
+                let weights: [f32; KQUANT_BLOCK] =
                     std::array::from_fn(|i| equal + equal * noise * ((i * 37 % 32) as f32 / 31.0));
-                let found = read(&made(Tier::best(), &weights, dtype), dtype);
+                let found = read(&made(Tier::best(), &weights, format), format);
                 let near = |x: &f32| (x - equal).abs() <= equal.abs() * (1e-3 + 5.0 * noise);
-                assert!(found.iter().all(near), "{dtype}: {} for {equal}, {noise}", found[0]);
+                assert!(found.iter().all(near), "{format}: {} for {equal}, {noise}", found[0]);
             }
             // A constant part in each block, beside other parts.
-            let mut weights = drawn(kquants::BLOCK, 0.1);
+            let mut weights = drawn(KQUANT_BLOCK, 0.1);
             weights[64..96].fill(0.04);
-            let found = read(&made(Tier::best(), &weights, dtype), dtype);
+            let found = read(&made(Tier::best(), &weights, format), format);
             assert!(found[64..96].iter().all(|x| (x - 0.04).abs() < 2e-3), "{:?}", &found[64..96]);
         }
     }
 
     #[test]
     fn every_tier_makes_the_same_blocks() {
-        for (dtype, _) in DTYPES {
+        for (format, _) in FORMATS {
             let mut weights = drawn(1 << 12, 0.05);
             weights[7] = 65_504.0;
             weights[300] = -65_504.0;
             weights[600..632].fill(1e-9);
-            let right = made(Tier::Portable, &weights, dtype);
+            let right = made(Tier::Portable, &weights, format);
             for tier in Tier::available() {
-                assert_eq!(made(tier, &weights, dtype), right, "{tier:?}");
+                assert_eq!(made(tier, &weights, format), right, "{tier:?}");
             }
         }
     }

@@ -8,7 +8,9 @@ use std::path::Path;
 use candle_core::quantized::gguf_file::{self, Value};
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Tensor};
-use nsbridge_llama::{Config, Format, LoadError, Mix, RopeScaling, Setup, quantise};
+use nsbridge_llama::{
+    Config, Format, LoadError, Mix, RopeScaling, Setup, coarsest_format, mean_width, quantise,
+};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -305,7 +307,7 @@ fn what_is_in_memory_is_told_by_the_matrices_and_not_by_the_file() {
         let gguf = written(dir.path(), mix);
         let checkpoint = Checkpoint::open(&nsbridge_handler::Model::in_dir(gguf.path())).unwrap();
         let tensors = checkpoint.tensors();
-        (Format::coarsest(tensors), Format::mean_width(tensors))
+        (coarsest_format(tensors), mean_width(tensors))
     };
     // The norms are in f32, and one of them is the last tensor.
     let (format, width) = of(Mix::Bf16);

@@ -118,9 +118,9 @@ impl Load<'_> {
             self.linear(&name(part), [hidden, columns], Cut::Columns(own.clone()), bias)
         };
         let norm = |part: &str, len| self.norm(&name(&format!("{part}.weight")), len);
-        let head_norms = config
-            .qk_norm
-            .then(|| Ok((norm("self_attn.q_norm", dim)?, norm("self_attn.k_norm", dim)?)));
+        let head_norms = config.qk_norm.then(|| {
+            Ok::<_, LoadError>((norm("self_attn.q_norm", dim)?, norm("self_attn.k_norm", dim)?))
+        });
         Ok(Layer {
             attention_norm: norm("input_layernorm", hidden)?,
             queries: rows("self_attn.q_proj", queries, &own_queries, config.qkv_bias)?,

@@ -9,8 +9,8 @@ use candle_core::{Result as Candle, Tensor};
 use self::nccl::Nccl;
 use super::{Failed, On, Result};
 use crate::LoadError;
-use crate::comm::{Lost, Member};
 use crate::network::part::Part;
+use nsbridge_kernels::collectives::{RankHandle, RankLost};
 
 /// Tensor that ranks exchange at a rendezvous.
 pub(in crate::network) type Handed = Option<Tensor>;
@@ -19,10 +19,10 @@ pub(in crate::network) type Handed = Option<Tensor>;
 #[derive(Debug)]
 pub(super) enum Share {
     /// Single rank.
-    Alone(Member<Handed>),
+    Alone(RankHandle<Handed>),
     /// Ranks that are threads of this process, on the same device: they exchange tensors without a
     /// copy.
-    Threads(Member<Handed>),
+    Threads(RankHandle<Handed>),
     /// Ranks that are threads of this process, each with its own device.
     #[cfg(feature = "nccl")]
     Nccl(Box<Nccl>),
@@ -30,15 +30,15 @@ pub(super) enum Share {
 
 impl Share {
     /// Makes the communicator that fits the number of ranks and their devices.
-    pub(super) fn new(on: &On, part: Part, member: Member<Handed>) -> Result<Self, LoadError> {
+    pub(super) fn new(on: &On, part: Part, handle: RankHandle<Handed>) -> Result<Self, LoadError> {
         if part.of == 1 {
-            return Ok(Self::Alone(member));
+            return Ok(Self::Alone(handle));
         }
         if on.is_one() {
-            return Ok(Self::Threads(member));
+            return Ok(Self::Threads(handle));
         }
         #[cfg(feature = "nccl")]
-        return Ok(Self::Nccl(Box::new(Nccl::new(member, part, on.device(part.rank))?)));
+        return Ok(Self::Nccl(Box::new(Nccl::new(handle, part, on.device(part.rank))?)));
         #[cfg(not(feature = "nccl"))]
         {
             let found = format!("{} ranks on several devices", part.of);
@@ -49,11 +49,11 @@ impl Share {
     /// Begins a step, unless a rank is lost.
     pub(super) fn begin(&mut self) -> Result<()> {
         match self {
-            Self::Alone(member) => {
-                member.pass();
-                Ok(member.is_over()?)
+            Self::Alone(handle) => {
+                handle.arrive();
+                Ok(handle.check()?)
             }
-            Self::Threads(member) => Ok(member.is_over()?),
+            Self::Threads(handle) => Ok(handle.check()?),
             #[cfg(feature = "nccl")]
             Self::Nccl(nccl) => nccl.begin(),
         }
@@ -64,12 +64,12 @@ impl Share {
         match self {
             Self::Alone(_) => Ok(own),
             // Summed in the order of the ranks.
-            Self::Threads(member) => {
+            Self::Threads(handle) => {
                 let sum = |all: &[Tensor]| {
                     let (first, others) = all.split_first().ok_or_else(nobody)?;
                     others.iter().try_fold(first.clone(), |sum, other| sum + other)
                 };
-                meet(member, own, sum)
+                meet(handle, own, sum)
             }
             #[cfg(feature = "nccl")]
             Self::Nccl(nccl) => nccl.sum(&own),
@@ -80,10 +80,10 @@ impl Share {
     pub(super) fn gather(&mut self, own: Tensor) -> Result<Option<Tensor>> {
         match self {
             Self::Alone(_) => Ok(Some(own)),
-            Self::Threads(member) => {
-                let first = member.rank() == 0;
+            Self::Threads(handle) => {
+                let first = handle.rank() == 0;
                 let beside = |all: &[Tensor]| first.then(|| Tensor::cat(all, 1)).transpose();
-                meet(member, own, beside)
+                meet(handle, own, beside)
             }
             #[cfg(feature = "nccl")]
             Self::Nccl(nccl) => nccl.gather(&own),
@@ -104,9 +104,9 @@ impl Share {
     }
 
     /// Reports this rank as failed and ends the group.
-    pub(super) fn end(&mut self, what: &str) -> Lost {
+    pub(super) fn end(&mut self, what: &str) -> RankLost {
         match self {
-            Self::Alone(member) | Self::Threads(member) => member.end(what),
+            Self::Alone(handle) | Self::Threads(handle) => handle.report_lost(what),
             #[cfg(feature = "nccl")]
             Self::Nccl(nccl) => nccl.end(what),
         }
@@ -114,11 +114,11 @@ impl Share {
 }
 
 fn meet<T>(
-    member: &mut Member<Handed>,
+    handle: &mut RankHandle<Handed>,
     own: Tensor,
     read: impl FnOnce(&[Tensor]) -> Candle<T>,
 ) -> Result<T> {
-    let all = member.meet(&mut Some(own), |all, _| {
+    let all = handle.exchange(&mut Some(own), |all, _| {
         all.iter().filter_map(|own| (*own).clone()).collect::<Vec<_>>()
     })?;
     read(&all).map_err(Failed::Device)

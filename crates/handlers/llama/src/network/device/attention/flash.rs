@@ -5,9 +5,9 @@
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::super::super::plan::Step;
-use crate::kernel::attention::PAGE;
 #[cfg(feature = "flash-attn")]
 use crate::network::part::Heads;
+use nsbridge_kernels::attention::PAGE;
 
 /// Sequences of a step, in the kernels' input layout.
 #[cfg(feature = "flash-attn")]
@@ -108,11 +108,13 @@ impl Pages {
 
 #[cfg(test)]
 mod tests {
+    use nsbridge_kernels::attention::PAGE;
+
     use super::Told;
+    use crate::Table;
     use crate::kv::KvCache;
     use crate::network::Chunk;
     use crate::network::plan::Step;
-    use crate::{Table, kernel::attention::PAGE};
 
     #[test]
     fn sequences_are_told_by_sums_and_tables_of_one_width() {

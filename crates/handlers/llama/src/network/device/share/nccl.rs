@@ -23,15 +23,15 @@ use half::{bf16, f16};
 use super::super::{Failed, Result, first_line};
 use super::Handed;
 use crate::LoadError;
-use crate::comm::{Lost, Member, Waiting};
 use crate::network::part::Part;
+use nsbridge_kernels::collectives::{Patience, RankHandle, RankLost};
 
 /// Polling interval while a device computes.
 const LOOK: Duration = Duration::from_micros(20);
 
 /// One rank's communicator.
 pub(in crate::network) struct Nccl {
-    member: Member<Handed>,
+    handle: RankHandle<Handed>,
     part: Part,
     device: CudaDevice,
     /// Set from the first step on, until the group ends.
@@ -56,21 +56,21 @@ impl fmt::Debug for Nccl {
 
 impl Nccl {
     pub(super) fn new(
-        member: Member<Handed>,
+        handle: RankHandle<Handed>,
         part: Part,
         device: &Device,
     ) -> Result<Self, LoadError> {
         let device = device.as_cuda_device().map_err(|error| {
             LoadError::Worker(format!("NCCL is for GPUs: {}", first_line(&error)))
         })?;
-        Ok(Self { member, part, device: device.clone(), group: None })
+        Ok(Self { handle, part, device: device.clone(), group: None })
     }
 
     /// Waits for all ranks, so that none starts a collective that another never joins.
     pub(super) fn begin(&mut self) -> Result<()> {
         let opens = self.group.is_none();
         let mut own = if opens && self.part.rank == 0 { Some(new_id()?) } else { None };
-        let id = self.member.meet(&mut own, |all, _| all[0].clone())?;
+        let id = self.handle.exchange(&mut own, |all, _| all[0].clone())?;
         if opens {
             let id = id.ok_or_else(|| message("there is no id for the ranks to meet by"))?;
             let id: Vec<u8> = id.to_vec1()?;
@@ -101,8 +101,8 @@ impl Nccl {
     }
 
     /// Ends the group: NCCL's kernels would wait forever.
-    pub(super) fn end(&mut self, what: &str) -> Lost {
-        let lost = self.member.end(what);
+    pub(super) fn end(&mut self, what: &str) -> RankLost {
+        let lost = self.handle.report_lost(what);
         // Dropping the communicator aborts its kernels.
         self.group = None;
         lost
@@ -115,15 +115,15 @@ impl Nccl {
     /// Waits for the device, until the time limit or until another rank is lost.
     pub(super) fn finish(&mut self) -> Result<()> {
         let event = self.device.cuda_stream().record_event(None).w()?;
-        let mut waiting = Waiting::new(self.member.patience());
+        let mut waiting = Patience::new(self.handle.patience());
         while !event.try_is_complete().w()? {
-            if let Err(lost) = self.member.is_over() {
+            if let Err(lost) = self.handle.check() {
                 self.group = None;
                 return Err(Failed::Lost(lost));
             }
-            waiting.look();
-            if waiting.is_long() {
-                let seconds = self.member.patience().as_secs_f64();
+            waiting.poll();
+            if waiting.is_over() {
+                let seconds = self.handle.patience().as_secs_f64();
                 let what = format!("got nothing from the others within {seconds} s");
                 return Err(Failed::Lost(self.end(&what)));
             }

@@ -3,7 +3,7 @@
 //! The platform's `expf` gives other bits on other machines. These functions use only
 //! multiplications and additions in a fixed order.
 
-use super::LANES;
+use crate::simd::LANES;
 
 /// Below this, `exp` returns 0: the result would not be a normal number.
 const LOWEST: f32 = -87.336_54;

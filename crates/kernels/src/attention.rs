@@ -7,45 +7,73 @@
 
 use std::ops::Range;
 
-use super::element::Element;
-use super::math::{exp, tree};
-use super::simd::Simd;
-use super::{LANES, Work};
+use crate::element::Element;
+use crate::math::{exp, tree};
+use crate::simd::{LANES, Simd, Work};
 
 /// Positions in a block of the KV cache.
-pub(crate) const PAGE: usize = 32;
+pub const PAGE: usize = 32;
 
 /// Positions whose scores are computed together.
-pub(crate) const SPLIT: usize = 256;
+const SPLIT: usize = 256;
 
 const PAGES: usize = SPLIT / PAGE;
 
 /// Attention of one token for a group of query heads that share keys and values (GQA).
-pub(crate) struct Attend<'a, E> {
-    /// `[heads, dim]`.
-    pub(crate) queries: &'a [f32],
-    pub(crate) dim: usize,
+///
+/// ```
+/// use nsbridge_kernels::Tier;
+/// use nsbridge_kernels::attention::{Attend, PAGE, Pages};
+///
+/// // A head of one dimension. Position 0 has the value 4, position 1 the value 8, and the scores
+/// // of both are equal.
+/// let (keys, mut values) = ([0.0f32; PAGE], [0.0f32; PAGE]);
+/// (values[0], values[1]) = (4.0, 8.0);
+/// let table = [0];
+/// let mut out = [0.0];
+/// Tier::best().run(Attend {
+///     queries: &[1.0],
+///     dim: 1,
+///     scale: 1.0,
+///     first: 0,
+///     last: 1,
+///     keys: Pages { data: &keys[..], stride: PAGE, size: PAGE, table: &table },
+///     values: Pages { data: &values[..], stride: PAGE, size: PAGE, table: &table },
+///     out: &mut out,
+/// });
+/// assert_eq!(out, [6.0]);
+/// ```
+#[derive(Debug)]
+pub struct Attend<'a, E> {
+    /// Queries, `[heads, dim]`.
+    pub queries: &'a [f32],
+    /// Dimensions of a head.
+    pub dim: usize,
     /// Factor applied to the scores.
-    pub(crate) scale: f32,
-    /// First visible position, and the token's own position.
-    pub(crate) first: usize,
-    pub(crate) last: usize,
-    /// Blocks of this layer and key head: keys `[dim, 32]` each, values `[32, dim]`.
-    pub(crate) keys: Pages<'a, E>,
-    pub(crate) values: Pages<'a, E>,
-    /// `[heads, dim]`.
-    pub(crate) out: &'a mut [f32],
+    pub scale: f32,
+    /// First visible position.
+    pub first: usize,
+    /// The token's own position, the last visible one.
+    pub last: usize,
+    /// Blocks of keys of this layer and key head, `[dim, 32]` each.
+    pub keys: Pages<'a, E>,
+    /// Blocks of values of this layer and key head, `[32, dim]` each.
+    pub values: Pages<'a, E>,
+    /// Result, `[heads, dim]`.
+    pub out: &'a mut [f32],
 }
 
 /// Cache blocks of a sequence, found through its block table.
-#[derive(Clone, Copy)]
-pub(crate) struct Pages<'a, E> {
-    pub(crate) data: &'a [E],
+#[derive(Clone, Copy, Debug)]
+pub struct Pages<'a, E> {
+    /// Blocks of all sequences.
+    pub data: &'a [E],
     /// Elements from one block of the pool to the next.
-    pub(crate) stride: usize,
+    pub stride: usize,
     /// Elements of a block.
-    pub(crate) size: usize,
-    pub(crate) table: &'a [u32],
+    pub size: usize,
+    /// Number of each of the sequence's blocks, in the order of the positions.
+    pub table: &'a [u32],
 }
 
 impl<'a, E> Pages<'a, E> {

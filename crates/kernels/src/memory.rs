@@ -8,7 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::path::Path;
 use std::ptr::NonNull;
 
-use crate::LoadError;
+use crate::error::Error;
 
 const ALIGN: usize = 64;
 const HUGE_PAGE: usize = 2 << 20;
@@ -19,7 +19,7 @@ const HUGE_PAGE: usize = 2 << 20;
 ///
 /// The type must have no padding, no invalid bit patterns, no drop, and at most the alignment of a
 /// cache line.
-pub(crate) unsafe trait Plain: Copy + Send + Sync + 'static {}
+pub unsafe trait Plain: Copy + Send + Sync + 'static {}
 
 // SAFETY: every bit pattern is a valid number.
 unsafe impl Plain for f32 {}
@@ -30,32 +30,44 @@ unsafe impl Plain for u16 {}
 // SAFETY: as above.
 unsafe impl Plain for i8 {}
 
-/// Fixed-size array of numbers, initialized to zero.
-pub(crate) struct Memory<T: Plain> {
+/// Fixed-size array of numbers, initialized to zero, aligned to cache lines.
+///
+/// Arrays of 4 MiB and more are in huge pages where the system has them. Huge pages need fewer TLB
+/// entries, which gives a fifth more bandwidth in decoding.
+///
+/// ```
+/// use nsbridge_kernels::memory::AlignedBuffer;
+///
+/// let mut numbers = AlignedBuffer::<f32>::zeroed(1000)?;
+/// numbers[7] = 1.5;
+/// assert_eq!(numbers.iter().sum::<f32>(), 1.5);
+/// assert_eq!(numbers.as_ptr().addr() % 64, 0);
+/// # Ok::<(), nsbridge_kernels::Error>(())
+/// ```
+pub struct AlignedBuffer<T: Plain> {
     pointer: NonNull<T>,
     len: usize,
 }
 
 // SAFETY: it owns plain numbers.
-unsafe impl<T: Plain> Send for Memory<T> {}
+unsafe impl<T: Plain> Send for AlignedBuffer<T> {}
 // SAFETY: as above.
-unsafe impl<T: Plain> Sync for Memory<T> {}
+unsafe impl<T: Plain> Sync for AlignedBuffer<T> {}
 
-impl<T: Plain> Memory<T> {
+impl<T: Plain> AlignedBuffer<T> {
     /// Allocates `len` zeros.
     ///
     /// # Errors
     ///
     /// Returns an error if the allocation fails.
-    pub(crate) fn zeroed(len: usize) -> Result<Self, LoadError> {
+    pub fn zeroed(len: usize) -> Result<Self, Error> {
         if len == 0 {
             return Ok(Self { pointer: NonNull::dangling(), len });
         }
-        let none = || LoadError::Worker(format!("there is no memory for {len} numbers"));
+        let none = || Error::OutOfMemory(len);
         let layout = layout::<T>(len).ok_or_else(none)?;
         // SAFETY: the layout has a nonzero size.
         let pointer = NonNull::new(unsafe { alloc(layout) }).ok_or_else(none)?.cast::<T>();
-        // Huge pages need fewer TLB entries, which gives a fifth more bandwidth in decoding.
         #[cfg(target_os = "linux")]
         if layout.size() >= 2 * HUGE_PAGE {
             // SAFETY: these are pages of this allocation, and the advice does not change their
@@ -80,7 +92,7 @@ fn layout<T: Plain>(len: usize) -> Option<Layout> {
     Layout::from_size_align(size, align).ok()
 }
 
-impl<T: Plain> Drop for Memory<T> {
+impl<T: Plain> Drop for AlignedBuffer<T> {
     fn drop(&mut self) {
         if self.len > 0
             && let Some(layout) = layout::<T>(self.len)
@@ -91,7 +103,7 @@ impl<T: Plain> Drop for Memory<T> {
     }
 }
 
-impl<T: Plain> Deref for Memory<T> {
+impl<T: Plain> Deref for AlignedBuffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -100,23 +112,23 @@ impl<T: Plain> Deref for Memory<T> {
     }
 }
 
-impl<T: Plain> DerefMut for Memory<T> {
+impl<T: Plain> DerefMut for AlignedBuffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as above, and borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.len) }
     }
 }
 
-impl<T: Plain> fmt::Debug for Memory<T> {
+impl<T: Plain> fmt::Debug for AlignedBuffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Memory({})", self.len)
+        write!(f, "AlignedBuffer({})", self.len)
     }
 }
 
 /// Returns the bytes that this process may still allocate, if the system reports them: the least of
 /// the machine's available memory and what is left in its control groups (cgroup v2:
 /// <https://docs.kernel.org/admin-guide/cgroup-v2.html>).
-pub(crate) fn available() -> Option<u64> {
+pub fn available() -> Option<u64> {
     let free = number(read("/proc/meminfo")?.split_once("MemAvailable:")?.1)? * 1024;
     let own = read("/proc/self/cgroup").unwrap_or_default();
     let own = own.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default();
@@ -155,7 +167,7 @@ fn number(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Memory, in_groups, left};
+    use super::{AlignedBuffer, in_groups, left};
 
     #[test]
     fn what_a_group_has_left_is_its_limit_without_what_it_uses_but_for_files() {
@@ -191,12 +203,12 @@ mod tests {
     #[test]
     fn memory_is_zeroed_aligned_and_one_s_own() {
         for len in [0, 1, 17, 3 << 20] {
-            let mut memory = Memory::<f32>::zeroed(len).unwrap();
+            let mut memory = AlignedBuffer::<f32>::zeroed(len).unwrap();
             assert!(memory.iter().all(|x| x.to_bits() == 0) && memory.len() == len);
             assert!(len == 0 || memory.as_ptr().addr().is_multiple_of(64));
             memory.fill(1.5);
             assert!(memory.iter().all(|x| *x == 1.5));
         }
-        assert!(Memory::<f32>::zeroed(usize::MAX / 2).is_err());
+        assert!(AlignedBuffer::<f32>::zeroed(usize::MAX / 2).is_err());
     }
 }

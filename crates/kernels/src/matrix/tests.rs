@@ -2,19 +2,18 @@
 //! definition.
 
 use half::{bf16, f16};
-use nsbridge_checkpoint::Dtype;
 use proptest::prelude::*;
 
-use super::ggml::Wide;
-use super::{Format, Matrix, Source, segments};
-use crate::kernel::kquants;
-use crate::kernel::row::{BLOCK, InBlocks, quantise};
-use crate::kernel::{Lanes, Tier};
-use crate::matrix::tile::{Input, Multiply, Quantised, Store};
-use crate::pool::Pool;
+use super::tile::{Input, Multiply, Quantized, Store};
+use super::{KQuantBlock, Matrix, Source, segments};
+use crate::format::Format;
+use crate::kquants;
+use crate::row::{BLOCK, InBlocks, quantize};
+use crate::simd::{Lanes, Tier};
+use crate::thread_pool::ThreadPool;
 
-type Quantise<'a> = InBlocks<'a, i32, BLOCK, BLOCK>;
-type QuantiseWide<'a, const SUMMED: usize> = InBlocks<'a, i16, { kquants::BLOCK }, SUMMED>;
+type Quantize<'a> = InBlocks<'a, i32, BLOCK, BLOCK>;
+type QuantizeWide<'a, const SUMMED: usize> = InBlocks<'a, i16, { kquants::BLOCK }, SUMMED>;
 
 struct Into<'a>(&'a mut [f32], usize);
 
@@ -35,13 +34,13 @@ fn draw(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-pub(crate) fn packed(format: Format, weights: &[f32], rows: usize) -> Matrix {
+fn packed(format: Format, weights: &[f32], rows: usize) -> Matrix {
     let bytes: Vec<u8> = weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
     let columns = weights.len() / rows;
     let mut matrix = Matrix::zeroed(format, rows, columns, segments(format, columns)).unwrap();
-    let source = Source { name: "w", dtype: Dtype::F32, bytes: &bytes };
+    let source = Source { name: "w", format: Format::F32, bytes: &bytes };
     let place = |row| (row < rows).then_some((0, row));
-    matrix.pack((&mut Pool::new(2), Tier::best()), &[source], place).unwrap();
+    matrix.pack((&mut ThreadPool::new(2), Tier::best()), &[source], place).unwrap();
     matrix
 }
 
@@ -58,7 +57,7 @@ fn plain(matrix: &Matrix, x: &[f32], row: usize) -> f32 {
             if matrix.format() == Format::Q8_0 {
                 for block in part.step_by(BLOCK) {
                     let (mut a, mut w) = ([0; BLOCK], [0; BLOCK]);
-                    let of_x = quantise(x[block..block + BLOCK].try_into().unwrap(), &mut a);
+                    let of_x = quantize(x[block..block + BLOCK].try_into().unwrap(), &mut a);
                     let raw: &[f32; BLOCK] = weights[block..block + BLOCK].try_into().unwrap();
                     let largest = raw.iter().fold(0.0f32, |most, w| most.max(w.abs()));
                     let of_w = largest / 127.0;
@@ -92,17 +91,17 @@ fn product(tier: Tier, matrix: &Matrix, x: &[f32], tiles: std::ops::Range<usize>
     let input = match matrix.format() {
         Format::Q8_0 => {
             let (values, scales, sums) = (&mut values, &mut scales, &mut sums);
-            tier.run(Quantise { x, values, scales, sums });
-            Input::Quantised(Quantised { columns, values, scales, sums })
+            tier.run(Quantize { x, values, scales, sums });
+            Input::Quantized(Quantized { columns, values, scales, sums })
         }
         format @ (Format::Q4K | Format::Q5K | Format::Q6K) => {
             let (values, scales, sums) = (&mut values, &mut scales, &mut wide_sums);
             if format == Format::Q6K {
-                tier.run(QuantiseWide::<16> { x, values, scales, sums });
+                tier.run(QuantizeWide::<16> { x, values, scales, sums });
             } else {
-                tier.run(QuantiseWide::<32> { x, values, scales, sums });
+                tier.run(QuantizeWide::<32> { x, values, scales, sums });
             }
-            Input::Wide(Quantised { columns, values, scales, sums })
+            Input::Wide(Quantized { columns, values, scales, sums })
         }
         _ => Input::Float { x, stride: matrix.columns },
     };
@@ -140,50 +139,50 @@ proptest! {
     }
 }
 
-const WIDE: [(Format, Dtype); 3] =
-    [(Format::Q4K, Dtype::Q4_K), (Format::Q5K, Dtype::Q5_K), (Format::Q6K, Dtype::Q6_K)];
+const WIDE: [Format; 3] = [Format::Q4K, Format::Q5K, Format::Q6K];
 
 /// Draws blocks of random bits with finite scales. With `extreme`, all values are the largest.
-fn drawn_blocks(dtype: Dtype, count: usize, seed: u64, extreme: bool) -> Vec<u8> {
-    let size = dtype.block().1;
+fn drawn_blocks(format: Format, count: usize, seed: u64, extreme: bool) -> Vec<u8> {
+    let size = format.block_in_file().1;
     let mut bytes: Vec<u8> =
         draw(count * size, seed).iter().map(|x| (x * 128.0) as i8 as u8).collect();
     if extreme {
         bytes.fill(0xff);
     }
-    let d = if dtype == Dtype::Q6_K { vec![208] } else { vec![0, 2] };
+    let d = if format == Format::Q6K { vec![208] } else { vec![0, 2] };
     for (block, sign) in bytes.chunks_mut(size).zip([1.0, -1.0].into_iter().cycle()) {
         for (at, scale) in d.iter().zip([0.03, 0.011]) {
             block[*at..at + 2].copy_from_slice(&f16::from_f32(sign * scale).to_le_bytes());
         }
-        if extreme && dtype == Dtype::Q6_K {
+        if extreme && format == Format::Q6K {
             block[192..208].fill(0x80);
         }
     }
     bytes
 }
 
-fn packed_blocks((format, dtype): (Format, Dtype), bytes: &[u8], rows: usize) -> Matrix {
-    let (count, size) = dtype.block();
+fn packed_blocks(format: Format, bytes: &[u8], rows: usize) -> Matrix {
+    let (count, size) = format.block_in_file();
     let columns = bytes.len() / size / rows * count;
     let mut matrix = Matrix::zeroed(format, rows, columns, segments(format, columns)).unwrap();
-    let source = Source { name: "w", dtype, bytes };
+    let source = Source { name: "w", format, bytes };
     let place = |row| (row < rows).then_some((0, row));
-    matrix.pack((&mut Pool::new(2), Tier::best()), &[source], place).unwrap();
+    matrix.pack((&mut ThreadPool::new(2), Tier::best()), &[source], place).unwrap();
     matrix
 }
 
 /// Computes the product by the definition, from a row's blocks in the file's layout.
-fn plain_wide(dtype: Dtype, segments: usize, row: &[u8], x: &[f32]) -> f32 {
-    let blocks: Vec<_> = row.chunks(dtype.block().1).zip(x.chunks(kquants::BLOCK)).collect();
+fn plain_wide(format: Format, segments: usize, row: &[u8], x: &[f32]) -> f32 {
+    let blocks: Vec<_> =
+        row.chunks(format.block_in_file().1).zip(x.chunks(kquants::BLOCK)).collect();
     let product = |sum: f32, (bytes, x): &(&[u8], &[f32])| {
-        let block = Wide::read(dtype, bytes);
+        let block = KQuantBlock::read(format, bytes);
         let mut a = [0; kquants::BLOCK];
-        let of_x = quantise::<{ kquants::BLOCK }>((*x).try_into().unwrap(), &mut a);
+        let of_x = quantize::<{ kquants::BLOCK }>((*x).try_into().unwrap(), &mut a);
         let (mut values, mut least) = (0i64, 0i64);
         for (column, a) in a.into_iter().enumerate() {
             let (value, a) = (i64::from(block.values[column]), i64::from(a));
-            if dtype == Dtype::Q6_K {
+            if format == Format::Q6K {
                 values += i64::from(block.scales[column / 16]) * (value - 32) * a;
             } else {
                 values += i64::from(block.scales[column / 32]) * value * a;
@@ -192,7 +191,7 @@ fn plain_wide(dtype: Dtype, segments: usize, row: &[u8], x: &[f32]) -> f32 {
         }
         let [d, min] = [block.d, block.min].map(|bits| f16::from_bits(bits).to_f32());
         let sum = (values as f32).mul_add(d * of_x, sum);
-        if dtype == Dtype::Q6_K { sum } else { (least as f32).mul_add(-min * of_x, sum) }
+        if format == Format::Q6K { sum } else { (least as f32).mul_add(-min * of_x, sum) }
     };
     let mut sums: Vec<f32> = blocks
         .chunks(blocks.len() / segments)
@@ -212,9 +211,9 @@ proptest! {
         kind in 0..3usize, rows in 1..100usize, blocks in 1..9usize, activations in 1..11usize,
         extreme in prop::bool::weighted(0.2), cut in 0..8usize, seed: u64,
     ) {
-        let (format, dtype) = WIDE[kind];
-        let bytes = drawn_blocks(dtype, rows * blocks, seed, extreme);
-        let matrix = packed_blocks((format, dtype), &bytes, rows);
+        let format = WIDE[kind];
+        let bytes = drawn_blocks(format, rows * blocks, seed, extreme);
+        let matrix = packed_blocks(format, &bytes, rows);
         let columns = blocks * kquants::BLOCK;
         let mut x = draw(activations * columns, !seed);
         if extreme {
@@ -226,7 +225,7 @@ proptest! {
             .flat_map(|m| (0..rows).map(move |row| (m, row)))
             .map(|(m, row)| {
                 let row = &bytes[row * row_bytes..][..row_bytes];
-                plain_wide(dtype, matrix.segments, row, &x[m * columns..][..columns])
+                plain_wide(format, matrix.segments, row, &x[m * columns..][..columns])
             })
             .collect();
         for tier in Tier::available() {
@@ -260,23 +259,23 @@ fn rows_of_blocks_are_those_that_candle_reads() {
         (0..count).flat_map(one).collect()
     };
     let (rows, blocks) = (90, 3);
-    for (format, dtype, theirs) in [
-        (Format::Q8_0, Dtype::Q8_0, GgmlDType::Q8_0),
-        (Format::Q4K, Dtype::Q4_K, GgmlDType::Q4K),
-        (Format::Q5K, Dtype::Q5_K, GgmlDType::Q5K),
-        (Format::Q6K, Dtype::Q6_K, GgmlDType::Q6K),
+    for (format, theirs) in [
+        (Format::Q8_0, GgmlDType::Q8_0),
+        (Format::Q4K, GgmlDType::Q4K),
+        (Format::Q5K, GgmlDType::Q5K),
+        (Format::Q6K, GgmlDType::Q6K),
     ] {
-        let bytes = match dtype {
-            Dtype::Q8_0 => small(rows * blocks * 8),
-            _ => drawn_blocks(dtype, rows * blocks, 9, false),
+        let bytes = match format {
+            Format::Q8_0 => small(rows * blocks * 8),
+            _ => drawn_blocks(format, rows * blocks, 9, false),
         };
         let columns = blocks * 256;
         let storage = QStorage::from_data(bytes.clone().into(), &Device::Cpu, theirs).unwrap();
         let tensor = QTensor::new(storage, (rows, columns)).unwrap();
         let tensor = tensor.dequantize(&Device::Cpu).unwrap();
         let right: Vec<f32> = tensor.flatten_all().unwrap().to_vec1().unwrap();
-        let matrix = packed_blocks((format, dtype), &bytes, rows);
-        let source = Source { name: "w", dtype, bytes: &bytes };
+        let matrix = packed_blocks(format, &bytes, rows);
+        let source = Source { name: "w", format, bytes: &bytes };
         for row in 0..rows {
             let (mut kept, mut read) = (vec![0.0; columns], vec![0.0; columns]);
             matrix.row(row, &mut kept);
@@ -285,7 +284,7 @@ fn rows_of_blocks_are_those_that_candle_reads() {
             for (column, right) in right.iter().enumerate() {
                 let near = |x: f32| (x - right).abs() <= 1e-6 * (1.0 + right.abs());
                 let (kept, read) = (kept[column], read[column]);
-                assert!(near(kept) && near(read), "{dtype} {row} {column}: {kept} {read} {right}");
+                assert!(near(kept) && near(read), "{format} {row} {column}: {kept} {read} {right}");
             }
         }
     }
@@ -333,14 +332,33 @@ fn a_format_is_as_wide_as_what_it_takes() {
 #[test]
 fn what_cannot_be_packed_is_refused() {
     assert!(Matrix::zeroed(Format::Q8_0, 16, 48, 1).is_err());
-    let mut matrix = Matrix::zeroed(Format::Q8_0, 1, 32, 1).unwrap();
-    let bytes = [1e9f32; 32].map(f32::to_le_bytes).concat();
-    let mut why = |dtype| {
-        let source = Source { name: "w", dtype, bytes: &bytes };
+    let bytes = [1e9f32; 256].map(f32::to_le_bytes).concat();
+    let why = |of: Format, columns| {
+        let mut matrix = Matrix::zeroed(of, 1, columns, 1).unwrap();
+        let source = Source { name: "w", format: Format::F32, bytes: &bytes };
         let place = |row| (row == 0).then_some((0, row));
-        let packed = matrix.pack((&mut Pool::new(1), Tier::best()), &[source], place);
+        let packed = matrix.pack((&mut ThreadPool::new(1), Tier::best()), &[source], place);
         packed.unwrap_err().to_string()
     };
-    assert!(why(Dtype::F32).contains("row 0 of w"));
-    assert!(why(Dtype::I64).contains("the dtype of w"));
+    assert!(why(Format::Q8_0, 32).contains("row 0 of w"));
+    assert!(why(Format::Q4K, 256).contains("the dtype of w"));
+}
+
+#[test]
+fn rows_of_an_output_that_overlap_are_refused() {
+    use super::{Activations, Output, QuantizationBuffers};
+
+    let matrix = packed(Format::F32, &draw(20 * 8, 6), 20);
+    let x = draw(2 * 8, 7);
+    let mut out = vec![0.0; 2 * matrix.padded()];
+    let mut multiply = |stride, first| {
+        let output = Output::new(&mut out, stride).at(first);
+        let compute = (&mut ThreadPool::new(2), Tier::best());
+        let x = Activations { numbers: &x, stride: 8 };
+        let run = || matrix.multiply(compute, x, 2, &mut QuantizationBuffers::default(), output);
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_ok()
+    };
+    assert!(multiply(matrix.padded(), 0));
+    assert!(!multiply(matrix.padded() - 1, 0));
+    assert!(!multiply(matrix.padded(), 1));
 }

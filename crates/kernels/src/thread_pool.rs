@@ -9,10 +9,14 @@
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::disjoint_slice::DisjointSlice;
 
 /// Duration of spinning for work before a thread sleeps.
 const SPIN: Duration = Duration::from_micros(50);
@@ -23,8 +27,21 @@ const OPEN: u64 = 1 << 31;
 const JOINED: u64 = OPEN - 1;
 
 /// Pool of the calling thread and its helpers.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// use nsbridge_kernels::ThreadPool;
+///
+/// let mut pool = ThreadPool::new(4);
+/// let sum = AtomicU64::new(0);
+/// pool.run(1000, &|part| {
+///     sum.fetch_add(part as u64, Ordering::Relaxed);
+/// });
+/// assert_eq!(sum.into_inner(), 499_500);
+/// ```
 #[derive(Debug)]
-pub(crate) struct Pool {
+pub struct ThreadPool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -90,9 +107,9 @@ fn unpacked(left: u64) -> (u64, u64) {
 
 type Part<'a> = &'a (dyn Fn(usize) + Sync);
 
-impl Pool {
+impl ThreadPool {
     /// Creates a pool of `threads`, the caller included.
-    pub(crate) fn new(threads: usize) -> Self {
+    pub fn new(threads: usize) -> Self {
         let left = (0..threads.max(1)).map(|_| Left::default()).collect();
         let shared = Arc::new(Shared { left, ..Shared::default() });
         let helper = |index: usize| {
@@ -106,7 +123,7 @@ impl Pool {
     }
 
     /// Returns the number of threads.
-    pub(crate) fn threads(&self) -> usize {
+    pub fn threads(&self) -> usize {
         1 + self.threads.len()
     }
 
@@ -117,7 +134,7 @@ impl Pool {
     ///
     /// Panics if a part panics, or if there are more than 2^32 - 1 parts.
     #[expect(clippy::needless_pass_by_ref_mut, reason = "two pieces of work at once would mix")]
-    pub(crate) fn run(&mut self, parts: usize, work: Part<'_>) {
+    pub fn run(&mut self, parts: usize, work: Part<'_>) {
         if self.threads.is_empty() || parts < 2 {
             (0..parts).for_each(work);
             return;
@@ -135,7 +152,7 @@ impl Pool {
         let number = (gate >> 32).wrapping_add(1);
         shared.gate.store(number << 32 | OPEN, Ordering::SeqCst);
         if shared.asleep.load(Ordering::SeqCst) > 0 {
-            drop(shared.lock.lock().unwrap_or_else(PoisonError::into_inner));
+            drop(shared.lock.lock());
             shared.wake.notify_all();
         }
         // After a panic here the helpers must still be waited for: they use this stack.
@@ -154,6 +171,36 @@ impl Pool {
             std::panic::resume_unwind(panic);
         }
         assert!(!panicked, "a compute thread panicked");
+    }
+
+    /// Splits a slice into chunks of `len` elements, without a shorter rest, and runs `work` for
+    /// each chunk and its number, on all threads.
+    ///
+    /// ```
+    /// use nsbridge_kernels::ThreadPool;
+    ///
+    /// let mut numbers = [1, 2, 3, 4, 5, 6];
+    /// ThreadPool::new(2).for_each_chunk(&mut numbers, 2, |row, chunk| {
+    ///     chunk.iter_mut().for_each(|number| *number *= 10 * row);
+    /// });
+    /// assert_eq!(numbers, [0, 0, 30, 40, 100, 120]);
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if `len` is 0, if `work` panics, or if there are more than 2^32 - 1 chunks.
+    pub fn for_each_chunk<T: Send>(
+        &mut self,
+        slice: &mut [T],
+        len: usize,
+        work: impl Fn(usize, &mut [T]) + Sync,
+    ) {
+        let chunks = slice.len() / len;
+        let slice = DisjointSlice::new(slice);
+        self.run(chunks, &|chunk| {
+            // SAFETY: each chunk belongs to a single part of the job.
+            work(chunk, unsafe { slice.part(chunk * len, len) });
+        });
     }
 }
 
@@ -220,23 +267,23 @@ impl Shared {
     }
 
     fn sleep(&self, seen: u64) {
-        let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = self.lock.lock();
         self.asleep.fetch_add(1, Ordering::SeqCst);
         let idle = |_: &mut ()| {
             let gate = self.gate.load(Ordering::SeqCst);
             let work = gate >> 32 != seen && gate & OPEN > 0;
             !work && !self.ended.load(Ordering::SeqCst)
         };
-        let guard = self.wake.wait_while(guard, idle);
+        self.wake.wait_while(&mut guard, idle);
         self.asleep.fetch_sub(1, Ordering::SeqCst);
         drop(guard);
     }
 }
 
-impl Drop for Pool {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::SeqCst);
-        drop(self.shared.lock.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(self.shared.lock.lock());
         self.shared.wake.notify_all();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -252,7 +299,7 @@ mod tests {
     use std::thread::sleep;
     use std::time::{Duration, Instant};
 
-    use super::{Left, Pool};
+    use super::{Left, ThreadPool};
 
     #[test]
     fn what_is_left_is_taken_from_the_front_and_shared_in_halves() {
@@ -268,7 +315,7 @@ mod tests {
     #[test]
     fn every_part_is_done_once_before_it_returns() {
         for threads in [1, 2, 5] {
-            let mut pool = Pool::new(threads);
+            let mut pool = ThreadPool::new(threads);
             for round in 0..500 {
                 let parts = round % 67;
                 let counts: Vec<AtomicU32> = (0..parts).map(|_| AtomicU32::new(0)).collect();
@@ -286,7 +333,7 @@ mod tests {
 
     #[test]
     fn each_thread_begins_with_neighbours_and_then_takes_from_the_other() {
-        let mut pool = Pool::new(2);
+        let mut pool = ThreadPool::new(2);
         for held in [0, 4] {
             let (both, done) = (Barrier::new(2), AtomicU32::new(0));
             pool.run(8, &|part| {
@@ -309,7 +356,7 @@ mod tests {
 
     #[test]
     fn two_panics_at_once_are_one() {
-        let mut pool = Pool::new(2);
+        let mut pool = ThreadPool::new(2);
         let both = Barrier::new(2);
         let run = AssertUnwindSafe(|| {
             pool.run(2, &|_| {
@@ -323,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_panic_reaches_whoever_asked_and_the_pool_lives_on() {
-        let mut pool = Pool::new(3);
+        let mut pool = ThreadPool::new(3);
         for broken in [0, 40] {
             let run = AssertUnwindSafe(|| {
                 pool.run(60, &|part| assert_ne!(part, broken));

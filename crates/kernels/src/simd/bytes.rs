@@ -1,16 +1,17 @@
 //! Byte dot products, four columns of sixteen rows at a time. They are exact, so each tier may
 //! choose its order.
 
-use super::Portable;
-use crate::kernel::LANES;
+use super::portable::Portable;
+use super::sealed::Sealed;
+use crate::simd::LANES;
 
 /// Bytes in four columns of sixteen rows.
-pub(crate) const FOURS: usize = 4 * LANES;
+pub const FOURS: usize = 4 * LANES;
 
 /// Integer part of [`Simd`](super::Simd).
 ///
 /// Weights are unsigned, activations are signed. All methods are always inlined.
-pub(crate) trait Bytes: Copy {
+pub trait Bytes: Copy + Sealed {
     /// Largest magnitude of a row's sum of products that [`Self::Sums`] can hold. Larger sums must
     /// be moved to [`Self::Counts`] first.
     const HOLDS: i32;
@@ -22,6 +23,7 @@ pub(crate) trait Bytes: Copy {
     /// 32-bit accumulator of each row.
     type Counts: Copy;
 
+    /// Loads four bytes of each row.
     fn fours(self, from: &[u8; FOURS]) -> Self::Fours;
     /// Returns the lower four bits of each byte.
     fn low(self, x: Self::Fours) -> Self::Fours;
@@ -31,7 +33,9 @@ pub(crate) trait Bytes: Copy {
     /// right by `SHIFT`.
     fn six<const SHIFT: u32>(self, low: Self::Fours, bits: Self::Fours) -> Self::Fours;
 
+    /// Returns partial sums of zero.
     fn no_sums(self) -> Self::Sums;
+    /// Returns accumulators of zero.
     fn no_counts(self) -> Self::Counts;
     /// Adds the four products of each row to its sum.
     fn dot(self, weights: Self::Fours, x: [i8; 4], sums: Self::Sums) -> Self::Sums;
@@ -42,6 +46,8 @@ pub(crate) trait Bytes: Copy {
     /// Returns `a - 32 b`.
     fn less_32(self, a: Self::Counts, b: Self::Counts) -> Self::Counts;
 }
+
+impl Sealed for Portable {}
 
 impl Bytes for Portable {
     const HOLDS: i32 = i32::MAX;

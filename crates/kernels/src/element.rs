@@ -1,13 +1,15 @@
 //! Numbers of the KV cache, as kernels read and write them.
 
-use super::LANES;
-use super::simd::Simd;
 use crate::memory::Plain;
+use crate::simd::{LANES, Simd};
 
-/// Number format of the cache.
-pub(crate) trait Element: Plain {
+/// Number format of a KV cache: f32, or bf16 in the bits of a `u16`.
+pub trait Element: Plain {
+    /// Converts to f32, exactly.
     fn load(self) -> f32;
+    /// Converts from f32, rounding to the nearest number.
     fn store(x: f32) -> Self;
+    /// Loads a vector. It must be always inlined: see [`Work`](crate::simd::Work).
     fn vector<S: Simd>(simd: S, from: &[Self; LANES]) -> S::Vector;
 }
 

@@ -2,45 +2,58 @@
 //!
 //! All ranks make the same calls in the same order. A sum over the ranks is a pairwise tree that
 //! continues the tree over each rank's segments, so the bits equal those of one rank with all
-//! segments. NCCL sums in its own order, and is used in the device code instead.
+//! segments. NCCL sums in an order of its own; ranks on GPUs use it instead.
 
 mod threads;
 
 use std::fmt;
 
-use nsbridge_handler::Error;
-
-pub(crate) use self::threads::{Meeting, Member, Waiting};
+pub use self::threads::{Patience, RankGroup, RankHandle};
 
 /// Communicator of one rank.
-pub(crate) trait Comm: fmt::Debug + Send {
+pub trait Communicator: fmt::Debug + Send {
     /// Returns the number of ranks.
     fn ranks(&self) -> usize;
 
     /// Replaces the first `len` numbers by their sums over all ranks.
-    fn all_reduce(&mut self, numbers: &mut Vec<f32>, len: usize) -> Result<(), Lost>;
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a rank is lost.
+    fn all_reduce(&mut self, numbers: &mut Vec<f32>, len: usize) -> Result<(), RankLost>;
 
     /// Shows the first `len` numbers of each rank to rank 0, in the order of the ranks.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a rank is lost.
     fn gather(
         &mut self,
         numbers: &mut Vec<f32>,
         len: usize,
         show: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<(), Lost>;
+    ) -> Result<(), RankLost>;
 }
 
 /// Communicator of a single rank. It exchanges nothing, but counts its sums as a measure of
 /// progress.
 #[derive(Debug)]
-pub(crate) struct Single(pub(crate) Member<Vec<f32>>);
+pub struct SingleRank(RankHandle<Vec<f32>>);
 
-impl Comm for Single {
+impl SingleRank {
+    /// Wraps the handle of a group's only rank.
+    pub fn new(handle: RankHandle<Vec<f32>>) -> Self {
+        Self(handle)
+    }
+}
+
+impl Communicator for SingleRank {
     fn ranks(&self) -> usize {
         1
     }
 
-    fn all_reduce(&mut self, _: &mut Vec<f32>, _: usize) -> Result<(), Lost> {
-        self.0.pass();
+    fn all_reduce(&mut self, _: &mut Vec<f32>, _: usize) -> Result<(), RankLost> {
+        self.0.arrive();
         Ok(())
     }
 
@@ -49,31 +62,13 @@ impl Comm for Single {
         numbers: &mut Vec<f32>,
         len: usize,
         show: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<(), Lost> {
+    ) -> Result<(), RankLost> {
         show(0, &numbers[..len]);
         Ok(())
     }
 }
 
 /// Error after a rank is lost. It ends the model, since no other rank can compute its part.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Lost(String);
-
-#[cfg(test)]
-impl Lost {
-    pub(crate) fn of(why: &str) -> Self {
-        Self(why.to_owned())
-    }
-}
-
-impl fmt::Display for Lost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl From<Lost> for Error {
-    fn from(Lost(why): Lost) -> Self {
-        Self::fatal(why)
-    }
-}
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct RankLost(String);

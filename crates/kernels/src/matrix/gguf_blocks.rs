@@ -1,26 +1,30 @@
 //! Quantized blocks in GGUF's byte layout (`block_q8_0` and so on in ggml's `ggml-common.h`).
 
 use half::f16;
-use nsbridge_checkpoint::Dtype;
 
-use crate::kernel::kquants;
-use crate::kernel::row::BLOCK;
+use crate::format::Format;
+use crate::kquants;
+use crate::row::BLOCK;
 
 /// Block of 32 (Q8_0): an f16 scale and eight-bit integers.
-pub(super) struct Small {
+pub(super) struct Q8Block {
     pub(super) d: u16,
     pub(super) values: [i8; BLOCK],
 }
 
 /// Block of 256 (K-quants): a weight is `d * scale * (value - offset) - min * least`.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Wide {
-    pub(crate) d: u16,
-    pub(crate) min: u16,
+pub struct KQuantBlock {
+    /// Factor of the scales, in the bits of an f16.
+    pub d: u16,
+    /// Factor of the least values, in the bits of an f16.
+    pub min: u16,
     /// Scales of each 32 columns, or of each 16 in Q6_K.
-    pub(crate) scales: [i8; 16],
-    pub(crate) least: [i8; 8],
-    pub(crate) values: [u8; kquants::BLOCK],
+    pub scales: [i8; 16],
+    /// Least values of each 32 columns.
+    pub least: [i8; 8],
+    /// Values, without their offset.
+    pub values: [u8; kquants::BLOCK],
 }
 
 /// Reads a little-endian 16-bit number at an offset.
@@ -28,7 +32,7 @@ fn bits(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
-impl Small {
+impl Q8Block {
     pub(super) fn read(bytes: &[u8; 34]) -> Self {
         let values = std::array::from_fn(|k| bytes[2 + k] as i8);
         Self { d: bits(bytes, 0), values }
@@ -48,12 +52,16 @@ impl Small {
     }
 }
 
-impl Wide {
+impl KQuantBlock {
     /// Reads a block of Q4_K, Q5_K or Q6_K.
-    pub(crate) fn read(dtype: Dtype, bytes: &[u8]) -> Self {
-        match dtype {
-            Dtype::Q4_K => Self::four(bytes, &bytes[16..144], |_, _| 0),
-            Dtype::Q5_K => {
+    ///
+    /// # Panics
+    ///
+    /// Panics if there are fewer bytes than a block has.
+    pub fn read(format: Format, bytes: &[u8]) -> Self {
+        match format {
+            Format::Q4K => Self::four(bytes, &bytes[16..144], |_, _| 0),
+            Format::Q5K => {
                 // Each byte has one bit for each part of 32 columns.
                 let high = &bytes[16..48];
                 Self::four(bytes, &bytes[48..176], |part, k| (high[k] >> part & 1) << 4)
@@ -86,7 +94,7 @@ impl Wide {
     }
 
     /// Writes the block as Q4_K or Q5_K, in the layout that [`read`](Self::read) reads.
-    pub(crate) fn write(&self, dtype: Dtype, out: &mut Vec<u8>) {
+    pub fn write(&self, format: Format, out: &mut Vec<u8>) {
         out.extend([self.d, self.min].into_iter().flat_map(u16::to_le_bytes));
         let [scales, least]: [[u8; 8]; 2] =
             [std::array::from_fn(|at| self.scales[at] as u8), self.least.map(|least| least as u8)];
@@ -96,7 +104,7 @@ impl Wide {
             _ => scales[at - 4] & 15 | least[at - 4] << 4,
         });
         out.extend(packed);
-        if dtype == Dtype::Q5_K {
+        if format == Format::Q5K {
             let fifth = |k: usize, part: usize| (self.values[32 * part + k] >> 4 & 1) << part;
             out.extend((0..32).map(|k| (0..8).fold(0, |bits, part| bits | fifth(k, part))));
         }
@@ -123,11 +131,12 @@ impl Wide {
         [self.d, self.min].iter().all(|bits| f16::from_bits(*bits).is_finite())
     }
 
-    pub(crate) fn numbers(&self, dtype: Dtype, out: &mut [f32]) {
+    /// Dequantizes the block.
+    pub fn numbers(&self, format: Format, out: &mut [f32]) {
         let [d, min] = [self.d, self.min].map(|bits| f16::from_bits(bits).to_f32());
         for (column, out) in out.iter_mut().enumerate() {
             let value = i32::from(self.values[column]);
-            *out = if dtype == Dtype::Q6_K {
+            *out = if format == Format::Q6K {
                 d * f32::from(self.scales[column / 16]) * (value - 32) as f32
             } else {
                 let part = column / 32;
@@ -139,10 +148,9 @@ impl Wide {
 
 #[cfg(test)]
 mod tests {
-    use nsbridge_checkpoint::Dtype;
     use proptest::prelude::*;
 
-    use super::Wide;
+    use super::{Format, KQuantBlock};
 
     proptest! {
         #[test]
@@ -150,10 +158,10 @@ mod tests {
             five: bool,
             bytes in prop::collection::vec(any::<u8>(), 176),
         ) {
-            let dtype = if five { Dtype::Q5_K } else { Dtype::Q4_K };
-            let bytes = &bytes[..dtype.block().1];
+            let format = if five { Format::Q5K } else { Format::Q4K };
+            let bytes = &bytes[..format.block_in_file().1];
             let mut written = Vec::new();
-            Wide::read(dtype, bytes).write(dtype, &mut written);
+            KQuantBlock::read(format, bytes).write(format, &mut written);
             prop_assert_eq!(written, bytes);
         }
     }

@@ -3,19 +3,33 @@
 
 use std::ops::AddAssign;
 
-use super::Work;
-use super::math::{silu, sum_of_squares};
-use super::simd::Simd;
+use crate::math::{silu, sum_of_squares};
+use crate::simd::{Simd, Work};
 
 /// Values per block that share a scale.
 pub(crate) const BLOCK: usize = 32;
 
 /// RMSNorm (Zhang and Sennrich, arXiv:1910.07467): `out = x / sqrt(mean(x²) + eps) * weight`.
-pub(crate) struct Norm<'a> {
-    pub(crate) x: &'a [f32],
-    pub(crate) weight: &'a [f32],
-    pub(crate) eps: f32,
-    pub(crate) out: &'a mut [f32],
+///
+/// ```
+/// use nsbridge_kernels::Tier;
+/// use nsbridge_kernels::row::Norm;
+///
+/// let mut out = [0.0; 2];
+/// let norm = Norm { x: &[3.0, -3.0], weight: &[1.0, 2.0], eps: 0.0, out: &mut out };
+/// Tier::best().run(norm);
+/// assert_eq!(out, [1.0, -2.0]);
+/// ```
+#[derive(Debug)]
+pub struct Norm<'a> {
+    /// The row.
+    pub x: &'a [f32],
+    /// Factor of each number.
+    pub weight: &'a [f32],
+    /// Number that is added to the mean of the squares.
+    pub eps: f32,
+    /// Result, as long as the row.
+    pub out: &'a mut [f32],
 }
 
 impl Work for Norm<'_> {
@@ -31,10 +45,24 @@ impl Work for Norm<'_> {
 
 /// Rotary position embedding: rotates the pairs (i, i + half) of a head by the angles of its
 /// position.
-pub(crate) struct Rotate<'a> {
-    pub(crate) head: &'a mut [f32],
-    pub(crate) cos: &'a [f32],
-    pub(crate) sin: &'a [f32],
+///
+/// ```
+/// use nsbridge_kernels::Tier;
+/// use nsbridge_kernels::row::Rotate;
+///
+/// let mut head = [1.0, 2.0, 0.0, 5.0];
+/// // The first pair turns by 90 degrees, the second by 0.
+/// Tier::best().run(Rotate { head: &mut head, cos: &[0.0, 1.0], sin: &[1.0, 0.0] });
+/// assert_eq!(head, [0.0, 2.0, 1.0, 5.0]);
+/// ```
+#[derive(Debug)]
+pub struct Rotate<'a> {
+    /// Queries or keys of one head.
+    pub head: &'a mut [f32],
+    /// Cosine of each pair's angle.
+    pub cos: &'a [f32],
+    /// Sine of each pair's angle.
+    pub sin: &'a [f32],
 }
 
 impl Work for Rotate<'_> {
@@ -77,7 +105,7 @@ impl<T: Sum, const N: usize, const SUMMED: usize> Work for InBlocks<'_, T, N, SU
         let blocks = self.x.as_chunks::<N>().0;
         let values = self.values.as_chunks_mut::<N>().0;
         for ((x, values), scale) in blocks.iter().zip(values).zip(self.scales) {
-            *scale = quantise(x, values);
+            *scale = quantize(x, values);
         }
         for (values, sum) in self.values.as_chunks::<SUMMED>().0.iter().zip(self.sums) {
             *sum = T::default();
@@ -96,7 +124,7 @@ impl Sum for i32 {}
 
 /// Quantizes one block and returns its scale.
 #[inline(always)]
-pub(crate) fn quantise<const N: usize>(x: &[f32; N], values: &mut [i8; N]) -> f32 {
+pub(crate) fn quantize<const N: usize>(x: &[f32; N], values: &mut [i8; N]) -> f32 {
     // Compared as bits, the larger magnitude is the larger integer. Infinities and NaNs compare
     // largest.
     let mut most = 0u32;
@@ -123,13 +151,13 @@ pub(crate) fn quantise<const N: usize>(x: &[f32; N], values: &mut [i8; N]) -> f3
 
 #[cfg(test)]
 mod tests {
-    use super::{BLOCK, quantise};
+    use super::{BLOCK, quantize};
 
     #[test]
     fn a_block_is_within_half_a_step_and_reaches_127() {
         let x: [f32; BLOCK] = std::array::from_fn(|i| (i as f32 - 20.0) * 0.37);
         let mut values = [0; BLOCK];
-        let scale = quantise(&x, &mut values);
+        let scale = quantize(&x, &mut values);
         for (x, value) in x.iter().zip(values) {
             assert!((x - scale * f32::from(value)).abs() <= scale * 0.5001);
         }
@@ -142,7 +170,7 @@ mod tests {
             let mut values = [0; BLOCK];
             let mut block = [0.0; BLOCK];
             block[3] = x;
-            (quantise(&block, &mut values), values[3])
+            (quantize(&block, &mut values), values[3])
         };
         assert_eq!(of(0.0), (0.0, 0));
         assert_eq!(of(f32::MAX), (f32::MAX / 127.0, 127));

@@ -5,18 +5,18 @@
 use std::marker::PhantomData;
 
 /// Mutably borrowed slice that is handed out in parts.
-pub(crate) struct Disjoint<'a, T> {
+pub(crate) struct DisjointSlice<'a, T> {
     pointer: *mut T,
     len: usize,
     _borrowed: PhantomData<&'a mut [T]>,
 }
 
 // SAFETY: each caller of `part` promises that its part overlaps no other.
-unsafe impl<T: Send> Send for Disjoint<'_, T> {}
+unsafe impl<T: Send> Send for DisjointSlice<'_, T> {}
 // SAFETY: as above.
-unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
+unsafe impl<T: Send> Sync for DisjointSlice<'_, T> {}
 
-impl<'a, T> Disjoint<'a, T> {
+impl<'a, T> DisjointSlice<'a, T> {
     pub(crate) fn new(slice: &'a mut [T]) -> Self {
         Self { pointer: slice.as_mut_ptr(), len: slice.len(), _borrowed: PhantomData }
     }

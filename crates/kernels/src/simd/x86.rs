@@ -20,33 +20,32 @@ use std::arch::x86_64::{
     _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps,
 };
 
-use super::super::{LANES, Lanes, Tier};
-use super::Simd;
+use super::{LANES, Lanes, Simd, Tier};
 
 /// Token for AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
-pub(in super::super) struct Avx2(());
+pub(super) struct Avx2(());
 
 impl Avx2 {
     /// # Safety
     ///
     /// The machine must support these instructions.
     #[inline(always)]
-    pub(in super::super) unsafe fn new() -> Self {
+    pub(super) unsafe fn new() -> Self {
         Self(())
     }
 }
 
 /// Token for AVX-512 F, BW, DQ, VL and VNNI, in addition to [`Avx2`].
 #[derive(Clone, Copy)]
-pub(in super::super) struct Avx512(());
+pub(super) struct Avx512(());
 
 impl Avx512 {
     /// # Safety
     ///
     /// The machine must support these instructions.
     #[inline(always)]
-    pub(in super::super) unsafe fn new() -> Self {
+    pub(super) unsafe fn new() -> Self {
         Self(())
     }
 }

@@ -2,27 +2,29 @@
 
 #![expect(unsafe_code, reason = "threads fill tiles that do not overlap")]
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
-use nsbridge_checkpoint::{Dtype, TensorInfo};
-
-use super::ggml::{Small, Wide};
-use super::turns::Turns;
-use super::{Data, Format, Matrix};
-use crate::LoadError;
-use crate::kernel::q8::TILE_BLOCK;
-use crate::kernel::row::{BLOCK, quantise};
-use crate::kernel::simd::Simd;
-use crate::kernel::{LANES, Tier, Work, kquants};
-use crate::pool::Pool;
-use crate::share::Disjoint;
+use super::gguf_blocks::{KQuantBlock, Q8Block};
+use super::tile_interleave::TileInterleave;
+use super::{Data, Matrix};
+use crate::disjoint_slice::DisjointSlice;
+use crate::error::Error;
+use crate::format::Format;
+use crate::kquants;
+use crate::q8::TILE_BLOCK;
+use crate::row::{BLOCK, quantize};
+use crate::simd::{LANES, Simd, Tier, Work};
+use crate::thread_pool::ThreadPool;
 
 /// Checkpoint tensor that supplies rows of a matrix.
-pub(crate) struct Source<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) dtype: Dtype,
-    /// Little-endian, row by row.
-    pub(crate) bytes: &'a [u8],
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// Name of the tensor, for errors.
+    pub name: &'a str,
+    /// Format of its weights.
+    pub format: Format,
+    /// Weights, little-endian, row by row.
+    pub bytes: &'a [u8],
 }
 
 impl Matrix {
@@ -30,32 +32,33 @@ impl Matrix {
     ///
     /// # Errors
     ///
-    /// Returns an error if a dtype cannot be converted to the format, or if the format cannot hold
+    /// Returns an error if a source cannot be converted to the format, or if the format cannot hold
     /// a weight: Q8_0 and f16 do not hold infinities.
-    pub(crate) fn pack(
+    pub fn pack(
         &mut self,
-        (pool, tier): (&mut Pool, Tier),
+        (pool, tier): (&mut ThreadPool, Tier),
         sources: &[Source<'_>],
         place: impl Fn(usize) -> Option<(usize, usize)> + Sync,
-    ) -> Result<(), LoadError> {
+    ) -> Result<(), Error> {
         for source in sources {
-            if !self.format().can_be_made_of(source.dtype) {
+            if !self.format().can_be_made_of(source.format) {
                 let field = format!("the dtype of {}", source.name);
                 let supported = format!("what can become {:?}", self.format());
-                return Err(LoadError::unsupported(field, source.dtype.to_string(), supported));
+                let found = source.format.to_string();
+                return Err(Error::Unsupported { field, found, supported });
             }
         }
-        let (columns, tiles, turns) = (self.columns, self.tiles(), self.turns);
+        let (columns, tiles, interleave) = (self.columns, self.tiles(), self.interleave);
         let data = match &mut self.data {
-            Data::F32(data) => Tiles::F32(Disjoint::new(data)),
-            Data::Bf16(data) => Tiles::Bf16(Disjoint::new(data)),
-            Data::F16(data) => Tiles::F16(Disjoint::new(data)),
+            Data::F32(data) => Tiles::F32(DisjointSlice::new(data)),
+            Data::Bf16(data) => Tiles::Bf16(DisjointSlice::new(data)),
+            Data::F16(data) => Tiles::F16(DisjointSlice::new(data)),
             Data::Q8 { scales, values } => {
-                Tiles::Q8 { scales: Disjoint::new(scales), values: Disjoint::new(values) }
+                Tiles::Q8 { scales: DisjointSlice::new(scales), values: DisjointSlice::new(values) }
             }
-            Data::Q4K(data) => Tiles::Q4K(Disjoint::new(data)),
-            Data::Q5K(data) => Tiles::Q5K(Disjoint::new(data)),
-            Data::Q6K(data) => Tiles::Q6K(Disjoint::new(data)),
+            Data::Q4K(data) => Tiles::Q4K(DisjointSlice::new(data)),
+            Data::Q5K(data) => Tiles::Q5K(DisjointSlice::new(data)),
+            Data::Q6K(data) => Tiles::Q6K(DisjointSlice::new(data)),
         };
         // The lowest failing row is reported, whichever thread finds it.
         let refused = Mutex::new(None::<usize>);
@@ -63,38 +66,38 @@ impl Matrix {
             let mut broken = None;
             tier.run(Pack {
                 // SAFETY: each tile belongs to a single part of the job.
-                tile: unsafe { data.tile(turns, number) },
+                tile: unsafe { data.tile(interleave, number) },
                 number,
-                stretch: turns.stretch,
+                stretch: interleave.stretch,
                 sources,
                 place: &place,
                 row: &mut vec![0.0; columns],
                 broken: &mut broken,
             });
             if let Some(row) = broken {
-                let mut refused = refused.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut refused = refused.lock();
                 *refused = Some(refused.map_or(row, |before| before.min(row)));
             }
         });
-        let refused = refused.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let refused = refused.into_inner();
         let Some((source, row)) = refused.and_then(place) else { return Ok(()) };
-        Err(LoadError::unsupported(
-            format!("row {row} of {}", sources[source].name),
-            "a weight that is too large or no number",
-            "finite ones",
-        ))
+        Err(Error::Unsupported {
+            field: format!("row {row} of {}", sources[source].name),
+            found: "a weight that is too large or no number".to_owned(),
+            supported: "finite ones".to_owned(),
+        })
     }
 }
 
 /// Weights of a matrix, which threads fill by tiles.
 enum Tiles<'a> {
-    F32(Disjoint<'a, f32>),
-    Bf16(Disjoint<'a, u32>),
-    F16(Disjoint<'a, u16>),
-    Q8 { scales: Disjoint<'a, u16>, values: Disjoint<'a, i8> },
-    Q4K(Disjoint<'a, kquants::Q4>),
-    Q5K(Disjoint<'a, kquants::Q5>),
-    Q6K(Disjoint<'a, kquants::Q6>),
+    F32(DisjointSlice<'a, f32>),
+    Bf16(DisjointSlice<'a, u32>),
+    F16(DisjointSlice<'a, u16>),
+    Q8 { scales: DisjointSlice<'a, u16>, values: DisjointSlice<'a, i8> },
+    Q4K(DisjointSlice<'a, kquants::Q4>),
+    Q5K(DisjointSlice<'a, kquants::Q5>),
+    Q6K(DisjointSlice<'a, kquants::Q6>),
 }
 
 /// Weights of one tile, as a list of stretches.
@@ -114,26 +117,28 @@ impl Tiles<'_> {
     /// # Safety
     ///
     /// A tile must not be borrowed twice at the same time.
-    unsafe fn tile(&self, turns: Turns, tile: usize) -> Tile<'_> {
-        let Turns { stretch, .. } = turns;
+    unsafe fn tile(&self, interleave: TileInterleave, tile: usize) -> Tile<'_> {
+        let TileInterleave { stretch, .. } = interleave;
         // SAFETY: the caller borrows each tile at most once at a time.
         unsafe {
             match self {
-                Self::F32(data) => Tile::F32(stretches(data, turns, tile, stretch * LANES)),
-                Self::Bf16(data) => Tile::Bf16(stretches(data, turns, tile, stretch / 2 * LANES)),
-                Self::F16(data) => Tile::F16(stretches(data, turns, tile, stretch * LANES)),
+                Self::F32(data) => Tile::F32(stretches(data, interleave, tile, stretch * LANES)),
+                Self::Bf16(data) => {
+                    Tile::Bf16(stretches(data, interleave, tile, stretch / 2 * LANES))
+                }
+                Self::F16(data) => Tile::F16(stretches(data, interleave, tile, stretch * LANES)),
                 Self::Q8 { scales, values } => Tile::Q8 {
-                    scales: stretches(scales, turns, tile, stretch / BLOCK * LANES),
-                    values: stretches(values, turns, tile, stretch * LANES),
+                    scales: stretches(scales, interleave, tile, stretch / BLOCK * LANES),
+                    values: stretches(values, interleave, tile, stretch * LANES),
                 },
                 Self::Q4K(data) => {
-                    Tile::Q4K(stretches(data, turns, tile, stretch / kquants::BLOCK))
+                    Tile::Q4K(stretches(data, interleave, tile, stretch / kquants::BLOCK))
                 }
                 Self::Q5K(data) => {
-                    Tile::Q5K(stretches(data, turns, tile, stretch / kquants::BLOCK))
+                    Tile::Q5K(stretches(data, interleave, tile, stretch / kquants::BLOCK))
                 }
                 Self::Q6K(data) => {
-                    Tile::Q6K(stretches(data, turns, tile, stretch / kquants::BLOCK))
+                    Tile::Q6K(stretches(data, interleave, tile, stretch / kquants::BLOCK))
                 }
             }
         }
@@ -147,14 +152,14 @@ impl Tiles<'_> {
 /// As for [`Tiles::tile`].
 #[expect(clippy::mut_from_ref, reason = "as what it calls")]
 unsafe fn stretches<'a, T>(
-    data: &'a Disjoint<'_, T>,
-    turns: Turns,
+    data: &'a DisjointSlice<'_, T>,
+    interleave: TileInterleave,
     tile: usize,
     len: usize,
 ) -> Vec<&'a mut [T]> {
-    let start = |stretch| turns.before(tile, stretch) * len;
+    let start = |stretch| interleave.before(tile, stretch) * len;
     // SAFETY: no stretch is in two tiles.
-    (0..turns.count).map(|stretch| unsafe { data.part(start(stretch), len) }).collect()
+    (0..interleave.count).map(|stretch| unsafe { data.part(start(stretch), len) }).collect()
 }
 
 /// Fills one tile.
@@ -196,21 +201,21 @@ impl Tile<'_> {
     /// Copies one of the sixteen rows from blocks that already have this format. Returns whether
     /// the format can hold it, or `None` if the source needs a conversion.
     fn take(&mut self, lane: usize, source: &Source<'_>, bytes: &[u8]) -> Option<bool> {
-        match (self, source.dtype) {
-            (Self::Q8 { scales, values }, Dtype::Q8_0) => {
+        match (self, source.format) {
+            (Self::Q8 { scales, values }, Format::Q8_0) => {
                 let mut held = true;
                 let places = blocks_of::<_, TILE_BLOCK>(values).zip(blocks_of::<_, LANES>(scales));
                 for ((values, scales), bytes) in places.zip(bytes.as_chunks().0) {
-                    let block = Small::read(bytes);
+                    let block = Q8Block::read(bytes);
                     held &= block.is_sound();
                     scales[lane] = block.d;
                     put(values, lane, &block.values);
                 }
                 Some(held)
             }
-            (Self::Q4K(blocks), Dtype::Q4_K) => Some(take_wide(blocks, lane, source, bytes)),
-            (Self::Q5K(blocks), Dtype::Q5_K) => Some(take_wide(blocks, lane, source, bytes)),
-            (Self::Q6K(blocks), Dtype::Q6_K) => Some(take_wide(blocks, lane, source, bytes)),
+            (Self::Q4K(blocks), Format::Q4K) => Some(take_wide(blocks, lane, source, bytes)),
+            (Self::Q5K(blocks), Format::Q5K) => Some(take_wide(blocks, lane, source, bytes)),
+            (Self::Q6K(blocks), Format::Q6K) => Some(take_wide(blocks, lane, source, bytes)),
             _ => None,
         }
     }
@@ -254,7 +259,7 @@ impl Tile<'_> {
                     let mut quantised = [0; BLOCK];
                     // As in GGUF's Q8_0, the scale is rounded after the values are computed with
                     // it.
-                    let scale = half::f16::from_f32(quantise(weights, &mut quantised));
+                    let scale = half::f16::from_f32(quantize(weights, &mut quantised));
                     held &= scale.is_finite();
                     scales[lane] = scale.to_bits();
                     put(values, lane, &quantised);
@@ -290,137 +295,72 @@ fn take_wide<B: kquants::Block>(
     bytes: &[u8],
 ) -> bool {
     let mut held = true;
-    let size = source.dtype.block().1;
+    let size = source.format.block_in_file().1;
     for (block, bytes) in
         blocks.iter_mut().flat_map(|one| one.iter_mut()).zip(bytes.chunks_exact(size))
     {
-        let row = Wide::read(source.dtype, bytes);
+        let row = KQuantBlock::read(source.format, bytes);
         held &= row.is_sound();
-        let Wide { d, min, scales, least, values } = &row;
+        let KQuantBlock { d, min, scales, least, values } = &row;
         block.set(lane, &kquants::Row { d: *d, min: *min, scales, least, values });
     }
     held
 }
 
 impl Format {
-    /// Returns true if weights of this dtype can be stored in this format: exactly, rounded, or
-    /// unchanged.
-    fn can_be_made_of(self, dtype: Dtype) -> bool {
-        let same = |format, own| self == format && dtype == own;
-        let known = matches!(
-            dtype,
-            Dtype::F32
-                | Dtype::BF16
-                | Dtype::F16
-                | Dtype::Q8_0
-                | Dtype::Q4_K
-                | Dtype::Q5_K
-                | Dtype::Q6_K
-        );
+    /// Returns true if weights of this format can be stored in it: exactly, rounded, or unchanged.
+    fn can_be_made_of(self, stored: Self) -> bool {
         match self {
-            Self::Q4K | Self::Q5K | Self::Q6K => {
-                same(Self::Q4K, Dtype::Q4_K)
-                    || same(Self::Q5K, Dtype::Q5_K)
-                    || same(Self::Q6K, Dtype::Q6_K)
-            }
-            _ => known,
+            Self::Q4K | Self::Q5K | Self::Q6K => self == stored,
+            Self::F32 | Self::Bf16 | Self::F16 | Self::Q8_0 => true,
         }
     }
-
-    /// Returns the matrix format with the longest blocks; among equal lengths, the one with the
-    /// most weights. Vectors do not count, since they are f32 beside any format.
-    pub fn coarsest(tensors: &[TensorInfo]) -> Self {
-        Self::kept(stored(tensors)).0
-    }
-
-    /// Returns the average bytes of a weight of these tensors in memory, each stored in its default
-    /// format.
-    pub fn mean_width(tensors: &[TensorInfo]) -> f64 {
-        Self::kept(stored(tensors)).1
-    }
-
-    /// Returns both the coarsest format and the mean width, for tensors of these dtypes and shapes.
-    pub(crate) fn kept(tensors: impl Iterator<Item = (Dtype, Vec<usize>)>) -> (Self, f64) {
-        let (mut bytes, mut all) = (0.0, 0.0);
-        let mut matrices: Vec<(Self, f64)> = Vec::new();
-        for (dtype, shape) in tensors {
-            let format = Self::of(dtype);
-            let elements: f64 = shape.iter().map(|n| *n as f64).product();
-            (bytes, all) = (bytes + elements * format.width(), all + elements);
-            match matrices.iter_mut().find(|(known, _)| *known == format) {
-                _ if shape.len() < 2 => {}
-                Some((_, count)) => *count += elements,
-                None => matrices.push((format, elements)),
-            }
-        }
-        let coarsest = matrices
-            .into_iter()
-            .max_by(|(a, of_a), (b, of_b)| a.unit().cmp(&b.unit()).then(of_a.total_cmp(of_b)));
-        (
-            coarsest.map_or(Self::F32, |(format, _)| format),
-            if all > 0.0 { bytes / all } else { 0.0 },
-        )
-    }
-
-    /// Returns the default storage format for weights of this dtype.
-    pub(crate) fn of(dtype: Dtype) -> Self {
-        match dtype {
-            Dtype::BF16 => Self::Bf16,
-            Dtype::F16 => Self::F16,
-            Dtype::Q8_0 => Self::Q8_0,
-            Dtype::Q4_K => Self::Q4K,
-            Dtype::Q5_K => Self::Q5K,
-            Dtype::Q6_K => Self::Q6K,
-            _ => Self::F32,
-        }
-    }
-}
-
-fn stored(tensors: &[TensorInfo]) -> impl Iterator<Item = (Dtype, Vec<usize>)> {
-    tensors.iter().map(|tensor| (tensor.dtype, tensor.shape.clone()))
 }
 
 impl Source<'_> {
     /// Returns the bytes of a row.
     #[inline(always)]
     fn row(&self, row: usize, columns: usize) -> &[u8] {
-        let (count, size) = self.dtype.block();
+        let (count, size) = self.format.block_in_file();
         let size = columns / count * size;
         &self.bytes[row * size..][..size]
     }
 
-    /// Reads a row into f32; floats are exact. Unknown dtypes give zeros.
+    /// Reads a row into f32; floats are exact.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such row.
     #[inline(always)]
-    pub(crate) fn read(&self, row: usize, out: &mut [f32]) {
+    pub fn read(&self, row: usize, out: &mut [f32]) {
         let bytes = self.row(row, out.len());
-        match self.dtype {
-            Dtype::F32 => {
+        match self.format {
+            Format::F32 => {
                 for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
                     *out = f32::from_le_bytes(*bytes);
                 }
             }
-            Dtype::BF16 => {
+            Format::Bf16 => {
                 for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
                     *out = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
                 }
             }
-            Dtype::F16 => {
+            Format::F16 => {
                 for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
                     *out = half::f16::from_le_bytes(*bytes).to_f32();
                 }
             }
-            Dtype::Q8_0 => {
+            Format::Q8_0 => {
                 for (out, bytes) in out.chunks_exact_mut(BLOCK).zip(bytes.as_chunks().0) {
-                    Small::read(bytes).numbers(out);
+                    Q8Block::read(bytes).numbers(out);
                 }
             }
-            Dtype::Q4_K | Dtype::Q5_K | Dtype::Q6_K => {
-                let (count, size) = self.dtype.block();
+            Format::Q4K | Format::Q5K | Format::Q6K => {
+                let (count, size) = self.format.block_in_file();
                 for (out, bytes) in out.chunks_exact_mut(count).zip(bytes.chunks_exact(size)) {
-                    Wide::read(self.dtype, bytes).numbers(self.dtype, out);
+                    KQuantBlock::read(self.format, bytes).numbers(self.format, out);
                 }
             }
-            _ => out.fill(0.0),
         }
     }
 }

@@ -5,9 +5,8 @@
     expect(unsafe_code, reason = "the instructions for it are intrinsics")
 )]
 
-use super::row::BLOCK;
-use super::simd::Simd;
-use super::{LANES, Tier, Work};
+use crate::row::BLOCK;
+use crate::simd::{LANES, Simd, Tier, Work};
 
 /// Bytes of a tile's block: for each four columns, four bytes of each of the 16 rows.
 pub(crate) const TILE_BLOCK: usize = LANES * BLOCK;
@@ -57,9 +56,17 @@ fn dots_portable<const M: usize>(
     sums
 }
 
+impl Tier {
+    /// Returns the fastest tier of this machine whose integer products pass a check. The check is
+    /// there for emulators, which can get these instructions wrong.
+    pub fn best() -> Self {
+        Self::available().rev().find(|tier| counts_right(*tier)).unwrap_or(Self::Portable)
+    }
+}
+
 /// Returns true if a tier's products of test numbers, including the extreme values, match the
 /// portable ones.
-pub(super) fn counts_right(tier: Tier) -> bool {
+fn counts_right(tier: Tier) -> bool {
     let weights = std::array::from_fn(|i| (i * 37 % 255) as i16 - 127).map(|weight| weight as i8);
     let extremes = [[127; BLOCK], [-127; BLOCK]];
     let mixed = std::array::from_fn(|i| if i % 2 == 0 { 127 } else { -((i * 5 % 128) as i8) });
@@ -93,9 +100,8 @@ mod x86 {
         _mm512_xor_si512,
     };
 
-    use super::super::ask_ahead;
-    use super::super::reach::reach;
     use super::{BLOCK, LANES, TILE_BLOCK};
+    use crate::prefetch::{distance, prefetch_ahead};
 
     /// Packs the four bytes of a group of columns into an integer, to broadcast to every lane.
     #[inline(always)]
@@ -107,15 +113,15 @@ mod x86 {
 
     #[inline]
     #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn dots_avx2<const M: usize>(
+    pub(crate) unsafe fn dots_avx2<const M: usize>(
         weights: &[i8; TILE_BLOCK],
         activations: [&[i8; BLOCK]; M],
     ) -> [[i32; LANES]; M] {
         let ones = _mm256_set1_epi16(1);
         let mut sums = [[_mm256_setzero_si256(); 2]; M];
-        let reach = reach();
+        let distance = distance();
         for group in 0..BLOCK / 4 {
-            ask_ahead(&weights[4 * LANES * group], reach);
+            prefetch_ahead(&weights[4 * LANES * group], distance);
             // SAFETY: 64 bytes from here are within the block.
             let halves = unsafe {
                 let at = weights.as_ptr().add(4 * LANES * group).cast::<__m256i>();
@@ -153,7 +159,7 @@ mod x86 {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-    pub(super) unsafe fn dots_avx512<const M: usize>(
+    pub(crate) unsafe fn dots_avx512<const M: usize>(
         weights: &[i8; TILE_BLOCK],
         activations: [&[i8; BLOCK]; M],
         of_activations: [i32; M],
@@ -165,9 +171,9 @@ mod x86 {
         for m in 0..M {
             sums[m] = _mm512_set1_epi32(-128 * of_activations[m]);
         }
-        let reach = reach();
+        let distance = distance();
         for group in 0..BLOCK / 4 {
-            ask_ahead(&weights[64 * group], reach);
+            prefetch_ahead(&weights[64 * group], distance);
             // SAFETY: 64 bytes from here are within the block.
             let signed = unsafe { _mm512_loadu_si512(weights.as_ptr().add(64 * group).cast()) };
             let unsigned = _mm512_xor_si512(signed, high);
@@ -189,8 +195,7 @@ mod x86 {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{LANES, Tier};
-    use super::{BLOCK, Dots, TILE_BLOCK, counts_right, dots_portable};
+    use super::{BLOCK, Dots, LANES, TILE_BLOCK, Tier, counts_right, dots_portable};
 
     proptest! {
         #[test]

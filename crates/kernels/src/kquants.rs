@@ -7,13 +7,12 @@
 
 #![expect(unsafe_code, reason = "blocks lie in memory that is not of their type")]
 
-use super::reach::reach;
-use super::simd::{FOURS, Simd};
-use super::{LANES, ask};
 use crate::memory::Plain;
+use crate::prefetch::{distance, prefetch};
+use crate::simd::{FOURS, LANES, Simd};
 
 /// Columns in a block.
-pub(crate) const BLOCK: usize = 256;
+pub const BLOCK: usize = 256;
 
 /// Columns in a part, the unit in which values are read.
 const PART: usize = 32;
@@ -154,22 +153,22 @@ pub(crate) fn add<S: Simd, B: Block, const M: usize>(
     // The head is prefetched line by line before its parts are used out of order, so that the
     // processor sees the matrix as one stream.
     for line in (0..HEAD).step_by(64) {
-        ask(std::ptr::from_ref(block).cast::<u8>().wrapping_add(line));
+        prefetch(std::ptr::from_ref(block).cast::<u8>().wrapping_add(line));
     }
-    // Each iteration prefetches an equal share of the lines that lie `reach` bytes ahead.
+    // Each iteration prefetches an equal share of the lines that lie `distance` bytes ahead.
     let asked = const {
         let turns = BLOCK / PART / 2 * GROUPS / at_once::<S, B>();
         (size_of::<B>() / 64).div_ceil(turns)
     };
     let at_once = const { at_once::<S, B>() };
-    let reach = reach();
-    let mut ahead = std::ptr::from_ref(block).cast::<u8>().wrapping_add(reach);
+    let distance = distance();
+    let mut ahead = std::ptr::from_ref(block).cast::<u8>().wrapping_add(distance);
     let mut counts = [simd.no_counts(); M];
     for pair in 0..BLOCK / PART / 2 {
         for first in (0..GROUPS).step_by(at_once) {
-            if reach > 0 {
+            if distance > 0 {
                 for _ in 0..asked {
-                    ask(ahead);
+                    prefetch(ahead);
                     ahead = ahead.wrapping_add(64);
                 }
             }

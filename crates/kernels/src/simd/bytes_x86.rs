@@ -19,8 +19,9 @@ use std::arch::x86_64::{
 };
 
 use super::bytes::{Bytes, FOURS};
-use super::{Avx2, Avx512};
-use crate::kernel::LANES;
+use super::sealed::Sealed;
+use super::x86::{Avx2, Avx512};
+use crate::simd::LANES;
 
 #[inline(always)]
 fn four([a, b, c, d]: [i8; 4]) -> i32 {
@@ -42,6 +43,10 @@ fn both(first: &[i8; LANES], second: &[i8; LANES]) -> [__m256i; 2] {
         [_mm256_cvtepi8_epi16(low), _mm256_cvtepi8_epi16(high)]
     }
 }
+
+impl Sealed for Avx2 {}
+
+impl Sealed for Avx512 {}
 
 impl Bytes for Avx2 {
     /// A row has two 16-bit sums, each of which adds the products of a pair of columns.

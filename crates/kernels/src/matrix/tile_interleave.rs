@@ -11,7 +11,7 @@ pub(crate) const TILES: usize = 4;
 
 /// Layout of the stretches of a matrix's tiles.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turns {
+pub(crate) struct TileInterleave {
     tiles: usize,
     /// Number of stretches in a tile, with equally many in each segment.
     pub(crate) count: usize,
@@ -19,7 +19,7 @@ pub(crate) struct Turns {
     pub(crate) stretch: usize,
 }
 
-impl Turns {
+impl TileInterleave {
     /// Chooses the layout for segments of `segment` columns, in multiples of `unit` columns.
     pub(super) fn new(tiles: usize, columns: usize, segment: usize, unit: usize) -> Self {
         // A few rows of this many activations fit in the L1 cache beside other data. Shorter
@@ -47,11 +47,11 @@ impl Turns {
 
 #[cfg(test)]
 mod tests {
-    use super::Turns;
+    use super::TileInterleave;
 
     #[test]
     fn a_stretch_is_as_long_as_may_be_and_never_across_segments() {
-        let of = |columns, segment, unit| Turns::new(9, columns, segment, unit).stretch;
+        let of = |columns, segment, unit| TileInterleave::new(9, columns, segment, unit).stretch;
         // Llama 3 70B.
         assert_eq!((of(8192, 1024, 2), of(28672, 3584, 32), of(28672, 3584, 256)), (512, 512, 512));
         // TinyLlama: 704 and 2816 are 2 and 11 times as many.
@@ -63,11 +63,13 @@ mod tests {
     #[test]
     fn every_stretch_has_a_place_of_its_own() {
         for tiles in 1..10 {
-            let turns = Turns::new(tiles, 1024, 128, 2);
-            let places = (0..tiles).flat_map(|tile| (0..turns.count).map(move |at| (tile, at)));
-            let mut found: Vec<usize> = places.map(|(tile, at)| turns.before(tile, at)).collect();
+            let interleave = TileInterleave::new(tiles, 1024, 128, 2);
+            let places =
+                (0..tiles).flat_map(|tile| (0..interleave.count).map(move |at| (tile, at)));
+            let mut found: Vec<usize> =
+                places.map(|(tile, at)| interleave.before(tile, at)).collect();
             found.sort_unstable();
-            assert!(found.into_iter().eq(0..tiles * turns.count));
+            assert!(found.into_iter().eq(0..tiles * interleave.count));
         }
     }
 }

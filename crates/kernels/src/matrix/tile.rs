@@ -7,12 +7,13 @@
 
 use std::ops::Range;
 
-use super::{Data, Matrix, SEGMENTS, TILES};
-use crate::kernel::q8::{self, TILE_BLOCK};
-use crate::kernel::reach::reach;
-use crate::kernel::row::BLOCK;
-use crate::kernel::simd::Simd;
-use crate::kernel::{LANES, Lanes, Work, ask_ahead, kquants};
+use super::tile_interleave::TILES;
+use super::{Data, Matrix, SEGMENTS};
+use crate::kquants;
+use crate::prefetch::{distance, prefetch_ahead};
+use crate::q8::{self, TILE_BLOCK};
+use crate::row::BLOCK;
+use crate::simd::{LANES, Lanes, Simd, Work};
 
 /// Largest number of activation rows per pass: as many as keep their sums in registers. AVX2 has
 /// sixteen registers, and a sum takes two. The byte formats also need registers for their products.
@@ -25,14 +26,14 @@ pub(crate) enum Input<'a> {
     /// Rows of f32, `stride` numbers apart.
     Float { x: &'a [f32], stride: usize },
     /// `[rows, columns]` in blocks of 32.
-    Quantised(Quantised<'a, i32>),
+    Quantized(Quantized<'a, i32>),
     /// `[rows, columns]` in blocks of 256.
-    Wide(Quantised<'a, i16>),
+    Wide(Quantized<'a, i16>),
 }
 
-/// Rows in blocks, as [`InBlocks`](crate::kernel::row::InBlocks) makes them.
+/// Rows in blocks, as [`InBlocks`](crate::row::InBlocks) makes them.
 #[derive(Clone, Copy)]
-pub(crate) struct Quantised<'a, T> {
+pub(crate) struct Quantized<'a, T> {
     pub(crate) columns: usize,
     /// `[rows, columns]`.
     pub(crate) values: &'a [i8],
@@ -70,7 +71,7 @@ impl<S: Store> Work for Multiply<'_, S> {
         let mut waiting = [const { Waiting::new() }; TILES];
         let mut tile = self.tiles.start;
         while tile < self.tiles.end {
-            let beside = self.matrix.turns.beside(tile);
+            let beside = self.matrix.interleave.beside(tile);
             let end = self.tiles.end.min(beside.end);
             let mut row = 0;
             for group in 0..groups {
@@ -104,7 +105,7 @@ impl<S: Store> Multiply<'_, S> {
         let place = (tiles, beside.clone(), row);
         let of_256 = |columns: usize| columns / kquants::BLOCK;
         let matrix = self.matrix;
-        let (columns, stretch) = (matrix.columns, matrix.turns.stretch);
+        let (columns, stretch) = (matrix.columns, matrix.interleave.stretch);
         match (&matrix.data, self.input) {
             (Data::F32(data), Input::Float { x, stride }) => {
                 let weights = Tiles::new(data, &beside, columns * LANES, stretch * LANES);
@@ -121,7 +122,7 @@ impl<S: Store> Multiply<'_, S> {
                 let x = rows_of(x, row, stride, columns);
                 self.sum(simd, place, &Columns::<_, 1, M>::new(weights, x), waiting);
             }
-            (Data::Q8 { scales, values }, Input::Quantised(x)) if M <= ROWS_OF_BYTES => {
+            (Data::Q8 { scales, values }, Input::Quantized(x)) if M <= ROWS_OF_BYTES => {
                 let scales_of = |columns: usize| columns / BLOCK * LANES;
                 let blocks = Blocks {
                     values: Tiles::new(values, &beside, columns * LANES, stretch * LANES),
@@ -156,7 +157,7 @@ impl<S: Store> Multiply<'_, S> {
         waiting: &mut [Waiting; TILES],
     ) {
         let segments = self.matrix.segments;
-        let stretches = self.matrix.turns.count / segments;
+        let stretches = self.matrix.interleave.count / segments;
         let turns = tiles.start - beside.start..tiles.end - beside.start;
         let mut sums = [[simd.splat(0.0); M]; TILES];
         for segment in 0..segments {
@@ -309,9 +310,9 @@ impl<W: Weights<C>, const C: usize, const M: usize> Products<M> for Columns<'_, 
         let x = parts(&self.x, stretch, weights.len());
         // A local copy keeps the sums in registers.
         let mut own = *sums;
-        let reach = reach();
+        let distance = distance();
         for (k, weights) in weights.iter().enumerate() {
-            ask_ahead(weights, reach);
+            prefetch_ahead(weights, distance);
             let weights = W::vectors(simd, weights);
             for c in 0..C {
                 for m in 0..M {
@@ -352,7 +353,7 @@ struct Wide<'a, B, const M: usize> {
 
 impl<'a, B: kquants::Block, const M: usize> Wide<'a, B, M> {
     #[inline(always)]
-    fn new(blocks: Tiles<'a, B>, x: Quantised<'a, i16>, row: usize) -> Self {
+    fn new(blocks: Tiles<'a, B>, x: Quantized<'a, i16>, row: usize) -> Self {
         Self { blocks, x: WideRows::new(x, row, const { kquants::BLOCK / B::SUMMED }) }
     }
 }
@@ -389,7 +390,7 @@ type WideBlocks<'a, const M: usize> = ([&'a [i8; kquants::BLOCK]; M], [&'a [i16]
 
 impl<'a, const M: usize> WideRows<'a, M> {
     #[inline(always)]
-    fn new(x: Quantised<'a, i16>, row: usize, summed: usize) -> Self {
+    fn new(x: Quantized<'a, i16>, row: usize, summed: usize) -> Self {
         let count = x.columns / kquants::BLOCK;
         Self {
             values: rows_of(x.values.as_chunks().0, row, count, count),
@@ -413,7 +414,7 @@ impl<'a, const M: usize> WideRows<'a, M> {
 
 impl<'a, const M: usize> Rows<'a, M> {
     #[inline(always)]
-    fn new(x: Quantised<'a, i32>, row: usize) -> Self {
+    fn new(x: Quantized<'a, i32>, row: usize) -> Self {
         let blocks = x.columns / BLOCK;
         Self {
             values: rows_of(x.values.as_chunks().0, row, blocks, blocks),

@@ -5,109 +5,88 @@
 //! pairwise tree adds up the segments. So a shard of whole tiles gives the same rows as the whole
 //! matrix, and a shard of whole segments gives the same partial sums.
 
-pub(crate) mod ggml;
+mod gguf_blocks;
 mod pack;
-pub(crate) mod tile;
-mod turns;
+mod product;
+mod tile;
+mod tile_interleave;
 
-use crate::LoadError;
-use crate::kernel::q8::TILE_BLOCK;
-use crate::kernel::row::BLOCK;
-use crate::kernel::{LANES, Lanes, kquants};
-use crate::memory::Memory;
+use crate::error::Error;
+use crate::format::Format;
+use crate::kquants;
+use crate::memory::AlignedBuffer;
+use crate::q8::TILE_BLOCK;
+use crate::row::BLOCK;
+use crate::simd::{LANES, Lanes};
 
-pub(crate) use self::pack::Source;
-pub(crate) use self::turns::TILES;
-use self::turns::Turns;
+pub use self::gguf_blocks::KQuantBlock;
+pub use self::pack::Source;
+pub use self::product::{Activations, Epilogue, Output, QuantizationBuffers};
+use self::tile_interleave::{TILES, TileInterleave};
 
 /// Largest number of segments of a sum, and so the largest tensor-parallel degree with equal bits.
-pub(crate) const SEGMENTS: usize = 8;
-
-/// Storage format of a matrix in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// f32, four bytes a weight.
-    F32,
-    /// bfloat16, two bytes a weight. The arithmetic is that of f32, bit for bit.
-    Bf16,
-    /// IEEE half precision, two bytes a weight, computed in f32.
-    F16,
-    /// GGUF's Q8_0: blocks of 32 eight-bit integers with an f16 scale, multiplied with activations
-    /// in blocks of the same kind.
-    Q8_0,
-    /// GGUF's Q4_K: blocks of 256 four-bit integers, each 32 with a scale and a least value,
-    /// multiplied with activations in blocks of 256 eight-bit integers.
-    Q4K,
-    /// GGUF's Q5_K: as Q4_K, with five-bit integers.
-    Q5K,
-    /// GGUF's Q6_K: blocks of 256 six-bit integers, each 16 with a scale, multiplied with
-    /// activations in blocks of 256 eight-bit integers.
-    Q6K,
-}
-
-impl Format {
-    /// Returns the bytes of a weight in memory, scales included.
-    pub fn width(self) -> f64 {
-        let block = |size: usize| size as f64 / (LANES * kquants::BLOCK) as f64;
-        match self {
-            Self::F32 => 4.0,
-            Self::Bf16 | Self::F16 => 2.0,
-            Self::Q8_0 => 34.0 / 32.0,
-            Self::Q4K => block(size_of::<kquants::Q4>()),
-            Self::Q5K => block(size_of::<kquants::Q5>()),
-            Self::Q6K => block(size_of::<kquants::Q6>()),
-        }
-    }
-
-    /// Returns the number of columns that cannot be separated: the block length.
-    pub(crate) fn unit(self) -> usize {
-        match self {
-            // As for Bf16, so that the bits agree.
-            Self::F32 | Self::Bf16 | Self::F16 => 2,
-            Self::Q8_0 => BLOCK,
-            Self::Q4K | Self::Q5K | Self::Q6K => kquants::BLOCK,
-        }
-    }
-}
+pub const SEGMENTS: usize = 8;
 
 /// Returns the number of equal segments that a sum over `columns` is cut into: the largest of 8, 4,
 /// 2 and 1 that divides them. A rank with a share of the columns has the same share of the
 /// segments.
-pub(crate) fn segments(format: Format, columns: usize) -> usize {
+pub fn segments(format: Format, columns: usize) -> usize {
     let fits = |segments: &usize| columns.is_multiple_of(segments * format.unit());
     [SEGMENTS, 4, 2].into_iter().find(fits).unwrap_or(1)
 }
 
 /// Matrix `[rows, columns]` that multiplies activations: `y = W x + b`.
+///
+/// ```
+/// use nsbridge_kernels::matrix::{Activations, Matrix, Output, QuantizationBuffers, Source, segments};
+/// use nsbridge_kernels::{Format, ThreadPool, Tier};
+///
+/// // Two rows of four columns, as a file has them.
+/// let weights = [[1.0f32, 2.0, 3.0, 4.0], [0.5, 0.0, 0.0, -1.0]];
+/// let bytes: Vec<u8> = weights.as_flattened().iter().flat_map(|x| x.to_le_bytes()).collect();
+/// let source = Source { name: "w", format: Format::F32, bytes: &bytes };
+///
+/// let mut compute = (&mut ThreadPool::new(2), Tier::best());
+/// let mut matrix = Matrix::zeroed(Format::Bf16, 2, 4, segments(Format::Bf16, 4))?;
+/// matrix.pack((&mut *compute.0, compute.1), &[source], |row| (row < 2).then_some((0, row)))?;
+///
+/// let x = [1.0, 1.0, 1.0, 2.0];
+/// let mut out = vec![0.0; matrix.padded()];
+/// let output = Output::new(&mut out, matrix.padded());
+/// let x = Activations { numbers: &x, stride: 4 };
+/// matrix.multiply(compute, x, 1, &mut QuantizationBuffers::default(), output);
+/// assert_eq!(out[..2], [14.0, -1.5]);
+/// # Ok::<(), nsbridge_kernels::Error>(())
+/// ```
 #[derive(Debug)]
-pub(crate) struct Matrix {
-    pub(crate) rows: usize,
-    pub(crate) columns: usize,
-    pub(crate) segments: usize,
-    pub(crate) turns: Turns,
-    pub(crate) data: Data,
+pub struct Matrix {
+    rows: usize,
+    columns: usize,
+    segments: usize,
+    interleave: TileInterleave,
+    data: Data,
     /// Bias, padded to whole tiles.
-    pub(crate) bias: Option<Vec<f32>>,
+    bias: Option<Vec<f32>>,
 }
 
-/// Weights, stored by interleaved tiles (see [`Turns`]).
+/// Weights, stored by interleaved tiles (see [`TileInterleave`]).
 #[derive(Debug)]
-pub(crate) enum Data {
+enum Data {
     /// For each column, the weights of the 16 rows.
-    F32(Memory<f32>),
+    F32(AlignedBuffer<f32>),
     /// For each two columns, the pairs of weights of the 16 rows, the first in the lower half.
-    Bf16(Memory<u32>),
+    Bf16(AlignedBuffer<u32>),
     /// For each column, the weights of the 16 rows.
-    F16(Memory<u16>),
+    F16(AlignedBuffer<u16>),
     /// For each block of 32 columns, the scales of the 16 rows; the values as in [`TILE_BLOCK`].
     Q8 {
-        scales: Memory<u16>,
-        values: Memory<i8>,
+        scales: AlignedBuffer<u16>,
+        values: AlignedBuffer<i8>,
     },
     /// Blocks of 256 columns.
-    Q4K(Memory<kquants::Q4>),
-    Q5K(Memory<kquants::Q5>),
-    Q6K(Memory<kquants::Q6>),
+    Q4K(AlignedBuffer<kquants::Q4>),
+    Q5K(AlignedBuffer<kquants::Q5>),
+    Q6K(AlignedBuffer<kquants::Q6>),
 }
 
 impl Matrix {
@@ -116,12 +95,12 @@ impl Matrix {
     /// # Errors
     ///
     /// Returns an error if memory is short, or if the format does not allow this number of columns.
-    pub(crate) fn zeroed(
+    pub fn zeroed(
         format: Format,
         rows: usize,
         columns: usize,
         segments: usize,
-    ) -> Result<Self, LoadError> {
+    ) -> Result<Self, Error> {
         let padded = rows.next_multiple_of(LANES);
         let (count, blocks) = (padded * columns, padded / LANES * (columns / kquants::BLOCK));
         let data = match format {
@@ -131,24 +110,48 @@ impl Matrix {
                 let (found, supported) =
                     (columns.to_string(), format!("a multiple of {}", format.unit()));
                 let field = format!("the number of columns of a matrix in {format:?}");
-                return Err(LoadError::unsupported(field, found, supported));
+                return Err(Error::Unsupported { field, found, supported });
             }
-            Format::Bf16 if columns.is_multiple_of(2) => Data::Bf16(Memory::zeroed(count / 2)?),
-            Format::F32 | Format::Bf16 => Data::F32(Memory::zeroed(count)?),
-            Format::F16 => Data::F16(Memory::zeroed(count)?),
+            Format::Bf16 if columns.is_multiple_of(2) => {
+                Data::Bf16(AlignedBuffer::zeroed(count / 2)?)
+            }
+            Format::F32 | Format::Bf16 => Data::F32(AlignedBuffer::zeroed(count)?),
+            Format::F16 => Data::F16(AlignedBuffer::zeroed(count)?),
             Format::Q8_0 => {
-                let scales = Memory::zeroed(count / BLOCK)?;
-                Data::Q8 { scales, values: Memory::zeroed(count)? }
+                let scales = AlignedBuffer::zeroed(count / BLOCK)?;
+                Data::Q8 { scales, values: AlignedBuffer::zeroed(count)? }
             }
-            Format::Q4K => Data::Q4K(Memory::zeroed(blocks)?),
-            Format::Q5K => Data::Q5K(Memory::zeroed(blocks)?),
-            Format::Q6K => Data::Q6K(Memory::zeroed(blocks)?),
+            Format::Q4K => Data::Q4K(AlignedBuffer::zeroed(blocks)?),
+            Format::Q5K => Data::Q5K(AlignedBuffer::zeroed(blocks)?),
+            Format::Q6K => Data::Q6K(AlignedBuffer::zeroed(blocks)?),
         };
-        let turns = Turns::new(padded / LANES, columns, columns / segments, format.unit());
-        Ok(Self { rows, columns, segments, turns, data, bias: None })
+        let interleave =
+            TileInterleave::new(padded / LANES, columns, columns / segments, format.unit());
+        Ok(Self { rows, columns, segments, interleave, data, bias: None })
     }
 
-    pub(crate) fn format(&self) -> Format {
+    /// Returns the number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Returns the number of columns.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// Sets the bias of each row, padded to whole tiles.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there are more or fewer numbers than padded rows.
+    pub fn set_bias(&mut self, bias: Vec<f32>) {
+        assert_eq!(bias.len(), self.padded(), "a bias has a number for each padded row");
+        self.bias = Some(bias);
+    }
+
+    /// Returns the format of the weights in memory.
+    pub fn format(&self) -> Format {
         match self.data {
             Data::F32(_) => Format::F32,
             Data::Bf16(_) => Format::Bf16,
@@ -160,24 +163,29 @@ impl Matrix {
         }
     }
 
-    pub(crate) fn tiles(&self) -> usize {
+    /// Returns the number of tiles.
+    fn tiles(&self) -> usize {
         self.rows.div_ceil(LANES)
     }
 
     /// Returns the number of rows, padded to whole tiles.
-    pub(crate) fn padded(&self) -> usize {
+    pub fn padded(&self) -> usize {
         self.tiles() * LANES
     }
 
-    pub(crate) fn bias(&self, tile: usize) -> Option<&Lanes> {
+    fn bias(&self, tile: usize) -> Option<&Lanes> {
         self.bias.as_ref()?.as_chunks().0.get(tile)
     }
 
     /// Copies out a row, dequantized to the values that the kernels compute with.
-    pub(crate) fn row(&self, row: usize, out: &mut [f32]) {
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such row, or if `out` is shorter than a row.
+    pub fn row(&self, row: usize, out: &mut [f32]) {
         let (tile, lane) = (row / LANES, row % LANES);
-        for (at, out) in out[..self.columns].chunks_exact_mut(self.turns.stretch).enumerate() {
-            self.stretch(self.turns.before(tile, at), lane, out);
+        for (at, out) in out[..self.columns].chunks_exact_mut(self.interleave.stretch).enumerate() {
+            self.stretch(self.interleave.before(tile, at), lane, out);
         }
     }
 
@@ -212,7 +220,7 @@ impl Matrix {
     /// Returns how many tiles a thread takes at once: a multiple of `multiple`, about 64 KiB. With
     /// few rows of activations it is more, since memory bandwidth is then the limit, and long
     /// sequential reads are faster. It is capped so that all threads have work.
-    pub(crate) fn pieces(&self, rows: usize, threads: usize, multiple: usize) -> usize {
+    fn tiles_at_once(&self, rows: usize, threads: usize, multiple: usize) -> usize {
         const BYTES: usize = 64 << 10;
         let tile = self.bytes() / self.tiles().max(1);
         let least = BYTES / tile.max(1);
@@ -223,7 +231,8 @@ impl Matrix {
         wanted.min(most.max(least)).max(1).next_multiple_of(multiple)
     }
 
-    pub(crate) fn bytes(&self) -> usize {
+    /// Returns the size in memory, in bytes.
+    pub fn bytes(&self) -> usize {
         match &self.data {
             Data::F32(data) => 4 * data.len(),
             Data::Bf16(data) => 4 * data.len(),
