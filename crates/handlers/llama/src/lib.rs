@@ -9,7 +9,7 @@
 mod capacity;
 mod config;
 mod date;
-mod detokenise;
+mod detokenize;
 mod engine;
 mod error;
 mod formats;
@@ -21,7 +21,7 @@ mod loading;
 mod network;
 mod options;
 pub mod parity;
-mod quantise;
+mod quantize;
 mod reply;
 mod request;
 mod rope;
@@ -45,7 +45,7 @@ pub use kv::{KvCache, KvFormat, Table};
 pub use network::{Chunk, Logits, Model, On, Processor, Setup, Watch};
 pub use nsbridge_kernels::{Format, Tier};
 pub use options::{Options, Quantize};
-pub use quantise::{Mix, QuantiseError, Writing, quantise};
+pub use quantize::{Mix, QuantizeError, Writing, quantize};
 pub use rope::RopeTable;
 pub use sample::{
     Allowed, History, Logprobs, Noise, Sampling, Scratch, Sequences, TokenSet, logprobs, sample,

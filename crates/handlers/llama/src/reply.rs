@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nsbridge_handler::{Error, FinishReason, Result, TextPiece, TokenLogprob};
 
-use crate::detokenise::TextStream;
+use crate::detokenize::TextStream;
 use crate::grammar::{Grammar, Scout};
 use crate::request::Asked;
 use crate::text::Text;

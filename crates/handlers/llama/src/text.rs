@@ -13,7 +13,7 @@ use self::cover::Cover;
 use self::shield::Shield;
 use crate::LoadError;
 use crate::config::{find_json, read_json, within};
-use crate::detokenise::TokenBytes;
+use crate::detokenize::TokenBytes;
 use crate::limits::{BYTES_PER_TOKEN, FEW_BYTES};
 use crate::template::{ChatTemplate, TokenizerConfig};
 

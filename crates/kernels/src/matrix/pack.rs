@@ -256,13 +256,13 @@ impl Tile<'_> {
                 let weights = weights.flat_map(|weights| weights.as_chunks::<BLOCK>().0);
                 let places = blocks_of::<_, TILE_BLOCK>(values).zip(blocks_of::<_, LANES>(scales));
                 for (weights, (values, scales)) in weights.zip(places) {
-                    let mut quantised = [0; BLOCK];
+                    let mut quantized = [0; BLOCK];
                     // As in GGUF's Q8_0, the scale is rounded after the values are computed with
                     // it.
-                    let scale = half::f16::from_f32(quantize(weights, &mut quantised));
+                    let scale = half::f16::from_f32(quantize(weights, &mut quantized));
                     held &= scale.is_finite();
                     scales[lane] = scale.to_bits();
-                    put(values, lane, &quantised);
+                    put(values, lane, &quantized);
                 }
             }
             // No conversion to these formats happens here.

@@ -363,7 +363,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A token id is accepted whatever its size.
     Mutant {
         name: "token-ids-of-any-size",
-        file: "crates/handlers/llama/src/detokenise.rs",
+        file: "crates/handlers/llama/src/detokenize.rs",
         edits: &[("if size > most {", "if size > most && rows == 0 {")],
         judge: Judge::Attack("folder", 60),
     },

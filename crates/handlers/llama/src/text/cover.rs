@@ -17,7 +17,7 @@
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
-use crate::detokenise::TokenBytes;
+use crate::detokenize::TokenBytes;
 
 /// Length of the longest token for each pair of first bytes.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use candle_core::{DType, Device};
 use nsbridge_llama::{
-    Chunk, Format, KvFormat, Mix, Model, On, Options, Processor, Setup, Table, quantise,
+    Chunk, Format, KvFormat, Mix, Model, On, Options, Processor, Setup, Table, quantize,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -31,11 +31,11 @@ fn drawn(config: &Value) -> TempDir {
     dir
 }
 
-fn quantised(dir: &Path, mix: Mix) -> TempDir {
+fn quantized(dir: &Path, mix: Mix) -> TempDir {
     let to = tempfile::tempdir().unwrap();
     let model = nsbridge_handler::Model::in_dir(dir);
     let file = File::create(to.path().join("model.gguf")).unwrap();
-    quantise(&model, mix, &file, |_| {}).unwrap();
+    quantize(&model, mix, &file, |_| {}).unwrap();
     to
 }
 
@@ -144,7 +144,7 @@ fn blocks_of_a_gguf_file_give_nearly_the_logits_of_the_engine() {
         (Mix::Q5KM, &json!({}), 1),
         (Mix::Q6K, &tied, 1),
     ] {
-        let dir = quantised(drawn(&shape("Llama", more)).path(), mix);
+        let dir = quantized(drawn(&shape("Llama", more)).path(), mix);
         let right = logits(&mut network::open(dir.path(), &cpu()));
         for (setup, tolerance) in devices() {
             // The engine computes f16 weights in f32; a GPU computes them in f16.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 
 use super::{Cover, Kind};
-use crate::detokenise::TokenBytes;
+use crate::detokenize::TokenBytes;
 
 /// Returns GPT-2's character for each byte.
 fn spelt() -> Vec<char> {

@@ -11,7 +11,7 @@ use crate::{Config, RopeScaling};
 pub(super) const ALIGNMENT: u64 = 32;
 
 /// Version of ggml's block layouts.
-const QUANTISATION: u32 = 2;
+const QUANTIZATION: u32 = 2;
 
 /// Tensor of the file.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ fn values(config: &Config, mix: Mix) -> Values {
     let mut values = Values::default();
     values.text("general.architecture", architecture);
     values.number("general.file_type", mix.number());
-    values.number("general.quantization_version", QUANTISATION);
+    values.number("general.quantization_version", QUANTIZATION);
     // The vocabulary is in the model's tokenizer.json.
     values.text("tokenizer.ggml.model", "no_vocab");
     if let Some(eos) = config.eos.first() {

@@ -29,12 +29,12 @@ const FACTORS: &str = "rope_freqs.weight";
 /// Error of writing a model as GGUF.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum QuantiseError {
+pub enum QuantizeError {
     /// The model cannot be read.
     #[error(transparent)]
     Load(#[from] LoadError),
     /// The model is already quantized: doing it again would add to the error.
-    #[error("{name} is {dtype} already: quantise the model that it was made of")]
+    #[error("{name} is {dtype} already: quantize the model that it was made of")]
     Already {
         /// Name of the tensor.
         name: String,
@@ -55,7 +55,7 @@ pub enum QuantiseError {
     #[error("could not write the file")]
     Write(#[source] io::Error),
     /// The library that makes the blocks returned an error.
-    #[error("could not quantise {name}: {why}")]
+    #[error("could not quantize {name}: {why}")]
     Made {
         /// Name of the tensor.
         name: String,
@@ -77,12 +77,12 @@ pub enum QuantiseError {
 ///
 /// Returns an error if the model cannot be read or is already quantized, if a weight is not finite
 /// or too large for its format, or if the file cannot be written.
-pub fn quantise(
+pub fn quantize(
     model: &Model,
     mix: Mix,
     file: &File,
     mut told: impl FnMut(Writing),
-) -> Result<u64, QuantiseError> {
+) -> Result<u64, QuantizeError> {
     let config = Config::read(model)?;
     let weights = Weights::read(model)?;
     let (origins, entries) = plan(&config, mix)?;
@@ -90,7 +90,7 @@ pub fn quantise(
     let size = |entry: &Entry| entry.bytes().next_multiple_of(ALIGNMENT);
     let all = head.len() as u64 + entries.iter().map(size).sum::<u64>();
     told(Writing::Planned(all));
-    let failed = QuantiseError::Write;
+    let failed = QuantizeError::Write;
     let mut writer = BufWriter::with_capacity(1 << 20, file);
     writer.write_all(&head).map_err(failed)?;
     told(Writing::Written(head.len() as u64));
@@ -136,7 +136,7 @@ enum Origin {
 }
 
 /// Lists the tensors of the file, in order, with their sources.
-fn plan(config: &Config, mix: Mix) -> Result<(Vec<Origin>, Vec<Entry>), QuantiseError> {
+fn plan(config: &Config, mix: Mix) -> Result<(Vec<Origin>, Vec<Entry>), QuantizeError> {
     let mut plan = Vec::new();
     for (name, shape) in tensors(config) {
         let dtype = mix.dtype(config, &name, &shape);
@@ -183,11 +183,11 @@ impl Rows<'_> {
     /// Converts the rows on all cores, and writes them in order.
     fn make(
         &self,
-        put: &mut impl FnMut(&[u8]) -> Result<(), QuantiseError>,
-    ) -> Result<(), QuantiseError> {
+        put: &mut impl FnMut(&[u8]) -> Result<(), QuantizeError>,
+    ) -> Result<(), QuantizeError> {
         let dtype = self.weight.dtype();
         if dtype.block().0 > 1 {
-            return Err(QuantiseError::Already { name: self.name.to_owned(), dtype });
+            return Err(QuantizeError::Already { name: self.name.to_owned(), dtype });
         }
         let bytes = self.weight.contiguous();
         let source = source(self.name, dtype, &bytes)?;
@@ -219,7 +219,7 @@ impl Rows<'_> {
         &self,
         source: &Source<'_>,
         rows: std::ops::Range<usize>,
-    ) -> Result<Vec<u8>, QuantiseError> {
+    ) -> Result<Vec<u8>, QuantizeError> {
         let (columns, dtype) = (self.entry.columns(), self.entry.dtype);
         let shape = (rows.len(), columns);
         let mut numbers = vec![0.0; rows.len() * columns];
@@ -227,7 +227,7 @@ impl Rows<'_> {
             let from = self.order.map_or(row, |head| weights::parted(row, head));
             source.read(from, out);
             if !holds(dtype, out) {
-                return Err(QuantiseError::Unsound {
+                return Err(QuantizeError::Unsound {
                     name: self.name.to_owned(),
                     row: from,
                     dtype,
@@ -242,7 +242,7 @@ impl Rows<'_> {
         let made = Tensor::from_vec(numbers, shape, &Device::Cpu)
             .and_then(|tensor| QTensor::quantize(&tensor, ggml(dtype)))
             .and_then(|made| made.data().map(std::borrow::Cow::into_owned));
-        made.map_err(|why| QuantiseError::Made { name: self.name.to_owned(), why: why.to_string() })
+        made.map_err(|why| QuantizeError::Made { name: self.name.to_owned(), why: why.to_string() })
     }
 }
 
