@@ -4,10 +4,10 @@
 //! schedule decides how many tokens of each. The thread never blocks on a consumer: while the
 //! pieces of a reply are not taken, the reply does not run.
 
-mod choices;
 mod counts;
 mod pulse;
 mod request;
+mod sequence_group;
 mod waker;
 
 use std::fmt;
@@ -24,10 +24,10 @@ use crate::schedule::{Candidate, Limits, Memory, Schedule, Tenant, Work};
 use crate::speculation::{Speculation, Tally};
 use crate::{Chunk, KvCache, Model, Scratch, Table, Watch};
 
-pub(crate) use self::choices::Choices;
 pub(crate) use self::counts::{Counted, Counts};
 use self::pulse::{Pulse, Sight};
 use self::request::{Limit, Request};
+pub(crate) use self::sequence_group::SequenceGroup;
 use self::waker::{Left, Waker};
 
 /// Interval at which `drop` checks for the end of the thread.
@@ -52,7 +52,7 @@ const STOPPED: &str = "the engine's thread has stopped";
 /// Replies to generate, with the identity of their requester.
 #[derive(Debug)]
 pub(crate) struct Order {
-    pub(crate) choices: Choices,
+    pub(crate) group: SequenceGroup,
     /// Prefix-cache scope: only requests in this scope may use the computed keys and values.
     pub(crate) scope: Arc<str>,
     /// Tenant that is charged for the request and whose turn it takes.
@@ -263,10 +263,10 @@ impl Maker {
     /// Removes finished requests and frees their memory.
     fn bury(&mut self) {
         for mut over in self.running.extract_if(.., |running| running.request.is_over()) {
-            over.request.order.choices.release(self.model.cache());
+            over.request.order.group.release(self.model.cache());
             self.schedule.end(over.tenant);
             if let Some(speculation) = &mut self.speculation {
-                let sequences = over.request.order.choices.sequences();
+                let sequences = over.request.order.group.ids();
                 sequences.for_each(|sequence| speculation.drafter().forget(sequence));
             }
         }
@@ -291,7 +291,7 @@ impl Maker {
             };
             match command {
                 Command::Make(mut request) => {
-                    request.order.choices.number(&mut self.sequences);
+                    request.order.group.number(&mut self.sequences);
                     let tenant = self.schedule.begin(&request.order.account);
                     self.running.push(Running { request: *request, tenant });
                 }
@@ -347,12 +347,12 @@ impl Maker {
         let (draft_time, model_time) = (drafted - planned, begun.elapsed() - drafted);
         let cache = self.model.cache();
         for Running { request, .. } in &mut self.running {
-            let Order { choices, scope, .. } = &mut request.order;
-            choices.roll_back(cache);
+            let Order { group, scope, .. } = &mut request.order;
+            group.roll_back(cache);
             if self.policy.caching {
-                choices.remember(cache, scope);
+                group.remember(cache, scope);
             }
-            choices.settle(cache, scope);
+            group.settle(cache, scope);
         }
         let schedule_time = begun.elapsed().saturating_sub(draft_time + model_time);
         self.counts.change(|counts| {
@@ -367,7 +367,7 @@ impl Maker {
     /// Updates the gauges, and the counters of drafts, preemptions and evictions.
     fn count(&mut self) {
         let running =
-            self.running.iter().filter(|running| running.request.order.choices.has_memory());
+            self.running.iter().filter(|running| running.request.order.group.has_memory());
         let (running, all) = (running.count(), self.running.len());
         let cache = self.model.cache();
         let (free, evictions) = (cache.free(), cache.evictions());
@@ -387,8 +387,8 @@ impl Maker {
             tenant: running.tenant,
             priority: running.request.order.priority,
             work: running.request.work(),
-            weight: running.request.order.choices.weight(),
-            begun: running.request.order.choices.has_memory(),
+            weight: running.request.order.group.weight(),
+            begun: running.request.order.group.has_memory(),
         };
         let candidates: Vec<_> = self.running.iter().map(candidate).collect();
         let Self { model, running, counts, .. } = self;
@@ -403,7 +403,7 @@ impl Maker {
         let rows = plan.iter().sum();
         let parts = running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0);
         let undrafted = parts.flat_map(|(running, tokens)| {
-            let Order { choices, scope, .. } = &mut running.request.order;
+            let Order { group, scope, .. } = &mut running.request.order;
             choices.undrafted(*tokens, scope)
         });
         let (undrafted, room) = (undrafted.collect(), policy.limits.tokens - rows);
@@ -423,7 +423,7 @@ impl Maker {
         let Self { model, running, speculation, tally, scratch, failure, .. } = self;
         let parts = running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0);
         let mut chunks: Vec<_> = parts
-            .flat_map(|(running, tokens)| running.request.order.choices.chunks(*tokens))
+            .flat_map(|(running, tokens)| running.request.order.group.chunks(*tokens))
             .collect();
         let rows: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
         let wanted: usize = chunks.iter().map(|chunk| chunk.logits).sum();
@@ -447,7 +447,7 @@ impl Maker {
         for (Running { request, .. }, _) in
             running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0)
         {
-            request.order.choices.next(&mut rows, scratch, tally);
+            request.order.group.next(&mut rows, scratch, tally);
             request.collect();
         }
     }
@@ -471,7 +471,7 @@ struct Blocks<'a> {
 impl Memory for Blocks<'_> {
     /// Starts from cached blocks of other requests, or of this one before its preemption.
     fn begin(&mut self, index: usize) -> Work {
-        let Order { choices, scope, .. } = &mut self.running[index].request.order;
+        let Order { group, scope, .. } = &mut self.running[index].request.order;
         if let Some((hits, misses)) = choices.recall(self.cache, scope) {
             self.counts.change(|counts| {
                 counts.cache_hits += hits as u64;
@@ -482,15 +482,15 @@ impl Memory for Blocks<'_> {
     }
 
     fn reserve(&mut self, index: usize, tokens: usize) -> bool {
-        self.running[index].request.order.choices.reserve(self.cache, tokens)
+        self.running[index].request.order.group.reserve(self.cache, tokens)
     }
 
     fn preempt(&mut self, index: usize) {
-        self.running[index].request.order.choices.release(self.cache);
+        self.running[index].request.order.group.release(self.cache);
     }
 
     fn shrink(&mut self, index: usize) -> Option<Work> {
-        let choices = &mut self.running[index].request.order.choices;
+        let choices = &mut self.running[index].request.order.group;
         choices.shrink(self.cache).then(|| choices.work())
     }
 }

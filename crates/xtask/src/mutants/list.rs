@@ -260,7 +260,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // Positions of a rejected draft stay in the KV cache.
     Mutant {
         name: "no-roll-back",
-        file: "crates/handlers/llama/src/engine/choices.rs",
+        file: "crates/handlers/llama/src/engine/sequence_group.rs",
         edits: &[(
             "cache.truncate(table, reply.tokens().len() - 1);",
             "let run = table.len();\n                \

@@ -101,17 +101,17 @@ impl Request {
         }
     }
 
-    /// Takes the new pieces and the result from the choices, and offers them.
+    /// Takes the new pieces and the result from the group, and offers them.
     pub(super) fn collect(&mut self) {
-        let choices = &mut self.order.choices;
-        self.pieces.extend(std::iter::from_fn(|| choices.next_piece()));
-        self.finish = choices.finish();
+        let group = &mut self.order.group;
+        self.pieces.extend(std::iter::from_fn(|| group.next_piece()));
+        self.finish = group.finish();
         self.offer();
     }
 
     /// Returns the tokens to run; none while pieces wait for the consumer.
     pub(super) fn work(&self) -> Work {
         let rests = self.is_over() || !self.pieces.is_empty();
-        if rests { Work::default() } else { self.order.choices.work() }
+        if rests { Work::default() } else { self.order.group.work() }
     }
 }

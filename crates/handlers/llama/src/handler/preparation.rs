@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use nsbridge_handler::{Error, Finish, Result, TextInput, TextPiece};
 
-use crate::engine::Choices;
+use crate::engine::SequenceGroup;
 use crate::grammar::{Grammars, Rule};
 use crate::limits::{FORMAT_REPLIES, IN_PLACE, PART_OF_STEP, PROMPT_TOKENS};
 use crate::reply::{GRAMMAR_WEIGHT, Reply};
@@ -68,7 +68,7 @@ impl Preparation {
     /// # Errors
     ///
     /// Returns an error that names the invalid field.
-    pub(super) fn prepare(self) -> Result<(Choices, Option<Finish>)> {
+    pub(super) fn prepare(self) -> Result<(SequenceGroup, Option<Finish>)> {
         let Self { text, input, asked, vocab_size, context, seed, .. } = self;
         let rule = input.response_format.as_ref().map(Rule::of).transpose()?.flatten();
         if rule.is_some() && self.replies > FORMAT_REPLIES {
@@ -91,11 +91,11 @@ impl Preparation {
         let replies: Vec<Reply> = std::iter::once(first).chain(others).collect();
         let weight = replies.first().map_or(1, Reply::weight);
         let weight = weight + rule.as_ref().map_or(0, |_| GRAMMAR_WEIGHT);
-        let mut choices = Choices::new(replies, replies_at_once(self.step_tokens, weight));
+        let mut group = SequenceGroup::new(replies, replies_at_once(self.step_tokens, weight));
         if let Some(rule) = rule {
-            choices.hold_to(&self.grammars.compile(&rule)?)?;
+            group.hold_to(&self.grammars.compile(&rule)?)?;
         }
-        let finish = choices.take_resumed(&self.resumed)?;
-        Ok((choices, finish))
+        let finish = group.take_resumed(&self.resumed)?;
+        Ok((group, finish))
     }
 }
