@@ -22,7 +22,7 @@ use nsbridge_handler::{Emitter, Error, Finish, Result, TextPiece};
 
 use crate::schedule::{Candidate, Limits, Memory, Schedule, Tenant, Work};
 use crate::speculation::{Speculation, Tally};
-use crate::{Chunk, KvCache, Model, Scratch, Table, Watch};
+use crate::{BlockTable, Chunk, KvCacheManager, Model, Scratch, Watch};
 
 pub(crate) use self::counts::{Counted, Counts};
 use self::pulse::{Pulse, Sight};
@@ -320,7 +320,7 @@ impl Maker {
     }
 
     fn warm_up(&mut self) -> Result<()> {
-        let mut table = Table::default();
+        let mut table = BlockTable::default();
         self.model.cache().reserve(&mut table, 1);
         let run = self.model.forward(&mut [Chunk { table: &mut table, tokens: &[0], logits: 1 }]);
         let run = run.map(drop);
@@ -463,7 +463,7 @@ impl Maker {
 
 /// KV cache as the schedule allocates it.
 struct Blocks<'a> {
-    cache: &'a mut KvCache,
+    cache: &'a mut KvCacheManager,
     counts: &'a Counts,
     running: &'a mut [Running],
 }

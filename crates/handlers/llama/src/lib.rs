@@ -41,7 +41,7 @@ pub use error::LoadError;
 pub use formats::{coarsest_format, mean_width};
 pub use grammar::{Grammar, Grammars, Rule};
 pub use handler::Llama;
-pub use kv::{KvCache, KvFormat, Table};
+pub use kv::{BlockTable, KvCacheManager, KvFormat};
 pub use network::{Chunk, Logits, Model, On, Processor, Setup, Watch};
 pub use nsbridge_kernels::{Format, Tier};
 pub use options::{Options, Quantize};

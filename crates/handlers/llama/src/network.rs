@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use nsbridge_handler::{Error, Result};
 
 use crate::capacity::parameters;
-use crate::kv::{KvCache, KvFormat, Table};
+use crate::kv::{BlockTable, KvCacheManager, KvFormat};
 use crate::{Config, Format, LoadError, Tier, Weights};
 use nsbridge_kernels::attention::PAGE;
 use nsbridge_kernels::prefetch::{DISTANCES, set_distance};
@@ -106,7 +106,7 @@ impl Default for Setup {
 #[derive(Debug)]
 pub struct Model {
     ranks: Ranks,
-    cache: KvCache,
+    cache: KvCacheManager,
     context: usize,
     vocab_size: usize,
     arithmetic: String,
@@ -117,7 +117,7 @@ pub struct Model {
 #[derive(Debug)]
 pub struct Chunk<'a> {
     /// Block table of the sequence, with blocks reserved for these tokens.
-    pub table: &'a mut Table,
+    pub table: &'a mut BlockTable,
     /// At least one token.
     pub tokens: &'a [u32],
     /// Number of last tokens that need logits.
@@ -166,7 +166,7 @@ impl Model {
                     .to_owned(),
             ));
         }
-        let cache = KvCache::new(setup.blocks)?;
+        let cache = KvCacheManager::new(setup.blocks)?;
         let ranks = Ranks::load(config, context, weights, setup)?;
         let arithmetic = ranks.arithmetic();
         let (vocab_size, patience) = (config.vocab_size, setup.patience);
@@ -196,7 +196,7 @@ impl Model {
 
     /// Measures a step of one token without a prefix. Returns `None` if the step fails.
     fn lone_step(&mut self) -> Option<Duration> {
-        let mut table = Table::default();
+        let mut table = BlockTable::default();
         if !self.cache.reserve(&mut table, 1) {
             return None;
         }
@@ -218,7 +218,7 @@ impl Model {
     }
 
     /// Returns the block allocator for the keys and values of all sequences.
-    pub fn cache(&mut self) -> &mut KvCache {
+    pub fn cache(&mut self) -> &mut KvCacheManager {
         &mut self.cache
     }
 
@@ -282,7 +282,7 @@ mod tests {
     use nsbridge_kernels::prefetch::distance;
 
     use super::{Chunk, DISTANCES, Model, Setup};
-    use crate::{Config, Format, Table, Weights};
+    use crate::{BlockTable, Config, Format, Weights};
 
     #[test]
     fn finding_out_how_far_ahead_to_ask_changes_nothing() {
@@ -291,7 +291,7 @@ mod tests {
         let (config, weights) = (Config::read(&files).unwrap(), Weights::read(&files).unwrap());
         let setup = Setup { ranks: 2, blocks: 2, format: Some(Format::Q8_0), ..Setup::default() };
         let mut model = Model::new(&config, 32, &weights, &setup).unwrap();
-        let mut table = Table::default();
+        let mut table = BlockTable::default();
         assert!(model.cache().reserve(&mut table, 4));
         let mut said = |model: &mut Model| {
             let chunk = Chunk { table: &mut table, tokens: &[5, 7], logits: 1 };

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use nsbridge_handler::{Error, Result};
 
 use crate::reply::Reply;
-use crate::{KvCache, Model, Scratch, Table, Watch};
+use crate::{BlockTable, KvCacheManager, Model, Scratch, Watch};
 
 pub(crate) use self::cost::Costs;
 pub(crate) use self::length::Outlook;
@@ -139,7 +139,7 @@ impl Continuation<'_> {
 /// Reply whose next step has one token, which a draft may follow.
 pub(crate) struct Undrafted<'a> {
     pub(crate) reply: &'a mut Reply,
-    pub(crate) table: &'a mut Table,
+    pub(crate) table: &'a mut BlockTable,
     pub(crate) outlook: &'a mut Outlook,
     pub(crate) sequence: u64,
     pub(crate) scope: &'a Arc<str>,
@@ -244,7 +244,7 @@ impl Speculation {
         replies: Vec<Undrafted<'_>>,
         (rows, room): (usize, usize),
         tally: &Tally,
-        cache: &mut KvCache,
+        cache: &mut KvCacheManager,
     ) -> Result<()> {
         let wanted = self.wanted(&replies, rows, room, tally);
         let mut drafted: Vec<Continuation<'_>> = Vec::new();

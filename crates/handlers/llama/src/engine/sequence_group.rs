@@ -18,7 +18,7 @@ use crate::grammar::Grammar;
 use crate::reply::{Addition, Reply};
 use crate::schedule::Work;
 use crate::speculation::{Outlook, Tally, Undrafted};
-use crate::{Chunk, KvCache, Scratch, Table};
+use crate::{BlockTable, Chunk, KvCacheManager, Scratch};
 
 /// Maximum number of pieces that a sequence may be ahead of its turn before it waits for the others.
 const AHEAD: usize = 16;
@@ -42,7 +42,7 @@ struct Sequence {
     reply: Reply,
     /// Block table of the tokens that were run. An empty table starts as a fork of another sequence's
     /// prompt.
-    table: Table,
+    table: BlockTable,
     /// Pieces whose turn has not come.
     pieces: VecDeque<TextPiece>,
     end: Option<Result<FinishReason>>,
@@ -59,7 +59,7 @@ impl Sequence {
     fn new(reply: Reply) -> Self {
         Self {
             reply,
-            table: Table::default(),
+            table: BlockTable::default(),
             pieces: VecDeque::new(),
             end: None,
             waits: false,
@@ -160,7 +160,7 @@ impl SequenceGroup {
     /// prompt tokens that were hits and misses.
     pub(crate) fn recall(
         &mut self,
-        cache: &mut KvCache,
+        cache: &mut KvCacheManager,
         scope: &Arc<str>,
     ) -> Option<(usize, usize)> {
         let first = self.round().next()?;
@@ -185,7 +185,7 @@ impl SequenceGroup {
 
     /// Reserves memory for `tokens` tokens of [`work`](Self::work). Returns false if there is too
     /// little.
-    pub(crate) fn reserve(&mut self, cache: &mut KvCache, tokens: usize) -> bool {
+    pub(crate) fn reserve(&mut self, cache: &mut KvCacheManager, tokens: usize) -> bool {
         let parts = self.parts(tokens);
         let mut sequences = self.sequences.iter_mut().zip(parts);
         sequences.all(|(sequence, part)| part == 0 || cache.reserve(&mut sequence.table, part))
@@ -265,7 +265,7 @@ impl SequenceGroup {
     }
 
     /// Removes the keys and values of rejected draft tokens.
-    pub(crate) fn roll_back(&mut self, cache: &mut KvCache) {
+    pub(crate) fn roll_back(&mut self, cache: &mut KvCacheManager) {
         for Sequence { reply, table, .. } in &mut self.sequences {
             // The last token of a reply is sampled but not run. Capacity beyond it was for a draft.
             if table.len() + 1 >= reply.tokens().len() {
@@ -275,7 +275,7 @@ impl SequenceGroup {
     }
 
     /// Adds the blocks that were run to the prefix cache of this scope.
-    pub(crate) fn remember(&mut self, cache: &mut KvCache, scope: &Arc<str>) {
+    pub(crate) fn remember(&mut self, cache: &mut KvCacheManager, scope: &Arc<str>) {
         for Sequence { reply, table, .. } in &mut self.sequences {
             cache.remember(table, scope, reply.tokens());
         }
@@ -283,7 +283,7 @@ impl SequenceGroup {
 
     /// Shares the prompt's blocks with sequences that have none, and frees the memory of ended
     /// sequences for those that wait.
-    pub(crate) fn settle(&mut self, cache: &mut KvCache, scope: &Arc<str>) {
+    pub(crate) fn settle(&mut self, cache: &mut KvCacheManager, scope: &Arc<str>) {
         let ended =
             |sequence: &Sequence| sequence.end.is_some() && !sequence.table.blocks().is_empty();
         if self.sequences.iter().any(ended) {
@@ -297,7 +297,7 @@ impl SequenceGroup {
 
     /// Makes the last running sequence wait until another has ended, and frees its memory. Returns
     /// false if only one sequence is running.
-    pub(crate) fn shrink(&mut self, cache: &mut KvCache) -> bool {
+    pub(crate) fn shrink(&mut self, cache: &mut KvCacheManager) -> bool {
         let mut going = self.sequences.iter_mut().filter(|sequence| sequence.goes_on());
         let (Some(_), Some(last)) = (going.next(), going.next_back()) else { return false };
         last.waits = true;
@@ -308,7 +308,7 @@ impl SequenceGroup {
 
     /// Resumes all waiting sequences from their blocks in the prefix cache. If they are too many
     /// again, the last ones wait again.
-    fn wake(&mut self, cache: &mut KvCache, scope: &Arc<str>) {
+    fn wake(&mut self, cache: &mut KvCacheManager, scope: &Arc<str>) {
         for sequence in self.sequences.iter_mut().filter(|sequence| sequence.waits) {
             sequence.waits = false;
             let Sequence { reply, table, .. } = sequence;
@@ -321,7 +321,7 @@ impl SequenceGroup {
     }
 
     /// Frees the memory of all sequences.
-    pub(crate) fn release(&mut self, cache: &mut KvCache) {
+    pub(crate) fn release(&mut self, cache: &mut KvCacheManager) {
         self.sequences.iter_mut().for_each(|sequence| cache.truncate(&mut sequence.table, 0));
     }
 
@@ -403,7 +403,7 @@ impl SequenceGroup {
         parts
     }
 
-    fn share_prompt(&mut self, cache: &mut KvCache) {
+    fn share_prompt(&mut self, cache: &mut KvCacheManager) {
         let prompt = self.prompt;
         let Some(source) =
             self.sequences.iter().position(|sequence| sequence.table.len() >= prompt)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::{KvCache, KvFormat, Shape, Table, Values};
+use super::{BlockTable, KvCacheManager, KvFormat, Shape, Values};
 use nsbridge_kernels::attention::PAGE;
 
 const BLOCKS: usize = 12;
@@ -78,7 +78,7 @@ fn tokens_of(kind: u32) -> Vec<u32> {
 }
 
 struct Sequence {
-    table: Table,
+    table: BlockTable,
     scope: usize,
     tokens: Vec<u32>,
     /// Number of tokens to compute in total.
@@ -96,7 +96,7 @@ fn mark(scope: usize, prefix: &[u32]) -> f32 {
 const SHAPE: Shape = Shape { layers: 2, kv_heads: 1, dim: 1, blocks: BLOCKS };
 
 struct World<S> {
-    cache: KvCache<S>,
+    cache: KvCacheManager<S>,
     values: Values,
     scopes: [Arc<str>; 2],
     sequences: Vec<Sequence>,
@@ -104,7 +104,7 @@ struct World<S> {
 
 impl<S: BuildHasher + Default> World<S> {
     fn new() -> Self {
-        let cache = KvCache::new(BLOCKS).unwrap();
+        let cache = KvCacheManager::new(BLOCKS).unwrap();
         let values = Values::new(KvFormat::F32, SHAPE).unwrap();
         Self { cache, values, scopes: ["a".into(), "b".into()], sequences: Vec::new() }
     }
@@ -136,7 +136,7 @@ impl<S: BuildHasher + Default> World<S> {
         let count = self.sequences.len().max(1);
         match *event {
             Event::Begin { scope, kind, len } => {
-                let (mut table, tokens) = (Table::default(), tokens_of(kind));
+                let (mut table, tokens) = (BlockTable::default(), tokens_of(kind));
                 self.cache.recall(&mut table, &self.scopes[scope], &tokens[..len]);
                 assert!(table.len < len, "the last token is run");
                 self.sequences.push(Sequence { table, scope, tokens, len });
@@ -253,7 +253,7 @@ fn the_longest_unused_is_forgotten_first_and_its_end_before_its_beginning() {
     let table = &mut world.sequences[0].table;
     assert!(world.cache.reserve(table, 6 * PAGE));
     for (scope, kind, recalled) in [(0, 1, 1), (1, 2, 4)] {
-        let (mut table, tokens) = (Table::default(), tokens_of(kind));
+        let (mut table, tokens) = (BlockTable::default(), tokens_of(kind));
         world.cache.recall(&mut table, &world.scopes[scope], &tokens[..5 * PAGE]);
         assert_eq!(table.len, recalled * PAGE, "scope {scope}");
         world.cache.release(table);

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use candle_core::{DType, Device};
 use nsbridge_llama::{
-    Chunk, Format, KvFormat, Mix, Model, On, Options, Processor, Setup, Table, quantize,
+    BlockTable, Chunk, Format, KvFormat, Mix, Model, On, Options, Processor, Setup, quantize,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -64,7 +64,7 @@ fn devices() -> Vec<(Setup, f64)> {
 /// truncated, and the first one continues twice from the middle of a block.
 fn logits(model: &mut Model) -> Vec<f32> {
     let token = |at: usize, of: usize| ((at * at * 7 + 3 * at + of) % 70) as u32;
-    let mut tables = vec![Table::default(), Table::default()];
+    let mut tables = vec![BlockTable::default(), BlockTable::default()];
     let mut all = Vec::new();
     let steps: [&[(usize, usize)]; 5] = [
         &[(0, 40), (0, 33)],

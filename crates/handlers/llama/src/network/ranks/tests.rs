@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{Part, Rank, Ranks, Setup, Shard, Step};
 use crate::weights::Cut;
-use crate::{Chunk, Config, Format, KvCache, Model, RopeTable, Table, Weights};
+use crate::{BlockTable, Chunk, Config, Format, KvCacheManager, Model, RopeTable, Weights};
 use nsbridge_kernels::collectives::{Communicator, RankGroup, RankLost};
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -72,14 +72,14 @@ fn ranks(patience: Duration, faulty: usize, fault: Fault, left: usize) -> Ranks 
 }
 
 /// Makes a step of one token.
-fn step(table: &mut Table) -> Step {
+fn step(table: &mut BlockTable) -> Step {
     Step::new(&[Chunk { table, tokens: &[5], logits: 1 }], Vec::new())
 }
 
 /// Runs steps until a rank is lost. Returns the number of steps before that, and the error.
 fn run(ranks: &mut Ranks) -> (usize, RankLost) {
     let (mut cache, mut table) =
-        (KvCache::<std::hash::RandomState>::new(2).unwrap(), Table::default());
+        (KvCacheManager::<std::hash::RandomState>::new(2).unwrap(), BlockTable::default());
     assert!(cache.reserve(&mut table, 60));
     for steps in 0..60 {
         match ranks.run(step(&mut table)) {

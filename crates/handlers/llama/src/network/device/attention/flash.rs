@@ -112,14 +112,14 @@ mod tests {
 
     use super::Told;
     use crate::Table;
-    use crate::kv::KvCache;
+    use crate::kv::KvCacheManager;
     use crate::network::Chunk;
     use crate::network::plan::Step;
 
     #[test]
     fn sequences_are_told_by_sums_and_tables_of_one_width() {
-        let mut cache: KvCache = KvCache::new(8).unwrap();
-        let (mut long, mut short) = (Table::default(), Table::default());
+        let mut cache: KvCacheManager = KvCacheManager::new(8).unwrap();
+        let (mut long, mut short) = (BlockTable::default(), BlockTable::default());
         assert!(cache.reserve(&mut long, PAGE + 3) && cache.reserve(&mut short, 2));
         long.grow(PAGE + 1);
         let blocks = [long.blocks(), short.blocks()].concat();

@@ -44,19 +44,19 @@ struct Remembered {
 
 /// All blocks of a cache.
 #[derive(Debug)]
-pub(super) struct Blocks<S = RandomState> {
+pub(super) struct BlockPool<S = RandomState> {
     blocks: Vec<Block>,
-    /// Blocks that are neither held nor cached.
+    /// BlockPool that are neither held nor cached.
     free: Vec<u32>,
     known: HashMap<Arc<Content>, u32, S>,
-    /// Blocks that are cached and not held, by the time of their release.
+    /// BlockPool that are cached and not held, by the time of their release.
     idle: BTreeMap<u64, u32>,
     /// Logical clock for serial numbers and release times.
     clock: u64,
     evictions: u64,
 }
 
-impl<S: BuildHasher + Default> Blocks<S> {
+impl<S: BuildHasher + Default> BlockPool<S> {
     pub(super) fn new(count: u32) -> Self {
         Self {
             blocks: (0..count).map(|_| Block::default()).collect(),
@@ -197,7 +197,7 @@ impl<S: BuildHasher + Default> Blocks<S> {
 }
 
 #[cfg(test)]
-impl<S> Blocks<S> {
+impl<S> BlockPool<S> {
     /// Returns the number of holders of a block, and whether it is cached.
     pub(super) fn of(&self, block: u32) -> (u32, bool) {
         let block = &self.blocks[block as usize];
