@@ -51,7 +51,7 @@ const STOPPED: &str = "the engine's thread has stopped";
 
 /// Replies to generate, with the identity of their requester.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub(crate) struct EngineRequest {
     pub(crate) group: SequenceGroup,
     /// Prefix-cache scope: only requests in this scope may use the computed keys and values.
     pub(crate) scope: Arc<str>,
@@ -117,7 +117,7 @@ impl Engine {
             (counts.blocks, counts.longest_draft) = (model.cache().free(), longest_draft);
             counts.drafting = longest_draft > 0;
         });
-        let maker = Maker {
+        let engine_loop = EngineLoop {
             model,
             commands: receiver,
             woken: woken.clone(),
@@ -133,20 +133,24 @@ impl Engine {
             pulse: pulse.clone(),
         };
         let thread = std::thread::Builder::new().name("nsbridge-engine".to_owned());
-        let thread = thread.spawn(move || maker.run()).map_err(Error::fatal)?;
+        let thread = thread.spawn(move || engine_loop.run()).map_err(Error::fatal)?;
         let thread = Some(thread);
         Ok(Self { commands, woken, policy, counts, failure, watch, pulse, sight, thread })
     }
 
     /// Generates and emits the reply. Pieces of an earlier attempt are not repeated.
-    pub(crate) async fn make(&self, order: Order, emitter: Emitter<TextPiece>) -> Result<Finish> {
+    pub(crate) async fn make(
+        &self,
+        input: EngineRequest,
+        emitter: Emitter<TextPiece>,
+    ) -> Result<Finish> {
         let waker = Waker::new(self.commands.clone(), self.woken.clone());
         // Dropped after the receiver, so the engine then sees that the caller is gone.
         let left = Left::new(waker.clone());
         let (done, finished) = oneshot::channel();
         emitter.on_change(move || waker.wake());
         let limit = self.policy.limit.map(Limit::new);
-        self.send(Command::Make(Box::new(Request::new(order, emitter, done, limit))))?;
+        self.send(Command::Make(Box::new(Request::new(input, emitter, done, limit))))?;
         let finish = finished.await.unwrap_or_else(|_| Err(stopped()));
         left.answered();
         finish
@@ -227,7 +231,7 @@ struct Running {
 }
 
 /// State of the engine thread.
-struct Maker {
+struct EngineLoop {
     model: Model,
     commands: Receiver<Command>,
     woken: Arc<AtomicBool>,
@@ -245,35 +249,35 @@ struct Maker {
     pulse: Arc<Pulse>,
 }
 
-impl Maker {
+impl EngineLoop {
     fn run(mut self) {
-        while self.hear() {
+        while self.drain_commands() {
             self.pulse.works();
             self.woken.swap(false, Ordering::SeqCst);
             self.running.iter_mut().for_each(|running| running.request.look());
             // Before the step, so that the memory of stopped requests is free for others.
-            self.bury();
+            self.reap_finished();
             self.step();
-            self.bury();
+            self.reap_finished();
             self.count();
             self.pulse.rests();
         }
     }
 
     /// Removes finished requests and frees their memory.
-    fn bury(&mut self) {
+    fn reap_finished(&mut self) {
         for mut over in self.running.extract_if(.., |running| running.request.is_over()) {
-            over.request.order.group.release(self.model.cache());
+            over.request.input.group.release(self.model.cache());
             self.schedule.end(over.tenant);
             if let Some(speculation) = &mut self.speculation {
-                let sequences = over.request.order.group.ids();
+                let sequences = over.request.input.group.ids();
                 sequences.for_each(|sequence| speculation.drafter().forget(sequence));
             }
         }
     }
 
     /// Handles all commands, and waits for one if no request can run. Returns false at shutdown.
-    fn hear(&mut self) -> bool {
+    fn drain_commands(&mut self) -> bool {
         loop {
             let command = if self.running.iter().any(|running| running.request.work().tokens > 0) {
                 match self.commands.try_recv() {
@@ -291,8 +295,8 @@ impl Maker {
             };
             match command {
                 Command::Make(mut request) => {
-                    request.order.group.number(&mut self.sequences);
-                    let tenant = self.schedule.begin(&request.order.account);
+                    request.input.group.number(&mut self.sequences);
+                    let tenant = self.schedule.begin(&request.input.account);
                     self.running.push(Running { request: *request, tenant });
                 }
                 Command::WarmUp(done) => {
@@ -347,7 +351,7 @@ impl Maker {
         let (draft_time, model_time) = (drafted - planned, begun.elapsed() - drafted);
         let cache = self.model.cache();
         for Running { request, .. } in &mut self.running {
-            let Order { group, scope, .. } = &mut request.order;
+            let EngineRequest { group, scope, .. } = &mut request.input;
             group.roll_back(cache);
             if self.policy.caching {
                 group.remember(cache, scope);
@@ -367,7 +371,7 @@ impl Maker {
     /// Updates the gauges, and the counters of drafts, preemptions and evictions.
     fn count(&mut self) {
         let running =
-            self.running.iter().filter(|running| running.request.order.group.has_memory());
+            self.running.iter().filter(|running| running.request.input.group.has_memory());
         let (running, all) = (running.count(), self.running.len());
         let cache = self.model.cache();
         let (free, evictions) = (cache.free(), cache.evictions());
@@ -385,10 +389,10 @@ impl Maker {
     fn plan(&mut self) -> Vec<usize> {
         let candidate = |running: &Running| Candidate {
             tenant: running.tenant,
-            priority: running.request.order.priority,
+            priority: running.request.input.priority,
             work: running.request.work(),
-            weight: running.request.order.group.weight(),
-            begun: running.request.order.group.has_memory(),
+            weight: running.request.input.group.weight(),
+            begun: running.request.input.group.has_memory(),
         };
         let candidates: Vec<_> = self.running.iter().map(candidate).collect();
         let Self { model, running, counts, .. } = self;
@@ -403,7 +407,7 @@ impl Maker {
         let rows = plan.iter().sum();
         let parts = running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0);
         let undrafted = parts.flat_map(|(running, tokens)| {
-            let Order { group, scope, .. } = &mut running.request.order;
+            let EngineRequest { group, scope, .. } = &mut running.request.input;
             choices.undrafted(*tokens, scope)
         });
         let (undrafted, room) = (undrafted.collect(), policy.limits.tokens - rows);
@@ -423,7 +427,7 @@ impl Maker {
         let Self { model, running, speculation, tally, scratch, failure, .. } = self;
         let parts = running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0);
         let mut chunks: Vec<_> = parts
-            .flat_map(|(running, tokens)| running.request.order.group.chunks(*tokens))
+            .flat_map(|(running, tokens)| running.request.input.group.chunks(*tokens))
             .collect();
         let rows: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
         let wanted: usize = chunks.iter().map(|chunk| chunk.logits).sum();
@@ -447,7 +451,7 @@ impl Maker {
         for (Running { request, .. }, _) in
             running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0)
         {
-            request.order.group.next(&mut rows, scratch, tally);
+            request.input.group.next(&mut rows, scratch, tally);
             request.collect();
         }
     }
@@ -471,7 +475,7 @@ struct Blocks<'a> {
 impl Memory for Blocks<'_> {
     /// Starts from cached blocks of other requests, or of this one before its preemption.
     fn begin(&mut self, index: usize) -> Work {
-        let Order { group, scope, .. } = &mut self.running[index].request.order;
+        let EngineRequest { group, scope, .. } = &mut self.running[index].request.input;
         if let Some((hits, misses)) = choices.recall(self.cache, scope) {
             self.counts.change(|counts| {
                 counts.cache_hits += hits as u64;
@@ -482,15 +486,15 @@ impl Memory for Blocks<'_> {
     }
 
     fn reserve(&mut self, index: usize, tokens: usize) -> bool {
-        self.running[index].request.order.group.reserve(self.cache, tokens)
+        self.running[index].request.input.group.reserve(self.cache, tokens)
     }
 
     fn preempt(&mut self, index: usize) {
-        self.running[index].request.order.group.release(self.cache);
+        self.running[index].request.input.group.release(self.cache);
     }
 
     fn shrink(&mut self, index: usize) -> Option<Work> {
-        let choices = &mut self.running[index].request.order.group;
+        let choices = &mut self.running[index].request.input.group;
         choices.shrink(self.cache).then(|| choices.work())
     }
 }

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use self::drafting::Drafting;
 use self::preparation::Preparation;
-use crate::engine::{Engine, Order, Policy};
+use crate::engine::{Engine, EngineRequest, Policy};
 use crate::formats::{coarsest_format, mean_width};
 use crate::grammar::{self, Grammars};
 use crate::limits::{REPLIES, THREADS};
@@ -102,7 +102,7 @@ impl Handler for Llama {
         if let Some(finish) = finish {
             return Ok(finish);
         }
-        let order = Order { choices, scope, account, priority };
+        let request = EngineRequest { choices, scope, account, priority };
         self.engine.make(order, job.emitter()).await
     }
 
