@@ -5,10 +5,10 @@
 //! pieces of a reply are not taken, the reply does not run.
 
 mod counts;
-mod pulse;
 mod request;
 mod sequence_group;
 mod waker;
+mod watchdog;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,10 +25,10 @@ use crate::speculation::{Speculation, Tally};
 use crate::{BlockTable, Chunk, KvCacheManager, Model, Scratch, Watch};
 
 pub(crate) use self::counts::{Counted, Counts};
-use self::pulse::{Pulse, Sight};
 use self::request::{Limit, Request};
 pub(crate) use self::sequence_group::SequenceGroup;
 use self::waker::{Left, Waker};
+use self::watchdog::{Heartbeat, Watchdog};
 
 /// Interval at which `drop` checks for the end of the thread.
 const LOOK: Duration = Duration::from_millis(1);
@@ -71,8 +71,8 @@ pub(crate) struct Engine {
     /// Reason why the model cannot run another step.
     failure: Arc<OnceLock<String>>,
     watch: Watch,
-    pulse: Arc<Pulse>,
-    sight: Sight,
+    heartbeat: Arc<Heartbeat>,
+    watchdog: Watchdog,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -103,12 +103,12 @@ impl Engine {
         speculation: Option<Speculation>,
     ) -> Result<Self> {
         let (commands, receiver) = channel();
-        let (watch, pulse) = (model.watch(), Arc::<Pulse>::default());
+        let (watch, heartbeat) = (model.watch(), Arc::<Heartbeat>::default());
         let of_draft = speculation.as_ref().and_then(Speculation::watch);
         let watches = [Some(&watch), of_draft].into_iter().flatten().cloned().collect();
         // The first half is for the ranks that rank 0 waits for, so that its own timeout fires
         // first.
-        let sight = Sight::new(model.patience().saturating_mul(2), watches);
+        let watchdog = Watchdog::new(model.patience().saturating_mul(2), watches);
         let woken = Arc::new(AtomicBool::new(false));
         let counts = Arc::<Counts>::default();
         let failure = Arc::<OnceLock<String>>::default();
@@ -130,12 +130,12 @@ impl Engine {
             scratch: Scratch::default(),
             counts: counts.clone(),
             failure: failure.clone(),
-            pulse: pulse.clone(),
+            heartbeat: heartbeat.clone(),
         };
         let thread = std::thread::Builder::new().name("nsbridge-engine".to_owned());
         let thread = thread.spawn(move || engine_loop.run()).map_err(Error::fatal)?;
         let thread = Some(thread);
-        Ok(Self { commands, woken, policy, counts, failure, watch, pulse, sight, thread })
+        Ok(Self { commands, woken, policy, counts, failure, watch, heartbeat, watchdog, thread })
     }
 
     /// Generates and emits the reply. Pieces of an earlier attempt are not repeated.
@@ -193,7 +193,7 @@ impl Engine {
             };
             format!("{who} did not answer within {} s", limit.as_secs_f64())
         };
-        self.sight.too_long(&self.pulse).map(late)
+        self.watchdog.overdue(&self.heartbeat).map(late)
     }
 
     /// Returns a snapshot of the engine's counters and gauges.
@@ -246,13 +246,13 @@ struct EngineLoop {
     scratch: Scratch,
     counts: Arc<Counts>,
     failure: Arc<OnceLock<String>>,
-    pulse: Arc<Pulse>,
+    heartbeat: Arc<Heartbeat>,
 }
 
 impl EngineLoop {
     fn run(mut self) {
         while self.drain_commands() {
-            self.pulse.works();
+            self.heartbeat.expect_soon();
             self.woken.swap(false, Ordering::SeqCst);
             self.running.iter_mut().for_each(|running| running.request.look());
             // Before the step, so that the memory of stopped requests is free for others.
@@ -260,7 +260,7 @@ impl EngineLoop {
             self.step();
             self.reap_finished();
             self.count();
-            self.pulse.rests();
+            self.heartbeat.allow_pause();
         }
     }
 
@@ -300,9 +300,9 @@ impl EngineLoop {
                     self.running.push(Running { request: *request, tenant });
                 }
                 Command::WarmUp(done) => {
-                    self.pulse.works();
+                    self.heartbeat.expect_soon();
                     let _ = done.send(self.warm_up());
-                    self.pulse.rests();
+                    self.heartbeat.allow_pause();
                 }
                 Command::Forget => {
                     self.model.cache().forget_all();
@@ -345,7 +345,7 @@ impl EngineLoop {
         }
         let planned = begun.elapsed();
         self.draft(&plan);
-        self.pulse.works();
+        self.heartbeat.expect_soon();
         let drafted = begun.elapsed();
         self.run_tokens(&plan);
         let (draft_time, model_time) = (drafted - planned, begun.elapsed() - drafted);
@@ -402,7 +402,7 @@ impl EngineLoop {
 
     /// Drafts the continuation of each reply whose next token is computed in this step.
     fn draft(&mut self, plan: &[usize]) {
-        let Self { model, running, speculation, tally, policy, counts, pulse, .. } = self;
+        let Self { model, running, speculation, tally, policy, counts, heartbeat, .. } = self;
         let Some(drafting) = speculation else { return };
         let rows = plan.iter().sum();
         let parts = running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0);
@@ -412,7 +412,7 @@ impl EngineLoop {
         });
         let (undrafted, room) = (undrafted.collect(), policy.limits.tokens - rows);
         if drafting.watch().is_none() {
-            pulse.rests();
+            heartbeat.allow_pause();
         }
         if let Err(error) = drafting.draft(undrafted, (rows, room), tally, model.cache()) {
             // Like an error of `forward`, this one contains no text of a request.

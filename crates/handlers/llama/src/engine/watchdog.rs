@@ -9,17 +9,17 @@ use crate::Watch;
 /// Progress counter of the engine thread. An odd value means that progress is expected soon, an
 /// even value that the thread may take as long as it likes.
 #[derive(Debug, Default)]
-pub(super) struct Pulse(AtomicU64);
+pub(super) struct Heartbeat(AtomicU64);
 
-impl Pulse {
+impl Heartbeat {
     /// Marks the start of work that is short.
-    pub(super) fn works(&self) {
+    pub(super) fn expect_soon(&self) {
         self.0.store((self.count() + 2) | 1, Ordering::Relaxed);
     }
 
     /// Marks the start of work that may take long: a wait for commands, or a draft that nothing
     /// monitors.
-    pub(super) fn rests(&self) {
+    pub(super) fn allow_pause(&self) {
         self.0.store((self.count() + 2) & !1, Ordering::Relaxed);
     }
 
@@ -34,7 +34,7 @@ const WHILE_OTHERS_WORK: u32 = 5;
 
 /// Watchdog state: the last progress counters and how long they have been unchanged.
 #[derive(Debug)]
-pub(super) struct Sight {
+pub(super) struct Watchdog {
     patience: Duration,
     /// Watches of the target and, if a model drafts, of the draft.
     watches: Vec<Watch>,
@@ -50,15 +50,15 @@ struct Seen {
     same: Duration,
 }
 
-impl Sight {
+impl Watchdog {
     pub(super) fn new(patience: Duration, watches: Vec<Watch>) -> Self {
         Self { patience, watches, seen: Mutex::new(None) }
     }
 
     /// Checks the counters. Returns the time limit if the thread has exceeded it. Reaching another
     /// collective with the other ranks counts as progress too.
-    pub(super) fn too_long(&self, pulse: &Pulse) -> Option<Duration> {
-        let counts = (pulse.count(), self.watches.iter().map(Watch::meetings).sum());
+    pub(super) fn overdue(&self, heartbeat: &Heartbeat) -> Option<Duration> {
+        let counts = (heartbeat.count(), self.watches.iter().map(Watch::meetings).sum());
         let now = Instant::now();
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let same = match &*seen {
@@ -82,15 +82,15 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use super::{Pulse, Sight};
+    use super::{Heartbeat, Watchdog};
     use crate::Watch;
     use nsbridge_kernels::collectives::RankGroup;
 
     /// Returns true if the last of `looks` checks reports the hang and none before it does.
-    fn seen_at(pulse: &Pulse, sight: &Sight, looks: usize) -> bool {
+    fn seen_at(heartbeat: &Heartbeat, watchdog: &Watchdog, looks: usize) -> bool {
         let late = || {
             std::thread::sleep(Duration::from_millis(25));
-            sight.too_long(pulse).is_some()
+            watchdog.overdue(heartbeat).is_some()
         };
         // Whatever the interval, one check adds at most half of the limit.
         assert!(!(1..looks).any(|_| late()));
@@ -102,28 +102,29 @@ mod tests {
         let group = Arc::new(RankGroup::new(2, Duration::MAX));
         let mut first = group.handles::<()>().remove(0);
         let watches = vec![Watch::of(group.clone())];
-        let (pulse, sight) = (Pulse::default(), Sight::new(Duration::from_millis(20), watches));
+        let (heartbeat, watchdog) =
+            (Heartbeat::default(), Watchdog::new(Duration::from_millis(20), watches));
         // The thread waits for its first command.
-        assert!(!seen_at(&pulse, &sight, 5));
-        pulse.works();
-        assert!(seen_at(&pulse, &sight, 3));
+        assert!(!seen_at(&heartbeat, &watchdog, 5));
+        heartbeat.expect_soon();
+        assert!(seen_at(&heartbeat, &watchdog, 3));
         // The thread has made progress.
-        pulse.works();
-        assert!(seen_at(&pulse, &sight, 3));
+        heartbeat.expect_soon();
+        assert!(seen_at(&heartbeat, &watchdog, 3));
         // The thread has reached a collective.
         first.arrive();
-        assert!(seen_at(&pulse, &sight, 3));
+        assert!(seen_at(&heartbeat, &watchdog, 3));
         // Other ranks compute, and then none does.
         first.arrive();
-        assert!(group.run_step(|| seen_at(&pulse, &sight, 11)));
+        assert!(group.run_step(|| seen_at(&heartbeat, &watchdog, 11)));
         first.arrive();
-        group.run_step(|| assert!(!seen_at(&pulse, &sight, 5)));
-        assert!(seen_at(&pulse, &sight, 1));
+        group.run_step(|| assert!(!seen_at(&heartbeat, &watchdog, 5)));
+        assert!(seen_at(&heartbeat, &watchdog, 1));
         // Other ranks compute, and their wait for the first rank has timed out.
         first.arrive();
         group.report_lost(0, "did not answer");
-        assert!(group.run_step(|| seen_at(&pulse, &sight, 3)));
-        pulse.rests();
-        assert!(!seen_at(&pulse, &sight, 5));
+        assert!(group.run_step(|| seen_at(&heartbeat, &watchdog, 3)));
+        heartbeat.allow_pause();
+        assert!(!seen_at(&heartbeat, &watchdog, 5));
     }
 }
