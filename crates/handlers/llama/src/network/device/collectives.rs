@@ -17,7 +17,7 @@ pub(in crate::network) type Handed = Option<Tensor>;
 
 /// One rank's communicator.
 #[derive(Debug)]
-pub(super) enum Share {
+pub(super) enum Collectives {
     /// Single rank.
     Alone(RankHandle<Handed>),
     /// Ranks that are threads of this process, on the same device: they exchange tensors without a
@@ -28,7 +28,7 @@ pub(super) enum Share {
     Nccl(Box<Nccl>),
 }
 
-impl Share {
+impl Collectives {
     /// Makes the communicator that fits the number of ranks and their devices.
     pub(super) fn new(on: &On, part: Part, handle: RankHandle<Handed>) -> Result<Self, LoadError> {
         if part.of == 1 {
