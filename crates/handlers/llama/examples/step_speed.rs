@@ -10,7 +10,7 @@
 use std::time::{Duration, Instant};
 
 use nsbridge_handler::{Error, Result};
-use nsbridge_llama::{BlockTable, Chunk, Config, Format, Model, Processor, Setup, Weights};
+use nsbridge_llama::{Backend, BlockTable, Chunk, Config, Format, Model, Setup, Weights};
 
 /// Number of tokens before each step.
 const BEFORE: usize = 100;
@@ -36,7 +36,7 @@ fn main() -> Result<()> {
     let weights = Weights::read(&files).map_err(Error::fatal)?;
     let threads = processor.parse().ok();
     let name = if threads.is_some() { "cpu" } else { processor };
-    let device = Processor::named(name, 1).map_err(Error::fatal)?;
+    let device = Backend::named(name, 1).map_err(Error::fatal)?;
     let setup = Setup { device, threads, format, ..Setup::default() };
     let mut model = Model::new(&config, 1024, &weights, &setup).map_err(Error::fatal)?;
     let mut table = BlockTable::default();

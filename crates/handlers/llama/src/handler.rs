@@ -25,7 +25,7 @@ use crate::schedule::Limits;
 use crate::speculation::Drafter;
 use crate::text::Text;
 use crate::workers::Workers;
-use crate::{Config, Format, KvFormat, LoadError, Memory, Model, Processor, Setup, Weights};
+use crate::{Backend, Config, Format, KvFormat, LoadError, Memory, Model, Setup, Weights};
 use nsbridge_kernels::attention::PAGE;
 
 /// Version of the arithmetic; increased when the same request could get other tokens from the same
@@ -184,10 +184,10 @@ impl Llama {
         let device = options.device.as_deref().unwrap_or("cpu");
         // Without a draft model, its rank count must not reserve GPUs.
         let most = if drafting.is_model() { ranks.max(ranks_of_draft) } else { ranks };
-        let device = Processor::named(device, most)?;
+        let device = Backend::named(device, most)?;
         let kv = options.kv_cache_dtype.unwrap_or(match device {
-            Processor::Cpu => KvFormat::F32,
-            Processor::Candle(_) => KvFormat::Bf16,
+            Backend::Cpu => KvFormat::F32,
+            Backend::Candle(_) => KvFormat::Bf16,
         });
         let format = options.quantize.map(|Quantize::Q8_0| Format::Q8_0);
         let checkpoint = Weights::find(files)?;
@@ -290,10 +290,10 @@ fn vocabulary(config: &Config) -> Vocabulary<'_> {
 fn memory(config: &Config, checkpoint: &Checkpoint, setup: &Setup) -> Memory {
     let tensors = checkpoint.tensors();
     let weight = match (&setup.device, setup.format) {
-        (Processor::Cpu, Some(format)) => format.width(),
-        (Processor::Cpu, None) => mean_width(tensors),
+        (Backend::Cpu, Some(format)) => format.width(),
+        (Backend::Cpu, None) => mean_width(tensors),
         // A device stores the checkpoint's own format.
-        (Processor::Candle(_), _) => {
+        (Backend::Candle(_), _) => {
             let bytes: u64 = tensors.iter().map(TensorInfo::bytes).sum();
             let elements: u64 = tensors.iter().map(TensorInfo::elements).sum();
             bytes as f64 / elements.max(1) as f64
@@ -308,16 +308,16 @@ fn memory(config: &Config, checkpoint: &Checkpoint, setup: &Setup) -> Memory {
 fn refuse_what_does_not_fit(
     target: &Memory,
     draft: Option<&Memory>,
-    device: &Processor,
+    device: &Backend,
     given: bool,
 ) -> Result<(), LoadError> {
     let needed = target.bytes().saturating_add(draft.map_or(0, Memory::bytes));
     let both = draft.map(|draft| format!(", and its draft {draft}")).unwrap_or_default();
     let (room, what, or) = match device {
-        Processor::Cpu => {
+        Backend::Cpu => {
             (nsbridge_kernels::memory::available(), "this machine has", ", or quantize")
         }
-        Processor::Candle(on) => (on.free(), "the GPUs of the option device have", ""),
+        Backend::Candle(on) => (on.free(), "the GPUs of the option device have", ""),
     };
     let set = if given {
         "a lower kv_cache_mb"

@@ -42,7 +42,7 @@ pub use formats::{coarsest_format, mean_width};
 pub use grammar::{Grammar, Grammars, Rule};
 pub use handler::Llama;
 pub use kv::{BlockTable, KvCacheManager, KvFormat};
-pub use network::{Chunk, Logits, Model, On, Processor, Setup, Watch};
+pub use network::{Backend, CandleDevices, Chunk, Logits, Model, Setup, Watch};
 pub use nsbridge_kernels::{Format, Tier};
 pub use options::{Options, Quantize};
 pub use quantize::{Mix, QuantizeError, Writing, quantize};

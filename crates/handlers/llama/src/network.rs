@@ -23,7 +23,7 @@ use crate::{Config, Format, LoadError, Tier, Weights};
 use nsbridge_kernels::attention::PAGE;
 use nsbridge_kernels::prefetch::{DISTANCES, set_distance};
 
-pub use self::device::On;
+pub use self::device::CandleDevices;
 
 use self::plan::Step;
 use self::ranks::Ranks;
@@ -41,8 +41,8 @@ const TRYING: Duration = Duration::from_millis(500);
 /// the results.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Processor that computes the model.
-    pub device: Processor,
+    /// Backend that computes the model.
+    pub device: Backend,
     /// Number of ranks that each compute a part of every matrix: tensor parallelism as in
     /// Megatron-LM (Shoeybi et al., arXiv:1909.08053).
     pub ranks: usize,
@@ -62,19 +62,19 @@ pub struct Setup {
     pub blocks: usize,
 }
 
-/// Processor that a model runs on.
+/// Backend that a model runs on.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub enum Processor {
+pub enum Backend {
     /// CPU, with this engine's own kernels.
     #[default]
     Cpu,
     /// candle, on any of its devices. Weights are floats or the checkpoint's blocks, and the bits
     /// depend on the device and on the number of ranks.
-    Candle(On),
+    Candle(CandleDevices),
 }
 
-impl Processor {
+impl Backend {
     /// Returns the processor of this name: `cpu`; `cuda` for one GPU per rank; `cuda:N` for all
     /// ranks on GPU N.
     ///
@@ -83,14 +83,18 @@ impl Processor {
     /// Returns an error if the name is unknown, if the GPU does not exist, or if the worker was
     /// built without the required features.
     pub fn named(name: &str, ranks: usize) -> Result<Self, LoadError> {
-        if name == "cpu" { Ok(Self::Cpu) } else { On::gpus(name, ranks).map(Self::Candle) }
+        if name == "cpu" {
+            Ok(Self::Cpu)
+        } else {
+            CandleDevices::gpus(name, ranks).map(Self::Candle)
+        }
     }
 }
 
 impl Default for Setup {
     fn default() -> Self {
         Self {
-            device: Processor::Cpu,
+            device: Backend::Cpu,
             ranks: 1,
             patience: Duration::from_secs(60),
             threads: None,
@@ -160,7 +164,7 @@ impl Model {
         }
         let format = setup.format.unwrap_or_else(|| weights.coarsest());
         config.hold_degree("tensor_parallel_degree", setup.ranks, format)?;
-        if let (Processor::Candle(_), Some(_)) = (&setup.device, setup.format) {
+        if let (Backend::Candle(_), Some(_)) = (&setup.device, setup.format) {
             return Err(LoadError::Worker(
                 "the option quantize is for CPUs: for a GPU, write the file with `nsbridge model quantize`"
                     .to_owned(),
@@ -171,7 +175,7 @@ impl Model {
         let arithmetic = ranks.arithmetic();
         let (vocab_size, patience) = (config.vocab_size, setup.patience);
         let mut model = Self { ranks, cache, context, vocab_size, arithmetic, patience };
-        if matches!(setup.device, Processor::Cpu) && parameters(config) >= OUT_OF_CACHES {
+        if matches!(setup.device, Backend::Cpu) && parameters(config) >= OUT_OF_CACHES {
             model.find_prefetch_distance();
         }
         Ok(model)

@@ -8,7 +8,7 @@ use crate::formats::coarsest_format;
 use crate::options::Options;
 use crate::speculation::{DraftModel, Drafter, LONGEST, Lengths, Lookup, Speculation};
 use crate::text::Text;
-use crate::{Config, Format, LoadError, Memory, Model, Processor, Setup, Weights};
+use crate::{Backend, Config, Format, LoadError, Memory, Model, Setup, Weights};
 
 /// Default name of the draft model.
 const DRAFT: &str = "draft";
@@ -111,7 +111,7 @@ impl Drafting {
         let checkpoint = Weights::find(&files)?;
         let context = context.min(config.context);
         // A device stores the format of the checkpoint.
-        let rounded = matches!(setup.device, Processor::Cpu).then(|| format(&config)).flatten();
+        let rounded = matches!(setup.device, Backend::Cpu).then(|| format(&config)).flatten();
         let format = rounded.or(setup.format);
         let setup = Setup { format, ..setup.clone() };
         let coarsest = format.unwrap_or_else(|| coarsest_format(checkpoint.tensors()));

@@ -5,8 +5,8 @@
 
 mod attention;
 mod collectives;
+mod devices;
 mod load;
-mod on;
 
 use std::fmt;
 
@@ -17,8 +17,8 @@ use candle_nn::rotary_emb::rope;
 use self::attention::Places;
 use self::collectives::Collectives;
 pub(super) use self::collectives::Handed;
+pub use self::devices::CandleDevices;
 use self::load::{Layer, Linear, Load};
-pub use self::on::On;
 use super::Setup;
 use super::part::{Heads, Part, Tokens};
 use super::plan::Step;
@@ -80,7 +80,7 @@ impl DeviceShard {
         context: usize,
         weights: &Weights,
         setup: &Setup,
-        (part, on, handle): (Part, &On, RankHandle<Handed>),
+        (part, on, handle): (Part, &CandleDevices, RankHandle<Handed>),
     ) -> Result<Self, LoadError> {
         let collectives = Collectives::new(on, part, handle)?;
         let device = on.device(part.rank);

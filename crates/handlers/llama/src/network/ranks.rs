@@ -16,7 +16,7 @@ use super::part::Part;
 use super::plan::Step;
 use super::rank::{Rank, Rows};
 use super::shard::Shard;
-use super::{Processor, Setup};
+use super::{Backend, Setup};
 
 /// Polling interval while waiting for the threads to end.
 const LOOK: Duration = Duration::from_micros(100);
@@ -43,7 +43,7 @@ impl Ranks {
         setup: &Setup,
     ) -> Result<Self, LoadError> {
         match &setup.device {
-            Processor::Cpu => {
+            Backend::Cpu => {
                 let comm = |part: Part, handle: RankHandle<Vec<f32>>| -> Box<dyn Communicator> {
                     if part.of == 1 { Box::new(SingleRank::new(handle)) } else { Box::new(handle) }
                 };
@@ -53,7 +53,7 @@ impl Ranks {
                     Ok(Box::new(Shard::load(config, rope.clone(), weights, setup, place)?))
                 })
             }
-            Processor::Candle(on) => Self::load_each(weights, setup, |part, handle| {
+            Backend::Candle(on) => Self::load_each(weights, setup, |part, handle| {
                 let place = (part, on, handle);
                 Ok(Box::new(DeviceShard::load(config, context, weights, setup, place)?))
             }),

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use candle_core::{DType, Device};
 use nsbridge_llama::{
-    BlockTable, Chunk, Format, KvFormat, Mix, Model, On, Options, Processor, Setup, quantize,
+    Backend, BlockTable, CandleDevices, Chunk, Format, KvFormat, Mix, Model, Options, Setup,
+    quantize,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -45,12 +46,10 @@ fn cpu() -> Setup {
 
 /// Returns devices and data types, with the tolerance for their logits against the engine's.
 fn devices() -> Vec<(Setup, f64)> {
-    let on = |on| Setup { device: Processor::Candle(on), ..cpu() };
-    let mut all = vec![(on(On::one(Device::Cpu)), 1e-5)];
+    let on = |on| Setup { device: Backend::Candle(on), ..cpu() };
+    let mut all = vec![(on(CandleDevices::one(Device::Cpu)), 1e-5)];
     if cfg!(feature = "cuda") {
-        let Processor::Candle(gpu) = Processor::named("cuda:0", 1).unwrap() else {
-            panic!("a CPU")
-        };
+        let Backend::Candle(gpu) = Backend::named("cuda:0", 1).unwrap() else { panic!("a CPU") };
         all.push((on(gpu.clone()), 1e-4));
         // Flash attention, if it is built in.
         let kv = KvFormat::Bf16;
@@ -150,11 +149,11 @@ fn blocks_of_a_gguf_file_give_nearly_the_logits_of_the_engine() {
             // The engine computes f16 weights in f32; a GPU computes them in f16.
             let setup = Setup { ranks, ..setup };
             let in_f32 = |on: On| Setup {
-                device: Processor::Candle(on.with_dtype(DType::F32)),
+                device: Backend::Candle(on.with_dtype(DType::F32)),
                 ..setup.clone()
             };
             let setup = match &setup.device {
-                Processor::Candle(on) if mix == Mix::F16 => in_f32(on.clone()),
+                Backend::Candle(on) if mix == Mix::F16 => in_f32(on.clone()),
                 _ => setup,
             };
             let found = logits(&mut network::open(dir.path(), &setup));

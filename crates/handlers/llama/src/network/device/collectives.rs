@@ -7,7 +7,7 @@ use candle_core::{Result as Candle, Tensor};
 
 #[cfg(feature = "nccl")]
 use self::nccl::Nccl;
-use super::{Failed, On, Result};
+use super::{CandleDevices, Failed, Result};
 use crate::LoadError;
 use crate::network::part::Part;
 use nsbridge_kernels::collectives::{RankHandle, RankLost};
@@ -30,7 +30,11 @@ pub(super) enum Collectives {
 
 impl Collectives {
     /// Makes the communicator that fits the number of ranks and their devices.
-    pub(super) fn new(on: &On, part: Part, handle: RankHandle<Handed>) -> Result<Self, LoadError> {
+    pub(super) fn new(
+        on: &CandleDevices,
+        part: Part,
+        handle: RankHandle<Handed>,
+    ) -> Result<Self, LoadError> {
         if part.of == 1 {
             return Ok(Self::Alone(handle));
         }

@@ -6,7 +6,7 @@ use crate::{Format, LoadError};
 
 /// Devices of a model's ranks, and the dtype of their computation.
 #[derive(Clone, Debug)]
-pub struct On {
+pub struct CandleDevices {
     /// Device of rank i; ranks beyond the list share the last device.
     devices: Vec<Device>,
     /// Dtype of activations and of float weights; `None` for that of the checkpoint.
@@ -16,7 +16,7 @@ pub struct On {
 /// Name of the device option in error messages.
 const OPTION: &str = "the option device";
 
-impl On {
+impl CandleDevices {
     /// Puts all ranks on one device, in the checkpoint's own dtype.
     pub fn one(device: Device) -> Self {
         Self { devices: vec![device], dtype: None }
@@ -122,12 +122,12 @@ fn free(device: &Device) -> Option<u64> {
 mod tests {
     use candle_core::{DType, Device};
 
-    use super::On;
+    use super::CandleDevices;
     use crate::Format;
 
     #[test]
     fn what_is_computed_in_is_what_the_checkpoint_has() {
-        let on = On::one(Device::Cpu);
+        let on = CandleDevices::one(Device::Cpu);
         assert_eq!(on.dtype(Format::Bf16), DType::BF16);
         assert_eq!(on.dtype(Format::Q8_0), DType::F32);
         assert_eq!(on.with_dtype(DType::F32).dtype(Format::F16), DType::F32);
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn names_of_devices_are_held_to_their_form() {
         for name in ["gpu", "cuda0", "cuda:", "cuda:-1", "cuda:x", "CUDA"] {
-            let why = On::gpus(name, 1).unwrap_err().to_string();
+            let why = CandleDevices::gpus(name, 1).unwrap_err().to_string();
             assert!(why.contains("cpu, cuda or cuda:N"), "{name}: {why}");
         }
     }
@@ -144,7 +144,7 @@ mod tests {
     #[cfg(not(feature = "cuda"))]
     #[test]
     fn a_worker_without_cuda_says_so() {
-        let why = On::gpus("cuda:1", 2).unwrap_err().to_string();
+        let why = CandleDevices::gpus("cuda:1", 2).unwrap_err().to_string();
         assert_eq!(
             why,
             "the option device is cuda:1, and this worker was built without the feature cuda \
