@@ -17,7 +17,7 @@ use nsbridge_handler::{Error, Finish, FinishReason, Result, TextPiece, Usage};
 use crate::grammar::Grammar;
 use crate::reply::{Addition, Reply};
 use crate::schedule::Work;
-use crate::speculation::{Outlook, Tally, Undrafted};
+use crate::speculation::{AcceptanceStats, Tally, Undrafted};
 use crate::{BlockTable, Chunk, KvCacheManager, Scratch};
 
 /// Maximum number of pieces that a sequence may be ahead of its turn before it waits for the others.
@@ -52,7 +52,7 @@ struct Sequence {
     told: usize,
     /// Id for drafters.
     id: u64,
-    outlook: Outlook,
+    acceptance: AcceptanceStats,
 }
 
 impl Sequence {
@@ -65,7 +65,7 @@ impl Sequence {
             waits: false,
             told: 0,
             id: 0,
-            outlook: Outlook::default(),
+            acceptance: AcceptanceStats::default(),
         }
     }
 
@@ -202,8 +202,8 @@ impl SequenceGroup {
         let goes_on =
             |(sequence, part): &(&mut Sequence, usize)| *part == 1 && sequence.left() == 1;
         self.sequences.iter_mut().zip(parts).filter(goes_on).map(move |(sequence, _)| {
-            let Sequence { reply, table, outlook, id, .. } = sequence;
-            Undrafted { reply, table, outlook, sequence: *id, scope }
+            let Sequence { reply, table, acceptance, id, .. } = sequence;
+            Undrafted { reply, table, acceptance, sequence: *id, scope }
         })
     }
 
@@ -249,7 +249,7 @@ impl SequenceGroup {
             if several {
                 number(&mut added, index);
             }
-            tally.add(&mut sequence.outlook, added.drafted, added.accepted);
+            tally.add(&mut sequence.acceptance, added.drafted, added.accepted);
             sequence.pieces.extend(added.pieces);
             sequence.end = added.end;
         }
@@ -345,8 +345,8 @@ impl SequenceGroup {
             input_tokens: self.prompt as u64,
             output_tokens: sum(|sequence| sequence.reply.made() as u64),
             cached_tokens: self.cached.unwrap_or(0) as u64,
-            drafted_tokens: sum(|sequence| sequence.outlook.drafted()),
-            accepted_tokens: sum(|sequence| sequence.outlook.accepted()),
+            drafted_tokens: sum(|sequence| sequence.acceptance.drafted()),
+            accepted_tokens: sum(|sequence| sequence.acceptance.accepted()),
         };
         Some(Ok(Finish::because(reason).with_usage(usage)))
     }

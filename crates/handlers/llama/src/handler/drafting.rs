@@ -6,7 +6,7 @@ use nsbridge_handler::{Model as Files, Models};
 use super::memory;
 use crate::formats::coarsest_format;
 use crate::options::Options;
-use crate::speculation::{DraftModel, Drafter, LONGEST, Lengths, Lookup, Speculation};
+use crate::speculation::{DraftModel, Drafter, LONGEST, Lengths, NgramProposer, Speculation};
 use crate::text::Text;
 use crate::{Backend, Config, Format, LoadError, Memory, Model, Setup, Weights};
 
@@ -96,7 +96,7 @@ impl Drafting {
         let files = match self {
             Self::Nothing => return Ok(Read::Drafter(None)),
             Self::Lookup(longest) => {
-                return Ok(Read::Drafter(Some(Box::new(Lookup::new(longest)))));
+                return Ok(Read::Drafter(Some(Box::new(NgramProposer::new(longest)))));
             }
             Self::With(drafter) => return Ok(Read::Drafter(Some(drafter))),
             Self::Model(files) => files,

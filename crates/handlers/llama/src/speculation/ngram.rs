@@ -14,18 +14,18 @@ const SHORTEST: usize = 2;
 
 /// N-gram proposer with suffixes of up to `longest` tokens.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lookup {
+pub(crate) struct NgramProposer {
     longest: usize,
 }
 
-impl Lookup {
+impl NgramProposer {
     /// Creates a proposer with suffixes of up to `longest` tokens, at least two.
     pub(crate) fn new(longest: usize) -> Self {
         Self { longest: longest.max(SHORTEST) }
     }
 }
 
-impl Drafter for Lookup {
+impl Drafter for NgramProposer {
     fn draft(&mut self, replies: &mut [Continuation<'_>]) -> Result<()> {
         for reply in replies {
             let Some(mut next) = follows(reply.tokens(), self.longest) else { continue };

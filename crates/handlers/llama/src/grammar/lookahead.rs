@@ -8,7 +8,7 @@ use crate::{Allowed, TokenSet};
 /// The grammar itself only takes the reply's own tokens. Its limits count its work, and must be
 /// reached at the same token with and without drafts.
 #[derive(Debug)]
-pub(crate) struct Scout {
+pub(crate) struct Lookahead {
     grammar: Grammar,
     /// Number of tokens taken of the reply and its draft.
     seen: usize,
@@ -24,7 +24,7 @@ enum State {
     Broken,
 }
 
-impl Scout {
+impl Lookahead {
     /// Copies the grammar of a reply that has `made` tokens.
     pub(crate) fn new(grammar: &Grammar, made: usize) -> Self {
         Self { grammar: grammar.clone(), seen: made, state: State::GoesOn }
