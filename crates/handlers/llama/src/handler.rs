@@ -17,13 +17,13 @@ use crate::engine::{Engine, EngineRequest, Policy};
 use crate::formats::{coarsest_format, mean_width};
 use crate::grammar::{self, Grammars};
 use crate::limits::{REPLIES, THREADS};
-use crate::loading::{seconds, within};
 use crate::options::{Options, Quantize};
 use crate::parity::Required;
 use crate::request::{Asked, Vocabulary};
 use crate::schedule::Limits;
 use crate::speculation::Drafter;
-use crate::text::Text;
+use crate::timeout::{seconds, within};
+use crate::tokenizer::ChatTokenizer;
 use crate::workers::Workers;
 use crate::{Backend, Config, Format, KvFormat, LoadError, Memory, Model, Setup, Weights};
 use nsbridge_kernels::attention::PAGE;
@@ -56,7 +56,7 @@ pub struct Llama {
     config: Config,
     engine: Engine,
     context: usize,
-    text: Arc<Text>,
+    text: Arc<ChatTokenizer>,
     grammars: Arc<Grammars>,
     workers: Workers,
     options: Options,
@@ -76,7 +76,7 @@ impl Handler for Llama {
     async fn handle(&self, input: TextInput, job: &mut Job<TextPiece>) -> Result<Finish> {
         let replies = replies(&input)?;
         let asked = Asked::new(&input, &self.options, &self.config.advice, self.vocabulary())?;
-        Text::refuse_long(&input, self.context)?;
+        ChatTokenizer::refuse_long(&input, self.context)?;
         let (scope, account) = (job.info().scope.clone(), job.info().account.clone());
         let (priority, rule) = (input.priority.unwrap_or(0), input.response_format.is_some());
         let preparation = Preparation {
@@ -177,7 +177,7 @@ impl Llama {
         Asked::new(&TextInput::default(), &options, &config.advice, vocabulary(&config))
             .map_err(|error| LoadError::Worker(format!("in the worker's options, {error}")))?;
         let special = options.special_tokens_in_messages.unwrap_or(false);
-        let text = Text::read(files, config.vocab_size, special)?;
+        let text = ChatTokenizer::read(files, config.vocab_size, special)?;
         let limits = limits(&options)?;
         let ranks = options.tensor_parallel_degree.unwrap_or(1);
         let ranks_of_draft = options.draft_model_tp_size.unwrap_or(1);

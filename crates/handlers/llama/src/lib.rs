@@ -17,7 +17,6 @@ mod grammar;
 mod handler;
 mod kv;
 mod limits;
-mod loading;
 mod network;
 mod options;
 pub mod parity;
@@ -31,7 +30,8 @@ mod speculation;
 mod template;
 #[cfg(feature = "testing")]
 pub mod testing;
-mod text;
+mod timeout;
+mod tokenizer;
 mod weights;
 mod workers;
 

@@ -8,12 +8,12 @@ use nsbridge_handler::{Error, FinishReason, Result, TextPiece, TokenLogprob};
 use crate::detokenize::TextStream;
 use crate::grammar::{Grammar, Lookahead};
 use crate::request::Asked;
-use crate::text::Text;
+use crate::tokenizer::ChatTokenizer;
 use crate::{History, Noise, Sampling, Scratch, Sequences, TokenSet, logprobs, sample};
 
 /// Reply with its prompt and its draft.
 pub(crate) struct Reply {
-    words: Arc<Text>,
+    words: Arc<ChatTokenizer>,
     vocab_size: usize,
     /// Tokens of the prompt, then of the reply, then of the draft.
     tokens: Vec<u32>,
@@ -55,7 +55,7 @@ impl Reply {
     ///
     /// Returns an error if the prompt leaves no room in the context.
     pub(crate) fn new(
-        words: Arc<Text>,
+        words: Arc<ChatTokenizer>,
         vocab_size: usize,
         context: usize,
         prompt: Vec<u32>,

@@ -7,7 +7,7 @@ use super::memory;
 use crate::formats::coarsest_format;
 use crate::options::Options;
 use crate::speculation::{DraftModel, Drafter, LONGEST, Lengths, NgramProposer, Speculation};
-use crate::text::Text;
+use crate::tokenizer::ChatTokenizer;
 use crate::{Backend, Config, Format, LoadError, Memory, Model, Setup, Weights};
 
 /// Default name of the draft model.
@@ -89,7 +89,7 @@ impl Drafting {
     pub(super) fn read(
         self,
         target: &Config,
-        text: &Text,
+        text: &ChatTokenizer,
         context: usize,
         setup: &Setup,
     ) -> Result<Read, LoadError> {
@@ -104,7 +104,7 @@ impl Drafting {
         let config = Config::read(&files)?;
         refuse_other_vocabulary(
             &config,
-            &Text::read(&files, config.vocab_size, true)?,
+            &ChatTokenizer::read(&files, config.vocab_size, true)?,
             target,
             text,
         )?;
@@ -138,9 +138,9 @@ fn format(config: &Config) -> Option<Format> {
 /// Refuses a draft with another vocabulary, since equal token ids must mean equal text.
 fn refuse_other_vocabulary(
     draft: &Config,
-    draft_text: &Text,
+    draft_text: &ChatTokenizer,
     target: &Config,
-    target_text: &Text,
+    target_text: &ChatTokenizer,
 ) -> Result<(), LoadError> {
     let unsupported = |found: String, supported: String| {
         Err(LoadError::unsupported("the draft's vocabulary", found, supported))

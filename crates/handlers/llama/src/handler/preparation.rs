@@ -10,7 +10,7 @@ use crate::grammar::{Grammars, Rule};
 use crate::limits::{FORMAT_REPLIES, IN_PLACE, PART_OF_STEP, PROMPT_TOKENS};
 use crate::reply::{GRAMMAR_WEIGHT, Reply};
 use crate::request::Asked;
-use crate::text::Text;
+use crate::tokenizer::ChatTokenizer;
 
 /// Maximum number of resumed pieces that are processed on the thread of the calls, at 1 µs each.
 const FEW_PIECES: usize = 1000;
@@ -20,7 +20,7 @@ const MESSAGE: usize = 64;
 
 /// Owned data from which a request's replies are made, so that another thread can make them.
 pub(super) struct Preparation {
-    pub(super) text: Arc<Text>,
+    pub(super) text: Arc<ChatTokenizer>,
     pub(super) grammars: Arc<Grammars>,
     pub(super) vocab_size: usize,
     pub(super) context: usize,
@@ -51,7 +51,7 @@ impl Preparation {
 
     /// Returns the bytes of input, with the fixed cost of each message in the template.
     fn bytes(&self) -> usize {
-        Text::bytes_of(&self.input) + MESSAGE * self.input.messages.len()
+        ChatTokenizer::bytes_of(&self.input) + MESSAGE * self.input.messages.len()
     }
 
     /// Returns the cost that the tenant is charged, in bytes of input or their equivalent.

@@ -6,7 +6,7 @@ use std::time::UNIX_EPOCH;
 use nsbridge_handler::{ChatMessage, Model, TextInput};
 use serde_json::{Value, json};
 
-use super::super::Text;
+use super::super::ChatTokenizer;
 
 /// Template of Llama 3, abridged.
 const LLAMA_3: &str = "{{ bos_token }}{% for message in messages %}\
@@ -34,7 +34,7 @@ const SPECIAL: [&str; 7] = [
 /// Id of the first special token. Lower ids are bytes; `<think>` follows the special tokens.
 const FIRST: u32 = 256;
 
-fn text(template: &str, special: bool) -> Text {
+fn text(template: &str, special: bool) -> ChatTokenizer {
     let mut others = '\u{100}'..;
     let spelt = |byte: u8| match byte {
         b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => char::from(byte),
@@ -62,10 +62,10 @@ fn text(template: &str, special: bool) -> Text {
     };
     write("tokenizer.json", &tokenizer);
     write("tokenizer_config.json", &json!({ "bos_token": "<s>", "chat_template": template }));
-    Text::read(&Model::in_dir(dir.path()), 300, special).unwrap()
+    ChatTokenizer::read(&Model::in_dir(dir.path()), 300, special).unwrap()
 }
 
-fn tokens(text: &Text, messages: &[(&str, &str)]) -> Vec<u32> {
+fn tokens(text: &ChatTokenizer, messages: &[(&str, &str)]) -> Vec<u32> {
     let message = |(role, content): &(&str, &str)| ChatMessage {
         role: (*role).to_owned(),
         content: (*content).to_owned(),

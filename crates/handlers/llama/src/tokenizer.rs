@@ -22,7 +22,7 @@ const CONFIG: &str = "tokenizer_config.json";
 
 /// Tokenizer and chat template of a model.
 #[derive(Debug)]
-pub(crate) struct Text {
+pub(crate) struct ChatTokenizer {
     tokenizer: Tokenizer,
     bytes: TokenBytes,
     /// Lower bound on a text's tokens, to refuse long texts before tokenization.
@@ -34,7 +34,7 @@ pub(crate) struct Text {
     start: Option<u32>,
 }
 
-impl Text {
+impl ChatTokenizer {
     /// Reads the tokenizer files of a model whose embedding has `rows` rows. `special` is true if
     /// messages may contain special tokens.
     pub(crate) fn read(model: &Model, rows: usize, special: bool) -> Result<Self, LoadError> {
