@@ -38,7 +38,9 @@ pub fn segments(format: Format, columns: usize) -> usize {
 /// Matrix `[rows, columns]` that multiplies activations: `y = W x + b`.
 ///
 /// ```
-/// use nsbridge_kernels::matrix::{Activations, Matrix, Output, QuantizationBuffers, Source, segments};
+/// use nsbridge_kernels::matrix::{
+///     Activations, Matrix, Output, QuantizationBuffers, Source, segments,
+/// };
 /// use nsbridge_kernels::{Format, ThreadPool, Tier};
 ///
 /// // Two rows of four columns, as a file has them.

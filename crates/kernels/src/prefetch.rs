@@ -23,8 +23,8 @@ pub fn set_distance(bytes: usize) {
     DISTANCE.store(bytes, Ordering::Relaxed);
 }
 
-/// Prefetches the cache line `distance` bytes after the start of `weights`. A prefetch past their end
-/// has no effect.
+/// Prefetches the cache line `distance` bytes after the start of `weights`. A prefetch past their
+/// end has no effect.
 #[inline(always)]
 pub(crate) fn prefetch_ahead<T>(weights: *const T, distance: usize) {
     prefetch(weights.cast::<u8>().wrapping_add(distance));

@@ -48,7 +48,8 @@ pub struct KvCacheManager<S = RandomState> {
 
 /// Block table of one sequence.
 ///
-/// Dropping it does not free the blocks: return them to their cache with [`KvCacheManager::release`].
+/// Dropping it does not free the blocks: return them to their cache with
+/// [`KvCacheManager::release`].
 #[derive(Debug, Default)]
 pub struct BlockTable {
     blocks: Vec<u32>,

@@ -140,7 +140,7 @@ impl Continuation<'_> {
 pub(crate) struct Undrafted<'a> {
     pub(crate) reply: &'a mut Reply,
     pub(crate) table: &'a mut BlockTable,
-    pub(crate) acceptance: &'a mut AcceptanceStats,
+    pub(crate) stats: &'a mut AcceptanceStats,
     pub(crate) sequence: u64,
     pub(crate) scope: &'a Arc<str>,
 }
@@ -167,7 +167,7 @@ pub(crate) struct Speculation {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Tally {
     /// Acceptance over all replies.
-    acceptance: AcceptanceStats,
+    stats: AcceptanceStats,
     /// Drafted tokens by position in the draft.
     pub(crate) drafted: [u64; LONGEST],
     /// Accepted tokens by position in the draft.
@@ -179,10 +179,10 @@ impl Tally {
     pub(crate) fn add(&mut self, own: &mut AcceptanceStats, drafted: usize, accepted: usize) {
         if drafted == 0 {
             own.rest(length::AFTER_REST);
-            self.acceptance.rest(length::AFTER_REST_OF_ONE);
+            self.stats.rest(length::AFTER_REST_OF_ONE);
         }
         own.learn(drafted, accepted);
-        self.acceptance.learn(drafted, accepted);
+        self.stats.learn(drafted, accepted);
         let add = |counts: &mut [u64; LONGEST], count: usize| {
             counts.iter_mut().take(count).for_each(|count| *count += 1);
         };
@@ -192,7 +192,7 @@ impl Tally {
 
     /// Returns the probability that a drafted token is right if those before it are.
     fn acceptance(&self) -> f64 {
-        self.acceptance.acceptance(length::GUESS)
+        self.stats.acceptance(length::GUESS)
     }
 }
 
@@ -249,10 +249,10 @@ impl Speculation {
         let wanted = self.wanted(&replies, rows, room, tally);
         let mut drafted: Vec<Continuation<'_>> = Vec::new();
         for (reply, most) in replies.into_iter().zip(wanted) {
-            let Undrafted { reply, table, acceptance, sequence, scope } = reply;
+            let Undrafted { reply, table, stats, sequence, scope } = reply;
             // Drafts only use memory that no request holds.
             let room = most > 0 && cache.reserve(table, 1 + most);
-            acceptance.length = if room { most } else { 0 };
+            stats.length = if room { most } else { 0 };
             if room {
                 drafted.push(Continuation { reply, sequence, scope, most });
             }
@@ -278,14 +278,14 @@ impl Speculation {
         tally: &Tally,
     ) -> Vec<usize> {
         let all = tally.acceptance();
-        let budget = |Undrafted { reply, acceptance, sequence, .. }: &Undrafted<'_>| {
+        let budget = |Undrafted { reply, stats, sequence, .. }: &Undrafted<'_>| {
             let behind = self.drafter.behind(*sequence, reply.tokens().len());
             let most = behind.map_or(0, |_| reply.draft_room().min(self.lengths.most));
-            let acceptance = acceptance.acceptance(all);
+            let acceptance = stats.acceptance(all);
             length::DraftBudget {
                 acceptance,
                 most,
-                now: acceptance.length,
+                now: stats.length,
                 behind: behind.unwrap_or(0),
             }
         };

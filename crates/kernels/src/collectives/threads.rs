@@ -124,7 +124,8 @@ impl RankGroup {
         self.arrivals[rank].load(Ordering::SeqCst)
     }
 
-    /// Runs a step of a rank other than rank 0, counted in [`others_in_step`](Self::others_in_step).
+    /// Runs a step of a rank other than rank 0, counted in
+    /// [`others_in_step`](Self::others_in_step).
     pub fn run_step<R>(&self, step: impl FnOnce() -> R) -> R {
         self.in_step.fetch_add(1, Ordering::Relaxed);
         let result = step();

@@ -1,13 +1,13 @@
 //! Sequence group of one request: one reply or several to the same prompt.
 //!
-//! Pieces leave in a fixed order: the first token of each sequence in order of index, then the second
-//! of each sequence that has not ended, and so on. All sequences run in the same step; a sequence that
-//! gets ahead by accepted drafts keeps its pieces until their turn. The prompt runs once and its
-//! blocks are shared; the partly filled last block is copied on write.
+//! Pieces leave in a fixed order: the first token of each sequence in order of index, then the
+//! second of each sequence that has not ended, and so on. All sequences run in the same step; a
+//! sequence that gets ahead by accepted drafts keeps its pieces until their turn. The prompt runs
+//! once and its blocks are shared; the partly filled last block is copied on write.
 //!
 //! If the KV cache has no space for all sequences, they run in turns: the last ones wait until an
-//! earlier one has ended. A running sequence continues to its end, however far its pieces are ahead,
-//! because recomputing a waiting sequence costs more than keeping pieces.
+//! earlier one has ended. A running sequence continues to its end, however far its pieces are
+//! ahead, because recomputing a waiting sequence costs more than keeping pieces.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,10 +20,11 @@ use crate::schedule::Work;
 use crate::speculation::{AcceptanceStats, Tally, Undrafted};
 use crate::{BlockTable, Chunk, KvCacheManager, Scratch};
 
-/// Maximum number of pieces that a sequence may be ahead of its turn before it waits for the others.
+/// Maximum number of pieces that a sequence may be ahead of its turn before it waits for the
+/// others.
 const AHEAD: usize = 16;
 
-/// Sequences of a request, at least one: the sequences of its reply.
+/// Sequences of a request, at least one: one for each choice of its reply.
 #[derive(Debug)]
 pub(crate) struct SequenceGroup {
     sequences: Vec<Sequence>,
@@ -40,8 +41,8 @@ pub(crate) struct SequenceGroup {
 #[derive(Debug)]
 struct Sequence {
     reply: Reply,
-    /// Block table of the tokens that were run. An empty table starts as a fork of another sequence's
-    /// prompt.
+    /// Block table of the tokens that were run. An empty table starts as a fork of another
+    /// sequence's prompt.
     table: BlockTable,
     /// Pieces whose turn has not come.
     pieces: VecDeque<TextPiece>,
@@ -52,7 +53,7 @@ struct Sequence {
     told: usize,
     /// Id for drafters.
     id: u64,
-    acceptance: AcceptanceStats,
+    stats: AcceptanceStats,
 }
 
 impl Sequence {
@@ -65,7 +66,7 @@ impl Sequence {
             waits: false,
             told: 0,
             id: 0,
-            acceptance: AcceptanceStats::default(),
+            stats: AcceptanceStats::default(),
         }
     }
 
@@ -147,8 +148,8 @@ impl SequenceGroup {
         let Some(first) = self.round().next() else { return Work::default() };
         let first = &self.sequences[first];
         if self.awaits_prompt() {
-            // One run of the prompt yields the first token of every sequence. A resumed sequence needs
-            // more tokens.
+            // One run of the prompt yields the first token of every sequence. A resumed sequence
+            // needs more tokens.
             let begins = first.reply.made() == 0;
             return Work { tokens: self.prompt - first.table.len(), together: begins.into() };
         }
@@ -202,8 +203,8 @@ impl SequenceGroup {
         let goes_on =
             |(sequence, part): &(&mut Sequence, usize)| *part == 1 && sequence.left() == 1;
         self.sequences.iter_mut().zip(parts).filter(goes_on).map(move |(sequence, _)| {
-            let Sequence { reply, table, acceptance, id, .. } = sequence;
-            Undrafted { reply, table, acceptance, sequence: *id, scope }
+            let Sequence { reply, table, stats, id, .. } = sequence;
+            Undrafted { reply, table, stats, sequence: *id, scope }
         })
     }
 
@@ -249,7 +250,7 @@ impl SequenceGroup {
             if several {
                 number(&mut added, index);
             }
-            tally.add(&mut sequence.acceptance, added.drafted, added.accepted);
+            tally.add(&mut sequence.stats, added.drafted, added.accepted);
             sequence.pieces.extend(added.pieces);
             sequence.end = added.end;
         }
@@ -331,8 +332,8 @@ impl SequenceGroup {
     }
 
     /// Returns the result of the request once all pieces are delivered. The finish reason is that
-    /// of the first sequence; the pieces have that of each sequence. An error ends all sequences at the
-    /// turn of the missing piece.
+    /// of the first sequence; the pieces have that of each sequence. An error ends all sequences at
+    /// the turn of the missing piece.
     pub(crate) fn finish(&mut self) -> Option<Result<Finish>> {
         if let Some(due) = self.due() {
             let Sequence { pieces, end, .. } = &mut self.sequences[due];
@@ -345,8 +346,8 @@ impl SequenceGroup {
             input_tokens: self.prompt as u64,
             output_tokens: sum(|sequence| sequence.reply.made() as u64),
             cached_tokens: self.cached.unwrap_or(0) as u64,
-            drafted_tokens: sum(|sequence| sequence.acceptance.drafted()),
-            accepted_tokens: sum(|sequence| sequence.acceptance.accepted()),
+            drafted_tokens: sum(|sequence| sequence.stats.drafted()),
+            accepted_tokens: sum(|sequence| sequence.stats.accepted()),
         };
         Some(Ok(Finish::because(reason).with_usage(usage)))
     }
@@ -383,8 +384,8 @@ impl SequenceGroup {
             && self.sequences.iter().enumerate().any(waits)
     }
 
-    /// Splits `tokens` over the sequences. If they are all of the work, each sequence of the round gets
-    /// logits; otherwise none does.
+    /// Splits `tokens` over the sequences. If they are all of the work, each sequence of the round
+    /// gets logits; otherwise none does.
     fn parts(&self, tokens: usize) -> Vec<usize> {
         let mut parts = vec![0; self.sequences.len()];
         if self.awaits_prompt() {
