@@ -282,12 +282,7 @@ impl Speculation {
             let behind = self.drafter.behind(*sequence, reply.tokens().len());
             let most = behind.map_or(0, |_| reply.draft_room().min(self.lengths.most));
             let acceptance = stats.acceptance(all);
-            length::DraftBudget {
-                acceptance,
-                most,
-                now: stats.length,
-                behind: behind.unwrap_or(0),
-            }
+            length::DraftBudget { acceptance, most, now: stats.length, behind: behind.unwrap_or(0) }
         };
         let budgets: Vec<_> = replies.iter().map(budget).collect();
         if !self.lengths.adaptive {

@@ -1,7 +1,7 @@
 //! Backend for objects in a bucket with the S3 API.
 
-mod straight;
-mod wire;
+mod direct_read;
+mod http1_body;
 
 use std::fmt;
 use std::io;
@@ -24,7 +24,7 @@ use aws_types::region::Region;
 use bytes::{Bytes, BytesMut};
 use tokio::time::timeout;
 
-use self::straight::{Handover, Straight};
+use self::direct_read::{BodySlot, DirectReadConnector};
 use super::{Object, Objects, Reading, unusable};
 use crate::error::{Fault, StoreError};
 use crate::sink::Sink;
@@ -73,12 +73,12 @@ pub(crate) fn client(config: &SdkConfig, path_style: Option<bool>) -> Result<Cli
         }
     }
     let others = config.http_client().unwrap_or_else(crate::aws::http_client);
-    let straight = Straight::new(others).map_err(|source| {
+    let connector = DirectReadConnector::new(others).map_err(|source| {
         let what = "read this machine's root certificates".to_owned();
         StoreError::System { what, source }
     })?;
     let config = builder
-        .http_client(straight)
+        .http_client(connector)
         .force_path_style(path_style.unwrap_or(elsewhere))
         .retry_config(RetryConfig::disabled())
         .timeout_config(TimeoutConfig::disabled())
@@ -168,8 +168,8 @@ impl S3 {
         sink: &mut Sink,
         how: Reading<'_>,
     ) -> Result<(), Fault> {
-        let handover = Handover::default();
-        let carried = handover.clone();
+        let slot = BodySlot::default();
+        let carried = slot.clone();
         let request = self
             .client
             .get_object()
@@ -182,7 +182,7 @@ impl S3 {
         let answer = self.ask(&object.path, request.send()).await?;
         Self::check_range(object, &range, &answer)?;
         let passing = |why: &str| Fault::Passing(why.to_owned());
-        let mut body = handover.take().ok_or_else(|| passing("the answer has no body"))?;
+        let mut body = slot.take().ok_or_else(|| passing("the answer has no body"))?;
         if body.left() != Some(range.end - range.start) {
             return Err(passing("the body has another length than was asked for"));
         }

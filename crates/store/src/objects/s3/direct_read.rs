@@ -1,7 +1,7 @@
 //! HTTP client below the SDK that leaves a response body on its connection.
 //!
 //! The SDK delivers a body as frames allocated by its HTTP client: each byte is read into a growing
-//! buffer and copied from there. A request that carries a [`Handover`] receives its body unread
+//! buffer and copied from there. A request that carries a [`BodySlot`] receives its body unread
 //! instead, and its sender reads from the socket straight into the final buffer. The rest of the
 //! SDK (endpoints, credentials, signatures, errors) is unchanged.
 
@@ -20,16 +20,16 @@ use aws_smithy_types::body::SdkBody;
 use http::header::HOST;
 use http::{Method, StatusCode, Uri};
 
-use super::wire::{Answer, Body, Pool};
+use super::http1_body::{Answer, Body, Pool};
 
 /// Maximum size of an error response: 256 KiB.
 const LONGEST_ERROR: u64 = 256 << 10;
 
 /// Slot for the body of a response. A request carries it as an extension.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Handover(Arc<Mutex<Option<Body>>>);
+pub(super) struct BodySlot(Arc<Mutex<Option<Body>>>);
 
-impl Handover {
+impl BodySlot {
     /// Takes the body if the response had one of known length.
     pub(super) fn take(&self) -> Option<Body> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -40,13 +40,13 @@ impl Handover {
     }
 }
 
-/// HTTP client for requests that carry a [`Handover`]. All others go to another client.
-pub(super) struct Straight {
+/// HTTP client for requests that carry a [`BodySlot`]. All others go to another client.
+pub(super) struct DirectReadConnector {
     pool: Arc<Pool>,
     others: SharedHttpClient,
 }
 
-impl Straight {
+impl DirectReadConnector {
     /// Creates a client with a connection pool of its own.
     ///
     /// # Errors
@@ -57,13 +57,13 @@ impl Straight {
     }
 }
 
-impl fmt::Debug for Straight {
+impl fmt::Debug for DirectReadConnector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Straight")
+        f.write_str("DirectReadConnector")
     }
 }
 
-impl HttpClient for Straight {
+impl HttpClient for DirectReadConnector {
     fn http_connector(
         &self,
         settings: &HttpConnectorSettings,
@@ -87,12 +87,12 @@ impl fmt::Debug for Connector {
 
 impl HttpConnector for Connector {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
-        let Some(handover) = request.extension::<Handover>().cloned() else {
+        let Some(slot) = request.extension::<BodySlot>().cloned() else {
             return self.others.call(request);
         };
         let pool = self.pool.clone();
         HttpConnectorFuture::new(async move {
-            let answered = answer(&pool, request, &handover).await;
+            let answered = answer(&pool, request, &slot).await;
             answered.map_err(|error| ConnectorError::io(error.into()))
         })
     }
@@ -101,13 +101,13 @@ impl HttpConnector for Connector {
 async fn answer(
     pool: &Arc<Pool>,
     request: HttpRequest,
-    handover: &Handover,
+    slot: &BodySlot,
 ) -> io::Result<HttpResponse> {
     let request = request.try_into_http1x().map_err(io::Error::other)?;
     let Answer { mut head, body } = pool.send(request.uri(), &written(&request)?).await?;
     let content = match head.status() {
         StatusCode::OK | StatusCode::PARTIAL_CONTENT if body.left().is_some() => {
-            handover.leave(body);
+            slot.leave(body);
             SdkBody::empty()
         }
         StatusCode::OK | StatusCode::PARTIAL_CONTENT => {
