@@ -19,11 +19,11 @@ mod location;
 mod manifest;
 mod model;
 
+mod chunk_writer;
 mod objects;
 mod pace;
 mod pull;
 mod random;
-mod sink;
 mod store;
 mod verify;
 mod versions;

@@ -26,8 +26,8 @@ use tokio::time::timeout;
 
 use self::direct_read::{BodySlot, DirectReadConnector};
 use super::{Object, Objects, Reading, unusable};
+use crate::chunk_writer::ChunkWriter;
 use crate::error::{Fault, StoreError};
-use crate::sink::Sink;
 
 /// Time limit for the start of a response, after which the request is retried.
 const ANSWER: Duration = Duration::from_secs(20);
@@ -165,7 +165,7 @@ impl S3 {
         &self,
         object: &Object,
         range: Range<u64>,
-        sink: &mut Sink,
+        writer: &mut ChunkWriter,
         how: Reading<'_>,
     ) -> Result<(), Fault> {
         let slot = BodySlot::default();
@@ -186,10 +186,10 @@ impl S3 {
         if body.left() != Some(range.end - range.start) {
             return Err(passing("the body has another length than was asked for"));
         }
-        while !sink.is_full() {
-            match timeout(how.stall, body.read(sink.room())).await {
+        while !writer.is_full() {
+            match timeout(how.stall, body.read(writer.room())).await {
                 Ok(Ok(count)) => {
-                    sink.advance(count);
+                    writer.advance(count);
                     how.pace.wait(count).await;
                 }
                 Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -284,11 +284,11 @@ impl Objects for S3 {
         &self,
         object: &Object,
         range: Range<u64>,
-        mut sink: Sink,
+        mut writer: ChunkWriter,
         how: Reading<'_>,
-    ) -> (Sink, Result<(), Fault>) {
-        let done = self.receive(object, range, &mut sink, how).await;
-        (sink, done)
+    ) -> (ChunkWriter, Result<(), Fault>) {
+        let done = self.receive(object, range, &mut writer, how).await;
+        (writer, done)
     }
 
     async fn put(&self, path: &str, content: Vec<u8>, only_new: bool) -> Result<bool, Fault> {

@@ -13,7 +13,7 @@ const STEP: usize = 256 << 10;
 
 /// Consecutive bytes of a chunk with one destination.
 #[derive(Debug)]
-pub(crate) enum Piece {
+pub(crate) enum Destination {
     /// Buffer segment that the bytes are written to.
     Into(Segment),
     /// Number of bytes that are read only because the digest covers them.
@@ -22,15 +22,15 @@ pub(crate) enum Piece {
 
 /// Writes the bytes of a chunk straight to their destinations and hashes them on the way.
 #[derive(Debug)]
-pub(crate) struct Sink {
-    pieces: Vec<Piece>,
-    /// Index of the piece that is being filled.
+pub(crate) struct ChunkWriter {
+    destinations: Vec<Destination>,
+    /// Index of the destination that is being filled.
     at: usize,
-    /// Number of bytes of that piece that are filled.
+    /// Number of bytes of that destination that are filled.
     within: usize,
-    /// Number of the latest bytes of this piece that are not hashed yet.
+    /// Number of the latest bytes of this destination that are not hashed yet.
     fresh: usize,
-    /// Scratch buffer for the latest bytes of a skipped piece.
+    /// Scratch buffer for the latest bytes of a skipped destination.
     skipped: Vec<u8>,
     received: u64,
     expected: u64,
@@ -39,12 +39,12 @@ pub(crate) struct Sink {
     kept: Option<Vec<Bytes>>,
 }
 
-impl Sink {
-    pub(crate) fn new(pieces: Vec<Piece>, hasher: Option<ChunkHasher>) -> Self {
-        let expected = pieces.iter().map(Piece::len).sum();
+impl ChunkWriter {
+    pub(crate) fn new(destinations: Vec<Destination>, hasher: Option<ChunkHasher>) -> Self {
+        let expected = destinations.iter().map(Destination::len).sum();
         let (at, within, fresh, received) = (0, 0, 0, 0);
         let skipped = Vec::new();
-        Self { pieces, at, within, fresh, skipped, received, expected, hasher, kept: None }
+        Self { destinations, at, within, fresh, skipped, received, expected, hasher, kept: None }
     }
 
     /// Keeps a copy of the bytes that arrive.
@@ -61,22 +61,26 @@ impl Sink {
         self.received == self.expected
     }
 
-    /// Returns the buffer for the next bytes; empty if the sink is full.
+    /// Returns the buffer for the next bytes; empty if the writer is full.
     pub(crate) fn room(&mut self) -> &mut [u8] {
-        while self.pieces.get(self.at).is_some_and(|piece| piece.len() == self.within as u64) {
+        while self
+            .destinations
+            .get(self.at)
+            .is_some_and(|destination| destination.len() == self.within as u64)
+        {
             (self.at, self.within) = (self.at + 1, 0);
         }
         let (fresh, within) = (self.fresh, self.within);
-        match self.pieces.get_mut(self.at) {
+        match self.destinations.get_mut(self.at) {
             None => &mut [],
-            Some(Piece::Into(segment)) => {
+            Some(Destination::Into(segment)) => {
                 let end = segment.len().min(within - fresh + STEP);
                 if fresh == 0 && end - within == STEP {
                     segment.populate(within..end);
                 }
                 &mut segment[within..end]
             }
-            Some(Piece::Skip(len)) => {
+            Some(Destination::Skip(len)) => {
                 let count = STEP.min((*len - (within - fresh) as u64) as usize);
                 self.skipped.resize(count, 0);
                 &mut self.skipped[fresh..]
@@ -89,13 +93,13 @@ impl Sink {
         self.within += count;
         self.fresh += count;
         self.received += count as u64;
-        let Some(piece) = self.pieces.get(self.at) else { return };
-        if self.fresh < STEP && piece.len() > self.within as u64 {
+        let Some(destination) = self.destinations.get(self.at) else { return };
+        if self.fresh < STEP && destination.len() > self.within as u64 {
             return;
         }
-        let bytes = match piece {
-            Piece::Into(segment) => &segment[self.within - self.fresh..self.within],
-            Piece::Skip(_) => &self.skipped[..self.fresh],
+        let bytes = match destination {
+            Destination::Into(segment) => &segment[self.within - self.fresh..self.within],
+            Destination::Skip(_) => &self.skipped[..self.fresh],
         };
         if let Some(hasher) = &mut self.hasher {
             hasher.update(bytes);
@@ -106,7 +110,7 @@ impl Sink {
         self.fresh = 0;
     }
 
-    /// Fills the rest of the sink from a reader.
+    /// Fills the rest of the writer from a reader.
     pub(crate) fn fill(&mut self, reader: &mut impl io::Read) -> io::Result<()> {
         while !self.is_full() {
             match reader.read(self.room()) {
@@ -130,7 +134,7 @@ impl Sink {
         }
     }
 
-    /// Returns the digest of the received bytes if the sink hashes.
+    /// Returns the digest of the received bytes if the writer hashes.
     pub(crate) fn digest(&self) -> Option<Digest> {
         self.hasher.as_ref().map(ChunkHasher::finish)
     }
@@ -141,7 +145,7 @@ impl Sink {
     }
 }
 
-impl Piece {
+impl Destination {
     pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Into(segment) => segment.len() as u64,
@@ -154,7 +158,7 @@ impl Piece {
 mod tests {
     use nsbridge_handler::Buffer;
 
-    use super::{ChunkHasher, Piece, STEP, Sink};
+    use super::{ChunkHasher, ChunkWriter, Destination, STEP};
 
     /// Reader that returns at most this many bytes a call.
     struct Slow<'a>(&'a [u8], usize);
@@ -166,35 +170,35 @@ mod tests {
         }
     }
 
-    fn sink(unit: usize) -> (nsbridge_handler::buffer::Filling, Sink) {
+    fn writer(unit: usize) -> (nsbridge_handler::buffer::Filling, ChunkWriter) {
         let (filling, segments) = Buffer::filled_by(6 * unit, 1, &[2 * unit]).unwrap();
-        let mut segments = segments.into_iter().map(Piece::Into);
+        let mut segments = segments.into_iter().map(Destination::Into);
         let (first, second) = (segments.next().unwrap(), segments.next().unwrap());
-        let skip = |units: usize| Piece::Skip((units * unit) as u64);
-        let pieces = vec![skip(3), first, skip(1), second, skip(2)];
-        (filling, Sink::new(pieces, Some(ChunkHasher::new(0, true))))
+        let skip = |units: usize| Destination::Skip((units * unit) as u64);
+        let destinations = vec![skip(3), first, skip(1), second, skip(2)];
+        (filling, ChunkWriter::new(destinations, Some(ChunkHasher::new(0, true))))
     }
 
     fn content(unit: usize) -> Vec<u8> {
         b"...AB.CDEF..".iter().flat_map(|byte| vec![*byte; unit]).collect()
     }
 
-    /// Fills a sink `at_once` bytes a call, after a failed first try, and compares the result.
+    /// Fills a writer `at_once` bytes a call, after a failed first try, and compares the result.
     fn check(unit: usize, at_once: usize) {
-        let (filling, mut sink) = sink(unit);
+        let (filling, mut writer) = writer(unit);
         let bytes = content(unit);
-        sink.keep();
-        assert!(sink.fill(&mut &b"torn"[..]).is_err());
-        sink.rewind();
+        writer.keep();
+        assert!(writer.fill(&mut &b"torn"[..]).is_err());
+        writer.rewind();
         // Interrupted and resumed.
-        assert!(sink.fill(&mut Slow(&bytes[..bytes.len() / 2], at_once)).is_err());
-        let came = sink.received() as usize;
+        assert!(writer.fill(&mut Slow(&bytes[..bytes.len() / 2], at_once)).is_err());
+        let came = writer.received() as usize;
         assert_eq!(came, bytes.len() / 2);
-        sink.fill(&mut Slow(&bytes[came..], at_once)).unwrap();
-        assert!(sink.is_full() && sink.room().is_empty());
-        assert_eq!(sink.digest(), Some(blake3::hash(&bytes).into()));
-        assert_eq!(sink.take_kept().unwrap().concat(), bytes);
-        drop(sink);
+        writer.fill(&mut Slow(&bytes[came..], at_once)).unwrap();
+        assert!(writer.is_full() && writer.room().is_empty());
+        assert_eq!(writer.digest(), Some(blake3::hash(&bytes).into()));
+        assert_eq!(writer.take_kept().unwrap().concat(), bytes);
+        drop(writer);
         let wanted: Vec<u8> = bytes.into_iter().filter(|byte| *byte != b'.').collect();
         assert!(*filling.finish().unwrap() == *wanted);
     }
