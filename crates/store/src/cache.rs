@@ -16,11 +16,11 @@ use bytes::Bytes;
 use tokio::sync::Semaphore;
 
 use crate::chunk_writer::ChunkWriter;
-use crate::counts::Counts;
 use crate::digest::Digest;
 use crate::error::StoreError;
 use crate::manifest::hex;
 use crate::random::random;
+use crate::stats::Counts;
 
 /// Maximum number of chunks that wait to be written, which bounds their memory. Further chunks are
 /// not cached.

@@ -11,12 +11,12 @@ use tokio::time::{Instant, sleep};
 
 use crate::cache::Cache;
 use crate::chunk_writer::{ChunkWriter, Destination};
-use crate::counts::Counts;
 use crate::digest::{ChunkHasher, Digest};
 use crate::error::{Fault, StoreError};
 use crate::objects::{Object, Objects, Reading};
-use crate::pace::Pace;
 use crate::random::random_part;
+use crate::rate_limit::RateLimit;
+use crate::stats::Counts;
 
 /// Number of damaged reads of a chunk after which the stored object is taken to be damaged.
 const WRONG: u32 = 3;
@@ -33,7 +33,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 pub(crate) struct Fetcher {
     /// Limits the number of chunks that are fetched at once.
     pub(crate) gate: Arc<Semaphore>,
-    pub(crate) pace: Pace,
+    pub(crate) rate_limit: RateLimit,
     /// Time without a byte after which a read is retried.
     pub(crate) stall: Duration,
     /// Time without a byte, over all tries, after which the load fails.
@@ -95,7 +95,7 @@ impl Fetcher {
         loop {
             let before = writer.received();
             let rest = chunk.range.start + before..chunk.range.end;
-            let how = Reading { stall: self.stall, pace: &self.pace };
+            let how = Reading { stall: self.stall, rate_limit: &self.rate_limit };
             let done;
             (writer, done) = objects.read(&chunk.object, rest, writer, how).await;
             self.counts.from_store.add(writer.received() - before);

@@ -10,7 +10,6 @@ pub mod aws;
 mod cache;
 mod config;
 mod contents;
-mod counts;
 mod digest;
 mod error;
 mod fetch;
@@ -18,21 +17,22 @@ mod load;
 mod location;
 mod manifest;
 mod model;
+mod stats;
 
 mod chunk_writer;
 mod objects;
-mod pace;
 mod pull;
 mod random;
+mod rate_limit;
 mod store;
 mod verify;
 mod versions;
 
 pub use config::{StoreConfig, is_private};
-pub use counts::{Count, Counts};
 pub use error::StoreError;
 pub use location::{CURRENT, Location};
 pub use manifest::{CHUNK_BYTES, MANIFEST, Manifest, ManifestFile};
+pub use stats::{Count, Counts};
 pub use store::{Opened, Store, Wanted};
 #[cfg(feature = "s3")]
 pub use store::{Push, Pushed, Pushing};

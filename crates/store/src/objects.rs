@@ -15,7 +15,7 @@ pub(crate) use folder::Folder;
 
 use crate::chunk_writer::ChunkWriter;
 use crate::error::{Fault, StoreError};
-use crate::pace::Pace;
+use crate::rate_limit::RateLimit;
 
 /// File as the backend lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(crate) struct Reading<'a> {
     /// Time without a byte after which the read is aborted.
     pub(crate) stall: Duration,
     /// Rate limiter shared by all reads.
-    pub(crate) pace: &'a Pace,
+    pub(crate) rate_limit: &'a RateLimit,
 }
 
 /// Storage backend that holds files.

@@ -17,14 +17,14 @@ pub use self::push::{Push, Pushed, Pushing};
 use crate::cache::Cache;
 use crate::config::StoreConfig;
 use crate::contents::Contents;
-use crate::counts::Counts;
 use crate::error::StoreError;
 use crate::fetch::Fetcher;
 use crate::location::Location;
 use crate::manifest::{MANIFEST, Manifest};
 use crate::objects::Objects as _;
-use crate::pace::Pace;
 use crate::random::random;
+use crate::rate_limit::RateLimit;
+use crate::stats::Counts;
 use crate::{objects, pull, verify};
 
 /// Maximum number of threads of the store's runtime. Sockets and digests are spread over them.
@@ -105,7 +105,7 @@ impl Store {
         };
         let fetcher = Fetcher {
             gate: Arc::new(Semaphore::new(config.in_flight.max(1))),
-            pace: Pace::new(config.bytes_per_second()),
+            rate_limit: RateLimit::new(config.bytes_per_second()),
             stall: config.stall(),
             patience: config.patience(),
             cache,

@@ -190,7 +190,7 @@ impl S3 {
             match timeout(how.stall, body.read(writer.room())).await {
                 Ok(Ok(count)) => {
                     writer.advance(count);
-                    how.pace.wait(count).await;
+                    how.rate_limit.wait(count).await;
                 }
                 Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     return Err(passing("the body ended early"));

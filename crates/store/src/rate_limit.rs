@@ -10,13 +10,13 @@ const SAVED: Duration = Duration::from_millis(100);
 
 /// Rate limit in bytes a second, or none.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct RateLimit {
     rate: Option<f64>,
     /// Time at which the rate limit has admitted all bytes taken so far.
     paid: Mutex<Option<Instant>>,
 }
 
-impl Pace {
+impl RateLimit {
     pub(crate) fn new(bytes_per_second: Option<f64>) -> Self {
         Self { rate: bytes_per_second, paid: Mutex::default() }
     }
@@ -42,21 +42,21 @@ mod tests {
 
     use tokio::time::Instant;
 
-    use super::Pace;
+    use super::RateLimit;
 
     #[tokio::test(start_paused = true)]
     async fn many_readers_together_keep_to_the_cap() {
-        let pace = Pace::new(Some(1000.0));
+        let rate_limit = RateLimit::new(Some(1000.0));
         let started = Instant::now();
         tokio::join!(
             async {
                 for _ in 0..10 {
-                    pace.wait(100).await;
+                    rate_limit.wait(100).await;
                 }
             },
             async {
                 for _ in 0..20 {
-                    pace.wait(50).await;
+                    rate_limit.wait(50).await;
                 }
             },
         );
