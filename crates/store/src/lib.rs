@@ -16,7 +16,7 @@ mod fetch;
 mod load;
 mod location;
 mod manifest;
-mod model;
+mod source;
 mod stats;
 
 mod chunk_writer;

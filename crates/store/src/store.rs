@@ -1,8 +1,8 @@
 //! Model store: opens, fetches, verifies and pushes models.
 
-mod open;
 #[cfg(feature = "s3")]
 mod push;
+mod resolve;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -17,8 +17,8 @@ use crate::location::{CURRENT, Location};
 use crate::manifest::{
     CHUNK_BYTES, LONGEST_MANIFEST, MANIFEST, Manifest, ManifestFile, check_path, hex,
 };
-use crate::model::Stored;
 use crate::objects::{Folder, Object, Objects};
+use crate::source::Stored;
 
 impl Store {
     /// Finds a model and pins the version of each of its files. Reads no weights yet.
