@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use parking_lot::Mutex;
 
 use crate::chunk_writer::ChunkWriter;
 use crate::digest::{ChunkHasher, Digest};
@@ -175,7 +176,7 @@ impl Contents {
         Ok(bytes)
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, HashMap<(usize, u64), Bytes>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn kept(&self) -> parking_lot::MutexGuard<'_, HashMap<(usize, u64), Bytes>> {
+        self.kept.lock()
     }
 }

@@ -8,11 +8,12 @@ mod plan;
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use nsbridge_handler::buffer::{Filling, Segment};
 use nsbridge_handler::source::Stream;
 use nsbridge_handler::{Buffer, Error, Result, chain};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio_util::sync::CancellationToken;
@@ -129,7 +130,7 @@ impl Stream for Load {
                     shared.ask_for(&mut state, extent)?;
                 }
                 Progress::Waiting | Progress::Filling { .. } => {
-                    state = shared.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    shared.ready.wait(&mut state);
                 }
             }
         }
@@ -138,7 +139,7 @@ impl Stream for Load {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Moves the chunks of an extent to the front of the schedule.

@@ -1,8 +1,8 @@
 //! Rate limiter for all reads together.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 /// Maximum time for which unused rate is saved up: 100 ms.
@@ -25,7 +25,7 @@ impl RateLimit {
     pub(crate) async fn wait(&self, bytes: usize) {
         let Some(rate) = self.rate else { return };
         let until = {
-            let mut paid = self.paid.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut paid = self.paid.lock();
             let now = Instant::now();
             let from = paid.unwrap_or(now).max(now.checked_sub(SAVED).unwrap_or(now));
             let until = from + Duration::from_secs_f64(bytes as f64 / rate);

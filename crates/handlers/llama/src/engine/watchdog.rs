@@ -1,8 +1,9 @@
 //! Watchdog of the engine thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::Watch;
 
@@ -60,7 +61,7 @@ impl Watchdog {
     pub(super) fn overdue(&self, heartbeat: &Heartbeat) -> Option<Duration> {
         let counts = (heartbeat.count(), self.watches.iter().map(Watch::meetings).sum());
         let now = Instant::now();
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         let same = match &*seen {
             // A suspended process makes no progress either, so one check alone cannot exceed the
             // limit.

@@ -1,10 +1,12 @@
 //! Rank group of a model: rank 0 runs on the caller's thread, every other rank on its own.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::{Config, LoadError, RopeTable, Weights};
 use nsbridge_kernels::collectives::{
@@ -75,7 +77,7 @@ impl Ranks {
         let load = |part, handle| {
             let _gives_up = GiveUpOnPanic(weights);
             load(part, handle).map_err(|error| {
-                why.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                why.lock().get_or_insert(error);
                 weights.give_up();
             })
         };
@@ -94,7 +96,7 @@ impl Ranks {
             };
             Ok::<_, LoadError>(threads.into_iter().map(join).collect())
         })?;
-        if let Some(why) = why.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(why) = why.into_inner() {
             return Err(why);
         }
         Self::start(loaded.into_iter().flatten().collect(), group)

@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use aws_smithy_runtime_api::client::http::{
     HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpClient,
@@ -19,6 +19,7 @@ use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use aws_smithy_types::body::SdkBody;
 use http::header::HOST;
 use http::{Method, StatusCode, Uri};
+use parking_lot::Mutex;
 
 use super::http1_body::{Answer, Body, Pool};
 
@@ -32,11 +33,11 @@ pub(super) struct BodySlot(Arc<Mutex<Option<Body>>>);
 impl BodySlot {
     /// Takes the body if the response had one of known length.
     pub(super) fn take(&self) -> Option<Body> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0.lock().take()
     }
 
     fn leave(&self, body: Body) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
+        *self.0.lock() = Some(body);
     }
 }
 

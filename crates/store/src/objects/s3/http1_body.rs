@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use http::Uri;
@@ -10,6 +10,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, TRANSFER_ENCODING};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
@@ -123,7 +124,7 @@ impl Pool {
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock()
     }
 
     fn take(&self, to: &Uri) -> Option<Connection> {
