@@ -408,7 +408,7 @@ impl EngineLoop {
         let parts = running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0);
         let undrafted = parts.flat_map(|(running, tokens)| {
             let EngineRequest { group, scope, .. } = &mut running.request.input;
-            choices.undrafted(*tokens, scope)
+            group.undrafted(*tokens, scope)
         });
         let (undrafted, room) = (undrafted.collect(), policy.limits.tokens - rows);
         if drafting.watch().is_none() {
@@ -476,13 +476,13 @@ impl Memory for Blocks<'_> {
     /// Starts from cached blocks of other requests, or of this one before its preemption.
     fn begin(&mut self, index: usize) -> Work {
         let EngineRequest { group, scope, .. } = &mut self.running[index].request.input;
-        if let Some((hits, misses)) = choices.recall(self.cache, scope) {
+        if let Some((hits, misses)) = group.recall(self.cache, scope) {
             self.counts.change(|counts| {
                 counts.cache_hits += hits as u64;
                 counts.cache_misses += misses as u64;
             });
         }
-        choices.work()
+        group.work()
     }
 
     fn reserve(&mut self, index: usize, tokens: usize) -> bool {
@@ -494,7 +494,7 @@ impl Memory for Blocks<'_> {
     }
 
     fn shrink(&mut self, index: usize) -> Option<Work> {
-        let choices = &mut self.running[index].request.input.group;
-        choices.shrink(self.cache).then(|| choices.work())
+        let group = &mut self.running[index].request.input.group;
+        group.shrink(self.cache).then(|| group.work())
     }
 }

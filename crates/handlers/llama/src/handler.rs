@@ -92,18 +92,18 @@ impl Handler for Llama {
             input,
             resumed: job.resumed().to_vec(),
         };
-        let (choices, finish) = if !rule && preparation.is_short() {
+        let (group, finish) = if !rule && preparation.is_short() {
             preparation.prepare()?
         } else {
             let cost = preparation.cost();
             self.workers.run(account.clone(), cost, move || preparation.prepare()).await?
         };
-        job.at_most(choices.longest());
+        job.at_most(group.longest());
         if let Some(finish) = finish {
             return Ok(finish);
         }
-        let request = EngineRequest { choices, scope, account, priority };
-        self.engine.make(order, job.emitter()).await
+        let request = EngineRequest { group, scope, account, priority };
+        self.engine.make(request, job.emitter()).await
     }
 
     fn slots(&self) -> Slots {

@@ -23,7 +23,7 @@ pub(super) enum Drafting {
     /// Draft model in these files.
     Model(Files),
     /// N-gram proposer (prompt lookup) with n-grams of up to this many tokens.
-    Lookup(usize),
+    Ngram(usize),
     With(Box<dyn Drafter>),
 }
 
@@ -71,7 +71,7 @@ impl Drafting {
                 Ok(if length == 0 { Self::Nothing } else { Self::Model(files.clone()) })
             }
             _ if length == 0 => Ok(Self::Nothing),
-            (None, Some(longest)) => Ok(Self::Lookup(longest)),
+            (None, Some(longest)) => Ok(Self::Ngram(longest)),
             (None, None) => Ok(models.find(DRAFT).cloned().map_or(Self::Nothing, Self::Model)),
         }
     }
@@ -95,7 +95,7 @@ impl Drafting {
     ) -> Result<Read, LoadError> {
         let files = match self {
             Self::Nothing => return Ok(Read::Drafter(None)),
-            Self::Lookup(longest) => {
+            Self::Ngram(longest) => {
                 return Ok(Read::Drafter(Some(Box::new(NgramProposer::new(longest)))));
             }
             Self::With(drafter) => return Ok(Read::Drafter(Some(drafter))),

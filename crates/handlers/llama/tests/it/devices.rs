@@ -148,7 +148,7 @@ fn blocks_of_a_gguf_file_give_nearly_the_logits_of_the_engine() {
         for (setup, tolerance) in devices() {
             // The engine computes f16 weights in f32; a GPU computes them in f16.
             let setup = Setup { ranks, ..setup };
-            let in_f32 = |on: On| Setup {
+            let in_f32 = |on: CandleDevices| Setup {
                 device: Backend::Candle(on.with_dtype(DType::F32)),
                 ..setup.clone()
             };
