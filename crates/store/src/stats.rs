@@ -20,6 +20,7 @@ impl Count {
 
 /// Counters of a store, for progress bars and metrics.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct Counts {
     /// Bytes of models that were read over the network or from a model's folder.
     pub from_store: Count,

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::retry::RetryConfig;
@@ -27,6 +28,7 @@ use tokio::time::timeout;
 use self::direct_read::{BodySlot, DirectReadConnector};
 use super::{Object, Objects, Reading, unusable};
 use crate::chunk_writer::ChunkWriter;
+use crate::credentials::Credentials;
 use crate::error::{Fault, StoreError};
 
 /// Time limit for the start of a response, after which the request is retried.
@@ -53,6 +55,20 @@ const PASSING: [&str; 12] = [
     "ServiceUnavailable",
     "ThrottlingException",
 ];
+
+/// Replaces the credentials of a configuration.
+pub(crate) fn with_credentials(config: SdkConfig, own: &Credentials) -> SdkConfig {
+    let Credentials { access_key, secret_key, session_token } = own;
+    let keys = aws_credential_types::Credentials::new(
+        access_key,
+        secret_key,
+        session_token.clone(),
+        None,
+        "nsbridge-store",
+    );
+    let keys = SharedCredentialsProvider::new(keys);
+    config.into_builder().credentials_provider(keys).build()
+}
 
 /// Creates an S3 client that does not retry: the store decides what is retried and for how long.
 ///

@@ -131,7 +131,10 @@ impl Store {
         let make = || async {
             let (region, endpoint) =
                 (self.config.region.as_deref(), self.config.endpoint_url.as_deref());
-            let config = crate::aws::sdk_config(region, endpoint).await;
+            let mut config = crate::aws::sdk_config(region, endpoint).await;
+            if let Some(own) = &self.credentials {
+                config = crate::objects::s3::with_credentials(config, own);
+            }
             match crate::aws::endpoint(&config, "S3") {
                 Some(url) if !self.config.allow_plaintext && !is_private(&url) => {
                     return Err(StoreError::Refused(plaintext(&url)));
