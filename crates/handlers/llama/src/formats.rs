@@ -44,6 +44,17 @@ pub(crate) fn source<'a>(
 
 /// Returns the matrix format with the longest blocks; among equal lengths, the one with the most
 /// weights. Vectors do not count, since they are f32 beside any format.
+///
+/// ```
+/// use nsbridge_checkpoint::Checkpoint;
+/// use nsbridge_llama::{Format, coarsest_format, mean_width};
+///
+/// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../examples/models/tale-1m");
+/// let checkpoint = Checkpoint::open(&nsbridge_handler::Model::in_dir(folder))?;
+/// assert_eq!(coarsest_format(checkpoint.tensors()), Format::Bf16);
+/// assert!(mean_width(checkpoint.tensors()) < 2.1);
+/// # Ok::<(), nsbridge_handler::Error>(())
+/// ```
 pub fn coarsest_format(tensors: &[TensorInfo]) -> Format {
     kept(stored(tensors)).0
 }
