@@ -45,6 +45,13 @@ const LAST_GGML_TYPE: u32 = 30;
 
 impl Dtype {
     /// Returns the number of elements in a block and the size of the block in bytes.
+    ///
+    /// ```
+    /// use nsbridge_checkpoint::Dtype;
+    ///
+    /// assert_eq!(Dtype::BF16.block(), (1, 2));
+    /// assert_eq!(Dtype::Q4_K.block(), (256, 144));
+    /// ```
     pub fn block(self) -> (usize, usize) {
         match self {
             Self::F64 | Self::I64 | Self::U64 => (1, 8),

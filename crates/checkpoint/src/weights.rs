@@ -8,7 +8,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::mem;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
 
 pub use weight::Weight;
 
@@ -147,7 +149,7 @@ impl Weights {
         let info = &checkpoint.tensors()[index];
         let Some(place) = places.get(&index) else { return Ok((info, self.alone(info)?)) };
         // Ranks that read the same tensor wait here until the first of them has loaded it.
-        let mut held = place.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = place.held.lock();
         let bytes = match held.bytes.take().or_else(|| held.given.upgrade()) {
             Some(bytes) => bytes,
             None if !mem::replace(&mut held.taken, true) => Arc::new(stream.take(place.extent)?),

@@ -156,14 +156,13 @@ enum Command {
 pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
     let Arguments { command, store, json } = arguments;
     place::block_on(async move {
-        let store = Store::open(&StoreConfig {
-            region: store.region,
-            endpoint_url: store.endpoint_url,
-            allow_plaintext: store.allow_plaintext,
-            in_flight: store.in_flight,
-            bandwidth_mb_s: store.bandwidth,
-            ..StoreConfig::default()
-        })?;
+        let mut config = StoreConfig::default();
+        config.region = store.region;
+        config.endpoint_url = store.endpoint_url;
+        config.allow_plaintext = store.allow_plaintext;
+        config.in_flight = store.in_flight;
+        config.bandwidth_mb_s = store.bandwidth;
+        let store = Store::open(&config)?;
         let said = tokio::select! {
             done = carry_out(command, &store, json) => done?,
             _ = tokio::signal::ctrl_c() => {
@@ -189,8 +188,10 @@ async fn carry_out(command: Command, store: &Store, json: bool) -> Result<Option
                     note(&format!("{path:?} is a link to {}", place.display()));
                 }
             }
-            push(store, Push { from, to, model, revision, alias, force, follow_links }, json)
-                .await?
+            let mut wanted = Push::new(from, to, model);
+            (wanted.revision, wanted.alias) = (revision, alias);
+            (wanted.force, wanted.follow_links) = (force, follow_links);
+            push(store, wanted, json).await?
         }
         Command::Pull { from, to } => pull(store, from, to, json).await?,
         Command::Verify { model } => verify(store, model, json).await?,

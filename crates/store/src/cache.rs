@@ -15,12 +15,12 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use tokio::sync::Semaphore;
 
-use crate::counts::Counts;
+use crate::chunk_writer::ChunkWriter;
 use crate::digest::Digest;
 use crate::error::StoreError;
 use crate::manifest::hex;
 use crate::random::random;
-use crate::sink::Sink;
+use crate::stats::Counts;
 
 /// Maximum number of chunks that wait to be written, which bounds their memory. Further chunks are
 /// not cached.
@@ -73,26 +73,26 @@ impl Cache {
         Ok(cache)
     }
 
-    /// Fills a sink with a chunk and returns true if the cache holds it undamaged.
+    /// Fills a writer with a chunk and returns true if the cache holds it undamaged.
     pub(crate) async fn read(
         &self,
         digest: &Digest,
-        sink: Sink,
+        writer: ChunkWriter,
         address: impl FnOnce() -> String,
-    ) -> (Sink, bool) {
+    ) -> (ChunkWriter, bool) {
         let (inner, wanted, address) = (self.0.clone(), *digest, address());
         let read = move || {
-            let mut sink = sink;
-            let found = inner.read(&wanted, &mut sink, &address);
+            let mut writer = writer;
+            let found = inner.read(&wanted, &mut writer, &address);
             if !found {
-                sink.rewind();
+                writer.rewind();
             }
-            (sink, found)
+            (writer, found)
         };
         // A blocking task is dropped only while its runtime shuts down.
         tokio::task::spawn_blocking(read)
             .await
-            .unwrap_or_else(|_| (Sink::new(Vec::new(), None), false))
+            .unwrap_or_else(|_| (ChunkWriter::new(Vec::new(), None), false))
     }
 
     /// Returns true if a chunk that is fetched now can be queued for writing.
@@ -131,11 +131,11 @@ impl Inner {
         self.chunks.join(&name[..2]).join(name)
     }
 
-    fn read(&self, digest: &Digest, sink: &mut Sink, address: &str) -> bool {
+    fn read(&self, digest: &Digest, writer: &mut ChunkWriter, address: &str) -> bool {
         let path = self.path(digest);
         let Ok(mut file) = File::open(&path) else { return false };
-        let whole = sink.fill(&mut file).is_ok() && sink.is_full();
-        if whole && sink.digest().as_ref() == Some(digest) {
+        let whole = writer.fill(&mut file).is_ok() && writer.is_full();
+        if whole && writer.digest().as_ref() == Some(digest) {
             // The modification time is the time of the last use. A process that may not set it sees
             // its chunks evicted sooner.
             let _ = file.set_modified(SystemTime::now());

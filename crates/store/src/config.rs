@@ -7,8 +7,19 @@ use std::time::Duration;
 use serde::Deserialize;
 
 /// Configuration of a store: the `[store]` table of a worker.
+///
+/// ```
+/// use nsbridge_store::{Store, StoreConfig};
+///
+/// let mut config = StoreConfig::default();
+/// config.region = Some("eu-central-1".to_owned());
+/// config.endpoint_url = Some("http://storage.example".to_owned());
+/// let refused = Store::open(&config).unwrap_err().to_string();
+/// assert!(refused.contains("would be reached without TLS"));
+/// ```
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
 pub struct StoreConfig {
     /// Folder that caches chunks for the next start; no cache if absent.
     pub cache: Option<PathBuf>,
@@ -113,6 +124,12 @@ pub(crate) fn plaintext(url: &str) -> String {
 }
 
 /// Returns true if an address has TLS or is on this machine.
+///
+/// ```
+/// assert!(nsbridge_store::is_private("https://storage.example"));
+/// assert!(nsbridge_store::is_private("http://127.0.0.1:9000"));
+/// assert!(!nsbridge_store::is_private("http://storage.example"));
+/// ```
 pub fn is_private(url: &str) -> bool {
     let here = |host: &str| {
         let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();

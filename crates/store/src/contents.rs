@@ -3,16 +3,17 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use parking_lot::Mutex;
 
+use crate::chunk_writer::ChunkWriter;
 use crate::digest::{ChunkHasher, Digest};
 use crate::error::StoreError;
 use crate::fetch::{Chunk, Fetcher};
 use crate::objects::{Object, Objects};
-use crate::sink::Sink;
 
 /// Number of ranges that are read at once before a load. Each takes the memory of a chunk.
 const READ_AT_ONCE: usize = 16;
@@ -106,23 +107,23 @@ impl Contents {
         Some(ChunkHasher::new(number * self.chunk_bytes, digests.chunks.len() == 1))
     }
 
-    /// Fills a sink with a chunk, from the kept chunks if it is there.
+    /// Fills a writer with a chunk, from the kept chunks if it is there.
     pub(crate) async fn fetch(
         &self,
         file: usize,
         chunk: &Chunk,
-        mut sink: Sink,
-    ) -> Result<Sink, StoreError> {
+        mut writer: ChunkWriter,
+    ) -> Result<ChunkWriter, StoreError> {
         if let Some(bytes) = self.kept().remove(&(file, chunk.number)) {
             // It was verified when it was fetched.
             let start = (chunk.range.start - chunk.number * self.chunk_bytes) as usize;
             let len = (chunk.range.end - chunk.range.start) as usize;
-            if sink.fill(&mut &bytes[start..start + len]).is_ok() {
-                return Ok(sink);
+            if writer.fill(&mut &bytes[start..start + len]).is_ok() {
+                return Ok(writer);
             }
-            sink.rewind();
+            writer.rewind();
         }
-        self.fetcher.fetch(&*self.objects, chunk, sink).await
+        self.fetcher.fetch(&*self.objects, chunk, writer).await
     }
 
     /// Fetches a chunk and returns its verified bytes.
@@ -175,7 +176,7 @@ impl Contents {
         Ok(bytes)
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, HashMap<(usize, u64), Bytes>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn kept(&self) -> parking_lot::MutexGuard<'_, HashMap<(usize, u64), Bytes>> {
+        self.kept.lock()
     }
 }

@@ -10,13 +10,13 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
 use crate::cache::Cache;
-use crate::counts::Counts;
+use crate::chunk_writer::{ChunkWriter, Destination};
 use crate::digest::{ChunkHasher, Digest};
 use crate::error::{Fault, StoreError};
 use crate::objects::{Object, Objects, Reading};
-use crate::pace::Pace;
 use crate::random::random_part;
-use crate::sink::{Piece, Sink};
+use crate::rate_limit::RateLimit;
+use crate::stats::Counts;
 
 /// Number of damaged reads of a chunk after which the stored object is taken to be damaged.
 const WRONG: u32 = 3;
@@ -33,7 +33,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 pub(crate) struct Fetcher {
     /// Limits the number of chunks that are fetched at once.
     pub(crate) gate: Arc<Semaphore>,
-    pub(crate) pace: Pace,
+    pub(crate) rate_limit: RateLimit,
     /// Time without a byte after which a read is retried.
     pub(crate) stall: Duration,
     /// Time without a byte, over all tries, after which the load fails.
@@ -52,54 +52,55 @@ pub(crate) struct Chunk {
 }
 
 impl Fetcher {
-    /// Fills a sink with a chunk. The sink must hash if the chunk has a digest.
+    /// Fills a writer with a chunk. The writer must hash if the chunk has a digest.
     pub(crate) async fn fetch(
         &self,
         objects: &dyn Objects,
         chunk: &Chunk,
-        mut sink: Sink,
-    ) -> Result<Sink, StoreError> {
+        mut writer: ChunkWriter,
+    ) -> Result<ChunkWriter, StoreError> {
         // A folder is as close as the cache, so its chunks are not cached.
         let cache = self.cache.as_ref().filter(|_| objects.folder().is_none());
         if let (Some(cache), Some(digest)) = (cache, &chunk.digest) {
             let address =
                 || format!("chunk {} of {}", chunk.number, objects.address(&chunk.object.path));
             let found;
-            (sink, found) = cache.read(digest, sink, address).await;
+            (writer, found) = cache.read(digest, writer, address).await;
             if found {
-                self.counts.from_cache.add(sink.received());
-                return Ok(sink);
+                self.counts.from_cache.add(writer.received());
+                return Ok(writer);
             }
             if cache.has_room() {
-                sink.keep();
+                writer.keep();
             }
         }
-        sink = self.over_the_network(objects, chunk, sink).await?;
-        if let (Some(cache), Some(digest), Some(frames)) = (cache, &chunk.digest, sink.take_kept())
+        writer = self.over_the_network(objects, chunk, writer).await?;
+        if let (Some(cache), Some(digest), Some(frames)) =
+            (cache, &chunk.digest, writer.take_kept())
         {
             cache.write_behind(*digest, frames);
         }
-        Ok(sink)
+        Ok(writer)
     }
 
     async fn over_the_network(
         &self,
         objects: &dyn Objects,
         chunk: &Chunk,
-        mut sink: Sink,
-    ) -> Result<Sink, StoreError> {
+        mut writer: ChunkWriter,
+    ) -> Result<ChunkWriter, StoreError> {
         let address = || objects.address(&chunk.object.path);
         let (mut wrong, mut failures) = (0, 0);
         let mut moved = Instant::now();
         loop {
-            let before = sink.received();
+            let before = writer.received();
             let rest = chunk.range.start + before..chunk.range.end;
-            let how = Reading { stall: self.stall, pace: &self.pace };
+            let how = Reading { stall: self.stall, rate_limit: &self.rate_limit };
             let done;
-            (sink, done) = objects.read(&chunk.object, rest, sink, how).await;
-            self.counts.from_store.add(sink.received() - before);
+            (writer, done) = objects.read(&chunk.object, rest, writer, how).await;
+            self.counts.from_store.add(writer.received() - before);
             let why = match done {
-                Ok(()) if sink.digest() == chunk.digest => return Ok(sink),
+                Ok(()) if writer.digest() == chunk.digest => return Ok(writer),
                 Ok(()) => {
                     wrong += 1;
                     if wrong == WRONG {
@@ -113,14 +114,14 @@ impl Fetcher {
                         chunk = number,
                         "a chunk came damaged, reading it again"
                     );
-                    sink.rewind();
+                    writer.rewind();
                     moved = Instant::now();
                     "the chunk came damaged".to_owned()
                 }
                 Err(Fault::Lasting(error)) => return Err(error),
                 Err(Fault::Passing(why)) => why,
             };
-            if sink.received() >= before + PROGRESS {
+            if writer.received() >= before + PROGRESS {
                 (moved, failures) = (Instant::now(), 0);
             }
             let waited = moved.elapsed();
@@ -176,9 +177,10 @@ impl Fetcher {
         let len = usize::try_from(chunk.range.end - chunk.range.start).unwrap_or(usize::MAX);
         let (filling, segments) =
             Buffer::filled_by(len, 1, &[]).map_err(|error| out_of(&error.to_string()))?;
-        let sink = Sink::new(segments.into_iter().map(Piece::Into).collect(), hasher);
+        let writer =
+            ChunkWriter::new(segments.into_iter().map(Destination::Into).collect(), hasher);
         let _permit = self.gate.acquire().await.map_err(|_| StoreError::GivenUp)?;
-        drop(self.fetch(objects, chunk, sink).await?);
+        drop(self.fetch(objects, chunk, writer).await?);
         let buffer = filling.finish().map_err(|_| StoreError::GivenUp)?;
         Ok(Bytes::from(buffer.into_vec::<u8>().map_err(|_| StoreError::GivenUp)?))
     }

@@ -8,21 +8,22 @@ mod plan;
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use nsbridge_handler::buffer::{Filling, Segment};
 use nsbridge_handler::source::Stream;
 use nsbridge_handler::{Buffer, Error, Result, chain};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::plan::Plan;
 use self::plan::Stretch;
+use crate::chunk_writer::{ChunkWriter, Destination};
 use crate::contents::Contents;
 use crate::error::StoreError;
 use crate::fetch::Chunk;
-use crate::sink::{Piece, Sink};
 
 /// Running load. Dropping it ends the load.
 pub(crate) struct Load {
@@ -129,7 +130,7 @@ impl Stream for Load {
                     shared.ask_for(&mut state, extent)?;
                 }
                 Progress::Waiting | Progress::Filling { .. } => {
-                    state = shared.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    shared.ready.wait(&mut state);
                 }
             }
         }
@@ -138,7 +139,7 @@ impl Stream for Load {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Moves the chunks of an extent to the front of the schedule.
@@ -156,9 +157,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Returns the next chunk to fetch and its sink, if a chunk is left and the memory limit allows
+    /// Returns the next chunk to fetch and its writer, if a chunk is left and the memory limit allows
     /// it.
-    fn next(&self, state: &mut State) -> Result<Option<(usize, Sink)>> {
+    fn next(&self, state: &mut State) -> Result<Option<(usize, ChunkWriter)>> {
         while let Some(chunk) = state.urgent.pop_front() {
             if !state.begun[chunk] {
                 return self.begin(state, chunk).map(Some);
@@ -186,18 +187,20 @@ impl Shared {
         self.begin(state, chunk).map(Some)
     }
 
-    fn begin(&self, state: &mut State, chunk: usize) -> Result<(usize, Sink)> {
+    fn begin(&self, state: &mut State, chunk: usize) -> Result<(usize, ChunkWriter)> {
         state.begun[chunk] = true;
         let planned = &self.plan.chunks[chunk];
         let mut pieces = Vec::with_capacity(planned.stretches.len());
         for stretch in &planned.stretches {
             pieces.push(match *stretch {
-                Stretch::Skip(len) => Piece::Skip(len),
-                Stretch::Extent { extent, part } => Piece::Into(self.segment(state, extent, part)?),
+                Stretch::Skip(len) => Destination::Skip(len),
+                Stretch::Extent { extent, part } => {
+                    Destination::Into(self.segment(state, extent, part)?)
+                }
             });
         }
         let hasher = self.contents.hasher(planned.file, planned.number);
-        Ok((chunk, Sink::new(pieces, hasher)))
+        Ok((chunk, ChunkWriter::new(pieces, hasher)))
     }
 
     fn segment(&self, state: &mut State, extent: usize, part: usize) -> Result<Segment> {
@@ -217,11 +220,11 @@ impl Shared {
         .ok_or_else(|| Error::fatal("two chunks were to fill the same bytes"))
     }
 
-    fn finish(&self, chunk: usize, fetched: std::result::Result<Sink, StoreError>) {
+    fn finish(&self, chunk: usize, fetched: std::result::Result<ChunkWriter, StoreError>) {
         let mut state = self.lock();
         match fetched {
-            // The segments are dropped with the sink, which lets the buffers be finished.
-            Ok(sink) => drop(sink),
+            // The segments are dropped with the writer, which lets the buffers be finished.
+            Ok(writer) => drop(writer),
             Err(error) => {
                 state.failed.get_or_insert(Arc::new(error));
                 self.ready.notify_all();
@@ -299,19 +302,24 @@ async fn dispatch(shared: Arc<Shared>, ended: CancellationToken) {
                 }
                 work.await;
             }
-            Ok(Some((index, sink))) => {
-                let fetching = fetch(shared.clone(), index, sink, permit);
+            Ok(Some((index, writer))) => {
+                let fetching = fetch(shared.clone(), index, writer, permit);
                 tokio::spawn(ended.clone().run_until_cancelled_owned(fetching));
             }
         }
     }
 }
 
-async fn fetch(shared: Arc<Shared>, index: usize, sink: Sink, permit: OwnedSemaphorePermit) {
+async fn fetch(
+    shared: Arc<Shared>,
+    index: usize,
+    writer: ChunkWriter,
+    permit: OwnedSemaphorePermit,
+) {
     let duty = Duty(Some(shared.clone()));
     let chunk = shared.chunk(index);
     let file = shared.plan.chunks[index].file;
-    let fetched = shared.contents.fetch(file, &chunk, sink).await;
+    let fetched = shared.contents.fetch(file, &chunk, writer).await;
     drop(permit);
     shared.finish(index, fetched);
     duty.done();

@@ -10,6 +10,16 @@ use crate::manifest::check_revision;
 pub const CURRENT: &str = "current";
 
 /// Location of a model.
+///
+/// ```
+/// use nsbridge_store::Location;
+///
+/// let location: Location = "s3://bucket/models/tale-7m@2026-11-21".parse()?;
+/// assert_eq!(location.to_string(), "s3://bucket/models/tale-7m@2026-11-21");
+/// assert_eq!("models/tale".parse(), Ok(Location::Folder("models/tale".into())));
+/// assert!("gs://bucket/models".parse::<Location>().is_err());
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
     /// Folder on this machine.

@@ -92,6 +92,13 @@ struct WrittenFile {
 impl Manifest {
     /// Parses a manifest and checks that it is consistent.
     ///
+    /// ```
+    /// use nsbridge_store::Manifest;
+    ///
+    /// let refused = Manifest::parse(b"{}").unwrap_err();
+    /// assert!(refused.contains("it is no manifest"));
+    /// ```
+    ///
     /// # Errors
     ///
     /// Returns the reason if the manifest is invalid, for a sentence that names the manifest.

@@ -13,9 +13,9 @@ use bytes::Bytes;
 
 pub(crate) use folder::Folder;
 
+use crate::chunk_writer::ChunkWriter;
 use crate::error::{Fault, StoreError};
-use crate::pace::Pace;
-use crate::sink::Sink;
+use crate::rate_limit::RateLimit;
 
 /// File as the backend lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(crate) struct Reading<'a> {
     /// Time without a byte after which the read is aborted.
     pub(crate) stall: Duration,
     /// Rate limiter shared by all reads.
-    pub(crate) pace: &'a Pace,
+    pub(crate) rate_limit: &'a RateLimit,
 }
 
 /// Storage backend that holds files.
@@ -48,16 +48,16 @@ pub(crate) trait Objects: Debug + Send + Sync {
     /// Reads a whole small file of at most `most` bytes; returns `None` if there is none.
     async fn get(&self, path: &str, most: u64) -> Result<Option<Bytes>, Fault>;
 
-    /// Reads a range of an object into a sink with exactly that much space left. After an error the
-    /// sink tells how many bytes arrived. If the object has an ETag, the content must have the same
+    /// Reads a range of an object into a writer with exactly that much space left. After an error the
+    /// writer tells how many bytes arrived. If the object has an ETag, the content must have the same
     /// one.
     async fn read(
         &self,
         object: &Object,
         range: Range<u64>,
-        sink: Sink,
+        writer: ChunkWriter,
         how: Reading<'_>,
-    ) -> (Sink, Result<(), Fault>);
+    ) -> (ChunkWriter, Result<(), Fault>);
 
     /// Writes a small file. With `only_new` an existing file is left alone and the result is
     /// `false`.

@@ -1,8 +1,8 @@
 //! Model store: opens, fetches, verifies and pushes models.
 
-mod open;
 #[cfg(feature = "s3")]
 mod push;
+mod resolve;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,14 +17,16 @@ pub use self::push::{Push, Pushed, Pushing};
 use crate::cache::Cache;
 use crate::config::StoreConfig;
 use crate::contents::Contents;
-use crate::counts::Counts;
+#[cfg(feature = "s3")]
+use crate::credentials::Credentials;
 use crate::error::StoreError;
 use crate::fetch::Fetcher;
 use crate::location::Location;
 use crate::manifest::{MANIFEST, Manifest};
 use crate::objects::Objects as _;
-use crate::pace::Pace;
 use crate::random::random;
+use crate::rate_limit::RateLimit;
+use crate::stats::Counts;
 use crate::{objects, pull, verify};
 
 /// Maximum number of threads of the store's runtime. Sockets and digests are spread over them.
@@ -47,16 +49,35 @@ pub struct Store {
     /// True if `trees` is a temporary folder that is deleted with the store.
     trees_are_ours: bool,
     #[cfg(feature = "s3")]
+    credentials: Option<Credentials>,
+    #[cfg(feature = "s3")]
     client: tokio::sync::OnceCell<aws_sdk_s3::Client>,
 }
 
 /// Model that a caller requests.
+///
+/// ```
+/// use nsbridge_store::{Location, Wanted};
+///
+/// let location: Location = "s3://models/llama@r7".parse()?;
+/// assert_eq!(Wanted::from(location.clone()).manifest, None);
+/// assert_eq!(Wanted::pinned(location, [7; 32]).manifest, Some([7; 32]));
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Wanted {
     /// Location of the model.
     pub location: Location,
     /// BLAKE3 of the manifest if the model is pinned to it.
     pub manifest: Option<[u8; 32]>,
+}
+
+impl Wanted {
+    /// Requests a model whose manifest has this BLAKE3.
+    pub fn pinned(location: Location, manifest: [u8; 32]) -> Self {
+        Self { location, manifest: Some(manifest) }
+    }
 }
 
 impl From<Location> for Wanted {
@@ -67,6 +88,7 @@ impl From<Location> for Wanted {
 
 /// Model that was found and pinned.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Opened {
     /// The model, for a handler.
     pub model: Model,
@@ -105,7 +127,7 @@ impl Store {
         };
         let fetcher = Fetcher {
             gate: Arc::new(Semaphore::new(config.in_flight.max(1))),
-            pace: Pace::new(config.bytes_per_second()),
+            rate_limit: RateLimit::new(config.bytes_per_second()),
             stall: config.stall(),
             patience: config.patience(),
             cache,
@@ -119,22 +141,22 @@ impl Store {
             trees,
             trees_are_ours,
             #[cfg(feature = "s3")]
+            credentials: None,
+            #[cfg(feature = "s3")]
             client: tokio::sync::OnceCell::new(),
         })
     }
 
-    /// Replaces the AWS configuration of the store: credentials, region and endpoint.
+    /// Sets the credentials of the store.
     ///
-    /// Without this call the store finds them as AWS's own tools do.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if `config` names no region.
+    /// Without this call the store finds them as AWS's own tools do: in the environment, the
+    /// profile, or the role of the task or the instance.
     #[cfg(feature = "s3")]
-    pub fn with_aws(mut self, config: &aws_types::SdkConfig) -> Result<Self, StoreError> {
-        let client = objects::s3::client(config, self.config.path_style)?;
-        self.client = tokio::sync::OnceCell::from(client);
-        Ok(self)
+    #[must_use]
+    pub fn with_credentials(mut self, credentials: Credentials) -> Self {
+        self.credentials = Some(credentials);
+        self.client = tokio::sync::OnceCell::new();
+        self
     }
 
     /// Returns the counters of this store.

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt as _};
 
+use crate::chunk_writer::{ChunkWriter, Destination};
 use crate::contents::Contents;
 use crate::error::StoreError;
 use crate::fetch::Chunk;
-use crate::sink::{Piece, Sink};
 
 const AT_ONCE: usize = 64;
 
@@ -29,8 +29,9 @@ pub(crate) async fn verify(
         let gate = contents.fetcher().gate.clone();
         let _permit = gate.acquire_owned().await.map_err(|_| StoreError::GivenUp)?;
         let len = chunk.range.end - chunk.range.start;
-        let sink = Sink::new(vec![Piece::Skip(len)], contents.hasher(file, chunk.number));
-        contents.fetch(file, &chunk, sink).await?;
+        let writer =
+            ChunkWriter::new(vec![Destination::Skip(len)], contents.hasher(file, chunk.number));
+        contents.fetch(file, &chunk, writer).await?;
         progress(len);
         Ok::<(), StoreError>(())
     };

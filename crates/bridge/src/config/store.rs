@@ -73,6 +73,10 @@ impl<'de> Deserialize<'de> for ModelConfig {
             let digest = blake3::Hash::from_hex(&text).map(Into::into);
             digest.map_err(|_| D::Error::custom("`manifest` is 64 hex digits, as push prints them"))
         });
-        Ok(Self(Wanted { location, manifest: manifest.transpose()? }))
+        let wanted = match manifest.transpose()? {
+            Some(manifest) => Wanted::pinned(location, manifest),
+            None => Wanted::from(location),
+        };
+        Ok(Self(wanted))
     }
 }

@@ -16,11 +16,12 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Error, Result, Shape, Tensor};
 use candle_nn::Init;
 use candle_nn::var_builder::{Backend, Shard, SimpleBackend, VarBuilder, VarBuilderArgs};
+use parking_lot::Mutex;
 
 use super::{Weight, Weights};
 use crate::{Checkpoint, Dtype, Order};
@@ -78,11 +79,11 @@ impl CandleWeights {
     /// error that names the type if candle does not support it.
     pub fn tensor(&self, name: &str) -> Result<Tensor> {
         let Inner { weights, ranks, tensors } = &*self.0;
-        let mut all = tensors.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = tensors.lock();
         let shared = all.entry(name.to_owned()).or_default().clone();
         drop(all);
         // Ranks that read the same tensor wait here until the first of them has loaded it.
-        let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = shared.lock();
         let tensor = match shared.tensor.take() {
             Some(tensor) => tensor,
             None => to_tensor(weights.tensor(name).map_err(wrap)?)?,

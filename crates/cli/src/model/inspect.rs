@@ -7,7 +7,9 @@ use anyhow::{Result, bail};
 use nsbridge::store::Opened;
 use nsbridge_checkpoint::{Checkpoint, TensorInfo};
 use nsbridge_handler::quote;
-use nsbridge_llama::{Config, Format, KvFormat, Mix, Need, parameters};
+use nsbridge_llama::{
+    Config, Format, KvFormat, Mix, Need, coarsest_format, mean_width, parameters,
+};
 use serde_json::{Value, json};
 
 use super::bar::size;
@@ -65,7 +67,7 @@ impl<'a> Inspected<'a> {
             (Some(mix), Ok(config), _) => (mix.kept(config), format!("in {mix}")),
             (_, _, Some(checkpoint)) => {
                 let tensors = checkpoint.tensors();
-                let kept = (Format::coarsest(tensors), Format::mean_width(tensors));
+                let kept = (coarsest_format(tensors), mean_width(tensors));
                 (kept, "as stored".to_owned())
             }
             (_, Ok(config), None) => (Mix::Bf16.kept(config), format!("in {}", Mix::Bf16)),

@@ -10,7 +10,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use nsbridge::store::{MANIFEST, Opened};
 use nsbridge_handler::source::files_of;
 use nsbridge_handler::{Model, quote};
-use nsbridge_llama::{Config, Mix, QuantiseError, Writing, quantise};
+use nsbridge_llama::{Config, Mix, QuantizeError, Writing, quantize};
 use serde_json::{Value, json};
 
 use self::made::{Made, Making};
@@ -65,8 +65,8 @@ fn write(
         Writing::Planned(bytes) => bar.expect(bytes),
         Writing::Written(bytes) => bar.add(bytes),
     };
-    let bytes = quantise(model, dtype, &file, told).map_err(|error| match error {
-        QuantiseError::Write(error) => {
+    let bytes = quantize(model, dtype, &file, told).map_err(|error| match error {
+        QuantizeError::Write(error) => {
             anyhow::Error::from(error).context(format!("writing {}", part.display()))
         }
         error => error.into(),

@@ -147,23 +147,23 @@ fn a_model_is_pulled_verified_and_inspected() {
 }
 
 #[test]
-fn a_quantised_model_is_inspected_and_one_in_sixteen_bits_tells_the_same_story() {
+fn a_quantized_model_is_inspected_and_one_in_sixteen_bits_tells_the_same_story() {
     let bucket = Bucket::new();
     let folder = tempfile::tempdir().unwrap();
     let to = |dtype: &str| folder.path().join(dtype).to_str().unwrap().to_owned();
     let from = model().to_str().unwrap().to_owned();
-    let quantised = |dtype: &str| bucket.json(&["quantize", &from, &to(dtype), "--dtype", dtype]);
-    let made = quantised("q4_k_m");
+    let quantized = |dtype: &str| bucket.json(&["quantize", &from, &to(dtype), "--dtype", dtype]);
+    let made = quantized("q4_k_m");
     assert!(made["file"].as_str().unwrap().ends_with("model-q4_k_m.gguf"), "{made}");
     let inspected = bucket.json(&["inspect", &to("q4_k_m")]);
     assert_eq!(inspected["parameters"], 7_344_384);
     assert_eq!(inspected["dtypes"]["Q6_K"]["tensors"], 9, "{inspected}");
     let again = ["quantize", &to("q4_k_m"), &to("other"), "--dtype", "q8_0"];
-    bucket.refuses(&again, "quantise the model that it was made of");
+    bucket.refuses(&again, "quantize the model that it was made of");
     let again = ["quantize", &from, &to("q4_k_m"), "--dtype", "q8_0"];
     bucket.refuses(&again, "give a folder of its own");
 
-    quantised("f16");
+    quantized("f16");
     let place = Place::new();
     let right = {
         let _worker = place.worker();

@@ -8,14 +8,15 @@
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nsbridge_handler::erased::AnyHandler;
 use nsbridge_handler::{AsyncHandler, Error, Model, Models, Stop, testing};
 use nsbridge_llama::{Config, KvFormat, Llama, Memory, Options};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 const CLIENTS: u64 = 40;
@@ -158,7 +159,7 @@ fn judge(world: &World) -> Result<(), Fault> {
     if share >= 0.02 {
         world.fail("deciding what runs takes too long".into());
     }
-    let kept = std::mem::take(&mut *world.kept.lock().unwrap_or_else(PoisonError::into_inner));
+    let kept = std::mem::take(&mut *world.kept.lock());
     for (input, seed, pieces) in &kept {
         if ask(world, input, *seed, "alone", &Manner::default())?.as_ref() != Some(pieces) {
             world.fail(format!("another reply alone: seed {seed}, {input}"));
@@ -175,11 +176,11 @@ impl World {
     }
 
     fn fail(&self, why: String) {
-        self.fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+        self.fault.lock().get_or_insert(why);
     }
 
     fn fault(&self) -> Option<String> {
-        self.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.fault.lock().clone()
     }
 }
 
@@ -202,7 +203,7 @@ fn be_a_client(world: &World, client: u64) {
         match ask(world, &input, seed, &format!("tenant {tenant}"), &manner) {
             Ok(Some(pieces)) => {
                 world.ended.fetch_add(1, Ordering::Relaxed);
-                let mut kept = world.kept.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut kept = world.kept.lock();
                 if kept.len() < 200 && dice.below(20) == 0 {
                     kept.push((input, seed, pieces));
                 }

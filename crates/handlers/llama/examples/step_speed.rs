@@ -10,7 +10,7 @@
 use std::time::{Duration, Instant};
 
 use nsbridge_handler::{Error, Result};
-use nsbridge_llama::{Chunk, Config, Format, Model, Processor, Setup, Table, Weights};
+use nsbridge_llama::{Backend, BlockTable, Chunk, Config, Format, Model, Setup, Weights};
 
 /// Number of tokens before each step.
 const BEFORE: usize = 100;
@@ -36,10 +36,10 @@ fn main() -> Result<()> {
     let weights = Weights::read(&files).map_err(Error::fatal)?;
     let threads = processor.parse().ok();
     let name = if threads.is_some() { "cpu" } else { processor };
-    let device = Processor::named(name, 1).map_err(Error::fatal)?;
+    let device = Backend::named(name, 1).map_err(Error::fatal)?;
     let setup = Setup { device, threads, format, ..Setup::default() };
     let mut model = Model::new(&config, 1024, &weights, &setup).map_err(Error::fatal)?;
-    let mut table = Table::default();
+    let mut table = BlockTable::default();
     model.cache().reserve(&mut table, BEFORE);
     let tokens = [7; BEFORE];
     model.forward(&mut [Chunk { table: &mut table, tokens: &tokens, logits: 1 }])?;
@@ -60,7 +60,7 @@ fn main() -> Result<()> {
 }
 
 /// Returns the seconds of a step after a hundred tokens.
-fn run(model: &mut Model, table: &mut Table, rows: usize) -> Result<f64> {
+fn run(model: &mut Model, table: &mut BlockTable, rows: usize) -> Result<f64> {
     model.cache().truncate(table, BEFORE);
     model.cache().reserve(table, rows);
     let begun = Instant::now();

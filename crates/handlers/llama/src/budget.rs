@@ -5,10 +5,11 @@
 //! refused for it, since that would depend on its neighbors.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use futures_channel::oneshot;
 use nsbridge_handler::{Error, Result};
+use parking_lot::{Mutex, MutexGuard};
 
 /// Budget in bytes. No account gets more than half of it, so one account cannot keep out another.
 #[derive(Clone, Debug)]
@@ -65,8 +66,7 @@ impl Budget {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // No panic leaves the counts in an inconsistent state.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Grants what is free to the requests that wait, in order of arrival.

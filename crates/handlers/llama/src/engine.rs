@@ -4,11 +4,11 @@
 //! schedule decides how many tokens of each. The thread never blocks on a consumer: while the
 //! pieces of a reply are not taken, the reply does not run.
 
-mod choices;
 mod counts;
-mod pulse;
 mod request;
+mod sequence_group;
 mod waker;
+mod watchdog;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,13 +22,13 @@ use nsbridge_handler::{Emitter, Error, Finish, Result, TextPiece};
 
 use crate::schedule::{Candidate, Limits, Memory, Schedule, Tenant, Work};
 use crate::speculation::{Speculation, Tally};
-use crate::{Chunk, KvCache, Model, Scratch, Table, Watch};
+use crate::{BlockTable, Chunk, KvCacheManager, Model, Scratch, Watch};
 
-pub(crate) use self::choices::Choices;
 pub(crate) use self::counts::{Counted, Counts};
-use self::pulse::{Pulse, Sight};
 use self::request::{Limit, Request};
+pub(crate) use self::sequence_group::SequenceGroup;
 use self::waker::{Left, Waker};
+use self::watchdog::{Heartbeat, Watchdog};
 
 /// Interval at which `drop` checks for the end of the thread.
 const LOOK: Duration = Duration::from_millis(1);
@@ -51,8 +51,8 @@ const STOPPED: &str = "the engine's thread has stopped";
 
 /// Replies to generate, with the identity of their requester.
 #[derive(Debug)]
-pub(crate) struct Order {
-    pub(crate) choices: Choices,
+pub(crate) struct EngineRequest {
+    pub(crate) group: SequenceGroup,
     /// Prefix-cache scope: only requests in this scope may use the computed keys and values.
     pub(crate) scope: Arc<str>,
     /// Tenant that is charged for the request and whose turn it takes.
@@ -73,8 +73,8 @@ pub(crate) struct Engine {
     /// Reason why the model cannot run another step.
     failure: Arc<OnceLock<String>>,
     watch: Watch,
-    pulse: Arc<Pulse>,
-    sight: Sight,
+    heartbeat: Arc<Heartbeat>,
+    watchdog: Watchdog,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -105,12 +105,12 @@ impl Engine {
         speculation: Option<Speculation>,
     ) -> Result<Self> {
         let (commands, receiver) = channel();
-        let (watch, pulse) = (model.watch(), Arc::<Pulse>::default());
+        let (watch, heartbeat) = (model.watch(), Arc::<Heartbeat>::default());
         let of_draft = speculation.as_ref().and_then(Speculation::watch);
         let watches = [Some(&watch), of_draft].into_iter().flatten().cloned().collect();
         // The first half is for the ranks that rank 0 waits for, so that its own timeout fires
         // first.
-        let sight = Sight::new(model.patience().saturating_mul(2), watches);
+        let watchdog = Watchdog::new(model.patience().saturating_mul(2), watches);
         let woken = Arc::new(AtomicBool::new(false));
         let counts = Arc::<Counts>::default();
         let failure = Arc::<OnceLock<String>>::default();
@@ -119,7 +119,7 @@ impl Engine {
             (counts.blocks, counts.longest_draft) = (model.cache().free(), longest_draft);
             counts.drafting = longest_draft > 0;
         });
-        let maker = Maker {
+        let engine_loop = EngineLoop {
             model,
             commands: receiver,
             woken: woken.clone(),
@@ -132,23 +132,27 @@ impl Engine {
             scratch: Scratch::default(),
             counts: counts.clone(),
             failure: failure.clone(),
-            pulse: pulse.clone(),
+            heartbeat: heartbeat.clone(),
         };
         let thread = std::thread::Builder::new().name("nsbridge-engine".to_owned());
-        let thread = thread.spawn(move || maker.run()).map_err(Error::fatal)?;
+        let thread = thread.spawn(move || engine_loop.run()).map_err(Error::fatal)?;
         let thread = Some(thread);
-        Ok(Self { commands, woken, policy, counts, failure, watch, pulse, sight, thread })
+        Ok(Self { commands, woken, policy, counts, failure, watch, heartbeat, watchdog, thread })
     }
 
     /// Generates and emits the reply. Pieces of an earlier attempt are not repeated.
-    pub(crate) async fn make(&self, order: Order, emitter: Emitter<TextPiece>) -> Result<Finish> {
+    pub(crate) async fn make(
+        &self,
+        input: EngineRequest,
+        emitter: Emitter<TextPiece>,
+    ) -> Result<Finish> {
         let waker = Waker::new(self.commands.clone(), self.woken.clone());
         // Dropped after the receiver, so the engine then sees that the caller is gone.
         let left = Left::new(waker.clone());
         let (done, finished) = oneshot::channel();
         emitter.on_change(move || waker.wake());
-        let limit = self.policy.limit.map(|given| Limit::new(given, order.arrived));
-        self.send(Command::Make(Box::new(Request::new(order, emitter, done, limit))))?;
+        let limit = self.policy.limit.map(|given| Limit::new(given, input.arrived));
+        self.send(Command::Make(Box::new(Request::new(input, emitter, done, limit))))?;
         let finish = finished.await.unwrap_or_else(|_| Err(stopped()));
         left.answered();
         finish
@@ -191,7 +195,7 @@ impl Engine {
             };
             format!("{who} did not answer within {} s", limit.as_secs_f64())
         };
-        self.sight.too_long(&self.pulse).map(late)
+        self.watchdog.overdue(&self.heartbeat).map(late)
     }
 
     /// Returns a snapshot of the engine's counters and gauges.
@@ -229,7 +233,7 @@ struct Running {
 }
 
 /// State of the engine thread.
-struct Maker {
+struct EngineLoop {
     model: Model,
     commands: Receiver<Command>,
     woken: Arc<AtomicBool>,
@@ -244,38 +248,38 @@ struct Maker {
     scratch: Scratch,
     counts: Arc<Counts>,
     failure: Arc<OnceLock<String>>,
-    pulse: Arc<Pulse>,
+    heartbeat: Arc<Heartbeat>,
 }
 
-impl Maker {
+impl EngineLoop {
     fn run(mut self) {
-        while self.hear() {
-            self.pulse.works();
+        while self.drain_commands() {
+            self.heartbeat.expect_soon();
             self.woken.swap(false, Ordering::SeqCst);
             self.running.iter_mut().for_each(|running| running.request.look());
             // Before the step, so that the memory of stopped requests is free for others.
-            self.bury();
+            self.reap_finished();
             self.step();
-            self.bury();
+            self.reap_finished();
             self.count();
-            self.pulse.rests();
+            self.heartbeat.allow_pause();
         }
     }
 
     /// Removes finished requests and frees their memory.
-    fn bury(&mut self) {
+    fn reap_finished(&mut self) {
         for mut over in self.running.extract_if(.., |running| running.request.is_over()) {
-            over.request.order.choices.release(self.model.cache());
+            over.request.input.group.release(self.model.cache());
             self.schedule.end(over.tenant);
             if let Some(speculation) = &mut self.speculation {
-                let sequences = over.request.order.choices.sequences();
+                let sequences = over.request.input.group.ids();
                 sequences.for_each(|sequence| speculation.drafter().forget(sequence));
             }
         }
     }
 
     /// Handles all commands, and waits for one if no request can run. Returns false at shutdown.
-    fn hear(&mut self) -> bool {
+    fn drain_commands(&mut self) -> bool {
         loop {
             let command = if self.running.iter().any(|running| running.request.work().tokens > 0) {
                 match self.commands.try_recv() {
@@ -293,14 +297,14 @@ impl Maker {
             };
             match command {
                 Command::Make(mut request) => {
-                    request.order.choices.number(&mut self.sequences);
-                    let tenant = self.schedule.begin(&request.order.account);
+                    request.input.group.number(&mut self.sequences);
+                    let tenant = self.schedule.begin(&request.input.account);
                     self.running.push(Running { request: *request, tenant });
                 }
                 Command::WarmUp(done) => {
-                    self.pulse.works();
+                    self.heartbeat.expect_soon();
                     let _ = done.send(self.warm_up());
-                    self.pulse.rests();
+                    self.heartbeat.allow_pause();
                 }
                 Command::Forget => {
                     self.model.cache().forget_all();
@@ -322,7 +326,7 @@ impl Maker {
     }
 
     fn warm_up(&mut self) -> Result<()> {
-        let mut table = Table::default();
+        let mut table = BlockTable::default();
         self.model.cache().reserve(&mut table, 1);
         let run = self.model.forward(&mut [Chunk { table: &mut table, tokens: &[0], logits: 1 }]);
         let run = run.map(drop);
@@ -343,18 +347,18 @@ impl Maker {
         }
         let planned = begun.elapsed();
         self.draft(&plan);
-        self.pulse.works();
+        self.heartbeat.expect_soon();
         let drafted = begun.elapsed();
         self.run_tokens(&plan);
         let (draft_time, model_time) = (drafted - planned, begun.elapsed() - drafted);
         let cache = self.model.cache();
         for Running { request, .. } in &mut self.running {
-            let Order { choices, scope, .. } = &mut request.order;
-            choices.roll_back(cache);
+            let EngineRequest { group, scope, .. } = &mut request.input;
+            group.roll_back(cache);
             if self.policy.caching {
-                choices.remember(cache, scope);
+                group.remember(cache, scope);
             }
-            choices.settle(cache, scope);
+            group.settle(cache, scope);
         }
         let schedule_time = begun.elapsed().saturating_sub(draft_time + model_time);
         self.counts.change(|counts| {
@@ -369,7 +373,7 @@ impl Maker {
     /// Updates the gauges, and the counters of drafts, preemptions and evictions.
     fn count(&mut self) {
         let running =
-            self.running.iter().filter(|running| running.request.order.choices.has_memory());
+            self.running.iter().filter(|running| running.request.input.group.has_memory());
         let (running, all) = (running.count(), self.running.len());
         let cache = self.model.cache();
         let (free, evictions) = (cache.free(), cache.evictions());
@@ -387,10 +391,10 @@ impl Maker {
     fn plan(&mut self) -> Vec<usize> {
         let candidate = |running: &Running| Candidate {
             tenant: running.tenant,
-            priority: running.request.order.priority,
+            priority: running.request.input.priority,
             work: running.request.work(),
-            weight: running.request.order.choices.weight(),
-            begun: running.request.order.choices.has_memory(),
+            weight: running.request.input.group.weight(),
+            begun: running.request.input.group.has_memory(),
         };
         let candidates: Vec<_> = self.running.iter().map(candidate).collect();
         let Self { model, running, counts, .. } = self;
@@ -400,17 +404,17 @@ impl Maker {
 
     /// Drafts the continuation of each reply whose next token is computed in this step.
     fn draft(&mut self, plan: &[usize]) {
-        let Self { model, running, speculation, tally, policy, counts, pulse, .. } = self;
+        let Self { model, running, speculation, tally, policy, counts, heartbeat, .. } = self;
         let Some(drafting) = speculation else { return };
         let rows = plan.iter().sum();
         let parts = running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0);
         let undrafted = parts.flat_map(|(running, tokens)| {
-            let Order { choices, scope, .. } = &mut running.request.order;
-            choices.undrafted(*tokens, scope)
+            let EngineRequest { group, scope, .. } = &mut running.request.input;
+            group.undrafted(*tokens, scope)
         });
         let (undrafted, room) = (undrafted.collect(), policy.limits.tokens - rows);
         if drafting.watch().is_none() {
-            pulse.rests();
+            heartbeat.allow_pause();
         }
         if let Err(error) = drafting.draft(undrafted, (rows, room), tally, model.cache()) {
             // Like an error of `forward`, this one contains no text of a request.
@@ -425,7 +429,7 @@ impl Maker {
         let Self { model, running, speculation, tally, scratch, failure, .. } = self;
         let parts = running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0);
         let mut chunks: Vec<_> = parts
-            .flat_map(|(running, tokens)| running.request.order.choices.chunks(*tokens))
+            .flat_map(|(running, tokens)| running.request.input.group.chunks(*tokens))
             .collect();
         let rows: usize = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
         let wanted: usize = chunks.iter().map(|chunk| chunk.logits).sum();
@@ -449,7 +453,7 @@ impl Maker {
         for (Running { request, .. }, _) in
             running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0)
         {
-            request.order.choices.next(&mut rows, scratch, tally);
+            request.input.group.next(&mut rows, scratch, tally);
             request.collect();
         }
     }
@@ -465,7 +469,7 @@ impl Maker {
 
 /// KV cache as the schedule allocates it.
 struct Blocks<'a> {
-    cache: &'a mut KvCache,
+    cache: &'a mut KvCacheManager,
     counts: &'a Counts,
     running: &'a mut [Running],
 }
@@ -473,26 +477,26 @@ struct Blocks<'a> {
 impl Memory for Blocks<'_> {
     /// Starts from cached blocks of other requests, or of this one before its preemption.
     fn begin(&mut self, index: usize) -> Work {
-        let Order { choices, scope, .. } = &mut self.running[index].request.order;
-        if let Some((hits, misses)) = choices.recall(self.cache, scope) {
+        let EngineRequest { group, scope, .. } = &mut self.running[index].request.input;
+        if let Some((hits, misses)) = group.recall(self.cache, scope) {
             self.counts.change(|counts| {
                 counts.cache_hits += hits as u64;
                 counts.cache_misses += misses as u64;
             });
         }
-        choices.work()
+        group.work()
     }
 
     fn reserve(&mut self, index: usize, tokens: usize) -> bool {
-        self.running[index].request.order.choices.reserve(self.cache, tokens)
+        self.running[index].request.input.group.reserve(self.cache, tokens)
     }
 
     fn preempt(&mut self, index: usize) {
-        self.running[index].request.order.choices.release(self.cache);
+        self.running[index].request.input.group.release(self.cache);
     }
 
     fn shrink(&mut self, index: usize) -> Option<Work> {
-        let choices = &mut self.running[index].request.order.choices;
-        choices.shrink(self.cache).then(|| choices.work())
+        let group = &mut self.running[index].request.input.group;
+        group.shrink(self.cache).then(|| group.work())
     }
 }

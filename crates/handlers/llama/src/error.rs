@@ -60,6 +60,17 @@ pub enum LoadError {
     },
 }
 
+impl From<nsbridge_kernels::Error> for LoadError {
+    fn from(error: nsbridge_kernels::Error) -> Self {
+        match error {
+            nsbridge_kernels::Error::Unsupported { field, found, supported } => {
+                Self::unsupported(field, found, supported)
+            }
+            error => Self::Worker(error.to_string()),
+        }
+    }
+}
+
 impl LoadError {
     pub(crate) fn unsupported(
         field: impl Into<String>,

@@ -17,13 +17,13 @@ use nsbridge_handler::{Error, Result};
 
 use crate::{Allowed, TokenSet};
 
+mod lookahead;
 mod rule;
-mod scout;
 mod vocabulary;
 mod work;
 
+pub(crate) use lookahead::Lookahead;
 pub use rule::Rule;
-pub(crate) use scout::Scout;
 
 /// Versions of the crates that compute token masks, which are part of a worker's fingerprint.
 pub(crate) const VERSION: &str = "llguidance 1.9.1, toktrie 1.9.1, derivre 0.3.13";

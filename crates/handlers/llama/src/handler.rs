@@ -19,19 +19,20 @@ use sha2::{Digest, Sha256};
 use self::drafting::Drafting;
 use self::preparation::Preparation;
 use crate::budget::Budget;
-use crate::engine::{Engine, Order, Policy};
+use crate::engine::{Engine, EngineRequest, Policy};
+use crate::formats::{coarsest_format, mean_width};
 use crate::grammar::{self, Grammars};
-use crate::kernel::attention::PAGE;
 use crate::limits::{HELD_BYTES, REPLIES, STUCK, THREADS};
-use crate::loading::{seconds, within};
 use crate::options::{Options, Quantize};
 use crate::parity::Required;
 use crate::request::{Asked, Vocabulary};
 use crate::schedule::Limits;
 use crate::speculation::Drafter;
-use crate::text::Text;
+use crate::timeout::{seconds, within};
+use crate::tokenizer::ChatTokenizer;
 use crate::workers::Workers;
-use crate::{Config, Format, KvFormat, LoadError, Memory, Model, Processor, Setup, Weights};
+use crate::{Backend, Config, Format, KvFormat, LoadError, Memory, Model, Setup, Weights};
+use nsbridge_kernels::attention::PAGE;
 
 /// Version of the arithmetic; increased when the same request could get other tokens from the same
 /// files.
@@ -61,7 +62,7 @@ pub struct Llama {
     config: Config,
     engine: Engine,
     context: usize,
-    text: Arc<Text>,
+    text: Arc<ChatTokenizer>,
     grammars: Arc<Grammars>,
     workers: Workers,
     budget: Budget,
@@ -83,7 +84,7 @@ impl AsyncHandler for Llama {
         let arrived = Instant::now();
         let replies = replies(&input)?;
         let asked = Asked::new(&input, &self.options, &self.config.advice, self.vocabulary())?;
-        Text::refuse_long(&input, self.context)?;
+        ChatTokenizer::refuse_long(&input, self.context)?;
         let (scope, account) = (job.info().scope.clone(), job.info().account.clone());
         let (priority, rule) = (input.priority.unwrap_or(0), input.response_format.is_some());
         let preparation = Preparation {
@@ -101,7 +102,7 @@ impl AsyncHandler for Llama {
         };
         // Held until the call ends. A request of a few bytes takes no part of the budget.
         let (mut granted, short) = (None, !rule && preparation.is_short());
-        let (choices, finish) = if short {
+        let (group, finish) = if short {
             preparation.prepare()?
         } else {
             let (memory, cost) = (preparation.memory(), preparation.cost());
@@ -111,12 +112,12 @@ impl AsyncHandler for Llama {
             };
             unless_stopped(job, prepared).await?
         };
-        job.set_max_pieces(choices.longest());
+        job.set_max_pieces(group.longest());
         if let Some(finish) = finish {
             return Ok(finish);
         }
-        let order = Order { choices, scope, account, priority, arrived };
-        let finish = self.engine.make(order, job.emitter()).await;
+        let request = EngineRequest { group, scope, account, priority, arrived };
+        let finish = self.engine.make(request, job.emitter()).await;
         drop(granted);
         finish
     }
@@ -193,21 +194,21 @@ impl Llama {
         Asked::new(&TextInput::default(), &options, &config.advice, vocabulary(&config))
             .map_err(|error| LoadError::Worker(format!("in the worker's options, {error}")))?;
         let special = options.special_tokens_in_messages.unwrap_or(false);
-        let text = Text::read(files, config.vocab_size, special)?;
+        let text = ChatTokenizer::read(files, config.vocab_size, special)?;
         let limits = limits(&options)?;
         let ranks = options.tensor_parallel_degree.unwrap_or(1);
         let ranks_of_draft = options.draft_model_tp_size.unwrap_or(1);
         let device = options.device.as_deref().unwrap_or("cpu");
         // Without a draft model, its rank count must not reserve GPUs.
         let most = if drafting.is_model() { ranks.max(ranks_of_draft) } else { ranks };
-        let device = Processor::named(device, most)?;
+        let device = Backend::named(device, most)?;
         let kv = options.kv_cache_dtype.unwrap_or(match device {
-            Processor::Cpu => KvFormat::F32,
-            Processor::Candle(_) => KvFormat::Bf16,
+            Backend::Cpu => KvFormat::F32,
+            Backend::Candle(_) => KvFormat::Bf16,
         });
         let format = options.quantize.map(|Quantize::Q8_0| Format::Q8_0);
         let checkpoint = Weights::find(files)?;
-        let coarsest = format.unwrap_or_else(|| Format::coarsest(checkpoint.tensors()));
+        let coarsest = format.unwrap_or_else(|| coarsest_format(checkpoint.tensors()));
         config.hold_degree("tensor_parallel_degree", ranks, coarsest)?;
         let setup = Setup {
             device,
@@ -320,10 +321,10 @@ fn vocabulary(config: &Config) -> Vocabulary<'_> {
 fn memory(config: &Config, checkpoint: &Checkpoint, setup: &Setup) -> Memory {
     let tensors = checkpoint.tensors();
     let weight = match (&setup.device, setup.format) {
-        (Processor::Cpu, Some(format)) => format.width(),
-        (Processor::Cpu, None) => Format::mean_width(tensors),
+        (Backend::Cpu, Some(format)) => format.width(),
+        (Backend::Cpu, None) => mean_width(tensors),
         // A device stores the checkpoint's own format.
-        (Processor::Candle(_), _) => {
+        (Backend::Candle(_), _) => {
             let bytes: u64 = tensors.iter().map(TensorInfo::bytes).sum();
             let elements: u64 = tensors.iter().map(TensorInfo::elements).sum();
             bytes as f64 / elements.max(1) as f64
@@ -338,14 +339,16 @@ fn memory(config: &Config, checkpoint: &Checkpoint, setup: &Setup) -> Memory {
 fn refuse_what_does_not_fit(
     target: &Memory,
     draft: Option<&Memory>,
-    device: &Processor,
+    device: &Backend,
     given: bool,
 ) -> Result<(), LoadError> {
     let needed = target.bytes().saturating_add(draft.map_or(0, Memory::bytes));
     let both = draft.map(|draft| format!(", and its draft {draft}")).unwrap_or_default();
     let (room, what, or) = match device {
-        Processor::Cpu => (crate::memory::available(), "this machine has", ", or quantize"),
-        Processor::Candle(on) => (on.free(), "the GPUs of the option device have", ""),
+        Backend::Cpu => {
+            (nsbridge_kernels::memory::available(), "this machine has", ", or quantize")
+        }
+        Backend::Candle(on) => (on.free(), "the GPUs of the option device have", ""),
     };
     let set = if given {
         "a lower kv_cache_mb"

@@ -18,14 +18,12 @@ use std::time::{Duration, Instant};
 use nsbridge_handler::{Error, Result};
 
 use crate::capacity::parameters;
-use crate::kernel::Tier;
-use crate::kernel::attention::PAGE;
-use crate::kernel::reach::{REACHES, set_reach};
-use crate::kv::{KvCache, KvFormat, Table};
-use crate::matrix::Format;
-use crate::{Config, LoadError, Weights};
+use crate::kv::{BlockTable, KvCacheManager, KvFormat};
+use crate::{Config, Format, LoadError, Tier, Weights};
+use nsbridge_kernels::attention::PAGE;
+use nsbridge_kernels::prefetch::{DISTANCES, set_distance};
 
-pub use self::device::On;
+pub use self::device::CandleDevices;
 
 use self::plan::Step;
 use self::ranks::Ranks;
@@ -43,8 +41,8 @@ const TRYING: Duration = Duration::from_millis(500);
 /// the results.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Processor that computes the model.
-    pub device: Processor,
+    /// Backend that computes the model.
+    pub device: Backend,
     /// Number of ranks that each compute a part of every matrix: tensor parallelism as in
     /// Megatron-LM (Shoeybi et al., arXiv:1909.08053).
     pub ranks: usize,
@@ -64,19 +62,19 @@ pub struct Setup {
     pub blocks: usize,
 }
 
-/// Processor that a model runs on.
+/// Backend that a model runs on.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub enum Processor {
+pub enum Backend {
     /// CPU, with this engine's own kernels.
     #[default]
     Cpu,
     /// candle, on any of its devices. Weights are floats or the checkpoint's blocks, and the bits
     /// depend on the device and on the number of ranks.
-    Candle(On),
+    Candle(CandleDevices),
 }
 
-impl Processor {
+impl Backend {
     /// Returns the processor of this name: `cpu`; `cuda` for one GPU per rank; `cuda:N` for all
     /// ranks on GPU N.
     ///
@@ -85,14 +83,18 @@ impl Processor {
     /// Returns an error if the name is unknown, if the GPU does not exist, or if the worker was
     /// built without the required features.
     pub fn named(name: &str, ranks: usize) -> Result<Self, LoadError> {
-        if name == "cpu" { Ok(Self::Cpu) } else { On::gpus(name, ranks).map(Self::Candle) }
+        if name == "cpu" {
+            Ok(Self::Cpu)
+        } else {
+            CandleDevices::gpus(name, ranks).map(Self::Candle)
+        }
     }
 }
 
 impl Default for Setup {
     fn default() -> Self {
         Self {
-            device: Processor::Cpu,
+            device: Backend::Cpu,
             ranks: 1,
             patience: Duration::from_secs(60),
             threads: None,
@@ -108,7 +110,7 @@ impl Default for Setup {
 #[derive(Debug)]
 pub struct Model {
     ranks: Ranks,
-    cache: KvCache,
+    cache: KvCacheManager,
     context: usize,
     vocab_size: usize,
     arithmetic: String,
@@ -119,7 +121,7 @@ pub struct Model {
 #[derive(Debug)]
 pub struct Chunk<'a> {
     /// Block table of the sequence, with blocks reserved for these tokens.
-    pub table: &'a mut Table,
+    pub table: &'a mut BlockTable,
     /// At least one token.
     pub tokens: &'a [u32],
     /// Number of last tokens that need logits.
@@ -162,43 +164,43 @@ impl Model {
         }
         let format = setup.format.unwrap_or_else(|| weights.coarsest());
         config.hold_degree("tensor_parallel_degree", setup.ranks, format)?;
-        if let (Processor::Candle(_), Some(_)) = (&setup.device, setup.format) {
+        if let (Backend::Candle(_), Some(_)) = (&setup.device, setup.format) {
             return Err(LoadError::Worker(
                 "the option quantize is for CPUs: for a GPU, write the file with `nsbridge model quantize`"
                     .to_owned(),
             ));
         }
-        let cache = KvCache::new(setup.blocks)?;
+        let cache = KvCacheManager::new(setup.blocks)?;
         let ranks = Ranks::load(config, context, weights, setup)?;
         let arithmetic = ranks.arithmetic();
         let (vocab_size, patience) = (config.vocab_size, setup.patience);
         let mut model = Self { ranks, cache, context, vocab_size, arithmetic, patience };
-        if matches!(setup.device, Processor::Cpu) && parameters(config) >= OUT_OF_CACHES {
-            model.find_reach();
+        if matches!(setup.device, Backend::Cpu) && parameters(config) >= OUT_OF_CACHES {
+            model.find_prefetch_distance();
         }
         Ok(model)
     }
 
     /// Finds the fastest prefetch distance for weights on this machine, by timing steps of one
     /// token.
-    fn find_reach(&mut self) {
-        let mut least = REACHES.map(|_| Duration::MAX);
+    fn find_prefetch_distance(&mut self) {
+        let mut least = DISTANCES.map(|_| Duration::MAX);
         let begun = Instant::now();
         while begun.elapsed() < TRYING {
-            for (reach, least) in REACHES.into_iter().zip(&mut least) {
-                set_reach(reach);
+            for (distance, least) in DISTANCES.into_iter().zip(&mut least) {
+                set_distance(distance);
                 // The next step returns the error.
                 let Some(took) = self.lone_step() else { return };
                 *least = took.min(*least);
             }
         }
-        let best = REACHES.into_iter().zip(least).min_by_key(|(_, least)| *least);
-        best.into_iter().for_each(|(reach, _)| set_reach(reach));
+        let best = DISTANCES.into_iter().zip(least).min_by_key(|(_, least)| *least);
+        best.into_iter().for_each(|(distance, _)| set_distance(distance));
     }
 
     /// Measures a step of one token without a prefix. Returns `None` if the step fails.
     fn lone_step(&mut self) -> Option<Duration> {
-        let mut table = Table::default();
+        let mut table = BlockTable::default();
         if !self.cache.reserve(&mut table, 1) {
             return None;
         }
@@ -220,7 +222,7 @@ impl Model {
     }
 
     /// Returns the block allocator for the keys and values of all sequences.
-    pub fn cache(&mut self) -> &mut KvCache {
+    pub fn cache(&mut self) -> &mut KvCacheManager {
         &mut self.cache
     }
 
@@ -251,7 +253,9 @@ impl Model {
         for chunk in &*chunks {
             self.check(chunk)?;
         }
-        let data = self.ranks.run(Step::new(chunks, self.cache.take_copies()))?;
+        let data = self.ranks.run(Step::new(chunks, self.cache.take_copies()));
+        // No other rank can compute a lost rank's part, so the model is at its end.
+        let data = data.map_err(|lost| Error::fatal(lost.to_string()))?;
         for chunk in chunks {
             chunk.table.grow(chunk.tokens.len());
         }
@@ -279,9 +283,10 @@ impl Model {
 
 #[cfg(test)]
 mod tests {
-    use super::{Chunk, Model, REACHES, Setup};
-    use crate::kernel::reach::reach;
-    use crate::{Config, Format, Table, Weights};
+    use nsbridge_kernels::prefetch::distance;
+
+    use super::{Chunk, DISTANCES, Model, Setup};
+    use crate::{BlockTable, Config, Format, Weights};
 
     #[test]
     fn finding_out_how_far_ahead_to_ask_changes_nothing() {
@@ -290,7 +295,7 @@ mod tests {
         let (config, weights) = (Config::read(&files).unwrap(), Weights::read(&files).unwrap());
         let setup = Setup { ranks: 2, blocks: 2, format: Some(Format::Q8_0), ..Setup::default() };
         let mut model = Model::new(&config, 32, &weights, &setup).unwrap();
-        let mut table = Table::default();
+        let mut table = BlockTable::default();
         assert!(model.cache().reserve(&mut table, 4));
         let mut said = |model: &mut Model| {
             let chunk = Chunk { table: &mut table, tokens: &[5, 7], logits: 1 };
@@ -300,8 +305,8 @@ mod tests {
             (bits, model.cache().free())
         };
         let before = said(&mut model);
-        model.find_reach();
-        assert!(REACHES.contains(&reach()));
+        model.find_prefetch_distance();
+        assert!(DISTANCES.contains(&distance()));
         assert_eq!(said(&mut model), before);
     }
 }

@@ -11,7 +11,7 @@ use safetensors::tensor::{Dtype, TensorView};
 
 pub(crate) use self::required::Required;
 
-use crate::{Chunk, Config, Format, KvFormat, LoadError, Model, Setup, Table, Weights};
+use crate::{BlockTable, Chunk, Config, Format, KvFormat, LoadError, Model, Setup, Weights};
 
 /// Number of tokens run per step.
 const CHUNK: usize = 64;
@@ -138,7 +138,7 @@ impl Reference {
 
 /// Runs tokens from the beginning of a sequence, and calls `each` with the logits after each token.
 fn run(model: &mut Model, tokens: &[u32], mut each: impl FnMut(&[f32])) -> Result<()> {
-    let mut table = Table::default();
+    let mut table = BlockTable::default();
     let mut some = |tokens: &[u32]| {
         if !model.cache().reserve(&mut table, tokens.len()) {
             return Err(Error::bad_input("there are more tokens than the cache has room for"));

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use nsbridge_handler::{Error, FinishReason, Result, TextPiece, TokenLogprob};
 
-use crate::detokenise::TextStream;
-use crate::grammar::{Grammar, Scout};
+use crate::detokenize::TextStream;
+use crate::grammar::{Grammar, Lookahead};
 use crate::request::Asked;
-use crate::text::Text;
+use crate::tokenizer::ChatTokenizer;
 use crate::{History, Noise, Sampling, Scratch, Sequences, TokenSet, logprobs, sample};
 
 /// Reply with its prompt and its draft.
 pub(crate) struct Reply {
-    words: Arc<Text>,
+    words: Arc<ChatTokenizer>,
     vocab_size: usize,
     /// Tokens of the prompt, then of the reply, then of the draft.
     tokens: Vec<u32>,
@@ -31,7 +31,7 @@ pub(crate) struct Reply {
     /// Grammar that constrains the text.
     grammar: Option<Grammar>,
     /// State of the grammar after the draft.
-    scout: Option<Scout>,
+    lookahead: Option<Lookahead>,
 }
 
 /// Cost of checking a token against a grammar, in tokens of a plain reply.
@@ -55,7 +55,7 @@ impl Reply {
     ///
     /// Returns an error if the prompt leaves no room in the context.
     pub(crate) fn new(
-        words: Arc<Text>,
+        words: Arc<ChatTokenizer>,
         vocab_size: usize,
         context: usize,
         prompt: Vec<u32>,
@@ -80,7 +80,7 @@ impl Reply {
             tokens: prompt,
             drafted: 0,
             grammar: None,
-            scout: None,
+            lookahead: None,
         })
     }
 
@@ -99,7 +99,7 @@ impl Reply {
             tokens: prompt.to_vec(),
             drafted: 0,
             grammar: None,
-            scout: None,
+            lookahead: None,
         }
     }
 
@@ -175,13 +175,14 @@ impl Reply {
     /// target's mostly choose the same token.
     pub(crate) fn draft(&mut self, logits: &[f32], scratch: &mut Scratch) -> bool {
         let index = self.made() + self.drafted;
-        let Self { asked, history, noise, grammar, scout, tokens, prompt, drafted, .. } = self;
+        let Self { asked, history, noise, grammar, lookahead, tokens, prompt, drafted, .. } = self;
         let sampling = &asked.sampling;
         let allowed = match grammar {
             None => None,
             Some(grammar) => {
-                let scout = scout.get_or_insert_with(|| Scout::new(grammar, index - *drafted));
-                let Some(allowed) = scout.allowed(&tokens[*prompt..], &sampling.ends) else {
+                let lookahead =
+                    lookahead.get_or_insert_with(|| Lookahead::new(grammar, index - *drafted));
+                let Some(allowed) = lookahead.allowed(&tokens[*prompt..], &sampling.ends) else {
                     return false;
                 };
                 Some(allowed)
@@ -194,10 +195,10 @@ impl Reply {
     /// Adds a token to the draft if it can be of use. Returns true if the draft can take more.
     pub(crate) fn guess(&mut self, token: u32) -> bool {
         let made = self.made();
-        let Self { asked, grammar, scout, tokens, prompt, .. } = self;
+        let Self { asked, grammar, lookahead, tokens, prompt, .. } = self;
         if let Some(grammar) = grammar {
-            let scout = scout.get_or_insert_with(|| Scout::new(grammar, made));
-            let allowed = scout.allowed(&tokens[*prompt..], &asked.sampling.ends);
+            let lookahead = lookahead.get_or_insert_with(|| Lookahead::new(grammar, made));
+            let allowed = lookahead.allowed(&tokens[*prompt..], &asked.sampling.ends);
             if !allowed.is_some_and(|allowed| allowed.has(token)) {
                 return false;
             }
@@ -225,8 +226,8 @@ impl Reply {
         }
         self.drafted = 0;
         let made = self.made();
-        if let Some(scout) = &mut self.scout {
-            scout.back_to(made);
+        if let Some(lookahead) = &mut self.lookahead {
+            lookahead.back_to(made);
         }
         draft
     }

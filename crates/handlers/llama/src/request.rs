@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nsbridge_handler::{Error, Result, TextInput};
 
 use crate::config::Advice;
-use crate::detokenise::Stops;
+use crate::detokenize::Stops;
 use crate::limits::{ROLE_BYTES, STOP_BYTES, TOP_LOGPROBS};
 use crate::{Options, Sampling, TokenSet};
 

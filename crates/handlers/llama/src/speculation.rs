@@ -12,8 +12,8 @@
 
 mod cost;
 mod length;
-mod lookup;
 mod model;
+mod ngram;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,12 +22,12 @@ use std::sync::Arc;
 use nsbridge_handler::{Error, Result};
 
 use crate::reply::Reply;
-use crate::{KvCache, Model, Scratch, Table, Watch};
+use crate::{BlockTable, KvCacheManager, Model, Scratch, Watch};
 
 pub(crate) use self::cost::Costs;
-pub(crate) use self::length::Outlook;
-pub(crate) use self::lookup::Lookup;
+pub(crate) use self::length::AcceptanceStats;
 pub(crate) use self::model::DraftModel;
+pub(crate) use self::ngram::NgramProposer;
 
 /// Maximum number of tokens of a draft.
 pub(crate) const LONGEST: usize = 16;
@@ -139,8 +139,8 @@ impl Continuation<'_> {
 /// Reply whose next step has one token, which a draft may follow.
 pub(crate) struct Undrafted<'a> {
     pub(crate) reply: &'a mut Reply,
-    pub(crate) table: &'a mut Table,
-    pub(crate) outlook: &'a mut Outlook,
+    pub(crate) table: &'a mut BlockTable,
+    pub(crate) stats: &'a mut AcceptanceStats,
     pub(crate) sequence: u64,
     pub(crate) scope: &'a Arc<str>,
 }
@@ -167,7 +167,7 @@ pub(crate) struct Speculation {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Tally {
     /// Acceptance over all replies.
-    outlook: Outlook,
+    stats: AcceptanceStats,
     /// Drafted tokens by position in the draft.
     pub(crate) drafted: [u64; LONGEST],
     /// Accepted tokens by position in the draft.
@@ -176,13 +176,13 @@ pub(crate) struct Tally {
 
 impl Tally {
     /// Records a step of a reply in which `accepted` of `drafted` draft tokens were accepted.
-    pub(crate) fn add(&mut self, own: &mut Outlook, drafted: usize, accepted: usize) {
+    pub(crate) fn add(&mut self, own: &mut AcceptanceStats, drafted: usize, accepted: usize) {
         if drafted == 0 {
             own.rest(length::AFTER_REST);
-            self.outlook.rest(length::AFTER_REST_OF_ONE);
+            self.stats.rest(length::AFTER_REST_OF_ONE);
         }
         own.learn(drafted, accepted);
-        self.outlook.learn(drafted, accepted);
+        self.stats.learn(drafted, accepted);
         let add = |counts: &mut [u64; LONGEST], count: usize| {
             counts.iter_mut().take(count).for_each(|count| *count += 1);
         };
@@ -192,7 +192,7 @@ impl Tally {
 
     /// Returns the probability that a drafted token is right if those before it are.
     fn acceptance(&self) -> f64 {
-        self.outlook.acceptance(length::GUESS)
+        self.stats.acceptance(length::GUESS)
     }
 }
 
@@ -244,15 +244,15 @@ impl Speculation {
         replies: Vec<Undrafted<'_>>,
         (rows, room): (usize, usize),
         tally: &Tally,
-        cache: &mut KvCache,
+        cache: &mut KvCacheManager,
     ) -> Result<()> {
         let wanted = self.wanted(&replies, rows, room, tally);
         let mut drafted: Vec<Continuation<'_>> = Vec::new();
         for (reply, most) in replies.into_iter().zip(wanted) {
-            let Undrafted { reply, table, outlook, sequence, scope } = reply;
+            let Undrafted { reply, table, stats, sequence, scope } = reply;
             // Drafts only use memory that no request holds.
             let room = most > 0 && cache.reserve(table, 1 + most);
-            outlook.length = if room { most } else { 0 };
+            stats.length = if room { most } else { 0 };
             if room {
                 drafted.push(Continuation { reply, sequence, scope, most });
             }
@@ -278,23 +278,23 @@ impl Speculation {
         tally: &Tally,
     ) -> Vec<usize> {
         let all = tally.acceptance();
-        let wish = |Undrafted { reply, outlook, sequence, .. }: &Undrafted<'_>| {
+        let budget = |Undrafted { reply, stats, sequence, .. }: &Undrafted<'_>| {
             let behind = self.drafter.behind(*sequence, reply.tokens().len());
             let most = behind.map_or(0, |_| reply.draft_room().min(self.lengths.most));
-            let acceptance = outlook.acceptance(all);
-            length::Wish { acceptance, most, now: outlook.length, behind: behind.unwrap_or(0) }
+            let acceptance = stats.acceptance(all);
+            length::DraftBudget { acceptance, most, now: stats.length, behind: behind.unwrap_or(0) }
         };
-        let wishes: Vec<_> = replies.iter().map(wish).collect();
+        let budgets: Vec<_> = replies.iter().map(budget).collect();
         if !self.lengths.adaptive {
             let mut left = room;
-            let wanted = wishes.iter().map(|wish| {
-                let wanted = wish.most.min(left);
+            let wanted = budgets.iter().map(|budget| {
+                let wanted = budget.most.min(left);
                 left -= wanted;
                 wanted
             });
             return wanted.collect();
         }
         let step = length::Step { rows, room, costs: &self.costs };
-        length::choose(&wishes, step, &|tokens| self.drafter.cost(tokens))
+        length::choose(&budgets, step, &|tokens| self.drafter.cost(tokens))
     }
 }

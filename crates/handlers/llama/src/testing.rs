@@ -5,11 +5,11 @@ use std::time::UNIX_EPOCH;
 use nsbridge_handler::{Model, Result, TextInput};
 
 use crate::LoadError;
-use crate::text::Text;
+use crate::tokenizer::ChatTokenizer;
 
 /// A model's tokenizer with its chat template.
 #[derive(Debug)]
-pub struct Tokens(Text);
+pub struct Tokens(ChatTokenizer);
 
 impl Tokens {
     /// Reads `tokenizer.json` and the files beside it, for an embedding of `rows` rows.
@@ -18,7 +18,7 @@ impl Tokens {
     ///
     /// Returns the fatal error with which a worker exits.
     pub fn read(model: &Model, rows: usize) -> Result<Self> {
-        Text::read(model, rows, false).map(Self).map_err(LoadError::fatal)
+        ChatTokenizer::read(model, rows, false).map(Self).map_err(LoadError::fatal)
     }
 
     /// Tokenizes a request for a context of `context` tokens.

@@ -5,11 +5,11 @@ mod gguf;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nsbridge_checkpoint::{Checkpoint, Dtype, GgufValue, Order, TensorInfo, Weight};
+use nsbridge_checkpoint::{Checkpoint, GgufValue, Order, TensorInfo, Weight};
 use nsbridge_handler::Model;
 
-use crate::LoadError;
-use crate::matrix::Format;
+use crate::formats::{coarsest_format, format_of_tensor};
+use crate::{Format, LoadError};
 
 pub(crate) use self::gguf::{ggml, interleaved, name as gguf_name, parted};
 
@@ -51,11 +51,7 @@ impl Weights {
     pub(crate) fn find(model: &Model) -> Result<Checkpoint, LoadError> {
         let checkpoint = Checkpoint::open(model).map_err(LoadError::read)?;
         for tensor in checkpoint.tensors() {
-            if Format::of(tensor.dtype) == Format::F32 && tensor.dtype != Dtype::F32 {
-                let (field, found) = (format!("the dtype of {}", tensor.name), tensor.dtype);
-                let supported = "one of F32, BF16, F16, Q8_0, Q4_K, Q5_K and Q6_K";
-                return Err(LoadError::unsupported(field, found.to_string(), supported));
-            }
+            format_of_tensor(&tensor.name, tensor.dtype)?;
         }
         Ok(checkpoint)
     }
@@ -86,7 +82,8 @@ impl Weights {
 
     /// Returns the storage format of a tensor.
     pub(crate) fn format(&self, name: &str) -> Result<Format, LoadError> {
-        self.find_tensor(name).map(|info| Format::of(info.dtype))
+        let info = self.find_tensor(name)?;
+        format_of_tensor(&info.name, info.dtype)
     }
 
     /// Returns true if the rows of queries and keys are [`interleaved`].
@@ -95,9 +92,9 @@ impl Weights {
         architecture == Some(&GgufValue::Text("llama".to_owned()))
     }
 
-    /// Returns the [coarsest](Format::coarsest) format of the tensors.
+    /// Returns the [coarsest](coarsest_format) format of the tensors.
     pub(crate) fn coarsest(&self) -> Format {
-        Format::coarsest(self.tensors.checkpoint().tensors())
+        coarsest_format(self.tensors.checkpoint().tensors())
     }
 
     /// Makes all further `take` calls fail, because another rank could not be loaded.

@@ -9,11 +9,12 @@ use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_channel::oneshot;
 use nsbridge_handler::{Error, Result};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::process::setpriority_process;
 
 /// Stack size of a thread, in bytes. Compiling a grammar recurses as deep as its schema, whose
@@ -163,7 +164,7 @@ impl Drop for Workers {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         // No panic leaves the queue in an inconsistent state.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     /// Runs tasks until the end. A tenant runs at most `most` tasks at once.
@@ -171,7 +172,7 @@ impl Shared {
         let mut queue = self.lock();
         while !queue.ended {
             let Some((tenant, task)) = queue.next(most) else {
-                queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                self.changed.wait(&mut queue);
                 continue;
             };
             queue.begun += 1;

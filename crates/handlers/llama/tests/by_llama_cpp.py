@@ -148,7 +148,7 @@ def types(path):
     return found
 
 
-def quantised(nsbridge, model, folder, mix):
+def quantized(nsbridge, model, folder, mix):
     """Runs `nsbridge model quantize` and returns its file."""
     subprocess.run([nsbridge, "model", "quantize", model, folder, "--dtype", mix], check=True,
                    stderr=subprocess.DEVNULL)
@@ -156,7 +156,7 @@ def quantised(nsbridge, model, folder, mix):
 
 
 def case(nsbridge, scratch, name, config, mix, model):
-    path = quantised(nsbridge, model, scratch / f"{name} {mix}", mix)
+    path = quantized(nsbridge, model, scratch / f"{name} {mix}", mix)
     vocabulary = config["vocab_size"]
     ids = [(7 * i * i + 3 * i + 5) % vocabulary for i in range(TOKENS)]
     rows = logits(path, ids, vocabulary)

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use nsbridge_handler::Buffer;
 
 use super::Cache;
+use crate::chunk_writer::{ChunkWriter, Destination};
 use crate::digest::{ChunkHasher, Digest};
-use crate::sink::{Piece, Sink};
 
 fn open(dir: &tempfile::TempDir, budget: u64) -> Cache {
     Cache::open(dir.path(), budget, Arc::default()).unwrap()
@@ -23,10 +23,11 @@ fn chunk(text: &str) -> (Digest, Vec<Bytes>) {
 async fn read(cache: &Cache, digest: &Digest, len: usize) -> Option<String> {
     let (filling, segments) = Buffer::filled_by(len, 1, &[]).unwrap();
     let hasher = ChunkHasher::new(0, true);
-    let sink = Sink::new(segments.into_iter().map(Piece::Into).collect(), Some(hasher));
-    let (sink, found) = cache.read(digest, sink, || "chunk 0 of x".to_owned()).await;
-    assert_eq!(sink.received(), if found { len as u64 } else { 0 });
-    drop(sink);
+    let writer =
+        ChunkWriter::new(segments.into_iter().map(Destination::Into).collect(), Some(hasher));
+    let (writer, found) = cache.read(digest, writer, || "chunk 0 of x".to_owned()).await;
+    assert_eq!(writer.received(), if found { len as u64 } else { 0 });
+    drop(writer);
     found.then(|| String::from_utf8(filling.finish().unwrap().to_vec()).unwrap())
 }
 

@@ -12,9 +12,9 @@ use bytes::Bytes;
 use nsbridge_handler::source::files_of;
 
 use super::{Object, Objects, Reading, unusable};
+use crate::chunk_writer::ChunkWriter;
 use crate::error::{Fault, StoreError};
 use crate::random::random;
-use crate::sink::Sink;
 
 /// Folder on the local disk.
 #[derive(Clone, Debug)]
@@ -75,19 +75,19 @@ impl Objects for Folder {
         &self,
         object: &Object,
         range: Range<u64>,
-        sink: Sink,
+        writer: ChunkWriter,
         _: Reading<'_>,
-    ) -> (Sink, Result<(), Fault>) {
+    ) -> (ChunkWriter, Result<(), Fault>) {
         let (path, object) = (self.dir.join(&object.path), object.clone());
         let read = move || {
-            let mut sink = sink;
-            let done = read_range(&path, &object, &range, &mut sink);
-            (sink, done)
+            let mut writer = writer;
+            let done = read_range(&path, &object, &range, &mut writer);
+            (writer, done)
         };
         match tokio::task::spawn_blocking(read).await {
             Ok(done) => done,
             // A blocking task is dropped only while its runtime shuts down.
-            Err(_) => (Sink::new(Vec::new(), None), Err(StoreError::GivenUp.into())),
+            Err(_) => (ChunkWriter::new(Vec::new(), None), Err(StoreError::GivenUp.into())),
         }
     }
 
@@ -124,14 +124,14 @@ fn read_range(
     path: &Path,
     object: &Object,
     range: &Range<u64>,
-    sink: &mut Sink,
+    writer: &mut ChunkWriter,
 ) -> Result<(), Fault> {
     let mut file = File::open(path).map_err(|error| fault(path, error))?;
     let found = file.metadata().map_err(|error| fault(path, error))?;
     if found.len() != object.size || object.etag.as_ref().is_some_and(|tag| *tag != etag(&found)) {
         return Err(StoreError::Changed { object: path.display().to_string() }.into());
     }
-    let read = file.seek(SeekFrom::Start(range.start)).and_then(|_| sink.fill(&mut file));
+    let read = file.seek(SeekFrom::Start(range.start)).and_then(|_| writer.fill(&mut file));
     read.map_err(|error| fault(path, error))
 }
 

@@ -1,7 +1,7 @@
 //! Backend for objects in a bucket with the S3 API.
 
-mod straight;
-mod wire;
+mod direct_read;
+mod http1_body;
 
 use std::fmt;
 use std::io;
@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_s3::Client;
 use aws_sdk_s3::config::retry::RetryConfig;
@@ -24,10 +25,11 @@ use aws_types::region::Region;
 use bytes::{Bytes, BytesMut};
 use tokio::time::timeout;
 
-use self::straight::{Handover, Straight};
+use self::direct_read::{BodySlot, DirectReadConnector};
 use super::{Object, Objects, Reading, unusable};
+use crate::chunk_writer::ChunkWriter;
+use crate::credentials::Credentials;
 use crate::error::{Fault, StoreError};
-use crate::sink::Sink;
 
 /// Time limit for the start of a response, after which the request is retried.
 const ANSWER: Duration = Duration::from_secs(20);
@@ -54,6 +56,20 @@ const PASSING: [&str; 12] = [
     "ThrottlingException",
 ];
 
+/// Replaces the credentials of a configuration.
+pub(crate) fn with_credentials(config: SdkConfig, own: &Credentials) -> SdkConfig {
+    let Credentials { access_key, secret_key, session_token } = own;
+    let keys = aws_credential_types::Credentials::new(
+        access_key,
+        secret_key,
+        session_token.clone(),
+        None,
+        "nsbridge-store",
+    );
+    let keys = SharedCredentialsProvider::new(keys);
+    config.into_builder().credentials_provider(keys).build()
+}
+
 /// Creates an S3 client that does not retry: the store decides what is retried and for how long.
 ///
 /// # Errors
@@ -73,12 +89,12 @@ pub(crate) fn client(config: &SdkConfig, path_style: Option<bool>) -> Result<Cli
         }
     }
     let others = config.http_client().unwrap_or_else(crate::aws::http_client);
-    let straight = Straight::new(others).map_err(|source| {
+    let connector = DirectReadConnector::new(others).map_err(|source| {
         let what = "read this machine's root certificates".to_owned();
         StoreError::System { what, source }
     })?;
     let config = builder
-        .http_client(straight)
+        .http_client(connector)
         .force_path_style(path_style.unwrap_or(elsewhere))
         .retry_config(RetryConfig::disabled())
         .timeout_config(TimeoutConfig::disabled())
@@ -165,11 +181,11 @@ impl S3 {
         &self,
         object: &Object,
         range: Range<u64>,
-        sink: &mut Sink,
+        writer: &mut ChunkWriter,
         how: Reading<'_>,
     ) -> Result<(), Fault> {
-        let handover = Handover::default();
-        let carried = handover.clone();
+        let slot = BodySlot::default();
+        let carried = slot.clone();
         let request = self
             .client
             .get_object()
@@ -182,15 +198,15 @@ impl S3 {
         let answer = self.ask(&object.path, request.send()).await?;
         Self::check_range(object, &range, &answer)?;
         let passing = |why: &str| Fault::Passing(why.to_owned());
-        let mut body = handover.take().ok_or_else(|| passing("the answer has no body"))?;
+        let mut body = slot.take().ok_or_else(|| passing("the answer has no body"))?;
         if body.left() != Some(range.end - range.start) {
             return Err(passing("the body has another length than was asked for"));
         }
-        while !sink.is_full() {
-            match timeout(how.stall, body.read(sink.room())).await {
+        while !writer.is_full() {
+            match timeout(how.stall, body.read(writer.room())).await {
                 Ok(Ok(count)) => {
-                    sink.advance(count);
-                    how.pace.wait(count).await;
+                    writer.advance(count);
+                    how.rate_limit.wait(count).await;
                 }
                 Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     return Err(passing("the body ended early"));
@@ -284,11 +300,11 @@ impl Objects for S3 {
         &self,
         object: &Object,
         range: Range<u64>,
-        mut sink: Sink,
+        mut writer: ChunkWriter,
         how: Reading<'_>,
-    ) -> (Sink, Result<(), Fault>) {
-        let done = self.receive(object, range, &mut sink, how).await;
-        (sink, done)
+    ) -> (ChunkWriter, Result<(), Fault>) {
+        let done = self.receive(object, range, &mut writer, how).await;
+        (writer, done)
     }
 
     async fn put(&self, path: &str, content: Vec<u8>, only_new: bool) -> Result<bool, Fault> {

@@ -30,6 +30,7 @@ const HASHED_AT_ONCE: usize = 4;
 
 /// Parameters of a push.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Push {
     /// Folder that is pushed.
     pub from: PathBuf,
@@ -48,8 +49,18 @@ pub struct Push {
     pub follow_links: bool,
 }
 
+impl Push {
+    /// Pushes a folder as a model of this name. The revision is derived from the content, and no
+    /// alias changes.
+    pub fn new(from: impl Into<PathBuf>, to: Location, model: impl Into<String>) -> Self {
+        let (from, model) = (from.into(), model.into());
+        Self { from, to, model, revision: None, alias: None, force: false, follow_links: false }
+    }
+}
+
 /// Result of a push.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Pushed {
     /// Address of the revision.
     pub place: String,

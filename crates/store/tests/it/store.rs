@@ -7,12 +7,7 @@ mod weights;
 use std::path::Path;
 use std::time::Duration;
 
-use aws_credential_types::Credentials;
-use aws_credential_types::provider::SharedCredentialsProvider;
-use aws_types::SdkConfig;
-use aws_types::region::Region;
-use nsbridge_store::StoreConfig;
-use nsbridge_store::{Location, Push, Pushed, Store};
+use nsbridge_store::{Credentials, Location, Push, Pushed, Store, StoreConfig};
 use nsbridge_testkit::s3::S3Server;
 use safetensors::tensor::{Dtype, TensorView};
 
@@ -24,21 +19,13 @@ const COLUMNS: usize = 2048;
 
 /// Opens a store on this server with short timeouts.
 fn store_on(server: &S3Server, change: impl FnOnce(&mut StoreConfig)) -> Store {
-    let mut config =
-        StoreConfig { stall_s: 0.4, patience_s: 8.0, in_flight: 4, ..StoreConfig::default() };
+    let mut config = StoreConfig::default();
+    (config.stall_s, config.patience_s, config.in_flight) = (0.4, 8.0, 4);
+    config.region = Some("us-east-1".to_owned());
+    config.endpoint_url = Some(server.endpoint());
     change(&mut config);
-    Store::open(&config).unwrap().with_aws(&aws(server)).unwrap()
-}
-
-fn aws(server: &S3Server) -> SdkConfig {
-    let keys = Credentials::new(server.access_key(), server.secret_key(), None, None, "test");
-    SdkConfig::builder()
-        .behavior_version(aws_config::BehaviorVersion::latest())
-        .credentials_provider(SharedCredentialsProvider::new(keys))
-        .region(Region::new("us-east-1"))
-        .endpoint_url(server.endpoint())
-        .http_client(aws_smithy_http_client::Builder::new().build_http())
-        .build()
+    let keys = Credentials::new(server.access_key(), server.secret_key());
+    Store::open(&config).unwrap().with_credentials(keys)
 }
 
 /// Writes a model of two shards, of which the first takes three chunks.
@@ -92,15 +79,16 @@ fn top() -> Location {
 }
 
 fn push_of(dir: &Path) -> Push {
-    Push {
-        from: dir.to_owned(),
-        to: top(),
-        model: "tale".to_owned(),
-        revision: Some("r1".to_owned()),
-        alias: Some("current".to_owned()),
-        force: false,
-        follow_links: false,
-    }
+    let mut push = Push::new(dir, top(), "tale");
+    push.revision = Some("r1".to_owned());
+    push.alias = Some("current".to_owned());
+    push
+}
+
+/// Returns a push with some parameters changed.
+fn changed(mut push: Push, change: impl FnOnce(&mut Push)) -> Push {
+    change(&mut push);
+    push
 }
 
 impl Fixture {

@@ -254,7 +254,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // Positions of a rejected draft stay in the KV cache.
     Mutant {
         name: "no-roll-back",
-        file: "crates/handlers/llama/src/engine/choices.rs",
+        file: "crates/handlers/llama/src/engine/sequence_group.rs",
         edits: &[(
             "cache.truncate(table, reply.tokens().len() - 1);",
             "let run = table.len();\n                \
@@ -287,7 +287,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // The all-reduce adds the ranks' partial sums in another tree.
     Mutant {
         name: "ranks-in-another-tree",
-        file: "crates/handlers/llama/src/comm/threads.rs",
+        file: "crates/kernels/src/collectives/threads.rs",
         edits: &[(
             "let (a, b) = (terms[2 * i], terms[2 * i + 1]);",
             "let (a, b) = (terms[i], terms[i + left]);",
@@ -357,7 +357,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A token id is accepted whatever its size.
     Mutant {
         name: "token-ids-of-any-size",
-        file: "crates/handlers/llama/src/detokenise.rs",
+        file: "crates/handlers/llama/src/detokenize.rs",
         edits: &[("if size > most {", "if size > most && rows == 0 {")],
         judge: Judge::Attack("folder", 60),
     },

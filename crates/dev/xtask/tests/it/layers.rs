@@ -10,7 +10,7 @@ use crate::tree::{none, root};
 /// Returns the layer of a crate by its folder; a crate imports only lower layers.
 fn layer(folder: &str) -> Option<u8> {
     Some(match folder {
-        "crates/protocol" => 0,
+        "crates/protocol" | "crates/kernels" => 0,
         "crates/crypto" | "crates/queue" | "crates/handler" => 1,
         "crates/checkpoint" | "crates/client" => 2,
         "crates/store" => 3,
@@ -28,7 +28,8 @@ fn layer(folder: &str) -> Option<u8> {
 const TESTKIT: &str = "crates/dev/testkit";
 
 /// All that an engine may import of this project.
-const FOR_HANDLERS: [&str; 3] = ["crates/handler", "crates/checkpoint", "crates/protocol"];
+const FOR_HANDLERS: [&str; 4] =
+    ["crates/handler", "crates/checkpoint", "crates/kernels", "crates/protocol"];
 
 /// Crates and features that authors of models must not have to build.
 const NOT_FOR_AUTHORS: [&str; 7] = [
@@ -43,6 +44,10 @@ const NOT_FOR_AUTHORS: [&str; 7] = [
 
 /// Crates that the wire types must not depend on: no input or output, and nothing asynchronous.
 const NOT_FOR_PROTOCOL: [&str; 4] = ["tokio ", "futures-util ", "mio ", "async-trait "];
+
+/// Crates that the arithmetic must not depend on.
+const NOT_FOR_KERNELS: [&str; 5] =
+    ["nsbridge-checkpoint ", "nsbridge-handler ", "candle-core ", "tokenizers ", "tokio "];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -142,6 +147,13 @@ fn a_handler_brings_no_network() {
 }
 
 #[test]
+fn the_kernels_know_no_model_and_no_tensor_library() {
+    let tree = tree_of("nsbridge-kernels");
+    assert!(tree.contains("half v"));
+    assert_eq!(found_in(&tree, &NOT_FOR_KERNELS), BTreeSet::new());
+}
+
+#[test]
 fn the_protocol_does_no_input_or_output() {
     let tree = tree_of("nsbridge-protocol");
     assert!(tree.contains("serde v"));
@@ -166,6 +178,7 @@ fn an_import_of_the_same_layer_or_a_higher_one_is_a_problem() {
     check(TESTKIT, "crates/dev/xtask", Kind::Normal, Some("layer 6"));
     check("crates/store", "crates/handlers/llama", Kind::Dev, Some("layer 3"));
     check("crates/handlers/llama", "crates/queue", Kind::Normal, Some("knows the trait"));
+    check("crates/kernels", "crates/protocol", Kind::Normal, Some("layer 0"));
     check("crates/handlers/a", "crates/handlers/b", Kind::Normal, Some("knows the trait"));
     check("examples/echo", "crates/cli", Kind::Normal, Some("command line"));
     check("crates/queue", TESTKIT, Kind::Normal, Some("for tests"));
@@ -178,6 +191,7 @@ fn lower_layers_the_testkit_and_a_crate_itself_may_be_imported() {
     check("crates/handlers/llama", "crates/handler", Kind::Dev, None);
     check("crates/queue", TESTKIT, Kind::Dev, None);
     check("crates/queue", "crates/queue", Kind::Dev, None);
+    check("crates/handlers/llama", "crates/kernels", Kind::Normal, None);
     check("crates/cli", "crates/handlers/llama", Kind::Normal, None);
     check(TESTKIT, "crates/bridge", Kind::Normal, None);
     check("crates/dev/chaos", TESTKIT, Kind::Normal, None);

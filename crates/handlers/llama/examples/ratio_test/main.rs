@@ -13,7 +13,7 @@ mod telling;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use nsbridge_llama::{Chunk, Config, Model, Sampling, Setup, Table, Weights};
+use nsbridge_llama::{BlockTable, Chunk, Config, Model, Sampling, Setup, Weights};
 use tokenizers::Tokenizer;
 
 use self::counts::{Mean, differ_by_chance, different, first_sentence, mixes_names, repeated};
@@ -283,7 +283,7 @@ fn distributions(
     temperature: f64,
 ) -> Result<Vec<Vec<f64>>, Fault> {
     let tokens = [prompt, &told[..told.len() - 1]].concat();
-    let mut table = Table::default();
+    let mut table = BlockTable::default();
     if !model.cache().reserve(&mut table, tokens.len()) {
         return Err("too few blocks".into());
     }

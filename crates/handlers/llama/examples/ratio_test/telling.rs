@@ -1,6 +1,6 @@
 //! Generation of stories by the target alone, or by a draft and the ratio test.
 
-use nsbridge_llama::{Chunk, History, Model, Noise, Sampling, Scratch, Table, sample};
+use nsbridge_llama::{BlockTable, Chunk, History, Model, Noise, Sampling, Scratch, sample};
 
 use crate::rules::{at_height, kept, likeliest, residual, softmax};
 
@@ -37,7 +37,7 @@ struct Tale<'a> {
     prompt: &'a [u32],
     told: Told,
     history: History,
-    tables: [Table; 2],
+    tables: [BlockTable; 2],
     /// Number of drafted tokens accepted since the target's last own token.
     kept: usize,
     noise: Noise,

@@ -1,8 +1,10 @@
 //! Tensor-parallel degrees that a model allows, and the memory of each rank.
 
 use crate::config::{Config, tensors};
-use crate::kernel::LANES;
-use crate::matrix::{Format, SEGMENTS, segments};
+use nsbridge_kernels::Format;
+use nsbridge_kernels::matrix::{SEGMENTS, segments};
+use nsbridge_kernels::simd::LANES;
+
 use crate::{KvFormat, LoadError};
 
 /// Bytes that rank 0 needs. No other rank needs more.

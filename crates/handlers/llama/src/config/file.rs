@@ -65,7 +65,7 @@ impl File {
             return refused("attention_bias", true, "false in this family");
         }
         if self.quantization_config.is_some() {
-            return refused("quantization_config", "present", "an unquantised model");
+            return refused("quantization_config", "present", "an unquantized model");
         }
         Ok(())
     }

@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{Advice, Config, Rope, RopeScaling, tensors};
+use crate::Format;
 use crate::KvFormat;
 use crate::LoadError;
 use crate::capacity::{Memory, Need, parameters};
-use crate::matrix::Format;
 
 fn tiny() -> Value {
     json!({

@@ -1,9 +1,9 @@
 //! Engine counters and gauges for the worker's metrics.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use nsbridge_handler::Measure;
+use parking_lot::Mutex;
 
 use crate::speculation::LONGEST;
 
@@ -46,11 +46,11 @@ pub(crate) struct Counted {
 
 impl Counts {
     pub(crate) fn read(&self) -> Counted {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 
     pub(crate) fn change(&self, change: impl FnOnce(&mut Counted)) {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.0.lock());
     }
 }
 

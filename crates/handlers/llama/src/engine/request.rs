@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use futures_channel::oneshot;
 use nsbridge_handler::{Emitter, Error, Finish, Refused, Result, TextPiece};
 
-use super::Order;
+use super::EngineRequest;
 use crate::schedule::Work;
 
 /// Request with the pieces that its consumer has not yet taken.
 pub(super) struct Request {
-    pub(super) order: Order,
+    pub(super) input: EngineRequest,
     emitter: Emitter<TextPiece>,
     /// `None` once the result was sent.
     done: Option<oneshot::Sender<Result<Finish>>>,
@@ -52,12 +52,12 @@ impl Limit {
 
 impl Request {
     pub(super) fn new(
-        order: Order,
+        input: EngineRequest,
         emitter: Emitter<TextPiece>,
         done: oneshot::Sender<Result<Finish>>,
         limit: Option<Limit>,
     ) -> Self {
-        Self { order, emitter, done: Some(done), pieces: VecDeque::new(), finish: None, limit }
+        Self { input, emitter, done: Some(done), pieces: VecDeque::new(), finish: None, limit }
     }
 
     pub(super) fn limit(&self) -> Option<&Limit> {
@@ -102,17 +102,17 @@ impl Request {
         }
     }
 
-    /// Takes the new pieces and the result from the choices, and offers them.
+    /// Takes the new pieces and the result from the group, and offers them.
     pub(super) fn collect(&mut self) {
-        let choices = &mut self.order.choices;
-        self.pieces.extend(std::iter::from_fn(|| choices.next_piece()));
-        self.finish = choices.finish();
+        let group = &mut self.input.group;
+        self.pieces.extend(std::iter::from_fn(|| group.next_piece()));
+        self.finish = group.finish();
         self.offer();
     }
 
     /// Returns the tokens to run; none while pieces wait for the consumer.
     pub(super) fn work(&self) -> Work {
         let rests = self.is_over() || !self.pieces.is_empty();
-        if rests { Work::default() } else { self.order.choices.work() }
+        if rests { Work::default() } else { self.input.group.work() }
     }
 }

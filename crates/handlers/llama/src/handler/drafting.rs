@@ -4,11 +4,11 @@ use nsbridge_checkpoint::Checkpoint;
 use nsbridge_handler::{Model as Files, Models};
 
 use super::memory;
-use crate::kernel::row::BLOCK;
+use crate::formats::coarsest_format;
 use crate::options::Options;
-use crate::speculation::{DraftModel, Drafter, LONGEST, Lengths, Lookup, Speculation};
-use crate::text::Text;
-use crate::{Config, Format, LoadError, Memory, Model, Processor, Setup, Weights};
+use crate::speculation::{DraftModel, Drafter, LONGEST, Lengths, NgramProposer, Speculation};
+use crate::tokenizer::ChatTokenizer;
+use crate::{Backend, Config, Format, LoadError, Memory, Model, Setup, Weights};
 
 /// Default name of the draft model.
 const DRAFT: &str = "draft";
@@ -23,7 +23,7 @@ pub(super) enum Drafting {
     /// Draft model in these files.
     Model(Files),
     /// N-gram proposer (prompt lookup) with n-grams of up to this many tokens.
-    Lookup(usize),
+    Ngram(usize),
     With(Box<dyn Drafter>),
 }
 
@@ -71,7 +71,7 @@ impl Drafting {
                 Ok(if length == 0 { Self::Nothing } else { Self::Model(files.clone()) })
             }
             _ if length == 0 => Ok(Self::Nothing),
-            (None, Some(longest)) => Ok(Self::Lookup(longest)),
+            (None, Some(longest)) => Ok(Self::Ngram(longest)),
             (None, None) => Ok(models.get(DRAFT).cloned().map_or(Self::Nothing, Self::Model)),
         }
     }
@@ -89,14 +89,14 @@ impl Drafting {
     pub(super) fn read(
         self,
         target: &Config,
-        text: &Text,
+        text: &ChatTokenizer,
         context: usize,
         setup: &Setup,
     ) -> Result<Read, LoadError> {
         let files = match self {
             Self::Nothing => return Ok(Read::Drafter(None)),
-            Self::Lookup(longest) => {
-                return Ok(Read::Drafter(Some(Box::new(Lookup::new(longest)))));
+            Self::Ngram(longest) => {
+                return Ok(Read::Drafter(Some(Box::new(NgramProposer::new(longest)))));
             }
             Self::With(drafter) => return Ok(Read::Drafter(Some(drafter))),
             Self::Model(files) => files,
@@ -104,17 +104,17 @@ impl Drafting {
         let config = Config::read(&files)?;
         refuse_other_vocabulary(
             &config,
-            &Text::read(&files, config.vocab_size, true)?,
+            &ChatTokenizer::read(&files, config.vocab_size, true)?,
             target,
             text,
         )?;
         let checkpoint = Weights::find(&files)?;
         let context = context.min(config.context);
         // A device stores the format of the checkpoint.
-        let rounded = matches!(setup.device, Processor::Cpu).then(|| format(&config)).flatten();
+        let rounded = matches!(setup.device, Backend::Cpu).then(|| format(&config)).flatten();
         let format = rounded.or(setup.format);
         let setup = Setup { format, ..setup.clone() };
-        let coarsest = format.unwrap_or_else(|| Format::coarsest(checkpoint.tensors()));
+        let coarsest = format.unwrap_or_else(|| coarsest_format(checkpoint.tensors()));
         config.hold_degree("draft_model_tp_size", setup.ranks, coarsest)?;
         Ok(Read::Model(Box::new(Draft { config, checkpoint, context, setup })))
     }
@@ -129,15 +129,18 @@ fn length(options: &Options) -> usize {
 /// a drafted token, and never a token of the reply.
 fn format(config: &Config) -> Option<Format> {
     let columns = [config.hidden_size, config.intermediate_size, config.heads * config.head_dim];
-    columns.iter().all(|columns| columns.is_multiple_of(BLOCK)).then_some(Format::Q8_0)
+    columns
+        .iter()
+        .all(|columns| columns.is_multiple_of(Format::Q8_0.unit()))
+        .then_some(Format::Q8_0)
 }
 
 /// Refuses a draft with another vocabulary, since equal token ids must mean equal text.
 fn refuse_other_vocabulary(
     draft: &Config,
-    draft_text: &Text,
+    draft_text: &ChatTokenizer,
     target: &Config,
-    target_text: &Text,
+    target_text: &ChatTokenizer,
 ) -> Result<(), LoadError> {
     let unsupported = |found: String, supported: String| {
         Err(LoadError::unsupported("the draft's vocabulary", found, supported))

@@ -5,14 +5,14 @@ use std::time::SystemTime;
 
 use nsbridge_handler::{Error, Finish, Result, TextInput, TextPiece};
 
-use crate::engine::Choices;
+use crate::engine::SequenceGroup;
 use crate::grammar::{Grammars, Rule};
 use crate::limits::{
     BYTES_PER_BYTE, FORMAT_REPLIES, GRAMMAR_BYTES, IN_PLACE, PART_OF_STEP, PROMPT_TOKENS,
 };
 use crate::reply::{GRAMMAR_WEIGHT, Reply};
 use crate::request::Asked;
-use crate::text::Text;
+use crate::tokenizer::ChatTokenizer;
 
 /// Maximum number of resumed pieces that are processed on the thread of the calls, at 1 µs each.
 const FEW_PIECES: usize = 1000;
@@ -22,7 +22,7 @@ const MESSAGE: usize = 64;
 
 /// Owned data from which a request's replies are made, so that another thread can make them.
 pub(super) struct Preparation {
-    pub(super) text: Arc<Text>,
+    pub(super) text: Arc<ChatTokenizer>,
     pub(super) grammars: Arc<Grammars>,
     pub(super) vocab_size: usize,
     pub(super) context: usize,
@@ -53,7 +53,7 @@ impl Preparation {
 
     /// Returns the bytes of input, with the fixed cost of each message in the template.
     fn bytes(&self) -> usize {
-        Text::bytes_of(&self.input) + MESSAGE * self.input.messages.len()
+        ChatTokenizer::bytes_of(&self.input) + MESSAGE * self.input.messages.len()
     }
 
     /// Returns the cost that the tenant is charged, in bytes of input or their equivalent.
@@ -78,7 +78,7 @@ impl Preparation {
     /// # Errors
     ///
     /// Returns an error that names the invalid field.
-    pub(super) fn prepare(self) -> Result<(Choices, Option<Finish>)> {
+    pub(super) fn prepare(self) -> Result<(SequenceGroup, Option<Finish>)> {
         let Self { text, input, asked, vocab_size, context, seed, .. } = self;
         let rule = input.response_format.as_ref().map(Rule::of).transpose()?.flatten();
         if rule.is_some() && self.replies > FORMAT_REPLIES {
@@ -101,11 +101,11 @@ impl Preparation {
         let replies: Vec<Reply> = std::iter::once(first).chain(others).collect();
         let weight = replies.first().map_or(1, Reply::weight);
         let weight = weight + rule.as_ref().map_or(0, |_| GRAMMAR_WEIGHT);
-        let mut choices = Choices::new(replies, replies_at_once(self.step_tokens, weight));
+        let mut group = SequenceGroup::new(replies, replies_at_once(self.step_tokens, weight));
         if let Some(rule) = rule {
-            choices.hold_to(self.grammars.compile(&rule)?)?;
+            group.hold_to(self.grammars.compile(&rule)?)?;
         }
-        let finish = choices.take_resumed(&self.resumed)?;
-        Ok((choices, finish))
+        let finish = group.take_resumed(&self.resumed)?;
+        Ok((group, finish))
     }
 }

@@ -2,9 +2,9 @@
 
 use super::KvFormat;
 use crate::LoadError;
-use crate::kernel::attention::{PAGE, Pages};
-use crate::kernel::element::Element;
-use crate::memory::{Memory, Plain};
+use nsbridge_kernels::Element;
+use nsbridge_kernels::attention::{PAGE, Pages};
+use nsbridge_kernels::memory::{AlignedBuffer, Plain};
 
 /// Dimensions of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +25,8 @@ pub(crate) enum Values {
 /// Data by layer, block and head: keys as `[dim, 32]`, values as `[32, dim]`.
 #[derive(Debug)]
 pub(crate) struct Store<E: Plain> {
-    pub(crate) keys: Memory<E>,
-    pub(crate) values: Memory<E>,
+    pub(crate) keys: AlignedBuffer<E>,
+    pub(crate) values: AlignedBuffer<E>,
 }
 
 impl Values {
@@ -57,7 +57,7 @@ impl Values {
 
 impl<E: Element> Store<E> {
     fn new(count: usize) -> Result<Self, LoadError> {
-        Ok(Self { keys: Memory::zeroed(count)?, values: Memory::zeroed(count)? })
+        Ok(Self { keys: AlignedBuffer::zeroed(count)?, values: AlignedBuffer::zeroed(count)? })
     }
 
     /// Returns the blocks of a layer and head, as seen through a sequence's block table.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::{KvCache, KvFormat, Shape, Table, Values};
-use crate::kernel::attention::PAGE;
+use super::{BlockTable, KvCacheManager, KvFormat, Shape, Values};
+use nsbridge_kernels::attention::PAGE;
 
 const BLOCKS: usize = 12;
 
@@ -78,7 +78,7 @@ fn tokens_of(kind: u32) -> Vec<u32> {
 }
 
 struct Sequence {
-    table: Table,
+    table: BlockTable,
     scope: usize,
     tokens: Vec<u32>,
     /// Number of tokens to compute in total.
@@ -96,7 +96,7 @@ fn mark(scope: usize, prefix: &[u32]) -> f32 {
 const SHAPE: Shape = Shape { layers: 2, kv_heads: 1, dim: 1, blocks: BLOCKS };
 
 struct World<S> {
-    cache: KvCache<S>,
+    cache: KvCacheManager<S>,
     values: Values,
     scopes: [Arc<str>; 2],
     sequences: Vec<Sequence>,
@@ -104,7 +104,7 @@ struct World<S> {
 
 impl<S: BuildHasher + Default> World<S> {
     fn new() -> Self {
-        let cache = KvCache::new(BLOCKS).unwrap();
+        let cache = KvCacheManager::new(BLOCKS).unwrap();
         let values = Values::new(KvFormat::F32, SHAPE).unwrap();
         Self { cache, values, scopes: ["a".into(), "b".into()], sequences: Vec::new() }
     }
@@ -121,7 +121,7 @@ impl<S: BuildHasher + Default> World<S> {
         }
         for position in table.len..table.len + count {
             let block = table.blocks[position / PAGE];
-            assert_eq!(self.cache.blocks.of(block), (1, false), "written by its one holder alone");
+            assert_eq!(self.cache.pool.of(block), (1, false), "written by its one holder alone");
             let mark = mark(*scope, &all[..=position]);
             let Values::F32(data) = &mut self.values else { unreachable!() };
             for layer in 0..SHAPE.layers {
@@ -136,7 +136,7 @@ impl<S: BuildHasher + Default> World<S> {
         let count = self.sequences.len().max(1);
         match *event {
             Event::Begin { scope, kind, len } => {
-                let (mut table, tokens) = (Table::default(), tokens_of(kind));
+                let (mut table, tokens) = (BlockTable::default(), tokens_of(kind));
                 self.cache.recall(&mut table, &self.scopes[scope], &tokens[..len]);
                 assert!(table.len < len, "the last token is run");
                 self.sequences.push(Sequence { table, scope, tokens, len });
@@ -183,13 +183,13 @@ impl<S: BuildHasher + Default> World<S> {
                 }
             }
         }
-        let state = |block: u32| self.cache.blocks.of(block);
+        let state = |block: u32| self.cache.pool.of(block);
         for block in 0..BLOCKS as u32 {
             assert_eq!(state(block).0, holders.get(&block).copied().unwrap_or(0), "{block}");
         }
         assert_eq!(self.cache.free(), BLOCKS - holders.len(), "neither lost nor given twice");
         let remembered = (0..BLOCKS as u32).filter(|block| state(*block).1).count();
-        assert_eq!(self.cache.blocks.known(), remembered);
+        assert_eq!(self.cache.pool.known(), remembered);
     }
 }
 
@@ -253,7 +253,7 @@ fn the_longest_unused_is_forgotten_first_and_its_end_before_its_beginning() {
     let table = &mut world.sequences[0].table;
     assert!(world.cache.reserve(table, 6 * PAGE));
     for (scope, kind, recalled) in [(0, 1, 1), (1, 2, 4)] {
-        let (mut table, tokens) = (Table::default(), tokens_of(kind));
+        let (mut table, tokens) = (BlockTable::default(), tokens_of(kind));
         world.cache.recall(&mut table, &world.scopes[scope], &tokens[..5 * PAGE]);
         assert_eq!(table.len, recalled * PAGE, "scope {scope}");
         world.cache.release(table);
@@ -281,13 +281,13 @@ fn a_sequence_that_is_alone_has_room_to_the_last_block() {
     world.play(&Event::Cut { which: 0, tokens: 3 * PAGE + 9 });
     let table = &mut world.sequences[0].table;
     assert!(!world.cache.may_write(table), "others may find that block");
-    let (len, known) = (table.len, world.cache.blocks.known());
+    let (len, known) = (table.len, world.cache.pool.known());
     assert!(!world.cache.reserve(table, BLOCKS * PAGE - len + 1));
     assert!(!world.cache.may_write(table), "nothing was given");
     assert!(world.cache.reserve(table, BLOCKS * PAGE - len));
     assert!(world.cache.may_write(table) && world.cache.take_copies().is_empty());
     // The blocks before it stay cached.
-    assert_eq!((world.cache.free(), known, world.cache.blocks.known()), (0, 6, 2));
+    assert_eq!((world.cache.free(), known, world.cache.pool.known()), (0, 6, 2));
     assert_eq!(world.cache.evictions(), 4);
     world.check();
     // A second holder keeps the block.

@@ -4,9 +4,9 @@
 //! their own order. So the logits match those of the CPU within a tolerance, not bit for bit.
 
 mod attention;
+mod collectives;
+mod devices;
 mod load;
-mod on;
-mod share;
 
 use std::fmt;
 
@@ -15,17 +15,17 @@ use candle_nn::ops::{rms_norm, silu};
 use candle_nn::rotary_emb::rope;
 
 use self::attention::Places;
+use self::collectives::Collectives;
+pub(super) use self::collectives::Handed;
+pub use self::devices::CandleDevices;
 use self::load::{Layer, Linear, Load};
-pub use self::on::On;
-pub(super) use self::share::Handed;
-use self::share::Share;
 use super::Setup;
 use super::part::{Heads, Part, Tokens};
 use super::plan::Step;
 use super::rank::{Rank, Rows};
-use crate::comm::{Lost, Member};
-use crate::kernel::attention::PAGE;
 use crate::{Config, KvFormat, LoadError, Weights};
+use nsbridge_kernels::attention::PAGE;
+use nsbridge_kernels::collectives::{RankHandle, RankLost};
 
 /// Shard of a model: the part that one rank holds on its device.
 pub(super) struct DeviceShard {
@@ -48,7 +48,7 @@ pub(super) struct DeviceShard {
     kv: DType,
     /// Attention windows of the layers.
     windows: Vec<Option<usize>>,
-    share: Share,
+    collectives: Collectives,
     part: Part,
     logits: Vec<f32>,
 }
@@ -56,7 +56,7 @@ pub(super) struct DeviceShard {
 /// Reason for which a step fails.
 enum Failed {
     Device(candle_core::Error),
-    Lost(Lost),
+    Lost(RankLost),
 }
 
 type Result<T, E = Failed> = std::result::Result<T, E>;
@@ -67,8 +67,8 @@ impl From<candle_core::Error> for Failed {
     }
 }
 
-impl From<Lost> for Failed {
-    fn from(lost: Lost) -> Self {
+impl From<RankLost> for Failed {
+    fn from(lost: RankLost) -> Self {
         Self::Lost(lost)
     }
 }
@@ -80,9 +80,9 @@ impl DeviceShard {
         context: usize,
         weights: &Weights,
         setup: &Setup,
-        (part, on, member): (Part, &On, Member<Handed>),
+        (part, on, handle): (Part, &CandleDevices, RankHandle<Handed>),
     ) -> Result<Self, LoadError> {
-        let share = Share::new(on, part, member)?;
+        let collectives = Collectives::new(on, part, handle)?;
         let device = on.device(part.rank);
         let load = Load { config, weights, part, device, dtype: on.dtype(weights.coarsest()) };
         let (embedding, output) = load.of_words()?;
@@ -112,13 +112,13 @@ impl DeviceShard {
             layers,
             cos,
             sin,
-            share,
+            collectives,
             part,
         })
     }
 
     fn step(&mut self, step: &Step) -> Result<()> {
-        self.share.begin()?;
+        self.collectives.begin()?;
         for all in self.pages.iter().flatten() {
             for (from, to) in &step.copies {
                 let block = all.narrow(0, *from as usize * PAGE, PAGE)?.force_contiguous()?;
@@ -133,23 +133,23 @@ impl DeviceShard {
         // all queued work.
         let wanted: Vec<u32> = step.wanted.iter().map(|row| *row as u32).collect();
         let wanted = Tensor::new(wanted, &self.device)?;
-        let mut stream = self.share.sum(self.embed(step)?)?;
+        let mut stream = self.collectives.sum(self.embed(step)?)?;
         for (layer, pages) in self.layers.iter().zip(&self.pages) {
             let normed = rms_norm(&stream, &layer.attention_norm, self.eps)?;
             let attended = self.attended((layer, pages), &normed, &places, (&cos, &sin))?;
-            let sum = self.share.sum(layer.attention_output.products(&attended)?)?;
+            let sum = self.collectives.sum(layer.attention_output.products(&attended)?)?;
             stream = (stream + layer.attention_output.biased(sum)?)?;
             let normed = rms_norm(&stream, &layer.feed_forward_norm, self.eps)?;
             let gated = (silu(&layer.gate.forward(&normed)?)? * layer.up.forward(&normed)?)?;
-            let sum = self.share.sum(layer.down.products(&gated)?)?;
+            let sum = self.collectives.sum(layer.down.products(&gated)?)?;
             stream = (stream + layer.down.biased(sum)?)?;
         }
         if step.wanted.is_empty() {
-            return self.share.finish();
+            return self.collectives.finish();
         }
         let normed = rms_norm(&stream.index_select(&wanted, 0)?, &self.norm, self.eps)?;
         let logits = self.output.forward(&normed)?.to_dtype(DType::F32)?;
-        if let Some(logits) = self.share.gather(logits)? {
+        if let Some(logits) = self.collectives.gather(logits)? {
             self.logits = logits.flatten_all()?.to_vec1()?;
         }
         Ok(())
@@ -200,12 +200,12 @@ impl DeviceShard {
 }
 
 impl Rank for DeviceShard {
-    fn run(&mut self, step: &Step) -> Result<(), Lost> {
+    fn run(&mut self, step: &Step) -> Result<(), RankLost> {
         match self.step(step) {
             Ok(()) => Ok(()),
             Err(Failed::Lost(lost)) => Err(lost),
             Err(Failed::Device(error)) => {
-                Err(self.share.end(&format!("failed on its device: {}", first_line(&error))))
+                Err(self.collectives.end(&format!("failed on its device: {}", first_line(&error))))
             }
         }
     }

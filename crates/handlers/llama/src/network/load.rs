@@ -1,11 +1,13 @@
 //! Loads a checkpoint's tensors into the matrices of the network.
 
 use super::part::{Layer, Part, Partial, Tokens};
-use crate::kernel::{LANES, Tier};
-use crate::matrix::{Format, Matrix, Source, segments};
-use crate::pool::Pool;
+use nsbridge_kernels::ThreadPool;
+use nsbridge_kernels::matrix::{Matrix, segments};
+use nsbridge_kernels::simd::LANES;
+
+use crate::formats::source;
 use crate::weights::{self, Cut};
-use crate::{Config, LoadError, Weights};
+use crate::{Config, Format, LoadError, Tier, Weights};
 
 /// Bytes of layers below which a model runs on one thread: more threads would cost more than they
 /// gain.
@@ -29,7 +31,7 @@ pub(super) struct Loader<'a> {
     part: Part,
     format: Option<Format>,
     tier: Tier,
-    pool: Pool,
+    pool: ThreadPool,
 }
 
 /// Tensor that goes into a matrix, and this rank's cut of it.
@@ -55,7 +57,7 @@ impl<'a> Loader<'a> {
         (threads, tier): (Option<usize>, Tier),
     ) -> Self {
         let threads = threads.unwrap_or_else(cores) / part.of;
-        Self { config, weights, part, format, tier, pool: Pool::new(threads) }
+        Self { config, weights, part, format, tier, pool: ThreadPool::new(threads) }
     }
 
     pub(super) fn embedding(&mut self) -> Result<Matrix, LoadError> {
@@ -183,19 +185,19 @@ impl<'a> Loader<'a> {
         };
         let tensors = pieces.iter().map(take).collect::<Result<Vec<_>, LoadError>>()?;
         let bytes: Vec<_> = tensors.iter().map(|(_, weight)| weight.contiguous()).collect();
-        let sources: Vec<_> = tensors
+        let sources = tensors
             .iter()
             .zip(&bytes)
-            .map(|((name, weight), bytes)| Source { name, dtype: weight.dtype(), bytes })
-            .collect();
-        let first = sources[0].dtype;
-        let same = sources.iter().all(|source| source.dtype == first);
-        let mixed = if sources.iter().any(|source| source.dtype.block().0 > 1) {
+            .map(|((name, weight), bytes)| source(name, weight.dtype(), bytes))
+            .collect::<Result<Vec<_>, _>>()?;
+        let first = sources[0].format;
+        let same = sources.iter().all(|source| source.format == first);
+        let mixed = if sources.iter().any(|source| source.format.block_in_file().0 > 1) {
             Format::Q8_0
         } else {
             Format::F32
         };
-        let format = self.format.unwrap_or(if same { Format::of(first) } else { mixed });
+        let format = self.format.unwrap_or(if same { first } else { mixed });
         let shape = pieces[0].shape;
         let (columns, segments) = match &pieces[0].cut {
             Cut::Columns(own) => (own.len(), segments(format, shape[1]) / self.part.of),
@@ -211,7 +213,7 @@ impl<'a> Loader<'a> {
             };
             let biases = pieces.iter().map(of).collect::<Result<Vec<_>, LoadError>>()?;
             let at = |row| place(row).map_or(0.0, |(piece, row)| biases[piece][row]);
-            matrix.bias = Some((0..matrix.padded()).map(at).collect());
+            matrix.set_bias((0..matrix.padded()).map(at).collect());
         }
         Ok(matrix)
     }
@@ -229,6 +231,6 @@ pub(super) fn norm(weights: &Weights, name: &str, len: usize) -> Result<Vec<f32>
     let weight = weights.take(name, &[len], &Cut::Rows(0..len))?;
     let mut out = vec![0.0; len];
     let bytes = weight.contiguous();
-    Source { name, dtype: weight.dtype(), bytes: &bytes }.read(0, &mut out);
+    source(name, weight.dtype(), &bytes)?.read(0, &mut out);
     Ok(out)
 }

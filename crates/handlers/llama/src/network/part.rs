@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
+use nsbridge_kernels::matrix::Matrix;
+use nsbridge_kernels::simd::LANES;
+
 use crate::Config;
-use crate::kernel::LANES;
-use crate::matrix::Matrix;
 
 /// One rank's place in the rank group.
 #[derive(Clone, Copy, Debug)]

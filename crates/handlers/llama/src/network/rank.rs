@@ -3,12 +3,12 @@
 use std::fmt;
 
 use super::plan::Step;
-use crate::comm::Lost;
+use nsbridge_kernels::collectives::RankLost;
 
 /// One rank of a model, on any processor.
 pub(super) trait Rank: fmt::Debug + Send {
     /// Runs a step. Rank 0 has the [`logits`](Self::logits) afterwards.
-    fn run(&mut self, step: &Step) -> Result<(), Lost>;
+    fn run(&mut self, step: &Step) -> Result<(), RankLost>;
 
     /// Returns the logits requested by the last step, of all ranks.
     fn logits(&self, step: &Step) -> Rows<'_>;

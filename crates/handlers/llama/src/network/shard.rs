@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::comm::Comm;
-use crate::kernel::Tier;
+use nsbridge_kernels::ThreadPool;
+use nsbridge_kernels::collectives::Communicator;
+use nsbridge_kernels::matrix::{Matrix, QuantizationBuffers};
+
 use crate::kv::{Shape, Values};
-use crate::matrix::Matrix;
-use crate::pool::Pool;
-use crate::{Config, LoadError, RopeTable, Weights};
+use crate::{Config, LoadError, RopeTable, Tier, Weights};
 
 use super::Setup;
 use super::load::{self, Loader};
@@ -29,10 +29,10 @@ pub(super) struct Shard {
     pub(super) eps: f32,
     pub(super) heads: Heads,
     pub(super) tier: Tier,
-    pub(super) pool: Pool,
+    pub(super) pool: ThreadPool,
     pub(super) kv: Kv,
     pub(super) scratch: Scratch,
-    pub(super) comm: Box<dyn Comm>,
+    pub(super) comm: Box<dyn Communicator>,
 }
 
 /// Keys and values of the rank's heads.
@@ -56,16 +56,7 @@ pub(super) struct Scratch {
     pub(super) logits: Vec<f32>,
     /// On rank 0, the logits of all ranks.
     pub(super) gathered: Vec<f32>,
-    pub(super) blocks: Blocks,
-}
-
-/// Activations in blocks, as [`InBlocks`](crate::kernel::row::InBlocks) makes them.
-#[derive(Debug, Default)]
-pub(super) struct Blocks {
-    pub(super) values: Vec<i8>,
-    pub(super) scales: Vec<f32>,
-    pub(super) sums: Vec<i32>,
-    pub(super) wide_sums: Vec<i16>,
+    pub(super) blocks: QuantizationBuffers,
 }
 
 impl Shard {
@@ -74,7 +65,7 @@ impl Shard {
         rope: Arc<RopeTable>,
         weights: &Weights,
         setup: &Setup,
-        (part, comm): (Part, Box<dyn Comm>),
+        (part, comm): (Part, Box<dyn Communicator>),
     ) -> Result<Self, LoadError> {
         let tier = setup.tier.unwrap_or_else(Tier::best);
         let mut loader = Loader::new(config, weights, part, setup.format, (setup.threads, tier));
@@ -91,7 +82,7 @@ impl Shard {
             rope,
             eps: config.rms_norm_eps,
             heads: Heads { queries: config.heads / part.of, keys: kv_heads, dim },
-            pool: Pool::new(load::threads(setup.threads, bytes, part.of)),
+            pool: ThreadPool::new(load::threads(setup.threads, bytes, part.of)),
             kv: Kv { shape, values: Values::new(setup.kv, shape)? },
             scratch: Scratch::default(),
             embedding,

@@ -1,31 +1,26 @@
 //! One step on a CPU rank: rows in, logits out.
 
-#![expect(unsafe_code, reason = "threads write to parts of a buffer that do not overlap")]
-
 use std::ops::Range;
+
+use nsbridge_kernels::attention::{Attend, PAGE};
+use nsbridge_kernels::collectives::{Communicator, RankLost};
+use nsbridge_kernels::matrix::{Activations, Epilogue, Matrix, Output};
+use nsbridge_kernels::row::{Norm, Rotate};
+use nsbridge_kernels::simd::LANES;
+use nsbridge_kernels::{Element, ThreadPool};
 
 use super::part::{Heads, Layer, Partial};
 use super::plan::{Row, Step};
 use super::rank::{Rank, Rows};
-use super::shard::{Blocks, Kv, Scratch, Shard};
-use crate::RopeTable;
-use crate::comm::{Comm, Lost};
-use crate::kernel::attention::{Attend, PAGE};
-use crate::kernel::element::Element;
-use crate::kernel::kquants::{self, Block as _};
-use crate::kernel::row::{BLOCK, InBlocks, Norm, Rotate, Sum, swiglu};
-use crate::kernel::{LANES, Lanes, Tier};
+use super::shard::{Kv, Scratch, Shard};
 use crate::kv::{Shape, Store, Values};
-use crate::matrix::tile::{self, Input, Multiply, Quantised};
-use crate::matrix::{Format, Matrix};
-use crate::pool::Pool;
-use crate::share::Disjoint;
+use crate::{RopeTable, Tier};
 
 /// Largest supported head dimension, since threads keep a head's numbers on the stack.
 pub(crate) const WIDEST_HEAD: usize = 512;
 
 impl Rank for Shard {
-    fn run(&mut self, step: &Step) -> Result<(), Lost> {
+    fn run(&mut self, step: &Step) -> Result<(), RankLost> {
         let Self {
             embedding,
             tokens,
@@ -71,20 +66,20 @@ impl Rank for Shard {
 struct Run<'a> {
     step: &'a Step,
     tier: Tier,
-    pool: &'a mut Pool,
+    pool: &'a mut ThreadPool,
     scratch: &'a mut Scratch,
     eps: f32,
-    comm: &'a mut dyn Comm,
+    comm: &'a mut dyn Communicator,
 }
 
 impl Run<'_> {
     /// Computes the embeddings: each token's row is on one rank, and the other ranks add zeros in
     /// the all-reduce.
-    fn embed(&mut self, embedding: &Matrix, first_token: usize) -> Result<(), Lost> {
-        let stride = embedding.columns.next_multiple_of(LANES);
+    fn embed(&mut self, embedding: &Matrix, first_token: usize) -> Result<(), RankLost> {
+        let stride = embedding.columns().next_multiple_of(LANES);
         let Scratch { stream, .. } = &mut *self.scratch;
         let len = self.step.tokens.len() * stride;
-        let own = first_token..first_token + embedding.rows;
+        let own = first_token..first_token + embedding.rows();
         for (token, out) in self.step.tokens.iter().zip(room(stream, len).chunks_mut(stride)) {
             match *token as usize {
                 token if own.contains(&token) => embedding.row(token - first_token, out),
@@ -102,33 +97,30 @@ impl Run<'_> {
         heads: Heads,
         rope: &RopeTable,
         Kv { shape, values }: &mut Kv,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), RankLost> {
         let (count, step) = (self.step.rows.len(), self.step);
         self.norm(&layer.attention_norm, count);
         // The padding rows of a matrix's last tile are overwritten by the next matrix.
         let (mut first, mut stride) = (0, 0);
         for matrix in &layer.qkv {
             stride = first + matrix.padded();
-            first += matrix.rows;
+            first += matrix.rows();
         }
         room(&mut self.scratch.qkv, count * stride);
         let Scratch { normed, qkv, blocks, attended, .. } = &mut *self.scratch;
         first = 0;
         for matrix in &layer.qkv {
-            let x = Activations { numbers: normed, stride: matrix.columns };
-            let output = Output { out: qkv, stride, first, then: Then::Set };
-            multiply(self.tier, self.pool, matrix, Prepared { x, blocks }, count, output);
-            first += matrix.rows;
+            let x = Activations { numbers: normed, stride: matrix.columns() };
+            let output = Output::new(qkv, stride).at(first);
+            matrix.multiply((self.pool, self.tier), x, count, blocks, output);
+            first += matrix.rows();
         }
 
         let (tier, eps) = (self.tier, self.eps);
-        let shared = Disjoint::new(qkv);
-        self.pool.run(count, &|row| {
-            // SAFETY: each row belongs to a single part of the job.
-            let row_of = unsafe { shared.part(row * stride, stride) };
+        self.pool.for_each_chunk(&mut qkv[..count * stride], stride, |row, numbers| {
             let (cos, sin) = rope.at(step.rows[row].position);
             let turned = heads.queries + heads.keys;
-            for (head, x) in row_of.chunks_exact_mut(heads.dim).take(turned).enumerate() {
+            for (head, x) in numbers.chunks_exact_mut(heads.dim).take(turned).enumerate() {
                 if let Some((queries, keys)) = &layer.head_norms {
                     let weight = if head < heads.queries { queries } else { keys };
                     let mut normed = [0.0; WIDEST_HEAD];
@@ -145,14 +137,12 @@ impl Run<'_> {
         }
 
         let width = heads.queries * heads.dim;
-        let out = Disjoint::new(room(attended, count * width));
+        let attended = room(attended, count * width);
         let group = heads.queries / heads.keys * heads.dim;
         let (shape, values) = (*shape, &*values);
-        self.pool.run(count * heads.keys, &|part| {
+        self.pool.for_each_chunk(attended, group, |part, out| {
             let (row, head) = (part / heads.keys, part % heads.keys);
             let queries = &qkv[row * stride + head * group..][..group];
-            // SAFETY: the queries of each row and key head belong to a single part of the job.
-            let out = unsafe { out.part(row * width + head * group, group) };
             let Row { chunk, position } = step.rows[row];
             let seen = layer.window.map_or(0, |window| (position + 1).saturating_sub(window));
             let table = &step.tables[chunk];
@@ -166,16 +156,15 @@ impl Run<'_> {
     }
 
     /// Computes `stream += down(silu(gate(x)) * up(x))` with `x = norm(stream)`.
-    fn feed_forward(&mut self, layer: &Layer) -> Result<(), Lost> {
+    fn feed_forward(&mut self, layer: &Layer) -> Result<(), RankLost> {
         let count = self.step.rows.len();
         self.norm(&layer.feed_forward_norm, count);
         let stride = layer.gate_up.padded() / 2;
         let Scratch { normed, wide, blocks, .. } = &mut *self.scratch;
         room(wide, count * stride);
-        let x = Activations { numbers: normed, stride: layer.gate_up.columns };
-        let output = Output { out: wide, stride, first: 0, then: Then::Gate };
-        let input = Prepared { x, blocks };
-        multiply(self.tier, self.pool, &layer.gate_up, input, count, output);
+        let x = Activations { numbers: normed, stride: layer.gate_up.columns() };
+        let output = Output::new(wide, stride).epilogue(Epilogue::Gate);
+        layer.gate_up.multiply((self.pool, self.tier), x, count, blocks, output);
         self.add(&layer.down, count, |scratch| &mut scratch.wide, stride)
     }
 
@@ -187,20 +176,17 @@ impl Run<'_> {
         count: usize,
         input: impl Fn(&mut Scratch) -> &mut Vec<f32>,
         stride: usize,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), RankLost> {
         let numbers = std::mem::take(input(self.scratch));
         let width = matrix.padded();
         let Scratch { stream, sums, blocks, .. } = &mut *self.scratch;
         let x = Activations { numbers: &numbers, stride };
         let out = room(sums, count * width);
-        let output = Output { out, stride: width, first: 0, then: Then::Set };
-        multiply(self.tier, self.pool, matrix, Prepared { x, blocks }, count, output);
+        let output = Output::new(out, width);
+        matrix.multiply((self.pool, self.tier), x, count, blocks, output);
         self.comm.all_reduce(sums, count * width)?;
-        let shared = Disjoint::new(stream);
-        self.pool.run(count, &|row| {
-            // SAFETY: each row belongs to a single part of the job.
-            let stream = unsafe { shared.part(row * width, matrix.rows) };
-            let sums = &sums[row * width..][..matrix.rows];
+        self.pool.for_each_chunk(&mut stream[..count * width], width, |row, stream| {
+            let (stream, sums) = (&mut stream[..matrix.rows()], &sums[row * width..]);
             match bias {
                 None => stream.iter_mut().zip(sums).for_each(|(stream, sum)| *stream += sum),
                 Some(bias) => {
@@ -219,11 +205,8 @@ impl Run<'_> {
         let width = weight.len();
         let stride = width.next_multiple_of(LANES);
         let Scratch { stream, normed, .. } = &mut *self.scratch;
-        let out = Disjoint::new(room(normed, count * width));
         let (tier, eps) = (self.tier, self.eps);
-        self.pool.run(count, &|row| {
-            // SAFETY: each row belongs to a single part of the job.
-            let out = unsafe { out.part(row * width, width) };
+        self.pool.for_each_chunk(room(normed, count * width), width, |row, out| {
             tier.run(Norm { x: &stream[row * stride..][..width], weight, eps, out });
         });
     }
@@ -236,14 +219,13 @@ impl Run<'_> {
         }
     }
 
-    fn logits(&mut self, norm: &[f32], output: &Matrix, stride: usize) -> Result<(), Lost> {
+    fn logits(&mut self, norm: &[f32], output: &Matrix, stride: usize) -> Result<(), RankLost> {
         let count = self.step.wanted.len();
         self.norm(norm, count);
         let Scratch { normed, logits, gathered, blocks, .. } = &mut *self.scratch;
         room(logits, count * stride);
-        let x = Activations { numbers: normed, stride: output.columns };
-        let out = Output { out: logits, stride, first: 0, then: Then::Set };
-        multiply(self.tier, self.pool, output, Prepared { x, blocks }, count, out);
+        let x = Activations { numbers: normed, stride: output.columns() };
+        output.multiply((self.pool, self.tier), x, count, blocks, Output::new(logits, stride));
         let ranks = self.comm.ranks();
         if ranks == 1 {
             return Ok(());
@@ -255,124 +237,6 @@ impl Run<'_> {
                 row[rank * stride..][..stride].copy_from_slice(logits);
             }
         })
-    }
-}
-
-/// Rows of activations.
-#[derive(Clone, Copy)]
-struct Activations<'a> {
-    numbers: &'a [f32],
-    /// Distance from one row to the next; the first `columns` numbers of a row are used.
-    stride: usize,
-}
-
-/// Activations, with buffers for their quantized form.
-struct Prepared<'a> {
-    x: Activations<'a>,
-    blocks: &'a mut Blocks,
-}
-
-/// Epilogue of a product.
-#[derive(Clone, Copy)]
-enum Then {
-    /// Writes the product.
-    Set,
-    /// Combines alternating gate and up tiles: `silu(gate) * up`.
-    Gate,
-}
-
-/// Destination of a product.
-struct Output<'a> {
-    out: &'a mut [f32],
-    stride: usize,
-    /// Offset within a row.
-    first: usize,
-    then: Then,
-}
-
-/// Multiplies all tiles with all rows, on all threads.
-fn multiply(
-    tier: Tier,
-    pool: &mut Pool,
-    matrix: &Matrix,
-    Prepared { x, blocks }: Prepared<'_>,
-    rows: usize,
-    output: Output<'_>,
-) {
-    let columns = matrix.columns;
-    const WIDE: usize = kquants::BLOCK;
-    let Blocks { values, scales, sums, wide_sums } = blocks;
-    let input = match matrix.format() {
-        Format::F32 | Format::Bf16 | Format::F16 => Input::Float { x: x.numbers, stride: x.stride },
-        Format::Q8_0 => {
-            let into = (values, scales, sums);
-            Input::Quantised(quantise::<_, BLOCK, BLOCK>((tier, pool), x, (rows, columns), into))
-        }
-        Format::Q4K | Format::Q5K => {
-            const SUMMED: usize = kquants::Q4::SUMMED;
-            let into = (values, scales, wide_sums);
-            Input::Wide(quantise::<_, WIDE, SUMMED>((tier, pool), x, (rows, columns), into))
-        }
-        Format::Q6K => {
-            const SUMMED: usize = kquants::Q6::SUMMED;
-            let into = (values, scales, wide_sums);
-            Input::Wide(quantise::<_, WIDE, SUMMED>((tier, pool), x, (rows, columns), into))
-        }
-    };
-    let Output { out, stride, first, then } = output;
-    let pieces =
-        matrix.pieces(rows, pool.threads(), if matches!(then, Then::Gate) { 2 } else { 1 });
-    let out = Disjoint::new(out);
-    pool.run(matrix.tiles().div_ceil(pieces), &|piece| {
-        let tiles = piece * pieces..((piece + 1) * pieces).min(matrix.tiles());
-        let store = Part { out: &out, stride, first, then };
-        tier.run(Multiply { matrix, tiles, input, rows, store });
-    });
-}
-
-/// Quantizes rows to blocks of `N`, with the sum of each `SUMMED` values.
-fn quantise<'a, T: Sum, const N: usize, const SUMMED: usize>(
-    (tier, pool): (Tier, &mut Pool),
-    x: Activations<'_>,
-    (rows, columns): (usize, usize),
-    (values, scales, sums): (&'a mut Vec<i8>, &'a mut Vec<f32>, &'a mut Vec<T>),
-) -> Quantised<'a, T> {
-    let (blocks, summed) = (columns / N, columns / SUMMED);
-    let values = room(values, rows * columns);
-    let (scales, sums) = (room(scales, rows * blocks), room(sums, rows * summed));
-    let parts = (Disjoint::new(values), Disjoint::new(scales), Disjoint::new(sums));
-    pool.run(rows, &|row| {
-        // SAFETY: in all three buffers, each row belongs to a single part of the job.
-        let (values, scales, sums) = unsafe {
-            let (values, scales, sums) = &parts;
-            let values = values.part(row * columns, columns);
-            (values, scales.part(row * blocks, blocks), sums.part(row * summed, summed))
-        };
-        let x = &x.numbers[row * x.stride..][..columns];
-        tier.run(InBlocks::<T, N, SUMMED> { x, values, scales, sums });
-    });
-    Quantised { columns, values, scales, sums }
-}
-
-/// One thread's part of an output.
-struct Part<'a> {
-    out: &'a Disjoint<'a, f32>,
-    stride: usize,
-    first: usize,
-    then: Then,
-}
-
-impl tile::Store for Part<'_> {
-    #[inline(always)]
-    fn store(&mut self, row: usize, tile: usize, lanes: &Lanes) {
-        let place = if matches!(self.then, Then::Gate) { tile / 2 } else { tile };
-        // SAFETY: each tile, or each pair of tiles with one output, belongs to a single part of the
-        // job.
-        let out = unsafe { self.out.part(row * self.stride + self.first + place * LANES, LANES) };
-        match self.then {
-            Then::Gate if tile % 2 == 1 => swiglu(out, lanes),
-            Then::Set | Then::Gate => out.copy_from_slice(lanes),
-        }
     }
 }
 

@@ -8,6 +8,15 @@ use std::sync::Arc;
 /// Clones share the prompt, so the replies to one prompt store it once. [`pop`](Self::pop) removes
 /// the last token at the cost of one token. So drafted tokens can be added in order to sample after
 /// them, and removed if they are rejected.
+///
+/// ```
+/// use nsbridge_llama::History;
+///
+/// let mut history = History::new(&[1, 2]);
+/// history.push(7);
+/// history.push(8);
+/// assert_eq!((history.pop(), history.reply()), (Some(8), &[7][..]));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
     prompt: Arc<Prompt>,

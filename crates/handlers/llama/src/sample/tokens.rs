@@ -3,6 +3,15 @@
 use std::collections::HashMap;
 
 /// Set of token ids, one bit each.
+///
+/// ```
+/// use nsbridge_llama::TokenSet;
+///
+/// let mut ends = TokenSet::default();
+/// ends.insert(2);
+/// assert!(ends.contains(2) && !ends.contains(3));
+/// assert_eq!(ends.iter().collect::<Vec<_>>(), [2]);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenSet {
     words: Vec<u32>,

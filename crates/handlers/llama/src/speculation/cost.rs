@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use nsbridge_handler::Result;
 
-use crate::{Chunk, Model, Table};
+use crate::{BlockTable, Chunk, Model};
 
 /// Row counts with a measured cost; others are interpolated. Small counts are listed one by one,
 /// because there the group size of the kernels matters: nine rows may cost half as much again as
@@ -128,7 +128,7 @@ fn interpolated(rows: usize, points: impl Iterator<Item = (usize, f64)>) -> f64 
 fn least(model: &mut Model, rows: usize) -> Result<Option<f64>> {
     let (begun, mut least) = (Instant::now(), f64::INFINITY);
     let tokens = vec![0; rows];
-    let mut table = Table::default();
+    let mut table = BlockTable::default();
     let reserved = model.cache().reserve(&mut table, rows);
     let mut runs = 0;
     while reserved && (runs < 3 || runs < 20 && begun.elapsed() < OF_EACH) {

@@ -28,7 +28,7 @@ const HYSTERESIS: f64 = 1.03;
 
 /// Observed acceptance of the drafts of one reply or of all, with exponential decay.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Outlook {
+pub(crate) struct AcceptanceStats {
     judged: f64,
     right: f64,
     /// Planned draft length of the last step.
@@ -37,7 +37,7 @@ pub(crate) struct Outlook {
     accepted: u64,
 }
 
-impl Outlook {
+impl AcceptanceStats {
     /// Records a step in which `accepted` of `drafted` tokens were accepted.
     pub(super) fn learn(&mut self, drafted: usize, accepted: usize) {
         self.drafted += drafted as u64;
@@ -75,7 +75,7 @@ impl Outlook {
 
 /// Reply that could have a draft, as the choice of lengths sees it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wish {
+pub(super) struct DraftBudget {
     pub(super) acceptance: f64,
     /// Maximum length of its draft.
     pub(super) most: usize,
@@ -101,17 +101,21 @@ const BEHIND: usize = 8;
 
 /// Returns the length of each draft. `round` is the cost of a drafter step by its rows: one row for
 /// each draft that grows and, for a first token, all rows that the drafter has to catch up on.
-pub(super) fn choose(wishes: &[Wish], step: Step<'_>, round: &dyn Fn(usize) -> f64) -> Vec<usize> {
+pub(super) fn choose(
+    budgets: &[DraftBudget],
+    step: Step<'_>,
+    round: &dyn Fn(usize) -> f64,
+) -> Vec<usize> {
     let mut gains: Vec<(f64, usize)> = Vec::new();
-    for (index, wish) in wishes.iter().enumerate() {
+    for (index, budget) in budgets.iter().enumerate() {
         let right =
-            std::iter::successors(Some(wish.acceptance), |gain| Some(gain * wish.acceptance));
-        gains.extend(right.take(wish.most).map(|gain| (gain, index)));
+            std::iter::successors(Some(budget.acceptance), |gain| Some(gain * budget.acceptance));
+        gains.extend(right.take(budget.most).map(|gain| (gain, index)));
     }
     // The gains of a reply decrease, so each comes after those that it depends on.
     gains.sort_by(|a, b| b.0.total_cmp(&a.0));
     gains.truncate(step.room);
-    let mut drafts = Drafts::new(wishes, step, round);
+    let mut drafts = Drafts::new(budgets, step, round);
     let none = drafts.rate();
     let (mut best, mut count) = (none, 0);
     for (taken, &(gain, index)) in (1..).zip(&gains) {
@@ -121,9 +125,9 @@ pub(super) fn choose(wishes: &[Wish], step: Step<'_>, round: &dyn Fn(usize) -> f
             (best, count) = (rate, taken);
         }
     }
-    let mut as_before = Drafts::new(wishes, step, round);
+    let mut as_before = Drafts::new(budgets, step, round);
     for &(gain, index) in &gains {
-        if as_before.lengths[index] < wishes[index].now {
+        if as_before.lengths[index] < budgets[index].now {
             as_before.add(index, gain);
         }
     }
@@ -131,14 +135,14 @@ pub(super) fn choose(wishes: &[Wish], step: Step<'_>, round: &dyn Fn(usize) -> f
     if before >= none && before * HYSTERESIS >= best {
         return as_before.lengths;
     }
-    let mut lengths = vec![0; wishes.len()];
+    let mut lengths = vec![0; budgets.len()];
     gains[..count].iter().for_each(|(_, index)| lengths[*index] += 1);
     lengths
 }
 
 /// Drafts that grow by one token at a time.
 struct Drafts<'a> {
-    wishes: &'a [Wish],
+    budgets: &'a [DraftBudget],
     step: Step<'a>,
     round: &'a dyn Fn(usize) -> f64,
     lengths: Vec<usize>,
@@ -152,9 +156,9 @@ struct Drafts<'a> {
 }
 
 impl<'a> Drafts<'a> {
-    fn new(wishes: &'a [Wish], step: Step<'a>, round: &'a dyn Fn(usize) -> f64) -> Self {
-        let (lengths, rounds) = (vec![0; wishes.len()], Vec::new());
-        Self { wishes, step, round, lengths, rounds, drafted: 0, gain: 0.0, cost: 0.0 }
+    fn new(budgets: &'a [DraftBudget], step: Step<'a>, round: &'a dyn Fn(usize) -> f64) -> Self {
+        let (lengths, rounds) = (vec![0; budgets.len()], Vec::new());
+        Self { budgets, step, round, lengths, rounds, drafted: 0, gain: 0.0, cost: 0.0 }
     }
 
     fn add(&mut self, index: usize, gain: f64) {
@@ -163,7 +167,7 @@ impl<'a> Drafts<'a> {
         if place == self.rounds.len() {
             self.rounds.push(0);
         }
-        let rows = if place == 0 { self.wishes[index].behind.clamp(1, BEHIND) } else { 1 };
+        let rows = if place == 0 { self.budgets[index].behind.clamp(1, BEHIND) } else { 1 };
         let (before, with) = (self.rounds[place], self.rounds[place] + rows);
         self.cost += (self.round)(with) - if before > 0 { (self.round)(before) } else { 0.0 };
         self.rounds[place] = with;

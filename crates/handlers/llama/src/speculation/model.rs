@@ -6,7 +6,7 @@ use std::time::Instant;
 use nsbridge_handler::Result;
 
 use super::{Continuation, Costs, Drafter};
-use crate::{Chunk, Model, Scratch, Table, Watch};
+use crate::{BlockTable, Chunk, Model, Scratch, Watch};
 
 /// Draft model with the target's vocabulary. It drafts several replies in one batch.
 pub(crate) struct DraftModel {
@@ -25,7 +25,7 @@ pub(crate) struct DraftModel {
 /// State of a sequence in the draft model.
 #[derive(Default)]
 struct Known {
-    table: Table,
+    table: BlockTable,
     /// The part of the last draft that the table has, and its first position. The reply may have
     /// continued otherwise.
     from: usize,
@@ -61,7 +61,7 @@ impl DraftModel {
 
     /// Reserves memory for `tokens` more tokens, evicting sequences that are not drafted now if
     /// needed.
-    fn reserve(&mut self, table: &mut Table, tokens: usize) -> bool {
+    fn reserve(&mut self, table: &mut BlockTable, tokens: usize) -> bool {
         while !self.model.cache().reserve(table, tokens) {
             let oldest = self.known.iter().min_by_key(|(_, known)| known.call);
             let Some((&sequence, _)) = oldest else { return false };

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use nsbridge_llama::{Chunk, Format, KvFormat, Model, Setup, Table, Tier};
+use nsbridge_llama::{BlockTable, Chunk, Format, KvFormat, Model, Setup, Tier};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -107,7 +107,7 @@ fn open(
 struct Running {
     seed: u32,
     tokens: Vec<u32>,
-    table: Table,
+    table: BlockTable,
     done: usize,
 }
 
@@ -132,8 +132,12 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 fn check(model: &mut Model, which: Which, formats: (Format, KvFormat), steps: &[[Event; 3]]) {
-    let new =
-        |seed| Running { seed, tokens: prompt(seed, LONGEST), table: Table::default(), done: 0 };
+    let new = |seed| Running {
+        seed,
+        tokens: prompt(seed, LONGEST),
+        table: BlockTable::default(),
+        done: 0,
+    };
     let scope = Arc::from("tenant");
     let mut places = [new(0), new(1), new(2)];
     for step in steps {

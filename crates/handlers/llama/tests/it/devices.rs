@@ -6,7 +6,8 @@ use std::path::Path;
 
 use candle_core::{DType, Device};
 use nsbridge_llama::{
-    Chunk, Format, KvFormat, Mix, Model, On, Options, Processor, Setup, Table, quantise,
+    Backend, BlockTable, CandleDevices, Chunk, Format, KvFormat, Mix, Model, Options, Setup,
+    quantize,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -31,11 +32,11 @@ fn drawn(config: &Value) -> TempDir {
     dir
 }
 
-fn quantised(dir: &Path, mix: Mix) -> TempDir {
+fn quantized(dir: &Path, mix: Mix) -> TempDir {
     let to = tempfile::tempdir().unwrap();
     let model = nsbridge_handler::Model::in_dir(dir);
     let file = File::create(to.path().join("model.gguf")).unwrap();
-    quantise(&model, mix, &file, |_| {}).unwrap();
+    quantize(&model, mix, &file, |_| {}).unwrap();
     to
 }
 
@@ -45,12 +46,10 @@ fn cpu() -> Setup {
 
 /// Returns devices and data types, with the tolerance for their logits against the engine's.
 fn devices() -> Vec<(Setup, f64)> {
-    let on = |on| Setup { device: Processor::Candle(on), ..cpu() };
-    let mut all = vec![(on(On::one(Device::Cpu)), 1e-5)];
+    let on = |on| Setup { device: Backend::Candle(on), ..cpu() };
+    let mut all = vec![(on(CandleDevices::one(Device::Cpu)), 1e-5)];
     if cfg!(feature = "cuda") {
-        let Processor::Candle(gpu) = Processor::named("cuda:0", 1).unwrap() else {
-            panic!("a CPU")
-        };
+        let Backend::Candle(gpu) = Backend::named("cuda:0", 1).unwrap() else { panic!("a CPU") };
         all.push((on(gpu.clone()), 1e-4));
         // Flash attention, if it is built in.
         let kv = KvFormat::Bf16;
@@ -64,7 +63,7 @@ fn devices() -> Vec<(Setup, f64)> {
 /// truncated, and the first one continues twice from the middle of a block.
 fn logits(model: &mut Model) -> Vec<f32> {
     let token = |at: usize, of: usize| ((at * at * 7 + 3 * at + of) % 70) as u32;
-    let mut tables = vec![Table::default(), Table::default()];
+    let mut tables = vec![BlockTable::default(), BlockTable::default()];
     let mut all = Vec::new();
     let steps: [&[(usize, usize)]; 5] = [
         &[(0, 40), (0, 33)],
@@ -144,17 +143,17 @@ fn blocks_of_a_gguf_file_give_nearly_the_logits_of_the_engine() {
         (Mix::Q5KM, &json!({}), 1),
         (Mix::Q6K, &tied, 1),
     ] {
-        let dir = quantised(drawn(&shape("Llama", more)).path(), mix);
+        let dir = quantized(drawn(&shape("Llama", more)).path(), mix);
         let right = logits(&mut network::open(dir.path(), &cpu()));
         for (setup, tolerance) in devices() {
             // The engine computes f16 weights in f32; a GPU computes them in f16.
             let setup = Setup { ranks, ..setup };
-            let in_f32 = |on: On| Setup {
-                device: Processor::Candle(on.with_dtype(DType::F32)),
+            let in_f32 = |on: CandleDevices| Setup {
+                device: Backend::Candle(on.with_dtype(DType::F32)),
                 ..setup.clone()
             };
             let setup = match &setup.device {
-                Processor::Candle(on) if mix == Mix::F16 => in_f32(on.clone()),
+                Backend::Candle(on) if mix == Mix::F16 => in_f32(on.clone()),
                 _ => setup,
             };
             let found = logits(&mut network::open(dir.path(), &setup));

@@ -8,7 +8,9 @@ use std::path::Path;
 use candle_core::quantized::gguf_file::{self, Value};
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{DType, Device, Tensor};
-use nsbridge_llama::{Config, Format, LoadError, Mix, RopeScaling, Setup, quantise};
+use nsbridge_llama::{
+    Config, Format, LoadError, Mix, RopeScaling, Setup, coarsest_format, mean_width, quantize,
+};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -246,7 +248,7 @@ fn floats_from_a_gguf_file_give_the_bits_of_the_same_floats_from_safetensors() {
 }
 
 #[test]
-fn quantised_weights_give_nearly_the_logits_of_what_they_stand_for() {
+fn quantized_weights_give_nearly_the_logits_of_what_they_stand_for() {
     // A mix like llama.cpp's: values and outputs of some layers have more bits.
     let mixed = |name: &str| match name {
         name if name.contains("layers.0") && name.contains("v_proj") => GgmlDType::Q6K,
@@ -292,7 +294,7 @@ fn written(dir: &Path, mix: Mix) -> TempDir {
     let gguf = tempfile::tempdir().unwrap();
     let model = nsbridge_handler::Model::in_dir(dir);
     let file = File::create(gguf.path().join("model.gguf")).unwrap();
-    quantise(&model, mix, &file, |_| {}).unwrap();
+    quantize(&model, mix, &file, |_| {}).unwrap();
     gguf
 }
 
@@ -305,7 +307,7 @@ fn what_is_in_memory_is_told_by_the_matrices_and_not_by_the_file() {
         let gguf = written(dir.path(), mix);
         let checkpoint = Checkpoint::open(&nsbridge_handler::Model::in_dir(gguf.path())).unwrap();
         let tensors = checkpoint.tensors();
-        (Format::coarsest(tensors), Format::mean_width(tensors))
+        (coarsest_format(tensors), mean_width(tensors))
     };
     // The norms are in f32, and one of them is the last tensor.
     let (format, width) = of(Mix::Bf16);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use nsbridge_checkpoint::Checkpoint;
 use nsbridge_handler::Model;
-use nsbridge_llama::{Mix, Setup, quantise};
+use nsbridge_llama::{Mix, Setup, quantize};
 use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -47,7 +47,7 @@ impl Recorded {
 }
 
 /// Quantizes a model into a new folder. Returns the folder and the file's path.
-fn quantised(from: &Path, mix: &str) -> (TempDir, PathBuf) {
+fn quantized(from: &Path, mix: &str) -> (TempDir, PathBuf) {
     let to = tempfile::tempdir().unwrap();
     for file in ["config.json", "generation_config.json"] {
         if let Ok(bytes) = fs::read(from.join(file)) {
@@ -56,16 +56,16 @@ fn quantised(from: &Path, mix: &str) -> (TempDir, PathBuf) {
     }
     let file = to.path().join("model.gguf");
     let made = fs::File::create(&file).unwrap();
-    quantise(&Model::in_dir(from), mix.parse().unwrap(), &made, |_| {}).unwrap();
+    quantize(&Model::in_dir(from), mix.parse().unwrap(), &made, |_| {}).unwrap();
     (to, file)
 }
 
 impl Case {
-    fn quantised(&self, recorded: &Recorded) -> (TempDir, PathBuf) {
-        let Some(config) = &self.config else { return quantised(&bundled(&self.name), &self.mix) };
+    fn quantized(&self, recorded: &Recorded) -> (TempDir, PathBuf) {
+        let Some(config) = &self.config else { return quantized(&bundled(&self.name), &self.mix) };
         let drawn = tempfile::tempdir().unwrap();
         write_drawn(drawn.path(), config, recorded.seed, recorded.scale);
-        quantised(drawn.path(), &self.mix)
+        quantized(drawn.path(), &self.mix)
     }
 
     /// Returns the tolerance of logits, as a ratio of root mean squares. llama.cpp rounds
@@ -86,7 +86,7 @@ fn logits_are_those_of_llama_cpp() {
     let recorded = Recorded::read();
     for case in &recorded.cases {
         let what = format!("{} in {}", case.name, case.mix);
-        let (dir, file) = case.quantised(&recorded);
+        let (dir, file) = case.quantized(&recorded);
         let digest: String = Sha256::digest(fs::read(file).unwrap())
             .iter()
             .map(|byte| format!("{byte:02x}"))
@@ -116,7 +116,7 @@ fn logits_are_those_of_llama_cpp() {
 #[test]
 fn mixes_are_those_of_llama_cpp() {
     for (mix, theirs) in Recorded::read().mixed {
-        let (dir, _) = quantised(&bundled("tale-7m"), &mix);
+        let (dir, _) = quantized(&bundled("tale-7m"), &mix);
         let ours = Checkpoint::open(&Model::in_dir(dir.path())).unwrap();
         let theirs = theirs.as_object().unwrap();
         assert_eq!(ours.tensors().len(), theirs.len());
@@ -133,25 +133,25 @@ fn a_file_in_sixteen_bits_gives_the_bits_of_the_model_it_was_made_of() {
         let run = |dir: &Path| logits(&mut network::open(dir, &Setup::default()), &tokens, 16);
         let right = run(&bundled(name));
         for mix in [Mix::Bf16, Mix::F32] {
-            assert_eq!(run(quantised(&bundled(name), mix.name()).0.path()), right, "{name} {mix}");
+            assert_eq!(run(quantized(&bundled(name), mix.name()).0.path()), right, "{name} {mix}");
         }
     }
 }
 
 #[test]
-fn what_cannot_be_quantised_is_named() {
+fn what_cannot_be_quantized_is_named() {
     let drawn = tempfile::tempdir().unwrap();
     let recorded = Recorded::read();
     let config = recorded.cases.iter().find_map(|case| case.config.as_ref()).unwrap();
     write_drawn(drawn.path(), config, recorded.seed, recorded.scale);
     let refused = |dir: &Path, mix: Mix| {
         let file = tempfile::tempfile().unwrap();
-        let refused = quantise(&Model::in_dir(dir), mix, &file, |_| {});
+        let refused = quantize(&Model::in_dir(dir), mix, &file, |_| {});
         refused.unwrap_err().to_string()
     };
 
-    let (quantised, _) = quantised(drawn.path(), "q8_0");
-    let why = refused(quantised.path(), Mix::Q4KM);
+    let (quantized, _) = quantized(drawn.path(), "q8_0");
+    let why = refused(quantized.path(), Mix::Q4KM);
     assert!(why.contains("is Q8_0 already"), "{why}");
 
     // Makes the last weight infinite.

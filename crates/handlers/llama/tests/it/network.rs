@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nsbridge_llama::{Chunk, Config, Model, Setup, Table, Weights};
+use nsbridge_llama::{BlockTable, Chunk, Config, Model, Setup, Weights};
 
 pub(crate) fn open(dir: &Path, setup: &Setup) -> Model {
     let files = nsbridge_handler::Model::in_dir(dir);
@@ -13,7 +13,7 @@ pub(crate) fn open(dir: &Path, setup: &Setup) -> Model {
 
 /// Returns the logits after each token, run in chunks of `chunk` tokens.
 pub(crate) fn logits(model: &mut Model, tokens: &[u32], chunk: usize) -> Vec<Vec<f32>> {
-    let mut table = Table::default();
+    let mut table = BlockTable::default();
     let mut all = Vec::new();
     for tokens in tokens.chunks(chunk) {
         assert!(model.cache().reserve(&mut table, tokens.len()));

@@ -3,14 +3,15 @@
 mod turns;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nsbridge_handler::erased::AnyHandler;
 use nsbridge_handler::testing::{self, answer, check};
 use nsbridge_handler::{AsyncHandler, Error, Finish, FinishReason, Pieces, Stop, TextPiece};
 use nsbridge_llama::{Llama, Options};
+use parking_lot::Mutex;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -66,7 +67,7 @@ type Reply = (Vec<TextPiece>, Finish);
 fn alone(input: &Value, seed: u64) -> Reply {
     type Known = (Arc<Llama>, HashMap<String, Reply>);
     static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = KNOWN.lock();
     let (llama, known) = known.get_or_insert_with(|| {
         let options = Options {
             enable_prefix_caching: Some(false),

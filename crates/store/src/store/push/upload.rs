@@ -262,7 +262,7 @@ impl Sender<'_> {
         checksum: &str,
     ) -> Result<String, Fault> {
         let bytes = body.len() as u64;
-        self.fetcher.pace.wait(body.len()).await;
+        self.fetcher.rate_limit.wait(body.len()).await;
         let request = self
             .within
             .client()

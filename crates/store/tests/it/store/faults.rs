@@ -121,7 +121,7 @@ async fn another_object_of_the_same_size_is_refused_too() {
 async fn a_manifest_that_is_not_the_pinned_one_is_refused() {
     let fixture = Fixture::new().await;
     let store = store_on(&fixture.server, |_| ());
-    let pinned = |manifest| Wanted { location: top(), manifest: Some(manifest) };
+    let pinned = |manifest| Wanted::pinned(top(), manifest);
     assert!(store.model(&pinned(fixture.pushed.manifest)).await.is_ok());
     let refused = store.model(&pinned([7; 32])).await.unwrap_err();
     assert!(refused.to_string().contains("its BLAKE3 must be 0707"), "{refused}");

@@ -1,9 +1,9 @@
 //! Pushes: in parts, resumed, refused over another model, and pulled back.
 
-use nsbridge_store::{Location, Push, StoreError};
+use nsbridge_store::{Location, StoreError};
 use nsbridge_testkit::s3::{Fault, Faults, Kind, Rule, When};
 
-use super::{Fixture, push_of, store_on, top};
+use super::{Fixture, changed, push_of, store_on, top};
 
 const LARGE: &str = "model-00001-of-00002.safetensors";
 
@@ -43,7 +43,8 @@ async fn a_push_that_is_repeated_sends_nothing_and_one_that_broke_off_goes_on() 
     let again = store.push(push_of(fixture.dir.path()), |_| ()).await.unwrap();
     assert!(again.was_there);
     assert_eq!(again.manifest, fixture.pushed.manifest);
-    let second = Push { revision: Some("r2".to_owned()), ..push_of(fixture.dir.path()) };
+    let push = push_of(fixture.dir.path());
+    let second = changed(push, |push| push.revision = Some("r2".to_owned()));
     // The third part of the large file never arrives.
     let third = Rule::new(Fault::SLOW_DOWN).on([Kind::Put]).of(LARGE).when(When::After(2));
     fixture.server.faults(Faults::none().with(third));
@@ -69,10 +70,10 @@ async fn another_model_under_the_same_revision_needs_a_word() {
     let push = push_of(fixture.dir.path());
     let refused = store.push(push.clone(), |_| ()).await.unwrap_err().to_string();
     assert!(refused.contains("holds another model") && refused.contains("--force"), "{refused}");
-    store.push(Push { force: true, ..push.clone() }, |_| ()).await.unwrap();
+    store.push(changed(push.clone(), |push| push.force = true), |_| ()).await.unwrap();
     let opened = store.model(&top().into()).await.unwrap();
     assert!(store.verify(&opened, |_| ()).await.unwrap().is_empty());
-    let unnamed = Push { revision: None, ..push };
+    let unnamed = changed(push, |push| push.revision = None);
     let named = store.push(unnamed.clone(), |_| ()).await.unwrap();
     assert_eq!(store.push(unnamed, |_| ()).await.unwrap().revision, named.revision);
 }
@@ -82,8 +83,9 @@ async fn a_rollout_and_its_undoing_are_one_small_write() {
     let fixture = Fixture::new().await;
     let store = store_on(&fixture.server, |_| ());
     std::fs::write(fixture.dir.path().join("config.json"), "{\"new\": 1}").unwrap();
-    let second =
-        Push { revision: Some("r2".to_owned()), alias: None, ..push_of(fixture.dir.path()) };
+    let second = changed(push_of(fixture.dir.path()), |push| {
+        (push.revision, push.alias) = (Some("r2".to_owned()), None);
+    });
     store.push(second, |_| ()).await.unwrap();
     let served =
         || async { store.model(&top().into()).await.unwrap().model.revision().unwrap().to_owned() };
@@ -129,7 +131,7 @@ async fn m8_a_link_out_of_the_folder_is_not_followed_without_a_word() {
     std::fs::write(elsewhere.path().join("id_ed25519"), "canary").unwrap();
     let store = store_on(&fixture.server, |_| ());
     let folder = fixture.dir.path();
-    let evil = Push { revision: Some("evil".to_owned()), ..push_of(folder) };
+    let evil = changed(push_of(folder), |push| push.revision = Some("evil".to_owned()));
     let sent = |path: &str| fixture.server.objects("models").contains(&format!("tale/evil/{path}"));
     let cases = [
         ("LICENSE.txt", elsewhere.path().join("id_ed25519"), "LICENSE.txt"),
@@ -141,12 +143,15 @@ async fn m8_a_link_out_of_the_folder_is_not_followed_without_a_word() {
         let refused = store.push(evil.clone(), |_| ()).await.unwrap_err().to_string();
         assert!(refused.contains(link) && refused.contains("--follow-links"), "{refused}");
         assert!(!sent(file), "{file} was sent");
-        let meant = Push { follow_links: true, force: true, ..evil.clone() };
+        let meant = changed(evil.clone(), |push| {
+            (push.follow_links, push.force) = (true, true);
+        });
         store.push(meant, |_| ()).await.unwrap();
         assert!(sent(file), "{file} was not sent");
         std::fs::remove_file(link_at).unwrap();
     }
     // A link within the folder is pushed like a file.
     std::os::unix::fs::symlink(folder.join("extra"), folder.join("more")).unwrap();
-    store.push(Push { revision: Some("r9".to_owned()), ..push_of(folder) }, |_| ()).await.unwrap();
+    let again = changed(push_of(folder), |push| push.revision = Some("r9".to_owned()));
+    store.push(again, |_| ()).await.unwrap();
 }

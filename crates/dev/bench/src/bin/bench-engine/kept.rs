@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use nsbridge_llama::{Mix, quantise};
+use nsbridge_llama::{Mix, quantize};
 
 const FILE: &str = "model.gguf";
 
@@ -30,7 +30,7 @@ impl Kept {
         }
         // The file has a temporary name until it is complete, because a run may be interrupted.
         let part = kept.dir.join("part");
-        quantise(&nsbridge_handler::Model::in_dir(model), mix, &fs::File::create(&part)?, |_| {})
+        quantize(&nsbridge_handler::Model::in_dir(model), mix, &fs::File::create(&part)?, |_| {})
             .with_context(|| format!("writing {} in {mix}", model.display()))?;
         fs::rename(part, kept.file())?;
         Ok(kept)

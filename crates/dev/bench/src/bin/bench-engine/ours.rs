@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use nsbridge_llama::{Chunk, Config, Model, Setup, Table, Weights};
+use nsbridge_llama::{BlockTable, Chunk, Config, Model, Setup, Weights};
 
 use crate::engine::Question;
 use crate::served::Served;
@@ -44,7 +44,7 @@ pub(crate) fn serve(dir: &Path, threads: usize, ranks: usize) -> Result<()> {
 /// Returns the duration of each step in seconds.
 fn steps(model: &mut Model, sequences: usize, tokens: usize, rounds: usize) -> Result<Vec<f64>> {
     let ids: Vec<u32> = (0..tokens as u32).map(|i| i * 7 % 1000).collect();
-    let mut tables: Vec<Table> = (0..sequences).map(|_| Table::default()).collect();
+    let mut tables: Vec<BlockTable> = (0..sequences).map(|_| BlockTable::default()).collect();
     let (mut times, prompt) = (Vec::new(), tokens > 64);
     for _ in 0..rounds {
         for table in &mut tables {
@@ -68,7 +68,7 @@ fn steps(model: &mut Model, sequences: usize, tokens: usize, rounds: usize) -> R
 
 /// Returns the logits after the last of eight tokens.
 fn logits(model: &mut Model) -> Result<Vec<f32>> {
-    let (mut table, ids) = (Table::default(), [0, 7, 14, 21, 28, 35, 42, 49]);
+    let (mut table, ids) = (BlockTable::default(), [0, 7, 14, 21, 28, 35, 42, 49]);
     ensure!(model.cache().reserve(&mut table, ids.len()), "the cache is full");
     let chunk = Chunk { table: &mut table, tokens: &ids, logits: 1 };
     let logits = model.forward(&mut [chunk]).map_err(|error| anyhow!("{error}"))?;

@@ -3,11 +3,7 @@
 use std::thread;
 
 use anyhow::{Result, anyhow};
-use aws_credential_types::Credentials;
-use aws_credential_types::provider::SharedCredentialsProvider;
-use aws_sdk_s3::config::{BehaviorVersion, Region};
-use aws_types::SdkConfig;
-use nsbridge::store::{Location, Store};
+use nsbridge::store::{Credentials, Location, Store};
 use nsbridge::worker::StoreConfig;
 use nsbridge_checkpoint::{Checkpoint, Order, Weight, Weights};
 
@@ -31,7 +27,11 @@ impl AsRef<[u8]> for Piece {
 /// Loads every tensor of the checkpoint for `degree` ranks of this host.
 pub(crate) fn load(place: &Place, degree: usize) -> Result<Vec<Piece>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let store = Store::open(&StoreConfig::default())?.with_aws(&aws(place))?;
+    let mut config = StoreConfig::default();
+    config.region = Some("us-east-1".to_owned());
+    config.endpoint_url = Some(place.endpoint.clone());
+    let keys = Credentials::new(&place.access_key, &place.secret_key);
+    let store = Store::open(&config)?.with_credentials(keys);
     let location: Location = format!("s3://{BUCKET}/{}", PREFIX.trim_end_matches('/'))
         .parse()
         .map_err(|why: String| anyhow!(why))?;
@@ -70,15 +70,4 @@ fn share(weights: &Weights, rank: usize) -> nsbridge_handler::Result<Vec<Piece>>
     };
     let tensors = weights.checkpoint().tensors().iter();
     tensors.filter_map(|tensor| piece(&tensor.name).transpose()).collect()
-}
-
-fn aws(place: &Place) -> SdkConfig {
-    let keys = Credentials::new(&place.access_key, &place.secret_key, None, None, "bench");
-    SdkConfig::builder()
-        .behavior_version(BehaviorVersion::latest())
-        .credentials_provider(SharedCredentialsProvider::new(keys))
-        .region(Region::from_static("us-east-1"))
-        .endpoint_url(&place.endpoint)
-        .http_client(aws_smithy_http_client::Builder::new().build_http())
-        .build()
 }

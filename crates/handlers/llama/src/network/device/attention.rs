@@ -10,8 +10,8 @@ use candle_core::{DType, Device, Result, Tensor};
 use candle_nn::ops::softmax_last_dim;
 
 use super::super::plan::Step;
-use crate::kernel::attention::PAGE;
 use crate::network::part::Heads;
+use nsbridge_kernels::attention::PAGE;
 
 /// Positions and cache slots of a step's rows and of what they attend to.
 pub(super) struct Places {

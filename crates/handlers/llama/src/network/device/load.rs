@@ -36,7 +36,7 @@ enum Matrix {
     /// `[rows, columns]`.
     Float(Tensor),
     /// ggml blocks, multiplied by candle's kernels.
-    Quantised(QMatMul),
+    Quantized(QMatMul),
 }
 
 impl Linear {
@@ -50,7 +50,7 @@ impl Linear {
         match &self.matrix {
             Matrix::Float(matrix) => x.matmul(&matrix.t()?),
             // The kernels take and return f32.
-            Matrix::Quantised(matrix) => {
+            Matrix::Quantized(matrix) => {
                 matrix.forward(&x.to_dtype(DType::F32)?)?.to_dtype(x.dtype())
             }
         }
@@ -118,9 +118,9 @@ impl Load<'_> {
             self.linear(&name(part), [hidden, columns], Cut::Columns(own.clone()), bias)
         };
         let norm = |part: &str, len| self.norm(&name(&format!("{part}.weight")), len);
-        let head_norms = config
-            .qk_norm
-            .then(|| Ok((norm("self_attn.q_norm", dim)?, norm("self_attn.k_norm", dim)?)));
+        let head_norms = config.qk_norm.then(|| {
+            Ok::<_, LoadError>((norm("self_attn.q_norm", dim)?, norm("self_attn.k_norm", dim)?))
+        });
         Ok(Layer {
             attention_norm: norm("input_layernorm", hidden)?,
             queries: rows("self_attn.q_proj", queries, &own_queries, config.qkv_bias)?,
@@ -220,7 +220,7 @@ impl Load<'_> {
             blocks => QStorage::from_data(Cow::Borrowed(bytes), self.device, ggml(blocks))
                 .and_then(|storage| QTensor::new(storage, shape))
                 .and_then(QMatMul::from_qtensor)
-                .map(Matrix::Quantised),
+                .map(Matrix::Quantized),
         };
         made.map_err(|error| no_memory(&error))
     }
@@ -228,8 +228,8 @@ impl Load<'_> {
     fn floats(&self, matrix: &Matrix) -> Result<Tensor, LoadError> {
         let tensor = match matrix {
             Matrix::Float(tensor) => Ok(tensor.clone()),
-            Matrix::Quantised(QMatMul::QTensor(blocks)) => blocks.dequantize(self.device),
-            Matrix::Quantised(QMatMul::Tensor(tensor) | QMatMul::TensorF16(tensor)) => {
+            Matrix::Quantized(QMatMul::QTensor(blocks)) => blocks.dequantize(self.device),
+            Matrix::Quantized(QMatMul::Tensor(tensor) | QMatMul::TensorF16(tensor)) => {
                 Ok(tensor.clone())
             }
         };

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Part, Rank, Ranks, Setup, Shard, Step};
-use crate::comm::{Comm, Lost, Meeting};
 use crate::weights::Cut;
-use crate::{Chunk, Config, Format, KvCache, Model, RopeTable, Table, Weights};
+use crate::{BlockTable, Chunk, Config, Format, KvCacheManager, Model, RopeTable, Weights};
+use nsbridge_kernels::collectives::{Communicator, RankGroup, RankLost};
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -20,17 +20,17 @@ enum Fault {
 /// Works correctly for a number of sums, then fails.
 #[derive(Debug)]
 struct Faulty {
-    comm: Box<dyn Comm>,
+    comm: Box<dyn Communicator>,
     fault: Fault,
     left: usize,
 }
 
-impl Comm for Faulty {
+impl Communicator for Faulty {
     fn ranks(&self) -> usize {
         self.comm.ranks()
     }
 
-    fn all_reduce(&mut self, numbers: &mut Vec<f32>, len: usize) -> Result<(), Lost> {
+    fn all_reduce(&mut self, numbers: &mut Vec<f32>, len: usize) -> Result<(), RankLost> {
         match (self.left, self.fault) {
             (0, Fault::Panics) => panic!("as it was told to"),
             (0, Fault::Hangs) => loop {
@@ -46,7 +46,7 @@ impl Comm for Faulty {
         numbers: &mut Vec<f32>,
         len: usize,
         show: &mut dyn FnMut(usize, &[f32]),
-    ) -> Result<(), Lost> {
+    ) -> Result<(), RankLost> {
         self.comm.gather(numbers, len, show)
     }
 }
@@ -58,9 +58,9 @@ fn ranks(patience: Duration, faulty: usize, fault: Fault, left: usize) -> Ranks 
     let config = Config::read(&files).unwrap();
     let weights = Weights::for_ranks(&files, 2).unwrap();
     let setup = Setup { ranks: 2, blocks: 2, ..Setup::default() };
-    let meeting = Arc::new(Meeting::new(2, patience));
-    let shard = |(rank, member)| {
-        let mut comm: Box<dyn Comm> = Box::new(member);
+    let group = Arc::new(RankGroup::new(2, patience));
+    let shard = |(rank, handle)| {
+        let mut comm: Box<dyn Communicator> = Box::new(handle);
         if rank == faulty {
             comm = Box::new(Faulty { comm, fault, left });
         }
@@ -68,18 +68,18 @@ fn ranks(patience: Duration, faulty: usize, fault: Fault, left: usize) -> Ranks 
         let shard = Shard::load(&config, rope, &weights, &setup, (Part { rank, of: 2 }, comm));
         Box::new(shard.unwrap()) as Box<dyn Rank>
     };
-    Ranks::start(meeting.members().into_iter().enumerate().map(shard).collect(), meeting).unwrap()
+    Ranks::start(group.handles().into_iter().enumerate().map(shard).collect(), group).unwrap()
 }
 
 /// Makes a step of one token.
-fn step(table: &mut Table) -> Step {
+fn step(table: &mut BlockTable) -> Step {
     Step::new(&[Chunk { table, tokens: &[5], logits: 1 }], Vec::new())
 }
 
 /// Runs steps until a rank is lost. Returns the number of steps before that, and the error.
-fn run(ranks: &mut Ranks) -> (usize, Lost) {
+fn run(ranks: &mut Ranks) -> (usize, RankLost) {
     let (mut cache, mut table) =
-        (KvCache::<std::hash::RandomState>::new(2).unwrap(), Table::default());
+        (KvCacheManager::<std::hash::RandomState>::new(2).unwrap(), BlockTable::default());
     assert!(cache.reserve(&mut table, 60));
     for steps in 0..60 {
         match ranks.run(step(&mut table)) {
@@ -104,7 +104,7 @@ fn a_rank_that_panics_is_named_at_once_wherever_it_is_in_its_step() {
     for left in [0, 1, SUMS - 1, 3 * SUMS + 5] {
         let mut ranks = ranks(LONG, 1, Fault::Panics, left);
         let (steps, lost) = run(&mut ranks);
-        assert_eq!((steps, lost), (left / SUMS, Lost::of("rank 1 of 2 panicked")));
+        assert_eq!((steps, lost.to_string().as_str()), (left / SUMS, "rank 1 of 2 panicked"));
     }
 }
 
@@ -113,7 +113,7 @@ fn a_rank_that_hangs_is_named_in_time_and_left_behind() {
     let begun = Instant::now();
     let mut ranks = ranks(Duration::from_millis(1500), 1, Fault::Hangs, SUMS + 4);
     let (steps, lost) = run(&mut ranks);
-    assert_eq!((steps, lost), (1, Lost::of("rank 1 of 2 did not answer within 1.5 s")));
+    assert_eq!((steps, lost.to_string().as_str()), (1, "rank 1 of 2 did not answer within 1.5 s"));
     drop(ranks);
     assert!(begun.elapsed() < Duration::from_secs(60));
 }

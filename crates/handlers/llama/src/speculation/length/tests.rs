@@ -1,7 +1,7 @@
 //! Tests of draft lengths under synthetic costs.
 
 use super::super::Costs;
-use super::{AFTER_REST, AFTER_REST_OF_ONE, GUESS, Outlook, Step, Wish, choose};
+use super::{AFTER_REST, AFTER_REST_OF_ONE, AcceptanceStats, DraftBudget, GUESS, Step, choose};
 
 /// Cost of a step that is memory-bound for the first few rows and then compute-bound.
 fn bound_by_memory(rows: usize) -> f64 {
@@ -19,9 +19,9 @@ fn as_the_pair(rows: usize) -> f64 {
 }
 
 fn lengths(acceptances: &[f64], rows: usize, costs: &Costs, round: f64) -> Vec<usize> {
-    let wish = |&acceptance| Wish { acceptance, most: 8, now: 0, behind: 1 };
-    let wishes: Vec<Wish> = acceptances.iter().map(wish).collect();
-    choose(&wishes, Step { rows, room: 256 - rows, costs }, &|_| round)
+    let budget = |&acceptance| DraftBudget { acceptance, most: 8, now: 0, behind: 1 };
+    let budgets: Vec<DraftBudget> = acceptances.iter().map(budget).collect();
+    choose(&budgets, Step { rows, room: 256 - rows, costs }, &|_| round)
 }
 
 #[test]
@@ -56,23 +56,23 @@ fn of_several_the_likelier_ones_have_the_longer_drafts() {
 fn there_is_never_more_than_room_for() {
     let costs = Costs::by(bound_by_memory);
     for room in [0, 1, 5] {
-        let wishes = [Wish { acceptance: 0.99, most: 8, now: 8, behind: 1 }; 3];
+        let budgets = [DraftBudget { acceptance: 0.99, most: 8, now: 8, behind: 1 }; 3];
         let step = Step { rows: 3, room, costs: &costs };
-        assert!(choose(&wishes, step, &|_| 0.0).iter().sum::<usize>() <= room);
+        assert!(choose(&budgets, step, &|_| 0.0).iter().sum::<usize>() <= room);
     }
-    let wishes = [Wish { acceptance: 0.99, most: 2, now: 0, behind: 1 }];
+    let budgets = [DraftBudget { acceptance: 0.99, most: 2, now: 0, behind: 1 }];
     let step = Step { rows: 1, room: 100, costs: &costs };
-    assert_eq!(choose(&wishes, step, &|_| 0.0), [2]);
+    assert_eq!(choose(&budgets, step, &|_| 0.0), [2]);
 }
 
 #[test]
 fn a_drafter_that_is_behind_must_gain_more() {
     let costs = Costs::by(bound_by_memory);
     let of = |rows: usize, behind| {
-        let wish = Wish { acceptance: 0.9, most: 4, now: 0, behind };
-        let wishes = vec![wish; rows];
+        let budget = DraftBudget { acceptance: 0.9, most: 4, now: 0, behind };
+        let budgets = vec![budget; rows];
         let step = Step { rows, room: 200, costs: &costs };
-        choose(&wishes, step, &|rows| 0.02 * rows as f64).iter().sum::<usize>()
+        choose(&budgets, step, &|rows| 0.02 * rows as f64).iter().sum::<usize>()
     };
     // For one reply, the run of a prompt pays off; with many replies, each gains less than that.
     assert_eq!((of(1, 1), of(1, 1000)), (4, 4));
@@ -84,8 +84,8 @@ fn a_drafter_that_is_behind_must_gain_more() {
 fn a_length_is_kept_until_another_is_clearly_better() {
     let costs = Costs::by(bound_by_memory);
     let with = |acceptance, now| {
-        let wish = Wish { acceptance, most: 8, now, behind: 1 };
-        choose(&[wish], Step { rows: 1, room: 100, costs: &costs }, &|_| 0.05)[0]
+        let budget = DraftBudget { acceptance, most: 8, now, behind: 1 };
+        choose(&[budget], Step { rows: 1, room: 100, costs: &costs }, &|_| 0.05)[0]
     };
     let best = with(0.6, 0);
     for near in [best - 1, best + 1] {
@@ -103,29 +103,30 @@ fn draw(state: &mut u64) -> f64 {
 /// Returns the modeled cost of a token with `streams` replies whose draft tokens are right with
 /// probability `right`.
 fn cost_of_a_token(streams: usize, right: f64, costs: &Costs, round: f64) -> f64 {
-    let (mut own, mut all) = (vec![Outlook::default(); streams], Outlook::default());
+    let (mut own, mut all) =
+        (vec![AcceptanceStats::default(); streams], AcceptanceStats::default());
     let (mut made, mut cost, mut state) = (0, 0.0, 7);
     for _ in 0..3000 {
         let belief = all.acceptance(GUESS);
-        let wish = |outlook: &Outlook| Wish {
-            acceptance: outlook.acceptance(belief),
+        let budget = |acceptance: &AcceptanceStats| DraftBudget {
+            acceptance: acceptance.acceptance(belief),
             most: 8,
-            now: outlook.length,
+            now: acceptance.length,
             behind: 1,
         };
-        let wishes: Vec<Wish> = own.iter().map(wish).collect();
+        let budgets: Vec<DraftBudget> = own.iter().map(budget).collect();
         let step = Step { rows: streams, room: 256 - streams, costs };
-        let lengths = choose(&wishes, step, &|_| round);
+        let lengths = choose(&budgets, step, &|_| round);
         let (longest, drafted) = (lengths.iter().max().unwrap(), lengths.iter().sum::<usize>());
         cost += costs.of(streams + drafted) + *longest as f64 * round;
-        for (outlook, length) in own.iter_mut().zip(lengths) {
-            outlook.length = length;
+        for (acceptance, length) in own.iter_mut().zip(lengths) {
+            acceptance.length = length;
             let accepted = (0..length).take_while(|_| draw(&mut state) < right).count();
             if length == 0 {
-                outlook.rest(AFTER_REST);
+                acceptance.rest(AFTER_REST);
                 all.rest(AFTER_REST_OF_ONE);
             }
-            outlook.learn(length, accepted);
+            acceptance.learn(length, accepted);
             all.learn(length, accepted);
             made += 1 + accepted;
         }
@@ -161,15 +162,15 @@ fn under_any_load_a_token_costs_no_more_than_without_drafts() {
 
 #[test]
 fn what_was_seen_counts_more_than_belief_and_gets_old() {
-    let mut outlook = Outlook::default();
-    assert!((outlook.acceptance(0.7) - 0.7).abs() < 1e-12);
+    let mut acceptance = AcceptanceStats::default();
+    assert!((acceptance.acceptance(0.7) - 0.7).abs() < 1e-12);
     for _ in 0..30 {
-        outlook.learn(4, 0);
+        acceptance.learn(4, 0);
     }
-    assert!(outlook.acceptance(0.7) < 0.15);
+    assert!(acceptance.acceptance(0.7) < 0.15);
     for _ in 0..300 {
-        outlook.rest(AFTER_REST);
+        acceptance.rest(AFTER_REST);
     }
-    assert!(outlook.acceptance(0.7) > 0.6);
-    assert_eq!((outlook.drafted(), outlook.accepted()), (120, 0));
+    assert!(acceptance.acceptance(0.7) > 0.6);
+    assert_eq!((acceptance.drafted(), acceptance.accepted()), (120, 0));
 }

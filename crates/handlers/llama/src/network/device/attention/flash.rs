@@ -5,9 +5,9 @@
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::super::super::plan::Step;
-use crate::kernel::attention::PAGE;
 #[cfg(feature = "flash-attn")]
 use crate::network::part::Heads;
+use nsbridge_kernels::attention::PAGE;
 
 /// Sequences of a step, in the kernels' input layout.
 #[cfg(feature = "flash-attn")]
@@ -108,16 +108,18 @@ impl Pages {
 
 #[cfg(test)]
 mod tests {
+    use nsbridge_kernels::attention::PAGE;
+
     use super::Told;
-    use crate::kv::KvCache;
+    use crate::BlockTable;
+    use crate::kv::KvCacheManager;
     use crate::network::Chunk;
     use crate::network::plan::Step;
-    use crate::{Table, kernel::attention::PAGE};
 
     #[test]
     fn sequences_are_told_by_sums_and_tables_of_one_width() {
-        let mut cache: KvCache = KvCache::new(8).unwrap();
-        let (mut long, mut short) = (Table::default(), Table::default());
+        let mut cache: KvCacheManager = KvCacheManager::new(8).unwrap();
+        let (mut long, mut short) = (BlockTable::default(), BlockTable::default());
         assert!(cache.reserve(&mut long, PAGE + 3) && cache.reserve(&mut short, 2));
         long.grow(PAGE + 1);
         let blocks = [long.blocks(), short.blocks()].concat();

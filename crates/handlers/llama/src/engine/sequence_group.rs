@@ -1,0 +1,433 @@
+//! Sequence group of one request: one reply or several to the same prompt.
+//!
+//! Pieces leave in a fixed order: the first token of each sequence in order of index, then the
+//! second of each sequence that has not ended, and so on. All sequences run in the same step; a
+//! sequence that gets ahead by accepted drafts keeps its pieces until their turn. The prompt runs
+//! once and its blocks are shared; the partly filled last block is copied on write.
+//!
+//! If the KV cache has no space for all sequences, they run in turns: the last ones wait until an
+//! earlier one has ended. A running sequence continues to its end, however far its pieces are
+//! ahead, because recomputing a waiting sequence costs more than keeping pieces.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use nsbridge_handler::{Error, Finish, FinishReason, Result, TextPiece, Usage};
+
+use crate::grammar::Grammar;
+use crate::reply::{Addition, Reply};
+use crate::schedule::Work;
+use crate::speculation::{AcceptanceStats, Tally, Undrafted};
+use crate::{BlockTable, Chunk, KvCacheManager, Scratch};
+
+/// Maximum number of pieces that a sequence may be ahead of its turn before it waits for the
+/// others.
+const AHEAD: usize = 16;
+
+/// Sequences of a request, at least one: one for each choice of its reply.
+#[derive(Debug)]
+pub(crate) struct SequenceGroup {
+    sequences: Vec<Sequence>,
+    /// Number of tokens of the prompt.
+    prompt: usize,
+    /// Number of prompt tokens found in the prefix cache; `None` before the lookup.
+    cached: Option<usize>,
+    /// Maximum number of sequences that run in one step.
+    most: usize,
+    /// True once the KV cache was too small for all sequences at the same time.
+    in_turns: bool,
+}
+
+#[derive(Debug)]
+struct Sequence {
+    reply: Reply,
+    /// Block table of the tokens that were run. An empty table starts as a fork of another
+    /// sequence's prompt.
+    table: BlockTable,
+    /// Pieces whose turn has not come.
+    pieces: VecDeque<TextPiece>,
+    end: Option<Result<FinishReason>>,
+    /// True while the sequence has no memory and waits for another one to end.
+    waits: bool,
+    /// Number of pieces delivered so far.
+    told: usize,
+    /// Id for drafters.
+    id: u64,
+    stats: AcceptanceStats,
+}
+
+impl Sequence {
+    fn new(reply: Reply) -> Self {
+        Self {
+            reply,
+            table: BlockTable::default(),
+            pieces: VecDeque::new(),
+            end: None,
+            waits: false,
+            told: 0,
+            id: 0,
+            stats: AcceptanceStats::default(),
+        }
+    }
+
+    fn left(&self) -> usize {
+        self.reply.tokens().len() - self.table.len()
+    }
+
+    /// Returns true if the sequence is neither ended nor waiting.
+    fn goes_on(&self) -> bool {
+        self.end.is_none() && !self.waits
+    }
+}
+
+impl SequenceGroup {
+    /// Creates the sequences from replies to the same prompt, at least one. At most `most` run in a
+    /// step.
+    pub(crate) fn new(replies: Vec<Reply>, most: usize) -> Self {
+        let prompt = replies.first().map_or(0, |reply| reply.tokens().len());
+        let sequences = replies.into_iter().map(Sequence::new).collect();
+        Self { sequences, prompt, cached: None, most, in_turns: false }
+    }
+
+    /// Assigns ids, counting up from `next`.
+    pub(crate) fn number(&mut self, next: &mut u64) {
+        for sequence in &mut self.sequences {
+            sequence.id = *next;
+            *next += 1;
+        }
+    }
+
+    /// Returns the ids.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = u64> {
+        self.sequences.iter().map(|sequence| sequence.id)
+    }
+
+    /// Returns the maximum number of pieces of all sequences together.
+    pub(crate) fn longest(&self) -> usize {
+        let longest = self.sequences.iter().map(|sequence| sequence.reply.longest());
+        longest.fold(0, usize::saturating_add)
+    }
+
+    /// Constrains each sequence to a grammar, from its first token on.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no token may be the first.
+    pub(crate) fn hold_to(&mut self, grammar: Grammar) -> Result<()> {
+        if let Some((last, others)) = self.sequences.split_last_mut() {
+            others.iter_mut().for_each(|sequence| sequence.reply.hold_to(grammar.clone()));
+            last.reply.hold_to(grammar);
+        }
+        // All sequences begin in the same state of the grammar, so checking one is enough.
+        self.sequences.first_mut().map_or(Ok(()), |sequence| sequence.reply.check_first())
+    }
+
+    /// Takes over the pieces of an earlier attempt. Returns the finish if they are the whole reply.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the pieces cannot belong to this request.
+    pub(crate) fn take_resumed(&mut self, pieces: &[TextPiece]) -> Result<Option<Finish>> {
+        for piece in pieces {
+            let Some(next) = self.due().filter(|next| *next == piece.index as usize) else {
+                return Err(Error::bad_input("the resumed pieces are not of this model's making"));
+            };
+            let sequence = &mut self.sequences[next];
+            sequence.end = sequence.reply.take_resumed(piece.token)?.map(Ok);
+            sequence.told += 1;
+        }
+        self.finish().transpose()
+    }
+
+    /// Returns the cost of sampling a token of each sequence, in tokens of a plain reply.
+    pub(crate) fn weight(&self) -> usize {
+        self.sequences.first().map_or(1, |sequence| sequence.reply.weight())
+    }
+
+    /// Returns the tokens to run before each sequence can sample its next one.
+    pub(crate) fn work(&self) -> Work {
+        let Some(first) = self.round().next() else { return Work::default() };
+        let first = &self.sequences[first];
+        if self.awaits_prompt() {
+            // One run of the prompt yields the first token of every sequence. A resumed sequence
+            // needs more tokens.
+            let begins = first.reply.made() == 0;
+            return Work { tokens: self.prompt - first.table.len(), together: begins.into() };
+        }
+        let tokens = self.round().map(|index| self.sequences[index].left()).sum();
+        Work { tokens, together: self.round().count() }
+    }
+
+    /// Starts from the blocks that the prefix cache has. On the first call, returns the numbers of
+    /// prompt tokens that were hits and misses.
+    pub(crate) fn recall(
+        &mut self,
+        cache: &mut KvCacheManager,
+        scope: &Arc<str>,
+    ) -> Option<(usize, usize)> {
+        let first = self.round().next()?;
+        for (index, sequence) in self.sequences.iter_mut().enumerate() {
+            if sequence.goes_on() {
+                let Sequence { reply, table, .. } = sequence;
+                cache.recall(table, scope, reply.tokens());
+                // A partial prompt is dropped: the first sequence runs it for the others.
+                if index != first && table.len() < self.prompt {
+                    cache.truncate(table, 0);
+                }
+            }
+        }
+        let looked_up = self.cached.is_none().then(|| {
+            let cached = self.sequences[first].table.len().min(self.prompt);
+            self.cached = Some(cached);
+            (cached, self.prompt - cached)
+        });
+        self.share_prompt(cache);
+        looked_up
+    }
+
+    /// Reserves memory for `tokens` tokens of [`work`](Self::work). Returns false if there is too
+    /// little.
+    pub(crate) fn reserve(&mut self, cache: &mut KvCacheManager, tokens: usize) -> bool {
+        let parts = self.parts(tokens);
+        let mut sequences = self.sequences.iter_mut().zip(parts);
+        sequences.all(|(sequence, part)| part == 0 || cache.reserve(&mut sequence.table, part))
+    }
+
+    /// Returns the sequences that may have a draft if `tokens` tokens of [`work`](Self::work) run
+    /// next: those that run exactly one token.
+    pub(crate) fn undrafted<'a>(
+        &'a mut self,
+        tokens: usize,
+        scope: &'a Arc<str>,
+    ) -> impl Iterator<Item = Undrafted<'a>> {
+        let parts = self.parts(tokens);
+        let goes_on =
+            |(sequence, part): &(&mut Sequence, usize)| *part == 1 && sequence.left() == 1;
+        self.sequences.iter_mut().zip(parts).filter(goes_on).map(move |(sequence, _)| {
+            let Sequence { reply, table, stats, id, .. } = sequence;
+            Undrafted { reply, table, stats, sequence: *id, scope }
+        })
+    }
+
+    /// Returns the chunks of one step for `tokens` tokens of [`work`](Self::work), with the drafts.
+    pub(crate) fn chunks(&mut self, tokens: usize) -> impl Iterator<Item = Chunk<'_>> {
+        let parts = self.parts(tokens);
+        let some = self.sequences.iter_mut().zip(parts).filter(|(_, part)| *part > 0);
+        some.map(|(sequence, part)| {
+            let Sequence { reply, table, .. } = sequence;
+            let (begin, end) = (table.len(), table.len() + part);
+            // A draft follows the last of the sequence's own tokens.
+            let whole = end == reply.tokens().len();
+            let drafted = if whole { reply.drafted() } else { 0 };
+            let logits = if whole { 1 + drafted } else { 0 };
+            Chunk { table, tokens: &reply.with_draft()[begin..end + drafted], logits }
+        })
+    }
+
+    /// Takes the rows of logits of these sequences from `rows` after a step, and samples the next
+    /// tokens.
+    pub(crate) fn next<'a>(
+        &mut self,
+        rows: &mut impl Iterator<Item = &'a [f32]>,
+        scratch: &mut Scratch,
+        tally: &mut Tally,
+    ) {
+        let (round, several): (Vec<usize>, _) = (self.round().collect(), self.sequences.len() > 1);
+        let mut own: Vec<&[f32]> = Vec::new();
+        for index in round {
+            let sequence = &mut self.sequences[index];
+            let run = sequence.reply.tokens().len() + sequence.reply.drafted();
+            if sequence.table.len() == run {
+                own.clear();
+                own.extend(rows.by_ref().take(1 + sequence.reply.drafted()));
+            }
+            // A sequence that has run nothing samples from the logits of the shared prompt. Before
+            // the prompt is complete, there are no logits.
+            let begins = sequence.reply.made() == 0 && sequence.table.is_empty();
+            if own.is_empty() || !(sequence.table.len() == run || begins) {
+                continue;
+            }
+            let mut added = sequence.reply.next(&own, scratch);
+            if several {
+                number(&mut added, index);
+            }
+            tally.add(&mut sequence.stats, added.drafted, added.accepted);
+            sequence.pieces.extend(added.pieces);
+            sequence.end = added.end;
+        }
+    }
+
+    /// Returns the next piece in turn, if it is available.
+    pub(crate) fn next_piece(&mut self) -> Option<TextPiece> {
+        let due = self.due()?;
+        let sequence = &mut self.sequences[due];
+        let piece = sequence.pieces.pop_front()?;
+        sequence.told += 1;
+        Some(piece)
+    }
+
+    /// Removes the keys and values of rejected draft tokens.
+    pub(crate) fn roll_back(&mut self, cache: &mut KvCacheManager) {
+        for Sequence { reply, table, .. } in &mut self.sequences {
+            // The last token of a reply is sampled but not run. Capacity beyond it was for a draft.
+            if table.len() + 1 >= reply.tokens().len() {
+                cache.truncate(table, reply.tokens().len() - 1);
+            }
+        }
+    }
+
+    /// Adds the blocks that were run to the prefix cache of this scope.
+    pub(crate) fn remember(&mut self, cache: &mut KvCacheManager, scope: &Arc<str>) {
+        for Sequence { reply, table, .. } in &mut self.sequences {
+            cache.remember(table, scope, reply.tokens());
+        }
+    }
+
+    /// Shares the prompt's blocks with sequences that have none, and frees the memory of ended
+    /// sequences for those that wait.
+    pub(crate) fn settle(&mut self, cache: &mut KvCacheManager, scope: &Arc<str>) {
+        let ended =
+            |sequence: &Sequence| sequence.end.is_some() && !sequence.table.blocks().is_empty();
+        if self.sequences.iter().any(ended) {
+            self.wake(cache, scope);
+        }
+        self.share_prompt(cache);
+        for sequence in self.sequences.iter_mut().filter(|sequence| sequence.end.is_some()) {
+            cache.truncate(&mut sequence.table, 0);
+        }
+    }
+
+    /// Makes the last running sequence wait until another has ended, and frees its memory. Returns
+    /// false if only one sequence is running.
+    pub(crate) fn shrink(&mut self, cache: &mut KvCacheManager) -> bool {
+        let mut going = self.sequences.iter_mut().filter(|sequence| sequence.goes_on());
+        let (Some(_), Some(last)) = (going.next(), going.next_back()) else { return false };
+        last.waits = true;
+        cache.truncate(&mut last.table, 0);
+        self.in_turns = true;
+        true
+    }
+
+    /// Resumes all waiting sequences from their blocks in the prefix cache. If they are too many
+    /// again, the last ones wait again.
+    fn wake(&mut self, cache: &mut KvCacheManager, scope: &Arc<str>) {
+        for sequence in self.sequences.iter_mut().filter(|sequence| sequence.waits) {
+            sequence.waits = false;
+            let Sequence { reply, table, .. } = sequence;
+            cache.recall(table, scope, reply.tokens());
+            // Less than the prompt is of no use: the ended sequence still has the whole prompt.
+            if table.len() < self.prompt {
+                cache.truncate(table, 0);
+            }
+        }
+    }
+
+    /// Frees the memory of all sequences.
+    pub(crate) fn release(&mut self, cache: &mut KvCacheManager) {
+        self.sequences.iter_mut().for_each(|sequence| cache.truncate(&mut sequence.table, 0));
+    }
+
+    /// Returns true if any sequence has memory.
+    pub(crate) fn has_memory(&self) -> bool {
+        self.sequences.iter().any(|sequence| !sequence.table.blocks().is_empty())
+    }
+
+    /// Returns the result of the request once all pieces are delivered. The finish reason is that
+    /// of the first sequence; the pieces have that of each sequence. An error ends all sequences at
+    /// the turn of the missing piece.
+    pub(crate) fn finish(&mut self) -> Option<Result<Finish>> {
+        if let Some(due) = self.due() {
+            let Sequence { pieces, end, .. } = &mut self.sequences[due];
+            let failed = pieces.is_empty() && matches!(end, Some(Err(_)));
+            return if failed { end.take()?.err().map(Err) } else { None };
+        }
+        let Some(Ok(reason)) = self.sequences.first()?.end else { return None };
+        let sum = |count: fn(&Sequence) -> u64| self.sequences.iter().map(count).sum();
+        let usage = Usage {
+            input_tokens: self.prompt as u64,
+            output_tokens: sum(|sequence| sequence.reply.made() as u64),
+            cached_tokens: self.cached.unwrap_or(0) as u64,
+            drafted_tokens: sum(|sequence| sequence.stats.drafted()),
+            accepted_tokens: sum(|sequence| sequence.stats.accepted()),
+        };
+        Some(Ok(Finish::because(reason).with_usage(usage)))
+    }
+
+    /// Returns the sequence whose turn it is: of those with more to come, the one with the fewest
+    /// pieces delivered.
+    fn due(&self) -> Option<usize> {
+        let more = |sequence: &Sequence| {
+            !sequence.pieces.is_empty() || !matches!(sequence.end, Some(Ok(_)))
+        };
+        let sequences = self.sequences.iter().enumerate().filter(|(_, sequence)| more(sequence));
+        sequences.min_by_key(|(_, sequence)| sequence.told).map(|(index, _)| index)
+    }
+
+    /// Returns the sequences that run next, `most` at most: those that go on, without any that is
+    /// [`AHEAD`] pieces ahead. In turns, that limit does not apply, since the others cannot run.
+    fn round(&self) -> impl Iterator<Item = usize> {
+        let far = if self.in_turns { usize::MAX } else { AHEAD };
+        let runs = move |sequence: &Sequence| sequence.goes_on() && sequence.pieces.len() < far;
+        let sequences = self.sequences.iter().enumerate();
+        sequences
+            .filter(move |(_, sequence)| runs(sequence))
+            .map(|(index, _)| index)
+            .take(self.most)
+    }
+
+    /// Returns true if other sequences wait for the first of the round to run the prompt.
+    fn awaits_prompt(&self) -> bool {
+        let Some(first) = self.round().next() else { return false };
+        let waits = |(index, sequence): (usize, &Sequence)| {
+            index != first && sequence.goes_on() && sequence.table.is_empty()
+        };
+        self.sequences[first].table.len() < self.prompt
+            && self.sequences.iter().enumerate().any(waits)
+    }
+
+    /// Splits `tokens` over the sequences. If they are all of the work, each sequence of the round
+    /// gets logits; otherwise none does.
+    fn parts(&self, tokens: usize) -> Vec<usize> {
+        let mut parts = vec![0; self.sequences.len()];
+        if self.awaits_prompt() {
+            if let Some(first) = self.round().next() {
+                parts[first] = tokens;
+            }
+            return parts;
+        }
+        let all = tokens == self.work().tokens;
+        let mut room = tokens;
+        for index in self.round() {
+            let left = self.sequences[index].left();
+            parts[index] = if all { left } else { left.saturating_sub(1).min(room) };
+            room -= parts[index];
+        }
+        parts
+    }
+
+    fn share_prompt(&mut self, cache: &mut KvCacheManager) {
+        let prompt = self.prompt;
+        let Some(source) =
+            self.sequences.iter().position(|sequence| sequence.table.len() >= prompt)
+        else {
+            return;
+        };
+        for index in 0..self.sequences.len() {
+            if self.sequences[index].goes_on() && self.sequences[index].table.is_empty() {
+                let mut table = cache.fork(&self.sequences[source].table);
+                // The last prompt token runs again to get its logits.
+                let most = self.sequences[index].reply.tokens().len() - 1;
+                cache.truncate(&mut table, prompt.min(most));
+                self.sequences[index].table = table;
+            }
+        }
+    }
+}
+
+/// Sets the sequence index of each piece, and the finish reason in the last piece of a reply.
+fn number(added: &mut Addition, index: usize) {
+    added.pieces.iter_mut().for_each(|piece| piece.index = index as u32);
+    if let (Some(last), Some(Ok(reason))) = (added.pieces.last_mut(), &added.end) {
+        last.finish_reason = Some(*reason);
+    }
+}

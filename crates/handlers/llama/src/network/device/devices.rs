@@ -1,0 +1,154 @@
+//! Devices on which ranks compute.
+
+use candle_core::{DType, Device};
+
+use crate::{Format, LoadError};
+
+/// Devices of a model's ranks, and the dtype of their computation.
+#[derive(Clone, Debug)]
+pub struct CandleDevices {
+    /// Device of rank i; ranks beyond the list share the last device.
+    devices: Vec<Device>,
+    /// Dtype of activations and of float weights; `None` for that of the checkpoint.
+    dtype: Option<DType>,
+}
+
+/// Name of the device option in error messages.
+const OPTION: &str = "the option device";
+
+impl CandleDevices {
+    /// Puts all ranks on one device, in the checkpoint's own dtype.
+    pub fn one(device: Device) -> Self {
+        Self { devices: vec![device], dtype: None }
+    }
+
+    /// Replaces the dtype of the computation.
+    #[must_use]
+    pub fn with_dtype(self, dtype: DType) -> Self {
+        Self { dtype: Some(dtype), ..self }
+    }
+
+    /// Opens the GPUs of `cuda`, one for each rank, or of `cuda:N`, which puts all ranks on that
+    /// one.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the name is unknown, if the GPU does not exist, or if the worker was
+    /// built without the required features.
+    pub(in crate::network) fn gpus(name: &str, ranks: usize) -> Result<Self, LoadError> {
+        let numbers = match name.strip_prefix("cuda") {
+            Some("") => (0..ranks.max(1)).collect(),
+            Some(number) => {
+                let number = number.strip_prefix(':').and_then(|number| number.parse().ok());
+                vec![number.ok_or_else(|| unknown(name))?]
+            }
+            None => return Err(unknown(name)),
+        };
+        if !cfg!(feature = "cuda") {
+            return Err(needs(name, "the feature cuda"));
+        }
+        if numbers.len() > 1 && !cfg!(feature = "nccl") {
+            return Err(needs(name, "the feature nccl, which ranks on GPUs of their own need"));
+        }
+        let devices = numbers.into_iter().map(open).collect::<Result<_, _>>()?;
+        Ok(Self { devices, dtype: None })
+    }
+
+    /// Returns the device of a rank.
+    pub(super) fn device(&self, rank: usize) -> &Device {
+        &self.devices[rank.min(self.devices.len() - 1)]
+    }
+
+    /// Returns true if all ranks share a device, so that they can exchange tensors without a copy.
+    pub(super) fn is_one(&self) -> bool {
+        self.devices.iter().all(|device| device.same_device(&self.devices[0]))
+    }
+
+    /// Returns the dtype of the computation, for weights whose coarsest format is `coarsest`.
+    pub(super) fn dtype(&self, coarsest: Format) -> DType {
+        self.dtype.unwrap_or(match coarsest {
+            Format::Bf16 => DType::BF16,
+            Format::F16 => DType::F16,
+            // candle's quantized kernels take and return f32.
+            _ => DType::F32,
+        })
+    }
+
+    /// Returns the free memory of all devices together, in bytes, if the devices report it.
+    pub(crate) fn free(&self) -> Option<u64> {
+        self.devices.iter().map(free).sum()
+    }
+}
+
+fn unknown(name: &str) -> LoadError {
+    LoadError::unsupported(OPTION, name.to_owned(), "cpu, cuda or cuda:N")
+}
+
+fn needs(name: &str, what: &str) -> LoadError {
+    LoadError::Worker(format!(
+        "{OPTION} is {name}, and this worker was built without {what} (docs/gpu.md says how it is)"
+    ))
+}
+
+fn open(number: usize) -> Result<Device, LoadError> {
+    // One stream for the device: ranks that share it exchange tensors, whose kernels must run in
+    // the order in which they were enqueued. candle's `new_cuda` has a stream for each thread.
+    let device = Device::new_cuda_with_stream(number).map_err(|error| {
+        let why = super::first_line(&error);
+        LoadError::Worker(format!("{OPTION} names GPU {number}, which cannot be used: {why}"))
+    })?;
+    #[cfg(feature = "cuda")]
+    if let Device::Cuda(cuda) = &device {
+        #[expect(unsafe_code, reason = "candle leaves the order of streams to us")]
+        // SAFETY: all work on the device is enqueued on its one stream.
+        unsafe {
+            cuda.disable_event_tracking();
+        }
+    }
+    Ok(device)
+}
+
+fn free(device: &Device) -> Option<u64> {
+    #[cfg(feature = "cuda")]
+    if let Device::Cuda(cuda) = device {
+        let (free, _) = cuda.cuda_stream().context().mem_get_info().ok()?;
+        return u64::try_from(free).ok();
+    }
+    let _ = device;
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+
+    use super::CandleDevices;
+    use crate::Format;
+
+    #[test]
+    fn what_is_computed_in_is_what_the_checkpoint_has() {
+        let on = CandleDevices::one(Device::Cpu);
+        assert_eq!(on.dtype(Format::Bf16), DType::BF16);
+        assert_eq!(on.dtype(Format::Q8_0), DType::F32);
+        assert_eq!(on.with_dtype(DType::F32).dtype(Format::F16), DType::F32);
+    }
+
+    #[test]
+    fn names_of_devices_are_held_to_their_form() {
+        for name in ["gpu", "cuda0", "cuda:", "cuda:-1", "cuda:x", "CUDA"] {
+            let why = CandleDevices::gpus(name, 1).unwrap_err().to_string();
+            assert!(why.contains("cpu, cuda or cuda:N"), "{name}: {why}");
+        }
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    #[test]
+    fn a_worker_without_cuda_says_so() {
+        let why = CandleDevices::gpus("cuda:1", 2).unwrap_err().to_string();
+        assert_eq!(
+            why,
+            "the option device is cuda:1, and this worker was built without the feature cuda \
+             (docs/gpu.md says how it is)"
+        );
+    }
+}

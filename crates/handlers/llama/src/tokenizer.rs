@@ -1,0 +1,185 @@
+//! Conversion between text and tokens, by a model's `tokenizer.json` and related files.
+
+mod cover;
+mod shield;
+
+use std::borrow::Cow;
+use std::time::SystemTime;
+
+use nsbridge_handler::{ChatMessage, Error, Model, Result, TextInput};
+use tokenizers::Tokenizer;
+
+use self::cover::Cover;
+use self::shield::Shield;
+use crate::LoadError;
+use crate::config::{find_json, read_json, within};
+use crate::detokenize::TokenBytes;
+use crate::limits::{BYTES_PER_TOKEN, FEW_BYTES};
+use crate::template::{ChatTemplate, TokenizerConfig};
+
+const FILE: &str = "tokenizer.json";
+const CONFIG: &str = "tokenizer_config.json";
+
+/// Tokenizer and chat template of a model.
+#[derive(Debug)]
+pub(crate) struct ChatTokenizer {
+    tokenizer: Tokenizer,
+    bytes: TokenBytes,
+    /// Lower bound on a text's tokens, to refuse long texts before tokenization.
+    cover: Cover,
+    /// Protection against special tokens in messages; `None` if messages may contain them.
+    shield: Option<Shield>,
+    template: Option<ChatTemplate>,
+    /// First token of a raw prompt.
+    start: Option<u32>,
+}
+
+impl ChatTokenizer {
+    /// Reads the tokenizer files of a model whose embedding has `rows` rows. `special` is true if
+    /// messages may contain special tokens.
+    pub(crate) fn read(model: &Model, rows: usize, special: bool) -> Result<Self, LoadError> {
+        let json: serde_json::Value = read_json(model, FILE)?;
+        let tokenizer = Tokenizer::from_bytes(json.to_string());
+        let tokenizer = tokenizer.map_err(LoadError::parse(within(model, FILE)))?;
+        let config: TokenizerConfig = find_json(model, CONFIG)?.unwrap_or_default();
+        let start = config.prompt_start().map(|token| {
+            let id = tokenizer.token_to_id(token);
+            id.ok_or_else(|| LoadError::Missing(format!("{FILE} lacks the bos_token of {CONFIG}")))
+        });
+        let bytes = TokenBytes::new(&tokenizer, &json, rows)?;
+        Ok(Self {
+            start: start.transpose()?,
+            cover: Cover::new(&tokenizer, &json, &bytes),
+            shield: if special { None } else { Shield::new(&tokenizer) },
+            bytes,
+            template: ChatTemplate::read(model, &config)?,
+            tokenizer,
+        })
+    }
+
+    /// Returns the number of bytes of text in the input.
+    pub(crate) fn bytes_of(input: &TextInput) -> usize {
+        let of_message = |message: &ChatMessage| message.role.len() + message.content.len();
+        let of_messages: usize = input.messages.iter().map(of_message).sum();
+        input.prompt.as_ref().map_or(0, String::len) + of_messages
+    }
+
+    /// Refuses an input by its size in bytes alone.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the input has more bytes than a context of `context` tokens allows.
+    pub(crate) fn refuse_long(input: &TextInput, context: usize) -> Result<()> {
+        let field = if input.prompt.is_some() { "prompt" } else { "messages" };
+        refuse_bytes(field, Self::bytes_of(input), context)
+    }
+
+    /// Returns the tokens of the prompt, at least one.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the field and contains no text of the request.
+    pub(crate) fn prompt(
+        &self,
+        input: &TextInput,
+        at: SystemTime,
+        context: usize,
+    ) -> Result<Vec<u32>> {
+        let tokens = match (&input.prompt, input.messages.as_slice()) {
+            (Some(prompt), []) => self.raw(prompt, context)?,
+            (None, [_, ..]) => self.chat(input, at, context)?,
+            _ => return Err(Error::bad_input("give exactly one of `prompt` and `messages`")),
+        };
+        if tokens.is_empty() {
+            return Err(Error::bad_input("`prompt` has no token to go on from"));
+        }
+        Ok(tokens)
+    }
+
+    /// Returns the lower bound of the number of tokens of a text.
+    #[cfg(feature = "testing")]
+    pub(crate) fn least(&self, text: &str) -> usize {
+        self.cover.least(text)
+    }
+
+    /// Returns the bytes that a token stands for.
+    pub(crate) fn bytes(&self, token: u32) -> &[u8] {
+        self.bytes.get(token)
+    }
+
+    /// Returns the bytes of the first `size` tokens. Added tokens, and ids that are not in the
+    /// vocabulary, have none.
+    pub(crate) fn spelling(&self, size: usize) -> Vec<Vec<u8>> {
+        let added = self.tokenizer.get_added_tokens_decoder();
+        let bytes = |token| if added.contains_key(&token) { &[] } else { self.bytes(token) };
+        (0..size as u32).map(|token| bytes(token).to_vec()).collect()
+    }
+
+    fn raw(&self, prompt: &str, context: usize) -> Result<Vec<u32>> {
+        let tokens = self.encode(prompt, true, context)?;
+        // Not every `tokenizer.json` adds the start token by itself.
+        let missing = self.start.filter(|start| tokens.first() != Some(start));
+        Ok(missing.into_iter().chain(tokens).collect())
+    }
+
+    fn chat(&self, input: &TextInput, at: SystemTime, context: usize) -> Result<Vec<u32>> {
+        let template = self.template.as_ref().ok_or_else(|| {
+            Error::bad_input("this model has no chat template: give `prompt`, not `messages`")
+        })?;
+        let (messages, mark) = match &self.shield {
+            Some(shield) => shield.messages(&input.messages)?,
+            None => (Cow::Borrowed(input.messages.as_slice()), None),
+        };
+        let chat = template.render(&messages, at, most_bytes(context))?;
+        // The template has written the special tokens itself.
+        match mark {
+            None => self.encode(&chat, false, context),
+            Some(mark) => {
+                self.refuse_many(&chat, context)?;
+                shield::encode(&self.tokenizer, &chat, mark).ok_or_else(not_encoded)
+            }
+        }
+    }
+
+    fn encode(&self, text: &str, special: bool, context: usize) -> Result<Vec<u32>> {
+        self.refuse_many(text, context)?;
+        let encoding = self.tokenizer.encode_fast(text, special);
+        // The tokenizer's own message may quote the text.
+        let encoding = encoding.map_err(|_| not_encoded())?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Refuses a text that certainly has too many tokens. A short text is not checked here, so that
+    /// the error after tokenization can give its exact number of tokens.
+    fn refuse_many(&self, text: &str, context: usize) -> Result<()> {
+        let least = if text.len() > FEW_BYTES { self.cover.least(text) } else { 0 };
+        if least < context {
+            return Ok(());
+        }
+        Err(Error::bad_input(format!(
+            "the prompt has at least {least} tokens, which leaves no room in this model's context \
+             of {context}"
+        )))
+    }
+}
+
+fn not_encoded() -> Error {
+    Error::bad_input("the tokenizer cannot encode the text")
+}
+
+/// Returns the maximum bytes of text for a context of `context` tokens.
+fn most_bytes(context: usize) -> usize {
+    context.saturating_mul(BYTES_PER_TOKEN).max(FEW_BYTES)
+}
+
+/// Refuses a text by its size in bytes alone.
+fn refuse_bytes(field: &str, bytes: usize, context: usize) -> Result<()> {
+    let most = most_bytes(context);
+    if bytes > most {
+        return Err(Error::bad_input(format!(
+            "`{field}` has {bytes} bytes, and {most} are the most for this model's context of \
+             {context} tokens"
+        )));
+    }
+    Ok(())
+}

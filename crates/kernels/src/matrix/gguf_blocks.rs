@@ -1,0 +1,168 @@
+//! Quantized blocks in GGUF's byte layout (`block_q8_0` and so on in ggml's `ggml-common.h`).
+
+use half::f16;
+
+use crate::format::Format;
+use crate::kquants;
+use crate::row::BLOCK;
+
+/// Block of 32 (Q8_0): an f16 scale and eight-bit integers.
+pub(super) struct Q8Block {
+    pub(super) d: u16,
+    pub(super) values: [i8; BLOCK],
+}
+
+/// Block of 256 (K-quants): a weight is `d * scale * (value - offset) - min * least`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct KQuantBlock {
+    /// Factor of the scales, in the bits of an f16.
+    pub d: u16,
+    /// Factor of the least values, in the bits of an f16.
+    pub min: u16,
+    /// Scales of each 32 columns, or of each 16 in Q6_K.
+    pub scales: [i8; 16],
+    /// Least values of each 32 columns.
+    pub least: [i8; 8],
+    /// Values, without their offset.
+    pub values: [u8; kquants::BLOCK],
+}
+
+/// Reads a little-endian 16-bit number at an offset.
+fn bits(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+impl Q8Block {
+    pub(super) fn read(bytes: &[u8; 34]) -> Self {
+        let values = std::array::from_fn(|k| bytes[2 + k] as i8);
+        Self { d: bits(bytes, 0), values }
+    }
+
+    /// Returns true if the products can be exact: the scale is finite, and no value is -128, whose
+    /// eight-bit absolute value overflows.
+    pub(super) fn is_sound(&self) -> bool {
+        f16::from_bits(self.d).is_finite() && !self.values.contains(&i8::MIN)
+    }
+
+    pub(super) fn numbers(&self, out: &mut [f32]) {
+        let d = f16::from_bits(self.d).to_f32();
+        for (out, value) in out.iter_mut().zip(self.values) {
+            *out = d * f32::from(value);
+        }
+    }
+}
+
+impl KQuantBlock {
+    /// Reads a block of Q4_K, Q5_K or Q6_K.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there are fewer bytes than a block has.
+    pub fn read(format: Format, bytes: &[u8]) -> Self {
+        match format {
+            Format::Q4K => Self::four(bytes, &bytes[16..144], |_, _| 0),
+            Format::Q5K => {
+                // Each byte has one bit for each part of 32 columns.
+                let high = &bytes[16..48];
+                Self::four(bytes, &bytes[48..176], |part, k| (high[k] >> part & 1) << 4)
+            }
+            _ => Self::six(bytes),
+        }
+    }
+
+    /// Reads Q4_K and Q5_K, which begin with six-bit scales and least values. Of each 64 columns,
+    /// the first 32 are in the low nibbles.
+    fn four(bytes: &[u8], values: &[u8], fifth: impl Fn(usize, usize) -> u8) -> Self {
+        let packed: [u8; 12] = std::array::from_fn(|at| bytes[4 + at]);
+        let (mut scales, mut least) = ([0; 16], [0; 8]);
+        for part in 0..8 {
+            let (scale, min) = match part {
+                0..4 => (packed[part] & 63, packed[part + 4] & 63),
+                _ => (
+                    packed[part + 4] & 15 | packed[part - 4] >> 6 << 4,
+                    packed[part + 4] >> 4 | packed[part] >> 6 << 4,
+                ),
+            };
+            (scales[part], least[part]) = (scale as i8, min as i8);
+        }
+        let value = |column: usize| {
+            let (part, k) = (column / 32, column % 32);
+            values[part / 2 * 32 + k] >> (4 * (part % 2)) & 15 | fifth(part, k)
+        };
+        let values = std::array::from_fn(value);
+        Self { d: bits(bytes, 0), min: bits(bytes, 2), scales, least, values }
+    }
+
+    /// Writes the block as Q4_K or Q5_K, in the layout that [`read`](Self::read) reads.
+    pub fn write(&self, format: Format, out: &mut Vec<u8>) {
+        out.extend([self.d, self.min].into_iter().flat_map(u16::to_le_bytes));
+        let [scales, least]: [[u8; 8]; 2] =
+            [std::array::from_fn(|at| self.scales[at] as u8), self.least.map(|least| least as u8)];
+        let packed: [u8; 12] = std::array::from_fn(|at| match at {
+            0..4 => scales[at] | scales[at + 4] >> 4 << 6,
+            4..8 => least[at - 4] | least[at] >> 4 << 6,
+            _ => scales[at - 4] & 15 | least[at - 4] << 4,
+        });
+        out.extend(packed);
+        if format == Format::Q5K {
+            let fifth = |k: usize, part: usize| (self.values[32 * part + k] >> 4 & 1) << part;
+            out.extend((0..32).map(|k| (0..8).fold(0, |bits, part| bits | fifth(k, part))));
+        }
+        for pair in self.values.as_chunks::<64>().0 {
+            out.extend((0..32).map(|k| pair[k] & 15 | pair[k + 32] << 4));
+        }
+    }
+
+    /// Reads Q6_K: lower four bits, upper two bits, scales of 16 columns, `d`. Each 128 columns
+    /// have four parts of 32: the first two are in the low nibbles.
+    fn six(bytes: &[u8]) -> Self {
+        let value = |column: usize| {
+            let (half, part, k) = (column / 128, column / 32 % 4, column % 32);
+            let low = bytes[64 * half + 32 * (part % 2) + k] >> (4 * (part / 2)) & 15;
+            let high = bytes[128 + 32 * half + k] >> (2 * part) & 3;
+            low | high << 4
+        };
+        let scales = std::array::from_fn(|at| bytes[192 + at] as i8);
+        let values = std::array::from_fn(value);
+        Self { d: bits(bytes, 208), min: 0, scales, least: [0; 8], values }
+    }
+
+    pub(super) fn is_sound(&self) -> bool {
+        [self.d, self.min].iter().all(|bits| f16::from_bits(*bits).is_finite())
+    }
+
+    /// Dequantizes the block.
+    pub fn numbers(&self, format: Format, out: &mut [f32]) {
+        let [d, min] = [self.d, self.min].map(|bits| f16::from_bits(bits).to_f32());
+        for (column, out) in out.iter_mut().enumerate() {
+            let value = i32::from(self.values[column]);
+            *out = if format == Format::Q6K {
+                d * f32::from(self.scales[column / 16]) * (value - 32) as f32
+            } else {
+                let part = column / 32;
+                d * f32::from(self.scales[part]) * value as f32 - min * f32::from(self.least[part])
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{Format, KQuantBlock};
+
+    proptest! {
+        #[test]
+        fn blocks_are_written_as_they_are_read(
+            five: bool,
+            bytes in prop::collection::vec(any::<u8>(), 176),
+        ) {
+            let format = if five { Format::Q5K } else { Format::Q4K };
+            let bytes = &bytes[..format.block_in_file().1];
+            let mut written = Vec::new();
+            KQuantBlock::read(format, bytes).write(format, &mut written);
+            prop_assert_eq!(written, bytes);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Products of a matrix with rows of activations, on all threads.
+
+#![expect(unsafe_code, reason = "threads write to parts of a buffer that do not overlap")]
+
+use super::Matrix;
+use super::tile::{self, Input, Multiply, Quantized};
+use crate::disjoint_slice::DisjointSlice;
+use crate::format::Format;
+use crate::kquants::{self, Block as _};
+use crate::row::{BLOCK, InBlocks, Sum, swiglu};
+use crate::simd::{LANES, Lanes, Tier};
+use crate::thread_pool::ThreadPool;
+
+/// Rows of activations.
+#[derive(Clone, Copy, Debug)]
+pub struct Activations<'a> {
+    /// The rows.
+    pub numbers: &'a [f32],
+    /// Distance from one row to the next; the first [`columns`](Matrix::columns) numbers of a row
+    /// are used.
+    pub stride: usize,
+}
+
+/// Buffers for the quantized form of activations. They grow as needed.
+#[derive(Debug, Default)]
+pub struct QuantizationBuffers {
+    values: Vec<i8>,
+    scales: Vec<f32>,
+    sums: Vec<i32>,
+    wide_sums: Vec<i16>,
+}
+
+/// Last operation of a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Epilogue {
+    /// Writes the product.
+    Set,
+    /// Combines alternating gate and up tiles: `silu(gate) * up`. A row of the output has half the
+    /// length of the product.
+    Gate,
+}
+
+/// Destination of a product.
+#[derive(Debug)]
+pub struct Output<'a> {
+    out: &'a mut [f32],
+    stride: usize,
+    first: usize,
+    epilogue: Epilogue,
+}
+
+impl<'a> Output<'a> {
+    /// Writes the products to `out`, with rows `stride` numbers apart.
+    pub fn new(out: &'a mut [f32], stride: usize) -> Self {
+        Self { out, stride, first: 0, epilogue: Epilogue::Set }
+    }
+
+    /// Writes the products from this offset within a row on.
+    #[must_use]
+    pub fn at(self, first: usize) -> Self {
+        Self { first, ..self }
+    }
+
+    /// Sets the last operation.
+    #[must_use]
+    pub fn epilogue(self, epilogue: Epilogue) -> Self {
+        Self { epilogue, ..self }
+    }
+}
+
+impl Matrix {
+    /// Multiplies the first `rows` rows of activations with the whole matrix, bias included.
+    ///
+    /// A row of the output has [`padded`](Self::padded) numbers, or half as many with
+    /// [`Epilogue::Gate`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if the activations or the output have fewer rows, or if rows of the output overlap.
+    pub fn multiply(
+        &self,
+        (pool, tier): (&mut ThreadPool, Tier),
+        x: Activations<'_>,
+        rows: usize,
+        buffers: &mut QuantizationBuffers,
+        output: Output<'_>,
+    ) {
+        const WIDE: usize = kquants::BLOCK;
+        let columns = self.columns;
+        let QuantizationBuffers { values, scales, sums, wide_sums } = buffers;
+        let input = match self.format() {
+            Format::F32 | Format::Bf16 | Format::F16 => {
+                Input::Float { x: x.numbers, stride: x.stride }
+            }
+            Format::Q8_0 => {
+                let into = (values, scales, sums);
+                let x = quantize::<_, BLOCK, BLOCK>((pool, tier), x, (rows, columns), into);
+                Input::Quantized(x)
+            }
+            Format::Q4K | Format::Q5K => {
+                const SUMMED: usize = kquants::Q4::SUMMED;
+                let into = (values, scales, wide_sums);
+                Input::Wide(quantize::<_, WIDE, SUMMED>((pool, tier), x, (rows, columns), into))
+            }
+            Format::Q6K => {
+                const SUMMED: usize = kquants::Q6::SUMMED;
+                let into = (values, scales, wide_sums);
+                Input::Wide(quantize::<_, WIDE, SUMMED>((pool, tier), x, (rows, columns), into))
+            }
+        };
+        let Output { out, stride, first, epilogue } = output;
+        let gated = epilogue == Epilogue::Gate;
+        let written = if gated { self.tiles().div_ceil(2) } else { self.tiles() } * LANES;
+        assert!(first + written <= stride || rows < 2, "rows of the output do not overlap");
+        let tiles_at_once = self.tiles_at_once(rows, pool.threads(), if gated { 2 } else { 1 });
+        let out = DisjointSlice::new(out);
+        pool.run(self.tiles().div_ceil(tiles_at_once), &|part| {
+            let tiles = part * tiles_at_once..((part + 1) * tiles_at_once).min(self.tiles());
+            let store = Part { out: &out, stride, first, epilogue };
+            tier.run(Multiply { matrix: self, tiles, input, rows, store });
+        });
+    }
+}
+
+/// Quantizes rows to blocks of `N`, with the sum of each `SUMMED` values.
+fn quantize<'a, T: Sum, const N: usize, const SUMMED: usize>(
+    (pool, tier): (&mut ThreadPool, Tier),
+    x: Activations<'_>,
+    (rows, columns): (usize, usize),
+    (values, scales, sums): (&'a mut Vec<i8>, &'a mut Vec<f32>, &'a mut Vec<T>),
+) -> Quantized<'a, T> {
+    let (blocks, summed) = (columns / N, columns / SUMMED);
+    let values = room(values, rows * columns);
+    let (scales, sums) = (room(scales, rows * blocks), room(sums, rows * summed));
+    let parts = (DisjointSlice::new(values), DisjointSlice::new(scales), DisjointSlice::new(sums));
+    pool.run(rows, &|row| {
+        // SAFETY: in all three buffers, each row belongs to a single part of the job.
+        let (values, scales, sums) = unsafe {
+            let (values, scales, sums) = &parts;
+            let values = values.part(row * columns, columns);
+            (values, scales.part(row * blocks, blocks), sums.part(row * summed, summed))
+        };
+        let x = &x.numbers[row * x.stride..][..columns];
+        tier.run(InBlocks::<T, N, SUMMED> { x, values, scales, sums });
+    });
+    Quantized { columns, values, scales, sums }
+}
+
+/// One thread's part of an output.
+struct Part<'a> {
+    out: &'a DisjointSlice<'a, f32>,
+    stride: usize,
+    first: usize,
+    epilogue: Epilogue,
+}
+
+impl tile::Store for Part<'_> {
+    #[inline(always)]
+    fn store(&mut self, row: usize, tile: usize, lanes: &Lanes) {
+        let gated = matches!(self.epilogue, Epilogue::Gate);
+        let place = if gated { tile / 2 } else { tile };
+        // SAFETY: each tile, or each pair of tiles with one output, belongs to a single part of the
+        // job, and rows do not overlap.
+        let out = unsafe { self.out.part(row * self.stride + self.first + place * LANES, LANES) };
+        match self.epilogue {
+            Epilogue::Gate if tile % 2 == 1 => swiglu(out, lanes),
+            Epilogue::Set | Epilogue::Gate => out.copy_from_slice(lanes),
+        }
+    }
+}
+
+/// Returns the first `len` numbers of a buffer, which grows if needed.
+fn room<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
+    if buffer.len() < len {
+        buffer.resize(len, T::default());
+    }
+    &mut buffer[..len]
+}

@@ -1,0 +1,138 @@
+//! Byte dot products, four columns of sixteen rows at a time. They are exact, so each tier may
+//! choose its order.
+
+use super::portable::Portable;
+use super::sealed::Sealed;
+use crate::simd::LANES;
+
+/// Bytes in four columns of sixteen rows.
+pub const FOURS: usize = 4 * LANES;
+
+/// Integer part of [`Simd`](super::Simd).
+///
+/// Weights are unsigned, activations are signed. All methods are always inlined.
+pub trait Bytes: Copy + Sealed {
+    /// Largest magnitude of a row's sum of products that [`Self::Sums`] can hold. Larger sums must
+    /// be moved to [`Self::Counts`] first.
+    const HOLDS: i32;
+
+    /// Four bytes of each row.
+    type Fours: Copy;
+    /// Partial sum of products of each row, possibly in narrow integers.
+    type Sums: Copy;
+    /// 32-bit accumulator of each row.
+    type Counts: Copy;
+
+    /// Loads four bytes of each row.
+    fn fours(self, from: &[u8; FOURS]) -> Self::Fours;
+    /// Returns the lower four bits of each byte.
+    fn low(self, x: Self::Fours) -> Self::Fours;
+    /// Returns the upper four bits of each byte.
+    fn high(self, x: Self::Fours) -> Self::Fours;
+    /// Combines six-bit numbers: the lower four bits from `low`, the upper two from `bits` shifted
+    /// right by `SHIFT`.
+    fn six<const SHIFT: u32>(self, low: Self::Fours, bits: Self::Fours) -> Self::Fours;
+
+    /// Returns partial sums of zero.
+    fn no_sums(self) -> Self::Sums;
+    /// Returns accumulators of zero.
+    fn no_counts(self) -> Self::Counts;
+    /// Adds the four products of each row to its sum.
+    fn dot(self, weights: Self::Fours, x: [i8; 4], sums: Self::Sums) -> Self::Sums;
+    /// Adds each row's sum times the row's scale to its accumulator.
+    fn scaled(self, sums: Self::Sums, scales: &[i8; LANES], counts: Self::Counts) -> Self::Counts;
+    /// Adds the two products of each row to its accumulator.
+    fn two(self, x: [&[i8; LANES]; 2], y: [i16; 2], counts: Self::Counts) -> Self::Counts;
+    /// Returns `a - 32 b`.
+    fn less_32(self, a: Self::Counts, b: Self::Counts) -> Self::Counts;
+}
+
+impl Sealed for Portable {}
+
+impl Bytes for Portable {
+    const HOLDS: i32 = i32::MAX;
+
+    type Fours = [u8; FOURS];
+    type Sums = [i32; LANES];
+    type Counts = [i32; LANES];
+
+    #[inline(always)]
+    fn fours(self, from: &[u8; FOURS]) -> Self::Fours {
+        *from
+    }
+
+    #[inline(always)]
+    fn low(self, mut x: Self::Fours) -> Self::Fours {
+        for x in &mut x {
+            *x &= 15;
+        }
+        x
+    }
+
+    #[inline(always)]
+    fn high(self, mut x: Self::Fours) -> Self::Fours {
+        for x in &mut x {
+            *x >>= 4;
+        }
+        x
+    }
+
+    #[inline(always)]
+    fn six<const SHIFT: u32>(self, mut low: Self::Fours, bits: Self::Fours) -> Self::Fours {
+        for at in 0..FOURS {
+            low[at] |= (bits[at] >> SHIFT & 3) << 4;
+        }
+        low
+    }
+
+    #[inline(always)]
+    fn no_sums(self) -> Self::Sums {
+        [0; LANES]
+    }
+
+    #[inline(always)]
+    fn no_counts(self) -> Self::Counts {
+        [0; LANES]
+    }
+
+    #[inline(always)]
+    fn dot(self, weights: Self::Fours, x: [i8; 4], mut sums: Self::Sums) -> Self::Sums {
+        for row in 0..LANES {
+            for k in 0..4 {
+                sums[row] += i32::from(weights[4 * row + k]) * i32::from(x[k]);
+            }
+        }
+        sums
+    }
+
+    #[inline(always)]
+    fn scaled(
+        self,
+        sums: Self::Sums,
+        scales: &[i8; LANES],
+        mut counts: Self::Counts,
+    ) -> Self::Counts {
+        for row in 0..LANES {
+            counts[row] += sums[row] * i32::from(scales[row]);
+        }
+        counts
+    }
+
+    #[inline(always)]
+    fn two(self, x: [&[i8; LANES]; 2], y: [i16; 2], mut counts: Self::Counts) -> Self::Counts {
+        for k in 0..2 {
+            for row in 0..LANES {
+                counts[row] += i32::from(x[k][row]) * i32::from(y[k]);
+            }
+        }
+        counts
+    }
+
+    #[inline(always)]
+    fn less_32(self, mut a: Self::Counts, b: Self::Counts) -> Self::Counts {
+        for row in 0..LANES {
+            a[row] -= 32 * b[row];
+        }
+        a
+    }
+}

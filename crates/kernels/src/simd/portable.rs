@@ -1,0 +1,103 @@
+//! [`Simd`] of the baseline tier: plain loops over the lanes, which define the results.
+
+use super::{LANES, Lanes, Simd, Tier};
+
+/// Baseline tier: plain loops over the lanes.
+#[derive(Clone, Copy)]
+pub(super) struct Portable;
+
+impl Simd for Portable {
+    const TIER: Tier = Tier::Portable;
+
+    type Vector = Lanes;
+
+    #[inline(always)]
+    fn load(self, from: &Lanes) -> Lanes {
+        *from
+    }
+
+    #[inline(always)]
+    fn store(self, x: Lanes, to: &mut Lanes) {
+        *to = x;
+    }
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Lanes {
+        [x; LANES]
+    }
+
+    #[inline(always)]
+    fn add(self, mut a: Lanes, b: Lanes) -> Lanes {
+        for lane in 0..LANES {
+            a[lane] += b[lane];
+        }
+        a
+    }
+
+    #[inline(always)]
+    fn multiply(self, mut a: Lanes, b: Lanes) -> Lanes {
+        for lane in 0..LANES {
+            a[lane] *= b[lane];
+        }
+        a
+    }
+
+    #[inline(always)]
+    fn fused(self, a: Lanes, b: Lanes, mut c: Lanes) -> Lanes {
+        for lane in 0..LANES {
+            c[lane] = a[lane].mul_add(b[lane], c[lane]);
+        }
+        c
+    }
+
+    #[inline(always)]
+    fn integers(self, x: &[i32; LANES]) -> Lanes {
+        let mut lanes = [0.0; LANES];
+        for lane in 0..LANES {
+            lanes[lane] = x[lane] as f32;
+        }
+        lanes
+    }
+
+    #[inline(always)]
+    fn counted(self, x: [i32; LANES]) -> Lanes {
+        self.integers(&x)
+    }
+
+    #[inline(always)]
+    fn brains(self, x: &[u16; LANES]) -> Lanes {
+        let mut lanes = [0.0; LANES];
+        for lane in 0..LANES {
+            lanes[lane] = f32::from_bits(u32::from(x[lane]) << 16);
+        }
+        lanes
+    }
+
+    #[inline(always)]
+    fn pairs(self, x: &[u32; LANES]) -> [Lanes; 2] {
+        let mut pairs = [[0.0; LANES]; 2];
+        for lane in 0..LANES {
+            pairs[0][lane] = f32::from_bits(x[lane] << 16);
+            pairs[1][lane] = f32::from_bits(x[lane] & 0xffff_0000);
+        }
+        pairs
+    }
+
+    #[inline(always)]
+    fn halves(self, x: &[u16; LANES]) -> Lanes {
+        let mut lanes = [0.0; LANES];
+        for lane in 0..LANES {
+            lanes[lane] = widened(x[lane]);
+        }
+        lanes
+    }
+}
+
+/// Widens a finite f16 exactly. The exponent is shifted into place and corrected by a
+/// multiplication, which is right for subnormal numbers too.
+#[inline(always)]
+fn widened(bits: u16) -> f32 {
+    const TWO_TO_112: f32 = f32::from_bits((112 + 127) << 23);
+    let magnitude = f32::from_bits(u32::from(bits & 0x7fff) << 13) * TWO_TO_112;
+    f32::from_bits(magnitude.to_bits() | u32::from(bits & 0x8000) << 16)
+}

@@ -1,0 +1,38 @@
+//! Static credentials of an S3 service.
+
+use std::fmt;
+
+/// Access key for an S3 service, in place of the credentials that AWS's own tools would find.
+///
+/// ```
+/// use nsbridge_store::Credentials;
+///
+/// let keys = Credentials::new("AKIDEXAMPLE", "secret").with_session_token("token");
+/// assert_eq!(format!("{keys:?}"), "Credentials(AKIDEXAMPLE)");
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    pub(crate) access_key: String,
+    pub(crate) secret_key: String,
+    pub(crate) session_token: Option<String>,
+}
+
+impl Credentials {
+    /// Creates credentials from an access key id and its secret key.
+    pub fn new(access_key: impl Into<String>, secret_key: impl Into<String>) -> Self {
+        Self { access_key: access_key.into(), secret_key: secret_key.into(), session_token: None }
+    }
+
+    /// Sets the session token of temporary credentials.
+    #[must_use]
+    pub fn with_session_token(self, token: impl Into<String>) -> Self {
+        Self { session_token: Some(token.into()), ..self }
+    }
+}
+
+/// Prints the access key id, never a secret.
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Credentials({})", self.access_key)
+    }
+}
