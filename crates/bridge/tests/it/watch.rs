@@ -318,6 +318,7 @@ fn hanging() -> Setup {
     setup.timing.failed_call_limit = Duration::from_millis(100);
     // Later than the deadline of the requests, so that only the failed handler ends its calls.
     setup.timing.give_up_call_after = Duration::from_secs(3600);
+    setup.timing.hand_over_limit = Duration::from_secs(3600);
     setup
 }
 
