@@ -71,7 +71,8 @@ async fn h3_a_call_that_takes_no_notice_of_its_deadline_is_given_up_and_told(
     let (time, seed) = (Duration::from_secs(1), fresh_seed());
     let sealed = sealed_for(time, &setup, &key, seed, &Script::Hold);
     let mut replies = send(&broker, &setup, &sealed).await;
-    let failure = failure(&sealed, &mut replies).await;
+    let failure = timeout(Duration::from_secs(30), failure(&sealed, &mut replies)).await;
+    let failure = failure.expect("the call was not given up");
     let took = began.elapsed();
     assert_eq!(failure.code, ErrorCode::Deadline);
     assert!(took >= time + give_up_after, "the deadline and the time to stop: {took:?}");

@@ -316,6 +316,9 @@ fn hanging() -> Setup {
     let mut setup = Setup { grace: Duration::from_secs(3600), ..Setup::new().unwrap() };
     setup.timing.health_interval = Duration::from_millis(300);
     setup.timing.failed_call_limit = Duration::from_millis(100);
+    // Later than the deadline of the requests, so that only the failed handler ends its calls.
+    setup.timing.give_up_call_after = Duration::from_secs(3600);
+    setup.timing.hand_over_limit = Duration::from_secs(3600);
     setup
 }
 
