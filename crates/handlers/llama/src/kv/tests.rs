@@ -121,7 +121,7 @@ impl<S: BuildHasher + Default> World<S> {
         }
         for position in table.len..table.len + count {
             let block = table.blocks[position / PAGE];
-            assert_eq!(self.cache.blocks.of(block), (1, false), "written by its one holder alone");
+            assert_eq!(self.cache.pool.of(block), (1, false), "written by its one holder alone");
             let mark = mark(*scope, &all[..=position]);
             let Values::F32(data) = &mut self.values else { unreachable!() };
             for layer in 0..SHAPE.layers {
@@ -183,13 +183,13 @@ impl<S: BuildHasher + Default> World<S> {
                 }
             }
         }
-        let state = |block: u32| self.cache.blocks.of(block);
+        let state = |block: u32| self.cache.pool.of(block);
         for block in 0..BLOCKS as u32 {
             assert_eq!(state(block).0, holders.get(&block).copied().unwrap_or(0), "{block}");
         }
         assert_eq!(self.cache.free(), BLOCKS - holders.len(), "neither lost nor given twice");
         let remembered = (0..BLOCKS as u32).filter(|block| state(*block).1).count();
-        assert_eq!(self.cache.blocks.known(), remembered);
+        assert_eq!(self.cache.pool.known(), remembered);
     }
 }
 
@@ -281,13 +281,13 @@ fn a_sequence_that_is_alone_has_room_to_the_last_block() {
     world.play(&Event::Cut { which: 0, tokens: 3 * PAGE + 9 });
     let table = &mut world.sequences[0].table;
     assert!(!world.cache.may_write(table), "others may find that block");
-    let (len, known) = (table.len, world.cache.blocks.known());
+    let (len, known) = (table.len, world.cache.pool.known());
     assert!(!world.cache.reserve(table, BLOCKS * PAGE - len + 1));
     assert!(!world.cache.may_write(table), "nothing was given");
     assert!(world.cache.reserve(table, BLOCKS * PAGE - len));
     assert!(world.cache.may_write(table) && world.cache.take_copies().is_empty());
     // The blocks before it stay cached.
-    assert_eq!((world.cache.free(), known, world.cache.blocks.known()), (0, 6, 2));
+    assert_eq!((world.cache.free(), known, world.cache.pool.known()), (0, 6, 2));
     assert_eq!(world.cache.evictions(), 4);
     world.check();
     // A second holder keeps the block.

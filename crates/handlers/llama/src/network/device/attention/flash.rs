@@ -111,7 +111,7 @@ mod tests {
     use nsbridge_kernels::attention::PAGE;
 
     use super::Told;
-    use crate::Table;
+    use crate::BlockTable;
     use crate::kv::KvCacheManager;
     use crate::network::Chunk;
     use crate::network::plan::Step;
