@@ -133,7 +133,6 @@ impl ThreadPool {
     /// # Panics
     ///
     /// Panics if a part panics, or if there are more than 2^32 - 1 parts.
-    #[expect(clippy::needless_pass_by_ref_mut, reason = "two pieces of work at once would mix")]
     pub fn run(&mut self, parts: usize, work: Part<'_>) {
         if self.threads.is_empty() || parts < 2 {
             (0..parts).for_each(work);
