@@ -1,5 +1,7 @@
 //! Sealing and publishing of requests.
 
+mod builder;
+
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,7 +14,6 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::builder::ClientBuilder;
 use crate::envelope::{self, Envelope};
 use crate::error::{Error, Result};
 use crate::merge::Merge;
@@ -21,6 +22,8 @@ use crate::reply::Reply;
 use crate::request::Request;
 use crate::router::{Publish, Router};
 use crate::timing::Timing;
+
+pub use builder::ClientBuilder;
 
 /// Mask for random seeds: 53 bits, which every JSON parser represents exactly.
 const SEED_BITS: u64 = (1 << 53) - 1;
@@ -43,7 +46,7 @@ impl Client {
         ClientBuilder::new()
     }
 
-    pub(crate) async fn connect(
+    async fn connect(
         broker: Arc<dyn Broker>,
         keys: Arc<dyn KeyProvider>,
         name: &str,

@@ -60,7 +60,6 @@
 //! # }
 //! ```
 
-mod builder;
 mod client;
 mod envelope;
 mod error;
@@ -73,8 +72,7 @@ mod router;
 mod scripted;
 mod timing;
 
-pub use builder::ClientBuilder;
-pub use client::Client;
+pub use client::{Client, ClientBuilder};
 pub use error::{Error, Result};
 #[doc(no_inline)]
 pub use nsbridge_crypto::{ByProvider, Key, KeyError, KeyProvider, Keyring, KeyringError};

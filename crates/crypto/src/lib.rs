@@ -43,7 +43,7 @@
 //! // The client.
 //! let (mut opener, content) = ReplyOpener::accept(&sealed.reply_root, &open)?;
 //! assert_eq!(content, b"hello");
-//! let Read::Frame(last) = opener.open(&last)? else { panic!("it is the next frame") };
+//! let Read::Frame(last) = opener.read(&last)? else { panic!("it is the next frame") };
 //! assert_eq!(last.content, b"the end");
 //! # Ok(())
 //! # }

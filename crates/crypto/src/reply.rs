@@ -273,9 +273,9 @@ impl std::fmt::Debug for ReplySealer {
 /// let (mut sealer, open) = ReplySealer::open(&root, head().id, AttemptNo(1), b"{}")?;
 /// let (first, second) = (sealer.heartbeat()?, sealer.heartbeat()?);
 /// let (mut opener, _) = ReplyOpener::accept(&root, &open)?;
-/// assert_eq!(opener.open(&second)?, Read::Gap);
-/// assert!(matches!(opener.open(&first)?, Read::Frame(_)));
-/// assert_eq!(opener.open(&first)?, Read::Duplicate);
+/// assert_eq!(opener.read(&second)?, Read::Gap);
+/// assert!(matches!(opener.read(&first)?, Read::Frame(_)));
+/// assert_eq!(opener.read(&first)?, Read::Duplicate);
 /// # Ok::<(), nsbridge_crypto::Error>(())
 /// ```
 pub struct ReplyOpener {

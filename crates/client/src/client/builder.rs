@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nsbridge_crypto::{KeyProvider, Keyring};
 use nsbridge_queue::{AmqpBroker, Broker};
 
-use crate::client::Client;
+use super::Client;
 use crate::error::{Error, Result};
 use crate::timing::Timing;
 
@@ -47,7 +47,7 @@ enum Source<A, T: ?Sized> {
 }
 
 impl ClientBuilder {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         let name = "nsbridge client".to_owned();
         Self { broker: None, keys: None, name, timing: Timing::default() }
     }
