@@ -133,8 +133,6 @@ async fn c6_a_client_whose_reply_queue_was_lost_asks_again_and_goes_on_where_it_
     let broker = MemoryBroker::with_limits(limits);
     let mut setup = Setup::new().unwrap();
     setup.timing.client_gone_after = Duration::from_millis(300);
-    // For a busy machine. The client's answer ends the wait.
-    setup.timing.min_resume_wait = Duration::from_secs(3);
     let _worker = setup.worker::<Scripted>(Arc::new(broker.clone()), ()).await.unwrap();
     let client = setup.client(Arc::new(broker.clone())).await.unwrap();
     let seed = fresh_seed();
@@ -150,5 +148,4 @@ async fn c6_a_client_whose_reply_queue_was_lost_asks_again_and_goes_on_where_it_
     until("the run to be stopped", async || runs(seed)[0].until.is_some()).await;
     broker.accept();
     assert_eq!(rest(reply).await, said(seed, 200)[20..]);
-    assert!(runs(seed)[1].resumed >= 20);
 }
