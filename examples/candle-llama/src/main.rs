@@ -48,7 +48,7 @@ impl Handler for Storyteller {
             Some(LlamaEosToks::Multiple(ends)) => ends,
             None => Vec::new(),
         };
-        let weights = CandleWeights::load(&Checkpoint::open(&model)?, &Order::everything())?;
+        let weights = CandleWeights::load(&Checkpoint::open(model)?, &Order::everything())?;
         let llama = Llama::load(weights.var_builder(DType::F32, &Device::Cpu), &config)?;
         let tokenizer = Tokenizer::from_bytes(model.read("tokenizer.json")?);
         let tokenizer = tokenizer.map_err(Error::fatal)?;
