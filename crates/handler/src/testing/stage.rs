@@ -26,9 +26,9 @@ const GLANCE: Duration = Duration::from_millis(1);
 
 /// Way in which a call was given up.
 pub(super) enum GivenUp {
-    /// Its future is dropped the next time it yields.
+    /// Future that is dropped the next time it yields.
     Dropped,
-    /// It was told to stop, because a call that blocks cannot be dropped.
+    /// Stop, because a call that blocks cannot be dropped.
     Stopped,
 }
 
