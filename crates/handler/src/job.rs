@@ -92,6 +92,10 @@ impl<O: Serialize + DeserializeOwned> Job<O> {
     /// # Errors
     ///
     /// Returns the reason to stop if the call must end. Pass it on with `?`.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "a piece that was sent is gone, in both jobs"
+    )]
     pub fn emit(&mut self, piece: O) -> Result<(), Stop> {
         self.0.emitter.emit_blocking(&piece)
     }

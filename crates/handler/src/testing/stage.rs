@@ -26,9 +26,9 @@ const GLANCE: Duration = Duration::from_millis(1);
 
 /// Way in which a call was given up.
 pub(super) enum GivenUp {
-    /// Its future is dropped the next time it yields.
+    /// Future that is dropped the next time it yields.
     Dropped,
-    /// It was told to stop, because a call that blocks cannot be dropped.
+    /// Stop, because a call that blocks cannot be dropped.
     Stopped,
 }
 
@@ -151,13 +151,13 @@ impl Stage {
                 drop(result.map(|result| ended.try_send(End::Returned(result))));
             }
         };
-        thread::Builder::new().name("handler".into()).spawn(body).map_err(setup)?;
+        thread::Builder::new().name("handler".into()).spawn(body).map_err(|error| setup(&error))?;
         Ok(())
     }
 
     /// Runs each lane's calls one after the other, with all lanes on one new thread.
     fn tasks(&self, lanes: Vec<Vec<Run>>) -> Result<(), Breach> {
-        let runtime = runtime().map_err(setup)?;
+        let runtime = runtime().map_err(|error| setup(&error))?;
         let (handler, gap) = (self.handler.clone(), self.gap.clone());
         let body = move || {
             LocalSet::new().block_on(&runtime, async move {
@@ -168,12 +168,12 @@ impl Stage {
                 ticker.abort();
             });
         };
-        thread::Builder::new().name("handler".into()).spawn(body).map_err(setup)?;
+        thread::Builder::new().name("handler".into()).spawn(body).map_err(|error| setup(&error))?;
         Ok(())
     }
 }
 
-fn setup(error: std::io::Error) -> Breach {
+fn setup(error: &std::io::Error) -> Breach {
     Breach::Setup(error.to_string())
 }
 

@@ -97,7 +97,7 @@ trait AnyJob {
 
 impl AnyJob for Job<String> {
     async fn emit(&mut self, word: String) -> Result<(), Stop> {
-        Job::emit(self, word)
+        Self::emit(self, word)
     }
 
     async fn rest(&self) {
@@ -105,7 +105,7 @@ impl AnyJob for Job<String> {
     }
 
     fn info(&self) -> &JobInfo {
-        Job::info(self)
+        Self::info(self)
     }
 
     fn resumed(&mut self) -> usize {
@@ -113,13 +113,13 @@ impl AnyJob for Job<String> {
     }
 
     fn emitter(&self) -> Emitter<String> {
-        Job::emitter(self)
+        Self::emitter(self)
     }
 }
 
 impl AnyJob for AsyncJob<String> {
     async fn emit(&mut self, word: String) -> Result<(), Stop> {
-        AsyncJob::emit(self, word).await
+        Self::emit(self, word).await
     }
 
     async fn rest(&self) {
@@ -127,7 +127,7 @@ impl AnyJob for AsyncJob<String> {
     }
 
     fn info(&self) -> &JobInfo {
-        AsyncJob::info(self)
+        Self::info(self)
     }
 
     fn resumed(&mut self) -> usize {
@@ -135,7 +135,7 @@ impl AnyJob for AsyncJob<String> {
     }
 
     fn emitter(&self) -> Emitter<String> {
-        AsyncJob::emitter(self)
+        Self::emitter(self)
     }
 }
 
