@@ -13,4 +13,5 @@ mod quantize;
 mod queue;
 mod sentences;
 mod stores;
+mod terminal;
 mod worker;
