@@ -10,9 +10,7 @@ use nsbridge::worker::Config;
 use nsbridge_crypto::State;
 use nsbridge_handler::{Handler, Models};
 use nsbridge_llama::Llama;
-use nsbridge_protocol::topology::{
-    LARGEST_BODY, REPLY_EXCHANGE, dead_queue, model_queue, reply_queue, run_record,
-};
+use nsbridge_protocol::topology::{LARGEST_BODY, dead_queue, model_queue, reply_queue, run_record};
 use nsbridge_protocol::{ModelName, Uuid};
 use nsbridge_queue::{AmqpBroker, Broker, Connection, Error, Message};
 use serde_json::json;
@@ -108,8 +106,9 @@ async fn takes_large(connection: &dyn Connection) -> Result<&'static str> {
     let takes = async |bytes| {
         let message = Message::new(vec![0; bytes]);
         let publisher = connection.publisher().await?;
-        // A message that is too large closes its channel.
-        match publisher.publish(REPLY_EXCHANGE, &nobody, message).await {
+        // A message that is too large closes its channel. The default exchange is always there; the
+        // exchange of replies comes with the first worker.
+        match publisher.publish("", &nobody, message).await {
             Ok(confirm) => Ok(confirm.await.is_ok()),
             Err(Error::Lost { .. }) => Ok(false),
             Err(error) => Err(error),
