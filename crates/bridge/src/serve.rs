@@ -264,3 +264,6 @@ fn host_name() -> String {
 fn say(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
+
+#[cfg(test)]
+mod tests;
