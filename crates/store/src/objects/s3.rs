@@ -3,6 +3,9 @@
 mod straight;
 mod wire;
 
+#[cfg(feature = "testing")]
+pub use self::wire::testing::read_response;
+
 use std::fmt;
 use std::io;
 use std::ops::Range;
