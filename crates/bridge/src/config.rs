@@ -14,7 +14,7 @@ use nsbridge_crypto::{Keyring, KeyringError};
 use nsbridge_protocol::{KeyId, ModelName};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use zeroize::Zeroizing;
+use zeroize::{Zeroize as _, Zeroizing};
 
 #[cfg(feature = "s3")]
 pub use nsbridge_store::StoreConfig;
@@ -324,10 +324,15 @@ fn mode_of(file: &std::fs::File) -> std::io::Result<u32> {
 /// Returns true if the text of a configuration holds a secret. RabbitMQ's default password does not
 /// count, because RabbitMQ accepts it from its own machine only.
 fn holds_secret(text: &str) -> bool {
-    let Ok(table) = text.parse::<toml::Table>() else { return false };
-    let field = |section: &str, field: &str| table.get(section)?.get(field)?.as_str();
-    let password = field("broker", "url").and_then(password_of);
-    password.is_some_and(|password| password != "guest") || field("keys", "keyring_json").is_some()
+    let Ok(mut table) = text.parse::<toml::Table>() else { return false };
+    let keyring = table.get_mut("keys").and_then(|keys| keys.get_mut("keyring_json"));
+    if let Some(toml::Value::String(json)) = keyring {
+        json.zeroize();
+        return true;
+    }
+    let url = table.get("broker").and_then(|broker| broker.get("url"));
+    let password = url.and_then(toml::Value::as_str).and_then(password_of);
+    password.is_some_and(|password| password != "guest")
 }
 
 /// Returns the password in a broker's URL, if there is one.

@@ -258,3 +258,6 @@ fn read_arguments(mut args: impl Iterator<Item = String>) -> Result<Option<PathB
 fn say(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
+
+#[cfg(test)]
+mod tests;

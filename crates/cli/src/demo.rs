@@ -1,6 +1,5 @@
 //! `nsbridge demo`: queue, keys, model and worker in one process.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -17,6 +16,7 @@ use nsbridge_queue::MemoryBroker;
 
 use crate::failure::note;
 use crate::prompt::Sampling;
+use crate::terminal::print;
 use crate::{place, prompt, stream};
 
 /// Streams a story from the bundled pair of models, with queue, keys and worker in one process.
@@ -80,7 +80,7 @@ async fn tell(arguments: Arguments) -> Result<ExitCode> {
     let prompt = prompt::read(arguments.prompt)?;
     if !arguments.json && !arguments.sampling.chat {
         // The model continues the prompt, so prompt and reply together are the story.
-        std::io::stdout().lock().write_all(prompt.as_bytes())?;
+        print(&prompt)?;
     }
     let mut ask = Request::new(model, tenant).input(arguments.sampling.input(prompt)?);
     ask.seed = arguments.sampling.seed;

@@ -10,15 +10,14 @@ use nsbridge::worker::Config;
 use nsbridge_crypto::State;
 use nsbridge_handler::{AsyncHandler, Models};
 use nsbridge_llama::Llama;
-use nsbridge_protocol::topology::{
-    LARGEST_BODY, REPLY_EXCHANGE, dead_queue, model_queue, reply_queue, run_record,
-};
+use nsbridge_protocol::topology::{LARGEST_BODY, dead_queue, model_queue, reply_queue, run_record};
 use nsbridge_protocol::{ModelName, Uuid};
 use nsbridge_queue::{AmqpBroker, Broker, Connection, Error, Message};
 use serde_json::json;
 use tokio::time::timeout;
 
 use crate::place;
+use crate::terminal::print_line;
 
 /// Time limit for loading a model, after which the load is taken to hang.
 const LONGEST_LOAD: Duration = Duration::from_secs(600);
@@ -45,21 +44,21 @@ type Finding = Result<String>;
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     // Each result is printed at once, because the next check may take minutes.
     let tell = |what, finding: Finding| {
-        print(what, &finding, arguments.json);
-        finding.is_ok()
+        print(what, &finding, arguments.json)?;
+        anyhow::Ok(finding.is_ok())
     };
     let config = match Config::read(&arguments.config, std::env::vars()) {
         Ok(config) => config,
         Err(error) => {
-            tell("configuration", Err(error.into()));
+            tell("configuration", Err(error.into()))?;
             return Ok(ExitCode::FAILURE);
         }
     };
     let looks = [
-        tell("configuration", Ok(format!("serves {}", config.worker.model))),
-        tell("keys", keys(&config)),
-        tell("broker", place::wait_for(broker(&config))),
-        tell("model", place::wait_for(model(&config))),
+        tell("configuration", Ok(format!("serves {}", config.worker.model)))?,
+        tell("keys", keys(&config))?,
+        tell("broker", place::wait_for(broker(&config)))?,
+        tell("model", place::wait_for(model(&config)))?,
     ];
     let healthy = looks.into_iter().all(|well| well);
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -107,8 +106,9 @@ async fn takes_large(connection: &dyn Connection) -> Result<&'static str> {
     let takes = async |bytes| {
         let message = Message::new(vec![0; bytes]);
         let publisher = connection.publisher().await?;
-        // A message that is too large closes its channel.
-        match publisher.publish(REPLY_EXCHANGE, &nobody, message).await {
+        // A message that is too large closes its channel. The default exchange is always there; the
+        // exchange of replies comes with the first worker.
+        match publisher.publish("", &nobody, message).await {
             Ok(confirm) => Ok(confirm.await.is_ok()),
             Err(Error::Lost { .. }) => Ok(false),
             Err(error) => Err(error),
@@ -179,16 +179,15 @@ fn toml_to(table: &toml::Table) -> Result<nsbridge_llama::Options> {
     table.clone().try_into().map_err(|error| anyhow!("[handler] {}", error.message()))
 }
 
-#[expect(clippy::print_stdout, reason = "the findings are this command's result")]
-fn print(what: &str, finding: &Finding, as_json: bool) {
+fn print(what: &str, finding: &Finding, as_json: bool) -> std::io::Result<()> {
     let (ok, said) = match finding {
         Ok(said) => (true, said.clone()),
         Err(error) => (false, nsbridge::chain(error.as_ref())),
     };
     if as_json {
-        println!("{}", json!({ "check": what, "ok": ok, "said": said }));
+        print_line(&json!({ "check": what, "ok": ok, "said": said }).to_string())
     } else {
-        println!("{} {what}: {said}", if ok { "ok  " } else { "FAIL" });
+        print_line(&format!("{} {what}: {said}", if ok { "ok  " } else { "FAIL" }))
     }
 }
 

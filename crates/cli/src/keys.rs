@@ -14,6 +14,7 @@ use nsbridge_protocol::{KeyId, ModelName, Tenant};
 use serde_json::json;
 
 use crate::failure::note;
+use crate::terminal::print_line;
 
 /// Generates, lists, rotates and derives keyrings.
 #[derive(Debug, clap::Args)]
@@ -105,7 +106,6 @@ fn generate(out: &Path, id: Option<KeyId>, shared: bool) -> Result<()> {
 }
 
 fn list(ring: &Keyring, as_json: bool) -> Result<()> {
-    let mut out = std::io::stdout().lock();
     for entry in ring.entries() {
         let check = entry.check_value();
         if as_json {
@@ -114,11 +114,12 @@ fn list(ring: &Keyring, as_json: bool) -> Result<()> {
                 "id": id, "state": state, "check": check,
                 "models": models, "tenants": tenants, "derived": derived,
             });
-            writeln!(out, "{line}")?;
+            print_line(&line.to_string())?;
         } else {
             let state = format!("{:?}", entry.state).to_lowercase();
             let derived = if entry.derived { "  derived" } else { "" };
-            writeln!(out, "{}  {state}  {check}{}{derived}", entry.id, scope(entry))?;
+            let line = format!("{}  {state}  {check}{}{derived}", entry.id, scope(entry));
+            print_line(&line)?;
         }
     }
     Ok(())

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use crate::failure::note;
 use crate::place;
+use crate::terminal::print_line;
 use bar::Bar;
 
 /// Pushes, pulls, verifies, inspects and quantizes models.
@@ -171,7 +172,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
             }
         };
         if let Some(said) = said {
-            print(&said);
+            print_line(&said.to_string())?;
         }
         Ok(ExitCode::SUCCESS)
     })
@@ -291,7 +292,8 @@ async fn verify(store: &Store, model: Location, json: bool) -> Result<Value> {
     let wrong: Vec<_> = wrong.iter().map(|error| nsbridge::chain(error)).collect();
     if let Some(first) = wrong.first() {
         if json {
-            print(&json!({ "place": place, "good": false, "wrong": wrong }));
+            let found = json!({ "place": place, "good": false, "wrong": wrong });
+            print_line(&found.to_string())?;
         }
         let count = wrong.len();
         bail!("{place} is not what its manifest says, {count} of its chunks; the first: {first}");
@@ -309,9 +311,4 @@ fn name(location: &Location) -> Option<String> {
 
 fn hex(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-#[expect(clippy::print_stdout, reason = "this is the command's result")]
-fn print(value: &Value) {
-    println!("{value}");
 }

@@ -9,6 +9,7 @@ use nsbridge_llama::{Format, KvFormat, parity};
 use serde_json::json;
 
 use crate::failure::note;
+use crate::terminal::print_line;
 
 /// Compares a model's logits with those of another program or machine.
 #[derive(Debug, clap::Args)]
@@ -81,7 +82,6 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "the figures are its result")]
 fn check(
     model: &ModelArguments,
     reference: &Path,
@@ -99,12 +99,12 @@ fn check(
             "tokens": tokens, "max_abs_difference": largest, "after_tokens": after,
             "argmax_mismatches": mismatches, "mean_kl": divergence, "within_tolerance": equal
         });
-        println!("{figures}");
+        print_line(&figures.to_string())?;
     } else {
-        println!("{tokens} tokens");
-        println!("largest difference  {largest:.3e}, after {after} tokens");
-        println!("likeliest differs   {mismatches} times");
-        println!("mean KL divergence  {divergence:.3e} nats");
+        print_line(&format!("{tokens} tokens"))?;
+        print_line(&format!("largest difference  {largest:.3e}, after {after} tokens"))?;
+        print_line(&format!("likeliest differs   {mismatches} times"))?;
+        print_line(&format!("mean KL divergence  {divergence:.3e} nats"))?;
     }
     if !equal {
         note(&format!("the largest difference is above the tolerance of {tolerance:e}"));

@@ -3,7 +3,6 @@
 mod letters;
 mod replay;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use serde_json::json;
 
 use crate::failure::note;
 use crate::place::{self, Broker, Keys};
-use crate::terminal::shown;
+use crate::terminal::print_line;
 use letters::{Letter, Letters, Which};
 
 /// Shows a model's queues and dead letters, and replays or removes dead letters.
@@ -138,7 +137,6 @@ async fn status(place: &Place, as_json: bool) -> Result<ExitCode> {
     let mut queues = vec![model_queue(model), bulk_queue(model)];
     queues.extend(RETRY_TIERS.map(|tier| retry_queue(model, tier)));
     queues.push(dead_queue(model));
-    let mut out = std::io::stdout().lock();
     for queue in queues {
         let depth = match connection.depth(&queue).await {
             Ok(depth) => depth,
@@ -152,9 +150,9 @@ async fn status(place: &Place, as_json: bool) -> Result<ExitCode> {
         let (messages, consumers) = (depth.messages, depth.consumers);
         if as_json {
             let line = json!({ "queue": queue, "messages": messages, "consumers": consumers });
-            writeln!(out, "{line}")?;
+            print_line(&line.to_string())?;
         } else {
-            writeln!(out, "{messages:>8} waiting  {consumers:>4} taking  {queue}")?;
+            print_line(&format!("{messages:>8} waiting  {consumers:>4} taking  {queue}"))?;
         }
     }
     connection.close().await;
@@ -168,7 +166,6 @@ async fn dead(
     as_json: bool,
 ) -> Result<ExitCode> {
     let mut sealed_for_good = 0;
-    let mut out = std::io::stdout();
     let show = async |letter: &Letter| -> Result<()> {
         if !which.fits(letter) {
             return Ok(());
@@ -183,7 +180,7 @@ async fn dead(
         }
         let asked = opened.and_then(Result::ok);
         let line = if as_json { letter.json(asked.as_ref()) } else { letter.line(asked.as_ref()) };
-        Ok(writeln!(out, "{}", shown(&line))?)
+        Ok(print_line(&line)?)
     };
     let queue = dead_queue(&place.model);
     Letters::read(place.connect().await?, &queue, show).await?.leave().await;

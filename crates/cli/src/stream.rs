@@ -1,6 +1,5 @@
 //! Output of a reply while it arrives.
 
-use std::io::Write;
 use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -13,7 +12,7 @@ use serde::de::DeserializeOwned;
 use tokio::signal::ctrl_c;
 
 use crate::failure::{INTERRUPTED, note};
-use crate::terminal::shown;
+use crate::terminal::{print, print_line};
 
 /// Line of the `--json` output.
 #[derive(Serialize)]
@@ -143,9 +142,7 @@ impl Shown {
         if self.json {
             line(&Line::Piece { token: piece.token, text: &piece.text })?;
         } else {
-            let mut out = std::io::stdout().lock();
-            out.write_all(shown(&piece.text).as_bytes())?;
-            out.flush()?;
+            print(&piece.text)?;
         }
         self.texts.push(piece.text);
         Ok(())
@@ -157,9 +154,7 @@ impl Shown {
             return line(&Line::Restarted { kept });
         }
         note("\n[another worker made another text; it starts again here]");
-        let mut out = std::io::stdout().lock();
-        out.write_all(shown(&self.texts.concat()).as_bytes())?;
-        Ok(out.flush()?)
+        Ok(print(&self.texts.concat())?)
     }
 
     fn finish(self, summary: &Summary, reply: &Reply<TextPiece>) -> Result<()> {
@@ -180,7 +175,7 @@ impl Shown {
         if self.json {
             return line(&Line::Summary(&figures));
         }
-        std::io::stdout().lock().write_all(b"\n")?;
+        print("\n")?;
         let Figures { tokens, ttft_ms, tokens_per_s, sealed_bytes, drafted, revision, .. } =
             figures;
         let drafted = drafted.map_or_else(String::new, |Drafted { tokens, accepted }| {
@@ -196,11 +191,7 @@ impl Shown {
 }
 
 fn line(line: &impl Serialize) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    let line = serde_json::to_string(line)?;
-    out.write_all(shown(&line).as_bytes())?;
-    out.write_all(b"\n")?;
-    Ok(out.flush()?)
+    Ok(print_line(&serde_json::to_string(line)?)?)
 }
 
 fn round(value: f64) -> f64 {

@@ -1,11 +1,27 @@
-//! Escaping of untrusted text for a terminal, which interprets control characters.
+//! Output of the commands on stdout, with untrusted text escaped for a terminal, which interprets
+//! control characters.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::io::IsTerminal as _;
+use std::io::{self, IsTerminal as _, Write as _};
 
-/// Returns the text as standard output may show it: unchanged if that is a file or a pipe.
-pub(crate) fn shown(text: &str) -> Cow<'_, str> {
+/// Writes text to stdout, escaped if stdout is a terminal.
+///
+/// All output of the commands on stdout goes through this function: it may quote a broker, a model
+/// or a request.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(shown(text).as_bytes())?;
+    out.flush()
+}
+
+/// Writes a line to stdout as [`print`] does.
+pub(crate) fn print_line(line: &str) -> io::Result<()> {
+    print(&format!("{line}\n"))
+}
+
+/// Returns the text as stdout may show it: unchanged if that is a file or a pipe.
+fn shown(text: &str) -> Cow<'_, str> {
     if std::io::stdout().is_terminal() { plain(text) } else { Cow::Borrowed(text) }
 }
 

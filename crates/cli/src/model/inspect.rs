@@ -13,6 +13,7 @@ use nsbridge_llama::{
 use serde_json::{Value, json};
 
 use super::bar::size;
+use crate::terminal::print;
 
 /// Degrees of tensor parallelism that the engine supports.
 const DEGREES: [usize; 4] = [1, 2, 4, 8];
@@ -46,7 +47,7 @@ pub(super) fn run(
     if as_json {
         return Ok(Some(inspected.to_json(tensors)));
     }
-    print(&inspected.to_text(tensors)?);
+    print(&inspected.to_text(tensors)?)?;
     Ok(None)
 }
 
@@ -223,9 +224,4 @@ fn people(count: u64) -> String {
         1_000_000..1_000_000_000 => format!("{:.2} M", count as f64 / 1e6),
         _ => format!("{:.2} B", count as f64 / 1e9),
     }
-}
-
-#[expect(clippy::print_stdout, reason = "this is the command's result")]
-fn print(text: &str) {
-    print!("{text}");
 }

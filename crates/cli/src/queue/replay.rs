@@ -1,7 +1,7 @@
 //! Replay of dead letters.
 
-use std::fs::OpenOptions;
-use std::io::Write;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::ExitCode;
@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use super::Place;
 use super::letters::{Letter, Letters, Which};
 use crate::failure::note;
+use crate::terminal::print_line;
 
 pub(super) async fn run(
     place: &Place,
@@ -26,7 +27,7 @@ pub(super) async fn run(
     timeout: Duration,
     out: Option<&Path>,
 ) -> Result<ExitCode> {
-    let mut out = output(out)?;
+    let mut file = out.map(create).transpose()?;
     let connection = place.connect().await?;
     let queue = dead_queue(&place.model);
     let letters = Letters::read_whole(connection.clone(), &queue, which).await?;
@@ -45,9 +46,11 @@ pub(super) async fn run(
     for letter in letters {
         let name = letter.name();
         let asked_again = replay(&client, &keys, &letter, timeout).await.and_then(|line| {
-            serde_json::to_writer(&mut out, &line)?;
-            out.write_all(b"\n")?;
-            Ok(out.flush()?)
+            match &mut file {
+                Some(file) => writeln!(file, "{line}")?,
+                None => print_line(&line.to_string())?,
+            }
+            Ok(())
         });
         match asked_again {
             // The reply is written, so the dead letter can be removed.
@@ -67,12 +70,11 @@ pub(super) async fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-fn output(path: Option<&Path>) -> Result<Box<dyn Write>> {
-    let Some(path) = path else { return Ok(Box::new(std::io::stdout())) };
+fn create(path: &Path) -> Result<File> {
     // Mode 0600: only the owner may read the replies. `create_new`: no earlier replies are
     // overwritten.
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    Ok(Box::new(file.with_context(|| format!("cannot create {}", path.display()))?))
+    file.with_context(|| format!("cannot create {}", path.display()))
 }
 
 /// Sends the request of a dead letter again and returns the reply as a JSON line.

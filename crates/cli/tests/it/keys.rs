@@ -20,6 +20,26 @@ fn a_generated_keyring_is_private_and_never_overwritten() {
     assert_eq!(fs::read(&path).unwrap(), before);
 }
 
+/// A shared key lets each client read and forge the requests of all, so it must be asked for.
+#[test]
+fn a_generated_key_is_derived_unless_it_is_to_be_shared() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, shared) in [("keys.json", None), ("shared.json", Some("--shared"))] {
+        let path = dir.path().join(name);
+        let path = path.to_str().unwrap();
+        let mut arguments = vec!["keys", "generate", "--out", path];
+        arguments.extend(shared);
+        assert!(output(&arguments).0.status.success());
+        let (_, out, _) = output(&["keys", "list", path, "--json"]);
+        let key: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(key["derived"], shared.is_none(), "{key}");
+        let mut derive = vec!["keys", "derive", path, "--tenant", "acme", "--model", "tale-7m"];
+        let own = format!("{path}.acme");
+        derive.extend(["--out", &own]);
+        assert_eq!(output(&derive).0.status.success(), shared.is_none());
+    }
+}
+
 #[test]
 fn list_shows_everything_but_the_keys() {
     let place = Place::new();

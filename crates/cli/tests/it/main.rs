@@ -14,4 +14,5 @@ mod quantize;
 mod queue;
 mod sentences;
 mod stores;
+mod terminal;
 mod worker;

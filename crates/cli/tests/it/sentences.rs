@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use nsbridge_queue::{AmqpBroker, Broker as _, Message};
+
 use crate::place::{Place, nsbridge, output};
 
 /// Runs a worker that must fail at once and returns its error sentence.
@@ -112,6 +114,16 @@ fn a_wrong_flag_is_a_usage_error() {
     assert_eq!(code(&["--help"]), Some(0));
 }
 
+/// Returns true if the broker accepts a message of 17 MiB.
+fn takes_17_mib(url: &str) -> bool {
+    let sent = async {
+        let connection = AmqpBroker::new(url)?.connect("a test").await?;
+        let publisher = connection.publisher().await?;
+        publisher.publish("", "nsbridge.nobody", Message::new(vec![0; 17 << 20])).await?.await
+    };
+    tokio::runtime::Runtime::new().unwrap().block_on(sent).is_ok()
+}
+
 #[test]
 fn doctor_names_what_is_wrong_and_what_is_fine() {
     let place = Place::new();
@@ -119,6 +131,11 @@ fn doctor_names_what_is_wrong_and_what_is_fine() {
     let (healthy, out, err) = output(&["doctor", "--config", &config]);
     assert!(healthy.status.success(), "{out}{err}");
     check(&out, &["ok   configuration", "ok   keys", "ok   broker", "ok   model"]);
+    // RabbitMQ 3 accepts 128 MiB by default, RabbitMQ 4 accepts 16 MiB.
+    let broker = out.lines().find(|line| line.starts_with("ok   broker")).unwrap();
+    let large = broker.contains("it takes messages of 17 MiB and more")
+        && broker.contains("set its max_message_size to 16777216");
+    assert_eq!(large, takes_17_mib(&place.url), "{broker}");
     fs::remove_file(place.path("keys.json")).unwrap();
     let (ill, out, _) = output(&["doctor", "--config", &config]);
     assert_eq!(ill.status.code(), Some(1));

@@ -256,3 +256,28 @@ fn m4_an_endpoint_of_kms_without_tls_is_refused_whatever_set_it() {
         assert!(names && told.contains("without TLS"), "{variable}: {told}");
     }
 }
+
+#[test]
+fn l5_an_endpoint_of_s3_without_tls_is_refused_whatever_set_it() {
+    for variable in ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"] {
+        let mut verify = nsbridge(&["model", "verify", "s3://models/tale-7m"]);
+        verify.env(variable, "http://minio.internal:9000").env("AWS_REGION", "eu-central-1");
+        let output = verify.output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        let names = told.contains("http://minio.internal:9000");
+        assert!(names && told.contains("without TLS"), "{variable}: {told}");
+    }
+}
+
+#[test]
+fn l8_a_started_worker_leaves_no_core_dump() {
+    let place = Place::new();
+    let worker = place.worker();
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", worker.0.id())).unwrap();
+    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+    let [.., soft, hard, _unit] = core.split_whitespace().collect::<Vec<_>>()[..] else {
+        panic!("{core}");
+    };
+    assert_eq!((soft, hard), ("0", "0"), "{core}");
+}

@@ -136,8 +136,8 @@ mod tests {
 
     use super::{ROOM, root, targets};
 
-    const TARGETS: [&str; 7] =
-        ["config", "format", "frames", "gguf", "manifest", "safetensors", "tokenizer"];
+    const TARGETS: [&str; 8] =
+        ["config", "format", "frames", "gguf", "manifest", "s3", "safetensors", "tokenizer"];
 
     #[test]
     fn each_target_is_a_binary_of_the_room() {

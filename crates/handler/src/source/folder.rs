@@ -1,6 +1,9 @@
 //! Model in a local folder, read in place.
 
-use std::fs::File;
+#[cfg(test)]
+mod tests;
+
+use std::fs::{DirEntry, File};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
@@ -13,12 +16,19 @@ use crate::{Buffer, Error, Result};
 /// Maximum nesting depth of subfolders, which also ends a loop of symbolic links.
 const DEPTH: usize = 8;
 
+/// Maximum number of files and folders in a folder, as many as a manifest names files. An entry
+/// that several links lead to counts once for each path: a few links per folder make billions of
+/// paths.
+const MOST_ENTRIES: usize = 100_000;
+
 /// Files of a folder.
 ///
 /// The listing is made once. A file that is replaced later is detected only by its size.
 #[derive(Debug)]
 pub(crate) struct Folder {
     dir: PathBuf,
+    /// Reason why the folder was not listed.
+    unlisted: Option<String>,
     files: Vec<FileEntry>,
 }
 
@@ -31,19 +41,29 @@ struct Reads {
 }
 
 impl Folder {
-    /// Lists a folder. A missing folder has no files; reading from it returns an error.
+    /// Lists a folder. A missing folder has no files, and neither has one with more than 100,000
+    /// entries; reading from it returns an error.
     pub(crate) fn new(dir: impl Into<PathBuf>) -> Self {
         let dir = dir.into();
-        let mut files = Vec::new();
-        let _ = list(&dir, "", DEPTH, &mut files, &mut |_| Ok(()));
+        let (mut files, mut limit) = (Vec::new(), Limit::new());
+        let _ = list(&dir, "", DEPTH, &mut files, &mut limit, &mut |_| Ok(()));
+        let unlisted = limit.is_exceeded().then(|| Limit::MESSAGE.to_owned());
+        if unlisted.is_some() {
+            files.clear();
+        }
         files.sort_by(|a, b| a.path.cmp(&b.path));
-        Self { files, dir }
+        Self { dir, unlisted, files }
     }
 }
 
 impl Source for Folder {
     fn place(&self) -> String {
-        self.dir.display().to_string()
+        let dir = self.dir.display();
+        match &self.unlisted {
+            // The place is part of each message about a file that is not in the list.
+            Some(why) => format!("{dir} ({why})"),
+            None => dir.to_string(),
+        }
     }
 
     fn revision(&self) -> Option<&str> {
@@ -129,11 +149,11 @@ pub fn digest_of(path: &Path) -> Result<[u8; 32]> {
 /// # Errors
 ///
 /// Returns an error if a folder cannot be listed or is nested too deeply, or if a link is broken:
-/// files would be missing from the list.
+/// files would be missing from the list. Returns an error if there are more than 100,000 entries.
 pub fn files_of(dir: &Path) -> io::Result<Vec<FileEntry>> {
     let mut files = Vec::new();
     let refuse = |what: String| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
-    list(dir, "", DEPTH, &mut files, &mut |what| refuse(what))?;
+    list(dir, "", DEPTH, &mut files, &mut Limit::new(), &mut |what| refuse(what))?;
     files.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(files)
 }
@@ -146,12 +166,39 @@ pub fn files_of(dir: &Path) -> io::Result<Vec<FileEntry>> {
 ///
 /// # Errors
 ///
-/// Returns an error if a folder cannot be listed.
+/// Returns an error if a folder cannot be listed, or if there are more than 100,000 entries.
 pub fn links_out_of(dir: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     let mut links = Vec::new();
-    find_links(&dir.canonicalize()?, dir, "", DEPTH, &mut links)?;
+    find_links(&dir.canonicalize()?, dir, "", DEPTH, &mut links, &mut Limit::new())?;
     links.sort();
     Ok(links)
+}
+
+/// Number of entries that a listing may still visit.
+#[derive(Debug)]
+struct Limit {
+    left: Option<usize>,
+}
+
+impl Limit {
+    const MESSAGE: &str = "it has more than 100000 files and folders; a link to a folder counts \
+                           with everything in it";
+
+    fn new() -> Self {
+        Self { left: Some(MOST_ENTRIES) }
+    }
+
+    fn count(&mut self, entry: DirEntry) -> io::Result<DirEntry> {
+        self.left = self.left.and_then(|left| left.checked_sub(1));
+        match self.left {
+            Some(_) => Ok(entry),
+            None => Err(io::Error::new(io::ErrorKind::InvalidInput, Self::MESSAGE)),
+        }
+    }
+
+    fn is_exceeded(&self) -> bool {
+        self.left.is_none()
+    }
 }
 
 fn find_links(
@@ -160,9 +207,10 @@ fn find_links(
     prefix: &str,
     depth: usize,
     links: &mut Vec<(String, PathBuf)>,
+    limit: &mut Limit,
 ) -> io::Result<()> {
     for entry in dir.read_dir()? {
-        let entry = entry?;
+        let entry = limit.count(entry?)?;
         let Ok(name) = entry.file_name().into_string() else { continue };
         // Broken links are reported when the folder is listed.
         let Ok(place) = entry.path().canonicalize() else { continue };
@@ -173,7 +221,7 @@ fn find_links(
         if !place.starts_with(home) {
             links.push((path, place));
         } else if place.is_dir() && depth > 0 {
-            find_links(home, &entry.path(), &format!("{path}/"), depth - 1, links)?;
+            find_links(home, &entry.path(), &format!("{path}/"), depth - 1, links, limit)?;
         }
     }
     Ok(())
@@ -184,10 +232,11 @@ fn list(
     prefix: &str,
     depth: usize,
     files: &mut Vec<FileEntry>,
+    limit: &mut Limit,
     left_out: &mut dyn FnMut(String) -> io::Result<()>,
 ) -> io::Result<()> {
     for entry in dir.read_dir()? {
-        let entry = entry?;
+        let entry = limit.count(entry?)?;
         // Files of a model have UTF-8 names.
         let Ok(name) = entry.file_name().into_string() else { continue };
         if name.starts_with('.') {
@@ -201,7 +250,7 @@ fn list(
         if what.is_file() {
             files.push(FileEntry { path, size: what.len() });
         } else if what.is_dir() && depth > 0 {
-            list(&entry.path(), &format!("{path}/"), depth - 1, files, left_out)?;
+            list(&entry.path(), &format!("{path}/"), depth - 1, files, limit, left_out)?;
         } else if what.is_dir() {
             left_out(format!("{} lies too deep", entry.path().display()))?;
         }

@@ -3,6 +3,9 @@
 mod direct_read;
 mod http1_body;
 
+#[cfg(feature = "testing")]
+pub use self::http1_body::testing::read_response;
+
 use std::fmt;
 use std::io;
 use std::ops::Range;

@@ -193,8 +193,8 @@ async fn check_before(top: &S3, fetcher: &Fetcher, push: &Push) -> Result<(), St
 
 /// Refuses a folder with links that lead out of it, since they may expose any file of the user.
 fn stays_within(folder: &Path) -> Result<(), StoreError> {
-    // If the folder cannot be listed, the later listing of its files returns the error.
-    let links = links_out_of(folder).unwrap_or_default();
+    let unlisted = StoreError::system(format!("list {}", folder.display()));
+    let links = links_out_of(folder).map_err(unlisted)?;
     let Some((path, place)) = links.first() else { return Ok(()) };
     let others =
         if links.len() > 1 { format!(", and {} more", links.len() - 1) } else { String::new() };

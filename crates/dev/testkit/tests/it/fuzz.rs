@@ -106,3 +106,8 @@ fn mutated_tokenizers_end_in_order() {
 fn mutated_response_formats_end_in_order() {
     check("format");
 }
+
+#[test]
+fn mutated_answers_of_a_store_end_in_order() {
+    check("s3");
+}

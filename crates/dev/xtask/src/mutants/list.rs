@@ -361,6 +361,31 @@ pub(super) const MUTANTS: &[Mutant] = &[
         edits: &[("if size > most {", "if size > most && rows == 0 {")],
         judge: Judge::Attack("folder", 60),
     },
+    // A header field is read beyond the end of its frame.
+    Mutant {
+        name: "fields-beyond-the-frame",
+        file: "crates/crypto/src/layout.rs",
+        edits: &[(
+            "let bytes = self.frame.get(self.at..end).ok_or(Error::Malformed { what })?;",
+            "let bytes = &self.frame[self.at..end];",
+        )],
+        judge: Judge::Attack("publisher", 20),
+    },
+    // A tenant whose replies took more than their share of a step runs in the next one all the same.
+    Mutant {
+        name: "debts-are-forgiven",
+        file: "crates/handlers/llama/src/schedule.rs",
+        edits: &[(
+            "self.accounts[candidate.tenant.0].debt > 0;",
+            "self.accounts[candidate.tenant.0].debt == u64::MAX;",
+        )],
+        judge: Judge::Test {
+            package: "nsbridge-llama",
+            file: "crates/handlers/llama/src/schedule/tests/shares.rs",
+            module: "schedule::tests::shares::",
+            name: "m1_many_replies_of_one_tenant_slow_it_and_no_other",
+        },
+    },
 ];
 
 /// Comparison of any number of ranks with one rank.

@@ -96,48 +96,125 @@ fn blocks<'a>(document: &'a str, language: &str) -> Vec<&'a str> {
     rest.filter_map(|rest| rest.split("```").next()).collect()
 }
 
-/// Returns the rows of the threat table with a claim that no test holds.
+/// Returns the claims of the threat table that no test holds. The claims of a cell end with `;`, and
+/// so do their tests, in the same order.
 fn unheld(security: &str, is_test: impl Fn(&str) -> bool) -> Vec<String> {
     let table = security.split("\n## ").find(|part| part.starts_with("Threats"));
-    let rows = table.unwrap_or_default().lines().filter(|line| line.starts_with("| ")).skip(1);
     let mut problems = Vec::new();
-    for row in rows {
+    for row in table.into_iter().flat_map(rows_of) {
         let cells: Vec<_> = row.split('|').map(str::trim).collect();
         let [_, who, _, cannot, held, _] = cells[..] else {
             problems.push(format!("docs/security.md: not four cells: {row}"));
             continue;
         };
-        let names: Vec<_> = held.split('`').skip(1).step_by(2).collect();
-        if names.is_empty() && !cannot.is_empty() {
-            problems.push(format!("docs/security.md: nothing holds what \"{who}\" cannot"));
+        let parts = |cell: &str| cell.split(';').map(str::trim).map(str::to_owned).collect();
+        let (claims, holders): (Vec<String>, Vec<String>) = (parts(cannot), parts(held));
+        if claims.len() != holders.len() {
+            let (count, held) = (claims.len(), holders.len());
+            problems.push(format!(
+                "docs/security.md: {count} claims of \"{who}\" and tests for {held}"
+            ));
         }
-        let unknown = names.into_iter().filter(|name| *name != "attack" && !is_test(name));
-        problems.extend(unknown.map(|name| format!("docs/security.md: there is no test `{name}`")));
+        for (claim, tests) in claims.iter().zip(&holders) {
+            if !claim.is_empty() && quoted(tests).next().is_none() {
+                problems.push(format!("docs/security.md: no test holds \"{claim}\" of \"{who}\""));
+            }
+        }
+    }
+    // Claims elsewhere in the document name their tests in parentheses.
+    let elsewhere = security.split("(held by ").skip(1).filter_map(|rest| rest.split(')').next());
+    let named = table.into_iter().flat_map(rows_of).filter_map(|row| row.split('|').nth(4));
+    for name in elsewhere.chain(named).flat_map(quoted) {
+        if name != "attack" && !is_test(name) {
+            problems.push(format!("docs/security.md: there is no test `{name}`"));
+        }
     }
     problems
+}
+
+/// Returns the rows of a table without its head and its line.
+fn rows_of(table: &str) -> impl Iterator<Item = &str> {
+    table.lines().filter(|line| line.starts_with("| ")).skip(1)
+}
+
+/// Returns the words in backquotes.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// Returns true if a Rust file has a test of this name: a function with an attribute of a test, or a
+/// function in a list that a macro makes tests of.
+fn has_test(source: &str, name: &str) -> bool {
+    let (head, listed) = (format!("fn {name}("), format!("{name},"));
+    let (mut is_test, mut in_list, mut is_listed, mut is_function) = (false, false, false, false);
+    for line in source.lines().map(str::trim) {
+        match line {
+            "stories! {" => in_list = true,
+            "$crate::conformance! { @each $bench, [$(#[$attribute])+]" => in_list = true,
+            "}" => in_list = false,
+            _ if line.starts_with("#[") => {
+                is_test |= ["#[test]", "#[tokio::test]"].contains(&line)
+                    || line.starts_with("#[tokio::test(");
+            }
+            _ if line.starts_with("//") => {}
+            _ => {
+                let is_it = line.contains(&head);
+                if is_it && is_test {
+                    return true;
+                }
+                is_function |= is_it;
+                is_listed |= in_list && (line == listed || line == name);
+                is_test = false;
+            }
+        }
+    }
+    // The functions of the conformance list are in other files.
+    is_listed && (is_function || source.contains("macro_rules! conformance"))
 }
 
 #[test]
 fn every_cannot_of_the_threat_table_is_held_by_a_test() {
     let security = text("docs/security.md");
     assert!(security.contains("| who | can | cannot | held by |"), "the table has other columns");
-    let is_source = |path: &str| path.ends_with(".rs") || path.ends_with(".py");
     let sources: Vec<_> =
-        crate::tree::texts().into_iter().filter(|(path, _)| is_source(path)).collect();
-    let is_test = |name: &str| {
-        let (rust, python) = (format!("fn {name}("), format!("def {name}("));
-        sources.iter().any(|(_, text)| text.contains(&rust) || text.contains(&python))
-    };
+        crate::tree::texts().into_iter().filter(|(path, _)| path.ends_with(".rs")).collect();
+    let is_test = |name: &str| sources.iter().any(|(_, text)| has_test(text, name));
     none(&unheld(&security, is_test));
 }
 
 #[test]
 fn a_claim_that_nothing_holds_is_found() {
     let table = "a\n## Threats\n| who | can | cannot | held by |\n|---|---|---|---|\n| a | b | c | `x`, `attack` |\n\
-                 | b | b | | |\n| c | b | c | |\n| d | b | c | `y` |\n| e | b |\n## Keys\n| f | |\n";
-    let said = unheld(table, |name| name == "x").join("; ");
-    assert!(!said.contains("\"a\"") && !said.contains("\"b\"") && !said.contains("| f"), "{said}");
-    assert!(said.contains("\"c\"") && said.contains("`y`") && said.contains("| e | b |"), "{said}");
+                 | b | b | | |\n| c | b | c | |\n| d | b | c | `y` |\n| e | b |\n| g | b | 1; 2 | `x` |\n\
+                 | h | b | 1; 2 | `x`; none |\n## Keys\n| f | |\nA claim (held by `x`, `z`).\n";
+    let said = unheld(table, |name| name == "x");
+    let place = "docs/security.md:";
+    let expected = [
+        "no test holds \"c\" of \"c\"",
+        "not four cells: | e | b |",
+        "2 claims of \"g\" and tests for 1",
+        "no test holds \"2\" of \"h\"",
+        "there is no test `z`",
+        "there is no test `y`",
+    ];
+    assert_eq!(said, expected.map(|what| format!("{place} {what}")));
+}
+
+#[test]
+fn a_function_that_is_no_test_holds_nothing() {
+    let check = |source: &str, is_test: bool| {
+        assert_eq!(has_test(source, "x"), is_test, "{source}");
+    };
+    check("#[test]\nfn x() {\n", true);
+    check("#[tokio::test(start_paused = true)]\n/// Words.\nasync fn x() {\n", true);
+    check("    #[test]\n    #[expect(lint, reason = \"..\")]\n    fn x() {\n", true);
+    check("fn x() {\n", false);
+    check("#[test]\nfn y() {\n    x();\n}\nfn x() {\n", false);
+    check("#[test]\nfn xx() {\n", false);
+    check("// #[test]\n// fn x() {\n", false);
+    check("stories! {\n    y,\n    x,\n}\nasync fn x(broker: B) {\n", true);
+    check("stories! {\n    y,\n}\nasync fn x(broker: B) {\n", false);
+    check("stories! {\n    x,\n}\n", false);
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! Minimal HTTP/1.1 client for GET requests whose body is read in place (RFC 9112).
 
+#[cfg(feature = "testing")]
+pub(crate) mod testing;
+
 use std::future::poll_fn;
 use std::io;
 use std::sync::{Arc, Weak};
@@ -7,12 +10,13 @@ use std::time::Duration;
 
 use http::Uri;
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, TRANSFER_ENCODING};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use parking_lot::{Mutex, MutexGuard};
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::TcpStream;
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
+};
 use tokio::time::{Instant, sleep};
 use tower_service::Service as _;
 
@@ -25,7 +29,12 @@ const CONNECT: Duration = Duration::from_secs(5);
 const LONGEST_HEAD: usize = 64 << 10;
 const MOST_HEADERS: usize = 128;
 
-type Socket = TokioIo<MaybeHttpsStream<TokioIo<TcpStream>>>;
+/// Byte stream to a server: TCP, TLS over it, or bytes that a fuzzer made.
+trait Stream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> Stream for S {}
+
+type Socket = Box<dyn Stream>;
 
 /// Pool of idle connections.
 pub(super) struct Pool {
@@ -120,7 +129,8 @@ impl Pool {
         let mut connector = self.connector.clone();
         poll_fn(|context| connector.poll_ready(context)).await.map_err(io::Error::other)?;
         let stream = connector.call(to.clone()).await.map_err(io::Error::other)?;
-        Ok(Connection { socket: TokioIo::new(stream), to, pool: Arc::downgrade(self) })
+        let socket = Box::new(TokioIo::new(stream));
+        Ok(Connection { socket, to, pool: Arc::downgrade(self) })
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {

@@ -155,3 +155,17 @@ async fn m8_a_link_out_of_the_folder_is_not_followed_without_a_word() {
     let again = changed(push_of(folder), |push| push.revision = Some("r9".to_owned()));
     store.push(again, |_| ()).await.unwrap();
 }
+
+/// A few links that lead to their own folder make billions of paths.
+#[tokio::test(flavor = "multi_thread")]
+async fn l13_a_folder_whose_links_multiply_it_is_not_pushed() {
+    let fixture = Fixture::new().await;
+    let folder = fixture.dir.path();
+    for link in 0..5 {
+        std::os::unix::fs::symlink(".", folder.join(format!("link-{link}"))).unwrap();
+    }
+    let store = store_on(&fixture.server, |_| ());
+    let refused = store.push(push_of(folder), |_| ()).await.unwrap_err();
+    let said = nsbridge_handler::chain(&refused);
+    assert!(said.contains("it has more than 100000 files and folders"), "{said}");
+}

@@ -106,6 +106,20 @@ const CHANGES: &[Change] = &[
         let _ = fs::remove_file(&path);
         Ok(std::os::unix::fs::symlink("/dev/zero", path)?)
     }),
+    ("folder: links that multiply it", |random, dir| {
+        let to_itself = random.of(&[true, false]);
+        for step in 0..7 {
+            let folder = dir.join(format!("part-{step}"));
+            fs::create_dir(&folder)?;
+            // 20 links at each of 7 levels are 1.3 billion paths.
+            for link in 0..20 {
+                let next = format!("../part-{}", step + 1);
+                let to = if to_itself { "." } else { &next };
+                std::os::unix::fs::symlink(to, folder.join(format!("link-{link}")))?;
+            }
+        }
+        Ok(fs::create_dir(dir.join("part-7"))?)
+    }),
     ("folder: a tokenizer of patterns", |random, dir| {
         let pattern = random.of(&["(a+)+$", "(?:(?:a{1,1000}){1,1000}){1,1000}", "(.*)*\\1"]);
         edit(dir, "tokenizer.json", |json| {

@@ -1,0 +1,72 @@
+//! Commands whose standard output is a terminal.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Read as _;
+use std::path::Path;
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+use crate::place::{nsbridge, output};
+
+/// Runs a command with a terminal as its standard output, and returns what the terminal received.
+#[track_caller]
+fn seen(arguments: &[&str]) -> String {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    let slave = OpenOptions::new().read(true).write(true).open(name).unwrap();
+    let mut command = nsbridge(arguments);
+    command.stdout(slave.try_clone().unwrap()).spawn().unwrap().wait().unwrap();
+    // Without its last writer, the terminal ends with an error after what was written.
+    drop((command, slave));
+    let mut bytes = Vec::new();
+    let _ = File::from(master).read_to_end(&mut bytes);
+    String::from_utf8(bytes).unwrap()
+}
+
+/// Text that turns a terminal's output red and reverses its direction.
+const HOSTILE: &str = "\u{9b}31m\u{202e}";
+const ESCAPED: &str = "\\u{9b}31m\\u{202e}";
+
+#[test]
+fn l6_what_a_command_quotes_reaches_a_terminal_escaped() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("worker.toml");
+    fs::write(&config, format!("[worker]\nmodel = \"m\"\n\"{HOSTILE}\" = 1\n")).unwrap();
+    let model = dir.path().join(HOSTILE);
+    fs::create_dir(&model).unwrap();
+    let bundled = crate::place::model().join("config.json");
+    fs::copy(bundled, model.join("config.json")).unwrap();
+    let (config, model) = (config.to_str().unwrap(), model.to_str().unwrap());
+    let commands: [&[&str]; 4] = [
+        &["doctor", "--config", config],
+        &["doctor", "--config", config, "--json"],
+        &["model", "inspect", model],
+        &["model", "inspect", model, "--json"],
+    ];
+    for command in commands {
+        let seen = seen(command);
+        assert!(seen.contains(ESCAPED) && !seen.contains(HOSTILE), "{command:?}: {seen:?}");
+        let (_, piped, _) = output(command);
+        assert!(piped.contains(HOSTILE), "{command:?}: {piped:?}");
+    }
+}
+
+#[test]
+fn l6_no_command_writes_to_stdout_in_another_way() {
+    fn check(folder: &Path) {
+        for entry in folder.read_dir().unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                check(&path);
+            } else if !path.ends_with("terminal.rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                for way in ["stdout()", "print!(", "println!("] {
+                    assert!(!text.contains(way), "{}: {way}", path.display());
+                }
+            }
+        }
+    }
+    check(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+}
