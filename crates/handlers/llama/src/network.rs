@@ -4,6 +4,8 @@
 //! row; only attention depends on the row's sequence. The numbers of a row are the same whatever
 //! else is in the batch.
 
+mod backend;
+#[cfg(feature = "candle")]
 mod device;
 mod load;
 mod part;
@@ -23,7 +25,7 @@ use crate::{Config, Format, LoadError, Tier, Weights};
 use nsbridge_kernels::attention::PAGE;
 use nsbridge_kernels::prefetch::{DISTANCES, set_distance};
 
-pub use self::device::CandleDevices;
+pub use self::backend::{Backend, CandleDevices};
 
 use self::plan::Step;
 use self::ranks::Ranks;
@@ -60,35 +62,6 @@ pub struct Setup {
     pub kv: KvFormat,
     /// Number of KV-cache blocks, of 32 positions each, for all sequences together.
     pub blocks: usize,
-}
-
-/// Backend that a model runs on.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub enum Backend {
-    /// CPU, with this engine's own kernels.
-    #[default]
-    Cpu,
-    /// candle, on any of its devices. Weights are floats or the checkpoint's blocks, and the bits
-    /// depend on the device and on the number of ranks.
-    Candle(CandleDevices),
-}
-
-impl Backend {
-    /// Returns the processor of this name: `cpu`; `cuda` for one GPU per rank; `cuda:N` for all
-    /// ranks on GPU N.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the name is unknown, if the GPU does not exist, or if the worker was
-    /// built without the required features.
-    pub fn named(name: &str, ranks: usize) -> Result<Self, LoadError> {
-        if name == "cpu" {
-            Ok(Self::Cpu)
-        } else {
-            CandleDevices::gpus(name, ranks).map(Self::Candle)
-        }
-    }
 }
 
 impl Default for Setup {

@@ -1,5 +1,6 @@
 //! Conversion of a model in transformers' format to a quantized GGUF file.
 
+mod blocks;
 mod head;
 mod mix;
 mod search;
@@ -7,8 +8,6 @@ mod search;
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
 
-use candle_core::quantized::QTensor;
-use candle_core::{Device, Tensor};
 use nsbridge_checkpoint::{Dtype, Weight};
 use nsbridge_handler::Model;
 use nsbridge_kernels::matrix::Source;
@@ -18,7 +17,7 @@ pub use self::mix::Mix;
 use self::head::{ALIGNMENT, Entry, head};
 use self::search::Search;
 use crate::formats::{format_of, source};
-use crate::weights::{self, Cut, ggml};
+use crate::weights::{self, Cut};
 use crate::{Config, Format, LoadError, Rope, RopeScaling, Tier, Weights, tensors};
 
 /// Number of weights that a thread converts at a time.
@@ -54,19 +53,20 @@ pub enum QuantizeError {
     /// The file cannot be written.
     #[error("could not write the file")]
     Write(#[source] io::Error),
-    /// The library that makes the blocks returned an error.
-    #[error("could not quantize {name}: {why}")]
-    Made {
+    /// A mix asks for a format that is not written.
+    #[error("could not quantize {name}: {dtype} is not a format that is written")]
+    Unknown {
         /// Name of the tensor.
         name: String,
-        /// Message of the library.
-        why: String,
+        /// Format of the mix.
+        dtype: Dtype,
     },
 }
 
 /// Writes a model's tensors and shape to an empty file, as GGUF, and returns its size in bytes.
 ///
-/// Blocks of Q4_K and Q5_K come from this crate's own search, the others from candle. The
+/// Blocks of Q4_K and Q5_K come from this crate's own search, the others are rounded as by
+/// llama.cpp. The
 /// vocabulary stays in `tokenizer.json`. What GGUF cannot express (windows of some layers, several
 /// tokens that end a reply) stays in `config.json` and `generation_config.json`.
 ///
@@ -221,7 +221,6 @@ impl Rows<'_> {
         rows: std::ops::Range<usize>,
     ) -> Result<Vec<u8>, QuantizeError> {
         let (columns, dtype) = (self.entry.columns(), self.entry.dtype);
-        let shape = (rows.len(), columns);
         let mut numbers = vec![0.0; rows.len() * columns];
         for (row, out) in rows.zip(numbers.chunks_exact_mut(columns)) {
             let from = self.order.map_or(row, |head| weights::parted(row, head));
@@ -239,10 +238,11 @@ impl Rows<'_> {
             Tier::best().run(Search { weights: &numbers, format, out: &mut out });
             return Ok(out);
         }
-        let made = Tensor::from_vec(numbers, shape, &Device::Cpu)
-            .and_then(|tensor| QTensor::quantize(&tensor, ggml(dtype)))
-            .and_then(|made| made.data().map(std::borrow::Cow::into_owned));
-        made.map_err(|why| QuantizeError::Made { name: self.name.to_owned(), why: why.to_string() })
+        let mut out = Vec::with_capacity(numbers.len() * 4);
+        if !blocks::convert(&numbers, dtype, &mut out) {
+            return Err(QuantizeError::Unknown { name: self.name.to_owned(), dtype });
+        }
+        Ok(out)
     }
 }
 

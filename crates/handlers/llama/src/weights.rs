@@ -11,7 +11,9 @@ use nsbridge_handler::Model;
 use crate::formats::{coarsest_format, format_of_tensor};
 use crate::{Format, LoadError};
 
-pub(crate) use self::gguf::{ggml, interleaved, name as gguf_name, parted};
+#[cfg(feature = "candle")]
+pub(crate) use self::gguf::ggml;
+pub(crate) use self::gguf::{interleaved, name as gguf_name, parted};
 
 /// Part of a tensor that belongs to one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -154,6 +154,14 @@ fn the_kernels_know_no_model_and_no_tensor_library() {
 }
 
 #[test]
+fn the_command_line_brings_no_candle() {
+    // The engine's own kernels do without, and candle costs a newcomer minutes of compilation.
+    let tree = cargo(&["tree", "--locked", "--package", "nsbridge-cli", "--edges", "normal"]);
+    assert!(tree.contains("nsbridge-llama v"));
+    assert!(!tree.contains("candle"), "a dependency of nsbridge-cli enables candle");
+}
+
+#[test]
 fn the_protocol_does_no_input_or_output() {
     let tree = tree_of("nsbridge-protocol");
     assert!(tree.contains("serde v"));

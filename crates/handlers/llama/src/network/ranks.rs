@@ -13,6 +13,7 @@ use nsbridge_kernels::collectives::{
     Communicator, Patience, RankGroup, RankHandle, RankLost, SingleRank,
 };
 
+#[cfg(feature = "candle")]
 use super::device::DeviceShard;
 use super::part::Part;
 use super::plan::Step;
@@ -55,6 +56,9 @@ impl Ranks {
                     Ok(Box::new(Shard::load(config, rope.clone(), weights, setup, place)?))
                 })
             }
+            #[cfg(not(feature = "candle"))]
+            Backend::Candle(none) => match *none {},
+            #[cfg(feature = "candle")]
             Backend::Candle(on) => Self::load_each(weights, setup, |part, handle| {
                 let place = (part, on, handle);
                 Ok(Box::new(DeviceShard::load(config, context, weights, setup, place)?))

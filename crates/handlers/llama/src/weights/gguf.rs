@@ -1,6 +1,8 @@
 //! Tensor names, row order and dtypes of GGUF files.
 
+#[cfg(feature = "candle")]
 use candle_core::quantized::GgmlDType;
+#[cfg(feature = "candle")]
 use nsbridge_checkpoint::Dtype;
 
 /// Returns the GGUF name (`MODEL_TENSORS` in llama.cpp's `gguf-py`) of a tensor named as in
@@ -49,6 +51,7 @@ pub(crate) fn parted(row: usize, head_dim: usize) -> usize {
 }
 
 /// Returns candle's name of a dtype.
+#[cfg(feature = "candle")]
 pub(crate) fn ggml(dtype: Dtype) -> GgmlDType {
     match dtype {
         Dtype::F16 => GgmlDType::F16,

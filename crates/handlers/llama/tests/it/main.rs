@@ -5,6 +5,7 @@
 mod bits;
 mod bounds;
 mod bundled;
+#[cfg(feature = "candle")]
 mod devices;
 mod families;
 mod formats;

@@ -2,6 +2,7 @@
 
 use candle_core::{DType, Device};
 
+use super::super::backend::OPTION;
 use crate::{Format, LoadError};
 
 /// Devices of a model's ranks, and the dtype of their computation.
@@ -12,9 +13,6 @@ pub struct CandleDevices {
     /// Dtype of activations and of float weights; `None` for that of the checkpoint.
     dtype: Option<DType>,
 }
-
-/// Name of the device option in error messages.
-const OPTION: &str = "the option device";
 
 impl CandleDevices {
     /// Puts all ranks on one device, in the checkpoint's own dtype.
@@ -28,28 +26,12 @@ impl CandleDevices {
         Self { dtype: Some(dtype), ..self }
     }
 
-    /// Opens the GPUs of `cuda`, one for each rank, or of `cuda:N`, which puts all ranks on that
-    /// one.
+    /// Opens the GPUs with these numbers, one for each rank.
     ///
     /// # Errors
     ///
-    /// Returns an error if the name is unknown, if the GPU does not exist, or if the worker was
-    /// built without the required features.
-    pub(in crate::network) fn gpus(name: &str, ranks: usize) -> Result<Self, LoadError> {
-        let numbers = match name.strip_prefix("cuda") {
-            Some("") => (0..ranks.max(1)).collect(),
-            Some(number) => {
-                let number = number.strip_prefix(':').and_then(|number| number.parse().ok());
-                vec![number.ok_or_else(|| unknown(name))?]
-            }
-            None => return Err(unknown(name)),
-        };
-        if !cfg!(feature = "cuda") {
-            return Err(needs(name, "the feature cuda"));
-        }
-        if numbers.len() > 1 && !cfg!(feature = "nccl") {
-            return Err(needs(name, "the feature nccl, which ranks on GPUs of their own need"));
-        }
+    /// Returns an error that names a GPU that cannot be used.
+    pub(in crate::network) fn gpus(numbers: Vec<usize>) -> Result<Self, LoadError> {
         let devices = numbers.into_iter().map(open).collect::<Result<_, _>>()?;
         Ok(Self { devices, dtype: None })
     }
@@ -78,16 +60,6 @@ impl CandleDevices {
     pub(crate) fn free(&self) -> Option<u64> {
         self.devices.iter().map(free).sum()
     }
-}
-
-fn unknown(name: &str) -> LoadError {
-    LoadError::unsupported(OPTION, name.to_owned(), "cpu, cuda or cuda:N")
-}
-
-fn needs(name: &str, what: &str) -> LoadError {
-    LoadError::Worker(format!(
-        "{OPTION} is {name}, and this worker was built without {what} (docs/gpu.md says how it is)"
-    ))
 }
 
 fn open(number: usize) -> Result<Device, LoadError> {
@@ -131,24 +103,5 @@ mod tests {
         assert_eq!(on.dtype(Format::Bf16), DType::BF16);
         assert_eq!(on.dtype(Format::Q8_0), DType::F32);
         assert_eq!(on.with_dtype(DType::F32).dtype(Format::F16), DType::F32);
-    }
-
-    #[test]
-    fn names_of_devices_are_held_to_their_form() {
-        for name in ["gpu", "cuda0", "cuda:", "cuda:-1", "cuda:x", "CUDA"] {
-            let why = CandleDevices::gpus(name, 1).unwrap_err().to_string();
-            assert!(why.contains("cpu, cuda or cuda:N"), "{name}: {why}");
-        }
-    }
-
-    #[cfg(not(feature = "cuda"))]
-    #[test]
-    fn a_worker_without_cuda_says_so() {
-        let why = CandleDevices::gpus("cuda:1", 2).unwrap_err().to_string();
-        assert_eq!(
-            why,
-            "the option device is cuda:1, and this worker was built without the feature cuda \
-             (docs/gpu.md says how it is)"
-        );
     }
 }
