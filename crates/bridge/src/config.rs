@@ -16,10 +16,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use zeroize::{Zeroize as _, Zeroizing};
 
-#[cfg(feature = "s3")]
 pub use nsbridge_store::StoreConfig;
 pub use store::ModelConfig;
-#[cfg(any(feature = "s3", feature = "kms"))]
 pub use watch::{FleetConfig, HealthConfig, TelemetryConfig};
 
 /// Configuration of a worker. `deploy/worker.example.toml` has each field with its meaning.
