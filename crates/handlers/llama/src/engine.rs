@@ -30,7 +30,7 @@ pub(crate) use self::sequence_group::SequenceGroup;
 use self::waker::{Left, Waker};
 use self::watchdog::{Heartbeat, Watchdog};
 
-/// Interval at which `drop` checks for the end of the thread.
+/// Polling interval of `drop`.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Time limit of an idle wait for a command. Its expiry has no effect.
@@ -135,8 +135,7 @@ impl Engine {
             heartbeat: heartbeat.clone(),
         };
         let thread = std::thread::Builder::new().name("nsbridge-engine".to_owned());
-        let thread = thread.spawn(move || engine_loop.run()).map_err(Error::fatal)?;
-        let thread = Some(thread);
+        let thread = Some(thread.spawn(move || engine_loop.run()).map_err(Error::fatal)?);
         Ok(Self { commands, woken, policy, counts, failure, watch, heartbeat, watchdog, thread })
     }
 
@@ -151,8 +150,8 @@ impl Engine {
         let left = Left::new(waker.clone());
         let (done, finished) = oneshot::channel();
         emitter.on_change(move || waker.wake());
-        let limit = self.policy.limit.map(|given| Limit::new(given, input.arrived));
-        self.send(Command::Make(Box::new(Request::new(input, emitter, done, limit))))?;
+        let request = Request::new(input, emitter, done, self.policy.limit);
+        self.send(Command::Make(Box::new(request)))?;
         let finish = finished.await.unwrap_or_else(|_| Err(stopped()));
         left.answered();
         finish
@@ -272,8 +271,7 @@ impl EngineLoop {
             over.request.input.group.release(self.model.cache());
             self.schedule.end(over.tenant);
             if let Some(speculation) = &mut self.speculation {
-                let sequences = over.request.input.group.ids();
-                sequences.for_each(|sequence| speculation.drafter().forget(sequence));
+                over.request.input.group.ids().for_each(|id| speculation.drafter().forget(id));
             }
         }
     }

@@ -30,7 +30,7 @@ pub(super) struct Limit {
 
 impl Limit {
     /// Creates the deadline of a request that arrived at this time.
-    pub(super) fn new(given: Duration, arrived: Instant) -> Self {
+    fn new(given: Duration, arrived: Instant) -> Self {
         Self { given, end: arrived.checked_add(given) }
     }
 
@@ -55,8 +55,9 @@ impl Request {
         input: EngineRequest,
         emitter: Emitter<TextPiece>,
         done: oneshot::Sender<Result<Finish>>,
-        limit: Option<Limit>,
+        limit: Option<Duration>,
     ) -> Self {
+        let limit = limit.map(|given| Limit::new(given, input.arrived));
         Self { input, emitter, done: Some(done), pieces: VecDeque::new(), finish: None, limit }
     }
 

@@ -2,7 +2,6 @@
 
 use candle_core::{DType, Device};
 
-use super::super::backend::OPTION;
 use crate::{Format, LoadError};
 
 /// Devices of a model's ranks, and the dtype of their computation.
@@ -67,7 +66,9 @@ fn open(number: usize) -> Result<Device, LoadError> {
     // the order in which they were enqueued. candle's `new_cuda` has a stream for each thread.
     let device = Device::new_cuda_with_stream(number).map_err(|error| {
         let why = super::first_line(&error);
-        LoadError::Worker(format!("{OPTION} names GPU {number}, which cannot be used: {why}"))
+        LoadError::Worker(format!(
+            "the option device names GPU {number}, which cannot be used: {why}"
+        ))
     })?;
     #[cfg(feature = "cuda")]
     if let Device::Cuda(cuda) = &device {
