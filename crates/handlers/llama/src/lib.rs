@@ -15,7 +15,7 @@
 //!
 //! # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../examples/models/tale-1m");
 //! let models = [("target".to_owned(), Model::in_dir(folder))].into_iter().collect::<Models>();
-//! let llama = nsbridge_handler::testing::load::<Llama>(Options::default(), models)?;
+//! let llama = nsbridge_handler::testing::load::<Llama, _>(Options::default(), models)?;
 //! let input = json!({ "prompt": "Once a bear", "max_tokens": 8, "temperature": 0.0 });
 //! let (pieces, finish) = answer(&llama, &input, 7, &[])?;
 //! assert_eq!((pieces.len(), finish.reason), (8, FinishReason::Length));
