@@ -55,7 +55,8 @@ pub(crate) fn run(cargo: &Cargo, arguments: &[String]) -> Result<()> {
         let command = in_system(rust_tests(cargo, &["nextest", "run"], arguments)?);
         report.part("the Rust tests", Runner::Nextest, command)?;
         if whole {
-            let command = in_system(rust_tests(cargo, &["test", "--doc", "--no-fail-fast"], arguments)?);
+            let command =
+                in_system(rust_tests(cargo, &["test", "--doc", "--no-fail-fast"], arguments)?);
             report.part("the examples in the documentation", Runner::Libtest, command)?;
         }
     } else {
