@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::path::Path;
+use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
-use serde::Deserialize;
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
 
 use crate::broker::Broker;
 use crate::cargo::{self, Cargo, root};
@@ -16,8 +18,11 @@ const FOLDER: &str = "crates/dev/bench/src/bin";
 /// Suites that need RabbitMQ.
 const ON_A_BROKER: [&str; 1] = ["bridge"];
 
+/// Number of turns of both builds in a comparison of the suite `bridge`.
+const TURNS: usize = 5;
+
 /// Result file of a suite.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 struct Figures {
     suite: String,
     machine: serde_json::Value,
@@ -26,11 +31,12 @@ struct Figures {
 }
 
 /// Figure of a suite. A `ratio` above 1 means that this project is better, whatever the unit.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 struct Row {
     name: String,
     value: Option<f64>,
     unit: String,
+    better: String,
     peer: Option<String>,
     peer_value: Option<f64>,
     ratio: Option<f64>,
@@ -72,12 +78,98 @@ pub(crate) fn run(cargo: &Cargo, suite: &str) -> Result<()> {
     let done = cargo::run(command)?;
     drop(broker);
     ensure!(done, "the suite `{suite}` failed");
-    let text = fs::read_to_string(&written)
-        .with_context(|| format!("the suite `{suite}` did not write {}", written.display()))?;
-    let figures = serde_json::from_str(&text)
-        .with_context(|| format!("{} is not what a suite writes", written.display()))?;
-    say::line(&table(&figures));
+    say::line(&table(&figures(&written)?));
     Ok(())
+}
+
+/// Compares the suite with `binary`, the same suite built from another commit.
+pub(crate) fn against(cargo: &Cargo, suite: &str, binary: &Path) -> Result<()> {
+    let binary = binary.canonicalize().with_context(|| format!("finding {}", binary.display()))?;
+    let name = format!("bench-{suite}");
+    let package = ["build", "--release", "--package", "nsbridge-bench", "--features", suite];
+    let mut build = cargo.command(&package);
+    build.args(["--bin", &name]);
+    ensure!(cargo::run(build)?, "the suite `{suite}` does not build");
+    let ours = cargo.target_dir().join("release").join(&name);
+    let folder = root().join("target/bench");
+    let written = folder.join(format!("{suite}-before.json"));
+    let compared = match suite {
+        "engine" => {
+            let mut command = Command::new(&ours);
+            command.arg("before").arg(&binary).current_dir(root());
+            ensure!(cargo::run(command)?, "the comparison failed");
+            figures(&written)?
+        }
+        "bridge" => {
+            machine::rabbitmq::ready()?;
+            let broker = Broker::start(cargo)?;
+            let mut runs = Vec::new();
+            for turn in 1..=TURNS {
+                let mut pair = Vec::new();
+                for (which, program) in [("ours", &ours), ("before", &binary)] {
+                    say::step(&format!("turn {turn} of {TURNS}: {which}"));
+                    let out = folder.join(format!("bridge-{which}.json"));
+                    let mut command = broker.tell(Command::new(program));
+                    command.arg(&out).current_dir(root());
+                    command.env("NSBRIDGE_BENCH_NO_PEERS", "only two builds are compared");
+                    ensure!(cargo::run(command)?, "{} failed", program.display());
+                    pair.push(figures(&out)?);
+                }
+                runs.push(pair);
+            }
+            let compared = compared(&runs, &binary)?;
+            fs::write(&written, serde_json::to_string_pretty(&compared)? + "\n")?;
+            compared
+        }
+        _ => bail!("only `engine` and `bridge` can be compared with another build"),
+    };
+    say::line(&table(&compared));
+    Ok(())
+}
+
+/// Returns the rows of this build beside the other's. A ratio is the median of the turns' ratios.
+fn compared(turns: &[Vec<Figures>], binary: &Path) -> Result<Figures> {
+    let first = turns.first().and_then(|turn| turn.first()).context("there was no turn")?;
+    let value = |figures: &Figures, name: &str| {
+        figures.rows.iter().find(|row| row.name == name).and_then(|row| row.value)
+    };
+    let mut rows = Vec::new();
+    for row in &first.rows {
+        // The rows of other systems repeat the value of the first.
+        if row.name.contains(".vs_") {
+            continue;
+        }
+        let pairs: Vec<(f64, f64)> = turns
+            .iter()
+            .filter_map(|turn| Some((value(&turn[0], &row.name)?, value(&turn[1], &row.name)?)))
+            .collect();
+        let ratio = |&(mine, theirs): &(f64, f64)| {
+            if row.better == "higher" { mine / theirs } else { theirs / mine }
+        };
+        rows.push(Row {
+            name: format!("{}.vs_before", row.name),
+            value: median(pairs.iter().map(|pair| pair.0)),
+            peer: Some(format!("the build {}", binary.display())),
+            peer_value: median(pairs.iter().map(|pair| pair.1)),
+            ratio: median(pairs.iter().map(ratio)),
+            ..row.clone()
+        });
+    }
+    let Figures { suite, machine, date, .. } = first;
+    Ok(Figures { suite: suite.clone(), machine: machine.clone(), date: date.clone(), rows })
+}
+
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
+fn figures(written: &Path) -> Result<Figures> {
+    let text = fs::read_to_string(written)
+        .with_context(|| format!("the suite did not write {}", written.display()))?;
+    serde_json::from_str(&text)
+        .with_context(|| format!("{} is not what a suite writes", written.display()))
 }
 
 fn suites() -> Result<Vec<String>> {
@@ -96,7 +188,7 @@ fn table(figures: &Figures) -> String {
     let number = |number: Option<f64>| number.map_or("-".to_owned(), short);
     let mut lines =
         vec![["name", "value", "unit", "peer", "peer_value", "ratio"].map(str::to_owned)];
-    for Row { name, value, unit, peer, peer_value, ratio } in &figures.rows {
+    for Row { name, value, unit, peer, peer_value, ratio, .. } in &figures.rows {
         let peer = peer.clone().unwrap_or_else(|| "-".to_owned());
         let (value, peer_value, ratio) = (number(*value), number(*peer_value), number(*ratio));
         lines.push([name.clone(), value, unit.clone(), peer, peer_value, ratio]);

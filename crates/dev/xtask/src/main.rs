@@ -17,6 +17,7 @@ mod say;
 mod tally;
 mod test;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -97,6 +98,10 @@ enum Chore {
     Bench {
         /// Name of the suite, such as `bridge`.
         suite: String,
+        /// Compares with this binary of the suite, built from another commit, instead of other
+        /// systems: both run in turns. For `bridge` and `engine`.
+        #[arg(long, value_name = "BINARY")]
+        before: Option<PathBuf>,
     },
 }
 
@@ -114,7 +119,10 @@ fn main() -> ExitCode {
         Chore::Attack { arguments } => attack::run(&Cargo::here(), &arguments),
         Chore::Cuda { arguments } => cuda::run(&arguments),
         Chore::Fuzz { arguments } => fuzz::run(&Cargo::here(), &arguments),
-        Chore::Bench { suite } => bench::run(&Cargo::here(), &suite),
+        Chore::Bench { suite, before: None } => bench::run(&Cargo::here(), &suite),
+        Chore::Bench { suite, before: Some(binary) } => {
+            bench::against(&Cargo::here(), &suite, &binary)
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

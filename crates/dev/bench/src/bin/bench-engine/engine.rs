@@ -50,6 +50,16 @@ impl Engine {
         Ok(Self { about: "ours".into(), suffix: "", process })
     }
 
+    /// Starts the engine of another build of this benchmark.
+    pub(crate) fn before(binary: &Path, model: &Path, threads: usize) -> Result<Self> {
+        let mut command = Command::new(binary);
+        command.arg("serve").arg(model).args([threads.to_string(), "1".to_owned()]);
+        let process = Process::start(command)
+            .with_context(|| format!("starting {} as the engine before", binary.display()))?;
+        let about = format!("the build {}", binary.display());
+        Ok(Self { about, suffix: ".vs_before", process: Ok(process) })
+    }
+
     /// Starts a peer, a script in `peers/`.
     pub(crate) fn peer(
         about: &str,

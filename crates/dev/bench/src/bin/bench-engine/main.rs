@@ -44,6 +44,7 @@ fn main() -> Result<()> {
         [] => suite("engine", &Part::All),
         ["serving"] => suite("serving", &Part::Serving),
         ["of", model] => suite(model, &Part::Of(model)),
+        ["before", binary] => before(Path::new(binary)),
         ["speculating"] => {
             let mut report = Report::new("engine")?;
             speculating::measure(&pair())?.into_iter().for_each(|row| report.push(row));
@@ -56,7 +57,9 @@ fn main() -> Result<()> {
             ranks::measure(&random, folder)?.into_iter().for_each(|row| report.push(row));
             report.write(Path::new("target/bench/ranks.json"))
         }
-        _ => bail!("usage: bench-engine [serving | speculating | ranks | of MODEL]"),
+        _ => {
+            bail!("usage: bench-engine [serving | speculating | ranks | of MODEL | before BINARY]")
+        }
     }
 }
 
@@ -127,6 +130,31 @@ fn suite(name: &str, part: &Part<'_>) -> Result<()> {
         speculating::measure(&pair)?.into_iter().for_each(|row| report.push(row));
     }
     report.write(&Path::new("target/bench").join(name).with_extension("json"))
+}
+
+/// Measures this build and `binary`, another build of this benchmark, in turns on the same models.
+fn before(binary: &Path) -> Result<()> {
+    let folder = Path::new("target/bench/models");
+    let random = random(folder)?;
+    let pair = pair();
+    let mut report = Report::new("engine")?;
+    for (model, name, mix) in [
+        (&random, "q8_0", Mix::Q8_0),
+        (&random, "bf16", Mix::Bf16),
+        (&random, "q4_k_m", Mix::Q4KM),
+        (&pair.join("tale-7m"), "tale_7m", Mix::Bf16),
+    ] {
+        let dir = Kept::of(model, mix, folder)?.dir;
+        let earlier = Engine::before(binary, &dir, THREADS)?;
+        let mut group = Group::new(Engine::ours(&dir, THREADS, 1)?, vec![earlier]);
+        group.compare_logits()?;
+        group.measure(None)?;
+        rows(&group, name).into_iter().for_each(|row| report.push(row));
+        if model == &random {
+            serving::measure(&mut group, name)?.into_iter().for_each(|row| report.push(row));
+        }
+    }
+    report.write(Path::new("target/bench/engine-before.json"))
 }
 
 /// Starts our engine and its peers on one model.
