@@ -19,7 +19,8 @@ const WHOLE: &str = "model.safetensors";
 /// The tensors of a model, with none of their bytes.
 ///
 /// Read from the first of these that the model has: `model.safetensors.index.json` with the shards
-/// that it names, `model.safetensors`, all other `.safetensors` files together, one `.gguf` file.
+/// that it names, `model.safetensors`, all other `.safetensors` files together, one `.gguf` file
+/// or all parts of one split file.
 /// [`left_out`](Self::left_out) names the files of weights that are not read. Headers are checked against the sizes of the
 /// files: extents lie within them, are as long as dtype and shape say, and do not overlap.
 #[derive(Clone)]
@@ -51,7 +52,7 @@ impl Checkpoint {
                     let whole = model.index(WHOLE).map(|file| vec![file]);
                     (safetensors::read(model, &whole.unwrap_or(shards))?, Metadata::default())
                 }
-                (_, files) => gguf_alone(model, &files)?,
+                (_, files) => gguf_model(model, &files)?,
             },
         };
         let checkpoint = Self::new(model.clone(), tensors, metadata)?;
@@ -165,12 +166,14 @@ fn with_suffix(model: &Model, suffix: &str) -> Vec<usize> {
     files.map(|(index, _)| index).collect()
 }
 
-/// Reads the tensors and the metadata of a GGUF model, which must be a single file.
-fn gguf_alone(model: &Model, files: &[usize]) -> Result<(Vec<TensorInfo>, Metadata)> {
-    split::refuse_named(model, files)?;
+/// Reads the tensors and the metadata of a GGUF model: a single file, or all parts of one split.
+fn gguf_model(model: &Model, files: &[usize]) -> Result<(Vec<TensorInfo>, Metadata)> {
+    if let Some(parts) = split::parts_of_one(model, files)? {
+        return split::read(model, &parts);
+    }
     let &[file] = files else { return Err(no_weights(model, files.len())) };
     let (tensors, metadata) = gguf::read(model, file)?;
-    split::refuse_told(model, file, &metadata)?;
+    split::refuse_lone(model, file, &metadata)?;
     Ok((tensors, metadata))
 }
 

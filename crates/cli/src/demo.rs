@@ -1,5 +1,7 @@
 //! `nsbridge demo`: queue, keys, model and worker in one process.
 
+mod chat;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -11,63 +13,65 @@ use nsbridge_client::{Client, Request};
 use nsbridge_crypto::{Entry, Key, Keyring, State};
 use nsbridge_handler::{Model, Models};
 use nsbridge_llama::Llama;
-use nsbridge_protocol::{ModelName, Tenant};
+use nsbridge_protocol::{ModelName, Tenant, TextInput};
 use nsbridge_queue::MemoryBroker;
 
 use crate::failure::note;
 use crate::prompt::Sampling;
-use crate::terminal::print;
+use crate::terminal::{is_interactive, print};
 use crate::{place, prompt, stream};
 
 /// Streams a story from the bundled pair of models, with queue, keys and worker in one process.
 ///
 /// Everything is real except the queue, which is in memory. The client seals the request, a worker
 /// takes and opens it, the model answers token by token, and the worker seals each reply frame.
+///
+/// With `--chat` in a terminal the lines that you type are a conversation.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: nsbridge demo --seed 7 --max-tokens 80 \"クマが海辺に行って\"")]
+#[command(
+    after_help = "Examples:\n  nsbridge demo --seed 7 --max-tokens 80 \"クマが海辺に行って\"\n  \
+    nsbridge demo --chat --model SmolLM2-135M-Instruct.Q4_1.gguf"
+)]
 pub(crate) struct Arguments {
-    /// Beginning of the story; `-` reads standard input.
-    #[arg(default_value = "クマが海辺に行って")]
-    prompt: String,
+    /// Beginning of the story; `-` reads standard input [default: クマが海辺に行って]. With
+    /// `--chat`, the first message.
+    prompt: Option<String>,
     #[command(flatten)]
     sampling: Sampling,
-    /// Folder with a Llama model in Hugging Face format.
-    #[arg(long, value_name = "DIR")]
+    /// Model: a GGUF file, or a folder in Hugging Face format.
+    #[arg(long, value_name = "PATH")]
     model: Option<PathBuf>,
-    /// Folder with a smaller model of the same vocabulary, used as the draft model. The bundled
-    /// model has one.
-    #[arg(long, value_name = "DIR")]
+    /// Smaller model of the same vocabulary, used as the draft model: a GGUF file or a folder. The
+    /// bundled model has one.
+    #[arg(long, value_name = "PATH")]
     draft: Option<PathBuf>,
     /// Prints one JSON object per line: a `piece` for each token, then a `summary`.
     #[arg(long)]
     json: bool,
 }
 
+/// Prompt if the command line has none.
+const BEGINNING: &str = "クマが海辺に行って";
+
 pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
     place::block_on(tell(arguments))
 }
 
 async fn tell(arguments: Arguments) -> Result<ExitCode> {
-    let dir = arguments.model.clone().unwrap_or_else(|| bundled("tale-7m"));
-    ensure!(dir.is_dir(), "there is no model in {}: name one with --model DIR", dir.display());
+    let target = arguments.model.clone().unwrap_or_else(|| bundled("tale-7m"));
+    check(&target, "--model")?;
     // The bundled draft model would have another vocabulary than a model of the user.
     let own = || arguments.model.is_none().then(|| bundled("tale-1m"));
     let draft = arguments.draft.clone().or_else(own);
-    if let Some(draft) = &draft {
-        ensure!(
-            draft.is_dir(),
-            "there is no model in {}: name one with --draft DIR",
-            draft.display()
-        );
-    }
+    draft.as_deref().map_or(Ok(()), |draft| check(draft, "--draft"))?;
     let (model, tenant): (ModelName, Tenant) = ("demo".parse()?, "demo".parse()?);
     let broker = Arc::new(MemoryBroker::new());
     let key = Entry::new("demo".parse()?, Key::generate()?, State::Primary);
     let keys = Arc::new(Keyring::of(vec![key])?);
-    let named = [("target", Some(dir)), ("draft", draft)];
+    let named = [("target", Some(target)), ("draft", draft)];
     let models: Models = named
         .into_iter()
-        .filter_map(|(name, dir)| Some((name.to_owned(), Model::in_dir(dir?))))
+        .filter_map(|(name, path)| Some((name.to_owned(), Model::at(path?))))
         .collect();
     let worker = Worker::builder(model.clone(), broker.clone(), keys.clone())
         .name("demo")
@@ -77,20 +81,39 @@ async fn tell(arguments: Arguments) -> Result<ExitCode> {
     let drain = worker.drain();
     let worker = tokio::spawn(worker.run());
     let client = Client::builder().broker(broker).keys(keys).name("demo").connect().await?;
-    let prompt = prompt::read(arguments.prompt)?;
-    if !arguments.json && !arguments.sampling.chat {
-        // The model continues the prompt, so prompt and reply together are the story.
-        print(&prompt)?;
-    }
-    let mut ask = Request::new(model, tenant).input(arguments.sampling.input(prompt)?);
-    ask.seed = arguments.sampling.seed;
-    let reply = client.submit(ask).await?;
-    let code = stream::show(reply, arguments.json).await?;
+    let sampling = &arguments.sampling;
+    let request = |input: TextInput| {
+        let mut request = Request::new(model.clone(), tenant.clone()).input(input);
+        request.seed = sampling.seed;
+        request
+    };
+    let code = if sampling.chat && !arguments.json && is_interactive() {
+        chat::converse(&client, sampling, request, arguments.prompt).await?
+    } else {
+        let prompt = prompt::read(arguments.prompt.unwrap_or_else(|| BEGINNING.to_owned()))?;
+        if !arguments.json && !sampling.chat {
+            // The model continues the prompt, so prompt and reply together are the story.
+            print(&prompt)?;
+        }
+        let reply = client.submit(request(sampling.input(prompt)?)).await?;
+        stream::show(reply, arguments.json).await?
+    };
     drain.begin();
     if let Err(error) = worker.await? {
         note(&format!("the worker ended badly: {error}"));
     }
     Ok(code)
+}
+
+/// Checks that there is a folder or a GGUF file, so that a wrong path is an error of one sentence.
+fn check(path: &Path, option: &str) -> Result<()> {
+    let is_gguf = path.extension().is_some_and(|extension| extension == "gguf");
+    ensure!(
+        path.is_dir() || is_gguf && path.is_file(),
+        "there is no model in {}: name a folder or a .gguf file with {option} PATH",
+        path.display()
+    );
+    Ok(())
 }
 
 /// Returns the folder of a bundled model: in the source tree, or under `/models` in a container

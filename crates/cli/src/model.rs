@@ -101,7 +101,7 @@ enum Command {
         after_help = "Example:\n  nsbridge model verify s3://bucket/models/tale-7m@2026-11-21"
     )]
     Verify {
-        /// Location of the model: a folder or s3://bucket/prefix.
+        /// Location of the model: a folder, a GGUF file or s3://bucket/prefix.
         model: Location,
     },
     /// Prints a model's tensors, its number of parameters, and the memory that each rank needs.
@@ -111,7 +111,7 @@ enum Command {
         after_help = "Example:\n  nsbridge model inspect ./llama-70b --dtype q8_0 --tokens 32768"
     )]
     Inspect {
-        /// Location of the model: a folder or s3://bucket/prefix.
+        /// Location of the model: a folder, a GGUF file or s3://bucket/prefix.
         model: Location,
         /// Number of tokens in the KV cache.
         #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..1 << 32))]
@@ -133,7 +133,7 @@ enum Command {
         nsbridge model push ./llama-70b-q4 s3://bucket/models/llama-70b-q4"
     )]
     Quantize {
-        /// Location of the model: a folder or s3://bucket/prefix.
+        /// Location of the model: a folder, a GGUF file or s3://bucket/prefix.
         model: Location,
         /// Folder to write to.
         to: PathBuf,

@@ -54,7 +54,7 @@ enum Command {
 
 #[derive(Debug, clap::Args)]
 struct ModelArguments {
-    /// Folder with the model's files.
+    /// Folder with the model's files, or a GGUF file.
     #[arg(long)]
     model: PathBuf,
     /// Quantizes the matrices, like the worker option of this name.
@@ -113,7 +113,7 @@ fn check(
 }
 
 fn open(arguments: &ModelArguments, tokens: usize) -> Result<nsbridge_llama::Model> {
-    let files = nsbridge_handler::Model::in_dir(&arguments.model);
+    let files = nsbridge_handler::Model::at(&arguments.model);
     let format = arguments.quantize.as_ref().map(|_| Format::Q8_0);
     let kv = match arguments.kv_cache_dtype.as_str() {
         "bf16" => KvFormat::Bf16,

@@ -67,14 +67,23 @@ impl Sampling {
     ///
     /// Returns an error if the schema file cannot be read or is not JSON.
     pub(crate) fn input(&self, prompt: String) -> Result<TextInput> {
-        let (prompt, messages) = if self.chat {
-            (None, vec![ChatMessage { role: "user".into(), content: prompt }])
-        } else {
-            (Some(prompt), Vec::new())
-        };
+        if self.chat {
+            return self.conversation(vec![ChatMessage { role: "user".into(), content: prompt }]);
+        }
+        Ok(TextInput { prompt: Some(prompt), ..self.parameters()? })
+    }
+
+    /// Builds the input of a request for the next message of a conversation.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the schema file cannot be read or is not JSON.
+    pub(crate) fn conversation(&self, messages: Vec<ChatMessage>) -> Result<TextInput> {
+        Ok(TextInput { messages, ..self.parameters()? })
+    }
+
+    fn parameters(&self) -> Result<TextInput> {
         Ok(TextInput {
-            prompt,
-            messages,
             max_tokens: self.max_tokens,
             temperature: self.temperature,
             top_p: self.top_p,

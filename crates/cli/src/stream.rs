@@ -54,27 +54,13 @@ impl Drafted {
 }
 
 /// Writes the text to stdout and the figures to stderr, or both as JSON lines to stdout.
-pub(crate) async fn show(mut reply: Reply<TextPiece>, json: bool) -> Result<ExitCode> {
-    let mut shown = Shown { json, started: Instant::now(), first: None, last: None, texts: vec![] };
-    // One future serves the whole reply. Otherwise a signal between two events would be lost.
-    let mut interrupt = pin!(ctrl_c());
-    loop {
-        let Some(event) = next(&mut reply, interrupt.as_mut()).await else {
-            return Ok(ExitCode::from(INTERRUPTED));
-        };
-        match event.transpose()? {
-            Some(Event::Piece(piece)) => shown.piece(piece)?,
-            Some(Event::Restarted { kept }) => shown.restart(kept)?,
-            Some(Event::Done(summary)) => {
-                shown.finish(&summary, &reply)?;
-                return Ok(ExitCode::SUCCESS);
-            }
-            Some(Event::Waiting) => note(WAITING),
-            Some(Event::Hint(code)) => note(&hint(code)),
-            Some(_) => {}
-            None => return Ok(ExitCode::FAILURE),
-        }
-    }
+pub(crate) async fn show(reply: Reply<TextPiece>, json: bool) -> Result<ExitCode> {
+    Shown::new(json).all_of(reply).await.map(|(_, code)| code)
+}
+
+/// Shows a reply of a conversation and returns its text, as far as it came before Ctrl-C.
+pub(crate) async fn show_turn(reply: Reply<TextPiece>) -> Result<String> {
+    Shown::new(false).all_of(reply).await.map(|(text, _)| text)
 }
 
 /// Writes each piece as a JSON value on its own line.
@@ -135,6 +121,33 @@ struct Shown {
 }
 
 impl Shown {
+    fn new(json: bool) -> Self {
+        Self { json, started: Instant::now(), first: None, last: None, texts: Vec::new() }
+    }
+
+    /// Shows all events of a reply, and returns its text and the exit code.
+    async fn all_of(mut self, mut reply: Reply<TextPiece>) -> Result<(String, ExitCode)> {
+        // One future serves the whole reply. Otherwise a signal between two events would be lost.
+        let mut interrupt = pin!(ctrl_c());
+        loop {
+            let Some(event) = next(&mut reply, interrupt.as_mut()).await else {
+                return Ok((self.texts.concat(), ExitCode::from(INTERRUPTED)));
+            };
+            match event.transpose()? {
+                Some(Event::Piece(piece)) => self.piece(piece)?,
+                Some(Event::Restarted { kept }) => self.restart(kept)?,
+                Some(Event::Done(summary)) => {
+                    self.finish(&summary, &reply)?;
+                    return Ok((self.texts.concat(), ExitCode::SUCCESS));
+                }
+                Some(Event::Waiting) => note(WAITING),
+                Some(Event::Hint(code)) => note(&hint(code)),
+                Some(_) => {}
+                None => return Ok((self.texts.concat(), ExitCode::FAILURE)),
+            }
+        }
+    }
+
     fn piece(&mut self, piece: TextPiece) -> Result<()> {
         let now = Instant::now();
         self.first.get_or_insert(now);
@@ -157,7 +170,7 @@ impl Shown {
         Ok(print(&self.texts.concat())?)
     }
 
-    fn finish(self, summary: &Summary, reply: &Reply<TextPiece>) -> Result<()> {
+    fn finish(&self, summary: &Summary, reply: &Reply<TextPiece>) -> Result<()> {
         let tokens = self.texts.len() as u64;
         let first = self.first.unwrap_or_else(Instant::now);
         let decoding = self.last.map_or(0.0, |last| (last - first).as_secs_f64());

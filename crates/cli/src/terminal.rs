@@ -20,6 +20,11 @@ pub(crate) fn print_line(line: &str) -> io::Result<()> {
     print(&format!("{line}\n"))
 }
 
+/// Returns true if both stdin and stdout are a terminal.
+pub(crate) fn is_interactive() -> bool {
+    io::stdin().is_terminal() && io::stdout().is_terminal()
+}
+
 /// Returns the text as stdout may show it: unchanged if that is a file or a pipe.
 fn shown(text: &str) -> Cow<'_, str> {
     if std::io::stdout().is_terminal() { plain(text) } else { Cow::Borrowed(text) }

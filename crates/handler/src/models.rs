@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::source::{Folder, Source};
+use crate::source::{Folder, Source, is_gguf};
 use crate::{Error, Result};
 
 /// Maximum size in bytes of a file that is read in one piece: configuration, tokenizer, template.
@@ -65,6 +65,20 @@ impl Model {
     /// Opens the model in this folder.
     pub fn in_dir(dir: impl Into<PathBuf>) -> Self {
         Self::from_source(Arc::new(Folder::new(dir)))
+    }
+
+    /// Opens the model at this path: a folder, or one GGUF file. A path to any part of a split GGUF
+    /// model opens all parts.
+    ///
+    /// Configuration and tokenizer files in the folder of a GGUF file belong to the model; other
+    /// files beside it do not.
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        let file_name = path.file_name().and_then(|name| name.to_str());
+        if file_name.is_some_and(is_gguf) && !path.is_dir() {
+            return Self::from_source(Arc::new(Folder::around(&path)));
+        }
+        Self::in_dir(path)
     }
 
     /// Opens a model with a custom source of bytes.

@@ -3,6 +3,7 @@
 //! A handler sees a [`Model`](crate::Model); the bridge, or a folder, is a [`Source`].
 
 mod folder;
+mod gguf_file;
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -12,6 +13,7 @@ use crate::{Buffer, Error, Result};
 
 pub(crate) use folder::Folder;
 pub use folder::{digest_of, files_of, links_out_of};
+pub use gguf_file::{belongs_to, is_gguf, split_of};
 
 /// One file of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,8 +1,10 @@
-//! Location of a model: `s3://bucket/models/tale-7m@current`, or a folder.
+//! Location of a model: `s3://bucket/models/tale-7m@current`, a folder, or one GGUF file in either.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+
+use nsbridge_handler::source::is_gguf;
 
 use crate::manifest::check_revision;
 
@@ -22,9 +24,9 @@ pub const CURRENT: &str = "current";
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
-    /// Folder on this machine.
+    /// Folder on this machine, or a GGUF file.
     Folder(PathBuf),
-    /// Prefix in a bucket.
+    /// Prefix in a bucket, or the key of a GGUF file.
     S3 {
         /// Name of the bucket.
         bucket: String,
@@ -44,6 +46,34 @@ impl Location {
             s3 @ Self::S3 { .. } => s3,
         }
     }
+
+    /// Returns true if a model can be there: for a folder or a GGUF file on this machine, if it
+    /// exists. S3 locations are not looked up.
+    pub fn may_exist(&self) -> bool {
+        match self {
+            Self::Folder(path) => path.is_dir() || self.gguf_file().is_some() && path.is_file(),
+            Self::S3 { .. } => true,
+        }
+    }
+
+    /// Splits the location of a GGUF file into its folder and its name. Returns `None` for the
+    /// location of a folder.
+    pub(crate) fn gguf_file(&self) -> Option<(Self, String)> {
+        match self {
+            Self::Folder(path) => {
+                let name = path.file_name()?.to_str().filter(|name| is_gguf(name))?;
+                let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+                let dir = dir.unwrap_or(Path::new(".")).to_owned();
+                (!path.is_dir()).then(|| (Self::Folder(dir), name.to_owned()))
+            }
+            Self::S3 { bucket, prefix, version } => {
+                let (folder, name) = prefix.rsplit_once('/').unwrap_or(("", prefix));
+                let (bucket, prefix) = (bucket.clone(), folder.to_owned());
+                let folder = Self::S3 { bucket, prefix, version: version.clone() };
+                is_gguf(name).then(|| (folder, name.to_owned()))
+            }
+        }
+    }
 }
 
 impl FromStr for Location {
@@ -53,7 +83,7 @@ impl FromStr for Location {
         let Some(rest) = text.strip_prefix("s3://") else {
             if let Some((scheme, _)) = text.split_once("://") {
                 return Err(format!(
-                    "`{scheme}://` is not known: use s3://bucket/prefix or a folder"
+                    "`{scheme}://` is not known: use s3://bucket/prefix, a folder or a GGUF file"
                 ));
             }
             return Ok(Self::Folder(text.into()));
@@ -106,5 +136,20 @@ mod tests {
         check("s3:///x", Err("names no bucket"));
         check("gs://b/x", Err("`gs://` is not known"));
         check("s3://b/x@../y", Err("not a revision"));
+    }
+
+    #[test]
+    fn a_gguf_file_is_in_a_folder() {
+        let split = |text: &str| {
+            let (folder, name) = text.parse::<Location>().unwrap().gguf_file()?;
+            Some((folder.to_string(), name))
+        };
+        let expected = |folder: &str, name: &str| Some((folder.to_owned(), name.to_owned()));
+        assert_eq!(split("models/a.gguf"), expected("models", "a.gguf"));
+        assert_eq!(split("a.gguf"), expected(".", "a.gguf"));
+        assert_eq!(split("s3://b/m/a.gguf@r7"), expected("s3://b/m@r7", "a.gguf"));
+        assert_eq!(split("s3://b/a.gguf"), expected("s3://b/", "a.gguf"));
+        assert_eq!(split("models/a"), None);
+        assert_eq!(split("s3://b/m/a"), None);
     }
 }

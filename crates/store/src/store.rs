@@ -184,7 +184,10 @@ impl Store {
         progress: impl Fn(u64) + Send + Sync + 'static,
     ) -> Result<(), StoreError> {
         let (contents, dir) = (opened.contents.clone(), dir.to_owned());
-        let written = opened.written.clone();
+        // The manifest of a folder does not describe one GGUF file of it.
+        let is_whole = |manifest: &Arc<Manifest>| manifest.files.len() == contents.files().len();
+        let written =
+            opened.written.clone().filter(|_| opened.manifest.as_ref().is_some_and(is_whole));
         self.run(async move {
             pull::bring(&contents, &dir, &progress).await?;
             let Some(written) = written else { return Ok(()) };

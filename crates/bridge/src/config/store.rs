@@ -35,12 +35,14 @@ impl ModelConfig {
         self.0.location = self.0.location.clone().within(folder);
     }
 
-    /// Checks that a folder exists, so that a wrong one is an error before anything is started.
+    /// Checks that a folder or file exists, so that a wrong one is an error before anything is
+    /// started.
     pub(super) fn check(&self, name: &str) -> Result<(), String> {
         match &self.0.location {
-            Location::Folder(dir) if !dir.is_dir() => {
-                Err(format!("[models] {name}: there is no folder {}", dir.display()))
-            }
+            Location::Folder(path) if !self.0.location.may_exist() => Err(format!(
+                "[models] {name}: there is no folder and no GGUF file {}",
+                path.display()
+            )),
             _ => Ok(()),
         }
     }

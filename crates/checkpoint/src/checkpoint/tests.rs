@@ -233,21 +233,17 @@ fn a_model_without_weights_or_with_two_of_them_is_refused() {
 }
 
 #[test]
-fn a_gguf_in_several_files_is_told_how_to_become_one() {
+fn names_of_parts_that_are_not_one_model_are_refused() {
     let check = |names: &[&str], reason: &str| {
         let files: Vec<_> = names.iter().map(|name| (*name, Vec::new())).collect();
         check_files(&files, "memory", reason);
     };
     let (first, second) = ("m-q4-00001-of-00002.gguf", "m-q4-00002-of-00002.gguf");
-    let merge = "llama-gguf-split --merge m-q4-00001-of-00002.gguf m-q4.gguf";
-    for there in [&[first, second][..], &[first], &[second]] {
-        check(there, "one in 2 .gguf files");
-        check(there, merge);
-    }
+    check(&[first], "m-q4-00002-of-00002.gguf is not there");
+    check(&[second], "m-q4-00001-of-00002.gguf is not there");
     // The choice between them is ambiguous.
     check(&[first, second, "m-q4.gguf"], "has 3 .gguf files");
     check(&[first, "n-00002-of-00002.gguf"], "has 2 .gguf files");
-    // Names without a split pattern: the metadata decides.
     for name in ["m-00001-of-00001.gguf", "m-1-of-2.gguf", "m-00003-of-00002.gguf", "m.gguf"] {
         check(&[name], "cannot be used");
     }

@@ -259,15 +259,62 @@ fn shapes_that_a_type_cannot_have_are_refused() {
 }
 
 #[test]
-fn a_part_of_a_model_says_so_whatever_its_name() {
+fn a_part_of_a_model_must_have_the_name_of_a_part() {
     let part = |count: u16| {
         let values = vec![value("split.count", 2, &count.to_le_bytes())];
         Gguf { values, ..Gguf::default() }.bytes()
     };
     check_bytes(part(3), "a part of one model in 3 .gguf files");
-    check_bytes(part(3), "llama-gguf-split --merge");
+    check_bytes(part(3), "NAME-00001-of-00003.gguf");
     // A merged file has 0, a file split into one part has 1.
     for whole in [0, 1] {
         assert!(open(part(whole)).is_ok());
     }
+}
+
+/// Part of a split model with one tensor, and the metadata that llama.cpp writes.
+fn part(number: u16, count: u16, tensors: i32, name: &str) -> Vec<u8> {
+    let mut values = vec![
+        value("split.no", 2, &number.to_le_bytes()),
+        value("split.count", 2, &count.to_le_bytes()),
+        value("split.tensors.count", 5, &tensors.to_le_bytes()),
+    ];
+    if number == 0 {
+        values.push(value("general.architecture", 8, &text("llama")));
+    }
+    let tensors = vec![tensor(name, &[8], 0, 0)];
+    Gguf { values, tensors, data: 32, ..Gguf::default() }.bytes()
+}
+
+fn parts(parts: [Vec<u8>; 2]) -> Result<Checkpoint> {
+    let [first, second] = parts;
+    let files = [("m-00002-of-00002.gguf", second), ("m-00001-of-00002.gguf", first)];
+    Checkpoint::open(&Memory::new(&files).model())
+}
+
+#[test]
+fn the_parts_of_a_split_file_are_one_model() {
+    let checkpoint = parts([part(0, 2, 2, "a"), part(1, 2, 2, "b")]).unwrap();
+    let names: Vec<_> = checkpoint.tensors().iter().map(|tensor| &*tensor.name).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(checkpoint.files().count(), 2);
+    assert_eq!(checkpoint.metadata()["general.architecture"], Text("llama".to_owned()));
+    let weights = checkpoint.load(&Order::everything()).unwrap();
+    assert_eq!(weights.tensor("b").unwrap().contiguous().len(), 32);
+}
+
+#[test]
+fn parts_that_contradict_their_names_or_lack_tensors_are_refused() {
+    let check = |files: [Vec<u8>; 2], reason: &str| {
+        let sentence = parts(files).unwrap_err().to_string();
+        assert!(sentence.contains(reason), "{sentence}");
+    };
+    let swapped = [part(1, 2, 2, "a"), part(0, 2, 2, "b")];
+    check(swapped, "m-00001-of-00002.gguf in memory is not the part that its name says");
+    check([part(0, 3, 2, "a"), part(1, 3, 2, "b")], "must be 0 and 2");
+    check(
+        [part(0, 2, 3, "a"), part(1, 2, 3, "b")],
+        "have 2 tensors, and its split.tensors.count is 3",
+    );
+    check([part(0, 2, 2, "a"), part(1, 2, 2, "a")], "both have a tensor a");
 }

@@ -1,8 +1,9 @@
 //! Commands whose standard output is a terminal.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
+use std::process::Stdio;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
@@ -11,17 +12,13 @@ use crate::place::{nsbridge, output};
 /// Runs a command with a terminal as its standard output, and returns what the terminal received.
 #[track_caller]
 fn seen(arguments: &[&str]) -> String {
-    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
-    grantpt(&master).unwrap();
-    unlockpt(&master).unwrap();
-    let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
-    let slave = OpenOptions::new().read(true).write(true).open(name).unwrap();
+    let (mut person, end) = terminal();
     let mut command = nsbridge(arguments);
-    command.stdout(slave.try_clone().unwrap()).spawn().unwrap().wait().unwrap();
+    command.stdout(end.try_clone().unwrap()).spawn().unwrap().wait().unwrap();
     // Without its last writer, the terminal ends with an error after what was written.
-    drop((command, slave));
+    drop((command, end));
     let mut bytes = Vec::new();
-    let _ = File::from(master).read_to_end(&mut bytes);
+    let _ = person.read_to_end(&mut bytes);
     String::from_utf8(bytes).unwrap()
 }
 
@@ -69,4 +66,38 @@ fn l6_no_command_writes_to_stdout_in_another_way() {
         }
     }
     check(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+}
+
+/// Opens a terminal; returns the end of the person and the end of the command.
+fn terminal() -> (File, File) {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    let slave = OpenOptions::new().read(true).write(true).open(name).unwrap();
+    (File::from(master), slave)
+}
+
+#[test]
+fn a_demo_in_a_terminal_keeps_a_conversation() {
+    let (mut person, end) = terminal();
+    let mut command = nsbridge(&["demo", "--chat", "--max-tokens", "8", "--temperature", "0"]);
+    command.stdin(end.try_clone().unwrap()).stdout(end.try_clone().unwrap());
+    let mut demo = command.stderr(Stdio::piped()).spawn().unwrap();
+    person.write_all(b"Once a bear\n/what\nOnce a bear\n/new\nOnce a bear\n/exit\n").unwrap();
+    assert!(demo.wait().unwrap().success());
+    drop((command, end));
+    let (mut seen, mut notes) = (Vec::new(), String::new());
+    let _ = person.read_to_end(&mut seen);
+    demo.stderr.take().unwrap().read_to_string(&mut notes).unwrap();
+    let seen = String::from_utf8(seen).unwrap().replace('\r', "");
+    // The terminal echoes the input before the first prompt.
+    let said: Vec<_> = seen.split("> ").skip(1).map(str::trim).collect();
+    let [first, help, second, new, third, end] = said[..] else { panic!("{seen}") };
+    assert!(!first.is_empty() && !second.is_empty(), "{seen}");
+    assert_eq!([help, new, end], [""; 3], "{seen}");
+    // After /new the message is the first again.
+    assert_eq!(first, third, "{seen}");
+    assert!(notes.contains("/new begins a new conversation"), "{notes}");
+    assert_eq!(notes.matches("tokens/s").count(), 3, "{notes}");
 }

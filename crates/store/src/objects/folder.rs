@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use nsbridge_handler::Model;
 use nsbridge_handler::source::files_of;
 
 use super::{Object, Objects, Reading, unusable};
@@ -20,11 +21,18 @@ use crate::random::random;
 #[derive(Clone, Debug)]
 pub(crate) struct Folder {
     dir: PathBuf,
+    /// GGUF file that is the model, if it is not the whole folder.
+    file: Option<String>,
 }
 
 impl Folder {
     pub(crate) fn new(dir: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into() }
+        Self { dir: dir.into(), file: None }
+    }
+
+    /// Restricts the listing to the files of the model that this GGUF file is.
+    pub(crate) fn around(self, file: Option<String>) -> Self {
+        Self { file, ..self }
     }
 
     /// Runs work on a thread for blocking operations.
@@ -46,8 +54,12 @@ impl Objects for Folder {
     }
 
     async fn list(&self) -> Result<Vec<Object>, Fault> {
-        self.blocking("", |dir| {
-            let files = files_of(&dir).map_err(|error| fault(&dir, error))?;
+        let file = self.file.clone();
+        self.blocking("", move |dir| {
+            let files = match file {
+                Some(name) => Model::at(dir.join(name)).source().files().to_vec(),
+                None => files_of(&dir).map_err(|error| fault(&dir, error))?,
+            };
             files.into_iter().map(|file| stat(&dir.join(&file.path), &file.path)).collect()
         })
         .await

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use nsbridge_handler::Model;
-use nsbridge_handler::source::FileEntry;
+use nsbridge_handler::source::{FileEntry, belongs_to};
 
 use super::{Opened, Store, Wanted};
 #[cfg(feature = "s3")]
@@ -28,17 +28,32 @@ impl Store {
     /// Returns an error if there is no model at the location, if its manifest is not the pinned
     /// one, or if the location cannot be reached.
     pub async fn model(&self, wanted: &Wanted) -> Result<Opened, StoreError> {
-        let (objects, pin) = self.revision(wanted).await?;
+        let (folder, file) = match wanted.location.gguf_file() {
+            Some((folder, file)) => (folder, Some(file)),
+            None => (wanted.location.clone(), None),
+        };
+        let (objects, pin) = self.revision(&folder, file.clone()).await?;
         let pin = wanted.manifest.or(pin);
         let fetcher = self.fetcher.clone();
-        let found = {
+        let mut found = {
             let objects = objects.clone();
             self.run(async move { find(&*objects, &fetcher, pin).await }).await?
         };
-        self.opened(objects, found)
+        if let Some(name) = &file {
+            found.files.retain(|stored| belongs_to(name, &stored.object.path));
+            if !found.files.iter().any(|stored| stored.object.path == *name) {
+                return Err(StoreError::Missing { object: objects.address(name) });
+            }
+        }
+        self.opened(objects, found, file)
     }
 
-    fn opened(&self, objects: Arc<dyn Objects>, found: Found) -> Result<Opened, StoreError> {
+    fn opened(
+        &self,
+        objects: Arc<dyn Objects>,
+        found: Found,
+        file: Option<String>,
+    ) -> Result<Opened, StoreError> {
         let Found { written, manifest, digest, files } = found;
         let entry = |file: &StoredFile| {
             let Object { path, size, .. } = file.object.clone();
@@ -46,12 +61,16 @@ impl Store {
         };
         let entries = files.iter().map(entry).collect();
         let chunk_bytes = manifest.as_ref().map_or(CHUNK_BYTES, |manifest| manifest.chunk_bytes);
-        let tree = match (objects.folder(), digest) {
+        let tree = match (objects.folder(), digest, file) {
             // A folder serves as its own tree. The store does not repair damaged files in a folder
             // of the user.
-            (Some(folder), _) => folder.to_owned(),
-            (None, Some(digest)) => self.trees.join(&hex(&digest)[..32]),
-            (None, None) => self.trees.join(&hex(&versions_of(&*objects, &files))[..32]),
+            (Some(folder), ..) => folder.to_owned(),
+            (None, Some(digest), None) => self.trees.join(&hex(&digest)[..32]),
+            (None, Some(digest), Some(name)) => {
+                let of_both = blake3::hash(&[&digest[..], name.as_bytes()].concat());
+                self.trees.join(&hex(of_both.as_bytes())[..32])
+            }
+            (None, None, _) => self.trees.join(&hex(&versions_of(&*objects, &files))[..32]),
         };
         let memory = self.config.memory_bytes();
         let fetcher = self.fetcher.clone();
@@ -71,15 +90,16 @@ impl Store {
     /// Returns the folder of the requested revision, and the manifest digest that its alias pins.
     async fn revision(
         &self,
-        wanted: &Wanted,
+        folder: &Location,
+        file: Option<String>,
     ) -> Result<(Arc<dyn Objects>, Option<Digest>), StoreError> {
-        match &wanted.location {
+        match folder {
             Location::Folder(dir) => {
                 if !dir.is_dir() {
                     let object = format!("folder {}", dir.display());
                     return Err(StoreError::Missing { object });
                 }
-                Ok((Arc::new(Folder::new(dir)), None))
+                Ok((Arc::new(Folder::new(dir).around(file)), None))
             }
             #[cfg(feature = "s3")]
             Location::S3 { bucket, prefix, version } => {
@@ -87,7 +107,7 @@ impl Store {
             }
             #[cfg(not(feature = "s3"))]
             Location::S3 { .. } => Err(StoreError::unusable(
-                wanted.location.to_string(),
+                folder.to_string(),
                 "this program was built without the feature `s3`",
             )),
         }

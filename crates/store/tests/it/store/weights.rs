@@ -6,7 +6,7 @@ use nsbridge_checkpoint::{CandleWeights, Checkpoint, Order};
 use nsbridge_handler::Model;
 use nsbridge_store::Location;
 
-use super::{COLUMNS, Fixture, ROWS, on_a_thread, store_on, top};
+use super::{COLUMNS, Fixture, ROWS, on_a_thread, push_of, store_on, top};
 
 /// Reads every tensor of a model.
 fn all(model: &Model, order: &Order) -> Vec<(String, Vec<u8>)> {
@@ -265,4 +265,31 @@ async fn a_load_runs_no_further_ahead_than_its_memory_and_serves_whoever_waits()
         }
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_location_of_a_gguf_file_is_a_model_of_that_file() {
+    let fixture = Fixture::new().await;
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str| std::fs::write(dir.path().join(name), name).unwrap();
+    let own = ["a-00001-of-00002.gguf", "a-00002-of-00002.gguf", "tokenizer.json"];
+    own.into_iter().chain(["README.md", "b.gguf"]).for_each(write);
+    let store = store_on(&fixture.server, |_| ());
+    let mut push = push_of(dir.path());
+    push.to = "s3://models/ggufs".parse().unwrap();
+    store.push(push, |_| ()).await.unwrap();
+    let near = dir.path().join(own[0]).display().to_string();
+    for location in [&*format!("s3://models/ggufs/{}", own[1]), &near] {
+        let location: Location = location.parse().unwrap();
+        let opened = store.model(&location.into()).await.unwrap();
+        assert_eq!(opened.model.files().collect::<Vec<_>>(), own);
+        let model = opened.model.clone();
+        on_a_thread(move || assert_eq!(model.read(own[1]).unwrap(), own[1].as_bytes())).await;
+        let pulled = tempfile::tempdir().unwrap();
+        store.pull(&opened, pulled.path(), |_| ()).await.unwrap();
+        assert_eq!(Model::in_dir(pulled.path()).files().collect::<Vec<_>>(), own);
+    }
+    let missing: Location = "s3://models/ggufs/c.gguf".parse().unwrap();
+    let refused = store.model(&missing.into()).await.unwrap_err().to_string();
+    assert!(refused.contains("c.gguf"), "{refused}");
 }

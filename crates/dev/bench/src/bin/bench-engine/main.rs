@@ -44,7 +44,7 @@ fn main() -> Result<()> {
         [] => suite("engine", &Part::All),
         ["serving"] => suite("serving", &Part::Serving),
         ["of", model] => suite(model, &Part::Of(model)),
-        ["before", binary] => before(Path::new(binary)),
+        ["before", binary, models @ ..] => before(Path::new(binary), models),
         ["speculating"] => {
             let mut report = Report::new("engine")?;
             speculating::measure(&pair())?.into_iter().for_each(|row| report.push(row));
@@ -58,7 +58,9 @@ fn main() -> Result<()> {
             report.write(Path::new("target/bench/ranks.json"))
         }
         _ => {
-            bail!("usage: bench-engine [serving | speculating | ranks | of MODEL | before BINARY]")
+            bail!(
+                "usage: bench-engine [serving | speculating | ranks | of MODEL | before BINARY [MODEL..]]"
+            )
         }
     }
 }
@@ -132,8 +134,9 @@ fn suite(name: &str, part: &Part<'_>) -> Result<()> {
     report.write(&Path::new("target/bench").join(name).with_extension("json"))
 }
 
-/// Measures this build and `binary`, another build of this benchmark, in turns on the same models.
-fn before(binary: &Path) -> Result<()> {
+/// Measures this build and `binary`, another build of this benchmark, in turns on the named models,
+/// or on all.
+fn before(binary: &Path, models: &[&str]) -> Result<()> {
     let folder = Path::new("target/bench/models");
     let random = random(folder)?;
     let pair = pair();
@@ -144,6 +147,9 @@ fn before(binary: &Path) -> Result<()> {
         (&random, "q4_k_m", Mix::Q4KM),
         (&pair.join("tale-7m"), "tale_7m", Mix::Bf16),
     ] {
+        if !models.is_empty() && !models.contains(&name) {
+            continue;
+        }
         let dir = Kept::of(model, mix, folder)?.dir;
         let earlier = Engine::before(binary, &dir, THREADS)?;
         let mut group = Group::new(Engine::ours(&dir, THREADS, 1)?, vec![earlier]);
