@@ -1,11 +1,13 @@
 //! `nsbridge model inspect`: prints the contents of a model and the memory it needs.
 
+mod gguf;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::{Result, bail};
 use nsbridge::store::Opened;
-use nsbridge_checkpoint::{Checkpoint, TensorInfo};
+use nsbridge_checkpoint::{Checkpoint, Metadata, TensorInfo};
 use nsbridge_handler::quote;
 use nsbridge_llama::{
     Config, Format, KvFormat, Mix, Need, coarsest_format, mean_width, parameters,
@@ -81,6 +83,12 @@ impl<'a> Inspected<'a> {
         self.checkpoint.as_ref().map_or(&[], Checkpoint::tensors)
     }
 
+    /// Returns the metadata if the weights are GGUF.
+    fn metadata(&self) -> Option<&Metadata> {
+        let metadata = self.checkpoint.as_ref()?.metadata();
+        (!metadata.is_empty()).then_some(metadata)
+    }
+
     fn parameters(&self) -> u64 {
         match (&self.checkpoint, &self.config) {
             (None, Ok(config)) => parameters(config),
@@ -132,6 +140,9 @@ impl<'a> Inspected<'a> {
         if let Err(why) = &self.config {
             all["config_refused"] = json!(why);
         }
+        if let Some(metadata) = self.metadata() {
+            all["gguf"] = gguf::to_json(metadata);
+        }
         if tensors {
             let one = |tensor: &TensorInfo| {
                 let dtype = tensor.dtype.to_string();
@@ -151,6 +162,7 @@ impl<'a> Inspected<'a> {
             let files = manifest.files.len();
             writeln!(text, "{files} files, {}, verified by their manifest", size(manifest.size()))?;
         }
+        text.push_str(&self.metadata().map_or_else(String::new, gguf::to_text));
         let parameters = people(self.parameters());
         match self.tensors().len() {
             0 => writeln!(text, "{parameters} parameters, by its config; there are no weights")?,

@@ -13,6 +13,7 @@ mod python;
 mod quantize;
 mod queue;
 mod sentences;
+mod smollm2;
 mod stores;
 mod terminal;
 mod worker;

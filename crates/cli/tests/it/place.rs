@@ -51,7 +51,12 @@ impl Place {
 
     /// Writes the configuration with `more` at its end.
     pub(crate) fn configure(&self, more: &str) {
-        let (model, url, target) = (&self.model, &self.url, model());
+        self.configure_for(&model(), more);
+    }
+
+    /// Writes the configuration with another target model and with `more` at its end.
+    pub(crate) fn configure_for(&self, target: &Path, more: &str) {
+        let (model, url) = (&self.model, &self.url);
         let text = format!(
             "[worker]\nmodel = \"{model}\"\ngrace_s = 1\n[broker]\nurl = \"{url}\"\n\
              [keys]\nkeyring = \"keys.json\"\n[models]\ntarget = \"{}\"\n{more}",

@@ -18,6 +18,9 @@ const FOLDER: &str = "crates/dev/bench/src/bin";
 /// Suites that need RabbitMQ.
 const ON_A_BROKER: [&str; 1] = ["bridge"];
 
+/// Suites that need the real model.
+const ON_A_REAL_MODEL: [&str; 1] = ["quality"];
+
 /// Number of turns of both builds in a comparison of the suite `bridge`.
 const TURNS: usize = 5;
 
@@ -72,6 +75,9 @@ pub(crate) fn run(cargo: &Cargo, suite: &str) -> Result<()> {
         // The rows of the missing systems state this reason.
         Err(why) => command.env("NSBRIDGE_BENCH_NO_PEERS", format!("{why:#}")),
     };
+    if ON_A_REAL_MODEL.contains(&suite) {
+        command.env("NSBRIDGE_BENCH_SMOLLM2", machine::models::smollm2()?);
+    }
     if let Some(broker) = &broker {
         command = broker.tell(command);
     }

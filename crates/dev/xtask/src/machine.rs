@@ -61,6 +61,8 @@ fn moto() -> Result<PathBuf> {
     plain("moto", "crates/dev/testkit/src/moto/requirements.txt")
 }
 
+const ENGINE_PEERS: &str = "crates/dev/bench/src/bin/bench-engine/peers/requirements.txt";
+
 /// Returns a Python with the systems that a benchmark suite compares with.
 ///
 /// # Errors
@@ -72,7 +74,8 @@ pub(crate) fn peers(suite: &str) -> Result<PathBuf> {
         // The only compared system requires a PyTorch with CUDA, 5 GB. The system's PyTorch is
         // enough here.
         "load" => on_torch("bench-load-peers", &requirements),
-        "engine" => compiled("bench-engine-peers", &requirements),
+        // Building llama.cpp takes minutes, so both suites share one environment.
+        "engine" | "quality" => compiled("bench-engine-peers", ENGINE_PEERS),
         _ => plain("bench-peers", &requirements),
     }
 }

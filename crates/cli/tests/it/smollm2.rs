@@ -1,0 +1,63 @@
+//! SmolLM2-135M-Instruct, a real model in one GGUF file.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::place::{Place, nsbridge, output};
+
+const QUESTION: &str = "What is the capital of France?";
+const GREEDY: [&str; 6] = ["--chat", "--temperature", "0", "--max-tokens", "24", "--json"];
+
+/// Returns the file, which `cargo xtask test` fetches.
+fn file() -> PathBuf {
+    let file = std::env::var("NSBRIDGE_TEST_SMOLLM2").expect(
+        "NSBRIDGE_TEST_SMOLLM2 names no file: run `cargo xtask test`, or `cargo xtask models` and \
+         set the variable to the path that it prints",
+    );
+    file.into()
+}
+
+/// Runs a command with `--json` and returns its summary.
+#[track_caller]
+fn summary(mut command: Command) -> serde_json::Value {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    serde_json::from_str(lines.lines().last().unwrap()).unwrap()
+}
+
+#[test]
+fn smollm2_knows_the_capital_alone_through_rabbitmq_and_with_speculation() {
+    let file = file();
+    let mut demo = nsbridge(&["demo", "--model", file.to_str().unwrap()]);
+    demo.args(GREEDY).arg(QUESTION);
+    let alone = summary(demo);
+    assert!(alone["text"].as_str().unwrap().contains("Paris"), "{alone}");
+    let place = Place::new();
+    for more in ["", "[handler]\nspeculative_ngram = 4\n"] {
+        place.configure_for(&file, more);
+        let _worker = place.worker();
+        let mut ask = place.ask(&GREEDY);
+        ask.arg(QUESTION);
+        let through = summary(ask);
+        assert_eq!(through["text"], alone["text"], "{more}");
+    }
+}
+
+#[test]
+fn a_gguf_file_is_inspected_from_its_metadata() {
+    let file = file();
+    let (done, text, why) = output(&["model", "inspect", file.to_str().unwrap()]);
+    assert!(done.status.success(), "{why}");
+    for part in [
+        "GGUF: llama",
+        "context of 8192 tokens",
+        "gpt2 with the pre-tokenizer smollm, 49152 tokens",
+        "eos 2 (<|im_end|>)",
+        "chat template of",
+        "Q4_1",
+        "degree 1",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
