@@ -44,9 +44,9 @@ names! {
     SLOTS = "slots",
         "Requests that this worker runs at once";
     GIVEN_UP = "calls_given_up",
-        "Calls that took no notice of a stop and were not waited for any longer";
+        "Calls that did not return within 5 s of a stop";
     LEFTOVER = "calls_left_over",
-        "Calls that were given up and have not ended: each holds its slot";
+        "Slots held by calls that were given up and have not ended";
     TOKENS_IN_FLIGHT = "tokens_in_flight",
         "Pieces, so far, of the replies that run now, resumed ones included";
     TOKEN_USAGE = "token_usage",
@@ -64,11 +64,11 @@ names! {
     ORPHANS = "orphans",
         "Runs whose delivery was lost with its connection";
     ORPHANS_ENDED = "orphans_ended",
-        "What became of them";
+        "Runs without a delivery that ended, by how";
     DEAD_LETTERS = "dead_letters",
         "Requests moved to the dead-letter queue, by reason";
     RETRIES = "retries",
-        "Requests put off after a failure of the model, by waiting time";
+        "Requests put into a retry queue, by waiting time";
     KEY_PAUSES = "key_pauses",
         "Deliveries put off because the key service could not answer";
     KEYRING_RELOADS = "keyring_reloads",
@@ -98,7 +98,7 @@ names! {
     STORE_RETRIES = "store_retries",
         "Requests to the store of models that were made again";
     INFO = "worker_info",
-        "1; the labels say what this worker is";
+        "Always 1; fingerprint, revision and version of the worker";
 }
 
 /// Buckets of [`REQUEST_DURATION`] and [`PROCESSED`], in seconds.
