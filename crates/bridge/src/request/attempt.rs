@@ -130,7 +130,7 @@ impl<'a> Attempt<'a> {
             worker: context.worker.to_owned(),
             revision: context.revision.cloned(),
         });
-        let (sealer, frame) = ReplySealer::open(context.root, context.request, number, &open)?;
+        let (sealer, frame) = ReplySealer::start(context.root, context.request, number, &open)?;
         let (key, metrics) = (context.reply_to.to_owned(), context.trace.metrics().clone());
         let mut window =
             ConfirmWindow::new(publisher, REPLY_EXCHANGE, key, metrics, context.timing);

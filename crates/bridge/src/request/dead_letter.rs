@@ -240,7 +240,7 @@ fn sealed_refusal(
     let (worker, revision) = (from.worker.to_owned(), from.revision.cloned());
     let open = Open { opened_at_ms: now_ms(), fingerprint: None, worker, revision };
     let open = serde_json::to_vec(&open).ok()?;
-    let (sealer, first) = ReplySealer::open(root, reply.request, reply.attempt, &open).ok()?;
+    let (sealer, first) = ReplySealer::start(root, reply.request, reply.attempt, &open).ok()?;
     let failure = Failure::new(rejection.code, rejection.message.clone());
     let failure = serde_json::to_vec(&failure).ok()?;
     Some(vec![first, sealer.fail(&failure).ok()?])

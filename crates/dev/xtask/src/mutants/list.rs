@@ -73,9 +73,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "fixed-salt-and-attempt",
         file: "crates/crypto/src/reply.rs",
         edits: &[(
-            "Self::open_with_salt(root, request, attempt, content, Salt::fresh()?)",
+            "Self::start_with_salt(root, request, attempt, content, Salt::fresh()?)",
             "{ let _ = attempt; \
-                      Self::open_with_salt(root, request, AttemptNo(1), content, Salt([7; 32])) }",
+                      Self::start_with_salt(root, request, AttemptNo(1), content, Salt([7; 32])) }",
         )],
         judge: Judge::Scenario("kill", 1),
     },
