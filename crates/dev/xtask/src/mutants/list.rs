@@ -193,7 +193,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A worker that takes over generates all pieces again.
     Mutant {
         name: "resume-not-handed-over",
-        file: "crates/bridge/src/request/reply_stream.rs",
+        file: "crates/bridge/src/request/reply_sender.rs",
         edits: &[(
             "let most = Duration::from_millis(self.context.config.resume_wait_ms);",
             "let most = Duration::ZERO;",
