@@ -251,14 +251,14 @@ def write_pieces(first: int, pieces: list[bytes]) -> bytes:
 
 def read_pieces(content: bytes) -> tuple[int, list[bytes]]:
     if len(content) < 4:
-        raise Refused("it is no piece frame")
+        raise Refused("it is no piece list")
     first, at, pieces = struct.unpack_from(">I", content)[0], 4, []
     while at < len(content):
         if at + 4 > len(content):
-            raise Refused("a piece frame ends in the middle of a length")
+            raise Refused("a piece list ends in the middle of a length")
         end = at + 4 + struct.unpack_from(">I", content, at)[0]
         if end > len(content):
-            raise Refused("a piece frame ends in the middle of a piece")
+            raise Refused("a piece list ends in the middle of a piece")
         pieces.append(content[at + 4 : end])
         at = end
     return first, pieces

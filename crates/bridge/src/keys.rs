@@ -1,4 +1,4 @@
-//! Keys of a worker, opened as its configuration says.
+//! Construction of a worker's key provider from its configuration.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,9 +1,10 @@
 //! Run a language model as a production worker on a message queue.
 //!
-//! An AI engineer implements [`Handler`]; [`serve`] makes a worker of it. An engine that interleaves
-//! many requests implements [`AsyncHandler`], and [`serve_async`] makes a worker of that. The worker takes sealed
-//! requests from the model's queue, loads the model from object storage, calls the handler and streams
-//! the sealed reply back piece by piece. This crate is the only dependency that a handler needs.
+//! An AI engineer implements [`Handler`]; [`serve`] makes a worker of it. An engine that
+//! interleaves many requests implements [`AsyncHandler`], and [`serve_async`] makes a worker of
+//! that. The worker loads the model from a folder or object storage, takes encrypted requests from
+//! the model's queue, calls the handler and streams the encrypted reply back. This crate is the
+//! only dependency that a handler needs.
 //!
 //! ```no_run
 //! use nsbridge::{Finish, Handler, Job, Models, Result};
@@ -41,7 +42,8 @@
 //! | a worker within another program | [`worker`] |
 //!
 //! `docs/handlers.md` is the guide for authors of handlers, `docs/operating.md` that for operators.
-//! What a worker promises is in `docs/protocol.md`.
+//! What a worker promises is in `docs/protocol.md`. `docs/architecture.md` describes the modules of
+//! this crate.
 
 mod backoff;
 mod clock;

@@ -1,4 +1,4 @@
-//! Machines that may leave under a worker: EC2 spot instances and ECS tasks.
+//! Platform integration: EC2 spot notices, ECS stop notices and ECS scale-in protection.
 //!
 //! Nothing here is needed for correctness: the loss of a worker costs time, never text. With a
 //! notice in advance a reply moves in good order instead of being computed twice.

@@ -1,17 +1,21 @@
-//! Life of a request in this worker, from its delivery to its settlement.
+//! Modules that handle one delivery, from its arrival to its settlement; `lifecycle` calls the
+//! others.
+//!
+//! The order of the steps is in "Life of a request" of `docs/architecture.md`. Rule numbers (R1,
+//! A5) are those of `docs/protocol.md`.
 
 mod admission;
 mod attempt;
 pub(crate) mod channel_pool;
 mod confirm_window;
 pub(crate) mod context;
-mod dead_letter;
 pub(crate) mod delivery_trace;
 pub(crate) mod disposition;
 pub(crate) mod in_flight;
 pub(crate) mod intake_pause;
 pub(crate) mod lifecycle;
-mod reply_stream;
+mod reply_sender;
+mod republish;
 mod run_record;
 pub(crate) mod runner;
 mod settlement;

@@ -55,7 +55,7 @@ impl Sender {
         let revision = format!("r{attempt}").parse().ok();
         let open = Open { opened_at_ms, fingerprint, worker: "w".into(), revision };
         let open = serde_json::to_vec(&open).unwrap();
-        let (sealer, open) = ReplySealer::open(root, ID, AttemptNo(attempt), &open).unwrap();
+        let (sealer, open) = ReplySealer::start(root, ID, AttemptNo(attempt), &open).unwrap();
         Self { sealer, open, next: 0, chunks: 0, bytes: 0 }
     }
 

@@ -87,7 +87,7 @@ fn streams_with_bodies_pieces_and_every_end_are_reproduced() {
         let (open, rest) = stream.frames.split_first().unwrap();
         let content = unhex(&open.content);
         let (mut sealer, frame) =
-            ReplySealer::open_with_salt(&root, id, attempt, &content, salt).unwrap();
+            ReplySealer::start_with_salt(&root, id, attempt, &content, salt).unwrap();
         assert_eq!(frame, unhex(&open.frame));
         assert_eq!(sealer.stream().to_string(), stream.stream_id);
         for known in rest {

@@ -1,4 +1,5 @@
-//! Unsealed error hint `NSBE`, for requests whose reply key cannot be derived.
+//! Unencrypted error hint `NSBE`: tells a client that its request cannot be answered here, or
+//! waits.
 //!
 //! Layout: `"NSBE", u8 version, u8 0, u16 code, 16 request id`. Anyone on the broker can forge it,
 //! so a client may show it and must not act on it.
@@ -9,7 +10,8 @@ use crate::layout::VERSION;
 
 const MAGIC: &[u8; 4] = b"NSBE";
 
-/// Unauthenticated report of a worker that a request could not be opened.
+/// Unauthenticated notice of a worker that a request cannot be opened or answered here, or waits
+/// for a key or another worker.
 ///
 /// ```
 /// use nsbridge_crypto::{ErrorHint, seal_nothing};
@@ -26,7 +28,7 @@ pub struct ErrorHint {
     pub code: ErrorCode,
 }
 
-/// Encodes the frame, which is not sealed.
+/// Encodes the hint. It is neither encrypted nor authenticated.
 pub fn seal_nothing(hint: ErrorHint) -> Vec<u8> {
     let mut frame = MAGIC.to_vec();
     frame.extend([VERSION, 0]);

@@ -37,7 +37,7 @@
 //! // The worker.
 //! let request = RequestFrame::parse(&sealed.frame)?.open(&key)?;
 //! assert_eq!(request.content, b"{}");
-//! let (reply, open) = ReplySealer::open(&request.reply_root, head.id, AttemptNo(1), b"hello")?;
+//! let (reply, open) = ReplySealer::start(&request.reply_root, head.id, AttemptNo(1), b"hello")?;
 //! let last = reply.finish(b"the end")?;
 //!
 //! // The client.

@@ -17,7 +17,7 @@ const PREFIX: usize = 5;
 pub enum ContentType {
     /// Content without further framing: JSON in requests, opens and finals.
     Plain = 1,
-    /// Piece frame.
+    /// Piece list.
     Pieces = 2,
 }
 

@@ -7,7 +7,7 @@
 //!  ..    ciphertext, tag        all above is authenticated
 //! ```
 //!
-//! Every attempt has its own key, derived with a fresh salt. A redelivered request is answered
+//! Every stream has its own key, derived with a fresh salt. A redelivered request is answered
 //! twice, and two streams under one key and counter would break AES-GCM.
 
 use nsbridge_protocol::{AttemptNo, MAX_FRAME_BYTES, RequestId, StreamId};
@@ -26,7 +26,7 @@ const MAX_SEQ: u64 = u32::MAX as u64;
 /// Maximum size of a frame's content in bytes.
 ///
 /// It leaves 64 KiB beyond the largest piece for a final frame's JSON or the lengths in a piece
-/// frame.
+/// list.
 const LIMIT: usize = MAX_FRAME_BYTES + (64 << 10);
 
 /// Kind of a reply frame.
@@ -116,7 +116,7 @@ impl ReplyHead {
 /// use nsbridge_protocol::AttemptNo;
 ///
 /// let root = seal_request(&Key::generate()?, &head(), b"{}")?.reply_root;
-/// let (mut sealer, open) = ReplySealer::open(&root, head().id, AttemptNo(1), b"{}")?;
+/// let (mut sealer, open) = ReplySealer::start(&root, head().id, AttemptNo(1), b"{}")?;
 /// let beat = sealer.heartbeat()?;
 /// let last = sealer.moved()?;
 /// let kind = |frame: &[u8]| ReplyHead::parse(frame).map(|head| head.kind);
@@ -133,21 +133,22 @@ pub struct ReplySealer {
 }
 
 impl ReplySealer {
-    /// Opens a stream for one attempt with a fresh salt. Returns the sealer and the open frame.
+    /// Starts a stream under a fresh salt. Returns the sealer and the encrypted first frame, the
+    /// `open`.
     ///
     /// # Errors
     ///
     /// Returns [`Error::Oversized`] if the content is too large, or [`Error::NoRandomness`].
-    pub fn open(
+    pub fn start(
         root: &ReplyRoot,
         request: RequestId,
         attempt: AttemptNo,
         content: &[u8],
     ) -> Result<(Self, Vec<u8>)> {
-        Self::open_with_salt(root, request, attempt, content, Salt::fresh()?)
+        Self::start_with_salt(root, request, attempt, content, Salt::fresh()?)
     }
 
-    pub(crate) fn open_with_salt(
+    pub(crate) fn start_with_salt(
         root: &ReplyRoot,
         request: RequestId,
         attempt: AttemptNo,
@@ -170,7 +171,7 @@ impl ReplySealer {
         self.stream
     }
 
-    /// Seals a data frame; `write` appends the content of a piece frame.
+    /// Seals a data frame. `write` appends its plaintext: an encoded list of pieces.
     ///
     /// # Errors
     ///
@@ -270,7 +271,7 @@ impl std::fmt::Debug for ReplySealer {
 /// use nsbridge_protocol::AttemptNo;
 ///
 /// let root = seal_request(&Key::generate()?, &head(), b"{}")?.reply_root;
-/// let (mut sealer, open) = ReplySealer::open(&root, head().id, AttemptNo(1), b"{}")?;
+/// let (mut sealer, open) = ReplySealer::start(&root, head().id, AttemptNo(1), b"{}")?;
 /// let (first, second) = (sealer.heartbeat()?, sealer.heartbeat()?);
 /// let (mut opener, _) = ReplyOpener::accept(&root, &open)?;
 /// assert_eq!(opener.read(&second)?, Read::Gap);

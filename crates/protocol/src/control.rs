@@ -34,7 +34,7 @@ impl ControlKind {
 
 /// Content of a `resume` frame: the pieces of the reply that the client already holds.
 ///
-/// Wire format: `u32 header length, header JSON, piece frame`. The pieces stay bytes this way.
+/// Wire format: `u32 header length, header JSON, piece list`. The pieces stay bytes this way.
 ///
 /// ```
 /// use nsbridge_protocol::{Pieces, Resume};

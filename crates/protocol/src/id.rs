@@ -93,10 +93,11 @@ hex_id! {
 }
 
 hex_id! {
-    /// Fingerprint of a worker's arithmetic: equal fingerprints promise equal tokens.
+    /// Fingerprint of a worker: a digest of everything besides the request that determines the
+    /// pieces.
     ///
-    /// It covers the model revision, dtypes, quantization, the version of the kernels' arithmetic
-    /// and everything else that changes the text.
+    /// The handler computes it, for example from weights, model files, options and the version of
+    /// the arithmetic. Equal fingerprints promise equal pieces.
     Fingerprint
 }
 

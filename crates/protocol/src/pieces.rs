@@ -1,4 +1,4 @@
-//! Piece frames: the content of data frames.
+//! Piece list: the content of a data frame.
 
 /// Run of consecutive pieces with the index of the first one (content type 2).
 ///
@@ -20,9 +20,9 @@ pub struct Pieces {
     pub pieces: Vec<Vec<u8>>,
 }
 
-/// Error of a piece frame whose lengths do not add up.
+/// Error of a piece list whose lengths do not add up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a piece frame ends in the middle of a piece")]
+#[error("a piece list ends in the middle of a piece")]
 pub struct MalformedPieces;
 
 impl Pieces {
@@ -31,19 +31,19 @@ impl Pieces {
         self.pieces.len()
     }
 
-    /// Returns true if the frame holds no piece.
+    /// Returns true if the list holds no piece.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// Encodes the content of the frame.
+    /// Encodes the list.
     pub fn encode(&self) -> Vec<u8> {
         let mut content = Vec::new();
         Self::write(&mut content, self.first, self.pieces.iter().map(Vec::as_slice));
         content
     }
 
-    /// Appends a piece frame to `content` without allocating a copy of the pieces.
+    /// Appends a piece list to `content` without allocating a copy of the pieces.
     pub fn write<'a>(content: &mut Vec<u8>, first: u32, pieces: impl Iterator<Item = &'a [u8]>) {
         content.extend(first.to_be_bytes());
         for piece in pieces {
@@ -52,7 +52,7 @@ impl Pieces {
         }
     }
 
-    /// Decodes the content of a frame.
+    /// Decodes a list.
     ///
     /// # Errors
     ///

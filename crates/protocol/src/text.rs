@@ -1,4 +1,4 @@
-//! Input and output of text models, shared by handlers, clients and the gateway.
+//! Input and output of text models, shared by handlers and clients.
 
 mod bounded;
 

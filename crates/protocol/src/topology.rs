@@ -113,8 +113,8 @@ pub mod header {
     pub const MODEL: &str = "nsb-model";
     /// Key id, for people who inspect a queue.
     pub const KEY_ID: &str = "nsb-kid";
-    /// Number of times that workers have put the request off; absent means 0. It selects the retry
-    /// queue.
+    /// Number of retries so far; absent means 0. It selects the retry queue. A wait for a busy key
+    /// service, or for a pinned revision that is served elsewhere, does not count.
     pub const TRIES: &str = "nsb-tries";
     /// Number of the copy (u16); absent means 0, the first copy.
     ///

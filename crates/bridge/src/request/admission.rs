@@ -1,4 +1,4 @@
-//! Intake: opens a delivery and checks whether the request may run (rule R2).
+//! Admission: decrypts a delivery and checks whether the request may run (rule R2).
 
 use std::time::{Duration, SystemTime};
 
@@ -13,14 +13,14 @@ use nsbridge_queue::{Delivery, Message};
 use serde_json::value::RawValue;
 
 use crate::clock::{at_ms, now_ms};
-use crate::request::in_flight::Job;
+use crate::request::in_flight::JobIdentity;
 
 /// Maximum difference between the clocks of client and worker, in ms.
 const CLOCK_TOLERANCE_MS: u64 = 60_000;
 
 /// Request that may run.
-pub(crate) struct OpenedRequest {
-    pub(crate) job: JobKey,
+pub(crate) struct AdmittedRequest {
+    pub(crate) job_key: JobKey,
     /// Key commitment, which binds the copy to its key.
     pub(crate) commitment: [u8; 32],
     pub(crate) attempt: AttemptNo,
@@ -41,23 +41,23 @@ pub(crate) struct OpenedRequest {
     pub(crate) deadline: SystemTime,
 }
 
-impl OpenedRequest {
+impl AdmittedRequest {
     /// Returns the time since the request was sealed, by this machine's clock.
     pub(crate) fn age(&self) -> Duration {
         self.submitted_at.elapsed().unwrap_or_default()
     }
 
     /// Returns the identity that other deliveries are compared with.
-    pub(crate) fn identity(&self) -> Job {
+    pub(crate) fn identity(&self) -> JobIdentity {
         let (commitment, reply_to) = (self.commitment, self.reply_to.clone());
-        Job { key: self.job, commitment, reply_to }
+        JobIdentity { key: self.job_key, commitment, reply_to }
     }
 
     /// Returns the address for a refusal of the request.
     pub(crate) fn reply(&self) -> ReplyTo {
         ReplyTo {
             queue: self.reply_to.clone(),
-            request: self.job.id,
+            request: self.job_key.id,
             root: Some(self.reply_root.clone()),
             attempt: self.attempt,
         }
@@ -100,9 +100,9 @@ pub(crate) struct ReplyTo {
     pub(crate) attempt: AttemptNo,
 }
 
-/// Reason why a delivery does not run.
+/// Reason why a delivery is not run: rejected for good or for now, or deferred.
 #[derive(Debug)]
-pub(crate) enum Refusal {
+pub(crate) enum NotAdmitted {
     /// The request is rejected.
     Rejected(Rejection),
     /// The key service is busy: the request is put off, and the worker pauses.
@@ -123,7 +123,7 @@ pub(crate) async fn open(
     model: &ModelName,
     revision: Option<&Revision>,
     keys: &dyn KeyProvider,
-) -> Result<(OpenedRequest, Vec<u8>), Refusal> {
+) -> Result<(AdmittedRequest, Vec<u8>), NotAdmitted> {
     let message = &delivery.message;
     let attempt = attempt(message, delivery.deliveries);
     if let Some(bytes) = delivery.oversized {
@@ -140,7 +140,7 @@ pub(crate) async fn open(
     let key = match keys.open_key(&frame).await {
         Ok(key) => key,
         Err(error @ KeyError::Busy { .. }) => {
-            return Err(Refusal::Deferred(Deferred {
+            return Err(NotAdmitted::Deferred(Deferred {
                 error,
                 until: claimed_deadline(frame.head()),
             }));
@@ -155,7 +155,7 @@ pub(crate) async fn open(
                 let until = claimed_deadline(frame.head());
                 rejection.again = until.map(|until| Again { until, pinned: None });
             }
-            return Err(Refusal::Rejected(rejection));
+            return Err(NotAdmitted::Rejected(rejection));
         }
     };
     // Anyone who sees a request can publish a changed copy of it, or publish it to another queue.
@@ -198,10 +198,10 @@ pub(crate) async fn open(
         );
         let mut rejection = Rejection::new(ErrorCode::WrongRevision, message, Some(reply));
         rejection.again = Some(Again { until: at_ms(deadline_ms), pinned: request.revision });
-        return Err(Refusal::Rejected(rejection));
+        return Err(NotAdmitted::Rejected(rejection));
     }
-    let opened = OpenedRequest {
-        job: opened.job_key,
+    let opened = AdmittedRequest {
+        job_key: opened.job_key,
         commitment: frame.commitment(),
         attempt,
         deliveries: delivery.deliveries,
@@ -270,7 +270,7 @@ fn deadline(
 
 /// Refuses a message whose body was dropped on arrival because of its size. Only its unverified
 /// properties name the client, which is enough for a hint.
-fn oversized(message: &Message, bytes: u64, attempt: AttemptNo) -> Refusal {
+fn oversized(message: &Message, bytes: u64, attempt: AttemptNo) -> NotAdmitted {
     let properties = &message.properties;
     let request = properties.message_id.as_deref().and_then(|id| id.parse().ok());
     let reply = properties.reply_to.clone().zip(request);
@@ -279,8 +279,8 @@ fn oversized(message: &Message, bytes: u64, attempt: AttemptNo) -> Refusal {
     reject(ErrorCode::Oversized, format!("{bytes} bytes, where {most} are the limit"), reply)
 }
 
-fn reject(code: ErrorCode, message: String, reply: Option<ReplyTo>) -> Refusal {
-    Refusal::Rejected(Rejection::new(code, message, reply))
+fn reject(code: ErrorCode, message: String, reply: Option<ReplyTo>) -> NotAdmitted {
+    NotAdmitted::Rejected(Rejection::new(code, message, reply))
 }
 
 /// Returns the time left until the deadline; zero if it has passed.

@@ -1,4 +1,5 @@
-//! Attempt at a reply: one key, one channel, and frames in order.
+//! One protocol stream of a reply: seals frames under one key and publishes them in order on one
+//! channel.
 
 use nsbridge_crypto::{Error as SealError, ReplyRoot, ReplySealer};
 use nsbridge_handler::transcript::Reader;
@@ -19,7 +20,7 @@ use crate::request::delivery_trace::DeliveryTrace;
 use crate::request::disposition::Disposition;
 use crate::timing::Timing;
 
-/// Common parts of all attempts at one job.
+/// Common parts of all streams of one job.
 pub(crate) struct ReplyContext<'a> {
     pub(crate) pool: &'a ChannelPool,
     pub(crate) config: &'a ReplyConfig,
@@ -43,12 +44,12 @@ impl ReplyContext<'_> {
     }
 }
 
-/// Reason why an attempt could not send.
+/// Reason why a stream could not send.
 #[derive(Debug)]
 pub(crate) enum Broken {
-    /// The channel is gone, and its frames may or may not have arrived: open another attempt.
+    /// The channel is gone, and its frames may or may not have arrived: open another stream.
     Lost(QueueError),
-    /// A frame could not be sealed, so another attempt would fail too.
+    /// A frame could not be sealed, so another stream would fail too.
     Seal(SealError),
 }
 
@@ -64,7 +65,7 @@ impl From<SealError> for Broken {
     }
 }
 
-/// Reason why no attempt can send the reply.
+/// Reason why no stream can send the reply.
 #[derive(Debug)]
 pub(crate) enum Undeliverable {
     /// A frame could not be sealed.
@@ -80,7 +81,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) window: ConfirmWindow,
     /// Index of the next piece to send.
     pub(crate) position: usize,
-    chunks: u64,
+    /// Number of data frames sent; `chunks` on the wire.
+    data_frames: u64,
     start: Start,
 }
 
@@ -95,8 +97,7 @@ pub(crate) enum Start {
 }
 
 impl<'a> Attempt<'a> {
-    /// Opens an attempt under a fresh key. Retries until the broker takes it or the reply is
-    /// overdue.
+    /// Opens a stream under a fresh key. Retries until the broker takes it or the reply is overdue.
     pub(crate) async fn open(
         context: &'a ReplyContext<'a>,
         number: AttemptNo,
@@ -130,7 +131,7 @@ impl<'a> Attempt<'a> {
             worker: context.worker.to_owned(),
             revision: context.revision.cloned(),
         });
-        let (sealer, frame) = ReplySealer::open(context.root, context.request, number, &open)?;
+        let (sealer, frame) = ReplySealer::start(context.root, context.request, number, &open)?;
         let (key, metrics) = (context.reply_to.to_owned(), context.trace.metrics().clone());
         let mut window =
             ConfirmWindow::new(publisher, REPLY_EXCHANGE, key, metrics, context.timing);
@@ -139,7 +140,7 @@ impl<'a> Attempt<'a> {
         context.trace.sign(&mut message.properties);
         window.push(message).await?;
         context.trace.metrics().attempt_opened();
-        Ok(Self { context, sealer, window, position: 0, chunks: 0, start })
+        Ok(Self { context, sealer, window, position: 0, data_frames: 0, start })
     }
 
     /// Returns true if another frame may be in flight.
@@ -150,12 +151,12 @@ impl<'a> Attempt<'a> {
     /// Skips the pieces that the client had before this run. A handler takes them over before its
     /// first piece, so nothing was sent yet.
     pub(crate) fn skip_resumed(&mut self, reader: &Reader) {
-        if self.start == Start::Resumed && self.chunks == 0 {
+        if self.start == Start::Resumed && self.data_frames == 0 {
             self.position = self.position.max(reader.resumed());
         }
     }
 
-    /// Sends one data frame if there are pieces to send.
+    /// Encrypts the next pieces as one data frame and publishes it; does nothing if there are none.
     pub(crate) async fn send_pieces(&mut self, reader: &Reader) -> Result<(), Broken> {
         self.skip_resumed(reader);
         if self.position == reader.len() {
@@ -164,12 +165,14 @@ impl<'a> Attempt<'a> {
         let most = self.context.config.coalesce_bytes;
         let (first, mut count) = (self.position, 0);
         let frame = self.sealer.pieces(|content| {
+            // Writes only the index of the first piece. `Reader::read` then copies the pieces in
+            // their encoded form, so they are not decoded and encoded again.
             Pieces::write(content, first as u32, std::iter::empty());
             count = reader.read(first, most, content);
         })?;
         self.window.push(message(self.context.request, frame, false)).await?;
         self.position += count;
-        self.chunks += 1;
+        self.data_frames += 1;
         reader.sent(self.position);
         Ok(())
     }
@@ -198,17 +201,17 @@ impl<'a> Attempt<'a> {
                 }
             }
         }
-        let Self { context, sealer, mut window, chunks, .. } = self;
+        let Self { context, sealer, mut window, data_frames, .. } = self;
         let frame = match disposition {
             Disposition::Completed(finish) => sealer.finish(&json(&Summary {
-                chunks,
+                chunks: data_frames,
                 bytes: reader.bytes(),
                 pieces: reader.len() as u64,
                 finish_reason: finish.reason,
                 usage: finish.usage,
             }))?,
             Disposition::Failed(failure) => {
-                sealer.fail(&json(&Failure { chunks, ..failure.clone() }))?
+                sealer.fail(&json(&Failure { chunks: data_frames, ..failure.clone() }))?
             }
             // Another attempt follows, here or in another worker.
             _ => sealer.moved()?,

@@ -14,7 +14,7 @@ const IDLE: usize = 64;
 /// the pool keeps them off the first token of a reply.
 #[derive(Debug)]
 pub(crate) struct ChannelPool {
-    link: ReconnectingConnection,
+    connection: ReconnectingConnection,
     metrics: Metrics,
     idle: Mutex<Idle>,
 }
@@ -28,13 +28,17 @@ struct Idle {
 
 impl ChannelPool {
     pub(crate) fn new(broker: Arc<dyn Broker>, name: String, metrics: Metrics) -> Self {
-        Self { link: ReconnectingConnection::new(broker, name), metrics, idle: Mutex::default() }
+        Self {
+            connection: ReconnectingConnection::new(broker, name),
+            metrics,
+            idle: Mutex::default(),
+        }
     }
 
     /// Returns a channel for one reply. Like any channel it may turn out to be closed when it is
     /// used.
     pub(crate) async fn take(&self) -> Result<Box<dyn Publisher>> {
-        let connection = self.link.connection().await;
+        let connection = self.connection.connection().await;
         let idle = self.idle.lock().take(&connection, &self.metrics);
         match idle {
             Some(publisher) => Ok(publisher),
@@ -57,7 +61,7 @@ impl ChannelPool {
 
     pub(crate) async fn close(&self) {
         *self.idle.lock() = Idle::default();
-        self.link.close().await;
+        self.connection.close().await;
     }
 }
 

@@ -18,7 +18,7 @@ pub(crate) struct ConfirmWindow {
     metrics: Metrics,
     exchange: &'static str,
     key: String,
-    frames: VecDeque<InFlight>,
+    frames: VecDeque<UnconfirmedFrame>,
     /// Index of the first frame to send again, and the time for it.
     resend: Option<(usize, Instant)>,
     missing_since: Option<Instant>,
@@ -29,7 +29,7 @@ pub(crate) struct ConfirmWindow {
     lost: Option<String>,
 }
 
-struct InFlight {
+struct UnconfirmedFrame {
     confirm: Confirm,
     /// Time of the first publish.
     since: Instant,
@@ -38,7 +38,7 @@ struct InFlight {
     message: Message,
 }
 
-impl std::fmt::Debug for InFlight {
+impl std::fmt::Debug for UnconfirmedFrame {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.message.fmt(f)
     }
@@ -91,7 +91,7 @@ impl ConfirmWindow {
             self.publisher.publish(self.exchange, &self.key, message.clone()).await?
         };
         self.metrics.frame_sent();
-        self.frames.push_back(InFlight { confirm, since: Instant::now(), message });
+        self.frames.push_back(UnconfirmedFrame { confirm, since: Instant::now(), message });
         Ok(())
     }
 

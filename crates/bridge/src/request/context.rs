@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nsbridge_crypto::KeyProvider;
 use nsbridge_protocol::topology::control_queue;
-use nsbridge_protocol::{ModelName, Revision};
+use nsbridge_protocol::{Fingerprint, ModelName, Revision};
 use nsbridge_queue::ReconnectingConnection;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -15,7 +15,7 @@ use crate::config::ReplyConfig;
 use crate::drain::Drain;
 use crate::error::Error;
 use crate::observability::Observability;
-use crate::request::admission::OpenedRequest;
+use crate::request::admission::AdmittedRequest;
 use crate::request::attempt::ReplyContext;
 use crate::request::channel_pool::ChannelPool;
 use crate::request::delivery_trace::DeliveryTrace;
@@ -41,6 +41,8 @@ pub(crate) struct WorkerContext {
     pub(crate) reply: ReplyConfig,
     pub(crate) keys: Arc<dyn KeyProvider>,
     pub(crate) runner: Runner,
+    /// Fingerprint of the handler after it was loaded.
+    pub(crate) fingerprint: Option<Fingerprint>,
     pub(crate) in_flight: InFlight,
     pub(crate) slots: Arc<SlotPool>,
     /// Connection that consumes, acks, and keeps the run records. It never publishes.
@@ -60,7 +62,7 @@ pub(crate) struct WorkerContext {
 impl WorkerContext {
     pub(crate) fn reply_context<'a>(
         &'a self,
-        request: &'a OpenedRequest,
+        request: &'a AdmittedRequest,
         trace: &'a DeliveryTrace,
         overdue: CancellationToken,
     ) -> ReplyContext<'a> {
@@ -72,8 +74,8 @@ impl WorkerContext {
             worker: &self.name,
             revision: self.revision.as_ref(),
             root: &request.reply_root,
-            request: request.job.id,
-            fingerprint: self.runner.fingerprint(),
+            request: request.job_key.id,
+            fingerprint: self.fingerprint,
             trace,
             timing: &self.timing,
             overdue,
@@ -95,7 +97,7 @@ impl WorkerContext {
     /// Handles the handler's own report that it failed. None of its jobs will end, so the worker
     /// drains without a grace period.
     pub(crate) fn unwell(&self, reason: &str) {
-        self.leave(&format!("it said that it is not well: {}", in_a_line(reason)));
+        self.leave(&format!("its health check failed: {}", in_a_line(reason)));
         self.unwell.cancel();
         self.drain.by(Instant::now());
     }

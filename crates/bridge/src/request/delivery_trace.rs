@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::observability::Observability;
 use crate::observability::metrics::{Metrics, Outcome, RequestMeter};
 use crate::observability::traces::{Spans, Trace, put};
-use crate::request::admission::OpenedRequest;
+use crate::request::admission::AdmittedRequest;
 
 /// Measurements of one delivery, from its arrival to its settlement.
 #[derive(Debug)]
@@ -66,9 +66,9 @@ impl DeliveryTrace {
     }
 
     /// Records that the request was opened.
-    pub(crate) fn opened(&self, request: &OpenedRequest) {
+    pub(crate) fn opened(&self, request: &AdmittedRequest) {
         self.metrics.opened(self.came_at.duration_since(request.submitted_at).unwrap_or_default());
-        self.state.lock().about = Some((request.job.id.to_string(), request.attempt.0));
+        self.state.lock().about = Some((request.job_key.id.to_string(), request.attempt.0));
     }
 
     /// Records that the request has its slot and runs.

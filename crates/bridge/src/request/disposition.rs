@@ -66,12 +66,13 @@ impl Disposition {
             (None, Err(Error::Failed(_))) => {
                 fail(ErrorCode::ModelFailed, "the model failed on this request".to_owned())
             }
-            (None, Err(Error::Fatal(_))) => Self::Broken("it said so"),
+            (None, Err(Error::Fatal(_))) => Self::Broken("it returned a fatal error"),
             (None, _) => Self::RetryLater,
         }
     }
 
-    /// Returns true if the request is over for this worker: no copy of it is to run again.
+    /// Returns true if the reply has ended, or no client waits for it any more. False for a poison
+    /// request: its end is published by the settlement, which may fail.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self, Self::Completed(_) | Self::Failed(_) | Self::Undelivered(_))
     }

@@ -1,5 +1,5 @@
-//! Jobs that this worker knows: those that run, with their deliveries and mail, those that are
-//! done, and cancels that came before their request.
+//! Registry of jobs in this worker: running jobs with their deliveries and control channels, ended
+//! jobs, and cancels that came before their request.
 
 mod bounded;
 
@@ -28,7 +28,7 @@ const CONTROL_BUFFER: usize = 8;
 /// Only the commitment binds them to a key. `reply_to` is not sealed: a copy with a forged one is a
 /// job of its own, and its end does not affect the genuine one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Job {
+pub(crate) struct JobIdentity {
     pub(crate) key: JobKey,
     pub(crate) commitment: [u8; 32],
     pub(crate) reply_to: String,
@@ -62,8 +62,8 @@ pub(crate) struct InFlight(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    running: HashMap<Job, Run>,
-    done: Bounded<Job>,
+    running: HashMap<JobIdentity, Run>,
+    done: Bounded<JobIdentity>,
     cancels: HashMap<RequestId, Vec<SealedControl>>,
     cancel_order: VecDeque<RequestId>,
 }
@@ -91,7 +91,7 @@ impl Run {
 /// Treatment of a delivery of a job.
 #[derive(Debug)]
 pub(crate) enum Registration<'a> {
-    /// The job does not run here: run it, and read its mail.
+    /// The job does not run here: run it, and receive its control frames.
     New(Running<'a>, mpsc::Receiver<SealedControl>),
     /// The job runs here under another delivery, and this is a copy of the same bytes.
     Duplicate(OwnedDelivery),
@@ -99,7 +99,7 @@ pub(crate) enum Registration<'a> {
     Adopted,
     /// The job runs here and is stopping. The token is canceled when that run is over.
     Retiring(OwnedDelivery, CancellationToken),
-    /// The last frame of the job was confirmed before.
+    /// The job has ended here: its last frame was confirmed, or no client waits for it any more.
     Done(OwnedDelivery),
 }
 
@@ -110,7 +110,7 @@ impl InFlight {
     /// if the loss has not been noticed here yet.
     pub(crate) fn register(
         &self,
-        job: &Job,
+        job: &JobIdentity,
         owned: OwnedDelivery,
         attempt: AttemptNo,
     ) -> Registration<'_> {
@@ -158,7 +158,7 @@ impl InFlight {
     }
 
     /// Returns true if the job runs here or is done.
-    pub(crate) fn knows(&self, job: &Job) -> bool {
+    pub(crate) fn knows(&self, job: &JobIdentity) -> bool {
         let state = self.0.lock();
         state.done.contains(job) || state.running.contains_key(job)
     }
@@ -179,7 +179,7 @@ impl InFlight {
         let mut found = false;
         for (_, run) in state.running.iter().filter(|(job, _)| job.key.id == request) {
             found = true;
-            // A full mailbox already holds frames of the same meaning.
+            // A full channel already holds frames of the same meaning.
             let _ = run.controls.try_send(control.clone());
         }
         if !found && keep {
@@ -209,7 +209,7 @@ impl State {
 #[derive(Debug)]
 pub(crate) struct Running<'a> {
     in_flight: &'a InFlight,
-    job: Job,
+    job: JobIdentity,
     attempt: watch::Receiver<AttemptNo>,
     /// True if the job was removed already. Another run of it may be registered by now.
     ended: bool,
@@ -273,8 +273,8 @@ impl Running<'_> {
         run.retiring
     }
 
-    /// Ends the run and returns its deliveries for settlement. With `done`, which means that the
-    /// last frame was confirmed, the job is remembered as finished.
+    /// Ends the run and returns its deliveries for settlement. With `done` the job is remembered as
+    /// ended: its last frame was confirmed, or no client waits for it any more.
     pub(crate) fn end(mut self, done: bool) -> Vec<OwnedDelivery> {
         let mut state = self.in_flight.0.lock();
         if done {

@@ -1,4 +1,4 @@
-//! Life of a request in this worker, from its delivery to its settlement.
+//! Control flow of one delivery: admission, registration, slot, call, reply, settlement.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::observability::metrics::OrphanEnd;
-use crate::request::admission::{self, OpenedRequest, Refusal};
+use crate::request::admission::{self, AdmittedRequest, NotAdmitted};
 use crate::request::attempt::{ReplyContext, Undeliverable};
 use crate::request::context::WorkerContext;
 use crate::request::delivery_trace::DeliveryTrace;
 use crate::request::disposition::{Disposition, WorkerAction};
-use crate::request::in_flight::{Job, OwnedDelivery, Registration, Running, SealedControl};
-use crate::request::reply_stream::{ControlMessage, ReplyStream, ResumeDecision};
+use crate::request::in_flight::{JobIdentity, OwnedDelivery, Registration, Running, SealedControl};
+use crate::request::reply_sender::{ControlMessage, ReplySender, ResumeDecision};
 use crate::request::run_record::RunRecord;
 use crate::request::runner::CallEnd;
-use crate::request::settlement::{defer, finish, refuse, renew, settle};
+use crate::request::settlement::{Settlement, defer, finish, refuse, renew, settle};
 use crate::request::slots::{Arrival, Slot, SlotPermit};
 
 /// Runs one delivery to its settlement, or hands it to the run of its job.
@@ -39,10 +39,10 @@ pub(crate) async fn run(
     let (request, input) =
         match admission::open(&owned.delivery, model, revision, &*worker.keys).await {
             Ok(opened) => opened,
-            Err(Refusal::Deferred(deferred)) => {
+            Err(NotAdmitted::Deferred(deferred)) => {
                 return defer(worker, owned.delivery, &deferred, trace).await;
             }
-            Err(Refusal::Rejected(rejection)) => {
+            Err(NotAdmitted::Rejected(rejection)) => {
                 return refuse(worker, owned.delivery, rejection, trace).await;
             }
         };
@@ -87,22 +87,22 @@ pub(crate) async fn run(
 /// Registers the job (rule R6). Returns `None` if the delivery needs no run of its own.
 async fn register<'a>(
     worker: &'a WorkerContext,
-    job: &Job,
+    job: &JobIdentity,
     mut owned: OwnedDelivery,
-    request: &OpenedRequest,
+    request: &AdmittedRequest,
     trace: &DeliveryTrace,
 ) -> Option<(Running<'a>, Receiver<SealedControl>)> {
     loop {
         match worker.in_flight.register(job, owned, request.attempt) {
             Registration::New(running, controls) => return Some((running, controls)),
             Registration::Duplicate(copy) | Registration::Done(copy) => {
-                let id = request.job.id;
+                let id = request.job_key.id;
                 tracing::info!(request = %id, "a copy of what runs here, or is done, was taken off");
-                settle(copy, true, request, trace).await;
+                settle(copy, Settlement::Ack, request, trace).await;
                 return None;
             }
             Registration::Adopted => {
-                let (id, attempt) = (request.job.id, request.attempt);
+                let (id, attempt) = (request.job_key.id, request.attempt);
                 tracing::info!(request = %id, %attempt, "a running job has its delivery back");
                 trace.adopted();
                 return None;
@@ -121,7 +121,7 @@ async fn register<'a>(
 /// One run of a job.
 struct Run<'a> {
     worker: &'a WorkerContext,
-    request: &'a OpenedRequest,
+    request: &'a AdmittedRequest,
     running: &'a Running<'a>,
     record: &'a RunRecord<'a>,
     reader: &'a Reader,
@@ -145,6 +145,7 @@ impl Run<'_> {
             biased;
             () = cancel(context, controls) => {
                 cancelled = true;
+                // No call follows, so the run goes on without a slot, as after the deadline.
                 Entry::Slot(Slot::DeadlinePassed)
             }
             entry = self.enter(arrival) => entry,
@@ -157,7 +158,7 @@ impl Run<'_> {
         };
         let trace = context.trace;
         trace.runs();
-        let mut reply = ReplyStream::open(context, self.running.attempt()).await?;
+        let mut reply = ReplySender::open(context, self.running.attempt()).await?;
         cancelled |= cancelled_early(context, controls);
         let decision = match request.redelivered && worker.reply.resume_from_client {
             _ if cancelled => ResumeDecision::Cancelled,
@@ -252,7 +253,7 @@ impl Run<'_> {
                 slot.give_up();
             }
             let (id, stop, leftover) = (
-                request.job.id,
+                request.job_key.id,
                 reader.stopped().map(tracing::field::display),
                 worker.runner.leftover(),
             );
@@ -302,7 +303,7 @@ impl Run<'_> {
         let Self { worker, request, running, .. } = self;
         loop {
             running.orphaned().await;
-            tracing::warn!(request = %request.job.id, "a running job has lost its delivery");
+            tracing::warn!(request = %request.job_key.id, "a running job has lost its delivery");
             let orphan = worker.observability.metrics.orphaned();
             let withdrawn = async {
                 self.record.withdraw().await;
@@ -319,7 +320,7 @@ impl Run<'_> {
             let left = end != OrphanEnd::Adopted && running.retire();
             orphan.ended(if left { end } else { OrphanEnd::Adopted });
             if left {
-                tracing::info!(request = %request.job.id, "a job without a delivery was stopped");
+                tracing::info!(request = %request.job_key.id, "a job without a delivery was stopped");
                 return;
             }
             tokio::select! {
@@ -396,8 +397,8 @@ async fn adoption_time(worker: &WorkerContext) {
 }
 
 /// Decides the disposition of a run whose reply could not be sent.
-fn unsent(stuck: &Undeliverable, request: &OpenedRequest, reader: &Reader) -> Disposition {
-    let id = request.job.id;
+fn unsent(stuck: &Undeliverable, request: &AdmittedRequest, reader: &Reader) -> Disposition {
+    let id = request.job_key.id;
     match stuck {
         Undeliverable::Seal(error) => {
             tracing::error!(request = %id, %error, "a reply could not be sealed");
@@ -415,18 +416,18 @@ fn unsent(stuck: &Undeliverable, request: &OpenedRequest, reader: &Reader) -> Di
     }
 }
 
-fn log(request: &OpenedRequest, reader: &Reader, disposition: &Disposition) {
-    let (id, attempt, code) = (request.job.id, request.attempt, disposition.as_str());
+fn log(request: &AdmittedRequest, reader: &Reader, disposition: &Disposition) {
+    let (id, attempt, code) = (request.job_key.id, request.attempt, disposition.as_str());
     tracing::info!(request = %id, %attempt, code, pieces = reader.len(), "a request ended");
 }
 
-fn info(request: &OpenedRequest, trace: &DeliveryTrace) -> JobInfo {
+fn info(request: &AdmittedRequest, trace: &DeliveryTrace) -> JobInfo {
     let key = request.key_id.as_str();
     // A key without a list of tenants serves any tenant, so two clients may claim the same one.
     let scope: Arc<str> = format!("{key}\0{}", request.tenant.as_str()).into();
     // Such a client may also claim many tenants, so its account is the key.
     let account = if request.tenant_proven { scope.clone() } else { key.into() };
-    let mut info = JobInfo::new(request.job.id, request.tenant.clone(), request.seed);
+    let mut info = JobInfo::new(request.job_key.id, request.tenant.clone(), request.seed);
     info.attempt = request.attempt;
     info.submitted_at = request.submitted_at;
     info.scope = scope;

@@ -1,4 +1,5 @@
-//! Record of a request's runs: the evidence for rule R1.
+//! Run record: counts the runs of a request that began and did not return, to detect poison
+//! messages (rule R1).
 //!
 //! The broker counts how often a message was redelivered, but not why, and a worker that dies
 //! cannot report it. Therefore each run of a redelivered request is entered before it begins, and
@@ -13,14 +14,14 @@ use nsbridge_queue::{Confirmed, Error, Message, Result};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::request::admission::OpenedRequest;
+use crate::request::admission::AdmittedRequest;
 use crate::request::context::WorkerContext;
 
 /// Share of one run in the record of its request.
 pub(crate) struct RunRecord<'a> {
     worker: &'a WorkerContext,
     queue: String,
-    request: &'a OpenedRequest,
+    request: &'a AdmittedRequest,
     /// Number of entries that the record may have of this run. More than one after a publish whose
     /// confirm was lost. Locked while an entry is made or struck.
     entries: Mutex<u32>,
@@ -29,7 +30,7 @@ pub(crate) struct RunRecord<'a> {
 }
 
 impl<'a> RunRecord<'a> {
-    pub(crate) fn of(worker: &'a WorkerContext, request: &'a OpenedRequest) -> Self {
+    pub(crate) fn of(worker: &'a WorkerContext, request: &'a AdmittedRequest) -> Self {
         let number = request.reply_root.run_record(&request.reply_to);
         Self {
             worker,
@@ -59,7 +60,7 @@ impl<'a> RunRecord<'a> {
                 }
                 Ok(_) => {}
                 Err(error) if began.elapsed() >= wait => {
-                    let (id, queue) = (self.request.job.id, &self.queue);
+                    let (id, queue) = (self.request.job_key.id, &self.queue);
                     tracing::warn!(request = %id, %queue, %error, "the record of a request's runs cannot be read, its deliveries count: allow workers to configure and read `nsbridge.<model>.runs.*`");
                     return deliveries - 1;
                 }
@@ -92,7 +93,7 @@ impl<'a> RunRecord<'a> {
         let began = Instant::now();
         while let Err(error) = self.try_enter(&mut entries).await {
             if began.elapsed() >= self.worker.timing.record_enter_limit {
-                let (id, queue) = (self.request.job.id, &self.queue);
+                let (id, queue) = (self.request.job_key.id, &self.queue);
                 tracing::warn!(request = %id, %queue, %error, "a run begins without an entry in its request's record");
                 return;
             }
@@ -131,7 +132,7 @@ impl<'a> RunRecord<'a> {
             Ok(Err(error)) => error.to_string(),
             Err(_) => "no answer".to_owned(),
         };
-        let (id, queue) = (self.request.job.id, &self.queue);
+        let (id, queue) = (self.request.job_key.id, &self.queue);
         tracing::warn!(request = %id, %queue, error = failure, "a run stays in its request's record");
     }
 
@@ -142,7 +143,7 @@ impl<'a> RunRecord<'a> {
     async fn try_enter(&self, entries: &mut u32) -> Result<()> {
         let mut entry = Message::new(Vec::new());
         entry.properties.persistent = true;
-        entry.properties.message_id = Some(self.request.job.id.to_string());
+        entry.properties.message_id = Some(self.request.job_key.id.to_string());
         let publisher = self.worker.publish.take().await?;
         // Counted before the broker answers, because without an answer the entry may exist.
         *entries += 1;

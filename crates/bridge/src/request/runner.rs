@@ -24,7 +24,7 @@ use crate::observability::metrics::{Metrics, Phase};
 use crate::request::slots::SlotPermit;
 use crate::timing::Timing;
 
-/// CallEnd of a call.
+/// Outcome of a call.
 #[derive(Debug)]
 pub(crate) enum CallEnd {
     /// The handler returned.

@@ -1,4 +1,15 @@
-//! Settlement of deliveries: ack, requeue, a copy for later, or a dead letter.
+//! Settlement of deliveries: ack or requeue.
+//!
+//! Nothing is rejected (`basic.reject`): a retry or a dead letter is a copy that is published and
+//! confirmed, after which the original is acked.
+//!
+//! | delivery | decided in | settled by |
+//! |---|---|---|
+//! | had a run | [`Disposition::of`], or `lifecycle.rs` if it had no call | [`finish`] |
+//! | must not run | `admission::open` | [`refuse`], [`defer`] |
+//! | near the broker's delivery limit | [`renew`] | [`renew`] |
+//! | duplicate of a job that runs or is done here | `InFlight::register` | [`settle`] |
+//! | dropped: drain before the start, lost channel, panic | `Drop` of `Delivery` | requeued |
 
 use std::time::Duration;
 
@@ -8,12 +19,19 @@ use nsbridge_queue::{Delivery, Error};
 use tokio::time::sleep;
 
 use crate::observability::metrics::Outcome;
-use crate::request::admission::{Again, Deferred, OpenedRequest, Rejection, epoch, remaining};
+use crate::request::admission::{AdmittedRequest, Again, Deferred, Rejection, epoch, remaining};
 use crate::request::context::WorkerContext;
-use crate::request::dead_letter::{self, Retry};
 use crate::request::delivery_trace::DeliveryTrace;
 use crate::request::disposition::{Disposition, WorkerAction};
-use crate::request::in_flight::{Job, OwnedDelivery};
+use crate::request::in_flight::{JobIdentity, OwnedDelivery};
+use crate::request::republish::{self, Retry};
+
+/// Way in which a delivery is settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Settlement {
+    Ack,
+    Requeue,
+}
 
 /// Number of tries of a request whose revision no worker serves: after 1 s and after 10 s.
 const UNSERVED_TRIES: usize = 2;
@@ -21,7 +39,7 @@ const UNSERVED_TRIES: usize = 2;
 /// Maximum number of renewed copies of a request. After these the broker's delivery limit applies.
 const MOST_RENEWED: u16 = 8;
 
-/// Settles the deliveries of a run after its last frame was confirmed.
+/// Acks or requeues the deliveries of a run that has ended, as its disposition says.
 ///
 /// Returns the outcome of the request if the settlement decides it (a retry or a dead letter), else
 /// `None`.
@@ -32,39 +50,41 @@ pub(crate) async fn finish(
     worker: &WorkerContext,
     deliveries: Vec<OwnedDelivery>,
     disposition: &Disposition,
-    request: &OpenedRequest,
+    request: &AdmittedRequest,
     trace: &DeliveryTrace,
 ) -> Option<Outcome> {
     let ours: Vec<OwnedDelivery> = deliveries.into_iter().filter(OwnedDelivery::is_ours).collect();
     let Some(first) = ours.first() else {
-        tracing::info!(request = %request.job.id, "a job ended without a delivery to settle");
+        tracing::info!(request = %request.job_key.id, "a job ended without a delivery to settle");
         return None;
     };
-    let (ack, outcome) = match disposition {
+    let (settlement, outcome) = match disposition {
         Disposition::Completed(_) | Disposition::Failed(_) | Disposition::Undelivered(_) => {
-            (true, None)
+            (Settlement::Ack, None)
         }
-        Disposition::HandedOff | Disposition::Broken(_) | Disposition::Unsealed => (false, None),
+        Disposition::HandedOff | Disposition::Broken(_) | Disposition::Unsealed => {
+            (Settlement::Requeue, None)
+        }
         Disposition::RetryLater => match retry_later(worker, &first.delivery, request, trace).await
         {
-            Ok(outcome) => (true, Some(outcome)),
+            Ok(outcome) => (Settlement::Ack, Some(outcome)),
             Err(error) => {
-                tracing::warn!(request = %request.job.id, %error, "no retry, giving it back");
-                (false, Some(Outcome::Moved))
+                tracing::warn!(request = %request.job_key.id, %error, "no retry, giving it back");
+                (Settlement::Requeue, Some(Outcome::Moved))
             }
         },
         Disposition::Poison(runs) => {
             match poison(worker, &first.delivery, *runs, request, trace).await {
-                Ok(outcome) => (true, Some(outcome)),
+                Ok(outcome) => (Settlement::Ack, Some(outcome)),
                 Err(error) => {
-                    tracing::warn!(request = %request.job.id, %error, "no dead letter, giving it back");
-                    (false, Some(Outcome::Moved))
+                    tracing::warn!(request = %request.job_key.id, %error, "no dead letter, giving it back");
+                    (Settlement::Requeue, Some(Outcome::Moved))
                 }
             }
         }
     };
     for owned in ours {
-        settle(owned, ack, request, trace).await;
+        settle(owned, settlement, request, trace).await;
     }
     outcome
 }
@@ -73,11 +93,11 @@ pub(crate) async fn finish(
 async fn retry_later(
     worker: &WorkerContext,
     delivery: &Delivery,
-    request: &OpenedRequest,
+    request: &AdmittedRequest,
     trace: &DeliveryTrace,
 ) -> nsbridge_queue::Result<Outcome> {
     let (pool, model) = (&worker.publish, &worker.model);
-    match dead_letter::retry(pool, model, delivery, request.deadline, trace).await? {
+    match republish::retry(pool, model, delivery, request.deadline, trace).await? {
         Retry::Waits => return Ok(Outcome::Retried),
         Retry::Over => {}
         // The request has tries left. It must not become a dead letter because others fill the
@@ -93,13 +113,13 @@ async fn poison(
     worker: &WorkerContext,
     delivery: &Delivery,
     runs: u32,
-    request: &OpenedRequest,
+    request: &AdmittedRequest,
     trace: &DeliveryTrace,
 ) -> nsbridge_queue::Result<Outcome> {
     let code = ErrorCode::Poison;
     let message = format!("{runs} workers ended while they ran it");
     let outcome = fail_for_good(worker, delivery, (code, message), request, trace).await?;
-    let (id, deliveries) = (request.job.id, request.deliveries);
+    let (id, deliveries) = (request.job_key.id, request.deliveries);
     tracing::warn!(request = %id, %code, runs, deliveries, "a request was dead-lettered");
     Ok(outcome)
 }
@@ -109,7 +129,7 @@ async fn fail_for_good(
     worker: &WorkerContext,
     delivery: &Delivery,
     (code, message): (ErrorCode, String),
-    request: &OpenedRequest,
+    request: &AdmittedRequest,
     trace: &DeliveryTrace,
 ) -> nsbridge_queue::Result<Outcome> {
     let reply = Some(request.reply());
@@ -124,9 +144,9 @@ async fn fail_for_good(
 /// Recorded runs still count afterwards: the record belongs to the job, not to the message.
 pub(crate) async fn renew(
     worker: &WorkerContext,
-    job: &Job,
+    job: &JobIdentity,
     owned: OwnedDelivery,
-    request: &OpenedRequest,
+    request: &AdmittedRequest,
     trace: &DeliveryTrace,
 ) -> Option<OwnedDelivery> {
     let (pool, model, delivery) = (&worker.publish, &worker.model, &owned.delivery);
@@ -135,7 +155,7 @@ pub(crate) async fn renew(
         return Some(owned);
     }
     let renewed = tokio::select! {
-        renewed = dead_letter::renew(pool, model, delivery, request.deadline, trace) => renewed,
+        renewed = republish::renew(pool, model, delivery, request.deadline, trace) => renewed,
         () = owned.gone.cancelled() => return Some(owned),
         _ = worker.drain.begun() => return Some(owned),
     };
@@ -143,13 +163,13 @@ pub(crate) async fn renew(
         Ok(true) => {}
         Ok(false) => return Some(owned),
         Err(error) => {
-            tracing::warn!(request = %request.job.id, %error, "a message could not be renewed");
+            tracing::warn!(request = %request.job_key.id, %error, "a message could not be renewed");
             return Some(owned);
         }
     }
-    let (id, deliveries) = (request.job.id, request.deliveries);
+    let (id, deliveries) = (request.job_key.id, request.deliveries);
     tracing::info!(request = %id, deliveries, "a copy was published in place of a request's message");
-    settle(owned, true, request, trace).await;
+    settle(owned, Settlement::Ack, request, trace).await;
     trace.ended(Outcome::Moved);
     None
 }
@@ -199,9 +219,10 @@ async fn replace_refused(
     {
         return Ok(true);
     }
-    let from = dead_letter::Sender { worker: &worker.name, revision: worker.revision.as_ref() };
-    dead_letter::notify_client(pool, &from, rejection).await?;
-    dead_letter::dead_letter(pool, model, delivery, rejection.code, trace).await.map(|()| false)
+    let from =
+        republish::RefusingWorker { worker: &worker.name, revision: worker.revision.as_ref() };
+    republish::notify_client(pool, &from, rejection).await?;
+    republish::dead_letter(pool, model, delivery, rejection.code, trace).await.map(|()| false)
 }
 
 /// Publishes a copy for another try, if one can help, and sends the client the reason (rules R3 and
@@ -229,18 +250,18 @@ async fn retry_refused(
         } else {
             worker.timing.served_revision_pause.min(remaining(until) / 4)
         };
-        let waits = dead_letter::wait(pool, model, delivery, until, pause, trace).await?;
+        let waits = republish::wait(pool, model, delivery, until, pause, trace).await?;
         if waits {
-            dead_letter::hint_client(pool, rejection).await?;
+            republish::hint_client(pool, rejection).await?;
         }
         return Ok(waits);
     }
     let tries = if served == Some(false) { UNSERVED_TRIES } else { RETRY_TIERS.len() };
-    if !dead_letter::may_retry(delivery, until, tries) {
+    if !republish::may_retry(delivery, until, tries) {
         return Ok(false);
     }
-    dead_letter::hint_client(pool, rejection).await?;
-    match dead_letter::retry(pool, model, delivery, until, trace).await? {
+    republish::hint_client(pool, rejection).await?;
+    match republish::retry(pool, model, delivery, until, trace).await? {
         Retry::Waits => Ok(true),
         Retry::Over => Ok(false),
         Retry::Full if again.pinned.is_some() => Err(retry_queue_full(worker).await),
@@ -262,7 +283,7 @@ async fn retry_queue_full(worker: &WorkerContext) -> Error {
 
 /// Returns true if a worker of this revision exists; `None` if the broker could not be queried.
 async fn is_served(worker: &WorkerContext, revision: &Revision) -> Option<bool> {
-    let asked = dead_letter::is_served(&worker.publish, &worker.model, revision).await;
+    let asked = republish::is_served(&worker.publish, &worker.model, revision).await;
     asked
         .inspect_err(|error| {
             tracing::warn!(%revision, %error, "cannot ask for workers of a revision: allow workers to write to `nsbridge.control`");
@@ -284,7 +305,7 @@ pub(crate) async fn defer(
     trace.metrics().key_pause();
     let (pool, model) = (&worker.publish, &worker.model);
     let copied = match deferred.until {
-        Some(until) => dead_letter::wait(pool, model, &delivery, until, pause, trace).await,
+        Some(until) => republish::wait(pool, model, &delivery, until, pause, trace).await,
         None => Ok(false),
     };
     let settled = match copied {
@@ -305,19 +326,22 @@ pub(crate) async fn defer(
 /// Acks or requeues a delivery.
 pub(crate) async fn settle(
     owned: OwnedDelivery,
-    ack: bool,
-    request: &OpenedRequest,
+    settlement: Settlement,
+    request: &AdmittedRequest,
     trace: &DeliveryTrace,
 ) {
-    let settled = if ack { owned.delivery.ack().await } else { owned.delivery.requeue().await };
+    let settled = match settlement {
+        Settlement::Ack => owned.delivery.ack().await,
+        Settlement::Requeue => owned.delivery.requeue().await,
+    };
     match settled {
         Ok(true) => {}
         Ok(false) => {
             trace.metrics().stale_ack();
-            tracing::warn!(request = %request.job.id, "the delivery was not ours any more");
+            tracing::warn!(request = %request.job_key.id, "the delivery was not ours any more");
         }
         Err(error) => {
-            tracing::warn!(request = %request.job.id, %error, "the delivery will come back");
+            tracing::warn!(request = %request.job_key.id, %error, "the delivery will come back");
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
 use crate::drain::Drain;
-use crate::request::admission::{OpenedRequest, remaining};
+use crate::request::admission::{AdmittedRequest, remaining};
 use crate::request::in_flight::{InFlight, Running};
 use crate::timing::Timing;
 
@@ -99,12 +99,12 @@ impl SlotPool {
         unreturned: u32,
         in_flight: &InFlight,
         drain: &Drain,
-        request: &OpenedRequest,
+        request: &AdmittedRequest,
         running: &Running<'_>,
     ) -> Slot {
         let exclusive = unreturned >= EXCLUSIVE_FROM;
         if exclusive {
-            tracing::info!(request = %request.job.id, runs = unreturned, "to run alone");
+            tracing::info!(request = %request.job_key.id, runs = unreturned, "to run alone");
         }
         let evict = async {
             sleep(self.evict_after).await;

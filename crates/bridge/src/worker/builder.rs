@@ -143,7 +143,8 @@ impl WorkerBuilder {
         let metrics = observability.metrics.clone();
         let runner = Runner::load::<H, K>(options, models, metrics.clone(), &timing).await;
         let runner = runner.map_err(|error| Error::Load(cause(error)))?;
-        observability.loaded(runner.fingerprint(), revision.as_ref());
+        let fingerprint = runner.fingerprint();
+        observability.loaded(fingerprint, revision.as_ref());
         metrics.slots(runner.slots());
         metrics.measures_of(runner.handler());
         let context = WorkerContext {
@@ -161,6 +162,7 @@ impl WorkerBuilder {
             reply,
             keys,
             runner,
+            fingerprint,
             drain,
             observability,
             timing,

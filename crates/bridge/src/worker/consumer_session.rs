@@ -97,10 +97,10 @@ impl Subscriber {
     }
 
     async fn subscribe(&self) -> Infallible {
-        let (queue, places) = (model_queue(&self.worker.model), self.worker.runner.slots());
-        let places = u16::try_from(places).unwrap_or(u16::MAX);
+        let (queue, prefetch) = (model_queue(&self.worker.model), self.worker.runner.slots());
+        let prefetch = u16::try_from(prefetch).unwrap_or(u16::MAX);
         loop {
-            match self.connection.consume(&queue, places).await {
+            match self.connection.consume(&queue, prefetch).await {
                 Ok(consumer) => self.take(consumer).await,
                 Err(error) => tracing::warn!(%error, "cannot subscribe, trying again"),
             }
@@ -182,8 +182,7 @@ async fn run(worker: Arc<WorkerContext>, owned: OwnedDelivery, arrival: Arrival)
     let trace = DeliveryTrace::begin(&worker.observability, &worker.model, &owned.delivery.message);
     let job = lifecycle::run(&worker, owned, arrival, &trace).instrument(trace.log());
     let job = std::panic::AssertUnwindSafe(job);
-    // Handler code runs in this task too, and may panic: its fingerprint, the wake-ups of its
-    // engine.
+    // Handler code runs in this task too, and may panic: the wake-ups of its engine.
     let after = job.catch_unwind().await.unwrap_or(WorkerAction::Exit("it panicked"));
     trace.settled();
     match after {

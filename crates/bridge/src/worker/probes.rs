@@ -66,7 +66,7 @@ async fn ask_handler(worker: &WorkerContext) -> Infallible {
         match answer {
             Some(Ok(HandlerHealth::Ok)) => worker.observability.health.handler(true),
             Some(Ok(HandlerHealth::Failed(reason))) => break reason,
-            _ => break "it panicked when it was asked".to_owned(),
+            _ => break "it panicked".to_owned(),
         }
     };
     worker.observability.health.handler(false);

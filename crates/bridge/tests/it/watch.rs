@@ -281,7 +281,7 @@ async fn a_handler_that_says_it_is_not_well_ends_its_worker() {
     setup.timing.health_interval = Duration::from_millis(100);
     let worker = setup.worker::<Sick>(Arc::new(MemoryBroker::new()), ()).await.unwrap();
     let said = worker.ended().await.unwrap_err().to_string();
-    assert!(said.contains("it said that it is not well"), "{said}");
+    assert!(said.contains("its health check failed"), "{said}");
 }
 
 /// Handler that hangs in its first call and reports itself as failed.
@@ -336,7 +336,7 @@ async fn what_hangs_in_a_handler_that_is_not_well_goes_elsewhere_long_before_the
     // The call never returns, and the deadline comes long before the end of the grace period.
     assert_eq!(rest(reply).await, said(7, 3)[1..]);
     let why = hangs.ended().await.unwrap_err().to_string();
-    assert!(why.contains("not well: the device hangs"), "{why}");
+    assert!(why.contains("its health check failed: the device hangs"), "{why}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

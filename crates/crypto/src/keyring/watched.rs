@@ -42,7 +42,7 @@ struct State {
     looked: Instant,
 }
 
-/// Fingerprint of a file version: device, inode, length, mtime and ctime (change of owner or mode).
+/// Identity of a file version: device, inode, length, mtime and ctime (change of owner or mode).
 type Stamp = [i128; 5];
 
 impl WatchedKeyring {

@@ -49,7 +49,7 @@ const ID: [u8; 16] = [7; 16];
 /// Seals an open, two data frames and a final.
 fn stream(root: &ReplyRoot, id: [u8; 16]) -> Vec<Vec<u8>> {
     let id = RequestId::from_bytes(id);
-    let (mut sealer, open) = ReplySealer::open(root, id, AttemptNo(1), b"{}").unwrap();
+    let (mut sealer, open) = ReplySealer::start(root, id, AttemptNo(1), b"{}").unwrap();
     let one = sealer.pieces(|out| out.extend(b"one")).unwrap();
     let two = sealer.pieces(|out| out.extend(b"two")).unwrap();
     vec![open, one, two, sealer.finish(b"{}").unwrap()]
@@ -70,7 +70,7 @@ fn the_known_answers_are_reproduced_byte_for_byte() {
     let id = ReplyHead::parse(&known.chunks[0]).unwrap().request;
     let salt = known.attempt_salt;
     let (mut sealer, open) =
-        ReplySealer::open_with_salt(&root, id, AttemptNo(1), b"", salt).unwrap();
+        ReplySealer::start_with_salt(&root, id, AttemptNo(1), b"", salt).unwrap();
     assert_eq!(open, known.chunks[0]);
     for (text, chunk) in [b"Hel".as_slice(), b"lo"].iter().zip(&known.chunks[1..]) {
         let write = |out: &mut Vec<u8>| out.extend(*text);
@@ -182,7 +182,7 @@ fn two_attempts_never_share_a_key_even_with_the_same_number() {
 #[test]
 fn a_reply_frame_holds_the_largest_run_of_pieces() {
     let id = RequestId::from_bytes(ID);
-    let (mut sealer, open) = ReplySealer::open(&root(1), id, AttemptNo(1), b"").unwrap();
+    let (mut sealer, open) = ReplySealer::start(&root(1), id, AttemptNo(1), b"").unwrap();
     let most = vec![1; nsbridge_protocol::MAX_FRAME_BYTES];
     let frame = sealer.pieces(|out| out.extend(&most)).unwrap();
     let (mut opener, _) = ReplyOpener::accept(&root(1), &open).unwrap();

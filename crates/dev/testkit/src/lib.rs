@@ -1,5 +1,5 @@
-//! Test servers of nsbridge: a private RabbitMQ node, a moto server, an in-memory S3 store, and a
-//! TCP proxy that injects connection faults.
+//! Library of the tests: private RabbitMQ and moto servers, an S3 store, a fault-injecting proxy,
+//! an HTTP server, a whole system in one process, and the fuzz targets.
 
 #[cfg(feature = "fuzz")]
 pub mod fuzz;

@@ -1,4 +1,5 @@
-//! `Handler` implementation: prepares requests, passes them to the engine and returns their tokens.
+//! `AsyncHandler` implementation: prepares requests, passes them to the engine, returns their
+//! tokens, and computes the fingerprint.
 
 mod drafting;
 mod preparation;
@@ -364,7 +365,7 @@ fn refuse_what_does_not_fit(
     }
 }
 
-/// Computes a digest of everything except the request that the tokens depend on.
+/// Computes the worker's fingerprint: a digest of all inputs of the tokens other than the request.
 fn fingerprint(
     files: &nsbridge_handler::Model,
     weights: &Weights,

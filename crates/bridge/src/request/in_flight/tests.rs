@@ -7,7 +7,8 @@ use nsbridge_queue::{Delivery, Message, Result, Settle};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    CONTROL_BUFFER, InFlight, Job, OwnedDelivery, Registration, SealedControl, WAITING_CANCELS,
+    CONTROL_BUFFER, InFlight, JobIdentity, OwnedDelivery, Registration, SealedControl,
+    WAITING_CANCELS,
 };
 
 struct Nothing;
@@ -33,11 +34,11 @@ fn control(frame: &[u8]) -> SealedControl {
     SealedControl { frame: frame.to_vec(), before: None }
 }
 
-fn job(n: u16) -> Job {
+fn job(n: u16) -> JobIdentity {
     let mut id = [0; 16];
     id[..2].copy_from_slice(&n.to_be_bytes());
     let key = JobKey { id: RequestId::from_bytes(id), salt: Salt([0; 32]) };
-    Job { key, commitment: [0; 32], reply_to: "client".to_owned() }
+    JobIdentity { key, commitment: [0; 32], reply_to: "client".to_owned() }
 }
 
 fn register(in_flight: &InFlight, n: u16, owned: OwnedDelivery) -> Registration<'_> {
@@ -75,8 +76,8 @@ async fn r6_an_orphan_is_adopted_by_the_copy_that_comes_back() {
 fn l2_a_copy_under_another_key_or_for_another_client_is_another_job() {
     let in_flight = InFlight::default();
     let genuine = job(1);
-    let forged = Job { reply_to: "somewhere else".to_owned(), ..job(1) };
-    let claimed = Job { commitment: [1; 32], ..job(1) };
+    let forged = JobIdentity { reply_to: "somewhere else".to_owned(), ..job(1) };
+    let claimed = JobIdentity { commitment: [1; 32], ..job(1) };
     for other in [forged, claimed] {
         let attempt = AttemptNo::new(0, 0);
         let Registration::New(one, _mail) = in_flight.register(&other, owned(false), attempt)

@@ -52,7 +52,7 @@ fn c1_an_attempt_after_the_first_is_told_what_is_here_though_it_is_nothing() {
 #[test]
 fn c1_an_open_that_is_not_json_is_dropped_and_a_late_one_is_cancelled() {
     let root = root();
-    let open = |content: &[u8]| ReplySealer::open(&root, ID, AttemptNo(2), content).unwrap().1;
+    let open = |content: &[u8]| ReplySealer::start(&root, ID, AttemptNo(2), content).unwrap().1;
     for content in [&b""[..], b"{", b"[]", b"{}", b"\xff"] {
         let mut merge = merge(&root);
         assert_eq!(merge.accept(&open(content)), []);

@@ -1,4 +1,4 @@
-//! Reads weights from anything, and sees that what is taken can be used.
+//! Fuzz target for model files: a checkpoint that opens must load.
 
 use std::sync::Arc;
 

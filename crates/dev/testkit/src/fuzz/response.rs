@@ -1,4 +1,5 @@
-//! Reads a response of an object store; what is read does not depend on how the network cuts it.
+//! Fuzz target for HTTP responses of an object store: the result must not depend on the packet
+//! boundaries.
 
 use futures_executor::block_on;
 use nsbridge_store::testing::read_response;

@@ -1,4 +1,4 @@
-//! Reads what says where a model is and what it is made of; what is taken is written alike.
+//! Fuzz targets for manifests, aliases and model locations: what parses must survive a round trip.
 
 use nsbridge::store::{Alias, Location, Manifest};
 

@@ -42,7 +42,7 @@ pub(super) fn environment(
 ) -> Result<PathBuf> {
     let text =
         fs::read(requirements).with_context(|| format!("reading {}", requirements.display()))?;
-    let folder = cache()?.join(format!("{name}-{:016x}", fingerprint(&text)));
+    let folder = cache()?.join(format!("{name}-{:016x}", fnv1a(&text)));
     let python = folder.join("bin/python");
     if !runs(&python, "") {
         say::step(&format!("a Python environment in {}", folder.display()));
@@ -99,7 +99,7 @@ fn runs(python: &Path, program: &str) -> bool {
 }
 
 /// Returns the FNV-1a hash, which is stable across compiler versions.
-fn fingerprint(text: &[u8]) -> u64 {
+fn fnv1a(text: &[u8]) -> u64 {
     text.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
@@ -107,11 +107,11 @@ fn fingerprint(text: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::fingerprint;
+    use super::fnv1a;
 
     #[test]
-    fn the_fingerprint_is_the_published_function() {
-        assert_eq!(fingerprint(b""), 0xcbf2_9ce4_8422_2325);
-        assert_eq!(fingerprint(b"foobar"), 0x8594_4171_f739_67e8);
+    fn fnv1a_is_the_published_function() {
+        assert_eq!(fnv1a(b""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv1a(b"foobar"), 0x8594_4171_f739_67e8);
     }
 }

@@ -73,9 +73,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "fixed-salt-and-attempt",
         file: "crates/crypto/src/reply.rs",
         edits: &[(
-            "Self::open_with_salt(root, request, attempt, content, Salt::fresh()?)",
+            "Self::start_with_salt(root, request, attempt, content, Salt::fresh()?)",
             "{ let _ = attempt; \
-                      Self::open_with_salt(root, request, AttemptNo(1), content, Salt([7; 32])) }",
+                      Self::start_with_salt(root, request, AttemptNo(1), content, Salt([7; 32])) }",
         )],
         judge: Judge::Scenario("kill", 1),
     },
@@ -193,7 +193,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     // A worker that takes over generates all pieces again.
     Mutant {
         name: "resume-not-handed-over",
-        file: "crates/bridge/src/request/reply_stream.rs",
+        file: "crates/bridge/src/request/reply_sender.rs",
         edits: &[(
             "let most = Duration::from_millis(self.context.config.resume_wait_ms);",
             "let most = Duration::ZERO;",

@@ -115,7 +115,7 @@ mod tests {
             Open { opened_at_ms: 1, fingerprint: None, worker: "w".to_owned(), revision: None };
         let open = serde_json::to_vec(&open).unwrap();
         let root = &sealed[1].reply_root;
-        let (_, opened) = ReplySealer::open(root, id, AttemptNo(1), &open).unwrap();
+        let (_, opened) = ReplySealer::start(root, id, AttemptNo(1), &open).unwrap();
         let request = id.to_string();
         let frame = What::Frame {
             request: request.clone(),

@@ -1,5 +1,5 @@
-//! Messages that a worker moves to another queue, dead letters and retries, with notices to
-//! clients.
+//! Publishing in place of a reply stream: copies for a retry, a wait or a renewal, dead letters,
+//! error replies and hints to clients, and the probe for workers of a revision.
 
 use std::time::{Duration, SystemTime};
 
@@ -174,7 +174,7 @@ fn again(
 /// request must not be redelivered for that, again and again.
 pub(crate) async fn notify_client(
     pool: &ChannelPool,
-    from: &Sender<'_>,
+    from: &RefusingWorker<'_>,
     rejection: &Rejection,
 ) -> Result<()> {
     let Some(reply) = &rejection.reply else { return Ok(()) };
@@ -224,15 +224,15 @@ async fn publish_to_full(
     Ok(Confirmed::Refused)
 }
 
-/// Worker that refuses.
+/// Worker that refuses a request, as the open frame of its error names it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sender<'a> {
+pub(crate) struct RefusingWorker<'a> {
     pub(crate) worker: &'a str,
     pub(crate) revision: Option<&'a Revision>,
 }
 
 fn sealed_refusal(
-    from: &Sender<'_>,
+    from: &RefusingWorker<'_>,
     rejection: &Rejection,
     reply: &ReplyTo,
 ) -> Option<Vec<Vec<u8>>> {
@@ -240,7 +240,7 @@ fn sealed_refusal(
     let (worker, revision) = (from.worker.to_owned(), from.revision.cloned());
     let open = Open { opened_at_ms: now_ms(), fingerprint: None, worker, revision };
     let open = serde_json::to_vec(&open).ok()?;
-    let (sealer, first) = ReplySealer::open(root, reply.request, reply.attempt, &open).ok()?;
+    let (sealer, first) = ReplySealer::start(root, reply.request, reply.attempt, &open).ok()?;
     let failure = Failure::new(rejection.code, rejection.message.clone());
     let failure = serde_json::to_vec(&failure).ok()?;
     Some(vec![first, sealer.fail(&failure).ok()?])

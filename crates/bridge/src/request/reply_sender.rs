@@ -1,4 +1,5 @@
-//! Reply of one job while it is computed: pieces out, control frames in.
+//! Sending of one job's reply while it is computed, over one protocol stream after another. Decides
+//! when a frame is due; [`Attempt`] seals and publishes it.
 
 use std::time::Duration;
 
@@ -26,8 +27,8 @@ const ROUND_TRIPS: u32 = 8;
 /// bounds the work that may have to be repeated.
 const PART_OF_AGE: u32 = 4;
 
-/// Reply of one job, sent through as many attempts as it takes.
-pub(crate) struct ReplyStream<'a> {
+/// Sender of one job's reply. It opens another stream when one is lost.
+pub(crate) struct ReplySender<'a> {
     context: &'a ReplyContext<'a>,
     /// Attempt number of the job's latest delivery.
     number: watch::Receiver<AttemptNo>,
@@ -38,8 +39,8 @@ pub(crate) struct ReplyStream<'a> {
     last_frame: Instant,
 }
 
-impl<'a> ReplyStream<'a> {
-    /// Opens the first attempt.
+impl<'a> ReplySender<'a> {
+    /// Opens the first stream.
     pub(crate) async fn open(
         context: &'a ReplyContext<'a>,
         mut number: watch::Receiver<AttemptNo>,
@@ -66,10 +67,10 @@ impl<'a> ReplyStream<'a> {
         let most = Duration::from_millis(self.context.config.resume_wait_ms);
         let confirmed = async {
             while let Err(error) = self.attempt.window.flush().await {
-                // No client can answer on a lost channel. Another attempt is opened, as it is later
+                // No client can answer on a lost channel. Another stream is opened, as it is later
                 // on.
                 let request = self.context.request;
-                tracing::warn!(%request, %error, "a reply's channel is gone, opening another attempt");
+                tracing::warn!(%request, %error, "a reply's channel is gone, opening another stream");
                 let number = *self.number.borrow_and_update();
                 match Attempt::open(self.context, number, Start::Resumed).await {
                     Ok(attempt) => self.attempt = attempt,
@@ -194,7 +195,7 @@ impl<'a> ReplyStream<'a> {
         reader.stopped() == Some(Stop::ClientGone) || reader.len() == self.attempt.position
     }
 
-    /// Opens another attempt, which sends the whole transcript under its own key. Needed after the
+    /// Opens another stream, which sends the whole transcript under its own key. Needed after the
     /// loss of a channel (rule A5) and when another delivery adopted the job (rule R6).
     async fn open_again(&mut self) -> Result<(), Undeliverable> {
         let number = *self.number.borrow_and_update();
@@ -204,7 +205,7 @@ impl<'a> ReplyStream<'a> {
     }
 }
 
-/// Returns true if the channel is gone. Its stream is never continued: another attempt sends the
+/// Returns true if the channel is gone. Its stream is never continued: another stream sends the
 /// whole reply (rule A5).
 fn lost(context: &ReplyContext<'_>, sent: Result<(), Broken>) -> Result<bool, Undeliverable> {
     match sent {
@@ -212,7 +213,7 @@ fn lost(context: &ReplyContext<'_>, sent: Result<(), Broken>) -> Result<bool, Un
         Err(Broken::Seal(error)) => Err(Undeliverable::Seal(error)),
         Err(Broken::Lost(error)) => {
             let request = context.request;
-            tracing::warn!(%request, %error, "a reply's channel is gone, opening another attempt");
+            tracing::warn!(%request, %error, "a reply's channel is gone, opening another stream");
             Ok(true)
         }
     }
