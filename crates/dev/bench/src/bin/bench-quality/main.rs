@@ -59,7 +59,8 @@ fn main() -> Result<()> {
     let (mut sums, mut first) = (Sums::default(), None);
     for window in tokens.chunks_exact(WINDOW) {
         let mut model = parity::open(&files, WINDOW, None, KvFormat::F32)?;
-        let ours = parity::Reference::record(&mut model, window)?.logits;
+        let recorded = parity::Reference::record(&mut model, window);
+        let ours = recorded.map_err(|error| anyhow!("{error}"))?.logits;
         let theirs = theirs.as_mut().map(|file| read(file, ours.len())).transpose()?;
         sums.add(window, &ours, theirs.as_deref());
         first.get_or_insert((sums.divergence / sums.positions as f64, sums.mismatches));
