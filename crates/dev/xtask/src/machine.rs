@@ -58,6 +58,15 @@ fn moto() -> Result<PathBuf> {
     plain("moto", "crates/dev/testkit/src/moto/requirements.txt")
 }
 
+/// Returns a Python with the packages that read and write vocabularies.
+///
+/// # Errors
+///
+/// Returns an error if Python is missing or pip could not install the packages.
+pub(crate) fn vocabularies() -> Result<PathBuf> {
+    plain("vocabularies", "crates/handlers/llama/tests/vocabularies/requirements.txt")
+}
+
 /// Returns a Python with the systems that a benchmark suite compares with.
 ///
 /// # Errors

