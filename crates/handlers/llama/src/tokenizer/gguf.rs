@@ -124,10 +124,11 @@ impl Ends<'_> {
         let special = |(id, text): (u32, &str)| {
             (text.to_owned(), json!({ "id": text, "ids": [id], "tokens": [text] }))
         };
+        let pair = [text("A"), text("B")].concat();
         Ok(json!({
             "type": "TemplateProcessing",
             "single": text("A"),
-            "pair": [text("A"), text("B")].concat(),
+            "pair": pair,
             "special_tokens": bos.into_iter().chain(eos).map(special).collect::<Map<_, _>>(),
         }))
     }

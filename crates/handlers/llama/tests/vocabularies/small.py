@@ -23,7 +23,7 @@ from families import (BYTE_LEVEL, added_token, alphabet, byte_level_tokenizer, i
                       piece_tokenizer)
 from texts import texts
 
-TEXTS, SIZE, PIECES, SEED = 2000, 1800, 900, 20261124
+TEXTS, SIZE, PIECES, SEED = 2000, 1800, 2500, 20261124
 # Special tokens, and other added ones.
 CONTROL = ["<|begin|>", "<|end|>", "<|im_end|>", "<|eot_id|>"]
 ADDED = ["<think>", "</think>", "  \n", "ñandú", "<|tool|>"]
@@ -70,7 +70,7 @@ def pieces(all_texts):
     out = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(all_texts), model_writer=out, model_type="bpe", vocab_size=PIECES, byte_fallback=True,
-        character_coverage=0.9, normalization_rule_name="identity", remove_extra_whitespaces=False, split_digits=True,
+        character_coverage=0.98, normalization_rule_name="identity", remove_extra_whitespaces=False, split_digits=True,
         user_defined_symbols=ADDED[:2], control_symbols=CONTROL[2:], minloglevel=2, num_threads=1,
         allow_whitespace_only_pieces=True, max_sentence_length=1 << 20)
     proto = sentencepiece_model_pb2.ModelProto.FromString(out.getvalue())
