@@ -50,7 +50,8 @@ def trained(corpus, size):
 
 
 def byte_level(all_texts):
-    tokens, merges = trained(all_texts, SIZE)
+    # Without the added tokens, which would become tokens of the text too.
+    tokens, merges = trained(texts(TEXTS, ["☃"], SEED + 1), SIZE)
     whole = [token for token in WHOLE if token not in tokens]
     # Special tokens stand at both ends, as in real vocabularies, and rows without a token behind them.
     tokens = CONTROL[:2] + tokens + whole + CONTROL[2:] + ADDED
