@@ -40,6 +40,8 @@ pub enum GgufValue {
     Bool(bool),
     /// String.
     Text(String),
+    /// String that is not UTF-8.
+    Bytes(Vec<u8>),
     /// Array of values of one type.
     Array(Vec<Self>),
 }
@@ -183,13 +185,23 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
+    /// Reads a name.
     fn text(&mut self) -> Result<String, Trouble> {
+        Ok(String::from_utf8_lossy(self.bytes()?).into_owned())
+    }
+
+    fn bytes(&mut self) -> Result<&'a [u8], Trouble> {
         let len = self.u64()?;
         if len > LONGEST_HEADER {
             return Err(format!("a text of {len} bytes").into());
         }
-        let bytes = self.take(usize::try_from(len).map_err(|_| "a text of too many bytes")?)?;
-        Ok(String::from_utf8_lossy(bytes).into_owned())
+        self.take(usize::try_from(len).map_err(|_| "a text of too many bytes")?)
+    }
+
+    /// Reads a string value. A tokenizer must know that a token is not UTF-8.
+    fn string(&mut self) -> Result<GgufValue, Trouble> {
+        let text = String::from_utf8(self.bytes()?.to_vec());
+        Ok(text.map_or_else(|error| GgufValue::Bytes(error.into_bytes()), GgufValue::Text))
     }
 
     fn value(&mut self, kind: u32, depth: usize) -> Result<GgufValue, Trouble> {
@@ -203,7 +215,7 @@ impl<'a> Cursor<'a> {
             5 => GgufValue::Signed(i32::from_le_bytes(self.array()?).into()),
             6 => GgufValue::Float(f32::from_le_bytes(self.array()?).into()),
             7 => GgufValue::Bool(self.array::<1>()? != [0]),
-            8 => GgufValue::Text(self.text()?),
+            8 => self.string()?,
             9 => self.values(depth)?,
             10 => GgufValue::Unsigned(self.u64()?),
             11 => GgufValue::Signed(i64::from_le_bytes(self.array()?)),

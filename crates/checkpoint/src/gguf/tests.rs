@@ -1,6 +1,6 @@
 //! Valid and hostile heads of GGUF files.
 
-use super::GgufValue::{Array, Bool, Float, Signed, Text, Unsigned};
+use super::GgufValue::{Array, Bool, Bytes, Float, Signed, Text, Unsigned};
 use super::MOST_VALUES;
 use nsbridge_handler::{Error, Result};
 
@@ -161,6 +161,16 @@ fn a_head_of_megabytes_is_read_in_several_looks() {
     assert_eq!(tokens[199_999], Text("word199999".to_owned()));
     let weights = checkpoint.load(&Order::everything()).unwrap();
     assert_eq!(weights.tensor("a").unwrap().contiguous()[..4], [0, 1, 2, 3]);
+}
+
+#[test]
+fn a_string_that_is_not_utf_8_keeps_its_bytes() {
+    let bytes = |bytes: &[u8]| [&*longs(&[bytes.len() as u64]), bytes].concat();
+    let words = [bytes(b"\xff\xfe"), text("\u{fffd}")].concat();
+    let file = Gguf { values: vec![value("a", 9, &array(8, 2, &words))], ..Gguf::default() };
+    let checkpoint = open(file.bytes()).unwrap();
+    let expected = Array(vec![Bytes(b"\xff\xfe".to_vec()), Text("\u{fffd}".to_owned())]);
+    assert_eq!(checkpoint.metadata().get("a"), Some(&expected));
 }
 
 #[test]

@@ -1,21 +1,13 @@
 //! SmolLM2-135M-Instruct, a real model in one GGUF file.
 
-use std::path::PathBuf;
 use std::process::Command;
+
+use nsbridge_testkit::models::smollm2;
 
 use crate::place::{Place, nsbridge, output};
 
 const QUESTION: &str = "What is the capital of France?";
 const GREEDY: [&str; 6] = ["--chat", "--temperature", "0", "--max-tokens", "24", "--json"];
-
-/// Returns the file, which `cargo xtask test` fetches.
-fn file() -> PathBuf {
-    let file = std::env::var("NSBRIDGE_TEST_SMOLLM2").expect(
-        "NSBRIDGE_TEST_SMOLLM2 names no file: run `cargo xtask test`, or `cargo xtask models` and \
-         set the variable to the path that it prints",
-    );
-    file.into()
-}
 
 /// Runs a command with `--json` and returns its summary.
 #[track_caller]
@@ -28,7 +20,7 @@ fn summary(mut command: Command) -> serde_json::Value {
 
 #[test]
 fn smollm2_knows_the_capital_alone_through_rabbitmq_and_with_speculation() {
-    let file = file();
+    let file = smollm2();
     let mut demo = nsbridge(&["demo", "--model", file.to_str().unwrap()]);
     demo.args(GREEDY).arg(QUESTION);
     let alone = summary(demo);
@@ -46,7 +38,7 @@ fn smollm2_knows_the_capital_alone_through_rabbitmq_and_with_speculation() {
 
 #[test]
 fn a_gguf_file_is_inspected_from_its_metadata() {
-    let file = file();
+    let file = smollm2();
     let (done, text, why) = output(&["model", "inspect", file.to_str().unwrap()]);
     assert!(done.status.success(), "{why}");
     for part in [

@@ -23,7 +23,7 @@ pub struct Target {
 }
 
 /// All that is fuzzed.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     Target { name: "frames", run: frames, seeds: seeds::frames },
     Target { name: "safetensors", run: safetensors, seeds: seeds::safetensors },
     Target { name: "gguf", run: gguf, seeds: seeds::gguf },
@@ -32,6 +32,7 @@ pub const TARGETS: [Target; 8] = [
     Target { name: "tokenizer", run: tokenizer, seeds: seeds::tokenizer },
     Target { name: "format", run: format, seeds: seeds::format },
     Target { name: "s3", run: s3, seeds: seeds::s3 },
+    Target { name: "vocabulary", run: vocabulary, seeds: seeds::vocabulary },
 ];
 
 /// The bytes as frames from a broker.
@@ -76,6 +77,15 @@ pub fn tokenizer(bytes: &[u8]) {
     ]);
     let tokenizer = seeds::byte_level();
     text::tokenizer(&[("tokenizer.json", &tokenizer), ("tokenizer_config.json", bytes)]);
+}
+
+/// The bytes as a GGUF file that is a model's vocabulary; as edits of a good one, if they are none.
+pub fn vocabulary(bytes: &[u8]) {
+    if bytes.starts_with(b"GGUF") {
+        text::tokenizer(&[("model.gguf", bytes)]);
+    } else {
+        text::tokenizer(&[("model.gguf", &seeds::edited(bytes))]);
+    }
 }
 
 /// The bytes as a request's `response_format`.

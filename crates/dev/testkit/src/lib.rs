@@ -1,10 +1,11 @@
 //! Library of the tests: private RabbitMQ and moto servers, an S3 store, a fault-injecting proxy,
-//! an HTTP server, a whole system in one process, and the fuzz targets.
+//! an HTTP server, a whole system in one process, a real model, and the fuzz targets.
 
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 #[cfg(feature = "http")]
 pub mod http;
+pub mod models;
 pub mod moto;
 pub mod proxy;
 pub mod rabbit;

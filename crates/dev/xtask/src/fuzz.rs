@@ -136,8 +136,17 @@ mod tests {
 
     use super::{ROOM, root, targets};
 
-    const TARGETS: [&str; 8] =
-        ["config", "format", "frames", "gguf", "manifest", "s3", "safetensors", "tokenizer"];
+    const TARGETS: [&str; 9] = [
+        "config",
+        "format",
+        "frames",
+        "gguf",
+        "manifest",
+        "s3",
+        "safetensors",
+        "tokenizer",
+        "vocabulary",
+    ];
 
     #[test]
     fn each_target_is_a_binary_of_the_room() {

@@ -62,6 +62,14 @@ fn moto() -> Result<PathBuf> {
 }
 
 const ENGINE_PEERS: &str = "crates/dev/bench/src/bin/bench-engine/peers/requirements.txt";
+/// Returns a Python with the packages that read and write vocabularies.
+///
+/// # Errors
+///
+/// Returns an error if Python is missing or pip could not install the packages.
+pub(crate) fn vocabularies() -> Result<PathBuf> {
+    plain("vocabularies", "crates/handlers/llama/tests/vocabularies/requirements.txt")
+}
 
 /// Returns a Python with the systems that a benchmark suite compares with.
 ///

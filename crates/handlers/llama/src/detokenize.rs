@@ -26,7 +26,8 @@ enum Spelling {
 }
 
 impl TokenBytes {
-    /// Builds the table of a tokenizer. `json` is the content of its `tokenizer.json`.
+    /// Builds the table of a tokenizer. `json` is the content of its `tokenizer.json`, or an
+    /// equivalent that was made of `file`.
     ///
     /// # Errors
     ///
@@ -36,6 +37,7 @@ impl TokenBytes {
         tokenizer: &Tokenizer,
         json: &serde_json::Value,
         rows: usize,
+        file: &str,
     ) -> Result<Self, LoadError> {
         let spelling = spelling(&json["decoder"])?;
         let added = tokenizer.get_added_tokens_decoder();
@@ -45,7 +47,7 @@ impl TokenBytes {
         let most = rows.saturating_mul(IDS_PER_ROW).max(FEW_IDS);
         if size > most {
             return Err(LoadError::unsupported(
-                "a token's id in tokenizer.json",
+                format!("a token's id in {file}"),
                 (size - 1).to_string(),
                 format!("below {most}, for the {rows} of vocab_size in config.json"),
             ));

@@ -24,6 +24,7 @@ use crate::engine::{Engine, EngineRequest, Policy};
 use crate::formats::{coarsest_format, mean_width};
 use crate::grammar::{self, Grammars};
 use crate::limits::{HELD_BYTES, REPLIES, STUCK, THREADS};
+use crate::metadata;
 use crate::options::{Options, Quantize};
 use crate::parity::Required;
 use crate::request::{Asked, Vocabulary};
@@ -378,6 +379,7 @@ fn fingerprint(
         digest.update(part);
     };
     add(&ARITHMETIC_VERSION.to_be_bytes());
+    add(&metadata::VERSION.to_be_bytes());
     add(arithmetic.as_bytes());
     add(grammar::VERSION.as_bytes());
     for name in FILES {

@@ -1,7 +1,8 @@
 //! Engine and handler for language models of the Llama family: Llama, Mistral and Qwen.
 //!
 //! [`Llama`] is a handler. It reads `config.json`, `generation_config.json`, `tokenizer.json`, the
-//! chat template and the weights (safetensors or GGUF) from the model named `target`. It answers
+//! chat template and the weights (safetensors or GGUF) from the model named `target`; a GGUF file
+//! can stand for all of them. It answers
 //! [`TextInput`](nsbridge_handler::TextInput)s token by token, with continuous batching, prefix
 //! caching, speculative decoding and grammars. On a CPU, the tokens of a reply depend only on the
 //! weights, the prompt, the parameters and the seed, and not on concurrent requests or the machine.
@@ -73,6 +74,7 @@ mod grammar;
 mod handler;
 mod kv;
 mod limits;
+mod metadata;
 mod network;
 mod options;
 pub mod parity;

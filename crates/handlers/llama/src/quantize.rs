@@ -8,7 +8,7 @@ mod search;
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
 
-use nsbridge_checkpoint::{Dtype, Weight};
+use nsbridge_checkpoint::{Dtype, GgufValue, Weight};
 use nsbridge_handler::Model;
 use nsbridge_kernels::matrix::Source;
 
@@ -66,8 +66,7 @@ pub enum QuantizeError {
 /// Writes a model's tensors and shape to an empty file, as GGUF, and returns its size in bytes.
 ///
 /// Blocks of Q4_K and Q5_K come from this crate's own search, the others are rounded as by
-/// llama.cpp. The
-/// vocabulary stays in `tokenizer.json`. What GGUF cannot express (windows of some layers, several
+/// llama.cpp. The vocabulary stays in `tokenizer.json`; that of a GGUF file without one is copied. What GGUF cannot express (windows of some layers, several
 /// tokens that end a reply) stays in `config.json` and `generation_config.json`.
 ///
 /// `told` is called with the progress in bytes. All cores are used. Memory holds one tensor in its
@@ -86,7 +85,7 @@ pub fn quantize(
     let config = Config::read(model)?;
     let weights = Weights::read(model)?;
     let (origins, entries) = plan(&config, mix)?;
-    let head = head(&config, mix, &entries);
+    let head = head(&config, mix, &entries, &vocabulary(model, &weights));
     let size = |entry: &Entry| entry.bytes().next_multiple_of(ALIGNMENT);
     let all = head.len() as u64 + entries.iter().map(size).sum::<u64>();
     told(Writing::Planned(all));
@@ -116,6 +115,17 @@ pub fn quantize(
     drop(writer);
     file.sync_all().map_err(failed)?;
     Ok(all)
+}
+
+/// Returns the metadata of the vocabulary, if the model has it in a GGUF file alone.
+fn vocabulary<'a>(model: &Model, weights: &'a Weights) -> Vec<(&'a str, &'a GgufValue)> {
+    let metadata = weights.checkpoint().metadata();
+    let alone = !model.files().any(|path| path == "tokenizer.json");
+    if !alone || !metadata.contains_key("tokenizer.ggml.tokens") {
+        return Vec::new();
+    }
+    let values = metadata.iter().map(|(key, value)| (key.as_str(), value));
+    values.filter(|(key, _)| key.starts_with("tokenizer.")).collect()
 }
 
 /// Progress of writing a file.

@@ -31,15 +31,16 @@ pub(crate) struct ChatTemplate {
 
 impl ChatTemplate {
     /// Reads the template from `chat_template.jinja`, where transformers 5 writes it, or else from
-    /// `tokenizer_config.json`.
+    /// the tokenizer's configuration, which comes from `file`.
     pub(crate) fn read(
         model: &Model,
         tokenizer: &TokenizerConfig,
+        file: &str,
     ) -> Result<Option<Self>, LoadError> {
         let path = within(model, FILE);
-        let source = match model.read_optional(FILE).map_err(LoadError::read)? {
-            Some(text) => Some(String::from_utf8(text).map_err(LoadError::parse(&path))?),
-            None => tokenizer.chat_template(),
+        let (source, path) = match model.read_optional(FILE).map_err(LoadError::read)? {
+            Some(text) => (Some(String::from_utf8(text).map_err(LoadError::parse(&path))?), path),
+            None => (tokenizer.chat_template(), within(model, file)),
         };
         let template = source.map(|source| Self::new(&source, tokenizer));
         let template = template.transpose().map_err(LoadError::parse(path))?;

@@ -12,7 +12,8 @@ use crate::tokenizer::ChatTokenizer;
 pub struct Tokens(ChatTokenizer);
 
 impl Tokens {
-    /// Reads `tokenizer.json` and the files beside it, for an embedding of `rows` rows.
+    /// Reads `tokenizer.json` and the files beside it, or else the metadata of a GGUF file, for an
+    /// embedding of `rows` rows.
     ///
     /// # Errors
     ///
@@ -33,5 +34,10 @@ impl Tokens {
     /// Returns the lower bound of a text's tokens by which it is refused before it is tokenized.
     pub fn least(&self, text: &str) -> usize {
         self.0.least(text)
+    }
+
+    /// Returns the bytes that a token stands for; none for special tokens.
+    pub fn bytes(&self, token: u32) -> &[u8] {
+        self.0.bytes(token)
     }
 }

@@ -1,7 +1,10 @@
-//! Conversion between text and tokens, by a model's `tokenizer.json` and related files.
+//! Conversion between text and tokens, by a model's `tokenizer.json` and related files, or by the
+//! metadata of its GGUF file.
 
 mod cover;
+mod gguf;
 mod shield;
+mod source;
 
 use std::borrow::Cow;
 use std::time::SystemTime;
@@ -11,14 +14,12 @@ use tokenizers::Tokenizer;
 
 use self::cover::Cover;
 use self::shield::Shield;
+use self::source::Source;
 use crate::LoadError;
-use crate::config::{find_json, read_json, within};
+use crate::config::within;
 use crate::detokenize::TokenBytes;
 use crate::limits::{BYTES_PER_TOKEN, FEW_BYTES};
-use crate::template::{ChatTemplate, TokenizerConfig};
-
-const FILE: &str = "tokenizer.json";
-const CONFIG: &str = "tokenizer_config.json";
+use crate::template::ChatTemplate;
 
 /// Tokenizer and chat template of a model.
 #[derive(Debug)]
@@ -35,24 +36,24 @@ pub(crate) struct ChatTokenizer {
 }
 
 impl ChatTokenizer {
-    /// Reads the tokenizer files of a model whose embedding has `rows` rows. `special` is true if
-    /// messages may contain special tokens.
+    /// Reads the tokenizer of a model whose embedding has `rows` rows. `special` is true if messages
+    /// may contain special tokens.
     pub(crate) fn read(model: &Model, rows: usize, special: bool) -> Result<Self, LoadError> {
-        let json: serde_json::Value = read_json(model, FILE)?;
+        let Source { json, config, file, config_file } = Source::read(model)?;
         let tokenizer = Tokenizer::from_bytes(json.to_string());
-        let tokenizer = tokenizer.map_err(LoadError::parse(within(model, FILE)))?;
-        let config: TokenizerConfig = find_json(model, CONFIG)?.unwrap_or_default();
+        let tokenizer = tokenizer.map_err(LoadError::parse(within(model, &file)))?;
         let start = config.prompt_start().map(|token| {
-            let id = tokenizer.token_to_id(token);
-            id.ok_or_else(|| LoadError::Missing(format!("{FILE} lacks the bos_token of {CONFIG}")))
+            let lacks =
+                || LoadError::Missing(format!("{file} lacks the bos_token of {config_file}"));
+            tokenizer.token_to_id(token).ok_or_else(lacks)
         });
-        let bytes = TokenBytes::new(&tokenizer, &json, rows)?;
+        let bytes = TokenBytes::new(&tokenizer, &json, rows, &file)?;
         Ok(Self {
             start: start.transpose()?,
             cover: Cover::new(&tokenizer, &json, &bytes),
             shield: if special { None } else { Shield::new(&tokenizer) },
             bytes,
-            template: ChatTemplate::read(model, &config)?,
+            template: ChatTemplate::read(model, &config, &config_file)?,
             tokenizer,
         })
     }

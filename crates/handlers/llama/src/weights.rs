@@ -72,6 +72,11 @@ impl Weights {
         digests.collect::<Result<_, _>>().map_err(LoadError::read)
     }
 
+    /// Returns the directory of the tensors.
+    pub(crate) fn checkpoint(&self) -> &Checkpoint {
+        self.tensors.checkpoint()
+    }
+
     /// Finds the tensor with this name in transformers.
     fn find_tensor(&self, name: &str) -> Result<&TensorInfo, LoadError> {
         let checkpoint = self.tensors.checkpoint();

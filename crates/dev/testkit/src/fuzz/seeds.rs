@@ -1,10 +1,12 @@
 //! Small good files, from which a fuzzer starts.
 
 mod text;
+mod vocabulary;
 
 use nsbridge::store::{Alias, Manifest, ManifestFile};
 
 pub(super) use self::text::{CONFIG, TOKENIZER_CONFIG, byte_level, config, format, tokenizer};
+pub(super) use self::vocabulary::{edited, vocabulary};
 
 /// Names the tensors of [`shard`].
 const INDEX: &[u8] =

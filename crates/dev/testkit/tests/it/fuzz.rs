@@ -1,12 +1,20 @@
 //! Short fuzzing pass: the seeds, and mutations of them from a fixed seed.
 
 use std::collections::BTreeSet;
+use std::env;
 use std::panic::catch_unwind;
 
+use allocation_counter::measure;
 use nsbridge_testkit::fuzz::{TARGETS, Target};
 
-/// Number of mutations of each seed.
+/// Number of mutations of each seed, unless the environment variable `NSBRIDGE_TEST_MUTATIONS` has
+/// another.
 const MUTATIONS: u64 = 1000;
+
+/// Maximum memory that is in use while a vocabulary is read and used: a multiple of the file, and the
+/// tables that any vocabulary needs.
+const MEMORY_FACTOR: u64 = 400;
+const MEMORY: u64 = 4 << 20;
 
 /// Eight-byte numbers that often break parsers.
 const NUMBERS: [u64; 6] = [0, 1, u32::MAX as u64, 1 << 60, 1 << 63, u64::MAX];
@@ -53,14 +61,18 @@ fn random() -> impl FnMut(usize) -> usize {
 #[track_caller]
 fn check(name: &str) {
     let target = TARGETS.into_iter().find(|target| target.name == name).unwrap();
+    let mutations = env::var("NSBRIDGE_TEST_MUTATIONS");
+    let mutations = mutations.map_or(MUTATIONS, |number| number.parse().unwrap());
     let mut random = random();
     let mut seen = BTreeSet::new();
     for seed in (target.seeds)() {
         run(target, &seed);
-        for _ in 0..MUTATIONS {
+        for _ in 0..mutations {
             let bytes = mutation(&seed, &mut random);
             run(target, &bytes);
-            seen.insert(bytes);
+            if seen.len() <= 2000 {
+                seen.insert(bytes);
+            }
         }
     }
     assert!(seen.len() > 2000, "{} inputs differ", seen.len());
@@ -68,8 +80,16 @@ fn check(name: &str) {
 
 #[track_caller]
 fn run(target: Target, bytes: &[u8]) {
-    let done = catch_unwind(|| (target.run)(bytes));
-    assert!(done.is_ok(), "{} fails on {}", target.name, bytes.escape_ascii());
+    let mut done = None;
+    let used = measure(|| done = Some(catch_unwind(|| (target.run)(bytes))));
+    let done = done.is_some_and(|done| done.is_ok());
+    assert!(done, "{} fails on {}", target.name, bytes.escape_ascii());
+    if target.name == "vocabulary" {
+        // A script edits a file of a kilobyte.
+        let most = MEMORY + MEMORY_FACTOR * (bytes.len() as u64).max(1 << 10);
+        let used = used.bytes_max;
+        assert!(used <= most, "{used} bytes for {}: {}", bytes.len(), bytes.escape_ascii());
+    }
 }
 
 #[test]
@@ -100,6 +120,14 @@ fn mutated_shapes_of_a_model_end_in_order() {
 #[test]
 fn mutated_tokenizers_end_in_order() {
     check("tokenizer");
+}
+
+#[test]
+fn mutated_vocabularies_of_gguf_files_end_in_order_and_take_memory_by_their_size() {
+    let target = TARGETS.into_iter().find(|target| target.name == "vocabulary").unwrap();
+    // The first run makes the tables that all runs share.
+    (target.seeds)().iter().for_each(|seed| run(target, seed));
+    check("vocabulary");
 }
 
 #[test]

@@ -7,12 +7,14 @@ use serde_json::{Map, Value, json};
 
 use super::{Config, RopeScaling};
 use crate::LoadError;
+use crate::metadata::{Facts, stop_ids};
 
 /// Builds the equivalent of a `config.json` from the metadata.
 ///
 /// # Errors
 ///
-/// Returns an error if the architecture is missing or unknown.
+/// Returns an error if the architecture is missing or unknown, or if the tokens that end a reply are
+/// malformed.
 pub(super) fn config(checkpoint: &Checkpoint) -> Result<Value, LoadError> {
     let metadata = checkpoint.metadata();
     let Some(GgufValue::Text(architecture)) = metadata.get("general.architecture") else {
@@ -43,7 +45,9 @@ pub(super) fn config(checkpoint: &Checkpoint) -> Result<Value, LoadError> {
         _ => None,
     };
     let rows = checkpoint.find("token_embd.weight").and_then(|tensor| tensor.shape.first());
-    let eos = metadata.get("tokenizer.ggml.eos_token_id").and_then(json_of);
+    let stops = Facts::of(checkpoint).map(|facts| stop_ids(&facts)).transpose()?;
+    // Without any, a reply ends at its limit.
+    let stops = stops.filter(|stops| !stops.is_empty()).map(|stops| json!(stops));
     for (field, value) in [
         ("hidden_size", value("embedding_length")),
         ("intermediate_size", value("feed_forward_length")),
@@ -60,7 +64,7 @@ pub(super) fn config(checkpoint: &Checkpoint) -> Result<Value, LoadError> {
         ("rope_theta", value("rope.freq_base")),
         ("sliding_window", window),
         ("vocab_size", rows.map(|rows| json!(rows)).or(words)),
-        ("eos_token_id", eos),
+        ("eos_token_id", stops),
         ("rope_scaling", scaling(&value)),
     ] {
         if let Some(value) = value {

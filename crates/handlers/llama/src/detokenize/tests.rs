@@ -84,7 +84,7 @@ fn l4_an_id_far_beyond_the_model_is_refused_in_one_sentence() {
             "model": { "type": "BPE", "vocab": { "a": 0, "b": id }, "merges": [] }
         });
         let tokenizer = tokenizers::Tokenizer::from_bytes(json.to_string()).unwrap();
-        super::TokenBytes::new(&tokenizer, &json, 100_000)
+        super::TokenBytes::new(&tokenizer, &json, 100_000, "tokenizer.json")
     };
     assert_eq!(read(199_999).unwrap().len(), 200_000);
     for id in [200_000, 4_294_967_290, u32::MAX] {

@@ -2,7 +2,9 @@
 //!
 //! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>, version 3.
 
-use nsbridge_checkpoint::Dtype;
+mod carried;
+
+use nsbridge_checkpoint::{Dtype, GgufValue};
 
 use super::Mix;
 use crate::{Config, RopeScaling};
@@ -38,9 +40,23 @@ impl Entry {
     }
 }
 
-/// Builds the header. The tensors follow it in this order, each [aligned](ALIGNMENT).
-pub(super) fn head(config: &Config, mix: Mix, tensors: &[Entry]) -> Vec<u8> {
-    let values = values(config, mix);
+/// Builds the header. The tensors follow it in this order, each [aligned](ALIGNMENT). `vocabulary` is
+/// the metadata of the model's own vocabulary, if it has no `tokenizer.json`.
+pub(super) fn head(
+    config: &Config,
+    mix: Mix,
+    tensors: &[Entry],
+    vocabulary: &[(&str, &GgufValue)],
+) -> Vec<u8> {
+    let mut values = values(config, mix);
+    vocabulary.iter().for_each(|(key, value)| values.value(key, value));
+    if vocabulary.is_empty() {
+        // The vocabulary is in the model's tokenizer.json.
+        values.text("tokenizer.ggml.model", "no_vocab");
+        if let Some(eos) = config.eos.first() {
+            values.number("tokenizer.ggml.eos_token_id", *eos);
+        }
+    }
     let mut head = b"GGUF".to_vec();
     head.extend(3_u32.to_le_bytes());
     head.extend((tensors.len() as u64).to_le_bytes());
@@ -66,11 +82,6 @@ fn values(config: &Config, mix: Mix) -> Values {
     values.text("general.architecture", architecture);
     values.number("general.file_type", mix.number());
     values.number("general.quantization_version", QUANTIZATION);
-    // The vocabulary is in the model's tokenizer.json.
-    values.text("tokenizer.ggml.model", "no_vocab");
-    if let Some(eos) = config.eos.first() {
-        values.number("tokenizer.ggml.eos_token_id", *eos);
-    }
     let of = |key: &str| format!("{architecture}.{key}");
     for (key, value) in [
         ("vocab_size", config.vocab_size),
@@ -134,6 +145,13 @@ impl Values {
     fn number(&mut self, key: &str, value: u32) {
         self.push(key, 4);
         self.bytes.extend(value.to_le_bytes());
+    }
+
+    /// Adds a value of another file.
+    fn value(&mut self, key: &str, value: &GgufValue) {
+        let kind = carried::kind(std::slice::from_ref(value));
+        self.push(key, kind);
+        carried::write(&mut self.bytes, value, kind);
     }
 
     fn float(&mut self, key: &str, value: f32) {

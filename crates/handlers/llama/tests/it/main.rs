@@ -12,6 +12,8 @@ mod formats;
 mod gguf;
 mod limits;
 mod llama_cpp;
+#[cfg(feature = "testing")]
+mod metadata;
 mod network;
 mod oracle;
 mod parity;
@@ -22,3 +24,5 @@ mod schedules;
 mod schemas;
 mod speculation;
 mod tiny;
+#[cfg(feature = "testing")]
+mod vocabularies;

@@ -45,7 +45,7 @@ fn merges() -> [(&'static str, &'static str); 6] {
 
 fn read(json: &Value) -> (Tokenizer, Cover) {
     let tokenizer = Tokenizer::from_bytes(json.to_string()).unwrap();
-    let bytes = TokenBytes::new(&tokenizer, json, 300).unwrap();
+    let bytes = TokenBytes::new(&tokenizer, json, 300, "tokenizer.json").unwrap();
     let cover = Cover::new(&tokenizer, json, &bytes);
     (tokenizer, cover)
 }
