@@ -4,7 +4,6 @@
 
 use nsbridge_checkpoint::Dtype;
 
-use super::Mix;
 use crate::{Config, RopeScaling};
 
 /// Alignment of each tensor in bytes, from the end of the header.
@@ -38,9 +37,10 @@ impl Entry {
     }
 }
 
-/// Builds the header. The tensors follow it in this order, each [aligned](ALIGNMENT).
-pub(super) fn head(config: &Config, mix: Mix, tensors: &[Entry]) -> Vec<u8> {
-    let values = values(config, mix);
+/// Builds the header. The tensors follow it in this order, each [aligned](ALIGNMENT). `kind` is the
+/// file's `llama_ftype` in llama.h.
+pub(super) fn head(config: &Config, kind: u32, tensors: &[Entry]) -> Vec<u8> {
+    let values = values(config, kind);
     let mut head = b"GGUF".to_vec();
     head.extend(3_u32.to_le_bytes());
     head.extend((tensors.len() as u64).to_le_bytes());
@@ -60,11 +60,11 @@ pub(super) fn head(config: &Config, mix: Mix, tensors: &[Entry]) -> Vec<u8> {
     head
 }
 
-fn values(config: &Config, mix: Mix) -> Values {
+fn values(config: &Config, kind: u32) -> Values {
     let architecture = config.gguf_architecture();
     let mut values = Values::default();
     values.text("general.architecture", architecture);
-    values.number("general.file_type", mix.number());
+    values.number("general.file_type", kind);
     values.number("general.quantization_version", QUANTIZATION);
     // The vocabulary is in the model's tokenizer.json.
     values.text("tokenizer.ggml.model", "no_vocab");
