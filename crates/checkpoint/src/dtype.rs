@@ -38,10 +38,22 @@ pub enum Dtype {
     Q5_K,
     Q6_K,
     Q8_K,
+    IQ1_S,
+    IQ1_M,
+    IQ2_XXS,
+    IQ2_XS,
+    IQ2_S,
+    IQ3_XXS,
+    IQ3_S,
+    IQ4_NL,
+    IQ4_XS,
+    TQ1_0,
+    TQ2_0,
+    MXFP4,
 }
 
 /// Largest `ggml_type` number of a type in [`Dtype`].
-const LAST_GGML_TYPE: u32 = 30;
+const LAST_GGML_TYPE: u32 = 39;
 
 impl Dtype {
     /// Returns the number of elements in a block and the size of the block in bytes.
@@ -70,6 +82,18 @@ impl Dtype {
             Self::Q5_K => (256, 176),
             Self::Q6_K => (256, 210),
             Self::Q8_K => (256, 292),
+            Self::IQ1_S => (256, 50),
+            Self::IQ1_M => (256, 56),
+            Self::IQ2_XXS => (256, 66),
+            Self::IQ2_XS => (256, 74),
+            Self::IQ2_S => (256, 82),
+            Self::IQ3_XXS => (256, 98),
+            Self::IQ3_S => (256, 110),
+            Self::IQ4_NL => (32, 18),
+            Self::IQ4_XS => (256, 136),
+            Self::TQ1_0 => (256, 54),
+            Self::TQ2_0 => (256, 66),
+            Self::MXFP4 => (32, 17),
         }
     }
 
@@ -144,12 +168,24 @@ impl Dtype {
             13 => Self::Q5_K,
             14 => Self::Q6_K,
             15 => Self::Q8_K,
+            16 => Self::IQ2_XXS,
+            17 => Self::IQ2_XS,
+            18 => Self::IQ3_XXS,
+            19 => Self::IQ1_S,
+            20 => Self::IQ4_NL,
+            21 => Self::IQ3_S,
+            22 => Self::IQ2_S,
+            23 => Self::IQ4_XS,
             24 => Self::I8,
             25 => Self::I16,
             26 => Self::I32,
             27 => Self::I64,
             28 => Self::F64,
-            LAST_GGML_TYPE => Self::BF16,
+            29 => Self::IQ1_M,
+            30 => Self::BF16,
+            34 => Self::TQ1_0,
+            35 => Self::TQ2_0,
+            LAST_GGML_TYPE => Self::MXFP4,
             _ => return None,
         })
     }

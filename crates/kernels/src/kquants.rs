@@ -2,14 +2,18 @@
 //!
 //! A weight is `d * scale * value + min * least`. `d` and `min` belong to the row's block and are
 //! f16. `scale` and `least` are integers that belong to 16 or 32 columns. `value` is an integer of
-//! four to six bits. Products with activations are exact 32-bit integers up to the multiplication
-//! by `d` and `min`.
+//! four to six bits, or a level of eight bits. Products with activations are exact 32-bit integers up
+//! to the multiplication by `d` and `min`.
 
 #![expect(unsafe_code, reason = "blocks lie in memory that is not of their type")]
 
+mod levels;
+
 use crate::memory::Plain;
 use crate::prefetch::{distance, prefetch};
-use crate::simd::{FOURS, LANES, Simd};
+use crate::simd::{FOURS, LANES, Simd, at_once};
+
+pub(crate) use self::levels::Iq4Xs;
 
 /// Columns in a block.
 pub const BLOCK: usize = 256;
@@ -22,7 +26,7 @@ const GROUPS: usize = PART / 4;
 
 /// Weights of sixteen rows in 256 columns. All methods used in products must be always inlined.
 pub(crate) trait Block: Plain {
-    /// Largest stored value.
+    /// Largest stored value, or largest magnitude if they are signed.
     const LARGEST: i32;
     /// Number of scales in a part.
     const SCALES: usize;
@@ -31,6 +35,11 @@ pub(crate) trait Block: Plain {
 
     /// Returns the values of one group of four columns, for both parts of a pair.
     fn fours<S: Simd>(&self, simd: S, pair: usize, group: usize) -> [S::Fours; 2];
+    /// Adds the four products of each row to its sum.
+    #[inline(always)]
+    fn dot<S: Simd>(simd: S, weights: S::Fours, x: [i8; 4], sums: S::Sums) -> S::Sums {
+        simd.dot(weights, x, sums)
+    }
     /// Returns one of a part's scales for the sixteen rows.
     fn scales(&self, part: usize, index: usize) -> &[i8; LANES];
     fn d<S: Simd>(&self, simd: S) -> S::Vector;
@@ -157,10 +166,10 @@ pub(crate) fn add<S: Simd, B: Block, const M: usize>(
     }
     // Each iteration prefetches an equal share of the lines that lie `distance` bytes ahead.
     let asked = const {
-        let turns = BLOCK / PART / 2 * GROUPS / at_once::<S, B>();
+        let turns = BLOCK / PART / 2 * GROUPS / groups_at_once::<S, B>();
         (size_of::<B>() / 64).div_ceil(turns)
     };
-    let at_once = const { at_once::<S, B>() };
+    let at_once = const { groups_at_once::<S, B>() };
     let distance = distance();
     let mut ahead = std::ptr::from_ref(block).cast::<u8>().wrapping_add(distance);
     let mut counts = [simd.no_counts(); M];
@@ -178,7 +187,7 @@ pub(crate) fn add<S: Simd, B: Block, const M: usize>(
                 for half in 0..2 {
                     for m in 0..M {
                         let four = x[m].as_chunks::<4>().0[(2 * pair + half) * GROUPS + group];
-                        some[half][m] = simd.dot(weights[half], four, some[half][m]);
+                        some[half][m] = B::dot(simd, weights[half], four, some[half][m]);
                     }
                 }
             }
@@ -212,12 +221,8 @@ fn times<S: Simd, const N: usize>(simd: S, x: &[[i8; LANES]; N], sums: &[i16]) -
 }
 
 /// Returns how many groups share a scale and have products that fit a tier's partial sums.
-const fn at_once<S: Simd, B: Block>() -> usize {
-    let mut groups = GROUPS / B::SCALES;
-    while groups as i32 > S::HOLDS / (4 * 127 * B::LARGEST) {
-        groups /= 2;
-    }
-    groups
+const fn groups_at_once<S: Simd, B: Block>() -> usize {
+    at_once(S::HOLDS, B::LARGEST, GROUPS / B::SCALES)
 }
 
 impl<V: Values> Block for WithLeast<V>
@@ -346,7 +351,7 @@ impl Block for Q6 {
 
     #[inline(always)]
     fn offset<S: Simd>(&self, simd: S, counts: S::Counts, sums: &[i16]) -> S::Counts {
-        simd.less_32(counts, times(simd, &self.scales, sums))
+        simd.less::<5>(counts, times(simd, &self.scales, sums))
     }
 
     #[inline(always)]

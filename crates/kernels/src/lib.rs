@@ -51,6 +51,7 @@
 //! ```
 
 pub mod attention;
+mod blocks32;
 pub mod collectives;
 mod disjoint_slice;
 mod element;

@@ -5,16 +5,19 @@
 //! pairwise tree adds up the segments. So a shard of whole tiles gives the same rows as the whole
 //! matrix, and a shard of whole segments gives the same partial sums.
 
+mod blocks;
+mod data;
 mod gguf_blocks;
+mod kinds;
 mod pack;
 mod product;
+mod products;
+mod rows;
 mod tile;
 mod tile_interleave;
 
 use crate::error::Error;
 use crate::format::Format;
-use crate::kquants;
-use crate::memory::AlignedBuffer;
 use crate::q8::TILE_BLOCK;
 use crate::row::BLOCK;
 use crate::simd::{LANES, Lanes};
@@ -22,6 +25,8 @@ use crate::simd::{LANES, Lanes};
 pub use self::gguf_blocks::KQuantBlock;
 pub use self::pack::Source;
 pub use self::product::{Activations, Epilogue, Output, QuantizationBuffers};
+
+use self::data::Data;
 use self::tile_interleave::{TILES, TileInterleave};
 
 /// Largest number of segments of a sum, and so the largest tensor-parallel degree with equal bits.
@@ -65,30 +70,11 @@ pub struct Matrix {
     rows: usize,
     columns: usize,
     segments: usize,
+    format: Format,
     interleave: TileInterleave,
     data: Data,
     /// Bias, padded to whole tiles.
     bias: Option<Vec<f32>>,
-}
-
-/// Weights, stored by interleaved tiles (see [`TileInterleave`]).
-#[derive(Debug)]
-enum Data {
-    /// For each column, the weights of the 16 rows.
-    F32(AlignedBuffer<f32>),
-    /// For each two columns, the pairs of weights of the 16 rows, the first in the lower half.
-    Bf16(AlignedBuffer<u32>),
-    /// For each column, the weights of the 16 rows.
-    F16(AlignedBuffer<u16>),
-    /// For each block of 32 columns, the scales of the 16 rows; the values as in [`TILE_BLOCK`].
-    Q8 {
-        scales: AlignedBuffer<u16>,
-        values: AlignedBuffer<i8>,
-    },
-    /// Blocks of 256 columns.
-    Q4K(AlignedBuffer<kquants::Q4>),
-    Q5K(AlignedBuffer<kquants::Q5>),
-    Q6K(AlignedBuffer<kquants::Q6>),
 }
 
 impl Matrix {
@@ -103,33 +89,21 @@ impl Matrix {
         columns: usize,
         segments: usize,
     ) -> Result<Self, Error> {
-        let padded = rows.next_multiple_of(LANES);
-        let (count, blocks) = (padded * columns, padded / LANES * (columns / kquants::BLOCK));
-        let data = match format {
-            Format::Q8_0 | Format::Q4K | Format::Q5K | Format::Q6K
-                if !columns.is_multiple_of(format.unit()) =>
-            {
-                let (found, supported) =
-                    (columns.to_string(), format!("a multiple of {}", format.unit()));
-                let field = format!("the number of columns of a matrix in {format:?}");
-                return Err(Error::Unsupported { field, found, supported });
-            }
-            Format::Bf16 if columns.is_multiple_of(2) => {
-                Data::Bf16(AlignedBuffer::zeroed(count / 2)?)
-            }
-            Format::F32 | Format::Bf16 => Data::F32(AlignedBuffer::zeroed(count)?),
-            Format::F16 => Data::F16(AlignedBuffer::zeroed(count)?),
-            Format::Q8_0 => {
-                let scales = AlignedBuffer::zeroed(count / BLOCK)?;
-                Data::Q8 { scales, values: AlignedBuffer::zeroed(count)? }
-            }
-            Format::Q4K => Data::Q4K(AlignedBuffer::zeroed(blocks)?),
-            Format::Q5K => Data::Q5K(AlignedBuffer::zeroed(blocks)?),
-            Format::Q6K => Data::Q6K(AlignedBuffer::zeroed(blocks)?),
+        let unit = format.unit();
+        if format.block_in_file().0 > 1 && !columns.is_multiple_of(unit) {
+            let (found, supported) = (columns.to_string(), format!("a multiple of {unit}"));
+            let field = format!("the number of columns of a matrix in {format:?}");
+            return Err(Error::Unsupported { field, found, supported });
+        }
+        let format = match format.in_memory() {
+            // Columns are stored in pairs.
+            Format::Bf16 if !columns.is_multiple_of(2) => Format::F32,
+            format => format,
         };
-        let interleave =
-            TileInterleave::new(padded / LANES, columns, columns / segments, format.unit());
-        Ok(Self { rows, columns, segments, interleave, data, bias: None })
+        let padded = rows.next_multiple_of(LANES);
+        let interleave = TileInterleave::new(padded / LANES, columns, columns / segments, unit);
+        let data = Data::zeroed(format, padded, columns)?;
+        Ok(Self { rows, columns, segments, format, interleave, data, bias: None })
     }
 
     /// Returns the number of rows.
@@ -154,15 +128,7 @@ impl Matrix {
 
     /// Returns the format of the weights in memory.
     pub fn format(&self) -> Format {
-        match self.data {
-            Data::F32(_) => Format::F32,
-            Data::Bf16(_) => Format::Bf16,
-            Data::F16(_) => Format::F16,
-            Data::Q8 { .. } => Format::Q8_0,
-            Data::Q4K(_) => Format::Q4K,
-            Data::Q5K(_) => Format::Q5K,
-            Data::Q6K(_) => Format::Q6K,
-        }
+        self.format
     }
 
     /// Returns the number of tiles.
@@ -193,13 +159,10 @@ impl Matrix {
 
     /// Copies out a row's part of the stretch that has `before` stretches in front of it.
     fn stretch(&self, before: usize, lane: usize, out: &mut [f32]) {
-        let first = before * out.len();
-        match &self.data {
-            Data::Q4K(data) => return wide_stretch(data, before, lane, out),
-            Data::Q5K(data) => return wide_stretch(data, before, lane, out),
-            Data::Q6K(data) => return wide_stretch(data, before, lane, out),
-            _ => {}
+        if let Some(blocks) = self.data.blocks() {
+            return blocks.stretch(before, lane, out);
         }
+        let first = before * out.len();
         for (column, out) in out.iter_mut().enumerate() {
             let at = first + column;
             *out = match &self.data {
@@ -214,7 +177,7 @@ impl Matrix {
                     let value = values[block * TILE_BLOCK + k / 4 * 4 * LANES + 4 * lane + k % 4];
                     half::f16::from_bits(scales[block * LANES + lane]).to_f32() * f32::from(value)
                 }
-                _ => unreachable!("blocks of 256 are read whole"),
+                _ => unreachable!("other blocks are read whole"),
             };
         }
     }
@@ -240,18 +203,8 @@ impl Matrix {
             Data::Bf16(data) => 4 * data.len(),
             Data::F16(data) => 2 * data.len(),
             Data::Q8 { scales, values } => 2 * scales.len() + values.len(),
-            Data::Q4K(data) => size_of::<kquants::Q4>() * data.len(),
-            Data::Q5K(data) => size_of::<kquants::Q5>() * data.len(),
-            Data::Q6K(data) => size_of::<kquants::Q6>() * data.len(),
+            other => other.blocks().map_or(0, |blocks| blocks.bytes()),
         }
-    }
-}
-
-/// Copies out a row's part of a stretch of blocks of 256.
-fn wide_stretch<B: kquants::Block>(data: &[B], before: usize, lane: usize, out: &mut [f32]) {
-    let out = out.as_chunks_mut().0;
-    for (block, out) in data[before * out.len()..].iter().zip(out) {
-        block.row(lane, out);
     }
 }
 

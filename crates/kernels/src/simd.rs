@@ -23,6 +23,9 @@ mod sealed {
 
 pub use self::bytes::{Bytes, FOURS};
 
+pub(crate) use self::bytes::at_once;
+pub(crate) use self::portable::power;
+
 use self::portable::Portable;
 #[cfg(target_arch = "x86_64")]
 use self::x86::{Avx2, Avx512};
@@ -117,6 +120,8 @@ pub trait Simd: Bytes {
     fn pairs(self, x: &[u32; LANES]) -> [Self::Vector; 2];
     /// Widens sixteen finite f16 numbers to f32.
     fn halves(self, x: &[u16; LANES]) -> Self::Vector;
+    /// Computes 2 to the power `x - 128`. No number is above 254.
+    fn powers(self, x: &[u8; LANES]) -> Self::Vector;
 }
 
 /// Work that is compiled once for each tier.
@@ -216,6 +221,27 @@ mod tests {
         }
     }
 
+    struct Powers<'a>(&'a [u8; LANES], &'a mut Lanes);
+
+    impl Work for Powers<'_> {
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) {
+            simd.store(simd.powers(self.0), self.1);
+        }
+    }
+
+    #[test]
+    fn every_power_of_two_is_exact_in_every_tier() {
+        for tier in Tier::available() {
+            for power in 0..=254u8 {
+                let mut lanes = [0.0; LANES];
+                tier.run(Powers(&[power; LANES], &mut lanes));
+                let right = f64::from(i32::from(power) - 128).exp2();
+                assert_eq!(lanes.map(f64::from), [right; LANES], "{tier:?} {power}");
+            }
+        }
+    }
+
     /// Runs all other vector operations once on the given bits.
     struct All<'a>([&'a [u32; LANES]; 3], &'a mut Vec<Lanes>);
 
@@ -235,6 +261,7 @@ mod tests {
             keep(simd.splat(f32::from_bits(a[0])));
             keep(simd.integers(&a.map(u32::cast_signed)));
             keep(simd.brains(&a.map(|bits| bits as u16)));
+            keep(simd.powers(&a.map(|bits| (bits as u8).min(254))));
             simd.pairs(a).into_iter().for_each(keep);
         }
     }

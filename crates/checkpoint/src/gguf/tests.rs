@@ -263,8 +263,45 @@ fn shapes_that_a_type_cannot_have_are_refused() {
     check_tensors(&[tensor("a", &[1 << 32, 1 << 32], 0, 0)], "which F32 cannot have");
     check_tensors(&[tensor("a", &[1 << 40, 1 << 40, 0], 0, 0)], "which F32 cannot have");
     check_tensors(&[tensor("a", &[0, 1 << 40, 1 << 40], 0, 0)], "which F32 cannot have");
-    for kind in [4, 5, 16, 23, 29, 31, 1000, u32::MAX] {
+    for kind in [4, 5, 31, 33, 36, 38, 40, 1000, u32::MAX] {
         check_tensors(&[tensor("a", &[32], kind, 0)], &format!("ggml's type {kind}"));
+    }
+}
+
+/// Numbers of `ggml_type` and sizes of blocks, as llama.cpp's package `gguf` has them
+/// (`GGML_QUANT_SIZES`).
+#[test]
+fn types_have_the_numbers_and_the_blocks_of_ggml() {
+    for (name, number, block) in [
+        ("Q4_0", 2, (32, 18)),
+        ("Q4_1", 3, (32, 20)),
+        ("Q5_0", 6, (32, 22)),
+        ("Q5_1", 7, (32, 24)),
+        ("Q8_0", 8, (32, 34)),
+        ("Q8_1", 9, (32, 36)),
+        ("Q2_K", 10, (256, 84)),
+        ("Q3_K", 11, (256, 110)),
+        ("Q4_K", 12, (256, 144)),
+        ("Q5_K", 13, (256, 176)),
+        ("Q6_K", 14, (256, 210)),
+        ("Q8_K", 15, (256, 292)),
+        ("IQ2_XXS", 16, (256, 66)),
+        ("IQ2_XS", 17, (256, 74)),
+        ("IQ3_XXS", 18, (256, 98)),
+        ("IQ1_S", 19, (256, 50)),
+        ("IQ4_NL", 20, (32, 18)),
+        ("IQ3_S", 21, (256, 110)),
+        ("IQ2_S", 22, (256, 82)),
+        ("IQ4_XS", 23, (256, 136)),
+        ("IQ1_M", 29, (256, 56)),
+        ("BF16", 30, (1, 2)),
+        ("TQ1_0", 34, (256, 54)),
+        ("TQ2_0", 35, (256, 66)),
+        ("MXFP4", 39, (32, 17)),
+    ] {
+        let dtype = Dtype::from_ggml(number).unwrap();
+        assert_eq!((&*dtype.to_string(), dtype.block()), (name, block));
+        assert_eq!(dtype.ggml_type(), Some(number));
     }
 }
 

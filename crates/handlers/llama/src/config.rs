@@ -16,6 +16,8 @@ use serde::de::DeserializeOwned;
 pub use self::rope::{Rope, RopeScaling};
 pub use self::tensors::tensors;
 
+pub(crate) use self::file::{SCALED_TOGETHER, scaled_together};
+
 use self::file::File;
 use crate::LoadError;
 

@@ -29,6 +29,12 @@ pub enum LoadError {
         /// Supported values.
         supported: String,
     },
+    /// The weights are quantized in a way that this engine does not have.
+    #[error(
+        "cannot serve this model: {0}; quantize the model that it was made of with `nsbridge model \
+         quantize`, or use a GGUF file of it"
+    )]
+    Quantized(String),
     /// A part of the model is missing.
     #[error("the model is incomplete: {0}")]
     Missing(String),
@@ -80,6 +86,11 @@ impl LoadError {
         // Field and value are quoted, since they come from files, and tensor names do too.
         let (field, found) = (quote(field.into()), quote(found.into()));
         Self::Unsupported { field, found, supported: supported.into() }
+    }
+
+    /// Refuses weights for a reason that names a file's field or tensor.
+    pub(crate) fn quantized(what: impl Into<String>) -> Self {
+        Self::Quantized(quote(what.into()))
     }
 
     pub(crate) fn parse<E>(path: impl Into<PathBuf>) -> impl FnOnce(E) -> Self

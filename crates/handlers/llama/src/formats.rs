@@ -2,23 +2,46 @@
 
 use nsbridge_checkpoint::{Dtype, TensorInfo};
 use nsbridge_kernels::Format;
-use nsbridge_kernels::matrix::Source;
 
 use crate::LoadError;
 
 /// Returns the format of weights of this dtype, in the file and by default in memory; `None` if the
-/// kernels have none.
+/// kernels have none. Weights of eight-bit floats are [widened](crate::weights) to f32.
 pub(crate) fn format_of(dtype: Dtype) -> Option<Format> {
     Some(match dtype {
-        Dtype::F32 => Format::F32,
+        Dtype::F32 | Dtype::F8_E4M3 | Dtype::F8_E5M2 => Format::F32,
         Dtype::BF16 => Format::Bf16,
         Dtype::F16 => Format::F16,
         Dtype::Q8_0 => Format::Q8_0,
+        Dtype::Q8_1 => Format::Q8_1,
+        Dtype::Q4_0 => Format::Q4_0,
+        Dtype::Q4_1 => Format::Q4_1,
+        Dtype::Q5_0 => Format::Q5_0,
+        Dtype::Q5_1 => Format::Q5_1,
+        Dtype::IQ4_NL => Format::Iq4Nl,
+        Dtype::MXFP4 => Format::Mxfp4,
+        Dtype::Q2_K => Format::Q2K,
+        Dtype::Q3_K => Format::Q3K,
         Dtype::Q4_K => Format::Q4K,
         Dtype::Q5_K => Format::Q5K,
         Dtype::Q6_K => Format::Q6K,
+        Dtype::IQ4_XS => Format::Iq4Xs,
         _ => return None,
     })
+}
+
+/// Returns the bytes of a weight on a device: those of the file, or of f32 where candle has no
+/// kernels for the blocks.
+pub(crate) fn width_on_device(dtype: Dtype) -> f64 {
+    match dtype {
+        Dtype::F8_E4M3
+        | Dtype::F8_E5M2
+        | Dtype::Q8_1
+        | Dtype::IQ4_NL
+        | Dtype::IQ4_XS
+        | Dtype::MXFP4 => 4.0,
+        other => other.block().1 as f64 / other.block().0 as f64,
+    }
 }
 
 /// Returns the format of a tensor of this dtype.
@@ -28,18 +51,10 @@ pub(crate) fn format_of(dtype: Dtype) -> Option<Format> {
 /// Returns an error that names the tensor if the kernels have no format for it.
 pub(crate) fn format_of_tensor(name: &str, dtype: Dtype) -> Result<Format, LoadError> {
     format_of(dtype).ok_or_else(|| {
-        let supported = "one of F32, BF16, F16, Q8_0, Q4_K, Q5_K and Q6_K";
+        let names = Format::ALL.map(|format| format.to_string()).join(", ");
+        let supported = format!("one of {names}, F8_E4M3 and F8_E5M2");
         LoadError::unsupported(format!("the dtype of {name}"), dtype.to_string(), supported)
     })
-}
-
-/// Returns a tensor's bytes as rows that the kernels read.
-pub(crate) fn source<'a>(
-    name: &'a str,
-    dtype: Dtype,
-    bytes: &'a [u8],
-) -> Result<Source<'a>, LoadError> {
-    Ok(Source { name, format: format_of_tensor(name, dtype)?, bytes })
 }
 
 /// Returns the matrix format with the longest blocks; among equal lengths, the one with the most
@@ -92,8 +107,9 @@ fn stored(tensors: &[TensorInfo]) -> impl Iterator<Item = (Dtype, Vec<usize>)> {
 #[cfg(test)]
 mod tests {
     use nsbridge_checkpoint::Dtype;
+    use nsbridge_kernels::Format;
 
-    use super::source;
+    use super::{format_of, format_of_tensor};
 
     #[test]
     fn a_format_has_the_name_and_the_blocks_of_its_dtype() {
@@ -102,12 +118,22 @@ mod tests {
             Dtype::BF16,
             Dtype::F16,
             Dtype::Q8_0,
+            Dtype::Q8_1,
+            Dtype::Q4_0,
+            Dtype::Q4_1,
+            Dtype::Q5_0,
+            Dtype::Q5_1,
+            Dtype::IQ4_NL,
+            Dtype::MXFP4,
+            Dtype::Q2_K,
+            Dtype::Q3_K,
             Dtype::Q4_K,
             Dtype::Q5_K,
             Dtype::Q6_K,
+            Dtype::IQ4_XS,
         ];
-        for dtype in dtypes {
-            let format = source("w", dtype, &[]).unwrap().format;
+        assert_eq!(dtypes.map(|dtype| format_of(dtype).unwrap()), Format::ALL);
+        for (dtype, format) in dtypes.into_iter().zip(Format::ALL) {
             assert_eq!(format.to_string(), dtype.to_string());
             assert_eq!(format.block_in_file(), dtype.block());
         }
@@ -115,7 +141,24 @@ mod tests {
 
     #[test]
     fn a_tensor_that_the_kernels_cannot_read_is_named() {
-        let why = source("w", Dtype::I64, &[]).unwrap_err().to_string();
-        assert!(why.contains("the dtype of w is I64"), "{why}");
+        for dtype in [
+            Dtype::I64,
+            Dtype::Q8_K,
+            Dtype::IQ1_S,
+            Dtype::IQ1_M,
+            Dtype::IQ2_XXS,
+            Dtype::IQ2_XS,
+            Dtype::IQ2_S,
+            Dtype::IQ3_XXS,
+            Dtype::IQ3_S,
+            Dtype::TQ1_0,
+            Dtype::TQ2_0,
+        ] {
+            let why = format_of_tensor("w", dtype).unwrap_err().to_string();
+            assert!(
+                why.contains(&format!("the dtype of w is {dtype}, and only one of F32")),
+                "{why}"
+            );
+        }
     }
 }

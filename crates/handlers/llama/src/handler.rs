@@ -21,7 +21,7 @@ use self::drafting::Drafting;
 use self::preparation::Preparation;
 use crate::budget::Budget;
 use crate::engine::{Engine, EngineRequest, Policy};
-use crate::formats::{coarsest_format, mean_width};
+use crate::formats::{coarsest_format, mean_width, width_on_device};
 use crate::grammar::{self, Grammars};
 use crate::limits::{HELD_BYTES, REPLIES, STUCK, THREADS};
 use crate::metadata;
@@ -325,11 +325,12 @@ fn memory(config: &Config, checkpoint: &Checkpoint, setup: &Setup) -> Memory {
     let weight = match (&setup.device, setup.format) {
         (Backend::Cpu, Some(format)) => format.width(),
         (Backend::Cpu, None) => mean_width(tensors),
-        // A device stores the checkpoint's own format.
+        // A device stores the checkpoint's own format, or f32.
         (Backend::Candle(_), _) => {
-            let bytes: u64 = tensors.iter().map(TensorInfo::bytes).sum();
+            let bytes =
+                |tensor: &TensorInfo| tensor.elements() as f64 * width_on_device(tensor.dtype);
             let elements: u64 = tensors.iter().map(TensorInfo::elements).sum();
-            bytes as f64 / elements.max(1) as f64
+            tensors.iter().map(bytes).sum::<f64>() / elements.max(1) as f64
         }
     };
     let positions = setup.blocks.saturating_mul(PAGE);

@@ -3,12 +3,14 @@
 mod blocks;
 mod head;
 mod mix;
+#[cfg(feature = "testing")]
+pub(crate) mod nearest;
 mod search;
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
 
-use nsbridge_checkpoint::{Dtype, GgufValue, Weight};
+use nsbridge_checkpoint::{Dtype, GgufValue};
 use nsbridge_handler::Model;
 use nsbridge_kernels::matrix::Source;
 
@@ -16,8 +18,8 @@ pub use self::mix::Mix;
 
 use self::head::{ALIGNMENT, Entry, head};
 use self::search::Search;
-use crate::formats::{format_of, source};
-use crate::weights::{self, Cut};
+use crate::formats::format_of;
+use crate::weights::{self, Cut, Stored};
 use crate::{Config, Format, LoadError, Rope, RopeScaling, Tier, Weights, tensors};
 
 /// Number of weights that a thread converts at a time.
@@ -80,12 +82,27 @@ pub fn quantize(
     model: &Model,
     mix: Mix,
     file: &File,
+    told: impl FnMut(Writing),
+) -> Result<u64, QuantizeError> {
+    let dtype = |config: &Config, name: &str, shape: &[usize]| mix.dtype(config, name, shape);
+    write(model, (mix.number(), &dtype), file, told)
+}
+
+/// Number of a kind of files in GGUF (`llama_ftype` in llama.h), and the type of a tensor of this
+/// name and shape in them.
+type Kind<'a> = (u32, &'a dyn Fn(&Config, &str, &[usize]) -> Dtype);
+
+/// Writes a file of any kind; see [`quantize`].
+fn write(
+    model: &Model,
+    kind: Kind<'_>,
+    file: &File,
     mut told: impl FnMut(Writing),
 ) -> Result<u64, QuantizeError> {
     let config = Config::read(model)?;
     let weights = Weights::read(model)?;
-    let (origins, entries) = plan(&config, mix)?;
-    let head = head(&config, mix, &entries, &vocabulary(model, &weights));
+    let (origins, entries) = plan(&config, kind)?;
+    let head = head(&config, kind.0, &entries, &vocabulary(model, &weights));
     let size = |entry: &Entry| entry.bytes().next_multiple_of(ALIGNMENT);
     let all = head.len() as u64 + entries.iter().map(size).sum::<u64>();
     told(Writing::Planned(all));
@@ -146,10 +163,10 @@ enum Origin {
 }
 
 /// Lists the tensors of the file, in order, with their sources.
-fn plan(config: &Config, mix: Mix) -> Result<(Vec<Origin>, Vec<Entry>), QuantizeError> {
+fn plan(config: &Config, kind: Kind<'_>) -> Result<(Vec<Origin>, Vec<Entry>), QuantizeError> {
     let mut plan = Vec::new();
     for (name, shape) in tensors(config) {
-        let dtype = mix.dtype(config, &name, &shape);
+        let dtype = kind.1(config, &name, &shape);
         let theirs = weights::gguf_name(&name)
             .ok_or_else(|| LoadError::Missing(format!("GGUF has no name for {name}")))?;
         plan.push((Origin::Tensor(name), Entry { name: theirs, shape, dtype }));
@@ -184,7 +201,7 @@ fn order(config: &Config, weights: &Weights, name: &str) -> Option<usize> {
 /// Conversion of one tensor.
 struct Rows<'a> {
     name: &'a str,
-    weight: &'a Weight,
+    weight: &'a Stored,
     entry: &'a Entry,
     order: Option<usize>,
 }
@@ -199,8 +216,8 @@ impl Rows<'_> {
         if dtype.block().0 > 1 {
             return Err(QuantizeError::Already { name: self.name.to_owned(), dtype });
         }
-        let bytes = self.weight.contiguous();
-        let source = source(self.name, dtype, &bytes)?;
+        let bytes = self.weight.bytes();
+        let source = self.weight.source(&bytes);
         let (rows, columns) = (self.entry.rows(), self.entry.columns());
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let each = (PIECE / columns).max(1);
@@ -249,6 +266,10 @@ impl Rows<'_> {
             return Ok(out);
         }
         let mut out = Vec::with_capacity(numbers.len() * 4);
+        #[cfg(feature = "testing")]
+        if nearest::convert(&numbers, dtype, &mut out) {
+            return Ok(out);
+        }
         if !blocks::convert(&numbers, dtype, &mut out) {
             return Err(QuantizeError::Unknown { name: self.name.to_owned(), dtype });
         }

@@ -1,4 +1,5 @@
-//! Readers of a model's text files, for tests with arbitrary bytes.
+//! Readers of a model's text files, for tests with arbitrary bytes; and files in formats that
+//! `nsbridge model quantize` does not write, for tests and benchmarks.
 
 use std::time::UNIX_EPOCH;
 
@@ -6,6 +7,8 @@ use nsbridge_handler::{Model, Result, TextInput};
 
 use crate::LoadError;
 use crate::tokenizer::ChatTokenizer;
+
+pub use crate::quantize::nearest::write_in;
 
 /// A model's tokenizer with its chat template.
 #[derive(Debug)]

@@ -1,19 +1,22 @@
 //! Tensors of a model, cut for the ranks.
 
+mod floats8;
 mod gguf;
+mod stored;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nsbridge_checkpoint::{Checkpoint, GgufValue, Order, TensorInfo, Weight};
+use nsbridge_checkpoint::{Checkpoint, Dtype, GgufValue, Order, TensorInfo, Weight};
 use nsbridge_handler::Model;
 
 use crate::formats::{coarsest_format, format_of_tensor};
-use crate::{Format, LoadError};
+use crate::{Format, LoadError, config};
 
 #[cfg(feature = "candle")]
 pub(crate) use self::gguf::ggml;
 pub(crate) use self::gguf::{interleaved, name as gguf_name, parted};
+pub(crate) use self::stored::Stored;
 
 /// Part of a tensor that belongs to one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +29,8 @@ pub(crate) enum Cut {
 #[derive(Debug)]
 pub struct Weights {
     tensors: nsbridge_checkpoint::Weights,
+    /// Rows and columns that share a scale, in tensors of eight-bit floats with a matrix of scales.
+    scaled: [usize; 2],
     given_up: AtomicBool,
 }
 
@@ -52,16 +57,27 @@ impl Weights {
     /// Finds the model's tensors and checks their dtypes.
     pub(crate) fn find(model: &Model) -> Result<Checkpoint, LoadError> {
         let checkpoint = Checkpoint::open(model).map_err(LoadError::read)?;
-        for tensor in checkpoint.tensors() {
-            format_of_tensor(&tensor.name, tensor.dtype)?;
+        for TensorInfo { name, dtype, .. } in checkpoint.tensors() {
+            if name.ends_with(".qweight") || name.ends_with(".qzeros") {
+                let what = format!("the tensor {name} is one of AWQ or GPTQ");
+                return Err(LoadError::quantized(what));
+            }
+            format_of_tensor(name, *dtype)?;
         }
         Ok(checkpoint)
     }
 
     /// Starts to load the tensors for several ranks.
     pub(crate) fn load(checkpoint: &Checkpoint, ranks: usize) -> Result<Self, LoadError> {
+        let is_of_eight = |tensor: &TensorInfo| floats8::is_one(tensor.dtype);
+        let scaled = if checkpoint.tensors().iter().any(is_of_eight) {
+            config::scaled_together(checkpoint.model())?
+        } else {
+            config::SCALED_TOGETHER
+        };
         let tensors = checkpoint.load(&Order::everything().for_ranks(ranks));
-        Ok(Self { tensors: tensors.map_err(LoadError::read)?, given_up: AtomicBool::new(false) })
+        let tensors = tensors.map_err(LoadError::read)?;
+        Ok(Self { tensors, scaled, given_up: AtomicBool::new(false) })
     }
 
     /// Returns the BLAKE3 digest of each weights file. Without a manifest the files are read to
@@ -109,12 +125,44 @@ impl Weights {
         self.given_up.store(true, Ordering::Relaxed);
     }
 
-    /// Returns one part of a tensor, which must have this name and shape.
+    /// Returns one part of a tensor, which must have this name and shape, as the kernels read it.
     ///
     /// # Errors
     ///
     /// Returns an error that names the tensor.
-    pub(crate) fn take(&self, name: &str, shape: &[usize], cut: &Cut) -> Result<Weight, LoadError> {
+    pub(crate) fn take(&self, name: &str, shape: &[usize], cut: &Cut) -> Result<Stored, LoadError> {
+        let weight = self.part(name, shape, cut)?;
+        let info = self.find_tensor(name)?;
+        if !floats8::is_one(info.dtype) {
+            return Ok(Stored::new(&info.name, weight));
+        }
+        let scales = self.scales(name, shape, cut)?;
+        Ok(Stored::widened(&info.name, floats8::widened(&info.name, &weight, &scales)?))
+    }
+
+    /// Returns the scales of a tensor of eight-bit floats, for one part of it.
+    fn scales(&self, name: &str, shape: &[usize], cut: &Cut) -> Result<floats8::Scales, LoadError> {
+        let names = [format!("{name}_scale_inv"), format!("{name}_scale")];
+        let Some(found) = names.iter().find_map(|name| self.find_tensor(name).ok()) else {
+            let [a, b] = names;
+            return Err(LoadError::Missing(format!("{name} has no scale, neither {a} nor {b}")));
+        };
+        let TensorInfo { name, shape: of_scales, dtype, .. } = found;
+        let layout = floats8::Layout::new(name, of_scales, (shape, self.scaled))?;
+        if !matches!(dtype, Dtype::F32 | Dtype::BF16 | Dtype::F16) {
+            let field = format!("the dtype of {name}");
+            return Err(LoadError::unsupported(field, dtype.to_string(), "F32, BF16 or F16"));
+        }
+        let all = of_scales.first().map_or(0..1, |rows| 0..*rows);
+        let weight = self.part(name, of_scales, &Cut::Rows(all))?;
+        let stored = Stored::new(name, weight);
+        let mut scales = vec![0.0; of_scales.iter().product()];
+        stored.source(&stored.bytes()).read(0, &mut scales);
+        Ok(floats8::Scales::new(scales, layout, cut))
+    }
+
+    /// Returns the bytes of one part of a tensor.
+    fn part(&self, name: &str, shape: &[usize], cut: &Cut) -> Result<Weight, LoadError> {
         if self.given_up.load(Ordering::Relaxed) {
             return Err(LoadError::Read("another rank could not be loaded".to_owned()));
         }
@@ -128,7 +176,7 @@ impl Weights {
             Cut::Rows(own) => (0, own),
             Cut::Columns(own) => (1, own),
         };
-        let weight = if *own == (0..shape[dim]) {
+        let weight = if shape.get(dim).is_none_or(|size| *own == (0..*size)) {
             self.tensors.tensor(name)
         } else {
             self.tensors.slice(name, dim, own.clone())

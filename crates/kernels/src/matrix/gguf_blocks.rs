@@ -2,24 +2,26 @@
 
 use half::f16;
 
+use crate::blocks32::{self, LEVELS};
 use crate::format::Format;
 use crate::kquants;
 use crate::row::BLOCK;
 
-/// Block of 32 (Q8_0): an f16 scale and eight-bit integers.
+/// Block of 32 (Q8_0, Q8_1): an f16 scale and eight-bit integers.
 pub(super) struct Q8Block {
     pub(super) d: u16,
     pub(super) values: [i8; BLOCK],
 }
 
-/// Block of 256 (K-quants): a weight is `d * scale * (value - offset) - min * least`.
+/// Block of 256: a weight is `d * scale * (value - offset) - min * least`. In IQ4_XS, it is `d *
+/// scale` times the level at the place `value`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct KQuantBlock {
     /// Factor of the scales, in the bits of an f16.
     pub d: u16,
     /// Factor of the least values, in the bits of an f16.
     pub min: u16,
-    /// Scales of each 32 columns, or of each 16 in Q6_K.
+    /// Scales of each 32 columns, or of each 16 in Q3_K and Q6_K.
     pub scales: [i8; 16],
     /// Least values of each 32 columns.
     pub least: [i8; 8],
@@ -27,14 +29,19 @@ pub struct KQuantBlock {
     pub values: [u8; kquants::BLOCK],
 }
 
+/// Offset of the values of Q6_K.
+const OFFSET: i32 = 32;
+
 /// Reads a little-endian 16-bit number at an offset.
 fn bits(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
 impl Q8Block {
-    pub(super) fn read(bytes: &[u8; 34]) -> Self {
-        let values = std::array::from_fn(|k| bytes[2 + k] as i8);
+    /// Reads a block. The values are its last bytes; in Q8_1 their sum is before them.
+    pub(super) fn read(bytes: &[u8]) -> Self {
+        let first = bytes.len() - BLOCK;
+        let values = std::array::from_fn(|k| bytes[first + k] as i8);
         Self { d: bits(bytes, 0), values }
     }
 
@@ -53,7 +60,8 @@ impl Q8Block {
 }
 
 impl KQuantBlock {
-    /// Reads a block of Q4_K, Q5_K or Q6_K.
+    /// Reads a block of Q3_K, Q4_K, Q5_K, Q6_K or IQ4_XS. The values of Q3_K are raised to the
+    /// offset of Q6_K.
     ///
     /// # Panics
     ///
@@ -66,6 +74,8 @@ impl KQuantBlock {
                 let high = &bytes[16..48];
                 Self::four(bytes, &bytes[48..176], |part, k| (high[k] >> part & 1) << 4)
             }
+            Format::Q3K => Self::three(bytes),
+            Format::Iq4Xs => Self::levels(bytes),
             _ => Self::six(bytes),
         }
     }
@@ -127,6 +137,42 @@ impl KQuantBlock {
         Self { d: bits(bytes, 208), min: 0, scales, least: [0; 8], values }
     }
 
+    /// Reads Q3_K: upper bits, lower two bits, scales of 16 columns in six bits with an offset of
+    /// 32, `d`. Each 128 columns have four parts of 32. A value has an offset of 4.
+    fn three(bytes: &[u8]) -> Self {
+        let packed = &bytes[96..108];
+        let scale = |at: usize| {
+            let low = packed[at % 8] >> (4 * (at / 8)) & 15;
+            let high = packed[8 + at % 4] >> (2 * (at / 4)) & 3;
+            (low | high << 4) as i8 - 32
+        };
+        let value = |column: usize| {
+            let (half, part, k) = (column / 128, column / 32 % 4, column % 32);
+            let low = bytes[32 + 32 * half + k] >> (2 * part) & 3;
+            let high = bytes[k] >> (4 * half + part) & 1;
+            (low | high << 2) + (OFFSET - 4) as u8
+        };
+        let (scales, values) = (std::array::from_fn(scale), std::array::from_fn(value));
+        Self { d: bits(bytes, 108), min: 0, scales, least: [0; 8], values }
+    }
+
+    /// Reads IQ4_XS: `d`, upper two and lower four bits of the scales of 32 columns, with an offset
+    /// of 32, and the places. Of each 32 columns, the first 16 are in the low nibbles.
+    fn levels(bytes: &[u8]) -> Self {
+        let high = bits(bytes, 2);
+        let mut scales = [0; 16];
+        for (part, scale) in scales.iter_mut().take(8).enumerate() {
+            let low = bytes[4 + part / 2] >> (4 * (part % 2)) & 15;
+            *scale = (low | (high >> (2 * part) & 3) as u8 * 16) as i8 - 32;
+        }
+        let place = |column: usize| {
+            let (part, k) = (column / 32, column % 32);
+            bytes[8 + 16 * part + k % 16] >> (4 * (k / 16)) & 15
+        };
+        let values = std::array::from_fn(place);
+        Self { d: bits(bytes, 0), min: 0, scales, least: [0; 8], values }
+    }
+
     pub(super) fn is_sound(&self) -> bool {
         [self.d, self.min].iter().all(|bits| f16::from_bits(*bits).is_finite())
     }
@@ -135,14 +181,34 @@ impl KQuantBlock {
     pub fn numbers(&self, format: Format, out: &mut [f32]) {
         let [d, min] = [self.d, self.min].map(|bits| f16::from_bits(bits).to_f32());
         for (column, out) in out.iter_mut().enumerate() {
-            let value = i32::from(self.values[column]);
-            *out = if format == Format::Q6K {
-                d * f32::from(self.scales[column / 16]) * (value - 32) as f32
-            } else {
-                let part = column / 32;
-                d * f32::from(self.scales[part]) * value as f32 - min * f32::from(self.least[part])
+            let (value, part) = (self.values[column], column / 32);
+            let of_16 = d * f32::from(self.scales[column / 16]);
+            let of_32 = d * f32::from(self.scales[part]);
+            *out = match format {
+                Format::Q3K | Format::Q6K => of_16 * (i32::from(value) - OFFSET) as f32,
+                Format::Iq4Xs => of_32 * f32::from(LEVELS[usize::from(value)]),
+                _ => of_32 * f32::from(value) - min * f32::from(self.least[part]),
             };
         }
+    }
+}
+
+/// Dequantizes a block of 32.
+pub(super) fn read_of_32<B: blocks32::Block>(bytes: &[u8], out: &mut [f32]) {
+    let mut block = B::ZERO;
+    block.set(0, bytes);
+    block.row(0, out);
+}
+
+/// Dequantizes a block of Q2_K: scales and least values of 16 columns in four bits each, two bits of
+/// each value, `d`, `min`. Each 128 columns have four parts of 32.
+pub(super) fn read_q2_k(bytes: &[u8], out: &mut [f32]) {
+    let [d, min] = [80, 82].map(|at| f16::from_bits(bits(bytes, at)).to_f32());
+    for (column, out) in out.iter_mut().enumerate() {
+        let (half, part, k) = (column / 128, column / 32 % 4, column % 32);
+        let both = bytes[column / 16];
+        let value = bytes[16 + 32 * half + k] >> (2 * part) & 3;
+        *out = d * f32::from(both & 15) * f32::from(value) - min * f32::from(both >> 4);
     }
 }
 

@@ -4,13 +4,15 @@
 
 use parking_lot::Mutex;
 
-use super::gguf_blocks::{KQuantBlock, Q8Block};
+use super::Matrix;
+use super::blocks::{BufferTile, BufferTiles, stretches};
+use super::data::Data;
+use super::gguf_blocks::{KQuantBlock, Q8Block, read_of_32, read_q2_k};
 use super::tile_interleave::TileInterleave;
-use super::{Data, Matrix};
+use crate::blocks32;
 use crate::disjoint_slice::DisjointSlice;
 use crate::error::Error;
 use crate::format::Format;
-use crate::kquants;
 use crate::q8::TILE_BLOCK;
 use crate::row::{BLOCK, quantize};
 use crate::simd::{LANES, Simd, Tier, Work};
@@ -56,9 +58,10 @@ impl Matrix {
             Data::Q8 { scales, values } => {
                 Tiles::Q8 { scales: DisjointSlice::new(scales), values: DisjointSlice::new(values) }
             }
-            Data::Q4K(data) => Tiles::Q4K(DisjointSlice::new(data)),
-            Data::Q5K(data) => Tiles::Q5K(DisjointSlice::new(data)),
-            Data::Q6K(data) => Tiles::Q6K(DisjointSlice::new(data)),
+            blocks => match blocks.blocks_mut() {
+                Some(blocks) => Tiles::Blocks(blocks.tiles()),
+                None => return Ok(()),
+            },
         };
         // The lowest failing row is reported, whichever thread finds it.
         let refused = Mutex::new(None::<usize>);
@@ -95,9 +98,7 @@ enum Tiles<'a> {
     Bf16(DisjointSlice<'a, u32>),
     F16(DisjointSlice<'a, u16>),
     Q8 { scales: DisjointSlice<'a, u16>, values: DisjointSlice<'a, i8> },
-    Q4K(DisjointSlice<'a, kquants::Q4>),
-    Q5K(DisjointSlice<'a, kquants::Q5>),
-    Q6K(DisjointSlice<'a, kquants::Q6>),
+    Blocks(Box<dyn BufferTiles + 'a>),
 }
 
 /// Weights of one tile, as a list of stretches.
@@ -106,9 +107,7 @@ enum Tile<'a> {
     Bf16(Vec<&'a mut [u32]>),
     F16(Vec<&'a mut [u16]>),
     Q8 { scales: Vec<&'a mut [u16]>, values: Vec<&'a mut [i8]> },
-    Q4K(Vec<&'a mut [kquants::Q4]>),
-    Q5K(Vec<&'a mut [kquants::Q5]>),
-    Q6K(Vec<&'a mut [kquants::Q6]>),
+    Blocks(Box<dyn BufferTile + 'a>),
 }
 
 impl Tiles<'_> {
@@ -131,35 +130,10 @@ impl Tiles<'_> {
                     scales: stretches(scales, interleave, tile, stretch / BLOCK * LANES),
                     values: stretches(values, interleave, tile, stretch * LANES),
                 },
-                Self::Q4K(data) => {
-                    Tile::Q4K(stretches(data, interleave, tile, stretch / kquants::BLOCK))
-                }
-                Self::Q5K(data) => {
-                    Tile::Q5K(stretches(data, interleave, tile, stretch / kquants::BLOCK))
-                }
-                Self::Q6K(data) => {
-                    Tile::Q6K(stretches(data, interleave, tile, stretch / kquants::BLOCK))
-                }
+                Self::Blocks(data) => Tile::Blocks(data.tile(interleave, tile)),
             }
         }
     }
-}
-
-/// Returns the stretches of a tile, each of `len` numbers or blocks.
-///
-/// # Safety
-///
-/// As for [`Tiles::tile`].
-#[expect(clippy::mut_from_ref, reason = "as what it calls")]
-unsafe fn stretches<'a, T>(
-    data: &'a DisjointSlice<'_, T>,
-    interleave: TileInterleave,
-    tile: usize,
-    len: usize,
-) -> Vec<&'a mut [T]> {
-    let start = |stretch| interleave.before(tile, stretch) * len;
-    // SAFETY: no stretch is in two tiles.
-    (0..interleave.count).map(|stretch| unsafe { data.part(start(stretch), len) }).collect()
 }
 
 /// Fills one tile.
@@ -202,10 +176,11 @@ impl Tile<'_> {
     /// the format can hold it, or `None` if the source needs a conversion.
     fn take(&mut self, lane: usize, source: &Source<'_>, bytes: &[u8]) -> Option<bool> {
         match (self, source.format) {
-            (Self::Q8 { scales, values }, Format::Q8_0) => {
+            (Self::Q8 { scales, values }, format @ (Format::Q8_0 | Format::Q8_1)) => {
                 let mut held = true;
                 let places = blocks_of::<_, TILE_BLOCK>(values).zip(blocks_of::<_, LANES>(scales));
-                for ((values, scales), bytes) in places.zip(bytes.as_chunks().0) {
+                let blocks = bytes.chunks_exact(format.block_in_file().1);
+                for ((values, scales), bytes) in places.zip(blocks) {
                     let block = Q8Block::read(bytes);
                     held &= block.is_sound();
                     scales[lane] = block.d;
@@ -213,9 +188,7 @@ impl Tile<'_> {
                 }
                 Some(held)
             }
-            (Self::Q4K(blocks), Format::Q4K) => Some(take_wide(blocks, lane, source, bytes)),
-            (Self::Q5K(blocks), Format::Q5K) => Some(take_wide(blocks, lane, source, bytes)),
-            (Self::Q6K(blocks), Format::Q6K) => Some(take_wide(blocks, lane, source, bytes)),
+            (Self::Blocks(blocks), format) => Some(blocks.take(lane, format, bytes)),
             _ => None,
         }
     }
@@ -266,7 +239,7 @@ impl Tile<'_> {
                 }
             }
             // No conversion to these formats happens here.
-            Self::Q4K(_) | Self::Q5K(_) | Self::Q6K(_) => held = false,
+            Self::Blocks(_) => held = false,
         }
         held
     }
@@ -288,32 +261,11 @@ fn put(values: &mut [i8; TILE_BLOCK], lane: usize, row: &[i8; BLOCK]) {
     }
 }
 
-fn take_wide<B: kquants::Block>(
-    blocks: &mut [&mut [B]],
-    lane: usize,
-    source: &Source<'_>,
-    bytes: &[u8],
-) -> bool {
-    let mut held = true;
-    let size = source.format.block_in_file().1;
-    for (block, bytes) in
-        blocks.iter_mut().flat_map(|one| one.iter_mut()).zip(bytes.chunks_exact(size))
-    {
-        let row = KQuantBlock::read(source.format, bytes);
-        held &= row.is_sound();
-        let KQuantBlock { d, min, scales, least, values } = &row;
-        block.set(lane, &kquants::Row { d: *d, min: *min, scales, least, values });
-    }
-    held
-}
-
 impl Format {
     /// Returns true if weights of this format can be stored in it: exactly, rounded, or unchanged.
     fn can_be_made_of(self, stored: Self) -> bool {
-        match self {
-            Self::Q4K | Self::Q5K | Self::Q6K => self == stored,
-            Self::F32 | Self::Bf16 | Self::F16 | Self::Q8_0 => true,
-        }
+        let is_rounded_to = matches!(self, Self::F32 | Self::Bf16 | Self::F16 | Self::Q8_0);
+        is_rounded_to || stored.in_memory() == self
     }
 }
 
@@ -350,17 +302,30 @@ impl Source<'_> {
                     *out = half::f16::from_le_bytes(*bytes).to_f32();
                 }
             }
-            Format::Q8_0 => {
-                for (out, bytes) in out.chunks_exact_mut(BLOCK).zip(bytes.as_chunks().0) {
-                    Q8Block::read(bytes).numbers(out);
-                }
-            }
-            Format::Q4K | Format::Q5K | Format::Q6K => {
-                let (count, size) = self.format.block_in_file();
+            format => {
+                let (count, size) = format.block_in_file();
                 for (out, bytes) in out.chunks_exact_mut(count).zip(bytes.chunks_exact(size)) {
-                    KQuantBlock::read(self.format, bytes).numbers(self.format, out);
+                    read_block(format, bytes, out);
                 }
             }
+        }
+    }
+}
+
+/// Dequantizes one block of a file.
+fn read_block(format: Format, bytes: &[u8], out: &mut [f32]) {
+    match format {
+        Format::F32 | Format::Bf16 | Format::F16 => {}
+        Format::Q8_0 | Format::Q8_1 => Q8Block::read(bytes).numbers(out),
+        Format::Q4_0 => read_of_32::<blocks32::Q4_0>(bytes, out),
+        Format::Q4_1 => read_of_32::<blocks32::Q4_1>(bytes, out),
+        Format::Q5_0 => read_of_32::<blocks32::Q5_0>(bytes, out),
+        Format::Q5_1 => read_of_32::<blocks32::Q5_1>(bytes, out),
+        Format::Iq4Nl => read_of_32::<blocks32::Iq4Nl>(bytes, out),
+        Format::Mxfp4 => read_of_32::<blocks32::Mxfp4>(bytes, out),
+        Format::Q2K => read_q2_k(bytes, out),
+        Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K | Format::Iq4Xs => {
+            KQuantBlock::read(format, bytes).numbers(format, out);
         }
     }
 }

@@ -3,7 +3,8 @@
 #![expect(unsafe_code, reason = "threads write to parts of a buffer that do not overlap")]
 
 use super::Matrix;
-use super::tile::{self, Input, Multiply, Quantized};
+use super::rows::Quantized;
+use super::tile::{self, Input, Multiply};
 use crate::disjoint_slice::DisjointSlice;
 use crate::format::Format;
 use crate::kquants::{self, Block as _};
@@ -89,20 +90,27 @@ impl Matrix {
         let columns = self.columns;
         let QuantizationBuffers { values, scales, sums, wide_sums } = buffers;
         let input = match self.format() {
-            Format::F32 | Format::Bf16 | Format::F16 => {
+            Format::F32 | Format::Bf16 | Format::F16 | Format::Q2K => {
                 Input::Float { x: x.numbers, stride: x.stride }
             }
-            Format::Q8_0 => {
+            Format::Q8_0
+            | Format::Q8_1
+            | Format::Q4_0
+            | Format::Q4_1
+            | Format::Q5_0
+            | Format::Q5_1
+            | Format::Iq4Nl
+            | Format::Mxfp4 => {
                 let into = (values, scales, sums);
                 let x = quantize::<_, BLOCK, BLOCK>((pool, tier), x, (rows, columns), into);
                 Input::Quantized(x)
             }
-            Format::Q4K | Format::Q5K => {
+            Format::Q4K | Format::Q5K | Format::Iq4Xs => {
                 const SUMMED: usize = kquants::Q4::SUMMED;
                 let into = (values, scales, wide_sums);
                 Input::Wide(quantize::<_, WIDE, SUMMED>((pool, tier), x, (rows, columns), into))
             }
-            Format::Q6K => {
+            Format::Q3K | Format::Q6K => {
                 const SUMMED: usize = kquants::Q6::SUMMED;
                 let into = (values, scales, wide_sums);
                 Input::Wide(quantize::<_, WIDE, SUMMED>((pool, tier), x, (rows, columns), into))
@@ -117,7 +125,7 @@ impl Matrix {
         pool.run(self.tiles().div_ceil(tiles_at_once), &|part| {
             let tiles = part * tiles_at_once..((part + 1) * tiles_at_once).min(self.tiles());
             let store = Part { out: &out, stride, first, epilogue };
-            tier.run(Multiply { matrix: self, tiles, input, rows, store });
+            Multiply { matrix: self, tiles, input, rows, store }.run(tier);
         });
     }
 }
@@ -147,11 +155,11 @@ fn quantize<'a, T: Sum, const N: usize, const SUMMED: usize>(
 }
 
 /// One thread's part of an output.
-struct Part<'a> {
-    out: &'a DisjointSlice<'a, f32>,
-    stride: usize,
-    first: usize,
-    epilogue: Epilogue,
+pub(super) struct Part<'a> {
+    pub(super) out: &'a DisjointSlice<'a, f32>,
+    pub(super) stride: usize,
+    pub(super) first: usize,
+    pub(super) epilogue: Epilogue,
 }
 
 impl tile::Store for Part<'_> {

@@ -7,18 +7,12 @@
 
 use std::ops::Range;
 
+use super::kinds::{Bytes, Floats, Kind, ROWS, Shorts, Wides};
+use super::products::Products;
+use super::rows::Quantized;
 use super::tile_interleave::TILES;
 use super::{Data, Matrix, SEGMENTS};
-use crate::kquants;
-use crate::prefetch::{distance, prefetch_ahead};
-use crate::q8::{self, TILE_BLOCK};
-use crate::row::BLOCK;
-use crate::simd::{LANES, Lanes, Simd, Work};
-
-/// Largest number of activation rows per pass: as many as keep their sums in registers. AVX2 has
-/// sixteen registers, and a sum takes two. The byte formats also need registers for their products.
-const ROWS: usize = 5;
-const ROWS_OF_BYTES: usize = 4;
+use crate::simd::{LANES, Lanes, Simd, Tier, Work};
 
 /// Rows of activations in the form that the matrix's format needs.
 #[derive(Clone, Copy)]
@@ -31,25 +25,16 @@ pub(crate) enum Input<'a> {
     Wide(Quantized<'a, i16>),
 }
 
-/// Rows in blocks, as [`InBlocks`](crate::row::InBlocks) makes them.
-#[derive(Clone, Copy)]
-pub(crate) struct Quantized<'a, T> {
-    pub(crate) columns: usize,
-    /// `[rows, columns]`.
-    pub(crate) values: &'a [i8],
-    /// One scale for each block.
-    pub(crate) scales: &'a [f32],
-    /// Sum of each 32 values, or of each 16 where the matrix is in Q6_K.
-    pub(crate) sums: &'a [T],
-}
-
 /// Epilogue of a product, called with 16 outputs of one row of activations.
 pub(crate) trait Store {
     /// Stores one tile's outputs for a row. It must be always inlined: see [`Work`].
     fn store(&mut self, row: usize, tile: usize, lanes: &Lanes);
 }
 
-/// Multiplies a range of tiles with all rows of activations.
+/// Tiles to multiply, tiles that are interleaved with them, first row of activations.
+type Place = (Range<usize>, Range<usize>, usize);
+
+/// Product of a range of tiles with all rows of activations.
 pub(crate) struct Multiply<'a, S> {
     pub(crate) matrix: &'a Matrix,
     pub(crate) tiles: Range<usize>,
@@ -58,16 +43,58 @@ pub(crate) struct Multiply<'a, S> {
     pub(crate) store: S,
 }
 
-impl<S: Store> Work for Multiply<'_, S> {
+impl<S: Store> Multiply<'_, S> {
+    /// Computes the product. Each format is a work of its own, since the compiler's time grows faster
+    /// than the size of a function.
+    pub(crate) fn run(self, tier: Tier) {
+        match (&self.matrix.data, self.input) {
+            (Data::F32(data), Input::Float { x, stride }) => {
+                self.of(tier, Floats::<_, 1> { data, x, stride });
+            }
+            (Data::Bf16(data), Input::Float { x, stride }) => {
+                self.of(tier, Floats::<_, 2> { data, x, stride });
+            }
+            (Data::F16(data), Input::Float { x, stride }) => {
+                self.of(tier, Floats::<_, 1> { data, x, stride });
+            }
+            (Data::Q8 { scales, values }, Input::Quantized(x)) => {
+                self.of(tier, Bytes { scales, values, x });
+            }
+            (Data::Q4_0(data), Input::Quantized(x)) => self.of(tier, Shorts { data, x }),
+            (Data::Q4_1(data), Input::Quantized(x)) => self.of(tier, Shorts { data, x }),
+            (Data::Q5_0(data), Input::Quantized(x)) => self.of(tier, Shorts { data, x }),
+            (Data::Q5_1(data), Input::Quantized(x)) => self.of(tier, Shorts { data, x }),
+            (Data::Iq4Nl(data), Input::Quantized(x)) => self.of(tier, Shorts { data, x }),
+            (Data::Mxfp4(data), Input::Quantized(x)) => self.of(tier, Shorts { data, x }),
+            (Data::Q4K(data), Input::Wide(x)) => self.of(tier, Wides { data, x }),
+            (Data::Q5K(data), Input::Wide(x)) => self.of(tier, Wides { data, x }),
+            (Data::Q6K(data), Input::Wide(x)) => self.of(tier, Wides { data, x }),
+            (Data::Iq4Xs(data), Input::Wide(x)) => self.of(tier, Wides { data, x }),
+            _ => unreachable!("the input is of the matrix's format"),
+        }
+    }
+
+    fn of(self, tier: Tier, kind: impl Kind) {
+        let Self { matrix, tiles, rows, store, .. } = self;
+        tier.run(Typed { matrix, kind, tiles, rows, store });
+    }
+}
+
+/// Product of a matrix whose format is known.
+struct Typed<'a, K, S> {
+    matrix: &'a Matrix,
+    kind: K,
+    tiles: Range<usize>,
+    rows: usize,
+    store: S,
+}
+
+impl<K: Kind, S: Store> Work for Typed<'_, K, S> {
     #[inline(always)]
     fn run<I: Simd>(mut self, simd: I) {
-        let most = match self.matrix.data {
-            Data::F32(_) | Data::Bf16(_) | Data::F16(_) => ROWS,
-            _ => ROWS_OF_BYTES,
-        };
         // The rows are split into groups of about equal size, since a single row stalls on the
         // latency of its own sums.
-        let groups = self.rows.div_ceil(most);
+        let groups = self.rows.div_ceil(K::ROWS);
         let mut waiting = [const { Waiting::new() }; TILES];
         let mut tile = self.tiles.start;
         while tile < self.tiles.end {
@@ -76,13 +103,14 @@ impl<S: Store> Work for Multiply<'_, S> {
             let mut row = 0;
             for group in 0..groups {
                 let next = (group + 1) * self.rows / groups;
-                let (tiles, beside) = (tile..end, beside.clone());
+                let place = (tile..end, beside.clone(), row);
                 match next - row {
-                    1 => self.group::<1>(simd, tiles, beside, row, &mut waiting),
-                    2 => self.group::<2>(simd, tiles, beside, row, &mut waiting),
-                    3 => self.group::<3>(simd, tiles, beside, row, &mut waiting),
-                    4 => self.group::<4>(simd, tiles, beside, row, &mut waiting),
-                    _ => self.group::<5>(simd, tiles, beside, row, &mut waiting),
+                    1 => self.group::<1>(simd, place, &mut waiting),
+                    2 => self.group::<2>(simd, place, &mut waiting),
+                    3 => self.group::<3>(simd, place, &mut waiting),
+                    4 => self.group::<4>(simd, place, &mut waiting),
+                    _ if K::ROWS > 4 => self.group::<5>(simd, place, &mut waiting),
+                    _ => {}
                 }
                 row = next;
             }
@@ -91,60 +119,19 @@ impl<S: Store> Work for Multiply<'_, S> {
     }
 }
 
-impl<S: Store> Multiply<'_, S> {
+impl<K: Kind, S: Store> Typed<'_, K, S> {
     /// Multiplies `M` rows with some of a group of interleaved tiles.
     #[inline(always)]
     fn group<const M: usize>(
         &mut self,
         simd: impl Simd,
-        tiles: Range<usize>,
-        beside: Range<usize>,
-        row: usize,
+        place: Place,
         waiting: &mut [Waiting; TILES],
     ) {
-        let place = (tiles, beside.clone(), row);
-        let of_256 = |columns: usize| columns / kquants::BLOCK;
-        let matrix = self.matrix;
-        let (columns, stretch) = (matrix.columns, matrix.interleave.stretch);
-        match (&matrix.data, self.input) {
-            (Data::F32(data), Input::Float { x, stride }) => {
-                let weights = Tiles::new(data, &beside, columns * LANES, stretch * LANES);
-                let x = rows_of(x, row, stride, columns);
-                self.sum(simd, place, &Columns::<_, 1, M>::new(weights, x), waiting);
-            }
-            (Data::Bf16(data), Input::Float { x, stride }) => {
-                let weights = Tiles::new(data, &beside, columns / 2 * LANES, stretch / 2 * LANES);
-                let x = rows_of(x, row, stride, columns);
-                self.sum(simd, place, &Columns::<_, 2, M>::new(weights, x), waiting);
-            }
-            (Data::F16(data), Input::Float { x, stride }) => {
-                let weights = Tiles::new(data, &beside, columns * LANES, stretch * LANES);
-                let x = rows_of(x, row, stride, columns);
-                self.sum(simd, place, &Columns::<_, 1, M>::new(weights, x), waiting);
-            }
-            (Data::Q8 { scales, values }, Input::Quantized(x)) if M <= ROWS_OF_BYTES => {
-                let scales_of = |columns: usize| columns / BLOCK * LANES;
-                let blocks = Blocks {
-                    values: Tiles::new(values, &beside, columns * LANES, stretch * LANES),
-                    scales: Tiles::new(scales, &beside, scales_of(columns), scales_of(stretch)),
-                    x: Rows::<M>::new(x, row),
-                };
-                self.sum::<_, M>(simd, place, &blocks, waiting);
-            }
-            (Data::Q4K(data), Input::Wide(x)) if M <= ROWS_OF_BYTES => {
-                let blocks = Tiles::new(data, &beside, of_256(columns), of_256(stretch));
-                self.sum::<_, M>(simd, place, &Wide::new(blocks, x, row), waiting);
-            }
-            (Data::Q5K(data), Input::Wide(x)) if M <= ROWS_OF_BYTES => {
-                let blocks = Tiles::new(data, &beside, of_256(columns), of_256(stretch));
-                self.sum::<_, M>(simd, place, &Wide::new(blocks, x, row), waiting);
-            }
-            (Data::Q6K(data), Input::Wide(x)) if M <= ROWS_OF_BYTES => {
-                let blocks = Tiles::new(data, &beside, of_256(columns), of_256(stretch));
-                self.sum::<_, M>(simd, place, &Wide::new(blocks, x, row), waiting);
-            }
-            _ => unreachable!("the input is of the matrix's format"),
-        }
+        let (columns, stretch) = (self.matrix.columns, self.matrix.interleave.stretch);
+        let (_, beside, row) = place.clone();
+        let products = self.kind.products::<M>((columns, stretch), &beside, row);
+        self.sum(simd, place, &products, waiting);
     }
 
     /// Computes all segments of the products of `M` rows.
@@ -152,7 +139,7 @@ impl<S: Store> Multiply<'_, S> {
     fn sum<I: Simd, const M: usize>(
         &mut self,
         simd: I,
-        (tiles, beside, row): (Range<usize>, Range<usize>, usize),
+        (tiles, beside, row): Place,
         products: &impl Products<M>,
         waiting: &mut [Waiting; TILES],
     ) {
@@ -223,256 +210,4 @@ impl Waiting {
             }
         }
     }
-}
-
-/// Products of interleaved tiles with `M` rows.
-trait Products<const M: usize> {
-    /// Adds the products of one stretch of a tile to `sums`. It must be always inlined: see
-    /// [`Work`].
-    fn add<I: Simd>(&self, simd: I, stretch: usize, turn: usize, sums: &mut [I::Vector; M]);
-}
-
-/// Weights of a group of interleaved tiles.
-#[derive(Clone, Copy)]
-struct Tiles<'a, T> {
-    weights: &'a [T],
-    /// Number of tiles in the group, and elements in a stretch of one tile.
-    beside: usize,
-    length: usize,
-}
-
-impl<'a, T> Tiles<'a, T> {
-    /// Selects the tiles `beside` from a matrix's weights, with `whole` elements per tile and
-    /// `length` per stretch.
-    #[inline(always)]
-    fn new(weights: &'a [T], beside: &Range<usize>, whole: usize, length: usize) -> Self {
-        let weights = &weights[beside.start * whole..beside.end * whole];
-        Self { weights, beside: beside.len(), length }
-    }
-
-    #[inline(always)]
-    fn stretch(&self, stretch: usize, turn: usize) -> &'a [T] {
-        &self.weights[(stretch * self.beside + turn) * self.length..][..self.length]
-    }
-}
-
-/// Storage element of a tile: the weights of a row in `C` columns. Sixteen of them, one for each
-/// row, unpack to `C` vectors.
-trait Weights<const C: usize>: Sized {
-    /// Unpacks sixteen rows' elements. It must be always inlined: see [`Work`].
-    fn vectors<I: Simd>(simd: I, weights: &[Self; LANES]) -> [I::Vector; C];
-}
-
-impl Weights<1> for f32 {
-    #[inline(always)]
-    fn vectors<I: Simd>(simd: I, weights: &[Self; LANES]) -> [I::Vector; 1] {
-        [simd.load(weights)]
-    }
-}
-
-/// One f16 weight.
-impl Weights<1> for u16 {
-    #[inline(always)]
-    fn vectors<I: Simd>(simd: I, weights: &[Self; LANES]) -> [I::Vector; 1] {
-        [simd.halves(weights)]
-    }
-}
-
-/// Two bf16 weights.
-impl Weights<2> for u32 {
-    #[inline(always)]
-    fn vectors<I: Simd>(simd: I, weights: &[Self; LANES]) -> [I::Vector; 2] {
-        simd.pairs(weights)
-    }
-}
-
-/// Tiles of unquantized weights (f32, bf16, f16).
-struct Columns<'a, W, const C: usize, const M: usize> {
-    weights: Tiles<'a, W>,
-    x: [&'a [[f32; C]]; M],
-}
-
-impl<'a, W, const C: usize, const M: usize> Columns<'a, W, C, M> {
-    #[inline(always)]
-    fn new(weights: Tiles<'a, W>, x: [&'a [f32]; M]) -> Self {
-        let mut chunks: [&[[f32; C]]; M] = [&[]; M];
-        for m in 0..M {
-            chunks[m] = x[m].as_chunks().0;
-        }
-        Self { weights, x: chunks }
-    }
-}
-
-impl<W: Weights<C>, const C: usize, const M: usize> Products<M> for Columns<'_, W, C, M> {
-    #[inline(always)]
-    fn add<I: Simd>(&self, simd: I, stretch: usize, turn: usize, sums: &mut [I::Vector; M]) {
-        let weights = self.weights.stretch(stretch, turn).as_chunks::<LANES>().0;
-        let x = parts(&self.x, stretch, weights.len());
-        // A local copy keeps the sums in registers.
-        let mut own = *sums;
-        let distance = distance();
-        for (k, weights) in weights.iter().enumerate() {
-            prefetch_ahead(weights, distance);
-            let weights = W::vectors(simd, weights);
-            for c in 0..C {
-                for m in 0..M {
-                    own[m] = simd.fused(weights[c], simd.splat(x[m][k][c]), own[m]);
-                }
-            }
-        }
-        *sums = own;
-    }
-}
-
-/// Tiles in blocks of 32 (Q8_0).
-struct Blocks<'a, const M: usize> {
-    values: Tiles<'a, i8>,
-    scales: Tiles<'a, u16>,
-    x: Rows<'a, M>,
-}
-
-impl<const M: usize> Products<M> for Blocks<'_, M> {
-    #[inline(always)]
-    fn add<I: Simd>(&self, simd: I, stretch: usize, turn: usize, sums: &mut [I::Vector; M]) {
-        let values = self.values.stretch(stretch, turn).as_chunks().0;
-        let scales = self.scales.stretch(stretch, turn).as_chunks().0;
-        let mut own = *sums;
-        for (values, (at, scales)) in values.iter().zip((stretch * scales.len()..).zip(scales)) {
-            let products = self.x.bytes(simd, values, at);
-            self.x.scale(simd, &products, simd.halves(scales), at, &mut own);
-        }
-        *sums = own;
-    }
-}
-
-/// Tiles in blocks of 256 (K-quants).
-struct Wide<'a, B, const M: usize> {
-    blocks: Tiles<'a, B>,
-    x: WideRows<'a, M>,
-}
-
-impl<'a, B: kquants::Block, const M: usize> Wide<'a, B, M> {
-    #[inline(always)]
-    fn new(blocks: Tiles<'a, B>, x: Quantized<'a, i16>, row: usize) -> Self {
-        Self { blocks, x: WideRows::new(x, row, const { kquants::BLOCK / B::SUMMED }) }
-    }
-}
-
-impl<B: kquants::Block, const M: usize> Products<M> for Wide<'_, B, M> {
-    #[inline(always)]
-    fn add<I: Simd>(&self, simd: I, stretch: usize, turn: usize, sums: &mut [I::Vector; M]) {
-        let first = stretch * self.blocks.length;
-        for (at, block) in self.blocks.stretch(stretch, turn).iter().enumerate() {
-            let (values, of_x, scales) = self.x.block(first + at);
-            kquants::add(simd, block, values, of_x, scales, sums);
-        }
-    }
-}
-
-/// `M` activation rows in blocks of 32.
-struct Rows<'a, const M: usize> {
-    values: [&'a [[i8; BLOCK]]; M],
-    scales: [&'a [f32]; M],
-    sums: [&'a [i32]; M],
-}
-
-/// `M` activation rows in blocks of 256.
-struct WideRows<'a, const M: usize> {
-    values: [&'a [[i8; kquants::BLOCK]]; M],
-    scales: [&'a [f32]; M],
-    sums: [&'a [i16]; M],
-    /// Number of sums for each block.
-    summed: usize,
-}
-
-/// One block of each row: values, their sums, scales.
-type WideBlocks<'a, const M: usize> = ([&'a [i8; kquants::BLOCK]; M], [&'a [i16]; M], [f32; M]);
-
-impl<'a, const M: usize> WideRows<'a, M> {
-    #[inline(always)]
-    fn new(x: Quantized<'a, i16>, row: usize, summed: usize) -> Self {
-        let count = x.columns / kquants::BLOCK;
-        Self {
-            values: rows_of(x.values.as_chunks().0, row, count, count),
-            scales: rows_of(x.scales, row, count, count),
-            sums: rows_of(x.sums, row, count * summed, count * summed),
-            summed,
-        }
-    }
-
-    #[inline(always)]
-    fn block(&self, at: usize) -> WideBlocks<'a, M> {
-        let (mut values, mut sums) = ([&[0; kquants::BLOCK]; M], [&[][..]; M]);
-        let mut scales = [0.0; M];
-        for m in 0..M {
-            (values[m], scales[m]) = (&self.values[m][at], self.scales[m][at]);
-            sums[m] = &self.sums[m][at * self.summed..][..self.summed];
-        }
-        (values, sums, scales)
-    }
-}
-
-impl<'a, const M: usize> Rows<'a, M> {
-    #[inline(always)]
-    fn new(x: Quantized<'a, i32>, row: usize) -> Self {
-        let blocks = x.columns / BLOCK;
-        Self {
-            values: rows_of(x.values.as_chunks().0, row, blocks, blocks),
-            scales: rows_of(x.scales, row, blocks, blocks),
-            sums: rows_of(x.sums, row, blocks, blocks),
-        }
-    }
-
-    #[inline(always)]
-    fn bytes(
-        &self,
-        simd: impl Simd,
-        weights: &[i8; TILE_BLOCK],
-        block: usize,
-    ) -> [[i32; LANES]; M] {
-        let (mut values, mut sums) = ([&[0; BLOCK]; M], [0; M]);
-        for m in 0..M {
-            values[m] = &self.values[m][block];
-            sums[m] = self.sums[m][block];
-        }
-        q8::dots(simd, weights, values, sums)
-    }
-
-    /// Adds a block's integer products, times the scales of the weights and of the activations.
-    #[inline(always)]
-    fn scale<I: Simd>(
-        &self,
-        simd: I,
-        products: &[[i32; LANES]; M],
-        of_weights: I::Vector,
-        block: usize,
-        sums: &mut [I::Vector; M],
-    ) {
-        for m in 0..M {
-            let both = simd.multiply(of_weights, simd.splat(self.scales[m][block]));
-            sums[m] = simd.fused(simd.integers(&products[m]), both, sums[m]);
-        }
-    }
-}
-
-/// Returns `M` rows of `length`, `stride` apart. It uses a loop like everything here, since a
-/// closure might not be compiled for the tier.
-#[inline(always)]
-fn rows_of<T, const M: usize>(x: &[T], row: usize, stride: usize, length: usize) -> [&[T]; M] {
-    let mut rows: [&[T]; M] = [&[]; M];
-    for m in 0..M {
-        rows[m] = &x[(row + m) * stride..][..length];
-    }
-    rows
-}
-
-/// Returns one stretch of `len` elements of each of `M` rows. The known length removes bounds
-/// checks from the inner loops.
-#[inline(always)]
-fn parts<'a, T, const M: usize>(rows: &[&'a [T]; M], stretch: usize, len: usize) -> [&'a [T]; M] {
-    let mut parts: [&[T]; M] = [&[]; M];
-    for m in 0..M {
-        parts[m] = &rows[m][stretch * len..][..len];
-    }
-    parts
 }

@@ -15,6 +15,9 @@ pub trait Bytes: Copy + Sealed {
     /// Largest magnitude of a row's sum of products that [`Self::Sums`] can hold. Larger sums must
     /// be moved to [`Self::Counts`] first.
     const HOLDS: i32;
+    /// Number by which signed weights are raised in [`Self::Fours`]: 128 where a tier multiplies
+    /// unsigned bytes, else 0.
+    const RAISED: i32;
 
     /// Four bytes of each row.
     type Fours: Copy;
@@ -33,24 +36,46 @@ pub trait Bytes: Copy + Sealed {
     /// right by `SHIFT`.
     fn six<const SHIFT: u32>(self, low: Self::Fours, bits: Self::Fours) -> Self::Fours;
 
+    /// Combines two vectors of five-bit numbers: the lower four bits from `low`, the upper one from
+    /// bit `at`, below 4, and bit `at + 4` of `bits`.
+    fn fives(self, at: usize, low: [Self::Fours; 2], bits: Self::Fours) -> [Self::Fours; 2];
+    /// Replaces each byte, below 16, by its number in a table.
+    fn looked_up(self, table: &[u8; 16], x: Self::Fours) -> Self::Fours;
+
     /// Returns partial sums of zero.
     fn no_sums(self) -> Self::Sums;
     /// Returns accumulators of zero.
     fn no_counts(self) -> Self::Counts;
+    /// Returns accumulators that hold the same number.
+    fn counts(self, count: i32) -> Self::Counts;
     /// Adds the four products of each row to its sum.
     fn dot(self, weights: Self::Fours, x: [i8; 4], sums: Self::Sums) -> Self::Sums;
+    /// Adds the four products of each row to its sum, of signed weights that were raised by
+    /// [`Self::RAISED`]. Neither they nor the activations may be -128.
+    fn signed_dot(self, weights: Self::Fours, x: [i8; 4], sums: Self::Sums) -> Self::Sums;
     /// Adds each row's sum times the row's scale to its accumulator.
     fn scaled(self, sums: Self::Sums, scales: &[i8; LANES], counts: Self::Counts) -> Self::Counts;
     /// Adds the two products of each row to its accumulator.
     fn two(self, x: [&[i8; LANES]; 2], y: [i16; 2], counts: Self::Counts) -> Self::Counts;
-    /// Returns `a - 32 b`.
-    fn less_32(self, a: Self::Counts, b: Self::Counts) -> Self::Counts;
+    /// Returns `a - 2^SHIFT b`.
+    fn less<const SHIFT: u32>(self, a: Self::Counts, b: Self::Counts) -> Self::Counts;
+}
+
+/// Returns how many of `most` groups of four columns have products that fit a tier's partial sums:
+/// `most` halved as often as needed. No weight is above `largest`, no activation above 127.
+pub(crate) const fn at_once(holds: i32, largest: i32, most: usize) -> usize {
+    let mut groups = most;
+    while groups as i32 > holds / (4 * 127 * largest) {
+        groups /= 2;
+    }
+    groups
 }
 
 impl Sealed for Portable {}
 
 impl Bytes for Portable {
     const HOLDS: i32 = i32::MAX;
+    const RAISED: i32 = 0;
 
     type Fours = [u8; FOURS];
     type Sums = [i32; LANES];
@@ -86,6 +111,24 @@ impl Bytes for Portable {
     }
 
     #[inline(always)]
+    fn fives(self, at: usize, mut low: [Self::Fours; 2], bits: Self::Fours) -> [Self::Fours; 2] {
+        for byte in 0..FOURS {
+            let bits = bits[byte] >> at;
+            low[0][byte] |= (bits & 1) << 4;
+            low[1][byte] |= bits & 16;
+        }
+        low
+    }
+
+    #[inline(always)]
+    fn looked_up(self, table: &[u8; 16], mut x: Self::Fours) -> Self::Fours {
+        for x in &mut x {
+            *x = table[usize::from(*x & 15)];
+        }
+        x
+    }
+
+    #[inline(always)]
     fn no_sums(self) -> Self::Sums {
         [0; LANES]
     }
@@ -96,10 +139,25 @@ impl Bytes for Portable {
     }
 
     #[inline(always)]
+    fn counts(self, count: i32) -> Self::Counts {
+        [count; LANES]
+    }
+
+    #[inline(always)]
     fn dot(self, weights: Self::Fours, x: [i8; 4], mut sums: Self::Sums) -> Self::Sums {
         for row in 0..LANES {
             for k in 0..4 {
                 sums[row] += i32::from(weights[4 * row + k]) * i32::from(x[k]);
+            }
+        }
+        sums
+    }
+
+    #[inline(always)]
+    fn signed_dot(self, weights: Self::Fours, x: [i8; 4], mut sums: Self::Sums) -> Self::Sums {
+        for row in 0..LANES {
+            for k in 0..4 {
+                sums[row] += i32::from(weights[4 * row + k].cast_signed()) * i32::from(x[k]);
             }
         }
         sums
@@ -129,9 +187,9 @@ impl Bytes for Portable {
     }
 
     #[inline(always)]
-    fn less_32(self, mut a: Self::Counts, b: Self::Counts) -> Self::Counts {
+    fn less<const SHIFT: u32>(self, mut a: Self::Counts, b: Self::Counts) -> Self::Counts {
         for row in 0..LANES {
-            a[row] -= 32 * b[row];
+            a[row] -= b[row] << SHIFT;
         }
         a
     }

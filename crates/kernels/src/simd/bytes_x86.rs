@@ -7,14 +7,16 @@
 )]
 
 use std::arch::x86_64::{
-    __m256i, __m512i, _mm_loadu_si128, _mm_unpackhi_epi8, _mm_unpacklo_epi8, _mm256_add_epi16,
-    _mm256_add_epi32, _mm256_and_si256, _mm256_cvtepi8_epi16, _mm256_loadu_si256,
-    _mm256_madd_epi16, _mm256_maddubs_epi16, _mm256_or_si256, _mm256_set1_epi8, _mm256_set1_epi32,
-    _mm256_setzero_si256, _mm256_slli_epi16, _mm256_slli_epi32, _mm256_srli_epi16,
-    _mm256_sub_epi32, _mm512_add_epi32, _mm512_and_si512, _mm512_castsi256_si512,
-    _mm512_cvtepi8_epi32, _mm512_dpbusd_epi32, _mm512_inserti64x4, _mm512_loadu_si512,
-    _mm512_madd_epi16, _mm512_mullo_epi32, _mm512_or_si512, _mm512_set1_epi8, _mm512_set1_epi32,
-    _mm512_setzero_si512, _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srli_epi16,
+    __m256i, __m512i, _mm_cvtsi32_si128, _mm_loadu_si128, _mm_unpackhi_epi8, _mm_unpacklo_epi8,
+    _mm256_abs_epi8, _mm256_add_epi16, _mm256_add_epi32, _mm256_and_si256,
+    _mm256_broadcastsi128_si256, _mm256_cvtepi8_epi16, _mm256_loadu_si256, _mm256_madd_epi16,
+    _mm256_maddubs_epi16, _mm256_or_si256, _mm256_set1_epi8, _mm256_set1_epi32,
+    _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_sign_epi8, _mm256_sll_epi32,
+    _mm256_slli_epi16, _mm256_srl_epi16, _mm256_srli_epi16, _mm256_sub_epi32, _mm512_add_epi32,
+    _mm512_and_si512, _mm512_broadcast_i32x4, _mm512_castsi256_si512, _mm512_cvtepi8_epi32,
+    _mm512_dpbusd_epi32, _mm512_inserti64x4, _mm512_loadu_si512, _mm512_madd_epi16,
+    _mm512_mullo_epi32, _mm512_or_si512, _mm512_set1_epi8, _mm512_set1_epi32, _mm512_setzero_si512,
+    _mm512_shuffle_epi8, _mm512_slli_epi16, _mm512_slli_epi32, _mm512_srl_epi16, _mm512_srli_epi16,
     _mm512_sub_epi32,
 };
 
@@ -51,6 +53,7 @@ impl Sealed for Avx512 {}
 impl Bytes for Avx2 {
     /// A row has two 16-bit sums, each of which adds the products of a pair of columns.
     const HOLDS: i32 = 2 * 32767;
+    const RAISED: i32 = 0;
 
     type Fours = [__m256i; 2];
     type Sums = [__m256i; 2];
@@ -90,6 +93,30 @@ impl Bytes for Avx2 {
     }
 
     #[inline(always)]
+    fn fives(self, at: usize, low: [Self::Fours; 2], bits: Self::Fours) -> [Self::Fours; 2] {
+        let [mut first, mut second] = low;
+        for half in 0..2 {
+            unsafe {
+                // Bits that come from the other byte of a pair are none of those that are taken.
+                let bits = _mm256_srl_epi16(bits[half], _mm_cvtsi32_si128(at as i32));
+                let mask = _mm256_set1_epi8(16);
+                let lower = _mm256_and_si256(_mm256_slli_epi16::<4>(bits), mask);
+                first[half] = _mm256_or_si256(first[half], lower);
+                second[half] = _mm256_or_si256(second[half], _mm256_and_si256(bits, mask));
+            }
+        }
+        [first, second]
+    }
+
+    #[inline(always)]
+    fn looked_up(self, table: &[u8; 16], x: Self::Fours) -> Self::Fours {
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            [_mm256_shuffle_epi8(table, x[0]), _mm256_shuffle_epi8(table, x[1])]
+        }
+    }
+
+    #[inline(always)]
     fn no_sums(self) -> Self::Sums {
         unsafe { [_mm256_setzero_si256(); 2] }
     }
@@ -100,12 +127,32 @@ impl Bytes for Avx2 {
     }
 
     #[inline(always)]
+    fn counts(self, count: i32) -> Self::Counts {
+        [unsafe { _mm256_set1_epi32(count) }; 2]
+    }
+
+    #[inline(always)]
     fn dot(self, weights: Self::Fours, x: [i8; 4], sums: Self::Sums) -> Self::Sums {
         unsafe {
             let x = _mm256_set1_epi32(four(x));
             [
                 _mm256_add_epi16(sums[0], _mm256_maddubs_epi16(weights[0], x)),
                 _mm256_add_epi16(sums[1], _mm256_maddubs_epi16(weights[1], x)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn signed_dot(self, weights: Self::Fours, x: [i8; 4], sums: Self::Sums) -> Self::Sums {
+        unsafe {
+            let x = _mm256_set1_epi32(four(x));
+            // `maddubs` multiplies unsigned by signed bytes, so the activation's sign moves to the
+            // weight.
+            let magnitude = _mm256_abs_epi8(x);
+            let pairs = |weights| _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(weights, x));
+            [
+                _mm256_add_epi16(sums[0], pairs(weights[0])),
+                _mm256_add_epi16(sums[1], pairs(weights[1])),
             ]
         }
     }
@@ -134,14 +181,17 @@ impl Bytes for Avx2 {
     }
 
     #[inline(always)]
-    fn less_32(self, a: Self::Counts, b: Self::Counts) -> Self::Counts {
-        let less = |a, b| unsafe { _mm256_sub_epi32(a, _mm256_slli_epi32::<5>(b)) };
+    fn less<const SHIFT: u32>(self, a: Self::Counts, b: Self::Counts) -> Self::Counts {
+        let less = |a, b| unsafe {
+            _mm256_sub_epi32(a, _mm256_sll_epi32(b, _mm_cvtsi32_si128(SHIFT.cast_signed())))
+        };
         [less(a[0], b[0]), less(a[1], b[1])]
     }
 }
 
 impl Bytes for Avx512 {
     const HOLDS: i32 = i32::MAX;
+    const RAISED: i32 = 128;
 
     type Fours = __m512i;
     type Sums = __m512i;
@@ -176,6 +226,24 @@ impl Bytes for Avx512 {
     }
 
     #[inline(always)]
+    fn fives(self, at: usize, [first, second]: [__m512i; 2], bits: __m512i) -> [__m512i; 2] {
+        unsafe {
+            let bits = _mm512_srl_epi16(bits, _mm_cvtsi32_si128(at as i32));
+            let mask = _mm512_set1_epi8(16);
+            let lower = _mm512_and_si512(_mm512_slli_epi16::<4>(bits), mask);
+            [_mm512_or_si512(first, lower), _mm512_or_si512(second, _mm512_and_si512(bits, mask))]
+        }
+    }
+
+    #[inline(always)]
+    fn looked_up(self, table: &[u8; 16], x: __m512i) -> __m512i {
+        unsafe {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+            _mm512_shuffle_epi8(table, x)
+        }
+    }
+
+    #[inline(always)]
     fn no_sums(self) -> __m512i {
         unsafe { _mm512_setzero_si512() }
     }
@@ -186,8 +254,18 @@ impl Bytes for Avx512 {
     }
 
     #[inline(always)]
+    fn counts(self, count: i32) -> __m512i {
+        unsafe { _mm512_set1_epi32(count) }
+    }
+
+    #[inline(always)]
     fn dot(self, weights: __m512i, x: [i8; 4], sums: __m512i) -> __m512i {
         unsafe { _mm512_dpbusd_epi32(sums, weights, _mm512_set1_epi32(four(x))) }
+    }
+
+    #[inline(always)]
+    fn signed_dot(self, weights: __m512i, x: [i8; 4], sums: __m512i) -> __m512i {
+        self.dot(weights, x, sums)
     }
 
     #[inline(always)]
@@ -208,7 +286,7 @@ impl Bytes for Avx512 {
     }
 
     #[inline(always)]
-    fn less_32(self, a: __m512i, b: __m512i) -> __m512i {
-        unsafe { _mm512_sub_epi32(a, _mm512_slli_epi32::<5>(b)) }
+    fn less<const SHIFT: u32>(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_sub_epi32(a, _mm512_slli_epi32::<SHIFT>(b)) }
     }
 }

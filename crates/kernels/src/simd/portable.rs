@@ -91,6 +91,15 @@ impl Simd for Portable {
         }
         lanes
     }
+
+    #[inline(always)]
+    fn powers(self, x: &[u8; LANES]) -> Lanes {
+        let mut lanes = [0.0; LANES];
+        for lane in 0..LANES {
+            lanes[lane] = power(x[lane]);
+        }
+        lanes
+    }
 }
 
 /// Widens a finite f16 exactly. The exponent is shifted into place and corrected by a
@@ -100,4 +109,14 @@ fn widened(bits: u16) -> f32 {
     const TWO_TO_112: f32 = f32::from_bits((112 + 127) << 23);
     let magnitude = f32::from_bits(u32::from(bits & 0x7fff) << 13) * TWO_TO_112;
     f32::from_bits(magnitude.to_bits() | u32::from(bits & 0x8000) << 16)
+}
+
+/// Bits of 2 to the power -127, which is not a normal number.
+pub(super) const LEAST_POWER: u32 = 0x0040_0000;
+
+/// Returns 2 to the power `x - 128`. An exponent of zero in the bits would mean 0, so the least
+/// power is made otherwise.
+#[inline(always)]
+pub(crate) fn power(x: u8) -> f32 {
+    f32::from_bits((u32::from(x) << 23).max(LEAST_POWER)) * 0.5
 }

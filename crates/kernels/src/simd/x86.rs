@@ -11,15 +11,17 @@
 )]
 
 use std::arch::x86_64::{
-    __m128i, __m256, __m256i, __m512, _mm_loadu_si128, _mm256_add_ps, _mm256_and_si256,
-    _mm256_castsi256_ps, _mm256_cvtepi32_ps, _mm256_cvtepu16_epi32, _mm256_cvtph_ps,
-    _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256, _mm256_mul_ps, _mm256_set1_epi32,
-    _mm256_set1_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm512_add_ps, _mm512_and_si512,
-    _mm512_castsi512_ps, _mm512_cvtepi32_ps, _mm512_cvtepu16_epi32, _mm512_cvtph_ps,
-    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_loadu_si512, _mm512_mul_ps, _mm512_set1_epi32,
-    _mm512_set1_ps, _mm512_slli_epi32, _mm512_storeu_ps,
+    __m128i, __m256, __m256i, __m512, _mm_loadu_si128, _mm_srli_si128, _mm256_add_ps,
+    _mm256_and_si256, _mm256_castsi256_ps, _mm256_cvtepi32_ps, _mm256_cvtepu8_epi32,
+    _mm256_cvtepu16_epi32, _mm256_cvtph_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_loadu_si256,
+    _mm256_max_epi32, _mm256_mul_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_slli_epi32,
+    _mm256_storeu_ps, _mm512_add_ps, _mm512_and_si512, _mm512_castsi512_ps, _mm512_cvtepi32_ps,
+    _mm512_cvtepu8_epi32, _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
+    _mm512_loadu_si512, _mm512_max_epi32, _mm512_mul_ps, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_slli_epi32, _mm512_storeu_ps,
 };
 
+use super::portable::LEAST_POWER;
 use super::{LANES, Lanes, Simd, Tier};
 
 /// Token for AVX2, FMA and F16C.
@@ -145,6 +147,19 @@ impl Simd for Avx2 {
             [_mm256_cvtph_ps(_mm_loadu_si128(at)), _mm256_cvtph_ps(_mm_loadu_si128(at.add(1)))]
         }
     }
+
+    #[inline(always)]
+    fn powers(self, x: &[u8; LANES]) -> Self::Vector {
+        unsafe {
+            let x = _mm_loadu_si128(x.as_ptr().cast());
+            let power = |x| {
+                let bits = _mm256_slli_epi32::<23>(_mm256_cvtepu8_epi32(x));
+                let bits = _mm256_max_epi32(bits, _mm256_set1_epi32(LEAST_POWER.cast_signed()));
+                _mm256_mul_ps(_mm256_castsi256_ps(bits), _mm256_set1_ps(0.5))
+            };
+            [power(x), power(_mm_srli_si128::<8>(x))]
+        }
+    }
 }
 
 impl Simd for Avx512 {
@@ -215,5 +230,15 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn halves(self, x: &[u16; LANES]) -> __m512 {
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(x.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn powers(self, x: &[u8; LANES]) -> __m512 {
+        unsafe {
+            let x = _mm512_cvtepu8_epi32(_mm_loadu_si128(x.as_ptr().cast()));
+            let least = _mm512_set1_epi32(LEAST_POWER.cast_signed());
+            let bits = _mm512_max_epi32(_mm512_slli_epi32::<23>(x), least);
+            _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0.5))
+        }
     }
 }

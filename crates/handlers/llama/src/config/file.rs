@@ -1,5 +1,6 @@
 //! `config.json` as written by transformers 4 and 5.
 
+mod quantization;
 mod windows;
 
 use serde::{Deserialize, Deserializer};
@@ -9,6 +10,8 @@ use super::family::Family;
 use super::rope::{Parameters, Rope};
 use super::{OneOrMany, refused};
 use crate::LoadError;
+
+pub(crate) use self::quantization::{SCALED_TOGETHER, scaled_together};
 
 /// Fields that are read; the others do not affect what the model computes.
 #[derive(Deserialize)]
@@ -64,10 +67,7 @@ impl File {
         if self.attention_bias && family == Family::Mistral {
             return refused("attention_bias", true, "false in this family");
         }
-        if self.quantization_config.is_some() {
-            return refused("quantization_config", "present", "an unquantized model");
-        }
-        Ok(())
+        self.quantization_config.as_ref().map_or(Ok(()), quantization::hold)
     }
 
     /// Returns true if all four projections of the attention have biases.

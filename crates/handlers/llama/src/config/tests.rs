@@ -156,6 +156,12 @@ fn what_cannot_be_served_is_refused_with_its_field() {
     check_refused(&json!({ "architectures": ["GemmaForCausalLM"] }), "architectures");
     check_refused(&json!({ "hidden_act": "gelu" }), "hidden_act");
     check_refused(&json!({ "quantization_config": {} }), "quantization_config");
+    for method in ["awq", "gptq", "bitsandbytes"] {
+        let config = json!({ "quantization_config": { "quant_method": method, "bits": 4 } });
+        check_refused(&config, &format!("in config.json is {method}, not fp8; quantize the model"));
+    }
+    let packed = json!({ "quant_method": "compressed-tensors", "format": "pack-quantized" });
+    check_refused(&json!({ "quantization_config": packed }), "in the format pack-quantized");
     check_refused(&json!({ "num_key_value_heads": 3 }), "num_key_value_heads");
     check_refused(&json!({ "num_hidden_layers": 0 }), "num_hidden_layers");
     check_refused(&json!({ "num_hidden_layers": 1_u64 << 40 }), "num_hidden_layers");

@@ -5,8 +5,7 @@ use nsbridge_kernels::ThreadPool;
 use nsbridge_kernels::matrix::{Matrix, segments};
 use nsbridge_kernels::simd::LANES;
 
-use crate::formats::source;
-use crate::weights::{self, Cut};
+use crate::weights::{self, Cut, Stored};
 use crate::{Config, Format, LoadError, Tier, Weights};
 
 /// Bytes of layers below which a model runs on one thread: more threads would cost more than they
@@ -180,18 +179,17 @@ impl<'a> Loader<'a> {
     ) -> Result<Matrix, LoadError> {
         let take = |piece: &Piece| {
             let name = format!("{}.weight", piece.name);
-            let weight = self.weights.take(&name, &piece.shape, &piece.cut)?;
-            Ok((name, weight))
+            self.weights.take(&name, &piece.shape, &piece.cut)
         };
         let tensors = pieces.iter().map(take).collect::<Result<Vec<_>, LoadError>>()?;
-        let bytes: Vec<_> = tensors.iter().map(|(_, weight)| weight.contiguous()).collect();
-        let sources = tensors
-            .iter()
-            .zip(&bytes)
-            .map(|((name, weight), bytes)| source(name, weight.dtype(), bytes))
-            .collect::<Result<Vec<_>, _>>()?;
+        let bytes: Vec<_> = tensors.iter().map(Stored::bytes).collect();
+        let sources: Vec<_> =
+            tensors.iter().zip(&bytes).map(|(tensor, bytes)| tensor.source(bytes)).collect();
         let first = sources[0].format;
-        let same = sources.iter().all(|source| source.format == first);
+        let alike = |format: Format| {
+            format.in_memory() == first.in_memory() && format.unit() == first.unit()
+        };
+        let same = sources.iter().all(|source| alike(source.format));
         let mixed = if sources.iter().any(|source| source.format.block_in_file().0 > 1) {
             Format::Q8_0
         } else {
@@ -228,9 +226,8 @@ fn tiles_in_turn(row: usize, rows: usize) -> Option<(usize, usize)> {
 
 /// Loads a vector as f32, whatever its stored dtype.
 pub(super) fn norm(weights: &Weights, name: &str, len: usize) -> Result<Vec<f32>, LoadError> {
-    let weight = weights.take(name, &[len], &Cut::Rows(0..len))?;
+    let tensor = weights.take(name, &[len], &Cut::Rows(0..len))?;
     let mut out = vec![0.0; len];
-    let bytes = weight.contiguous();
-    source(name, weight.dtype(), &bytes)?.read(0, &mut out);
+    tensor.source(&tensor.bytes()).read(0, &mut out);
     Ok(out)
 }

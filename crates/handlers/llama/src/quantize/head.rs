@@ -6,7 +6,6 @@ mod carried;
 
 use nsbridge_checkpoint::{Dtype, GgufValue};
 
-use super::Mix;
 use crate::{Config, RopeScaling};
 
 /// Alignment of each tensor in bytes, from the end of the header.
@@ -41,14 +40,15 @@ impl Entry {
 }
 
 /// Builds the header. The tensors follow it in this order, each [aligned](ALIGNMENT). `vocabulary` is
-/// the metadata of the model's own vocabulary, if it has no `tokenizer.json`.
+/// the metadata of the model's own vocabulary, if it has no `tokenizer.json`. `kind` is the file's
+/// `llama_ftype` in llama.h.
 pub(super) fn head(
     config: &Config,
-    mix: Mix,
+    kind: u32,
     tensors: &[Entry],
     vocabulary: &[(&str, &GgufValue)],
 ) -> Vec<u8> {
-    let mut values = values(config, mix);
+    let mut values = values(config, kind);
     vocabulary.iter().for_each(|(key, value)| values.value(key, value));
     if vocabulary.is_empty() {
         // The vocabulary is in the model's tokenizer.json.
@@ -76,11 +76,11 @@ pub(super) fn head(
     head
 }
 
-fn values(config: &Config, mix: Mix) -> Values {
+fn values(config: &Config, kind: u32) -> Values {
     let architecture = config.gguf_architecture();
     let mut values = Values::default();
     values.text("general.architecture", architecture);
-    values.number("general.file_type", mix.number());
+    values.number("general.file_type", kind);
     values.number("general.quantization_version", QUANTIZATION);
     let of = |key: &str| format!("{architecture}.{key}");
     for (key, value) in [

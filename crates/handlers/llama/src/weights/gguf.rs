@@ -50,16 +50,20 @@ pub(crate) fn parted(row: usize, head_dim: usize) -> usize {
     head * head_dim + dimension % 2 * (head_dim / 2) + dimension / 2
 }
 
-/// Returns candle's name of a dtype.
+/// Returns candle's name of a dtype of blocks that it has kernels for.
 #[cfg(feature = "candle")]
-pub(crate) fn ggml(dtype: Dtype) -> GgmlDType {
-    match dtype {
-        Dtype::F16 => GgmlDType::F16,
-        Dtype::BF16 => GgmlDType::BF16,
+pub(crate) fn ggml(dtype: Dtype) -> Option<GgmlDType> {
+    Some(match dtype {
         Dtype::Q8_0 => GgmlDType::Q8_0,
+        Dtype::Q4_0 => GgmlDType::Q4_0,
+        Dtype::Q4_1 => GgmlDType::Q4_1,
+        Dtype::Q5_0 => GgmlDType::Q5_0,
+        Dtype::Q5_1 => GgmlDType::Q5_1,
+        Dtype::Q2_K => GgmlDType::Q2K,
+        Dtype::Q3_K => GgmlDType::Q3K,
         Dtype::Q4_K => GgmlDType::Q4K,
         Dtype::Q5_K => GgmlDType::Q5K,
         Dtype::Q6_K => GgmlDType::Q6K,
-        _ => GgmlDType::F32,
-    }
+        _ => return None,
+    })
 }

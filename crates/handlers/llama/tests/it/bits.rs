@@ -56,6 +56,38 @@ impl Which {
             Self::Wide => DIRS[1].get_or_init(|| drawn(&wide_config())).path(),
         }
     }
+
+    /// Returns the folder of the model in a format to which the engine does not convert.
+    #[cfg(feature = "testing")]
+    fn dir_in(self, format: Format) -> &'static Path {
+        type Known = HashMap<(Which, String), &'static TempDir>;
+        static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+        let mut known = KNOWN.lock().unwrap();
+        let made = || {
+            let dir = tempfile::tempdir().unwrap();
+            let file = std::fs::File::create(dir.path().join("model.gguf")).unwrap();
+            std::fs::copy(self.dir().join("config.json"), dir.path().join("config.json")).unwrap();
+            let model = nsbridge_handler::Model::in_dir(self.dir());
+            nsbridge_llama::testing::write_in(&model, format, &file).unwrap();
+            &*Box::leak(Box::new(dir))
+        };
+        let key = (self, format.to_string());
+        known.get_or_insert_default().entry(key).or_insert_with(made).path()
+    }
+}
+
+/// Formats to which the engine converts the weights of the file.
+const CONVERTED: [Format; 4] = [Format::F32, Format::Bf16, Format::F16, Format::Q8_0];
+
+/// Formats in blocks of 32 that only a file can have.
+#[cfg(feature = "testing")]
+const STORED: &[Format] =
+    &[Format::Q4_0, Format::Q4_1, Format::Q5_0, Format::Q5_1, Format::Iq4Nl, Format::Mxfp4];
+#[cfg(not(feature = "testing"))]
+const STORED: &[Format] = &[];
+
+fn formats() -> impl Strategy<Value = Format> {
+    prop::sample::select([&CONVERTED[..], STORED].concat())
 }
 
 type Bits = Vec<u32>;
@@ -95,11 +127,15 @@ fn open(
         ranks,
         threads: Some(threads),
         tier: Some(tier),
-        format: Some(format),
+        format: CONVERTED.contains(&format).then_some(format),
         kv,
         blocks: 3 * LONGEST.div_ceil(32),
         ..Setup::default()
     };
+    #[cfg(feature = "testing")]
+    if STORED.contains(&format) {
+        return network::open(which.dir_in(format), &setup);
+    }
     network::open(which.dir(), &setup)
 }
 
@@ -193,7 +229,7 @@ proptest! {
 
     #[test]
     fn any_schedule_on_any_tier_and_threads_gives_the_bits_of_the_lone_run(
-        format in prop::sample::select(vec![Format::F32, Format::Bf16, Format::F16, Format::Q8_0]),
+        format in formats(),
         kv in prop::sample::select(vec![KvFormat::F32, KvFormat::Bf16]),
         tier in prop::sample::select(Tier::available().collect::<Vec<_>>()),
         threads in 1..4usize,
@@ -206,7 +242,7 @@ proptest! {
 
     #[test]
     fn any_schedule_on_any_number_of_ranks_gives_the_bits_of_one(
-        format in prop::sample::select(vec![Format::F32, Format::Bf16, Format::F16, Format::Q8_0]),
+        format in formats(),
         kv in prop::sample::select(vec![KvFormat::F32, KvFormat::Bf16]),
         ranks in prop::sample::select(vec![2usize, 4, 8]),
         threads in 1..3usize,

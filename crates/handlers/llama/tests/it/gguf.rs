@@ -260,6 +260,11 @@ fn quantized_weights_give_nearly_the_logits_of_what_they_stand_for() {
     let dir = drawn(&config("Llama"));
     for (name, (gguf, floats)) in [
         ("q8_0", converted(dir.path(), |_| GgmlDType::Q8_0)),
+        ("q4_0", converted(dir.path(), |_| GgmlDType::Q4_0)),
+        ("q4_1", converted(dir.path(), |_| GgmlDType::Q4_1)),
+        ("q5_0", converted(dir.path(), |_| GgmlDType::Q5_0)),
+        ("q5_1", converted(dir.path(), |_| GgmlDType::Q5_1)),
+        ("q3_k", converted(dir.path(), |_| GgmlDType::Q3K)),
         ("q4_k", converted(dir.path(), |_| GgmlDType::Q4K)),
         ("q5_k", converted(dir.path(), |_| GgmlDType::Q5K)),
         ("q6_k", converted(dir.path(), |_| GgmlDType::Q6K)),
@@ -272,11 +277,24 @@ fn quantized_weights_give_nearly_the_logits_of_what_they_stand_for() {
     }
 }
 
+/// Q2_K is the difference of two products, rounded to f32; candle rounds it as ggml does.
 #[test]
-fn ranks_share_blocks_of_eight_bits_and_not_wide_ones_that_are_too_few() {
+fn weights_that_are_widened_give_the_bits_of_what_they_stand_for() {
     let dir = drawn(&config("Llama"));
-    let (small, _) = converted(dir.path(), |_| GgmlDType::Q8_0);
-    assert_eq!(run(small.path(), 4), run(small.path(), 1));
+    let (gguf, floats) = converted(dir.path(), |_| GgmlDType::Q2K);
+    let (found, right) = (run(gguf.path(), 1), run(floats.path(), 1));
+    let distance = distance(right.iter().flatten(), found.iter().flatten());
+    assert!(distance < 1e-6, "{distance}");
+}
+
+#[test]
+fn ranks_share_blocks_of_32_and_not_wide_ones_that_are_too_few() {
+    use GgmlDType::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
+    let dir = drawn(&config("Llama"));
+    for kind in [Q8_0, Q4_0, Q4_1, Q5_0, Q5_1] {
+        let (small, _) = converted(dir.path(), |_| kind);
+        assert_eq!(run(small.path(), 4), run(small.path(), 1), "{kind:?}");
+    }
     let (wide, _) = converted(dir.path(), |_| GgmlDType::Q4K);
     let files = nsbridge_handler::Model::in_dir(wide.path());
     let config = Config::read(&files).unwrap();

@@ -3,11 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 mod bits;
+#[cfg(feature = "testing")]
+mod blocks;
 mod bounds;
 mod bundled;
 #[cfg(feature = "candle")]
 mod devices;
 mod families;
+mod floats8;
 mod formats;
 mod gguf;
 mod limits;

@@ -25,11 +25,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use nsbridge_bench::report::{Report, Row, median};
-use nsbridge_llama::{Config, Mix};
+use nsbridge_llama::{Config, Format, Mix};
 
 use bandwidth::Bandwidth;
 use engine::Engine;
-use kept::Kept;
+use kept::{Kept, Kind};
 use rounds::{Group, Seen};
 
 /// Number of threads of every engine.
@@ -94,21 +94,31 @@ fn suite(name: &str, part: &Part<'_>) -> Result<()> {
     let random = random(folder)?;
     let pair = pair();
     let mut report = Report::new("engine")?;
-    for (model, name, mix) in [
-        (&random, "q8_0", Mix::Q8_0),
-        (&random, "bf16", Mix::Bf16),
-        (&random, "q4_k_m", Mix::Q4KM),
-        (&pair.join("tale-7m"), "tale_7m", Mix::Bf16),
-        (&pair.join("tale-1m"), "tale_1m", Mix::Bf16),
+    let (large, small) = (pair.join("tale-7m"), pair.join("tale-1m"));
+    for (model, name, kind) in [
+        (&random, "q8_0", Kind::Mix(Mix::Q8_0)),
+        (&random, "bf16", Kind::Mix(Mix::Bf16)),
+        (&random, "q4_k_m", Kind::Mix(Mix::Q4KM)),
+        (&random, "q4_0", Kind::All(Format::Q4_0)),
+        (&random, "q4_1", Kind::All(Format::Q4_1)),
+        (&random, "q5_0", Kind::All(Format::Q5_0)),
+        (&random, "q5_1", Kind::All(Format::Q5_1)),
+        (&random, "iq4_nl", Kind::All(Format::Iq4Nl)),
+        (&random, "iq4_xs", Kind::All(Format::Iq4Xs)),
+        (&random, "mxfp4", Kind::All(Format::Mxfp4)),
+        (&large, "tale_7m", Kind::Mix(Mix::Bf16)),
+        (&small, "tale_1m", Kind::Mix(Mix::Bf16)),
     ] {
         let (is_random, steps) = (model == &random, *part != Part::Serving);
+        // Requests cost the same steps in any format, so the others do without these rows.
+        let is_served = is_random && matches!(kind, Kind::Mix(_));
         match part {
             Part::Of(only) if name != *only => continue,
-            Part::Serving if !is_random => continue,
+            Part::Serving if !is_served => continue,
             _ => {}
         }
         let bandwidth = if is_random { Some(Bandwidth::new(THREADS)?) } else { None };
-        let mut group = group(folder, model, mix)?;
+        let mut group = group(folder, model, kind)?;
         group.compare_logits()?;
         if steps {
             group.measure(bandwidth.as_ref())?;
@@ -116,12 +126,12 @@ fn suite(name: &str, part: &Part<'_>) -> Result<()> {
                 report.push(row);
             }
             if is_random {
-                for row in roofline(&group, name, bytes_of_a_step(folder, model, mix)?) {
+                for row in roofline(&group, name, bytes_of_a_step(folder, model, kind)?) {
                     report.push(row);
                 }
             }
         }
-        if is_random {
+        if is_served {
             for row in serving::measure(&mut group, name)? {
                 report.push(row);
             }
@@ -164,8 +174,8 @@ fn before(binary: &Path, models: &[&str]) -> Result<()> {
 }
 
 /// Starts our engine and its peers on one model.
-fn group(folder: &Path, model: &Path, mix: Mix) -> Result<Group> {
-    let kept = Kept::of(model, mix, folder)?;
+fn group(folder: &Path, model: &Path, kind: Kind) -> Result<Group> {
+    let kept = Kept::of(model, kind, folder)?;
     let threads = THREADS.to_string();
     let llama = Engine::peer(
         "llama.cpp as llama-cpp-python 0.3.36 carries it, without AMX, the same file",
@@ -174,9 +184,11 @@ fn group(folder: &Path, model: &Path, mix: Mix) -> Result<Group> {
         &[path(&kept.file())?, &threads],
     );
     let mut peers = vec![llama];
-    let openvino = match mix {
-        Mix::Q8_0 => Some(("int8", "OpenVINO 2026.4.1, int8 a channel, as optimum-intel exports")),
-        Mix::Bf16 if model.ends_with("random-1b1") => {
+    let openvino = match kind {
+        Kind::Mix(Mix::Q8_0) => {
+            Some(("int8", "OpenVINO 2026.4.1, int8 a channel, as optimum-intel exports"))
+        }
+        Kind::Mix(Mix::Bf16) if model.ends_with("random-1b1") => {
             Some(("bf16", "OpenVINO 2026.4.1, bf16, as optimum-intel exports"))
         }
         _ => None,
@@ -195,19 +207,11 @@ fn path(path: &Path) -> Result<&str> {
 
 /// Returns the weight bytes that a decode step of one token reads: the file's size, less an untied
 /// embedding table.
-fn bytes_of_a_step(folder: &Path, model: &Path, mix: Mix) -> Result<f64> {
-    let of_an_embedding = match mix {
-        Mix::F32 => 4.0,
-        Mix::F16 | Mix::Bf16 => 2.0,
-        Mix::Q8_0 => 34.0 / 32.0,
-        Mix::Q6K => 210.0 / 256.0,
-        Mix::Q5KM => 176.0 / 256.0,
-        Mix::Q4KM => 144.0 / 256.0,
-    };
+fn bytes_of_a_step(folder: &Path, model: &Path, kind: Kind) -> Result<f64> {
     let config = Config::read(&nsbridge_handler::Model::in_dir(model))?;
     let looked_up = if config.tied { 0 } else { config.vocab_size * config.hidden_size };
-    let file = std::fs::metadata(Kept::of(model, mix, folder)?.file())?.len();
-    Ok(file as f64 - looked_up as f64 * of_an_embedding)
+    let file = std::fs::metadata(Kept::of(model, kind, folder)?.file())?.len();
+    Ok(file as f64 - looked_up as f64 * kind.of_embedding())
 }
 
 fn rows(group: &Group, name: &str) -> Vec<Row> {

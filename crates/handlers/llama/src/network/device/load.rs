@@ -5,11 +5,11 @@ use std::ops::Range;
 
 use candle_core::quantized::{QMatMul, QStorage, QTensor};
 use candle_core::{DType, Device, Module as _, Result as Candle, Tensor};
-use nsbridge_checkpoint::{Dtype, Weight};
+use nsbridge_checkpoint::Dtype;
 
 use super::super::part::Part;
 use super::first_line;
-use crate::weights::{self, Cut, ggml};
+use crate::weights::{self, Cut, Stored, ggml};
 use crate::{Config, LoadError, RopeTable, Weights};
 
 pub(super) struct Layer {
@@ -154,7 +154,7 @@ impl Load<'_> {
         let turned = name.ends_with("q_proj") || name.ends_with("k_proj");
         let interleaved = turned && self.weights.are_interleaved();
         let matrix = if interleaved {
-            self.matrix_of(weight.dtype(), &self.parted(&weight), &own)?
+            self.matrix_of(&weight, &self.parted(&weight), &own)?
         } else {
             self.matrix(&weight, &own)?
         };
@@ -177,8 +177,8 @@ impl Load<'_> {
 
     /// Reorders interleaved rows to the layout of transformers. A rank has whole heads, so its part
     /// can be reordered by itself.
-    fn parted(&self, weight: &Weight) -> Vec<u8> {
-        let bytes = weight.contiguous();
+    fn parted(&self, weight: &Stored) -> Vec<u8> {
+        let bytes = weight.bytes();
         let rows = weight.shape()[0];
         let size = bytes.len() / rows;
         let row = |row| &bytes[self.interleaved(row) * size..][..size];
@@ -203,24 +203,40 @@ impl Load<'_> {
         Ok(Matrix::Float(padded.map_err(|error| no_memory(&error))?))
     }
 
-    fn matrix(&self, weight: &Weight, shape: &[usize]) -> Result<Matrix, LoadError> {
-        self.matrix_of(weight.dtype(), &weight.contiguous(), shape)
+    fn matrix(&self, weight: &Stored, shape: &[usize]) -> Result<Matrix, LoadError> {
+        self.matrix_of(weight, &weight.bytes(), shape)
     }
 
-    fn matrix_of(&self, dtype: Dtype, bytes: &[u8], shape: &[usize]) -> Result<Matrix, LoadError> {
+    /// Loads a matrix from a tensor's bytes, whose rows may have been reordered.
+    fn matrix_of(
+        &self,
+        weight: &Stored,
+        bytes: &[u8],
+        shape: &[usize],
+    ) -> Result<Matrix, LoadError> {
+        let there = |tensor: Tensor| tensor.to_device(self.device)?.to_dtype(self.dtype);
         let floats = |dtype| {
             let tensor = Tensor::from_raw_buffer(bytes, dtype, shape, &Device::Cpu);
-            let there = |tensor: Tensor| tensor.to_device(self.device)?.to_dtype(self.dtype);
             tensor.and_then(there).map(Matrix::Float)
         };
-        let made = match dtype {
-            Dtype::F32 => floats(DType::F32),
-            Dtype::F16 => floats(DType::F16),
-            Dtype::BF16 => floats(DType::BF16),
-            blocks => QStorage::from_data(Cow::Borrowed(bytes), self.device, ggml(blocks))
+        let made = match (weight.dtype(), ggml(weight.dtype())) {
+            (Dtype::F32, _) => floats(DType::F32),
+            (Dtype::F16, _) => floats(DType::F16),
+            (Dtype::BF16, _) => floats(DType::BF16),
+            (_, Some(blocks)) => QStorage::from_data(Cow::Borrowed(bytes), self.device, blocks)
                 .and_then(|storage| QTensor::new(storage, shape))
                 .and_then(QMatMul::from_qtensor)
                 .map(Matrix::Quantized),
+            // candle has no kernels for these blocks.
+            (_, None) => {
+                let source = weight.source(bytes);
+                let columns = shape.last().copied().unwrap_or(1);
+                let mut numbers = vec![0.0f32; shape.iter().product()];
+                for (row, out) in numbers.chunks_exact_mut(columns).enumerate() {
+                    source.read(row, out);
+                }
+                Tensor::from_vec(numbers, shape, &Device::Cpu).and_then(there).map(Matrix::Float)
+            }
         };
         made.map_err(|error| no_memory(&error))
     }

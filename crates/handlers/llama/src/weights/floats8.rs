@@ -1,0 +1,208 @@
+//! Eight-bit floats of safetensors: E4M3 and E5M2 of the OCP 8-bit Floating Point Specification
+//! (revision 1.0), with scales in a tensor of their own.
+//!
+//! A weight is the product of a float and its scale, in f32. A product of four bits with a scale of
+//! 24 has no shorter format that holds it, so these weights are f32 in memory.
+
+use std::ops::Range;
+
+use half::f16;
+use nsbridge_checkpoint::{Dtype, Weight};
+
+use super::Cut;
+use crate::LoadError;
+
+/// Returns true for the types of this module.
+pub(super) fn is_one(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::F8_E4M3 | Dtype::F8_E5M2)
+}
+
+/// Rows and columns that share a scale, in a tensor of scales with `across` columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    rows: usize,
+    columns: usize,
+    across: usize,
+}
+
+impl Layout {
+    /// Finds the layout of a tensor of scales, from its shape and that of the weights. `scaled` is
+    /// the size of blocks that share a scale.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the tensor if it has another number of scales.
+    pub(super) fn new(
+        name: &str,
+        of_scales: &[usize],
+        (shape, scaled): (&[usize], [usize; 2]),
+    ) -> Result<Self, LoadError> {
+        let &[rows, columns] = shape else {
+            let found = format!("beside weights of the shape {shape:?}");
+            return Err(LoadError::unsupported(name, found, "one beside a matrix"));
+        };
+        let blocks = [rows.div_ceil(scaled[0]), columns.div_ceil(scaled[1])];
+        match *of_scales {
+            [] | [1] | [1, 1] => Ok(Self { rows, columns, across: 1 }),
+            [count] | [count, 1] if count == rows => Ok(Self { rows: 1, columns, across: 1 }),
+            [down, across] if [down, across] == blocks => {
+                Ok(Self { rows: scaled[0], columns: scaled[1], across })
+            }
+            _ => {
+                let supported = format!("[], [{rows}, 1] or {blocks:?}");
+                let found = format!("{of_scales:?}");
+                Err(LoadError::unsupported(format!("the shape of {name}"), found, supported))
+            }
+        }
+    }
+}
+
+/// Scales of a part of a tensor.
+#[derive(Debug)]
+pub(super) struct Scales {
+    scales: Vec<f32>,
+    layout: Layout,
+    /// First row and column of the part.
+    first: [usize; 2],
+}
+
+impl Scales {
+    pub(super) fn new(scales: Vec<f32>, layout: Layout, cut: &Cut) -> Self {
+        let first = match cut {
+            Cut::Rows(own) => [own.start, 0],
+            Cut::Columns(own) => [0, own.start],
+        };
+        Self { scales, layout, first }
+    }
+
+    /// Returns the scale of each run of a row's columns that share one.
+    fn of_row(&self, row: usize, columns: usize) -> impl Iterator<Item = (Range<usize>, f32)> {
+        let Layout { rows, columns: together, across } = self.layout;
+        let scales = &self.scales[(self.first[0] + row) / rows * across..][..across];
+        let first = self.first[1];
+        scales.iter().enumerate().filter_map(move |(at, scale)| {
+            let run = (at * together).max(first)..((at + 1) * together).min(first + columns);
+            (!run.is_empty()).then(|| (run.start - first..run.end - first, *scale))
+        })
+    }
+}
+
+/// Multiplies a part of a tensor with its scales. Returns its shape and the bytes of the products in
+/// f32.
+///
+/// # Errors
+///
+/// Returns an error that names the tensor and the row if a product is no finite number.
+pub(super) fn widened(
+    name: &str,
+    weight: &Weight,
+    scales: &Scales,
+) -> Result<(Vec<usize>, Vec<u8>), LoadError> {
+    let floats: Vec<f32> = (0..=u8::MAX).map(|bits| float(weight.dtype(), bits)).collect();
+    let shape = weight.shape().to_vec();
+    let columns = shape.last().copied().unwrap_or(1);
+    let bytes = weight.contiguous();
+    let mut out = vec![0; 4 * bytes.len()];
+    let rows = bytes.chunks_exact(columns.max(1)).zip(out.chunks_exact_mut(4 * columns.max(1)));
+    for (row, (bytes, out)) in rows.enumerate() {
+        let (mut finite, out) = (true, out.as_chunks_mut().0);
+        for (run, scale) in scales.of_row(row, columns) {
+            for (byte, out) in bytes[run.clone()].iter().zip(&mut out[run]) {
+                let product = floats[usize::from(*byte)] * scale;
+                finite &= product.is_finite();
+                *out = product.to_le_bytes();
+            }
+        }
+        if !finite {
+            let (field, found) = (format!("row {row} of {name}"), "a weight that is no number");
+            return Err(LoadError::unsupported(field, found, "finite ones"));
+        }
+    }
+    Ok((shape, out))
+}
+
+/// Returns the number of an eight-bit float.
+fn float(dtype: Dtype, bits: u8) -> f32 {
+    if dtype == Dtype::F8_E5M2 {
+        // The upper half of an f16.
+        return f16::from_bits(u16::from(bits) << 8).to_f32();
+    }
+    let (exponent, mantissa) = (i32::from(bits >> 3 & 15), f32::from(bits & 7));
+    let magnitude = match (exponent, bits & 7) {
+        (15, 7) => f32::NAN,
+        (0, _) => mantissa * 2f32.powi(-9),
+        _ => (8.0 + mantissa) * 2f32.powi(exponent - 10),
+    };
+    if bits & 0x80 == 0 { magnitude } else { -magnitude }
+}
+
+#[cfg(test)]
+mod tests {
+    use nsbridge_checkpoint::Dtype;
+
+    use super::{Cut, Layout, Scales, float};
+
+    /// Numbers of table 1 of the specification.
+    #[test]
+    fn floats_are_those_of_the_specification() {
+        let e4m3 = |bits| float(Dtype::F8_E4M3, bits);
+        for (bits, right) in [
+            (0b0_1111_110, 448.0),
+            (0b1_1111_110, -448.0),
+            (0b0_0001_000, 2f32.powi(-6)),
+            (0b0_0000_111, 0.875 * 2f32.powi(-6)),
+            (0b0_0000_001, 2f32.powi(-9)),
+            (0b0_0111_000, 1.0),
+            (0b0_0111_100, 1.5),
+            (0, 0.0),
+        ] {
+            assert_eq!(e4m3(bits).to_bits(), right.to_bits(), "{bits:#b}");
+        }
+        assert_eq!(e4m3(0x80).to_bits(), (-0.0f32).to_bits());
+        assert!(e4m3(0x7f).is_nan() && e4m3(0xff).is_nan());
+        let e5m2 = |bits| float(Dtype::F8_E5M2, bits);
+        assert_eq!((e5m2(0b0_11110_11), e5m2(0b0_00000_01)), (57_344.0, 2f32.powi(-16)));
+        assert!(e5m2(0b0_11111_00).is_infinite() && e5m2(0b0_11111_01).is_nan());
+    }
+
+    #[test]
+    fn each_weight_of_a_part_has_the_scale_of_its_place() {
+        let (shape, scaled) = ([5usize, 7], [2usize, 3]);
+        let (whole, of_rows) = (vec![9.0], vec![1.0, 2.0, 3.0, 4.0, 5.0]);
+        let of_blocks: Vec<f32> = (0..9).map(|at| at as f32).collect();
+        for (of_scales, scales) in [
+            (&[][..], &whole),
+            (&[1], &whole),
+            (&[5], &of_rows),
+            (&[5, 1], &of_rows),
+            (&[3, 3], &of_blocks),
+        ] {
+            let layout = Layout::new("s", of_scales, (&shape, scaled)).unwrap();
+            let right = |row: usize, column: usize| match scales.len() {
+                1 => scales[0],
+                5 => scales[row],
+                _ => scales[row / 2 * 3 + column / 3],
+            };
+            let parts = [Cut::Rows(0..5), Cut::Rows(1..4), Cut::Columns(2..7), Cut::Columns(4..5)];
+            for cut in parts {
+                let (rows, columns) = match &cut {
+                    Cut::Rows(own) => (own.clone(), 0..7),
+                    Cut::Columns(own) => (0..5, own.clone()),
+                };
+                let part = Scales::new(scales.clone(), layout, &cut);
+                for row in rows.clone() {
+                    let runs = part.of_row(row - rows.start, columns.len());
+                    let found: Vec<f32> =
+                        runs.flat_map(|(run, scale)| run.map(move |_| scale)).collect();
+                    let right: Vec<f32> =
+                        columns.clone().map(|column| right(row, column)).collect();
+                    assert_eq!(found, right, "{of_scales:?} {cut:?} row {row}");
+                }
+            }
+        }
+        for of_scales in [&[2][..], &[3, 2], &[7, 1], &[1, 1, 1]] {
+            let why = Layout::new("s", of_scales, (&shape, scaled)).unwrap_err().to_string();
+            assert!(why.contains("the shape of s") && why.contains("[3, 3]"), "{why}");
+        }
+    }
+}

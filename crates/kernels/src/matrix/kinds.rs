@@ -1,0 +1,125 @@
+//! Weights of each format, with rows of activations in the form that it needs.
+
+use std::ops::Range;
+
+use super::products::{Blocks, Columns, Products, Short, Tiles, Weights, Wide};
+use super::rows::{Quantized, Rows, rows_of};
+use crate::row::BLOCK;
+use crate::simd::LANES;
+use crate::{blocks32, kquants};
+
+/// Largest number of activation rows per pass: as many as keep their sums in registers. AVX2 has
+/// sixteen registers, and a sum takes two. The byte formats also need registers for their products.
+pub(super) const ROWS: usize = 5;
+const ROWS_OF_BYTES: usize = 4;
+
+/// Weights and activations of a product.
+pub(super) trait Kind: Copy {
+    /// Largest number of activation rows per pass, up to [`ROWS`].
+    const ROWS: usize;
+
+    /// Returns the products of the interleaved tiles `beside` with `M` rows from `row` on, given
+    /// the columns of the matrix and of a stretch. It must be always inlined: see
+    /// [`Work`](crate::simd::Work).
+    fn products<const M: usize>(
+        self,
+        columns_and_stretch: (usize, usize),
+        beside: &Range<usize>,
+        row: usize,
+    ) -> impl Products<M>;
+}
+
+/// Unquantized weights, in elements of `C` columns.
+#[derive(Clone, Copy)]
+pub(super) struct Floats<'a, W, const C: usize> {
+    pub(super) data: &'a [W],
+    pub(super) x: &'a [f32],
+    pub(super) stride: usize,
+}
+
+impl<W: Weights<C> + Copy, const C: usize> Kind for Floats<'_, W, C> {
+    const ROWS: usize = ROWS;
+
+    #[inline(always)]
+    fn products<const M: usize>(
+        self,
+        (columns, stretch): (usize, usize),
+        beside: &Range<usize>,
+        row: usize,
+    ) -> impl Products<M> {
+        let (whole, length) = (columns / C * LANES, stretch / C * LANES);
+        let weights = Tiles::new(self.data, beside, whole, length);
+        Columns::<W, C, M>::new(weights, rows_of(self.x, row, self.stride, columns))
+    }
+}
+
+/// Weights in Q8_0.
+#[derive(Clone, Copy)]
+pub(super) struct Bytes<'a> {
+    pub(super) scales: &'a [u16],
+    pub(super) values: &'a [i8],
+    pub(super) x: Quantized<'a, i32>,
+}
+
+impl Kind for Bytes<'_> {
+    const ROWS: usize = ROWS_OF_BYTES;
+
+    #[inline(always)]
+    fn products<const M: usize>(
+        self,
+        (columns, stretch): (usize, usize),
+        beside: &Range<usize>,
+        row: usize,
+    ) -> impl Products<M> {
+        let (whole, length) = (columns / BLOCK * LANES, stretch / BLOCK * LANES);
+        Blocks {
+            values: Tiles::new(self.values, beside, columns * LANES, stretch * LANES),
+            scales: Tiles::new(self.scales, beside, whole, length),
+            x: Rows::<M>::new(self.x, row),
+        }
+    }
+}
+
+/// Weights in blocks of 32.
+#[derive(Clone, Copy)]
+pub(super) struct Shorts<'a, B> {
+    pub(super) data: &'a [B],
+    pub(super) x: Quantized<'a, i32>,
+}
+
+impl<B: blocks32::Block> Kind for Shorts<'_, B> {
+    const ROWS: usize = ROWS_OF_BYTES;
+
+    #[inline(always)]
+    fn products<const M: usize>(
+        self,
+        (columns, stretch): (usize, usize),
+        beside: &Range<usize>,
+        row: usize,
+    ) -> impl Products<M> {
+        let blocks = Tiles::new(self.data, beside, columns / BLOCK, stretch / BLOCK);
+        Short { blocks, x: Rows::<M>::new(self.x, row) }
+    }
+}
+
+/// Weights in blocks of 256.
+#[derive(Clone, Copy)]
+pub(super) struct Wides<'a, B> {
+    pub(super) data: &'a [B],
+    pub(super) x: Quantized<'a, i16>,
+}
+
+impl<B: kquants::Block> Kind for Wides<'_, B> {
+    const ROWS: usize = ROWS_OF_BYTES;
+
+    #[inline(always)]
+    fn products<const M: usize>(
+        self,
+        (columns, stretch): (usize, usize),
+        beside: &Range<usize>,
+        row: usize,
+    ) -> impl Products<M> {
+        let (whole, length) = (columns / kquants::BLOCK, stretch / kquants::BLOCK);
+        Wide::<B, M>::new(Tiles::new(self.data, beside, whole, length), self.x, row)
+    }
+}
