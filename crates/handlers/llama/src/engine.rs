@@ -4,8 +4,11 @@
 //! schedule decides how many tokens of each. The thread never blocks on a consumer: while the
 //! pieces of a reply are not taken, the reply does not run.
 
+mod blocks;
 mod counts;
+mod prompt_pieces;
 mod request;
+mod sequence;
 mod sequence_group;
 mod waker;
 mod watchdog;
@@ -20,11 +23,13 @@ use std::time::{Duration, Instant};
 use futures_channel::oneshot;
 use nsbridge_handler::{Emitter, Error, Finish, Result, TextPiece};
 
-use crate::schedule::{Candidate, Limits, Memory, Schedule, Tenant, Work};
+use crate::schedule::{Candidate, Limits, Schedule, Tenant};
 use crate::speculation::{Speculation, Tally};
-use crate::{BlockTable, Chunk, KvCacheManager, Model, Scratch, Watch};
+use crate::{BlockTable, Chunk, Model, Scratch, Watch};
 
 pub(crate) use self::counts::{Counted, Counts};
+use self::blocks::Blocks;
+pub(crate) use self::prompt_pieces::PromptPieces;
 use self::request::{Limit, Request};
 pub(crate) use self::sequence_group::SequenceGroup;
 use self::waker::{Left, Waker};
@@ -278,8 +283,11 @@ impl EngineLoop {
 
     /// Handles all commands, and waits for one if no request can run. Returns false at shutdown.
     fn drain_commands(&mut self) -> bool {
+        // A new request may have pieces before its first step.
+        let mut is_new = false;
         loop {
-            let command = if self.running.iter().any(|running| running.request.work().tokens > 0) {
+            let works = |running: &Running| running.request.work().tokens > 0;
+            let command = if is_new || self.running.iter().any(works) {
                 match self.commands.try_recv() {
                     Ok(command) => command,
                     Err(TryRecvError::Empty) => return true,
@@ -298,6 +306,7 @@ impl EngineLoop {
                     request.input.group.number(&mut self.sequences);
                     let tenant = self.schedule.begin(&request.input.account);
                     self.running.push(Running { request: *request, tenant });
+                    is_new = true;
                 }
                 Command::WarmUp(done) => {
                     self.heartbeat.expect_soon();
@@ -452,7 +461,7 @@ impl EngineLoop {
             running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0)
         {
             request.input.group.next(&mut rows, scratch, tally);
-            request.collect();
+            request.offer();
         }
     }
 
@@ -462,39 +471,5 @@ impl EngineLoop {
         if let Some(request) = waiting.into_iter().find(|request| request.work().tokens > 0) {
             request.tell(Err(Error::retry("there is too little memory for keys and values")));
         }
-    }
-}
-
-/// KV cache as the schedule allocates it.
-struct Blocks<'a> {
-    cache: &'a mut KvCacheManager,
-    counts: &'a Counts,
-    running: &'a mut [Running],
-}
-
-impl Memory for Blocks<'_> {
-    /// Starts from cached blocks of other requests, or of this one before its preemption.
-    fn begin(&mut self, index: usize) -> Work {
-        let EngineRequest { group, scope, .. } = &mut self.running[index].request.input;
-        if let Some((hits, misses)) = group.recall(self.cache, scope) {
-            self.counts.change(|counts| {
-                counts.cache_hits += hits as u64;
-                counts.cache_misses += misses as u64;
-            });
-        }
-        group.work()
-    }
-
-    fn reserve(&mut self, index: usize, tokens: usize) -> bool {
-        self.running[index].request.input.group.reserve(self.cache, tokens)
-    }
-
-    fn preempt(&mut self, index: usize) {
-        self.running[index].request.input.group.release(self.cache);
-    }
-
-    fn shrink(&mut self, index: usize) -> Option<Work> {
-        let group = &mut self.running[index].request.input.group;
-        group.shrink(self.cache).then(|| group.work())
     }
 }

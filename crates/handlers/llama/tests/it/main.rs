@@ -20,5 +20,6 @@ mod required;
 mod sampling;
 mod schedules;
 mod schemas;
+mod scoring;
 mod speculation;
 mod tiny;
