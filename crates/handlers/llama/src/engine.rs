@@ -6,7 +6,11 @@
 
 mod blocks;
 mod counts;
+mod outlet;
+mod pending;
+mod pool;
 mod prompt_pieces;
+mod prompt_rows;
 mod request;
 mod sequence;
 mod sequence_group;
@@ -21,18 +25,22 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use futures_channel::oneshot;
-use nsbridge_handler::{Emitter, Error, Finish, Result, TextPiece};
+use nsbridge_handler::{Error, Result};
 
 use crate::schedule::{Candidate, Limits, Schedule, Tenant};
 use crate::speculation::{Speculation, Tally};
 use crate::{BlockTable, Chunk, Model, Scratch, Watch};
 
-pub(crate) use self::counts::{Counted, Counts};
 use self::blocks::Blocks;
+pub(crate) use self::counts::{Counted, Counts};
+use self::outlet::Outlet;
+pub(crate) use self::pending::Pending;
+pub(crate) use self::pool::Pool;
 pub(crate) use self::prompt_pieces::PromptPieces;
+pub(crate) use self::prompt_rows::PromptRows;
 use self::request::{Limit, Request};
 pub(crate) use self::sequence_group::SequenceGroup;
-use self::waker::{Left, Waker};
+use self::waker::Waker;
 use self::watchdog::{Heartbeat, Watchdog};
 
 /// Polling interval of `drop`.
@@ -144,22 +152,18 @@ impl Engine {
         Ok(Self { commands, woken, policy, counts, failure, watch, heartbeat, watchdog, thread })
     }
 
-    /// Generates and emits the reply. Pieces of an earlier attempt are not repeated.
-    pub(crate) async fn make(
-        &self,
-        input: EngineRequest,
-        emitter: Emitter<TextPiece>,
-    ) -> Result<Finish> {
+    /// Starts to generate and emit the reply. Pieces of an earlier attempt are not repeated.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the thread has stopped.
+    pub(crate) fn begin(&self, input: EngineRequest, outlet: Box<dyn Outlet>) -> Result<Pending> {
         let waker = Waker::new(self.commands.clone(), self.woken.clone());
-        // Dropped after the receiver, so the engine then sees that the caller is gone.
-        let left = Left::new(waker.clone());
-        let (done, finished) = oneshot::channel();
-        emitter.on_change(move || waker.wake());
-        let request = Request::new(input, emitter, done, self.policy.limit);
+        let (done, pending) = Pending::new(waker.clone());
+        outlet.on_change(Box::new(move || waker.wake()));
+        let request = Request::new(input, outlet, done, self.policy.limit);
         self.send(Command::Make(Box::new(request)))?;
-        let finish = finished.await.unwrap_or_else(|_| Err(stopped()));
-        left.answered();
-        finish
+        Ok(pending)
     }
 
     /// Runs one token, so that all memory is allocated.

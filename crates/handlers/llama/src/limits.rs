@@ -34,6 +34,12 @@ pub(crate) const TOP_LOGPROBS: u32 = 20;
 /// Maximum bytes of the pieces of a reply, as in the protocol.
 pub(crate) const REPLY_BYTES: usize = 8 << 20;
 
+/// Maximum bytes of one piece, as in the protocol.
+pub(crate) const PIECE_BYTES: usize = 64 << 10;
+
+/// Bytes of a number of a vector, as JSON.
+pub(crate) const FLOAT_BYTES: usize = 15;
+
 /// Bytes of the piece of an echoed token, its text left out.
 pub(crate) const ECHO_PIECE_BYTES: usize = 48;
 

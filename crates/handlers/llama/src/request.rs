@@ -77,6 +77,18 @@ impl Asked {
         })
     }
 
+    /// Creates the parameters of a prompt without a reply.
+    pub(crate) fn nothing() -> Self {
+        Self {
+            sampling: Sampling::default(),
+            max_tokens: 0,
+            stops: Arc::new(Stops::none()),
+            logprobs: None,
+            echo: false,
+            prompt_logprobs: None,
+        }
+    }
+
     /// Returns the bytes that a token of the prompt adds to the reply, its text left out; an
     /// estimate from above. 0 if the reply has no pieces of the prompt.
     pub(crate) fn prompt_piece_bytes(&self) -> usize {

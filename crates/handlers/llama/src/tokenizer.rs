@@ -106,6 +106,16 @@ impl ChatTokenizer {
         Ok(tokens)
     }
 
+    /// Returns the tokens of a text, with the special tokens that the tokenizer adds.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that contains no text of the request.
+    pub(crate) fn text(&self, text: &str, context: usize) -> Result<Vec<u32>> {
+        refuse_bytes("input", text.len(), context)?;
+        self.raw(text, context)
+    }
+
     /// Returns the lower bound of the number of tokens of a text.
     #[cfg(feature = "testing")]
     pub(crate) fn least(&self, text: &str) -> usize {

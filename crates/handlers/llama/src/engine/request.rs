@@ -3,15 +3,16 @@
 use std::time::{Duration, Instant};
 
 use futures_channel::oneshot;
-use nsbridge_handler::{Emitter, Error, Finish, Refused, Result, TextPiece};
+use nsbridge_handler::{Error, Finish, Refused, Result, TextPiece};
 
 use super::EngineRequest;
+use super::outlet::Outlet;
 use crate::schedule::Work;
 
 /// Request with the piece that its consumer has not yet taken.
 pub(super) struct Request {
     pub(super) input: EngineRequest,
-    emitter: Emitter<TextPiece>,
+    outlet: Box<dyn Outlet>,
     /// `None` once the result was sent.
     done: Option<oneshot::Sender<Result<Finish>>>,
     /// Next piece, while the consumer has no room for it. The pieces after it are in the group.
@@ -51,12 +52,12 @@ impl Limit {
 impl Request {
     pub(super) fn new(
         input: EngineRequest,
-        emitter: Emitter<TextPiece>,
+        outlet: Box<dyn Outlet>,
         done: oneshot::Sender<Result<Finish>>,
         limit: Option<Duration>,
     ) -> Self {
         let limit = limit.map(|given| Limit::new(given, input.arrived));
-        Self { input, emitter, done: Some(done), waiting: None, limit }
+        Self { input, outlet, done: Some(done), waiting: None, limit }
     }
 
     pub(super) fn limit(&self) -> Option<&Limit> {
@@ -77,7 +78,7 @@ impl Request {
     pub(super) fn look(&mut self) {
         if self.done.as_ref().is_some_and(oneshot::Sender::is_canceled) {
             self.done = None;
-        } else if let Err(stop) = self.emitter.check() {
+        } else if let Err(stop) = self.outlet.check() {
             self.tell(Err(Error::Stopped(stop)));
         } else if let Some(limit) = self.limit.as_ref().filter(|limit| limit.left().is_zero()) {
             self.tell(Err(limit.error()));
@@ -91,7 +92,7 @@ impl Request {
     /// held as pieces.
     pub(super) fn offer(&mut self) {
         while let Some(piece) = self.waiting.take().or_else(|| self.input.group.next_piece()) {
-            match self.emitter.try_emit(&piece) {
+            match self.outlet.offer(&piece) {
                 Ok(()) => {}
                 Err(Refused::Full) => {
                     self.waiting = Some(piece);

@@ -20,6 +20,8 @@ pub(super) struct Sequence {
     pub(super) end: Option<Result<FinishReason>>,
     /// True while the sequence has no memory and waits for another one to end.
     pub(super) waits: bool,
+    /// Number of last tokens that are not run: 1 for a prompt whose last row nothing reads.
+    pub(super) unread: usize,
     /// Number of pieces delivered so far.
     pub(super) told: usize,
     /// Id for drafters.
@@ -35,16 +37,16 @@ impl Sequence {
             pieces: VecDeque::new(),
             end: None,
             waits: false,
+            unread: 0,
             told: 0,
             id: 0,
             stats: AcceptanceStats::default(),
         }
     }
 
-    /// Returns the number of tokens to run before the sequence has its next row of logits. The last
-    /// token of a prompt without a reply is not run.
+    /// Returns the number of tokens to run before the sequence has all rows that it needs.
     pub(super) fn left(&self) -> usize {
-        self.reply.tokens().len() - usize::from(!self.has_reply()) - self.table.len()
+        self.reply.tokens().len() - self.unread - self.table.len()
     }
 
     /// Returns false if nothing is generated.

@@ -9,14 +9,14 @@
 //! earlier one has ended. A running sequence continues to its end, however far its pieces are
 //! ahead, because recomputing a waiting sequence costs more than keeping pieces.
 //!
-//! The [`PromptPieces`] of a single sequence come before all others. If the request asks for no
-//! token beyond them, the sequence ends with the last row that they need.
+//! The rows of the prompt of a single sequence may be read too, by [`PromptRows`]. If the request
+//! asks for no token beyond the prompt, the sequence ends with the last row that is read.
 
 use std::sync::Arc;
 
 use nsbridge_handler::{Error, Finish, FinishReason, Result, TextPiece, Usage};
 
-use super::prompt_pieces::PromptPieces;
+use super::prompt_rows::PromptRows;
 use super::sequence::Sequence;
 use crate::grammar::Grammar;
 use crate::reply::{Addition, Reply};
@@ -34,8 +34,9 @@ pub(crate) struct SequenceGroup {
     sequences: Vec<Sequence>,
     /// Number of tokens of the prompt.
     prompt: usize,
-    /// Pieces of the prompt, if the request asks for them. There is one sequence then.
-    prompt_pieces: Option<PromptPieces>,
+    /// Reader of the prompt's rows, if the request asks for more than a reply. There is one sequence
+    /// then.
+    prompt_rows: Option<PromptRows>,
     /// Number of prompt tokens found in the prefix cache; `None` before the lookup.
     cached: Option<usize>,
     /// Maximum number of sequences that run in one step.
@@ -50,18 +51,21 @@ impl SequenceGroup {
     pub(crate) fn new(replies: Vec<Reply>, most: usize) -> Self {
         let prompt = replies.first().map_or(0, |reply| reply.tokens().len());
         let sequences = replies.into_iter().map(Sequence::new).collect();
-        Self { sequences, prompt, prompt_pieces: None, cached: None, most, in_turns: false }
+        Self { sequences, prompt, prompt_rows: None, cached: None, most, in_turns: false }
     }
 
-    /// Puts the pieces of the prompt before those of its only sequence.
-    pub(crate) fn tell_prompt(&mut self, pieces: PromptPieces) {
-        self.prompt_pieces = Some(pieces);
+    /// Sets the reader of the prompt's rows, for a group of one sequence.
+    pub(crate) fn read_prompt_by(&mut self, reader: PromptRows) {
+        for sequence in &mut self.sequences {
+            sequence.unread = usize::from(!sequence.has_reply() && !reader.read_last());
+        }
+        self.prompt_rows = Some(reader);
         self.end_with_prompt();
     }
 
-    /// Ends a sequence without a reply once the pieces of its prompt need no further row.
+    /// Ends a sequence without a reply once no further row of its prompt is needed.
     fn end_with_prompt(&mut self) {
-        let Self { sequences, prompt_pieces: Some(pieces), .. } = self else { return };
+        let Self { sequences, prompt_rows: Some(pieces), .. } = self else { return };
         let over = pieces.first_row().is_none();
         for sequence in sequences.iter_mut().filter(|sequence| over && !sequence.has_reply()) {
             sequence.end = Some(Ok(FinishReason::Length));
@@ -84,7 +88,7 @@ impl SequenceGroup {
     /// Returns the maximum number of pieces of all sequences together.
     pub(crate) fn longest(&self) -> usize {
         let longest = self.sequences.iter().map(|sequence| sequence.reply.longest());
-        let of_prompt = self.prompt_pieces.as_ref().map_or(0, PromptPieces::len);
+        let of_prompt = self.prompt_rows.as_ref().map_or(0, PromptRows::pieces);
         longest.fold(of_prompt, usize::saturating_add)
     }
 
@@ -109,7 +113,7 @@ impl SequenceGroup {
     /// Returns an error if the pieces cannot belong to this request.
     pub(crate) fn take_resumed(&mut self, pieces: &[TextPiece]) -> Result<Option<Finish>> {
         for piece in pieces {
-            if let Some(of_prompt) = self.prompt_pieces.as_mut().filter(|pieces| pieces.remain()) {
+            if let Some(of_prompt) = self.prompt_rows.as_mut().filter(|pieces| pieces.remain()) {
                 let own = self.sequences.first().map_or(&[][..], |first| first.reply.prompt());
                 if !of_prompt.take_resumed(own, piece) {
                     return Err(not_ours());
@@ -145,7 +149,7 @@ impl SequenceGroup {
         }
         let tokens = self.round().map(|index| self.sequences[index].left()).sum();
         let replies = self.round().filter(|index| self.sequences[*index].has_reply());
-        let scored = self.prompt_pieces.as_ref().and_then(PromptPieces::scored);
+        let scored = self.prompt_rows.as_ref().and_then(PromptRows::scored);
         Work { tokens, together: replies.count(), scored }
     }
 
@@ -157,7 +161,7 @@ impl SequenceGroup {
         scope: &Arc<str>,
     ) -> Option<(usize, usize)> {
         let first = self.round().next()?;
-        let needed = self.prompt_pieces.as_ref().and_then(PromptPieces::first_row);
+        let needed = self.prompt_rows.as_ref().and_then(PromptRows::first_row);
         for (index, sequence) in self.sequences.iter_mut().enumerate() {
             if sequence.goes_on() {
                 let Sequence { reply, table, .. } = sequence;
@@ -207,16 +211,17 @@ impl SequenceGroup {
     /// Returns the chunks of one step for `tokens` tokens of [`work`](Self::work), with the drafts.
     pub(crate) fn chunks(&mut self, tokens: usize) -> impl Iterator<Item = Chunk<'_>> {
         let parts = self.parts(tokens);
-        let pieces = self.prompt_pieces.as_ref();
+        let pieces = self.prompt_rows.as_ref();
         let some = self.sequences.iter_mut().zip(parts).filter(|(_, part)| *part > 0);
         some.map(move |(sequence, part)| {
+            let has_reply = sequence.has_reply();
             let Sequence { reply, table, .. } = sequence;
             let (begin, end) = (table.len(), table.len() + part);
             // A draft follows the last of the sequence's own tokens.
             let whole = end == reply.tokens().len();
             let drafted = if whole { reply.drafted() } else { 0 };
             let of_prompt = pieces.map_or(0, |pieces| pieces.rows(end));
-            let logits = of_prompt + if whole { 1 + drafted } else { 0 };
+            let logits = of_prompt + if whole && has_reply { 1 + drafted } else { 0 };
             Chunk { table, tokens: &reply.with_draft()[begin..end + drafted], logits }
         })
     }
@@ -234,6 +239,9 @@ impl SequenceGroup {
         let mut own: Vec<&[f32]> = Vec::new();
         for index in round {
             let sequence = &mut self.sequences[index];
+            if !sequence.has_reply() {
+                continue;
+            }
             let run = sequence.reply.tokens().len() + sequence.reply.drafted();
             if sequence.table.len() == run {
                 own.clear();
@@ -261,13 +269,13 @@ impl SequenceGroup {
         }
     }
 
-    /// Takes the rows of logits of the prompt's pieces from `rows` and reads them.
+    /// Takes the needed rows of the prompt from `rows` and reads them.
     fn read_prompt<'a>(
         &mut self,
         rows: &mut impl Iterator<Item = &'a [f32]>,
         scratch: &mut Scratch,
     ) -> Result<()> {
-        let Self { sequences, prompt_pieces: Some(pieces), .. } = self else { return Ok(()) };
+        let Self { sequences, prompt_rows: Some(pieces), .. } = self else { return Ok(()) };
         let Some(Sequence { reply, table, .. }) = sequences.first() else { return Ok(()) };
         let rows: Vec<&[f32]> = rows.take(pieces.rows(table.len())).collect();
         pieces.read(reply.prompt(), &rows, scratch)
@@ -275,7 +283,7 @@ impl SequenceGroup {
 
     /// Returns the next piece in turn, if it is available.
     pub(crate) fn next_piece(&mut self) -> Option<TextPiece> {
-        if let Some(pieces) = self.prompt_pieces.as_mut().filter(|pieces| pieces.remain()) {
+        if let Some(pieces) = self.prompt_rows.as_mut().filter(|pieces| pieces.remain()) {
             return pieces.next_piece(self.sequences.first()?.reply.prompt());
         }
         let due = self.due()?;
@@ -360,7 +368,7 @@ impl SequenceGroup {
             let failed = pieces.is_empty() && matches!(end, Some(Err(_)));
             return if failed { end.take()?.err().map(Err) } else { None };
         }
-        if self.prompt_pieces.as_ref().is_some_and(PromptPieces::remain) {
+        if self.prompt_rows.as_ref().is_some_and(PromptRows::remain) {
             return None;
         }
         let Some(Ok(reason)) = self.sequences.first()?.end else { return None };

@@ -201,9 +201,8 @@ fn an_echoed_prompt_has_the_log_probabilities_of_the_reply_unless_it_has_its_own
 
 #[test]
 fn a_prompt_whose_pieces_do_not_fit_into_a_reply_is_refused_with_both_numbers() {
-    let asked = |echo, prompt_logprobs| {
-        ask(&TextInput { echo, prompt_logprobs, ..plain() }).unwrap()
-    };
+    let asked =
+        |echo, prompt_logprobs| ask(&TextInput { echo, prompt_logprobs, ..plain() }).unwrap();
     let refused = |asked: &Asked, tokens| match asked.refuse_large_prompt(tokens) {
         Ok(()) => String::new(),
         Err(error) => error.to_string(),

@@ -7,6 +7,7 @@ mod bounds;
 mod bundled;
 #[cfg(feature = "candle")]
 mod devices;
+mod embeddings;
 mod families;
 mod formats;
 mod gguf;
@@ -15,6 +16,7 @@ mod llama_cpp;
 mod network;
 mod oracle;
 mod parity;
+mod references;
 mod replies;
 mod required;
 mod sampling;

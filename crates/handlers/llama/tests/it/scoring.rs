@@ -277,12 +277,12 @@ fn a_scored_prompt_takes_nothing_from_the_cache_that_it_needs_and_leaves_all_the
 fn a_long_prompt_with_many_alternatives_streams_in_order_at_the_readers_pace() {
     let tiny = Tiny::literate();
     let llama = tiny.load(Options::default()).unwrap();
-    let tokens: Vec<u32> = (0..1500).map(|at| at * at % 256).collect();
+    let tokens: Vec<u32> = (0..600).map(|at| at * at % 256).collect();
     let input = with(&scored(&tokens, 20), &json!({ "max_tokens": 0 }));
     let (pieces, _) = ask(&llama, &input);
     assert_eq!(pieces.iter().map(|piece| piece.token).collect::<Vec<_>>(), tokens);
     let bytes: usize = pieces.iter().map(|piece| serde_json::to_vec(piece).unwrap().len()).sum();
-    assert!(bytes > 500_000, "{bytes}");
+    assert!(bytes > 200_000, "{bytes}");
     assert_eq!(check(&llama, &input), Ok(()));
 }
 
