@@ -9,7 +9,7 @@ use nsbridge::store::Store;
 use nsbridge::worker::Config;
 use nsbridge_crypto::State;
 use nsbridge_handler::{AsyncHandler, Models};
-use nsbridge_llama::Llama;
+use nsbridge_llama::{Embedder, Llama};
 use nsbridge_protocol::topology::{LARGEST_BODY, dead_queue, model_queue, reply_queue, run_record};
 use nsbridge_protocol::{ModelName, Uuid};
 use nsbridge_queue::{AmqpBroker, Broker, Connection, Error, Message};
@@ -18,6 +18,7 @@ use tokio::time::timeout;
 
 use crate::place;
 use crate::terminal::print_line;
+use crate::worker::makes_embeddings;
 
 /// Time limit for loading a model, after which the load is taken to hang.
 const LONGEST_LOAD: Duration = Duration::from_secs(600);
@@ -144,6 +145,7 @@ async fn keep_a_record(connection: &dyn Connection, model: &ModelName) -> Result
 
 async fn model(config: &Config) -> Finding {
     let options = toml_to(&config.handler)?;
+    let embeds = makes_embeddings(config);
     let store = Store::open(&config.store)?;
     let mut models = Vec::new();
     for (name, model) in &config.models {
@@ -153,8 +155,10 @@ async fn model(config: &Config) -> Finding {
     let place = models.require("target").map_err(|error| anyhow!("{error}"))?.place();
     let load = move || {
         tokio::runtime::Handle::current().block_on(async {
-            let llama = Llama::load(options, models).await?;
-            AsyncHandler::warm_up(&llama).await
+            if embeds {
+                return Embedder::load(options, models).await?.warm_up().await;
+            }
+            Llama::load(options, models).await?.warm_up().await
         })
     };
     loads(&place, LONGEST_LOAD, load).await

@@ -1,10 +1,10 @@
-//! `nsbridge worker`: a worker with the Llama handler.
+//! `nsbridge worker`: a worker with the Llama handler, or with that for embeddings.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use nsbridge::worker::{Config, Error};
-use nsbridge_llama::Llama;
+use nsbridge_llama::{Embedder, Llama};
 
 use crate::failure::report;
 
@@ -21,8 +21,17 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let config = Config::read(&arguments.config, std::env::vars()).map_err(Error::from);
-    match config.and_then(nsbridge::run_async::<Llama>) {
+    let ended = config.and_then(|config| match makes_embeddings(&config) {
+        true => nsbridge::run_async::<Embedder>(config),
+        false => nsbridge::run_async::<Llama>(config),
+    });
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => report(&error.into()),
     }
+}
+
+/// Returns true if `[handler]` has `task = "embed"`. Another value is refused with the options.
+pub(crate) fn makes_embeddings(config: &Config) -> bool {
+    config.handler.get("task").and_then(|task| task.as_str()) == Some("embed")
 }

@@ -78,9 +78,9 @@ pub use error::{Error, Result};
 pub use nsbridge_crypto::{ByProvider, Key, KeyError, KeyProvider, Keyring, KeyringError};
 #[doc(no_inline)]
 pub use nsbridge_protocol::{
-    ChatMessage, ErrorCode, FinishReason, JsonSchema, KeyId, ModelName, ReplayKey, RequestId,
-    ResponseFormat, Revision, Summary, Tenant, TextInput, TextPiece, TokenLogprob, TraceParent,
-    Usage,
+    ChatMessage, Embedding, EmbeddingInput, EmbeddingPiece, EmbeddingText, EncodingFormat,
+    ErrorCode, FinishReason, JsonSchema, KeyId, ModelName, ReplayKey, RequestId, ResponseFormat,
+    Revision, Summary, Tenant, TextInput, TextPiece, TokenLogprob, TraceParent, Usage,
 };
 #[doc(no_inline)]
 pub use nsbridge_queue::{AmqpBroker, Backoff, Broker, MemoryBroker};

@@ -70,8 +70,9 @@ pub use job::{AsyncJob, Job, JobInfo};
 pub use measure::{Measure, MeasureKind};
 pub use models::{Model, Models};
 pub use nsbridge_protocol::{
-    AttemptNo, ChatMessage, Fingerprint, Finish, FinishReason, JsonSchema, Pieces, ReplayKey,
-    RequestId, ResponseFormat, Tenant, TextInput, TextPiece, TokenLogprob, TraceParent, Usage,
+    AttemptNo, ChatMessage, Embedding, EmbeddingInput, EmbeddingPiece, EmbeddingText,
+    EncodingFormat, Fingerprint, Finish, FinishReason, JsonSchema, Pieces, ReplayKey, RequestId,
+    ResponseFormat, Tenant, TextInput, TextPiece, TokenLogprob, TraceParent, Usage,
 };
 pub use quote::quote;
 pub use transcript::Stop;

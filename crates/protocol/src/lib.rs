@@ -8,6 +8,7 @@
 //! |---|---|
 //! | the content of a request | [`Request`], [`TextInput`], [`ChatMessage`], [`ResponseFormat`] |
 //! | the pieces of a reply | [`Pieces`], [`TextPiece`], [`ReplayKey`] |
+//! | input and pieces of a model of embeddings | [`EmbeddingInput`], [`EmbeddingPiece`] |
 //! | the first and the last frame of a reply | [`Open`], [`Summary`], [`Failure`], [`Finish`], [`Usage`] |
 //! | control frames | [`ControlKind`], [`Resume`] |
 //! | names, ids and numbers | [`ModelName`], [`Tenant`], [`KeyId`], [`Revision`], [`RequestId`], [`StreamId`], [`Fingerprint`], [`AttemptNo`] |
@@ -32,6 +33,7 @@
 mod attempt;
 mod code;
 mod control;
+mod embedding;
 mod format;
 mod id;
 mod name;
@@ -47,6 +49,7 @@ mod trace;
 pub use attempt::AttemptNo;
 pub use code::ErrorCode;
 pub use control::{ControlKind, Resume};
+pub use embedding::{Embedding, EmbeddingInput, EmbeddingPiece, EmbeddingText, EncodingFormat};
 pub use format::{JsonSchema, ResponseFormat};
 pub use id::{Fingerprint, RequestId, StreamId};
 pub use name::{InvalidName, KeyId, ModelName, Revision, Tenant};

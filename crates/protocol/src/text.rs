@@ -14,13 +14,19 @@ use crate::{FinishReason, ReplayKey, ResponseFormat};
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TextInput {
-    /// Raw text to continue. Exactly one of `prompt` and `messages` must be given.
+    /// Raw text to continue. Exactly one of `prompt`, `prompt_token_ids` and `messages` must be
+    /// given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
+    /// Prompt as token ids of the model's vocabulary. Nothing is added to them, no start token
+    /// either.
+    #[serde(deserialize_with = "bounded::prompt", skip_serializing_if = "Vec::is_empty")]
+    pub prompt_token_ids: Vec<u32>,
     /// Chat, rendered with the model's own chat template.
     #[serde(deserialize_with = "bounded::messages", skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<ChatMessage>,
-    /// Maximum number of tokens to generate; if absent, the model's context is the limit.
+    /// Maximum number of tokens to generate; if absent, the model's context is the limit. 0 is
+    /// allowed with `echo` or `prompt_logprobs`: the prompt is scored, and nothing is generated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
     /// Sampling temperature: 0 means greedy sampling, absent means the handler's default.
@@ -76,7 +82,16 @@ pub struct TextInput {
     /// 20.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_logprobs: Option<u32>,
-    /// Format of the whole reply; absent means any text.
+    /// Begins the reply with the tokens of the prompt and their text, as in OpenAI's completions.
+    ///
+    /// With `logprobs`, the tokens of the prompt have log-probabilities like those of the reply.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub echo: bool,
+    /// Returns the log-probability and the rank of each token of the prompt except the first, and
+    /// this number of most likely tokens at its position; at most 20.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<u32>,
+    /// Format of the reply without the echoed prompt; absent means any text.
     #[serde(deserialize_with = "bounded::format", skip_serializing_if = "Option::is_none")]
     pub response_format: Option<ResponseFormat>,
     /// Number of replies to generate from the prompt; 1 if absent.
@@ -108,6 +123,21 @@ impl TextInput {
         Self { prompt: Some(text.into()), ..Self::default() }
     }
 
+    /// Creates the input of a prompt of token ids to continue.
+    ///
+    /// ```
+    /// use nsbridge_protocol::TextInput;
+    ///
+    /// let input = TextInput { prompt_logprobs: Some(0), ..TextInput::token_ids([1, 5, 7]) };
+    /// assert_eq!(
+    ///     serde_json::to_string(&input).unwrap(),
+    ///     r#"{"prompt_token_ids":[1,5,7],"prompt_logprobs":0}"#
+    /// );
+    /// ```
+    pub fn token_ids(ids: impl IntoIterator<Item = u32>) -> Self {
+        Self { prompt_token_ids: ids.into_iter().collect(), ..Self::default() }
+    }
+
     /// Creates the input of a chat, which the worker renders with the model's own chat template.
     ///
     /// ```
@@ -125,6 +155,8 @@ impl TextInput {
 ///
 /// A list beyond its bound is rejected at the first excess element. A handler may allow less.
 impl TextInput {
+    /// Maximum number of entries of `prompt_token_ids`. Few contexts are longer.
+    pub const MOST_PROMPT_TOKENS: usize = 1 << 20;
     /// Maximum number of messages in a chat.
     pub const MOST_MESSAGES: usize = 4096;
     /// Maximum number of stop sequences.
@@ -146,6 +178,7 @@ impl fmt::Debug for TextInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TextInput")
             .field("prompt_bytes", &self.prompt.as_ref().map(String::len))
+            .field("prompt_tokens", &self.prompt_token_ids.len())
             .field("messages", &self.messages.len())
             .field("max_tokens", &self.max_tokens)
             .finish_non_exhaustive()
@@ -185,14 +218,25 @@ impl fmt::Debug for ChatMessage {
 pub struct TextPiece {
     /// Token id in the model's vocabulary.
     pub token: u32,
-    /// Text that this token completes; empty in the middle of a multi-byte character.
+    /// Text that this token completes; empty in the middle of a multi-byte character. Empty too for
+    /// a token of the prompt, unless the request sets `echo`.
     pub text: String,
-    /// Log-probability of the token, if the request sets `logprobs`.
+    /// Log-probability of the token, if the request sets `logprobs`, or for a token of the prompt
+    /// `prompt_logprobs`. The first token of a prompt has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprob: Option<f32>,
-    /// Most likely tokens at this position in descending order, if the request sets `top_logprobs`.
+    /// Most likely tokens at this position in descending order, if the request sets `top_logprobs`,
+    /// or for a token of the prompt `prompt_logprobs`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub top_logprobs: Vec<TokenLogprob>,
+    /// Rank of a token of the prompt among all tokens by log-probability, from 1; of equals, the
+    /// smaller id comes first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+    /// True if the token is one of the prompt. These pieces come before those of the reply, one for
+    /// each token of the prompt, if the request sets `echo` or `prompt_logprobs`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub prompt: bool,
     /// Index of the reply that the piece belongs to, for requests with `n` above 1.
     ///
     /// The pieces of the replies are interleaved: the first piece of each reply, then the second
@@ -295,11 +339,11 @@ mod tests {
     #[test]
     fn every_field_goes_by_the_name_that_the_protocol_gives_it() {
         let json = json!({
-            "prompt": "x", "max_tokens": 9, "temperature": 0.5, "top_p": 0.75, "top_k": 4,
+            "prompt": "x", "prompt_token_ids": [8], "max_tokens": 9, "temperature": 0.5, "top_p": 0.75, "top_k": 4,
             "min_p": 0.25, "repetition_penalty": 1.5, "frequency_penalty": 0.25,
             "presence_penalty": -0.5, "logit_bias": { "12": -100.0 }, "bad_token_ids": [3],
             "bad_token_sequences": [[5, 6], [7]], "stop": ["."], "stop_token_ids": [4], "min_tokens": 2, "ignore_eos": true,
-            "logprobs": true, "top_logprobs": 5,
+            "logprobs": true, "top_logprobs": 5, "echo": true, "prompt_logprobs": 4,
             "response_format": { "type": "regex", "regex": "[a-z]+" }, "n": 3, "priority": -1
         });
         // Parsed from text, as on the wire, where the keys of `logit_bias` are strings.
@@ -323,6 +367,7 @@ mod tests {
         let list = |each: &str, count| format!("[{}]", vec![each; count].join(","));
         for (field, each, most) in [
             ("messages", r#"{"role":"","content":""}"#, TextInput::MOST_MESSAGES),
+            ("prompt_token_ids", "1", TextInput::MOST_PROMPT_TOKENS),
             ("stop", r#""x""#, TextInput::MOST_STOPS),
             ("bad_token_ids", "1", TextInput::MOST_TOKENS),
             ("stop_token_ids", "1", TextInput::MOST_TOKENS),

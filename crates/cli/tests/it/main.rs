@@ -12,6 +12,7 @@ mod place;
 mod python;
 mod quantize;
 mod queue;
+mod scoring;
 mod sentences;
 mod smollm2;
 mod stores;

@@ -134,6 +134,11 @@ impl TextStream {
         Self { stops, place, bytes: Vec::new(), held: String::new() }
     }
 
+    /// Creates a stream without stop sequences.
+    pub(crate) fn plain() -> Self {
+        Self::new(Arc::new(Stops::none()))
+    }
+
     /// Adds a token's bytes. Returns the text that is now final, and true if a stop sequence was
     /// met.
     ///

@@ -4,8 +4,15 @@
 //! schedule decides how many tokens of each. The thread never blocks on a consumer: while the
 //! pieces of a reply are not taken, the reply does not run.
 
+mod blocks;
 mod counts;
+mod outlet;
+mod pending;
+mod pool;
+mod prompt_pieces;
+mod prompt_rows;
 mod request;
+mod sequence;
 mod sequence_group;
 mod waker;
 mod watchdog;
@@ -18,16 +25,22 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use futures_channel::oneshot;
-use nsbridge_handler::{Emitter, Error, Finish, Result, TextPiece};
+use nsbridge_handler::{Error, Result};
 
-use crate::schedule::{Candidate, Limits, Memory, Schedule, Tenant, Work};
+use crate::schedule::{Candidate, Limits, Schedule, Tenant};
 use crate::speculation::{Speculation, Tally};
-use crate::{BlockTable, Chunk, KvCacheManager, Model, Scratch, Watch};
+use crate::{BlockTable, Chunk, Model, Scratch, Watch};
 
+use self::blocks::Blocks;
 pub(crate) use self::counts::{Counted, Counts};
+use self::outlet::Outlet;
+pub(crate) use self::pending::Pending;
+pub(crate) use self::pool::Pool;
+pub(crate) use self::prompt_pieces::PromptPieces;
+pub(crate) use self::prompt_rows::PromptRows;
 use self::request::{Limit, Request};
 pub(crate) use self::sequence_group::SequenceGroup;
-use self::waker::{Left, Waker};
+use self::waker::Waker;
 use self::watchdog::{Heartbeat, Watchdog};
 
 /// Polling interval of `drop`.
@@ -139,22 +152,18 @@ impl Engine {
         Ok(Self { commands, woken, policy, counts, failure, watch, heartbeat, watchdog, thread })
     }
 
-    /// Generates and emits the reply. Pieces of an earlier attempt are not repeated.
-    pub(crate) async fn make(
-        &self,
-        input: EngineRequest,
-        emitter: Emitter<TextPiece>,
-    ) -> Result<Finish> {
+    /// Starts to generate and emit the reply. Pieces of an earlier attempt are not repeated.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the thread has stopped.
+    pub(crate) fn begin(&self, input: EngineRequest, outlet: Box<dyn Outlet>) -> Result<Pending> {
         let waker = Waker::new(self.commands.clone(), self.woken.clone());
-        // Dropped after the receiver, so the engine then sees that the caller is gone.
-        let left = Left::new(waker.clone());
-        let (done, finished) = oneshot::channel();
-        emitter.on_change(move || waker.wake());
-        let request = Request::new(input, emitter, done, self.policy.limit);
+        let (done, pending) = Pending::new(waker.clone());
+        outlet.on_change(Box::new(move || waker.wake()));
+        let request = Request::new(input, outlet, done, self.policy.limit);
         self.send(Command::Make(Box::new(request)))?;
-        let finish = finished.await.unwrap_or_else(|_| Err(stopped()));
-        left.answered();
-        finish
+        Ok(pending)
     }
 
     /// Runs one token, so that all memory is allocated.
@@ -278,8 +287,11 @@ impl EngineLoop {
 
     /// Handles all commands, and waits for one if no request can run. Returns false at shutdown.
     fn drain_commands(&mut self) -> bool {
+        // A new request may have pieces before its first step.
+        let mut is_new = false;
         loop {
-            let command = if self.running.iter().any(|running| running.request.work().tokens > 0) {
+            let works = |running: &Running| running.request.work().tokens > 0;
+            let command = if is_new || self.running.iter().any(works) {
                 match self.commands.try_recv() {
                     Ok(command) => command,
                     Err(TryRecvError::Empty) => return true,
@@ -298,6 +310,7 @@ impl EngineLoop {
                     request.input.group.number(&mut self.sequences);
                     let tenant = self.schedule.begin(&request.input.account);
                     self.running.push(Running { request: *request, tenant });
+                    is_new = true;
                 }
                 Command::WarmUp(done) => {
                     self.heartbeat.expect_soon();
@@ -452,7 +465,7 @@ impl EngineLoop {
             running.iter_mut().zip(plan).filter(|(_, tokens)| **tokens > 0)
         {
             request.input.group.next(&mut rows, scratch, tally);
-            request.collect();
+            request.offer();
         }
     }
 
@@ -462,39 +475,5 @@ impl EngineLoop {
         if let Some(request) = waiting.into_iter().find(|request| request.work().tokens > 0) {
             request.tell(Err(Error::retry("there is too little memory for keys and values")));
         }
-    }
-}
-
-/// KV cache as the schedule allocates it.
-struct Blocks<'a> {
-    cache: &'a mut KvCacheManager,
-    counts: &'a Counts,
-    running: &'a mut [Running],
-}
-
-impl Memory for Blocks<'_> {
-    /// Starts from cached blocks of other requests, or of this one before its preemption.
-    fn begin(&mut self, index: usize) -> Work {
-        let EngineRequest { group, scope, .. } = &mut self.running[index].request.input;
-        if let Some((hits, misses)) = group.recall(self.cache, scope) {
-            self.counts.change(|counts| {
-                counts.cache_hits += hits as u64;
-                counts.cache_misses += misses as u64;
-            });
-        }
-        group.work()
-    }
-
-    fn reserve(&mut self, index: usize, tokens: usize) -> bool {
-        self.running[index].request.input.group.reserve(self.cache, tokens)
-    }
-
-    fn preempt(&mut self, index: usize) {
-        self.running[index].request.input.group.release(self.cache);
-    }
-
-    fn shrink(&mut self, index: usize) -> Option<Work> {
-        let group = &mut self.running[index].request.input.group;
-        group.shrink(self.cache).then(|| group.work())
     }
 }

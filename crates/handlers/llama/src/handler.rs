@@ -2,6 +2,7 @@
 //! tokens, and computes the fingerprint.
 
 mod drafting;
+mod embedding;
 mod preparation;
 
 use std::future::{Future, poll_fn};
@@ -15,6 +16,8 @@ use nsbridge_handler::{
     AsyncHandler, AsyncJob, Error, Fingerprint, Finish, Health, Measure, Models, Result, TextInput,
     TextPiece,
 };
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
 use self::drafting::Drafting;
@@ -25,7 +28,7 @@ use crate::formats::{coarsest_format, mean_width, width_on_device};
 use crate::grammar::{self, Grammars};
 use crate::limits::{HELD_BYTES, REPLIES, STUCK, THREADS};
 use crate::metadata;
-use crate::options::{Options, Quantize};
+use crate::options::{Options, Quantize, Task};
 use crate::parity::Required;
 use crate::request::{Asked, Vocabulary};
 use crate::schedule::Limits;
@@ -62,12 +65,12 @@ const FILES: [&str; 5] = [
 #[derive(Debug)]
 pub struct Llama {
     config: Config,
-    engine: Engine,
-    context: usize,
-    text: Arc<ChatTokenizer>,
+    pub(crate) engine: Engine,
+    pub(crate) context: usize,
+    pub(crate) text: Arc<ChatTokenizer>,
     grammars: Arc<Grammars>,
-    workers: Workers,
-    budget: Budget,
+    pub(crate) workers: Workers,
+    pub(crate) budget: Budget,
     options: Options,
     fingerprint: [u8; 16],
 }
@@ -79,7 +82,7 @@ impl AsyncHandler for Llama {
 
     async fn load(options: Options, models: Models) -> Result<Self> {
         let drafting = Drafting::new(&options, &models).map_err(LoadError::fatal)?;
-        Self::load_drafting(options, &models, drafting)
+        Self::load_generating(options, &models, drafting)
     }
 
     async fn handle(&self, input: TextInput, job: &mut AsyncJob<TextPiece>) -> Result<Finish> {
@@ -119,7 +122,7 @@ impl AsyncHandler for Llama {
             return Ok(finish);
         }
         let request = EngineRequest { group, scope, account, priority, arrived };
-        let finish = self.engine.make(request, job.emitter()).await;
+        let finish = self.engine.begin(request, Box::new(job.emitter()))?.finish().await;
         drop(granted);
         finish
     }
@@ -161,24 +164,45 @@ impl Llama {
         models: &Models,
         drafter: impl Drafter + 'static,
     ) -> Result<Self> {
-        Self::load_drafting(options, models, Drafting::With(Box::new(drafter)))
+        Self::load_generating(options, models, Drafting::With(Box::new(drafter)))
     }
 
-    fn load_drafting(options: Options, models: &Models, drafting: Drafting) -> Result<Self> {
+    fn load_generating(options: Options, models: &Models, drafting: Drafting) -> Result<Self> {
+        embedding::hold_generating(&options).map_err(LoadError::fatal)?;
+        Self::load_drafting(options, models, drafting, String::new())
+    }
+
+    /// Loads the model for embeddings, whose vectors depend on `decides` too.
+    pub(crate) fn load_embedder(options: Options, models: &Models, decides: &str) -> Result<Self> {
+        embedding::hold_embedding(&options).map_err(LoadError::fatal)?;
+        Self::load_drafting(options, models, Drafting::Nothing, decides.to_owned())
+    }
+
+    fn load_drafting(
+        options: Options,
+        models: &Models,
+        drafting: Drafting,
+        decides: String,
+    ) -> Result<Self> {
         let files = models.require("target")?.clone();
         let limit = seconds("model_loading_timeout", options.model_loading_timeout);
         let limit = limit.map_err(LoadError::fatal)?;
-        within(limit, move || Self::read(options, &files, drafting)).map_err(LoadError::fatal)
+        let read = move || Self::read(options, &files, drafting, &decides);
+        within(limit, read).map_err(LoadError::fatal)
     }
 
     fn read(
         options: Options,
         files: &nsbridge_handler::Model,
         drafting: Drafting,
+        decides: &str,
     ) -> Result<Self, LoadError> {
         let predict_timeout = seconds("predict_timeout", options.predict_timeout)?;
         let required = Required::new(&options)?;
-        let config = Config::read(files)?;
+        let mut config = Config::read(files)?;
+        let embeds = options.task == Some(Task::Embed);
+        // The memory for an output matrix is not needed.
+        config.tied |= embeds;
         let context = match options.n_positions {
             Some(n) if n < 2 || n > config.context => {
                 let supported = format!("2 to {}, the model's own context,", config.context);
@@ -221,6 +245,7 @@ impl Llama {
                 .unwrap_or(Setup::default().patience),
             format,
             kv,
+            hidden: embeds,
             blocks: blocks(&config, &options, context, (ranks, kv))?,
         };
         let of_draft = Setup { ranks: ranks_of_draft, ..setup.clone() };
@@ -233,7 +258,8 @@ impl Llama {
         if let Some(required) = required {
             required.hold(&mut model, files)?;
         }
-        let fingerprint = fingerprint(files, &weights, model.arithmetic(), &options)?;
+        let decides = [model.arithmetic(), decides];
+        let fingerprint = fingerprint(files, &weights, decides, &options)?;
         let caching = options.enable_prefix_caching.unwrap_or(true);
         let policy = Policy { limit: predict_timeout, caching, limits };
         let speculation = drafting.speculation(&options, limits.tokens, caching)?;
@@ -247,14 +273,24 @@ impl Llama {
         Ok(Self { text, grammars, workers, budget, config, engine, context, options, fingerprint })
     }
 
-    fn vocabulary(&self) -> Vocabulary<'_> {
+    pub(crate) fn vocabulary(&self) -> Vocabulary<'_> {
         vocabulary(&self.config)
+    }
+
+    /// Returns the number of dimensions of a hidden state.
+    pub(crate) fn width(&self) -> usize {
+        self.config.hidden_size
+    }
+
+    /// Returns the number of requests that run concurrently.
+    pub(crate) fn places(&self) -> usize {
+        places(&self.options)
     }
 }
 
 /// Awaits the work, or ends with the reason once the call must stop.
-async fn unless_stopped<T>(
-    job: &AsyncJob<TextPiece>,
+pub(crate) async fn unless_stopped<T, O: Serialize + DeserializeOwned>(
+    job: &AsyncJob<O>,
     work: impl Future<Output = Result<T>>,
 ) -> Result<T> {
     let (mut work, mut stopped) = (pin!(work), pin!(job.stopped()));
@@ -371,7 +407,7 @@ fn refuse_what_does_not_fit(
 fn fingerprint(
     files: &nsbridge_handler::Model,
     weights: &Weights,
-    arithmetic: &str,
+    [arithmetic, embedding]: [&str; 2],
     options: &Options,
 ) -> Result<[u8; 16], LoadError> {
     let mut digest = Sha256::new();
@@ -382,6 +418,9 @@ fn fingerprint(
     add(&ARITHMETIC_VERSION.to_be_bytes());
     add(&metadata::VERSION.to_be_bytes());
     add(arithmetic.as_bytes());
+    if !embedding.is_empty() {
+        add(embedding.as_bytes());
+    }
     add(grammar::VERSION.as_bytes());
     for name in FILES {
         add(&files.read_optional(name).map_err(LoadError::read)?.unwrap_or_default());

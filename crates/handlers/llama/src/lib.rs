@@ -6,7 +6,8 @@
 //! [`TextInput`](nsbridge_handler::TextInput)s token by token, with continuous batching, prefix
 //! caching, speculative decoding and grammars. On a CPU, the tokens of a reply depend only on the
 //! weights, the prompt, the parameters and the seed, and not on concurrent requests or the machine.
-//! For GPUs, see `docs/gpu.md`.
+//! For GPUs, see `docs/gpu.md`. [`Embedder`] is a handler for models of embeddings, on the same
+//! engine.
 //!
 //! ```
 //! use nsbridge_handler::testing::answer;
@@ -67,6 +68,7 @@ mod capacity;
 mod config;
 mod date;
 mod detokenize;
+mod embedder;
 mod engine;
 mod error;
 mod formats;
@@ -95,6 +97,7 @@ mod workers;
 
 pub use capacity::{Memory, Need, parameters};
 pub use config::{Config, Rope, RopeScaling, tensors};
+pub use embedder::Embedder;
 pub use error::LoadError;
 pub use formats::{coarsest_format, mean_width};
 pub use grammar::{Grammar, Grammars, Rule};
@@ -102,7 +105,7 @@ pub use handler::Llama;
 pub use kv::{BlockTable, KvCacheManager, KvFormat};
 pub use network::{Backend, CandleDevices, Chunk, Logits, Model, Setup, Watch};
 pub use nsbridge_kernels::{Format, Tier};
-pub use options::{Options, Quantize};
+pub use options::{Options, Pooling, Quantize, Task};
 pub use quantize::{Mix, QuantizeError, Writing, quantize};
 pub use rope::RopeTable;
 pub use sample::{

@@ -31,6 +31,28 @@ pub(crate) const ROLE_BYTES: usize = 64;
 /// Maximum number of `top_logprobs` of a token, as in OpenAI's interface.
 pub(crate) const TOP_LOGPROBS: u32 = 20;
 
+/// Maximum bytes of the pieces of a reply, as in the protocol.
+pub(crate) const REPLY_BYTES: usize = 8 << 20;
+
+/// Maximum bytes of one piece, as in the protocol.
+pub(crate) const PIECE_BYTES: usize = 64 << 10;
+
+/// Bytes of a number of a vector, as JSON.
+pub(crate) const FLOAT_BYTES: usize = 15;
+
+/// Bytes of the piece of an echoed token, its text left out.
+pub(crate) const ECHO_PIECE_BYTES: usize = 48;
+
+/// Bytes of the piece of a token of the prompt with its log-probability, its text left out.
+pub(crate) const PROMPT_PIECE_BYTES: usize = 112;
+
+/// Bytes of each of the `top_logprobs` in a piece.
+pub(crate) const TOP_LOGPROB_BYTES: usize = 42;
+
+/// Cost of a token of a prompt with its log-probability, in tokens of a plain prompt: it also takes
+/// a row of logits and a log-softmax over the vocabulary.
+pub(crate) const SCORE_COST: usize = 2;
+
 /// Maximum bytes of a prompt, or of a rendered chat, per token of the context. Text of any language
 /// has less than half as many bytes a token; only long runs of spaces have more.
 pub(crate) const BYTES_PER_TOKEN: usize = 16;

@@ -60,6 +60,9 @@ pub struct Setup {
     pub format: Option<Format>,
     /// Storage format of keys and values.
     pub kv: KvFormat,
+    /// True if a step returns hidden states after the last norm in place of logits. The output
+    /// matrix is then not loaded.
+    pub hidden: bool,
     /// Number of KV-cache blocks, of 32 positions each, for all sequences together.
     pub blocks: usize,
 }
@@ -74,6 +77,7 @@ impl Default for Setup {
             tier: None,
             format: None,
             kv: KvFormat::default(),
+            hidden: false,
             blocks: 64,
         }
     }
@@ -86,6 +90,8 @@ pub struct Model {
     cache: KvCacheManager,
     context: usize,
     vocab_size: usize,
+    /// Length of a row that a step returns.
+    width: usize,
     arithmetic: String,
     patience: Duration,
 }
@@ -101,19 +107,20 @@ pub struct Chunk<'a> {
     pub logits: usize,
 }
 
-/// Logits of a step: one row for each requested token, in the order of the chunks.
+/// Logits of a step: one row for each requested token, in the order of the chunks. With
+/// [`Setup::hidden`], the rows are hidden states.
 #[derive(Debug)]
 pub struct Logits<'a> {
     data: &'a [f32],
     stride: usize,
-    vocab_size: usize,
+    width: usize,
 }
 
 impl<'a> Logits<'a> {
-    /// Returns the rows, each as long as the vocabulary.
+    /// Returns the rows, each as long as the vocabulary or as a hidden state.
     pub fn rows(&self) -> impl ExactSizeIterator<Item = &'a [f32]> + use<'a> {
-        let vocab_size = self.vocab_size;
-        self.data.chunks_exact(self.stride).map(move |row| &row[..vocab_size])
+        let width = self.width;
+        self.data.chunks_exact(self.stride).map(move |row| &row[..width])
     }
 }
 
@@ -135,6 +142,9 @@ impl Model {
                 (config.head_dim.to_string(), format!("{WIDEST_HEAD} or less"));
             return Err(LoadError::unsupported("head_dim in config.json", found, supported));
         }
+        // An output matrix that is not needed counts as tied to the embedding, and is not loaded.
+        let hidden = setup.hidden.then(|| Config { tied: true, ..config.clone() });
+        let config = hidden.as_ref().unwrap_or(config);
         let format = setup.format.unwrap_or_else(|| weights.coarsest());
         config.hold_degree("tensor_parallel_degree", setup.ranks, format)?;
         if let (Backend::Candle(_), Some(_)) = (&setup.device, setup.format) {
@@ -147,7 +157,8 @@ impl Model {
         let ranks = Ranks::load(config, context, weights, setup)?;
         let arithmetic = ranks.arithmetic();
         let (vocab_size, patience) = (config.vocab_size, setup.patience);
-        let mut model = Self { ranks, cache, context, vocab_size, arithmetic, patience };
+        let width = if setup.hidden { config.hidden_size } else { vocab_size };
+        let mut model = Self { ranks, cache, context, vocab_size, width, arithmetic, patience };
         if matches!(setup.device, Backend::Cpu) && parameters(config) >= OUT_OF_CACHES {
             model.find_prefetch_distance();
         }
@@ -232,7 +243,7 @@ impl Model {
         for chunk in chunks {
             chunk.table.grow(chunk.tokens.len());
         }
-        Ok(Logits { data: data.numbers, stride: data.stride, vocab_size: self.vocab_size })
+        Ok(Logits { data: data.numbers, stride: data.stride, width: self.width })
     }
 
     fn check(&self, chunk: &Chunk<'_>) -> Result<()> {

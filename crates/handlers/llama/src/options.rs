@@ -8,6 +8,18 @@ use crate::KvFormat;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
+    /// Task of the worker: `generate` answers text, `embed` makes vectors of texts. `generate` if
+    /// absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<Task>,
+    /// Pooling of the hidden states for the task `embed`; if absent, that of the model's
+    /// `1_Pooling/config.json`, or else `last`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pooling: Option<Pooling>,
+    /// True if the vectors of the task `embed` are scaled to length 1; if absent, what the model's
+    /// `modules.json` says, or else true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub normalize: Option<bool>,
     /// Default temperature of requests; if absent, the value in `generation_config.json`, or else
     /// 1.
     pub temperature: Option<f32>,
@@ -107,6 +119,26 @@ pub struct Options {
     /// Maximum difference of a logit from the reference; 1e-3 if absent.
     #[serde(skip_serializing)]
     pub parity_tolerance: Option<f32>,
+}
+
+/// Task of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Task {
+    /// Text, by [`Llama`](crate::Llama).
+    Generate,
+    /// Vectors, by [`Embedder`](crate::Embedder).
+    Embed,
+}
+
+/// Pooling of the final hidden states of a text into one vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pooling {
+    /// Hidden state of the last token.
+    Last,
+    /// Mean of the hidden states of all tokens.
+    Mean,
 }
 
 /// Format to which matrices are quantized when they are loaded.

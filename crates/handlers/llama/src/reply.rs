@@ -8,8 +8,8 @@ use nsbridge_handler::{Error, FinishReason, Result, TextPiece, TokenLogprob};
 use crate::detokenize::TextStream;
 use crate::grammar::{Grammar, Lookahead};
 use crate::request::Asked;
-use crate::tokenizer::ChatTokenizer;
-use crate::{History, Noise, Sampling, Scratch, Sequences, TokenSet, logprobs, sample};
+use crate::tokenizer::{ChatTokenizer, no_room};
+use crate::{History, Logprobs, Noise, Sampling, Scratch, Sequences, TokenSet, logprobs, sample};
 
 /// Reply with its prompt and its draft.
 pub(crate) struct Reply {
@@ -53,7 +53,8 @@ impl Reply {
     ///
     /// # Errors
     ///
-    /// Returns an error if the prompt leaves no room in the context.
+    /// Returns an error if the prompt leaves no room in the context for a token of the reply, if
+    /// the reply may have any.
     pub(crate) fn new(
         words: Arc<ChatTokenizer>,
         vocab_size: usize,
@@ -62,11 +63,8 @@ impl Reply {
         asked: Arc<Asked>,
         seed: u64,
     ) -> Result<Self> {
-        if prompt.len() >= context {
-            return Err(Error::bad_input(format!(
-                "the prompt has {} tokens, which leaves no room in this model's context of {context}",
-                prompt.len()
-            )));
+        if prompt.len() + asked.max_tokens.min(1) > context {
+            return Err(no_room(prompt.len(), context));
         }
         Ok(Self {
             words,
@@ -126,6 +124,11 @@ impl Reply {
     /// Returns the tokens of the prompt, the reply and the draft.
     pub(crate) fn with_draft(&self) -> &[u32] {
         &self.tokens
+    }
+
+    /// Returns the tokens of the prompt.
+    pub(crate) fn prompt(&self) -> &[u32] {
+        &self.tokens[..self.prompt]
     }
 
     /// Returns the number of tokens of the draft.
@@ -307,9 +310,7 @@ impl Reply {
     fn tell_logprobs(&self, logits: &[f32], piece: &mut TextPiece, scratch: &mut Scratch) {
         let Some(top) = self.asked.logprobs else { return };
         let Some(told) = logprobs(logits, piece.token, top, scratch) else { return };
-        let each = |(token, logprob)| TokenLogprob { token, logprob };
-        piece.logprob = Some(told.chosen);
-        piece.top_logprobs = told.top.into_iter().map(each).collect();
+        write_logprobs(told, piece);
     }
 
     /// Appends a token. Returns its piece, and the finish reason if it is the last one.
@@ -340,6 +341,13 @@ impl fmt::Debug for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reply").field("prompt", &self.prompt).finish_non_exhaustive()
     }
+}
+
+/// Adds log-probabilities to a piece.
+pub(crate) fn write_logprobs(Logprobs { chosen, top }: Logprobs, piece: &mut TextPiece) {
+    let each = |(token, logprob)| TokenLogprob { token, logprob };
+    piece.logprob = Some(chosen);
+    piece.top_logprobs = top.into_iter().map(each).collect();
 }
 
 fn no_logits() -> Error {

@@ -6,7 +6,10 @@ use nsbridge_handler::{Error, Result, TextInput};
 
 use crate::config::Advice;
 use crate::detokenize::Stops;
-use crate::limits::{ROLE_BYTES, STOP_BYTES, TOP_LOGPROBS};
+use crate::limits::{
+    ECHO_PIECE_BYTES, PROMPT_PIECE_BYTES, REPLY_BYTES, ROLE_BYTES, STOP_BYTES, TOP_LOGPROB_BYTES,
+    TOP_LOGPROBS,
+};
 use crate::{Options, Sampling, TokenSet};
 
 /// Generation parameters that all replies to one prompt share.
@@ -18,6 +21,11 @@ pub(crate) struct Asked {
     pub(crate) stops: Arc<Stops>,
     /// Number of top log-probabilities beside the chosen token's; `None` if none are requested.
     pub(crate) logprobs: Option<usize>,
+    /// True if the reply begins with the text of the prompt.
+    pub(crate) echo: bool,
+    /// Number of top log-probabilities beside that of each token of the prompt; `None` if none are
+    /// requested.
+    pub(crate) prompt_logprobs: Option<usize>,
 }
 
 /// Facts about the model's tokens that a request is checked against.
@@ -57,13 +65,62 @@ impl Asked {
         refuse_nonsense(&sampling)?;
         refuse_impossible_tokens(&sampling, input, vocabulary)?;
         refuse_impossible_lengths(input)?;
+        refuse_several_prompts(input)?;
         let tokens = |limit: Option<u32>| limit.map_or(usize::MAX, |limit| limit as usize);
         Ok(Self {
             sampling,
             max_tokens: tokens(input.max_tokens).min(tokens(options.max_tokens)),
             stops: Arc::new(Stops::new(&input.stop)?),
             logprobs: logprobs(input)?,
+            echo: input.echo,
+            prompt_logprobs: prompt_logprobs(input)?,
         })
+    }
+
+    /// Creates the parameters of a prompt without a reply.
+    pub(crate) fn nothing() -> Self {
+        Self {
+            sampling: Sampling::default(),
+            max_tokens: 0,
+            stops: Arc::new(Stops::none()),
+            logprobs: None,
+            echo: false,
+            prompt_logprobs: None,
+        }
+    }
+
+    /// Returns the bytes that a token of the prompt adds to the reply, its text left out; an
+    /// estimate from above. 0 if the reply has no pieces of the prompt.
+    pub(crate) fn prompt_piece_bytes(&self) -> usize {
+        match self.prompt_logprobs {
+            Some(top) => PROMPT_PIECE_BYTES + top * TOP_LOGPROB_BYTES,
+            None if self.echo => ECHO_PIECE_BYTES,
+            None => 0,
+        }
+    }
+
+    /// Refuses a prompt of `tokens` tokens whose pieces do not fit into a reply.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error with both numbers.
+    pub(crate) fn refuse_large_prompt(&self, tokens: usize) -> Result<()> {
+        let (most, each) = (REPLY_BYTES / tokens.max(1), self.prompt_piece_bytes());
+        if each <= most {
+            return Ok(());
+        }
+        Err(Error::bad_input(match most.checked_sub(PROMPT_PIECE_BYTES) {
+            Some(room) => format!(
+                "`prompt_logprobs` are {}, and {} are the most for a prompt of {tokens} tokens",
+                self.prompt_logprobs.unwrap_or_default(),
+                room / TOP_LOGPROB_BYTES
+            ),
+            None => format!(
+                "the prompt has {tokens} tokens, and {} are the most with `echo` or \
+                 `prompt_logprobs`",
+                REPLY_BYTES / each.min(PROMPT_PIECE_BYTES)
+            ),
+        }))
     }
 
     /// Returns the sampling cost that the parameters add, in tokens of a plain reply: one pass over
@@ -182,6 +239,7 @@ fn refuse_long_lists(input: &TextInput, vocabulary: Vocabulary<'_>) -> Result<()
 fn refuse_unknown_tokens(input: &TextInput, vocabulary: Vocabulary<'_>) -> Result<()> {
     let known = |token: &u32| (*token as usize) < vocabulary.size;
     for (field, all_known) in [
+        ("prompt_token_ids", input.prompt_token_ids.iter().all(known)),
         ("logit_bias", input.logit_bias.keys().all(known)),
         ("bad_token_ids", input.bad_token_ids.iter().all(known)),
         ("bad_token_sequences", input.bad_token_sequences.iter().flatten().all(known)),
@@ -234,13 +292,41 @@ fn refuse_impossible_sequences(sequences: &[Vec<u32>]) -> Result<()> {
 }
 
 fn refuse_impossible_lengths(input: &TextInput) -> Result<()> {
-    if input.max_tokens == Some(0) {
-        return Err(Error::bad_input("`max_tokens` must be at least 1"));
+    if input.max_tokens == Some(0) && !has_prompt_pieces(input) {
+        return Err(Error::bad_input(
+            "`max_tokens` must be at least 1, or 0 with `echo` or `prompt_logprobs`",
+        ));
     }
     if input.max_tokens.is_some_and(|most| input.min_tokens.is_some_and(|least| least > most)) {
         return Err(Error::bad_input("`min_tokens` must be at most `max_tokens`"));
     }
     Ok(())
+}
+
+/// Returns true if the reply has pieces of the prompt.
+fn has_prompt_pieces(input: &TextInput) -> bool {
+    input.echo || input.prompt_logprobs.is_some()
+}
+
+/// Refuses pieces of the prompt beside several replies, since they belong to all of them.
+fn refuse_several_prompts(input: &TextInput) -> Result<()> {
+    if has_prompt_pieces(input) && input.n.is_some_and(|n| n > 1) {
+        return Err(Error::bad_input("`n` must be 1 with `echo` or `prompt_logprobs`"));
+    }
+    Ok(())
+}
+
+/// Returns the number of top log-probabilities of each token of the prompt. An echoed prompt has
+/// those of the reply, unless it has a number of its own.
+fn prompt_logprobs(input: &TextInput) -> Result<Option<usize>> {
+    match input.prompt_logprobs {
+        Some(top) if top > TOP_LOGPROBS => {
+            Err(Error::bad_input(format!("`prompt_logprobs` must be at most {TOP_LOGPROBS}")))
+        }
+        Some(top) => Ok(Some(top as usize)),
+        None if input.echo => logprobs(input),
+        None => Ok(None),
+    }
 }
 
 fn logprobs(input: &TextInput) -> Result<Option<usize>> {

@@ -37,6 +37,7 @@ mod weight;
 
 pub use allowed::Allowed;
 pub use history::History;
+pub(crate) use logprobs::rank_of;
 pub use logprobs::{Logprobs, logprobs};
 pub use noise::Noise;
 pub use tokens::{Sequences, TokenSet};

@@ -4,7 +4,8 @@
 //! of the step goes to prompts, in chunks (chunked prefill as in Sarathi, Agrawal et al.,
 //! arXiv:2308.16369). The next prompt is that of the tenant with the least service so far
 //! (start-time fair queueing, Goyal et al. 1996). So a flood of one tenant delays another's prompt
-//! by one step per waiting tenant, however many requests it has.
+//! by one step per waiting tenant, however many requests it has. A prompt token that needs
+//! log-probabilities takes the room of two in a step and counts as two.
 //!
 //! A step takes longer with more running replies and with costlier sampling of their tokens. A
 //! tenant may run as many reply tokens in each step as there are places. Tokens beyond that are a
@@ -26,6 +27,8 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+
+use crate::limits::SCORE_COST;
 
 /// Tenant with requests in the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,6 +55,9 @@ pub(crate) struct Work {
     /// Number of final tokens, one for each running reply of the request. They must run in the same
     /// step.
     pub(crate) together: usize,
+    /// Maximum number of tokens in a step, if the tokens need log-probabilities. Each of them then
+    /// takes the room of [`SCORE_COST`] tokens.
+    pub(crate) scored: Option<usize>,
 }
 
 impl Work {
@@ -62,7 +68,14 @@ impl Work {
 
     /// Returns how many of the tokens may run in the token budget `room` of a step.
     fn within(self, room: usize) -> usize {
+        let most = self.scored.map(|most| (room / SCORE_COST).min(most).max(1));
+        let room = most.map_or(room, |most| most.min(room));
         if self.tokens <= room { self.tokens } else { room.min(self.tokens - self.together) }
+    }
+
+    /// Returns the part of the token budget that `tokens` of the tokens take, at most `room`.
+    fn cost(self, tokens: usize, room: usize) -> usize {
+        self.scored.map_or(tokens, |_| (tokens * SCORE_COST).min(room))
     }
 }
 
@@ -105,7 +118,7 @@ pub(crate) struct Schedule {
 
 #[derive(Debug, Default)]
 struct Account {
-    /// Service: prompt tokens that were run.
+    /// Service: prompt tokens that were run, with the room that they took in the steps.
     given: u64,
     /// Reply tokens beyond the tenant's share of the steps.
     debt: u64,
@@ -159,6 +172,7 @@ impl Schedule {
             tenant: candidates.iter().map(|candidate| candidate.tenant).collect(),
             work: candidates.iter().map(|candidate| candidate.work).collect(),
             counts: vec![0; candidates.len()],
+            spent: vec![0; candidates.len()],
             begun: candidates.iter().map(|candidate| candidate.begun).collect(),
             just_begun: vec![false; candidates.len()],
             refused: vec![false; candidates.len()],
@@ -219,7 +233,7 @@ impl Schedule {
             if step.give(index) {
                 let account = &mut self.accounts[candidates[index].tenant.0];
                 self.clock = self.clock.max(account.given);
-                account.given += step.counts[index] as u64;
+                account.given += step.spent[index] as u64;
             }
         }
     }
@@ -297,6 +311,8 @@ struct Step<'a, M> {
     tenant: Vec<Tenant>,
     work: Vec<Work>,
     counts: Vec<usize>,
+    /// Part of the token budget that each candidate takes.
+    spent: Vec<usize>,
     begun: Vec<bool>,
     /// True for candidates that began in this step.
     just_begun: Vec<bool>,
@@ -374,7 +390,8 @@ impl<M: Memory> Step<'_, M> {
             self.preempt(other);
         }
         self.counts[index] = self.work[index].within(self.room);
-        self.room -= self.counts[index];
+        self.spent[index] = self.work[index].cost(self.counts[index], self.room);
+        self.room -= self.spent[index];
         true
     }
 
@@ -398,8 +415,14 @@ impl<M: Memory> Step<'_, M> {
         self.work[other] = work;
         // The request may run other replies now, for which no memory is reserved, so it is planned
         // again.
-        self.room += std::mem::take(&mut self.counts[other]);
+        self.clear(other);
         true
+    }
+
+    /// Takes back the tokens that were planned for a candidate.
+    fn clear(&mut self, index: usize) {
+        self.counts[index] = 0;
+        self.room += std::mem::take(&mut self.spent[index]);
     }
 
     /// Returns true if no other candidate has memory that this one could wait for.
@@ -415,7 +438,7 @@ impl<M: Memory> Step<'_, M> {
     fn take_back(&mut self, index: usize) {
         self.memory.preempt(index);
         self.begun[index] = false;
-        self.room += std::mem::take(&mut self.counts[index]);
+        self.clear(index);
     }
 }
 

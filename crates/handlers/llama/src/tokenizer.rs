@@ -58,19 +58,23 @@ impl ChatTokenizer {
         })
     }
 
-    /// Returns the number of bytes of text in the input.
+    /// Returns the number of bytes of text in the input. A token id counts as one.
     pub(crate) fn bytes_of(input: &TextInput) -> usize {
         let of_message = |message: &ChatMessage| message.role.len() + message.content.len();
         let of_messages: usize = input.messages.iter().map(of_message).sum();
-        input.prompt.as_ref().map_or(0, String::len) + of_messages
+        input.prompt.as_ref().map_or(0, String::len) + input.prompt_token_ids.len() + of_messages
     }
 
-    /// Refuses an input by its size in bytes alone.
+    /// Refuses an input by its size alone.
     ///
     /// # Errors
     ///
-    /// Returns an error if the input has more bytes than a context of `context` tokens allows.
+    /// Returns an error if the input has more bytes, or more token ids, than a context of `context`
+    /// tokens allows.
     pub(crate) fn refuse_long(input: &TextInput, context: usize) -> Result<()> {
+        if input.prompt_token_ids.len() > context {
+            return Err(no_room(input.prompt_token_ids.len(), context));
+        }
         let field = if input.prompt.is_some() { "prompt" } else { "messages" };
         refuse_bytes(field, Self::bytes_of(input), context)
     }
@@ -86,15 +90,31 @@ impl ChatTokenizer {
         at: SystemTime,
         context: usize,
     ) -> Result<Vec<u32>> {
-        let tokens = match (&input.prompt, input.messages.as_slice()) {
-            (Some(prompt), []) => self.raw(prompt, context)?,
-            (None, [_, ..]) => self.chat(input, at, context)?,
-            _ => return Err(Error::bad_input("give exactly one of `prompt` and `messages`")),
+        let TextInput { prompt, prompt_token_ids, messages, .. } = input;
+        let tokens = match (prompt, prompt_token_ids.as_slice(), messages.as_slice()) {
+            (Some(prompt), [], []) => self.raw(prompt, context)?,
+            (None, ids @ [_, ..], []) => ids.to_vec(),
+            (None, [], [_, ..]) => self.chat(input, at, context)?,
+            _ => {
+                return Err(Error::bad_input(
+                    "give exactly one of `prompt`, `prompt_token_ids` and `messages`",
+                ));
+            }
         };
         if tokens.is_empty() {
             return Err(Error::bad_input("`prompt` has no token to go on from"));
         }
         Ok(tokens)
+    }
+
+    /// Returns the tokens of a text, with the special tokens that the tokenizer adds.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that contains no text of the request.
+    pub(crate) fn text(&self, text: &str, context: usize) -> Result<Vec<u32>> {
+        refuse_bytes("input", text.len(), context)?;
+        self.raw(text, context)
     }
 
     /// Returns the lower bound of the number of tokens of a text.
@@ -154,7 +174,8 @@ impl ChatTokenizer {
     /// the error after tokenization can give its exact number of tokens.
     fn refuse_many(&self, text: &str, context: usize) -> Result<()> {
         let least = if text.len() > FEW_BYTES { self.cover.least(text) } else { 0 };
-        if least < context {
+        // A prompt that fills the context is refused later, if a reply is to follow it.
+        if least <= context {
             return Ok(());
         }
         Err(Error::bad_input(format!(
@@ -162,6 +183,13 @@ impl ChatTokenizer {
              of {context}"
         )))
     }
+}
+
+/// Error for a prompt of `tokens` tokens that leaves no room in the context.
+pub(crate) fn no_room(tokens: usize, context: usize) -> Error {
+    Error::bad_input(format!(
+        "the prompt has {tokens} tokens, which leaves no room in this model's context of {context}"
+    ))
 }
 
 fn not_encoded() -> Error {

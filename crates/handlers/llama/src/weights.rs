@@ -99,7 +99,9 @@ impl Weights {
         let is_gguf = !checkpoint.metadata().is_empty();
         let theirs = if is_gguf { gguf::name(name) } else { None };
         let name = theirs.as_deref().unwrap_or(name);
-        let found = checkpoint.find(name);
+        // A model without an output matrix was saved without the prefix.
+        let bare = || checkpoint.find(name.strip_prefix("model.")?);
+        let found = checkpoint.find(name).or_else(bare);
         found.ok_or_else(|| LoadError::Missing(format!("there is no tensor {name}")))
     }
 

@@ -62,6 +62,11 @@ pub(super) fn messages<'de, D: Deserializer<'de>>(
     named("messages", list::<_, _, { TextInput::MOST_MESSAGES }>(deserializer))
 }
 
+/// Deserializes `prompt_token_ids`.
+pub(super) fn prompt<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
+    named("prompt_token_ids", list::<_, _, { TextInput::MOST_PROMPT_TOKENS }>(deserializer))
+}
+
 /// Deserializes `bad_token_ids`.
 pub(super) fn banned<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u32>, D::Error> {
     named("bad_token_ids", list::<_, _, { TextInput::MOST_TOKENS }>(deserializer))

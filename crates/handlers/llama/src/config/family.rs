@@ -17,12 +17,14 @@ pub(super) enum Family {
 }
 
 impl Family {
+    /// Returns the family of `architectures`. A model without an output matrix, as one for
+    /// embeddings may be, has a name such as `Qwen3Model`.
     pub(super) fn named(architectures: &[String]) -> Result<Self, LoadError> {
         match architectures.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-            ["LlamaForCausalLM"] => Ok(Self::Llama),
-            ["MistralForCausalLM"] => Ok(Self::Mistral),
-            ["Qwen2ForCausalLM"] => Ok(Self::Qwen2),
-            ["Qwen3ForCausalLM"] => Ok(Self::Qwen3),
+            ["LlamaForCausalLM" | "LlamaModel"] => Ok(Self::Llama),
+            ["MistralForCausalLM" | "MistralModel"] => Ok(Self::Mistral),
+            ["Qwen2ForCausalLM" | "Qwen2Model"] => Ok(Self::Qwen2),
+            ["Qwen3ForCausalLM" | "Qwen3Model"] => Ok(Self::Qwen3),
             _ => {
                 let supported = "one of LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM \
                                  and Qwen3ForCausalLM";

@@ -48,6 +48,8 @@ pub(super) struct File {
     use_sliding_window: bool,
     max_window_layers: Option<usize>,
     layer_types: Option<Vec<String>>,
+    is_causal: Option<bool>,
+    use_bidirectional_attention: Option<bool>,
     quantization_config: Option<Value>,
 }
 
@@ -66,6 +68,12 @@ impl File {
         }
         if self.attention_bias && family == Family::Mistral {
             return refused("attention_bias", true, "false in this family");
+        }
+        if self.is_causal == Some(false) {
+            return refused("is_causal", false, "true");
+        }
+        if self.use_bidirectional_attention == Some(true) {
+            return refused("use_bidirectional_attention", true, "false");
         }
         self.quantization_config.as_ref().map_or(Ok(()), quantization::hold)
     }

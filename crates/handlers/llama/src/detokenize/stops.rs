@@ -30,6 +30,11 @@ impl fmt::Debug for Stops {
 }
 
 impl Stops {
+    /// Creates the automaton of no stop sequence.
+    pub(crate) fn none() -> Self {
+        Self { automaton: None, depths: Vec::new() }
+    }
+
     /// Builds the automaton of these stop sequences, none of which is empty.
     ///
     /// # Errors
@@ -37,7 +42,7 @@ impl Stops {
     /// Returns an error if they exceed the size of an automaton.
     pub(crate) fn new(texts: &[String]) -> Result<Self> {
         if texts.is_empty() {
-            return Ok(Self { automaton: None, depths: Vec::new() });
+            return Ok(Self::none());
         }
         let automaton = NFA::builder().match_kind(MatchKind::Standard).build(texts);
         let automaton = automaton.map_err(|_| Error::bad_input("`stop` has too many texts"))?;

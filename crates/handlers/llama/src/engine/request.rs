@@ -1,23 +1,22 @@
 //! Request that is being answered.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use futures_channel::oneshot;
-use nsbridge_handler::{Emitter, Error, Finish, Refused, Result, TextPiece};
+use nsbridge_handler::{Error, Finish, Refused, Result, TextPiece};
 
 use super::EngineRequest;
+use super::outlet::Outlet;
 use crate::schedule::Work;
 
-/// Request with the pieces that its consumer has not yet taken.
+/// Request with the piece that its consumer has not yet taken.
 pub(super) struct Request {
     pub(super) input: EngineRequest,
-    emitter: Emitter<TextPiece>,
+    outlet: Box<dyn Outlet>,
     /// `None` once the result was sent.
     done: Option<oneshot::Sender<Result<Finish>>>,
-    /// Pieces that were not yet taken; `finish` follows them.
-    pieces: VecDeque<TextPiece>,
-    finish: Option<Result<Finish>>,
+    /// Next piece, while the consumer has no room for it. The pieces after it are in the group.
+    waiting: Option<TextPiece>,
     limit: Option<Limit>,
 }
 
@@ -53,12 +52,12 @@ impl Limit {
 impl Request {
     pub(super) fn new(
         input: EngineRequest,
-        emitter: Emitter<TextPiece>,
+        outlet: Box<dyn Outlet>,
         done: oneshot::Sender<Result<Finish>>,
         limit: Option<Duration>,
     ) -> Self {
         let limit = limit.map(|given| Limit::new(given, input.arrived));
-        Self { input, emitter, done: Some(done), pieces: VecDeque::new(), finish: None, limit }
+        Self { input, outlet, done: Some(done), waiting: None, limit }
     }
 
     pub(super) fn limit(&self) -> Option<&Limit> {
@@ -75,12 +74,11 @@ impl Request {
         self.done.is_none()
     }
 
-    /// Ends the request if it was stopped or is past its deadline; otherwise offers the waiting
-    /// pieces.
+    /// Ends the request if it was stopped or is past its deadline; otherwise offers its pieces.
     pub(super) fn look(&mut self) {
         if self.done.as_ref().is_some_and(oneshot::Sender::is_canceled) {
             self.done = None;
-        } else if let Err(stop) = self.emitter.check() {
+        } else if let Err(stop) = self.outlet.check() {
             self.tell(Err(Error::Stopped(stop)));
         } else if let Some(limit) = self.limit.as_ref().filter(|limit| limit.left().is_zero()) {
             self.tell(Err(limit.error()));
@@ -89,31 +87,28 @@ impl Request {
         }
     }
 
-    /// Emits pieces until one is refused, and sends the result after the last one.
-    fn offer(&mut self) {
-        while let Some(piece) = self.pieces.front() {
-            match self.emitter.try_emit(piece) {
-                Ok(()) => drop(self.pieces.pop_front()),
-                Err(Refused::Full) => return,
+    /// Emits the group's pieces until one is refused, and sends the result after the last one. A
+    /// piece leaves the group only when its turn to be emitted has come, so a long prompt is not
+    /// held as pieces.
+    pub(super) fn offer(&mut self) {
+        while let Some(piece) = self.waiting.take().or_else(|| self.input.group.next_piece()) {
+            match self.outlet.offer(&piece) {
+                Ok(()) => {}
+                Err(Refused::Full) => {
+                    self.waiting = Some(piece);
+                    return;
+                }
                 Err(Refused::Stopped(stop)) => return self.tell(Err(Error::Stopped(stop))),
             }
         }
-        if let Some(finish) = self.finish.take() {
+        if let Some(finish) = self.input.group.finish() {
             self.tell(finish);
         }
     }
 
-    /// Takes the new pieces and the result from the group, and offers them.
-    pub(super) fn collect(&mut self) {
-        let group = &mut self.input.group;
-        self.pieces.extend(std::iter::from_fn(|| group.next_piece()));
-        self.finish = group.finish();
-        self.offer();
-    }
-
-    /// Returns the tokens to run; none while pieces wait for the consumer.
+    /// Returns the tokens to run; none while a piece waits for the consumer.
     pub(super) fn work(&self) -> Work {
-        let rests = self.is_over() || !self.pieces.is_empty();
+        let rests = self.is_over() || self.waiting.is_some();
         if rests { Work::default() } else { self.input.group.work() }
     }
 }

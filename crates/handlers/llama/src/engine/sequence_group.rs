@@ -8,17 +8,21 @@
 //! If the KV cache has no space for all sequences, they run in turns: the last ones wait until an
 //! earlier one has ended. A running sequence continues to its end, however far its pieces are
 //! ahead, because recomputing a waiting sequence costs more than keeping pieces.
+//!
+//! The rows of the prompt of a single sequence may be read too, by [`PromptRows`]. If the request
+//! asks for no token beyond the prompt, the sequence ends with the last row that is read.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use nsbridge_handler::{Error, Finish, FinishReason, Result, TextPiece, Usage};
 
+use super::prompt_rows::PromptRows;
+use super::sequence::Sequence;
 use crate::grammar::Grammar;
 use crate::reply::{Addition, Reply};
 use crate::schedule::Work;
-use crate::speculation::{AcceptanceStats, Tally, Undrafted};
-use crate::{BlockTable, Chunk, KvCacheManager, Scratch};
+use crate::speculation::{Tally, Undrafted};
+use crate::{Chunk, KvCacheManager, Scratch};
 
 /// Maximum number of pieces that a sequence may be ahead of its turn before it waits for the
 /// others.
@@ -30,6 +34,9 @@ pub(crate) struct SequenceGroup {
     sequences: Vec<Sequence>,
     /// Number of tokens of the prompt.
     prompt: usize,
+    /// Reader of the prompt's rows, if the request asks for more than a reply. There is one sequence
+    /// then.
+    prompt_rows: Option<PromptRows>,
     /// Number of prompt tokens found in the prefix cache; `None` before the lookup.
     cached: Option<usize>,
     /// Maximum number of sequences that run in one step.
@@ -38,55 +45,31 @@ pub(crate) struct SequenceGroup {
     in_turns: bool,
 }
 
-#[derive(Debug)]
-struct Sequence {
-    reply: Reply,
-    /// Block table of the tokens that were run. An empty table starts as a fork of another
-    /// sequence's prompt.
-    table: BlockTable,
-    /// Pieces whose turn has not come.
-    pieces: VecDeque<TextPiece>,
-    end: Option<Result<FinishReason>>,
-    /// True while the sequence has no memory and waits for another one to end.
-    waits: bool,
-    /// Number of pieces delivered so far.
-    told: usize,
-    /// Id for drafters.
-    id: u64,
-    stats: AcceptanceStats,
-}
-
-impl Sequence {
-    fn new(reply: Reply) -> Self {
-        Self {
-            reply,
-            table: BlockTable::default(),
-            pieces: VecDeque::new(),
-            end: None,
-            waits: false,
-            told: 0,
-            id: 0,
-            stats: AcceptanceStats::default(),
-        }
-    }
-
-    fn left(&self) -> usize {
-        self.reply.tokens().len() - self.table.len()
-    }
-
-    /// Returns true if the sequence is neither ended nor waiting.
-    fn goes_on(&self) -> bool {
-        self.end.is_none() && !self.waits
-    }
-}
-
 impl SequenceGroup {
     /// Creates the sequences from replies to the same prompt, at least one. At most `most` run in a
     /// step.
     pub(crate) fn new(replies: Vec<Reply>, most: usize) -> Self {
         let prompt = replies.first().map_or(0, |reply| reply.tokens().len());
         let sequences = replies.into_iter().map(Sequence::new).collect();
-        Self { sequences, prompt, cached: None, most, in_turns: false }
+        Self { sequences, prompt, prompt_rows: None, cached: None, most, in_turns: false }
+    }
+
+    /// Sets the reader of the prompt's rows, for a group of one sequence.
+    pub(crate) fn read_prompt_by(&mut self, reader: PromptRows) {
+        for sequence in &mut self.sequences {
+            sequence.unread = usize::from(!sequence.has_reply() && !reader.read_last());
+        }
+        self.prompt_rows = Some(reader);
+        self.end_with_prompt();
+    }
+
+    /// Ends a sequence without a reply once no further row of its prompt is needed.
+    fn end_with_prompt(&mut self) {
+        let Self { sequences, prompt_rows: Some(pieces), .. } = self else { return };
+        let over = pieces.first_row().is_none();
+        for sequence in sequences.iter_mut().filter(|sequence| over && !sequence.has_reply()) {
+            sequence.end = Some(Ok(FinishReason::Length));
+        }
     }
 
     /// Assigns ids, counting up from `next`.
@@ -105,7 +88,8 @@ impl SequenceGroup {
     /// Returns the maximum number of pieces of all sequences together.
     pub(crate) fn longest(&self) -> usize {
         let longest = self.sequences.iter().map(|sequence| sequence.reply.longest());
-        longest.fold(0, usize::saturating_add)
+        let of_prompt = self.prompt_rows.as_ref().map_or(0, PromptRows::pieces);
+        longest.fold(of_prompt, usize::saturating_add)
     }
 
     /// Constrains each sequence to a grammar, from its first token on.
@@ -129,8 +113,16 @@ impl SequenceGroup {
     /// Returns an error if the pieces cannot belong to this request.
     pub(crate) fn take_resumed(&mut self, pieces: &[TextPiece]) -> Result<Option<Finish>> {
         for piece in pieces {
+            if let Some(of_prompt) = self.prompt_rows.as_mut().filter(|pieces| pieces.remain()) {
+                let own = self.sequences.first().map_or(&[][..], |first| first.reply.prompt());
+                if !of_prompt.take_resumed(own, piece) {
+                    return Err(not_ours());
+                }
+                self.end_with_prompt();
+                continue;
+            }
             let Some(next) = self.due().filter(|next| *next == piece.index as usize) else {
-                return Err(Error::bad_input("the resumed pieces are not of this model's making"));
+                return Err(not_ours());
             };
             let sequence = &mut self.sequences[next];
             sequence.end = sequence.reply.take_resumed(piece.token)?.map(Ok);
@@ -152,10 +144,13 @@ impl SequenceGroup {
             // One run of the prompt yields the first token of every sequence. A resumed sequence
             // needs more tokens.
             let begins = first.reply.made() == 0;
-            return Work { tokens: self.prompt - first.table.len(), together: begins.into() };
+            let (tokens, together) = (self.prompt - first.table.len(), begins.into());
+            return Work { tokens, together, scored: None };
         }
         let tokens = self.round().map(|index| self.sequences[index].left()).sum();
-        Work { tokens, together: self.round().count() }
+        let replies = self.round().filter(|index| self.sequences[*index].has_reply());
+        let scored = self.prompt_rows.as_ref().and_then(PromptRows::scored);
+        Work { tokens, together: replies.count(), scored }
     }
 
     /// Starts from the blocks that the prefix cache has. On the first call, returns the numbers of
@@ -166,10 +161,13 @@ impl SequenceGroup {
         scope: &Arc<str>,
     ) -> Option<(usize, usize)> {
         let first = self.round().next()?;
+        let needed = self.prompt_rows.as_ref().and_then(PromptRows::first_row);
         for (index, sequence) in self.sequences.iter_mut().enumerate() {
             if sequence.goes_on() {
                 let Sequence { reply, table, .. } = sequence;
-                cache.recall(table, scope, reply.tokens());
+                // At least the last of these tokens is left to run.
+                let known = needed.map_or(reply.tokens(), |row| &reply.tokens()[..=row]);
+                cache.recall(table, scope, known);
                 // A partial prompt is dropped: the first sequence runs it for the others.
                 if index != first && table.len() < self.prompt {
                     cache.truncate(table, 0);
@@ -201,8 +199,9 @@ impl SequenceGroup {
         scope: &'a Arc<str>,
     ) -> impl Iterator<Item = Undrafted<'a>> {
         let parts = self.parts(tokens);
-        let goes_on =
-            |(sequence, part): &(&mut Sequence, usize)| *part == 1 && sequence.left() == 1;
+        let goes_on = |(sequence, part): &(&mut Sequence, usize)| {
+            *part == 1 && sequence.left() == 1 && sequence.has_reply()
+        };
         self.sequences.iter_mut().zip(parts).filter(goes_on).map(move |(sequence, _)| {
             let Sequence { reply, table, stats, id, .. } = sequence;
             Undrafted { reply, table, stats, sequence: *id, scope }
@@ -212,14 +211,17 @@ impl SequenceGroup {
     /// Returns the chunks of one step for `tokens` tokens of [`work`](Self::work), with the drafts.
     pub(crate) fn chunks(&mut self, tokens: usize) -> impl Iterator<Item = Chunk<'_>> {
         let parts = self.parts(tokens);
+        let pieces = self.prompt_rows.as_ref();
         let some = self.sequences.iter_mut().zip(parts).filter(|(_, part)| *part > 0);
-        some.map(|(sequence, part)| {
+        some.map(move |(sequence, part)| {
+            let has_reply = sequence.has_reply();
             let Sequence { reply, table, .. } = sequence;
             let (begin, end) = (table.len(), table.len() + part);
             // A draft follows the last of the sequence's own tokens.
             let whole = end == reply.tokens().len();
             let drafted = if whole { reply.drafted() } else { 0 };
-            let logits = if whole { 1 + drafted } else { 0 };
+            let of_prompt = pieces.map_or(0, |pieces| pieces.rows(end));
+            let logits = of_prompt + if whole && has_reply { 1 + drafted } else { 0 };
             Chunk { table, tokens: &reply.with_draft()[begin..end + drafted], logits }
         })
     }
@@ -233,9 +235,13 @@ impl SequenceGroup {
         tally: &mut Tally,
     ) {
         let (round, several): (Vec<usize>, _) = (self.round().collect(), self.sequences.len() > 1);
+        let failed = self.read_prompt(rows, scratch).err();
         let mut own: Vec<&[f32]> = Vec::new();
         for index in round {
             let sequence = &mut self.sequences[index];
+            if !sequence.has_reply() {
+                continue;
+            }
             let run = sequence.reply.tokens().len() + sequence.reply.drafted();
             if sequence.table.len() == run {
                 own.clear();
@@ -255,10 +261,31 @@ impl SequenceGroup {
             sequence.pieces.extend(added.pieces);
             sequence.end = added.end;
         }
+        self.end_with_prompt();
+        // Only now, since the rows of the reply are taken in any case.
+        if let (Some(error), Some(first)) = (failed, self.sequences.first_mut()) {
+            first.pieces.clear();
+            first.end = Some(Err(error));
+        }
+    }
+
+    /// Takes the needed rows of the prompt from `rows` and reads them.
+    fn read_prompt<'a>(
+        &mut self,
+        rows: &mut impl Iterator<Item = &'a [f32]>,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let Self { sequences, prompt_rows: Some(pieces), .. } = self else { return Ok(()) };
+        let Some(Sequence { reply, table, .. }) = sequences.first() else { return Ok(()) };
+        let rows: Vec<&[f32]> = rows.take(pieces.rows(table.len())).collect();
+        pieces.read(reply.prompt(), &rows, scratch)
     }
 
     /// Returns the next piece in turn, if it is available.
     pub(crate) fn next_piece(&mut self) -> Option<TextPiece> {
+        if let Some(pieces) = self.prompt_rows.as_mut().filter(|pieces| pieces.remain()) {
+            return pieces.next_piece(self.sequences.first()?.reply.prompt());
+        }
         let due = self.due()?;
         let sequence = &mut self.sequences[due];
         let piece = sequence.pieces.pop_front()?;
@@ -341,6 +368,9 @@ impl SequenceGroup {
             let failed = pieces.is_empty() && matches!(end, Some(Err(_)));
             return if failed { end.take()?.err().map(Err) } else { None };
         }
+        if self.prompt_rows.as_ref().is_some_and(PromptRows::remain) {
+            return None;
+        }
         let Some(Ok(reason)) = self.sequences.first()?.end else { return None };
         let sum = |count: fn(&Sequence) -> u64| self.sequences.iter().map(count).sum();
         let usage = Usage {
@@ -422,6 +452,10 @@ impl SequenceGroup {
             }
         }
     }
+}
+
+fn not_ours() -> Error {
+    Error::bad_input("the resumed pieces are not of this model's making")
 }
 
 /// Sets the sequence index of each piece, and the finish reason in the last piece of a reply.

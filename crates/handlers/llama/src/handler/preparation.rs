@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use nsbridge_handler::{Error, Finish, Result, TextInput, TextPiece};
 
-use crate::engine::SequenceGroup;
+use crate::engine::{PromptPieces, PromptRows, SequenceGroup};
 use crate::grammar::{Grammars, Rule};
 use crate::limits::{
     BYTES_PER_BYTE, FORMAT_REPLIES, GRAMMAR_BYTES, IN_PLACE, PART_OF_STEP, PROMPT_TOKENS,
@@ -95,6 +95,12 @@ impl Preparation {
                 prompt.len()
             )));
         }
+        asked.refuse_large_prompt(prompt.len())?;
+        let (len, echo, top) = (prompt.len(), asked.echo, asked.prompt_logprobs);
+        let of_prompt = (echo || top.is_some()).then(|| {
+            let most = replies_at_once(self.step_tokens, 1);
+            PromptRows::Pieces(PromptPieces::new(text.clone(), len, echo, top, most))
+        });
         let first = Reply::new(text, vocab_size, context, prompt, asked, seed)?;
         let others = (1..self.replies).map(|index| first.beside(seed.wrapping_add(index)));
         let others: Vec<Reply> = others.collect();
@@ -102,6 +108,9 @@ impl Preparation {
         let weight = replies.first().map_or(1, Reply::weight);
         let weight = weight + rule.as_ref().map_or(0, |_| GRAMMAR_WEIGHT);
         let mut group = SequenceGroup::new(replies, replies_at_once(self.step_tokens, weight));
+        if let Some(rows) = of_prompt {
+            group.read_prompt_by(rows);
+        }
         if let Some(rule) = rule {
             group.hold_to(self.grammars.compile(&rule)?)?;
         }

@@ -36,6 +36,8 @@ pub(super) struct DeviceShard {
     layers: Vec<Layer>,
     norm: Tensor,
     output: Linear,
+    /// True if a step ends with the last norm.
+    hidden: bool,
     /// `[context, head_dim / 2]`.
     cos: Tensor,
     sin: Tensor,
@@ -101,6 +103,7 @@ impl DeviceShard {
             device: device.clone(),
             tokens: part.tokens(config.vocab_size),
             norm: load.norm("model.norm.weight", config.hidden_size)?,
+            hidden: setup.hidden,
             eps: config.rms_norm_eps,
             heads: Heads { queries: config.heads / part.of, keys, dim },
             pages: pages.map_err(|error| load::no_memory(&error))?,
@@ -148,11 +151,22 @@ impl DeviceShard {
             return self.collectives.finish();
         }
         let normed = rms_norm(&stream.index_select(&wanted, 0)?, &self.norm, self.eps)?;
+        if self.hidden {
+            if self.part.rank == 0 {
+                self.logits = normed.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
+            }
+            return self.collectives.finish();
+        }
         let logits = self.output.forward(&normed)?.to_dtype(DType::F32)?;
         if let Some(logits) = self.collectives.gather(logits)? {
             self.logits = logits.flatten_all()?.to_vec1()?;
         }
         Ok(())
+    }
+
+    /// Returns the number of elements of a hidden state.
+    fn width(&self) -> usize {
+        self.norm.elem_count()
     }
 
     /// Returns the embeddings of this rank's tokens, and zeros for all other tokens.
@@ -211,7 +225,8 @@ impl Rank for DeviceShard {
     }
 
     fn logits(&self, step: &Step) -> Rows<'_> {
-        let stride = self.tokens.each * self.part.of;
+        let vocabulary = self.tokens.each * self.part.of;
+        let stride = if self.hidden { self.width() } else { vocabulary };
         Rows { numbers: &self.logits[..step.wanted.len() * stride], stride }
     }
 

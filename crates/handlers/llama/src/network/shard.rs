@@ -24,6 +24,8 @@ pub(super) struct Shard {
     pub(super) norm: Vec<f32>,
     /// `None` if the output is tied to the embedding.
     pub(super) output: Option<Matrix>,
+    /// True if a step ends with the last norm.
+    pub(super) hidden: bool,
     /// Shared by all ranks.
     pub(super) rope: Arc<RopeTable>,
     pub(super) eps: f32,
@@ -85,6 +87,7 @@ impl Shard {
             pool: ThreadPool::new(load::threads(setup.threads, bytes, part.of)),
             kv: Kv { shape, values: Values::new(setup.kv, shape)? },
             scratch: Scratch::default(),
+            hidden: setup.hidden,
             embedding,
             output,
             layers,

@@ -27,6 +27,7 @@ impl Rank for Shard {
             layers,
             norm,
             output,
+            hidden,
             rope,
             eps,
             heads,
@@ -47,13 +48,21 @@ impl Rank for Shard {
             run.feed_forward(layer)?;
         }
         run.keep_wanted(norm.len());
+        if *hidden {
+            run.hidden(norm);
+            return Ok(());
+        }
         run.logits(norm, output.as_ref().unwrap_or(embedding), tokens.each)
     }
 
     fn logits(&self, step: &Step) -> Rows<'_> {
-        let stride = self.tokens.each * self.comm.ranks();
         let Scratch { logits, gathered, .. } = &self.scratch;
-        let all = if self.comm.ranks() == 1 { logits } else { gathered };
+        // The hidden states are the same on all ranks.
+        let (all, stride) = match (self.hidden, self.comm.ranks()) {
+            (true, _) => (logits, self.norm.len()),
+            (false, 1) => (logits, self.tokens.each),
+            (false, ranks) => (gathered, self.tokens.each * ranks),
+        };
         Rows { numbers: &all[..step.wanted.len() * stride], stride }
     }
 
@@ -217,6 +226,14 @@ impl Run<'_> {
         for (to, row) in self.step.wanted.iter().enumerate() {
             self.scratch.stream.copy_within(row * stride..(row + 1) * stride, to * stride);
         }
+    }
+
+    /// Computes the norms of the wanted rows, as the results of the step.
+    fn hidden(&mut self, norm: &[f32]) {
+        let count = self.step.wanted.len();
+        self.norm(norm, count);
+        let Scratch { normed, logits, .. } = &mut *self.scratch;
+        room(logits, count * norm.len()).copy_from_slice(&normed[..count * norm.len()]);
     }
 
     fn logits(&mut self, norm: &[f32], output: &Matrix, stride: usize) -> Result<(), RankLost> {

@@ -163,3 +163,59 @@ fn lengths_and_stops_that_cannot_be_are_refused_by_their_field() {
     check_refused(&longer, "min_tokens");
     check_refused(&TextInput { stop: vec![String::new()], ..plain() }, "stop");
 }
+
+#[test]
+fn a_prompt_of_token_ids_names_tokens_of_the_model() {
+    assert!(ask(&TextInput::token_ids([0, 9])).is_ok());
+    check_refused(&TextInput::token_ids([0, 10]), "prompt_token_ids");
+}
+
+#[test]
+fn nothing_is_generated_only_where_the_prompt_is_told() {
+    let nothing = TextInput { max_tokens: Some(0), ..plain() };
+    check_refused(&nothing, "max_tokens");
+    for input in [
+        TextInput { echo: true, ..nothing.clone() },
+        TextInput { prompt_logprobs: Some(0), ..nothing.clone() },
+    ] {
+        assert_eq!(ask(&input).unwrap().max_tokens, 0);
+        check_refused(&TextInput { min_tokens: Some(1), ..input.clone() }, "min_tokens");
+        check_refused(&TextInput { n: Some(2), ..input.clone() }, "n");
+        assert!(ask(&TextInput { n: Some(1), ..input }).is_ok());
+    }
+}
+
+#[test]
+fn an_echoed_prompt_has_the_log_probabilities_of_the_reply_unless_it_has_its_own() {
+    let told = |echo, logprobs, top_logprobs, prompt_logprobs| {
+        let input = TextInput { echo, logprobs, top_logprobs, prompt_logprobs, ..plain() };
+        ask(&input).unwrap().prompt_logprobs
+    };
+    assert_eq!(told(false, true, Some(3), None), None);
+    assert_eq!(told(true, false, None, None), None);
+    assert_eq!(told(true, true, Some(3), None), Some(3));
+    assert_eq!(told(true, true, Some(3), Some(5)), Some(5));
+    assert_eq!(told(false, false, None, Some(0)), Some(0));
+    check_refused(&TextInput { prompt_logprobs: Some(21), ..plain() }, "prompt_logprobs");
+}
+
+#[test]
+fn a_prompt_whose_pieces_do_not_fit_into_a_reply_is_refused_with_both_numbers() {
+    let asked =
+        |echo, prompt_logprobs| ask(&TextInput { echo, prompt_logprobs, ..plain() }).unwrap();
+    let refused = |asked: &Asked, tokens| match asked.refuse_large_prompt(tokens) {
+        Ok(()) => String::new(),
+        Err(error) => error.to_string(),
+    };
+    assert_eq!(refused(&asked(false, None), usize::MAX), "");
+    assert_eq!(refused(&asked(false, Some(20)), 8192), "");
+    let why = refused(&asked(false, Some(20)), 10_000);
+    assert!(why.contains("`prompt_logprobs` are 20, and 17 are the most"), "{why}");
+    assert_eq!(refused(&asked(false, Some(17)), 10_000), "");
+    let why = refused(&asked(true, Some(0)), 100_000);
+    assert!(why.contains("100000 tokens, and 74898 are the most"), "{why}");
+    assert_eq!(refused(&asked(true, Some(0)), 74_898), "");
+    assert_eq!(refused(&asked(true, None), 100_000), "");
+    let why = refused(&asked(true, None), 200_000);
+    assert!(why.contains("200000 tokens, and 174762 are the most"), "{why}");
+}

@@ -43,9 +43,31 @@ pub fn logprobs(
     Some(Logprobs { chosen: logprob(chosen), top: top.collect() })
 }
 
+/// Returns the rank of a token among all by its logit, from 1. Of equal logits, the smaller id
+/// comes first. Returns `None` if the token has no number as its logit.
+pub(crate) fn rank_of(logits: &[f32], token: u32) -> Option<u32> {
+    let own = *logits.get(token as usize)?;
+    let larger = logits.iter().filter(|logit| **logit > own).count();
+    let equal = logits[..token as usize].iter().filter(|logit| **logit == own).count();
+    (!own.is_nan()).then_some((larger + equal) as u32 + 1)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Logprobs, Scratch, logprobs};
+    use super::{Logprobs, Scratch, logprobs, rank_of};
+
+    #[test]
+    fn ranks_count_from_one_in_the_order_of_the_likeliest_tokens() {
+        let logits: Vec<f32> = (0..300).map(|token| ((token * 7) % 13) as f32 - 6.0).collect();
+        let top = logprobs(&logits, 0, 300, &mut Scratch::default()).unwrap().top;
+        for ((token, _), rank) in top.into_iter().zip(1..) {
+            assert_eq!(rank_of(&logits, token), Some(rank));
+        }
+        assert_eq!(rank_of(&[f32::NAN, -0.0, 0.0, f32::NEG_INFINITY], 2), Some(2));
+        assert_eq!(rank_of(&[f32::NAN, -0.0, 0.0, f32::NEG_INFINITY], 3), Some(3));
+        assert_eq!(rank_of(&[f32::NAN, 1.0], 0), None);
+        assert_eq!(rank_of(&[1.0], 1), None);
+    }
 
     #[test]
     fn log_probabilities_are_those_of_the_raw_softmax() {

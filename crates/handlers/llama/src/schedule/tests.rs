@@ -28,6 +28,8 @@ struct Request {
     /// Number of steps for which its client does not read.
     away: usize,
     weight: usize,
+    /// Most tokens of a step, if the prompt's tokens need log-probabilities.
+    scored: Option<usize>,
 }
 
 impl Request {
@@ -47,7 +49,12 @@ impl Request {
             held,
             away,
             weight,
+            scored: None,
         }
+    }
+
+    fn scored(self, most: usize) -> Self {
+        Self { scored: Some(most), ..self }
     }
 
     fn of(self, replies: usize) -> Self {
@@ -65,7 +72,8 @@ impl Request {
     fn work(&self) -> Work {
         let tokens = self.prompt + self.made * self.going - self.run;
         let together = if self.made == 0 { 1 } else { self.going };
-        if self.away > 0 { Work::default() } else { Work { tokens, together } }
+        let scored = self.scored.filter(|_| self.run + 1 < self.prompt);
+        if self.away > 0 { Work::default() } else { Work { tokens, together, scored } }
     }
 
     /// Ends the running replies that have all their tokens. Returns true if these were the last
@@ -158,7 +166,7 @@ impl World {
         let begun = self.requests.iter().filter(|(request, _)| request.held > 0).count();
         assert!(begun <= LIMITS.places || self.away, "{begun} have begun");
         for ((request, _), count) in self.requests.iter_mut().zip(&counts) {
-            let Work { tokens, together } = request.work();
+            let Work { tokens, together, .. } = request.work();
             assert!(request.run + count <= request.held.max(*count));
             assert!(*count == tokens || *count + together <= tokens || *count == 0);
             request.run += count;
@@ -172,6 +180,11 @@ impl World {
             self.ended.push((over.name, self.steps));
         }
         counts.iter().sum()
+    }
+
+    /// Returns how many tokens were run of the request of this name.
+    fn run(&self, name: usize) -> usize {
+        self.requests.iter().find(|(request, _)| request.name == name).expect("it runs").0.run
     }
 
     fn steps(&mut self, steps: usize) {

@@ -9,6 +9,7 @@ mod bounds;
 mod bundled;
 #[cfg(feature = "candle")]
 mod devices;
+mod embeddings;
 mod families;
 mod floats8;
 mod formats;
@@ -20,11 +21,13 @@ mod metadata;
 mod network;
 mod oracle;
 mod parity;
+mod references;
 mod replies;
 mod required;
 mod sampling;
 mod schedules;
 mod schemas;
+mod scoring;
 mod speculation;
 mod tiny;
 #[cfg(feature = "testing")]

@@ -165,15 +165,23 @@ prop_compose! {
         n in prop_oneof![3 => Just(1u32), 1 => 2..6u32], temperature in prop_oneof![Just(0.0), Just(0.9)],
         priority in -1..2i32, seed in 0..3u64, leaves in prop::option::weighted(0.2, 0..30usize),
         sleeps in prop::option::weighted(0.2, 1..60u64), has in prop_oneof![3 => Just(0usize), 1 => 1..60usize],
-        penalty in prop_oneof![Just(1.0), Just(1.3)], held in prop::bool::weighted(0.2),
+        penalty in prop_oneof![Just(1.0), Just(1.3)], form in 0..10,
     ) -> Client {
         let mut input = json!({
             "prompt": prompt(kind, length), "max_tokens": max_tokens, "n": n,
             "temperature": temperature, "priority": priority, "repetition_penalty": penalty
         });
-        if held {
+        if form < 2 {
             let regex = "[a-z]{3,20}(, [0-9]+){0,9}";
             input["response_format"] = json!({ "type": "regex", "regex": regex });
+        }
+        // The prompt comes before a single reply, or alone.
+        if n == 1 && form >= 6 {
+            input["prompt_logprobs"] = json!(form - 6);
+            input["echo"] = json!(form == 7);
+        }
+        if n == 1 && form == 9 {
+            input["max_tokens"] = json!(0);
         }
         let sleeps = sleeps.map(Duration::from_millis);
         Client { tenant, input, seed, leaves, sleeps, has }

@@ -1,6 +1,6 @@
 //! Fairness between a tenant with many replies and another tenant.
 
-use super::{Request, World};
+use super::{LIMITS, Request, Work, World};
 
 /// Returns the most tokens and steps that ten tokens of another tenant took, beside a tenant with
 /// `replies` replies of this weight.
@@ -67,4 +67,39 @@ fn m1_a_tenant_alone_runs_in_every_step_whatever_it_owes() {
     world.ask(Request::new(1, "b", 20, 100).of(60));
     world.play();
     assert!(world.steps <= 210, "{}", world.steps);
+}
+
+#[test]
+fn a_prompt_with_log_probabilities_counts_twice_and_runs_in_short_chunks() {
+    // Alone, it runs as many tokens a step as it may.
+    let mut world = World::new(1_000_000);
+    world.ask(Request::new(0, "a", 2000, 0).scored(8));
+    assert_eq!((world.step(), world.step()), (8, 8));
+    // Without that limit, its tokens take the room of two.
+    let mut world = World::new(1_000_000);
+    world.ask(Request::new(0, "a", 2000, 0).scored(usize::MAX));
+    assert_eq!(world.step(), LIMITS.tokens / 2);
+    // Beside another tenant's prompt, it runs half as many tokens.
+    let mut world = World::new(1_000_000);
+    world.ask(Request::new(0, "a", 100_000, 0).scored(usize::MAX));
+    world.ask(Request::new(1, "b", 100_000, 0));
+    world.steps(400);
+    let (scored, plain) = (world.run(0), world.run(1));
+    assert!(scored.abs_diff(plain / 2) <= LIMITS.tokens, "{scored} and {plain}");
+    // Replies of another tenant run in every step beside it.
+    let mut world = World::new(1_000_000);
+    world.ask(Request::new(0, "a", 100_000, 0).scored(16));
+    world.step();
+    world.ask(Request::new(1, "b", 10, 50));
+    world.steps(60);
+    assert!(world.end_of(1) <= 53, "{}", world.end_of(1));
+}
+
+#[test]
+fn a_prompt_with_log_probabilities_goes_on_in_the_room_of_one_token() {
+    let work = |tokens| Work { tokens, together: 1, scored: Some(16) };
+    for (tokens, room, within) in [(60, 0, 0), (60, 1, 1), (60, 3, 1), (60, 64, 16), (9, 64, 9)] {
+        assert_eq!(work(tokens).within(room), within);
+    }
+    assert_eq!((work(60).cost(1, 1), work(60).cost(16, 64)), (1, 32));
 }

@@ -1,0 +1,39 @@
+//! KV cache as the schedule allocates it.
+
+use super::{Counts, EngineRequest, Running};
+use crate::KvCacheManager;
+use crate::schedule::{Memory, Work};
+
+/// KV cache with the requests that hold its blocks.
+pub(super) struct Blocks<'a> {
+    pub(super) cache: &'a mut KvCacheManager,
+    pub(super) counts: &'a Counts,
+    pub(super) running: &'a mut [Running],
+}
+
+impl Memory for Blocks<'_> {
+    /// Starts from cached blocks of other requests, or of this one before its preemption.
+    fn begin(&mut self, index: usize) -> Work {
+        let EngineRequest { group, scope, .. } = &mut self.running[index].request.input;
+        if let Some((hits, misses)) = group.recall(self.cache, scope) {
+            self.counts.change(|counts| {
+                counts.cache_hits += hits as u64;
+                counts.cache_misses += misses as u64;
+            });
+        }
+        group.work()
+    }
+
+    fn reserve(&mut self, index: usize, tokens: usize) -> bool {
+        self.running[index].request.input.group.reserve(self.cache, tokens)
+    }
+
+    fn preempt(&mut self, index: usize) {
+        self.running[index].request.input.group.release(self.cache);
+    }
+
+    fn shrink(&mut self, index: usize) -> Option<Work> {
+        let group = &mut self.running[index].request.input.group;
+        group.shrink(self.cache).then(|| group.work())
+    }
+}
