@@ -32,21 +32,21 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 /// are a little below what rounding to nearest gives.
 #[test]
 fn the_bundled_model_in_each_format_gives_nearly_its_logits() {
-    let tokens: Vec<u32> = (0..48).map(|i| (7 * i * i + 3 * i + 5) % 4096).collect();
+    let tokens: Vec<u32> = (0..24).map(|i| (7 * i * i + 3 * i + 5) % 4096).collect();
     let run = |dir: &Path| logits(&mut network::open(dir, &Setup::default()), &tokens, 16);
     let right = run(&bundled("tale-7m"));
     for (format, bound) in [
-        (Format::Q8_0, 0.9995),
-        (Format::Q8_1, 0.9995),
-        (Format::Q4_0, 0.95),
-        (Format::Q4_1, 0.95),
-        (Format::Q5_0, 0.98),
-        (Format::Q5_1, 0.98),
-        (Format::Iq4Nl, 0.95),
-        (Format::Mxfp4, 0.9),
-        (Format::Q2K, 0.5),
-        (Format::Q3K, 0.9),
-        (Format::Iq4Xs, 0.95),
+        (Format::Q8_0, 0.9999),
+        (Format::Q8_1, 0.9999),
+        (Format::Q4_0, 0.999),
+        (Format::Q4_1, 0.999),
+        (Format::Q5_0, 0.9997),
+        (Format::Q5_1, 0.9997),
+        (Format::Iq4Nl, 0.999),
+        (Format::Mxfp4, 0.995),
+        (Format::Q2K, 0.9),
+        (Format::Q3K, 0.99),
+        (Format::Iq4Xs, 0.999),
     ] {
         let found = run(written(&bundled("tale-7m"), format).path());
         let cosines = right.iter().zip(&found).map(|(right, found)| cosine(right, found));
@@ -95,5 +95,19 @@ fn any_number_of_ranks_and_threads_gives_the_bits_of_one_in_every_format() {
         }));
     }
     // A change to these requires a higher `ARITHMETIC_VERSION`, or stems from a change in rounding.
-    assert_eq!(all, [0; 9], "{all:#x?}");
+    assert_eq!(
+        all,
+        [
+            0x56e7_b798_9e06_f187,
+            0x832d_83fe_23e3_e4ee,
+            0xd944_9282_3cb1_4f52,
+            0xdfad_bca0_8579_f359,
+            0x6131_7027_853f_32b7,
+            0x7525_475a_fb51_3138,
+            0xc0cc_5771_ec86_eb89,
+            0x6c6a_c982_b9b9_55ee,
+            0x8033_4822_46a9_6472,
+        ],
+        "{all:#x?}"
+    );
 }
