@@ -152,10 +152,10 @@ fn counted<S: Simd, V: Values, const M: usize>(
         let mut some = [simd.no_sums(); M];
         for at in first..first + steps {
             let weights = values.fours(simd, at);
-            for half in 0..2 {
+            for (half, weights) in weights.into_iter().enumerate() {
                 for m in 0..M {
                     let four = x[m].as_chunks::<4>().0[at + STEPS * half];
-                    some[m] = V::dot(simd, weights[half], four, some[m]);
+                    some[m] = V::dot(simd, weights, four, some[m]);
                 }
                 // A single group fits the partial sums.
                 if groups == 1 && half == 0 {

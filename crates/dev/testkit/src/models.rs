@@ -10,7 +10,6 @@ use std::path::PathBuf;
 /// one.
 #[expect(clippy::panic, reason = "for tests, which end here with this sentence")]
 pub fn smollm2() -> PathBuf {
-    #[expect(clippy::disallowed_methods, reason = "the testkit is an edge")]
     let named = std::env::var_os("NSBRIDGE_TEST_SMOLLM2").map(PathBuf::from);
     match named {
         Some(file) if file.is_file() => file,

@@ -163,7 +163,7 @@ impl KQuantBlock {
         let mut scales = [0; 16];
         for (part, scale) in scales.iter_mut().take(8).enumerate() {
             let low = bytes[4 + part / 2] >> (4 * (part % 2)) & 15;
-            *scale = (low | (high >> (2 * part) & 3) as u8 * 16) as i8 - 32;
+            *scale = (low | (((high >> (2 * part)) & 3) as u8 * 16)) as i8 - 32;
         }
         let place = |column: usize| {
             let (part, k) = (column / 32, column % 32);

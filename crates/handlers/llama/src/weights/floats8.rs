@@ -147,13 +147,13 @@ mod tests {
     fn floats_are_those_of_the_specification() {
         let e4m3 = |bits| float(Dtype::F8_E4M3, bits);
         for (bits, right) in [
-            (0b0_1111_110, 448.0),
-            (0b1_1111_110, -448.0),
-            (0b0_0001_000, 2f32.powi(-6)),
-            (0b0_0000_111, 0.875 * 2f32.powi(-6)),
-            (0b0_0000_001, 2f32.powi(-9)),
-            (0b0_0111_000, 1.0),
-            (0b0_0111_100, 1.5),
+            (0b0111_1110, 448.0),
+            (0b1111_1110, -448.0),
+            (0b0000_1000, 2f32.powi(-6)),
+            (0b0000_0111, 0.875 * 2f32.powi(-6)),
+            (0b0000_0001, 2f32.powi(-9)),
+            (0b0011_1000, 1.0),
+            (0b0011_1100, 1.5),
             (0, 0.0),
         ] {
             assert_eq!(e4m3(bits).to_bits(), right.to_bits(), "{bits:#b}");
@@ -161,8 +161,8 @@ mod tests {
         assert_eq!(e4m3(0x80).to_bits(), (-0.0f32).to_bits());
         assert!(e4m3(0x7f).is_nan() && e4m3(0xff).is_nan());
         let e5m2 = |bits| float(Dtype::F8_E5M2, bits);
-        assert_eq!((e5m2(0b0_11110_11), e5m2(0b0_00000_01)), (57_344.0, 2f32.powi(-16)));
-        assert!(e5m2(0b0_11111_00).is_infinite() && e5m2(0b0_11111_01).is_nan());
+        assert_eq!((e5m2(0b0111_1011), e5m2(0b0000_0001)), (57_344.0, 2f32.powi(-16)));
+        assert!(e5m2(0b0111_1100).is_infinite() && e5m2(0b0111_1101).is_nan());
     }
 
     #[test]

@@ -45,11 +45,15 @@ pub(super) fn parts(facts: &Facts<'_>, tokens: &[Token<'_>]) -> Result<Parts, Lo
 }
 
 fn model(vocabulary: Map<String, Value>, merges: Vec<Value>, unknown: Option<&str>) -> Value {
-    json!({
+    let mut model = json!({
         "type": "BPE", "dropout": null, "unk_token": unknown, "continuing_subword_prefix": null,
         "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": true,
-        "ignore_merges": false, "vocab": vocabulary, "merges": merges,
-    })
+        "ignore_merges": false,
+    });
+    // The macro would copy them.
+    model["vocab"] = vocabulary.into();
+    model["merges"] = merges.into();
+    model
 }
 
 /// Returns the step that writes spaces as `▁`. With `prefixed`, the text after each added token

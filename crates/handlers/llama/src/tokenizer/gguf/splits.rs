@@ -140,7 +140,7 @@ impl Splits {
 }
 
 impl Step {
-    fn to_json(&self) -> Value {
+    fn to_json(self) -> Value {
         let bytes = |regex: bool| {
             json!({
                 "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
