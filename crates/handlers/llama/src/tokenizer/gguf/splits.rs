@@ -134,7 +134,7 @@ impl Splits {
     }
 
     pub(super) fn pre_tokenizer(&self) -> Value {
-        let steps: Vec<Value> = self.steps.iter().map(Step::to_json).collect();
+        let steps: Vec<Value> = self.steps.iter().copied().map(Step::to_json).collect();
         json!({ "type": "Sequence", "pretokenizers": steps })
     }
 }
