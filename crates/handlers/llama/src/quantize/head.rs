@@ -48,15 +48,7 @@ pub(super) fn head(
     tensors: &[Entry],
     vocabulary: &[(&str, &GgufValue)],
 ) -> Vec<u8> {
-    let mut values = values(config, kind);
-    vocabulary.iter().for_each(|(key, value)| values.value(key, value));
-    if vocabulary.is_empty() {
-        // The vocabulary is in the model's tokenizer.json.
-        values.text("tokenizer.ggml.model", "no_vocab");
-        if let Some(eos) = config.eos.first() {
-            values.number("tokenizer.ggml.eos_token_id", *eos);
-        }
-    }
+    let values = values(config, kind, vocabulary);
     let mut head = b"GGUF".to_vec();
     head.extend(3_u32.to_le_bytes());
     head.extend((tensors.len() as u64).to_le_bytes());
@@ -76,12 +68,20 @@ pub(super) fn head(
     head
 }
 
-fn values(config: &Config, kind: u32) -> Values {
+fn values(config: &Config, kind: u32, vocabulary: &[(&str, &GgufValue)]) -> Values {
     let architecture = config.gguf_architecture();
     let mut values = Values::default();
     values.text("general.architecture", architecture);
     values.number("general.file_type", kind);
     values.number("general.quantization_version", QUANTIZATION);
+    vocabulary.iter().for_each(|(key, value)| values.value(key, value));
+    if vocabulary.is_empty() {
+        // The vocabulary is in the model's tokenizer.json.
+        values.text("tokenizer.ggml.model", "no_vocab");
+        if let Some(eos) = config.eos.first() {
+            values.number("tokenizer.ggml.eos_token_id", *eos);
+        }
+    }
     let of = |key: &str| format!("{architecture}.{key}");
     for (key, value) in [
         ("vocab_size", config.vocab_size),

@@ -13,14 +13,15 @@ use sha2::{Digest, Sha256};
 use crate::bundled::bundled;
 use crate::tiny::models;
 
-/// Maximum difference of a log-probability.
-const TOLERANCE: f32 = 1e-3;
+/// Maximum difference of a log-probability, twenty times the observed one.
+const TOLERANCE: f32 = 2e-4;
 
-/// Maximum distance of a cosine from 1.
-const ANGLE: f64 = 1e-5;
+/// Maximum distance of a cosine from 1, a thousand times the observed one.
+const ANGLE: f64 = 1e-10;
 
-/// Maximum difference of an element of a vector that is not normalized. Elements are about 1.
-const ELEMENT: f32 = 1e-3;
+/// Maximum difference of an element of a vector that is not normalized, twenty times the observed
+/// one. The largest elements are about 5.
+const ELEMENT: f32 = 2e-5;
 
 #[derive(Deserialize)]
 struct Reference {
@@ -97,7 +98,6 @@ fn log_probabilities_of_prompts_are_those_of_torch() {
         let pieces = scores(&llama, &prompt.tokens);
         assert_eq!(pieces.len(), prompt.positions.len() + 1);
         let found = worst(&pieces, &prompt);
-        println!("prompt of {} tokens: {found:e}", pieces.len());
         assert!(found < TOLERANCE, "{found}");
         // A row too early is seen.
         let mut shifted = pieces.clone();
@@ -141,10 +141,11 @@ fn embeddings_are_those_of_transformers() {
             let found = vector(&raw, &tokens);
             let apart = found.iter().zip(&right).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             let angle = 1.0 - cosine(&found, &right);
-            println!("{pooling:?} of {} tokens: {apart:e}, 1 - cosine {angle:e}", tokens.len());
             assert!(apart < ELEMENT && angle.abs() < ANGLE, "{apart} {angle}");
             assert!((1.0 - cosine(&vector(&unit, &tokens), &right)).abs() < ANGLE);
-            assert!(1.0 - cosine(&found, &wrong) > 100.0 * ANGLE, "the other pooling is seen");
+            // In a text of two tokens, both have nearly the same direction.
+            let other = 1.0 - cosine(&found, &wrong);
+            assert!(tokens.len() == 2 || other > 100.0 * ANGLE, "the other pooling is seen");
         }
     }
 }
