@@ -16,8 +16,17 @@ use crate::prompt::Sampling;
 use crate::{prompt, stream};
 
 /// Arguments of text models only. The input of another handler contains such parameters itself.
-const OF_TEXT: [&str; 8] =
-    ["prompt", "max_tokens", "temperature", "top_p", "chat", "json_object", "json_schema", "regex"];
+const OF_TEXT: [&str; 9] = [
+    "prompt",
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "chat",
+    "system",
+    "json_object",
+    "json_schema",
+    "regex",
+];
 
 /// Sends one sealed request to a model's queue and streams the reply.
 #[derive(Debug, clap::Args)]

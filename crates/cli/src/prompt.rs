@@ -23,6 +23,9 @@ pub(crate) struct Sampling {
     /// Applies the model's chat template to the prompt instead of continuing it.
     #[arg(long)]
     pub(crate) chat: bool,
+    /// System message before the conversation, instead of the chat template's own.
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    system: Option<String>,
     #[command(flatten)]
     format: Format,
 }
@@ -79,6 +82,9 @@ impl Sampling {
     ///
     /// Returns an error if the schema file cannot be read or is not JSON.
     pub(crate) fn conversation(&self, messages: Vec<ChatMessage>) -> Result<TextInput> {
+        let system = self.system.clone();
+        let system = system.map(|content| ChatMessage { role: "system".into(), content });
+        let messages = system.into_iter().chain(messages).collect();
         Ok(TextInput { messages, ..self.parameters()? })
     }
 
