@@ -24,7 +24,7 @@ pub(crate) trait Outlet: Send {
 
 impl Outlet for Emitter<TextPiece> {
     fn check(&self) -> Result<(), Stop> {
-        Emitter::check(self)
+        Self::check(self)
     }
 
     fn offer(&self, piece: &TextPiece) -> Result<(), Refused> {
@@ -32,14 +32,14 @@ impl Outlet for Emitter<TextPiece> {
     }
 
     fn on_change(&self, wake: Box<dyn Fn() + Send + Sync>) {
-        Emitter::on_change(self, wake);
+        Self::on_change(self, wake);
     }
 }
 
 /// The engine makes no pieces for an embedding: its vector leaves through a channel of its own.
 impl Outlet for Emitter<EmbeddingPiece> {
     fn check(&self) -> Result<(), Stop> {
-        Emitter::check(self)
+        Self::check(self)
     }
 
     fn offer(&self, _: &TextPiece) -> Result<(), Refused> {
@@ -47,6 +47,6 @@ impl Outlet for Emitter<EmbeddingPiece> {
     }
 
     fn on_change(&self, wake: Box<dyn Fn() + Send + Sync>) {
-        Emitter::on_change(self, wake);
+        Self::on_change(self, wake);
     }
 }

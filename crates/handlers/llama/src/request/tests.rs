@@ -176,7 +176,7 @@ fn nothing_is_generated_only_where_the_prompt_is_told() {
     check_refused(&nothing, "max_tokens");
     for input in [
         TextInput { echo: true, ..nothing.clone() },
-        TextInput { prompt_logprobs: Some(0), ..nothing.clone() },
+        TextInput { prompt_logprobs: Some(0), ..nothing },
     ] {
         assert_eq!(ask(&input).unwrap().max_tokens, 0);
         check_refused(&TextInput { min_tokens: Some(1), ..input.clone() }, "min_tokens");
