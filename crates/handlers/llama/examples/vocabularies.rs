@@ -8,6 +8,8 @@
 //! an id differs, and prints the first texts that differ. Each subfolder has a `model.gguf`, and for each
 //! text of `texts.json` its number of ids and the ids in `ids.bin`, four bytes each.
 
+#![expect(clippy::print_stdout, reason = "a program that reports")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

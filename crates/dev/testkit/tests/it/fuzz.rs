@@ -61,6 +61,7 @@ fn random() -> impl FnMut(usize) -> usize {
 #[track_caller]
 fn check(name: &str) {
     let target = TARGETS.into_iter().find(|target| target.name == name).unwrap();
+    #[expect(clippy::disallowed_methods, reason = "the testkit is an edge")]
     let mutations = env::var("NSBRIDGE_TEST_MUTATIONS");
     let mutations = mutations.map_or(MUTATIONS, |number| number.parse().unwrap());
     let mut random = random();

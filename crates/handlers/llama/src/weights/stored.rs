@@ -42,6 +42,10 @@ impl Stored {
     }
 
     /// Returns the dimensions, slowest first.
+    #[cfg_attr(
+        not(feature = "candle"),
+        expect(dead_code, reason = "only candle's tensors have shapes")
+    )]
     pub(crate) fn shape(&self) -> &[usize] {
         match &self.numbers {
             Numbers::Kept(weight) => weight.shape(),

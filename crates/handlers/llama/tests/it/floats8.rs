@@ -86,7 +86,7 @@ fn drawn(quantization: &Value, dtype: Dtype, scheme: &Scheme) -> (TempDir, TempD
         // Exponents below those of infinities and NaN.
         let most = if dtype == Dtype::F8_E4M3 { 0x4f } else { 0x47 };
         let floats: Vec<u8> =
-            (0..count).map(|_| draw()).map(|b| b & 0x80 | (b & 0x7f) % most).collect();
+            (0..count).map(|_| draw()).map(|b| (b & 0x80) | ((b & 0x7f) % most)).collect();
         let product = |(at, bits): (usize, &u8)| {
             let scale = scales[(scheme.place)(at / columns, at % columns, columns)];
             float(dtype, *bits) * scale
