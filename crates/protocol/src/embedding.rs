@@ -244,8 +244,8 @@ mod tests {
     #[test]
     fn an_input_is_a_text_or_token_ids_or_a_list_of_such() {
         let (text, ids) = (EmbeddingText::from("a"), EmbeddingText::Tokens(vec![1, 2]));
-        assert_eq!(read(r#""a""#).unwrap(), [text.clone()]);
-        assert_eq!(read("[1,2]").unwrap(), [ids.clone()]);
+        assert_eq!(read(r#""a""#).unwrap(), std::slice::from_ref(&text));
+        assert_eq!(read("[1,2]").unwrap(), std::slice::from_ref(&ids));
         assert_eq!(read(r#"["a",[1,2]]"#).unwrap(), [text, ids]);
         assert_eq!(read("[]").unwrap(), []);
         assert_eq!(read("[[]]").unwrap(), [EmbeddingText::Tokens(vec![])]);
