@@ -42,8 +42,8 @@
 //! | a worker within another program | [`worker`] |
 //!
 //! `docs/handlers.md` is the guide for authors of handlers, `docs/operating.md` that for operators.
-//! What a worker promises is in `docs/protocol.md`. `docs/architecture.md` describes the modules of
-//! this crate.
+//! The promises of a worker are in `docs/protocol.md`. `docs/architecture.md` describes the modules
+//! of this crate.
 
 mod backoff;
 mod clock;

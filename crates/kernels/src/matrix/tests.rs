@@ -108,6 +108,22 @@ fn product(tier: Tier, matrix: &Matrix, x: &[f32], tiles: std::ops::Range<usize>
     out
 }
 
+/// Checks that each tier computes these products of all rows, to the bit.
+fn check_tiers(
+    matrix: &Matrix,
+    x: &[f32],
+    rows: usize,
+    right: &[f32],
+) -> Result<(), TestCaseError> {
+    for tier in Tier::available() {
+        let all = product(tier, matrix, x, 0..matrix.tiles());
+        let out: Vec<f32> =
+            all.chunks(matrix.padded()).flat_map(|row| row[..rows].to_vec()).collect();
+        prop_assert_eq!(bits(&out), bits(right), "{:?}", tier);
+    }
+    Ok(())
+}
+
 fn bits(numbers: &[f32]) -> Vec<u32> {
     numbers.iter().map(|x| x.to_bits()).collect()
 }
@@ -128,12 +144,7 @@ proptest! {
             .flat_map(|m| (0..rows).map(move |row| (m, row)))
             .map(|(m, row)| plain(&matrix, &x[m * columns..][..columns], row))
             .collect();
-        for tier in Tier::available() {
-            let all = product(tier, &matrix, &x, 0..matrix.tiles());
-            let out: Vec<f32> =
-                all.chunks(matrix.padded()).flat_map(|row| row[..rows].to_vec()).collect();
-            prop_assert_eq!(bits(&out), bits(&right), "{:?}", tier);
-        }
+        check_tiers(&matrix, &x, rows, &right)?;
     }
 }
 

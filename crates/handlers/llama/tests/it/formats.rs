@@ -7,7 +7,7 @@ use nsbridge_handler::{AsyncHandler, Error, Finish, FinishReason, TextPiece};
 use nsbridge_llama::{Llama, Options};
 use serde_json::{Value, json};
 
-use crate::replies::uncached;
+use crate::replies::{check_refused, uncached};
 use crate::tiny::{EOS, Tiny};
 
 fn literate() -> Arc<Llama> {
@@ -30,16 +30,6 @@ fn reply(llama: &Arc<Llama>, input: &Value, seed: u64) -> (String, Vec<TextPiece
     let (pieces, finish) = answer(llama, input, seed, &[]).unwrap();
     assert_eq!(finish.usage.output_tokens, pieces.len() as u64);
     (pieces.iter().map(|piece| piece.text.as_str()).collect(), pieces, finish)
-}
-
-#[track_caller]
-fn check_refused(llama: &Arc<Llama>, input: &Value, words: &[&str]) {
-    match answer(llama, input, 7, &[]) {
-        Err(Error::BadInput(why)) => {
-            assert!(words.iter().all(|word| why.contains(word)), "{why}");
-        }
-        other => panic!("{other:?}"),
-    }
 }
 
 fn token(byte: u8) -> u32 {

@@ -34,9 +34,16 @@ pub(crate) fn call(input: &Value) -> (Call, Reader) {
     testing::call(input, 7)
 }
 
+/// Checks that a request is refused with a sentence that has these words and quotes no input.
 #[track_caller]
-fn check_refused(llama: &Arc<Llama>, input: &Value, words: &[&str]) {
-    match answer(llama, input, 7, &[]) {
+pub(crate) fn check_refused(llama: &Arc<Llama>, input: &Value, words: &[&str]) {
+    check_bad_input(answer(llama, input, 7, &[]), words);
+}
+
+/// Checks that a result is a refusal with a sentence that has these words and quotes no input.
+#[track_caller]
+pub(crate) fn check_bad_input<T: std::fmt::Debug>(result: Result<T, Error>, words: &[&str]) {
+    match result {
         Err(Error::BadInput(why)) => {
             assert!(words.iter().all(|word| why.contains(word)), "{why}");
             assert!(!why.contains("canary"), "{why}");

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::replies::{call, uncached};
+use crate::replies::{call, check_refused, uncached};
 use crate::tiny::Tiny;
 
 /// Returns a model with blocks of 8 KiB, so one request of 4096 tokens can need 1 MiB.
@@ -314,14 +314,6 @@ fn a_reply_that_ends_before_the_others_says_why() {
     let lengths = |index| pieces.iter().filter(|piece| piece.index == index).count();
     assert!((1..8).any(|index| lengths(index) != lengths(0)), "all ended at once");
     check_empty(&llama);
-}
-
-#[track_caller]
-fn check_refused(llama: &Arc<Llama>, input: &Value, words: &[&str]) {
-    match answer(llama, input, 7, &[]) {
-        Err(Error::BadInput(why)) => assert!(words.iter().all(|word| why.contains(word)), "{why}"),
-        other => panic!("{other:?}"),
-    }
 }
 
 #[test]

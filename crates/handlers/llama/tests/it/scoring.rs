@@ -8,7 +8,7 @@ use nsbridge_llama::{Llama, Options, Scratch, Setup, logprobs};
 use serde_json::{Value, json};
 
 use crate::network;
-use crate::replies::uncached;
+use crate::replies::{check_refused, uncached};
 use crate::tiny::{BOS, Tiny};
 
 /// Bytes that are the tokens of the prompts here; `é` has two.
@@ -47,16 +47,6 @@ fn parts(pieces: &[TextPiece]) -> (&[TextPiece], &[TextPiece]) {
 
 fn text(pieces: &[TextPiece]) -> String {
     pieces.iter().map(|piece| piece.text.as_str()).collect()
-}
-
-#[track_caller]
-fn check_refused(llama: &Arc<Llama>, input: &Value, words: &[&str]) {
-    match answer(llama, input, 7, &[]) {
-        Err(Error::BadInput(why)) => {
-            assert!(words.iter().all(|word| why.contains(word)), "{why}");
-        }
-        other => panic!("{other:?}"),
-    }
 }
 
 #[test]

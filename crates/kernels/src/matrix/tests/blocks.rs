@@ -4,7 +4,7 @@
 use half::f16;
 use proptest::prelude::*;
 
-use super::{bits, draw, product};
+use super::{bits, check_tiers, draw, product};
 use crate::format::Format;
 use crate::kquants;
 use crate::matrix::{KQuantBlock, Matrix, Source, segments};
@@ -204,12 +204,7 @@ proptest! {
                 plain_blocks(format, matrix.segments, row, &x[m * columns..][..columns])
             })
             .collect();
-        for tier in Tier::available() {
-            let all = product(tier, &matrix, &x, 0..matrix.tiles());
-            let out: Vec<f32> =
-                all.chunks(matrix.padded()).flat_map(|row| row[..rows].to_vec()).collect();
-            prop_assert_eq!(bits(&out), bits(&right), "{:?}", tier);
-        }
+        check_tiers(&matrix, &x, rows, &right)?;
         // The cut may fall between or within groups of interleaved tiles.
         let tiles = matrix.tiles();
         let cut = cut % (tiles + 1);

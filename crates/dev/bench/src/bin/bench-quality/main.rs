@@ -14,8 +14,9 @@ use std::process::Command;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use nsbridge_bench::report::{Report, Row};
 use nsbridge_handler::{Model, TextInput};
+use nsbridge_llama::parity::{self, Reference};
 use nsbridge_llama::testing::Tokens;
-use nsbridge_llama::{KvFormat, parity};
+use nsbridge_llama::{KvFormat, Scratch, logprobs};
 
 /// Number of tokens in a sequence. The divergence is that of the first sequence.
 const WINDOW: usize = 500;
@@ -28,80 +29,49 @@ const TEXTS: [&str; 3] = ["docs/architecture.md", "docs/protocol.md", "docs/secu
 
 const PEER: &str = "llama.cpp as llama-cpp-python 0.3.36 carries it, without AMX, the same file";
 
-/// Sums over the positions of all windows so far.
-#[derive(Default)]
-struct Sums {
-    /// Kullback-Leibler divergence from llama.cpp's distributions, in nats.
-    divergence: f64,
-    /// Number of positions at which another token is the likeliest.
-    mismatches: usize,
-    /// Negative log-likelihood of the next token, ours and llama.cpp's, in nats.
-    ours: f64,
-    theirs: f64,
-    positions: usize,
-    predicted: usize,
-}
-
 fn main() -> Result<()> {
     let file = std::env::var("NSBRIDGE_BENCH_SMOLLM2")
         .context("NSBRIDGE_BENCH_SMOLLM2 names no file: run `cargo xtask bench quality`")?;
     let mut report = Report::new("quality")?;
     let tokens = tokens(Path::new(&file))?;
-    let logits = match logits_of_the_peer(&file, &tokens) {
-        Ok(logits) => Some(logits),
-        Err(why) => {
-            eprintln!("not measured: {why:#}");
-            None
-        }
+    let (mut theirs, about) = match logits_of_the_peer(&file, &tokens) {
+        Ok(logits) => (Some(File::open(logits)?), PEER.to_owned()),
+        Err(why) => (None, format!("{PEER}; not measured: {why:#}")),
     };
-    let files = Model::at(&file);
-    let mut theirs = logits.map(File::open).transpose()?;
-    let (mut sums, mut first) = (Sums::default(), None);
+    let mut model = parity::open(&Model::at(&file), WINDOW, None, KvFormat::F32)?;
+    let (mut ours, mut peers) = (Likelihood::default(), Likelihood::default());
+    let mut parity = None;
     for window in tokens.chunks_exact(WINDOW) {
-        let mut model = parity::open(&files, WINDOW, None, KvFormat::F32)?;
-        let recorded = parity::Reference::record(&mut model, window);
-        let ours = recorded.map_err(|error| anyhow!("{error}"))?.logits;
-        let theirs = theirs.as_mut().map(|file| read(file, ours.len())).transpose()?;
-        sums.add(window, &ours, theirs.as_deref());
-        first.get_or_insert((sums.divergence / sums.positions as f64, sums.mismatches));
-        eprintln!("perplexity so far: {:.4}", perplexity(sums.ours, sums.predicted));
-    }
-    let (divergence, mismatches) = first.context("the text is shorter than a window")?;
-    let measured = theirs.is_some();
-    let peer = |about: &str| Some(format!("{PEER}; {about}"));
-    for (name, value, unit, peer, peer_value, lower_is_equal) in [
-        ("kl", divergence, "nats", peer("mean divergence from its distributions"), None, false),
-        (
-            "likeliest_differs",
-            mismatches as f64,
-            "positions of 500",
-            peer("positions at which another token is the likeliest"),
-            None,
-            false,
-        ),
-        (
-            "perplexity",
-            perplexity(sums.ours, sums.predicted),
-            "tokens",
-            peer("its perplexity on the same tokens"),
-            Some(perplexity(sums.theirs, sums.predicted)),
-            true,
-        ),
-    ] {
-        if !measured && !lower_is_equal {
-            continue;
+        let recorded = Reference::record(&mut model, window).map_err(|error| anyhow!("{error}"))?;
+        ours.add(window, &recorded.logits)?;
+        if let Some(file) = &mut theirs {
+            let logits = read(file, recorded.logits.len())?;
+            peers.add(window, &logits)?;
+            if parity.is_none() {
+                let reference = Reference { tokens: window.to_vec(), logits };
+                let held = reference.hold_against(&mut model);
+                parity = Some(held.map_err(|error| anyhow!("{error}"))?);
+            }
         }
-        let peer_value = peer_value.filter(|_| measured);
+        eprintln!("perplexity so far: {:.4}", ours.perplexity());
+    }
+    let mut push = |name: &str, value: f64, unit, peer_value: Option<f64>| {
         report.push(Row {
             name: format!("quality.{name}.smollm2_q4_1"),
             value,
             unit,
             better: "lower",
-            peer,
+            peer: Some(about.clone()),
             peer_value,
             ratio: peer_value.map(|theirs| theirs / value),
         });
+    };
+    if let Some(parity) = parity {
+        push("kl", parity.divergence, "nats", None);
+        push("likeliest_differs", parity.mismatches as f64, "positions of 500", None);
     }
+    let peer_value = theirs.is_some().then(|| peers.perplexity());
+    push("perplexity", ours.perplexity(), "tokens", peer_value);
     report.write(Path::new("target/bench/quality.json"))
 }
 
@@ -145,39 +115,28 @@ fn read(file: &mut File, numbers: usize) -> Result<Vec<f32>> {
     Ok(bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
 }
 
-impl Sums {
-    fn add(&mut self, tokens: &[u32], ours: &[f32], theirs: Option<&[f32]>) {
-        let vocabulary = ours.len() / tokens.len();
-        let row = |logits: &[f32], at: usize| log_softmax(&logits[at * vocabulary..][..vocabulary]);
-        for at in 0..tokens.len() {
-            let mine = row(ours, at);
-            let peers = theirs.map(|logits| row(logits, at));
-            self.positions += 1;
-            if let Some(peers) = &peers {
-                self.divergence +=
-                    peers.iter().zip(&mine).map(|(p, q)| p.exp() * (p - q)).sum::<f64>();
-                self.mismatches += usize::from(likeliest(peers) != likeliest(&mine));
-            }
-            if let Some(&next) = tokens.get(at + 1) {
-                self.predicted += 1;
-                self.ours -= mine[next as usize];
-                self.theirs -= peers.map_or(0.0, |peers| peers[next as usize]);
-            }
+/// Likelihood of the tokens that follow others.
+#[derive(Default)]
+struct Likelihood {
+    /// Sum of their log-probabilities, in nats.
+    logprobs: f64,
+    predicted: usize,
+}
+
+impl Likelihood {
+    /// Adds the tokens of a sequence after its first, given the logits after each token.
+    fn add(&mut self, tokens: &[u32], logits: &[f32]) -> Result<()> {
+        let rows = logits.chunks_exact(logits.len() / tokens.len());
+        let mut scratch = Scratch::default();
+        for (row, &next) in rows.zip(&tokens[1..]) {
+            let found = logprobs(row, next, 0, &mut scratch).context("a logit is no number")?;
+            self.logprobs += f64::from(found.chosen);
+            self.predicted += 1;
         }
+        Ok(())
     }
-}
 
-fn log_softmax(logits: &[f32]) -> Vec<f64> {
-    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|logit| f64::from(logit - most).exp()).sum();
-    let log = sum.ln() + f64::from(most);
-    logits.iter().map(|logit| f64::from(*logit) - log).collect()
-}
-
-fn likeliest(row: &[f64]) -> Option<usize> {
-    (0..row.len()).max_by(|a, b| row[*a].total_cmp(&row[*b]))
-}
-
-fn perplexity(negative_log_likelihood: f64, positions: usize) -> f64 {
-    (negative_log_likelihood / positions.max(1) as f64).exp()
+    fn perplexity(&self) -> f64 {
+        (-self.logprobs / self.predicted.max(1) as f64).exp()
+    }
 }
