@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use nsbridge::store::Location;
 use nsbridge::worker::{Drain, Worker};
 use nsbridge_client::{Client, Request};
 use nsbridge_crypto::{Entry, Key, Keyring, State};
@@ -107,9 +108,8 @@ async fn tell(arguments: Arguments) -> Result<ExitCode> {
 
 /// Checks that there is a folder or a GGUF file, so that a wrong path is an error of one sentence.
 fn check(path: &Path, option: &str) -> Result<()> {
-    let is_gguf = path.extension().is_some_and(|extension| extension == "gguf");
     ensure!(
-        path.is_dir() || is_gguf && path.is_file(),
+        Location::Folder(path.to_owned()).may_exist(),
         "there is no model in {}: name a folder or a .gguf file with {option} PATH",
         path.display()
     );

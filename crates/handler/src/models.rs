@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::source::{Folder, Source, is_gguf};
+use crate::source::{Folder, Source, gguf_in_folder};
 use crate::{Error, Result};
 
 /// Maximum size in bytes of a file that is read in one piece: configuration, tokenizer, template.
@@ -74,11 +74,10 @@ impl Model {
     /// files beside it do not.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         let path = path.into();
-        let file_name = path.file_name().and_then(|name| name.to_str());
-        if file_name.is_some_and(is_gguf) && !path.is_dir() {
-            return Self::from_source(Arc::new(Folder::around(&path)));
+        match gguf_in_folder(&path) {
+            Some((dir, name)) => Self::from_source(Arc::new(Folder::around(dir, name))),
+            None => Self::in_dir(path),
         }
-        Self::in_dir(path)
     }
 
     /// Opens a model with a custom source of bytes.

@@ -13,7 +13,7 @@ use crate::{Buffer, Error, Result};
 
 pub(crate) use folder::Folder;
 pub use folder::{digest_of, files_of, links_out_of};
-pub use gguf_file::{belongs_to, is_gguf, split_of};
+pub use gguf_file::{belongs_to, gguf_in_folder, is_gguf, split_of};
 
 /// One file of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]

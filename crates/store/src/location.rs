@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use nsbridge_handler::source::is_gguf;
+use nsbridge_handler::source::{gguf_in_folder, is_gguf};
 
 use crate::manifest::check_revision;
 
@@ -60,12 +60,7 @@ impl Location {
     /// location of a folder.
     pub(crate) fn gguf_file(&self) -> Option<(Self, String)> {
         match self {
-            Self::Folder(path) => {
-                let name = path.file_name()?.to_str().filter(|name| is_gguf(name))?;
-                let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-                let dir = dir.unwrap_or(Path::new(".")).to_owned();
-                (!path.is_dir()).then(|| (Self::Folder(dir), name.to_owned()))
-            }
+            Self::Folder(path) => gguf_in_folder(path).map(|(dir, name)| (Self::Folder(dir), name)),
             Self::S3 { bucket, prefix, version } => {
                 let (folder, name) = prefix.rsplit_once('/').unwrap_or(("", prefix));
                 let (bucket, prefix) = (bucket.clone(), folder.to_owned());

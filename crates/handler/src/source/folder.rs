@@ -59,11 +59,7 @@ impl Folder {
 
     /// Lists a GGUF file, the other parts of its split, and the small files beside it that a model
     /// of one file may have.
-    pub(crate) fn around(file: &Path) -> Self {
-        let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty());
-        let dir = dir.unwrap_or(Path::new(".")).to_owned();
-        let name = file.file_name().map(|name| name.to_string_lossy().into_owned());
-        let name = name.unwrap_or_default();
+    pub(crate) fn around(dir: PathBuf, name: String) -> Self {
         // Other folders beside the file are of no concern, so only the folder itself is listed.
         let entries = dir.read_dir().into_iter().flatten().flatten();
         let files = entries.filter_map(|entry| {

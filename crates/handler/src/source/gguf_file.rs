@@ -1,5 +1,7 @@
 //! Models that are one GGUF file, whole or split.
 
+use std::path::{Path, PathBuf};
+
 /// Small files that a model of one GGUF file may have beside it. They take precedence over the
 /// metadata of the file.
 const BESIDE: [&str; 6] = [
@@ -10,6 +12,15 @@ const BESIDE: [&str; 6] = [
     "tokenizer.json",
     "tokenizer_config.json",
 ];
+
+/// Splits the path of a GGUF file into its folder and its name. Returns `None` for a folder, and for
+/// any other file.
+pub fn gguf_in_folder(path: &Path) -> Option<(PathBuf, String)> {
+    let name = path.file_name()?.to_str().filter(|name| is_gguf(name))?;
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+    let dir = dir.unwrap_or(Path::new(".")).to_owned();
+    (!path.is_dir()).then(|| (dir, name.to_owned()))
+}
 
 /// Returns true if a path names a GGUF file by its suffix.
 pub fn is_gguf(path: &str) -> bool {
