@@ -73,7 +73,8 @@ pub use nsbridge_handler::{
     EmbeddingInput, EmbeddingPiece, EmbeddingText, Emitter, EncodingFormat, Error, Fingerprint,
     Finish, FinishReason, Handler, Health, Item, Job, JobInfo, JsonSchema, Limits, Measure,
     MeasureKind, Model, Models, Pieces, Refused, ReplayKey, RequestId, ResponseFormat, Result,
-    Retryable, Stop, Tenant, TextInput, TextPiece, TokenLogprob, TraceParent, Usage, quote,
+    Retryable, Stop, Tenant, TextInput, TextPiece, TokenLogprob, TokenText, ToolCall, TraceParent,
+    Usage, quote,
 };
 pub use nsbridge_store as store;
 pub use serve::{log_to_stderr, run, run_async, serve, serve_async};

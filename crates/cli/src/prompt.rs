@@ -71,7 +71,7 @@ impl Sampling {
     /// Returns an error if the schema file cannot be read or is not JSON.
     pub(crate) fn input(&self, prompt: String) -> Result<TextInput> {
         if self.chat {
-            return self.conversation(vec![ChatMessage { role: "user".into(), content: prompt }]);
+            return self.conversation(vec![ChatMessage::new("user", prompt)]);
         }
         Ok(TextInput { prompt: Some(prompt), ..self.parameters()? })
     }
@@ -83,7 +83,7 @@ impl Sampling {
     /// Returns an error if the schema file cannot be read or is not JSON.
     pub(crate) fn conversation(&self, messages: Vec<ChatMessage>) -> Result<TextInput> {
         let system = self.system.clone();
-        let system = system.map(|content| ChatMessage { role: "system".into(), content });
+        let system = system.map(|content| ChatMessage::new("system", content));
         let messages = system.into_iter().chain(messages).collect();
         Ok(TextInput { messages, ..self.parameters()? })
     }

@@ -3,7 +3,7 @@
 mod builder;
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use nsbridge_crypto::{KeyProvider, RequestHead, Scope};
 use nsbridge_protocol::topology::{MAX_TIME_TO_FINISH, header, reply_queue};
@@ -20,6 +20,7 @@ use crate::merge::Merge;
 use crate::pending::Original;
 use crate::reply::Reply;
 use crate::request::Request;
+use crate::resume::ResumePoint;
 use crate::router::{Publish, Router};
 use crate::timing::Timing;
 
@@ -80,23 +81,68 @@ impl Client {
         &self,
         request: Request<impl Serialize>,
     ) -> Result<Reply<O>> {
-        if request.timeout > MAX_TIME_TO_FINISH {
-            return Err(Error::TooLong { asked: request.timeout, limit: MAX_TIME_TO_FINISH });
+        let created = SystemTime::now();
+        let id = request.id.unwrap_or_else(|| RequestId(Uuid::now_v7()));
+        let seed = match request.seed {
+            Some(seed) => seed,
+            None => u64::from_ne_bytes(random()?) & SEED_BITS,
+        };
+        let mut point = ResumePoint::new(id, seed, created, created + request.timeout);
+        point.clients = 0;
+        self.start(request, point).await
+    }
+
+    /// Continues a request that another client submitted, often one of a process that has ended.
+    /// The events of the reply are those after the pieces in `point`. `request` must have the
+    /// model, the tenant, the input and the revision of the first submission; its time limit and
+    /// its seed are not used.
+    ///
+    /// If the first client still reads the reply, both receive it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error of [`submit`](Self::submit), or [`Error::Deadline`] if the request has
+    /// expired.
+    pub async fn reattach<O: DeserializeOwned + ReplayKey>(
+        &self,
+        request: Request<impl Serialize>,
+        point: ResumePoint,
+    ) -> Result<Reply<O>> {
+        let point = ResumePoint { clients: point.clients.max(1), ..point };
+        self.start(request, point).await
+    }
+
+    /// Seals and publishes a request.
+    async fn start<O: DeserializeOwned + ReplayKey>(
+        &self,
+        request: Request<impl Serialize>,
+        point: ResumePoint,
+    ) -> Result<Reply<O>> {
+        let limit = MAX_TIME_TO_FINISH;
+        let asked = point.expires_at.duration_since(point.created_at).unwrap_or_default();
+        if asked > limit {
+            return Err(Error::TooLong { asked, limit });
+        }
+        let left = point.expires_at.duration_since(SystemTime::now()).unwrap_or_default();
+        let deadline = Instant::now() + left;
+        let ResumePoint { clients, fingerprint, ref pieces, .. } = point;
+        if left.is_zero() && clients > 0 {
+            return Err(Error::Deadline { pieces: pieces.len(), hint: None });
         }
         let replay_of = request.replay_of;
-        let deadline = Instant::now() + request.timeout;
-        let original = self.original(request).await?;
+        let original = self.original(request, &point).await?;
         let sealed = original.seal()?;
         let id = original.head.id;
         let bytes = sealed.frame.len() as u64;
         let envelope =
             Envelope { head: original.head.clone(), trace: original.trace, before: None };
-        let mut message = envelope::message(sealed.frame, &envelope, &self.0.reply_queue, 0);
+        let mut message = envelope::message(sealed.frame, &envelope, &self.0.reply_queue, clients);
         if let Some(of) = replay_of {
             let headers = &mut message.properties.headers;
             headers.insert(header::REPLAY_OF.into(), Header::Text(of.to_string()));
         }
         let merge = Merge::new(sealed.reply_root, O::replay_key);
+        let merge = merge.after(point.pieces, fingerprint);
         // Register before publishing, so that the first reply finds its entry.
         let inbox = self.0.router.register(original, merge, deadline, bytes);
         let reply = Reply::new(id, inbox, self.0.router.clone(), self.0.close.clone(), deadline);
@@ -105,22 +151,20 @@ impl Client {
     }
 
     /// Fixes the content that all copies of the request share.
-    async fn original(&self, request: Request<impl Serialize>) -> Result<Original> {
-        let Request { model, tenant, input, seed, revision, timeout, trace, replay_of: _ } =
-            request;
+    async fn original(
+        &self,
+        request: Request<impl Serialize>,
+        point: &ResumePoint,
+    ) -> Result<Original> {
+        let Request { model, tenant, input, revision, trace, .. } = request;
         let scope = Scope { model, tenant };
         let key = self.0.keys.data_key(&scope).await?;
-        let seed = match seed {
-            Some(seed) => seed,
-            None => u64::from_ne_bytes(random()?) & SEED_BITS,
-        };
-        let content = nsbridge_protocol::Request { seed, input, revision };
+        let content = nsbridge_protocol::Request { seed: point.seed, input, revision };
         let content = serde_json::to_vec(&content).map_err(Error::Input)?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let head = RequestHead {
-            id: RequestId(Uuid::now_v7()),
-            created_at_ms: millis(now),
-            expires_at_ms: millis(now + timeout),
+            id: point.id,
+            created_at_ms: millis(point.created_at),
+            expires_at_ms: millis(point.expires_at),
             model: scope.model,
             tenant: scope.tenant,
             key_id: key.id.clone(),
@@ -129,7 +173,7 @@ impl Client {
             Some(trace) => trace,
             None => begin_trace()?,
         };
-        Ok(Original { head, key, content, trace })
+        Ok(Original { head, key, content, trace, epoch: point.clients })
     }
 
     /// Publishes until the broker answers.
@@ -158,7 +202,8 @@ impl Client {
     }
 }
 
-fn millis(time: Duration) -> u64 {
+fn millis(time: SystemTime) -> u64 {
+    let time = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 

@@ -32,6 +32,7 @@
 //! | the whole reply | [`Reply::collect`] |
 //! | input and pieces of text models | [`TextInput`] and [`TextPiece`] |
 //! | pieces of a type of your own | an implementation of [`ReplayKey`] |
+//! | to continue a request of another process | [`Client::reattach`] with a [`ResumePoint`] |
 //! | tests without a server | [`MemoryBroker`] |
 //! | other waiting times | [`Timing`] |
 //!
@@ -67,6 +68,7 @@ mod merge;
 mod pending;
 mod reply;
 mod request;
+mod resume;
 mod router;
 #[cfg(test)]
 mod scripted;
@@ -79,11 +81,13 @@ pub use nsbridge_crypto::{ByProvider, Key, KeyError, KeyProvider, Keyring, Keyri
 #[doc(no_inline)]
 pub use nsbridge_protocol::{
     ChatMessage, Embedding, EmbeddingInput, EmbeddingPiece, EmbeddingText, EncodingFormat,
-    ErrorCode, FinishReason, JsonSchema, KeyId, ModelName, ReplayKey, RequestId, ResponseFormat,
-    Revision, Summary, Tenant, TextInput, TextPiece, TokenLogprob, TraceParent, Usage,
+    ErrorCode, Fingerprint, FinishReason, JsonSchema, KeyId, ModelName, ReplayKey, RequestId,
+    ResponseFormat, Revision, Summary, Tenant, TextInput, TextPiece, TokenLogprob, TokenText,
+    ToolCall, TraceParent, Usage,
 };
 #[doc(no_inline)]
 pub use nsbridge_queue::{AmqpBroker, Backoff, Broker, MemoryBroker};
 pub use reply::{Event, Reply};
 pub use request::Request;
+pub use resume::ResumePoint;
 pub use timing::Timing;

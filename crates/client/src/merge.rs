@@ -9,7 +9,9 @@ use std::collections::VecDeque;
 use std::{fmt, mem};
 
 use nsbridge_crypto::{ContentType, Opened, ReplyHead, ReplyKind, ReplyOpener, ReplyRoot};
-use nsbridge_protocol::{ControlKind, Failure, Fingerprint, Open, Pieces, Resume, Revision};
+use nsbridge_protocol::{
+    AttemptNo, ControlKind, Failure, Fingerprint, Open, Pieces, Resume, Revision,
+};
 use nsbridge_protocol::{StreamId, Summary};
 use serde::de::DeserializeOwned;
 
@@ -131,6 +133,15 @@ impl Merge {
         }
     }
 
+    /// Begins after the pieces of an earlier client. Every stream of this client outranks the one
+    /// that produced them.
+    pub(crate) fn after(mut self, pieces: Vec<Vec<u8>>, fingerprint: Option<Fingerprint>) -> Self {
+        let before = (0, AttemptNo(0), 0, StreamId([0; 16]));
+        self.author = (!pieces.is_empty()).then_some((before, fingerprint));
+        self.pieces = pieces;
+        self
+    }
+
     /// Records that the request was sealed and enqueued again. Replies to that copy use its own
     /// root.
     pub(crate) fn enqueued(&mut self, root: ReplyRoot) {
@@ -147,6 +158,11 @@ impl Merge {
     /// worker.
     pub(crate) fn revision(&self) -> Option<&Revision> {
         self.revision.as_ref()
+    }
+
+    /// Returns the fingerprint of the worker that produced the last piece.
+    pub(crate) fn fingerprint(&self) -> Option<Fingerprint> {
+        self.author.and_then(|(_, fingerprint)| fingerprint)
     }
 
     /// Returns true if a frame is missing before one that arrived.
@@ -286,7 +302,7 @@ impl Merge {
     }
 
     fn resume(&self) -> Resume {
-        let fingerprint = self.author.and_then(|(_, fingerprint)| fingerprint);
+        let fingerprint = self.fingerprint();
         Resume { fingerprint, pieces: Pieces { first: 0, pieces: self.pieces.clone() } }
     }
 

@@ -6,7 +6,8 @@ use std::fmt;
 
 use nsbridge_crypto::{DataKey, RequestHead, Sealed, seal_control};
 use nsbridge_protocol::{
-    ControlKind, ErrorCode, Failure, RequestId, Revision, StreamId, Summary, TraceParent,
+    ControlKind, ErrorCode, Failure, Fingerprint, RequestId, Revision, StreamId, Summary,
+    TraceParent,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -81,6 +82,8 @@ pub(crate) struct Original {
     pub(crate) content: Vec<u8>,
     /// Span of the caller.
     pub(crate) trace: TraceParent,
+    /// Number of copies that earlier clients enqueued.
+    pub(crate) epoch: u16,
 }
 
 impl fmt::Debug for Original {
@@ -108,6 +111,8 @@ pub(crate) struct Progress {
     pub(crate) sealed: u64,
     /// Revision of the model, as reported by the worker of the pieces so far.
     pub(crate) revision: Option<Revision>,
+    /// Fingerprint of the worker of the last piece.
+    pub(crate) fingerprint: Option<Fingerprint>,
 }
 
 /// Request that waits for its reply, or ended recently.
@@ -164,7 +169,8 @@ impl PendingRequest {
     pub(crate) fn progress(&self) -> Progress {
         let (pieces, gap) = (self.merge.len(), self.merge.has_gap());
         let revision = self.merge.revision().cloned();
-        Progress { pieces, gap, heard: self.heard, sealed: self.sealed, revision }
+        let fingerprint = self.merge.fingerprint();
+        Progress { pieces, gap, heard: self.heard, sealed: self.sealed, revision, fingerprint }
     }
 
     /// Passes a hint to the caller. Any publisher can send any number of hints, so their number is
@@ -329,6 +335,7 @@ impl PendingRequest {
         let moments = [self.disturbed, self.asked].into_iter().flatten();
         let since = moments.fold(self.heard.max(listening), Instant::max);
         let again = u16::try_from(self.merge.enqueues()).ok()?;
+        let number = self.original.epoch.saturating_add(again);
         let may = !self.is_over() && usize::from(again) < MAX_ENQUEUES;
         if !may
             || since.elapsed() < patience * (1 << (again - 1))
@@ -347,7 +354,7 @@ impl PendingRequest {
             self.disturb();
         }
         self.asked = Some(Instant::now());
-        Some((sealed.frame, again))
+        Some((sealed.frame, number))
     }
 
     /// Returns the properties of the request, without its content.

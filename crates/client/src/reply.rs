@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::Stream;
-use nsbridge_protocol::{ErrorCode, RequestId, Revision, Summary};
+use nsbridge_protocol::{ErrorCode, Fingerprint, RequestId, Revision, Summary};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -110,6 +110,12 @@ impl<O: DeserializeOwned> Reply<O> {
     /// its worker knows no revision.
     pub fn revision(&self) -> Option<Revision> {
         self.router.progress(self.id)?.revision
+    }
+
+    /// Returns the fingerprint of the worker that produced the last piece; `None` before the first
+    /// piece, or if its handler has no fingerprint. A [`ResumePoint`](crate::ResumePoint) needs it.
+    pub fn fingerprint(&self) -> Option<Fingerprint> {
+        self.router.progress(self.id)?.fingerprint
     }
 
     /// Returns the next event; `None` after the last one, which is [`Event::Done`] or an error.

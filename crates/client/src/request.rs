@@ -29,6 +29,9 @@ pub struct Request<I = ()> {
     pub tenant: Tenant,
     /// Input of the handler.
     pub input: I,
+    /// Id of the request; a new one if absent. A caller that stores a request before it submits it
+    /// chooses the id.
+    pub id: Option<RequestId>,
     /// Seed of all randomness in the reply. If absent, the client draws one, so that every attempt
     /// uses the same seed.
     pub seed: Option<u64>,
@@ -46,16 +49,22 @@ impl Request {
     /// Creates a request without input, with a time limit of five minutes and a random seed.
     pub fn new(model: ModelName, tenant: Tenant) -> Self {
         let timeout = Duration::from_secs(300);
-        let (seed, revision, trace, replay_of) = (None, None, None, None);
-        Self { model, tenant, input: (), seed, revision, timeout, trace, replay_of }
+        let (id, seed, revision, trace, replay_of) = (None, None, None, None, None);
+        Self { model, tenant, input: (), id, seed, revision, timeout, trace, replay_of }
     }
 }
 
 impl<I> Request<I> {
     /// Sets the input, which must be of the type that the model's handler reads.
     pub fn input<J>(self, input: J) -> Request<J> {
-        let Self { model, tenant, seed, revision, timeout, trace, replay_of, .. } = self;
-        Request { model, tenant, input, seed, revision, timeout, trace, replay_of }
+        let Self { model, tenant, id, seed, revision, timeout, trace, replay_of, .. } = self;
+        Request { model, tenant, input, id, seed, revision, timeout, trace, replay_of }
+    }
+
+    /// Sets the id of the request, which must be new.
+    #[must_use]
+    pub fn id(self, id: RequestId) -> Self {
+        Self { id: Some(id), ..self }
     }
 
     /// Sets the seed of all randomness in the reply.

@@ -27,7 +27,7 @@ pub(crate) fn original() -> Original {
     };
     let trace = TraceParent::root([7; 16], [7; 8]).unwrap();
     let key = DataKey::of_keyring(head.key_id.clone(), Key::from_bytes([1; 32]));
-    Original { head, key, content: b"{}".to_vec(), trace }
+    Original { head, key, content: b"{}".to_vec(), trace, epoch: 0 }
 }
 
 /// Worker's side of one attempt.

@@ -72,7 +72,8 @@ pub use models::{Model, Models};
 pub use nsbridge_protocol::{
     AttemptNo, ChatMessage, Embedding, EmbeddingInput, EmbeddingPiece, EmbeddingText,
     EncodingFormat, Fingerprint, Finish, FinishReason, JsonSchema, Pieces, ReplayKey, RequestId,
-    ResponseFormat, Tenant, TextInput, TextPiece, TokenLogprob, TraceParent, Usage,
+    ResponseFormat, Tenant, TextInput, TextPiece, TokenLogprob, TokenText, ToolCall, TraceParent,
+    Usage,
 };
 pub use quote::quote;
 pub use transcript::Stop;

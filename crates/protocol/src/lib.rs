@@ -58,7 +58,9 @@ pub use pieces::{MalformedPieces, Pieces};
 pub use replay_key::ReplayKey;
 pub use reply::{Failure, Finish, FinishReason, Summary, Usage};
 pub use request::Request;
-pub use text::{ChatMessage, TextInput, TextPiece, TokenLogprob};
+pub use text::{
+    ChatMessage, FunctionCall, TextInput, TextPiece, TokenLogprob, TokenText, ToolCall, ToolKind,
+};
 pub use trace::{InvalidTraceParent, SpanId, TraceId, TraceParent};
 pub use uuid::Uuid;
 

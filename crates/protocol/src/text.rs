@@ -1,14 +1,18 @@
 //! Input and output of text models, shared by handlers and clients.
 
 mod bounded;
+mod chat;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::{FinishReason, ReplayKey, ResponseFormat};
+
+pub use chat::{ChatMessage, FunctionCall, ToolCall, ToolKind};
 
 /// Input of a text model: a raw prompt or a chat, with sampling parameters.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -25,6 +29,23 @@ pub struct TextInput {
     /// Chat, rendered with the model's own chat template.
     #[serde(deserialize_with = "bounded::messages", skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<ChatMessage>,
+    /// Tools that the model may call, in the shape that chat templates expect:
+    /// `{"type": "function", "function": {"name", "description", "parameters"}}`. The calls are
+    /// text of the reply, in the model's own format.
+    #[serde(deserialize_with = "bounded::tools", skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<Value>,
+    /// Variables of the chat template beside its own, such as `enable_thinking`.
+    #[serde(deserialize_with = "bounded::variables", skip_serializing_if = "Map::is_empty")]
+    pub chat_template_kwargs: Map<String, Value>,
+    /// Effort of the model's reasoning, as the variable `reasoning_effort` of the chat template.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_effort: Option<String>,
+    /// Begins the model's turn after the last message; true if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub add_generation_prompt: Option<bool>,
+    /// Continues the text of the last message, instead of a new turn.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub continue_final_message: bool,
     /// Maximum number of tokens to generate; if absent, the model's context is the limit. 0 is
     /// allowed with `echo` or `prompt_logprobs`: the prompt is scored, and nothing is generated.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,6 +103,10 @@ pub struct TextInput {
     /// 20.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_logprobs: Option<u32>,
+    /// Returns the text of each token that has a log-probability: of the chosen one in
+    /// [`token_text`](TextPiece::token_text), and of each of the most likely ones.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub return_token_texts: bool,
     /// Begins the reply with the tokens of the prompt and their text, as in OpenAI's completions.
     ///
     /// With `logprobs`, the tokens of the prompt have log-probabilities like those of the reply.
@@ -159,6 +184,10 @@ impl TextInput {
     pub const MOST_PROMPT_TOKENS: usize = 1 << 20;
     /// Maximum number of messages in a chat.
     pub const MOST_MESSAGES: usize = 4096;
+    /// Maximum number of tools.
+    pub const MOST_TOOLS: usize = 128;
+    /// Maximum size of `tools` as written, in bytes, and of `chat_template_kwargs`, each.
+    pub const MOST_TEMPLATE_BYTES: usize = 256 << 10;
     /// Maximum number of stop sequences.
     pub const MOST_STOPS: usize = 64;
     /// Maximum number of entries of `logit_bias`, `bad_token_ids` and `stop_token_ids`, each.
@@ -185,34 +214,6 @@ impl fmt::Debug for TextInput {
     }
 }
 
-/// One message of a chat.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ChatMessage {
-    /// Role of the author: `system`, `user` or `assistant`. The chat template decides which are
-    /// allowed.
-    pub role: String,
-    /// Text of the message.
-    pub content: String,
-}
-
-impl ChatMessage {
-    /// Creates a message of an author with this role.
-    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self { role: role.into(), content: content.into() }
-    }
-}
-
-impl fmt::Debug for ChatMessage {
-    /// Omits the text of the message.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ChatMessage")
-            .field("role", &self.role)
-            .field("content_bytes", &self.content.len())
-            .finish()
-    }
-}
-
 /// One token of a text reply.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TextPiece {
@@ -225,6 +226,10 @@ pub struct TextPiece {
     /// `prompt_logprobs`. The first token of a prompt has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprob: Option<f32>,
+    /// Text of the token by itself, if the request sets `return_token_texts`. It differs from
+    /// `text` in the middle of a character, and for special tokens, which have no `text`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_text: Option<TokenText>,
     /// Most likely tokens at this position in descending order, if the request sets `top_logprobs`,
     /// or for a token of the prompt `prompt_logprobs`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -271,12 +276,51 @@ fn is_zero(index: &u32) -> bool {
 }
 
 /// Candidate token with its log-probability.
-#[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {
     /// Token id in the model's vocabulary.
     pub token: u32,
     /// Log-probability of the token.
     pub logprob: f32,
+    /// Text of the token by itself, if the request sets `return_token_texts`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<TokenText>,
+}
+
+/// Text of a token by itself: in JSON a text, or a list of bytes that are no valid UTF-8.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum TokenText {
+    /// Valid text.
+    Text(String),
+    /// Bytes of a part of a character.
+    Bytes(Vec<u8>),
+}
+
+impl TokenText {
+    /// Returns the bytes that the token stands for.
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Text(text) => text.as_bytes(),
+            Self::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+impl From<&[u8]> for TokenText {
+    fn from(bytes: &[u8]) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Self::Text(text.to_owned()),
+            Err(_) => Self::Bytes(bytes.to_vec()),
+        }
+    }
+}
+
+impl fmt::Debug for TokenText {
+    /// Omits the text.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TokenText({} bytes)", self.as_bytes().len())
+    }
 }
 
 impl fmt::Debug for TextPiece {
@@ -344,7 +388,11 @@ mod tests {
             "presence_penalty": -0.5, "logit_bias": { "12": -100.0 }, "bad_token_ids": [3],
             "bad_token_sequences": [[5, 6], [7]], "stop": ["."], "stop_token_ids": [4], "min_tokens": 2, "ignore_eos": true,
             "logprobs": true, "top_logprobs": 5, "echo": true, "prompt_logprobs": 4,
-            "response_format": { "type": "regex", "regex": "[a-z]+" }, "n": 3, "priority": -1
+            "response_format": { "type": "regex", "regex": "[a-z]+" }, "n": 3, "priority": -1,
+            "tools": [{ "type": "function", "function": { "name": "f" } }],
+            "chat_template_kwargs": { "enable_thinking": false }, "reasoning_effort": "low",
+            "add_generation_prompt": false, "continue_final_message": true,
+            "return_token_texts": true
         });
         // Parsed from text, as on the wire, where the keys of `logit_bias` are strings.
         let input: TextInput = serde_json::from_str(&json.to_string()).unwrap();
@@ -413,7 +461,7 @@ mod tests {
         let prompt = Some("canary".into());
         let input = TextInput { prompt, response_format, ..TextInput::default() };
         assert!(!format!("{input:?}").contains("canary"));
-        let top = TokenLogprob { token: 4711, logprob: -1.0 };
+        let top = TokenLogprob { token: 4711, logprob: -1.0, text: None };
         assert!(!format!("{top:?}").contains("4711"));
     }
 }

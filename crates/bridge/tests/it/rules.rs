@@ -1,7 +1,7 @@
 //! Protocol rules that only deliberate violations exercise.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use nsbridge::worker::Timing;
 use nsbridge_crypto::{Entry, Key, Keyring, Read, ReplyHead, ReplyKind, ReplyOpener, State};
@@ -9,7 +9,7 @@ use nsbridge_handler::{Fingerprint, Finish, Handler, Job, Models, Result};
 use nsbridge_protocol::topology::{model_queue, reply_queue};
 use nsbridge_protocol::{ErrorCode, Pieces};
 use nsbridge_queue::{Broker, Limits, MemoryBroker, Message};
-use nsbridge_testkit::system::client::{Client, Event, Reply};
+use nsbridge_testkit::system::client::{Client, Event, Reply, ResumePoint};
 use nsbridge_testkit::system::{Running, Setup};
 use tokio::time::timeout;
 
@@ -289,6 +289,29 @@ async fn r7_a_worker_that_may_not_resume_makes_it_all_again_and_nobody_sees() {
     let _second = setup.worker::<Scripted>(broker, ()).await.unwrap();
     assert_eq!(rest(reply).await, said(seed, 100)[60..]);
     assert_eq!(runs(seed)[1].resumed, 0, "it made all hundred pieces");
+}
+
+/// A process that kept the request and its pieces ends, and another one goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_in_another_process_goes_on_after_the_pieces_that_were_kept() {
+    let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
+    let mut setup = Setup::new().unwrap();
+    for kept in [60, 0] {
+        let (worker, first, seed, reply) = sixty_of_a_hundred(&mut setup, &broker).await;
+        let now = SystemTime::now();
+        let json = |piece: String| serde_json::to_vec(&piece).unwrap();
+        let pieces = said(seed, 100)[..kept].iter().cloned().map(json).collect();
+        let (id, expires_at) = (reply.id(), now + Duration::from_secs(60));
+        let point = ResumePoint::new(id, seed, now, expires_at).pieces(pieces, reply.fingerprint());
+        let asked = ask(&setup, Script::Say { pieces: 100, every_ms: 10 }, seed);
+        let second = setup.client(broker.clone()).await.unwrap();
+        drop((reply, first));
+        let continued = second.reattach::<String>(asked, point).await.unwrap();
+        assert_eq!(continued.id(), id);
+        assert_eq!(rest(continued).await, said(seed, 100)[kept..]);
+        assert_eq!(runs(seed)[1].resumed, kept);
+        worker.stop().await.unwrap();
+    }
 }
 
 /// With 150 ms per call to the broker, the resume arrives after the minimum wait of 250 ms.

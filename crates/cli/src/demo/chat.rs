@@ -77,7 +77,7 @@ pub(super) async fn converse(
 }
 
 fn message(role: &str, content: String) -> ChatMessage {
-    ChatMessage { role: role.into(), content }
+    ChatMessage::new(role, content)
 }
 
 /// Starts a thread that reads standard input. It reads one line ahead.

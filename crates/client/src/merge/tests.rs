@@ -57,6 +57,40 @@ fn the_revision_is_that_of_the_pieces_whoever_opened_last() {
 }
 
 #[test]
+fn a_client_that_continues_has_the_pieces_of_the_one_before() {
+    let (root, fingerprint) = (root(), Fingerprint([7; 16]));
+    let before = || vec![b"h".to_vec(), b"e".to_vec()];
+    let epoch = 1 << 16 | 1;
+    // A worker of this fingerprint is told of the pieces and goes on after them.
+    let mut merge = merge(&root).after(before(), Some(fingerprint));
+    let mut worker = Sender::of(&root, epoch, 0, Some(fingerprint));
+    let told = merge.accept(&worker.open);
+    let [Step::Tell { kind: ControlKind::Resume, body, .. }] = &told[..] else {
+        panic!("{told:?}")
+    };
+    let resume = Resume::decode(body).unwrap();
+    assert_eq!((resume.fingerprint, resume.pieces.pieces), (Some(fingerprint), before()));
+    (worker.next, worker.bytes) = (2, 2);
+    let mut text = String::from("he");
+    apply(&mut text, merge.accept(&worker.send("llo")));
+    assert_eq!(apply(&mut text, merge.accept(&worker.finish())), (0, true));
+    assert_eq!(text, "hello");
+    // A worker that begins at the first piece is compared, and may overrule.
+    let mut merge = self::merge(&root).after(before(), None);
+    let mut worker = Sender::of(&root, epoch, 0, Some(fingerprint));
+    merge.accept(&worker.open);
+    let mut text = String::from("he");
+    assert_eq!(apply(&mut text, merge.accept(&worker.send("hallo"))).0, 1);
+    assert_eq!(text, "hallo");
+    // A worker that goes on from pieces of another fingerprint is not believed.
+    let mut merge = self::merge(&root).after(before(), Some(Fingerprint([8; 16])));
+    let mut worker = Sender::of(&root, epoch, 0, Some(fingerprint));
+    merge.accept(&worker.open);
+    worker.next = 2;
+    assert!(merge.accept(&worker.send("llo")).is_empty());
+}
+
+#[test]
 fn one_attempt_in_order_gives_its_pieces_and_its_end() {
     let root = root();
     let (mut merge, mut one, mut text) = (merge(&root), Sender::new(&root, 1, 0), String::new());

@@ -49,6 +49,10 @@ pub(crate) const PROMPT_PIECE_BYTES: usize = 112;
 /// Bytes of each of the `top_logprobs` in a piece.
 pub(crate) const TOP_LOGPROB_BYTES: usize = 42;
 
+/// Bytes of the text of a token in a piece, by the average of a vocabulary. Longer texts can make a
+/// reply too large, which then ends with that error.
+pub(crate) const TOKEN_TEXT_BYTES: usize = 32;
+
 /// Cost of a token of a prompt with its log-probability, in tokens of a plain prompt: it also takes
 /// a row of logits and a log-softmax over the vocabulary.
 pub(crate) const SCORE_COST: usize = 2;

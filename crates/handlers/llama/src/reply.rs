@@ -310,7 +310,7 @@ impl Reply {
     fn tell_logprobs(&self, logits: &[f32], piece: &mut TextPiece, scratch: &mut Scratch) {
         let Some(top) = self.asked.logprobs else { return };
         let Some(told) = logprobs(logits, piece.token, top, scratch) else { return };
-        write_logprobs(told, piece);
+        write_logprobs(told, piece, self.asked.token_texts.then_some(&*self.words));
     }
 
     /// Appends a token. Returns its piece, and the finish reason if it is the last one.
@@ -343,9 +343,15 @@ impl fmt::Debug for Reply {
     }
 }
 
-/// Adds log-probabilities to a piece.
-pub(crate) fn write_logprobs(Logprobs { chosen, top }: Logprobs, piece: &mut TextPiece) {
-    let each = |(token, logprob)| TokenLogprob { token, logprob };
+/// Adds log-probabilities to a piece, with the tokens' texts by `words`.
+pub(crate) fn write_logprobs(
+    Logprobs { chosen, top }: Logprobs,
+    piece: &mut TextPiece,
+    words: Option<&ChatTokenizer>,
+) {
+    let text = |token| words.map(|words| words.token_text(token));
+    let each = |(token, logprob)| TokenLogprob { token, logprob, text: text(token) };
+    piece.token_text = text(piece.token);
     piece.logprob = Some(chosen);
     piece.top_logprobs = top.into_iter().map(each).collect();
 }

@@ -7,8 +7,8 @@ use nsbridge_handler::{Error, Result, TextInput};
 use crate::config::Advice;
 use crate::detokenize::Stops;
 use crate::limits::{
-    ECHO_PIECE_BYTES, PROMPT_PIECE_BYTES, REPLY_BYTES, ROLE_BYTES, STOP_BYTES, TOP_LOGPROB_BYTES,
-    TOP_LOGPROBS,
+    ECHO_PIECE_BYTES, PROMPT_PIECE_BYTES, REPLY_BYTES, ROLE_BYTES, STOP_BYTES, TOKEN_TEXT_BYTES,
+    TOP_LOGPROB_BYTES, TOP_LOGPROBS,
 };
 use crate::{Options, Sampling, TokenSet};
 
@@ -26,6 +26,8 @@ pub(crate) struct Asked {
     /// Number of top log-probabilities beside that of each token of the prompt; `None` if none are
     /// requested.
     pub(crate) prompt_logprobs: Option<usize>,
+    /// True if each token that has a log-probability has its text too.
+    pub(crate) token_texts: bool,
 }
 
 /// Facts about the model's tokens that a request is checked against.
@@ -74,6 +76,7 @@ impl Asked {
             logprobs: logprobs(input)?,
             echo: input.echo,
             prompt_logprobs: prompt_logprobs(input)?,
+            token_texts: token_texts(input)?,
         })
     }
 
@@ -86,15 +89,17 @@ impl Asked {
             logprobs: None,
             echo: false,
             prompt_logprobs: None,
+            token_texts: false,
         }
     }
 
     /// Returns the bytes that a token of the prompt adds to the reply, its text left out; an
     /// estimate from above. 0 if the reply has no pieces of the prompt.
     pub(crate) fn prompt_piece_bytes(&self) -> usize {
+        let text = if self.token_texts { TOKEN_TEXT_BYTES } else { 0 };
         match self.prompt_logprobs {
-            Some(top) => PROMPT_PIECE_BYTES + top * TOP_LOGPROB_BYTES,
-            None if self.echo => ECHO_PIECE_BYTES,
+            Some(top) => PROMPT_PIECE_BYTES + text + top * (TOP_LOGPROB_BYTES + text),
+            None if self.echo => ECHO_PIECE_BYTES + text,
             None => 0,
         }
     }
@@ -109,16 +114,17 @@ impl Asked {
         if each <= most {
             return Ok(());
         }
-        Err(Error::bad_input(match most.checked_sub(PROMPT_PIECE_BYTES) {
+        let text = if self.token_texts { TOKEN_TEXT_BYTES } else { 0 };
+        Err(Error::bad_input(match most.checked_sub(PROMPT_PIECE_BYTES + text) {
             Some(room) => format!(
                 "`prompt_logprobs` are {}, and {} are the most for a prompt of {tokens} tokens",
                 self.prompt_logprobs.unwrap_or_default(),
-                room / TOP_LOGPROB_BYTES
+                room / (TOP_LOGPROB_BYTES + text)
             ),
             None => format!(
                 "the prompt has {tokens} tokens, and {} are the most with `echo` or \
                  `prompt_logprobs`",
-                REPLY_BYTES / each.min(PROMPT_PIECE_BYTES)
+                REPLY_BYTES / each.min(PROMPT_PIECE_BYTES + text)
             ),
         }))
     }
@@ -327,6 +333,15 @@ fn prompt_logprobs(input: &TextInput) -> Result<Option<usize>> {
         None if input.echo => logprobs(input),
         None => Ok(None),
     }
+}
+
+fn token_texts(input: &TextInput) -> Result<bool> {
+    if input.return_token_texts && !input.logprobs && !has_prompt_pieces(input) {
+        return Err(Error::bad_input(
+            "`return_token_texts` needs `logprobs`, `prompt_logprobs` or `echo`",
+        ));
+    }
+    Ok(input.return_token_texts)
 }
 
 fn logprobs(input: &TextInput) -> Result<Option<usize>> {

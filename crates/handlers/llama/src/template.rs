@@ -1,6 +1,7 @@
 //! Chat template of a model, which renders messages into a prompt.
 
 mod capped;
+mod chat;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -12,6 +13,7 @@ use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use self::capped::Capped;
+pub(crate) use self::chat::Chat;
 use crate::LoadError;
 use crate::config::within;
 use crate::date::strftime;
@@ -57,10 +59,8 @@ impl ChatTemplate {
     /// about the messages are ignored, since some templates refuse a chat without a system prompt,
     /// or with one.
     fn hold(&self) -> Result<(), LoadError> {
-        let message =
-            |role: &str| ChatMessage { role: role.to_owned(), content: "hello".to_owned() };
-        let chat = [message("user"), message("assistant"), message("user")];
-        match self.written(&chat, UNIX_EPOCH, FEW_BYTES) {
+        let chat = ["user", "assistant", "user"].map(|role| ChatMessage::new(role, "hello"));
+        match self.written(&Chat::of(&chat), UNIX_EPOCH, FEW_BYTES) {
             Err(Fault::Work | Fault::Long) => Err(LoadError::unsupported(
                 "the chat template",
                 "more than a short conversation may take",
@@ -93,11 +93,11 @@ impl ChatTemplate {
     /// Returns an error with a sentence for the caller.
     pub(crate) fn render(
         &self,
-        messages: &[ChatMessage],
+        chat: &Chat,
         submitted_at: SystemTime,
         most: usize,
     ) -> Result<String> {
-        self.written(messages, submitted_at, most).map_err(|fault| {
+        let rendered = self.written(chat, submitted_at, most).map_err(|fault| {
             Error::bad_input(match fault {
                 Fault::Work => "`messages` take too much work in the model's chat template".into(),
                 Fault::Long => format!(
@@ -108,25 +108,26 @@ impl ChatTemplate {
                     format!("`messages` do not fit the model's chat template: {why}")
                 }
             })
-        })
+        })?;
+        chat.cut(rendered)
     }
 
-    fn written(
-        &self,
-        messages: &[ChatMessage],
-        submitted_at: SystemTime,
-        most: usize,
-    ) -> Result<String, Fault> {
+    fn written(&self, chat: &Chat, submitted_at: SystemTime, most: usize) -> Result<String, Fault> {
         let today = move |format: String| strftime(&format, submitted_at);
         let mut out = Capped::new(most);
+        // Templates ask whether there are tools by `if tools` or by `tools is not none`.
+        let tools = (!chat.tools.is_empty()).then(|| Value::from(Serde(&chat.tools)));
         let chat = context! {
-            messages => Value::from(Serde(messages)),
-            add_generation_prompt => true,
+            messages => Value::from(Serde(&chat.messages)),
+            add_generation_prompt => chat.turn,
             bos_token => self.bos.as_deref(),
             eos_token => self.eos.as_deref(),
-            tools => (),
-            documents => (),
+            tools,
             strftime_now => Value::from_function(today),
+            ..context! {
+                ..Value::from(Serde(&chat.variables)),
+                ..context! { documents => () }
+            }
         };
         let template = self.environment.get_template(NAME);
         let rendered =

@@ -6,10 +6,9 @@ mod gguf;
 mod shield;
 mod source;
 
-use std::borrow::Cow;
 use std::time::SystemTime;
 
-use nsbridge_handler::{ChatMessage, Error, Model, Result, TextInput};
+use nsbridge_handler::{ChatMessage, Error, Model, Result, TextInput, TokenText};
 use tokenizers::Tokenizer;
 
 use self::cover::Cover;
@@ -19,7 +18,7 @@ use crate::LoadError;
 use crate::config::within;
 use crate::detokenize::TokenBytes;
 use crate::limits::{BYTES_PER_TOKEN, FEW_BYTES};
-use crate::template::ChatTemplate;
+use crate::template::{Chat, ChatTemplate};
 
 /// Tokenizer and chat template of a model.
 #[derive(Debug)]
@@ -60,9 +59,14 @@ impl ChatTokenizer {
 
     /// Returns the number of bytes of text in the input. A token id counts as one.
     pub(crate) fn bytes_of(input: &TextInput) -> usize {
-        let of_message = |message: &ChatMessage| message.role.len() + message.content.len();
-        let of_messages: usize = input.messages.iter().map(of_message).sum();
-        input.prompt.as_ref().map_or(0, String::len) + input.prompt_token_ids.len() + of_messages
+        let of_messages: usize = input.messages.iter().map(ChatMessage::bytes).sum();
+        let of_tools: usize = input.tools.iter().map(bytes_of_json).sum();
+        let of_variables: usize = input.chat_template_kwargs.values().map(bytes_of_json).sum();
+        input.prompt.as_ref().map_or(0, String::len)
+            + input.prompt_token_ids.len()
+            + of_messages
+            + of_tools
+            + of_variables
     }
 
     /// Refuses an input by its size alone.
@@ -128,6 +132,14 @@ impl ChatTokenizer {
         self.bytes.get(token)
     }
 
+    /// Returns the text of a token by itself; that of a special token is its name.
+    pub(crate) fn token_text(&self, token: u32) -> TokenText {
+        match self.bytes(token) {
+            [] => TokenText::Text(self.tokenizer.id_to_token(token).unwrap_or_default()),
+            bytes => bytes.into(),
+        }
+    }
+
     /// Returns the bytes of the first `size` tokens. Added tokens, and ids that are not in the
     /// vocabulary, have none.
     pub(crate) fn spelling(&self, size: usize) -> Vec<Vec<u8>> {
@@ -147,11 +159,12 @@ impl ChatTokenizer {
         let template = self.template.as_ref().ok_or_else(|| {
             Error::bad_input("this model has no chat template: give `prompt`, not `messages`")
         })?;
-        let (messages, mark) = match &self.shield {
-            Some(shield) => shield.messages(&input.messages)?,
-            None => (Cow::Borrowed(input.messages.as_slice()), None),
+        let mut chat = Chat::new(input)?;
+        let mark = match &self.shield {
+            Some(shield) => shield.protect(&mut chat)?,
+            None => None,
         };
-        let chat = template.render(&messages, at, most_bytes(context))?;
+        let chat = template.render(&chat, at, most_bytes(context))?;
         // The template has written the special tokens itself.
         match mark {
             None => self.encode(&chat, false, context),
@@ -194,6 +207,19 @@ pub(crate) fn no_room(tokens: usize, context: usize) -> Error {
 
 fn not_encoded() -> Error {
     Error::bad_input("the tokenizer cannot encode the text")
+}
+
+/// Returns the number of bytes of a value's texts, with a byte for each other value.
+fn bytes_of_json(value: &serde_json::Value) -> usize {
+    use serde_json::Value;
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 1,
+        Value::String(text) => text.len(),
+        Value::Array(values) => values.iter().map(bytes_of_json).sum(),
+        Value::Object(fields) => {
+            fields.iter().map(|(name, value)| name.len() + bytes_of_json(value)).sum()
+        }
+    }
 }
 
 /// Returns the maximum bytes of text for a context of `context` tokens.

@@ -11,8 +11,9 @@ use std::marker::PhantomData;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
-use super::{ChatMessage, TextInput};
+use super::{ChatMessage, TextInput, ToolCall};
 use crate::ResponseFormat;
 
 /// List of at most `MOST` elements.
@@ -60,6 +61,43 @@ pub(super) fn messages<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<ChatMessage>, D::Error> {
     named("messages", list::<_, _, { TextInput::MOST_MESSAGES }>(deserializer))
+}
+
+/// Deserializes `tool_calls` of a message.
+pub(super) fn calls<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ToolCall>, D::Error> {
+    // Clients send null for a message without calls.
+    let calls =
+        Option::<Sequence<ToolCall, { ChatMessage::MOST_CALLS }>>::deserialize(deserializer);
+    Ok(named("tool_calls", calls)?.map(|calls| calls.0).unwrap_or_default())
+}
+
+/// Deserializes `tools`; checks their size in bytes before it parses any.
+pub(super) fn tools<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Value>, D::Error> {
+    type Tools = Sequence<Map<String, Value>, { TextInput::MOST_TOOLS }>;
+    let tools: Option<Tools> = small("tools", deserializer)?;
+    Ok(tools.map(|tools| tools.0.into_iter().map(Value::Object).collect()).unwrap_or_default())
+}
+
+/// Deserializes `chat_template_kwargs`; checks their size in bytes before it parses any.
+pub(super) fn variables<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Map<String, Value>, D::Error> {
+    Ok(small("chat_template_kwargs", deserializer)?.unwrap_or_default())
+}
+
+/// Deserializes a field of at most [`TextInput::MOST_TEMPLATE_BYTES`] bytes, or null.
+fn small<'de, D: Deserializer<'de>, T: DeserializeOwned>(
+    field: &str,
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    let Some(raw) = Option::<Box<RawValue>>::deserialize(deserializer)? else { return Ok(None) };
+    let (bytes, most) = (raw.get().len(), TextInput::MOST_TEMPLATE_BYTES);
+    if bytes > most {
+        return Err(D::Error::custom(format_args!(
+            "`{field}` has {bytes} bytes, and {most} are the most"
+        )));
+    }
+    named(field, serde_json::from_str(raw.get()).map(Some).map_err(D::Error::custom))
 }
 
 /// Deserializes `prompt_token_ids`.

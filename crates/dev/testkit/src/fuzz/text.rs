@@ -58,7 +58,7 @@ pub(super) fn tokenizer(files: &[(&str, &[u8])]) {
             Ok(made) => assert!(least <= made.len(), "{least} at least, and {}", made.len()),
             Err(error) => told(&error),
         }
-        let message = |role: &str| ChatMessage { role: role.to_owned(), content: text.to_owned() };
+        let message = |role: &str| ChatMessage::new(role, text);
         let messages = vec![message("user"), message("assistant"), message(text)];
         let chat = TextInput { messages, ..TextInput::default() };
         let _ = tokens.of(&chat, CONTEXT).map_err(|error| told(&error));

@@ -15,6 +15,7 @@ use nsbridge_handler::{Error, Result, TextPiece};
 
 use crate::detokenize::TextStream;
 use crate::reply::write_logprobs;
+use crate::request::Asked;
 use crate::sample::rank_of;
 use crate::tokenizer::ChatTokenizer;
 use crate::{Logprobs, Scratch, logprobs};
@@ -28,6 +29,8 @@ pub(crate) struct PromptPieces {
     text: Option<TextStream>,
     /// Number of most likely tokens of each piece, if it has log-probabilities.
     top: Option<usize>,
+    /// True if each token has its text by itself.
+    texts: bool,
     /// Maximum number of rows of logits in a step.
     most: usize,
     /// Number of pieces delivered so far.
@@ -46,19 +49,13 @@ struct Score {
 }
 
 impl PromptPieces {
-    /// Creates the pieces of a prompt of `len` tokens. With `echo` they have its text, with `top`
-    /// the log-probabilities of their tokens and of this number of most likely ones. A step
-    /// computes at most `most` rows of logits for them.
-    pub(crate) fn new(
-        words: Arc<ChatTokenizer>,
-        len: usize,
-        echo: bool,
-        top: Option<usize>,
-        most: usize,
-    ) -> Self {
-        let text = echo.then(TextStream::plain);
+    /// Creates the pieces of a prompt of `len` tokens, as the request asks for them. A step computes
+    /// at most `most` rows of logits for them.
+    pub(crate) fn new(words: Arc<ChatTokenizer>, len: usize, asked: &Asked, most: usize) -> Self {
+        let (top, texts) = (asked.prompt_logprobs, asked.token_texts);
+        let text = asked.echo.then(TextStream::plain);
         let next = if top.is_some() { 1 } else { len };
-        Self { words, len, text, top, most, told: 0, next, scores: VecDeque::new() }
+        Self { words, len, text, top, texts, most, told: 0, next, scores: VecDeque::new() }
     }
 
     /// Returns the number of pieces.
@@ -114,8 +111,11 @@ impl PromptPieces {
         let scored = self.told > 0 && self.top.is_some();
         let score = if scored { Some(self.scores.pop_front()?) } else { None };
         let mut piece = self.piece(token);
+        if self.texts {
+            piece.token_text = Some(self.words.token_text(token));
+        }
         if let Some(Score { logprobs, rank }) = score {
-            write_logprobs(logprobs, &mut piece);
+            write_logprobs(logprobs, &mut piece, self.texts.then_some(&*self.words));
             // JSON has no infinite number.
             piece.logprob = piece.logprob.filter(|logprob| logprob.is_finite());
             piece.rank = rank;

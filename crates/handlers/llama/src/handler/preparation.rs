@@ -96,10 +96,9 @@ impl Preparation {
             )));
         }
         asked.refuse_large_prompt(prompt.len())?;
-        let (len, echo, top) = (prompt.len(), asked.echo, asked.prompt_logprobs);
-        let of_prompt = (echo || top.is_some()).then(|| {
+        let of_prompt = (asked.echo || asked.prompt_logprobs.is_some()).then(|| {
             let most = replies_at_once(self.step_tokens, 1);
-            PromptRows::Pieces(PromptPieces::new(text.clone(), len, echo, top, most))
+            PromptRows::Pieces(PromptPieces::new(text.clone(), prompt.len(), &asked, most))
         });
         let first = Reply::new(text, vocab_size, context, prompt, asked, seed)?;
         let others = (1..self.replies).map(|index| first.beside(seed.wrapping_add(index)));

@@ -2,20 +2,18 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use nsbridge_handler::{ChatMessage, Error};
+use nsbridge_handler::{ChatMessage, Error, TextInput, ToolCall};
 use serde_json::json;
 
-use super::{ChatTemplate, TokenizerConfig};
+use super::{Chat, ChatTemplate, TokenizerConfig};
 
 fn render(source: &str, messages: &[(&str, &str)]) -> Result<String, Error> {
     let config = json!({ "bos_token": { "content": "<s>" }, "eos_token": "</s>" });
     let config: TokenizerConfig = serde_json::from_value(config).unwrap();
-    let messages: Vec<ChatMessage> = messages
-        .iter()
-        .map(|(role, content)| ChatMessage { role: (*role).into(), content: (*content).into() })
-        .collect();
+    let messages: Vec<ChatMessage> =
+        messages.iter().map(|(role, content)| ChatMessage::new(*role, *content)).collect();
     let noon = UNIX_EPOCH + Duration::from_secs(951_782_400);
-    ChatTemplate::new(source, &config).unwrap().render(&messages, noon, 1000)
+    ChatTemplate::new(source, &config).unwrap().render(&Chat::of(&messages), noon, 1000)
 }
 
 #[track_caller]
@@ -121,4 +119,50 @@ fn m7_a_template_that_runs_for_ever_for_some_chats_refuses_them() {
     let source = "{% for m in messages %}{{ m.content * 100 }}{% endfor %}";
     let error = render(source, &[("user", "eleven more")]).unwrap_err();
     assert!(error.to_string().contains("more than 1000 bytes"), "{error}");
+}
+
+/// Renders the chat of a request by a template.
+fn rendered(source: &str, input: &serde_json::Value) -> Result<String, String> {
+    let input: TextInput = serde_json::from_str(&input.to_string()).unwrap();
+    let chat = Chat::new(&input).map_err(|error| error.to_string())?;
+    read(source).render(&chat, UNIX_EPOCH, 1000).map_err(|error| error.to_string())
+}
+
+#[test]
+fn tools_calls_and_variables_reach_the_template() {
+    let tool = json!({ "type": "function", "function": { "name": "f", "parameters": {} } });
+    let call = ToolCall::new("1", "f", r#"{"x": 1}"#);
+    let asks = ChatMessage::new("assistant", "").calls(vec![call]);
+    let mut input = json!({ "messages": [asks], "tools": [tool] });
+    let source = "{% if tools is not none %}{{ tools[0].function.name }}{% endif %}\
+         {% for c in messages[0].tool_calls %}{{ c.function.arguments.x + 1 }}{% endfor %}\
+         {{ enable_thinking }} {{ reasoning_effort }} {{ add_generation_prompt }}";
+    assert_eq!(rendered(source, &input).unwrap(), "f2  True");
+    input["chat_template_kwargs"] = json!({ "enable_thinking": false });
+    input["reasoning_effort"] = "low".into();
+    input["add_generation_prompt"] = false.into();
+    assert_eq!(rendered(source, &input).unwrap(), "f2False low False");
+    input["chat_template_kwargs"] = json!({ "tools": [] });
+    assert!(rendered(source, &input).unwrap_err().contains("must not set `tools`"));
+    let none = json!({ "messages": [{ "role": "user", "content": "" }] });
+    assert_eq!(rendered("{{ tools is none }}{{ documents is none }}", &none).unwrap(), "TrueTrue");
+}
+
+#[test]
+fn the_last_message_goes_on_where_its_text_ends() {
+    let source = "{% for m in messages %}[{{ m.content | trim }}]{% endfor %}\
+         {% if add_generation_prompt %}<{% endif %}";
+    let chat = |last: &str| {
+        json!({ "messages": [{ "role": "user", "content": "Go on" },
+                             { "role": "assistant", "content": last }],
+                "continue_final_message": true })
+    };
+    assert_eq!(rendered(source, &chat("Once a ")).unwrap(), "[Go on][Once a");
+    assert_eq!(rendered("{{ messages[1].content }}!", &chat("Once a ")).unwrap(), "Once a ");
+    let shown = "needs a last message whose text";
+    assert!(rendered(source, &chat(" ")).unwrap_err().contains(shown));
+    assert!(rendered("x", &chat("Once")).unwrap_err().contains(shown));
+    let mut both = chat("Once");
+    both["add_generation_prompt"] = true.into();
+    assert!(rendered(source, &both).unwrap_err().contains("to be false"));
 }

@@ -13,16 +13,20 @@
 //! special token.
 //!
 //! Messages of `assistant` keep added tokens that are not special, such as `<think>`, because the
-//! text of replies contains them and comes back in a later turn.
-
-use std::borrow::Cow;
+//! text of replies contains them and comes back in a later turn. Tools and variables of the template
+//! are protected like the text of users.
 
 use aho_corasick::AhoCorasick;
-use nsbridge_handler::{ChatMessage, Error, Result};
+use nsbridge_handler::{Error, Result};
 use tokenizers::{Model, OffsetType, PreTokenizer, Tokenizer};
+
+use crate::template::Chat;
 
 /// Noncharacters from which a mark is chosen that no message contains.
 const MARKS: std::ops::RangeInclusive<char> = '\u{fdd0}'..='\u{fdef}';
+
+/// First bytes of each mark in UTF-8.
+const MARK_BYTES: [u8; 2] = [0xef, 0xb7];
 
 /// Texts that messages must not turn into tokens.
 #[derive(Debug)]
@@ -51,36 +55,30 @@ impl Shield {
         (!tokens.is_empty()).then(|| Self { added: texts(true), special: texts(false) })
     }
 
-    /// Returns the messages with marks, and the mark if there is any.
+    /// Inserts marks into the texts of a chat, and returns the mark if there is any.
     ///
     /// # Errors
     ///
-    /// Returns an error if the messages contain texts of special tokens and every character that
-    /// could be a mark.
-    pub(super) fn messages<'a>(
-        &self,
-        messages: &'a [ChatMessage],
-    ) -> Result<(Cow<'a, [ChatMessage]>, Option<char>)> {
-        let places = |message: &ChatMessage| {
-            let texts = if message.role == "assistant" { &self.special } else { &self.added };
-            (self.added.places(&message.role), texts.places(&message.content))
-        };
-        let places: Vec<_> = messages.iter().map(places).collect();
-        if places.iter().all(|(role, content)| role.is_empty() && content.is_empty()) {
-            return Ok((Cow::Borrowed(messages), None));
+    /// Returns an error if the chat contains texts of special tokens and every character that could
+    /// be a mark.
+    pub(super) fn protect(&self, chat: &mut Chat) -> Result<Option<char>> {
+        let texts = |own: bool| if own { &self.special } else { &self.added };
+        let (mut any, mut marks) = (false, MARKS.collect::<Vec<char>>());
+        chat.visit(&mut |text, own| {
+            any = any || !texts(own).places(text).is_empty();
+            // Each mark is the three bytes EF B7 90 to EF B7 AF.
+            if text.as_bytes().windows(2).any(|bytes| bytes == MARK_BYTES) {
+                marks.retain(|mark| !text.contains(*mark));
+            }
+        });
+        if !any {
+            return Ok(None);
         }
-        let has = |message: &ChatMessage, mark| {
-            message.content.contains(mark) || message.role.contains(mark)
-        };
-        let mut marks = MARKS.filter(|mark| !messages.iter().any(|message| has(message, *mark)));
-        let mark = marks.next().ok_or_else(|| {
+        let mark = *marks.first().ok_or_else(|| {
             Error::bad_input("`messages` have all of the noncharacters U+FDD0 to U+FDEF")
         })?;
-        let marked = messages.iter().zip(places).map(|(message, (role, content))| ChatMessage {
-            role: marked(&message.role, &role, mark),
-            content: marked(&message.content, &content, mark),
-        });
-        Ok((marked.collect(), Some(mark)))
+        chat.change(&mut |text, own| marked(text, &texts(own).places(text), mark));
+        Ok(Some(mark))
     }
 }
 

@@ -123,6 +123,16 @@ fn log_probabilities_come_with_the_pieces_that_asked_for_them() {
         assert_eq!(piece.logprob, Some(piece.top_logprobs[0].logprob));
     }
     assert!(pieces(&json!({ "logprobs": true })).iter().all(|piece| piece.top_logprobs.is_empty()));
+    // The texts of tokens come if the request asks for them, and change nothing else.
+    let plain = pieces(&json!({ "logprobs": true, "top_logprobs": 2 }));
+    let told = pieces(&json!({ "logprobs": true, "top_logprobs": 2, "return_token_texts": true }));
+    for (plain, told) in plain.iter().zip(&told) {
+        assert_eq!((plain.token, &plain.text, &plain.token_text), (told.token, &told.text, &None));
+        let texts: Vec<_> = told.top_logprobs.iter().map(|top| top.text.clone().unwrap()).collect();
+        assert_eq!(told.token_text.as_ref(), texts.first());
+        assert!(texts.len() == 2 && texts[0] != texts[1]);
+    }
+    assert_eq!(plain.len(), told.len());
 }
 
 #[test]

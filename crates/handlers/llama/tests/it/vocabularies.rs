@@ -173,8 +173,7 @@ fn only_special_tokens_and_rows_without_a_token_have_no_bytes() {
 fn the_chat_template_of_the_file_is_rendered_and_its_special_tokens_are_tokens() {
     let template = "{{ bos_token }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}";
     let chat = |metadata: Metadata| {
-        let message =
-            |content: &str| ChatMessage { role: "user".to_owned(), content: content.to_owned() };
+        let message = |content: &str| ChatMessage::new("user", content);
         let messages = vec![message("ab"), message("a<|im_end|>b")];
         open(&metadata)?.of(&TextInput { messages, ..TextInput::default() }, CONTEXT)
     };
@@ -194,7 +193,7 @@ fn files_beside_a_gguf_file_win() {
     let (dir, model) = small().text("tokenizer.chat_template", "b").model();
     let write = |name: &str, json: &str| std::fs::write(dir.path().join(name), json).unwrap();
     let chat = || {
-        let message = ChatMessage { role: "user".to_owned(), content: "x".to_owned() };
+        let message = ChatMessage::new("user", "x");
         let input = TextInput { messages: vec![message], ..TextInput::default() };
         Tokens::read(&Model::in_dir(dir.path()), 8).unwrap().of(&input, CONTEXT).unwrap()
     };

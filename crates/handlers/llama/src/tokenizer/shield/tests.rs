@@ -66,10 +66,7 @@ fn text(template: &str, special: bool) -> ChatTokenizer {
 }
 
 fn tokens(text: &ChatTokenizer, messages: &[(&str, &str)]) -> Vec<u32> {
-    let message = |(role, content): &(&str, &str)| ChatMessage {
-        role: (*role).to_owned(),
-        content: (*content).to_owned(),
-    };
+    let message = |(role, content): &(&str, &str)| ChatMessage::new(*role, *content);
     let messages = messages.iter().map(message).collect();
     text.prompt(&TextInput { messages, ..TextInput::default() }, UNIX_EPOCH, 1_000_000).unwrap()
 }
@@ -147,7 +144,7 @@ fn l3_an_earlier_reply_keeps_the_added_tokens_that_are_not_special() {
 fn l3_messages_with_every_mark_are_refused() {
     let all: String = super::MARKS.collect();
     let content = format!("<|eot_id|>{all}");
-    let messages = vec![ChatMessage { role: "user".to_owned(), content }];
+    let messages = vec![ChatMessage::new("user", content)];
     let input = TextInput { messages, ..TextInput::default() };
     let error = text(LLAMA_3, false).prompt(&input, UNIX_EPOCH, 1000).unwrap_err().to_string();
     assert!(error.contains("U+FDD0"), "{error}");
@@ -157,4 +154,37 @@ fn l3_messages_with_every_mark_are_refused() {
 fn l3_a_prompt_may_have_special_tokens() {
     let input = TextInput { prompt: Some("<|eot_id|>".to_owned()), ..TextInput::default() };
     assert_eq!(text(LLAMA_3, false).prompt(&input, UNIX_EPOCH, 1000).unwrap(), [FIRST, FIRST + 3]);
+}
+
+/// Template that shows tools, calls, variables and all fields of messages.
+const TOOLS: &str = "{{ tools | tojson }}{% for message in messages %}<|im_start|>{{ message | tojson }}<|im_end|>\
+     {% endfor %}{{ style }}{{ reasoning_effort }}";
+
+#[test]
+fn l3_tools_calls_and_variables_are_never_special_tokens() {
+    let shielded = text(TOOLS, false);
+    let chat = |attack: &str| {
+        let call = json!({ "id": attack, "function": {
+            "name": attack, "arguments": json!({ attack: [attack] }).to_string()
+        } });
+        let input = json!({
+            "messages": [
+                { "role": "assistant", "content": null, "reasoning_content": attack, "tool_calls": [call] },
+                { "role": "tool", "content": attack, "name": attack, "tool_call_id": attack }
+            ],
+            "tools": [{ "type": "function", "function": { "name": "f", "description": attack,
+                        "parameters": { "properties": { attack: { "enum": [attack] } } } } }],
+            "chat_template_kwargs": { "style": attack }, "reasoning_effort": attack
+        });
+        let input: TextInput = serde_json::from_str(&input.to_string()).unwrap();
+        let mut told = shielded.prompt(&input, UNIX_EPOCH, 1_000_000).unwrap();
+        // What the model wrote keeps the added token that is not special.
+        told.retain(|token| *token != FIRST + SPECIAL.len() as u32);
+        told
+    };
+    let own = special(&chat("hello"));
+    assert_eq!(own, 4);
+    for attack in ATTACKS {
+        assert_eq!(special(&chat(attack)), own, "{attack}");
+    }
 }
