@@ -4,6 +4,7 @@ mod ask;
 mod demo;
 mod doctor;
 mod failure;
+mod gateway;
 mod keys;
 mod model;
 mod parity;
@@ -31,6 +32,7 @@ enum Command {
     Demo(demo::Arguments),
     Worker(worker::Arguments),
     Ask(ask::Arguments),
+    Gateway(gateway::Arguments),
     Keys(keys::Arguments),
     Model(model::Arguments),
     Parity(parity::Arguments),
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         Command::Demo(arguments) => demo::run(arguments),
         Command::Worker(arguments) => return worker::run(&arguments),
         Command::Ask(arguments) => ask::run(arguments),
+        Command::Gateway(arguments) => gateway::run(arguments),
         Command::Keys(arguments) => keys::run(arguments),
         Command::Model(arguments) => model::run(arguments),
         Command::Parity(arguments) => parity::run(arguments),

@@ -52,6 +52,7 @@
 #[cfg(test)]
 mod additions;
 mod aead;
+mod at_rest;
 mod control;
 mod derive;
 mod error;
@@ -66,6 +67,7 @@ mod provider;
 mod reply;
 mod request;
 
+pub use at_rest::AtRest;
 pub use control::{ControlFrame, seal_control};
 pub use derive::ReplyRoot;
 pub use error::{Error, Result};

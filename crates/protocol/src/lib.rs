@@ -79,3 +79,7 @@ pub const MAX_FRAME_BYTES: usize = 64 << 10;
 ///
 /// A `resume` frame must be able to carry all of them back to a worker.
 pub const MAX_TRANSCRIPT_BYTES: usize = 8 << 20;
+
+/// Part of the message of a [`BadInput`](ErrorCode::BadInput) about a prompt that is too long for the
+/// model's context. An API server recognizes the error by it.
+pub const NO_ROOM: &str = "leaves no room in this model's context";

@@ -95,6 +95,10 @@ pub struct TextInput {
     /// Continues after the model's own end token. Other end conditions still hold.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ignore_eos: bool,
+    /// Leaves the texts of special tokens out of the reply; true if absent. Some models mark calls of
+    /// tools by special tokens. Tokens that end the reply never have a text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skip_special_tokens: Option<bool>,
     /// Returns each token's log-probability under the model's own distribution, before any of the
     /// parameters above.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -392,7 +396,7 @@ mod tests {
             "tools": [{ "type": "function", "function": { "name": "f" } }],
             "chat_template_kwargs": { "enable_thinking": false }, "reasoning_effort": "low",
             "add_generation_prompt": false, "continue_final_message": true,
-            "return_token_texts": true
+            "return_token_texts": true, "skip_special_tokens": false
         });
         // Parsed from text, as on the wire, where the keys of `logit_bias` are strings.
         let input: TextInput = serde_json::from_str(&json.to_string()).unwrap();

@@ -20,6 +20,8 @@ pub(crate) struct Machine {
     pub(crate) client: PathBuf,
     /// Python with a server for the protocols of AWS.
     pub(crate) moto: PathBuf,
+    /// Python with OpenAI's official client.
+    pub(crate) openai: PathBuf,
     /// Python with the packages of the trainer.
     pub(crate) trainer: Option<PathBuf>,
     /// GGUF file of SmolLM2-135M-Instruct.
@@ -34,9 +36,9 @@ pub(crate) struct Machine {
 pub(crate) fn ready(with_trainer: bool) -> Result<Machine> {
     say::step("what the tests need");
     rabbitmq::ready()?;
-    let (client, moto) = (client()?, moto()?);
+    let (client, moto, openai) = (client()?, moto()?, openai()?);
     let trainer = if with_trainer { Some(trainer()?) } else { None };
-    Ok(Machine { client, moto, trainer, smollm2: models::smollm2()? })
+    Ok(Machine { client, moto, openai, trainer, smollm2: models::smollm2()? })
 }
 
 /// Makes sure that the library for shifting a process's clock is installed.
@@ -59,6 +61,10 @@ fn client() -> Result<PathBuf> {
 
 fn moto() -> Result<PathBuf> {
     plain("moto", "crates/dev/testkit/src/moto/requirements.txt")
+}
+
+fn openai() -> Result<PathBuf> {
+    plain("openai", "crates/cli/tests/openai/requirements.txt")
 }
 
 const ENGINE_PEERS: &str = "crates/dev/bench/src/bin/bench-engine/peers/requirements.txt";

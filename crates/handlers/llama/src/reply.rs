@@ -1,5 +1,6 @@
 //! Reply (sequence) in progress: samples tokens from logits and turns them into text.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -324,8 +325,12 @@ impl Reply {
             _ => ended,
         };
         let full = self.tokens.len() == self.room;
-        let bytes = if ended { &[] } else { self.words.bytes(token) };
-        let (text, met) = self.text.push(bytes, complete || full);
+        let bytes = match (ended, self.asked.special_texts) {
+            (true, _) => Cow::Borrowed([].as_slice()),
+            (false, false) => Cow::Borrowed(self.words.bytes(token)),
+            (false, true) => self.words.spelled(token),
+        };
+        let (text, met) = self.text.push(&bytes, complete || full);
         let reason = match (met, complete, full) {
             (true, ..) => Some(FinishReason::StopText),
             (_, true, _) => Some(FinishReason::Stop),

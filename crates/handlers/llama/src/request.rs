@@ -26,6 +26,8 @@ pub(crate) struct Asked {
     /// Number of top log-probabilities beside that of each token of the prompt; `None` if none are
     /// requested.
     pub(crate) prompt_logprobs: Option<usize>,
+    /// True if special tokens have texts in the reply.
+    pub(crate) special_texts: bool,
     /// True if each token that has a log-probability has its text too.
     pub(crate) token_texts: bool,
 }
@@ -76,6 +78,7 @@ impl Asked {
             logprobs: logprobs(input)?,
             echo: input.echo,
             prompt_logprobs: prompt_logprobs(input)?,
+            special_texts: input.skip_special_tokens == Some(false),
             token_texts: token_texts(input)?,
         })
     }
@@ -89,6 +92,7 @@ impl Asked {
             logprobs: None,
             echo: false,
             prompt_logprobs: None,
+            special_texts: false,
             token_texts: false,
         }
     }

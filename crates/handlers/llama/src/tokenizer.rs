@@ -6,9 +6,10 @@ mod gguf;
 mod shield;
 mod source;
 
+use std::borrow::Cow;
 use std::time::SystemTime;
 
-use nsbridge_handler::{ChatMessage, Error, Model, Result, TextInput, TokenText};
+use nsbridge_handler::{ChatMessage, Error, Model, NO_ROOM, Result, TextInput, TokenText};
 use tokenizers::Tokenizer;
 
 use self::cover::Cover;
@@ -134,8 +135,13 @@ impl ChatTokenizer {
 
     /// Returns the text of a token by itself; that of a special token is its name.
     pub(crate) fn token_text(&self, token: u32) -> TokenText {
+        self.spelled(token).as_ref().into()
+    }
+
+    /// Returns the bytes that a token stands for; those of a special token are its name.
+    pub(crate) fn spelled(&self, token: u32) -> Cow<'_, [u8]> {
         match self.bytes(token) {
-            [] => TokenText::Text(self.tokenizer.id_to_token(token).unwrap_or_default()),
+            [] => self.tokenizer.id_to_token(token).unwrap_or_default().into_bytes().into(),
             bytes => bytes.into(),
         }
     }
@@ -192,17 +198,14 @@ impl ChatTokenizer {
             return Ok(());
         }
         Err(Error::bad_input(format!(
-            "the prompt has at least {least} tokens, which leaves no room in this model's context \
-             of {context}"
+            "the prompt has at least {least} tokens, which {NO_ROOM} of {context}"
         )))
     }
 }
 
 /// Error for a prompt of `tokens` tokens that leaves no room in the context.
 pub(crate) fn no_room(tokens: usize, context: usize) -> Error {
-    Error::bad_input(format!(
-        "the prompt has {tokens} tokens, which leaves no room in this model's context of {context}"
-    ))
+    Error::bad_input(format!("the prompt has {tokens} tokens, which {NO_ROOM} of {context}"))
 }
 
 fn not_encoded() -> Error {

@@ -124,6 +124,55 @@ const ATTACKS: &[Attack] = &[
             "stop": (0..8).map(|i| format!("never {i} so")).collect::<Vec<_>>(),
         })
     }),
+    ("a million token ids", BeRefused, |_| json!({ "prompt_token_ids": vec![7; 1_500_000] })),
+    (
+        "token ids that the model lacks",
+        BeRefused,
+        |random| json!({ "prompt_token_ids": [random.of(&[4096, 1 << 20, u32::MAX])] }),
+    ),
+    ("a scored prompt at the context", End, |random| {
+        let ids: Vec<_> = (0..480).map(|_| 10 + random.below(3000)).collect();
+        json!({
+            "prompt_token_ids": ids, "prompt_logprobs": 20, "echo": true, "logprobs": true,
+            "top_logprobs": 20, "return_token_texts": true, "max_tokens": random.of(&[0, 20]),
+        })
+    }),
+    (
+        "a scored prompt and 128 replies",
+        BeRefused,
+        |_| json!({ "prompt": "a", "echo": true, "n": 128, "prompt_logprobs": 20 }),
+    ),
+    ("tools of many properties", End, |random| {
+        let property = |i| (format!("<|im_end|>{i}"), json!({ "enum": ["<s>", "</s>"] }));
+        let all: serde_json::Map<_, _> = (0..random.of(&[10, 2000])).map(property).collect();
+        let tool = json!({ "type": "function", "function": { "name": "f", "parameters": { "properties": all } } });
+        json!({ "messages": [{ "role": "user", "content": "a" }], "tools": vec![tool; 2], "max_tokens": 5 })
+    }),
+    ("tools beyond their bound", BeRefused, |random| {
+        let tool = json!({ "type": "function", "function": { "name": "f".repeat(3000) } });
+        json!({ "messages": [{ "role": "user", "content": "a" }], "tools": vec![tool; random.of(&[120, 4000])] })
+    }),
+    ("100,000 parts and calls", BeRefused, |random| {
+        let call = json!({ "function": { "name": "f", "arguments": "{}" } });
+        let part = json!({ "type": "text", "text": "a" });
+        let message = match random.below(2) {
+            0 => json!({ "role": "user", "content": vec![part; 100_000] }),
+            _ => json!({ "role": "assistant", "tool_calls": vec![call; 100_000] }),
+        };
+        json!({ "messages": [message] })
+    }),
+    ("variables of the template", End, |random| {
+        let deep = "[".repeat(random.of(&[1, 100_000]));
+        let own = random.of(&["messages", "enable_thinking", "range", "namespace"]);
+        json!({ "messages": [{ "role": "user", "content": "a" }], "max_tokens": 5,
+                "chat_template_kwargs": { own: deep }, "reasoning_effort": "x".repeat(1000),
+                "continue_final_message": random.below(2) == 0 })
+    }),
+    (
+        "an input of embeddings to a model of text",
+        BeRefused,
+        |random| json!({ "input": vec!["a"; random.of(&[1, 2048, 100_000])], "dimensions": 0 }),
+    ),
     ("many replies held to a format", End, |random| {
         json!({
             "prompt": "クマ", "n": random.of(&[8, 32]), "max_tokens": 100,

@@ -1,0 +1,151 @@
+//! `nsbridge gateway`: the OpenAI-compatible API, and its keys.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Subcommand;
+use nsbridge::worker::{LogConfig, LogFormat};
+use nsbridge_gateway::access::{self, ApiKey, ApiKeyId};
+use nsbridge_gateway::{Config, Gateway};
+use nsbridge_protocol::{ModelName, Tenant};
+
+use crate::failure::note;
+use crate::place::wait_for;
+use crate::terminal::print_line;
+
+/// Serves the OpenAI-compatible API until SIGTERM or Ctrl-C.
+#[derive(Debug, clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Example: nsbridge gateway --config gateway.toml\n\n\
+    deploy/gateway.example.toml documents the configuration."
+)]
+pub(crate) struct Arguments {
+    /// Configuration file of the gateway.
+    #[arg(long, value_name = "FILE", default_value = "gateway.toml")]
+    config: PathBuf,
+    /// Format of the log: text or json.
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = log_format)]
+    log: LogFormat,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Adds, lists and disables API keys.
+    #[command(subcommand)]
+    Keys(Keys),
+}
+
+#[derive(Debug, Subcommand)]
+enum Keys {
+    /// Adds a key and prints it. The file keeps only a hash of it.
+    Add {
+        /// File of API keys; created if it does not exist.
+        #[arg(default_value = "api-keys.json")]
+        file: PathBuf,
+        /// Tenant of the key.
+        #[arg(long)]
+        tenant: Tenant,
+        /// Model that the key may use; repeatable. All models if absent.
+        #[arg(long = "model", value_name = "MODEL")]
+        models: Vec<ModelName>,
+        /// Maximum number of requests per minute.
+        #[arg(long, value_name = "N")]
+        requests_per_minute: Option<u64>,
+        /// Maximum number of tokens per minute, prompts included.
+        #[arg(long, value_name = "N")]
+        tokens_per_minute: Option<u64>,
+        /// Maximum number of concurrent requests.
+        #[arg(long, value_name = "N")]
+        concurrent: Option<u64>,
+    },
+    /// Lists the keys, without the hashes.
+    List {
+        /// File of API keys.
+        #[arg(default_value = "api-keys.json")]
+        file: PathBuf,
+    },
+    /// Disables a key. Running gateways refuse it within 5 seconds.
+    Disable {
+        /// Id of the key: the part between the first two underscores.
+        id: ApiKeyId,
+        /// File of API keys.
+        #[arg(default_value = "api-keys.json")]
+        file: PathBuf,
+    },
+}
+
+fn log_format(text: &str) -> Result<LogFormat, String> {
+    match text {
+        "text" => Ok(LogFormat::Text),
+        "json" => Ok(LogFormat::Json),
+        _ => Err("the format must be text or json".to_owned()),
+    }
+}
+
+pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
+    match arguments.command {
+        None => serve(&arguments.config, arguments.log),
+        Some(Command::Keys(Keys::List { file })) => list(&file),
+        Some(Command::Keys(Keys::Disable { id, file })) => {
+            access::disable(&file, id)?;
+            note(&format!("the key {id} is disabled"));
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Command::Keys(Keys::Add {
+            file,
+            tenant,
+            models,
+            requests_per_minute,
+            tokens_per_minute,
+            concurrent,
+        })) => {
+            let (key, mut entry) = ApiKey::generate(tenant)?;
+            entry.models = (!models.is_empty()).then_some(models);
+            entry.limits.requests_per_minute = requests_per_minute;
+            entry.limits.tokens_per_minute = tokens_per_minute;
+            entry.limits.concurrent = concurrent;
+            access::add(&file, entry)?;
+            note("the key is shown once: the file has only its hash");
+            print_line(key.reveal())?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn serve(config: &Path, log: LogFormat) -> Result<ExitCode> {
+    nsbridge::log_to_stderr(&LogConfig::new("info,lapin=off", log))?;
+    let config = Config::read(config)?;
+    wait_for(async {
+        let gateway = Gateway::connect(config).await?;
+        note(&format!("listening at {}", gateway.address()));
+        let drain = gateway.drain();
+        let mut terminate =
+            tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
+                .context("listening for SIGTERM")?;
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = tokio::signal::ctrl_c() => {}
+            }
+            drain.cancel();
+        });
+        gateway.run().await;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+fn list(file: &Path) -> Result<ExitCode> {
+    for entry in access::list(file)? {
+        let state = if entry.disabled { "disabled" } else { "active" };
+        let models = match &entry.models {
+            None => "all models".to_owned(),
+            Some(models) => models.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        };
+        print_line(&format!("{}  {state:<8}  {}  {models}", entry.id, entry.tenant))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,161 @@
+//! Gateway with a worker on RabbitMQ, through the official Python client.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::place::{Place, Process, nsbridge, output};
+
+/// Configured gateway with an API key.
+struct Door {
+    place: Place,
+    key: String,
+    port: u16,
+}
+
+impl Door {
+    fn new() -> Self {
+        let place = Place::new();
+        let file = place.path("api-keys.json");
+        let (made, key, said) = output(&["gateway", "keys", "add", &file, "--tenant", "t"]);
+        assert!(made.status.success(), "{said}");
+        // A port that was free a moment ago, so that a second gateway can have it.
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let (model, url) = (&place.model, &place.url);
+        let text = format!(
+            "[server]\nlisten = \"127.0.0.1:{port}\"\ngrace_s = 1\n[broker]\nurl = \"{url}\"\n\
+             [keys]\nkeyring = \"keys.json\"\n[access]\nfile = \"api-keys.json\"\n\
+             [store]\npath = \"gateway.redb\"\nkey_file = \"gateway.key\"\n\
+             [models.tale]\nqueue = \"{model}\"\n"
+        );
+        fs::write(place.path("gateway.toml"), text).unwrap();
+        Self { place, key: key.trim().to_owned(), port }
+    }
+
+    /// Starts the gateway and waits until it listens.
+    fn open(&self) -> Process {
+        let mut gateway = nsbridge(&["gateway", "--config", &self.place.path("gateway.toml")]);
+        let log = self.place.path("gateway.log");
+        let file = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
+        let process = Process(gateway.stderr(file).spawn().unwrap());
+        let start = Instant::now();
+        while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            let said = fs::read_to_string(&log).unwrap();
+            assert!(start.elapsed() < Duration::from_secs(30), "{said}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        process
+    }
+
+    /// Returns the official client with a check.
+    fn client(&self, check: &str, more: &[&str]) -> Command {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/openai");
+        let mut client = python();
+        client.arg(folder.join("client.py")).env("PYTHONDONTWRITEBYTECODE", "1");
+        client.args([&format!("http://127.0.0.1:{}", self.port), &self.key, "tale", check]);
+        client.args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
+        client
+    }
+
+    /// Runs a check and returns what it printed.
+    #[track_caller]
+    fn check(&self, check: &str, more: &[&str]) -> Value {
+        let output = self.client(check, more).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let log = fs::read_to_string(self.place.path("gateway.log")).unwrap_or_default();
+        assert!(output.status.success(), "{check}: {said}\n{log}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+/// Returns the Python interpreter that has the official client, as set up by `cargo xtask test`.
+#[expect(clippy::disallowed_methods, reason = "the test run says where its Python is")]
+fn python() -> Command {
+    let program = std::env::var("NSBRIDGE_TEST_OPENAI").unwrap_or_else(|_| "python3".to_owned());
+    Command::new(program)
+}
+
+#[test]
+fn the_official_client_reads_completions() {
+    let door = Door::new();
+    let (_worker, _gateway) = (door.place.worker(), door.open());
+    let text = door.check("completion", &[]);
+    // The queue's own client reads an equal text.
+    let story = ["--max-tokens", "24", "--temperature", "0", "クマが海辺に行って"];
+    let ours = door.place.ask(&story).output().unwrap();
+    assert_eq!(
+        String::from_utf8(ours.stdout).unwrap().trim_end(),
+        text.as_str().unwrap().trim_end()
+    );
+    door.check("echo_and_logprobs", &[]);
+    door.check("several", &[]);
+    assert!(door.check("concurrent", &[]).as_u64() > Some(1));
+}
+
+#[test]
+fn the_official_client_reads_chats_formats_and_tools() {
+    let door = Door::new();
+    let (_worker, _gateway) = (door.place.worker(), door.open());
+    door.check("chat", &[]);
+    door.check("structured", &[]);
+    door.check("tools", &[]);
+}
+
+#[test]
+fn the_official_client_reads_responses_and_resumes_them() {
+    let door = Door::new();
+    let (_worker, _gateway) = (door.place.worker(), door.open());
+    door.check("responses", &[]);
+    door.check("resume", &[]);
+    door.check("cancel", &[]);
+}
+
+#[test]
+fn the_official_client_is_told_what_is_wrong() {
+    let door = Door::new();
+    let (_worker, _gateway) = (door.place.worker(), door.open());
+    let told = door.check("errors", &[]);
+    let expected = [
+        "invalid_api_key",
+        "model_not_found",
+        "invalid_request_error",
+        "unsupported_parameter",
+        "context_length_exceeded",
+    ];
+    assert_eq!(told[0], expected[0]);
+    assert_eq!(told[1], expected[1]);
+    assert_eq!(told[3], expected[3]);
+    assert_eq!(told[4], expected[4]);
+    let log = fs::read_to_string(door.place.path("gateway.log")).unwrap();
+    assert!(!log.contains("クマ") && !log.contains(&door.key), "{log}");
+}
+
+/// A gateway is killed in the middle of a stream; another process goes on with the next event.
+#[test]
+fn a_killed_gateway_loses_nothing_of_a_reply() {
+    let door = Door::new();
+    let _worker = door.place.worker();
+    let mut gateway = door.open();
+    let mut client = Process(door.client("long_reply", &[]).spawn().unwrap());
+    let mut lines = BufReader::new(client.0.stdout.take().unwrap()).lines();
+    lines.next().unwrap().unwrap();
+    gateway.0.kill().unwrap();
+    gateway.0.wait().unwrap();
+    let seen: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    assert_ne!(seen["ended"], "response.incomplete", "it was killed too late");
+    let _second = door.open();
+    let (id, last) = (seen["id"].as_str().unwrap(), seen["last"].as_u64().unwrap());
+    let rest = door.check("continued", &[id, &last.to_string()]);
+    assert_eq!(
+        (&rest["first"], &rest["ended"]),
+        (&(last + 1).into(), &"response.incomplete".into())
+    );
+    // Event 1 is the last one before the text, so these are all events of the text.
+    let whole = door.check("continued", &[id, "1"]);
+    let text = |value: &Value| value["text"].as_str().unwrap().to_owned();
+    assert_eq!(text(&seen) + &text(&rest), text(&whole));
+}

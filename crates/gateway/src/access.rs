@@ -1,0 +1,245 @@
+//! Access to the gateway: API keys, their holders, and the limits of their use.
+//!
+//! A caller sends an API key `nsk_<id>_<secret>`. The API key file holds a hash of it, with the
+//! tenant and the rights of its holder. The file is reloaded at runtime, so a key that is disabled
+//! or removed is refused from the next reload on.
+
+mod bucket;
+mod edit;
+mod file;
+mod key;
+mod limits;
+mod watched;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use nsbridge_protocol::{ModelName, Tenant};
+
+pub use edit::{add, disable, list};
+pub use file::{AccessError, Entry, Priority};
+pub use key::{ApiKey, ApiKeyId, InvalidApiKeyId, NoRandomness};
+pub use limits::{Limit, Limiter, Limits, Refusal, Reservation};
+pub use watched::AccessFile;
+
+use self::key::KeyHash;
+use crate::private_file::Reload;
+
+/// Decision on who may call the gateway.
+#[derive(Debug)]
+pub struct Access(Source);
+
+#[derive(Debug)]
+enum Source {
+    Open(Arc<Caller>),
+    File(AccessFile),
+}
+
+/// Holder of a valid API key, with the rights that the key gives.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Caller {
+    /// Id of the key, for logs and metrics.
+    pub id: ApiKeyId,
+    /// Tenant in whose name requests are submitted.
+    pub tenant: Tenant,
+    /// True if the caller may use the administrative pages of the gateway.
+    pub admin: bool,
+    /// Queue of the caller's requests.
+    pub priority: Priority,
+    /// Padding of streamed pieces to a uniform length; `None` means the gateway's default.
+    pub obfuscation: Option<bool>,
+    /// Account of the key. It lives as long as the key is in the file.
+    pub limiter: Arc<Limiter>,
+    models: Option<Vec<ModelName>>,
+}
+
+/// Reason for which a call is refused.
+///
+/// A key that does not match is [`Denied::Unknown`], whether or not there is a key of its id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// Call without a key.
+    #[error("the request has no API key: send `Authorization: Bearer <key>`")]
+    Missing,
+    /// Header that does not hold a key, or two headers with different keys.
+    #[error("the API key is malformed: send `Authorization: Bearer nsk_<id>_<secret>`")]
+    Malformed,
+    /// Key that does not exist.
+    #[error("the API key is not valid: check it, or ask for a new one")]
+    Unknown,
+    /// Key that was disabled.
+    #[error("the API key is disabled: ask for a new one")]
+    Disabled,
+    /// Key whose time is over.
+    #[error("the API key has expired: ask for a new one")]
+    Expired,
+}
+
+impl Access {
+    /// Admits the holders of the keys of a file.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`AccessFile::open`].
+    pub fn of_file(path: &Path) -> Result<Self, AccessError> {
+        AccessFile::open(path).map(|file| Self(Source::File(file)))
+    }
+
+    /// Admits every caller as this tenant, with all rights and without limits.
+    ///
+    /// It is for development, on a listener that only this machine can reach. Keys that callers
+    /// send are ignored.
+    pub fn open_to_all(tenant: Tenant) -> Self {
+        let limiter = Arc::new(Limiter::new(Limits::default()));
+        let caller = Caller {
+            id: ApiKeyId::OPEN,
+            tenant,
+            admin: true,
+            priority: Priority::default(),
+            obfuscation: None,
+            limiter,
+            models: None,
+        };
+        Self(Source::Open(Arc::new(caller)))
+    }
+
+    /// Returns true if no key is asked for.
+    pub fn is_open(&self) -> bool {
+        matches!(self.0, Source::Open(_))
+    }
+
+    /// Identifies the caller by the values of the headers `authorization` and `x-api-key`.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason for which the call is refused. A key is told to be disabled or expired
+    /// only to its holder.
+    pub fn check(
+        &self,
+        authorization: Option<&str>,
+        x_api_key: Option<&str>,
+    ) -> Result<Arc<Caller>, Denied> {
+        let file = match &self.0 {
+            Source::Open(caller) => return Ok(caller.clone()),
+            Source::File(file) => file,
+        };
+        let bearer = authorization.map(bearer).transpose()?.flatten();
+        let plain = x_api_key.map(str::trim).filter(|key| !key.is_empty());
+        let text = match (bearer, plain) {
+            (Some(one), Some(other)) if one != other => return Err(Denied::Malformed),
+            (Some(text), _) | (None, Some(text)) => text,
+            (None, None) => return Err(Denied::Missing),
+        };
+        let key = ApiKey::parse(text).ok_or(Denied::Malformed)?;
+        file.table().check(&key, Timestamp::now())
+    }
+
+    /// Reloads the API key file if it has changed, as [`AccessFile::reload_if_changed`] does.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of a changed file that cannot be used, once per change.
+    pub fn reload_if_changed(&self) -> Result<Reload, AccessError> {
+        match &self.0 {
+            Source::Open(_) => Ok(Reload::Unchanged),
+            Source::File(file) => file.reload_if_changed(),
+        }
+    }
+}
+
+impl Caller {
+    /// Returns true if the key may use the model.
+    pub fn may_use(&self, model: &ModelName) -> bool {
+        self.models.as_ref().is_none_or(|models| models.contains(model))
+    }
+
+    fn of(entry: Entry, limiter: Arc<Limiter>) -> Self {
+        Self {
+            id: entry.id,
+            tenant: entry.tenant,
+            admin: entry.admin,
+            priority: entry.priority,
+            obfuscation: entry.obfuscation,
+            limiter,
+            models: entry.models,
+        }
+    }
+}
+
+/// Returns the token of an `Authorization` header; `None` if the token is empty.
+fn bearer(header: &str) -> Result<Option<&str>, Denied> {
+    let header = header.trim();
+    let (scheme, token) = header.split_once(' ').unwrap_or((header, ""));
+    let token = token.trim();
+    if header.is_empty() {
+        Ok(None)
+    } else if scheme.eq_ignore_ascii_case("bearer") {
+        Ok((!token.is_empty()).then_some(token))
+    } else {
+        Err(Denied::Malformed)
+    }
+}
+
+/// Keys of one version of the file, by id.
+struct Table(HashMap<ApiKeyId, Known>);
+
+struct Known {
+    hash: KeyHash,
+    disabled: bool,
+    expires: Option<Timestamp>,
+    caller: Arc<Caller>,
+}
+
+impl Table {
+    /// Creates the table of these entries. A key that was known before keeps its account, under
+    /// its new limits; other accounts end.
+    fn of(entries: Vec<Entry>, before: Option<&Self>) -> Self {
+        let known = entries.into_iter().map(|entry| {
+            let (hash, limits) = (entry.hash.clone(), entry.limits);
+            let limiter = match before.and_then(|before| before.0.get(&entry.id)) {
+                Some(known) => {
+                    known.caller.limiter.set(limits);
+                    known.caller.limiter.clone()
+                }
+                None => Arc::new(Limiter::new(limits)),
+            };
+            let (id, disabled, expires) = (entry.id, entry.disabled, entry.expires);
+            let caller = Arc::new(Caller::of(entry, limiter));
+            (id, Known { hash, disabled, expires, caller })
+        });
+        Self(known.collect())
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn check(&self, key: &ApiKey, now: Timestamp) -> Result<Arc<Caller>, Denied> {
+        let known = self.0.get(&key.id());
+        // An unknown id costs a comparison, too, so that time does not tell which ids exist.
+        let hash = known.map_or(&KeyHash::DUMMY, |known| &known.hash);
+        let matches = bool::from(key.hash().matches(hash));
+        // The rest is for the holder of the key only.
+        let Some(known) = known.filter(|_| matches) else { return Err(Denied::Unknown) };
+        if known.disabled {
+            return Err(Denied::Disabled);
+        }
+        if known.expires.is_some_and(|expires| expires <= now) {
+            return Err(Denied::Expired);
+        }
+        Ok(known.caller.clone())
+    }
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table").field("keys", &self.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,163 @@
+//! Routes, and what every request passes through: identity, limits of size, request ids, headers.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use nsbridge_client::TraceParent;
+use nsbridge_protocol::Uuid;
+use tokio_util::sync::CancellationToken;
+
+use crate::access::{Access, Caller, Denied};
+use crate::config::Settings;
+use crate::error::{ApiError, Outcome};
+use crate::models::Models;
+use crate::runs::{Client, Runs};
+use crate::{chat, completions, embeddings, models, responses};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const PROCESSING_MS: HeaderName = HeaderName::from_static("openai-processing-ms");
+
+/// State of the gateway.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) client: nsbridge_client::Client,
+    pub(crate) access: Access,
+    pub(crate) models: Models,
+    pub(crate) runs: Arc<Runs>,
+    pub(crate) settings: Settings,
+    pub(crate) started: SystemTime,
+    /// Canceled when the gateway drains.
+    pub(crate) draining: CancellationToken,
+}
+
+/// Returns the routes.
+pub(crate) fn routes(app: Arc<App>) -> Router {
+    let api = Router::new()
+        .route("/v1/chat/completions", post(chat::create))
+        .route("/v1/completions", post(completions::create))
+        .route("/v1/embeddings", post(embeddings::create))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{*name}", get(models::get))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/{id}", get(responses::get).delete(responses::delete))
+        .route("/v1/responses/{id}/cancel", post(responses::cancel))
+        .route("/v1/responses/{id}/input_items", get(responses::input_items))
+        .layer(from_fn_with_state(app.clone(), identify));
+    Router::new()
+        .merge(api)
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/health", get(ready))
+        .route("/readyz", get(ready))
+        .fallback(async || ApiError::not_found("there is no such page").coded("unknown_url"))
+        .method_not_allowed_fallback(async || {
+            let body = ApiError::bad_request("this page does not take this method").json();
+            (StatusCode::METHOD_NOT_ALLOWED, Json(body))
+        })
+        .layer(DefaultBodyLimit::disable())
+        .layer(from_fn_with_state(app.clone(), observe))
+        .with_state(app)
+}
+
+async fn ready(State(app): State<Arc<App>>) -> Response {
+    if app.draining.is_cancelled() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
+    }
+    "ok\n".into_response()
+}
+
+/// Identifies the caller, reads the body up to its limit, and reads the headers about the reply.
+async fn identify(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let caller = match caller(&app, request.headers()) {
+        Ok(caller) => caller,
+        Err(denied) => return ApiError::unauthorized(denied.to_string()).into_response(),
+    };
+    if app.draining.is_cancelled() && request.method() == Method::POST {
+        let after = std::time::Duration::from_secs(1);
+        let error = ApiError::unavailable("this gateway is shutting down", after);
+        return error.into_response();
+    }
+    let client = client(request.headers());
+    let limiter = caller.limiter.clone();
+    let most = app.settings.max_body;
+    let (mut parts, body) = request.into_parts();
+    parts.extensions.insert(caller);
+    parts.extensions.insert(client);
+    let declared = parts.headers.get("content-length").and_then(|value| value.to_str().ok());
+    if declared.and_then(|length| length.parse::<usize>().ok()).is_some_and(|length| length > most)
+    {
+        return ApiError::too_large(most).into_response();
+    }
+    let read = axum::body::to_bytes(body, most);
+    let body: Bytes = match tokio::time::timeout(app.settings.body_timeout, read).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(_)) => return ApiError::too_large(most).into_response(),
+        Err(_) => {
+            let message = "the body of the request did not arrive in time";
+            return (StatusCode::REQUEST_TIMEOUT, Json(ApiError::bad_request(message).json()))
+                .into_response();
+        }
+    };
+    let request = Request::from_parts(parts, Body::from(body));
+    let mut response = next.run(request).await;
+    for (name, value) in limiter.headers() {
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            response.headers_mut().insert(HeaderName::from_static(name), value);
+        }
+    }
+    response
+}
+
+fn caller(app: &App, headers: &HeaderMap) -> Result<Arc<Caller>, Denied> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    app.access.check(text("authorization"), text("x-api-key"))
+}
+
+fn client(headers: &HeaderMap) -> Client {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    Client {
+        trace: text("traceparent").and_then(|trace| trace.parse::<TraceParent>().ok()),
+        idempotency_key: text("idempotency-key").map(|key| key.chars().take(255).collect()),
+        retries: text("x-stainless-retry-count").is_some_and(|count| count != "0"),
+    }
+}
+
+/// Gives the request an id, and logs its end. No line has text of the request.
+async fn observe(State(_): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let named = request.headers().get(&REQUEST_ID).filter(|id| is_plain(id)).cloned();
+    let id =
+        named.or_else(|| HeaderValue::from_str(&format!("req_{}", Uuid::now_v7().simple())).ok());
+    let mut response = next.run(request).await;
+    let ms = began.elapsed().as_millis();
+    let headers = response.headers_mut();
+    if let Some(id) = &id {
+        headers.insert(REQUEST_ID, id.clone());
+    }
+    headers.insert(PROCESSING_MS, HeaderValue::from(u64::try_from(ms).unwrap_or(u64::MAX)));
+    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    let status = response.status().as_u16();
+    let code = response.extensions().get::<Outcome>().map_or("", |outcome| &outcome.0);
+    let id = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
+    // An id of a response in a path is no secret: only its key can use it.
+    tracing::info!(request = id, %method, path = %shown(&path), status, code, ms = %ms, "request");
+    response
+}
+
+/// Returns true for a request id that may be written to a log.
+fn is_plain(id: &HeaderValue) -> bool {
+    let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte);
+    (1..=128).contains(&id.len()) && id.as_bytes().iter().all(allowed)
+}
+
+/// Returns the beginning of a path, without characters that a log must not have.
+fn shown(path: &str) -> String {
+    path.chars().take(100).map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect()
+}

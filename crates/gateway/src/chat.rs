@@ -1,0 +1,43 @@
+//! `/v1/chat/completions`.
+
+pub(crate) mod reply;
+pub(crate) mod request;
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+
+use self::reply::{Stream, whole};
+use self::request::ChatRequest;
+use crate::access::Caller;
+use crate::app::App;
+use crate::error::Result;
+use crate::runs::{Ask, Client};
+use crate::sse::{Events, stream};
+
+/// Answers a chat.
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(client): Extension<Client>,
+    body: Bytes,
+) -> Result<Response> {
+    let request = ChatRequest::parse(&body, &app.models, &caller)?;
+    let ask = Ask {
+        model: request.model.clone(),
+        input: request.input.clone(),
+        seed: request.seed,
+        tokens: request.tokens(),
+        background: false,
+    };
+    let (run, reader) = app.runs.start("chat", ask, &caller, &client, &body).await?;
+    if request.stream {
+        let events = Events::default().obfuscated(request.obfuscated);
+        return Ok(stream(Stream::new(request, &run), events, reader).into_response());
+    }
+    let (pieces, summary) = reader.whole().await?;
+    Ok(Json(whole(&request, &run, &pieces, &summary)).into_response())
+}

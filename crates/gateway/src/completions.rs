@@ -1,0 +1,181 @@
+//! `/v1/completions`: raw prompts, as text or as token ids.
+
+mod reply;
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use futures_util::future::try_join_all;
+use nsbridge_client::{ModelName, TextInput};
+use serde::Deserialize;
+use serde_json::Value;
+
+use self::reply::{Stream, whole};
+use crate::access::Caller;
+use crate::app::App;
+use crate::chat::request::{common, service_tier, tokens};
+use crate::error::{ApiError, Result};
+use crate::fields::Fields;
+use crate::models::{Model, Models};
+use crate::runs::{Ask, Client};
+use crate::sampling::{format, replies, sampling};
+use crate::sse::{Events, stream};
+
+/// Maximum number of prompts of a request.
+const MOST_PROMPTS: usize = 128;
+
+/// Tokens of a reply without a limit, as in OpenAI's interface.
+const DEFAULT_TOKENS: u32 = 16;
+
+/// Parsed request.
+#[derive(Debug)]
+pub(crate) struct CompletionRequest {
+    pub(crate) name: String,
+    pub(crate) model: ModelName,
+    /// One input for each prompt.
+    pub(crate) inputs: Vec<TextInput>,
+    pub(crate) seed: Option<u64>,
+    pub(crate) stream: bool,
+    pub(crate) include_usage: bool,
+    pub(crate) obfuscated: bool,
+    pub(crate) logprobs: bool,
+    pub(crate) replies: u32,
+    settings: Model,
+}
+
+/// Prompts of a request.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Prompts {
+    Text(String),
+    Tokens(Vec<u32>),
+    Texts(Vec<String>),
+    TokenLists(Vec<Vec<u32>>),
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct StreamOptions {
+    include_usage: bool,
+    include_obfuscation: bool,
+    #[serde(rename = "continuous_usage_stats")]
+    _continuous: bool,
+}
+
+impl CompletionRequest {
+    /// Parses a request.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the first invalid field.
+    pub(crate) fn parse(body: &[u8], models: &Models, caller: &Caller) -> Result<Self> {
+        let mut fields = Fields::parse(body)?;
+        let name: String = fields.need("model")?;
+        let (model, settings) = models.find(&name, caller)?;
+        let prompts = prompts(&mut fields)?;
+        let mut input = TextInput::default();
+        let seed = sampling(&mut fields, &mut input)?;
+        input.max_tokens = Some(fields.take("max_tokens")?.unwrap_or(DEFAULT_TOKENS));
+        let n = replies(&mut fields)?;
+        input.n = (n > 1).then_some(n);
+        input.echo = fields.take("echo")?.unwrap_or_default();
+        let top = fields.take::<u32>("logprobs")?;
+        input.logprobs = top.is_some();
+        input.top_logprobs = top.filter(|top| *top > 0);
+        input.prompt_logprobs = fields.take("prompt_logprobs")?;
+        input.return_token_texts = top.is_some() || input.prompt_logprobs.is_some();
+        input.response_format = format(&mut fields)?;
+        let stream = fields.take("stream")?.unwrap_or_default();
+        let options: StreamOptions = fields.take("stream_options")?.unwrap_or_default();
+        service_tier(&mut fields)?;
+        common(&mut fields)?;
+        fields.ignore(&["add_special_tokens", "truncate_prompt_tokens"]);
+        let best_of = fields.take::<u32>("best_of")?;
+        if best_of.is_some_and(|best| best != n) {
+            return Err(ApiError::field("best_of", "`best_of` must be absent or equal to `n`"));
+        }
+        fields.only("suffix", &"".into())?;
+        fields.finish()?;
+        if stream && prompts.len() > 1 {
+            return Err(ApiError::field("prompt", "a stream must have one prompt"));
+        }
+        let each = |prompt| match prompt {
+            Prompt::Text(text) => TextInput { prompt: Some(text), ..input.clone() },
+            Prompt::Tokens(ids) => TextInput { prompt_token_ids: ids, ..input.clone() },
+        };
+        Ok(Self {
+            name,
+            model,
+            inputs: prompts.into_iter().map(each).collect(),
+            seed,
+            stream,
+            include_usage: options.include_usage,
+            obfuscated: options.include_obfuscation,
+            logprobs: top.is_some(),
+            replies: n,
+            settings,
+        })
+    }
+
+    fn ask(&self, input: &TextInput) -> Ask {
+        Ask {
+            model: self.model.clone(),
+            input: input.clone(),
+            seed: self.seed,
+            tokens: tokens(input, &self.settings),
+            background: false,
+        }
+    }
+}
+
+enum Prompt {
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+fn prompts(fields: &mut Fields) -> Result<Vec<Prompt>> {
+    let refused = |message: String| ApiError::field("prompt", message);
+    let prompts = fields.value("prompt");
+    let prompts = prompts.ok_or_else(|| refused("`prompt` is missing".to_owned()))?;
+    let prompts = serde_json::from_value::<Prompts>(prompts).map_err(|_| {
+        refused("`prompt` must be a text, token ids, or a list of texts or of token ids".to_owned())
+    })?;
+    let prompts: Vec<Prompt> = match prompts {
+        Prompts::Text(text) => vec![Prompt::Text(text)],
+        Prompts::Tokens(ids) => vec![Prompt::Tokens(ids)],
+        Prompts::Texts(texts) => texts.into_iter().map(Prompt::Text).collect(),
+        Prompts::TokenLists(lists) => lists.into_iter().map(Prompt::Tokens).collect(),
+    };
+    if !(1..=MOST_PROMPTS).contains(&prompts.len()) {
+        return Err(refused(format!("`prompt` must have 1 to {MOST_PROMPTS} prompts")));
+    }
+    Ok(prompts)
+}
+
+/// Completes prompts.
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(client): Extension<Client>,
+    body: Bytes,
+) -> Result<Response> {
+    let request = CompletionRequest::parse(&body, &app.models, &caller)?;
+    if let ([input], true) = (request.inputs.as_slice(), request.stream) {
+        let ask = request.ask(input);
+        let (run, reader) = app.runs.start("completion", ask, &caller, &client, &body).await?;
+        let events = Events::default().obfuscated(request.obfuscated);
+        return Ok(stream(Stream::new(request, &run), events, reader).into_response());
+    }
+    let mut running = Vec::new();
+    for (index, input) in request.inputs.iter().enumerate() {
+        let (ask, of) = (request.ask(input), format!("completion {index}"));
+        running.push(app.runs.start(&of, ask, &caller, &client, &body).await?);
+    }
+    let runs: Vec<_> = running.iter().map(|(run, _)| run.clone()).collect();
+    let replies = try_join_all(running.into_iter().map(|(_, reader)| reader.whole())).await?;
+    let body: Value = whole(&request, &runs, &replies);
+    Ok(Json(body).into_response())
+}

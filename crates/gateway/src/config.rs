@@ -1,0 +1,223 @@
+//! Configuration of the gateway.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nsbridge_client::Tenant;
+use serde::Deserialize;
+
+use crate::models::Model;
+
+/// Configuration of the gateway, a TOML file.
+///
+/// `deploy/gateway.example.toml` documents every field.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Config {
+    /// Listener.
+    #[serde(default)]
+    pub server: Server,
+    /// Message broker.
+    pub broker: Broker,
+    /// Keys under which requests are sealed.
+    pub keys: Keys,
+    /// Callers of the gateway.
+    pub access: AccessConfig,
+    /// Storage of replies; without it, replies are lost with the process.
+    pub store: Option<StoreConfig>,
+    /// Models by the name that clients use.
+    pub models: BTreeMap<String, Model>,
+}
+
+/// Listener of the gateway.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Server {
+    /// Address and port.
+    pub listen: SocketAddr,
+    /// Certificate chain, as a PEM file; plain HTTP if absent.
+    pub certificate: Option<PathBuf>,
+    /// Private key of the certificate, as a PEM file.
+    pub key: Option<PathBuf>,
+    /// Maximum size of a request's body, in bytes.
+    pub max_body: usize,
+    /// Maximum number of connections.
+    pub max_connections: usize,
+    /// Time for the headers of a request, in seconds.
+    pub header_timeout_s: u64,
+    /// Time for the body of a request, in seconds.
+    pub body_timeout_s: u64,
+    /// Time after which a connection whose client reads nothing is closed, in seconds.
+    pub write_timeout_s: u64,
+    /// Time limit of a reply, in seconds.
+    pub timeout_s: u64,
+    /// Time for replies in progress after SIGTERM, in seconds.
+    pub grace_s: u64,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            certificate: None,
+            key: None,
+            max_body: 8 << 20,
+            max_connections: 20_000,
+            header_timeout_s: 10,
+            body_timeout_s: 30,
+            write_timeout_s: 60,
+            timeout_s: 600,
+            grace_s: 20,
+        }
+    }
+}
+
+/// Message broker.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Broker {
+    /// URL of RabbitMQ.
+    pub url: String,
+}
+
+/// Keys under which requests are sealed.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct Keys {
+    /// Keyring file.
+    pub keyring: PathBuf,
+}
+
+/// Callers of the gateway: exactly one of the fields.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct AccessConfig {
+    /// File of API keys.
+    pub file: Option<PathBuf>,
+    /// Tenant of all callers, who need no key. Only for a listener on this machine.
+    pub open_to: Option<Tenant>,
+}
+
+/// Storage of replies.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct StoreConfig {
+    /// File of the embedded database.
+    pub path: PathBuf,
+    /// File with the key that seals it: 32 bytes in base64. It is created if it does not exist.
+    pub key_file: PathBuf,
+    /// Time for which replies are kept after their end, in seconds.
+    #[serde(default = "keep_s")]
+    pub keep_s: u64,
+}
+
+fn keep_s() -> u64 {
+    600
+}
+
+/// Settings that requests need.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) timeout: Duration,
+    pub(crate) max_body: usize,
+    pub(crate) body_timeout: Duration,
+}
+
+impl Config {
+    /// Reads a configuration file. Paths are relative to its folder.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the file and the field.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|cause| ConfigError::Read { path: path.to_owned(), cause })?;
+        let mut config: Self = toml::from_str(&text).map_err(|cause| ConfigError::Parse {
+            path: path.to_owned(),
+            cause: Box::new(cause),
+        })?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let within = |path: &mut PathBuf| *path = folder.join(&*path);
+        within(&mut config.keys.keyring);
+        let server = &mut config.server;
+        let access = &mut config.access.file;
+        [&mut server.certificate, &mut server.key, access].into_iter().flatten().for_each(within);
+        if let Some(store) = &mut config.store {
+            within(&mut store.path);
+            within(&mut store.key_file);
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let invalid = |why: &str| Err(ConfigError::Invalid(why.to_owned()));
+        match (&self.access.file, &self.access.open_to) {
+            (Some(_), None) => {}
+            (None, Some(_)) if self.server.listen.ip().is_loopback() => {}
+            (None, Some(_)) => {
+                return invalid(
+                    "[access] open_to lets everyone in: [server] listen must be an address of this \
+                     machine, such as 127.0.0.1:8080",
+                );
+            }
+            _ => return invalid("[access] must have exactly one of `file` and `open_to`"),
+        }
+        if self.server.certificate.is_some() != self.server.key.is_some() {
+            return invalid("[server] must have both of `certificate` and `key`, or none");
+        }
+        if self.models.is_empty() {
+            return invalid("there is no model: write [models.NAME]");
+        }
+        let most = nsbridge_protocol::topology::MAX_TIME_TO_FINISH.as_secs();
+        if !(1..=most).contains(&self.server.timeout_s) {
+            return Err(ConfigError::Invalid(format!(
+                "[server] timeout_s must be from 1 to {most}"
+            )));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn settings(&self) -> Settings {
+        Settings {
+            timeout: Duration::from_secs(self.server.timeout_s),
+            max_body: self.server.max_body,
+            body_timeout: Duration::from_secs(self.server.body_timeout_s),
+        }
+    }
+}
+
+/// Error of a configuration.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// Path of the file.
+        path: PathBuf,
+        /// Cause.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// The file is not a configuration of the gateway.
+    #[error("{} is not a configuration of the gateway", path.display())]
+    Parse {
+        /// Path of the file.
+        path: PathBuf,
+        /// Cause, with the line and the field.
+        #[source]
+        cause: Box<toml::de::Error>,
+    },
+    /// Fields that do not fit together.
+    #[error("{0}")]
+    Invalid(String),
+}

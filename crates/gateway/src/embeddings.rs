@@ -1,0 +1,59 @@
+//! `/v1/embeddings`.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::IntoResponse;
+use axum::{Extension, Json};
+use nsbridge_client::{EmbeddingInput, EmbeddingPiece, Request};
+use serde_json::{Value, json};
+
+use crate::access::Caller;
+use crate::app::App;
+use crate::error::{ApiError, Result};
+use crate::fields::Fields;
+use crate::limits;
+use crate::models::Task;
+use crate::runs::Client;
+
+/// Makes vectors of texts.
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(client): Extension<Client>,
+    body: Bytes,
+) -> Result<impl IntoResponse> {
+    let mut fields = Fields::parse(&body)?;
+    let name: String = fields.need("model")?;
+    let (model, settings) = app.models.find(&name, &caller)?;
+    if settings.task != Task::Embed {
+        return Err(ApiError::field("model", format!("the model `{name}` makes no embeddings")));
+    }
+    let input: Value = fields.need("input")?;
+    let dimensions: Option<u32> = fields.take("dimensions")?;
+    let encoding = fields.value("encoding_format");
+    fields.ignore(&["user"]);
+    fields.finish()?;
+    let asked = json!({ "input": input, "dimensions": dimensions, "encoding_format": encoding });
+    let input: EmbeddingInput = crate::fields::read("input", asked)?;
+    let reservation = limits::reserve(&caller, (body.len() / 4) as u64)?;
+    let request =
+        Request::new(model, caller.tenant.clone()).input(input).timeout(app.settings.timeout);
+    let request = match client.trace {
+        Some(trace) => request.trace(trace),
+        None => request,
+    };
+    let reply = app.client.submit::<EmbeddingPiece>(request).await?;
+    let (pieces, summary) = reply.collect().await?;
+    let tokens = summary.usage.input_tokens;
+    reservation.settle(tokens);
+    let data: Vec<Value> = pieces
+        .into_iter()
+        .map(|piece| {
+            json!({ "object": "embedding", "index": piece.index, "embedding": piece.embedding })
+        })
+        .collect();
+    let usage = json!({ "prompt_tokens": tokens, "total_tokens": tokens });
+    Ok(Json(json!({ "object": "list", "data": data, "model": name, "usage": usage })))
+}

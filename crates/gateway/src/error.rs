@@ -1,0 +1,277 @@
+//! Errors as the official clients read them: status, JSON body and headers.
+
+use std::fmt;
+use std::time::Duration;
+
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use nsbridge_client::{Error, ErrorCode};
+use nsbridge_protocol::NO_ROOM;
+use serde_json::{Value, json};
+
+pub(crate) type Result<T> = std::result::Result<T, ApiError>;
+
+/// Header by which the official clients decide whether to try again.
+const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+
+/// Longest pause that the official clients accept in `Retry-After`.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
+
+/// Error of a request, for its client.
+#[derive(Clone, Debug)]
+pub(crate) struct ApiError {
+    status: StatusCode,
+    kind: &'static str,
+    code: Option<String>,
+    param: Option<String>,
+    message: String,
+    retry: Retry,
+}
+
+/// Advice to the client about another try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Retry {
+    /// The official clients decide by the status.
+    ByStatus,
+    No,
+    After(Duration),
+}
+
+impl ApiError {
+    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
+        let (code, param, retry) = (None, None, Retry::ByStatus);
+        Self { status, kind, code, param, message: message.into(), retry }
+    }
+
+    /// Error in the field `param` of the request.
+    pub(crate) fn field(param: &str, message: impl Into<String>) -> Self {
+        Self::bad_request(message).about(param)
+    }
+
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
+    }
+
+    /// Error for a thing that does not exist, or that another tenant has.
+    pub(crate) fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message).coded("not_found")
+    }
+
+    pub(crate) fn no_model(model: &str) -> Self {
+        let message = format!("the model `{model}` does not exist, or this key may not use it");
+        Self::not_found(message).coded("model_not_found").about("model")
+    }
+
+    pub(crate) fn unauthorized(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message)
+            .coded("invalid_api_key")
+    }
+
+    pub(crate) fn too_large(most: usize) -> Self {
+        let message = format!("the body of the request has more than {most} bytes");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
+            .coded("request_too_large")
+    }
+
+    pub(crate) fn limited(message: impl Into<String>, after: Duration) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
+            .coded("rate_limit_exceeded")
+            .again(after)
+    }
+
+    /// Error for a condition that passes by itself.
+    pub(crate) fn unavailable(message: impl Into<String>, after: Duration) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message).again(after)
+    }
+
+    pub(crate) fn timeout(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "server_error", message)
+            .coded("deadline_exceeded")
+            .final_()
+    }
+
+    /// Failure that another try would meet again.
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message).final_()
+    }
+
+    pub(crate) fn cancelled() -> Self {
+        Self::bad_request("the request was canceled").coded("cancelled")
+    }
+
+    #[must_use]
+    pub(crate) fn coded(self, code: &str) -> Self {
+        Self { code: Some(code.to_owned()), ..self }
+    }
+
+    #[must_use]
+    pub(crate) fn about(self, param: &str) -> Self {
+        Self { param: Some(param.to_owned()), ..self }
+    }
+
+    fn again(self, after: Duration) -> Self {
+        let after = after.clamp(Duration::from_secs(1), MAX_RETRY_AFTER);
+        Self { retry: Retry::After(after), ..self }
+    }
+
+    fn final_(self) -> Self {
+        Self { retry: Retry::No, ..self }
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    pub(crate) fn code(&self) -> &str {
+        self.code.as_deref().unwrap_or(self.kind)
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Returns the object that the official clients look for in a body or in an event of a stream.
+    pub(crate) fn json(&self) -> Value {
+        json!({ "error": {
+            "message": self.message, "type": self.kind, "param": self.param, "code": self.code
+        } })
+    }
+}
+
+impl fmt::Display for ApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.status.as_u16(), self.code())
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let mut response = (self.status, axum::Json(self.json())).into_response();
+        let headers = response.headers_mut();
+        match self.retry {
+            Retry::ByStatus => {}
+            Retry::No => {
+                headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+            }
+            Retry::After(after) => {
+                headers.insert(SHOULD_RETRY, HeaderValue::from_static("true"));
+                headers.insert(header::RETRY_AFTER, after.as_secs().into());
+            }
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response.extensions_mut().insert(Outcome(self.code().to_owned()));
+        response
+    }
+}
+
+/// Code of an error, for the log line of its request.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome(pub(crate) String);
+
+impl From<Error> for ApiError {
+    fn from(error: Error) -> Self {
+        let second = Duration::from_secs(1);
+        match error {
+            Error::NoSuchModel { model } => Self::no_model(model.as_str()),
+            Error::QueueFull { .. } => {
+                Self::unavailable("the queue of the model is full", 5 * second).coded("queue_full")
+            }
+            Error::Queue(_) | Error::Closed => {
+                Self::unavailable("the message broker cannot be reached", second)
+                    .coded("broker_unavailable")
+            }
+            Error::Deadline { .. } | Error::Truncated { .. } => {
+                Self::timeout("the reply was not complete at its deadline")
+            }
+            Error::TooLong { asked, limit } => Self::bad_request(format!(
+                "the time limit is {} s, and {} s are the most",
+                asked.as_secs(),
+                limit.as_secs()
+            )),
+            Error::Failed { code, message } => Self::of_worker(code, message),
+            Error::Key(_) | Error::Keyring(_) | Error::Seal(_) => {
+                Self::internal("the gateway cannot seal the request").coded("sealing_failed")
+            }
+            Error::SlowConsumer { .. } => {
+                Self::internal("the gateway read the reply too slowly").coded("slow_consumer")
+            }
+            _ => Self::internal("the reply cannot be read").coded("bad_reply"),
+        }
+    }
+}
+
+impl From<crate::tools::Refused> for ApiError {
+    fn from(refused: crate::tools::Refused) -> Self {
+        Self::field(&refused.param, refused.message)
+    }
+}
+
+impl ApiError {
+    /// Error that a worker sent.
+    fn of_worker(code: ErrorCode, message: String) -> Self {
+        let internal = |message: String| Self::internal(message).coded(code.as_str());
+        match code {
+            ErrorCode::BadInput if message.contains(NO_ROOM) => {
+                Self::bad_request(message).coded("context_length_exceeded")
+            }
+            ErrorCode::BadInput => {
+                // The worker names the field first, in backquotes.
+                let param = message.split('`').nth(1).map(str::to_owned);
+                Self { param, ..Self::bad_request(message) }
+            }
+            ErrorCode::ReplyTooLarge => Self::bad_request(message).coded(code.as_str()),
+            ErrorCode::Deadline | ErrorCode::Expired => {
+                Self::timeout("the reply was not complete at its deadline")
+            }
+            ErrorCode::Cancelled => Self::cancelled(),
+            ErrorCode::Oversized => Self::too_large(8 << 20),
+            ErrorCode::ModelFailed | ErrorCode::Poison => {
+                internal("the model failed on this request".to_owned())
+            }
+            _ => internal(format!("no worker could open the request: {code}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ApiError, Error, ErrorCode};
+    use axum::response::IntoResponse;
+
+    #[track_caller]
+    fn check(error: Error, status: u16, code: &str, retry: Option<&str>) {
+        let error = ApiError::from(error);
+        assert_eq!((error.status().as_u16(), error.code()), (status, code));
+        let response = error.into_response();
+        let header = response.headers().get("x-should-retry");
+        assert_eq!(header.map(|value| value.to_str().unwrap()), retry);
+    }
+
+    fn failed(code: ErrorCode, message: &str) -> Error {
+        Error::Failed { code, message: message.to_owned() }
+    }
+
+    #[test]
+    fn a_client_is_told_whether_to_try_again() {
+        let model = || "m".parse().unwrap();
+        check(Error::NoSuchModel { model: model() }, 404, "model_not_found", None);
+        check(Error::QueueFull { model: model() }, 503, "queue_full", Some("true"));
+        check(Error::Closed, 503, "broker_unavailable", Some("true"));
+        let late = Error::Deadline { pieces: 0, hint: None };
+        check(late, 504, "deadline_exceeded", Some("false"));
+        check(failed(ErrorCode::Poison, ""), 500, "poison", Some("false"));
+        check(failed(ErrorCode::ModelFailed, ""), 500, "model-failed", Some("false"));
+        check(failed(ErrorCode::KeyScope, ""), 500, "key-scope", Some("false"));
+        let long = format!("the prompt has 9 tokens, which {} of 8", nsbridge_protocol::NO_ROOM);
+        check(failed(ErrorCode::BadInput, &long), 400, "context_length_exceeded", None);
+        check(failed(ErrorCode::BadInput, "`top_p` must"), 400, "invalid_request_error", None);
+    }
+
+    #[test]
+    fn the_field_that_a_worker_names_is_the_param() {
+        let error = ApiError::from(failed(ErrorCode::BadInput, "`top_p` must be above 0"));
+        assert_eq!(error.json()["error"]["param"], "top_p");
+    }
+}

@@ -1,0 +1,213 @@
+//! Gateway: connected to the broker, listening, then serving.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use nsbridge_client::{AmqpBroker, Client, KeyProvider, Keyring};
+use nsbridge_crypto::Key;
+use nsbridge_queue::Broker;
+use tokio::net::TcpListener;
+use tokio::time::interval;
+use tokio_util::sync::CancellationToken;
+
+use crate::access::{Access, AccessError};
+use crate::app::{App, routes};
+use crate::config::{Config, ConfigError};
+use crate::models::Models;
+use crate::private_file::{PrivateFile, PrivateFileError, Reload};
+use crate::runs::{Runs, Times};
+use crate::server::{PlainListener, serve};
+use crate::store::{Store, StoreError};
+use crate::tls::{Certificates, TlsError, TlsListener};
+
+/// Interval at which files are checked for changes, and old replies are forgotten.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// Gateway that listens.
+#[derive(Debug)]
+pub struct Gateway {
+    app: Arc<App>,
+    config: Config,
+    listener: TcpListener,
+    address: SocketAddr,
+    certificates: Option<Arc<Certificates>>,
+    drain: CancellationToken,
+}
+
+/// Error of a gateway's start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The configuration is invalid.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The API key file cannot be used.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// The keyring or the broker cannot be used.
+    #[error("cannot connect to the message broker")]
+    Connect(#[from] nsbridge_client::Error),
+    /// The keyring cannot be used.
+    #[error("cannot use the keyring")]
+    Keyring(#[from] nsbridge_client::KeyringError),
+    /// The address of the broker is invalid.
+    #[error("[broker] url is invalid")]
+    Broker(#[from] nsbridge_queue::Error),
+    /// The store cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The key of the store cannot be used.
+    #[error("cannot use the key of the store")]
+    StoreKey(#[from] PrivateFileError),
+    /// Certificate and key cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The address cannot be bound.
+    #[error("cannot listen at {address}")]
+    Listen {
+        /// Address of the configuration.
+        address: SocketAddr,
+        /// Cause.
+        #[source]
+        cause: std::io::Error,
+    },
+}
+
+impl Gateway {
+    /// Connects to the broker and listens.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a file, the broker or the address cannot be used.
+    pub async fn connect(config: Config) -> Result<Self, Error> {
+        let broker = Arc::new(AmqpBroker::new(&config.broker.url)?);
+        let keys = Arc::new(Keyring::load(&config.keys.keyring)?);
+        Self::on(config, broker, keys).await
+    }
+
+    /// Listens as a client of this broker, with these keys.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a file, the broker or the address cannot be used.
+    pub async fn on(
+        config: Config,
+        broker: Arc<dyn Broker>,
+        keys: Arc<dyn KeyProvider>,
+    ) -> Result<Self, Error> {
+        let models = Models::new(config.models.clone()).map_err(ConfigError::Invalid)?;
+        let access = match (&config.access.file, &config.access.open_to) {
+            (Some(file), _) => Access::of_file(file)?,
+            (None, Some(tenant)) => Access::open_to_all(tenant.clone()),
+            (None, None) => {
+                return Err(ConfigError::Invalid("[access] is empty".to_owned()).into());
+            }
+        };
+        let certificates = match (&config.server.certificate, &config.server.key) {
+            (Some(certificate), Some(key)) => Some(Arc::new(Certificates::open(certificate, key)?)),
+            _ => None,
+        };
+        let (mut store, mut hash_key) = (None, [0; 32]);
+        let mut keep = Duration::from_secs(600);
+        getrandom::fill(&mut hash_key).map_err(|_| no_randomness())?;
+        if let Some(kept) = &config.store {
+            let key = store_key(&kept.key_file)?;
+            hash_key = blake3::derive_key("nsbridge/1 gateway retries", &key);
+            store = Some(Store::open(&kept.path, Key::from_bytes(key))?);
+            keep = Duration::from_secs(kept.keep_s);
+        }
+        let client = Client::builder().broker(broker).keys(keys).name("nsbridge gateway");
+        let client = client.connect().await?;
+        let settings = config.settings();
+        let times = Times { timeout: settings.timeout, keep };
+        let runs = Arc::new(Runs::new(client.clone(), store, times, hash_key));
+        let asked = config.server.listen;
+        let listen = |cause| Error::Listen { address: asked, cause };
+        let listener = TcpListener::bind(asked).await.map_err(listen)?;
+        let address = listener.local_addr().map_err(listen)?;
+        let (started, drain) = (SystemTime::now(), CancellationToken::new());
+        let draining = drain.clone();
+        let app = Arc::new(App { client, access, models, runs, settings, started, draining });
+        Ok(Self { app, config, listener, address, certificates, drain })
+    }
+
+    /// Returns the address that the gateway listens at.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Returns the signal that begins a drain when it is canceled.
+    pub fn drain(&self) -> CancellationToken {
+        self.drain.clone()
+    }
+
+    /// Serves until the drain has ended.
+    pub async fn run(self) {
+        let Self { app, config, listener, certificates, drain, .. } = self;
+        let recovered = app.runs.recover().await;
+        if recovered > 0 {
+            tracing::info!(replies = recovered, "continuing replies of the last process");
+        }
+        let upkeep = tokio::spawn(upkeep(app.clone(), certificates.clone()));
+        let routes = routes(app);
+        match certificates.map(|certificates| certificates.server_config()) {
+            None => serve(PlainListener(listener), routes, &config.server, drain).await,
+            Some(Ok(tls)) => {
+                serve(TlsListener::new(listener, tls), routes, &config.server, drain).await;
+            }
+            Some(Err(error)) => tracing::error!(%error, "the certificate cannot be used"),
+        }
+        upkeep.abort();
+    }
+}
+
+/// Reloads files that changed, and forgets old replies.
+async fn upkeep(app: Arc<App>, certificates: Option<Arc<Certificates>>) {
+    let mut tick = interval(UPKEEP);
+    loop {
+        tick.tick().await;
+        match app.access.reload_if_changed() {
+            Ok(Reload::Unchanged) => {}
+            Ok(_) => tracing::info!("the API keys were reloaded"),
+            Err(error) => tracing::error!(%error, "the API keys cannot be reloaded"),
+        }
+        match certificates.as_ref().map(|certificates| certificates.reload_if_changed()) {
+            None | Some(Ok(Reload::Unchanged)) => {}
+            Some(Ok(_)) => tracing::info!("the certificate was reloaded"),
+            Some(Err(error)) => tracing::error!(%error, "the certificate cannot be reloaded"),
+        }
+        app.runs.sweep();
+    }
+}
+
+/// Reads the key of the store, and creates it if it does not exist.
+fn store_key(path: &Path) -> Result<[u8; 32], Error> {
+    if !path.exists() {
+        create_key(path).map_err(|cause| ConfigError::Read { path: path.to_owned(), cause })?;
+    }
+    let file = PrivateFile { what: "store key", most: 1024, of_root: true };
+    let text = file.read(path)?;
+    let bytes = STANDARD.decode(text.trim_ascii()).ok();
+    let key = bytes.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    key.ok_or_else(|| {
+        ConfigError::Invalid(format!("{} must have 32 bytes in base64", path.display())).into()
+    })
+}
+
+fn create_key(path: &Path) -> std::io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut key = zeroize::Zeroizing::new([0; 32]);
+    getrandom::fill(key.as_mut_slice()).map_err(std::io::Error::other)?;
+    let mut file =
+        std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    writeln!(file, "{}", STANDARD.encode(*key))
+}
+
+fn no_randomness() -> Error {
+    ConfigError::Invalid("the operating system provides no randomness".to_owned()).into()
+}

@@ -1,0 +1,62 @@
+//! OpenAI-compatible HTTP server in front of nsbridge's queues.
+//!
+//! A [`Gateway`] takes requests in the shape of OpenAI's API, submits them to the queue of their
+//! model, and streams the reply as server-sent events. A reply does not depend on the connection
+//! that asked for it: a retry joins it, `GET /v1/responses/{id}?starting_after=N` reads it from any
+//! event on, and with a store it survives the end of the gateway's process.
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use nsbridge_gateway::{Config, Gateway};
+//!
+//! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+//! let gateway = Gateway::connect(Config::read(Path::new("gateway.toml"))?).await?;
+//! println!("listening at {}", gateway.address());
+//! let drain = gateway.drain();
+//! tokio::spawn(async move {
+//!     let _ = tokio::signal::ctrl_c().await;
+//!     drain.cancel();
+//! });
+//! gateway.run().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | you need | you take |
+//! |---|---|
+//! | a configuration | [`Config::read`] |
+//! | a running gateway | [`Gateway::connect`], [`Gateway::run`] |
+//! | a gateway on a broker of your own, in tests | [`Gateway::on`] |
+//! | API keys | [`access::add`], [`access::list`], [`access::disable`] |
+
+pub mod access;
+mod app;
+mod chat;
+mod completions;
+mod config;
+mod embeddings;
+mod error;
+mod fields;
+mod gateway;
+mod ids;
+mod limits;
+mod models;
+mod output;
+mod private_file;
+mod responses;
+mod run;
+mod runs;
+mod sampling;
+mod server;
+mod sse;
+mod store;
+mod tls;
+mod tools;
+
+pub use config::{AccessConfig, Broker, Config, ConfigError, Keys, Server, StoreConfig};
+pub use gateway::{Error, Gateway};
+pub use models::{Model, Reasoning, Task, Tools};
+pub use private_file::{PrivateFileError, Reload};
+pub use store::StoreError;
+pub use tls::TlsError;

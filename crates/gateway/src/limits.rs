@@ -1,0 +1,27 @@
+//! Limits of callers, as errors and headers of responses.
+
+use crate::access::{Caller, Limit, Refusal, Reservation};
+use crate::error::{ApiError, Result};
+
+/// Reserves tokens of the caller's limits.
+///
+/// # Errors
+///
+/// Returns an error with the time to wait, or one that no waiting cures.
+pub(crate) fn reserve(caller: &Caller, tokens: u64) -> Result<Reservation> {
+    caller.limiter.reserve(tokens).map_err(|refusal| match refusal {
+        Refusal::Limited { what, retry_after } => {
+            let of = match what {
+                Limit::Requests => "requests per minute",
+                Limit::Tokens => "tokens per minute",
+                Limit::Concurrent => "concurrent requests",
+            };
+            let after = retry_after.as_secs().max(1);
+            let message = format!("the limit of {of} of this API key is reached: wait {after} s");
+            ApiError::limited(message, retry_after)
+        }
+        refusal @ Refusal::TooLarge { .. } => {
+            ApiError::bad_request(refusal.to_string()).coded("tokens_exceed_limit")
+        }
+    })
+}

@@ -1,0 +1,175 @@
+//! `/v1/responses`: create, stream, resume, cancel, delete.
+
+mod items;
+mod object;
+mod request;
+mod view;
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use nsbridge_client::{ChatMessage, RequestId};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use self::object::{Reply, shown};
+use self::request::ResponsesRequest;
+use self::view::ResponseView;
+use crate::access::Caller;
+use crate::app::App;
+use crate::chat::reply::Message;
+use crate::error::{ApiError, Result};
+use crate::ids;
+use crate::run::Ending;
+use crate::runs::{Ask, Client, Entry};
+use crate::sse::{Events, stream};
+
+/// Endpoint of the records of responses.
+const KIND: &str = "response";
+
+/// Creates a response.
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(client): Extension<Client>,
+    body: Bytes,
+) -> Result<Response> {
+    let mut request = ResponsesRequest::parse(&body, &app.models, &caller)?;
+    if let Some(previous) = request.previous.clone() {
+        let entry = find(&app, &caller, &previous)
+            .map_err(|error| error.coded("previous_response_not_found"))?;
+        request.follow(history(&app, &caller, &entry)?);
+    }
+    let ask = Ask {
+        model: request.model.clone(),
+        input: request.input.clone(),
+        seed: None,
+        tokens: request.tokens(),
+        background: request.background,
+    };
+    let (run, reader) = app.runs.start(KIND, ask, &caller, &client, &body).await?;
+    if request.stream {
+        let events = Events::default().obfuscated(request.obfuscated);
+        return Ok(stream(ResponseView::new(request, &run), events, reader).into_response());
+    }
+    if request.background {
+        return Ok(Json(shown(&request, &run, &Reply::of(&request, &run))).into_response());
+    }
+    // A failure before the first piece is the failure of the request.
+    match reader.whole().await {
+        Ok(_) => Ok(Json(shown(&request, &run, &Reply::of(&request, &run))).into_response()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Query of a GET.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Get {
+    stream: bool,
+    starting_after: Option<u64>,
+    include_obfuscation: bool,
+}
+
+/// Shows a response, or streams it from an event on.
+pub(crate) async fn get(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Path(id): Path<String>,
+    Query(get): Query<Get>,
+) -> Result<Response> {
+    let entry = find(&app, &caller, &id)?;
+    let request = ResponsesRequest::parse(entry.record.body.as_bytes(), &app.models, &caller)?;
+    if !get.stream {
+        return Ok(
+            Json(shown(&request, &entry.run, &Reply::of(&request, &entry.run))).into_response()
+        );
+    }
+    let (run, reader) = app.runs.read(&entry).await?;
+    let skip = get.starting_after.map_or(0, |after| after.saturating_add(1));
+    let events = Events::after(skip).obfuscated(get.include_obfuscation);
+    Ok(stream(ResponseView::new(request, &run), events, reader).into_response())
+}
+
+/// Stops a response, and shows it.
+pub(crate) async fn cancel(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>> {
+    let entry = find(&app, &caller, &id)?;
+    let request = ResponsesRequest::parse(entry.record.body.as_bytes(), &app.models, &caller)?;
+    if !request.background {
+        return Err(ApiError::bad_request("only a response in the background can be canceled"));
+    }
+    if entry.run.ending().is_none() {
+        entry.run.cancel();
+        // The end comes from the task that reads the reply.
+        let _ = entry.run.reader().whole().await;
+    }
+    Ok(Json(shown(&request, &entry.run, &Reply::of(&request, &entry.run))))
+}
+
+/// Forgets a response.
+pub(crate) async fn delete(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>> {
+    let entry = find(&app, &caller, &id)?;
+    app.runs.remove(&entry);
+    Ok(Json(json!({ "id": id, "object": "response", "deleted": true })))
+}
+
+/// Lists the items of a response's input.
+pub(crate) async fn input_items(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>> {
+    let entry = find(&app, &caller, &id)?;
+    let body: Value = serde_json::from_str(&entry.record.body).unwrap_or_default();
+    let items = items::shown(body.get("input"), entry.record.id);
+    let edge = |item: Option<&Value>| item.and_then(|item| item.get("id")).cloned();
+    Ok(Json(json!({
+        "object": "list", "first_id": edge(items.first()), "last_id": edge(items.last()),
+        "has_more": false, "data": items
+    })))
+}
+
+fn find(app: &App, caller: &Caller, id: &str) -> Result<Arc<Entry>> {
+    let entry = app.runs.find(ids::of_response(id), caller, id)?;
+    let none = || ApiError::not_found("there is no such response");
+    (entry.record.kind == KIND).then_some(entry).ok_or_else(none)
+}
+
+/// Returns the messages of a conversation up to the end of a response, without its instructions.
+fn history(app: &App, caller: &Caller, entry: &Entry) -> Result<Vec<ChatMessage>> {
+    if !matches!(entry.run.ending(), Some(Ending::Done(_))) {
+        return Err(ApiError::field(
+            "previous_response_id",
+            "the previous response is not complete",
+        ));
+    }
+    let request = ResponsesRequest::parse(entry.record.body.as_bytes(), &app.models, caller)?;
+    let mut messages = entry.record.input.messages.clone();
+    if request.has_instructions {
+        messages.remove(0);
+    }
+    let mut message = Message::default();
+    let mut parser = request.parser();
+    for piece in entry.run.pieces().0 {
+        message.extend(parser.push(&piece.piece.text));
+    }
+    message.extend(parser.end());
+    messages.push(items::of_reply(message, entry.record.id));
+    Ok(messages)
+}
+
+/// Returns the id of a response in messages and events.
+fn id(run: RequestId) -> String {
+    ids::response(run)
+}

@@ -1,0 +1,258 @@
+//! Response as an object: its state, its output, its usage.
+
+use nsbridge_client::{FinishReason, TextPiece, Usage};
+use serde_json::{Map, Value, json};
+
+use super::request::ResponsesRequest;
+use crate::chat::reply::token_json;
+use crate::ids;
+use crate::output::{Delta, OutputParser};
+use crate::run::{Ending, Run};
+
+/// Item of the output in progress.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    /// Place in the output.
+    pub(super) index: usize,
+    pub(super) id: String,
+    pub(super) kind: Kind,
+    pub(super) text: String,
+    /// Log-probabilities of the text's tokens.
+    pub(super) logprobs: Vec<Value>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Message,
+    Reasoning,
+    Call { call_id: String, name: String },
+}
+
+impl Item {
+    /// Returns the item as an object.
+    pub(super) fn json(&self, status: &str) -> Value {
+        match &self.kind {
+            Kind::Message => {
+                let content =
+                    if status == "in_progress" { json!([]) } else { json!([self.part()]) };
+                json!({ "id": self.id, "type": "message", "role": "assistant", "status": status, "content": content })
+            }
+            Kind::Reasoning => {
+                let content =
+                    if status == "in_progress" { json!([]) } else { json!([self.part()]) };
+                json!({ "id": self.id, "type": "reasoning", "summary": [], "content": content, "status": status })
+            }
+            Kind::Call { call_id, name } => json!({
+                "id": self.id, "type": "function_call", "call_id": call_id, "name": name,
+                "arguments": self.text, "status": status
+            }),
+        }
+    }
+
+    /// Returns the only part of a message or of a reasoning.
+    pub(super) fn part(&self) -> Value {
+        match self.kind {
+            Kind::Reasoning => json!({ "type": "reasoning_text", "text": self.text }),
+            _ => json!({
+                "type": "output_text", "text": self.text, "annotations": [], "logprobs": self.logprobs
+            }),
+        }
+    }
+}
+
+/// Step of an output, from which the events of a stream are made.
+pub(super) enum Step {
+    Opened(Item),
+    Extended { item: Item, delta: String, logprobs: Vec<Value> },
+    Closed(Item),
+}
+
+/// Output of a reply: items that the pieces open, extend and close.
+#[derive(Debug)]
+pub(super) struct Output {
+    run: nsbridge_client::RequestId,
+    parser: Option<OutputParser>,
+    open: Option<Item>,
+    closed: Vec<Item>,
+    calls: usize,
+    logprobs: bool,
+}
+
+impl Output {
+    pub(super) fn new(request: &ResponsesRequest, run: &Run) -> Self {
+        Self {
+            run: run.id,
+            parser: Some(request.parser()),
+            open: None,
+            closed: Vec::new(),
+            calls: 0,
+            logprobs: request.logprobs,
+        }
+    }
+
+    /// Takes a piece.
+    pub(super) fn push(&mut self, piece: &TextPiece, steps: &mut Vec<Step>) {
+        let Some(parser) = &mut self.parser else { return };
+        let deltas = parser.push(&piece.text);
+        let mut logprobs = Vec::new();
+        if self.logprobs {
+            let top = piece.top_logprobs.iter();
+            let top: Vec<Value> =
+                top.map(|top| token_json(top.text.as_ref(), Some(top.logprob))).collect();
+            let mut token = token_json(piece.token_text.as_ref(), piece.logprob);
+            token["top_logprobs"] = top.into();
+            logprobs.push(token);
+        }
+        self.extend(deltas, logprobs, steps);
+    }
+
+    /// Ends the output.
+    pub(super) fn end(&mut self, steps: &mut Vec<Step>) {
+        if let Some(parser) = self.parser.take() {
+            self.extend(parser.end(), Vec::new(), steps);
+            self.close(steps);
+        }
+    }
+
+    fn extend(&mut self, deltas: Vec<Delta>, mut logprobs: Vec<Value>, steps: &mut Vec<Step>) {
+        for delta in deltas {
+            let text = match delta {
+                Delta::Content(text) => {
+                    self.open(Kind::Message, steps);
+                    text
+                }
+                Delta::Reasoning(text) => {
+                    self.open(Kind::Reasoning, steps);
+                    text
+                }
+                Delta::CallBegin { name, .. } => {
+                    let call_id = ids::call(self.run, 0, self.calls);
+                    self.calls += 1;
+                    self.open(Kind::Call { call_id, name }, steps);
+                    continue;
+                }
+                Delta::CallArguments { text, .. } => text,
+            };
+            let Some(item) = &mut self.open else { continue };
+            item.text.push_str(&text);
+            let told =
+                if item.kind == Kind::Message { std::mem::take(&mut logprobs) } else { Vec::new() };
+            item.logprobs.extend(told.iter().cloned());
+            steps.push(Step::Extended { item: item.clone(), delta: text, logprobs: told });
+        }
+    }
+
+    fn open(&mut self, kind: Kind, steps: &mut Vec<Step>) {
+        if self.open.as_ref().is_some_and(|item| item.kind == kind) {
+            return;
+        }
+        self.close(steps);
+        let prefix = match kind {
+            Kind::Message => "msg",
+            Kind::Reasoning => "rs",
+            Kind::Call { .. } => "fc",
+        };
+        let index = self.closed.len();
+        let id = ids::item(prefix, self.run, index);
+        let item = Item { index, id, kind, text: String::new(), logprobs: Vec::new() };
+        steps.push(Step::Opened(item.clone()));
+        self.open = Some(item);
+    }
+
+    fn close(&mut self, steps: &mut Vec<Step>) {
+        if let Some(item) = self.open.take() {
+            steps.push(Step::Closed(item.clone()));
+            self.closed.push(item);
+        }
+    }
+
+    /// Returns the items of the output.
+    fn items(&self, status: &str) -> Vec<Value> {
+        let closed = self.closed.iter().map(|item| item.json("completed"));
+        closed.chain(self.open.iter().map(|item| item.json(status))).collect()
+    }
+}
+
+/// State of a response.
+pub(super) struct Reply {
+    output: Output,
+    ending: Option<Ending>,
+    begun: bool,
+}
+
+impl Reply {
+    /// Returns the state of a reply, from its pieces so far.
+    pub(super) fn of(request: &ResponsesRequest, run: &Run) -> Self {
+        let (mut output, ending) = (Output::new(request, run), run.ending());
+        let (pieces, _) = run.pieces();
+        let mut steps = Vec::new();
+        pieces.iter().for_each(|piece| output.push(&piece.piece, &mut steps));
+        if ending.is_some() {
+            output.end(&mut steps);
+        }
+        Self { output, ending, begun: !pieces.is_empty() }
+    }
+
+    /// Returns the state at the end of a stream.
+    pub(super) fn ended(output: Output, ending: Ending) -> Self {
+        Self { output, ending: Some(ending), begun: true }
+    }
+}
+
+/// Returns the object of a response that has just begun.
+pub(super) fn created(request: &ResponsesRequest, run: &Run, status: &str) -> Value {
+    body(request, run, status, Vec::new(), &json!({}))
+}
+
+/// Returns the object of a response.
+pub(super) fn shown(request: &ResponsesRequest, run: &Run, reply: &Reply) -> Value {
+    let (status, more) = match &reply.ending {
+        None if reply.begun => ("in_progress", json!({})),
+        None => (if request.background { "queued" } else { "in_progress" }, json!({})),
+        Some(Ending::Done(summary)) if summary.finish_reason == FinishReason::Length => (
+            "incomplete",
+            json!({ "incomplete_details": { "reason": "max_output_tokens" },
+                    "usage": usage(&summary.usage) }),
+        ),
+        Some(Ending::Done(summary)) => ("completed", json!({ "usage": usage(&summary.usage) })),
+        Some(Ending::Failed(error)) if error.code() == "cancelled" => ("cancelled", json!({})),
+        Some(Ending::Failed(error)) => {
+            let code =
+                if error.status().is_client_error() { "invalid_prompt" } else { "server_error" };
+            ("failed", json!({ "error": { "code": code, "message": error.message() } }))
+        }
+    };
+    let open = if status == "in_progress" { "in_progress" } else { "incomplete" };
+    body(request, run, status, reply.output.items(open), &more)
+}
+
+fn body(
+    request: &ResponsesRequest,
+    run: &Run,
+    status: &str,
+    output: Vec<Value>,
+    more: &Value,
+) -> Value {
+    let mut body = Map::new();
+    body.insert("id".into(), super::id(run.id).into());
+    body.insert("object".into(), "response".into());
+    body.insert("created_at".into(), ids::seconds(run.created_at).into());
+    body.insert("status".into(), status.into());
+    body.insert("error".into(), Value::Null);
+    body.insert("incomplete_details".into(), Value::Null);
+    body.extend(request.echo.clone());
+    body.insert("output".into(), output.into());
+    body.insert("usage".into(), Value::Null);
+    body.extend(more.as_object().cloned().unwrap_or_default());
+    Value::Object(body)
+}
+
+fn usage(usage: &Usage) -> Value {
+    json!({
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": { "cached_tokens": usage.cached_tokens },
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": { "reasoning_tokens": 0 },
+        "total_tokens": usage.input_tokens + usage.output_tokens
+    })
+}

@@ -1,0 +1,270 @@
+//! Reply in progress: a log of its pieces that any number of connections read.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::SystemTime;
+
+use nsbridge_client::{Event, ReplayKey, Reply, Summary, TextPiece};
+use nsbridge_protocol::{Fingerprint, RequestId, Revision};
+use parking_lot::Mutex;
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::ApiError;
+
+/// Piece of a reply, with the bytes that the worker sent.
+///
+/// The bytes are needed to continue the reply elsewhere: a worker compares the pieces that it
+/// receives with its own.
+pub(crate) struct RawPiece {
+    pub(crate) piece: TextPiece,
+    pub(crate) json: Box<RawValue>,
+}
+
+impl<'de> Deserialize<'de> for RawPiece {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let json = Box::<RawValue>::deserialize(deserializer)?;
+        let piece = serde_json::from_str(json.get()).map_err(serde::de::Error::custom)?;
+        Ok(Self { piece, json })
+    }
+}
+
+impl ReplayKey for RawPiece {
+    fn replay_key(piece: &[u8]) -> std::borrow::Cow<'_, [u8]> {
+        TextPiece::replay_key(piece)
+    }
+}
+
+impl fmt::Debug for RawPiece {
+    /// Omits the text.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RawPiece").finish_non_exhaustive()
+    }
+}
+
+/// End of a reply.
+#[derive(Clone, Debug)]
+pub(crate) enum Ending {
+    Done(Summary),
+    Failed(ApiError),
+}
+
+/// Reply in progress, or one that ended recently.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) id: RequestId,
+    pub(crate) created_at: SystemTime,
+    log: Mutex<Log>,
+    /// Number of changes of the log.
+    changes: watch::Sender<u64>,
+    /// Number of connections that read the reply.
+    readers: AtomicUsize,
+    /// True if the reply goes on without readers.
+    background: bool,
+    cancel: CancellationToken,
+}
+
+#[derive(Default)]
+struct Log {
+    pieces: Vec<Arc<RawPiece>>,
+    /// Number of times at which pieces were withdrawn.
+    restarts: u32,
+    fingerprint: Option<Fingerprint>,
+    revision: Option<Revision>,
+    ending: Option<Ending>,
+}
+
+impl fmt::Debug for Log {
+    /// Omits the text of the reply.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Log").field("pieces", &self.pieces.len()).finish_non_exhaustive()
+    }
+}
+
+impl Run {
+    pub(crate) fn new(id: RequestId, created_at: SystemTime, background: bool) -> Self {
+        Self {
+            id,
+            created_at,
+            log: Mutex::default(),
+            changes: watch::Sender::new(0),
+            readers: AtomicUsize::new(0),
+            background,
+            cancel: CancellationToken::new(),
+        }
+    }
+
+    /// Fills the log with pieces and an end that were stored.
+    pub(crate) fn restore(
+        &self,
+        pieces: Vec<Arc<RawPiece>>,
+        fingerprint: Option<Fingerprint>,
+        ending: Option<Ending>,
+    ) {
+        let mut log = self.log.lock();
+        (log.pieces, log.fingerprint, log.ending) = (pieces, fingerprint, ending);
+    }
+
+    /// Reads a reply to its end. `told` is called after each change, with the new pieces.
+    pub(crate) async fn drive(&self, mut reply: Reply<RawPiece>, told: impl Fn(Change<'_>)) {
+        let ending = loop {
+            let event = tokio::select! {
+                event = reply.next() => event,
+                () = self.cancel.cancelled() => {
+                    reply.cancel();
+                    break Ending::Failed(ApiError::cancelled());
+                }
+            };
+            match event {
+                Some(Ok(Event::Piece(piece))) => {
+                    let piece = Arc::new(piece);
+                    let fingerprint = reply.fingerprint();
+                    let at = {
+                        let mut log = self.log.lock();
+                        log.fingerprint = fingerprint;
+                        if log.revision.is_none() {
+                            log.revision = reply.revision();
+                        }
+                        log.pieces.push(piece.clone());
+                        log.pieces.len() - 1
+                    };
+                    told(Change::Piece { at, piece: &piece, fingerprint });
+                }
+                Some(Ok(Event::Restarted { kept })) => {
+                    let mut log = self.log.lock();
+                    log.pieces.truncate(kept);
+                    log.restarts += 1;
+                    drop(log);
+                    told(Change::Restarted { kept });
+                }
+                Some(Ok(Event::Done(summary))) => break Ending::Done(summary),
+                Some(Ok(_)) => continue,
+                Some(Err(error)) => break Ending::Failed(error.into()),
+                None => break Ending::Failed(ApiError::from(nsbridge_client::Error::Closed)),
+            }
+            self.notify();
+        };
+        self.end(&ending, told);
+    }
+
+    /// Ends a reply that could not be submitted, or that has ended.
+    pub(crate) fn end(&self, ending: &Ending, told: impl Fn(Change<'_>)) {
+        self.log.lock().ending.get_or_insert(ending.clone());
+        told(Change::Ended(ending));
+        self.notify();
+    }
+
+    fn notify(&self) {
+        self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Stops the reply.
+    pub(crate) fn cancel(&self) {
+        self.cancel.cancel();
+    }
+
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.cancel.is_cancelled()
+    }
+
+    pub(crate) fn ending(&self) -> Option<Ending> {
+        self.log.lock().ending.clone()
+    }
+
+    pub(crate) fn revision(&self) -> Option<Revision> {
+        self.log.lock().revision.clone()
+    }
+
+    /// Returns the pieces so far, and the fingerprint of the last one's worker.
+    pub(crate) fn pieces(&self) -> (Vec<Arc<RawPiece>>, Option<Fingerprint>) {
+        let log = self.log.lock();
+        (log.pieces.clone(), log.fingerprint)
+    }
+
+    /// Returns a reader of the whole reply. A run that is not in the background is canceled when its
+    /// last reader is dropped.
+    pub(crate) fn reader(self: &Arc<Self>) -> Reader {
+        self.readers.fetch_add(1, Ordering::SeqCst);
+        let restarts = self.log.lock().restarts;
+        Reader { changes: self.changes.subscribe(), run: self.clone(), at: 0, restarts }
+    }
+}
+
+/// Change of a reply, for the store.
+pub(crate) enum Change<'a> {
+    Piece { at: usize, piece: &'a RawPiece, fingerprint: Option<Fingerprint> },
+    Restarted { kept: usize },
+    Ended(&'a Ending),
+}
+
+/// Position of a connection in a reply.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    run: Arc<Run>,
+    changes: watch::Receiver<u64>,
+    at: usize,
+    restarts: u32,
+}
+
+/// Next part of a reply: pieces that are there at once, and the end if it follows them.
+#[derive(Debug, Default)]
+pub(crate) struct Part {
+    pub(crate) pieces: Vec<Arc<RawPiece>>,
+    /// True if pieces that this reader has read were withdrawn.
+    pub(crate) restarted: bool,
+    pub(crate) ending: Option<Ending>,
+}
+
+impl Reader {
+    /// Waits for the next part. Cancel safe.
+    pub(crate) async fn next(&mut self) -> Part {
+        loop {
+            // Marked as seen before the log is read, so that no later change is missed.
+            self.changes.borrow_and_update();
+            if let Some(part) = self.take() {
+                return part;
+            }
+            if self.changes.changed().await.is_err() {
+                let ending = Ending::Failed(nsbridge_client::Error::Closed.into());
+                return Part { ending: Some(ending), ..Part::default() };
+            }
+        }
+    }
+
+    fn take(&mut self) -> Option<Part> {
+        let log = self.run.log.lock();
+        let restarted = log.restarts != self.restarts && self.at > 0;
+        self.restarts = log.restarts;
+        let pieces = log.pieces.get(self.at..).unwrap_or_default().to_vec();
+        self.at += pieces.len();
+        let part = Part { pieces, restarted, ending: log.ending.clone() };
+        (part.restarted || !part.pieces.is_empty() || part.ending.is_some()).then_some(part)
+    }
+
+    /// Waits for the end, and returns all pieces.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the reply.
+    pub(crate) async fn whole(mut self) -> crate::error::Result<(Vec<Arc<RawPiece>>, Summary)> {
+        loop {
+            match self.next().await.ending {
+                None => {}
+                Some(Ending::Done(summary)) => return Ok((self.run.pieces().0, summary)),
+                Some(Ending::Failed(error)) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let last = self.run.readers.fetch_sub(1, Ordering::SeqCst) == 1;
+        if last && !self.run.background && self.run.ending().is_none() {
+            self.run.cancel();
+        }
+    }
+}

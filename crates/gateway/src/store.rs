@@ -1,0 +1,400 @@
+//! Replies on disk, sealed: what is needed to continue them after the gateway has ended.
+//!
+//! A thread writes to an embedded database and commits what has come since its last commit. All
+//! values are sealed under a key of the gateway, bound to their place.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::{Duration, SystemTime};
+
+use nsbridge_client::{ModelName, RequestId, Summary, Tenant, TextInput};
+use nsbridge_crypto::{AtRest, Key};
+use nsbridge_protocol::{Fingerprint, Uuid};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
+
+use crate::error::ApiError;
+use crate::run::{Change, Ending, RawPiece};
+
+const REPLIES: TableDefinition<'_, [u8; 16], &[u8]> = TableDefinition::new("replies");
+const ENDINGS: TableDefinition<'_, [u8; 16], &[u8]> = TableDefinition::new("endings");
+const PIECES: TableDefinition<'_, ([u8; 16], u64), &[u8]> = TableDefinition::new("pieces");
+
+/// Maximum number of writes that wait. Pieces beyond it are not kept, and computed again if needed.
+const WAITING: usize = 16 << 10;
+
+/// Maximum number of writes of one commit.
+const BATCH: usize = 4096;
+
+/// Request of a reply, with what another process needs to continue it.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// Endpoint that received the request.
+    pub(crate) kind: String,
+    pub(crate) id: RequestId,
+    pub(crate) seed: u64,
+    pub(crate) created_at: SystemTime,
+    pub(crate) expires_at: SystemTime,
+    pub(crate) model: ModelName,
+    pub(crate) tenant: Tenant,
+    /// Id of the API key.
+    pub(crate) key: String,
+    pub(crate) input: TextInput,
+    /// Body of the request.
+    pub(crate) body: String,
+    /// Hash by which a retry is recognized.
+    pub(crate) join: [u8; 32],
+    /// Hash of the body.
+    pub(crate) content: [u8; 32],
+    pub(crate) background: bool,
+    /// Number of clients of the queue that submitted the request before.
+    pub(crate) clients: u16,
+}
+
+impl fmt::Debug for Record {
+    /// Omits the request.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Record").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// Reply as it is stored.
+pub(crate) struct Kept {
+    pub(crate) record: Record,
+    pub(crate) pieces: Vec<Arc<RawPiece>>,
+    pub(crate) fingerprint: Option<Fingerprint>,
+    pub(crate) ending: Option<Ending>,
+}
+
+/// Piece as it is stored.
+#[derive(Serialize, Deserialize)]
+struct KeptPiece {
+    json: Box<serde_json::value::RawValue>,
+    fingerprint: Option<Fingerprint>,
+}
+
+/// End as it is stored.
+#[derive(Serialize, Deserialize)]
+struct KeptEnding {
+    at: SystemTime,
+    /// `None` if the reply failed.
+    summary: Option<Summary>,
+    message: String,
+}
+
+/// Write to the database.
+enum Write {
+    Record(RequestId, Vec<u8>, oneshot::Sender<()>),
+    Piece(RequestId, u64, Vec<u8>),
+    /// Removes the pieces from this index on.
+    Cut(RequestId, u64),
+    Ending(RequestId, Vec<u8>),
+    Remove(RequestId),
+    Sweep(Duration),
+}
+
+/// Replies on disk.
+#[derive(Debug)]
+pub(crate) struct Store {
+    database: Arc<Database>,
+    seal: Arc<AtRest>,
+    writes: SyncSender<Write>,
+}
+
+/// Error of the store.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The database cannot be opened or read.
+    #[error("the store {path} cannot be used: is another gateway running with it?")]
+    Database {
+        /// Path of the file.
+        path: String,
+        /// Cause.
+        #[source]
+        cause: Box<redb::Error>,
+    },
+    /// The thread that writes cannot be started.
+    #[error("the thread of the store cannot be started")]
+    Thread(#[source] std::io::Error),
+}
+
+impl Store {
+    /// Opens the store, and creates it if it does not exist.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file cannot be used, such as one that another process has open.
+    pub(crate) fn open(path: &Path, key: Key) -> Result<Self, StoreError> {
+        let unusable = |cause: redb::Error| StoreError::Database {
+            path: path.display().to_string(),
+            cause: Box::new(cause),
+        };
+        let database = Database::create(path).map_err(|error| unusable(error.into()))?;
+        let tables = || -> Result<(), redb::Error> {
+            let transaction = database.begin_write()?;
+            transaction.open_table(REPLIES)?;
+            transaction.open_table(ENDINGS)?;
+            transaction.open_table(PIECES)?;
+            transaction.commit()?;
+            Ok(())
+        };
+        tables().map_err(unusable)?;
+        let database = Arc::new(database);
+        let (writes, waiting) = sync_channel(WAITING);
+        let seal = Arc::new(AtRest::new(key));
+        let own = Writer { database: database.clone(), seal: seal.clone() };
+        std::thread::Builder::new()
+            .name("store".to_owned())
+            .spawn(move || own.run(&waiting))
+            .map_err(StoreError::Thread)?;
+        Ok(Self { database, seal, writes })
+    }
+
+    /// Stores a request. The receiver gets a value when it is on disk, or an error if it cannot be
+    /// stored.
+    pub(crate) fn put(&self, record: &Record) -> oneshot::Receiver<()> {
+        let (done, stored) = oneshot::channel();
+        if let Some(sealed) = self.seal(Place::Record(record.id), record) {
+            self.write(Write::Record(record.id, sealed, done));
+        }
+        stored
+    }
+
+    /// Stores a change of a reply.
+    pub(crate) fn note(&self, id: RequestId, change: &Change<'_>) {
+        match change {
+            Change::Piece { at, piece, fingerprint } => {
+                let at = *at as u64;
+                let kept = KeptPiece { json: piece.json.clone(), fingerprint: *fingerprint };
+                if let Some(sealed) = self.seal(Place::Piece(id, at), &kept) {
+                    self.write(Write::Piece(id, at, sealed));
+                }
+            }
+            Change::Restarted { kept } => self.write(Write::Cut(id, *kept as u64)),
+            Change::Ended(ending) => {
+                let (summary, message) = match ending {
+                    Ending::Done(summary) => (Some(summary.clone()), String::new()),
+                    Ending::Failed(error) => (None, error.message().to_owned()),
+                };
+                let kept = KeptEnding { at: SystemTime::now(), summary, message };
+                if let Some(sealed) = self.seal(Place::Ending(id), &kept) {
+                    self.write(Write::Ending(id, sealed));
+                }
+            }
+        }
+    }
+
+    /// Removes a reply.
+    pub(crate) fn remove(&self, id: RequestId) {
+        self.write(Write::Remove(id));
+    }
+
+    /// Removes the replies that ended this long ago.
+    pub(crate) fn sweep(&self, keep: Duration) {
+        self.write(Write::Sweep(keep));
+    }
+
+    fn write(&self, write: Write) {
+        if let Err(TrySendError::Full(_)) = self.writes.try_send(write) {
+            tracing::warn!("the store is too slow: a part of a reply is not kept");
+        }
+    }
+
+    fn seal(&self, place: Place, value: &impl Serialize) -> Option<Vec<u8>> {
+        let value = serde_json::to_vec(value).ok()?;
+        let sealed = self.seal.seal(&place.bytes(), &value);
+        let failed = |error: &_| tracing::warn!(%error, "a part of a reply cannot be sealed");
+        sealed.inspect_err(failed).ok()
+    }
+
+    /// Returns the ids of the replies without an end.
+    pub(crate) fn open_replies(&self) -> Vec<RequestId> {
+        let read = || -> Result<Vec<RequestId>, redb::Error> {
+            let transaction = self.database.begin_read()?;
+            let (replies, endings) =
+                (transaction.open_table(REPLIES)?, transaction.open_table(ENDINGS)?);
+            let mut open = Vec::new();
+            for entry in replies.iter()? {
+                let id = entry?.0.value();
+                if endings.get(id)?.is_none() {
+                    open.push(RequestId(Uuid::from_bytes(id)));
+                }
+            }
+            Ok(open)
+        };
+        read()
+            .inspect_err(|error| tracing::error!(%error, "the store cannot be read"))
+            .unwrap_or_default()
+    }
+
+    /// Reads a reply. Pieces after a gap are left out.
+    pub(crate) fn get(&self, id: RequestId) -> Option<Kept> {
+        let read = || -> Result<Option<Kept>, redb::Error> {
+            let transaction = self.database.begin_read()?;
+            let key = *id.as_bytes();
+            let replies = transaction.open_table(REPLIES)?;
+            let Some(record) = replies.get(key)? else { return Ok(None) };
+            let Some(record) = open::<Record>(&self.seal, Place::Record(id), record.value()) else {
+                return Ok(None);
+            };
+            let (mut pieces, mut fingerprint) = (Vec::new(), None);
+            for entry in transaction.open_table(PIECES)?.range((key, 0)..=(key, u64::MAX))? {
+                let (at, sealed) = entry?;
+                let at = at.value().1;
+                let kept = open::<KeptPiece>(&self.seal, Place::Piece(id, at), sealed.value());
+                let Some(kept) = kept.filter(|_| at == pieces.len() as u64) else { break };
+                let Ok(piece) = serde_json::from_str(kept.json.get()) else { break };
+                pieces.push(Arc::new(RawPiece { piece, json: kept.json }));
+                fingerprint = kept.fingerprint;
+            }
+            let ending = transaction.open_table(ENDINGS)?;
+            let ending = ending.get(key)?;
+            let ending = ending.and_then(|kept| {
+                let kept: KeptEnding = open(&self.seal, Place::Ending(id), kept.value())?;
+                let failed = || Ending::Failed(ApiError::internal(kept.message.clone()));
+                Some(kept.summary.map_or_else(failed, Ending::Done))
+            });
+            // A complete reply of which pieces are missing is computed again.
+            let whole = |ending: &Ending| match ending {
+                Ending::Done(summary) => summary.pieces == pieces.len() as u64,
+                Ending::Failed(_) => true,
+            };
+            let ending = ending.filter(whole);
+            Ok(Some(Kept { record, pieces, fingerprint, ending }))
+        };
+        let read = read().inspect_err(|error| tracing::error!(%error, "the store cannot be read"));
+        read.ok().flatten()
+    }
+}
+
+/// Thread that writes.
+struct Writer {
+    database: Arc<Database>,
+    seal: Arc<AtRest>,
+}
+
+impl Writer {
+    /// Writes until the store is dropped.
+    fn run(&self, waiting: &Receiver<Write>) {
+        while let Ok(first) = waiting.recv() {
+            let batch: Vec<Write> =
+                std::iter::once(first).chain(waiting.try_iter().take(BATCH - 1)).collect();
+            match self.commit(batch) {
+                // A caller whose channel is dropped without a value learns of the failure.
+                Ok(stored) => {
+                    for done in stored {
+                        // The caller may be gone.
+                        let _ = done.send(());
+                    }
+                }
+                Err(error) => tracing::error!(%error, "the store cannot be written"),
+            }
+        }
+    }
+
+    fn commit(&self, batch: Vec<Write>) -> Result<Vec<oneshot::Sender<()>>, redb::Error> {
+        let mut stored = Vec::new();
+        let transaction = self.database.begin_write()?;
+        {
+            let mut replies = transaction.open_table(REPLIES)?;
+            let mut endings = transaction.open_table(ENDINGS)?;
+            let mut pieces = transaction.open_table(PIECES)?;
+            for write in batch {
+                match write {
+                    Write::Record(id, sealed, done) => {
+                        replies.insert(*id.as_bytes(), sealed.as_slice())?;
+                        endings.remove(*id.as_bytes())?;
+                        stored.push(done);
+                    }
+                    Write::Piece(id, at, sealed) => {
+                        pieces.insert((*id.as_bytes(), at), sealed.as_slice())?;
+                    }
+                    Write::Cut(id, from) => {
+                        let key = *id.as_bytes();
+                        pieces.retain_in((key, from)..=(key, u64::MAX), |_, _| false)?;
+                    }
+                    Write::Ending(id, sealed) => {
+                        endings.insert(*id.as_bytes(), sealed.as_slice())?;
+                    }
+                    Write::Remove(id) => {
+                        let key = *id.as_bytes();
+                        replies.remove(key)?;
+                        endings.remove(key)?;
+                        pieces.retain_in((key, 0)..=(key, u64::MAX), |_, _| false)?;
+                    }
+                    Write::Sweep(keep) => {
+                        for key in self.old(&replies, &endings, keep)? {
+                            replies.remove(key)?;
+                            endings.remove(key)?;
+                            pieces.retain_in((key, 0)..=(key, u64::MAX), |_, _| false)?;
+                        }
+                    }
+                }
+            }
+        }
+        transaction.commit()?;
+        Ok(stored)
+    }
+
+    /// Returns the keys of replies that ended, or expired without an end, this long ago.
+    fn old(
+        &self,
+        replies: &impl ReadableTable<[u8; 16], &'static [u8]>,
+        endings: &impl ReadableTable<[u8; 16], &'static [u8]>,
+        keep: Duration,
+    ) -> Result<Vec<[u8; 16]>, redb::Error> {
+        let (now, mut old) = (SystemTime::now(), Vec::new());
+        let mut ended: HashMap<[u8; 16], SystemTime> = HashMap::new();
+        for entry in endings.iter()? {
+            let (key, sealed) = entry?;
+            let place = Place::Ending(RequestId(Uuid::from_bytes(key.value())));
+            if let Some(kept) = open::<KeptEnding>(&self.seal, place, sealed.value()) {
+                ended.insert(key.value(), kept.at);
+            }
+        }
+        for entry in replies.iter()? {
+            let (key, sealed) = entry?;
+            let key = key.value();
+            let place = Place::Record(RequestId(Uuid::from_bytes(key)));
+            let expired = || Some(open::<Record>(&self.seal, place, sealed.value())?.expires_at);
+            // What cannot be opened was sealed under another key, and is of no use.
+            let at = ended.get(&key).copied().or_else(expired);
+            let since = at.map(|at| now.duration_since(at).unwrap_or_default());
+            if since.is_none_or(|since| since >= keep) {
+                old.push(key);
+            }
+        }
+        Ok(old)
+    }
+}
+
+/// Place of a value, which it is bound to.
+#[derive(Clone, Copy)]
+enum Place {
+    Record(RequestId),
+    Piece(RequestId, u64),
+    Ending(RequestId),
+}
+
+impl Place {
+    fn bytes(self) -> [u8; 25] {
+        let (kind, id, at) = match self {
+            Self::Record(id) => (0, id, 0),
+            Self::Piece(id, at) => (1, id, at),
+            Self::Ending(id) => (2, id, 0),
+        };
+        let mut bytes = [kind; 25];
+        bytes[1..17].copy_from_slice(id.as_bytes());
+        bytes[17..].copy_from_slice(&at.to_be_bytes());
+        bytes
+    }
+}
+
+/// Opens a value; `None` if it was sealed under another key, or was changed.
+fn open<T: for<'de> Deserialize<'de>>(seal: &AtRest, place: Place, sealed: &[u8]) -> Option<T> {
+    serde_json::from_slice(&seal.open(&place.bytes(), sealed).ok()?).ok()
+}
