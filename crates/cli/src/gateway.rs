@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Subcommand;
 use nsbridge::worker::{LogConfig, LogFormat};
-use nsbridge_gateway::access::{self, ApiKey, ApiKeyId};
+use nsbridge_gateway::access::{self, ApiKey, ApiKeyId, Entry};
 use nsbridge_gateway::{Config, Gateway};
 use nsbridge_protocol::{ModelName, Tenant};
 
@@ -103,7 +103,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
             tokens_per_minute,
             concurrent,
         })) => {
-            let (key, mut entry) = ApiKey::generate(tenant)?;
+            let key = ApiKey::generate()?;
+            let mut entry = Entry::new(&key, tenant);
             entry.models = (!models.is_empty()).then_some(models);
             entry.limits.requests_per_minute = requests_per_minute;
             entry.limits.tokens_per_minute = tokens_per_minute;

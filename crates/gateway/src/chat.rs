@@ -13,10 +13,10 @@ use axum::{Extension, Json};
 use self::reply::{Stream, whole};
 use self::request::ChatRequest;
 use crate::access::Caller;
-use crate::app::App;
 use crate::error::Result;
 use crate::runs::{Ask, Client};
 use crate::sse::{Events, stream};
+use crate::state::App;
 
 /// Answers a chat.
 pub(crate) async fn create(

@@ -15,14 +15,14 @@ use serde_json::Value;
 
 use self::reply::{Stream, whole};
 use crate::access::Caller;
-use crate::app::App;
+use crate::catalog::{Model, Models};
 use crate::chat::request::{common, service_tier, tokens};
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
-use crate::models::{Model, Models};
 use crate::runs::{Ask, Client};
 use crate::sampling::{format, replies, sampling};
 use crate::sse::{Events, stream};
+use crate::state::App;
 
 /// Maximum number of prompts of a request.
 const MOST_PROMPTS: usize = 128;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nsbridge_client::Tenant;
 use serde::Deserialize;
 
-use crate::models::Model;
+use crate::catalog::Model;
 
 /// Configuration of the gateway, a TOML file.
 ///

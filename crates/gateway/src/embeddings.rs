@@ -10,12 +10,12 @@ use nsbridge_client::{EmbeddingInput, EmbeddingPiece, Request};
 use serde_json::{Value, json};
 
 use crate::access::Caller;
-use crate::app::App;
+use crate::catalog::Task;
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
 use crate::limits;
-use crate::models::Task;
 use crate::runs::Client;
+use crate::state::App;
 
 /// Makes vectors of texts.
 pub(crate) async fn create(

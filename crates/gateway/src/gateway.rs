@@ -15,12 +15,13 @@ use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, AccessError};
-use crate::app::{App, routes};
+use crate::catalog::Models;
 use crate::config::{Config, ConfigError};
-use crate::models::Models;
 use crate::private_file::{PrivateFile, PrivateFileError, Reload};
+use crate::routes::routes;
 use crate::runs::{Runs, Times};
 use crate::server::{PlainListener, serve};
+use crate::state::App;
 use crate::store::{Store, StoreError};
 use crate::tls::{Certificates, TlsError, TlsListener};
 

@@ -31,7 +31,7 @@
 //! | API keys | [`access::add`], [`access::list`], [`access::disable`] |
 
 pub mod access;
-mod app;
+mod catalog;
 mod chat;
 mod completions;
 mod config;
@@ -45,18 +45,21 @@ mod models;
 mod output;
 mod private_file;
 mod responses;
+mod routes;
 mod run;
 mod runs;
 mod sampling;
 mod server;
 mod sse;
+mod state;
 mod store;
 mod tls;
 mod tools;
 
+pub use catalog::{Model, Reasoning, Task, Tools};
 pub use config::{AccessConfig, Broker, Config, ConfigError, Keys, Server, StoreConfig};
 pub use gateway::{Error, Gateway};
-pub use models::{Model, Reasoning, Task, Tools};
+
 pub use private_file::{PrivateFileError, Reload};
 pub use store::StoreError;
 pub use tls::TlsError;

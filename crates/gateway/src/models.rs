@@ -1,149 +1,16 @@
-//! Models that the gateway serves, and `/v1/models`.
+//! `/v1/models`.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
-use nsbridge_client::ModelName;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::access::Caller;
-use crate::app::App;
-use crate::error::{ApiError, Result};
+use crate::catalog::Model;
+use crate::error::Result;
 use crate::ids;
-use crate::output::{ReasoningTags, ToolFormat};
-
-/// Tokens that a request without a limit reserves of its caller's tokens per minute.
-const RESERVED_TOKENS: u64 = 1024;
-
-/// Model of the configuration.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Model {
-    /// Name of the model's queue; the name of the table if absent.
-    pub queue: Option<ModelName>,
-    /// Other names that clients may use.
-    pub aliases: Vec<String>,
-    /// Format in which the model writes calls of tools.
-    pub tools: Option<Tools>,
-    /// Place of the model's reasoning in its replies.
-    pub reasoning: Option<Reasoning>,
-    /// Task of the model's workers.
-    pub task: Task,
-    /// Length of the model's context in tokens, which clients are told.
-    pub context: Option<u32>,
-}
-
-/// Format of tool calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Tools {
-    /// `<tool_call>{"name": .., "arguments": ..}</tool_call>`, as Hermes and Qwen write it.
-    Hermes,
-    /// `{"name": .., "parameters": ..}`, as Llama 3 writes it.
-    Llama3Json,
-    /// `[TOOL_CALLS]..`, as Mistral writes it.
-    Mistral,
-}
-
-/// Place of the reasoning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Reasoning {
-    /// Between `<think>` and `</think>`.
-    Think,
-    /// As `think`, with the first tag written by the chat template.
-    ThinkBegun,
-}
-
-/// Task of a model.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Task {
-    /// Text.
-    #[default]
-    Generate,
-    /// Vectors of texts.
-    Embed,
-}
-
-impl Model {
-    pub(crate) fn tool_format(&self) -> ToolFormat {
-        match self.tools {
-            None => ToolFormat::None,
-            Some(Tools::Hermes) => ToolFormat::Hermes,
-            Some(Tools::Llama3Json) => ToolFormat::Llama3Json,
-            Some(Tools::Mistral) => ToolFormat::Mistral,
-        }
-    }
-
-    pub(crate) fn reasoning_tags(&self) -> Option<ReasoningTags> {
-        self.reasoning.map(|reasoning| ReasoningTags::think(reasoning == Reasoning::ThinkBegun))
-    }
-
-    /// Returns the number of tokens that a reply without a limit may have, for the caller's limits.
-    pub(crate) fn reserved_tokens(&self) -> u64 {
-        self.context.map_or(RESERVED_TOKENS, |context| RESERVED_TOKENS.min(context.into()))
-    }
-}
-
-/// Models by name.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Models {
-    /// Models by the name that `/v1/models` lists.
-    listed: BTreeMap<String, Model>,
-    /// Listed names by alias.
-    aliases: BTreeMap<String, String>,
-}
-
-impl Models {
-    /// Creates the table.
-    ///
-    /// # Errors
-    ///
-    /// Returns a sentence about a name that is no queue's, or that two models have.
-    pub(crate) fn new(listed: BTreeMap<String, Model>) -> std::result::Result<Self, String> {
-        let mut models = Self::default();
-        for (name, model) in &listed {
-            if model.queue.is_none() {
-                name.parse::<ModelName>()
-                    .map_err(|error| format!("[models.{name}] needs `queue`: {error}"))?;
-            }
-            for alias in &model.aliases {
-                let taken = models.aliases.insert(alias.clone(), name.clone()).is_some();
-                if taken || listed.contains_key(alias) {
-                    return Err(format!("two models have the name `{alias}`"));
-                }
-            }
-        }
-        models.listed = listed;
-        Ok(models)
-    }
-
-    /// Returns the queue and the settings of the model that a client names.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if there is no such model, or if the caller may not use it.
-    pub(crate) fn find(&self, name: &str, caller: &Caller) -> Result<(ModelName, Model)> {
-        let none = || ApiError::no_model(&name.chars().take(100).collect::<String>());
-        let listed = self.aliases.get(name).map_or(name, String::as_str);
-        let model = self.listed.get(listed).ok_or_else(none)?;
-        let queue = match &model.queue {
-            Some(queue) => queue.clone(),
-            None => listed.parse().map_err(|_| none())?,
-        };
-        if caller.may_use(&queue) { Ok((queue, model.clone())) } else { Err(none()) }
-    }
-
-    /// Returns the models that the caller may use.
-    fn of<'a>(&'a self, caller: &'a Caller) -> impl Iterator<Item = (&'a str, &'a Model)> {
-        let own = |(name, _): &(&String, &Model)| self.find(name, caller).is_ok();
-        self.listed.iter().filter(own).map(|(name, model)| (name.as_str(), model))
-    }
-}
+use crate::state::App;
 
 /// Lists the models that the caller may use.
 pub(crate) async fn list(

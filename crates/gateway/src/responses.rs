@@ -19,13 +19,13 @@ use self::object::{Reply, shown};
 use self::request::ResponsesRequest;
 use self::view::ResponseView;
 use crate::access::Caller;
-use crate::app::App;
 use crate::chat::reply::Message;
 use crate::error::{ApiError, Result};
 use crate::ids;
 use crate::run::Ending;
 use crate::runs::{Ask, Client, Entry};
 use crate::sse::{Events, stream};
+use crate::state::App;
 
 /// Endpoint of the records of responses.
 const KIND: &str = "response";

@@ -12,13 +12,10 @@ use std::fmt;
 use serde_json::{Map, Value, json};
 
 pub(crate) use self::schema::response_format;
-use crate::output::Forced;
+use crate::output::{Forced, LONGEST_NAME, is_name};
 
 /// Maximum number of tools of a request.
 pub(crate) const MOST_TOOLS: usize = 128;
-
-/// Maximum length of a function's name, in bytes.
-pub(crate) const LONGEST_NAME: usize = 64;
 
 /// Interface whose shape a request has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,16 +96,6 @@ pub(crate) struct Refused {
 }
 
 type Result<T> = std::result::Result<T, Refused>;
-
-/// Returns true if a function may have this name.
-pub(crate) fn is_name(name: &str) -> bool {
-    (1..=LONGEST_NAME).contains(&name.len()) && name.chars().all(is_name_char)
-}
-
-/// Returns true if the name of a function may have this character.
-pub(crate) fn is_name_char(c: char) -> bool {
-    c.is_ascii_alphanumeric() || matches!(c, '_' | '-')
-}
 
 /// Reads the request's field `tools`.
 ///

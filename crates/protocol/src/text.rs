@@ -27,7 +27,10 @@ pub struct TextInput {
     #[serde(deserialize_with = "bounded::prompt", skip_serializing_if = "Vec::is_empty")]
     pub prompt_token_ids: Vec<u32>,
     /// Chat, rendered with the model's own chat template.
-    #[serde(deserialize_with = "bounded::messages", skip_serializing_if = "Vec::is_empty")]
+    #[serde(
+        deserialize_with = "chat::messages::<_, { TextInput::MOST_MESSAGES }>",
+        skip_serializing_if = "Vec::is_empty"
+    )]
     pub messages: Vec<ChatMessage>,
     /// Tools that the model may call, in the shape that chat templates expect:
     /// `{"type": "function", "function": {"name", "description", "parameters"}}`. The calls are

@@ -123,7 +123,7 @@ mod tests {
     use crate::access::{AccessError, ApiKey, Entry};
 
     fn entry() -> Entry {
-        ApiKey::generate("acme".parse().unwrap()).unwrap().1
+        Entry::new(&ApiKey::generate().unwrap(), "acme".parse().unwrap())
     }
 
     #[test]

@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use nsbridge_protocol::{ModelName, Tenant};
 use serde::{Deserialize, Serialize};
 
-use super::key::{ApiKeyId, KeyHash};
+use super::key::{ApiKey, ApiKeyId, KeyHash};
 use super::limits::Limits;
 use crate::private_file::{PrivateFile, PrivateFileError};
 
@@ -156,8 +156,12 @@ fn parse(content: &[u8]) -> Result<Vec<Entry>, String> {
 }
 
 impl Entry {
-    /// Creates the entry of a key that may use all models, without limits.
-    pub(super) fn new(id: ApiKeyId, hash: KeyHash, tenant: Tenant) -> Self {
+    /// Creates the entry of a key: with all models and without limits.
+    pub fn new(key: &ApiKey, tenant: Tenant) -> Self {
+        Self::of(key.id(), key.hash(), tenant)
+    }
+
+    fn of(id: ApiKeyId, hash: KeyHash, tenant: Tenant) -> Self {
         Self {
             id,
             tenant,
@@ -198,7 +202,7 @@ impl Entry {
             limits: line.limits,
             priority: line.priority,
             obfuscation: line.obfuscation,
-            ..Self::new(id, hash, line.tenant)
+            ..Self::of(id, hash, line.tenant)
         };
         entry.check()?;
         Ok(entry)

@@ -5,11 +5,8 @@ use std::str::FromStr;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use nsbridge_protocol::Tenant;
 use subtle::{Choice, ConstantTimeEq};
 use zeroize::Zeroizing;
-
-use super::file::Entry;
 
 const PREFIX: &str = "nsk_";
 const ID_CHARACTERS: usize = 8;
@@ -22,10 +19,11 @@ const HASH_CONTEXT: &str = "nsbridge/1 api key";
 /// API key in plain text. It is wiped on drop and never printed by `Debug`.
 ///
 /// ```
-/// use nsbridge_gateway::access::ApiKey;
+/// use nsbridge_gateway::access::{ApiKey, Entry};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let (key, entry) = ApiKey::generate("acme".parse()?)?;
+/// let key = ApiKey::generate()?;
+/// let entry = Entry::new(&key, "acme".parse()?);
 /// assert!(key.reveal().starts_with(&format!("nsk_{}_", entry.id)));
 /// assert!(!format!("{key:?} {entry:?}").contains(key.reveal()));
 /// # Ok(())
@@ -37,14 +35,13 @@ pub struct ApiKey {
 }
 
 impl ApiKey {
-    /// Generates a key of a tenant, and the entry of the key for the API key file.
-    ///
-    /// The entry holds a hash: this is the only time that the plain text is known.
+    /// Generates a key. Its [`Entry`](super::Entry) for the API key file holds a hash, so this is the
+    /// only time that the plain text is known.
     ///
     /// # Errors
     ///
     /// Returns [`NoRandomness`] if the operating system provides no random bytes.
-    pub fn generate(tenant: Tenant) -> Result<(Self, Entry), NoRandomness> {
+    pub fn generate() -> Result<Self, NoRandomness> {
         let mut secret = Zeroizing::new([0; 32]);
         let mut id = [0; ID_CHARACTERS];
         getrandom::fill(secret.as_mut_slice()).map_err(|_| NoRandomness)?;
@@ -54,9 +51,7 @@ impl ApiKey {
         let mut text = Zeroizing::new(String::with_capacity(KEY_CHARACTERS));
         let _ = write!(text, "{PREFIX}{id}_");
         URL_SAFE_NO_PAD.encode_string(secret.as_slice(), &mut text);
-        let key = Self { id, text };
-        let entry = Entry::new(id, key.hash(), tenant);
-        Ok((key, entry))
+        Ok(Self { id, text })
     }
 
     /// Parses the text of a key; `None` if it has another form.
@@ -165,10 +160,13 @@ impl fmt::Debug for KeyHash {
 mod tests {
     use proptest::prelude::{any, proptest};
 
+    use super::super::file::Entry;
     use super::{ApiKey, ApiKeyId, KeyHash};
 
-    fn generate() -> (ApiKey, super::Entry) {
-        ApiKey::generate("acme".parse().unwrap()).unwrap()
+    fn generate() -> (ApiKey, Entry) {
+        let key = ApiKey::generate().unwrap();
+        let entry = Entry::new(&key, "acme".parse().unwrap());
+        (key, entry)
     }
 
     #[test]

@@ -42,7 +42,9 @@ impl Stage {
 }
 
 fn generate() -> (ApiKey, Entry) {
-    ApiKey::generate("acme".parse().unwrap()).unwrap()
+    let key = ApiKey::generate().unwrap();
+    let entry = Entry::new(&key, "acme".parse().unwrap());
+    (key, entry)
 }
 
 fn with_key(access: &Access, key: &ApiKey) -> Result<Arc<Caller>, Denied> {

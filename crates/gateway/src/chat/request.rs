@@ -5,9 +5,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::access::Caller;
+use crate::catalog::{Model, Models};
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, read};
-use crate::models::{Model, Models};
 use crate::output::{OutputParser, ToolFormat};
 use crate::sampling::{format, replies, sampling};
 use crate::tools::{Shape, ToolChoice, for_template, parse_choice, parse_tools, response_format};

@@ -6,7 +6,7 @@
 use super::json_calls::{BareCall, CallList, Outcome};
 use super::sink::Sink;
 use super::tag::{Content, is_space};
-use crate::tools::{LONGEST_NAME, is_name, is_name_char};
+use crate::output::name::{LONGEST_NAME, is_name, is_name_char};
 
 const TAG: &str = "[TOOL_CALLS]";
 const ARGS: &str = "[ARGS]";

@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 
 use super::items;
 use crate::access::Caller;
+use crate::catalog::{Model, Models};
 use crate::chat::request::{apply_tools, service_tier, tokens};
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
-use crate::models::{Model, Models};
 use crate::output::{OutputParser, ToolFormat};
 use crate::tools::{Shape, parse_choice, parse_tools};
 

@@ -13,18 +13,18 @@ use serde::de::{DeserializeOwned, Deserializer, Error, MapAccess, SeqAccess, Vis
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::{ChatMessage, TextInput, ToolCall};
+use super::TextInput;
 use crate::ResponseFormat;
 
 /// List of at most `MOST` elements.
 #[derive(Deserialize)]
 #[serde(transparent)]
-struct Sequence<T: DeserializeOwned, const MOST: usize>(
-    #[serde(deserialize_with = "list::<_, _, MOST>")] Vec<T>,
+pub(super) struct Sequence<T: DeserializeOwned, const MOST: usize>(
+    #[serde(deserialize_with = "list::<_, _, MOST>")] pub(super) Vec<T>,
 );
 
 /// Deserializes a list of at most `MOST` elements.
-fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST: usize>(
+pub(super) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST: usize>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
     struct List<T, const MOST: usize>(PhantomData<T>);
@@ -52,23 +52,8 @@ fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>, const MOST: usize>(
 }
 
 /// Adds the name of the field to an error.
-fn named<T, E: Error>(field: &str, result: Result<T, E>) -> Result<T, E> {
+pub(super) fn named<T, E: Error>(field: &str, result: Result<T, E>) -> Result<T, E> {
     result.map_err(|error| E::custom(format_args!("`{field}`: {error}")))
-}
-
-/// Deserializes `messages`.
-pub(super) fn messages<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Vec<ChatMessage>, D::Error> {
-    named("messages", list::<_, _, { TextInput::MOST_MESSAGES }>(deserializer))
-}
-
-/// Deserializes `tool_calls` of a message.
-pub(super) fn calls<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ToolCall>, D::Error> {
-    // Clients send null for a message without calls.
-    let calls =
-        Option::<Sequence<ToolCall, { ChatMessage::MOST_CALLS }>>::deserialize(deserializer);
-    Ok(named("tool_calls", calls)?.map(|calls| calls.0).unwrap_or_default())
 }
 
 /// Deserializes `tools`; checks their size in bytes before it parses any.

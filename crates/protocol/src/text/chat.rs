@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use super::bounded;
+use super::bounded::{Sequence, list, named};
 
 /// One message of a chat, in the shape of OpenAI's chat completions.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,7 +26,7 @@ pub struct ChatMessage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
     /// Calls of tools that the model made in this message of an `assistant`.
-    #[serde(default, deserialize_with = "bounded::calls", skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "calls", skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<ToolCall>,
     /// Id of the call whose result this message of a `tool` is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -139,6 +139,20 @@ impl fmt::Debug for FunctionCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FunctionCall").field("name", &self.name).finish_non_exhaustive()
     }
+}
+
+/// Deserializes `messages` of at most `MOST` messages.
+pub(super) fn messages<'de, D: Deserializer<'de>, const MOST: usize>(
+    deserializer: D,
+) -> Result<Vec<ChatMessage>, D::Error> {
+    named("messages", list::<_, _, MOST>(deserializer))
+}
+
+/// Deserializes `tool_calls` of a message. Clients send null for a message without calls.
+fn calls<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<ToolCall>, D::Error> {
+    let calls =
+        Option::<Sequence<ToolCall, { ChatMessage::MOST_CALLS }>>::deserialize(deserializer);
+    Ok(named("tool_calls", calls)?.map(|calls| calls.0).unwrap_or_default())
 }
 
 /// Maximum number of parts of one message.

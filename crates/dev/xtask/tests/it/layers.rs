@@ -13,7 +13,7 @@ fn layer(folder: &str) -> Option<u8> {
         "crates/protocol" | "crates/kernels" => 0,
         "crates/crypto" | "crates/queue" | "crates/handler" => 1,
         "crates/checkpoint" | "crates/client" => 2,
-        "crates/store" => 3,
+        "crates/store" | "crates/gateway" => 3,
         "crates/bridge" => 4,
         "crates/cli" => 5,
         TESTKIT => 6,

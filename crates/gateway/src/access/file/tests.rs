@@ -6,7 +6,7 @@ use crate::access::{ApiKey, Limits};
 const HASH: &str = "c0ffeec0ffeec0ffeec0ffeec0ffeec0ffeec0ffeec0ffeec0ffeec0ffeec0ff";
 
 fn entry() -> Entry {
-    ApiKey::generate("acme".parse().unwrap()).unwrap().1
+    Entry::new(&ApiKey::generate().unwrap(), "acme".parse().unwrap())
 }
 
 /// Returns a file with one key that has these further fields.

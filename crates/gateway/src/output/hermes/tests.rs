@@ -1,3 +1,5 @@
+//! Calls, text around them, and text that only begins like a call.
+
 use crate::output::ToolFormat;
 use crate::output::json_calls::{DEEPEST, LONGEST};
 use crate::output::testing::check;

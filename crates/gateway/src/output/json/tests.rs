@@ -1,3 +1,5 @@
+//! The scanner and the decoder agree with serde_json, whatever the cuts.
+
 use proptest::prelude::{any, prop, proptest};
 
 use super::{Scanner, Step, StringReader};

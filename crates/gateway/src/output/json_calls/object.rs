@@ -7,9 +7,9 @@ use std::mem;
 
 use super::{Arguments, DEEPEST, Outcome, Room};
 use crate::output::json::{Scanner, Step, StringReader};
+use crate::output::name::is_name;
 use crate::output::sink::Sink;
 use crate::output::tag::is_space;
-use crate::tools::is_name;
 
 /// Fields that a call without a tag may have.
 const FIELDS: [&str; 5] = ["name", "arguments", "parameters", "type", "id"];

@@ -1,7 +1,7 @@
 //! Routes, and what every request passes through: identity, limits of size, request ids, headers.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -12,30 +12,15 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use nsbridge_client::TraceParent;
 use nsbridge_protocol::Uuid;
-use tokio_util::sync::CancellationToken;
 
-use crate::access::{Access, Caller, Denied};
-use crate::config::Settings;
+use crate::access::{Caller, Denied};
 use crate::error::{ApiError, Outcome};
-use crate::models::Models;
-use crate::runs::{Client, Runs};
+use crate::runs::Client;
+use crate::state::App;
 use crate::{chat, completions, embeddings, models, responses};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const PROCESSING_MS: HeaderName = HeaderName::from_static("openai-processing-ms");
-
-/// State of the gateway.
-#[derive(Debug)]
-pub(crate) struct App {
-    pub(crate) client: nsbridge_client::Client,
-    pub(crate) access: Access,
-    pub(crate) models: Models,
-    pub(crate) runs: Arc<Runs>,
-    pub(crate) settings: Settings,
-    pub(crate) started: SystemTime,
-    /// Canceled when the gateway drains.
-    pub(crate) draining: CancellationToken,
-}
 
 /// Returns the routes.
 pub(crate) fn routes(app: Arc<App>) -> Router {

@@ -1,0 +1,24 @@
+//! State that all requests share.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::access::Access;
+use crate::catalog::Models;
+use crate::config::Settings;
+use crate::runs::Runs;
+
+/// State of the gateway.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) client: nsbridge_client::Client,
+    pub(crate) access: Access,
+    pub(crate) models: Models,
+    pub(crate) runs: Arc<Runs>,
+    pub(crate) settings: Settings,
+    pub(crate) started: SystemTime,
+    /// Canceled when the gateway drains.
+    pub(crate) draining: CancellationToken,
+}
