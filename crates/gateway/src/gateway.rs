@@ -100,6 +100,7 @@ impl Gateway {
         broker: Arc<dyn Broker>,
         keys: Arc<dyn KeyProvider>,
     ) -> Result<Self, Error> {
+        raise_open_files();
         let models = Models::new(config.models.clone()).map_err(ConfigError::Invalid)?;
         let access = match (&config.access.file, &config.access.open_to) {
             (Some(file), _) => Access::of_file(file)?,
@@ -163,6 +164,18 @@ impl Gateway {
             Some(Err(error)) => tracing::error!(%error, "the certificate cannot be used"),
         }
         upkeep.abort();
+    }
+}
+
+/// Raises the limit of open files to the most that the process may have: each connection is one.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current < maximum || (current.is_some() && maximum.is_none()) {
+        let raised = Rlimit { current: maximum, maximum };
+        if let Err(error) = setrlimit(Resource::Nofile, raised) {
+            tracing::warn!(%error, "the limit of open files cannot be raised");
+        }
     }
 }
 

@@ -137,8 +137,19 @@ fn the_official_client_is_told_what_is_wrong() {
 /// A gateway is killed in the middle of a stream; another process goes on with the next event.
 #[test]
 fn a_killed_gateway_loses_nothing_of_a_reply() {
+    killed_in_the_middle(false);
+}
+
+/// Gateway and worker are killed in the middle of a stream; others go on with the next event.
+#[test]
+fn a_killed_gateway_and_a_killed_worker_lose_nothing_of_a_reply() {
+    killed_in_the_middle(true);
+}
+
+#[track_caller]
+fn killed_in_the_middle(with_worker: bool) {
     let door = Door::new();
-    let _worker = door.place.worker();
+    let worker = door.place.worker();
     let mut gateway = door.open();
     let mut client = Process(door.client("long_reply", &[]).spawn().unwrap());
     let mut lines = BufReader::new(client.0.stdout.take().unwrap()).lines();
@@ -147,6 +158,13 @@ fn a_killed_gateway_loses_nothing_of_a_reply() {
     gateway.0.wait().unwrap();
     let seen: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
     assert_ne!(seen["ended"], "response.incomplete", "it was killed too late");
+    let _worker = if with_worker {
+        // Dropping it kills the process.
+        drop(worker);
+        door.place.worker()
+    } else {
+        worker
+    };
     let _second = door.open();
     let (id, last) = (seen["id"].as_str().unwrap(), seen["last"].as_u64().unwrap());
     let rest = door.check("continued", &[id, &last.to_string()]);

@@ -16,7 +16,7 @@ use crate::{machine, say};
 const FOLDER: &str = "crates/dev/bench/src/bin";
 
 /// Suites that need RabbitMQ.
-const ON_A_BROKER: [&str; 1] = ["bridge"];
+const ON_A_BROKER: [&str; 2] = ["bridge", "gateway"];
 
 /// Suites that need the real model.
 const ON_A_REAL_MODEL: [&str; 1] = ["quality"];

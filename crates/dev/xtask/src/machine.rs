@@ -8,7 +8,7 @@ pub(crate) mod rabbitmq;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::cargo::root;
 use crate::say;
@@ -90,6 +90,7 @@ pub(crate) fn peers(suite: &str) -> Result<PathBuf> {
         "load" => on_torch("bench-load-peers", &requirements),
         // Building llama.cpp takes minutes, so both suites share one environment.
         "engine" | "quality" => compiled("bench-engine-peers", ENGINE_PEERS),
+        "gateway" => bail!("the suite `gateway` measures beside the queue's own client alone"),
         _ => plain("bench-peers", &requirements),
     }
 }
