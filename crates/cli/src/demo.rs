@@ -2,6 +2,7 @@
 
 mod chat;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use nsbridge::store::Location;
 use nsbridge::worker::{Drain, Worker};
 use nsbridge_client::{Client, Request};
 use nsbridge_crypto::{Entry, Key, Keyring, State};
+use nsbridge_gateway::{Config, Gateway, Model as ServedModel};
 use nsbridge_handler::{Model, Models};
 use nsbridge_llama::Llama;
 use nsbridge_protocol::{ModelName, Tenant, TextInput};
@@ -27,11 +29,13 @@ use crate::{place, prompt, stream};
 /// Everything is real except the queue, which is in memory. The client seals the request, a worker
 /// takes and opens it, the model answers token by token, and the worker seals each reply frame.
 ///
-/// With `--chat` in a terminal the lines that you type are a conversation.
+/// With `--chat` in a terminal the lines that you type are a conversation. With `--serve` the model
+/// answers the clients of OpenAI's API.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  nsbridge demo --seed 7 --max-tokens 80 \"クマが海辺に行って\"\n  \
-    nsbridge demo --chat --model SmolLM2-135M-Instruct.Q4_1.gguf"
+    nsbridge demo --chat --model SmolLM2-135M-Instruct.Q4_1.gguf\n  \
+    nsbridge demo --serve"
 )]
 pub(crate) struct Arguments {
     /// Beginning of the story; `-` reads standard input [default: クマが海辺に行って]. With
@@ -49,6 +53,15 @@ pub(crate) struct Arguments {
     /// Prints one JSON object per line: a `piece` for each token, then a `summary`.
     #[arg(long)]
     json: bool,
+    /// Serves OpenAI's API at this address until Ctrl-C, to all users of this machine without a key.
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        num_args = 0..=1,
+        default_missing_value = "127.0.0.1:8080",
+        conflicts_with_all = ["prompt", "chat", "json"]
+    )]
+    serve: Option<SocketAddr>,
 }
 
 /// Prompt if the command line has none.
@@ -61,6 +74,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
 async fn tell(arguments: Arguments) -> Result<ExitCode> {
     let target = arguments.model.clone().unwrap_or_else(|| bundled("tale-7m"));
     check(&target, "--model")?;
+    let name = target.file_stem().map_or("demo".into(), |name| name.to_string_lossy().into_owned());
     // The bundled draft model would have another vocabulary than a model of the user.
     let own = || arguments.model.is_none().then(|| bundled("tale-1m"));
     let draft = arguments.draft.clone().or_else(own);
@@ -81,6 +95,12 @@ async fn tell(arguments: Arguments) -> Result<ExitCode> {
         .await?;
     let drain = worker.drain();
     let worker = tokio::spawn(worker.run());
+    if let Some(address) = arguments.serve {
+        serve(address, &name, &model, broker, keys).await?;
+        drain.begin();
+        worker.await?.ok();
+        return Ok(ExitCode::SUCCESS);
+    }
     let client = Client::builder().broker(broker).keys(keys).name("demo").connect().await?;
     let sampling = &arguments.sampling;
     let request = |input: TextInput| {
@@ -104,6 +124,32 @@ async fn tell(arguments: Arguments) -> Result<ExitCode> {
         note(&format!("the worker ended badly: {error}"));
     }
     Ok(code)
+}
+
+/// Serves OpenAI's API until Ctrl-C. `name` is the name of the model for clients.
+async fn serve(
+    address: SocketAddr,
+    name: &str,
+    model: &ModelName,
+    broker: Arc<MemoryBroker>,
+    keys: Arc<Keyring>,
+) -> Result<()> {
+    let served = ServedModel { queue: Some(model.clone()), ..ServedModel::default() };
+    let config = Config::local(address, "demo".parse()?, [(name.to_owned(), served)].into());
+    let gateway = Gateway::on(config, broker, keys).await?;
+    let url = format!("http://{}/v1", gateway.address());
+    note(&format!(
+        "{url} answers; Ctrl-C ends. For example:\n  curl {url}/completions -H 'content-type: \
+         application/json' -d '{{\"model\": \"{name}\", \"prompt\": \"Once a bear\", \
+         \"max_tokens\": 40}}'"
+    ));
+    let drain = gateway.drain();
+    tokio::spawn(async move {
+        let _ = tokio::signal::ctrl_c().await;
+        drain.cancel();
+    });
+    gateway.run().await;
+    Ok(())
 }
 
 /// Checks that there is a folder or a GGUF file, so that a wrong path is an error of one sentence.

@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use crate::access::Caller;
 use crate::error::{ApiError, Result};
+use crate::fields::Fields;
 use crate::output::{ReasoningTags, ToolFormat};
 
 /// Tokens that a request without a limit reserves of its caller's tokens per minute.
@@ -90,6 +91,8 @@ pub(crate) struct Models {
     listed: BTreeMap<String, Model>,
     /// Listed names by alias.
     aliases: BTreeMap<String, String>,
+    /// Name of the model of requests that name none.
+    default: Option<String>,
 }
 
 impl Models {
@@ -98,8 +101,11 @@ impl Models {
     /// # Errors
     ///
     /// Returns a sentence about a name that is no queue's, or that two models have.
-    pub(crate) fn new(listed: BTreeMap<String, Model>) -> std::result::Result<Self, String> {
-        let mut models = Self::default();
+    pub(crate) fn new(
+        listed: BTreeMap<String, Model>,
+        default: Option<String>,
+    ) -> std::result::Result<Self, String> {
+        let mut models = Self { default, ..Self::default() };
         for (name, model) in &listed {
             if model.queue.is_none() {
                 name.parse::<ModelName>()
@@ -113,7 +119,30 @@ impl Models {
             }
         }
         models.listed = listed;
+        if let Some(name) =
+            models.default.as_ref().filter(|name| models.listed_name(name).is_none())
+        {
+            return Err(format!("[server] default_model: there is no [models.{name}]"));
+        }
         Ok(models)
+    }
+
+    /// Returns the name that a request has in its field `model`, or else the default.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the request names no model and there is no default.
+    pub(crate) fn named(&self, fields: &mut Fields) -> Result<String> {
+        match (fields.take("model")?, &self.default) {
+            (Some(name), _) => Ok(name),
+            (None, Some(default)) => Ok(default.clone()),
+            (None, None) => Err(ApiError::field("model", "`model` is missing")),
+        }
+    }
+
+    fn listed_name(&self, name: &str) -> Option<&str> {
+        let listed = self.aliases.get(name).map_or(name, String::as_str);
+        self.listed.get_key_value(listed).map(|(name, _)| name.as_str())
     }
 
     /// Returns the queue and the settings of the model that a client names.
@@ -123,7 +152,7 @@ impl Models {
     /// Returns an error if there is no such model, or if the caller may not use it.
     pub(crate) fn find(&self, name: &str, caller: &Caller) -> Result<(ModelName, Model)> {
         let none = || ApiError::no_model(&name.chars().take(100).collect::<String>());
-        let listed = self.aliases.get(name).map_or(name, String::as_str);
+        let listed = self.listed_name(name).ok_or_else(none)?;
         let model = self.listed.get(listed).ok_or_else(none)?;
         let queue = match &model.queue {
             Some(queue) => queue.clone(),

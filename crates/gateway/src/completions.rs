@@ -73,7 +73,7 @@ impl CompletionRequest {
     /// Returns an error that names the first invalid field.
     pub(crate) fn parse(body: &[u8], models: &Models, caller: &Caller) -> Result<Self> {
         let mut fields = Fields::parse(body)?;
-        let name: String = fields.need("model")?;
+        let name = models.named(&mut fields)?;
         let (model, settings) = models.find(&name, caller)?;
         let prompts = prompts(&mut fields)?;
         let mut input = TextInput::default();

@@ -43,6 +43,8 @@ pub struct Server {
     pub certificate: Option<PathBuf>,
     /// Private key of the certificate, as a PEM file.
     pub key: Option<PathBuf>,
+    /// Name of the model of requests that name none; such requests are refused if absent.
+    pub default_model: Option<String>,
     /// Maximum size of a request's body, in bytes.
     pub max_body: usize,
     /// Maximum number of connections.
@@ -65,6 +67,7 @@ impl Default for Server {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
             certificate: None,
             key: None,
+            default_model: None,
             max_body: 8 << 20,
             max_connections: 20_000,
             header_timeout_s: 10,
@@ -132,6 +135,19 @@ pub(crate) struct Settings {
 }
 
 impl Config {
+    /// Creates the configuration of a gateway on this machine that asks for no key and stores
+    /// nothing. Its broker and its keys are those of [`Gateway::on`](crate::Gateway::on).
+    pub fn local(listen: SocketAddr, tenant: Tenant, models: BTreeMap<String, Model>) -> Self {
+        Self {
+            server: Server { listen, ..Server::default() },
+            broker: Broker { url: String::new() },
+            keys: Keys { keyring: PathBuf::new() },
+            access: AccessConfig { file: None, open_to: Some(tenant) },
+            store: None,
+            models,
+        }
+    }
+
     /// Reads a configuration file. Paths are relative to its folder.
     ///
     /// # Errors
@@ -154,11 +170,11 @@ impl Config {
             within(&mut store.path);
             within(&mut store.key_file);
         }
-        config.check()?;
         Ok(config)
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
+    /// Checks that the fields fit together.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let invalid = |why: &str| Err(ConfigError::Invalid(why.to_owned()));
         match (&self.access.file, &self.access.open_to) {
             (Some(_), None) => {}
@@ -220,4 +236,52 @@ pub enum ConfigError {
     /// Fields that do not fit together.
     #[error("{0}")]
     Invalid(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Config, Server};
+
+    const EXAMPLE: &str = include_str!("../../../deploy/gateway.example.toml");
+
+    fn read(text: &str) -> Result<Config, String> {
+        let config: Config = toml::from_str(text).map_err(|error| error.to_string())?;
+        config.check().map_err(|error| error.to_string())?;
+        Ok(config)
+    }
+
+    #[test]
+    fn the_example_has_the_defaults_and_every_field_in_it_is_one() {
+        let config = read(EXAMPLE).unwrap();
+        let defaults = Server::default();
+        let shown = |server: &Server| format!("{server:?}");
+        assert_eq!(shown(&config.server), shown(&defaults));
+        // With the fields that are commented out; the two kinds of access exclude each other.
+        let is_field = |line: &str| {
+            let name = line.strip_prefix("# ").and_then(|line| line.split_once(" = "));
+            name.is_some_and(|(name, _)| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
+        };
+        let all: Vec<&str> = EXAMPLE
+            .lines()
+            .filter(|line| !line.starts_with("# open_to"))
+            .map(|line| if is_field(line) { &line[2..] } else { line })
+            .collect();
+        let config = read(&all.join("\n")).unwrap();
+        assert!(config.server.certificate.is_some() && config.server.default_model.is_some());
+        let model = &config.models["tale-7m"];
+        assert!(model.tools.is_some() && model.reasoning.is_some());
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_refused() {
+        let refused = |from: &str, to: &str| read(&EXAMPLE.replace(from, to)).unwrap_err();
+        let open = "open_to = \"t\"";
+        assert!(refused("file = \"api-keys.json\"", "").contains("exactly one of"));
+        let public = EXAMPLE.replace("127.0.0.1:8080", "0.0.0.0:8080");
+        let error = read(&public.replace("file = \"api-keys.json\"", open)).unwrap_err();
+        assert!(error.contains("lets everyone in"), "{error}");
+        assert!(refused("# certificate", "certificate").contains("both of"));
+        assert!(refused("timeout_s = 600", "timeout_s = 1501").contains("from 1 to 1500"));
+        assert!(refused("max_body", "max_bodies").contains("max_bodies"));
+    }
 }

@@ -25,7 +25,7 @@ pub(crate) async fn create(
     body: Bytes,
 ) -> Result<impl IntoResponse> {
     let mut fields = Fields::parse(&body)?;
-    let name: String = fields.need("model")?;
+    let name = app.models.named(&mut fields)?;
     let (model, settings) = app.models.find(&name, &caller)?;
     if settings.task != Task::Embed {
         return Err(ApiError::field("model", format!("the model `{name}` makes no embeddings")));

@@ -100,8 +100,10 @@ impl Gateway {
         broker: Arc<dyn Broker>,
         keys: Arc<dyn KeyProvider>,
     ) -> Result<Self, Error> {
+        config.check()?;
         raise_open_files();
-        let models = Models::new(config.models.clone()).map_err(ConfigError::Invalid)?;
+        let models = Models::new(config.models.clone(), config.server.default_model.clone())
+            .map_err(ConfigError::Invalid)?;
         let access = match (&config.access.file, &config.access.open_to) {
             (Some(file), _) => Access::of_file(file)?,
             (None, Some(tenant)) => Access::open_to_all(tenant.clone()),

@@ -48,7 +48,7 @@ impl ChatRequest {
     /// Returns an error that names the first invalid field.
     pub(crate) fn parse(body: &[u8], models: &Models, caller: &Caller) -> Result<Self> {
         let mut fields = Fields::parse(body)?;
-        let name: String = fields.need("model")?;
+        let name = models.named(&mut fields)?;
         let (model, settings) = models.find(&name, caller)?;
         let mut input =
             TextInput { messages: messages(fields.need("messages")?)?, ..TextInput::default() };

@@ -88,7 +88,7 @@ impl ResponsesRequest {
     /// Returns an error that names the first invalid field.
     pub(crate) fn parse(body: &[u8], models: &Models, caller: &Caller) -> Result<Self> {
         let mut fields = Fields::parse(body)?;
-        let name: String = fields.need("model")?;
+        let name = models.named(&mut fields)?;
         let (model, settings) = models.find(&name, caller)?;
         let given = fields.value("input").unwrap_or_default();
         let instructions: Option<String> = fields.take("instructions")?;

@@ -155,7 +155,7 @@ async fn whole(place: &Place, way: Way) -> Result<f64> {
 
 /// Measures the memory of streams that wait for their first token.
 async fn idle(place: &Place, report: &mut Report) -> Result<()> {
-    place.pause();
+    words::set(false);
     let before = resident()?;
     let mut streams = Vec::new();
     for _ in 0..IDLE {
@@ -167,7 +167,7 @@ async fn idle(place: &Place, report: &mut Report) -> Result<()> {
     let after = resident()?;
     ensure!(streams.len() == IDLE, "not all streams are open");
     drop(streams);
-    place.resume();
+    words::set(true);
     report.push(Row {
         name: "gateway.idle_stream_kib".to_owned(),
         value: after.saturating_sub(before) as f64 / IDLE as f64,

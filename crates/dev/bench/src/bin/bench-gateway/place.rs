@@ -12,7 +12,7 @@ use nsbridge_testkit::system::{Running, Setup};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use crate::words::{self, Words};
+use crate::words::Words;
 
 /// Running system.
 #[derive(Clone)]
@@ -68,15 +68,6 @@ impl Place {
         let (pieces, _) = reply.collect().await?;
         ensure!(pieces.len() == tokens, "{} pieces came", pieces.len());
         Ok(())
-    }
-
-    /// Makes further requests wait.
-    pub(crate) fn pause(&self) {
-        words::set(false);
-    }
-
-    pub(crate) fn resume(&self) {
-        words::set(true);
     }
 
     pub(crate) async fn stop(&self) -> Result<()> {
