@@ -398,3 +398,6 @@ impl Place {
 fn open<T: for<'de> Deserialize<'de>>(seal: &AtRest, place: Place, sealed: &[u8]) -> Option<T> {
     serde_json::from_slice(&seal.open(&place.bytes(), sealed).ok()?).ok()
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! What was stored is read back by the next process, and by nobody without the key.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use nsbridge_client::{FinishReason, Summary, TextInput, Usage};
+use nsbridge_crypto::Key;
+use nsbridge_protocol::{Fingerprint, RequestId, Uuid};
+use tempfile::TempDir;
+
+use super::{Record, Store};
+use crate::error::ApiError;
+use crate::run::{Change, Ending, RawPiece};
+
+const KEEP: Duration = Duration::from_secs(60);
+
+fn open(dir: &TempDir, key: u8) -> Store {
+    Store::open(&dir.path().join("s.redb"), Key::from_bytes([key; 32])).unwrap()
+}
+
+fn record(id: u128, created_at: SystemTime) -> Record {
+    Record {
+        kind: "response".to_owned(),
+        id: RequestId(Uuid::from_u128(id)),
+        seed: 7,
+        created_at,
+        expires_at: created_at + KEEP,
+        model: "m".parse().unwrap(),
+        tenant: "t".parse().unwrap(),
+        key: "0123abcd".to_owned(),
+        input: TextInput::prompt("canary of a prompt"),
+        body: "canary of a body".to_owned(),
+        join: [1; 32],
+        content: [2; 32],
+        background: true,
+        clients: 0,
+    }
+}
+
+fn piece(token: usize) -> RawPiece {
+    let json = format!(r#"{{"token":{token}, "text":"canary {token}"}}"#);
+    serde_json::from_str(&json).unwrap()
+}
+
+fn note(store: &Store, id: RequestId, at: usize) {
+    let (piece, fingerprint) = (piece(at), Some(Fingerprint([at as u8; 16])));
+    store.note(id, &Change::Piece { at, piece: &piece, fingerprint });
+}
+
+fn done(pieces: u64) -> Ending {
+    let (finish_reason, usage) = (FinishReason::Stop, Usage::default());
+    Ending::Done(Summary { chunks: 1, bytes: 1, pieces, finish_reason, usage })
+}
+
+/// Waits until all earlier writes are on disk.
+async fn written(store: &Store) {
+    store.put(&record(0xffff, SystemTime::now())).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_reply_is_read_back_as_it_was_and_nothing_of_it_is_in_the_clear() {
+    let dir = TempDir::new().unwrap();
+    let (store, record) = (open(&dir, 1), record(1, SystemTime::now()));
+    store.put(&record).await.unwrap();
+    (0..3).for_each(|at| note(&store, record.id, at));
+    written(&store).await;
+    assert_eq!(store.open_replies().len(), 2);
+    drop(store);
+    let bytes = std::fs::read(dir.path().join("s.redb")).unwrap();
+    assert!(!bytes.windows(6).any(|bytes| bytes == b"canary"));
+    // The next process.
+    let store = until_free(&dir, 1).await;
+    let kept = store.get(record.id).unwrap();
+    assert_eq!((kept.record.seed, kept.record.input), (7, record.input));
+    let json: Vec<&str> = kept.pieces.iter().map(|piece| piece.json.get()).collect();
+    assert_eq!(json, [0, 1, 2].map(piece).iter().map(|p| p.json.get()).collect::<Vec<_>>());
+    assert_eq!(kept.fingerprint, Some(Fingerprint([2; 16])));
+    assert!(kept.ending.is_none());
+    store.note(record.id, &Change::Ended(&done(3)));
+    written(&store).await;
+    assert!(matches!(store.get(record.id).unwrap().ending, Some(Ending::Done(_))));
+    assert_eq!(store.open_replies().len(), 1);
+}
+
+#[tokio::test]
+async fn a_reply_with_missing_pieces_has_those_before_the_gap_and_no_end() {
+    let dir = TempDir::new().unwrap();
+    let (store, record) = (open(&dir, 1), record(1, SystemTime::now()));
+    store.put(&record).await.unwrap();
+    [0, 1, 3].into_iter().for_each(|at| note(&store, record.id, at));
+    store.note(record.id, &Change::Ended(&done(4)));
+    written(&store).await;
+    let kept = store.get(record.id).unwrap();
+    assert_eq!(kept.pieces.len(), 2);
+    assert!(kept.ending.is_none());
+    // Pieces that a later attempt withdrew are gone.
+    store.note(record.id, &Change::Restarted { kept: 1 });
+    written(&store).await;
+    assert_eq!(store.get(record.id).unwrap().pieces.len(), 1);
+    // A failure is an end, whatever is there.
+    let failed = Ending::Failed(ApiError::internal("no"));
+    store.note(record.id, &Change::Ended(&failed));
+    written(&store).await;
+    assert!(matches!(store.get(record.id).unwrap().ending, Some(Ending::Failed(_))));
+}
+
+#[tokio::test]
+async fn another_key_reads_nothing_and_what_is_old_is_removed() {
+    let dir = TempDir::new().unwrap();
+    let long_ago = SystemTime::now() - 3 * KEEP;
+    let store = open(&dir, 1);
+    let (old, new) = (record(1, long_ago), record(2, SystemTime::now()));
+    for record in [&old, &new] {
+        store.put(record).await.unwrap();
+        note(&store, record.id, 0);
+    }
+    store.sweep(KEEP);
+    written(&store).await;
+    assert!(store.get(old.id).is_none() && store.get(new.id).is_some());
+    store.remove(new.id);
+    written(&store).await;
+    assert!(store.get(new.id).is_none());
+    store.put(&new).await.unwrap();
+    drop(store);
+    let other = until_free(&dir, 2).await;
+    assert!(other.get(new.id).is_none());
+}
+
+/// Opens the store when the thread of the last one has ended.
+async fn until_free(dir: &TempDir, key: u8) -> Store {
+    let path = dir.path().join("s.redb");
+    for _ in 0..1000 {
+        if let Ok(store) = Store::open(&path, Key::from_bytes([key; 32])) {
+            return store;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("the store stays locked");
+}
+
+#[tokio::test]
+async fn a_store_has_one_process() {
+    let dir = TempDir::new().unwrap();
+    let store = Arc::new(open(&dir, 1));
+    let second = Store::open(&dir.path().join("s.redb"), Key::from_bytes([1; 32]));
+    assert!(second.unwrap_err().to_string().contains("another gateway"));
+    drop(store);
+}
