@@ -1,7 +1,7 @@
 //! Gateway with a worker on RabbitMQ, through the official Python client.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -153,7 +153,12 @@ fn killed_in_the_middle(with_worker: bool) {
     let mut gateway = door.open();
     let mut client = Process(door.client("long_reply", &[]).spawn().unwrap());
     let mut lines = BufReader::new(client.0.stdout.take().unwrap()).lines();
-    lines.next().unwrap().unwrap();
+    let first = lines.next();
+    if first.is_none() {
+        let mut said = String::new();
+        client.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        panic!("{said}");
+    }
     gateway.0.kill().unwrap();
     gateway.0.wait().unwrap();
     let seen: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();

@@ -199,8 +199,13 @@ def concurrent():
 
 
 def long_reply():
-    """A background reply, for a gateway that is killed meanwhile; prints its id first."""
-    asked = {"model": MODEL, "input": STORY, "max_output_tokens": 200, "temperature": 0}
+    """A background reply, for a gateway that is killed meanwhile; prints its id first.
+
+    The format makes it long, and the temperature makes its text depend on the seed.
+    """
+    words = {"format": {"type": "regex", "regex": "([a-z]{1,9} ){300}"}}
+    asked = {"model": MODEL, "input": STORY, "max_output_tokens": 450, "temperature": 1,
+             "extra_body": {"text": words}}
     stream = client(max_retries=0).responses.create(**asked, background=True, stream=True)
     events, id = [], None
     try:
@@ -208,8 +213,8 @@ def long_reply():
             if event.type == "response.created":
                 id = event.response.id
             events.append(event)
-            if len(events) == 20:
-                print(json.dumps({"id": id, "seen": 20}), flush=True)
+            if len(events) == 8:
+                print(json.dumps({"id": id, "seen": 8}), flush=True)
     except Exception as error:  # The connection broke.
         print(json.dumps({"broken": type(error).__name__}), file=sys.stderr)
     deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
