@@ -145,6 +145,11 @@ impl<V: View> Streaming<V> {
         }
         if let Some(ending) = ending {
             self.over = true;
+            // A reply that fails may have fewer events than the client has read of it; its error is
+            // sent nevertheless, since a stream without a last event looks whole.
+            if matches!(ending, Ending::Failed(_)) {
+                self.events.skip = 0;
+            }
             self.view.end(&ending, &mut self.events);
             if V::ENDS_WITH_DONE && matches!(ending, Ending::Done(_)) {
                 self.events.done();

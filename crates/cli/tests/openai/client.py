@@ -227,7 +227,9 @@ def continued():
     id, after = sys.argv[5], int(sys.argv[6])
     events = list(client(max_retries=5).responses.retrieve(id, stream=True, starting_after=after))
     deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
-    return {"first": events[0].sequence_number, "text": "".join(deltas), "ended": events[-1].type}
+    error = getattr(getattr(events[-1], "response", None), "error", None)
+    return {"first": events[0].sequence_number, "text": "".join(deltas), "ended": events[-1].type,
+            "error": error and error.message}
 
 
 print(json.dumps(globals()[CHECK](), ensure_ascii=False))

@@ -221,7 +221,8 @@ fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
-        let Some(length) = rest[start..].find("%}") else { break };
+        // The two characters of the beginning are not a part of the end: `{%}` opens a block.
+        let Some(length) = rest[start + 2..].find("%}").map(|length| length + 2) else { break };
         let inside = &rest[start + 2..start + length];
         out.push_str(&rest[..start + 2]);
         match inside.trim_matches(|c: char| c.is_whitespace() || "-+".contains(c)) {

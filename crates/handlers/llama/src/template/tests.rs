@@ -95,6 +95,15 @@ fn read(source: &str) -> ChatTemplate {
     ChatTemplate::new(source, &TokenizerConfig::default()).unwrap()
 }
 
+/// Found by mutations of GGUF files: the end of a block overlapped its beginning.
+#[test]
+fn a_block_without_content_is_an_error_of_the_template() {
+    for source in ["{%}", "a {%}{% generation %}", "{%", "{%%}", "{%}%}"] {
+        let read = ChatTemplate::new(source, &TokenizerConfig::default());
+        assert!(read.is_err(), "{source}");
+    }
+}
+
 /// Template with 10^15 iterations.
 const ENDLESS: &str = "{% for a in range(100000) %}{% for b in range(100000) %}\
      {% for c in range(100000) %}{% endfor %}{% endfor %}{% endfor %}";
