@@ -43,6 +43,9 @@ pub struct Server {
     pub certificate: Option<PathBuf>,
     /// Private key of the certificate, as a PEM file.
     pub key: Option<PathBuf>,
+    /// Address and port of `/metrics`, which has a listener of its own; none if absent. Whoever can
+    /// reach it can read it.
+    pub metrics: Option<SocketAddr>,
     /// Maximum size of a request's body, in bytes.
     pub max_body: usize,
     /// Maximum number of connections.
@@ -65,6 +68,7 @@ impl Default for Server {
             listen: SocketAddr::from(([127, 0, 0, 1], 8080)),
             certificate: None,
             key: None,
+            metrics: None,
             max_body: 8 << 20,
             max_connections: 20_000,
             header_timeout_s: 10,
