@@ -65,6 +65,11 @@ pub enum Task {
 }
 
 impl Model {
+    /// Returns the queue of the model that has this name.
+    fn queue(&self, name: &str) -> Option<ModelName> {
+        self.queue.clone().or_else(|| name.parse().ok())
+    }
+
     pub(crate) fn tool_format(&self) -> ToolFormat {
         match self.tools {
             None => ToolFormat::None,
@@ -154,11 +159,14 @@ impl Models {
         let none = || ApiError::no_model(&name.chars().take(100).collect::<String>());
         let listed = self.listed_name(name).ok_or_else(none)?;
         let model = self.listed.get(listed).ok_or_else(none)?;
-        let queue = match &model.queue {
-            Some(queue) => queue.clone(),
-            None => listed.parse().map_err(|_| none())?,
-        };
+        let queue = model.queue(listed).ok_or_else(none)?;
         if caller.may_use(&queue) { Ok((queue, model.clone())) } else { Err(none()) }
+    }
+
+    /// Returns name, queue and task of each model.
+    pub(crate) fn queues(&self) -> impl Iterator<Item = (&str, ModelName, Task)> {
+        let listed = self.listed.iter();
+        listed.filter_map(|(name, model)| Some((name.as_str(), model.queue(name)?, model.task)))
     }
 
     /// Returns the models that the caller may use.

@@ -45,6 +45,9 @@ pub struct Server {
     pub key: Option<PathBuf>,
     /// Name of the model of requests that name none; such requests are refused if absent.
     pub default_model: Option<String>,
+    /// Address and port of `/metrics`, which has a listener of its own; none if absent. Whoever can
+    /// reach it can read it.
+    pub metrics: Option<SocketAddr>,
     /// Maximum size of a request's body, in bytes.
     pub max_body: usize,
     /// Maximum number of connections.
@@ -68,6 +71,7 @@ impl Default for Server {
             certificate: None,
             key: None,
             default_model: None,
+            metrics: None,
             max_body: 8 << 20,
             max_connections: 20_000,
             header_timeout_s: 10,

@@ -14,6 +14,7 @@ use crate::catalog::Task;
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
 use crate::limits;
+use crate::metrics::End;
 use crate::runs::Client;
 use crate::state::App;
 
@@ -37,17 +38,28 @@ pub(crate) async fn create(
     fields.finish()?;
     let asked = json!({ "input": input, "dimensions": dimensions, "encoding_format": encoding });
     let input: EmbeddingInput = crate::fields::read("input", asked)?;
-    let reservation = limits::reserve(&caller, (body.len() / 4) as u64)?;
+    let most = (body.len() / 4) as u64;
+    let reservation = limits::reserve(&caller, most)?;
+    app.metrics.reserved(most);
+    let meter = app.metrics.reply("embedding", &model);
     let request =
         Request::new(model, caller.tenant.clone()).input(input).timeout(app.settings.timeout);
     let request = match client.trace {
         Some(trace) => request.trace(trace),
         None => request,
     };
-    let reply = app.client.submit::<EmbeddingPiece>(request).await?;
-    let (pieces, summary) = reply.collect().await?;
+    let replied = async { app.client.submit::<EmbeddingPiece>(request).await?.collect().await };
+    let (pieces, summary) = match replied.await {
+        Ok(replied) => replied,
+        Err(error) => {
+            meter.end(End::Failed);
+            return Err(error.into());
+        }
+    };
     let tokens = summary.usage.input_tokens;
+    meter.end(End::Done(summary.usage));
     reservation.settle(tokens);
+    app.metrics.settled(tokens);
     let data: Vec<Value> = pieces
         .into_iter()
         .map(|piece| {

@@ -16,7 +16,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, AccessError};
 use crate::catalog::Models;
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, Server};
+use crate::metrics::Metrics;
 use crate::private_file::{PrivateFile, PrivateFileError, Reload};
 use crate::routes::routes;
 use crate::runs::{Runs, Times};
@@ -35,6 +36,7 @@ pub struct Gateway {
     config: Config,
     listener: TcpListener,
     address: SocketAddr,
+    metrics: Option<TcpListener>,
     certificates: Option<Arc<Certificates>>,
     drain: CancellationToken,
 }
@@ -128,20 +130,37 @@ impl Gateway {
         let client = client.connect().await?;
         let settings = config.settings();
         let times = Times { timeout: settings.timeout, keep };
-        let runs = Arc::new(Runs::new(client.clone(), store, times, hash_key));
-        let asked = config.server.listen;
-        let listen = |cause| Error::Listen { address: asked, cause };
-        let listener = TcpListener::bind(asked).await.map_err(listen)?;
-        let address = listener.local_addr().map_err(listen)?;
+        let exported = Metrics::new(&models);
+        let runs = Runs::new(client.clone(), store, times, hash_key, exported.clone());
+        let runs = Arc::new(runs);
+        let (listener, address) = listen(config.server.listen).await?;
+        let metrics = match config.server.metrics {
+            Some(address) => Some(listen(address).await?.0),
+            None => None,
+        };
         let (started, drain) = (SystemTime::now(), CancellationToken::new());
         let draining = drain.clone();
-        let app = Arc::new(App { client, access, models, runs, settings, started, draining });
-        Ok(Self { app, config, listener, address, certificates, drain })
+        let app = Arc::new(App {
+            client,
+            access,
+            models,
+            runs,
+            settings,
+            metrics: exported,
+            started,
+            draining,
+        });
+        Ok(Self { app, config, listener, address, metrics, certificates, drain })
     }
 
     /// Returns the address that the gateway listens at.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Returns the address of the metrics, if the configuration asks for them.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref()?.local_addr().ok()
     }
 
     /// Returns the signal that begins a drain when it is canceled.
@@ -151,7 +170,15 @@ impl Gateway {
 
     /// Serves until the drain has ended.
     pub async fn run(self) {
-        let Self { app, config, listener, certificates, drain, .. } = self;
+        let Self { app, config, listener, metrics, certificates, drain, .. } = self;
+        let end = CancellationToken::new();
+        let exporter = metrics.map(|listener| {
+            let page = app.metrics.clone().page();
+            let end = end.clone();
+            tokio::spawn(async move {
+                serve(PlainListener(listener), page, &exporter_limits(), end).await
+            })
+        });
         let recovered = app.runs.recover().await;
         if recovered > 0 {
             tracing::info!(replies = recovered, "continuing replies of the last process");
@@ -166,6 +193,10 @@ impl Gateway {
             Some(Err(error)) => tracing::error!(%error, "the certificate cannot be used"),
         }
         upkeep.abort();
+        end.cancel();
+        if let Some(exporter) = exporter {
+            let _ = exporter.await;
+        }
     }
 }
 
@@ -179,6 +210,24 @@ fn raise_open_files() {
             tracing::warn!(%error, "the limit of open files cannot be raised");
         }
     }
+}
+
+/// Returns the limits of the listener of the metrics.
+fn exporter_limits() -> Server {
+    Server {
+        max_connections: 32,
+        header_timeout_s: 2,
+        write_timeout_s: 10,
+        grace_s: 1,
+        ..Server::default()
+    }
+}
+
+async fn listen(asked: SocketAddr) -> Result<(TcpListener, SocketAddr), Error> {
+    let failed = |cause| Error::Listen { address: asked, cause };
+    let listener = TcpListener::bind(asked).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
 }
 
 /// Reloads files that changed, and forgets old replies.

@@ -41,6 +41,7 @@ mod fields;
 mod gateway;
 mod ids;
 mod limits;
+mod metrics;
 mod models;
 mod output;
 mod private_file;
@@ -54,6 +55,7 @@ mod sse;
 mod state;
 mod store;
 mod tls;
+mod tokens;
 mod tools;
 
 pub use catalog::{Model, Reasoning, Task, Tools};

@@ -1,23 +1,27 @@
 //! Routes, and what every request passes through: identity, limits of size, request ids, headers.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Instant;
 
-use axum::body::{Body, Bytes};
-use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use axum::body::{Body, BodyDataStream, Bytes};
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use futures_util::{Stream, StreamExt};
 use nsbridge_client::TraceParent;
 use nsbridge_protocol::Uuid;
 
 use crate::access::{Caller, Denied};
 use crate::error::{ApiError, Outcome};
+use crate::metrics::OpenStream;
 use crate::runs::Client;
 use crate::state::App;
-use crate::{chat, completions, embeddings, models, responses};
+use crate::{chat, completions, embeddings, models, responses, tokens};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const PROCESSING_MS: HeaderName = HeaderName::from_static("openai-processing-ms");
@@ -30,6 +34,10 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/v1/embeddings", post(embeddings::create))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*name}", get(models::get))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/v1/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/v1/detokenize", post(tokens::detokenize))
         .route("/v1/responses", post(responses::create))
         .route("/v1/responses/{id}", get(responses::get).delete(responses::delete))
         .route("/v1/responses/{id}/cancel", post(responses::cancel))
@@ -113,15 +121,17 @@ fn client(headers: &HeaderMap) -> Client {
     }
 }
 
-/// Gives the request an id, and logs its end. No line has text of the request.
-async fn observe(State(_): State<Arc<App>>, request: Request, next: Next) -> Response {
+/// Gives the request an id, measures it, and logs its end. No line has text of the request.
+async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let began = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let route = request.extensions().get::<MatchedPath>().cloned();
     let named = request.headers().get(&REQUEST_ID).filter(|id| is_plain(id)).cloned();
     let id =
         named.or_else(|| HeaderValue::from_str(&format!("req_{}", Uuid::now_v7().simple())).ok());
     let mut response = next.run(request).await;
-    let ms = began.elapsed().as_millis();
+    let took = began.elapsed();
+    let ms = took.as_millis();
     let headers = response.headers_mut();
     if let Some(id) = &id {
         headers.insert(REQUEST_ID, id.clone());
@@ -130,10 +140,39 @@ async fn observe(State(_): State<Arc<App>>, request: Request, next: Next) -> Res
     headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
     let status = response.status().as_u16();
     let code = response.extensions().get::<Outcome>().map_or("", |outcome| &outcome.0);
+    let route = route.as_ref().map(MatchedPath::as_str);
+    app.metrics.responded(&method, route, status, took);
+    if status >= 400 {
+        app.metrics.refused(code);
+    }
     let id = id.as_ref().and_then(|id| id.to_str().ok()).unwrap_or_default();
     // An id of a response in a path is no secret: only its key can use it.
     tracing::info!(request = id, %method, path = %shown(&path), status, code, ms = %ms, "request");
+    if streams_events(&response) {
+        let open = app.metrics.stream_opened();
+        let held = |body: Body| Streamed { body: body.into_data_stream(), _open: open };
+        return response.map(|body| Body::from_stream(held(body)));
+    }
     response
+}
+
+fn streams_events(response: &Response) -> bool {
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+}
+
+/// Body of a response that streams events, which counts as open until it is dropped.
+struct Streamed {
+    body: BodyDataStream,
+    _open: OpenStream,
+}
+
+impl Stream for Streamed {
+    type Item = Result<Bytes, axum::Error>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.body.poll_next_unpin(context)
+    }
 }
 
 /// Returns true for a request id that may be written to a log.

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use crate::access::{Caller, Reservation};
 use crate::error::{ApiError, Result};
 use crate::limits;
+use crate::metrics::{End, Metrics};
 use crate::run::{Change, Ending, RawPiece, Reader, Run};
 use crate::store::{Record, Store};
 
@@ -58,6 +59,7 @@ pub(crate) struct Runs {
     times: Times,
     /// Key of the hashes by which retries are recognized.
     hash_key: [u8; 32],
+    metrics: Metrics,
     known: Mutex<Known>,
 }
 
@@ -94,8 +96,9 @@ impl Runs {
         store: Option<Store>,
         times: Times,
         hash_key: [u8; 32],
+        metrics: Metrics,
     ) -> Self {
-        Self { client, store, times, hash_key, known: Mutex::default() }
+        Self { client, store, times, hash_key, metrics, known: Mutex::default() }
     }
 
     /// Starts a reply, or joins the one that this request repeats. `kind` is the endpoint, and
@@ -119,9 +122,10 @@ impl Runs {
                 let message = "this Idempotency-Key belongs to a request with another body";
                 return Err(ApiError::bad_request(message).coded("idempotency_key_reused"));
             }
+            self.metrics.joined();
             return self.join(&entry, caller, ask.tokens).await;
         }
-        let reservation = limits::reserve(caller, ask.tokens)?;
+        let reservation = self.reserve(caller, ask.tokens)?;
         let now = SystemTime::now();
         let record = Record {
             kind: kind.to_owned(),
@@ -155,6 +159,12 @@ impl Runs {
         Ok((entry.run.clone(), reader))
     }
 
+    fn reserve(&self, caller: &Caller, tokens: u64) -> Result<Reservation> {
+        let reservation = limits::reserve(caller, tokens)?;
+        self.metrics.reserved(tokens);
+        Ok(reservation)
+    }
+
     /// Joins a reply; continues it if it was given up, or if it was interrupted.
     async fn join(
         self: &Arc<Self>,
@@ -170,7 +180,7 @@ impl Runs {
         if !interrupted {
             return Ok((entry.run.clone(), entry.run.reader()));
         }
-        let reservation = limits::reserve(caller, tokens)?;
+        let reservation = self.reserve(caller, tokens)?;
         let entry = self.revive(entry);
         let reader = entry.run.reader();
         self.submit(&entry, None, Some(reservation)).await?;
@@ -206,12 +216,14 @@ impl Runs {
         let Record { model, tenant, input, id, seed, created_at, expires_at, .. } = &entry.record;
         let mut request = Request::new(model.clone(), tenant.clone()).input(input).id(*id);
         request.trace = trace;
+        let meter = self.metrics.reply(&entry.record.kind, model);
         let (pieces, fingerprint) = entry.run.pieces();
         let clients = entry.record.clients;
         let submitted = if clients == 0 {
             let request = request.seed(*seed).timeout(self.times.timeout);
             self.client.submit::<RawPiece>(request).await
         } else {
+            self.metrics.reattached();
             let bytes = |piece: &Arc<RawPiece>| piece.json.get().as_bytes().to_vec();
             let pieces = pieces.iter().map(bytes).collect();
             let point = ResumePoint::new(*id, *seed, *created_at, *expires_at)
@@ -223,14 +235,24 @@ impl Runs {
             Ok(reply) => reply,
             Err(error) => {
                 let error = ApiError::from(error);
+                meter.end(End::Failed);
                 self.end(entry, &Ending::Failed(error.clone()));
                 return Err(error);
             }
         };
         let (runs, entry) = (self.clone(), entry.clone());
         tokio::spawn(async move {
-            entry.run.drive(reply, |change| runs.note(&entry, &change)).await;
-            settle(&entry.run, reservation);
+            let note = |change: Change<'_>| {
+                if matches!(change, Change::Piece { .. }) {
+                    meter.piece();
+                }
+                runs.note(&entry, &change);
+            };
+            entry.run.drive(reply, note).await;
+            meter.end(end(&entry.run));
+            if let Some(reservation) = reservation {
+                runs.metrics.settled(settle(&entry.run, reservation));
+            }
         });
         Ok(())
     }
@@ -409,18 +431,23 @@ impl Runs {
     }
 }
 
-/// Charges the tokens that a reply took to its caller's limits.
-fn settle(run: &Run, reservation: Option<Reservation>) {
-    let Some(reservation) = reservation else { return };
-    match run.ending() {
-        Some(Ending::Done(summary)) => {
-            reservation.settle(summary.usage.input_tokens + summary.usage.output_tokens);
-        }
+/// Charges the tokens that a reply took to its caller's limits, and returns their number.
+fn settle(run: &Run, reservation: Reservation) -> u64 {
+    let tokens = match run.ending() {
+        Some(Ending::Done(summary)) => summary.usage.input_tokens + summary.usage.output_tokens,
         // A reply that was given up has cost the tokens that it has.
-        Some(Ending::Failed(_)) if run.is_cancelled() => {
-            reservation.settle(run.pieces().0.len() as u64);
-        }
-        _ => drop(reservation),
+        Some(Ending::Failed(_)) if run.is_cancelled() => run.pieces().0.len() as u64,
+        _ => 0,
+    };
+    reservation.settle(tokens);
+    tokens
+}
+
+fn end(run: &Run) -> End {
+    match run.ending() {
+        Some(Ending::Done(summary)) => End::Done(summary.usage),
+        Some(Ending::Failed(_)) if run.is_cancelled() => End::Cancelled,
+        Some(Ending::Failed(_)) | None => End::Failed,
     }
 }
 

@@ -15,7 +15,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio::time::{Sleep, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -23,6 +23,9 @@ use crate::config::Server;
 
 /// Maximum size of a request's headers, in bytes.
 const HEADER_BYTES: usize = 32 << 10;
+
+/// First bytes of an HTTP/2 connection (RFC 9113, section 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Listener for plain TCP connections.
 pub(crate) struct PlainListener(pub(crate) TcpListener);
@@ -64,11 +67,12 @@ pub(crate) async fn serve<L: Listener>(
     let places = Arc::new(Semaphore::new(config.max_connections));
     let (connections, kill) = (TaskTracker::new(), CancellationToken::new());
     let write_timeout = Duration::from_secs(config.write_timeout_s);
+    let header_timeout = Duration::from_secs(config.header_timeout_s);
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(Duration::from_secs(config.header_timeout_s))
+        .header_read_timeout(header_timeout)
         .max_buf_size(HEADER_BYTES);
     builder
         .http2()
@@ -91,7 +95,7 @@ pub(crate) async fn serve<L: Listener>(
         let service = TowerToHyperService::new(routes.clone());
         let (builder, drain, kill) = (builder.clone(), drain.clone(), kill.clone());
         connections.spawn(async move {
-            let io = TokioIo::new(Box::pin(Impatient::new(io, write_timeout)));
+            let io = TokioIo::new(Box::pin(Impatient::new(io, write_timeout, header_timeout)));
             let connection = builder.serve_connection_with_upgrades(io, service);
             tokio::pin!(connection);
             let ended = tokio::select! {
@@ -123,17 +127,32 @@ pub(crate) async fn serve<L: Listener>(
     }
 }
 
-/// Connection that fails if its client reads nothing for too long.
+/// Connection that fails if its client reads nothing for too long, or does not begin to write.
 struct Impatient<T> {
     inner: T,
     limit: Duration,
     /// Set while a write waits.
     waiting: Option<Pin<Box<Sleep>>>,
+    /// Set while the bytes so far are the beginning of [`PREFACE`]. hyper waits for the next byte
+    /// without a time limit, because it does not know the version of HTTP.
+    opening: Option<Pin<Box<Sleep>>>,
+    /// Number of bytes of the preface so far.
+    opened: usize,
 }
 
 impl<T> Impatient<T> {
-    fn new(inner: T, limit: Duration) -> Self {
-        Self { inner, limit, waiting: None }
+    fn new(inner: T, limit: Duration, opening: Duration) -> Self {
+        Self { inner, limit, waiting: None, opening: Some(Box::pin(sleep(opening))), opened: 0 }
+    }
+
+    /// Ends the time limit of the opening when hyper knows the version of HTTP.
+    fn opened(&mut self, bytes: &[u8]) {
+        self.opened += bytes.len();
+        let begin = self.opened - bytes.len();
+        let more = self.opened < PREFACE.len();
+        if !(more && PREFACE.get(begin..self.opened) == Some(bytes)) {
+            self.opening = None;
+        }
     }
 
     fn watch<R>(
@@ -146,9 +165,7 @@ impl<T> Impatient<T> {
             return written;
         }
         let limit = self.limit;
-        let waiting = self
-            .waiting
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + limit)));
+        let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(limit)));
         ready!(waiting.as_mut().poll(context));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads nothing")))
     }
@@ -160,7 +177,20 @@ impl<T: AsyncRead + Unpin> AsyncRead for Impatient<T> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_read(context, buffer)
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.inner).poll_read(context, buffer);
+        match (&mut self.opening, &read) {
+            (Some(opening), Poll::Pending) => {
+                ready!(opening.as_mut().poll(context));
+                let silent = "the client does not begin a request";
+                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, silent)))
+            }
+            (Some(_), Poll::Ready(Ok(()))) => {
+                self.opened(buffer.filled().get(before..).unwrap_or_default());
+                read
+            }
+            _ => read,
+        }
     }
 }
 

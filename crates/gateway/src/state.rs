@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use crate::access::Access;
 use crate::catalog::Models;
 use crate::config::Settings;
+use crate::metrics::Metrics;
 use crate::runs::Runs;
 
 /// State of the gateway.
@@ -18,6 +19,7 @@ pub(crate) struct App {
     pub(crate) models: Models,
     pub(crate) runs: Arc<Runs>,
     pub(crate) settings: Settings,
+    pub(crate) metrics: Metrics,
     pub(crate) started: SystemTime,
     /// Canceled when the gateway drains.
     pub(crate) draining: CancellationToken,

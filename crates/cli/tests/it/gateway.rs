@@ -93,6 +93,7 @@ fn the_official_client_reads_completions() {
     );
     door.check("echo_and_logprobs", &[]);
     door.check("several", &[]);
+    door.check("tokens", &[]);
     assert!(door.check("concurrent", &[]).as_u64() > Some(1));
 }
 

@@ -55,6 +55,22 @@ def several():
     return both.usage.total_tokens
 
 
+def tokens():
+    """vLLM's endpoints beside OpenAI's."""
+    made = client().post("/tokenize", cast_to=object, body={
+        "model": MODEL, "prompt": STORY, "return_token_strs": True})
+    assert made["count"] == len(made["tokens"]) == len(made["token_strs"]) > 1, made
+    assert "".join(made["token_strs"]).endswith(STORY) or "\ufffd" in "".join(made["token_strs"]), made
+    usage = client().completions.create(**ask()).usage
+    assert usage.prompt_tokens == made["count"], (usage, made)
+    text = client().post("/detokenize", cast_to=object, body={"model": MODEL, "tokens": made["tokens"]})
+    assert text["prompt"].endswith(STORY), text
+    messages = [{"role": "user", "content": STORY}]
+    chat = client().post("/tokenize", cast_to=object, body={"model": MODEL, "messages": messages})
+    assert chat["count"] >= made["count"], chat
+    return made["count"]
+
+
 def chat():
     messages = [{"role": "user", "content": [{"type": "text", "text": "Once a bear"}]}]
     asked = {"model": MODEL, "messages": messages, "max_completion_tokens": 16, "temperature": 0}

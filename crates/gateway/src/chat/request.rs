@@ -113,7 +113,7 @@ impl ChatRequest {
 /// # Errors
 ///
 /// Returns an error that names the message.
-fn messages(values: Vec<Value>) -> Result<Vec<nsbridge_client::ChatMessage>> {
+pub(crate) fn messages(values: Vec<Value>) -> Result<Vec<nsbridge_client::ChatMessage>> {
     if values.is_empty() {
         return Err(ApiError::field("messages", "`messages` must have at least one message"));
     }

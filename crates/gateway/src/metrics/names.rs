@@ -1,0 +1,112 @@
+//! Names, help texts and buckets of all metrics. They stand nowhere else.
+//!
+//! Names with dots are OpenTelemetry's: from its conventions for HTTP, which are stable, and for
+//! generative AI, of status "Development". Buckets are the conventions' own, extended to the time
+//! that a reply may take.
+
+/// Name and help text of one metric.
+#[derive(Debug)]
+pub(super) struct Name {
+    /// Name as its convention writes it, or ours.
+    name: &'static str,
+    pub(super) help: &'static str,
+}
+
+impl Name {
+    /// Returns the name as Prometheus writes it.
+    pub(super) fn prometheus(&self) -> String {
+        self.name.replace('.', "_")
+    }
+}
+
+/// Defines a constant for each metric.
+macro_rules! names {
+    ($($id:ident = $name:literal, $help:literal;)*) => {
+        $(pub(super) const $id: Name = Name { name: $name, help: $help };)*
+    };
+}
+
+names! {
+    REQUEST_DURATION = "http.server.request.duration",
+        "From the headers of a request to the headers of its response; a stream goes on after them";
+    FIRST_CHUNK = "gen_ai.client.operation.time_to_first_chunk",
+        "From the submission of a request to the first piece of its reply";
+    DURATION = "gen_ai.client.operation.duration",
+        "From the submission of a request to the end of a reply that ended well";
+    TOKEN_USAGE = "gen_ai.client.token.usage",
+        "Tokens of a reply that ended well, as its worker counted them";
+    RUNNING = "replies_running",
+        "Replies that workers compute now for this gateway";
+    STREAMS = "streams_open",
+        "Responses that stream events now";
+    REPLIES = "replies",
+        "Replies that ended, by how";
+    REATTACHED = "replies_reattached",
+        "Replies that were continued after a disconnect or a restart of the gateway";
+    JOINED = "replies_joined",
+        "Requests that joined the reply that they repeat";
+    RESERVED = "tokens_reserved",
+        "Tokens that requests reserved of their callers' limits";
+    SETTLED = "tokens_settled",
+        "Tokens that replies cost their callers";
+    REFUSED = "requests_refused",
+        "Requests that were answered with an error, by its code";
+}
+
+/// Buckets of [`REQUEST_DURATION`], in seconds.
+pub(super) const REQUEST_BUCKETS: [f64; 17] = [
+    0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 60.0, 300.0,
+    600.0,
+];
+
+/// Buckets of [`DURATION`], in seconds.
+pub(super) const DURATION_BUCKETS: [f64; 17] = [
+    0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84,
+    327.68, 600.0,
+];
+
+/// Buckets of [`FIRST_CHUNK`], in seconds.
+pub(super) const FIRST_CHUNK_BUCKETS: [f64; 21] = [
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+    30.0, 60.0, 120.0, 300.0, 600.0,
+];
+
+/// Buckets of [`TOKEN_USAGE`], in tokens.
+pub(super) const TOKEN_BUCKETS: [f64; 11] =
+    [1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16_384.0, 65_536.0, 262_144.0, 1_048_576.0];
+
+/// Codes of errors that requests are counted by; any other code counts as [`OTHER`], and those of
+/// workers come in addition.
+pub(super) const CODES: [&str; 21] = [
+    "bad_reply",
+    "broker_unavailable",
+    "cancelled",
+    "context_length_exceeded",
+    "deadline_exceeded",
+    "idempotency_key_reused",
+    "invalid_api_key",
+    "invalid_request_error",
+    "model_not_found",
+    "not_found",
+    "previous_response_not_found",
+    "queue_full",
+    "rate_limit_exceeded",
+    "request_too_large",
+    "restarted",
+    "sealing_failed",
+    "server_error",
+    "slow_consumer",
+    "tokens_exceed_limit",
+    "unknown_url",
+    "unsupported_parameter",
+];
+
+/// Value of a label for all that has no value of its own.
+pub(super) const OTHER: &str = "other";
+
+/// Methods that requests are counted by, as in the conventions; any other one counts as `_OTHER`.
+pub(super) const METHODS: [&str; 9] =
+    ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"];
+
+/// Operations of replies.
+pub(super) const OPERATIONS: [&str; 5] = ["chat", "completion", "embedding", "message", "response"];

@@ -1,0 +1,157 @@
+//! `/tokenize` and `/detokenize`, in vLLM's shapes. A worker of the model has the tokenizer.
+
+use std::fmt;
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::{Extension, Json};
+use nsbridge_client::{ModelName, Request, TextInput, TextPiece};
+use serde_json::{Map, Value, json};
+
+use crate::access::Caller;
+use crate::catalog::{Model, Task};
+use crate::chat::request::{messages, tokens};
+use crate::error::{ApiError, Result};
+use crate::fields::Fields;
+use crate::limits;
+use crate::runs::Client;
+use crate::state::App;
+use crate::tools::{Shape, for_template, parse_tools};
+
+/// Share of a prompt's tokens that a tokenization costs: nothing is generated or scored.
+const SHARE: u64 = 4;
+
+/// Model of a request, with its settings.
+struct Chosen {
+    name: ModelName,
+    settings: Model,
+}
+
+impl fmt::Debug for Chosen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Chosen").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Chosen {
+    fn of(fields: &mut Fields, app: &App, caller: &Caller) -> Result<Self> {
+        let asked: String = fields.need("model")?;
+        let (name, settings) = app.models.find(&asked, caller)?;
+        if settings.task != Task::Generate {
+            let listed: String = asked.chars().take(100).collect();
+            let message =
+                format!("the model `{listed}` makes embeddings: its prompts have no texts");
+            return Err(ApiError::field("model", message));
+        }
+        Ok(Self { name, settings })
+    }
+}
+
+/// Returns the tokens of a text or of a chat.
+pub(crate) async fn tokenize(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(client): Extension<Client>,
+    body: Bytes,
+) -> Result<Json<Value>> {
+    let mut fields = Fields::parse(&body)?;
+    let model = Chosen::of(&mut fields, &app, &caller)?;
+    let input = prompt(&mut fields)?;
+    let with_texts = fields.take("return_token_strs")?.unwrap_or(false);
+    fields.finish()?;
+    let input = TextInput { return_token_texts: with_texts, ..input };
+    let pieces = pieces(&app, &caller, &client, &model, input).await?;
+    let tokens: Vec<u32> = pieces.iter().map(|piece| piece.token).collect();
+    let text = |piece: &TextPiece| {
+        let bytes = piece.token_text.as_ref().map(|text| text.as_bytes()).unwrap_or_default();
+        String::from_utf8_lossy(bytes).into_owned()
+    };
+    let texts = with_texts.then(|| pieces.iter().map(text).collect::<Vec<_>>());
+    Ok(Json(json!({
+        "count": tokens.len(), "max_model_len": model.settings.context, "tokens": tokens,
+        "token_strs": texts
+    })))
+}
+
+/// Reads what is to be tokenized.
+///
+/// # Errors
+///
+/// Returns an error that names the first invalid field.
+fn prompt(fields: &mut Fields) -> Result<TextInput> {
+    let special: Option<bool> = fields.take("add_special_tokens")?;
+    let prompt: Option<String> = fields.take("prompt")?;
+    let chat: Option<Vec<Value>> = fields.take("messages")?;
+    let (input, served) = match (prompt, chat) {
+        (Some(prompt), None) => (TextInput::prompt(prompt), true),
+        (None, Some(chat)) => (self::chat(fields, chat)?, false),
+        _ => {
+            let message = "the request must have exactly one of `prompt` and `messages`";
+            return Err(ApiError::field("prompt", message));
+        }
+    };
+    // A prompt gets the special tokens that its model adds, a chat those of its template.
+    if special.is_some_and(|special| special != served) {
+        let message =
+            format!("`add_special_tokens` is not supported: it must be absent or {served}");
+        return Err(ApiError::field("add_special_tokens", message).coded("unsupported_parameter"));
+    }
+    Ok(input)
+}
+
+fn chat(fields: &mut Fields, chat: Vec<Value>) -> Result<TextInput> {
+    let tools = parse_tools(Shape::Chat, fields.value("tools").as_ref())?;
+    let variables: Option<Map<String, Value>> = fields.take("chat_template_kwargs")?;
+    let mut input = TextInput {
+        messages: messages(chat)?,
+        add_generation_prompt: fields.take("add_generation_prompt")?,
+        continue_final_message: fields.take("continue_final_message")?.unwrap_or_default(),
+        chat_template_kwargs: variables.unwrap_or_default(),
+        ..TextInput::default()
+    };
+    if let Value::Array(tools) = for_template(&tools) {
+        input.tools = tools;
+    }
+    Ok(input)
+}
+
+/// Returns the text of tokens. Special tokens have none.
+pub(crate) async fn detokenize(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(client): Extension<Client>,
+    body: Bytes,
+) -> Result<Json<Value>> {
+    let mut fields = Fields::parse(&body)?;
+    let model = Chosen::of(&mut fields, &app, &caller)?;
+    let ids: Vec<u32> = fields.need("tokens")?;
+    fields.finish()?;
+    if ids.is_empty() {
+        return Ok(Json(json!({ "prompt": "" })));
+    }
+    let pieces = pieces(&app, &caller, &client, &model, TextInput::token_ids(ids)).await?;
+    let text: String = pieces.iter().map(|piece| piece.text.as_str()).collect();
+    Ok(Json(json!({ "prompt": text })))
+}
+
+/// Returns the pieces of a prompt, one for each of its tokens.
+async fn pieces(
+    app: &App,
+    caller: &Caller,
+    client: &Client,
+    model: &Chosen,
+    input: TextInput,
+) -> Result<Vec<TextPiece>> {
+    let input = TextInput { echo: true, max_tokens: Some(0), ..input };
+    let cost = tokens(&input, &model.settings) / SHARE + 1;
+    let reservation = limits::reserve(caller, cost)?;
+    app.metrics.reserved(cost);
+    let mut request = Request::new(model.name.clone(), caller.tenant.clone());
+    request.trace = client.trace;
+    let request = request.input(input).timeout(app.settings.timeout);
+    let (pieces, _) = app.client.submit::<TextPiece>(request).await?.collect().await?;
+    reservation.settle(cost);
+    app.metrics.settled(cost);
+    Ok(pieces.into_iter().filter(|piece| piece.prompt).collect())
+}

@@ -1,0 +1,176 @@
+//! Clients that send too much, too slowly, or nothing that can be read; and a drain.
+
+use std::time::{Duration, Instant};
+
+use nsbridge_gateway::access::Limits;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::handler::{runs, said};
+use crate::place::{Connection, Place, logged, request, secret, within};
+
+const PATH: &str = "/v1/completions";
+
+/// Time limits of one second, and bodies of 4 KiB.
+const STRICT: &str =
+    "header_timeout_s = 1\nbody_timeout_s = 1\nwrite_timeout_s = 1\nmax_body = 4096";
+
+async fn strict() -> Place {
+    Place::with(STRICT, Limits::default()).await
+}
+
+fn ask(prompt: &str, pieces: u32) -> Value {
+    json!({ "model": "words", "prompt": prompt, "seed": 7, "max_tokens": pieces, "stream": true })
+}
+
+/// Returns the head of a request with these lines.
+fn head(place: &Place, lines: &str) -> String {
+    let key = &place.key;
+    format!("POST {PATH} HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {key}\r\n{lines}\r\n")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_is_too_large_is_not_read_whole() {
+    let place = strict().await;
+    // The length alone is enough: nothing of this body is sent.
+    let answer =
+        place.raw(&head(&place, "connection: close\r\ncontent-length: 1073741824\r\n")).await;
+    assert_eq!((answer.status, answer.code().as_str()), (413, "request_too_large"));
+    // A body that does not tell its length, and has no end.
+    let mut endless = place.connect().await;
+    endless.send(&head(&place, "connection: close\r\ntransfer-encoding: chunked\r\n")).await;
+    for _ in 0..6 {
+        endless.send(&format!("400\r\n{}\r\n", "x".repeat(1024))).await;
+    }
+    assert_eq!(endless.rest().await.status, 413);
+    let fits =
+        json!({ "model": "words", "prompt": format!("1 {}", "x".repeat(3900)), "max_tokens": 1 });
+    assert_eq!(place.post(PATH, &fits, &[]).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_without_a_whole_request_is_closed() {
+    let place = strict().await;
+    let begun =
+        ["", "P", "POST", "PRI * HTTP/2.0\r\n", "POST / HTTP/1.1\r\nhost: test\r\nx-slow: "];
+    for begun in begun {
+        let (mut slow, start) = (place.connect().await, Instant::now());
+        slow.send(begun).await;
+        let answer = slow.rest().await;
+        assert!(!matches!(answer.status, 200..400), "{begun:?}: {answer:?}");
+        assert!(start.elapsed() < Duration::from_secs(5), "{begun:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn headers_that_never_end_are_refused() {
+    let place = strict().await;
+    let mut many = place.connect().await;
+    many.send("GET /livez HTTP/1.1\r\nhost: test\r\n").await;
+    for index in 0..1000 {
+        many.send(&format!("x-{index}: {}\r\n", "y".repeat(100))).await;
+    }
+    let answer = many.rest().await;
+    assert!(matches!(answer.status, 0 | 400..500), "{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_does_not_arrive_in_time_is_given_up() {
+    let place = strict().await;
+    let mut slow = place.connect().await;
+    slow.send(&head(&place, "connection: close\r\ncontent-length: 100\r\n")).await;
+    slow.send("{\"model\"").await;
+    assert_eq!(slow.rest().await.status, 408);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_reads_nothing_is_closed_and_its_reply_ends() {
+    let (place, prompt) = (strict().await, "20 large and never read");
+    let mut silent = Connection::narrow(&place).await;
+    let body = ask(prompt, 100_000).to_string();
+    silent.send(&request("POST", PATH, &place.key, &body, &[])).await;
+    within(Duration::from_secs(5), "it does not start", || !runs(prompt).is_empty()).await;
+    let ended = || runs(prompt).iter().all(|run| run.ended);
+    within(Duration::from_secs(15), "the reply goes on", ended).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_read_is_refused() {
+    let place = Place::new().await;
+    let deep = |open: &str| format!("{{\"model\":\"words\",\"prompt\":{}", open.repeat(100_000));
+    for path in [PATH, "/v1/chat/completions", "/v1/responses", "/v1/embeddings", "/tokenize"] {
+        let bodies =
+            ["", "{", "null", "[]", "\"x\"", "{\"model\":1}", "{\"model\":\"words\"}", "\u{0}"];
+        let bodies = bodies.map(str::to_owned).into_iter().chain([deep("["), deep("{\"a\":")]);
+        for body in bodies {
+            let answer = place.raw(&request("POST", path, &place.key, &body, &[])).await;
+            let shown: String = body.chars().take(60).collect();
+            assert_eq!(answer.status, 400, "{path} {shown}: {answer:?}");
+            assert!(!answer.code().is_empty());
+        }
+    }
+    // Two lengths are two requests to a proxy that believes the other one.
+    let twice = head(&place, "content-length: 2\r\ncontent-length: 3\r\n") + "{}x";
+    assert_eq!(place.raw(&twice).await.status, 400);
+    let both = head(&place, "content-length: 2\r\ntransfer-encoding: chunked\r\n") + "0\r\n\r\n";
+    let answer = place.raw(&(both.replace("\r\nhost", "\r\nconnection: close\r\nhost"))).await;
+    assert!(matches!(answer.status, 400..500), "{answer:?}");
+    for path in ["/", "/v1", "/v1/nothing", "/metrics", "/v1/responses/%00/cancel/x", "/%ff"] {
+        let answer = place.get(path).await;
+        assert_eq!((answer.status, answer.code().as_str()), (404, "unknown_url"), "{path}");
+    }
+    assert_eq!(place.get(PATH).await.status, 405);
+    assert_eq!(place.get("/v1/responses/resp_%00").await.status, 404);
+    assert_eq!(place.get("/livez").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_refuses_requests_and_ends_streams_whole() {
+    let (place, prompt) = (Place::new().await, "20 through a drain");
+    let mut running = place.open(PATH, &ask(prompt, 60), &[]).await;
+    running.until("\"finish_reason\":null").await;
+    // These connections were accepted before the drain, and their requests come after it.
+    let (mut late, mut probe) = (place.connect().await, place.connect().await);
+    late.send("POST /v1/completions HTTP/1.1\r\nhost: test\r\n").await;
+    probe.send("GET /readyz HTTP/1.1\r\nhost: test\r\n").await;
+    sleep(Duration::from_millis(200)).await;
+    place.drain.cancel();
+    sleep(Duration::from_millis(100)).await;
+    let body = ask("1 too late", 1).to_string();
+    let (key, length) = (&place.key, body.len());
+    late.send(&format!("authorization: Bearer {key}\r\ncontent-length: {length}\r\n\r\n{body}"))
+        .await;
+    let refused = late.rest().await;
+    assert_eq!((refused.status, refused.header("x-should-retry")), (503, Some("true")));
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    probe.send("\r\n").await;
+    assert_eq!(probe.rest().await.status, 503);
+    assert_eq!(running.rest().await.text(), said(7, 60));
+    assert_eq!(runs(prompt).len(), 1);
+    let address = place.address;
+    place.gateway.await.unwrap();
+    assert!(tokio::net::TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_log_has_no_text_of_requests() {
+    let place = Place::new().await;
+    let text = "Zanzibar";
+    let body = ask(&format!("1 {text}"), 2);
+    place.post(PATH, &body, &[("x-request-id", "seen-in-the-log")]).await;
+    let chat = json!({
+        "model": "words", "messages": [{ "role": "user", "content": format!("1 {text}") }],
+        "max_tokens": 2, text: text
+    });
+    assert_eq!(place.post("/v1/chat/completions", &chat, &[]).await.status, 400);
+    let input = json!({ "model": "words", "input": format!("1 {text}"), "max_output_tokens": 2 });
+    assert_eq!(place.post("/v1/responses", &input, &[("idempotency-key", text)]).await.status, 200);
+    place.raw(&request("POST", PATH, &place.key, text, &[])).await;
+    place.post(PATH, &json!({ "model": text, "prompt": text }), &[]).await;
+    place.get_as(&place.key, &format!("/v1/models?{text}")).await;
+    let log = logged();
+    assert!(log.contains("seen-in-the-log"), "{log}");
+    let told: Vec<_> = log.lines().filter(|line| line.contains(text)).collect();
+    assert!(told.is_empty(), "{told:?}");
+    assert!(!log.contains(&place.key) && !log.contains(secret(&place.key)));
+}

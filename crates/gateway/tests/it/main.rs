@@ -1,0 +1,11 @@
+//! Gateway with a worker in one process, on the memory broker, over real sockets.
+
+#![expect(clippy::unwrap_used, reason = "a helper of a test may end it")]
+
+mod abuse;
+mod handler;
+mod limits;
+mod metrics;
+mod place;
+mod retries;
+mod tokens;

@@ -1,0 +1,312 @@
+//! Gateway with a worker and API keys, and a small HTTP client.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::time::{Duration, Instant};
+
+use nsbridge_gateway::access::{self, ApiKey, Entry, Limits};
+use nsbridge_gateway::{Config, Gateway};
+use nsbridge_queue::{Broker, MemoryBroker};
+use nsbridge_testkit::system::{Running, Setup};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::handler::Words;
+
+/// Time after which a test gives up.
+const LONG: Duration = Duration::from_secs(20);
+
+/// Running gateway whose model is `words`.
+pub(crate) struct Place {
+    pub(crate) address: SocketAddr,
+    pub(crate) metrics: SocketAddr,
+    /// Key without limits.
+    pub(crate) key: String,
+    /// Key of another tenant, with the limits of the place.
+    pub(crate) other: String,
+    pub(crate) disabled: String,
+    pub(crate) drain: CancellationToken,
+    pub(crate) gateway: JoinHandle<()>,
+    _worker: Running,
+    _folder: TempDir,
+}
+
+impl Place {
+    pub(crate) async fn new() -> Self {
+        Self::with("", Limits::default()).await
+    }
+
+    /// Starts a gateway with these lines of `[server]`, and these limits of the other key.
+    pub(crate) async fn with(server: &str, limits: Limits) -> Self {
+        log();
+        let folder = tempfile::tempdir().unwrap();
+        let setup = Setup::new().unwrap();
+        let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
+        let worker = setup.worker::<Words>(broker.clone(), ()).await.unwrap();
+        let file = folder.path().join("api-keys.json");
+        let keys = ["one", "two", "three"].map(|tenant| {
+            let key = ApiKey::generate().unwrap();
+            let mut entry = Entry::new(&key, tenant.parse().unwrap());
+            entry.disabled = tenant == "three";
+            entry.limits = if tenant == "two" { limits } else { Limits::default() };
+            access::add(&file, entry).unwrap();
+            key.reveal().to_owned()
+        });
+        let text = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\nmetrics = \"127.0.0.1:0\"\n{server}\n\
+             [broker]\nurl = \"amqp://unused\"\n[keys]\nkeyring = \"unused\"\n\
+             [access]\nfile = \"api-keys.json\"\n[models.words]\nqueue = \"{}\"\ncontext = 512\n",
+            setup.model
+        );
+        let path = folder.path().join("gateway.toml");
+        std::fs::write(&path, text).unwrap();
+        let config = Config::read(&path).unwrap();
+        let gateway = Gateway::on(config, broker, setup.keys.clone()).await.unwrap();
+        let (address, drain) = (gateway.address(), gateway.drain());
+        let metrics = gateway.metrics_address().unwrap();
+        let gateway = tokio::spawn(gateway.run());
+        let [key, other, disabled] = keys;
+        Self {
+            address,
+            metrics,
+            key,
+            other,
+            disabled,
+            drain,
+            gateway,
+            _worker: worker,
+            _folder: folder,
+        }
+    }
+
+    /// Sends a request under the first key and returns the response.
+    pub(crate) async fn post(&self, path: &str, body: &Value, headers: &[(&str, &str)]) -> Answer {
+        self.open(path, body, headers).await.rest().await
+    }
+
+    /// Sends a request under the first key.
+    pub(crate) async fn open(
+        &self,
+        path: &str,
+        body: &Value,
+        headers: &[(&str, &str)],
+    ) -> Connection {
+        let mut connection = self.connect().await;
+        connection.send(&request("POST", path, &self.key, &body.to_string(), headers)).await;
+        connection
+    }
+
+    /// Sends a request under another key and returns the response.
+    pub(crate) async fn post_as(&self, key: &str, path: &str, body: &Value) -> Answer {
+        self.raw(&request("POST", path, key, &body.to_string(), &[])).await
+    }
+
+    pub(crate) async fn get_as(&self, key: &str, path: &str) -> Answer {
+        self.raw(&request("GET", path, key, "", &[])).await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.get_as(&self.key, path).await
+    }
+
+    /// Returns the metrics.
+    pub(crate) async fn measured(&self) -> String {
+        let mut connection = Connection::to(self.metrics).await;
+        connection.send(&request("GET", "/metrics", "", "", &[])).await;
+        let answer = connection.rest().await;
+        assert_eq!(answer.status, 200);
+        answer.body
+    }
+
+    /// Sends these bytes and returns the response.
+    pub(crate) async fn raw(&self, request: &str) -> Answer {
+        let mut connection = self.connect().await;
+        connection.send(request).await;
+        connection.rest().await
+    }
+
+    pub(crate) async fn connect(&self) -> Connection {
+        Connection::to(self.address).await
+    }
+}
+
+/// Returns the secret part of an API key, which may have underscores.
+pub(crate) fn secret(key: &str) -> &str {
+    key.splitn(3, '_').nth(2).unwrap()
+}
+
+/// Returns the text of a request, after which the server closes the connection.
+pub(crate) fn request(
+    method: &str,
+    path: &str,
+    key: &str,
+    body: &str,
+    headers: &[(&str, &str)],
+) -> String {
+    let mut text = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
+    if !key.is_empty() {
+        write!(text, "authorization: Bearer {key}\r\n").unwrap();
+    }
+    for (name, value) in headers {
+        write!(text, "{name}: {value}\r\n").unwrap();
+    }
+    write!(text, "content-length: {}\r\n\r\n{body}", body.len()).unwrap();
+    text
+}
+
+/// Connection of a client.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    received: Vec<u8>,
+}
+
+impl Connection {
+    async fn to(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).await.unwrap();
+        Self { stream, received: Vec::new() }
+    }
+
+    /// Connects with a small buffer, so that a client that does not read is noticed soon.
+    pub(crate) async fn narrow(place: &Place) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let stream = socket.connect(place.address).await.unwrap();
+        Self { stream, received: Vec::new() }
+    }
+
+    pub(crate) async fn send(&mut self, text: &str) {
+        // A server that has refused the request may have closed the connection.
+        let _ = self.stream.write_all(text.as_bytes()).await;
+    }
+
+    /// Reads until the text has arrived.
+    pub(crate) async fn until(&mut self, text: &str) {
+        let read = async {
+            while !String::from_utf8_lossy(&self.received).contains(text) {
+                let read = self.stream.read_buf(&mut self.received).await.unwrap();
+                assert!(read > 0, "ended without {text}");
+            }
+        };
+        timeout(LONG, read).await.unwrap();
+    }
+
+    /// Reads to the end of the connection.
+    pub(crate) async fn rest(mut self) -> Answer {
+        // The connection is reset if the server has not read all.
+        let read =
+            async { while self.stream.read_buf(&mut self.received).await.is_ok_and(|n| n > 0) {} };
+        timeout(LONG, read).await.expect("the server closes the connection");
+        Answer::parse(&self.received)
+    }
+}
+
+/// Response.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// 0 if there is none.
+    pub(crate) status: u16,
+    head: String,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    fn parse(received: &[u8]) -> Self {
+        let end = received.windows(4).position(|four| four == b"\r\n\r\n");
+        let (head, body) = received.split_at(end.map_or(received.len(), |end| end + 4));
+        let head = String::from_utf8_lossy(head).to_lowercase();
+        let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
+        let chunked = head.contains("transfer-encoding: chunked");
+        let body = if chunked { joined(body) } else { body.to_vec() };
+        Self { status, head, body: String::from_utf8(body).unwrap() }
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("no JSON: {self:?}"))
+    }
+
+    /// Returns the code of an error.
+    pub(crate) fn code(&self) -> String {
+        let error = &self.json()["error"];
+        error["code"].as_str().or(error["type"].as_str()).unwrap_or_default().to_owned()
+    }
+
+    /// Returns a header by its name in lower case.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let mut lines = self.head.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
+    }
+
+    /// Returns the text of a completion, whole or streamed.
+    pub(crate) fn text(&self) -> String {
+        let events: Vec<&str> =
+            self.body.lines().filter_map(|line| line.strip_prefix("data: ")).collect();
+        if events.is_empty() {
+            return self.json()["choices"][0]["text"].as_str().unwrap().to_owned();
+        }
+        assert_eq!(events.last(), Some(&"[DONE]"), "{}", self.body);
+        let events = events.iter().filter(|event| **event != "[DONE]");
+        let events = events.map(|event| serde_json::from_str::<Value>(event).unwrap());
+        events.filter_map(|event| Some(event["choices"][0]["text"].as_str()?.to_owned())).collect()
+    }
+}
+
+/// Joins the chunks of a body. A last one that is incomplete is left out.
+fn joined(mut body: &[u8]) -> Vec<u8> {
+    let mut all = Vec::new();
+    while let Some(end) = body.windows(2).position(|two| two == b"\r\n") {
+        let size = std::str::from_utf8(&body[..end]).unwrap();
+        let size = usize::from_str_radix(size, 16).unwrap();
+        let Some(chunk) = body.get(end + 2..end + 2 + size) else { break };
+        all.extend_from_slice(chunk);
+        body = body.get(end + 2 + size + 2..).unwrap_or_default();
+        if size == 0 {
+            break;
+        }
+    }
+    all
+}
+
+/// Polls until the condition holds, for at most this time.
+pub(crate) async fn within(limit: Duration, what: &str, done: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !done() {
+        assert!(started.elapsed() < limit, "{what}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Log of this process.
+static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+struct Log;
+
+impl std::io::Write for Log {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+        LOG.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(text);
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Keeps the log of this process from now on.
+fn log() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let log = tracing_subscriber::fmt().with_ansi(false).with_writer(|| Log);
+        log.with_max_level(tracing_subscriber::filter::LevelFilter::DEBUG).init();
+    });
+}
+
+/// Returns the log of this process so far.
+pub(crate) fn logged() -> String {
+    String::from_utf8_lossy(&LOG.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+}

@@ -1,0 +1,135 @@
+//! Replies that outlive connections: retries, disconnects, background.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::handler::{runs, said};
+use crate::place::{Place, within};
+
+const RETRY: (&str, &str) = ("x-stainless-retry-count", "1");
+
+/// Time within which a reply ends after its last connection.
+const SOON: Duration = Duration::from_secs(2);
+
+fn ask(prompt: &str, pieces: u32, stream: bool) -> Value {
+    json!({ "model": "words", "prompt": prompt, "seed": 7, "max_tokens": pieces, "stream": stream })
+}
+
+async fn started(prompt: &str) {
+    within(SOON, "the reply does not start", || !runs(prompt).is_empty()).await;
+}
+
+async fn ended(prompt: &str) {
+    let ended = || runs(prompt).iter().all(|run| run.ended);
+    within(SOON, "the reply does not end", ended).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retry_joins_the_reply_in_progress() {
+    let (place, prompt) = (Place::new().await, "30 joined");
+    let body = ask(prompt, 30, false);
+    let first = place.open("/v1/completions", &body, &[]).await;
+    started(prompt).await;
+    let (second, first) =
+        tokio::join!(place.post("/v1/completions", &body, &[RETRY]), first.rest());
+    assert_eq!((first.status, first.text()), (200, said(7, 30)));
+    assert_eq!(second.body, first.body);
+    // The result is joined as well; a request that is no retry is another reply.
+    let third = place.post("/v1/completions", &body, &[RETRY]).await;
+    assert_eq!((third.body, runs(prompt).len()), (first.body, 1));
+    place.post("/v1/completions", &body, &[]).await;
+    assert_eq!(runs(prompt).len(), 2);
+}
+
+/// Disconnects in the middle of a reply, then sends the request again.
+async fn check_continued(prompt: &str, stream: bool) {
+    let place = Place::new().await;
+    let body = ask(prompt, 40, stream);
+    let mut first = place.open("/v1/completions", &body, &[]).await;
+    if stream {
+        first.until("data: {").await;
+        first.until("\"finish_reason\":null").await;
+    } else {
+        started(prompt).await;
+        sleep(Duration::from_millis(300)).await;
+    }
+    drop(first);
+    ended(prompt).await;
+    let again = place.post("/v1/completions", &body, &[RETRY]).await;
+    assert_eq!((again.status, again.text()), (200, said(7, 40)));
+    let runs = runs(prompt);
+    assert_eq!(runs.len(), 2);
+    assert!((1..40).contains(&runs[1].resumed), "{runs:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_ends_with_its_client_and_a_retry_continues_it() {
+    check_continued("25 left in a stream", true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reply_ends_with_its_client_and_a_retry_continues_it() {
+    check_continued("25 left before the end", false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_stays_keeps_the_reply_of_one_that_leaves() {
+    let (place, prompt) = (Place::new().await, "20 one of two stays");
+    let body = ask(prompt, 40, true);
+    let mut first = place.open("/v1/completions", &body, &[]).await;
+    first.until("\"finish_reason\":null").await;
+    let mut second = place.open("/v1/completions", &body, &[RETRY]).await;
+    second.until("\"finish_reason\":null").await;
+    drop(first);
+    assert_eq!(second.rest().await.text(), said(7, 40));
+    assert_eq!(runs(prompt).len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idempotency_key_belongs_to_one_body() {
+    let (place, prompt) = (Place::new().await, "1 one body");
+    let key = ("idempotency-key", "k-1");
+    let first = place.post("/v1/completions", &ask(prompt, 3, false), &[key]).await;
+    let second = place.post("/v1/completions", &ask(prompt, 3, false), &[key]).await;
+    assert_eq!((first.status, &second.body), (200, &first.body));
+    let other = place.post("/v1/completions", &ask(prompt, 4, false), &[key]).await;
+    assert_eq!((other.status, other.code().as_str()), (400, "idempotency_key_reused"));
+    assert_eq!(runs(prompt).len(), 1);
+    // A key of another caller is another key.
+    let theirs = ask(prompt, 4, false);
+    let body = theirs.to_string();
+    let request = crate::place::request("POST", "/v1/completions", &place.other, &body, &[key]);
+    assert_eq!(place.raw(&request).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_response_in_the_background_goes_on_without_its_client() {
+    let (place, prompt) = (Place::new().await, "20 background");
+    let body = json!({
+        "model": "words", "input": prompt, "max_output_tokens": 40, "background": true
+    });
+    let made = place.post("/v1/responses", &body, &[]).await.json();
+    // It is in progress from its first piece on.
+    assert!(made["status"] == "queued" || made["status"] == "in_progress", "{made}");
+    let path = format!("/v1/responses/{}", made["id"].as_str().unwrap());
+    within(Duration::from_secs(10), "it does not end", || {
+        runs(prompt).first().is_some_and(|run| run.ended)
+    })
+    .await;
+    // The worker has ended the run before its last frame reaches the gateway.
+    let mut shown = place.get(&path).await.json();
+    for _ in 0..100 {
+        if shown["status"] == "incomplete" {
+            break;
+        }
+        sleep(Duration::from_millis(20)).await;
+        shown = place.get(&path).await.json();
+    }
+    assert_eq!(shown["status"], "incomplete", "{shown}");
+    assert_eq!(shown["usage"]["output_tokens"], 40);
+    assert_eq!(place.get_as(&place.other, &path).await.status, 404);
+    let cancel = format!("{path}/cancel");
+    assert_eq!(place.post_as(&place.other, &cancel, &json!({})).await.status, 404);
+}
