@@ -176,7 +176,7 @@ impl Gateway {
             let page = app.metrics.clone().page();
             let end = end.clone();
             tokio::spawn(async move {
-                serve(PlainListener(listener), page, &exporter_limits(), end).await
+                serve(PlainListener(listener), page, &exporter_limits(), end).await;
             })
         });
         let recovered = app.runs.recover().await;

@@ -13,7 +13,7 @@ fn metrics() -> Metrics {
     let tale = Model { queue: Some("q-tale".parse().unwrap()), ..Model::default() };
     let vectors = Model { task: Task::Embed, ..Model::default() };
     let models = BTreeMap::from([("tale".to_owned(), tale), ("vectors".to_owned(), vectors)]);
-    Metrics::new(&Models::new(models).unwrap())
+    Metrics::new(&Models::new(models, None).unwrap())
 }
 
 /// Returns the value of the series with this name and these labels.
