@@ -67,6 +67,17 @@ impl ApiError {
             .coded("invalid_api_key")
     }
 
+    pub(crate) fn wrong_method() -> Self {
+        let message = "this page does not take this method";
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
+    }
+
+    /// Error for a body that the client did not send in time.
+    pub(crate) fn late_body() -> Self {
+        let message = "the body of the request did not arrive in time";
+        Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
+    }
+
     pub(crate) fn too_large(most: usize) -> Self {
         let message = format!("the body of the request has more than {most} bytes");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
@@ -162,6 +173,8 @@ impl IntoResponse for ApiError {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response.extensions_mut().insert(Outcome(self.code().to_owned()));
+        // For interfaces whose errors have another shape.
+        response.extensions_mut().insert(self);
         response
     }
 }

@@ -16,6 +16,11 @@ pub(crate) fn completion(id: RequestId) -> String {
     format!("cmpl-{}", hex(id))
 }
 
+/// Returns the id of a message of Anthropic's interface.
+pub(crate) fn message(id: RequestId) -> String {
+    format!("msg_{}", hex(id))
+}
+
 /// Returns the id of a response.
 pub(crate) fn response(id: RequestId) -> String {
     format!("resp_{}", hex(id))

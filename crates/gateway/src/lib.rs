@@ -3,7 +3,8 @@
 //! A [`Gateway`] takes requests in the shape of OpenAI's API, submits them to the queue of their
 //! model, and streams the reply as server-sent events. A reply does not depend on the connection
 //! that asked for it: a retry joins it, `GET /v1/responses/{id}?starting_after=N` reads it from any
-//! event on, and with a store it survives the end of the gateway's process.
+//! event on, and with a store it survives the end of the gateway's process. Anthropic's Messages API
+//! is served as well.
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -41,6 +42,7 @@ mod fields;
 mod gateway;
 mod ids;
 mod limits;
+mod messages;
 mod metrics;
 mod models;
 mod output;

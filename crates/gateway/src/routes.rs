@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use axum::Router;
 use axum::body::{Body, BodyDataStream, Bytes};
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
 use futures_util::{Stream, StreamExt};
 use nsbridge_client::TraceParent;
 use nsbridge_protocol::Uuid;
@@ -21,7 +21,7 @@ use crate::error::{ApiError, Outcome};
 use crate::metrics::OpenStream;
 use crate::runs::Client;
 use crate::state::App;
-use crate::{chat, completions, embeddings, models, responses, tokens};
+use crate::{chat, completions, embeddings, messages, models, responses, tokens};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const PROCESSING_MS: HeaderName = HeaderName::from_static("openai-processing-ms");
@@ -32,6 +32,8 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/completions", post(completions::create))
         .route("/v1/embeddings", post(embeddings::create))
+        .route("/v1/messages", post(messages::create))
+        .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*name}", get(models::get))
         .route("/tokenize", post(tokens::tokenize))
@@ -49,10 +51,7 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/health", get(ready))
         .route("/readyz", get(ready))
         .fallback(async || ApiError::not_found("there is no such page").coded("unknown_url"))
-        .method_not_allowed_fallback(async || {
-            let body = ApiError::bad_request("this page does not take this method").json();
-            (StatusCode::METHOD_NOT_ALLOWED, Json(body))
-        })
+        .method_not_allowed_fallback(async || ApiError::wrong_method())
         .layer(DefaultBodyLimit::disable())
         .layer(from_fn_with_state(app.clone(), observe))
         .with_state(app)
@@ -91,11 +90,7 @@ async fn identify(State(app): State<Arc<App>>, request: Request, next: Next) -> 
     let body: Bytes = match tokio::time::timeout(app.settings.body_timeout, read).await {
         Ok(Ok(body)) => body,
         Ok(Err(_)) => return ApiError::too_large(most).into_response(),
-        Err(_) => {
-            let message = "the body of the request did not arrive in time";
-            return (StatusCode::REQUEST_TIMEOUT, Json(ApiError::bad_request(message).json()))
-                .into_response();
-        }
+        Err(_) => return ApiError::late_body().into_response(),
     };
     let request = Request::from_parts(parts, Body::from(body));
     let mut response = next.run(request).await;
@@ -132,6 +127,9 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     let mut response = next.run(request).await;
     let took = began.elapsed();
     let ms = took.as_millis();
+    if let Some(id) = id.as_ref().filter(|_| messages::error::is_path(&path)) {
+        response = messages::error::shaped(response, id);
+    }
     let headers = response.headers_mut();
     if let Some(id) = &id {
         headers.insert(REQUEST_ID, id.clone());

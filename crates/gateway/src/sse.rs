@@ -86,7 +86,8 @@ impl Events {
         self.text.push_str("data: [DONE]\n\n");
     }
 
-    fn take(&mut self) -> Option<Bytes> {
+    /// Takes the events that have not been written.
+    pub(crate) fn take(&mut self) -> Option<Bytes> {
         (!self.text.is_empty()).then(|| std::mem::take(&mut self.text).into())
     }
 }

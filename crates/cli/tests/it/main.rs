@@ -3,9 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a helper of a test may end it")]
 
 mod demo;
+mod door;
 mod gateway;
 mod inspect;
 mod keys;
+mod messages;
 mod model;
 mod outside;
 mod parity;

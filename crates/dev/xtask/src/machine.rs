@@ -22,6 +22,8 @@ pub(crate) struct Machine {
     pub(crate) moto: PathBuf,
     /// Python with OpenAI's official client.
     pub(crate) openai: PathBuf,
+    /// Python with Anthropic's official client.
+    pub(crate) anthropic: PathBuf,
     /// Python with the packages of the trainer.
     pub(crate) trainer: Option<PathBuf>,
     /// GGUF file of SmolLM2-135M-Instruct.
@@ -36,9 +38,10 @@ pub(crate) struct Machine {
 pub(crate) fn ready(with_trainer: bool) -> Result<Machine> {
     say::step("what the tests need");
     rabbitmq::ready()?;
-    let (client, moto, openai) = (client()?, moto()?, openai()?);
+    let (client, moto) = (client()?, moto()?);
+    let (openai, anthropic) = (openai()?, anthropic()?);
     let trainer = if with_trainer { Some(trainer()?) } else { None };
-    Ok(Machine { client, moto, openai, trainer, smollm2: models::smollm2()? })
+    Ok(Machine { client, moto, openai, anthropic, trainer, smollm2: models::smollm2()? })
 }
 
 /// Makes sure that the library for shifting a process's clock is installed.
@@ -65,6 +68,10 @@ fn moto() -> Result<PathBuf> {
 
 fn openai() -> Result<PathBuf> {
     plain("openai", "crates/cli/tests/openai/requirements.txt")
+}
+
+fn anthropic() -> Result<PathBuf> {
+    plain("anthropic", "crates/cli/tests/anthropic/requirements.txt")
 }
 
 const ENGINE_PEERS: &str = "crates/dev/bench/src/bin/bench-engine/peers/requirements.txt";

@@ -1,0 +1,106 @@
+//! Gateway with an API key, and the official Python clients that call it.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::place::{Place, Process, nsbridge, output};
+
+/// Official Python client.
+#[derive(Clone, Copy)]
+pub(crate) enum Official {
+    OpenAi,
+    Anthropic,
+}
+
+impl Official {
+    /// Returns the folder of its checks.
+    fn folder(self) -> &'static str {
+        match self {
+            Self::OpenAi => "tests/openai",
+            Self::Anthropic => "tests/anthropic",
+        }
+    }
+
+    /// Returns the Python interpreter that has the client, as set up by `cargo xtask test`.
+    #[expect(clippy::disallowed_methods, reason = "the test run says where its Python is")]
+    fn python(self) -> Command {
+        let variable = match self {
+            Self::OpenAi => "NSBRIDGE_TEST_OPENAI",
+            Self::Anthropic => "NSBRIDGE_TEST_ANTHROPIC",
+        };
+        Command::new(std::env::var(variable).unwrap_or_else(|_| "python3".to_owned()))
+    }
+}
+
+/// Configured gateway with an API key.
+pub(crate) struct Door {
+    pub(crate) place: Place,
+    pub(crate) key: String,
+    port: u16,
+    official: Official,
+}
+
+impl Door {
+    /// Creates the configuration of a gateway that OpenAI's client calls.
+    pub(crate) fn new() -> Self {
+        Self::for_client(Official::OpenAi)
+    }
+
+    /// Creates the configuration of a gateway that this client calls.
+    pub(crate) fn for_client(official: Official) -> Self {
+        let place = Place::new();
+        let file = place.path("api-keys.json");
+        let (made, key, said) = output(&["gateway", "keys", "add", &file, "--tenant", "t"]);
+        assert!(made.status.success(), "{said}");
+        // A port that was free a moment ago, so that a second gateway can have it.
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let (model, url) = (&place.model, &place.url);
+        let text = format!(
+            "[server]\nlisten = \"127.0.0.1:{port}\"\ngrace_s = 1\n[broker]\nurl = \"{url}\"\n\
+             [keys]\nkeyring = \"keys.json\"\n[access]\nfile = \"api-keys.json\"\n\
+             [store]\npath = \"gateway.redb\"\nkey_file = \"gateway.key\"\n\
+             [models.tale]\nqueue = \"{model}\"\n"
+        );
+        fs::write(place.path("gateway.toml"), text).unwrap();
+        Self { place, key: key.trim().to_owned(), port, official }
+    }
+
+    /// Starts the gateway and waits until it listens.
+    pub(crate) fn open(&self) -> Process {
+        let mut gateway = nsbridge(&["gateway", "--config", &self.place.path("gateway.toml")]);
+        let log = self.place.path("gateway.log");
+        let file = fs::OpenOptions::new().create(true).append(true).open(&log).unwrap();
+        let process = Process(gateway.stderr(file).spawn().unwrap());
+        let start = Instant::now();
+        while std::net::TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            let said = fs::read_to_string(&log).unwrap();
+            assert!(start.elapsed() < Duration::from_secs(30), "{said}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        process
+    }
+
+    /// Returns the official client with a check.
+    pub(crate) fn client(&self, check: &str, more: &[&str]) -> Command {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(self.official.folder());
+        let mut client = self.official.python();
+        client.arg(folder.join("client.py")).env("PYTHONDONTWRITEBYTECODE", "1");
+        client.args([&format!("http://127.0.0.1:{}", self.port), &self.key, "tale", check]);
+        client.args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
+        client
+    }
+
+    /// Runs a check and returns what it printed.
+    #[track_caller]
+    pub(crate) fn check(&self, check: &str, more: &[&str]) -> Value {
+        let output = self.client(check, more).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let log = fs::read_to_string(self.place.path("gateway.log")).unwrap_or_default();
+        assert!(output.status.success(), "{check}: {said}\n{log}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}

@@ -1,0 +1,73 @@
+//! `/v1/messages`: Anthropic's Messages API, and `/v1/messages/count_tokens`.
+
+mod content;
+pub(crate) mod error;
+mod reply;
+mod request;
+#[cfg(test)]
+mod tests;
+mod tools;
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use serde_json::{Value, json};
+
+use self::reply::{MessageView, whole};
+use self::request::MessagesRequest;
+use crate::access::Caller;
+use crate::error::Result;
+use crate::runs::{Ask, Client};
+use crate::sse::{Events, stream};
+use crate::state::App;
+
+/// Tokens that a count reserves of its caller's limits, since it generates nothing.
+const COUNT_TOKENS: u64 = 1;
+
+/// Answers a message.
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(client): Extension<Client>,
+    body: Bytes,
+) -> Result<Response> {
+    let request = MessagesRequest::parse(&body, &app.models, &caller)?;
+    let ask = Ask {
+        model: request.model.clone(),
+        input: request.input.clone(),
+        seed: request.seed,
+        tokens: request.tokens(),
+        background: false,
+    };
+    let (run, reader) = app.runs.start("message", ask, &caller, &client, &body).await?;
+    if request.stream {
+        let view = MessageView::new(request, run.id);
+        return Ok(stream(view, Events::default(), reader).into_response());
+    }
+    let (pieces, summary) = reader.whole().await?;
+    let pieces = pieces.iter().map(|piece| &piece.piece);
+    Ok(Json(whole(&request, run.id, pieces, &summary)).into_response())
+}
+
+/// Counts the tokens of a prompt. The worker that has the model's vocabulary counts them.
+pub(crate) async fn count_tokens(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(client): Extension<Client>,
+    body: Bytes,
+) -> Result<Json<Value>> {
+    let request = MessagesRequest::parse_count(&body, &app.models, &caller)?;
+    let ask = Ask {
+        model: request.model.clone(),
+        input: request.counted(),
+        seed: Some(0),
+        tokens: COUNT_TOKENS,
+        background: false,
+    };
+    let (_, reader) = app.runs.start("count_tokens", ask, &caller, &client, &body).await?;
+    let (_, summary) = reader.whole().await?;
+    Ok(Json(json!({ "input_tokens": summary.usage.input_tokens })))
+}
