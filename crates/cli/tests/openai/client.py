@@ -220,7 +220,7 @@ def long_reply():
     The format makes it long, and the temperature makes its text depend on the seed.
     """
     words = {"format": {"type": "regex", "regex": "([a-z]{1,9} ){300}"}}
-    asked = {"model": MODEL, "input": STORY, "max_output_tokens": 450, "temperature": 1,
+    asked = {"model": MODEL, "input": STORY, "max_output_tokens": 80, "temperature": 1,
              "extra_body": {"text": words}}
     stream = client(max_retries=0).responses.create(**asked, background=True, stream=True)
     events, id = [], None
