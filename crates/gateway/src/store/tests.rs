@@ -1,4 +1,4 @@
-//! What was stored is read back by the next process, and by nobody without the key.
+//! Round trips of stored replies, through another process and without the key.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
