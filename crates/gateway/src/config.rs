@@ -45,8 +45,8 @@ pub struct Server {
     pub key: Option<PathBuf>,
     /// Name of the model of requests that name none; such requests are refused if absent.
     pub default_model: Option<String>,
-    /// Address and port of `/metrics`, which has a listener of its own; none if absent. Whoever can
-    /// reach it can read it.
+    /// Address and port of `/metrics`, which has a listener of its own and asks for no key; none if
+    /// absent.
     pub metrics: Option<SocketAddr>,
     /// Maximum size of a request's body, in bytes.
     pub max_body: usize,
