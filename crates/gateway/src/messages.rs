@@ -23,6 +23,7 @@ use crate::error::Result;
 use crate::runs::{Ask, Client};
 use crate::sse::{Events, stream};
 use crate::state::App;
+use crate::tokens::{read_prompt, without_reply};
 
 /// Tokens that a count reserves of its caller's limits, since it generates nothing.
 const COUNT_TOKENS: u64 = 1;
@@ -60,14 +61,8 @@ pub(crate) async fn count_tokens(
     body: Bytes,
 ) -> Result<Json<Value>> {
     let request = MessagesRequest::parse_count(&body, &app.models, &caller)?;
-    let ask = Ask {
-        model: request.model.clone(),
-        input: request.counted(),
-        seed: Some(0),
-        tokens: COUNT_TOKENS,
-        background: false,
-    };
-    let (_, reader) = app.runs.start("count_tokens", ask, &caller, &client, &body).await?;
-    let (_, summary) = reader.whole().await?;
-    Ok(Json(json!({ "input_tokens": summary.usage.input_tokens })))
+    let input = without_reply(request.input);
+    let model = &request.model;
+    let (_, tokens) = read_prompt(&app, &caller, &client, model, input, COUNT_TOKENS).await?;
+    Ok(Json(json!({ "input_tokens": tokens })))
 }

@@ -131,22 +131,6 @@ pub enum Reload {
     Taken,
 }
 
-/// Identity of a file version: device, inode, length, mtime and ctime (change of owner or mode).
-pub(crate) type Stamp = [i128; 5];
-
-/// Returns the identity of the file's version; `None` if its metadata cannot be read.
-pub(crate) fn stamp(path: &Path) -> Option<Stamp> {
-    let status = fs::metadata(path).ok()?;
-    let time = |seconds: i64, ns: i64| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
-    Some([
-        status.dev().into(),
-        status.ino().into(),
-        status.len().into(),
-        time(status.mtime(), status.mtime_nsec()),
-        time(status.ctime(), status.ctime_nsec()),
-    ])
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;

@@ -10,6 +10,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use nsbridge_crypto::FileStamp;
 use rustls::ServerConfig;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
@@ -19,7 +20,7 @@ use rustls::sign::CertifiedKey;
 
 pub(crate) use listener::TlsListener;
 
-use crate::private_file::{PrivateFile, PrivateFileError, Reload, Stamp, stamp};
+use crate::private_file::{PrivateFile, PrivateFileError, Reload};
 
 const KEY: PrivateFile = PrivateFile { what: "TLS key", most: 64 << 10, of_root: true };
 const MOST_CHAIN_BYTES: u64 = 1 << 20;
@@ -82,7 +83,7 @@ pub(crate) struct Certificates {
     seen: Mutex<Stamps>,
 }
 
-type Stamps = [Option<Stamp>; 2];
+type Stamps = [Option<FileStamp>; 2];
 
 impl Certificates {
     /// Loads a certificate chain, the server's certificate first, and its key.
@@ -98,7 +99,7 @@ impl Certificates {
         let provider = Arc::new(ring::default_provider());
         // Taken before the files are read, so that a version that arrives during the read is
         // noticed later.
-        let seen = Mutex::new([stamp(certificate), stamp(key)]);
+        let seen = Mutex::new([FileStamp::of(certificate), FileStamp::of(key)]);
         let pair = Arc::new(load(certificate, key, &provider)?);
         let resolver = Arc::new(Resolver { pair: RwLock::new(pair) });
         let (certificate, key) = (certificate.to_owned(), key.to_owned());
@@ -132,7 +133,7 @@ impl Certificates {
     /// error is gone with the next change.
     pub(crate) fn reload_if_changed(&self) -> Result<Reload, TlsError> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = [stamp(&self.certificate), stamp(&self.key)];
+        let now = [FileStamp::of(&self.certificate), FileStamp::of(&self.key)];
         if *seen == now {
             return Ok(Reload::Unchanged);
         }

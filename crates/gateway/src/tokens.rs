@@ -36,7 +36,7 @@ impl fmt::Debug for Chosen {
 
 impl Chosen {
     fn of(fields: &mut Fields, app: &App, caller: &Caller) -> Result<Self> {
-        let asked: String = fields.need("model")?;
+        let asked = app.models.named(fields)?;
         let (name, settings) = app.models.find(&asked, caller)?;
         if settings.task != Task::Generate {
             let listed: String = asked.chars().take(100).collect();
@@ -135,7 +135,7 @@ pub(crate) async fn detokenize(
     Ok(Json(json!({ "prompt": text })))
 }
 
-/// Returns the pieces of a prompt, one for each of its tokens.
+/// Returns the pieces of a prompt, one for each of its tokens, for a share of its cost.
 async fn pieces(
     app: &App,
     caller: &Caller,
@@ -143,15 +143,35 @@ async fn pieces(
     model: &Chosen,
     input: TextInput,
 ) -> Result<Vec<TextPiece>> {
-    let input = TextInput { echo: true, max_tokens: Some(0), ..input };
+    let input = without_reply(input);
     let cost = tokens(&input, &model.settings) / SHARE + 1;
+    let (pieces, _) = read_prompt(app, caller, client, &model.name, input, cost).await?;
+    Ok(pieces)
+}
+
+/// Returns the input of which a worker reads the prompt and generates nothing.
+pub(crate) fn without_reply(input: TextInput) -> TextInput {
+    TextInput { echo: true, max_tokens: Some(0), min_tokens: None, response_format: None, ..input }
+}
+
+/// Returns the pieces of a prompt and their number of tokens, at this cost of the caller's limits.
+/// The request is no run: nothing of it is stored or joined.
+pub(crate) async fn read_prompt(
+    app: &App,
+    caller: &Caller,
+    client: &Client,
+    model: &ModelName,
+    input: TextInput,
+    cost: u64,
+) -> Result<(Vec<TextPiece>, u64)> {
     let reservation = limits::reserve(caller, cost)?;
     app.metrics.reserved(cost);
-    let mut request = Request::new(model.name.clone(), caller.tenant.clone());
+    let mut request = Request::new(model.clone(), caller.tenant.clone());
     request.trace = client.trace;
     let request = request.input(input).timeout(app.settings.timeout);
-    let (pieces, _) = app.client.submit::<TextPiece>(request).await?.collect().await?;
+    let (pieces, summary) = app.client.submit::<TextPiece>(request).await?.collect().await?;
     reservation.settle(cost);
     app.metrics.settled(cost);
-    Ok(pieces.into_iter().filter(|piece| piece.prompt).collect())
+    let pieces = pieces.into_iter().filter(|piece| piece.prompt).collect();
+    Ok((pieces, summary.usage.input_tokens))
 }

@@ -1,8 +1,6 @@
 //! Keyring whose file may change at runtime, which allows key rotation without a restart.
 
 use std::fmt;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,7 +8,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 
 use super::{Keyring, KeyringError};
-use crate::{DataKey, Key, KeyError, KeyProvider, RequestFrame, Scope};
+use crate::{DataKey, FileStamp, Key, KeyError, KeyProvider, RequestFrame, Scope};
 
 /// Keyring file that is reloaded when it changes.
 ///
@@ -38,12 +36,9 @@ pub enum Reread<'a> {
 
 struct State {
     ring: Arc<Keyring>,
-    stamp: Option<Stamp>,
+    stamp: Option<FileStamp>,
     looked: Instant,
 }
-
-/// Identity of a file version: device, inode, length, mtime and ctime (change of owner or mode).
-type Stamp = [i128; 5];
 
 impl WatchedKeyring {
     /// Loads a keyring file and watches it, checking for changes at most once per interval `every`.
@@ -61,7 +56,7 @@ impl WatchedKeyring {
     ) -> Result<Self, KeyringError> {
         // Taken before the file is read, so that a version that arrives during the read is noticed
         // later.
-        let stamp = stamp(path);
+        let stamp = FileStamp::of(path);
         let state = State { ring: Arc::new(Keyring::load(path)?), stamp, looked: Instant::now() };
         let (path, tell) = (path.to_owned(), Box::new(tell));
         Ok(Self { path, every, revoke_if_removed: false, tell, state: Mutex::new(state) })
@@ -84,7 +79,7 @@ impl WatchedKeyring {
 
     /// Checks the file now, and reloads it if it has changed.
     pub fn look(&self) {
-        let stamp = stamp(&self.path);
+        let stamp = FileStamp::of(&self.path);
         let mut state = self.state();
         state.looked = Instant::now();
         if state.stamp != stamp {
@@ -95,7 +90,7 @@ impl WatchedKeyring {
 
     /// Reloads the file now, even if it has not changed.
     pub fn reread(&self) {
-        let stamp = stamp(&self.path);
+        let stamp = FileStamp::of(&self.path);
         let mut state = self.state();
         (state.stamp, state.looked) = (stamp, Instant::now());
         self.read(state);
@@ -125,19 +120,6 @@ impl WatchedKeyring {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Returns the fingerprint of the file; `None` if its metadata cannot be read.
-fn stamp(path: &Path) -> Option<Stamp> {
-    let status = fs::metadata(path).ok()?;
-    let time = |seconds: i64, ns: i64| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
-    Some([
-        status.dev().into(),
-        status.ino().into(),
-        status.len().into(),
-        time(status.mtime(), status.mtime_nsec()),
-        time(status.ctime(), status.ctime_nsec()),
-    ])
 }
 
 #[async_trait]

@@ -4,9 +4,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use nsbridge_crypto::FileStamp;
+
 use super::file::{self, AccessError};
 use super::{Entry, Table};
-use crate::private_file::{Reload, Stamp, stamp};
+use crate::private_file::Reload;
 
 /// API key file that is reloaded when it changes.
 ///
@@ -15,7 +17,7 @@ use crate::private_file::{Reload, Stamp, stamp};
 pub struct AccessFile {
     path: PathBuf,
     table: RwLock<Arc<Table>>,
-    seen: Mutex<Option<Stamp>>,
+    seen: Mutex<Option<FileStamp>>,
 }
 
 impl AccessFile {
@@ -28,7 +30,7 @@ impl AccessFile {
     pub fn open(path: &Path) -> Result<Self, AccessError> {
         // Taken before the file is read, so that a version that arrives during the read is noticed
         // later.
-        let seen = Mutex::new(stamp(path));
+        let seen = Mutex::new(FileStamp::of(path));
         let table = RwLock::new(Arc::new(Table::of(file::load(path)?, None)));
         Ok(Self { path: path.to_owned(), table, seen })
     }
@@ -45,7 +47,7 @@ impl AccessFile {
     pub fn reload_if_changed(&self) -> Result<Reload, AccessError> {
         // Held during the read, so that of two calls the later one does not lose to the earlier.
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = stamp(&self.path);
+        let now = FileStamp::of(&self.path);
         if *seen == now {
             return Ok(Reload::Unchanged);
         }

@@ -107,7 +107,7 @@ impl MessagesRequest {
         models: &Models,
         caller: &Caller,
     ) -> Result<Self> {
-        let name: String = fields.need("model")?;
+        let name = models.named(&mut fields)?;
         let (model, settings) = models.find(&name, caller)?;
         let mut chat: Vec<ChatMessage> = system(fields.value("system"))?.into_iter().collect();
         messages(fields.need("messages")?, &mut chat)?;
@@ -160,17 +160,6 @@ impl MessagesRequest {
         tokens(&self.input, &self.settings)
     }
 
-    /// Returns the input of which the worker reads the prompt and generates nothing.
-    pub(crate) fn counted(&self) -> TextInput {
-        TextInput {
-            echo: true,
-            max_tokens: Some(0),
-            min_tokens: None,
-            response_format: None,
-            ..self.input.clone()
-        }
-    }
-
     /// Returns a parser of the reply.
     pub(crate) fn parser(&self) -> OutputParser {
         OutputParser::new(self.tools.clone(), self.reasoning)
@@ -202,6 +191,7 @@ pub(super) mod tests {
     use crate::access::{Access, Caller};
     use crate::catalog::{Model, Models, Reasoning, Tools};
     use crate::error::Result;
+    use crate::tokens::without_reply;
     use serde_json::{Value, json};
 
     /// Returns the models `plain` and `thinker`, and a caller who may use both.
@@ -365,8 +355,9 @@ pub(super) mod tests {
             "max_tokens": null, "tools": [tool], "tool_choice": { "type": "any" },
             "thinking": { "type": "disabled" }
         });
-        let counted =
-            MessagesRequest::parse_count(&body(&more), &models, &caller).unwrap().counted();
+        let counted = without_reply(
+            MessagesRequest::parse_count(&body(&more), &models, &caller).unwrap().input,
+        );
         assert_eq!((counted.max_tokens, counted.echo), (Some(0), true));
         assert!(counted.response_format.is_none());
         let mut message = more;
