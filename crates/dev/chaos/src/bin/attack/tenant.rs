@@ -150,7 +150,7 @@ const ATTACKS: &[Attack] = &[
     }),
     ("tools beyond their bound", BeRefused, |random| {
         let tool = json!({ "type": "function", "function": { "name": "f".repeat(3000) } });
-        json!({ "messages": [{ "role": "user", "content": "a" }], "tools": vec![tool; random.of(&[120, 4000])] })
+        json!({ "messages": [{ "role": "user", "content": "a" }], "tools": vec![tool; random.of(&[120, 2500])] })
     }),
     ("100,000 parts and calls", BeRefused, |random| {
         let call = json!({ "function": { "name": "f", "arguments": "{}" } });
