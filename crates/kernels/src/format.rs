@@ -33,11 +33,11 @@ pub enum Format {
     Iq4Nl,
     /// GGUF's MXFP4: as Q4_0, with four-bit floats and a power of two as the scale.
     Mxfp4,
-    /// GGUF's Q2_K: blocks of 256 two-bit integers, each 16 with a scale and a least value. In
-    /// memory it is f32.
+    /// GGUF's Q2_K: blocks of 256 two-bit integers, each 16 with a scale and a least value,
+    /// multiplied with activations in blocks of 256 eight-bit integers.
     Q2K,
-    /// GGUF's Q3_K: blocks of 256 three-bit integers, each 16 with a scale. In memory it is Q6_K,
-    /// which has scales and values of more bits, so that no weight changes.
+    /// GGUF's Q3_K: blocks of 256 three-bit integers, each 16 with a scale, multiplied with
+    /// activations in blocks of 256 eight-bit integers.
     Q3K,
     /// GGUF's Q4_K: blocks of 256 four-bit integers, each 32 with a scale and a least value,
     /// multiplied with activations in blocks of 256 eight-bit integers.
@@ -76,14 +76,9 @@ impl Format {
 
     /// Returns the format that weights of this format have in memory. It holds each of them exactly.
     ///
-    /// A weight of Q2_K is the difference of two products, rounded to f32; no shorter format holds
-    /// all of them. A weight of Q3_K is `d * scale * value` with `scale` from -32 to 31 and `value`
-    /// from -4 to 3, in parts of 16. Q6_K has the same product with `scale` from -128 to 127 and
-    /// `value` from -32 to 31. A weight of Q8_1 is that of a Q8_0 block without its sum.
+    /// A weight of Q8_1 is that of a Q8_0 block without its sum.
     pub fn in_memory(self) -> Self {
         match self {
-            Self::Q2K => Self::F32,
-            Self::Q3K => Self::Q6K,
             Self::Q8_1 => Self::Q8_0,
             other => other,
         }
@@ -94,7 +89,7 @@ impl Format {
         let of_32 = |size: usize| size as f64 / (LANES * BLOCK) as f64;
         let of_256 = |size: usize| size as f64 / (LANES * kquants::BLOCK) as f64;
         match self {
-            Self::F32 | Self::Q2K => 4.0,
+            Self::F32 => 4.0,
             Self::Bf16 | Self::F16 => 2.0,
             Self::Q8_0 | Self::Q8_1 => 34.0 / 32.0,
             Self::Q4_0 => of_32(size_of::<blocks32::Q4_0>()),
@@ -103,9 +98,11 @@ impl Format {
             Self::Q5_1 => of_32(size_of::<blocks32::Q5_1>()),
             Self::Iq4Nl => of_32(size_of::<blocks32::Iq4Nl>()),
             Self::Mxfp4 => of_32(size_of::<blocks32::Mxfp4>()),
+            Self::Q2K => of_256(size_of::<kquants::Q2>()),
+            Self::Q3K => of_256(size_of::<kquants::Q3>()),
             Self::Q4K => of_256(size_of::<kquants::Q4>()),
             Self::Q5K => of_256(size_of::<kquants::Q5>()),
-            Self::Q3K | Self::Q6K => of_256(size_of::<kquants::Q6>()),
+            Self::Q6K => of_256(size_of::<kquants::Q6>()),
             Self::Iq4Xs => of_256(size_of::<kquants::Iq4Xs>()),
         }
     }

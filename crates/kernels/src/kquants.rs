@@ -2,17 +2,19 @@
 //!
 //! A weight is `d * scale * value + min * least`. `d` and `min` belong to the row's block and are
 //! f16. `scale` and `least` are integers that belong to 16 or 32 columns. `value` is an integer of
-//! four to six bits, or a level of eight bits. Products with activations are exact 32-bit integers up
+//! two to six bits, or a level of eight bits. Products with activations are exact 32-bit integers up
 //! to the multiplication by `d` and `min`.
 
 #![expect(unsafe_code, reason = "blocks lie in memory that is not of their type")]
 
+mod few;
 mod levels;
 
 use crate::memory::Plain;
 use crate::prefetch::{distance, prefetch};
 use crate::simd::{FOURS, LANES, Simd, at_once};
 
+pub(crate) use self::few::{Q2, Q3};
 pub(crate) use self::levels::Iq4Xs;
 
 /// Columns in a block.
@@ -20,6 +22,9 @@ pub const BLOCK: usize = 256;
 
 /// Columns in a part, the unit in which values are read.
 const PART: usize = 32;
+
+/// Sign bit of an f16.
+const SIGN: u16 = 0x8000;
 
 /// Groups of four columns in a part.
 const GROUPS: usize = PART / 4;
@@ -32,6 +37,8 @@ pub(crate) trait Block: Plain {
     const SCALES: usize;
     /// Number of columns summed in each activation sum: those that share one integer factor.
     const SUMMED: usize = PART / Self::SCALES;
+    /// Bytes before the values.
+    const HEAD: usize = HEAD;
 
     /// Returns the values of one group of four columns, for both parts of a pair.
     fn fours<S: Simd>(&self, simd: S, pair: usize, group: usize) -> [S::Fours; 2];
@@ -53,7 +60,7 @@ pub(crate) trait Block: Plain {
     fn set(&mut self, lane: usize, row: &Row<'_>);
 }
 
-/// Bytes before the values of a block.
+/// Bytes before the values of most blocks.
 const HEAD: usize = size_of::<Head>();
 const _: () = assert!(std::mem::offset_of!(Q4, values) == HEAD);
 const _: () = assert!(std::mem::offset_of!(Q5, values) == HEAD);
@@ -65,7 +72,7 @@ pub(crate) struct Row<'a> {
     /// Factor of the least values, not negated yet.
     pub(crate) min: u16,
     pub(crate) scales: &'a [i8; 16],
-    pub(crate) least: &'a [i8; 8],
+    pub(crate) least: &'a [i8; 16],
     pub(crate) values: &'a [u8; BLOCK],
 }
 
@@ -161,7 +168,7 @@ pub(crate) fn add<S: Simd, B: Block, const M: usize>(
 ) {
     // The head is prefetched line by line before its parts are used out of order, so that the
     // processor sees the matrix as one stream.
-    for line in (0..HEAD).step_by(64) {
+    for line in (0..B::HEAD).step_by(64) {
         prefetch(std::ptr::from_ref(block).cast::<u8>().wrapping_add(line));
     }
     // Each iteration prefetches an equal share of the lines that lie `distance` bytes ahead.
@@ -271,7 +278,6 @@ where
     }
 
     fn set(&mut self, lane: usize, row: &Row<'_>) {
-        const SIGN: u16 = 0x8000;
         let head = &mut self.head;
         (head.d[lane], head.min[lane]) = (row.d, row.min ^ SIGN);
         for part in 0..8 {

@@ -126,7 +126,7 @@ impl<const OFFSET: i32> Values for Fives<OFFSET> {
 
     #[inline(always)]
     fn fours<S: Simd>(&self, simd: S, at: usize) -> [S::Fours; 2] {
-        simd.fives(at, self.low.fours(simd, at), simd.fours(&self.high))
+        simd.upper::<4>(at, self.low.fours(simd, at), simd.fours(&self.high))
     }
 
     #[inline(always)]

@@ -65,7 +65,7 @@ macro_rules! of_256 {
     )*};
 }
 
-of_256!(kquants::Q4, kquants::Q5, kquants::Q6, kquants::Iq4Xs);
+of_256!(kquants::Q2, kquants::Q3, kquants::Q4, kquants::Q5, kquants::Q6, kquants::Iq4Xs);
 
 /// Blocks of a matrix.
 pub(super) trait Buffer: fmt::Debug {

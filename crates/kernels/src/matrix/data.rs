@@ -31,6 +31,8 @@ pub(super) enum Data {
     Iq4Nl(AlignedBuffer<blocks32::Iq4Nl>),
     Mxfp4(AlignedBuffer<blocks32::Mxfp4>),
     /// Blocks of 256 columns.
+    Q2K(AlignedBuffer<kquants::Q2>),
+    Q3K(AlignedBuffer<kquants::Q3>),
     Q4K(AlignedBuffer<kquants::Q4>),
     Q5K(AlignedBuffer<kquants::Q5>),
     Q6K(AlignedBuffer<kquants::Q6>),
@@ -48,6 +50,8 @@ macro_rules! of_any_type {
             Self::Q5_1(blocks) => blocks,
             Self::Iq4Nl(blocks) => blocks,
             Self::Mxfp4(blocks) => blocks,
+            Self::Q2K(blocks) => blocks,
+            Self::Q3K(blocks) => blocks,
             Self::Q4K(blocks) => blocks,
             Self::Q5K(blocks) => blocks,
             Self::Q6K(blocks) => blocks,
@@ -63,7 +67,7 @@ impl Data {
         let (count, tiles) = (padded * columns, padded / LANES);
         let (of_32, of_256) = (tiles * (columns / BLOCK), tiles * (columns / kquants::BLOCK));
         Ok(match format {
-            Format::F32 | Format::Q2K => Self::F32(AlignedBuffer::zeroed(count)?),
+            Format::F32 => Self::F32(AlignedBuffer::zeroed(count)?),
             Format::Bf16 => Self::Bf16(AlignedBuffer::zeroed(count / 2)?),
             Format::F16 => Self::F16(AlignedBuffer::zeroed(count)?),
             Format::Q8_0 | Format::Q8_1 => {
@@ -76,9 +80,11 @@ impl Data {
             Format::Q5_1 => Self::Q5_1(AlignedBuffer::zeroed(of_32)?),
             Format::Iq4Nl => Self::Iq4Nl(AlignedBuffer::zeroed(of_32)?),
             Format::Mxfp4 => Self::Mxfp4(AlignedBuffer::zeroed(of_32)?),
+            Format::Q2K => Self::Q2K(AlignedBuffer::zeroed(of_256)?),
+            Format::Q3K => Self::Q3K(AlignedBuffer::zeroed(of_256)?),
             Format::Q4K => Self::Q4K(AlignedBuffer::zeroed(of_256)?),
             Format::Q5K => Self::Q5K(AlignedBuffer::zeroed(of_256)?),
-            Format::Q6K | Format::Q3K => Self::Q6K(AlignedBuffer::zeroed(of_256)?),
+            Format::Q6K => Self::Q6K(AlignedBuffer::zeroed(of_256)?),
             Format::Iq4Xs => Self::Iq4Xs(AlignedBuffer::zeroed(of_256)?),
         })
     }

@@ -13,24 +13,21 @@ pub(super) struct Q8Block {
     pub(super) values: [i8; BLOCK],
 }
 
-/// Block of 256: a weight is `d * scale * (value - offset) - min * least`. In IQ4_XS, it is `d *
-/// scale` times the level at the place `value`.
+/// Block of 256: a weight is `d * scale * (value - offset) - min * least`. The offset is 4 in Q3_K
+/// and 32 in Q6_K. In IQ4_XS, a weight is `d * scale` times the level at the place `value`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct KQuantBlock {
     /// Factor of the scales, in the bits of an f16.
     pub d: u16,
     /// Factor of the least values, in the bits of an f16.
     pub min: u16,
-    /// Scales of each 32 columns, or of each 16 in Q3_K and Q6_K.
+    /// Scales of each 32 columns, or of each 16 in Q2_K, Q3_K and Q6_K.
     pub scales: [i8; 16],
-    /// Least values of each 32 columns.
-    pub least: [i8; 8],
+    /// Least values of each 32 columns, or of each 16 in Q2_K.
+    pub least: [i8; 16],
     /// Values, without their offset.
     pub values: [u8; kquants::BLOCK],
 }
-
-/// Offset of the values of Q6_K.
-const OFFSET: i32 = 32;
 
 /// Reads a little-endian 16-bit number at an offset.
 fn bits(bytes: &[u8], at: usize) -> u16 {
@@ -60,8 +57,7 @@ impl Q8Block {
 }
 
 impl KQuantBlock {
-    /// Reads a block of Q3_K, Q4_K, Q5_K, Q6_K or IQ4_XS. The values of Q3_K are raised to the
-    /// offset of Q6_K.
+    /// Reads a block of Q2_K, Q3_K, Q4_K, Q5_K, Q6_K or IQ4_XS.
     ///
     /// # Panics
     ///
@@ -74,6 +70,7 @@ impl KQuantBlock {
                 let high = &bytes[16..48];
                 Self::four(bytes, &bytes[48..176], |part, k| (high[k] >> part & 1) << 4)
             }
+            Format::Q2K => Self::two(bytes),
             Format::Q3K => Self::three(bytes),
             Format::Iq4Xs => Self::levels(bytes),
             _ => Self::six(bytes),
@@ -84,7 +81,7 @@ impl KQuantBlock {
     /// the first 32 are in the low nibbles.
     fn four(bytes: &[u8], values: &[u8], fifth: impl Fn(usize, usize) -> u8) -> Self {
         let packed: [u8; 12] = std::array::from_fn(|at| bytes[4 + at]);
-        let (mut scales, mut least) = ([0; 16], [0; 8]);
+        let (mut scales, mut least) = ([0; 16], [0; 16]);
         for part in 0..8 {
             let (scale, min) = match part {
                 0..4 => (packed[part] & 63, packed[part + 4] & 63),
@@ -107,7 +104,7 @@ impl KQuantBlock {
     pub fn write(&self, format: Format, out: &mut Vec<u8>) {
         out.extend([self.d, self.min].into_iter().flat_map(u16::to_le_bytes));
         let [scales, least]: [[u8; 8]; 2] =
-            [std::array::from_fn(|at| self.scales[at] as u8), self.least.map(|least| least as u8)];
+            [&self.scales, &self.least].map(|all| std::array::from_fn(|at| all[at] as u8));
         let packed: [u8; 12] = std::array::from_fn(|at| match at {
             0..4 => scales[at] | scales[at + 4] >> 4 << 6,
             4..8 => least[at - 4] | least[at] >> 4 << 6,
@@ -134,7 +131,23 @@ impl KQuantBlock {
         };
         let scales = std::array::from_fn(|at| bytes[192 + at] as i8);
         let values = std::array::from_fn(value);
-        Self { d: bits(bytes, 208), min: 0, scales, least: [0; 8], values }
+        Self { d: bits(bytes, 208), min: 0, scales, least: [0; 16], values }
+    }
+
+    /// Reads Q2_K: scales in the low and least values in the high four bits, two bits of each value,
+    /// `d`, `min`. Each 128 columns have four parts of 32.
+    fn two(bytes: &[u8]) -> Self {
+        let value = |column: usize| {
+            let (half, part, k) = (column / 128, column / 32 % 4, column % 32);
+            bytes[16 + 32 * half + k] >> (2 * part) & 3
+        };
+        Self {
+            d: bits(bytes, 80),
+            min: bits(bytes, 82),
+            scales: std::array::from_fn(|at| (bytes[at] & 15) as i8),
+            least: std::array::from_fn(|at| (bytes[at] >> 4) as i8),
+            values: std::array::from_fn(value),
+        }
     }
 
     /// Reads Q3_K: upper bits, lower two bits, scales of 16 columns in six bits with an offset of
@@ -150,10 +163,10 @@ impl KQuantBlock {
             let (half, part, k) = (column / 128, column / 32 % 4, column % 32);
             let low = bytes[32 + 32 * half + k] >> (2 * part) & 3;
             let high = bytes[k] >> (4 * half + part) & 1;
-            (low | high << 2) + (OFFSET - 4) as u8
+            low | high << 2
         };
         let (scales, values) = (std::array::from_fn(scale), std::array::from_fn(value));
-        Self { d: bits(bytes, 108), min: 0, scales, least: [0; 8], values }
+        Self { d: bits(bytes, 108), min: 0, scales, least: [0; 16], values }
     }
 
     /// Reads IQ4_XS: `d`, upper two and lower four bits of the scales of 32 columns, with an offset
@@ -170,7 +183,7 @@ impl KQuantBlock {
             bytes[8 + 16 * part + k % 16] >> (4 * (k / 16)) & 15
         };
         let values = std::array::from_fn(place);
-        Self { d: bits(bytes, 0), min: 0, scales, least: [0; 8], values }
+        Self { d: bits(bytes, 0), min: 0, scales, least: [0; 16], values }
     }
 
     pub(super) fn is_sound(&self) -> bool {
@@ -181,13 +194,17 @@ impl KQuantBlock {
     pub fn numbers(&self, format: Format, out: &mut [f32]) {
         let [d, min] = [self.d, self.min].map(|bits| f16::from_bits(bits).to_f32());
         for (column, out) in out.iter_mut().enumerate() {
-            let (value, part) = (self.values[column], column / 32);
+            let value = self.values[column];
             let of_16 = d * f32::from(self.scales[column / 16]);
-            let of_32 = d * f32::from(self.scales[part]);
+            let of_32 = d * f32::from(self.scales[column / 32]);
+            let [least_16, least_32] =
+                [16, 32].map(|columns| min * f32::from(self.least[column / columns]));
             *out = match format {
-                Format::Q3K | Format::Q6K => of_16 * (i32::from(value) - OFFSET) as f32,
+                Format::Q2K => of_16 * f32::from(value) - least_16,
+                Format::Q3K => of_16 * (i32::from(value) - 4) as f32,
+                Format::Q6K => of_16 * (i32::from(value) - 32) as f32,
                 Format::Iq4Xs => of_32 * f32::from(LEVELS[usize::from(value)]),
-                _ => of_32 * f32::from(value) - min * f32::from(self.least[part]),
+                _ => of_32 * f32::from(value) - least_32,
             };
         }
     }
@@ -198,18 +215,6 @@ pub(super) fn read_of_32<B: blocks32::Block>(bytes: &[u8], out: &mut [f32]) {
     let mut block = B::ZERO;
     block.set(0, bytes);
     block.row(0, out);
-}
-
-/// Dequantizes a block of Q2_K: scales and least values of 16 columns in four bits each, two bits of
-/// each value, `d`, `min`. Each 128 columns have four parts of 32.
-pub(super) fn read_q2_k(bytes: &[u8], out: &mut [f32]) {
-    let [d, min] = [80, 82].map(|at| f16::from_bits(bits(bytes, at)).to_f32());
-    for (column, out) in out.iter_mut().enumerate() {
-        let (half, part, k) = (column / 128, column / 32 % 4, column % 32);
-        let both = bytes[column / 16];
-        let value = bytes[16 + 32 * half + k] >> (2 * part) & 3;
-        *out = d * f32::from(both & 15) * f32::from(value) - min * f32::from(both >> 4);
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use super::Matrix;
 use super::blocks::{BufferTile, BufferTiles, stretches};
 use super::data::Data;
-use super::gguf_blocks::{KQuantBlock, Q8Block, read_of_32, read_q2_k};
+use super::gguf_blocks::{KQuantBlock, Q8Block, read_of_32};
 use super::tile_interleave::TileInterleave;
 use crate::blocks32;
 use crate::disjoint_slice::DisjointSlice;
@@ -323,8 +323,7 @@ fn read_block(format: Format, bytes: &[u8], out: &mut [f32]) {
         Format::Q5_1 => read_of_32::<blocks32::Q5_1>(bytes, out),
         Format::Iq4Nl => read_of_32::<blocks32::Iq4Nl>(bytes, out),
         Format::Mxfp4 => read_of_32::<blocks32::Mxfp4>(bytes, out),
-        Format::Q2K => read_q2_k(bytes, out),
-        Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K | Format::Iq4Xs => {
+        Format::Q2K | Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K | Format::Iq4Xs => {
             KQuantBlock::read(format, bytes).numbers(format, out);
         }
     }

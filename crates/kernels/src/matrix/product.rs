@@ -90,7 +90,7 @@ impl Matrix {
         let columns = self.columns;
         let QuantizationBuffers { values, scales, sums, wide_sums } = buffers;
         let input = match self.format() {
-            Format::F32 | Format::Bf16 | Format::F16 | Format::Q2K => {
+            Format::F32 | Format::Bf16 | Format::F16 => {
                 Input::Float { x: x.numbers, stride: x.stride }
             }
             Format::Q8_0
@@ -110,7 +110,7 @@ impl Matrix {
                 let into = (values, scales, wide_sums);
                 Input::Wide(quantize::<_, WIDE, SUMMED>((pool, tier), x, (rows, columns), into))
             }
-            Format::Q3K | Format::Q6K => {
+            Format::Q2K | Format::Q3K | Format::Q6K => {
                 const SUMMED: usize = kquants::Q6::SUMMED;
                 let into = (values, scales, wide_sums);
                 Input::Wide(quantize::<_, WIDE, SUMMED>((pool, tier), x, (rows, columns), into))

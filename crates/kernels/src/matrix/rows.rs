@@ -13,7 +13,7 @@ pub(crate) struct Quantized<'a, T> {
     pub(crate) values: &'a [i8],
     /// One scale for each block.
     pub(crate) scales: &'a [f32],
-    /// Sum of each 32 values, or of each 16 where the matrix is in Q6_K.
+    /// Sum of each 32 values, or of each 16 where the matrix is in Q2_K, Q3_K or Q6_K.
     pub(crate) sums: &'a [T],
 }
 

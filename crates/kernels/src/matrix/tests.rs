@@ -94,7 +94,7 @@ fn product(tier: Tier, matrix: &Matrix, x: &[f32], tiles: std::ops::Range<usize>
         }
         _ => {
             let (values, scales, sums) = (&mut values, &mut scales, &mut wide_sums);
-            if matrix.format() == Format::Q6K {
+            if matches!(matrix.format(), Format::Q2K | Format::Q3K | Format::Q6K) {
                 tier.run(QuantizeWide::<16> { x, values, scales, sums });
             } else {
                 tier.run(QuantizeWide::<32> { x, values, scales, sums });

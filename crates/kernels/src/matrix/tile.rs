@@ -66,6 +66,8 @@ impl<S: Store> Multiply<'_, S> {
             (Data::Q5_1(data), Input::Quantized(x)) => self.of(tier, Shorts { data, x }),
             (Data::Iq4Nl(data), Input::Quantized(x)) => self.of(tier, Shorts { data, x }),
             (Data::Mxfp4(data), Input::Quantized(x)) => self.of(tier, Shorts { data, x }),
+            (Data::Q2K(data), Input::Wide(x)) => self.of(tier, Wides { data, x }),
+            (Data::Q3K(data), Input::Wide(x)) => self.of(tier, Wides { data, x }),
             (Data::Q4K(data), Input::Wide(x)) => self.of(tier, Wides { data, x }),
             (Data::Q5K(data), Input::Wide(x)) => self.of(tier, Wides { data, x }),
             (Data::Q6K(data), Input::Wide(x)) => self.of(tier, Wides { data, x }),

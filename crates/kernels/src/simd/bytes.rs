@@ -35,10 +35,17 @@ pub trait Bytes: Copy + Sealed {
     /// Combines six-bit numbers: the lower four bits from `low`, the upper two from `bits` shifted
     /// right by `SHIFT`.
     fn six<const SHIFT: u32>(self, low: Self::Fours, bits: Self::Fours) -> Self::Fours;
+    /// Returns the two bits of each byte that begin at bit `SHIFT`.
+    fn two_bits<const SHIFT: u32>(self, bits: Self::Fours) -> Self::Fours;
 
-    /// Combines two vectors of five-bit numbers: the lower four bits from `low`, the upper one from
-    /// bit `at`, below 4, and bit `at + 4` of `bits`.
-    fn fives(self, at: usize, low: [Self::Fours; 2], bits: Self::Fours) -> [Self::Fours; 2];
+    /// Adds an upper bit to the numbers of two vectors, which have `PLACE` bits, 2 or 4: bit `at`,
+    /// below 4, and bit `at + 4` of `bits`.
+    fn upper<const PLACE: u32>(
+        self,
+        at: usize,
+        low: [Self::Fours; 2],
+        bits: Self::Fours,
+    ) -> [Self::Fours; 2];
     /// Replaces each byte, below 16, by its number in a table.
     fn looked_up(self, table: &[u8; 16], x: Self::Fours) -> Self::Fours;
 
@@ -111,11 +118,24 @@ impl Bytes for Portable {
     }
 
     #[inline(always)]
-    fn fives(self, at: usize, mut low: [Self::Fours; 2], bits: Self::Fours) -> [Self::Fours; 2] {
+    fn two_bits<const SHIFT: u32>(self, mut bits: Self::Fours) -> Self::Fours {
+        for bits in &mut bits {
+            *bits = *bits >> SHIFT & 3;
+        }
+        bits
+    }
+
+    #[inline(always)]
+    fn upper<const PLACE: u32>(
+        self,
+        at: usize,
+        mut low: [Self::Fours; 2],
+        bits: Self::Fours,
+    ) -> [Self::Fours; 2] {
         for byte in 0..FOURS {
             let bits = bits[byte] >> at;
-            low[0][byte] |= (bits & 1) << 4;
-            low[1][byte] |= bits & 16;
+            low[0][byte] |= (bits & 1) << PLACE;
+            low[1][byte] |= (bits >> 4 & 1) << PLACE;
         }
         low
     }

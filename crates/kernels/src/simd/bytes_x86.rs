@@ -93,16 +93,33 @@ impl Bytes for Avx2 {
     }
 
     #[inline(always)]
-    fn fives(self, at: usize, low: [Self::Fours; 2], bits: Self::Fours) -> [Self::Fours; 2] {
+    fn two_bits<const SHIFT: u32>(self, bits: Self::Fours) -> Self::Fours {
+        bits.map(|bits| unsafe {
+            let bits = _mm256_srl_epi16(bits, _mm_cvtsi32_si128(SHIFT as i32));
+            _mm256_and_si256(bits, _mm256_set1_epi8(3))
+        })
+    }
+
+    #[inline(always)]
+    fn upper<const PLACE: u32>(
+        self,
+        at: usize,
+        low: [Self::Fours; 2],
+        bits: Self::Fours,
+    ) -> [Self::Fours; 2] {
         let [mut first, mut second] = low;
         for half in 0..2 {
             unsafe {
                 // Bits that come from the other byte of a pair are none of those that are taken.
                 let bits = _mm256_srl_epi16(bits[half], _mm_cvtsi32_si128(at as i32));
-                let mask = _mm256_set1_epi8(16);
-                let lower = _mm256_and_si256(_mm256_slli_epi16::<4>(bits), mask);
-                first[half] = _mm256_or_si256(first[half], lower);
-                second[half] = _mm256_or_si256(second[half], _mm256_and_si256(bits, mask));
+                let mask = _mm256_set1_epi8(1 << PLACE);
+                let (lower, upper) = if PLACE == 4 {
+                    (_mm256_slli_epi16::<4>(bits), bits)
+                } else {
+                    (_mm256_slli_epi16::<2>(bits), _mm256_srli_epi16::<2>(bits))
+                };
+                first[half] = _mm256_or_si256(first[half], _mm256_and_si256(lower, mask));
+                second[half] = _mm256_or_si256(second[half], _mm256_and_si256(upper, mask));
             }
         }
         [first, second]
@@ -226,12 +243,32 @@ impl Bytes for Avx512 {
     }
 
     #[inline(always)]
-    fn fives(self, at: usize, [first, second]: [__m512i; 2], bits: __m512i) -> [__m512i; 2] {
+    fn two_bits<const SHIFT: u32>(self, bits: __m512i) -> __m512i {
+        unsafe {
+            let bits = _mm512_srl_epi16(bits, _mm_cvtsi32_si128(SHIFT as i32));
+            _mm512_and_si512(bits, _mm512_set1_epi8(3))
+        }
+    }
+
+    #[inline(always)]
+    fn upper<const PLACE: u32>(
+        self,
+        at: usize,
+        [first, second]: [__m512i; 2],
+        bits: __m512i,
+    ) -> [__m512i; 2] {
         unsafe {
             let bits = _mm512_srl_epi16(bits, _mm_cvtsi32_si128(at as i32));
-            let mask = _mm512_set1_epi8(16);
-            let lower = _mm512_and_si512(_mm512_slli_epi16::<4>(bits), mask);
-            [_mm512_or_si512(first, lower), _mm512_or_si512(second, _mm512_and_si512(bits, mask))]
+            let mask = _mm512_set1_epi8(1 << PLACE);
+            let (lower, upper) = if PLACE == 4 {
+                (_mm512_slli_epi16::<4>(bits), bits)
+            } else {
+                (_mm512_slli_epi16::<2>(bits), _mm512_srli_epi16::<2>(bits))
+            };
+            [
+                _mm512_or_si512(first, _mm512_and_si512(lower, mask)),
+                _mm512_or_si512(second, _mm512_and_si512(upper, mask)),
+            ]
         }
     }
 

@@ -56,7 +56,7 @@ fn block(weights: &[f32; KQUANT_BLOCK], largest: f32) -> KQuantBlock {
         d: d.to_bits(),
         min: min.to_bits(),
         scales: [0; 16],
-        least: [0; 8],
+        least: [0; 16],
         values: [0; KQUANT_BLOCK],
     };
     let values = block.values.as_chunks_mut::<PART>().0.iter_mut();

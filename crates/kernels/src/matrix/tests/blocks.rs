@@ -12,7 +12,7 @@ use crate::row::{BLOCK, quantize};
 use crate::simd::Tier;
 use crate::thread_pool::ThreadPool;
 
-const BLOCKS: [Format; 13] = [
+const BLOCKS: [Format; 14] = [
     Format::Q8_0,
     Format::Q8_1,
     Format::Q4_0,
@@ -21,6 +21,7 @@ const BLOCKS: [Format; 13] = [
     Format::Q5_1,
     Format::Iq4Nl,
     Format::Mxfp4,
+    Format::Q2K,
     Format::Q3K,
     Format::Q4K,
     Format::Q5K,
@@ -39,6 +40,7 @@ fn drawn_blocks(format: Format, count: usize, seed: u64, fill: Option<u8>) -> Ve
     }
     let factors: &[usize] = match format {
         Format::Q4_1 | Format::Q5_1 | Format::Q4K | Format::Q5K => &[0, 2],
+        Format::Q2K => &[80, 82],
         Format::Q3K => &[108],
         Format::Q6K => &[208],
         Format::Mxfp4 => &[],
@@ -137,7 +139,12 @@ fn plain_256(format: Format, bytes: &[u8], x: &[f32], sum: f32) -> f32 {
         let (value, a) = (i64::from(block.values[column]), i64::from(a));
         let (of_16, of_32) = (block.scales[column / 16], block.scales[column / 32]);
         match format {
-            Format::Q3K | Format::Q6K => values += i64::from(of_16) * (value - 32) * a,
+            Format::Q2K => {
+                values += i64::from(of_16) * value * a;
+                least += i64::from(block.least[column / 16]) * a;
+            }
+            Format::Q3K => values += i64::from(of_16) * (value - 4) * a,
+            Format::Q6K => values += i64::from(of_16) * (value - 32) * a,
             Format::Iq4Xs => {
                 let level = crate::blocks32::LEVELS[value as usize];
                 values += i64::from(of_32) * i64::from(level) * a;
@@ -150,7 +157,7 @@ fn plain_256(format: Format, bytes: &[u8], x: &[f32], sum: f32) -> f32 {
     }
     let [d, min] = [block.d, block.min].map(|bits| f16::from_bits(bits).to_f32());
     let sum = (values as f32).mul_add(d * of_x, sum);
-    if matches!(format, Format::Q4K | Format::Q5K) {
+    if matches!(format, Format::Q2K | Format::Q4K | Format::Q5K) {
         return (least as f32).mul_add(-min * of_x, sum);
     }
     sum
@@ -279,6 +286,7 @@ fn factors_that_are_no_numbers_are_refused() {
         let mut bytes = drawn_blocks(format, 3, 5, None);
         let (count, size) = format.block_in_file();
         let at = match format {
+            Format::Q2K => 80,
             Format::Q3K => 108,
             Format::Q6K => 208,
             _ => 0,
@@ -313,14 +321,7 @@ fn rows_of_blocks_are_those_that_candle_reads() {
         (Format::Q6K, GgmlDType::Q6K),
     ] {
         let columns = blocks * 256;
-        let mut bytes = drawn_blocks(format, rows * columns / format.unit(), 9, None);
-        if format == Format::Q2K {
-            for block in bytes.chunks_mut(84) {
-                block[80..].copy_from_slice(
-                    &[f16::from_f32(0.03), f16::from_f32(0.011)].map(f16::to_le_bytes).concat(),
-                );
-            }
-        }
+        let bytes = drawn_blocks(format, rows * columns / format.unit(), 9, None);
         let storage = QStorage::from_data(bytes.clone().into(), &Device::Cpu, theirs).unwrap();
         let tensor = QTensor::new(storage, (rows, columns)).unwrap();
         let tensor = tensor.dequantize(&Device::Cpu).unwrap();
