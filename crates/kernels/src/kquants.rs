@@ -79,8 +79,8 @@ pub(crate) struct Row<'a> {
 /// Q4_K: four-bit values; each 32 columns have a six-bit scale and a six-bit least value.
 pub(crate) type Q4 = WithLeast<Halves>;
 
-/// Q5_K: as Q4_K, with five-bit values stored in a byte each.
-pub(crate) type Q5 = WithLeast<Bytes>;
+/// Q5_K: as Q4_K, with five-bit values.
+pub(crate) type Q5 = WithLeast<Fives>;
 
 /// Block whose parts have least values.
 #[derive(Clone, Copy)]
@@ -109,10 +109,20 @@ pub(crate) trait Values {
 #[repr(transparent)]
 pub(crate) struct Halves([[[u8; FOURS]; GROUPS]; 4]);
 
-/// One byte for each value; the groups of a pair of parts alternate.
+/// Five-bit values of each pair of parts.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(crate) struct Bytes([[[[u8; FOURS]; 2]; GROUPS]; 4]);
+pub(crate) struct Fives([[FourFives; 2]; 4]);
+
+/// Values of four groups of columns, for both parts of a pair.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct FourFives {
+    /// Lower four bits: the first part in the low nibbles, the second in the high ones.
+    low: [[u8; FOURS]; 4],
+    /// Fifth bits: those of the first part in the low nibbles, each group in a bit of its own.
+    high: [u8; FOURS],
+}
 
 /// Scales and least values of a block.
 #[derive(Clone, Copy)]
@@ -309,23 +319,28 @@ impl Values for Halves {
     }
 }
 
-impl Values for Bytes {
+impl Values for Fives {
     const LARGEST: i32 = 31;
 
     #[inline(always)]
     fn fours<S: Simd>(&self, simd: S, pair: usize, group: usize) -> [S::Fours; 2] {
-        let [first, second] = &self.0[pair][group];
-        [simd.fours(first), simd.fours(second)]
+        let FourFives { low, high } = &self.0[pair][group / 4];
+        let both = simd.fours(&low[group % 4]);
+        simd.upper::<4>(group % 4, [simd.low(both), simd.high(both)], simd.fours(high))
     }
 
     fn value(&self, column: usize, lane: usize) -> u8 {
         let (pair, second, group, at) = place(column, lane);
-        self.0[pair][group][second][at]
+        let FourFives { low, high } = &self.0[pair][group / 4];
+        let fifth = high[at] >> (4 * second + group % 4) & 1;
+        low[group % 4][at] >> (4 * second) & 15 | fifth << 4
     }
 
     fn set(&mut self, column: usize, lane: usize, value: u8) {
         let (pair, second, group, at) = place(column, lane);
-        self.0[pair][group][second][at] = value;
+        let FourFives { low, high } = &mut self.0[pair][group / 4];
+        low[group % 4][at] |= (value & 15) << (4 * second);
+        high[at] |= value >> 4 << (4 * second + group % 4);
     }
 }
 

@@ -11,6 +11,8 @@ mod seeds;
 mod store;
 mod text;
 
+use std::borrow::Cow;
+
 /// One parser, or a family of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
@@ -81,11 +83,12 @@ pub fn tokenizer(bytes: &[u8]) {
 
 /// The bytes as a GGUF file that is a model's vocabulary; as edits of a good one, if they are none.
 pub fn vocabulary(bytes: &[u8]) {
-    if bytes.starts_with(b"GGUF") {
-        text::tokenizer(&[("model.gguf", bytes)]);
-    } else {
-        text::tokenizer(&[("model.gguf", &seeds::edited(bytes))]);
-    }
+    text::tokenizer(&[("model.gguf", &vocabulary_file(bytes))]);
+}
+
+/// Returns the file that [`vocabulary`] reads. Edits may make it longer than they are.
+pub fn vocabulary_file(bytes: &[u8]) -> Cow<'_, [u8]> {
+    if bytes.starts_with(b"GGUF") { bytes.into() } else { seeds::edited(bytes).into() }
 }
 
 /// The bytes as a request's `response_format`.

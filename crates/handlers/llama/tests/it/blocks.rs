@@ -104,7 +104,7 @@ fn any_number_of_ranks_and_threads_gives_the_bits_of_one_in_every_format() {
             0xdfad_bca0_8579_f359,
             0x6131_7027_853f_32b7,
             0x7525_475a_fb51_3138,
-            0xc0cc_5771_ec86_eb89,
+            0x4b58_90d1_23a6_6b8b,
             0x6c6a_c982_b9b9_55ee,
             0x8033_4822_46a9_6472,
         ],

@@ -106,6 +106,10 @@ fn suite(name: &str, part: &Part<'_>) -> Result<()> {
         (&random, "iq4_nl", Kind::All(Format::Iq4Nl)),
         (&random, "iq4_xs", Kind::All(Format::Iq4Xs)),
         (&random, "mxfp4", Kind::All(Format::Mxfp4)),
+        (&random, "q2_k", Kind::All(Format::Q2K)),
+        (&random, "q3_k", Kind::All(Format::Q3K)),
+        (&random, "q5_k", Kind::All(Format::Q5K)),
+        (&random, "q6_k", Kind::All(Format::Q6K)),
         (&large, "tale_7m", Kind::Mix(Mix::Bf16)),
         (&small, "tale_1m", Kind::Mix(Mix::Bf16)),
     ] {

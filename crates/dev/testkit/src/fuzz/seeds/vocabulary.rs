@@ -2,6 +2,9 @@
 
 use super::{in_gguf, long, number, value};
 
+/// Maximum length of a text that an edit makes longer, in bytes.
+const MAX_EDITED: usize = 4096;
+
 /// Value of the metadata.
 #[derive(Clone)]
 enum Value {
@@ -56,7 +59,9 @@ fn change(value: &mut Value, what: usize, at: usize, [a, b, c]: [usize; 3]) {
             match what % 5 {
                 0 => drop(texts.remove(at)),
                 1 => texts[at] = texts[other].clone(),
-                2 => texts[at] = [&texts[at][..], &texts[other]].concat(),
+                2 if texts[at].len() + texts[other].len() <= MAX_EDITED => {
+                    texts[at] = [&texts[at][..], &texts[other]].concat();
+                }
                 3 => texts.swap(at, other),
                 _ => spell(&mut texts[at], what, b, c as u8),
             }
@@ -85,7 +90,7 @@ fn change(value: &mut Value, what: usize, at: usize, [a, b, c]: [usize; 3]) {
 /// Changes a byte of a text, or repeats the text.
 fn spell(text: &mut Vec<u8>, what: usize, at: usize, byte: u8) {
     match (what % 3, text.len()) {
-        (0, 1..) => *text = text.repeat(at % 20),
+        (0, 1..MAX_EDITED) => *text = text.repeat(at % 20),
         (1, length @ 1..) => text[at % length] = byte,
         (_, length) => text.insert(at % (length + 1), byte),
     }
