@@ -11,10 +11,11 @@ use nsbridge_testkit::fuzz::{TARGETS, Target, vocabulary_file};
 /// another.
 const MUTATIONS: u64 = 1000;
 
-/// Maximum memory that is in use while a vocabulary is read and used: a multiple of the file, and the
-/// tables that any vocabulary needs.
+/// Maximum memory that is in use while a vocabulary is read and used: a multiple of the file, and what
+/// any vocabulary needs, such as the caches of its regular expressions, which grow up to a bound of
+/// their own.
 const MEMORY_FACTOR: u64 = 400;
-const MEMORY: u64 = 4 << 20;
+const MEMORY: u64 = 8 << 20;
 
 /// Eight-byte numbers that often break parsers.
 const NUMBERS: [u64; 6] = [0, 1, u32::MAX as u64, 1 << 60, 1 << 63, u64::MAX];
