@@ -423,7 +423,7 @@ mod tests {
             // The request is canceled, so the next copy is not published.
             router.cancel(head.id);
             let message = Message::new(vec![7; 4]);
-            assert_eq!(router.enqueue(&head, message, taken).await, None);
+            assert_eq!(router.enqueue(&original().envelope(None), message, taken).await, None);
             assert_eq!(worker.depth(&queue).await.unwrap().messages, 0);
         }
     }
