@@ -890,7 +890,7 @@ class Link:
     def _give_up(self, reason: object) -> None:
         self.trouble = Failed(f"lost the broker: {reason}")
 
-    def publish_request(self, head: RequestHead, copy: Copy) -> bool:
+    def publish_request(self, head: RequestHead, copy: Copy, bulk: bool = False) -> bool:
         """Returns False if the connection is gone; publish the same bytes again then."""
         text = str(uuid.UUID(bytes=head.id))
         headers = {"nsb-model": head.model, "nsb-kid": head.key_id}
@@ -905,7 +905,7 @@ class Link:
             content_type=CONTENT_TYPE,
             headers=headers,
         )
-        queue = f"nsbridge.{head.model}"
+        queue = f"nsbridge.{head.model}.bulk" if bulk else f"nsbridge.{head.model}"
         try:
             return self._publish("", queue, copy.frame, properties, mandatory=True)
         except self.pika.exceptions.UnroutableError as error:
@@ -1035,7 +1035,7 @@ class Ask:
     def _publish(self) -> None:
         try:
             while self.requests and self.clock() >= self.not_before:
-                if not self.link.publish_request(self.head, self.requests[0]):
+                if not self.link.publish_request(self.head, self.requests[0], self.args.bulk):
                     break
                 del self.requests[0]
                 self.pause = PAUSE_S
@@ -1167,6 +1167,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--temperature", type=float)
     parser.add_argument("--chat", action="store_true", help="send the prompt as a user's message")
     parser.add_argument("--timeout", type=float, default=300, help="seconds, at most 1500")
+    parser.add_argument("--bulk", action="store_true", help="let interactive requests go first")
     parser.add_argument("--json", action="store_true", help="print one object at the end instead")
     args = parser.parse_args(argv)
     args.seed = secrets.randbits(53) if args.seed is None else args.seed

@@ -3,6 +3,7 @@
 mod layers;
 mod store;
 mod watch;
+mod worker;
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nsbridge_crypto::{Keyring, KeyringError};
-use nsbridge_protocol::{KeyId, ModelName};
+use nsbridge_protocol::KeyId;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use zeroize::{Zeroize as _, Zeroizing};
@@ -19,6 +20,7 @@ use zeroize::{Zeroize as _, Zeroizing};
 pub use nsbridge_store::StoreConfig;
 pub use store::ModelConfig;
 pub use watch::{FleetConfig, HealthConfig, TelemetryConfig};
+pub use worker::WorkerConfig;
 
 /// Configuration of a worker. `deploy/worker.example.toml` has each field with its meaning.
 #[derive(Clone, Debug, Deserialize)]
@@ -62,36 +64,6 @@ pub struct Config {
     /// Warning about that file, which does not keep a worker from starting.
     #[serde(skip)]
     pub(crate) exposed: Option<String>,
-}
-
-/// Identity of a worker.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct WorkerConfig {
-    /// Model whose queue the worker consumes.
-    pub model: ModelName,
-    /// Name of the worker in logs and replies; the host's name if absent.
-    #[serde(default)]
-    pub name: Option<String>,
-    /// Grace period of running jobs after a SIGTERM, in seconds.
-    #[serde(default = "twenty")]
-    pub grace_s: u64,
-    /// Allows core dumps, and access by debuggers and profilers of the same user. The process's
-    /// memory holds prompts and keys.
-    #[serde(default)]
-    pub allow_core_dumps: bool,
-}
-
-impl WorkerConfig {
-    /// Creates the identity of a worker of this model, with a grace period of 20 s.
-    pub fn new(model: ModelName) -> Self {
-        Self { model, name: None, grace_s: twenty(), allow_core_dumps: false }
-    }
-}
-
-fn twenty() -> u64 {
-    20
 }
 
 /// Address of the broker.

@@ -183,7 +183,7 @@ fn builder(
 ) -> Result<WorkerBuilder, Error> {
     let broker: Arc<dyn Broker> = Arc::new(AmqpBroker::new(&config.broker.read_url()?)?);
     let builder = Worker::builder(config.worker.model.clone(), broker, keys);
-    let builder = builder.name(name(config)).reply(config.reply.clone());
+    let builder = builder.name(name(config)).reply(config.reply.clone()).bulk(config.worker.bulk);
     Ok(builder.drain(drain).observability(observability))
 }
 

@@ -44,6 +44,15 @@ pub struct Timing {
     /// queue the guilty suspect could be first each time, and the others would never run.
     pub suspect_shuffle: Duration,
 
+    /// Time for which a slot must be free before the worker takes a bulk request into it: 250 ms. The
+    /// next interactive request may be on its way.
+    pub bulk_linger: Duration,
+    /// Time limit of a bulk delivery without a slot; then the worker gives it back: 1 s.
+    pub bulk_wait: Duration,
+    /// Maximum time for which a bulk run without a new piece cannot be preempted, at its first
+    /// attempt: 1 s. Each of the next three attempts doubles it.
+    pub bulk_protection: Duration,
+
     /// Time given to workers that only lost their connection to come back and strike their runs (rule
     /// R1): 1 s.
     pub record_wait: Duration,
@@ -111,6 +120,9 @@ impl Default for Timing {
             max_orphan_time: s(60),
             evict_orphan_after: ms(250),
             suspect_shuffle: ms(100),
+            bulk_linger: ms(250),
+            bulk_wait: s(1),
+            bulk_protection: s(1),
             record_wait: s(1),
             record_poll: ms(100),
             suspect_poll: s(2),

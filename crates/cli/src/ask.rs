@@ -8,7 +8,7 @@ use anyhow::Result;
 use nsbridge::worker::KeysConfig;
 use nsbridge_client::{Client, Request};
 use nsbridge_crypto::Keyring;
-use nsbridge_protocol::{KeyId, ModelName, Revision, Tenant};
+use nsbridge_protocol::{KeyId, ModelName, Priority, Revision, Tenant};
 use nsbridge_queue::AmqpBroker;
 
 use crate::place::{self, Broker, Keys};
@@ -57,6 +57,10 @@ pub(crate) struct Arguments {
     /// Revision of the model that must answer the request.
     #[arg(long, value_name = "ID")]
     revision: Option<Revision>,
+    /// Sends the request as bulk work: workers take it only into slots that no interactive request
+    /// needs.
+    #[arg(long)]
+    bulk: bool,
     /// Time limit for the complete reply, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     timeout: u64,
@@ -84,6 +88,7 @@ async fn ask(arguments: Arguments) -> Result<ExitCode> {
     let mut ask = Request::new(arguments.model, arguments.tenant);
     ask.seed = arguments.sampling.seed;
     ask.revision = arguments.revision;
+    ask.priority = if arguments.bulk { Priority::Bulk } else { Priority::Interactive };
     ask.timeout = Duration::from_secs(arguments.timeout);
     if let Some(input) = arguments.input {
         let reply = client.submit(ask.input(input)).await?;

@@ -10,7 +10,9 @@ use nsbridge::worker::Config;
 use nsbridge_crypto::State;
 use nsbridge_handler::{AsyncHandler, Models};
 use nsbridge_llama::{Embedder, Llama};
-use nsbridge_protocol::topology::{LARGEST_BODY, dead_queue, model_queue, reply_queue, run_record};
+use nsbridge_protocol::topology::{
+    LARGEST_BODY, bulk_queue, dead_queue, model_queue, reply_queue, run_record,
+};
 use nsbridge_protocol::{ModelName, Uuid};
 use nsbridge_queue::{AmqpBroker, Broker, Connection, Error, Message};
 use serde_json::json;
@@ -83,12 +85,14 @@ async fn broker(config: &Config) -> Finding {
     let found = match connection.depth(&queue).await {
         Ok(depth) => {
             let dead = connection.depth(&dead).await.map_or(0, |depth| depth.messages);
+            let bulk = bulk_queue(&config.worker.model);
+            let bulk = connection.depth(&bulk).await.map_or(0, |depth| depth.messages);
             let (waiting, consumers) = (depth.messages, depth.consumers);
             let alone = waiting > 0 && consumers == 0;
             let alone = if alone { "; nobody takes them: start a worker" } else { "" };
             format!(
-                "reached; {queue} has {waiting} waiting, {consumers} consumers, {dead} dead \
-                 letters{alone}"
+                "reached; {queue} has {waiting} waiting, {consumers} consumers, {bulk} bulk requests \
+                 waiting, {dead} dead letters{alone}"
             )
         }
         Err(Error::NoQueue { .. }) => format!("reached; {queue} comes with its first worker"),

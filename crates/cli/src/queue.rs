@@ -11,8 +11,10 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::Subcommand;
 use nsbridge_crypto::Keyring;
-use nsbridge_protocol::ModelName;
-use nsbridge_protocol::topology::{RETRY_TIERS, bulk_queue, dead_queue, model_queue, retry_queue};
+use nsbridge_protocol::topology::{
+    RETRY_TIERS, dead_queue, model_queue, request_queue, retry_queue,
+};
+use nsbridge_protocol::{ModelName, Priority};
 use nsbridge_queue::{AmqpBroker, Broker as _, Connection, Error};
 use serde_json::json;
 
@@ -89,6 +91,9 @@ enum Command {
         /// Removes the requests that wait for a worker instead of the dead letters.
         #[arg(long, conflicts_with_all = ["id", "reason", "older_than"])]
         waiting: bool,
+        /// Removes the bulk requests that wait, with --waiting, instead of the interactive ones.
+        #[arg(long, requires = "waiting")]
+        bulk: bool,
         /// Removes the messages. Without this option they are only counted.
         #[arg(long)]
         yes: bool,
@@ -124,8 +129,9 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
                 let timeout = Duration::from_secs(timeout);
                 replay::run(&place, &which, keys, timeout, out.as_deref()).await
             }
-            Command::Purge { place, which, waiting, yes } => {
-                purge(&place, &which, waiting, yes).await
+            Command::Purge { place, which, waiting, bulk, yes } => {
+                let priority = if bulk { Priority::Bulk } else { Priority::Interactive };
+                purge(&place, &which, waiting.then_some(priority), yes).await
             }
         }
     })
@@ -134,9 +140,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
 async fn status(place: &Place, as_json: bool) -> Result<ExitCode> {
     let connection = place.connect().await?;
     let model = &place.model;
-    let mut queues = vec![model_queue(model), bulk_queue(model)];
-    queues.extend(RETRY_TIERS.map(|tier| retry_queue(model, tier)));
-    queues.push(dead_queue(model));
+    let requests = Priority::ALL.map(|priority| request_queue(model, priority));
+    let tiers = |priority| RETRY_TIERS.map(|tier| retry_queue(model, priority, tier));
+    let retries = Priority::ALL.into_iter().flat_map(tiers);
+    let queues = requests.into_iter().chain(retries).chain([dead_queue(model)]);
     for queue in queues {
         let depth = match connection.depth(&queue).await {
             Ok(depth) => depth,
@@ -188,12 +195,20 @@ async fn dead(
     Ok(ExitCode::SUCCESS)
 }
 
-async fn purge(place: &Place, which: &Which, waiting: bool, yes: bool) -> Result<ExitCode> {
-    let queue = if waiting { model_queue(&place.model) } else { dead_queue(&place.model) };
+/// Removes the waiting requests of a class, or dead letters.
+async fn purge(
+    place: &Place,
+    which: &Which,
+    waiting: Option<Priority>,
+    yes: bool,
+) -> Result<ExitCode> {
+    let model = &place.model;
+    let queue =
+        waiting.map_or_else(|| dead_queue(model), |priority| request_queue(model, priority));
     let connection = place.connect().await?;
     if !yes {
         // Waiting requests are only counted, because reading one counts as a delivery of it.
-        let count = if waiting {
+        let count = if waiting.is_some() {
             letters::depth(&*connection, &queue).await?
         } else {
             let letters = Letters::read(connection, &queue, async |_| Ok(())).await?;

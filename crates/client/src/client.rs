@@ -95,7 +95,7 @@ impl Client {
     /// Continues a request that another client submitted, often one of a process that has ended.
     /// The events of the reply are those after the pieces in `point`. `request` must have the
     /// model, the tenant, the input and the revision of the first submission; its time limit and
-    /// its seed are not used.
+    /// its seed are not used. Its priority may differ: it is the class of the new copy.
     ///
     /// If the first client still reads the reply, both receive it.
     ///
@@ -134,8 +134,7 @@ impl Client {
         let sealed = original.seal()?;
         let id = original.head.id;
         let bytes = sealed.frame.len() as u64;
-        let envelope =
-            Envelope { head: original.head.clone(), trace: original.trace, before: None };
+        let envelope = original.envelope(None);
         let mut message = envelope::message(sealed.frame, &envelope, &self.0.reply_queue, clients);
         if let Some(of) = replay_of {
             let headers = &mut message.properties.headers;
@@ -146,7 +145,7 @@ impl Client {
         // Register before publishing, so that the first reply finds its entry.
         let inbox = self.0.router.register(original, merge, deadline, bytes);
         let reply = Reply::new(id, inbox, self.0.router.clone(), self.0.close.clone(), deadline);
-        self.publish(&envelope.head, message, deadline).await?;
+        self.publish(&envelope, message, deadline).await?;
         Ok(reply)
     }
 
@@ -156,7 +155,7 @@ impl Client {
         request: Request<impl Serialize>,
         point: &ResumePoint,
     ) -> Result<Original> {
-        let Request { model, tenant, input, revision, trace, .. } = request;
+        let Request { model, tenant, input, revision, priority, trace, .. } = request;
         let scope = Scope { model, tenant };
         let key = self.0.keys.data_key(&scope).await?;
         let content = nsbridge_protocol::Request { seed: point.seed, input, revision };
@@ -173,12 +172,17 @@ impl Client {
             Some(trace) => trace,
             None => begin_trace()?,
         };
-        Ok(Original { head, key, content, trace, epoch: point.clients })
+        Ok(Original { head, priority, key, content, trace, epoch: point.clients })
     }
 
     /// Publishes until the broker answers.
-    async fn publish(&self, head: &RequestHead, message: Message, deadline: Instant) -> Result<()> {
-        let model = &head.model;
+    async fn publish(
+        &self,
+        envelope: &Envelope,
+        message: Message,
+        deadline: Instant,
+    ) -> Result<()> {
+        let model = &envelope.head.model;
         let decide = |answer: nsbridge_queue::Result<Confirmed>| {
             Some(match answer {
                 Ok(Confirmed::Taken) => Ok(()),
@@ -192,7 +196,7 @@ impl Client {
             })
         };
         let late = |_| Error::Deadline { pieces: 0, hint: None };
-        let published = self.0.router.enqueue(head, message, decide);
+        let published = self.0.router.enqueue(envelope, message, decide);
         timeout_at(deadline, published).await.map_err(late)?.unwrap_or(Err(Error::Closed))
     }
 

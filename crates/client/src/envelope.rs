@@ -3,18 +3,27 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nsbridge_crypto::RequestHead;
-use nsbridge_protocol::TraceParent;
-use nsbridge_protocol::topology::header;
+use nsbridge_protocol::topology::{header, request_queue};
+use nsbridge_protocol::{Priority, TraceParent};
 use nsbridge_queue::{Header, Message};
 
 /// Unsealed properties of a sealed request.
 #[derive(Clone, Debug)]
 pub(crate) struct Envelope {
     pub(crate) head: RequestHead,
+    /// Class that selects the queue.
+    pub(crate) priority: Priority,
     /// Span of the caller.
     pub(crate) trace: TraceParent,
     /// Span of an attempt at an earlier copy.
     pub(crate) before: Option<TraceParent>,
+}
+
+impl Envelope {
+    /// Returns the queue of the request.
+    pub(crate) fn queue(&self) -> String {
+        request_queue(&self.head.model, self.priority)
+    }
 }
 
 /// Builds the message that carries a sealed request. `again` is the number of copies enqueued
@@ -25,7 +34,7 @@ pub(crate) fn message(
     reply_queue: &str,
     again: u16,
 ) -> Message {
-    let Envelope { head, trace, before } = envelope;
+    let Envelope { head, trace, before, .. } = envelope;
     let mut message = Message::new(frame);
     let properties = &mut message.properties;
     properties.message_id = Some(head.id.to_string());

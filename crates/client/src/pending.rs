@@ -6,7 +6,7 @@ use std::fmt;
 
 use nsbridge_crypto::{DataKey, RequestHead, Sealed, seal_control};
 use nsbridge_protocol::{
-    ControlKind, ErrorCode, Failure, Fingerprint, RequestId, Revision, StreamId, Summary,
+    ControlKind, ErrorCode, Failure, Fingerprint, Priority, RequestId, Revision, StreamId, Summary,
     TraceParent,
 };
 use tokio::sync::mpsc;
@@ -77,6 +77,8 @@ struct Worker {
 /// Content from which each copy of the request is sealed.
 pub(crate) struct Original {
     pub(crate) head: RequestHead,
+    /// Class of every copy.
+    pub(crate) priority: Priority,
     pub(crate) key: DataKey,
     /// Seed and input as JSON.
     pub(crate) content: Vec<u8>,
@@ -97,6 +99,12 @@ impl Original {
     /// Seals a copy under a fresh salt, so that no worker takes it for an earlier copy.
     pub(crate) fn seal(&self) -> nsbridge_crypto::Result<Sealed> {
         self.key.seal(&self.head, &self.content)
+    }
+
+    /// Returns the properties of a copy. `before` is the span of the attempt before it.
+    pub(crate) fn envelope(&self, before: Option<TraceParent>) -> Envelope {
+        let (head, priority, trace) = (self.head.clone(), self.priority, self.trace);
+        Envelope { head, priority, trace, before }
     }
 }
 
@@ -359,8 +367,7 @@ impl PendingRequest {
 
     /// Returns the properties of the request, without its content.
     pub(crate) fn envelope(&self) -> Envelope {
-        let Original { head, trace, .. } = &self.original;
-        Envelope { head: head.clone(), trace: *trace, before: self.attempt }
+        self.original.envelope(self.attempt)
     }
 }
 

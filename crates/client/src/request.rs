@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nsbridge_protocol::{ModelName, RequestId, Revision, Tenant, TraceParent};
+use nsbridge_protocol::{ModelName, Priority, RequestId, Revision, Tenant, TraceParent};
 
 /// Request before it is sealed.
 ///
@@ -37,6 +37,9 @@ pub struct Request<I = ()> {
     pub seed: Option<u64>,
     /// Revision of the model that must answer; any revision if absent.
     pub revision: Option<Revision>,
+    /// Priority class of the request. Workers take bulk requests only into slots that no
+    /// interactive request needs.
+    pub priority: Priority,
     /// Time limit, from now to the end of the reply.
     pub timeout: Duration,
     /// Caller's span, the parent of the worker's spans; a new trace if absent.
@@ -46,19 +49,30 @@ pub struct Request<I = ()> {
 }
 
 impl Request {
-    /// Creates a request without input, with a time limit of five minutes and a random seed.
+    /// Creates an interactive request without input, with a time limit of five minutes and a random
+    /// seed.
     pub fn new(model: ModelName, tenant: Tenant) -> Self {
-        let timeout = Duration::from_secs(300);
-        let (id, seed, revision, trace, replay_of) = (None, None, None, None, None);
-        Self { model, tenant, input: (), id, seed, revision, timeout, trace, replay_of }
+        Self {
+            model,
+            tenant,
+            input: (),
+            id: None,
+            seed: None,
+            revision: None,
+            priority: Priority::Interactive,
+            timeout: Duration::from_secs(300),
+            trace: None,
+            replay_of: None,
+        }
     }
 }
 
 impl<I> Request<I> {
     /// Sets the input, which must be of the type that the model's handler reads.
     pub fn input<J>(self, input: J) -> Request<J> {
-        let Self { model, tenant, id, seed, revision, timeout, trace, replay_of, .. } = self;
-        Request { model, tenant, input, id, seed, revision, timeout, trace, replay_of }
+        let Self { model, tenant, id, seed, revision, priority, timeout, trace, replay_of, .. } =
+            self;
+        Request { model, tenant, input, id, seed, revision, priority, timeout, trace, replay_of }
     }
 
     /// Sets the id of the request, which must be new.
@@ -77,6 +91,12 @@ impl<I> Request<I> {
     #[must_use]
     pub fn revision(self, revision: Revision) -> Self {
         Self { revision: Some(revision), ..self }
+    }
+
+    /// Sets the priority class.
+    #[must_use]
+    pub fn priority(self, priority: Priority) -> Self {
+        Self { priority, ..self }
     }
 
     /// Sets the time limit, from the submission to the end of the reply.

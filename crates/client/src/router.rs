@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nsbridge_crypto::{ErrorHint, ReplyHead, RequestHead};
+use nsbridge_crypto::{ErrorHint, ReplyHead};
 use nsbridge_protocol::RequestId;
-use nsbridge_protocol::topology::{CONTROL_EXCHANGE, header, model_queue};
+use nsbridge_protocol::topology::{CONTROL_EXCHANGE, header};
 use nsbridge_queue::{
     Confirmed, Consumer, Error, Header, Message, Publisher, ReconnectingConnection, Result,
 };
@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, interval, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::envelope;
+use crate::envelope::{self, Envelope};
 use crate::merge::Merge;
 use crate::pending::{ControlMessage, Original, PendingRequest, Progress, ReplyEvent};
 use crate::timing::Timing;
@@ -213,10 +213,11 @@ impl Router {
                     let (frame, number) = entry.enqueue_again(&self.timing, listening)?;
                     let envelope = entry.envelope();
                     let message = envelope::message(frame, &envelope, reply_queue, number);
-                    Some((envelope.head, message, entry.deadline))
+                    Some((envelope, message, entry.deadline))
                 })
                 .collect();
-            for (head, message, deadline) in again {
+            for (envelope, message, deadline) in again {
+                let head = &envelope.head;
                 tracing::warn!(request = %head.id, "nobody is heard of any more, asking again");
                 let router = self.clone();
                 self.runtime.spawn(async move {
@@ -224,15 +225,17 @@ impl Router {
                     let taken = |answer| {
                         let taken = matches!(answer, Ok(Confirmed::Taken)).then_some(());
                         if taken.is_none() {
-                            tracing::warn!(request = %head.id, ?answer, "nobody took a copy");
+                            let id = envelope.head.id;
+                            tracing::warn!(request = %id, ?answer, "nobody took a copy");
                         }
                         taken
                     };
-                    let enqueued = timeout_at(deadline, router.enqueue(&head, message, taken));
+                    let enqueued = timeout_at(deadline, router.enqueue(&envelope, message, taken));
                     tokio::select! {
                         () = router.closed.cancelled() => {}
                         in_time = enqueued => if in_time.is_err() {
-                            tracing::warn!(request = %head.id, "a copy did not arrive in time");
+                            let id = envelope.head.id;
+                            tracing::warn!(request = %id, "a copy did not arrive in time");
                         }
                     }
                 });
@@ -245,12 +248,12 @@ impl Router {
     /// second copy as a duplicate.
     pub(crate) async fn enqueue<T>(
         &self,
-        head: &RequestHead,
+        envelope: &Envelope,
         message: Message,
         mut decide: impl FnMut(Result<Confirmed>) -> Option<T>,
     ) -> Option<T> {
-        let (queue, mut pauses) = (model_queue(&head.model), self.timing.backoff.pauses());
-        while self.pending().get(&head.id).is_some_and(|entry| !entry.is_over()) {
+        let (queue, mut pauses) = (envelope.queue(), self.timing.backoff.pauses());
+        while self.pending().get(&envelope.head.id).is_some_and(|entry| !entry.is_over()) {
             let answer = self.publish.confirmed("", &queue, message.clone()).await;
             if let Some(decided) = decide(answer) {
                 return Some(decided);
@@ -403,7 +406,7 @@ mod tests {
             let again = router.clone();
             let taken = |answer| matches!(answer, Ok(Confirmed::Taken)).then_some(());
             let copy = async move {
-                again.enqueue(&original().head, Message::new(vec![7; 4]), taken).await
+                again.enqueue(&original().envelope(None), Message::new(vec![7; 4]), taken).await
             };
             let copy = tokio::spawn(copy);
             sleep(Duration::from_secs(20)).await;
@@ -420,7 +423,7 @@ mod tests {
             // The request is canceled, so the next copy is not published.
             router.cancel(head.id);
             let message = Message::new(vec![7; 4]);
-            assert_eq!(router.enqueue(&head, message, taken).await, None);
+            assert_eq!(router.enqueue(&original().envelope(None), message, taken).await, None);
             assert_eq!(worker.depth(&queue).await.unwrap().messages, 0);
         }
     }

@@ -2,7 +2,8 @@
 
 use nsbridge_crypto::{DataKey, Key, ReplyRoot, ReplySealer, RequestHead};
 use nsbridge_protocol::{
-    AttemptNo, Fingerprint, FinishReason, Open, Pieces, RequestId, Summary, TraceParent, Usage,
+    AttemptNo, Fingerprint, FinishReason, Open, Pieces, Priority, RequestId, Summary, TraceParent,
+    Usage,
 };
 
 use crate::merge::Merge;
@@ -27,7 +28,8 @@ pub(crate) fn original() -> Original {
     };
     let trace = TraceParent::root([7; 16], [7; 8]).unwrap();
     let key = DataKey::of_keyring(head.key_id.clone(), Key::from_bytes([1; 32]));
-    Original { head, key, content: b"{}".to_vec(), trace, epoch: 0 }
+    let (priority, content) = (Priority::Interactive, b"{}".to_vec());
+    Original { head, priority, key, content, trace, epoch: 0 }
 }
 
 /// Worker's side of one attempt.

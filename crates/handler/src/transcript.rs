@@ -23,7 +23,8 @@ pub enum Stop {
     Cancelled,
     /// The deadline of the request has passed.
     Deadline,
-    /// The worker must exit and another worker continues.
+    /// Another attempt continues, here or in another worker: the worker must exit, or the request is a
+    /// bulk request and an interactive one needs its slot.
     HandOff,
     /// A piece exceeds the maximum frame size, or the reply exceeds the maximum reply size.
     TooLarge,

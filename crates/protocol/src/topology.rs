@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use crate::{MAX_FRAME_BYTES, MAX_REQUEST_BYTES, MAX_TRANSCRIPT_BYTES, ModelName, Revision};
+use crate::{
+    MAX_FRAME_BYTES, MAX_REQUEST_BYTES, MAX_TRANSCRIPT_BYTES, ModelName, Priority, Revision,
+};
 
 /// Direct exchange for control frames; the routing key is a model or a worker's control queue.
 ///
@@ -161,14 +163,23 @@ pub fn model_queue(model: &ModelName) -> String {
     format!("nsbridge.{model}")
 }
 
-/// Returns the name of a model's queue for low-priority requests.
+/// Returns the name of a model's queue for bulk requests.
 pub fn bulk_queue(model: &ModelName) -> String {
     format!("nsbridge.{model}.bulk")
 }
 
-/// Returns the name of the queue where a request waits for its next attempt.
-pub fn retry_queue(model: &ModelName, tier: RetryTier) -> String {
-    format!("nsbridge.{model}.retry.{}", tier.name)
+/// Returns the name of the queue for a model's requests of this class.
+pub fn request_queue(model: &ModelName, priority: Priority) -> String {
+    match priority {
+        Priority::Interactive => model_queue(model),
+        Priority::Bulk => bulk_queue(model),
+    }
+}
+
+/// Returns the name of the queue where a request of this class waits for its next attempt. From
+/// there it returns to the queue of its class.
+pub fn retry_queue(model: &ModelName, priority: Priority, tier: RetryTier) -> String {
+    format!("{}.retry.{}", request_queue(model, priority), tier.name)
 }
 
 /// Returns the name of a model's dead-letter queue.

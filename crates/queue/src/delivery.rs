@@ -150,8 +150,8 @@ pub trait Subscription: Send + Sync {
     /// Stops new deliveries. Returns after those that were in transit have been handed out.
     async fn pause(&self) -> Result<()>;
 
-    /// Resumes deliveries.
-    async fn resume(&self) -> Result<()>;
+    /// Resumes deliveries with this prefetch. Deliveries from before the pause do not count.
+    async fn resume(&self, prefetch: u16) -> Result<()>;
 }
 
 /// Subscription to one queue.
@@ -159,15 +159,18 @@ pub struct Consumer {
     deliveries: mpsc::Receiver<Delivery>,
     /// Ends the subscription when dropped.
     subscription: Box<dyn Subscription>,
+    prefetch: u16,
 }
 
 impl Consumer {
-    /// Creates a consumer that receives from `deliveries`; dropping it ends `subscription`.
+    /// Creates a consumer that receives from `deliveries`; dropping it ends `subscription`. The
+    /// prefetch of the subscription is the capacity of `deliveries`.
     pub fn new(
         deliveries: mpsc::Receiver<Delivery>,
         subscription: impl Subscription + 'static,
     ) -> Self {
-        Self { deliveries, subscription: Box::new(subscription) }
+        let prefetch = u16::try_from(deliveries.max_capacity()).unwrap_or(u16::MAX);
+        Self { deliveries, subscription: Box::new(subscription), prefetch }
     }
 
     /// Stops new deliveries. Deliveries already handed out stay valid on the same channel.
@@ -182,14 +185,24 @@ impl Consumer {
         self.subscription.pause().await
     }
 
-    /// Resumes deliveries.
+    /// Resumes deliveries. Deliveries from before the pause do not count towards the prefetch.
     ///
     /// # Errors
     ///
     /// Returns [`Error::Lost`](crate::Error::Lost) if the channel is gone, and
     /// [`Error::NoQueue`](crate::Error) if the queue is gone.
     pub async fn resume(&self) -> Result<()> {
-        self.subscription.resume().await
+        self.resume_with(self.prefetch).await
+    }
+
+    /// Resumes deliveries with another prefetch, of at least 1 and at most that of the
+    /// subscription. Deliveries from before the pause do not count towards it.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`resume`](Self::resume).
+    pub async fn resume_with(&self, prefetch: u16) -> Result<()> {
+        self.subscription.resume(prefetch.clamp(1, self.prefetch)).await
     }
 
     /// Waits for the next message; returns `None` after the end of the subscription or the

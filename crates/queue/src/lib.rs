@@ -143,6 +143,15 @@ pub trait Connection: Debug + Send + Sync {
     /// Returns [`Error::NoQueue`] if there is no such queue.
     async fn consume(&self, queue: &str, prefetch: u16) -> Result<Consumer>;
 
+    /// Opens a paused subscription to `queue` on a new channel. It takes deliveries after
+    /// [`resume_with`](Consumer::resume_with), at most `prefetch` at a time.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::NoQueue`] if there is no such queue; a backend may return it at the first
+    /// resume instead.
+    async fn consume_paused(&self, queue: &str, prefetch: u16) -> Result<Consumer>;
+
     /// Opens a channel for publishing with publisher confirms.
     async fn publisher(&self) -> Result<Box<dyn Publisher>>;
 

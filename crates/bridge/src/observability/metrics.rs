@@ -3,6 +3,7 @@
 //! Every series exists from the start, at zero: an alert on a series that does not exist yet never
 //! fires. No label contains a tenant, a request or anything that a user wrote.
 
+mod labels;
 mod loading;
 mod measures;
 mod names;
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use nsbridge_handler::erased::AnyHandler;
 use nsbridge_protocol::topology::{RETRY_TIERS, RetryTier, model_queue};
-use nsbridge_protocol::{ErrorCode, Fingerprint, ModelName, Revision};
+use nsbridge_protocol::{ErrorCode, Fingerprint, ModelName, Priority, Revision};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -24,6 +25,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry, Unit};
 use tokio::sync::watch;
 
+pub(crate) use labels::{Side, Waiting};
 pub(crate) use loading::Phase;
 use names::Name;
 pub(crate) use request::{Outcome, RequestMeter};
@@ -40,7 +42,7 @@ struct Inner {
     per_token: Histogram,
     consumed: Counter,
     processed: By<Histogram>,
-    queue_wait: Histogram,
+    queue_wait: By<Histogram>,
     running: Gauge,
     slots: Gauge,
     given_up: Counter,
@@ -56,6 +58,7 @@ struct Inner {
     orphans_ended: By<Counter>,
     dead_letters: By<Counter>,
     retries: By<Counter>,
+    preemptions: Counter,
     key_pauses: Counter,
     keyring_reloads: By<Counter>,
     reconnects: By<Counter>,
@@ -124,42 +127,6 @@ impl OrphanEnd {
             Self::Expired => "expired",
             Self::Drained => "drained",
             Self::Done => "done",
-        }
-    }
-}
-
-/// Connection of the worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    /// Consumes requests and acks them.
-    Consume,
-    /// Publishes replies.
-    Publish,
-}
-
-impl Side {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Consume => "consume",
-            Self::Publish => "publish",
-        }
-    }
-}
-
-/// Queue of the model with a depth gauge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waiting {
-    /// Requests that wait for a worker.
-    Requests,
-    /// Dead letters.
-    Dead,
-}
-
-impl Waiting {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Requests => "requests",
-            Self::Dead => "dead",
         }
     }
 }
@@ -241,9 +208,9 @@ impl Metrics {
         self.0.processed.of(error_type(failed)).observe(took.as_secs_f64());
     }
 
-    /// Records the time from the sealing of a request to its opening.
-    pub(crate) fn opened(&self, waited: Duration) {
-        self.0.queue_wait.observe(waited.as_secs_f64());
+    /// Records the time from the sealing of a request of this class to its opening.
+    pub(crate) fn opened(&self, priority: Priority, waited: Duration) {
+        self.0.queue_wait.of(priority.as_str()).observe(waited.as_secs_f64());
     }
 
     /// Counts the end of a request that did not run.
@@ -275,6 +242,11 @@ impl Metrics {
     /// Counts a request that waits in a retry queue.
     pub(crate) fn retried(&self, tier: RetryTier) {
         self.0.retries.of(tier.name).inc();
+    }
+
+    /// Counts a bulk run that was stopped because an interactive request needed its slot.
+    pub(crate) fn preempted(&self) {
+        self.0.preemptions.inc();
     }
 
     /// Counts a pause for a busy key service.
@@ -368,7 +340,11 @@ impl Inner {
             per_token,
             consumed,
             processed,
-            queue_wait: ours.seconds(&names::QUEUE_WAIT, &first()),
+            queue_wait: {
+                let by = By::new("priority", Priority::ALL.map(Priority::as_str), first);
+                ours.seconds(&names::QUEUE_WAIT, &by.family);
+                by
+            },
             running: ours.put(&names::REQUESTS_IN_FLIGHT, &Gauge::default()),
             slots: ours.put(&names::SLOTS, &Gauge::default()),
             given_up: ours.put(&names::GIVEN_UP, &Counter::default()),
@@ -392,6 +368,7 @@ impl Inner {
                 let tiers = RETRY_TIERS.map(|tier| tier.name);
                 ours.by(&names::RETRIES, "tier", tiers, Counter::default)
             },
+            preemptions: ours.put(&names::PREEMPTIONS, &Counter::default()),
             key_pauses: ours.put(&names::KEY_PAUSES, &Counter::default()),
             keyring_reloads: {
                 ours.by(&names::KEYRING_RELOADS, "result", RELOADS, Counter::default)
@@ -410,7 +387,7 @@ impl Inner {
             heartbeats: ours.put(&names::HEARTBEATS, &Counter::default()),
             cancels: ours.put(&names::CANCELS, &Counter::default()),
             queue_messages: {
-                let queues = [Waiting::Requests, Waiting::Dead].map(Waiting::as_str);
+                let queues = [Waiting::Requests, Waiting::Bulk, Waiting::Dead].map(Waiting::as_str);
                 ours.by(&names::QUEUE_MESSAGES, "queue", queues, Gauge::default)
             },
             loading: loading::Loading::register(&mut ours),

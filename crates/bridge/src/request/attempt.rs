@@ -18,6 +18,7 @@ use crate::request::channel_pool::ChannelPool;
 use crate::request::confirm_window::ConfirmWindow;
 use crate::request::delivery_trace::DeliveryTrace;
 use crate::request::disposition::Disposition;
+use crate::request::slots::Claim;
 use crate::timing::Timing;
 
 /// Common parts of all streams of one job.
@@ -32,6 +33,7 @@ pub(crate) struct ReplyContext<'a> {
     pub(crate) request: RequestId,
     pub(crate) fingerprint: Option<Fingerprint>,
     pub(crate) trace: &'a DeliveryTrace,
+    pub(crate) claim: &'a Claim,
     pub(crate) timing: &'a Timing,
     /// Canceled when the reply is not waited for any longer.
     pub(crate) overdue: CancellationToken,

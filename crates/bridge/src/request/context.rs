@@ -22,7 +22,7 @@ use crate::request::delivery_trace::DeliveryTrace;
 use crate::request::in_flight::InFlight;
 use crate::request::intake_pause::IntakePause;
 use crate::request::runner::Runner;
-use crate::request::slots::SlotPool;
+use crate::request::slots::{Claim, SlotPool};
 use crate::timing::Timing;
 
 /// Maximum number of characters of a handler's reason that are logged.
@@ -39,6 +39,8 @@ pub(crate) struct WorkerContext {
     /// connection.
     pub(crate) control_queue: Mutex<String>,
     pub(crate) reply: ReplyConfig,
+    /// True if the worker takes bulk requests.
+    pub(crate) bulk: bool,
     pub(crate) keys: Arc<dyn KeyProvider>,
     pub(crate) runner: Runner,
     /// Fingerprint of the handler after it was loaded.
@@ -64,6 +66,7 @@ impl WorkerContext {
         &'a self,
         request: &'a AdmittedRequest,
         trace: &'a DeliveryTrace,
+        claim: &'a Claim,
         overdue: CancellationToken,
     ) -> ReplyContext<'a> {
         ReplyContext {
@@ -77,6 +80,7 @@ impl WorkerContext {
             request: request.job_key.id,
             fingerprint: self.fingerprint,
             trace,
+            claim,
             timing: &self.timing,
             overdue,
         }

@@ -3,8 +3,8 @@
 use std::time::SystemTime;
 
 use nsbridge_handler::transcript::Reader;
-use nsbridge_protocol::topology::{header, model_queue};
-use nsbridge_protocol::{ErrorCode, ModelName, TraceParent, Usage};
+use nsbridge_protocol::topology::{header, request_queue};
+use nsbridge_protocol::{ErrorCode, ModelName, Priority, TraceParent, Usage};
 use nsbridge_queue::{Message, Properties};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -20,6 +20,7 @@ pub(crate) struct DeliveryTrace {
     metrics: Metrics,
     spans: Spans,
     model: ModelName,
+    priority: Priority,
     came: Instant,
     came_at: SystemTime,
     state: Mutex<State>,
@@ -40,6 +41,7 @@ impl DeliveryTrace {
     pub(crate) fn begin(
         observability: &Observability,
         model: &ModelName,
+        priority: Priority,
         request: &Message,
     ) -> Self {
         let Observability { metrics, spans, .. } = observability.clone();
@@ -50,6 +52,7 @@ impl DeliveryTrace {
             metrics,
             spans,
             model: model.clone(),
+            priority,
             came: Instant::now(),
             came_at: SystemTime::now(),
             state: Mutex::new(state),
@@ -67,7 +70,8 @@ impl DeliveryTrace {
 
     /// Records that the request was opened.
     pub(crate) fn opened(&self, request: &AdmittedRequest) {
-        self.metrics.opened(self.came_at.duration_since(request.submitted_at).unwrap_or_default());
+        let waited = self.came_at.duration_since(request.submitted_at).unwrap_or_default();
+        self.metrics.opened(self.priority, waited);
         self.state.lock().about = Some((request.job_key.id.to_string(), request.attempt.0));
     }
 
@@ -143,7 +147,8 @@ impl DeliveryTrace {
             _ => None,
         };
         self.metrics.processed(self.came.elapsed(), code.is_some());
-        let span = state.trace.processed(&model_queue(&self.model), self.came_at).failed(code);
+        let queue = request_queue(&self.model, self.priority);
+        let span = state.trace.processed(&queue, self.came_at).failed(code);
         self.spans.end(match &state.about {
             Some((request, attempt)) => span.about(request, *attempt),
             None => span,

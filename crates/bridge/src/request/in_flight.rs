@@ -6,7 +6,7 @@ mod bounded;
 use std::collections::{HashMap, VecDeque};
 
 use nsbridge_crypto::JobKey;
-use nsbridge_protocol::{AttemptNo, RequestId, TraceParent};
+use nsbridge_protocol::{AttemptNo, Priority, RequestId, TraceParent};
 use nsbridge_queue::Delivery;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
@@ -46,13 +46,35 @@ pub(crate) struct SealedControl {
 #[derive(Debug)]
 pub(crate) struct OwnedDelivery {
     pub(crate) delivery: Delivery,
+    /// Class of the queue that it came from. Copies of it go to the queues of this class.
+    pub(crate) priority: Priority,
     /// Canceled when the delivery's channel is gone. The broker then redelivers the copy.
     pub(crate) gone: CancellationToken,
+    /// Share of a bulk subscription's prefetch, dropped after the settlement.
+    pub(crate) _credit: Option<Credit>,
 }
 
 impl OwnedDelivery {
     pub(crate) fn is_ours(&self) -> bool {
         !self.gone.is_cancelled()
+    }
+}
+
+/// Share of one unsettled delivery in the prefetch of its subscription.
+#[derive(Debug)]
+pub(crate) struct Credit(watch::Sender<usize>);
+
+impl Credit {
+    /// Counts a delivery in `unsettled` until the returned value is dropped.
+    pub(crate) fn of(unsettled: &watch::Sender<usize>) -> Self {
+        unsettled.send_modify(|count| *count += 1);
+        Self(unsettled.clone())
+    }
+}
+
+impl Drop for Credit {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
     }
 }
 

@@ -26,7 +26,7 @@ use crate::request::reply_sender::{ControlMessage, ReplySender, ResumeDecision};
 use crate::request::run_record::RunRecord;
 use crate::request::runner::CallEnd;
 use crate::request::settlement::{Settlement, defer, finish, refuse, renew, settle};
-use crate::request::slots::{Arrival, Slot, SlotPermit};
+use crate::request::slots::{Arrival, Claim, Slot, SlotPermit};
 
 /// Runs one delivery to its settlement, or hands it to the run of its job.
 pub(crate) async fn run(
@@ -40,10 +40,10 @@ pub(crate) async fn run(
         match admission::open(&owned.delivery, model, revision, &*worker.keys).await {
             Ok(opened) => opened,
             Err(NotAdmitted::Deferred(deferred)) => {
-                return defer(worker, owned.delivery, &deferred, trace).await;
+                return defer(worker, owned, &deferred, trace).await;
             }
             Err(NotAdmitted::Rejected(rejection)) => {
-                return refuse(worker, owned.delivery, rejection, trace).await;
+                return refuse(worker, owned, rejection, trace).await;
             }
         };
     if request.provider == Provider::Kms {
@@ -57,8 +57,8 @@ pub(crate) async fn run(
     let Some((running, mut controls)) = register(worker, &job, owned, &request, trace).await else {
         return WorkerAction::Continue;
     };
-    let overdue = CancellationToken::new();
-    let context = worker.reply_context(&request, trace, overdue.clone());
+    let (overdue, claim) = (CancellationToken::new(), arrival.claim());
+    let context = worker.reply_context(&request, trace, &claim, overdue.clone());
     let (writer, reader) = transcript();
     let record = RunRecord::of(worker, &request);
     let run = Run {
@@ -67,6 +67,7 @@ pub(crate) async fn run(
         running: &running,
         record: &record,
         reader: &reader,
+        claim: &claim,
         calling: watch::Sender::new(false),
     };
     let answered = tokio::select! {
@@ -125,6 +126,7 @@ struct Run<'a> {
     running: &'a Running<'a>,
     record: &'a RunRecord<'a>,
     reader: &'a Reader,
+    claim: &'a Claim,
     /// True while the run waits for the handler's call.
     calling: watch::Sender<bool>,
 }
@@ -209,7 +211,7 @@ impl Run<'_> {
             // Workers that were cut off for longer are back and have struck their runs, so the
             // request is no longer a suspect.
             () = self.record.cleared(), if unreturned > 0 => {
-                wait(worker.slots.arrive(), 0).await
+                wait(worker.slots.arrive(self.claim.clone()), 0).await
             }
         };
         Entry::Slot(slot)
@@ -268,14 +270,15 @@ impl Run<'_> {
         end
     }
 
-    /// Stops the run at its deadline, in a drain, or when it has lost its delivery. Sending may go
-    /// on for a while after the stop; then `overdue` is canceled. Returns only if the handler has
+    /// Stops the run at its deadline, in a drain, when an interactive request needs its slot, or when
+    /// it has lost its delivery. Sending may go on for a while after the stop; then `overdue` is canceled. Returns only if the handler has
     /// failed and the run is not waited for any more.
     async fn watch(&self, overdue: &CancellationToken) -> Undeliverable {
         let (worker, reader) = (self.worker, self.reader);
         let (stop, margin) = tokio::select! {
             () = sleep(admission::remaining(self.request.deadline)) => (Stop::Deadline, worker.timing.send_margin),
             margin = must_move(worker, reader) => (Stop::HandOff, margin),
+            () = self.preempted() => (Stop::HandOff, worker.timing.send_margin),
             // The client does not need these frames: the worker with the delivery sends its own.
             () = self.forsaken() => (Stop::HandOff, Duration::ZERO),
         };
@@ -296,6 +299,15 @@ impl Run<'_> {
             never = late => never,
             () = given_up => Undeliverable::Overdue,
         }
+    }
+
+    /// Waits until the slot of a bulk request is needed by an interactive one (rule R13).
+    async fn preempted(&self) {
+        let Self { worker, request, reader, .. } = self;
+        worker.slots.preempted(self.claim, request.attempt).await;
+        let (id, pieces) = (request.job_key.id, reader.len());
+        tracing::info!(request = %id, pieces, "a bulk request gives up its slot");
+        worker.observability.metrics.preempted();
     }
 
     /// Waits until the run has lost its delivery for good (rule R9).

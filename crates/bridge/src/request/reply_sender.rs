@@ -33,6 +33,8 @@ pub(crate) struct ReplySender<'a> {
     /// Attempt number of the job's latest delivery.
     number: watch::Receiver<AttemptNo>,
     attempt: Attempt<'a>,
+    /// Number of pieces that the client had when the run began, as far as it answered.
+    known: usize,
     /// Time at which pieces were last sent.
     last_sent: Instant,
     /// Time at which any frame was last sent.
@@ -50,7 +52,7 @@ impl<'a> ReplySender<'a> {
         // The first piece is sent without a delay.
         let now = Instant::now();
         let last_sent = now.checked_sub(context.config.coalesce()).unwrap_or(now);
-        Ok(Self { context, number, attempt, last_sent, last_frame: now })
+        Ok(Self { context, number, attempt, known: 0, last_sent, last_frame: now })
     }
 
     /// Waits for the pieces that the client of a redelivered job of this age already has (rule R7).
@@ -99,7 +101,11 @@ impl<'a> ReplySender<'a> {
         };
         let least = context.timing.min_resume_wait;
         let wait = resume_wait(opened.elapsed(), age, least, most);
-        timeout_at(opened + wait, decision).await.unwrap_or(ResumeDecision::Start)
+        let decision = timeout_at(opened + wait, decision).await.unwrap_or(ResumeDecision::Start);
+        if let ResumeDecision::Resume(pieces) = &decision {
+            self.known = pieces.len();
+        }
+        decision
     }
 
     /// Sends pieces as they come, until the call has ended and all are published. A stop from the
@@ -136,6 +142,9 @@ impl<'a> ReplySender<'a> {
         loop {
             self.attempt.skip_resumed(reader);
             self.context.trace.sent(self.attempt.position, reader.resumed());
+            if self.attempt.position > self.known {
+                self.context.claim.progress();
+            }
             let over = ended.is_cancelled();
             if over && self.nothing_left(reader) {
                 return Ok(());

@@ -5,11 +5,11 @@ use std::time::{Duration, SystemTime};
 
 use nsbridge_crypto::{ErrorHint, ReplySealer, RequestFrame, seal_nothing};
 use nsbridge_protocol::topology::{
-    CONTROL_EXCHANGE, REPLY_EXCHANGE, RETRY_TIERS, RetryTier, dead_queue, header, model_queue,
+    CONTROL_EXCHANGE, REPLY_EXCHANGE, RETRY_TIERS, RetryTier, dead_queue, header, request_queue,
     retry_queue, revision_key,
 };
 use nsbridge_protocol::{ErrorCode, Failure, ModelName, Open, Revision};
-use nsbridge_queue::{Confirmed, Delivery, Error, Header, Message, Publisher, Result};
+use nsbridge_queue::{Confirmed, Error, Header, Message, Publisher, Result};
 use tokio::time::sleep;
 
 use crate::clock::now_ms;
@@ -17,6 +17,7 @@ use crate::observability::traces::{parent, put};
 use crate::request::admission::{Rejection, ReplyTo, epoch, remaining};
 use crate::request::channel_pool::ChannelPool;
 use crate::request::delivery_trace::DeliveryTrace;
+use crate::request::in_flight::OwnedDelivery;
 
 /// Headers that are copied with a message into another queue. All others are left behind, because a
 /// publisher may have written anything into them.
@@ -26,16 +27,17 @@ const KEPT: [&str; 4] = [header::MODEL, header::KEY_ID, header::EPOCH, header::T
 const FULL_PAUSES: [Duration; 3] =
     [Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(500)];
 
-/// Publishes a copy of `delivery`, still sealed, to the dead-letter queue, and waits for the
+/// Publishes a copy of a delivery, still sealed, to the dead-letter queue, and waits for the
 /// publisher confirm. A body that is no request is left out, because it may be anything, of any
 /// size.
 pub(crate) async fn dead_letter(
     pool: &ChannelPool,
     model: &ModelName,
-    delivery: &Delivery,
+    owned: &OwnedDelivery,
     code: ErrorCode,
     trace: &DeliveryTrace,
 ) -> Result<()> {
+    let delivery = &owned.delivery;
     let message = &delivery.message;
     let no_request = matches!(code, ErrorCode::Malformed | ErrorCode::Oversized)
         && RequestFrame::parse(&message.body).is_err();
@@ -48,7 +50,7 @@ pub(crate) async fn dead_letter(
     headers.insert(header::REASON.into(), Header::Text(code.as_str().into()));
     headers.insert(header::DELIVERIES.into(), Header::Int(saturate(delivery.deliveries)));
     headers.insert(header::DEAD_AT.into(), Header::Int(saturate(now_ms())));
-    headers.insert(header::QUEUE.into(), Header::Text(model_queue(model)));
+    headers.insert(header::QUEUE.into(), Header::Text(request_queue(model, owned.priority)));
     confirmed(pool, &dead_queue(model), letter).await?;
     trace.metrics().dead_lettered(code);
     Ok(())
@@ -69,15 +71,15 @@ pub(crate) async fn is_served(
 
 /// Returns true if the request can wait in the next retry queue: it was retried fewer than `most`
 /// times and has more time left than the queue's delay.
-pub(crate) fn may_retry(delivery: &Delivery, deadline: SystemTime, most: usize) -> bool {
-    next_tier(delivery).is_some_and(|(tries, tier)| {
+pub(crate) fn may_retry(owned: &OwnedDelivery, deadline: SystemTime, most: usize) -> bool {
+    next_tier(owned).is_some_and(|(tries, tier)| {
         usize::try_from(tries).is_ok_and(|tries| tries < most) && remaining(deadline) > tier.delay
     })
 }
 
 /// Returns the number of earlier retries and the tier of the next retry queue.
-fn next_tier(delivery: &Delivery) -> Option<(i64, RetryTier)> {
-    let tries = delivery.message.properties.int(header::TRIES).unwrap_or(0);
+fn next_tier(owned: &OwnedDelivery) -> Option<(i64, RetryTier)> {
+    let tries = owned.delivery.message.properties.int(header::TRIES).unwrap_or(0);
     let tier = usize::try_from(tries).ok().and_then(|tries| RETRY_TIERS.get(tries))?;
     Some((tries, *tier))
 }
@@ -93,20 +95,20 @@ pub(crate) enum Retry {
     Full,
 }
 
-/// Publishes a copy of `delivery` to the next retry queue.
+/// Publishes a copy of a delivery to the next retry queue of its class.
 pub(crate) async fn retry(
     pool: &ChannelPool,
     model: &ModelName,
-    delivery: &Delivery,
+    owned: &OwnedDelivery,
     deadline: SystemTime,
     trace: &DeliveryTrace,
 ) -> Result<Retry> {
-    let Some((tries, tier)) = next_tier(delivery) else { return Ok(Retry::Over) };
-    let Some(mut again) = again(delivery, tier.delay, deadline, trace) else {
+    let Some((tries, tier)) = next_tier(owned) else { return Ok(Retry::Over) };
+    let Some(mut again) = again(owned, tier.delay, deadline, trace) else {
         return Ok(Retry::Over);
     };
     again.properties.headers.insert(header::TRIES.into(), Header::Int(tries + 1));
-    let queue = retry_queue(model, tier);
+    let queue = retry_queue(model, owned.priority, tier);
     match publish(pool, "", &queue, again).await? {
         Confirmed::Taken => {
             trace.metrics().retried(tier);
@@ -117,41 +119,41 @@ pub(crate) async fn retry(
     }
 }
 
-/// Publishes a copy of `delivery` that comes back after about `pause` and does not count as a try.
+/// Publishes a copy of a delivery that comes back after about `pause` and does not count as a try.
 /// Returns `false` if the deadline would pass before.
 pub(crate) async fn wait(
     pool: &ChannelPool,
     model: &ModelName,
-    delivery: &Delivery,
+    owned: &OwnedDelivery,
     deadline: SystemTime,
     pause: Duration,
     trace: &DeliveryTrace,
 ) -> Result<bool> {
     let [first, longer @ ..] = RETRY_TIERS;
     let tier = longer.into_iter().rev().find(|tier| tier.delay <= pause).unwrap_or(first);
-    let Some(again) = again(delivery, tier.delay, deadline, trace) else { return Ok(false) };
-    confirmed(pool, &retry_queue(model, tier), again).await?;
+    let Some(again) = again(owned, tier.delay, deadline, trace) else { return Ok(false) };
+    confirmed(pool, &retry_queue(model, owned.priority, tier), again).await?;
     Ok(true)
 }
 
-/// Publishes a copy of `delivery` to the end of its own queue. Returns `false` if its deadline has
+/// Publishes a copy of a delivery to the end of its own queue. Returns `false` if its deadline has
 /// passed.
 pub(crate) async fn renew(
     pool: &ChannelPool,
     model: &ModelName,
-    delivery: &Delivery,
+    owned: &OwnedDelivery,
     deadline: SystemTime,
     trace: &DeliveryTrace,
 ) -> Result<bool> {
-    let Some(again) = again(delivery, Duration::ZERO, deadline, trace) else { return Ok(false) };
-    confirmed(pool, &model_queue(model), again).await?;
+    let Some(again) = again(owned, Duration::ZERO, deadline, trace) else { return Ok(false) };
+    confirmed(pool, &request_queue(model, owned.priority), again).await?;
     Ok(true)
 }
 
 /// Returns a copy for delivery after `delay` at the earliest; `None` if the deadline would pass
 /// before.
 fn again(
-    delivery: &Delivery,
+    owned: &OwnedDelivery,
     delay: Duration,
     deadline: SystemTime,
     trace: &DeliveryTrace,
@@ -160,9 +162,9 @@ fn again(
     if left <= delay {
         return None;
     }
-    let mut again = copy(&delivery.message);
+    let mut again = copy(&owned.delivery.message);
     again.properties.expiration = Some(left);
-    let epoch = epoch(&delivery.message).saturating_add(1);
+    let epoch = epoch(&owned.delivery.message).saturating_add(1);
     again.properties.headers.insert(header::EPOCH.into(), Header::Int(epoch.into()));
     put(&mut again.properties, header::TRACE_BEFORE, trace.span());
     Some(again)

@@ -14,8 +14,8 @@
 use std::time::Duration;
 
 use nsbridge_protocol::topology::{RENEW_DELIVERIES, RETRY_TIERS};
-use nsbridge_protocol::{ErrorCode, Revision};
-use nsbridge_queue::{Delivery, Error};
+use nsbridge_protocol::{ErrorCode, Priority, Revision};
+use nsbridge_queue::Error;
 use tokio::time::sleep;
 
 use crate::observability::metrics::Outcome;
@@ -62,26 +62,22 @@ pub(crate) async fn finish(
         Disposition::Completed(_) | Disposition::Failed(_) | Disposition::Undelivered(_) => {
             (Settlement::Ack, None)
         }
-        Disposition::HandedOff | Disposition::Broken(_) | Disposition::Unsealed => {
-            (Settlement::Requeue, None)
-        }
-        Disposition::RetryLater => match retry_later(worker, &first.delivery, request, trace).await
-        {
+        Disposition::HandedOff => (hand_over(worker, &ours, request, trace).await, None),
+        Disposition::Broken(_) | Disposition::Unsealed => (Settlement::Requeue, None),
+        Disposition::RetryLater => match retry_later(worker, first, request, trace).await {
             Ok(outcome) => (Settlement::Ack, Some(outcome)),
             Err(error) => {
                 tracing::warn!(request = %request.job_key.id, %error, "no retry, giving it back");
                 (Settlement::Requeue, Some(Outcome::Moved))
             }
         },
-        Disposition::Poison(runs) => {
-            match poison(worker, &first.delivery, *runs, request, trace).await {
-                Ok(outcome) => (Settlement::Ack, Some(outcome)),
-                Err(error) => {
-                    tracing::warn!(request = %request.job_key.id, %error, "no dead letter, giving it back");
-                    (Settlement::Requeue, Some(Outcome::Moved))
-                }
+        Disposition::Poison(runs) => match poison(worker, first, *runs, request, trace).await {
+            Ok(outcome) => (Settlement::Ack, Some(outcome)),
+            Err(error) => {
+                tracing::warn!(request = %request.job_key.id, %error, "no dead letter, giving it back");
+                (Settlement::Requeue, Some(Outcome::Moved))
             }
-        }
+        },
     };
     for owned in ours {
         settle(owned, settlement, request, trace).await;
@@ -89,15 +85,43 @@ pub(crate) async fn finish(
     outcome
 }
 
+/// Returns the settlement of a request that another worker continues. A requeue returns it to the
+/// head of its queue, and counts as a delivery. Preemptions have no limit, so a bulk request that
+/// nears the broker's delivery limit is published as a new copy. Its count begins at 0, because its
+/// run has ended in an orderly way.
+async fn hand_over(
+    worker: &WorkerContext,
+    ours: &[OwnedDelivery],
+    request: &AdmittedRequest,
+    trace: &DeliveryTrace,
+) -> Settlement {
+    let (pool, model) = (&worker.publish, &worker.model);
+    let near = |owned: &&OwnedDelivery| {
+        owned.priority == Priority::Bulk && owned.delivery.deliveries + 1 >= RENEW_DELIVERIES
+    };
+    let Some(owned) = ours.iter().find(near).filter(|_| !pool.is_blocked()) else {
+        return Settlement::Requeue;
+    };
+    match republish::renew(pool, model, owned, request.deadline, trace).await {
+        Ok(true) => Settlement::Ack,
+        Ok(false) => Settlement::Requeue,
+        Err(error) => {
+            let id = request.job_key.id;
+            tracing::warn!(request = %id, %error, "a message could not be renewed");
+            Settlement::Requeue
+        }
+    }
+}
+
 /// Publishes a copy that is delivered later, or dead-letters the request if it has no tries left.
 async fn retry_later(
     worker: &WorkerContext,
-    delivery: &Delivery,
+    owned: &OwnedDelivery,
     request: &AdmittedRequest,
     trace: &DeliveryTrace,
 ) -> nsbridge_queue::Result<Outcome> {
     let (pool, model) = (&worker.publish, &worker.model);
-    match republish::retry(pool, model, delivery, request.deadline, trace).await? {
+    match republish::retry(pool, model, owned, request.deadline, trace).await? {
         Retry::Waits => return Ok(Outcome::Retried),
         Retry::Over => {}
         // The request has tries left. It must not become a dead letter because others fill the
@@ -105,20 +129,20 @@ async fn retry_later(
         Retry::Full => return Err(retry_queue_full(worker).await),
     }
     let message = "the model failed on this request, every time it was tried".to_owned();
-    fail_for_good(worker, delivery, (ErrorCode::ModelFailed, message), request, trace).await
+    fail_for_good(worker, owned, (ErrorCode::ModelFailed, message), request, trace).await
 }
 
 /// Dead-letters a request that ends its workers (rule R1).
 async fn poison(
     worker: &WorkerContext,
-    delivery: &Delivery,
+    owned: &OwnedDelivery,
     runs: u32,
     request: &AdmittedRequest,
     trace: &DeliveryTrace,
 ) -> nsbridge_queue::Result<Outcome> {
     let code = ErrorCode::Poison;
     let message = format!("{runs} workers ended while they ran it");
-    let outcome = fail_for_good(worker, delivery, (code, message), request, trace).await?;
+    let outcome = fail_for_good(worker, owned, (code, message), request, trace).await?;
     let (id, deliveries) = (request.job_key.id, request.deliveries);
     tracing::warn!(request = %id, %code, runs, deliveries, "a request was dead-lettered");
     Ok(outcome)
@@ -127,14 +151,14 @@ async fn poison(
 /// Sends the client of an opened request its final error, and publishes the dead letter.
 async fn fail_for_good(
     worker: &WorkerContext,
-    delivery: &Delivery,
+    owned: &OwnedDelivery,
     (code, message): (ErrorCode, String),
     request: &AdmittedRequest,
     trace: &DeliveryTrace,
 ) -> nsbridge_queue::Result<Outcome> {
     let reply = Some(request.reply());
     let rejection = Rejection { code, message, reply, again: None };
-    replace_refused(worker, delivery, &rejection, trace).await.map(|_| Outcome::Failed(code))
+    replace_refused(worker, owned, &rejection, trace).await.map(|_| Outcome::Failed(code))
 }
 
 /// Publishes a copy in place of a message that has nearly reached the broker's delivery limit.
@@ -155,7 +179,7 @@ pub(crate) async fn renew(
         return Some(owned);
     }
     let renewed = tokio::select! {
-        renewed = republish::renew(pool, model, delivery, request.deadline, trace) => renewed,
+        renewed = republish::renew(pool, model, &owned, request.deadline, trace) => renewed,
         () = owned.gone.cancelled() => return Some(owned),
         _ = worker.drain.begun() => return Some(owned),
     };
@@ -178,19 +202,20 @@ pub(crate) async fn renew(
 /// one can help, else the dead letter, and acks.
 pub(crate) async fn refuse(
     worker: &WorkerContext,
-    delivery: Delivery,
+    owned: OwnedDelivery,
     rejection: Rejection,
     trace: &DeliveryTrace,
 ) -> WorkerAction {
+    let delivery = &owned.delivery;
     let (code, deliveries) = (rejection.code, delivery.deliveries);
     let bytes = delivery.oversized.unwrap_or(delivery.message.body.len() as u64);
     // From the request's own header, which may be unverified.
     let request = rejection.reply.as_ref().map(|reply| tracing::field::display(reply.request));
-    let again = match replace_refused(worker, &delivery, &rejection, trace).await {
+    let again = match replace_refused(worker, &owned, &rejection, trace).await {
         Ok(again) => again,
         Err(error) => {
             tracing::warn!(request, %code, %error, "a request could not be dead-lettered, giving it back");
-            let _ = delivery.requeue().await;
+            let _ = owned.delivery.requeue().await;
             trace.ended(Outcome::Moved);
             return WorkerAction::Pause(worker.timing.dead_letter_pause);
         }
@@ -199,7 +224,7 @@ pub(crate) async fn refuse(
     let what =
         if again { "a request waits for another try" } else { "a request was dead-lettered" };
     tracing::warn!(request, %code, deliveries, bytes, "{what}");
-    if let Err(error) = delivery.ack().await {
+    if let Err(error) = owned.delivery.ack().await {
         tracing::warn!(%error, "a refused request will come back");
     }
     WorkerAction::Continue
@@ -209,20 +234,20 @@ pub(crate) async fn refuse(
 /// false if it is the dead letter.
 async fn replace_refused(
     worker: &WorkerContext,
-    delivery: &Delivery,
+    owned: &OwnedDelivery,
     rejection: &Rejection,
     trace: &DeliveryTrace,
 ) -> nsbridge_queue::Result<bool> {
     let (pool, model) = (&worker.publish, &worker.model);
     if let Some(again) = &rejection.again
-        && retry_refused(worker, delivery, again, rejection, trace).await?
+        && retry_refused(worker, owned, again, rejection, trace).await?
     {
         return Ok(true);
     }
     let from =
         republish::RefusingWorker { worker: &worker.name, revision: worker.revision.as_ref() };
     republish::notify_client(pool, &from, rejection).await?;
-    republish::dead_letter(pool, model, delivery, rejection.code, trace).await.map(|()| false)
+    republish::dead_letter(pool, model, owned, rejection.code, trace).await.map(|()| false)
 }
 
 /// Publishes a copy for another try, if one can help, and sends the client the reason (rules R3 and
@@ -233,7 +258,7 @@ async fn replace_refused(
 /// start or come back.
 async fn retry_refused(
     worker: &WorkerContext,
-    delivery: &Delivery,
+    owned: &OwnedDelivery,
     again: &Again,
     rejection: &Rejection,
     trace: &DeliveryTrace,
@@ -244,24 +269,24 @@ async fn retry_refused(
         None => None,
     };
     if served == Some(true) {
-        let first = epoch(&delivery.message) == 0;
+        let first = epoch(&owned.delivery.message) == 0;
         let pause = if first {
             Duration::ZERO
         } else {
             worker.timing.served_revision_pause.min(remaining(until) / 4)
         };
-        let waits = republish::wait(pool, model, delivery, until, pause, trace).await?;
+        let waits = republish::wait(pool, model, owned, until, pause, trace).await?;
         if waits {
             republish::hint_client(pool, rejection).await?;
         }
         return Ok(waits);
     }
     let tries = if served == Some(false) { UNSERVED_TRIES } else { RETRY_TIERS.len() };
-    if !republish::may_retry(delivery, until, tries) {
+    if !republish::may_retry(owned, until, tries) {
         return Ok(false);
     }
     republish::hint_client(pool, rejection).await?;
-    match republish::retry(pool, model, delivery, until, trace).await? {
+    match republish::retry(pool, model, owned, until, trace).await? {
         Retry::Waits => Ok(true),
         Retry::Over => Ok(false),
         Retry::Full if again.pinned.is_some() => Err(retry_queue_full(worker).await),
@@ -295,7 +320,7 @@ async fn is_served(worker: &WorkerContext, revision: &Revision) -> Option<bool> 
 /// waits as a copy, because a requeued message would be redelivered at once.
 pub(crate) async fn defer(
     worker: &WorkerContext,
-    delivery: Delivery,
+    owned: OwnedDelivery,
     deferred: &Deferred,
     trace: &DeliveryTrace,
 ) -> WorkerAction {
@@ -305,15 +330,15 @@ pub(crate) async fn defer(
     trace.metrics().key_pause();
     let (pool, model) = (&worker.publish, &worker.model);
     let copied = match deferred.until {
-        Some(until) => republish::wait(pool, model, &delivery, until, pause, trace).await,
+        Some(until) => republish::wait(pool, model, &owned, until, pause, trace).await,
         None => Ok(false),
     };
     let settled = match copied {
-        Ok(true) => delivery.ack().await,
-        Ok(false) => delivery.requeue().await,
+        Ok(true) => owned.delivery.ack().await,
+        Ok(false) => owned.delivery.requeue().await,
         Err(error) => {
             tracing::warn!(%error, "a request could not be put off, giving it back");
-            delivery.requeue().await
+            owned.delivery.requeue().await
         }
     };
     if let Err(error) = settled {

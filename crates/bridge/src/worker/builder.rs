@@ -38,6 +38,7 @@ pub struct WorkerBuilder {
     revision: Option<Revision>,
     name: Option<String>,
     reply: ReplyConfig,
+    bulk: bool,
     drain: Drain,
     observability: Option<Observability>,
     timing: Timing,
@@ -56,6 +57,7 @@ impl WorkerBuilder {
             revision: None,
             name: None,
             reply: ReplyConfig::default(),
+            bulk: true,
             drain: Drain::new(GRACE),
             observability: None,
             timing: Timing::default(),
@@ -77,6 +79,13 @@ impl WorkerBuilder {
     /// Sets the settings that cut replies into frames.
     pub fn reply(mut self, reply: ReplyConfig) -> Self {
         self.reply = reply;
+        self
+    }
+
+    /// Sets whether the worker takes bulk requests into slots that no interactive request needs.
+    /// Default: true.
+    pub fn bulk(mut self, bulk: bool) -> Self {
+        self.bulk = bulk;
         self
     }
 
@@ -133,7 +142,7 @@ impl WorkerBuilder {
         options: H::Options,
         models: Models,
     ) -> Result<Worker, Error> {
-        let Self { model, broker, keys, revision, name, reply, drain, observability, timing } =
+        let Self { model, broker, keys, revision, name, reply, bulk, drain, observability, timing } =
             self;
         let name = name.unwrap_or_else(host_name);
         let observability = observability.unwrap_or_else(|| Observability::new(&model));
@@ -160,6 +169,7 @@ impl WorkerBuilder {
             model,
             revision,
             reply,
+            bulk,
             keys,
             runner,
             fingerprint,

@@ -1,12 +1,14 @@
 //! Session: one consuming connection, from its subscriptions to its loss.
 
+mod bulk;
+
 use std::convert::Infallible;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
 use nsbridge_crypto::ControlFrame;
-use nsbridge_protocol::ControlKind;
-use nsbridge_protocol::topology::{header, model_queue};
+use nsbridge_protocol::topology::{header, request_queue};
+use nsbridge_protocol::{ControlKind, Priority};
 use nsbridge_queue::{Connection, Consumer, Delivery};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -20,7 +22,9 @@ use crate::request::delivery_trace::DeliveryTrace;
 use crate::request::disposition::WorkerAction;
 use crate::request::in_flight::{OwnedDelivery, SealedControl};
 use crate::request::lifecycle;
-use crate::request::slots::Arrival;
+use crate::request::slots::{Arrival, Claim};
+
+use bulk::BulkSubscriber;
 
 /// Prefetch of the control queue. A `resume` may have 8 MiB, and handing one on takes no time.
 const CONTROL_PREFETCH: u16 = 4;
@@ -51,8 +55,12 @@ impl ConsumerSession {
         let lost = CancellationToken::new();
         // A separate task, because running jobs must learn of the loss during a drain as well.
         tokio::spawn(tell_when_lost(worker.clone(), connection.clone(), lost.clone()));
-        let (worker, jobs) = (worker.clone(), jobs.clone());
-        tokio::spawn(Subscriber { worker, connection, lost: lost.clone(), jobs }.run());
+        let link =
+            Link { worker: worker.clone(), connection, lost: lost.clone(), jobs: jobs.clone() };
+        if worker.bulk {
+            tokio::spawn(BulkSubscriber(link.clone()).run());
+        }
+        tokio::spawn(Subscriber(link).run());
         Ok(Self { lost })
     }
 
@@ -74,51 +82,83 @@ async fn tell_when_lost(
     lost.cancel();
 }
 
-/// Single subscription to the model's queue, with one prefetched delivery per slot.
-///
-/// All deliveries share one channel. With a channel for each, the broker of a dying connection
-/// hands the deliveries of the first channel to the second, and so on through all of them: three
-/// cuts have led to fourteen attempts.
-struct Subscriber {
+/// Consuming connection of a session, and the jobs of its deliveries.
+#[derive(Clone)]
+struct Link {
     worker: Arc<WorkerContext>,
     connection: Arc<dyn Connection>,
     lost: CancellationToken,
     jobs: TaskTracker,
 }
 
-impl Subscriber {
-    /// Takes deliveries until the worker drains or the connection is gone.
-    async fn run(self) {
+impl Link {
+    /// Runs a subscription until the worker drains or the connection is gone.
+    async fn until_over(&self, subscription: impl Future<Output = Infallible>) {
         tokio::select! {
             () = self.lost.cancelled() => {}
             _ = self.worker.drain.begun() => {}
-            never = self.subscribe() => match never {},
+            never = subscription => match never {},
         }
     }
 
-    async fn subscribe(&self) -> Infallible {
-        let (queue, prefetch) = (model_queue(&self.worker.model), self.worker.runner.slots());
-        let prefetch = u16::try_from(prefetch).unwrap_or(u16::MAX);
+    /// Subscribes to the queue of a class with one delivery per slot at most. Tries until the broker
+    /// accepts. A bulk subscription is paused.
+    async fn subscribe(&self, priority: Priority) -> Consumer {
+        let queue = request_queue(&self.worker.model, priority);
+        let prefetch = u16::try_from(self.worker.runner.slots()).unwrap_or(u16::MAX);
         loop {
-            match self.connection.consume(&queue, prefetch).await {
-                Ok(consumer) => self.take(consumer).await,
-                Err(error) => tracing::warn!(%error, "cannot subscribe, trying again"),
+            let consumer = match priority {
+                Priority::Bulk => self.connection.consume_paused(&queue, prefetch).await,
+                _ => self.connection.consume(&queue, prefetch).await,
+            };
+            match consumer {
+                Ok(consumer) => return consumer,
+                Err(error) => tracing::warn!(queue, %error, "cannot subscribe, trying again"),
             }
-            // The broker ends a subscription alone if the queue was deleted or a job held a
-            // delivery for too long.
-            sleep(self.worker.timing.session_retry).await;
-            drop(self.connection.declare_model(&self.worker.model).await);
+            self.restore().await;
         }
+    }
+
+    /// Waits before the next subscription, and declares the queues. The broker ends a subscription
+    /// alone if the queue was deleted or a job held a delivery for too long.
+    async fn restore(&self) {
+        sleep(self.worker.timing.session_retry).await;
+        drop(self.connection.declare_model(&self.worker.model).await);
+    }
+
+    fn start(&self, owned: OwnedDelivery) {
+        let arrival = self.worker.slots.arrive(Claim::new(owned.priority));
+        self.jobs.spawn(run(self.worker.clone(), owned, arrival));
+    }
+}
+
+/// Single subscription to the model's queue, with one prefetched delivery per slot.
+///
+/// All deliveries share one channel. With a channel for each, the broker of a dying connection
+/// hands the deliveries of the first channel to the second, and so on through all of them: three
+/// cuts have led to fourteen attempts.
+struct Subscriber(Link);
+
+impl Subscriber {
+    async fn run(self) {
+        let taking = async {
+            loop {
+                self.take(self.0.subscribe(Priority::Interactive).await).await;
+                self.0.restore().await;
+            }
+        };
+        self.0.until_over(taking).await;
     }
 
     /// Takes deliveries until the channel is gone.
     async fn take(&self, mut consumer: Consumer) {
-        let (model, slots) = (&self.worker.model, self.worker.runner.slots());
+        let worker = &self.0.worker;
+        let (model, slots) = (&worker.model, worker.runner.slots());
         tracing::info!(%model, slots, "taking requests");
-        let _consuming = self.worker.consuming.begin();
+        let _consuming = worker.consuming.begin();
         // Child token: canceled by the end of the channel and by the loss of the connection.
-        let gone = self.lost.child_token();
-        let slots = &self.worker.slots;
+        let gone = self.0.lost.child_token();
+        let slots = &worker.slots;
         slots.paused(false);
         let mut quiet = slots.quiet();
         quiet.mark_changed();
@@ -151,7 +191,7 @@ impl Subscriber {
     ) -> nsbridge_queue::Result<()> {
         if wanted {
             // Before the resume, so that no suspect begins in between.
-            self.worker.slots.paused(false);
+            self.0.worker.slots.paused(false);
             consumer.resume().await?;
         } else {
             consumer.pause().await?;
@@ -159,15 +199,14 @@ impl Subscriber {
             while let Some(delivery) = consumer.try_recv() {
                 self.start(delivery, gone);
             }
-            self.worker.slots.paused(true);
+            self.0.worker.slots.paused(true);
         }
         Ok(())
     }
 
     fn start(&self, delivery: Delivery, gone: &CancellationToken) {
-        let owned = OwnedDelivery { delivery, gone: gone.clone() };
-        let arrival = self.worker.slots.arrive();
-        self.jobs.spawn(run(self.worker.clone(), owned, arrival));
+        let (priority, gone) = (Priority::Interactive, gone.clone());
+        self.0.start(OwnedDelivery { delivery, priority, gone, _credit: None });
     }
 }
 
@@ -179,7 +218,8 @@ async fn run(worker: Arc<WorkerContext>, owned: OwnedDelivery, arrival: Arrival)
         () = worker.intake.resumed() => {}
         () = owned.gone.cancelled() => return,
     }
-    let trace = DeliveryTrace::begin(&worker.observability, &worker.model, &owned.delivery.message);
+    let (observability, model) = (&worker.observability, &worker.model);
+    let trace = DeliveryTrace::begin(observability, model, owned.priority, &owned.delivery.message);
     let job = lifecycle::run(&worker, owned, arrival, &trace).instrument(trace.log());
     let job = std::panic::AssertUnwindSafe(job);
     // Handler code runs in this task too, and may panic: the wake-ups of its engine.

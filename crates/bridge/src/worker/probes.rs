@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use nsbridge_handler::Health as HandlerHealth;
-use nsbridge_protocol::topology::{dead_queue, model_queue};
+use nsbridge_protocol::topology::{bulk_queue, dead_queue, model_queue};
 use nsbridge_queue::Connection;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -122,6 +122,7 @@ async fn ask_depths(worker: &WorkerContext) -> Infallible {
     let mut consuming = worker.consuming.since();
     let queues = [
         (Waiting::Requests, model_queue(&worker.model)),
+        (Waiting::Bulk, bulk_queue(&worker.model)),
         (Waiting::Dead, dead_queue(&worker.model)),
     ];
     loop {

@@ -440,6 +440,10 @@ impl Connection for Records<Arc<dyn Connection>> {
         self.inner.consume(queue, prefetch).await
     }
 
+    async fn consume_paused(&self, queue: &str, prefetch: u16) -> nsbridge_queue::Result<Consumer> {
+        self.inner.consume_paused(queue, prefetch).await
+    }
+
     async fn publisher(&self) -> nsbridge_queue::Result<Box<dyn Publisher>> {
         self.inner.publisher().await
     }

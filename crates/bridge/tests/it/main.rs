@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper of a test may end it")]
 
 mod blame;
+mod bulk;
 mod canary;
 mod giving_up;
 #[cfg(feature = "kms")]

@@ -8,7 +8,7 @@ use nsbridge_crypto::{Entry, Key, Keyring, RequestHead, State, seal_request};
 use nsbridge_protocol::topology::{
     self, RETRY_TIERS, dead_queue, header, model_queue, reply_queue, retry_queue,
 };
-use nsbridge_protocol::{ErrorCode, RequestId, Uuid};
+use nsbridge_protocol::{ErrorCode, Priority, RequestId, Uuid};
 use nsbridge_queue::{
     Broker, Confirmed, Connection, Delivery, Header, Limits, MemoryBroker, Message,
 };
@@ -291,7 +291,7 @@ async fn m5_an_unknown_key_is_a_dead_letter_at_once_where_its_retry_queue_is_ful
     let limits = Limits { retry_queue_bytes: 10, ..Limits::default() };
     let stage = Stage::new(Arc::new(MemoryBroker::with_limits(limits))).await;
     let [.., longest] = RETRY_TIERS;
-    let queue = retry_queue(&stage.setup.model, longest);
+    let queue = retry_queue(&stage.setup.model, Priority::Interactive, longest);
     let publisher = stage.connection.publisher().await.unwrap();
     let filler = Message::new(vec![0; 10]);
     let filled = publisher.publish("", &queue, filler).await.unwrap().await.unwrap();

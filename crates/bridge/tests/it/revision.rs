@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nsbridge_protocol::topology::{RETRY_TIERS, dead_queue, header, retry_queue};
-use nsbridge_protocol::{ErrorCode, Revision};
+use nsbridge_protocol::{ErrorCode, Priority, Revision};
 use nsbridge_queue::Broker;
 use nsbridge_testkit::system::Setup;
 use nsbridge_testkit::system::client::{Error, Event, Request};
@@ -77,7 +77,7 @@ async fn r12_a_request_waits_for_a_worker_of_its_revision_that_is_busy(broker: A
     let mut second = client.submit::<String>(pinned(&setup, seed, "b")).await.unwrap();
     assert_eq!(second.next().await.unwrap().unwrap(), Event::Hint(ErrorCode::WrongRevision));
     // The wait does not count as one of the few tries.
-    let waiting = retry_queue(&setup.model, RETRY_TIERS[0]);
+    let waiting = retry_queue(&setup.model, Priority::Interactive, RETRY_TIERS[0]);
     let mut waits = rival.consume(&waiting, 1).await.unwrap();
     let copy = timeout(Duration::from_secs(1), waits.recv()).await.unwrap().unwrap();
     assert_eq!(copy.message.properties.int(header::TRIES), None);

@@ -81,7 +81,7 @@ async fn after_one_good_request_the_counts_are_right(broker: Arc<dyn Broker>) {
     is("gen_ai_server_request_duration_seconds_count", "error_type=\"\"", 1.0);
     is("gen_ai_server_time_to_first_token_seconds_count", "", 1.0);
     is("gen_ai_server_time_per_output_token_seconds_count", "", 1.0);
-    is("nsbridge_queue_wait_seconds_count", "", 1.0);
+    is("nsbridge_queue_wait_seconds_count", "interactive", 1.0);
     is("nsbridge_attempts_opened_total", "", 1.0);
     is("nsbridge_token_usage_sum", "output", 20.0);
     is("nsbridge_requests_in_flight", "", 0.0);

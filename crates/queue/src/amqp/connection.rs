@@ -47,6 +47,15 @@ impl AmqpConnection {
         self.inner.create_channel().await.map_err(|error| fault::lost(&error))
     }
 
+    async fn subscribe(&self, queue: &str, prefetch: u16, flows: bool) -> Result<Consumer> {
+        let life = self.life();
+        let subscribing = async {
+            let channel = self.channel().await?;
+            consumer::subscribe(&self.settings, life.clone(), channel, queue, prefetch, flows).await
+        };
+        life.during(subscribing).await
+    }
+
     fn life(&self) -> Life {
         Life::new(self.ended.subscribe())
     }
@@ -138,12 +147,11 @@ impl Connection for AmqpConnection {
     }
 
     async fn consume(&self, queue: &str, prefetch: u16) -> Result<Consumer> {
-        let life = self.life();
-        let subscribing = async {
-            let channel = self.channel().await?;
-            consumer::subscribe(&self.settings, life.clone(), channel, queue, prefetch).await
-        };
-        life.during(subscribing).await
+        self.subscribe(queue, prefetch, true).await
+    }
+
+    async fn consume_paused(&self, queue: &str, prefetch: u16) -> Result<Consumer> {
+        self.subscribe(queue, prefetch, false).await
     }
 
     async fn publisher(&self) -> Result<Box<dyn Publisher>> {

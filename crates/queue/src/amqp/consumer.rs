@@ -22,7 +22,7 @@ use crate::{Consumer, Delivery, Error, Result, Settle, Subscription};
 /// Polling interval for a channel without a consumer, because no event reports its closing.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// Subscribes to `queue` on `channel`.
+/// Subscribes to `queue` on `channel`, paused unless it `flows`.
 ///
 /// A prefetch of 0, which means "no limit" in AMQP, is treated as 1.
 pub(super) async fn subscribe(
@@ -31,13 +31,12 @@ pub(super) async fn subscribe(
     channel: Channel,
     queue: &str,
     prefetch: u16,
+    flows: bool,
 ) -> Result<Consumer> {
     let prefetch = prefetch.max(1);
-    let limited = channel.basic_qos(prefetch, BasicQosOptions::default()).await;
-    limited.map_err(|error| fault::lost(&error))?;
     let bodies = Arc::clone(&settings.bodies);
     bodies.limit(channel.id(), topology::largest_body(queue) as u64);
-    let stream = consume(&channel, queue).await?;
+    let stream = if flows { Some(consume(&channel, queue, prefetch).await?) } else { None };
     let (sender, receiver) = mpsc::channel(prefetch.into());
     let held = Held {
         channel,
@@ -52,7 +51,11 @@ pub(super) async fn subscribe(
     Ok(Consumer::new(receiver, Control { orders, life }))
 }
 
-async fn consume(channel: &Channel, queue: &str) -> Result<lapin::Consumer> {
+/// Starts a consumer with a prefetch of its own. The broker gives the channel's prefetch to each
+/// consumer that starts after it was set.
+async fn consume(channel: &Channel, queue: &str, prefetch: u16) -> Result<lapin::Consumer> {
+    let limited = channel.basic_qos(prefetch, BasicQosOptions::default()).await;
+    limited.map_err(|error| fault::lost(&error))?;
     let stream = channel.basic_consume(
         fault::name(queue)?,
         ShortString::default(),
@@ -70,16 +73,17 @@ struct Control {
 
 /// Request to start or stop the flow of deliveries, answered when it has taken effect.
 struct Order {
-    flows: bool,
+    /// Prefetch of the flow; `None` stops it.
+    flow: Option<u16>,
     done: oneshot::Sender<Result<()>>,
 }
 
 impl Control {
-    async fn order(&self, flows: bool) -> Result<()> {
+    async fn order(&self, flow: Option<u16>) -> Result<()> {
         let ended = || Error::Lost { reason: "the subscription has ended".to_owned() };
         let (done, answer) = oneshot::channel();
         let ordering = async {
-            self.orders.send(Order { flows, done }).await.map_err(|_| ended())?;
+            self.orders.send(Order { flow, done }).await.map_err(|_| ended())?;
             answer.await.unwrap_or_else(|_| Err(ended()))
         };
         self.life.during(ordering).await
@@ -89,11 +93,11 @@ impl Control {
 #[async_trait]
 impl Subscription for Control {
     async fn pause(&self) -> Result<()> {
-        self.order(false).await
+        self.order(None).await
     }
 
-    async fn resume(&self) -> Result<()> {
-        self.order(true).await
+    async fn resume(&self, prefetch: u16) -> Result<()> {
+        self.order(Some(prefetch)).await
     }
 }
 
@@ -116,17 +120,16 @@ struct Forward {
 }
 
 impl Forward {
-    async fn run(mut self, stream: lapin::Consumer) {
-        let mut stream = Some(stream);
+    async fn run(mut self, mut stream: Option<lapin::Consumer>) {
         loop {
             tokio::select! {
                 biased;
                 () = self.sender.closed() => break,
                 _ = self.held.life.ended() => return,
-                Some(Order { flows, done }) = self.orders.recv() => {
+                Some(Order { flow, done }) = self.orders.recv() => {
                     // lapin may never complete a call if the connection dies during it.
                     let life = self.held.life.clone();
-                    let changed = life.during(self.change(&mut stream, flows)).await;
+                    let changed = life.during(self.change(&mut stream, flow)).await;
                     let failed = changed.is_err();
                     let _ = done.send(changed);
                     if failed {
@@ -150,14 +153,14 @@ impl Forward {
         }
     }
 
-    async fn change(&self, stream: &mut Option<lapin::Consumer>, flows: bool) -> Result<()> {
-        if !flows {
+    async fn change(&self, stream: &mut Option<lapin::Consumer>, flow: Option<u16>) -> Result<()> {
+        let Some(prefetch) = flow else {
             // `try_send` cannot fail for lack of space: the capacity of the channel is the
-            // prefetch.
+            // largest prefetch.
             return self.cancel(stream, |delivery| drop(self.sender.try_send(delivery))).await;
-        }
+        };
         if stream.is_none() {
-            *stream = Some(consume(&self.held.channel, &self.queue).await?);
+            *stream = Some(consume(&self.held.channel, &self.queue, prefetch).await?);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use lapin::options::{
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, ExchangeKind};
 use nsbridge_protocol::topology::{self, CONTROL_EXCHANGE, REPLY_EXCHANGE, RETRY_TIERS};
-use nsbridge_protocol::{ModelName, Revision};
+use nsbridge_protocol::{ModelName, Priority, Revision};
 
 use super::fault;
 use crate::{Limits, Result};
@@ -19,13 +19,16 @@ pub(super) async fn declare_model(
     limits: &Limits,
 ) -> Result<()> {
     declare_exchanges(channel).await?;
-    let (requests, dead) = (topology::model_queue(model), topology::dead_queue(model));
+    let dead = topology::dead_queue(model);
     declare(channel, &dead, durable(), dead_letters(limits)).await?;
-    declare(channel, &requests, durable(), work(&dead, limits)).await?;
-    declare(channel, &topology::bulk_queue(model), durable(), work(&dead, limits)).await?;
-    for tier in RETRY_TIERS {
-        let arguments = retry(&requests, tier.delay.as_millis(), limits);
-        declare(channel, &topology::retry_queue(model, tier), durable(), arguments).await?;
+    for priority in Priority::ALL {
+        let requests = topology::request_queue(model, priority);
+        declare(channel, &requests, durable(), work(&dead, limits)).await?;
+        for tier in RETRY_TIERS {
+            let queue = topology::retry_queue(model, priority, tier);
+            let arguments = retry(&requests, tier.delay.as_millis(), limits);
+            declare(channel, &queue, durable(), arguments).await?;
+        }
     }
     Ok(())
 }

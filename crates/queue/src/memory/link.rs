@@ -1,6 +1,7 @@
 //! Connection to the memory broker, and everything that ends with it.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -9,6 +10,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::Shared;
 use super::peer::Peer;
+use super::queue::Queue;
 use crate::{
     Confirm, Confirmed, Connection, Consumer, Delivery, Depth, Error, Message, Publisher, Result,
     Settle, Subscription,
@@ -113,6 +115,28 @@ impl fmt::Debug for Link {
 #[derive(Debug)]
 pub(super) struct MemoryConnection(pub(super) Arc<Link>);
 
+impl MemoryConnection {
+    async fn subscribe(&self, queue: &str, prefetch: u16, flows: bool) -> Result<Consumer> {
+        self.0.arrive().await?;
+        let prefetch = usize::from(prefetch.max(1));
+        let (sender, receiver) = mpsc::channel(prefetch);
+        let peer: Arc<dyn Peer> = self.0.clone();
+        let id = self.0.shared.change(|state| {
+            let id = state.next_id();
+            let subscribed = state.queue_for(queue, self.0.id)?;
+            subscribed.subscribe(id, &peer, sender, prefetch);
+            if !flows {
+                subscribed.pause(id);
+            }
+            state.with(queue, |_, _| ());
+            Ok(id)
+        })?;
+        let link = Arc::clone(&self.0);
+        let id = AtomicU64::new(id);
+        Ok(Consumer::new(receiver, Subscribed { link, queue: queue.to_owned(), id }))
+    }
+}
+
 #[async_trait]
 impl Connection for MemoryConnection {
     async fn declare_model(&self, model: &ModelName) -> Result<()> {
@@ -154,18 +178,11 @@ impl Connection for MemoryConnection {
     }
 
     async fn consume(&self, queue: &str, prefetch: u16) -> Result<Consumer> {
-        self.0.arrive().await?;
-        let prefetch = usize::from(prefetch.max(1));
-        let (sender, receiver) = mpsc::channel(prefetch);
-        let peer: Arc<dyn Peer> = self.0.clone();
-        let id = self.0.shared.change(|state| {
-            let id = state.next_id();
-            state.queue_for(queue, self.0.id)?.subscribe(id, &peer, sender, prefetch);
-            state.with(queue, |_, _| ());
-            Ok(id)
-        })?;
-        let link = Arc::clone(&self.0);
-        Ok(Consumer::new(receiver, Subscribed { link, queue: queue.to_owned(), id }))
+        self.subscribe(queue, prefetch, true).await
+    }
+
+    async fn consume_paused(&self, queue: &str, prefetch: u16) -> Result<Consumer> {
+        self.subscribe(queue, prefetch, false).await
     }
 
     async fn publisher(&self) -> Result<Box<dyn Publisher>> {
@@ -200,34 +217,43 @@ impl Connection for MemoryConnection {
 struct Subscribed {
     link: Arc<Link>,
     queue: String,
-    id: u64,
+    /// Number of the consumer. As over AMQP, a resume starts another consumer.
+    id: AtomicU64,
 }
 
 impl Subscribed {
-    fn flow(&self, paused: bool) -> Result<()> {
-        self.link.check()?;
-        let id = self.id;
-        let shared = &self.link.shared;
-        shared.change(|state| state.with(&self.queue, |queue, _| queue.pause(id, paused)));
-        Ok(())
+    fn id(&self) -> u64 {
+        self.id.load(Ordering::Relaxed)
     }
 }
 
 #[async_trait]
 impl Subscription for Subscribed {
     async fn pause(&self) -> Result<()> {
-        self.flow(true)
+        self.link.check()?;
+        let (shared, id) = (&self.link.shared, self.id());
+        shared.change(|state| state.with(&self.queue, |queue, _| queue.pause(id)));
+        Ok(())
     }
 
-    async fn resume(&self) -> Result<()> {
-        self.link.shared.change(|state| state.queue_for(&self.queue, self.link.id).map(drop))?;
-        self.flow(false)
+    async fn resume(&self, prefetch: u16) -> Result<()> {
+        let (shared, id) = (&self.link.shared, self.id());
+        shared.change(|state| state.queue_for(&self.queue, self.link.id).map(drop))?;
+        self.link.check()?;
+        shared.change(|state| {
+            let next = state.next_id();
+            let resume = |queue: &mut Queue, _: &mut _| queue.resume(id, next, prefetch.into());
+            if state.with(&self.queue, resume) {
+                self.id.store(next, Ordering::Relaxed);
+            }
+        });
+        Ok(())
     }
 }
 
 impl Drop for Subscribed {
     fn drop(&mut self) {
-        let id = self.id;
+        let id = self.id();
         let ends = |state: &mut super::state::State| {
             state.with(&self.queue, |queue, _| queue.unsubscribe(id));
         };

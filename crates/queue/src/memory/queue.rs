@@ -157,11 +157,21 @@ impl Queue {
         self.renew_lease();
     }
 
-    /// Pauses or resumes the deliveries of a consumer.
-    pub(super) fn pause(&mut self, id: u64, paused: bool) {
+    /// Pauses the deliveries of a consumer.
+    pub(super) fn pause(&mut self, id: u64) {
         for subscriber in self.subscribers.iter_mut().filter(|subscriber| subscriber.id == id) {
-            subscriber.paused = paused;
+            subscriber.paused = true;
         }
+    }
+
+    /// Resumes the deliveries of a paused consumer under the number `next`, with this prefetch.
+    /// What it holds from before does not count. Returns false if it was not paused.
+    pub(super) fn resume(&mut self, id: u64, next: u64, prefetch: usize) -> bool {
+        let paused = |subscriber: &&mut Subscriber| subscriber.id == id && subscriber.paused;
+        let Some(subscriber) = self.subscribers.iter_mut().find(paused) else { return false };
+        (subscriber.id, subscriber.prefetch) = (next, prefetch);
+        (subscriber.unsettled, subscriber.paused) = (0, false);
+        true
     }
 
     /// Removes the first waiting message.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use nsbridge_protocol::topology::{self, CONTROL_EXCHANGE, REPLY_EXCHANGE, RETRY_TIERS};
-use nsbridge_protocol::{ModelName, Revision};
+use nsbridge_protocol::{ModelName, Priority, Revision};
 use tokio::time::Instant;
 
 use super::queue::{Arguments, DeadLetter, Queue};
@@ -35,7 +35,7 @@ impl State {
     }
 
     pub(super) fn declare_model(&mut self, model: &ModelName) -> Result<()> {
-        let (requests, dead) = (topology::model_queue(model), topology::dead_queue(model));
+        let dead = topology::dead_queue(model);
         let work = Arguments {
             max_bytes: Some(self.limits.model_queue_bytes),
             dead_letter_to: Some(dead.clone()),
@@ -51,14 +51,16 @@ impl State {
             ..quorum.clone()
         };
         self.declare(&dead, kept)?;
-        self.declare(&requests, work.clone())?;
-        self.declare(&topology::bulk_queue(model), work)?;
-        for tier in RETRY_TIERS {
-            let dead_letter_to = Some(requests.clone());
-            let max_bytes = Some(self.limits.retry_queue_bytes);
-            let ttl = Some(tier.delay);
-            let waits = Arguments { ttl, dead_letter_to, max_bytes, ..quorum.clone() };
-            self.declare(&topology::retry_queue(model, tier), waits)?;
+        for priority in Priority::ALL {
+            let requests = topology::request_queue(model, priority);
+            self.declare(&requests, work.clone())?;
+            for tier in RETRY_TIERS {
+                let dead_letter_to = Some(requests.clone());
+                let max_bytes = Some(self.limits.retry_queue_bytes);
+                let ttl = Some(tier.delay);
+                let waits = Arguments { ttl, dead_letter_to, max_bytes, ..quorum.clone() };
+                self.declare(&topology::retry_queue(model, priority, tier), waits)?;
+            }
         }
         Ok(())
     }

@@ -19,6 +19,7 @@ macro_rules! conformance {
             an_acked_message_is_gone
             m3_a_body_beyond_the_limit_of_its_queue_is_not_handed_out
             a_paused_consumer_keeps_what_it_holds_and_is_handed_nothing_new
+            a_consumer_resumes_with_another_prefetch
             a_lost_connection_gives_its_messages_back_counted
             an_ack_after_the_connection_is_gone_is_not_success
             a_requeue_after_the_connection_is_gone_does_nothing

@@ -142,6 +142,30 @@ pub async fn a_paused_consumer_keeps_what_it_holds_and_is_handed_nothing_new(ben
     take_and_ack(&mut paused, "d").await;
 }
 
+/// Checks that a resumed consumer takes as many as its new prefetch allows, beside what it holds.
+pub async fn a_consumer_resumes_with_another_prefetch(bench: &Bench) {
+    let connection = bench.connect().await;
+    let (_, queue) = model(&connection).await;
+    put(&connection, &queue, &["a", "b"]).await;
+    let resumed = connection.consume_paused(&queue, 3).await;
+    let mut resumed = resumed.expect("the queue is there");
+    silence(&mut resumed).await;
+    resumed.resume_with(2).await.expect("the channel stays");
+    let first = take(&mut resumed, "a").await;
+    let _second = take(&mut resumed, "b").await;
+    resumed.pause().await.expect("the channel stays");
+    put(&connection, &queue, &["c", "d", "e"]).await;
+    resumed.resume_with(1).await.expect("the channel stays");
+    let third = take(&mut resumed, "c").await;
+    silence(&mut resumed).await;
+    assert!(first.ack().await.expect("the channel stays"), "it was still ours");
+    // A delivery from before the pause makes no room when it is settled.
+    silence(&mut resumed).await;
+    assert!(third.ack().await.expect("the channel stays"), "it was still ours");
+    take_and_ack(&mut resumed, "d").await;
+    take_and_ack(&mut resumed, "e").await;
+}
+
 /// Checks that an acked message does not return, even if the connection is lost.
 pub async fn an_acked_message_is_gone(bench: &Bench) {
     let connection = bench.connect().await;

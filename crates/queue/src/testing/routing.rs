@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use nsbridge_protocol::Priority;
 use nsbridge_protocol::topology::{self, REPLY_EXCHANGE, header};
 
 use super::bench::{
@@ -136,7 +137,7 @@ pub async fn m5_a_full_retry_queue_refuses(bench: &Bench) {
     let (model, requests) = model(&connection).await;
     let publisher = publisher(&connection).await;
     let [.., longest] = topology::RETRY_TIERS;
-    let queue = topology::retry_queue(&model, longest);
+    let queue = topology::retry_queue(&model, Priority::Interactive, longest);
     let mut taken = 0;
     while publish(&*publisher, "", &queue, message(&"x".repeat(1_000))).await == Confirmed::Taken {
         taken += 1;

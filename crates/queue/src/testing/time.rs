@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use nsbridge_protocol::Priority;
 use nsbridge_protocol::topology::{self, REPLY_EXCHANGE, RETRY_TIERS};
 use tokio::time::{Instant, sleep};
 
@@ -77,14 +78,21 @@ pub async fn a_message_that_comes_back_too_often_is_a_dead_letter(bench: &Bench)
     silence(&mut worker).await;
 }
 
-/// Checks that a message returns from a retry queue to the model queue as a first delivery.
+/// Checks that a message returns from a retry queue to the queue of its class as a first delivery.
 pub async fn a_retry_queue_leads_back_after_its_delay(bench: &Bench) {
+    for priority in Priority::ALL {
+        leads_back(bench, priority).await;
+    }
+}
+
+async fn leads_back(bench: &Bench, priority: Priority) {
     let connection = bench.connect().await;
-    let (model, queue) = model(&connection).await;
+    let (model, _) = model(&connection).await;
+    let queue = topology::request_queue(&model, priority);
     let publisher = publisher(&connection).await;
     let mut worker = consumer(&connection, &queue, 1).await;
     let sent = Instant::now();
-    let retry = topology::retry_queue(&model, RETRY_TIERS[0]);
+    let retry = topology::retry_queue(&model, priority, RETRY_TIERS[0]);
     let later = expiring("again", Duration::from_secs(600));
     assert_eq!(publish(&*publisher, "", &retry, later).await, Confirmed::Taken);
     let again = take(&mut worker, "again").await;

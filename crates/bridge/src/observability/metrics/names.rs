@@ -34,11 +34,11 @@ names! {
     PER_TOKEN = "gen_ai.server.time_per_output_token",
         "Between two pieces after the first, averaged over a request that ended well";
     CONSUMED = "messaging.client.consumed.messages",
-        "Deliveries taken from the model's queue";
+        "Deliveries taken from the model's queues";
     PROCESSED = "messaging.process.duration",
         "From a delivery to its settlement";
     QUEUE_WAIT = "queue_wait",
-        "From the sealing of a request to its opening, by the clocks of client and worker";
+        "From the sealing of a request to its opening, by class and the clocks of client and worker";
     REQUESTS_IN_FLIGHT = "requests_in_flight",
         "Requests that run now";
     SLOTS = "slots",
@@ -69,6 +69,8 @@ names! {
         "Requests moved to the dead-letter queue, by reason";
     RETRIES = "retries",
         "Requests put into a retry queue, by waiting time";
+    PREEMPTIONS = "preemptions",
+        "Bulk requests that gave up their slot to an interactive one";
     KEY_PAUSES = "key_pauses",
         "Deliveries put off because the key service could not answer";
     KEYRING_RELOADS = "keyring_reloads",

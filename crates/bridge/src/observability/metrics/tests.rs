@@ -8,7 +8,7 @@ use std::time::Duration;
 use nsbridge_handler::erased::Blocking;
 use nsbridge_handler::{Finish, Handler, Job, Measure, Models};
 use nsbridge_protocol::topology::RETRY_TIERS;
-use nsbridge_protocol::{ErrorCode, Fingerprint, Usage};
+use nsbridge_protocol::{ErrorCode, Fingerprint, Priority, Usage};
 use tokio::time::{Instant, sleep};
 
 use super::{Metrics, OrphanEnd, Outcome, Side, Waiting};
@@ -61,7 +61,10 @@ fn everything(metrics: &Metrics) {
     metrics.consumed();
     metrics.processed(Duration::from_secs(1), false);
     metrics.processed(Duration::from_secs(1), true);
-    metrics.opened(Duration::from_secs(1));
+    for priority in Priority::ALL {
+        metrics.opened(priority, Duration::from_secs(1));
+    }
+    metrics.preempted();
     metrics.attempt_opened();
     metrics.adopted();
     OrphanEnd::ALL.into_iter().for_each(|end| metrics.orphaned().ended(end));
@@ -80,6 +83,7 @@ fn everything(metrics: &Metrics) {
     metrics.heartbeat_sent();
     metrics.cancelled();
     metrics.waiting(Waiting::Requests, 3);
+    metrics.waiting(Waiting::Bulk, 2);
     metrics.waiting(Waiting::Dead, 1);
     for outcome in [Outcome::Ok(Usage::default()), Outcome::Moved, Outcome::Retried] {
         let mut request = metrics.request(Instant::now());

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use nsbridge_crypto::{JobKey, Salt};
-use nsbridge_protocol::{AttemptNo, RequestId};
+use nsbridge_protocol::{AttemptNo, Priority, RequestId};
 use nsbridge_queue::{Delivery, Message, Result, Settle};
 use tokio_util::sync::CancellationToken;
 
@@ -27,7 +27,8 @@ impl Settle for Nothing {
 fn owned(redelivered: bool) -> OwnedDelivery {
     let count = u64::from(redelivered);
     let delivery = Delivery::new(Message::new(vec![]), redelivered, count, Box::new(Nothing));
-    OwnedDelivery { delivery, gone: CancellationToken::new() }
+    let (priority, gone) = (Priority::Interactive, CancellationToken::new());
+    OwnedDelivery { delivery, priority, gone, _credit: None }
 }
 
 fn control(frame: &[u8]) -> SealedControl {

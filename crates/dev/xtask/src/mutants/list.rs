@@ -170,8 +170,8 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "first-deliveries-wait-for-suspects",
         file: "crates/bridge/src/request/slots.rs",
         edits: &[(
-            "let free = !state.exclusive && state.taken + state.lost < self.count;",
-            "let free = state.suspects == 0 && state.taken < self.count;",
+            "!self.exclusive && self.taken + self.lost < count",
+            "self.suspects == 0 && self.taken < count",
         )],
         judge: Judge::Test {
             package: "nsbridge",
@@ -370,6 +370,43 @@ pub(super) const MUTANTS: &[Mutant] = &[
             "let bytes = &self.frame[self.at..end];",
         )],
         judge: Judge::Attack("publisher", 20),
+    },
+    // A bulk request keeps its slot until its reply ends.
+    Mutant {
+        name: "bulk-is-never-preempted",
+        file: "crates/bridge/src/request/slots.rs",
+        edits: &[("self.bulk.preempt(self.waiting.saturating_sub(free));", "let _ = free;")],
+        judge: Judge::Scenario("bulk-preempted", 1),
+    },
+    // Each preemption counts towards the broker's delivery limit.
+    Mutant {
+        name: "preemptions-are-counted",
+        file: "crates/bridge/src/request/settlement.rs",
+        edits: &[(
+            "owned.delivery.deliveries + 1 >= RENEW_DELIVERIES",
+            "owned.delivery.deliveries == u64::MAX",
+        )],
+        judge: Judge::Test {
+            package: "nsbridge",
+            file: "crates/bridge/tests/it/bulk.rs",
+            module: "bulk::memory::",
+            name: "r13_a_much_preempted_request_is_no_dead_letter",
+        },
+    },
+    // A bulk request that waits for another try comes back as an interactive one.
+    Mutant {
+        name: "deferred-bulk-is-interactive",
+        file: "crates/bridge/src/request/republish.rs",
+        edits: &[(
+            "let queue = retry_queue(model, owned.priority, tier);",
+            "let queue = retry_queue(model, nsbridge_protocol::Priority::Interactive, tier);",
+        )],
+        judge: Judge::Test {
+            package: "nsbridge",
+            file: "crates/bridge/tests/it/bulk.rs",
+            module: "bulk::memory::",
+            name: "r3_a_bulk_request_that_waits_for_another_try_stays_bulk",
+        },
     },
     // A tenant whose replies took more than their share of a step runs in the next one all the same.
     Mutant {

@@ -93,6 +93,7 @@ impl Caller {
         let request = Request::new(model, tenant)
             .input(ask.order)
             .seed(ask.seed)
+            .priority(ask.priority)
             .timeout(Duration::from_millis(ask.timeout_ms));
         match self.client.submit::<Said>(request).await {
             Ok(reply) => self.read(reply, ask.reading).await,

@@ -1,6 +1,7 @@
 //! Plan of a round: its requests and their expected outcomes. The checker reads it from the
 //! journal.
 
+use nsbridge_protocol::Priority;
 use serde::{Deserialize, Serialize};
 
 use crate::order::{Does, Order, lone_run};
@@ -26,6 +27,8 @@ pub(crate) struct Ask {
     /// Time of submission in milliseconds after the client's start.
     pub(crate) after_ms: u64,
     pub(crate) timeout_ms: u64,
+    #[serde(default)]
+    pub(crate) priority: Priority,
     pub(crate) reading: Reading,
     /// Maximum number of runs; `None` is no limit.
     pub(crate) most_runs: Option<usize>,
@@ -82,6 +85,10 @@ pub(crate) struct Rules {
     pub(crate) sent_again: usize,
     /// Lower limit of the longest wait between two pieces of any reply, in milliseconds.
     pub(crate) stalled_ms: u64,
+    /// Maximum time from the submission of an interactive request to its first piece, in
+    /// milliseconds; `None` is no limit.
+    #[serde(default)]
+    pub(crate) prompt_ms: Option<u64>,
     /// True if no request may run twice.
     pub(crate) one_run_each: bool,
     /// True if memory and descriptors of the processes must not grow.
@@ -112,6 +119,7 @@ impl Ask {
             text: None,
             after_ms: 0,
             timeout_ms: 60_000,
+            priority: Priority::Interactive,
             reading: Reading::Eagerly,
             most_runs: None,
             expect: Expect::Text,
@@ -151,6 +159,11 @@ impl Ask {
 
     pub(crate) fn within(mut self, ms: u64) -> Self {
         self.timeout_ms = ms;
+        self
+    }
+
+    pub(crate) fn bulk(mut self) -> Self {
+        self.priority = Priority::Bulk;
         self
     }
 

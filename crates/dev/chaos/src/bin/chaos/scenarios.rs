@@ -2,6 +2,7 @@
 
 mod blame;
 mod broker;
+mod bulk;
 mod clients;
 mod engine;
 mod forged;
@@ -78,6 +79,8 @@ scenarios! {
         "two ranks and a draft from a bucket: killed, told to leave, and with a rank that hangs"
     "drain" AnyNode workers::drain:
         "a worker is told to leave; one job fits its grace, another does not"
+    "bulk-preempted" AnyNode bulk::preempted:
+        "bulk requests fill all slots, and interactive ones come in bursts; a worker is killed"
     "panic" AnyNode workers::panic:
         "a handler panics beside others"
     "differ" AnyNode workers::differ:

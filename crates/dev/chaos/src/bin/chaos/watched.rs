@@ -101,6 +101,10 @@ impl Connection for Watched<Arc<dyn Connection>> {
         Ok(consumer)
     }
 
+    async fn consume_paused(&self, queue: &str, prefetch: u16) -> Result<Consumer> {
+        self.inner.consume_paused(queue, prefetch).await
+    }
+
     async fn publisher(&self) -> Result<Box<dyn Publisher>> {
         let inner = self.inner.publisher().await?;
         Ok(Box::new(Watched { inner, journal: self.journal.clone(), trick: self.trick }))

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nsbridge_protocol::Priority;
+
 use crate::clock::{SECOND, seconds};
 use crate::journal::{Line, What};
 use crate::plan::{Expect, Plan};
@@ -28,6 +30,7 @@ pub(super) fn check(
     check_reach(plan, lines, runs, report);
     check_dead_letters(plan, lines, report);
     check_stops(plan, lines, replies, runs, report);
+    check_prompt(plan, replies, report);
     check_leaving(lines, report);
 }
 
@@ -179,6 +182,23 @@ fn check_stops(plan: &Plan, lines: &[Line], replies: &Replies, runs: &Runs, repo
         if run.end > since + limit {
             let late = seconds(since, run.end);
             let what = format!("request {} ran on for {late:.2} s after its caller left", run.n);
+            report.broken.push(what);
+        }
+    }
+}
+
+/// Checks that interactive requests got their first piece in time.
+fn check_prompt(plan: &Plan, replies: &Replies, report: &mut Report) {
+    let Some(most) = plan.rules.prompt_ms else { return };
+    let interactive = plan.asks.iter().filter(|ask| ask.priority == Priority::Interactive);
+    for reply in interactive.filter_map(|ask| replies.to(ask.order.n).next()) {
+        let (Some(asked), Some(first)) = (reply.asked, reply.came.first()) else { continue };
+        let (took, most) = (seconds(asked, *first), most as f64 / 1000.0);
+        if took > most {
+            let what = format!(
+                "request {} waited {took:.2} s for its first piece, not {most:.2} s at most",
+                reply.n
+            );
             report.broken.push(what);
         }
     }

@@ -1,5 +1,7 @@
 //! Tests of the checker: each check fails on a handwritten journal.
 
+use nsbridge_protocol::Priority;
+
 use crate::clock::SECOND;
 use crate::journal::{Line, Run, What};
 use crate::order::{lone_run, of_attempt};
@@ -243,6 +245,20 @@ fn a_fault_that_hits_nothing_proves_nothing() {
     let mut round = Round::answered();
     round.plan.rules.stalled_ms = 2000;
     round.check([0, 0, 0, 1]);
+}
+
+#[test]
+fn an_interactive_request_that_waits_for_its_first_piece_is_found() {
+    for (most, priority, broken) in [
+        (6_000, Priority::Interactive, 1),
+        (8_000, Priority::Interactive, 0),
+        (6_000, Priority::Bulk, 0),
+    ] {
+        let mut round = Round::answered();
+        round.plan.rules.prompt_ms = Some(most);
+        round.plan.asks[0].priority = priority;
+        round.check([0, 0, 0, broken]);
+    }
 }
 
 #[test]
