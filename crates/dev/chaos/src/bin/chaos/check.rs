@@ -85,7 +85,7 @@ pub(crate) fn read(dir: &Path) -> Result<Report> {
 
 /// Checks a round by its journal.
 fn judge(lines: &[Line], copies: &Copies) -> Result<Report> {
-    let plan = plan(lines).context("the journal has no plan")?;
+    let plan = &seeded(plan(lines).context("the journal has no plan")?, lines);
     let (replies, runs) = (Replies::of(lines), Runs::of(plan, lines, copies));
     let mut report = Report {
         scenario: plan.scenario.clone(),
@@ -109,6 +109,21 @@ fn judge(lines: &[Line], copies: &Copies) -> Result<Report> {
         *problem = format!("{place}: {problem}");
     }
     Ok(report)
+}
+
+/// Returns the plan with the seeds that gateways drew. The seed of a request is that of its first
+/// run: all later ones must have it too.
+fn seeded(plan: &Plan, lines: &[Line]) -> Plan {
+    let mut plan = plan.clone();
+    if plan.rules.through_gateways {
+        for line in lines.iter().rev() {
+            let What::Seed { n, seed } = line.what else { continue };
+            if let Some(ask) = plan.asks.get_mut(n) {
+                ask.seed = seed;
+            }
+        }
+    }
+    plan
 }
 
 fn plan(lines: &[Line]) -> Option<&Plan> {
