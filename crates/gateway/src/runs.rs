@@ -126,6 +126,13 @@ impl Entry {
         entry
     }
 
+    /// Returns true if a change is the end of a reply that only its connections or this process gave
+    /// up.
+    fn is_interrupted_by(&self, change: &Change<'_>) -> bool {
+        let given_up = self.run.is_released() || self.run.is_cancelled() && !self.record.background;
+        given_up && matches!(change, Change::Ended(Ending::Failed(_)))
+    }
+
     /// Returns true if this process computes the reply.
     fn is_live(&self) -> bool {
         !self.elsewhere && self.run.ending().is_none() && !self.run.is_cancelled()
@@ -359,9 +366,8 @@ impl Runs {
         if matches!(change, Change::Ended(_)) {
             *entry.ended.lock() = Some(Instant::now());
         }
-        // The next process has to continue a reply that this one releases.
-        let released = matches!(change, Change::Ended(_)) && entry.run.is_released();
-        if let Some(store) = self.store.as_ref().filter(|_| !released) {
+        // Another process, or a client that comes back, continues a reply that was interrupted.
+        if let Some(store) = self.store.as_ref().filter(|_| !entry.is_interrupted_by(change)) {
             store.note(entry.record.id, change);
         }
         if let Some(shared) = &self.shared {

@@ -36,12 +36,7 @@ pub(super) fn note(shared: &Arc<Shared>, entry: &Entry, change: &Change<'_>) {
             }
         }
         Change::Piece { .. } | Change::Restarted { .. } => {}
-        // Another replica may continue it, or may do so already.
-        Change::Ended(Ending::Failed(_))
-            if run.is_released() || run.is_cancelled() && !entry.record.background =>
-        {
-            shared.give_up(id, run.pieces());
-        }
+        Change::Ended(_) if entry.is_interrupted_by(change) => shared.give_up(id, run.pieces()),
         Change::Ended(ending) => shared.end(id, run.pieces(), ending),
     }
 }

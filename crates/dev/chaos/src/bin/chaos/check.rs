@@ -116,11 +116,16 @@ fn judge(lines: &[Line], copies: &Copies) -> Result<Report> {
 fn seeded(plan: &Plan, lines: &[Line]) -> Plan {
     let mut plan = plan.clone();
     if plan.rules.through_gateways {
-        for line in lines.iter().rev() {
-            let What::Seed { n, seed } = line.what else { continue };
-            if let Some(ask) = plan.asks.get_mut(n) {
-                ask.seed = seed;
-            }
+        let first = |wanted: &str| {
+            lines.iter().find_map(|line| match &line.what {
+                What::Seed { request, seed } if request == wanted => Some(*seed),
+                _ => None,
+            })
+        };
+        for line in lines {
+            let What::Asked { n, request } = &line.what else { continue };
+            let Some(ask) = plan.asks.get_mut(*n) else { continue };
+            ask.seed = first(request).unwrap_or(ask.seed);
         }
     }
     plan

@@ -87,7 +87,7 @@ pub(crate) enum What {
 
     /// Seed of a request, which its gateway drew.
     Seed {
-        n: usize,
+        request: String,
         seed: u64,
     },
 

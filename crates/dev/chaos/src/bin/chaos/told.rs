@@ -48,7 +48,7 @@ impl Handler for Told {
         let from = if order.deaf { 0 } else { job.accept_resume().len() };
         let mut call = self.runs.begin(order.n, job.info(), from);
         let seed = job.info().seed;
-        let _ = self.journal.note(What::Seed { n: order.n, seed });
+        let _ = self.journal.note(What::Seed { request: job.info().id.to_string(), seed });
         for index in from..order.pieces {
             sleep(Duration::from_millis(order.every_ms));
             if let Err(stop) = job.emit(TextPiece::new(index as u32, piece(seed, index))) {
