@@ -1,25 +1,29 @@
 //! Replies by their id: started, joined by retries, continued after a restart, kept for a while.
 
+mod entry;
 mod replicas;
+mod settle;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use nsbridge_client::{ModelName, Request, ResumePoint, TextInput, TraceParent};
-use nsbridge_protocol::{Fingerprint, RequestId, Uuid};
+use nsbridge_protocol::{RequestId, Uuid};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+pub(crate) use self::entry::Entry;
+use self::entry::Known;
+use self::settle::{end, settle};
 use crate::access::{Caller, Reservation};
 use crate::error::{ApiError, Result};
 use crate::limits;
 use crate::metrics::{End, Metrics};
 use crate::run::{Change, Ending, RawPiece, Reader, Run};
 use crate::shared::Shared;
-use crate::store::{Kept, Record, Store};
+use crate::store::{Record, Store};
 
 /// Endpoint whose replies clients read again by their id.
 const READ_BY_ID: &str = "response";
@@ -59,6 +63,15 @@ pub(crate) struct Times {
     pub(crate) keep: Duration,
 }
 
+/// Storage of replies.
+#[derive(Debug, Default)]
+pub(crate) struct Stores {
+    /// Replies of this gateway, on its disk.
+    pub(crate) own: Option<Store>,
+    /// Replies of all replicas.
+    pub(crate) shared: Option<Arc<Shared>>,
+}
+
 /// Replies in progress, and those that ended recently.
 pub(crate) struct Runs {
     client: nsbridge_client::Client,
@@ -73,82 +86,9 @@ pub(crate) struct Runs {
     known: Mutex<Known>,
 }
 
-#[derive(Default)]
-struct Known {
-    entries: HashMap<RequestId, Arc<Entry>>,
-    joins: HashMap<[u8; 32], RequestId>,
-}
-
-/// Reply with its request.
-pub(crate) struct Entry {
-    pub(crate) run: Arc<Run>,
-    pub(crate) record: Record,
-    /// True if another replica has it, and this one only knows what is shared of it.
-    elsewhere: bool,
-    /// Name of the replica that received the request, if it is another one.
-    owner: Mutex<Option<String>>,
-    /// Time of the end.
-    ended: Mutex<Option<Instant>>,
-    /// Fingerprint that other replicas know.
-    marked: Mutex<Option<Fingerprint>>,
-}
-
-/// Storage of replies.
-#[derive(Debug, Default)]
-pub(crate) struct Stores {
-    /// Replies of this gateway, on its disk.
-    pub(crate) own: Option<Store>,
-    /// Replies of all replicas.
-    pub(crate) shared: Option<Arc<Shared>>,
-}
-
-impl Known {
-    fn insert(&mut self, entry: &Arc<Entry>) {
-        self.entries.insert(entry.record.id, entry.clone());
-        self.joins.insert(entry.record.join, entry.record.id);
-    }
-}
-
-impl Entry {
-    fn new(record: Record, elsewhere: bool) -> Arc<Self> {
-        let run = Arc::new(Run::new(record.id, record.created_at, record.background));
-        let (ended, marked, owner) = (Mutex::new(None), Mutex::new(None), Mutex::new(None));
-        Arc::new(Self { run, record, elsewhere, owner, ended, marked })
-    }
-
-    /// Returns an entry with what was stored of it.
-    fn restored(kept: Kept, elsewhere: bool) -> Arc<Self> {
-        let entry = Self::new(kept.record, elsewhere);
-        if kept.ending.is_some() {
-            *entry.ended.lock() = Some(Instant::now());
-        }
-        entry.run.restore(kept.pieces, kept.fingerprint, kept.ending);
-        entry
-    }
-
-    /// Returns true if a change is the end of a reply that only its connections or this process gave
-    /// up.
-    fn is_interrupted_by(&self, change: &Change<'_>) -> bool {
-        let given_up = self.run.is_released() || self.run.is_cancelled() && !self.record.background;
-        given_up && matches!(change, Change::Ended(Ending::Failed(_)))
-    }
-
-    /// Returns true if this process computes the reply.
-    fn is_live(&self) -> bool {
-        !self.elsewhere && self.run.ending().is_none() && !self.run.is_cancelled()
-    }
-}
-
 impl fmt::Debug for Runs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Runs").field("entries", &self.known.lock().entries.len()).finish()
-    }
-}
-
-impl fmt::Debug for Entry {
-    /// Omits the request.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Entry").field("run", &self.run).finish_non_exhaustive()
     }
 }
 
@@ -543,26 +483,6 @@ impl Runs {
             join.update(part);
         }
         (*join.finalize().as_bytes(), content)
-    }
-}
-
-/// Charges the tokens that a reply took to its caller's limits, and returns their number.
-fn settle(run: &Run, reservation: Reservation) -> u64 {
-    let tokens = match run.ending() {
-        Some(Ending::Done(summary)) => summary.usage.input_tokens + summary.usage.output_tokens,
-        // A reply that was given up has cost the tokens that it has.
-        Some(Ending::Failed(_)) if run.is_cancelled() => run.pieces().0.len() as u64,
-        _ => 0,
-    };
-    reservation.settle(tokens);
-    tokens
-}
-
-fn end(run: &Run) -> End {
-    match run.ending() {
-        Some(Ending::Done(summary)) => End::Done(summary.usage),
-        Some(Ending::Failed(_)) if run.is_cancelled() => End::Cancelled,
-        Some(Ending::Failed(_)) | None => End::Failed,
     }
 }
 
