@@ -347,6 +347,10 @@ impl Runs {
     /// Reads a reply that is only in the store.
     fn load(&self, store: &Store, id: RequestId) -> Option<Arc<Entry>> {
         let entry = Entry::restored(store.get(id)?, false);
+        if entry.run.ending().is_none() {
+            // No task reads it.
+            entry.run.cancel();
+        }
         self.known.lock().insert(&entry);
         Some(entry)
     }
@@ -392,7 +396,6 @@ impl Runs {
             }
             if !entry.record.background {
                 // Its client is gone; a retry or a resume continues it.
-                entry.run.cancel();
                 *entry.ended.lock() = Some(Instant::now());
                 continue;
             }
