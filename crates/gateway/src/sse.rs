@@ -137,7 +137,7 @@ impl<V: View> Streaming<V> {
     }
 
     async fn more(&mut self) -> Option<Bytes> {
-        if !self.begun {
+        if !self.begun && !self.over {
             self.begun = true;
             self.view.begin(&mut self.events);
             if let Some(bytes) = self.events.take() {
