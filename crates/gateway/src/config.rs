@@ -117,10 +117,18 @@ pub struct AccessConfig {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct StoreConfig {
-    /// File of the embedded database.
-    pub path: PathBuf,
-    /// File with the key that seals it: 32 bytes in base64. It is created if it does not exist.
+    /// File of the embedded database, in which a restarted gateway finds its replies; none if
+    /// absent.
+    pub path: Option<PathBuf>,
+    /// File with the key that seals the replies: 32 bytes in base64. Without `shared`, it is created
+    /// if it does not exist.
     pub key_file: PathBuf,
+    /// Location that all replicas share: `s3://bucket/prefix`, or a folder that all of them mount.
+    pub shared: Option<String>,
+    /// Region of the bucket; if absent, the one that AWS's own tools would use.
+    pub region: Option<String>,
+    /// Endpoint of a service other than AWS: `https://`, or `http://` on this machine.
+    pub endpoint_url: Option<String>,
     /// Time for which replies are kept after their end, in seconds.
     #[serde(default = "keep_s")]
     pub keep_s: u64,
@@ -171,8 +179,11 @@ impl Config {
         let access = &mut config.access.file;
         [&mut server.certificate, &mut server.key, access].into_iter().flatten().for_each(within);
         if let Some(store) = &mut config.store {
-            within(&mut store.path);
+            store.path.iter_mut().for_each(within);
             within(&mut store.key_file);
+            if let Some(shared) = store.shared.as_mut().filter(|shared| !shared.contains("://")) {
+                *shared = folder.join(&*shared).display().to_string();
+            }
         }
         Ok(config)
     }
@@ -193,6 +204,9 @@ impl Config {
         }
         if self.server.certificate.is_some() != self.server.key.is_some() {
             return invalid("[server] must have both of `certificate` and `key`, or none");
+        }
+        if self.store.as_ref().is_some_and(|it| it.path.is_none() && it.shared.is_none()) {
+            return invalid("[store] must have `path`, `shared` or both");
         }
         if self.models.is_empty() {
             return invalid("there is no model: write [models.NAME]");
@@ -285,6 +299,7 @@ mod tests {
         let error = read(&public.replace("file = \"api-keys.json\"", open)).unwrap_err();
         assert!(error.contains("lets everyone in"), "{error}");
         assert!(refused("# certificate", "certificate").contains("both of"));
+        assert!(refused("path = \"gateway.redb\"", "").contains("`path`, `shared` or both"));
         assert!(refused("timeout_s = 600", "timeout_s = 1501").contains("from 1 to 1500"));
         assert!(refused("max_body", "max_bodies").contains("max_bodies"));
     }

@@ -16,12 +16,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, AccessError};
 use crate::catalog::Models;
-use crate::config::{Config, ConfigError, Server};
+use crate::config::{Config, ConfigError, Server, StoreConfig};
 use crate::metrics::Metrics;
 use crate::private_file::{PrivateFile, PrivateFileError, Reload};
 use crate::routes::routes;
-use crate::runs::{Runs, Times};
+use crate::runs::{Runs, Stores, Times};
 use crate::server::{PlainListener, serve};
+use crate::shared::{Shared, SharedError};
 use crate::state::App;
 use crate::store::{Store, StoreError};
 use crate::tls::{Certificates, TlsError, TlsListener};
@@ -63,6 +64,9 @@ pub enum Error {
     /// The store cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The shared store cannot be used.
+    #[error(transparent)]
+    Shared(#[from] SharedError),
     /// The key of the store cannot be used.
     #[error("cannot use the key of the store")]
     StoreKey(#[from] PrivateFileError),
@@ -117,13 +121,13 @@ impl Gateway {
             (Some(certificate), Some(key)) => Some(Arc::new(Certificates::open(certificate, key)?)),
             _ => None,
         };
-        let (mut store, mut hash_key) = (None, [0; 32]);
+        let (mut stores, mut hash_key) = (Stores::default(), [0; 32]);
         let mut keep = Duration::from_secs(600);
         getrandom::fill(&mut hash_key).map_err(|_| no_randomness())?;
         if let Some(kept) = &config.store {
-            let key = store_key(&kept.key_file)?;
+            let key = store_key(&kept.key_file, kept.shared.is_none())?;
             hash_key = blake3::derive_key("nsbridge/1 gateway retries", &key);
-            store = Some(Store::open(&kept.path, Key::from_bytes(key))?);
+            stores = open_stores(kept, key).await?;
             keep = Duration::from_secs(kept.keep_s);
         }
         let client = Client::builder().broker(broker).keys(keys).name("nsbridge gateway");
@@ -131,7 +135,7 @@ impl Gateway {
         let settings = config.settings();
         let times = Times { timeout: settings.timeout, keep };
         let exported = Metrics::new(&models);
-        let runs = Runs::new(client.clone(), store, times, hash_key, exported.clone());
+        let runs = Runs::new(client.clone(), stores, times, hash_key, exported.clone());
         let runs = Arc::new(runs);
         let (listener, address) = listen(config.server.listen).await?;
         let metrics = match config.server.metrics {
@@ -184,6 +188,8 @@ impl Gateway {
             tracing::info!(replies = recovered, "continuing replies of the last process");
         }
         let upkeep = tokio::spawn(upkeep(app.clone(), certificates.clone()));
+        let runs = app.runs.clone();
+        let shared = tokio::spawn(runs.clone().upkeep_shared());
         let routes = routes(app);
         match certificates.map(|certificates| certificates.server_config()) {
             None => serve(PlainListener(listener), routes, &config.server, drain).await,
@@ -192,6 +198,8 @@ impl Gateway {
             }
             Some(Err(error)) => tracing::error!(%error, "the certificate cannot be used"),
         }
+        runs.release().await;
+        shared.abort();
         upkeep.abort();
         end.cancel();
         if let Some(exporter) = exporter {
@@ -249,9 +257,22 @@ async fn upkeep(app: Arc<App>, certificates: Option<Arc<Certificates>>) {
     }
 }
 
-/// Reads the key of the store, and creates it if it does not exist.
-fn store_key(path: &Path) -> Result<[u8; 32], Error> {
-    if !path.exists() {
+/// Opens the stores of a configuration.
+async fn open_stores(config: &StoreConfig, key: [u8; 32]) -> Result<Stores, Error> {
+    let key = || Key::from_bytes(key);
+    let own = config.path.as_ref().map(|path| Store::open(path, key())).transpose()?;
+    let Some(shared) = &config.shared else { return Ok(Stores { own, shared: None }) };
+    let location = shared.parse().map_err(ConfigError::Invalid)?;
+    let mut files = nsbridge_store::StoreConfig::default();
+    (files.region, files.endpoint_url) = (config.region.clone(), config.endpoint_url.clone());
+    let shared = Some(Arc::new(Shared::open(&location, &files, key()).await?));
+    Ok(Stores { own, shared })
+}
+
+/// Reads the key of the store. With `create`, it is created if it does not exist: a replica must not
+/// make a key of its own.
+fn store_key(path: &Path, create: bool) -> Result<[u8; 32], Error> {
+    if create && !path.exists() {
         create_key(path).map_err(|cause| ConfigError::Read { path: path.to_owned(), cause })?;
     }
     let file = PrivateFile { what: "store key", most: 1024, of_root: true };

@@ -48,7 +48,8 @@ pub(crate) fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-fn hex(id: RequestId) -> String {
+/// Returns an id without hyphens.
+pub(crate) fn hex(id: RequestId) -> String {
     id.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

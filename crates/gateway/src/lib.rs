@@ -53,6 +53,7 @@ mod run;
 mod runs;
 mod sampling;
 mod server;
+mod shared;
 mod sse;
 mod state;
 mod store;
@@ -65,5 +66,6 @@ pub use config::{AccessConfig, Broker, Config, ConfigError, Keys, Server, StoreC
 pub use gateway::{Error, Gateway};
 
 pub use private_file::{PrivateFileError, Reload};
+pub use shared::SharedError;
 pub use store::StoreError;
 pub use tls::TlsError;

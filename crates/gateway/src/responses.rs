@@ -24,7 +24,7 @@ use crate::error::{ApiError, Result};
 use crate::ids;
 use crate::run::Ending;
 use crate::runs::{Ask, Client, Entry};
-use crate::sse::{Events, stream};
+use crate::sse::{Events, stream_until};
 use crate::state::App;
 
 /// Endpoint of the records of responses.
@@ -40,6 +40,7 @@ pub(crate) async fn create(
     let mut request = ResponsesRequest::parse(&body, &app.models, &caller)?;
     if let Some(previous) = request.previous.clone() {
         let entry = find(&app, &caller, &previous)
+            .await
             .map_err(|error| error.coded("previous_response_not_found"))?;
         request.follow(history(&app, &caller, &entry)?);
     }
@@ -53,7 +54,8 @@ pub(crate) async fn create(
     let (run, reader) = app.runs.start(KIND, ask, &caller, &client, &body).await?;
     if request.stream {
         let events = Events::default().obfuscated(request.obfuscated);
-        return Ok(stream(ResponseView::new(request, &run), events, reader).into_response());
+        let view = ResponseView::new(request, &run);
+        return Ok(stream_until(view, events, reader, app.hand_over()));
     }
     if request.background {
         return Ok(Json(shown(&request, &run, &Reply::of(&request, &run))).into_response());
@@ -81,17 +83,17 @@ pub(crate) async fn get(
     Path(id): Path<String>,
     Query(get): Query<Get>,
 ) -> Result<Response> {
-    let entry = find(&app, &caller, &id)?;
+    let entry = find(&app, &caller, &id).await?;
     let request = ResponsesRequest::parse(entry.record.body.as_bytes(), &app.models, &caller)?;
     if !get.stream {
         return Ok(
             Json(shown(&request, &entry.run, &Reply::of(&request, &entry.run))).into_response()
         );
     }
-    let (run, reader) = app.runs.read(&entry).await?;
+    let (run, reader) = app.runs.read(&entry, &caller).await?;
     let skip = get.starting_after.map_or(0, |after| after.saturating_add(1));
     let events = Events::after(skip).obfuscated(get.include_obfuscation);
-    Ok(stream(ResponseView::new(request, &run), events, reader).into_response())
+    Ok(stream_until(ResponseView::new(request, &run), events, reader, app.hand_over()))
 }
 
 /// Stops a response, and shows it.
@@ -100,16 +102,12 @@ pub(crate) async fn cancel(
     Extension(caller): Extension<Arc<Caller>>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>> {
-    let entry = find(&app, &caller, &id)?;
+    let entry = find(&app, &caller, &id).await?;
     let request = ResponsesRequest::parse(entry.record.body.as_bytes(), &app.models, &caller)?;
     if !request.background {
         return Err(ApiError::bad_request("only a response in the background can be canceled"));
     }
-    if entry.run.ending().is_none() {
-        entry.run.cancel();
-        // The end comes from the task that reads the reply.
-        let _ = entry.run.reader().whole().await;
-    }
+    app.runs.stop(&entry).await?;
     Ok(Json(shown(&request, &entry.run, &Reply::of(&request, &entry.run))))
 }
 
@@ -119,7 +117,7 @@ pub(crate) async fn delete(
     Extension(caller): Extension<Arc<Caller>>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>> {
-    let entry = find(&app, &caller, &id)?;
+    let entry = find(&app, &caller, &id).await?;
     app.runs.remove(&entry);
     Ok(Json(json!({ "id": id, "object": "response", "deleted": true })))
 }
@@ -130,7 +128,7 @@ pub(crate) async fn input_items(
     Extension(caller): Extension<Arc<Caller>>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>> {
-    let entry = find(&app, &caller, &id)?;
+    let entry = find(&app, &caller, &id).await?;
     let body: Value = serde_json::from_str(&entry.record.body).unwrap_or_default();
     let items = items::shown(body.get("input"), entry.record.id);
     let edge = |item: Option<&Value>| item.and_then(|item| item.get("id")).cloned();
@@ -140,8 +138,8 @@ pub(crate) async fn input_items(
     })))
 }
 
-fn find(app: &App, caller: &Caller, id: &str) -> Result<Arc<Entry>> {
-    let entry = app.runs.find(ids::of_response(id), caller, id)?;
+async fn find(app: &App, caller: &Caller, id: &str) -> Result<Arc<Entry>> {
+    let entry = app.runs.find(ids::of_response(id), caller, id).await?;
     let none = || ApiError::not_found("there is no such response");
     (entry.record.kind == KIND).then_some(entry).ok_or_else(none)
 }

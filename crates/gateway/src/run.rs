@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::SystemTime;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
 
 use nsbridge_client::{Event, ReplayKey, Reply, Summary, TextPiece};
 use nsbridge_protocol::{Fingerprint, RequestId, Revision};
@@ -65,6 +65,8 @@ pub(crate) struct Run {
     /// True if the reply goes on without readers.
     background: bool,
     cancel: CancellationToken,
+    /// True if the gateway ends before the reply.
+    released: AtomicBool,
 }
 
 #[derive(Default)]
@@ -72,6 +74,8 @@ struct Log {
     pieces: Vec<Arc<RawPiece>>,
     /// Number of times at which pieces were withdrawn.
     restarts: u32,
+    /// True if the worker differs from the one whose pieces clients of another replica have.
+    foreign: bool,
     fingerprint: Option<Fingerprint>,
     revision: Option<Revision>,
     ending: Option<Ending>,
@@ -94,6 +98,7 @@ impl Run {
             readers: AtomicUsize::new(0),
             background,
             cancel: CancellationToken::new(),
+            released: AtomicBool::new(false),
         }
     }
 
@@ -115,7 +120,9 @@ impl Run {
                 event = reply.next() => event,
                 () = self.cancel.cancelled() => {
                     reply.cancel();
-                    break Ending::Failed(ApiError::cancelled());
+                    let error =
+                        if self.is_released() { draining() } else { ApiError::cancelled() };
+                    break Ending::Failed(error);
                 }
             };
             match event {
@@ -124,6 +131,9 @@ impl Run {
                     let fingerprint = reply.fingerprint();
                     let at = {
                         let mut log = self.log.lock();
+                        // Pieces that are not there cannot be compared, but their worker can.
+                        let known = log.fingerprint.filter(|_| log.pieces.is_empty());
+                        log.foreign |= known.is_some_and(|known| Some(known) != fingerprint);
                         log.fingerprint = fingerprint;
                         if log.revision.is_none() {
                             log.revision = reply.revision();
@@ -164,6 +174,16 @@ impl Run {
     /// Stops the reply.
     pub(crate) fn cancel(&self) {
         self.cancel.cancel();
+    }
+
+    /// Stops the reply because the gateway ends; another one continues it.
+    pub(crate) fn release(&self) {
+        self.released.store(true, Ordering::SeqCst);
+        self.cancel();
+    }
+
+    pub(crate) fn is_released(&self) -> bool {
+        self.released.load(Ordering::SeqCst)
     }
 
     pub(crate) fn is_cancelled(&self) -> bool {
@@ -215,6 +235,8 @@ pub(crate) struct Part {
     pub(crate) pieces: Vec<Arc<RawPiece>>,
     /// True if pieces that this reader has read were withdrawn.
     pub(crate) restarted: bool,
+    /// True if the worker differs from the one of the pieces that another replica sent.
+    pub(crate) foreign: bool,
     pub(crate) ending: Option<Ending>,
 }
 
@@ -240,7 +262,8 @@ impl Reader {
         self.restarts = log.restarts;
         let pieces = log.pieces.get(self.at..).unwrap_or_default().to_vec();
         self.at += pieces.len();
-        let part = Part { pieces, restarted, ending: log.ending.clone() };
+        let (foreign, ending) = (log.foreign, log.ending.clone());
+        let part = Part { pieces, restarted, foreign, ending };
         (part.restarted || !part.pieces.is_empty() || part.ending.is_some()).then_some(part)
     }
 
@@ -258,6 +281,11 @@ impl Reader {
             }
         }
     }
+}
+
+fn draining() -> ApiError {
+    let message = "the gateway shuts down: read the reply again";
+    ApiError::unavailable(message, Duration::from_secs(1)).coded("draining")
 }
 
 impl Drop for Reader {

@@ -1,6 +1,9 @@
 //! Replies by their id: started, joined by retries, continued after a restart, kept for a while.
 
-use std::collections::HashMap;
+mod entry;
+mod replicas;
+mod settle;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -9,13 +12,21 @@ use nsbridge_client::{ModelName, Request, ResumePoint, TextInput, TraceParent};
 use nsbridge_protocol::{RequestId, Uuid};
 use parking_lot::Mutex;
 use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
 
+pub(crate) use self::entry::Entry;
+use self::entry::Known;
+use self::settle::{end, settle};
 use crate::access::{Caller, Reservation};
 use crate::error::{ApiError, Result};
 use crate::limits;
 use crate::metrics::{End, Metrics};
 use crate::run::{Change, Ending, RawPiece, Reader, Run};
+use crate::shared::Shared;
 use crate::store::{Record, Store};
+
+/// Endpoint whose replies clients read again by their id.
+const READ_BY_ID: &str = "response";
 
 /// Maximum number of replies that are kept in memory after their end.
 const MOST_ENDED: usize = 10_000;
@@ -52,29 +63,27 @@ pub(crate) struct Times {
     pub(crate) keep: Duration,
 }
 
+/// Storage of replies.
+#[derive(Debug, Default)]
+pub(crate) struct Stores {
+    /// Replies of this gateway, on its disk.
+    pub(crate) own: Option<Store>,
+    /// Replies of all replicas.
+    pub(crate) shared: Option<Arc<Shared>>,
+}
+
 /// Replies in progress, and those that ended recently.
 pub(crate) struct Runs {
     client: nsbridge_client::Client,
     store: Option<Store>,
+    shared: Option<Arc<Shared>>,
     times: Times,
+    /// Tasks that read replies.
+    driving: TaskTracker,
     /// Key of the hashes by which retries are recognized.
     hash_key: [u8; 32],
     metrics: Metrics,
     known: Mutex<Known>,
-}
-
-#[derive(Default)]
-struct Known {
-    entries: HashMap<RequestId, Arc<Entry>>,
-    joins: HashMap<[u8; 32], RequestId>,
-}
-
-/// Reply with its request.
-pub(crate) struct Entry {
-    pub(crate) run: Arc<Run>,
-    pub(crate) record: Record,
-    /// Time of the end.
-    ended: Mutex<Option<Instant>>,
 }
 
 impl fmt::Debug for Runs {
@@ -83,22 +92,16 @@ impl fmt::Debug for Runs {
     }
 }
 
-impl fmt::Debug for Entry {
-    /// Omits the request.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Entry").field("run", &self.run).finish_non_exhaustive()
-    }
-}
-
 impl Runs {
     pub(crate) fn new(
         client: nsbridge_client::Client,
-        store: Option<Store>,
+        stores: Stores,
         times: Times,
         hash_key: [u8; 32],
         metrics: Metrics,
     ) -> Self {
-        Self { client, store, times, hash_key, metrics, known: Mutex::default() }
+        let (Stores { own: store, shared }, driving) = (stores, TaskTracker::new());
+        Self { client, store, shared, times, driving, hash_key, metrics, known: Mutex::default() }
     }
 
     /// Starts a reply, or joins the one that this request repeats. `kind` is the endpoint, and
@@ -117,7 +120,8 @@ impl Runs {
     ) -> Result<(Arc<Run>, Reader)> {
         let (join, content) = self.hashes(kind, caller, client, body);
         let repeats = client.retries || client.idempotency_key.is_some();
-        if let Some(entry) = repeats.then(|| self.joined(&join)).flatten() {
+        let repeated = if repeats { self.joined(&join).await? } else { None };
+        if let Some(entry) = repeated {
             if entry.record.content != content {
                 let message = "this Idempotency-Key belongs to a request with another body";
                 return Err(ApiError::bad_request(message).coded("idempotency_key_reused"));
@@ -145,18 +149,40 @@ impl Runs {
             content,
             background: ask.background,
             clients: 0,
+            tokens: ask.tokens,
         };
         let entry = self.add(record);
         let reader = entry.run.reader();
-        if let Some(store) = &self.store {
-            let stored = store.put(&entry.record);
-            if ask.background {
-                // The client may leave as soon as it has the id.
-                stored.await.map_err(|_| not_stored())?;
-            }
-        }
+        let kept = self.keep(&entry.record);
         self.submit(&entry, client.trace, Some(reservation)).await?;
+        // The client may leave, and this process may end, as soon as the client has the id.
+        if let Err(error) = kept.await {
+            self.remove(&entry);
+            return Err(error);
+        }
         Ok((entry.run.clone(), reader))
+    }
+
+    /// Begins to store a request. The future ends when it is stored as safely as its endpoint
+    /// promises.
+    fn keep(&self, record: &Record) -> impl Future<Output = Result<()>> + use<> {
+        let own = self.store.as_ref().map(|store| store.put(record));
+        let own = own.filter(|_| record.background || record.kind == READ_BY_ID);
+        let shared = self.shared.clone().map(|shared| {
+            let record = record.clone();
+            tokio::spawn(async move { shared.put(record).await })
+        });
+        async move {
+            if let Some(own) = own {
+                own.await.map_err(|_| not_stored())?;
+            }
+            let Some(shared) = shared else { return Ok(()) };
+            let stored = shared.await.map_err(|_| not_stored())?;
+            stored.map_err(|error| {
+                tracing::error!(%error, "a request cannot be shared");
+                not_stored()
+            })
+        }
     }
 
     fn reserve(&self, caller: &Caller, tokens: u64) -> Result<Reservation> {
@@ -181,28 +207,42 @@ impl Runs {
             return Ok((entry.run.clone(), entry.run.reader()));
         }
         let reservation = self.reserve(caller, tokens)?;
-        let entry = self.revive(entry);
+        self.go_on(entry, Some(reservation)).await
+    }
+
+    /// Continues an interrupted reply.
+    async fn go_on(
+        self: &Arc<Self>,
+        entry: &Entry,
+        reservation: Option<Reservation>,
+    ) -> Result<(Arc<Run>, Reader)> {
+        let (entry, new) = self.revive(entry);
         let reader = entry.run.reader();
-        self.submit(&entry, None, Some(reservation)).await?;
+        if new {
+            self.submit(&entry, None, reservation).await?;
+        }
         Ok((entry.run.clone(), reader))
     }
 
-    /// Replaces an interrupted reply by one that continues it.
-    fn revive(&self, entry: &Entry) -> Arc<Entry> {
+    /// Replaces an interrupted reply by one that continues it. Returns `false` with the one that
+    /// does so already.
+    fn revive(&self, entry: &Entry) -> (Arc<Entry>, bool) {
+        let mut known = self.known.lock();
+        if let Some(other) = known.entries.get(&entry.record.id).filter(|other| other.is_live()) {
+            return (other.clone(), false);
+        }
         let (pieces, fingerprint) = entry.run.pieces();
         let clients = entry.record.clients.saturating_add(1);
-        let revived = self.add(Record { clients, ..entry.record.clone() });
+        let revived = Entry::new(Record { clients, ..entry.record.clone() }, false);
         revived.run.restore(pieces, fingerprint, None);
-        revived
+        *revived.marked.lock() = fingerprint;
+        known.insert(&revived);
+        (revived, true)
     }
 
     fn add(&self, record: Record) -> Arc<Entry> {
-        let Record { id, created_at, background, join, .. } = record;
-        let run = Arc::new(Run::new(id, created_at, background));
-        let entry = Arc::new(Entry { run, record, ended: Mutex::new(None) });
-        let mut known = self.known.lock();
-        known.entries.insert(id, entry.clone());
-        known.joins.insert(join, id);
+        let entry = Entry::new(record, false);
+        self.known.lock().insert(&entry);
         entry
     }
 
@@ -241,7 +281,7 @@ impl Runs {
             }
         };
         let (runs, entry) = (self.clone(), entry.clone());
-        tokio::spawn(async move {
+        self.driving.spawn(async move {
             let note = |change: Change<'_>| {
                 if matches!(change, Change::Piece { .. }) {
                     meter.piece();
@@ -261,13 +301,17 @@ impl Runs {
         entry.run.end(ending, |change| self.note(entry, &change));
     }
 
-    /// Notes a change of a reply in the store.
+    /// Notes a change of a reply in the stores.
     fn note(&self, entry: &Entry, change: &Change<'_>) {
         if matches!(change, Change::Ended(_)) {
             *entry.ended.lock() = Some(Instant::now());
         }
-        if let Some(store) = &self.store {
+        // Another process, or a client that comes back, continues a reply that was interrupted.
+        if let Some(store) = self.store.as_ref().filter(|_| !entry.is_interrupted_by(change)) {
             store.note(entry.record.id, change);
+        }
+        if let Some(shared) = &self.shared {
+            replicas::note(shared, entry, change);
         }
     }
 
@@ -276,8 +320,8 @@ impl Runs {
     /// # Errors
     ///
     /// Returns an error if there is none, or if another key has it.
-    pub(crate) fn find(
-        &self,
+    pub(crate) async fn find(
+        self: &Arc<Self>,
         id: Option<RequestId>,
         caller: &Caller,
         name: &str,
@@ -288,43 +332,50 @@ impl Runs {
         };
         let id = id.ok_or_else(none)?;
         let entry = self.known.lock().entries.get(&id).cloned();
-        let entry = match (entry, &self.store) {
-            (Some(entry), _) => entry,
-            (None, Some(store)) => self.load(store, id).ok_or_else(none)?,
-            (None, None) => return Err(none()),
+        let entry = entry.or_else(|| self.load(self.store.as_ref()?, id));
+        let entry = match entry {
+            Some(entry) => Some(entry),
+            None => self.elsewhere(id).await?,
         };
-        let own = entry.record.key == caller.id.to_string() && entry.record.tenant == caller.tenant;
-        if own { Ok(entry) } else { Err(none()) }
+        let own = |entry: &Arc<Entry>| {
+            entry.record.key == caller.id.to_string() && entry.record.tenant == caller.tenant
+        };
+        let entry = entry.filter(own).ok_or_else(none)?;
+        self.take_over_lost(entry).await
     }
 
     /// Reads a reply that is only in the store.
     fn load(&self, store: &Store, id: RequestId) -> Option<Arc<Entry>> {
-        let kept = store.get(id)?;
-        let entry = self.add(kept.record);
-        if kept.ending.is_some() {
-            *entry.ended.lock() = Some(Instant::now());
+        let entry = Entry::restored(store.get(id)?, false);
+        if entry.run.ending().is_none() {
+            // No task reads it.
+            entry.run.cancel();
         }
-        entry.run.restore(kept.pieces, kept.fingerprint, kept.ending);
+        self.known.lock().insert(&entry);
         Some(entry)
     }
 
-    /// Returns a reader of a reply. A reply that was interrupted by a restart of the gateway, or by
-    /// the loss of its last connection, is continued.
+    /// Returns a reader of a reply. A reply that was interrupted by a restart of the gateway, by
+    /// the loss of its last connection, or that another replica computed, is continued.
     ///
     /// # Errors
     ///
-    /// Returns an error if it cannot be submitted.
-    pub(crate) async fn read(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(Arc<Run>, Reader)> {
+    /// Returns an error if it cannot be submitted, or if the caller has reached a limit.
+    pub(crate) async fn read(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        caller: &Caller,
+    ) -> Result<(Arc<Run>, Reader)> {
         let interrupted = match entry.run.ending() {
             None => entry.run.is_cancelled(),
             Some(Ending::Done(_)) => false,
             Some(Ending::Failed(error)) => error.code() == "cancelled" && !entry.record.background,
         };
         if interrupted {
-            let entry = self.revive(entry);
-            let reader = entry.run.reader();
-            self.submit(&entry, None, None).await?;
-            return Ok((entry.run.clone(), reader));
+            // The limits of a caller are those of each replica.
+            let tokens = entry.elsewhere.then_some(entry.record.tokens);
+            let reservation = tokens.map(|tokens| self.reserve(caller, tokens)).transpose()?;
+            return self.go_on(entry, reservation).await;
         }
         Ok((entry.run.clone(), entry.run.reader()))
     }
@@ -335,7 +386,7 @@ impl Runs {
         let (mut count, now) = (0, SystemTime::now());
         for id in store.open_replies() {
             let Some(entry) = self.load(store, id) else { continue };
-            if entry.run.ending().is_some() {
+            if entry.run.ending().is_some() || self.ended_elsewhere(&entry).await {
                 continue;
             }
             if entry.record.expires_at <= now {
@@ -345,13 +396,11 @@ impl Runs {
             }
             if !entry.record.background {
                 // Its client is gone; a retry or a resume continues it.
-                entry.run.cancel();
                 *entry.ended.lock() = Some(Instant::now());
                 continue;
             }
-            let entry = self.revive(&entry);
-            match self.submit(&entry, None, None).await {
-                Ok(()) => count += 1,
+            match self.go_on(&entry, None).await {
+                Ok(_) => count += 1,
                 Err(error) => tracing::warn!(%error, "a reply cannot be continued"),
             }
         }
@@ -367,6 +416,9 @@ impl Runs {
         drop(known);
         if let Some(store) = &self.store {
             store.remove(entry.record.id);
+        }
+        if let Some(shared) = &self.shared {
+            shared.remove(entry.record.id, &entry.record.join);
         }
     }
 
@@ -398,10 +450,16 @@ impl Runs {
         }
     }
 
-    fn joined(&self, join: &[u8; 32]) -> Option<Arc<Entry>> {
-        let known = self.known.lock();
-        let id = known.joins.get(join)?;
-        known.entries.get(id).cloned()
+    /// Returns the reply that a retry with this hash repeats.
+    async fn joined(self: &Arc<Self>, join: &[u8; 32]) -> Result<Option<Arc<Entry>>> {
+        let own = {
+            let known = self.known.lock();
+            known.joins.get(join).and_then(|id| known.entries.get(id).cloned())
+        };
+        match own {
+            Some(entry) => Ok(Some(entry)),
+            None => self.joined_elsewhere(join).await,
+        }
     }
 
     /// Returns the hash by which a retry of the request is recognized, and the hash of its content.
@@ -431,30 +489,11 @@ impl Runs {
     }
 }
 
-/// Charges the tokens that a reply took to its caller's limits, and returns their number.
-fn settle(run: &Run, reservation: Reservation) -> u64 {
-    let tokens = match run.ending() {
-        Some(Ending::Done(summary)) => summary.usage.input_tokens + summary.usage.output_tokens,
-        // A reply that was given up has cost the tokens that it has.
-        Some(Ending::Failed(_)) if run.is_cancelled() => run.pieces().0.len() as u64,
-        _ => 0,
-    };
-    reservation.settle(tokens);
-    tokens
-}
-
-fn end(run: &Run) -> End {
-    match run.ending() {
-        Some(Ending::Done(summary)) => End::Done(summary.usage),
-        Some(Ending::Failed(_)) if run.is_cancelled() => End::Cancelled,
-        Some(Ending::Failed(_)) | None => End::Failed,
-    }
-}
-
 fn no_randomness() -> ApiError {
     ApiError::internal("the operating system provides no randomness")
 }
 
 fn not_stored() -> ApiError {
-    ApiError::unavailable("the reply cannot be stored", Duration::from_secs(5))
+    let message = "the reply cannot be stored, and a reply that could be lost is not begun";
+    ApiError::unavailable(message, Duration::from_secs(5)).coded("store_unavailable")
 }

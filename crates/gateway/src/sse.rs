@@ -3,7 +3,7 @@
 //! No event has an `id:` line, and no frame stands without data: the official Python client fails on
 //! both. The events of one frame of the broker are written at once.
 
-use std::convert::Infallible;
+use std::io;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -13,6 +13,7 @@ use futures_util::stream;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use crate::error::ApiError;
 use crate::run::{Ending, Part, Reader};
@@ -115,11 +116,28 @@ struct Streaming<V> {
     reader: Reader,
     begun: bool,
     over: bool,
+    /// Canceled when the client must read the rest from another replica; `None` for a stream that
+    /// runs to its end.
+    hand_over: Option<CancellationToken>,
 }
 
 impl<V: View> Streaming<V> {
-    async fn next(&mut self) -> Option<Bytes> {
-        if !self.begun {
+    /// Returns the next bytes. The error cuts the connection: the official Python client takes a
+    /// stream whose body ends in order for a whole one.
+    async fn next(&mut self) -> Option<io::Result<Bytes>> {
+        let Some(hand_over) = self.hand_over.clone() else { return self.more().await.map(Ok) };
+        tokio::select! {
+            bytes = self.more() => bytes.map(Ok),
+            () = hand_over.cancelled() => {
+                self.hand_over = None;
+                self.over = true;
+                Some(Err(io::Error::other("the gateway shuts down")))
+            }
+        }
+    }
+
+    async fn more(&mut self) -> Option<Bytes> {
+        if !self.begun && !self.over {
             self.begun = true;
             self.view.begin(&mut self.events);
             if let Some(bytes) = self.events.take() {
@@ -140,8 +158,9 @@ impl<V: View> Streaming<V> {
 
     fn read(&mut self, part: &Part) {
         // The text that the client has cannot be withdrawn, so its stream ends.
-        let ending = if part.restarted { Some(restarted()) } else { part.ending.clone() };
-        if !part.restarted {
+        let differs = part.restarted || part.foreign && self.events.skip > 0;
+        let ending = if differs { Some(restarted()) } else { part.ending.clone() };
+        if !differs {
             part.pieces.iter().for_each(|piece| self.view.piece(&piece.piece, &mut self.events));
         }
         if let Some(ending) = ending {
@@ -167,10 +186,20 @@ fn restarted() -> Ending {
 
 /// Returns a response that streams a reply.
 pub(crate) fn stream<V: View>(view: V, events: Events, reader: Reader) -> Response {
-    let state = Streaming { view, events, reader, begun: false, over: false };
+    stream_until(view, events, reader, None)
+}
+
+/// Returns a response that streams a reply, and is cut when `hand_over` is canceled.
+pub(crate) fn stream_until<V: View>(
+    view: V,
+    events: Events,
+    reader: Reader,
+    hand_over: Option<CancellationToken>,
+) -> Response {
+    let state = Streaming { view, events, reader, begun: false, over: false, hand_over };
     let body = stream::unfold(state, |mut state| async move {
         let bytes = state.next().await?;
-        Some((Ok::<_, Infallible>(bytes), state))
+        Some((bytes, state))
     });
     let mut response = Response::new(Body::from_stream(body));
     let headers = response.headers_mut();

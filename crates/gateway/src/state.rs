@@ -24,3 +24,10 @@ pub(crate) struct App {
     /// Canceled when the gateway drains.
     pub(crate) draining: CancellationToken,
 }
+
+impl App {
+    /// Returns the signal to cut the streams that their clients can read on from another replica.
+    pub(crate) fn hand_over(&self) -> Option<CancellationToken> {
+        self.runs.is_shared().then(|| self.draining.clone())
+    }
+}

@@ -53,6 +53,9 @@ pub(crate) struct Record {
     pub(crate) background: bool,
     /// Number of clients of the queue that submitted the request before.
     pub(crate) clients: u16,
+    /// Upper bound of the reply's tokens, prompt included.
+    #[serde(default)]
+    pub(crate) tokens: u64,
 }
 
 impl fmt::Debug for Record {

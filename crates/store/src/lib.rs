@@ -10,6 +10,7 @@
 //! | [`StoreConfig`] | the `[store]` table of a worker: cache, limits, region, endpoint |
 //! | [`Location`] | `s3://bucket/models/NAME@VERSION`, or a folder |
 //! | [`Wanted`] | a location, and the digest that its manifest must have |
+//! | [`SmallFiles`] | small files by name, such as the records that gateways share |
 //! | [`Opened`] | a model that was found and pinned; its `model` goes to a handler |
 //!
 //! ```
@@ -56,6 +57,7 @@ mod objects;
 mod pull;
 mod random;
 mod rate_limit;
+mod small_files;
 mod source;
 mod stats;
 mod store;
@@ -68,6 +70,7 @@ pub use credentials::Credentials;
 pub use error::StoreError;
 pub use location::{CURRENT, Location};
 pub use manifest::{CHUNK_BYTES, MANIFEST, Manifest, ManifestFile};
+pub use small_files::SmallFiles;
 pub use stats::{Count, Counts};
 pub use store::{Opened, Store, Wanted};
 #[cfg(feature = "s3")]

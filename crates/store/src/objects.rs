@@ -63,6 +63,13 @@ pub(crate) trait Objects: Debug + Send + Sync {
     /// `false`.
     async fn put(&self, path: &str, content: Vec<u8>, only_new: bool) -> Result<bool, Fault>;
 
+    /// Lists the first `most` names that begin with `prefix`, in order. A prefix ends in a name, not
+    /// in a folder above it: `a/b` finds `a/b1`, not `a/b/c` alone.
+    async fn names(&self, prefix: &str, most: usize) -> Result<Vec<String>, Fault>;
+
+    /// Deletes a small file. Succeeds if there is none.
+    async fn remove(&self, path: &str) -> Result<(), Fault>;
+
     /// Returns the local folder if the backend is one.
     fn folder(&self) -> Option<&std::path::Path> {
         None

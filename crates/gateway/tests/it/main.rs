@@ -7,5 +7,6 @@ mod handler;
 mod limits;
 mod metrics;
 mod place;
+mod replicas;
 mod retries;
 mod tokens;

@@ -1,7 +1,10 @@
 //! Gateway with a worker and API keys, and a small HTTP client.
 
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -33,22 +36,26 @@ pub(crate) struct Place {
     pub(crate) disabled: String,
     pub(crate) drain: CancellationToken,
     pub(crate) gateway: JoinHandle<()>,
-    _worker: Running,
-    _folder: TempDir,
+    _worker: Arc<Running>,
+    folder: Arc<TempDir>,
 }
 
-impl Place {
-    pub(crate) async fn new() -> Self {
-        Self::with("", Limits::default()).await
-    }
+/// Worker and API keys of one or more gateways.
+struct Ground {
+    setup: Setup,
+    broker: Arc<dyn Broker>,
+    worker: Arc<Running>,
+    folder: Arc<TempDir>,
+    keys: [String; 3],
+}
 
-    /// Starts a gateway with these lines of `[server]`, and these limits of the other key.
-    pub(crate) async fn with(server: &str, limits: Limits) -> Self {
+impl Ground {
+    async fn new(limits: Limits) -> Self {
         log();
-        let folder = tempfile::tempdir().unwrap();
+        let folder = Arc::new(tempfile::tempdir().unwrap());
         let setup = Setup::new().unwrap();
         let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
-        let worker = setup.worker::<Words>(broker.clone(), ()).await.unwrap();
+        let worker = Arc::new(setup.worker::<Words>(broker.clone(), ()).await.unwrap());
         let file = folder.path().join("api-keys.json");
         let keys = ["one", "two", "three"].map(|tenant| {
             let key = ApiKey::generate().unwrap();
@@ -58,31 +65,63 @@ impl Place {
             access::add(&file, entry).unwrap();
             key.reveal().to_owned()
         });
+        Self { setup, broker, worker, folder, keys }
+    }
+
+    fn write_store_key(&self) {
+        let path = self.folder.path().join("store.key");
+        let mut options = std::fs::File::options();
+        let mut file = options.write(true).create_new(true).mode(0o600).open(path).unwrap();
+        writeln!(file, "{}=", "A".repeat(43)).unwrap();
+    }
+
+    async fn replica(&self) -> Place {
+        self.place("", "[store]\nshared = \"shared\"\nkey_file = \"store.key\"\n").await
+    }
+
+    /// Starts a gateway with these lines of `[server]`, and this table of the store.
+    async fn place(&self, server: &str, store: &str) -> Place {
         let text = format!(
             "[server]\nlisten = \"127.0.0.1:0\"\nmetrics = \"127.0.0.1:0\"\n{server}\n\
              [broker]\nurl = \"amqp://unused\"\n[keys]\nkeyring = \"unused\"\n\
-             [access]\nfile = \"api-keys.json\"\n[models.words]\nqueue = \"{}\"\ncontext = 512\n",
-            setup.model
+             [access]\nfile = \"api-keys.json\"\n{store}[models.words]\nqueue = \"{}\"\n\
+             context = 512\n",
+            self.setup.model
         );
-        let path = folder.path().join("gateway.toml");
+        let path = self.folder.path().join("gateway.toml");
         std::fs::write(&path, text).unwrap();
         let config = Config::read(&path).unwrap();
-        let gateway = Gateway::on(config, broker, setup.keys.clone()).await.unwrap();
+        let broker = self.broker.clone();
+        let gateway = Gateway::on(config, broker, self.setup.keys.clone()).await.unwrap();
         let (address, drain) = (gateway.address(), gateway.drain());
         let metrics = gateway.metrics_address().unwrap();
         let gateway = tokio::spawn(gateway.run());
-        let [key, other, disabled] = keys;
-        Self {
-            address,
-            metrics,
-            key,
-            other,
-            disabled,
-            drain,
-            gateway,
-            _worker: worker,
-            _folder: folder,
-        }
+        let [key, other, disabled] = self.keys.clone();
+        let (_worker, folder) = (self.worker.clone(), self.folder.clone());
+        Place { address, metrics, key, other, disabled, drain, gateway, _worker, folder }
+    }
+}
+
+impl Place {
+    pub(crate) async fn new() -> Self {
+        Self::with("", Limits::default()).await
+    }
+
+    /// Starts a gateway with these lines of `[server]`, and these limits of the other key.
+    pub(crate) async fn with(server: &str, limits: Limits) -> Self {
+        Ground::new(limits).await.place(server, "").await
+    }
+
+    /// Starts two replicas that share a store.
+    pub(crate) async fn pair() -> [Self; 2] {
+        let ground = Ground::new(Limits::default()).await;
+        ground.write_store_key();
+        [ground.replica().await, ground.replica().await]
+    }
+
+    /// Returns the folder of the store that replicas share.
+    pub(crate) fn shared(&self) -> PathBuf {
+        self.folder.path().join("shared")
     }
 
     /// Sends a request under the first key and returns the response.
@@ -196,6 +235,11 @@ impl Connection {
         timeout(LONG, read).await.unwrap();
     }
 
+    /// Returns what has arrived so far. A last chunk that is incomplete is left out.
+    pub(crate) fn received(&self) -> Answer {
+        Answer::parse(&self.received)
+    }
+
     /// Reads to the end of the connection.
     pub(crate) async fn rest(mut self) -> Answer {
         // The connection is reset if the server has not read all.
@@ -211,6 +255,8 @@ impl Connection {
 pub(crate) struct Answer {
     /// 0 if there is none.
     pub(crate) status: u16,
+    /// True if a body in chunks has its last chunk.
+    pub(crate) whole: bool,
     head: String,
     pub(crate) body: String,
 }
@@ -223,7 +269,8 @@ impl Answer {
         let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
         let chunked = head.contains("transfer-encoding: chunked");
         let body = if chunked { joined(body) } else { body.to_vec() };
-        Self { status, head, body: String::from_utf8(body).unwrap() }
+        let whole = received.ends_with(b"\r\n0\r\n\r\n");
+        Self { status, whole, head, body: String::from_utf8(body).unwrap() }
     }
 
     pub(crate) fn json(&self) -> Value {
@@ -240,6 +287,12 @@ impl Answer {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         let mut lines = self.head.lines();
         lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
+    }
+
+    /// Returns the data of the events of a stream.
+    pub(crate) fn events(&self) -> Vec<Value> {
+        let data = self.body.lines().filter_map(|line| line.strip_prefix("data: "));
+        data.map(|data| serde_json::from_str(data).unwrap()).collect()
     }
 
     /// Returns the text of a completion, whole or streamed.

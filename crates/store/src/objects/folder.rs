@@ -127,6 +127,33 @@ impl Objects for Folder {
         .await
     }
 
+    async fn names(&self, prefix: &str, most: usize) -> Result<Vec<String>, Fault> {
+        let (folder, begin) = prefix.rsplit_once('/').unwrap_or(("", prefix));
+        let (within, begin) = (folder.to_owned(), begin.to_owned());
+        self.blocking(folder, move |dir| {
+            let entries = match dir.read_dir() {
+                Ok(entries) => entries,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+                Err(error) => return Err(fault(&dir, error)),
+            };
+            let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+            let mut names: Vec<String> = names.filter(|name| name.starts_with(&begin)).collect();
+            names.sort_unstable();
+            names.truncate(most);
+            let whole = |name| if within.is_empty() { name } else { format!("{within}/{name}") };
+            Ok(names.into_iter().map(whole).collect())
+        })
+        .await
+    }
+
+    async fn remove(&self, path: &str) -> Result<(), Fault> {
+        self.blocking(path, |path| match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(fault(&path, error)),
+            _ => Ok(()),
+        })
+        .await
+    }
+
     fn folder(&self) -> Option<&Path> {
         Some(&self.dir)
     }

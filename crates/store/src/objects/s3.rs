@@ -31,6 +31,7 @@ use tokio::time::timeout;
 use self::direct_read::{BodySlot, DirectReadConnector};
 use super::{Object, Objects, Reading, unusable};
 use crate::chunk_writer::ChunkWriter;
+use crate::config::{StoreConfig, is_private, plaintext};
 use crate::credentials::Credentials;
 use crate::error::{Fault, StoreError};
 
@@ -39,6 +40,9 @@ const ANSWER: Duration = Duration::from_secs(20);
 
 /// Upload rate in bytes a second below which an upload is taken to be stuck.
 const SLOWEST_UPLOAD: u64 = 50_000;
+
+/// Maximum number of keys of a page.
+const PAGE: i32 = 1000;
 
 /// Maximum number of objects of a model.
 const MOST_OBJECTS: usize = 100_000;
@@ -59,8 +63,31 @@ const PASSING: [&str; 12] = [
     "ThrottlingException",
 ];
 
+/// Creates the S3 client of a configuration.
+///
+/// # Errors
+///
+/// Returns an error if there is no region or no root certificate, or if the endpoint would be
+/// reached without TLS.
+pub(crate) async fn connect(
+    config: &StoreConfig,
+    credentials: Option<&Credentials>,
+) -> Result<Client, StoreError> {
+    let (region, endpoint) = (config.region.as_deref(), config.endpoint_url.as_deref());
+    let mut sdk = crate::aws::sdk_config(region, endpoint).await;
+    if let Some(own) = credentials {
+        sdk = with_credentials(sdk, own);
+    }
+    match crate::aws::endpoint(&sdk, "S3") {
+        Some(url) if !config.allow_plaintext && !is_private(&url) => {
+            Err(StoreError::Refused(plaintext(&url)))
+        }
+        _ => client(&sdk, config.path_style),
+    }
+}
+
 /// Replaces the credentials of a configuration.
-pub(crate) fn with_credentials(config: SdkConfig, own: &Credentials) -> SdkConfig {
+fn with_credentials(config: SdkConfig, own: &Credentials) -> SdkConfig {
     let Credentials { access_key, secret_key, session_token } = own;
     let keys = aws_credential_types::Credentials::new(
         access_key,
@@ -78,7 +105,7 @@ pub(crate) fn with_credentials(config: SdkConfig, own: &Credentials) -> SdkConfi
 /// # Errors
 ///
 /// Returns an error if there is no region or no root certificate.
-pub(crate) fn client(config: &SdkConfig, path_style: Option<bool>) -> Result<Client, StoreError> {
+fn client(config: &SdkConfig, path_style: Option<bool>) -> Result<Client, StoreError> {
     let elsewhere = config.endpoint_url().is_some();
     let mut builder = aws_sdk_s3::config::Builder::from(config);
     match config.region() {
@@ -316,6 +343,31 @@ impl Objects for S3 {
         match self.ask(path, request.body(ByteStream::from(content)).send()).await {
             Ok(_) => Ok(true),
             Err(Fault::Lasting(StoreError::Changed { .. })) if only_new => Ok(false),
+            Err(other) => Err(other),
+        }
+    }
+
+    async fn names(&self, prefix: &str, most: usize) -> Result<Vec<String>, Fault> {
+        let (start, top) = (self.key(prefix), self.key(""));
+        let (mut names, mut next) = (Vec::new(), None);
+        loop {
+            let left = i32::try_from(most - names.len()).unwrap_or(PAGE).min(PAGE);
+            let request = self.client.list_objects_v2().bucket(&self.bucket).prefix(&start);
+            let request = request.max_keys(left).set_continuation_token(next);
+            let page = self.ask(prefix, request.send()).await?;
+            let keys = page.contents().iter().filter_map(|object| object.key());
+            names.extend(keys.filter_map(|key| Some(key.strip_prefix(&top)?.to_owned())));
+            next = page.next_continuation_token().map(str::to_owned);
+            if next.is_none() || page.contents().is_empty() || names.len() >= most {
+                return Ok(names);
+            }
+        }
+    }
+
+    async fn remove(&self, path: &str) -> Result<(), Fault> {
+        let request = self.client.delete_object().bucket(&self.bucket).key(self.key(path));
+        match self.ask(path, request.send()).await {
+            Ok(_) | Err(Fault::Lasting(StoreError::Missing { .. })) => Ok(()),
             Err(other) => Err(other),
         }
     }

@@ -7,8 +7,6 @@ use nsbridge_handler::Model;
 use nsbridge_handler::source::{FileEntry, belongs_to};
 
 use super::{Opened, Store, Wanted};
-#[cfg(feature = "s3")]
-use crate::config::{is_private, plaintext};
 use crate::contents::{Contents, Digests, StoredFile};
 use crate::digest::Digest;
 use crate::error::StoreError;
@@ -148,21 +146,7 @@ impl Store {
 
     #[cfg(feature = "s3")]
     pub(super) async fn client(&self) -> Result<aws_sdk_s3::Client, StoreError> {
-        let make = || async {
-            let (region, endpoint) =
-                (self.config.region.as_deref(), self.config.endpoint_url.as_deref());
-            let mut config = crate::aws::sdk_config(region, endpoint).await;
-            if let Some(own) = &self.credentials {
-                config = crate::objects::s3::with_credentials(config, own);
-            }
-            match crate::aws::endpoint(&config, "S3") {
-                Some(url) if !self.config.allow_plaintext && !is_private(&url) => {
-                    return Err(StoreError::Refused(plaintext(&url)));
-                }
-                _ => {}
-            }
-            crate::objects::s3::client(&config, self.config.path_style)
-        };
+        let make = || crate::objects::s3::connect(&self.config, self.credentials.as_ref());
         self.client.get_or_try_init(make).await.cloned()
     }
 }

@@ -2,4 +2,5 @@
 
 #![expect(clippy::unwrap_used, reason = "a helper of a test may end it")]
 
+mod small_files;
 mod store;

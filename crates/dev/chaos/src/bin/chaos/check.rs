@@ -85,7 +85,7 @@ pub(crate) fn read(dir: &Path) -> Result<Report> {
 
 /// Checks a round by its journal.
 fn judge(lines: &[Line], copies: &Copies) -> Result<Report> {
-    let plan = plan(lines).context("the journal has no plan")?;
+    let plan = &seeded(plan(lines).context("the journal has no plan")?, lines);
     let (replies, runs) = (Replies::of(lines), Runs::of(plan, lines, copies));
     let mut report = Report {
         scenario: plan.scenario.clone(),
@@ -109,6 +109,26 @@ fn judge(lines: &[Line], copies: &Copies) -> Result<Report> {
         *problem = format!("{place}: {problem}");
     }
     Ok(report)
+}
+
+/// Returns the plan with the seeds that gateways drew. The seed of a request is that of its first
+/// run: all later ones must have it too.
+fn seeded(plan: &Plan, lines: &[Line]) -> Plan {
+    let mut plan = plan.clone();
+    if plan.rules.through_gateways {
+        let first = |wanted: &str| {
+            lines.iter().find_map(|line| match &line.what {
+                What::Seed { request, seed } if request == wanted => Some(*seed),
+                _ => None,
+            })
+        };
+        for line in lines {
+            let What::Asked { n, request } = &line.what else { continue };
+            let Some(ask) = plan.asks.get_mut(*n) else { continue };
+            ask.seed = first(request).unwrap_or(ask.seed);
+        }
+    }
+    plan
 }
 
 fn plan(lines: &[Line]) -> Option<&Plan> {

@@ -50,7 +50,7 @@ pub(crate) struct Drive {
 /// Plays, checks and prints. Returns true if no check failed.
 pub(crate) fn run(drive: &Drive) -> Result<bool> {
     if drive.list {
-        SCENARIOS.iter().for_each(|it| println!("{:18} {}", it.name, it.about));
+        SCENARIOS.iter().for_each(|it| println!("{:30} {}", it.name, it.about));
         return Ok(true);
     }
     if drive.attended {

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -117,6 +118,14 @@ pub(crate) fn was_for_nobody(how: &str) -> bool {
 /// Returns true if this process has subscribed to its queue.
 pub(crate) fn takes(lines: &[Line], pid: u32) -> bool {
     lines.iter().any(|line| matches!(line.what, What::Taking { pid: other } if other == pid))
+}
+
+/// Returns the address at which this gateway's process takes requests.
+pub(crate) fn serves(lines: &[Line], pid: u32) -> Option<SocketAddr> {
+    lines.iter().find_map(|line| match &line.what {
+        What::Serving { pid: other, address } if *other == pid => address.parse().ok(),
+        _ => None,
+    })
 }
 
 /// Returns true if a process with this name has ended with success.

@@ -85,7 +85,20 @@ pub(crate) enum What {
         how: String,
     },
 
-    // Events written by a client.
+    /// Seed of a request, which its gateway drew.
+    Seed {
+        request: String,
+        seed: u64,
+    },
+
+    // Event written by a gateway.
+    /// Gateway that takes requests at this address.
+    Serving {
+        pid: u32,
+        address: String,
+    },
+
+    // Events written by a client. Of a client of a gateway, the driver writes them.
     /// Client that is connected and consumes its reply queue.
     Client {
         pid: u32,

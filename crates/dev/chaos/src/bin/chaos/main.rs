@@ -15,7 +15,10 @@ mod drive;
 mod engine;
 mod excerpt;
 mod follow;
+mod gateway;
 mod hold;
+mod http;
+mod http_caller;
 mod journal;
 mod order;
 mod plan;
@@ -25,6 +28,7 @@ mod scenarios;
 mod stage;
 mod table;
 mod tap;
+mod told;
 mod watched;
 mod worker;
 
@@ -54,6 +58,9 @@ enum Part {
     /// Runs one worker; started by the driver
     #[command(hide = true)]
     Worker { config: PathBuf },
+    /// Runs one gateway; started by the driver
+    #[command(hide = true)]
+    Gateway { config: PathBuf },
     /// Runs one client; started by the driver
     #[command(hide = true)]
     Client { config: PathBuf },
@@ -65,6 +72,7 @@ fn main() -> ExitCode {
         None => drive::run(&drive),
         Some(Part::Check { dir }) => check_again(&dir),
         Some(Part::Worker { config }) => return worker::run(&config),
+        Some(Part::Gateway { config }) => gateway::run(&config).map(|()| true),
         Some(Part::Client { config }) => client::run(&config).map(|()| true),
     };
     match done {

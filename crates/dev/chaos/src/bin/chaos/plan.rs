@@ -95,6 +95,11 @@ pub(crate) struct Rules {
     pub(crate) flat: bool,
     /// True if the same sealed bytes are published twice, so that two workers may both run them.
     pub(crate) published_twice: bool,
+    /// True if the requests go through gateways. Each gateway that continues a reply submits it as a
+    /// job of its own, so several jobs of a request may run at once; and the gateway draws the
+    /// seeds, which the workers record.
+    #[serde(default)]
+    pub(crate) through_gateways: bool,
     /// Expected number of dead letters, all with this reason.
     pub(crate) dead: Option<(usize, String)>,
 }

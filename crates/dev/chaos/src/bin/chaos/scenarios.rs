@@ -6,6 +6,7 @@ mod bulk;
 mod clients;
 mod engine;
 mod forged;
+mod gateways;
 mod network;
 mod soak;
 mod workers;
@@ -47,6 +48,14 @@ macro_rules! scenarios {
 }
 
 scenarios! {
+    "replica-takes-over" AnyNode gateways::replica_takes_over:
+        "gateways with a shared store are killed and told to leave; others continue their streams"
+    "gateway-killed" AnyNode gateways::gateway_killed:
+        "a gateway is killed in mid-stream and started again"
+    "gateway-and-worker-killed" AnyNode gateways::gateway_and_worker_killed:
+        "a gateway and the worker of a stream are killed at once"
+    "client-reconnects-by-sequence" AnyNode gateways::client_reconnects:
+        "clients of a gateway leave in mid-stream and read on from the event that they have"
     "stranded" AnyNode broker::stranded:
         "the broker has requests of a killed worker with somebody who never answers"
     "client-gone" AnyNode clients::gone:

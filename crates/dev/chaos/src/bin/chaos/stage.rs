@@ -2,6 +2,7 @@
 
 mod aim;
 mod forge;
+mod front;
 mod kept;
 mod start;
 mod strand;
@@ -25,6 +26,7 @@ use tokio::time::timeout;
 use crate::client;
 use crate::follow::{Follow, ends, gone, is_over, pieces, running, takes};
 use crate::hold::Held;
+use crate::http_caller::Balanced;
 use crate::journal::{Journal, Line, What};
 use crate::plan::{Ask, Expect, Plan};
 use crate::process::held;
@@ -37,6 +39,8 @@ pub(crate) use start::{ClientSettings, WorkerSettings};
 use kept::Kept;
 use start::{part_command, worker_command, write_keyring};
 use strand::Strand;
+
+pub(crate) use front::Storage;
 
 /// File name of the keyring in the folder of a round.
 pub(crate) const KEYRING: &str = "keys.json";
@@ -73,6 +77,8 @@ pub(crate) struct Stage {
     clients: Vec<Kept>,
     taps: Vec<Tap>,
     strands: Vec<Strand>,
+    /// Addresses of the gateways that callers are sent to.
+    balanced: Balanced,
 }
 
 impl Stage {
@@ -119,6 +125,7 @@ impl Stage {
             clients: Vec::new(),
             taps: Vec::new(),
             strands: Vec::new(),
+            balanced: Balanced::default(),
             runtime: runtime.clone(),
             plan,
             dir,

@@ -131,6 +131,19 @@ fn a_restart_is_a_repetition_even_if_the_text_is_right_in_the_end() {
 }
 
 #[test]
+fn the_seed_of_a_request_through_a_gateway_is_that_of_its_first_run() {
+    let of = |first: u64, later: u64| {
+        let mut round = Round::answered();
+        round.plan.asks[0].seed = 0;
+        round.plan.rules.through_gateways = true;
+        let seed = |seed| What::Seed { request: r(), seed };
+        round.at(2.0, seed(first)).at(3.0, seed(later))
+    };
+    of(SEED, 9).check([0; 4]);
+    of(9, SEED).check([1, 1, 0, 0]);
+}
+
+#[test]
 fn two_runs_in_one_process_at_once_are_a_double_run() {
     Round::answered().start(3.0, 1, 2).end(3.01, 1, 2).check([0, 0, 1, 0]);
     Round::answered().start(8.6, 1, 2).end(8.7, 1, 2).check([0, 0, 0, 0]);

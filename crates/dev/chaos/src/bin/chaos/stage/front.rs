@@ -1,0 +1,136 @@
+//! Gateways of a round, and the callers that read streams from them.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use nsbridge_testkit::s3::S3Server;
+
+use super::kept::Kept;
+use super::start::part_command;
+use super::{KEYRING, PATIENCE, Stage};
+use crate::follow::serves;
+use crate::http_caller::{HttpCaller, Known, Manner};
+use crate::journal::{Line, What};
+
+/// File of the key that the gateways of a round share.
+const STORE_KEY: &str = "store.key";
+
+/// Time for streams of a gateway that is told to leave, in seconds.
+const GRACE_S: u32 = 5;
+
+/// Storage of the replies of a gateway.
+pub(crate) enum Storage<'a> {
+    /// Database of the gateway's own.
+    Own,
+    /// Bucket that all gateways use, and a prefix of it.
+    Shared(&'a S3Server, &'static str),
+}
+
+impl Stage {
+    /// Starts gateways, which are restarted whenever their processes end, and sends callers to them.
+    pub(crate) fn start_gateways(&mut self, names: &[&str], storage: &Storage<'_>) -> Result<()> {
+        let key = self.dir.join(STORE_KEY);
+        if matches!(storage, Storage::Shared(..)) && !key.exists() {
+            write_key(&key)?;
+        }
+        for name in names {
+            let (path, environment) = self.write_gateway(name, storage)?;
+            let dir = self.dir.clone();
+            let command = move |name: &str| {
+                let mut command = part_command(&dir, name, "gateway", &path)?;
+                command.envs(environment.iter().map(|(name, value)| (name, value)));
+                Ok(command)
+            };
+            let gateway = Kept::start(name, &self.journal, true, command)?;
+            self.workers.insert((*name).to_owned(), gateway);
+        }
+        self.balance(names)
+    }
+
+    fn write_gateway(
+        &self,
+        name: &str,
+        storage: &Storage<'_>,
+    ) -> Result<(PathBuf, Vec<(&'static str, String)>)> {
+        let (store, environment) = match storage {
+            Storage::Own => (format!("path = \"{name}.redb\""), Vec::new()),
+            Storage::Shared(bucket, at) => (
+                format!(
+                    "shared = \"s3://{at}\"\nendpoint_url = \"{}\"\nregion = \"us-east-1\"",
+                    bucket.endpoint()
+                ),
+                vec![
+                    ("AWS_ACCESS_KEY_ID", bucket.access_key().to_owned()),
+                    ("AWS_SECRET_ACCESS_KEY", bucket.secret_key().to_owned()),
+                ],
+            ),
+        };
+        let config = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\ngrace_s = {GRACE_S}\n\
+             [broker]\nurl = \"{}\"\n[keys]\nkeyring = \"{KEYRING}\"\n\
+             [access]\nopen_to = \"chaos\"\n[store]\n{store}\nkey_file = \"{STORE_KEY}\"\n\
+             [models.chaos]\nqueue = \"{}\"\ncontext = 512\n",
+            self.through_proxy(),
+            self.model
+        );
+        let path = self.dir.join(format!("{name}.toml"));
+        fs::write(&path, config)?;
+        Ok((path, environment))
+    }
+
+    /// Waits until the current processes of these gateways take requests, and sends callers to them
+    /// alone.
+    pub(crate) fn balance(&mut self, names: &[&str]) -> Result<()> {
+        let mut addresses = Vec::new();
+        for name in names {
+            let gateway = self.workers.get(*name).with_context(|| format!("no gateway {name}"))?;
+            let serving = |lines: &[Line]| serves(lines, gateway.pid()?);
+            let what = format!("{name} to take requests");
+            addresses.push(self.follow.wait(&what, PATIENCE, serving)?);
+        }
+        self.balanced.set(addresses);
+        Ok(())
+    }
+
+    /// Sends callers nowhere: they wait.
+    pub(crate) fn balance_to_none(&self) {
+        self.balanced.set(Vec::new());
+    }
+
+    /// Starts the callers of all requests of the plan; `manners` has one for each.
+    pub(crate) fn start_callers(&mut self, manners: Vec<Manner>) -> Result<()> {
+        self.plan.rules.through_gateways = true;
+        self.journal.note(What::Plan(self.plan.clone()))?;
+        for (ask, manner) in self.plan.asks.iter().zip(manners) {
+            let caller = HttpCaller {
+                journal: Arc::clone(&self.journal),
+                balanced: self.balanced.clone(),
+                ask: ask.clone(),
+                manner,
+                known: Known::default(),
+            };
+            self.runtime.spawn(caller.run());
+        }
+        Ok(())
+    }
+
+    /// Waits until the caller of request `n` has the id of its response.
+    pub(crate) fn until_asked(&mut self, n: usize) -> Result<()> {
+        let asked = |line: &Line| matches!(line.what, What::Asked { n: other, .. } if other == n);
+        self.until(&format!("the id of request {n}"), |lines| lines.iter().any(asked))
+    }
+}
+
+/// Writes a random key that only its owner can read.
+fn write_key(path: &Path) -> Result<()> {
+    let mut key = [0; 32];
+    getrandom::fill(&mut key).map_err(|error| anyhow::anyhow!("{error}"))?;
+    let mut file = fs::File::options().write(true).create_new(true).mode(0o600).open(path)?;
+    Ok(writeln!(file, "{}", STANDARD.encode(key))?)
+}
