@@ -15,6 +15,8 @@ use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, AccessError};
+use crate::archive::Archive;
+use crate::batches;
 use crate::catalog::Models;
 use crate::config::{Config, ConfigError, Server};
 use crate::metrics::Metrics;
@@ -117,13 +119,16 @@ impl Gateway {
             (Some(certificate), Some(key)) => Some(Arc::new(Certificates::open(certificate, key)?)),
             _ => None,
         };
-        let (mut store, mut hash_key) = (None, [0; 32]);
+        let (mut store, mut archive, mut hash_key) = (None, None, [0; 32]);
         let mut keep = Duration::from_secs(600);
         getrandom::fill(&mut hash_key).map_err(|_| no_randomness())?;
         if let Some(kept) = &config.store {
             let key = store_key(&kept.key_file)?;
             hash_key = blake3::derive_key("nsbridge/1 gateway retries", &key);
-            store = Some(Store::open(&kept.path, Key::from_bytes(key))?);
+            let opened = Arc::new(Store::open(&kept.path, Key::from_bytes(key))?);
+            let read = Archive::open(opened.clone(), config.batches);
+            archive = Some(Arc::new(read.map_err(|_| unreadable())?));
+            store = Some(opened);
             keep = Duration::from_secs(kept.keep_s);
         }
         let client = Client::builder().broker(broker).keys(keys).name("nsbridge gateway");
@@ -145,6 +150,7 @@ impl Gateway {
             access,
             models,
             runs,
+            archive,
             settings,
             metrics: exported,
             started,
@@ -183,6 +189,11 @@ impl Gateway {
         if recovered > 0 {
             tracing::info!(replies = recovered, "continuing replies of the last process");
         }
+        let continued = batches::resume(&app);
+        if continued > 0 {
+            tracing::info!(batches = continued, "continuing batches of the last process");
+        }
+        let archive = app.archive.clone();
         let upkeep = tokio::spawn(upkeep(app.clone(), certificates.clone()));
         let routes = routes(app);
         match certificates.map(|certificates| certificates.server_config()) {
@@ -191,6 +202,10 @@ impl Gateway {
                 serve(TlsListener::new(listener, tls), routes, &config.server, drain).await;
             }
             Some(Err(error)) => tracing::error!(%error, "the certificate cannot be used"),
+        }
+        if let Some(archive) = archive {
+            archive.tasks.close();
+            archive.tasks.wait().await;
         }
         upkeep.abort();
         end.cancel();
@@ -246,6 +261,9 @@ async fn upkeep(app: Arc<App>, certificates: Option<Arc<Certificates>>) {
             Some(Err(error)) => tracing::error!(%error, "the certificate cannot be reloaded"),
         }
         app.runs.sweep();
+        if let Some(archive) = &app.archive {
+            archive.sweep().await;
+        }
     }
 }
 
@@ -271,6 +289,10 @@ fn create_key(path: &Path) -> std::io::Result<()> {
     let mut file =
         std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     writeln!(file, "{}", STANDARD.encode(*key))
+}
+
+fn unreadable() -> Error {
+    ConfigError::Invalid("the files and batches of the store cannot be read".to_owned()).into()
 }
 
 fn no_randomness() -> Error {

@@ -1,6 +1,8 @@
 //! Replies by their id: started, joined by retries, continued after a restart, kept for a while.
 
-use std::collections::HashMap;
+mod lines;
+
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -11,11 +13,14 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::access::{Caller, Reservation};
+use crate::class::Class;
 use crate::error::{ApiError, Result};
 use crate::limits;
 use crate::metrics::{End, Metrics};
 use crate::run::{Change, Ending, RawPiece, Reader, Run};
 use crate::store::{Record, Store};
+
+pub(crate) use self::lines::Line;
 
 /// Maximum number of replies that are kept in memory after their end.
 const MOST_ENDED: usize = 10_000;
@@ -43,6 +48,8 @@ pub(crate) struct Client {
     pub(crate) idempotency_key: Option<String>,
     /// True if an official client sends the request again.
     pub(crate) retries: bool,
+    /// Line of a batch that the request is; no header says so.
+    pub(crate) line: Option<Line>,
 }
 
 /// Times for which replies are computed and kept.
@@ -55,7 +62,7 @@ pub(crate) struct Times {
 /// Replies in progress, and those that ended recently.
 pub(crate) struct Runs {
     client: nsbridge_client::Client,
-    store: Option<Store>,
+    store: Option<Arc<Store>>,
     times: Times,
     /// Key of the hashes by which retries are recognized.
     hash_key: [u8; 32],
@@ -67,6 +74,8 @@ pub(crate) struct Runs {
 struct Known {
     entries: HashMap<RequestId, Arc<Entry>>,
     joins: HashMap<[u8; 32], RequestId>,
+    /// Replies to lines of batches, by the name of the line.
+    lines: HashMap<String, HashSet<RequestId>>,
 }
 
 /// Reply with its request.
@@ -93,7 +102,7 @@ impl fmt::Debug for Entry {
 impl Runs {
     pub(crate) fn new(
         client: nsbridge_client::Client,
-        store: Option<Store>,
+        store: Option<Arc<Store>>,
         times: Times,
         hash_key: [u8; 32],
         metrics: Metrics,
@@ -115,6 +124,9 @@ impl Runs {
         client: &Client,
         body: &[u8],
     ) -> Result<(Arc<Run>, Reader)> {
+        if let Some(line) = &client.line {
+            return self.start_line(kind, ask, caller, client, line, body).await;
+        }
         let (join, content) = self.hashes(kind, caller, client, body);
         let repeats = client.retries || client.idempotency_key.is_some();
         if let Some(entry) = repeats.then(|| self.joined(&join)).flatten() {
@@ -145,17 +157,28 @@ impl Runs {
             content,
             background: ask.background,
             clients: 0,
+            of_batch: false,
         };
+        self.begin(record, reservation, client.trace).await
+    }
+
+    /// Stores a request and submits it.
+    async fn begin(
+        self: &Arc<Self>,
+        record: Record,
+        reservation: Reservation,
+        trace: Option<TraceParent>,
+    ) -> Result<(Arc<Run>, Reader)> {
         let entry = self.add(record);
         let reader = entry.run.reader();
         if let Some(store) = &self.store {
             let stored = store.put(&entry.record);
-            if ask.background {
-                // The client may leave as soon as it has the id.
+            if entry.record.background || entry.record.of_batch {
+                // A client may leave as soon as it has the id, and a batch goes on by it.
                 stored.await.map_err(|_| not_stored())?;
             }
         }
-        self.submit(&entry, client.trace, Some(reservation)).await?;
+        self.submit(&entry, trace, Some(reservation)).await?;
         Ok((entry.run.clone(), reader))
     }
 
@@ -216,11 +239,13 @@ impl Runs {
         let Record { model, tenant, input, id, seed, created_at, expires_at, .. } = &entry.record;
         let mut request = Request::new(model.clone(), tenant.clone()).input(input).id(*id);
         request.trace = trace;
+        let request = Class::of(entry.record.of_batch).set(request);
         let meter = self.metrics.reply(&entry.record.kind, model);
         let (pieces, fingerprint) = entry.run.pieces();
         let clients = entry.record.clients;
         let submitted = if clients == 0 {
-            let request = request.seed(*seed).timeout(self.times.timeout);
+            let left = expires_at.duration_since(SystemTime::now()).unwrap_or_default();
+            let request = request.seed(*seed).timeout(left);
             self.client.submit::<RawPiece>(request).await
         } else {
             self.metrics.reattached();

@@ -34,6 +34,7 @@ fn record(id: u128, created_at: SystemTime) -> Record {
         content: [2; 32],
         background: true,
         clients: 0,
+        of_batch: false,
     }
 }
 

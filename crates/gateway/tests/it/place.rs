@@ -33,8 +33,10 @@ pub(crate) struct Place {
     pub(crate) disabled: String,
     pub(crate) drain: CancellationToken,
     pub(crate) gateway: JoinHandle<()>,
+    broker: Arc<dyn Broker>,
+    setup: Setup,
+    folder: TempDir,
     _worker: Running,
-    _folder: TempDir,
 }
 
 impl Place {
@@ -44,6 +46,20 @@ impl Place {
 
     /// Starts a gateway with these lines of `[server]`, and these limits of the other key.
     pub(crate) async fn with(server: &str, limits: Limits) -> Self {
+        Self::made(server, "", limits).await
+    }
+
+    /// Starts a gateway with a store, with these lines of `[batches]`, and these limits of the other
+    /// key. It has a second model, `absent`, without a worker.
+    pub(crate) async fn stored(batches: &str, limits: Limits) -> Self {
+        let more = format!(
+            "[models.absent]\n[store]\npath = \"gateway.redb\"\nkey_file = \"gateway.key\"\n\
+             [batches]\n{batches}\n"
+        );
+        Self::made("grace_s = 1", &more, limits).await
+    }
+
+    async fn made(server: &str, more: &str, limits: Limits) -> Self {
         log();
         let folder = tempfile::tempdir().unwrap();
         let setup = Setup::new().unwrap();
@@ -61,13 +77,13 @@ impl Place {
         let text = format!(
             "[server]\nlisten = \"127.0.0.1:0\"\nmetrics = \"127.0.0.1:0\"\n{server}\n\
              [broker]\nurl = \"amqp://unused\"\n[keys]\nkeyring = \"unused\"\n\
-             [access]\nfile = \"api-keys.json\"\n[models.words]\nqueue = \"{}\"\ncontext = 512\n",
+             [access]\nfile = \"api-keys.json\"\n[models.words]\nqueue = \"{}\"\ncontext = 512\n{more}",
             setup.model
         );
         let path = folder.path().join("gateway.toml");
         std::fs::write(&path, text).unwrap();
         let config = Config::read(&path).unwrap();
-        let gateway = Gateway::on(config, broker, setup.keys.clone()).await.unwrap();
+        let gateway = Gateway::on(config, broker.clone(), setup.keys.clone()).await.unwrap();
         let (address, drain) = (gateway.address(), gateway.drain());
         let metrics = gateway.metrics_address().unwrap();
         let gateway = tokio::spawn(gateway.run());
@@ -80,9 +96,30 @@ impl Place {
             disabled,
             drain,
             gateway,
+            broker,
+            setup,
+            folder,
             _worker: worker,
-            _folder: folder,
         }
+    }
+
+    /// Ends the gateway, and starts another one on its store.
+    pub(crate) async fn restart(&mut self) {
+        self.drain.cancel();
+        (&mut self.gateway).await.unwrap();
+        let started = Instant::now();
+        let gateway = loop {
+            let config = Config::read(&self.folder.path().join("gateway.toml")).unwrap();
+            let keys = self.setup.keys.clone();
+            // The store is free when the last reply of the first gateway has ended.
+            match Gateway::on(config, self.broker.clone(), keys).await {
+                Ok(gateway) => break gateway,
+                Err(error) => assert!(started.elapsed() < LONG, "{error}"),
+            }
+            sleep(Duration::from_millis(10)).await;
+        };
+        (self.address, self.drain) = (gateway.address(), gateway.drain());
+        self.gateway = tokio::spawn(gateway.run());
     }
 
     /// Sends a request under the first key and returns the response.
