@@ -76,8 +76,9 @@ pub(crate) async fn create(
         return Ok(Json(batch.json()));
     }
     let batch = archive.add(record).await?;
+    let shown = batch.json();
     life::spawn(&app, archive, &batch);
-    Ok(Json(batch.json()))
+    Ok(Json(shown))
 }
 
 /// Returns the batch that a retry has created before.
