@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use self::operations::{Body, OPERATIONS, Operation};
 use self::schemas::{query, schemas};
 
-/// Sends the document. It is the same for all clients, so it needs no key.
+/// Sends the document. All clients get an equal one, so it needs no key.
 pub(crate) async fn get() -> Json<Value> {
     Json(document())
 }

@@ -117,7 +117,7 @@ pub(crate) struct BatchRecord {
     /// Time at which each state began.
     pub(crate) began: Vec<(Status, u64)>,
     pub(crate) errors: Vec<LineError>,
-    /// Model of the lines, if all have the same.
+    /// Model of the lines, if they have one in common.
     pub(crate) model: Option<String>,
     pub(crate) total: u64,
     /// Numbers of lines at the end.

@@ -45,7 +45,7 @@ struct Written {
 #[derive(Debug)]
 pub(super) struct Valid {
     pub(super) lines: u64,
-    /// Model of the lines, if all have the same.
+    /// Model of the lines, if they have one in common.
     pub(super) model: Option<String>,
 }
 
