@@ -54,6 +54,8 @@ pub struct Caller {
     pub obfuscation: Option<bool>,
     /// Account of the key. It lives as long as the key is in the file.
     pub limiter: Arc<Limiter>,
+    /// Account of the lines of the key's batches.
+    batches: Arc<Limiter>,
     models: Option<Vec<ModelName>>,
 }
 
@@ -94,14 +96,15 @@ impl Access {
     /// It is for development, on a listener that only this machine can reach. Keys that callers
     /// send are ignored.
     pub fn open_to_all(tenant: Tenant) -> Self {
-        let limiter = Arc::new(Limiter::new(Limits::default()));
+        let account = || Arc::new(Limiter::new(Limits::default()));
         let caller = Caller {
             id: ApiKeyId::OPEN,
             tenant,
             admin: true,
             priority: Priority::default(),
             obfuscation: None,
-            limiter,
+            limiter: account(),
+            batches: account(),
             models: None,
         };
         Self(Source::Open(Arc::new(caller)))
@@ -138,6 +141,21 @@ impl Access {
         file.table().check(&key, Timestamp::now())
     }
 
+    /// Returns the holder of a key by its id, for work that goes on after its request.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason for which the key is no longer valid.
+    pub(crate) fn holder(&self, id: &str) -> Result<Arc<Caller>, Denied> {
+        match &self.0 {
+            Source::Open(caller) => Ok(caller.clone()),
+            Source::File(file) => {
+                let id = id.parse().map_err(|_| Denied::Unknown)?;
+                file.table().holder(id, Timestamp::now())
+            }
+        }
+    }
+
     /// Reloads the API key file if it has changed, as [`AccessFile::reload_if_changed`] does.
     ///
     /// # Errors
@@ -157,7 +175,16 @@ impl Caller {
         self.models.as_ref().is_none_or(|models| models.contains(model))
     }
 
-    fn of(entry: Entry, limiter: Arc<Limiter>) -> Self {
+    /// Returns the caller as the caller of a batch's lines. They have an account of their own, with
+    /// equal limits, so that a batch does not use up the limits of the key's other requests.
+    pub(crate) fn for_batch(&self) -> Self {
+        let Self { id, priority, admin, obfuscation, .. } = *self;
+        let (limiter, batches) = (self.batches.clone(), self.batches.clone());
+        let (tenant, models) = (self.tenant.clone(), self.models.clone());
+        Self { id, tenant, admin, priority, obfuscation, limiter, batches, models }
+    }
+
+    fn of(entry: Entry, [limiter, batches]: [Arc<Limiter>; 2]) -> Self {
         Self {
             id: entry.id,
             tenant: entry.tenant,
@@ -165,6 +192,7 @@ impl Caller {
             priority: entry.priority,
             obfuscation: entry.obfuscation,
             limiter,
+            batches,
             models: entry.models,
         }
     }
@@ -200,15 +228,15 @@ impl Table {
     fn of(entries: Vec<Entry>, before: Option<&Self>) -> Self {
         let known = entries.into_iter().map(|entry| {
             let (hash, limits) = (entry.hash.clone(), entry.limits);
-            let limiter = match before.and_then(|before| before.0.get(&entry.id)) {
-                Some(known) => {
-                    known.caller.limiter.set(limits);
-                    known.caller.limiter.clone()
-                }
-                None => Arc::new(Limiter::new(limits)),
+            let accounts = match before.and_then(|before| before.0.get(&entry.id)) {
+                Some(known) => [&known.caller.limiter, &known.caller.batches].map(|account| {
+                    account.set(limits);
+                    account.clone()
+                }),
+                None => [(); 2].map(|()| Arc::new(Limiter::new(limits))),
             };
             let (id, disabled, expires) = (entry.id, entry.disabled, entry.expires);
-            let caller = Arc::new(Caller::of(entry, limiter));
+            let caller = Arc::new(Caller::of(entry, accounts));
             (id, Known { hash, disabled, expires, caller })
         });
         Self(known.collect())
@@ -224,14 +252,23 @@ impl Table {
         let hash = known.map_or(&KeyHash::DUMMY, |known| &known.hash);
         let matches = bool::from(key.hash().matches(hash));
         // The rest is for the holder of the key only.
-        let Some(known) = known.filter(|_| matches) else { return Err(Denied::Unknown) };
-        if known.disabled {
+        known.filter(|_| matches).ok_or(Denied::Unknown)?.caller(now)
+    }
+
+    fn holder(&self, id: ApiKeyId, now: Timestamp) -> Result<Arc<Caller>, Denied> {
+        self.0.get(&id).ok_or(Denied::Unknown)?.caller(now)
+    }
+}
+
+impl Known {
+    fn caller(&self, now: Timestamp) -> Result<Arc<Caller>, Denied> {
+        if self.disabled {
             return Err(Denied::Disabled);
         }
-        if known.expires.is_some_and(|expires| expires <= now) {
+        if self.expires.is_some_and(|expires| expires <= now) {
             return Err(Denied::Expired);
         }
-        Ok(known.caller.clone())
+        Ok(self.caller.clone())
     }
 }
 

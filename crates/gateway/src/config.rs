@@ -28,6 +28,9 @@ pub struct Config {
     pub access: AccessConfig,
     /// Storage of replies; without it, replies are lost with the process.
     pub store: Option<StoreConfig>,
+    /// Files and batches, which need a store.
+    #[serde(default)]
+    pub batches: BatchConfig,
     /// Models by the name that clients use.
     pub models: BTreeMap<String, Model>,
 }
@@ -138,6 +141,25 @@ fn keep_s() -> u64 {
     600
 }
 
+/// Files and batches.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct BatchConfig {
+    /// Maximum number of lines that run at the same time, for each model.
+    pub lines: usize,
+    /// Maximum size of a file, in bytes.
+    pub max_file: u64,
+    /// Maximum size of all files of a tenant, in bytes.
+    pub max_stored: u64,
+}
+
+impl Default for BatchConfig {
+    fn default() -> Self {
+        Self { lines: 16, max_file: 200 << 20, max_stored: 10 << 30 }
+    }
+}
+
 /// Settings that requests need.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
@@ -156,6 +178,7 @@ impl Config {
             keys: Keys { keyring: PathBuf::new() },
             access: AccessConfig { file: None, open_to: Some(tenant) },
             store: None,
+            batches: BatchConfig::default(),
             models,
         }
     }
@@ -207,6 +230,9 @@ impl Config {
         }
         if self.store.as_ref().is_some_and(|it| it.path.is_none() && it.shared.is_none()) {
             return invalid("[store] must have `path`, `shared` or both");
+        }
+        if !(1..=4096).contains(&self.batches.lines) {
+            return invalid("[batches] lines must be from 1 to 4096");
         }
         if self.models.is_empty() {
             return invalid("there is no model: write [models.NAME]");
@@ -274,6 +300,8 @@ mod tests {
         let defaults = Server::default();
         let shown = |server: &Server| format!("{server:?}");
         assert_eq!(shown(&config.server), shown(&defaults));
+        let batches = format!("{:?}", config.batches);
+        assert_eq!(batches, format!("{:?}", super::BatchConfig::default()));
         // With the fields that are commented out; the two kinds of access exclude each other.
         let is_field = |line: &str| {
             let name = line.strip_prefix("# ").and_then(|line| line.split_once(" = "));
@@ -301,6 +329,7 @@ mod tests {
         assert!(refused("# certificate", "certificate").contains("both of"));
         assert!(refused("path = \"gateway.redb\"", "").contains("`path`, `shared` or both"));
         assert!(refused("timeout_s = 600", "timeout_s = 1501").contains("from 1 to 1500"));
+        assert!(refused("lines = 16", "lines = 0").contains("from 1 to 4096"));
         assert!(refused("max_body", "max_bodies").contains("max_bodies"));
     }
 }

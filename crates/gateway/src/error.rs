@@ -9,7 +9,7 @@ use nsbridge_client::{Error, ErrorCode};
 use nsbridge_protocol::NO_ROOM;
 use serde_json::{Value, json};
 
-pub(crate) type Result<T> = std::result::Result<T, ApiError>;
+pub(crate) type Result<T, E = ApiError> = std::result::Result<T, E>;
 
 /// Header by which the official clients decide whether to try again.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
@@ -26,6 +26,8 @@ pub(crate) struct ApiError {
     param: Option<String>,
     message: String,
     retry: Retry,
+    /// True if the condition may pass, so that work that can wait is tried again.
+    passes: bool,
 }
 
 /// Advice to the client about another try.
@@ -40,7 +42,7 @@ enum Retry {
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
         let (code, param, retry) = (None, None, Retry::ByStatus);
-        Self { status, kind, code, param, message: message.into(), retry }
+        Self { status, kind, code, param, message: message.into(), retry, passes: false }
     }
 
     /// Error in the field `param` of the request.
@@ -65,6 +67,13 @@ impl ApiError {
     pub(crate) fn unauthorized(message: impl Into<String>) -> Self {
         Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message)
             .coded("invalid_api_key")
+    }
+
+    /// Error for a part of the interface that this gateway does not serve.
+    pub(crate) fn unserved(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_IMPLEMENTED, "invalid_request_error", message)
+            .coded("not_served")
+            .final_()
     }
 
     pub(crate) fn wrong_method() -> Self {
@@ -122,11 +131,24 @@ impl ApiError {
 
     fn again(self, after: Duration) -> Self {
         let after = after.clamp(Duration::from_secs(1), MAX_RETRY_AFTER);
-        Self { retry: Retry::After(after), ..self }
+        Self { retry: Retry::After(after), passes: true, ..self }
+    }
+
+    fn passing(self) -> Self {
+        Self { passes: true, ..self }
     }
 
     fn final_(self) -> Self {
         Self { retry: Retry::No, ..self }
+    }
+
+    /// Returns the time after which work that can wait may try again; `None` if it need not try.
+    pub(crate) fn passes_after(&self) -> Option<Duration> {
+        match (self.passes, self.retry) {
+            (false, _) => None,
+            (true, Retry::After(after)) => Some(after),
+            (true, _) => Some(Duration::ZERO),
+        }
     }
 
     pub(crate) fn status(&self) -> StatusCode {
@@ -135,6 +157,11 @@ impl ApiError {
 
     pub(crate) fn code(&self) -> &str {
         self.code.as_deref().unwrap_or(self.kind)
+    }
+
+    /// Returns the field of the request that is wrong.
+    pub(crate) fn param(&self) -> Option<&str> {
+        self.param.as_deref()
     }
 
     pub(crate) fn message(&self) -> &str {
@@ -187,7 +214,7 @@ impl From<Error> for ApiError {
     fn from(error: Error) -> Self {
         let second = Duration::from_secs(1);
         match error {
-            Error::NoSuchModel { model } => Self::no_model(model.as_str()),
+            Error::NoSuchModel { model } => Self::no_model(model.as_str()).passing(),
             Error::QueueFull { .. } => {
                 Self::unavailable("the queue of the model is full", 5 * second).coded("queue_full")
             }
@@ -195,6 +222,7 @@ impl From<Error> for ApiError {
                 Self::unavailable("the message broker cannot be reached", second)
                     .coded("broker_unavailable")
             }
+            Error::Deadline { pieces: 0, .. } => unbegun(),
             Error::Deadline { .. } | Error::Truncated { .. } => {
                 Self::timeout("the reply was not complete at its deadline")
             }
@@ -235,9 +263,8 @@ impl ApiError {
                 Self { param, ..Self::bad_request(message) }
             }
             ErrorCode::ReplyTooLarge => Self::bad_request(message).coded(code.as_str()),
-            ErrorCode::Deadline | ErrorCode::Expired => {
-                Self::timeout("the reply was not complete at its deadline")
-            }
+            ErrorCode::Expired => unbegun(),
+            ErrorCode::Deadline => Self::timeout("the reply was not complete at its deadline"),
             ErrorCode::Cancelled => Self::cancelled(),
             ErrorCode::Oversized => Self::too_large(8 << 20),
             ErrorCode::ModelFailed | ErrorCode::Poison => {
@@ -246,6 +273,11 @@ impl ApiError {
             _ => internal(format!("no worker could open the request: {code}")),
         }
     }
+}
+
+/// Error of a reply that no worker began. A worker may be there later.
+fn unbegun() -> ApiError {
+    ApiError::timeout("no worker began the reply before its deadline").passing()
 }
 
 #[cfg(test)]
@@ -280,6 +312,19 @@ mod tests {
         let long = format!("the prompt has 9 tokens, which {} of 8", nsbridge_protocol::NO_ROOM);
         check(failed(ErrorCode::BadInput, &long), 400, "context_length_exceeded", None);
         check(failed(ErrorCode::BadInput, "`top_p` must"), 400, "invalid_request_error", None);
+    }
+
+    #[test]
+    fn work_that_can_wait_is_tried_again_until_a_worker_begins_it() {
+        let passes = |error: Error| ApiError::from(error).passes_after().is_some();
+        assert!(passes(Error::NoSuchModel { model: "m".parse().unwrap() }));
+        assert!(passes(Error::Closed) && passes(failed(ErrorCode::Expired, "")));
+        assert!(passes(Error::Deadline { pieces: 0, hint: None }));
+        assert!(!passes(Error::Deadline { pieces: 1, hint: None }));
+        assert!(!passes(failed(ErrorCode::Deadline, "")) && !passes(failed(ErrorCode::Poison, "")));
+        assert!(!passes(failed(ErrorCode::BadInput, "`top_p` must")));
+        let limited = ApiError::limited("", std::time::Duration::from_secs(9));
+        assert_eq!(limited.passes_after().map(|after| after.as_secs()), Some(9));
     }
 
     #[test]

@@ -15,6 +15,8 @@ use tokio::time::interval;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, AccessError};
+use crate::archive::Archive;
+use crate::batches;
 use crate::catalog::Models;
 use crate::config::{Config, ConfigError, Server, StoreConfig};
 use crate::metrics::Metrics;
@@ -121,13 +123,17 @@ impl Gateway {
             (Some(certificate), Some(key)) => Some(Arc::new(Certificates::open(certificate, key)?)),
             _ => None,
         };
-        let (mut stores, mut hash_key) = (Stores::default(), [0; 32]);
+        let (mut stores, mut archive, mut hash_key) = (Stores::default(), None, [0; 32]);
         let mut keep = Duration::from_secs(600);
         getrandom::fill(&mut hash_key).map_err(|_| no_randomness())?;
         if let Some(kept) = &config.store {
             let key = store_key(&kept.key_file, kept.shared.is_none())?;
             hash_key = blake3::derive_key("nsbridge/1 gateway retries", &key);
             stores = open_stores(kept, key).await?;
+            if let Some(own) = &stores.own {
+                let read = Archive::open(own.clone(), config.batches);
+                archive = Some(Arc::new(read.map_err(|_| unreadable())?));
+            }
             keep = Duration::from_secs(kept.keep_s);
         }
         let client = Client::builder().broker(broker).keys(keys).name("nsbridge gateway");
@@ -149,6 +155,7 @@ impl Gateway {
             access,
             models,
             runs,
+            archive,
             settings,
             metrics: exported,
             started,
@@ -187,6 +194,11 @@ impl Gateway {
         if recovered > 0 {
             tracing::info!(replies = recovered, "continuing replies of the last process");
         }
+        let continued = batches::resume(&app);
+        if continued > 0 {
+            tracing::info!(batches = continued, "continuing batches of the last process");
+        }
+        let archive = app.archive.clone();
         let upkeep = tokio::spawn(upkeep(app.clone(), certificates.clone()));
         let runs = app.runs.clone();
         let shared = tokio::spawn(runs.clone().upkeep_shared());
@@ -200,6 +212,10 @@ impl Gateway {
         }
         runs.release().await;
         shared.abort();
+        if let Some(archive) = archive {
+            archive.tasks.close();
+            archive.tasks.wait().await;
+        }
         upkeep.abort();
         end.cancel();
         if let Some(exporter) = exporter {
@@ -254,6 +270,9 @@ async fn upkeep(app: Arc<App>, certificates: Option<Arc<Certificates>>) {
             Some(Err(error)) => tracing::error!(%error, "the certificate cannot be reloaded"),
         }
         app.runs.sweep();
+        if let Some(archive) = &app.archive {
+            archive.sweep().await;
+        }
     }
 }
 
@@ -261,6 +280,7 @@ async fn upkeep(app: Arc<App>, certificates: Option<Arc<Certificates>>) {
 async fn open_stores(config: &StoreConfig, key: [u8; 32]) -> Result<Stores, Error> {
     let key = || Key::from_bytes(key);
     let own = config.path.as_ref().map(|path| Store::open(path, key())).transpose()?;
+    let own = own.map(Arc::new);
     let Some(shared) = &config.shared else { return Ok(Stores { own, shared: None }) };
     let location = shared.parse().map_err(ConfigError::Invalid)?;
     let mut files = nsbridge_store::StoreConfig::default();
@@ -292,6 +312,10 @@ fn create_key(path: &Path) -> std::io::Result<()> {
     let mut file =
         std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     writeln!(file, "{}", STANDARD.encode(*key))
+}
+
+fn unreadable() -> Error {
+    ConfigError::Invalid("the files and batches of the store cannot be read".to_owned()).into()
 }
 
 fn no_randomness() -> Error {

@@ -28,9 +28,32 @@ pub(crate) fn response(id: RequestId) -> String {
 
 /// Returns the request of a response's id.
 pub(crate) fn of_response(id: &str) -> Option<RequestId> {
-    let hex = id.strip_prefix("resp_")?;
+    parse(id.strip_prefix("resp_")?).map(RequestId)
+}
+
+/// Returns the name of a file.
+pub(crate) fn file(id: Uuid) -> String {
+    format!("file-{}", id.simple())
+}
+
+/// Returns the file that has this name.
+pub(crate) fn of_file(name: &str) -> Option<Uuid> {
+    parse(name.strip_prefix("file-")?)
+}
+
+/// Returns the name of a batch.
+pub(crate) fn batch(id: Uuid) -> String {
+    format!("batch_{}", id.simple())
+}
+
+/// Returns the batch that has this name.
+pub(crate) fn of_batch(name: &str) -> Option<Uuid> {
+    parse(name.strip_prefix("batch_")?)
+}
+
+fn parse(hex: &str) -> Option<Uuid> {
     (hex.len() == 32 && hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')))
-        .then(|| Uuid::parse_str(hex).ok().map(RequestId))?
+        .then(|| Uuid::parse_str(hex).ok())?
 }
 
 /// Returns the id of an item of a response.

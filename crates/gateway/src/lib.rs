@@ -3,8 +3,8 @@
 //! A [`Gateway`] takes requests in the shape of OpenAI's API, submits them to the queue of their
 //! model, and streams the reply as server-sent events. A reply does not depend on the connection
 //! that asked for it: a retry joins it, `GET /v1/responses/{id}?starting_after=N` reads it from any
-//! event on, and with a store it survives the end of the gateway's process. Anthropic's Messages API
-//! is served as well.
+//! event on, and with a store it survives the end of the gateway's process. Batches of requests, which
+//! need a store, survive it as well. Anthropic's Messages API is served, too.
 //!
 //! ```no_run
 //! use std::path::Path;
@@ -32,19 +32,24 @@
 //! | API keys | [`access::add`], [`access::list`], [`access::disable`] |
 
 pub mod access;
+mod archive;
+mod batches;
 mod catalog;
 mod chat;
+mod class;
 mod completions;
 mod config;
 mod embeddings;
 mod error;
 mod fields;
+mod files;
 mod gateway;
 mod ids;
 mod limits;
 mod messages;
 mod metrics;
 mod models;
+mod openapi;
 mod output;
 mod private_file;
 mod responses;
@@ -62,7 +67,9 @@ mod tokens;
 mod tools;
 
 pub use catalog::{Model, Reasoning, Task, Tools};
-pub use config::{AccessConfig, Broker, Config, ConfigError, Keys, Server, StoreConfig};
+pub use config::{
+    AccessConfig, BatchConfig, Broker, Config, ConfigError, Keys, Server, StoreConfig,
+};
 pub use gateway::{Error, Gateway};
 
 pub use private_file::{PrivateFileError, Reload};

@@ -23,10 +23,7 @@ use crate::error::Result;
 use crate::runs::{Ask, Client};
 use crate::sse::{Events, stream};
 use crate::state::App;
-use crate::tokens::{read_prompt, without_reply};
-
-/// Tokens that a count reserves of its caller's limits, since it generates nothing.
-const COUNT_TOKENS: u64 = 1;
+use crate::tokens::{COUNT_TOKENS, read_prompt, without_reply};
 
 /// Answers a message.
 pub(crate) async fn create(

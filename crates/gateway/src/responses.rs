@@ -26,6 +26,7 @@ use crate::run::Ending;
 use crate::runs::{Ask, Client, Entry};
 use crate::sse::{Events, stream_until};
 use crate::state::App;
+use crate::tokens::{COUNT_TOKENS, read_prompt, without_reply};
 
 /// Endpoint of the records of responses.
 const KIND: &str = "response";
@@ -65,6 +66,31 @@ pub(crate) async fn create(
         Ok(_) => Ok(Json(shown(&request, &run, &Reply::of(&request, &run))).into_response()),
         Err(error) => Err(error),
     }
+}
+
+/// Counts the tokens that the input of a response would have. A worker of the model counts them.
+pub(crate) async fn input_tokens(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    Extension(client): Extension<Client>,
+    body: Bytes,
+) -> Result<Json<Value>> {
+    let mut request = ResponsesRequest::parse(&body, &app.models, &caller)?;
+    if let Some(previous) = request.previous.clone() {
+        let entry = find(&app, &caller, &previous)
+            .map_err(|error| error.coded("previous_response_not_found"))?;
+        request.follow(history(&app, &caller, &entry)?);
+    }
+    let input = without_reply(request.input);
+    let model = &request.model;
+    let (_, tokens) = read_prompt(&app, &caller, &client, model, input, COUNT_TOKENS).await?;
+    Ok(Json(json!({ "object": "response.input_tokens", "input_tokens": tokens })))
+}
+
+/// Refuses to compact a conversation: a summary by another prompt of the model is not the compacted
+/// state that the interface promises.
+pub(crate) async fn compact() -> ApiError {
+    ApiError::unserved("conversations are not compacted: send fewer items as `input`")
 }
 
 /// Query of a GET.

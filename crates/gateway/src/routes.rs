@@ -21,7 +21,9 @@ use crate::error::{ApiError, Outcome};
 use crate::metrics::OpenStream;
 use crate::runs::Client;
 use crate::state::App;
-use crate::{chat, completions, embeddings, messages, models, responses, tokens};
+use crate::{
+    batches, chat, completions, embeddings, files, messages, models, openapi, responses, tokens,
+};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const PROCESSING_MS: HeaderName = HeaderName::from_static("openai-processing-ms");
@@ -41,12 +43,23 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/detokenize", post(tokens::detokenize))
         .route("/v1/detokenize", post(tokens::detokenize))
         .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/input_tokens", post(responses::input_tokens))
+        .route("/v1/responses/compact", post(responses::compact))
         .route("/v1/responses/{id}", get(responses::get).delete(responses::delete))
         .route("/v1/responses/{id}/cancel", post(responses::cancel))
         .route("/v1/responses/{id}/input_items", get(responses::input_items))
+        .route("/v1/files", get(files::list))
+        .route("/v1/files/{id}", get(files::get).delete(files::delete))
+        .route("/v1/files/{id}/content", get(files::content))
+        .route("/v1/batches", post(batches::create).get(batches::list))
+        .route("/v1/batches/{id}", get(batches::get))
+        .route("/v1/batches/{id}/cancel", post(batches::cancel))
+        .layer(from_fn_with_state(app.clone(), read_body))
+        .route("/v1/files", post(files::upload))
         .layer(from_fn_with_state(app.clone(), identify));
     Router::new()
         .merge(api)
+        .route("/openapi.json", get(openapi::get))
         .route("/livez", get(|| async { "ok\n" }))
         .route("/health", get(ready))
         .route("/readyz", get(ready))
@@ -64,8 +77,8 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
     "ok\n".into_response()
 }
 
-/// Identifies the caller, reads the body up to its limit, and reads the headers about the reply.
-async fn identify(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+/// Identifies the caller, and reads the headers about the reply.
+async fn identify(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let caller = match caller(&app, request.headers()) {
         Ok(caller) => caller,
         Err(denied) => return ApiError::unauthorized(denied.to_string()).into_response(),
@@ -77,10 +90,21 @@ async fn identify(State(app): State<Arc<App>>, request: Request, next: Next) -> 
     }
     let client = client(request.headers());
     let limiter = caller.limiter.clone();
+    request.extensions_mut().insert(caller);
+    request.extensions_mut().insert(client);
+    let mut response = next.run(request).await;
+    for (name, value) in limiter.headers() {
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            response.headers_mut().insert(HeaderName::from_static(name), value);
+        }
+    }
+    response
+}
+
+/// Reads the body up to its limit. An upload is read by its handler instead.
+async fn read_body(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let most = app.settings.max_body;
-    let (mut parts, body) = request.into_parts();
-    parts.extensions.insert(caller);
-    parts.extensions.insert(client);
+    let (parts, body) = request.into_parts();
     let declared = parts.headers.get("content-length").and_then(|value| value.to_str().ok());
     if declared.and_then(|length| length.parse::<usize>().ok()).is_some_and(|length| length > most)
     {
@@ -92,14 +116,7 @@ async fn identify(State(app): State<Arc<App>>, request: Request, next: Next) -> 
         Ok(Err(_)) => return ApiError::too_large(most).into_response(),
         Err(_) => return ApiError::late_body().into_response(),
     };
-    let request = Request::from_parts(parts, Body::from(body));
-    let mut response = next.run(request).await;
-    for (name, value) in limiter.headers() {
-        if let Ok(value) = HeaderValue::from_str(&value) {
-            response.headers_mut().insert(HeaderName::from_static(name), value);
-        }
-    }
-    response
+    next.run(Request::from_parts(parts, Body::from(body))).await
 }
 
 fn caller(app: &App, headers: &HeaderMap) -> Result<Arc<Caller>, Denied> {
@@ -113,6 +130,7 @@ fn client(headers: &HeaderMap) -> Client {
         trace: text("traceparent").and_then(|trace| trace.parse::<TraceParent>().ok()),
         idempotency_key: text("idempotency-key").map(|key| key.chars().take(255).collect()),
         retries: text("x-stainless-retry-count").is_some_and(|count| count != "0"),
+        line: None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Replies by their id: started, joined by retries, continued after a restart, kept for a while.
 
 mod entry;
+mod lines;
 mod replicas;
 mod settle;
 
@@ -16,8 +17,10 @@ use tokio_util::task::TaskTracker;
 
 pub(crate) use self::entry::Entry;
 use self::entry::Known;
+pub(crate) use self::lines::Line;
 use self::settle::{end, settle};
 use crate::access::{Caller, Reservation};
+use crate::class::Class;
 use crate::error::{ApiError, Result};
 use crate::limits;
 use crate::metrics::{End, Metrics};
@@ -54,6 +57,8 @@ pub(crate) struct Client {
     pub(crate) idempotency_key: Option<String>,
     /// True if an official client sends the request again.
     pub(crate) retries: bool,
+    /// Line of a batch that the request is; no header says so.
+    pub(crate) line: Option<Line>,
 }
 
 /// Times for which replies are computed and kept.
@@ -67,7 +72,7 @@ pub(crate) struct Times {
 #[derive(Debug, Default)]
 pub(crate) struct Stores {
     /// Replies of this gateway, on its disk.
-    pub(crate) own: Option<Store>,
+    pub(crate) own: Option<Arc<Store>>,
     /// Replies of all replicas.
     pub(crate) shared: Option<Arc<Shared>>,
 }
@@ -75,7 +80,7 @@ pub(crate) struct Stores {
 /// Replies in progress, and those that ended recently.
 pub(crate) struct Runs {
     client: nsbridge_client::Client,
-    store: Option<Store>,
+    store: Option<Arc<Store>>,
     shared: Option<Arc<Shared>>,
     times: Times,
     /// Tasks that read replies.
@@ -118,6 +123,9 @@ impl Runs {
         client: &Client,
         body: &[u8],
     ) -> Result<(Arc<Run>, Reader)> {
+        if let Some(line) = &client.line {
+            return self.start_line(kind, ask, caller, client, line, body).await;
+        }
         let (join, content) = self.hashes(kind, caller, client, body);
         let repeats = client.retries || client.idempotency_key.is_some();
         let repeated = if repeats { self.joined(&join).await? } else { None };
@@ -150,11 +158,22 @@ impl Runs {
             background: ask.background,
             clients: 0,
             tokens: ask.tokens,
+            of_batch: false,
         };
+        self.begin(record, reservation, client.trace).await
+    }
+
+    /// Stores a request and submits it.
+    async fn begin(
+        self: &Arc<Self>,
+        record: Record,
+        reservation: Reservation,
+        trace: Option<TraceParent>,
+    ) -> Result<(Arc<Run>, Reader)> {
         let entry = self.add(record);
         let reader = entry.run.reader();
         let kept = self.keep(&entry.record);
-        self.submit(&entry, client.trace, Some(reservation)).await?;
+        self.submit(&entry, trace, Some(reservation)).await?;
         // The client may leave, and this process may end, as soon as the client has the id.
         if let Err(error) = kept.await {
             self.remove(&entry);
@@ -167,8 +186,9 @@ impl Runs {
     /// promises.
     fn keep(&self, record: &Record) -> impl Future<Output = Result<()>> + use<> {
         let own = self.store.as_ref().map(|store| store.put(record));
-        let own = own.filter(|_| record.background || record.kind == READ_BY_ID);
-        let shared = self.shared.clone().map(|shared| {
+        let waits = record.background || record.of_batch || record.kind == READ_BY_ID;
+        let own = own.filter(|_| waits);
+        let shared = self.shared.clone().filter(|_| !record.of_batch).map(|shared| {
             let record = record.clone();
             tokio::spawn(async move { shared.put(record).await })
         });
@@ -256,11 +276,13 @@ impl Runs {
         let Record { model, tenant, input, id, seed, created_at, expires_at, .. } = &entry.record;
         let mut request = Request::new(model.clone(), tenant.clone()).input(input).id(*id);
         request.trace = trace;
+        let request = Class::of(entry.record.of_batch).set(request);
         let meter = self.metrics.reply(&entry.record.kind, model);
         let (pieces, fingerprint) = entry.run.pieces();
         let clients = entry.record.clients;
         let submitted = if clients == 0 {
-            let request = request.seed(*seed).timeout(self.times.timeout);
+            let left = expires_at.duration_since(SystemTime::now()).unwrap_or_default();
+            let request = request.seed(*seed).timeout(left);
             self.client.submit::<RawPiece>(request).await
         } else {
             self.metrics.reattached();
@@ -310,7 +332,7 @@ impl Runs {
         if let Some(store) = self.store.as_ref().filter(|_| !entry.is_interrupted_by(change)) {
             store.note(entry.record.id, change);
         }
-        if let Some(shared) = &self.shared {
+        if let Some(shared) = self.shared.as_ref().filter(|_| !entry.record.of_batch) {
             replicas::note(shared, entry, change);
         }
     }

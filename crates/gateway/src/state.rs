@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::Access;
+use crate::archive::Archive;
 use crate::catalog::Models;
 use crate::config::Settings;
 use crate::metrics::Metrics;
@@ -18,6 +19,8 @@ pub(crate) struct App {
     pub(crate) access: Access,
     pub(crate) models: Models,
     pub(crate) runs: Arc<Runs>,
+    /// Files and batches; `None` without a store.
+    pub(crate) archive: Option<Arc<Archive>>,
     pub(crate) settings: Settings,
     pub(crate) metrics: Metrics,
     pub(crate) started: SystemTime,

@@ -3,6 +3,8 @@
 //! A thread writes to an embedded database and commits what has come since its last commit. All
 //! values are sealed under a key of the gateway, bound to their place.
 
+mod objects;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
@@ -19,6 +21,8 @@ use tokio::sync::oneshot;
 
 use crate::error::ApiError;
 use crate::run::{Change, Ending, RawPiece};
+
+pub(crate) use self::objects::{Edit, Kind, Unstored};
 
 const REPLIES: TableDefinition<'_, [u8; 16], &[u8]> = TableDefinition::new("replies");
 const ENDINGS: TableDefinition<'_, [u8; 16], &[u8]> = TableDefinition::new("endings");
@@ -56,6 +60,9 @@ pub(crate) struct Record {
     /// Upper bound of the reply's tokens, prompt included.
     #[serde(default)]
     pub(crate) tokens: u64,
+    /// True for a line of a batch.
+    #[serde(default)]
+    pub(crate) of_batch: bool,
 }
 
 impl fmt::Debug for Record {
@@ -142,6 +149,7 @@ impl Store {
             transaction.open_table(REPLIES)?;
             transaction.open_table(ENDINGS)?;
             transaction.open_table(PIECES)?;
+            objects::create_tables(&transaction)?;
             transaction.commit()?;
             Ok(())
         };
@@ -381,14 +389,22 @@ enum Place {
     Record(RequestId),
     Piece(RequestId, u64),
     Ending(RequestId),
+    File(Uuid),
+    Chunk(Uuid, u64),
+    Batch(Uuid),
+    Result(Uuid, u64),
 }
 
 impl Place {
     fn bytes(self) -> [u8; 25] {
         let (kind, id, at) = match self {
-            Self::Record(id) => (0, id, 0),
-            Self::Piece(id, at) => (1, id, at),
-            Self::Ending(id) => (2, id, 0),
+            Self::Record(id) => (0, id.0, 0),
+            Self::Piece(id, at) => (1, id.0, at),
+            Self::Ending(id) => (2, id.0, 0),
+            Self::File(id) => (3, id, 0),
+            Self::Chunk(id, at) => (4, id, at),
+            Self::Batch(id) => (5, id, 0),
+            Self::Result(id, at) => (6, id, at),
         };
         let mut bytes = [kind; 25];
         bytes[1..17].copy_from_slice(id.as_bytes());

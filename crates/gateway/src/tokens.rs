@@ -22,6 +22,9 @@ use crate::tools::{Shape, for_template, parse_tools};
 /// Share of a prompt's tokens that a tokenization costs: nothing is generated or scored.
 const SHARE: u64 = 4;
 
+/// Tokens that a count reserves of its caller's limits, since it generates nothing.
+pub(crate) const COUNT_TOKENS: u64 = 1;
+
 /// Model of a request, with its settings.
 struct Chosen {
     name: ModelName,

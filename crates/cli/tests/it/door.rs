@@ -86,9 +86,14 @@ impl Door {
 
     /// Returns the official client with a check.
     pub(crate) fn client(&self, check: &str, more: &[&str]) -> Command {
+        self.client_of("client.py", check, more)
+    }
+
+    /// Returns the official client with a check of a script.
+    fn client_of(&self, script: &str, check: &str, more: &[&str]) -> Command {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(self.official.folder());
         let mut client = self.official.python();
-        client.arg(folder.join("client.py")).env("PYTHONDONTWRITEBYTECODE", "1");
+        client.arg(folder.join(script)).env("PYTHONDONTWRITEBYTECODE", "1");
         client.args([&format!("http://127.0.0.1:{}", self.port), &self.key, "tale", check]);
         client.args(more).stdout(Stdio::piped()).stderr(Stdio::piped());
         client
@@ -97,7 +102,13 @@ impl Door {
     /// Runs a check and returns what it printed.
     #[track_caller]
     pub(crate) fn check(&self, check: &str, more: &[&str]) -> Value {
-        let output = self.client(check, more).output().unwrap();
+        self.check_of("client.py", check, more)
+    }
+
+    /// Runs a check of a script and returns what it printed.
+    #[track_caller]
+    pub(crate) fn check_of(&self, script: &str, check: &str, more: &[&str]) -> Value {
+        let output = self.client_of(script, check, more).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         let log = fs::read_to_string(self.place.path("gateway.log")).unwrap_or_default();
         assert!(output.status.success(), "{check}: {said}\n{log}");

@@ -145,6 +145,17 @@ def responses():
     following = client().responses.create(
         model=MODEL, input="And then?", previous_response_id=whole.id, max_output_tokens=4)
     assert following.usage.input_tokens > whole.usage.input_tokens
+    counted = client().responses.input_tokens.count(
+        model=MODEL, input="Once a bear", instructions="Tell a story.")
+    assert counted.input_tokens == whole.usage.input_tokens, (counted, whole.usage)
+    counted = client().responses.input_tokens.count(
+        model=MODEL, input="And then?", previous_response_id=whole.id)
+    assert counted.input_tokens == following.usage.input_tokens, (counted, following.usage)
+    try:
+        client().responses.compact(model=MODEL, input="Once a bear")
+        raise AssertionError("a conversation was compacted")
+    except openai.InternalServerError as error:
+        assert (error.status_code, error.code) == (501, "not_served"), error
     client().responses.delete(whole.id)
     try:
         client().responses.retrieve(whole.id)

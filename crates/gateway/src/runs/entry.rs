@@ -1,6 +1,6 @@
 //! Reply with its request, and the replies that a gateway knows.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -16,6 +16,8 @@ use crate::store::{Kept, Record};
 pub(super) struct Known {
     pub(super) entries: HashMap<RequestId, Arc<Entry>>,
     pub(super) joins: HashMap<[u8; 32], RequestId>,
+    /// Replies to lines of batches, by the name of the line.
+    pub(super) lines: HashMap<String, HashSet<RequestId>>,
 }
 
 /// Reply with its request.

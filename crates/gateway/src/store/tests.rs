@@ -35,6 +35,7 @@ fn record(id: u128, created_at: SystemTime) -> Record {
         background: true,
         clients: 0,
         tokens: 0,
+        of_batch: false,
     }
 }
 

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a helper of a test may end it")]
 
 mod abuse;
+mod batches;
 mod handler;
 mod limits;
 mod metrics;

@@ -36,26 +36,25 @@ pub(crate) struct Place {
     pub(crate) disabled: String,
     pub(crate) drain: CancellationToken,
     pub(crate) gateway: JoinHandle<()>,
-    _worker: Arc<Running>,
-    folder: Arc<TempDir>,
+    ground: Arc<Ground>,
 }
 
 /// Worker and API keys of one or more gateways.
 struct Ground {
     setup: Setup,
     broker: Arc<dyn Broker>,
-    worker: Arc<Running>,
-    folder: Arc<TempDir>,
+    _worker: Running,
+    folder: TempDir,
     keys: [String; 3],
 }
 
 impl Ground {
-    async fn new(limits: Limits) -> Self {
+    async fn new(limits: Limits) -> Arc<Self> {
         log();
-        let folder = Arc::new(tempfile::tempdir().unwrap());
+        let folder = tempfile::tempdir().unwrap();
         let setup = Setup::new().unwrap();
         let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
-        let worker = Arc::new(setup.worker::<Words>(broker.clone(), ()).await.unwrap());
+        let worker = setup.worker::<Words>(broker.clone(), ()).await.unwrap();
         let file = folder.path().join("api-keys.json");
         let keys = ["one", "two", "three"].map(|tenant| {
             let key = ApiKey::generate().unwrap();
@@ -65,7 +64,7 @@ impl Ground {
             access::add(&file, entry).unwrap();
             key.reveal().to_owned()
         });
-        Self { setup, broker, worker, folder, keys }
+        Arc::new(Self { setup, broker, _worker: worker, folder, keys })
     }
 
     fn write_store_key(&self) {
@@ -75,17 +74,16 @@ impl Ground {
         writeln!(file, "{}=", "A".repeat(43)).unwrap();
     }
 
-    async fn replica(&self) -> Place {
+    async fn replica(self: &Arc<Self>) -> Place {
         self.place("", "[store]\nshared = \"shared\"\nkey_file = \"store.key\"\n").await
     }
 
-    /// Starts a gateway with these lines of `[server]`, and this table of the store.
-    async fn place(&self, server: &str, store: &str) -> Place {
+    /// Starts a gateway with these lines of `[server]`, and these tables.
+    async fn place(self: &Arc<Self>, server: &str, tables: &str) -> Place {
         let text = format!(
             "[server]\nlisten = \"127.0.0.1:0\"\nmetrics = \"127.0.0.1:0\"\n{server}\n\
              [broker]\nurl = \"amqp://unused\"\n[keys]\nkeyring = \"unused\"\n\
-             [access]\nfile = \"api-keys.json\"\n{store}[models.words]\nqueue = \"{}\"\n\
-             context = 512\n",
+             [access]\nfile = \"api-keys.json\"\n[models.words]\nqueue = \"{}\"\ncontext = 512\n{tables}",
             self.setup.model
         );
         let path = self.folder.path().join("gateway.toml");
@@ -97,8 +95,7 @@ impl Ground {
         let metrics = gateway.metrics_address().unwrap();
         let gateway = tokio::spawn(gateway.run());
         let [key, other, disabled] = self.keys.clone();
-        let (_worker, folder) = (self.worker.clone(), self.folder.clone());
-        Place { address, metrics, key, other, disabled, drain, gateway, _worker, folder }
+        Place { address, metrics, key, other, disabled, drain, gateway, ground: self.clone() }
     }
 }
 
@@ -112,6 +109,16 @@ impl Place {
         Ground::new(limits).await.place(server, "").await
     }
 
+    /// Starts a gateway with a store, with these lines of `[batches]`, and these limits of the other
+    /// key. It has a second model, `absent`, without a worker.
+    pub(crate) async fn stored(batches: &str, limits: Limits) -> Self {
+        let tables = format!(
+            "[models.absent]\n[store]\npath = \"gateway.redb\"\nkey_file = \"gateway.key\"\n\
+             [batches]\n{batches}\n"
+        );
+        Ground::new(limits).await.place("grace_s = 1", &tables).await
+    }
+
     /// Starts two replicas that share a store.
     pub(crate) async fn pair() -> [Self; 2] {
         let ground = Ground::new(Limits::default()).await;
@@ -121,7 +128,26 @@ impl Place {
 
     /// Returns the folder of the store that replicas share.
     pub(crate) fn shared(&self) -> PathBuf {
-        self.folder.path().join("shared")
+        self.ground.folder.path().join("shared")
+    }
+
+    /// Ends the gateway, and starts another one on its store.
+    pub(crate) async fn restart(&mut self) {
+        self.drain.cancel();
+        (&mut self.gateway).await.unwrap();
+        let started = Instant::now();
+        let gateway = loop {
+            let config = Config::read(&self.ground.folder.path().join("gateway.toml")).unwrap();
+            let keys = self.ground.setup.keys.clone();
+            // The store is free when the last reply of the first gateway has ended.
+            match Gateway::on(config, self.ground.broker.clone(), keys).await {
+                Ok(gateway) => break gateway,
+                Err(error) => assert!(started.elapsed() < LONG, "{error}"),
+            }
+            sleep(Duration::from_millis(10)).await;
+        };
+        (self.address, self.drain) = (gateway.address(), gateway.drain());
+        self.gateway = tokio::spawn(gateway.run());
     }
 
     /// Sends a request under the first key and returns the response.

@@ -1,0 +1,270 @@
+//! Files and batches: their records in memory, and all of them sealed in the store.
+//!
+//! A tenant sees its own only. Records of another key of the store are left out.
+
+pub(crate) mod batch;
+mod draft;
+pub(crate) mod file;
+mod lines;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use nsbridge_client::{ModelName, Tenant};
+use nsbridge_protocol::Uuid;
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+use tokio_util::task::TaskTracker;
+
+pub(crate) use self::batch::{Batch, BatchRecord};
+pub(crate) use self::draft::Draft;
+pub(crate) use self::file::File;
+pub(crate) use self::lines::{Line, Lines};
+
+use crate::config::BatchConfig;
+use crate::error::{ApiError, Result};
+use crate::ids;
+use crate::store::{Edit, Kind, Store, Unstored};
+
+/// Size of a chunk of a file, in bytes.
+const CHUNK: usize = 1 << 20;
+
+/// Maximum number of files of a tenant, and of its batches.
+const MOST: usize = 10_000;
+
+/// Maximum number of files that clients upload at the same time.
+const UPLOADS: usize = 32;
+
+/// Time for which files and batches are kept, in seconds: 30 days, as in OpenAI's interface.
+pub(crate) const KEPT_S: u64 = 30 * 24 * 3600;
+
+/// Files and batches of all tenants.
+pub(crate) struct Archive {
+    store: Arc<Store>,
+    pub(crate) limits: BatchConfig,
+    files: Mutex<BTreeMap<Uuid, File>>,
+    batches: Mutex<BTreeMap<Uuid, Arc<Batch>>>,
+    /// Permits of the lines that run, by model.
+    permits: Mutex<HashMap<ModelName, Arc<Semaphore>>>,
+    uploads: Arc<Semaphore>,
+    /// Tasks of the batches.
+    pub(crate) tasks: TaskTracker,
+}
+
+impl fmt::Debug for Archive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (files, batches) = (self.files.lock().len(), self.batches.lock().len());
+        f.debug_struct("Archive").field("files", &files).field("batches", &batches).finish()
+    }
+}
+
+impl Archive {
+    /// Reads the records, and removes files that were not complete when the last process ended.
+    pub(crate) fn open(store: Arc<Store>, limits: BatchConfig) -> Result<Self, Unstored> {
+        let (whole, cut): (Vec<_>, Vec<_>) =
+            store.records::<File>(Kind::File)?.into_iter().partition(|(_, file)| file.whole);
+        let cut: Vec<Edit> = cut.iter().map(|(id, _)| Edit::Remove(Kind::File, *id)).collect();
+        store.edit(&cut)?;
+        let batches = store.records::<BatchRecord>(Kind::Batch)?;
+        let batches =
+            batches.into_iter().map(|(id, record)| (id, Arc::new(Batch::new(id, record))));
+        Ok(Self {
+            store,
+            limits,
+            files: Mutex::new(whole.into_iter().collect()),
+            batches: Mutex::new(batches.collect()),
+            permits: Mutex::default(),
+            uploads: Arc::new(Semaphore::new(UPLOADS)),
+            tasks: TaskTracker::new(),
+        })
+    }
+
+    /// Runs a function that uses the store, off the threads of the runtime.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store cannot be used.
+    pub(crate) async fn with_store<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Arc<Store>) -> Result<T, Unstored> + Send + 'static,
+    ) -> Result<T, Unstored> {
+        let store = self.store.clone();
+        tokio::task::spawn_blocking(move || work(&store)).await.map_err(|_| Unstored)?
+    }
+
+    /// Returns a file of a tenant.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the tenant has no such file.
+    pub(crate) fn file(&self, name: &str, tenant: &Tenant) -> Result<(Uuid, File)> {
+        let file =
+            ids::of_file(name).and_then(|id| Some((id, self.files.lock().get(&id)?.clone())));
+        file.filter(|(_, file)| file.tenant == *tenant && file.whole)
+            .ok_or_else(|| none("file", name))
+    }
+
+    /// Returns the files of a tenant, the oldest first.
+    pub(crate) fn files(&self, tenant: &Tenant) -> Vec<(Uuid, File)> {
+        let files = self.files.lock();
+        let own = files.iter().filter(|(_, file)| file.tenant == *tenant && file.whole);
+        own.map(|(id, file)| (*id, file.clone())).collect()
+    }
+
+    /// Returns a batch of a tenant.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the tenant has no such batch.
+    pub(crate) fn batch(&self, name: &str, tenant: &Tenant) -> Result<Arc<Batch>> {
+        let batch = ids::of_batch(name).and_then(|id| self.batches.lock().get(&id).cloned());
+        batch.filter(|batch| batch.record().tenant == *tenant).ok_or_else(|| none("batch", name))
+    }
+
+    /// Returns the batches of a tenant, the oldest first.
+    pub(crate) fn batches(&self, tenant: &Tenant) -> Vec<Arc<Batch>> {
+        let batches = self.batches.lock();
+        batches.values().filter(|batch| batch.record().tenant == *tenant).cloned().collect()
+    }
+
+    /// Returns the batches without an end, of all tenants.
+    pub(crate) fn unfinished(&self) -> Vec<Arc<Batch>> {
+        let batches = self.batches.lock();
+        batches.values().filter(|batch| !batch.record().status.is_end()).cloned().collect()
+    }
+
+    /// Stores a new batch.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if it cannot be stored, or if the tenant has too many.
+    pub(crate) async fn add(&self, record: BatchRecord) -> Result<Arc<Batch>> {
+        if self.batches(&record.tenant).len() >= MOST {
+            let message = format!("this tenant has {MOST} batches, which are the most");
+            return Err(ApiError::bad_request(message).coded("too_many_batches"));
+        }
+        let (id, kept) = (Uuid::now_v7(), record.clone());
+        let stored = self.with_store(move |store| {
+            let edit = store.record(Kind::Batch, id, &kept)?;
+            store.edit(&[edit])
+        });
+        stored.await?;
+        let batch = Arc::new(Batch::new(id, record));
+        self.batches.lock().insert(id, batch.clone());
+        Ok(batch)
+    }
+
+    /// Changes a batch, with further changes of the store in the same transaction. `change` returns
+    /// false if the batch is to stay as it is.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if nothing was changed.
+    pub(crate) async fn change(
+        &self,
+        batch: &Arc<Batch>,
+        files: Vec<(Uuid, File)>,
+        change: impl FnOnce(&mut BatchRecord) -> bool + Send,
+    ) -> Result<bool, Unstored> {
+        let _turn = batch.turn.lock().await;
+        let mut record = batch.record();
+        if !change(&mut record) {
+            return Ok(false);
+        }
+        let (id, kept, added) = (batch.id, record.clone(), files.clone());
+        let stored = self.with_store(move |store| {
+            let mut edits = vec![store.record(Kind::Batch, id, &kept)?];
+            for (id, file) in &added {
+                edits.push(store.record(Kind::File, *id, file)?);
+            }
+            if kept.status.is_end() {
+                edits.push(Edit::RemoveParts(Kind::Batch, id));
+            }
+            store.edit(&edits)
+        });
+        stored.await?;
+        self.files.lock().extend(files);
+        batch.set(record);
+        Ok(true)
+    }
+
+    /// Removes a file.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a batch in progress reads it, or if it cannot be removed.
+    pub(crate) async fn delete(&self, id: Uuid) -> Result<()> {
+        let unfinished = self.unfinished();
+        if let Some(batch) = unfinished.iter().find(|batch| batch.record().input == id) {
+            let message = format!("the file is the input of {}, which has not ended", batch.name());
+            return Err(ApiError::bad_request(message).coded("file_in_use"));
+        }
+        self.with_store(move |store| store.edit(&[Edit::Remove(Kind::File, id)])).await?;
+        self.files.lock().remove(&id);
+        Ok(())
+    }
+
+    /// Removes what has expired, except the inputs of batches without an end.
+    pub(crate) async fn sweep(&self) {
+        let now = ids::seconds(SystemTime::now());
+        let files: Vec<Uuid> = {
+            let files = self.files.lock();
+            let old = files.iter().filter(|(_, file)| file.whole && file.has_expired(now));
+            old.map(|(id, _)| *id).collect()
+        };
+        for id in files {
+            // An input of a batch goes later.
+            let _ = self.delete(id).await;
+        }
+        let batches: Vec<Uuid> = {
+            let batches = self.batches.lock();
+            let old = |record: &BatchRecord| {
+                record.status.is_end() && record.created_at.saturating_add(KEPT_S) <= now
+            };
+            batches.values().filter(|batch| old(&batch.record())).map(|batch| batch.id).collect()
+        };
+        for id in batches {
+            let removed =
+                self.with_store(move |store| store.edit(&[Edit::Remove(Kind::Batch, id)]));
+            if removed.await.is_ok() {
+                self.batches.lock().remove(&id);
+            }
+        }
+    }
+
+    /// Returns the permits of the lines of a model.
+    pub(crate) fn permits(&self, model: &ModelName) -> Arc<Semaphore> {
+        let mut permits = self.permits.lock();
+        let new = || Arc::new(Semaphore::new(self.limits.lines));
+        permits.entry(model.clone()).or_insert_with(new).clone()
+    }
+
+    /// Returns a reader of the lines of a file. A file that was deleted has none.
+    pub(crate) fn lines(&self, id: Uuid, longest: usize) -> Lines {
+        let chunks = self.files.lock().get(&id).map_or(0, |file| file.chunks);
+        Lines::new(self.store.clone(), id, chunks, longest)
+    }
+
+    /// Reads a chunk of a file.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no such chunk.
+    pub(crate) async fn chunk(&self, id: Uuid, at: u64) -> Result<Vec<u8>, Unstored> {
+        let read = self.with_store(move |store| store.read_part(Kind::File, id, at));
+        read.await?.ok_or(Unstored)
+    }
+}
+
+impl From<Unstored> for ApiError {
+    fn from(_: Unstored) -> Self {
+        Self::unavailable("files and batches cannot be stored", std::time::Duration::from_secs(5))
+    }
+}
+
+fn none(what: &str, name: &str) -> ApiError {
+    let name: String = name.chars().take(100).collect();
+    ApiError::not_found(format!("there is no {what} `{name}`"))
+}

@@ -1,0 +1,163 @@
+//! End of a batch: its results become an output file and an error file, one line for each request.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use nsbridge_protocol::Uuid;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::line::Outcome;
+use super::validate::LineRequest;
+use crate::archive::batch::{Status, Tokens};
+use crate::archive::file::{File, Purpose};
+use crate::archive::{Archive, Batch, BatchRecord, Draft, Lines};
+use crate::ids;
+use crate::runs;
+use crate::state::App;
+use crate::store::{Kind, Store, Unstored};
+
+/// Files of a batch that has ended.
+#[derive(Default)]
+struct Files {
+    output: Option<Draft>,
+    errors: Option<Draft>,
+    completed: u64,
+    failed: u64,
+    tokens: Tokens,
+}
+
+/// Part of an output line that counts its tokens.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Counted {
+    response: Option<CountedResponse>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct CountedResponse {
+    body: CountedBody,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct CountedBody {
+    usage: Option<Value>,
+}
+
+/// Writes the files of a batch, and ends it.
+pub(super) async fn finish(
+    app: &Arc<App>,
+    archive: &Arc<Archive>,
+    batch: &Arc<Batch>,
+) -> Result<(), Unstored> {
+    let (id, record) = (batch.id, batch.record());
+    let end = match (record.status, record.late) {
+        (Status::Cancelling, _) => Status::Cancelled,
+        (_, true) => Status::Expired,
+        (_, false) => Status::Completed,
+    };
+    let lines = archive.lines(record.input, app.settings.max_body);
+    let made = archive.with_store(move |store| assembled(store, id, &record, lines, end));
+    let Files { output, errors, completed, failed, tokens } = made.await?;
+    let drafts = [&output, &errors].map(|draft| draft.as_ref().map(|draft| draft.id));
+    let files = [&output, &errors].into_iter().flatten();
+    let files = files.map(|draft| (draft.id, draft.file.clone())).collect();
+    let change = |record: &mut BatchRecord| {
+        [record.output, record.error] = drafts;
+        (record.completed, record.failed, record.tokens) = (completed, failed, tokens);
+        record.total = completed + failed;
+        record.enter(end);
+        true
+    };
+    archive.change(batch, files, change).await?;
+    [output, errors].into_iter().flatten().for_each(Draft::keep);
+    // Lines that were canceled have left replies.
+    app.runs.forget_lines(&runs::Line::of(id));
+    Ok(())
+}
+
+/// Writes the results in the order of the input's lines. Blocks.
+fn assembled(
+    store: &Arc<Store>,
+    batch: Uuid,
+    record: &BatchRecord,
+    mut lines: Lines,
+    end: Status,
+) -> Result<Files, Unstored> {
+    let mut files = Files::default();
+    while let Some(line) = lines.next()? {
+        let stored = store.read_part(Kind::Batch, batch, line.number)?;
+        let mut outcome = stored.and_then(Outcome::of_stored).unwrap_or_else(|| {
+            let request = LineRequest::parse(&line, record.endpoint).ok();
+            let custom_id = request.as_ref().map(|request| request.custom_id.as_str());
+            let (code, message) = unanswered(end);
+            Outcome::unanswered(batch, line.number, custom_id, code, message)
+        });
+        outcome.text.push(b'\n');
+        let draft = if outcome.is_ok {
+            files.completed += 1;
+            count(&mut files.tokens, &outcome.text);
+            &mut files.output
+        } else {
+            files.failed += 1;
+            &mut files.errors
+        };
+        let kind = if outcome.is_ok { "output" } else { "error" };
+        let draft = match draft {
+            Some(draft) => draft,
+            None => draft.insert(Draft::begin(store, new_file(batch, record, kind), u64::MAX)?),
+        };
+        draft.push(&outcome.text)?;
+    }
+    for draft in [&mut files.output, &mut files.errors].into_iter().flatten() {
+        draft.finish()?;
+    }
+    Ok(files)
+}
+
+/// Returns code and message of a line without an answer.
+fn unanswered(end: Status) -> (&'static str, &'static str) {
+    match end {
+        Status::Cancelled => {
+            ("batch_cancelled", "the batch was canceled before this request ended")
+        }
+        Status::Expired => {
+            ("batch_expired", "the completion window was over before this request ended")
+        }
+        _ => ("server_error", "the request was not answered because of a failure of the gateway"),
+    }
+}
+
+fn new_file(batch: Uuid, record: &BatchRecord, kind: &str) -> File {
+    let created_at = ids::seconds(SystemTime::now());
+    File {
+        tenant: record.tenant.clone(),
+        name: format!("{}_{kind}.jsonl", ids::batch(batch)),
+        purpose: Purpose::BatchOutput,
+        bytes: 0,
+        chunks: 0,
+        created_at,
+        expires_at: Some(created_at.saturating_add(record.output_kept_s)),
+        whole: false,
+    }
+}
+
+/// Adds the tokens of an output line.
+fn count(tokens: &mut Tokens, line: &[u8]) {
+    let counted: Counted = serde_json::from_slice(line).unwrap_or_default();
+    let Some(usage) = counted.response.and_then(|response| response.body.usage) else { return };
+    let number = |pointers: [&str; 2]| {
+        let found = pointers.iter().find_map(|pointer| usage.pointer(pointer)?.as_u64());
+        found.unwrap_or_default()
+    };
+    tokens.input += number(["/prompt_tokens", "/input_tokens"]);
+    tokens.output += number(["/completion_tokens", "/output_tokens"]);
+    tokens.cached +=
+        number(["/prompt_tokens_details/cached_tokens", "/input_tokens_details/cached_tokens"]);
+    tokens.reasoning += number([
+        "/completion_tokens_details/reasoning_tokens",
+        "/output_tokens_details/reasoning_tokens",
+    ]);
+}

@@ -1,0 +1,202 @@
+//! Line of a batch: sealed and submitted when its turn has come, and tried again while no worker
+//! is there.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::Extension;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use nsbridge_protocol::Uuid;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tokio::time::sleep;
+
+use super::validate::LineRequest;
+use crate::archive::batch::Endpoint;
+use crate::archive::{Archive, Batch, BatchRecord, Line};
+use crate::error::ApiError;
+use crate::runs::{self, Client};
+use crate::state::App;
+use crate::store::Kind;
+use crate::{chat, completions, embeddings, responses};
+
+/// Pauses between the tries of a line: the first one, and the longest.
+const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+
+/// Line of an output file or of an error file.
+#[derive(Serialize)]
+struct Written<'a> {
+    id: String,
+    custom_id: Option<&'a str>,
+    response: Option<WrittenResponse<'a>>,
+    error: Option<WrittenError<'a>>,
+}
+
+#[derive(Serialize)]
+struct WrittenResponse<'a> {
+    status_code: u16,
+    request_id: String,
+    body: &'a RawValue,
+}
+
+#[derive(Serialize)]
+struct WrittenError<'a> {
+    code: &'a str,
+    message: &'a str,
+}
+
+/// Result of a line: the line of the output file or of the error file.
+pub(super) struct Outcome {
+    pub(super) is_ok: bool,
+    pub(super) text: Vec<u8>,
+}
+
+impl Outcome {
+    /// Returns the outcome of a line that was not answered.
+    pub(super) fn unanswered(
+        batch: Uuid,
+        number: u64,
+        custom_id: Option<&str>,
+        code: &str,
+        message: &str,
+    ) -> Self {
+        let error = Some(WrittenError { code, message });
+        Self::new(
+            false,
+            &Written { id: name("batch_req", batch, number), custom_id, response: None, error },
+        )
+    }
+
+    fn answered(batch: Uuid, number: u64, custom_id: &str, answer: &Answer) -> Self {
+        let request_id = name("req", batch, number);
+        let body = &*answer.body;
+        let response = Some(WrittenResponse { status_code: answer.status, request_id, body });
+        let (id, custom_id) = (name("batch_req", batch, number), Some(custom_id));
+        let is_ok = (200..300).contains(&answer.status);
+        Self::new(is_ok, &Written { id, custom_id, response, error: None })
+    }
+
+    fn new(is_ok: bool, written: &Written<'_>) -> Self {
+        // Only a map whose keys are no texts cannot be written.
+        Self { is_ok, text: serde_json::to_vec(written).unwrap_or_default() }
+    }
+
+    /// Returns the outcome as it is stored.
+    fn stored(&self) -> Vec<u8> {
+        [&[u8::from(self.is_ok)], self.text.as_slice()].concat()
+    }
+
+    /// Reads a stored outcome.
+    pub(super) fn of_stored(mut stored: Vec<u8>) -> Option<Self> {
+        let is_ok = *stored.first()? == 1;
+        stored.remove(0);
+        Some(Self { is_ok, text: stored })
+    }
+}
+
+/// Returns an id that belongs to a line.
+fn name(prefix: &str, batch: Uuid, number: u64) -> String {
+    format!("{prefix}_{}{number:06x}", batch.simple())
+}
+
+/// Answer of an endpoint.
+struct Answer {
+    status: u16,
+    body: Box<RawValue>,
+}
+
+/// Runs a line and stores its result. Returns when it is on disk.
+pub(super) async fn run(app: Arc<App>, archive: Arc<Archive>, batch: Arc<Batch>, line: Line) {
+    let record = batch.record();
+    let number = line.number;
+    let named = format!("{}{number}", runs::Line::of(batch.id));
+    let asked = runs::Line { name: named.clone(), until: record.deadline() };
+    let outcome = match LineRequest::parse(&line, record.endpoint) {
+        Ok(request) => {
+            let answer = Box::pin(answer(&app, &archive, &record, &request, &asked)).await;
+            Outcome::answered(batch.id, number, &request.custom_id, &answer)
+        }
+        // The file was checked before, so this is a line of another version.
+        Err(error) => Outcome::unanswered(batch.id, number, None, error.code(), error.message()),
+    };
+    drop(line);
+    let (id, stored) = (batch.id, outcome.stored());
+    let stored: Arc<[u8]> = stored.into();
+    let [mut pause, longest] = PAUSES;
+    loop {
+        let stored = stored.clone();
+        let kept = archive.with_store(move |store| {
+            store.edit(&[store.part(Kind::Batch, id, number, &stored)?])
+        });
+        if kept.await.is_ok() {
+            break;
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(longest);
+    }
+    app.runs.forget_line(&named);
+    let count = if outcome.is_ok { &batch.completed } else { &batch.failed };
+    count.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Asks the endpoint until it answers, or refuses for good.
+async fn answer(
+    app: &Arc<App>,
+    archive: &Archive,
+    record: &BatchRecord,
+    request: &LineRequest,
+    line: &runs::Line,
+) -> Answer {
+    let [mut pause, longest] = PAUSES;
+    loop {
+        let response = match asked(app, archive, record, request, line).await {
+            Ok(response) => response,
+            Err(error) => error.into_response(),
+        };
+        let error = response.extensions().get::<ApiError>();
+        let Some(after) = error.and_then(ApiError::passes_after) else {
+            return read(response).await;
+        };
+        let code = error.map(ApiError::code).unwrap_or_default();
+        tracing::debug!(code, "a line of a batch has to wait");
+        sleep(after.max(pause)).await;
+        pause = (pause * 2).min(longest);
+    }
+}
+
+/// Asks the endpoint once.
+async fn asked(
+    app: &Arc<App>,
+    archive: &Archive,
+    record: &BatchRecord,
+    request: &LineRequest,
+    line: &runs::Line,
+) -> crate::error::Result<Response> {
+    let holder = app.access.holder(&record.key);
+    let holder = holder.map_err(|denied| ApiError::unauthorized(denied.to_string()))?;
+    let caller = Arc::new(holder.for_batch());
+    let (_, model) = request.model(&app.models, &caller)?;
+    let closed = |_| ApiError::internal("the gateway ends");
+    let _permit = archive.permits(&model).acquire_owned().await.map_err(closed)?;
+    let client = Client { line: Some(line.clone()), ..Client::default() };
+    let (app, caller, client) = (State(app.clone()), Extension(caller), Extension(client));
+    let body = Bytes::copy_from_slice(request.body.get().as_bytes());
+    Ok(match record.endpoint {
+        Endpoint::Chat => chat::create(app, caller, client, body).await.into_response(),
+        Endpoint::Completions => {
+            completions::create(app, caller, client, body).await.into_response()
+        }
+        Endpoint::Responses => responses::create(app, caller, client, body).await.into_response(),
+        Endpoint::Embeddings => embeddings::create(app, caller, client, body).await.into_response(),
+    })
+}
+
+async fn read(response: Response) -> Answer {
+    let status = response.status().as_u16();
+    let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap_or_default();
+    let body = serde_json::from_slice(&body).unwrap_or_else(|_| RawValue::NULL.to_owned());
+    Answer { status, body }
+}

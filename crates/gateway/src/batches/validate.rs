@@ -1,0 +1,167 @@
+//! Lines of an input file: their shape, checked before any of them runs.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use nsbridge_client::ModelName;
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::access::Caller;
+use crate::archive::batch::{Endpoint, LineError};
+use crate::archive::{Line, Lines};
+use crate::catalog::Models;
+use crate::error::{ApiError, Result};
+use crate::fields::Fields;
+use crate::store::Unstored;
+
+/// Maximum number of lines of a batch, as in OpenAI's interface.
+const MOST_LINES: u64 = 50_000;
+
+/// Number of errors after which a file is not read any further.
+const MOST_ERRORS: usize = 100;
+
+/// Longest `custom_id`, in characters.
+const LONGEST_ID: usize = 512;
+
+/// Request of a line.
+pub(super) struct LineRequest {
+    pub(super) custom_id: String,
+    pub(super) body: Box<RawValue>,
+}
+
+/// Line as it is in the file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    custom_id: Option<Value>,
+    method: Option<Value>,
+    url: Option<Value>,
+    body: Option<Box<RawValue>>,
+}
+
+/// Input file whose lines are all requests of its endpoint.
+#[derive(Debug)]
+pub(super) struct Valid {
+    pub(super) lines: u64,
+    /// Model of the lines, if they have one in common.
+    pub(super) model: Option<String>,
+}
+
+impl LineRequest {
+    /// Reads a line of a batch for an endpoint.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the first invalid field.
+    pub(super) fn parse(line: &Line, endpoint: Endpoint) -> Result<Self> {
+        let too_long = || ApiError::bad_request("the line is too long").coded("line_too_long");
+        let text = line.text.as_ref().ok_or_else(too_long)?;
+        let written: Written = serde_json::from_slice(text).map_err(|error| {
+            let message = match error.classify() {
+                serde_json::error::Category::Data => format!("the line is no request: {error}"),
+                _ => "the line is not valid JSON".to_owned(),
+            };
+            ApiError::bad_request(message).coded("invalid_json_line")
+        })?;
+        let custom_id = written.custom_id.ok_or_else(|| missing("custom_id"))?;
+        let custom_id = custom_id.as_str().unwrap_or_default();
+        if !(1..=LONGEST_ID).contains(&custom_id.chars().count()) {
+            let message = format!("`custom_id` must be a text of 1 to {LONGEST_ID} characters");
+            return Err(ApiError::field("custom_id", message).coded("invalid_custom_id"));
+        }
+        if written.method.ok_or_else(|| missing("method"))? != "POST" {
+            let message = "`method` must be `POST`";
+            return Err(ApiError::field("method", message).coded("invalid_method"));
+        }
+        if written.url.ok_or_else(|| missing("url"))? != endpoint.path() {
+            let path = endpoint.path();
+            let message = format!("`url` must be `{path}`, the endpoint of the batch");
+            return Err(ApiError::field("url", message).coded("invalid_url"));
+        }
+        let body = written.body.ok_or_else(|| missing("body"))?;
+        Ok(Self { custom_id: custom_id.to_owned(), body })
+    }
+
+    /// Returns name and queue of the model that is to answer.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the key may not use the model, or if the reply cannot be part of a batch.
+    pub(super) fn model(&self, models: &Models, caller: &Caller) -> Result<(String, ModelName)> {
+        let mut fields = Fields::parse(self.body.get().as_bytes())?;
+        let name = models.named(&mut fields)?;
+        let (queue, _) = models.find(&name, caller)?;
+        for field in ["stream", "background"] {
+            if fields.take::<bool>(field)? == Some(true) {
+                let message = format!("`{field}` must be false in a batch");
+                return Err(ApiError::field(field, message));
+            }
+        }
+        Ok((name, queue))
+    }
+}
+
+fn missing(field: &str) -> ApiError {
+    let message = format!("`{field}` is missing");
+    ApiError::field(field, message).coded("missing_required_parameter")
+}
+
+impl LineError {
+    fn of(line: Option<u64>, error: &ApiError) -> Self {
+        let (code, message) = (error.code().to_owned(), error.message().to_owned());
+        Self { code, line, message, param: error.param().map(str::to_owned) }
+    }
+}
+
+/// Checks all lines of a file. Blocks.
+///
+/// # Errors
+///
+/// Returns an error if the file cannot be read. Errors of the lines are in the inner result.
+pub(super) fn validate(
+    mut lines: Lines,
+    endpoint: Endpoint,
+    models: &Models,
+    caller: &Arc<Caller>,
+) -> Result<Result<Valid, Vec<LineError>>, Unstored> {
+    let (mut errors, mut names, mut count) = (Vec::new(), HashSet::new(), 0);
+    let (mut model, mut is_mixed) = (None, false);
+    while let Some(line) = lines.next()? {
+        count += 1;
+        if count > MOST_LINES {
+            let message = format!("the file has more than {MOST_LINES} requests");
+            let error = ApiError::bad_request(message).coded("too_many_requests");
+            errors.push(LineError::of(None, &error));
+            break;
+        }
+        let checked = LineRequest::parse(&line, endpoint).and_then(|request| {
+            // A digest takes less memory than an id.
+            if !names.insert(*blake3::hash(request.custom_id.as_bytes()).as_bytes()) {
+                let message = "`custom_id` is that of an earlier line";
+                return Err(ApiError::field("custom_id", message).coded("duplicate_custom_id"));
+            }
+            Ok(request.model(models, caller)?.0)
+        });
+        match checked {
+            Ok(name) => {
+                is_mixed |= model.as_ref().is_some_and(|model| *model != name);
+                model = Some(name);
+            }
+            Err(error) => errors.push(LineError::of(Some(line.number), &error)),
+        }
+        if errors.len() >= MOST_ERRORS {
+            break;
+        }
+    }
+    if count == 0 {
+        let error = ApiError::bad_request("the file has no requests").coded("empty_file");
+        errors.push(LineError::of(None, &error));
+    }
+    if errors.is_empty() {
+        Ok(Ok(Valid { lines: count, model: model.filter(|_| !is_mixed) }))
+    } else {
+        Ok(Err(errors))
+    }
+}

@@ -1,0 +1,160 @@
+//! Upload of a file, which is stored as it arrives.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use axum::extract::multipart::{Field, MultipartError, MultipartRejection};
+use axum::extract::{Multipart, State};
+use axum::{Extension, Json};
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::{archive, shortened};
+use crate::access::Caller;
+use crate::archive::file::{File, Purpose};
+use crate::archive::{Archive, Draft, KEPT_S};
+use crate::error::{ApiError, Result};
+use crate::ids;
+use crate::state::App;
+
+/// Maximum size of a field of text, in bytes.
+const TEXT: usize = 1024;
+
+/// Longest name of a file, in characters.
+const NAME: usize = 255;
+
+/// Time after which a file is removed, as a client asks for it.
+#[derive(Debug, Default)]
+pub(crate) struct Expiry {
+    pub(crate) anchor: Option<String>,
+    pub(crate) seconds: Option<u64>,
+}
+
+impl Expiry {
+    /// Returns the number of seconds; `None` if the client asked for none.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the field if the time is not one that the interface has.
+    pub(crate) fn checked(&self, field: &str) -> Result<Option<u64>> {
+        match (self.anchor.as_deref(), self.seconds) {
+            (None, None) => Ok(None),
+            (Some("created_at"), Some(seconds)) if (3600..=KEPT_S).contains(&seconds) => {
+                Ok(Some(seconds))
+            }
+            _ => Err(ApiError::field(
+                field,
+                format!(
+                    "`{field}` must have the anchor `created_at` and from 3600 to {KEPT_S} seconds"
+                ),
+            )),
+        }
+    }
+}
+
+/// Stores a file.
+pub(crate) async fn upload(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Arc<Caller>>,
+    form: Result<Multipart, MultipartRejection>,
+) -> Result<Json<Value>> {
+    let archive = archive(&app)?;
+    let refused = |_| {
+        ApiError::bad_request(
+            "the body must be multipart/form-data with the fields `purpose` and `file`",
+        )
+    };
+    let mut form = form.map_err(refused)?;
+    let idle = app.settings.body_timeout;
+    let (mut draft, mut purpose, mut expiry) = (None, None, Expiry::default());
+    while let Some(field) = timeout(idle, form.next_field()).await.map_err(late)?.map_err(cut)? {
+        match field.name().unwrap_or_default() {
+            "purpose" => purpose = Some(checked_purpose(&text(field, idle).await?)?),
+            "expires_after[anchor]" => expiry.anchor = Some(text(field, idle).await?),
+            "expires_after[seconds]" => {
+                let seconds = text(field, idle).await?;
+                expiry.seconds = Some(seconds.parse().unwrap_or_default());
+            }
+            "file" if draft.is_none() => {
+                draft = Some(file(archive, &caller, field, idle).await?);
+            }
+            "file" => return Err(ApiError::field("file", "`file` must be there once")),
+            other => {
+                let other = shortened(other);
+                let message = format!("the field `{other}` is not supported");
+                return Err(ApiError::field(&other, message).coded("unsupported_parameter"));
+            }
+        }
+    }
+    let missing = |name: &str| ApiError::field(name, format!("`{name}` is missing"));
+    purpose.ok_or_else(|| missing("purpose"))?;
+    let mut draft: Draft = draft.ok_or_else(|| missing("file"))?;
+    let kept_s = expiry.checked("expires_after")?.unwrap_or(KEPT_S);
+    draft.file.expires_at = Some(draft.file.created_at.saturating_add(kept_s));
+    let (id, file) = archive.complete(draft).await?;
+    Ok(Json(file.json(id)))
+}
+
+fn checked_purpose(purpose: &str) -> Result<Purpose> {
+    if purpose == Purpose::Batch.as_str() {
+        return Ok(Purpose::Batch);
+    }
+    let message =
+        format!("files of the purpose `{}` are not served: `batch` is", shortened(purpose));
+    Err(ApiError::field("purpose", message))
+}
+
+/// Reads a field of text.
+async fn text(mut field: Field<'_>, idle: Duration) -> Result<String> {
+    let name = shortened(field.name().unwrap_or_default());
+    let mut text = Vec::new();
+    while let Some(bytes) = timeout(idle, field.chunk()).await.map_err(late)?.map_err(cut)? {
+        if text.len() + bytes.len() > TEXT {
+            return Err(ApiError::field(&name, format!("`{name}` has more than {TEXT} bytes")));
+        }
+        text.extend_from_slice(&bytes);
+    }
+    String::from_utf8(text)
+        .map_err(|_| ApiError::field(&name, format!("`{name}` must be text in UTF-8")))
+}
+
+/// Stores the content of the field of the file.
+async fn file(
+    archive: &Archive,
+    caller: &Caller,
+    mut field: Field<'_>,
+    idle: Duration,
+) -> Result<Draft> {
+    let named = field.file_name().unwrap_or("file.jsonl");
+    let file = File {
+        tenant: caller.tenant.clone(),
+        name: named.chars().take(NAME).collect(),
+        purpose: Purpose::Batch,
+        bytes: 0,
+        chunks: 0,
+        created_at: ids::seconds(SystemTime::now()),
+        expires_at: None,
+        whole: false,
+    };
+    let mut draft = archive.draft(file).await?;
+    while let Some(bytes) = timeout(idle, field.chunk()).await.map_err(late)?.map_err(cut)? {
+        if draft.exceeds(bytes.len()) {
+            let most = archive.limits.max_file;
+            let is_large = draft.file.bytes + bytes.len() as u64 > most;
+            let most = usize::try_from(most).unwrap_or(usize::MAX);
+            return Err(if is_large { ApiError::too_large(most) } else { archive.full() });
+        }
+        draft = archive.with_store(move |_| draft.push(&bytes).map(|()| draft)).await?;
+    }
+    Ok(draft)
+}
+
+fn late(_: tokio::time::error::Elapsed) -> ApiError {
+    ApiError::late_body()
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the form of `map_err`")]
+fn cut(error: MultipartError) -> ApiError {
+    tracing::debug!(status = %error.status(), "an upload is cut or malformed");
+    ApiError::bad_request("the body is cut, or not valid multipart/form-data")
+}

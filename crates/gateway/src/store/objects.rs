@@ -1,0 +1,228 @@
+//! Objects with numbered parts, sealed: files with their chunks, and batches with their results.
+//!
+//! All functions block: callers run them off the threads of the runtime.
+
+use nsbridge_protocol::Uuid;
+use redb::{ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::{Place, Store, open};
+
+type Records = TableDefinition<'static, [u8; 16], &'static [u8]>;
+type Parts = TableDefinition<'static, ([u8; 16], u64), &'static [u8]>;
+
+/// Kind of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// File, whose parts are its chunks.
+    File,
+    /// Batch, whose parts are the results of its lines.
+    Batch,
+}
+
+impl Kind {
+    fn records(self) -> Records {
+        match self {
+            Self::File => TableDefinition::new("files"),
+            Self::Batch => TableDefinition::new("batches"),
+        }
+    }
+
+    fn parts(self) -> Parts {
+        match self {
+            Self::File => TableDefinition::new("file chunks"),
+            Self::Batch => TableDefinition::new("batch results"),
+        }
+    }
+
+    fn record(self, id: Uuid) -> Place {
+        match self {
+            Self::File => Place::File(id),
+            Self::Batch => Place::Batch(id),
+        }
+    }
+
+    fn part(self, id: Uuid, at: u64) -> Place {
+        match self {
+            Self::File => Place::Chunk(id, at),
+            Self::Batch => Place::Result(id, at),
+        }
+    }
+}
+
+/// Change of the objects. Several changes are made in one transaction.
+pub(crate) enum Edit {
+    Record(Kind, Uuid, Vec<u8>),
+    Part(Kind, Uuid, u64, Vec<u8>),
+    /// Removes a record and its parts.
+    Remove(Kind, Uuid),
+    RemoveParts(Kind, Uuid),
+}
+
+/// Failure of the store. Its cause is in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the store cannot be used")]
+pub(crate) struct Unstored;
+
+impl Unstored {
+    fn because(error: &impl std::fmt::Display) -> Self {
+        tracing::error!(%error, "files and batches cannot be read or written");
+        Self
+    }
+}
+
+/// Creates the tables.
+pub(super) fn create_tables(transaction: &WriteTransaction) -> Result<(), redb::Error> {
+    for kind in [Kind::File, Kind::Batch] {
+        transaction.open_table(kind.records())?;
+        transaction.open_table(kind.parts())?;
+    }
+    Ok(())
+}
+
+impl Store {
+    /// Returns the change that stores a record.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the record cannot be sealed.
+    pub(crate) fn record(
+        &self,
+        kind: Kind,
+        id: Uuid,
+        record: &impl Serialize,
+    ) -> Result<Edit, Unstored> {
+        let record = serde_json::to_vec(record).map_err(|error| Unstored::because(&error))?;
+        let sealed = self.seal.seal(&kind.record(id).bytes(), &record);
+        let sealed = sealed.map_err(|error| Unstored::because(&error))?;
+        Ok(Edit::Record(kind, id, sealed))
+    }
+
+    /// Returns the change that stores a part.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the part cannot be sealed.
+    pub(crate) fn part(
+        &self,
+        kind: Kind,
+        id: Uuid,
+        at: u64,
+        bytes: &[u8],
+    ) -> Result<Edit, Unstored> {
+        let sealed = self.seal.seal(&kind.part(id, at).bytes(), bytes);
+        let sealed = sealed.map_err(|error| Unstored::because(&error))?;
+        Ok(Edit::Part(kind, id, at, sealed))
+    }
+
+    /// Makes changes in one transaction, and returns when they are on disk.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if nothing was changed.
+    pub(crate) fn edit(&self, edits: &[Edit]) -> Result<(), Unstored> {
+        let write = || -> Result<(), redb::Error> {
+            let transaction = self.database.begin_write()?;
+            for edit in edits {
+                match edit {
+                    Edit::Record(kind, id, sealed) => {
+                        let mut records = transaction.open_table(kind.records())?;
+                        records.insert(*id.as_bytes(), sealed.as_slice())?;
+                    }
+                    Edit::Part(kind, id, at, sealed) => {
+                        let mut parts = transaction.open_table(kind.parts())?;
+                        parts.insert((*id.as_bytes(), *at), sealed.as_slice())?;
+                    }
+                    Edit::Remove(kind, id) => {
+                        transaction.open_table(kind.records())?.remove(*id.as_bytes())?;
+                        remove_parts(&transaction, *kind, *id)?;
+                    }
+                    Edit::RemoveParts(kind, id) => remove_parts(&transaction, *kind, *id)?,
+                }
+            }
+            transaction.commit()?;
+            Ok(())
+        };
+        write().map_err(|error| Unstored::because(&error))
+    }
+
+    /// Returns all records of a kind. Those that were sealed under another key are left out.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store cannot be read.
+    pub(crate) fn records<T: DeserializeOwned>(
+        &self,
+        kind: Kind,
+    ) -> Result<Vec<(Uuid, T)>, Unstored> {
+        let read = || -> Result<Vec<(Uuid, T)>, redb::Error> {
+            let mut found = Vec::new();
+            let transaction = self.database.begin_read()?;
+            for entry in transaction.open_table(kind.records())?.iter()? {
+                let (id, sealed) = entry?;
+                let id = Uuid::from_bytes(id.value());
+                if let Some(record) = open(&self.seal, kind.record(id), sealed.value()) {
+                    found.push((id, record));
+                }
+            }
+            Ok(found)
+        };
+        read().map_err(|error| Unstored::because(&error))
+    }
+
+    /// Reads a part; `None` if there is none, or if it was sealed under another key.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store cannot be read.
+    pub(crate) fn read_part(
+        &self,
+        kind: Kind,
+        id: Uuid,
+        at: u64,
+    ) -> Result<Option<Vec<u8>>, Unstored> {
+        let read = || -> Result<Option<Vec<u8>>, redb::Error> {
+            let transaction = self.database.begin_read()?;
+            let parts = transaction.open_table(kind.parts())?;
+            let sealed = parts.get((*id.as_bytes(), at))?;
+            let place = kind.part(id, at).bytes();
+            Ok(sealed.and_then(|sealed| self.seal.open(&place, sealed.value()).ok()))
+        };
+        read().map_err(|error| Unstored::because(&error))
+    }
+
+    /// Reads all parts of an object in their order.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the store cannot be read.
+    pub(crate) fn each_part(
+        &self,
+        kind: Kind,
+        id: Uuid,
+        mut each: impl FnMut(u64, Vec<u8>),
+    ) -> Result<(), Unstored> {
+        let mut read = || -> Result<(), redb::Error> {
+            let transaction = self.database.begin_read()?;
+            let parts = transaction.open_table(kind.parts())?;
+            let key = *id.as_bytes();
+            for entry in parts.range((key, 0)..=(key, u64::MAX))? {
+                let (at, sealed) = entry?;
+                let at = at.value().1;
+                if let Ok(part) = self.seal.open(&kind.part(id, at).bytes(), sealed.value()) {
+                    each(at, part);
+                }
+            }
+            Ok(())
+        };
+        read().map_err(|error| Unstored::because(&error))
+    }
+}
+
+fn remove_parts(transaction: &WriteTransaction, kind: Kind, id: Uuid) -> Result<(), redb::Error> {
+    let key = *id.as_bytes();
+    let mut parts = transaction.open_table(kind.parts())?;
+    parts.retain_in((key, 0)..=(key, u64::MAX), |_, _| false)?;
+    Ok(())
+}
