@@ -1,6 +1,6 @@
 //! Class of a request in its queue.
 
-use nsbridge_client::Request;
+use nsbridge_client::{Priority, Request};
 
 /// Class of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,10 +19,9 @@ impl Class {
 
     /// Sets the class of a request. The class of every request of the gateway is set here.
     pub(crate) fn set<I>(self, request: Request<I>) -> Request<I> {
-        match self {
-            Self::Interactive => request,
-            // Queues have one class, so a line waits like any other request.
-            Self::Bulk => request,
-        }
+        request.priority(match self {
+            Self::Interactive => Priority::Interactive,
+            Self::Bulk => Priority::Bulk,
+        })
     }
 }

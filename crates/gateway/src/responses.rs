@@ -78,6 +78,7 @@ pub(crate) async fn input_tokens(
     let mut request = ResponsesRequest::parse(&body, &app.models, &caller)?;
     if let Some(previous) = request.previous.clone() {
         let entry = find(&app, &caller, &previous)
+            .await
             .map_err(|error| error.coded("previous_response_not_found"))?;
         request.follow(history(&app, &caller, &entry)?);
     }

@@ -38,6 +38,7 @@ fn record(age: Duration) -> Record {
         content: [2; 32],
         background: true,
         clients: 0,
+        of_batch: false,
         tokens: 9,
     }
 }
