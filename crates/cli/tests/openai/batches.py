@@ -164,7 +164,7 @@ def waiting():
 
 def begun():
     """A batch of many lines, for a gateway that is killed meanwhile; prints its id and its counts."""
-    batch = create(jsonl([body(index, max_tokens=100) for index in range(48)]))
+    batch = create(jsonl([body(index, max_tokens=100) for index in range(240)]))
     batch = polled(batch.id, lambda batch: batch.request_counts.completed >= 3)
     return {"id": batch.id, "completed": batch.request_counts.completed}
 
