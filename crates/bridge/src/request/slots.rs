@@ -70,7 +70,7 @@ struct State {
     lost: usize,
     /// Deliveries without a slot that are not known to be suspects.
     arriving: usize,
-    /// Those of them that are bulk requests.
+    /// Bulk requests among them.
     bulk_arriving: usize,
     /// Interactive requests that wait for a slot beside others.
     waiting: usize,
