@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::cargo::{Cargo, in_root, root};
 use crate::{attack, chaos, say};
-use list::{Judge, MUTANTS, Mutant};
+use list::{Judge, Mutant};
 
 /// Seed of the scenarios that judge a mutant.
 const SEED: &str = "1";
@@ -24,7 +24,7 @@ const SEED: &str = "1";
 pub(crate) fn run(cargo: &Cargo, only: &str) -> Result<()> {
     let only = Some(only).filter(|name| *name != chaos::ALL);
     let chosen: Vec<&Mutant> =
-        MUTANTS.iter().filter(|mutant| only.is_none_or(|name| name == mutant.name)).collect();
+        list::all().filter(|mutant| only.is_none_or(|name| name == mutant.name)).collect();
     ensure!(!chosen.is_empty(), "there is no such mutant; there is: {}", names());
     chaos::prepare(&[])?;
     let tree = copy_of_the_tree()?;
@@ -45,7 +45,7 @@ pub(crate) fn run(cargo: &Cargo, only: &str) -> Result<()> {
 }
 
 fn names() -> String {
-    MUTANTS.iter().map(|mutant| mutant.name).collect::<Vec<_>>().join(", ")
+    list::all().map(|mutant| mutant.name).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the folder for the source trees, builds and journals of mutants.
@@ -167,7 +167,7 @@ fn attacked(cargo: &Cargo, name: &str, seconds: u64, mutant: &str) -> Command {
 mod tests {
     use std::fs;
 
-    use super::{Judge, MUTANTS, Mutant};
+    use super::{Judge, Mutant, list};
     use crate::cargo::root;
 
     #[test]
@@ -175,7 +175,7 @@ mod tests {
         let text = |file: &str| fs::read_to_string(root().join(file)).unwrap();
         let scenarios = text("crates/dev/chaos/src/bin/chaos/scenarios.rs");
         let attackers = ["tenant", "publisher", "broker", "folder"];
-        for mutant in MUTANTS {
+        for mutant in list::all() {
             mutant.applied(&text(mutant.file)).unwrap();
             let name = mutant.name;
             match mutant.judge {

@@ -1,5 +1,7 @@
 //! Mutants: deliberate faults in the code, and the check that must detect each.
 
+mod gateways;
+
 /// Deliberate fault in the code.
 pub(super) struct Mutant {
     pub(super) name: &'static str,
@@ -20,8 +22,13 @@ pub(super) enum Judge {
     Test { package: &'static str, file: &'static str, module: &'static str, name: &'static str },
 }
 
-/// All mutants. Each one breaks one promise.
-pub(super) const MUTANTS: &[Mutant] = &[
+/// Returns all mutants. Each one breaks one promise.
+pub(super) fn all() -> impl Iterator<Item = &'static Mutant> {
+    MUTANTS.iter().chain(gateways::MUTANTS)
+}
+
+/// Mutants of workers, clients and the engine.
+const MUTANTS: &[Mutant] = &[
     // A worker acks before the publisher confirm, so the last frame is lost if the worker dies in
     // between.
     Mutant {
@@ -422,70 +429,6 @@ pub(super) const MUTANTS: &[Mutant] = &[
             module: "schedule::tests::shares::",
             name: "m1_many_replies_of_one_tenant_slow_it_and_no_other",
         },
-    },
-    // A gateway sends the last event that the client has once more.
-    Mutant {
-        name: "resume-with-a-known-event",
-        file: "crates/gateway/src/responses.rs",
-        edits: &[("after.saturating_add(1)", "after")],
-        judge: Judge::Scenario("client-reconnects-by-sequence", 1),
-    },
-    // A restarted gateway does not continue the replies that were interrupted.
-    Mutant {
-        name: "interrupted-streams-wait",
-        file: "crates/gateway/src/runs.rs",
-        edits: &[(
-            "            // No task reads it.\n            entry.run.cancel();",
-            "            // No task reads it.",
-        )],
-        judge: Judge::Scenario("gateway-killed", 1),
-    },
-    // The pieces that a gateway has kept are not handed to the worker that continues the reply.
-    Mutant {
-        name: "kept-pieces-are-not-used",
-        file: "crates/gateway/src/runs.rs",
-        edits: &[(
-            "revived.run.restore(pieces, fingerprint, None);",
-            "revived.run.restore(pieces.into_iter().take(0).collect(), fingerprint, None);",
-        )],
-        judge: Judge::Scenario("gateway-and-worker-killed", 1),
-    },
-    // A client has the id of a response before another replica can find it.
-    Mutant {
-        name: "first-byte-before-the-record",
-        file: "crates/gateway/src/runs.rs",
-        edits: &[(
-            "let stored = shared.await.map_err(|_| not_stored())?;",
-            "drop(shared);\n            let stored: std::result::Result<(), nsbridge_store::StoreError> = Ok(());",
-        )],
-        judge: Judge::Scenario("replica-takes-over", 2),
-    },
-    // Another replica draws a seed of its own.
-    Mutant {
-        name: "seed-of-each-replica",
-        file: "crates/gateway/src/runs.rs",
-        edits: &[(
-            "ResumePoint::new(*id, *seed, *created_at, *expires_at)",
-            "ResumePoint::new(*id, *seed ^ 1, *created_at, *expires_at)",
-        )],
-        judge: Judge::Scenario("replica-takes-over", 1),
-    },
-    // A retry at another replica is a new request.
-    Mutant {
-        name: "retry-of-another-replica-is-new",
-        file: "crates/gateway/src/runs/replicas.rs",
-        edits: &[(
-            "Some(id) => self.elsewhere(id).await,",
-            "Some(id) => self.elsewhere(id).await.map(|_| None),",
-        )],
-        judge: Judge::Scenario("replica-takes-over", 1),
-    },
-    // A drain ends streams in order, so that their clients take them for whole.
-    Mutant {
-        name: "streams-end-with-the-gateway",
-        file: "crates/gateway/src/sse.rs",
-        edits: &[("Some(Err(io::Error::other(\"the gateway shuts down\")))", "None")],
-        judge: Judge::Scenario("replica-takes-over", 1),
     },
 ];
 
