@@ -66,6 +66,11 @@ pub(super) const MUTANTS: &[Mutant] = &[
         name: "streams-end-with-the-gateway",
         file: "crates/gateway/src/sse.rs",
         edits: &[("Some(Err(io::Error::other(\"the gateway shuts down\")))", "None")],
-        judge: Judge::Scenario("replica-takes-over", 1),
+        judge: Judge::Test {
+            package: "nsbridge-gateway",
+            file: "crates/gateway/tests/it/replicas.rs",
+            module: "replicas::",
+            name: "a_drain_cuts_streams_of_responses_and_another_replica_continues_their_pieces",
+        },
     },
 ];
