@@ -419,4 +419,4 @@ fn open<T: for<'de> Deserialize<'de>>(seal: &AtRest, place: Place, sealed: &[u8]
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

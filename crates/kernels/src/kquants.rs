@@ -64,7 +64,7 @@ pub(crate) trait Block: Plain {
 const HEAD: usize = size_of::<Head>();
 const _: () = assert!(std::mem::offset_of!(Q4, values) == HEAD);
 const _: () = assert!(std::mem::offset_of!(Q5, values) == HEAD);
-const _: () = assert!(std::mem::offset_of!(Q6, quads) == HEAD);
+const _: () = assert!(std::mem::offset_of!(Q6, values) == HEAD);
 
 /// Block of one row, with the fields of the formula in the module documentation.
 pub(crate) struct Row<'a> {
@@ -136,16 +136,30 @@ struct Head {
 }
 
 /// Q6_K: six-bit values with an offset of 32; each 16 columns have an eight-bit scale.
+pub(crate) type Q6 = WithOffset<Quads>;
+
+/// Block whose values have an offset; each 16 columns have a signed scale.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(crate) struct Q6 {
+pub(crate) struct WithOffset<V> {
     /// f32, so that the block size is a multiple of the cache line.
     d: [f32; LANES],
-    /// Scales of each 16 columns.
     scales: [[i8; LANES]; 16],
-    /// Values of each pair of parts.
-    quads: [[Quad; GROUPS / 2]; 4],
+    values: V,
 }
+
+/// Values with an offset, a power of two.
+pub(crate) trait Raised: Values {
+    const OFFSET: i32;
+
+    /// Returns `counts` less the offset times `scaled`.
+    fn less<S: Simd>(simd: S, counts: S::Counts, scaled: S::Counts) -> S::Counts;
+}
+
+/// Six-bit values of each pair of parts.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Quads([[Quad; GROUPS / 2]; 4]);
 
 /// Values of two groups of columns, for both parts of a pair, stored side by side. Reading a block
 /// in two places at once would break the sequential stream and take twice the time.
@@ -344,20 +358,16 @@ impl Values for Fives {
     }
 }
 
-impl Block for Q6 {
-    const LARGEST: i32 = 63;
+impl<V: Raised> Block for WithOffset<V>
+where
+    Self: Plain,
+{
+    const LARGEST: i32 = V::LARGEST;
     const SCALES: usize = 2;
 
     #[inline(always)]
     fn fours<S: Simd>(&self, simd: S, pair: usize, group: usize) -> [S::Fours; 2] {
-        let quad = &self.quads[pair][group / 2];
-        let (both, bits) = (simd.fours(&quad.low[group % 2]), simd.fours(&quad.high));
-        let (first, second) = (simd.low(both), simd.high(both));
-        if group.is_multiple_of(2) {
-            [simd.six::<0>(first, bits), simd.six::<4>(second, bits)]
-        } else {
-            [simd.six::<2>(first, bits), simd.six::<6>(second, bits)]
-        }
+        self.values.fours(simd, pair, group)
     }
 
     #[inline(always)]
@@ -372,7 +382,7 @@ impl Block for Q6 {
 
     #[inline(always)]
     fn offset<S: Simd>(&self, simd: S, counts: S::Counts, sums: &[i16]) -> S::Counts {
-        simd.less::<5>(counts, times(simd, &self.scales, sums))
+        V::less(simd, counts, times(simd, &self.scales, sums))
     }
 
     #[inline(always)]
@@ -382,14 +392,9 @@ impl Block for Q6 {
 
     fn row(&self, lane: usize, out: &mut [f32; BLOCK]) {
         for (column, out) in out.iter_mut().enumerate() {
-            let (pair, second, group, at) = place(column, lane);
-            let quad = &self.quads[pair][group / 2];
-            let low = quad.low[group % 2][at] >> (4 * second) & 15;
-            let shift = 4 * second + 2 * (group % 2);
-            let high = quad.high[at] >> shift & 3;
-            let value = i32::from(low | high << 4) - 32;
-            *out =
-                self.d[lane] * f32::from(self.scales[column / Self::SUMMED][lane]) * value as f32;
+            let scaled = self.d[lane] * f32::from(self.scales[column / Self::SUMMED][lane]);
+            let value = i32::from(self.values.value(column, lane)) - V::OFFSET;
+            *out = scaled * value as f32;
         }
     }
 
@@ -399,13 +404,53 @@ impl Block for Q6 {
             scales[lane] = *scale;
         }
         for (column, value) in row.values.iter().enumerate() {
-            let (pair, second, group, at) = place(column, lane);
-            let quad = &mut self.quads[pair][group / 2];
-            quad.low[group % 2][at] |= (value & 15) << (4 * second);
-            let shift = 4 * second + 2 * (group % 2);
-            quad.high[at] |= value >> 4 << shift;
+            self.values.set(column, lane, *value);
         }
     }
+}
+
+impl Values for Quads {
+    const LARGEST: i32 = 63;
+
+    #[inline(always)]
+    fn fours<S: Simd>(&self, simd: S, pair: usize, group: usize) -> [S::Fours; 2] {
+        let quad = &self.0[pair][group / 2];
+        let (both, bits) = (simd.fours(&quad.low[group % 2]), simd.fours(&quad.high));
+        let (first, second) = (simd.low(both), simd.high(both));
+        if group.is_multiple_of(2) {
+            [simd.six::<0>(first, bits), simd.six::<4>(second, bits)]
+        } else {
+            [simd.six::<2>(first, bits), simd.six::<6>(second, bits)]
+        }
+    }
+
+    fn value(&self, column: usize, lane: usize) -> u8 {
+        let (pair, second, group, at) = place(column, lane);
+        let quad = &self.0[pair][group / 2];
+        let low = quad.low[group % 2][at] >> (4 * second) & 15;
+        low | (quad.high[at] >> of_two(second, group) & 3) << 4
+    }
+
+    fn set(&mut self, column: usize, lane: usize, value: u8) {
+        let (pair, second, group, at) = place(column, lane);
+        let quad = &mut self.0[pair][group / 2];
+        quad.low[group % 2][at] |= (value & 15) << (4 * second);
+        quad.high[at] |= value >> 4 << of_two(second, group);
+    }
+}
+
+impl Raised for Quads {
+    const OFFSET: i32 = 32;
+
+    #[inline(always)]
+    fn less<S: Simd>(simd: S, counts: S::Counts, scaled: S::Counts) -> S::Counts {
+        simd.less::<5>(counts, scaled)
+    }
+}
+
+/// Returns the position of two bits in a byte that has those of two groups, for both parts of a pair.
+fn of_two(second: usize, group: usize) -> usize {
+    4 * second + 2 * (group % 2)
 }
 
 /// Returns the location of a weight: pair of parts, index within the pair, group, and byte for the

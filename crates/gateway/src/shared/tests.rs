@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use nsbridge_client::{FinishReason, Summary, TextInput, Usage};
+use nsbridge_client::{FinishReason, Summary, Usage};
 use nsbridge_crypto::Key;
-use nsbridge_protocol::{Fingerprint, RequestId, Uuid};
+use nsbridge_protocol::Fingerprint;
 use nsbridge_store::{Location, StoreConfig};
 use tempfile::TempDir;
 
 use super::{Shared, SharedError};
 use crate::run::{Ending, RawPiece};
-use crate::store::Record;
+use crate::store::{Record, tests as stored};
 
 async fn open(dir: &TempDir, key: u8) -> Result<Arc<Shared>, SharedError> {
     let location = Location::Folder(dir.path().to_owned());
@@ -23,24 +23,7 @@ async fn open(dir: &TempDir, key: u8) -> Result<Arc<Shared>, SharedError> {
 fn record(age: Duration) -> Record {
     let created_at = SystemTime::now() - age;
     let ms = created_at.duration_since(UNIX_EPOCH).unwrap().as_millis();
-    Record {
-        kind: "response".to_owned(),
-        id: RequestId(Uuid::from_u128(ms << 80 | 7)),
-        seed: 7,
-        created_at,
-        expires_at: created_at + Duration::from_secs(60),
-        model: "m".parse().unwrap(),
-        tenant: "t".parse().unwrap(),
-        key: "0123abcd".to_owned(),
-        input: TextInput::prompt("canary of a prompt"),
-        body: "canary of a body".to_owned(),
-        join: [1; 32],
-        content: [2; 32],
-        background: true,
-        clients: 0,
-        of_batch: false,
-        tokens: 9,
-    }
+    Record { tokens: 9, ..stored::record(ms << 80 | 7, created_at) }
 }
 
 fn pieces(count: usize) -> super::Pieces {

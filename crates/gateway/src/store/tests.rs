@@ -18,7 +18,8 @@ fn open(dir: &TempDir, key: u8) -> Store {
     Store::open(&dir.path().join("s.redb"), Key::from_bytes([key; 32])).unwrap()
 }
 
-fn record(id: u128, created_at: SystemTime) -> Record {
+/// Returns the request of a reply that is due a minute after its creation.
+pub(crate) fn record(id: u128, created_at: SystemTime) -> Record {
     Record {
         kind: "response".to_owned(),
         id: RequestId(Uuid::from_u128(id)),

@@ -1,7 +1,7 @@
 //! Tiles of Q2_K and Q3_K: values of two and three bits, whose lower two bits share a byte with those
 //! of three other columns.
 
-use super::{BLOCK, Block, GROUPS, Row, SIGN, place, times};
+use super::{BLOCK, Block, GROUPS, Raised, Row, SIGN, Values, WithOffset, of_two, place, times};
 use crate::memory::Plain;
 use crate::simd::{FOURS, LANES, Simd};
 
@@ -21,15 +21,12 @@ pub(crate) struct Q2 {
 }
 
 /// Q3_K: three-bit values with an offset of 4; each 16 columns have a scale from -32 to 31.
+pub(crate) type Q3 = WithOffset<Threes>;
+
+/// Three-bit values of each pair of parts.
 #[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Q3 {
-    /// f32, so that the block size is a multiple of the cache line.
-    d: [f32; LANES],
-    scales: [[i8; LANES]; 16],
-    /// Values of each pair of parts.
-    halves: [[Half; 2]; 4],
-}
+#[repr(transparent)]
+pub(crate) struct Threes([[Half; 2]; 4]);
 
 /// Values of four groups of columns, for both parts of a pair.
 #[derive(Clone, Copy)]
@@ -54,11 +51,6 @@ fn twos<S: Simd>(simd: S, twos: &Twos, group: usize) -> [S::Fours; 2] {
     } else {
         [simd.two_bits::<2>(bits), simd.two_bits::<6>(bits)]
     }
-}
-
-/// Returns the position of a value's two bits in their byte.
-fn shift(second: usize, group: usize) -> usize {
-    4 * second + 2 * (group % 2)
 }
 
 impl Block for Q2 {
@@ -97,7 +89,7 @@ impl Block for Q2 {
         let [d, min] = [&self.d, &self.min].map(|all| half::f16::from_bits(all[lane]).to_f32());
         for (column, out) in out.iter_mut().enumerate() {
             let (pair, second, group, at) = place(column, lane);
-            let value = self.values[pair][group / 2][at] >> shift(second, group) & 3;
+            let value = self.values[pair][group / 2][at] >> of_two(second, group) & 3;
             let [scale, least] =
                 [&self.scales, &self.least].map(|all| f32::from(all[column / Self::SUMMED][lane]));
             *out = d * scale * f32::from(value) + min * least;
@@ -111,65 +103,41 @@ impl Block for Q2 {
         }
         for (column, value) in row.values.iter().enumerate() {
             let (pair, second, group, at) = place(column, lane);
-            self.values[pair][group / 2][at] |= value << shift(second, group);
+            self.values[pair][group / 2][at] |= value << of_two(second, group);
         }
     }
 }
 
-impl Block for Q3 {
+impl Values for Threes {
     const LARGEST: i32 = 7;
-    const SCALES: usize = 2;
-    const HEAD: usize = std::mem::offset_of!(Self, halves);
 
     #[inline(always)]
     fn fours<S: Simd>(&self, simd: S, pair: usize, group: usize) -> [S::Fours; 2] {
-        let half = &self.halves[pair][group / 4];
+        let half = &self.0[pair][group / 4];
         let low = twos(simd, &half.low[group % 4 / 2], group);
         simd.upper::<2>(group % 4, low, simd.fours(&half.high))
     }
 
-    #[inline(always)]
-    fn scales(&self, part: usize, index: usize) -> &[i8; LANES] {
-        &self.scales[2 * part + index]
+    fn value(&self, column: usize, lane: usize) -> u8 {
+        let (pair, second, group, at) = place(column, lane);
+        let half = &self.0[pair][group / 4];
+        let low = half.low[group % 4 / 2][at] >> of_two(second, group) & 3;
+        low | (half.high[at] >> (4 * second + group % 4) & 1) << 2
     }
+
+    fn set(&mut self, column: usize, lane: usize, value: u8) {
+        let (pair, second, group, at) = place(column, lane);
+        let half = &mut self.0[pair][group / 4];
+        half.low[group % 4 / 2][at] |= (value & 3) << of_two(second, group);
+        half.high[at] |= value >> 2 << (4 * second + group % 4);
+    }
+}
+
+impl Raised for Threes {
+    const OFFSET: i32 = 4;
 
     #[inline(always)]
-    fn d<S: Simd>(&self, simd: S) -> S::Vector {
-        simd.load(&self.d)
-    }
-
-    #[inline(always)]
-    fn offset<S: Simd>(&self, simd: S, counts: S::Counts, sums: &[i16]) -> S::Counts {
-        simd.less::<2>(counts, times(simd, &self.scales, sums))
-    }
-
-    #[inline(always)]
-    fn least<S: Simd>(&self, _: S, _: &[i16], _: S::Vector, sum: S::Vector) -> S::Vector {
-        sum
-    }
-
-    fn row(&self, lane: usize, out: &mut [f32; BLOCK]) {
-        for (column, out) in out.iter_mut().enumerate() {
-            let (pair, second, group, at) = place(column, lane);
-            let half = &self.halves[pair][group / 4];
-            let low = half.low[group % 4 / 2][at] >> shift(second, group) & 3;
-            let high = half.high[at] >> (4 * second + group % 4) & 1;
-            let value = i32::from(low | high << 2) - 4;
-            let scale = f32::from(self.scales[column / Self::SUMMED][lane]);
-            *out = self.d[lane] * scale * value as f32;
-        }
-    }
-
-    fn set(&mut self, lane: usize, row: &Row<'_>) {
-        self.d[lane] = half::f16::from_bits(row.d).to_f32();
-        for (scales, scale) in self.scales.iter_mut().zip(row.scales) {
-            scales[lane] = *scale;
-        }
-        for (column, value) in row.values.iter().enumerate() {
-            let (pair, second, group, at) = place(column, lane);
-            let half = &mut self.halves[pair][group / 4];
-            half.low[group % 4 / 2][at] |= (value & 3) << shift(second, group);
-            half.high[at] |= value >> 2 << (4 * second + group % 4);
-        }
+    fn less<S: Simd>(simd: S, counts: S::Counts, scaled: S::Counts) -> S::Counts {
+        simd.less::<2>(counts, scaled)
     }
 }

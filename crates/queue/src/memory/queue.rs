@@ -165,7 +165,7 @@ impl Queue {
     }
 
     /// Resumes the deliveries of a paused consumer under the number `next`, with this prefetch.
-    /// What it holds from before does not count. Returns false if it was not paused.
+    /// Its unsettled deliveries of before do not count. Returns false if it was not paused.
     pub(super) fn resume(&mut self, id: u64, next: u64, prefetch: usize) -> bool {
         let paused = |subscriber: &&mut Subscriber| subscriber.id == id && subscriber.paused;
         let Some(subscriber) = self.subscribers.iter_mut().find(paused) else { return false };
