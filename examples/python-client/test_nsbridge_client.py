@@ -998,11 +998,13 @@ class Broker:
 
     def __init__(self):
         self.calls: list[str] = []
+        self.arguments: list[tuple] = []
         self.fails: dict[str, list[Exception]] = {}  # by the name of the call, one per call
 
     def __getattr__(self, name):  # handles every call
         def call(*args, **options):
             self.calls.append(name)
+            self.arguments.append(args)
             if self.fails.get(name):
                 raise self.fails[name].pop(0)
             return self
@@ -1036,6 +1038,13 @@ class Wire(unittest.TestCase):
             link.trouble = Failed("gone again")
             self.assertFalse(link.wait(0))
 
+    def test_a_bulk_request_goes_to_the_queue_of_bulk_requests(self):
+        for bulk, queue in ((False, "nsbridge.m"), (True, "nsbridge.m.bulk")):
+            link, head = self.link(), mock.Mock(id=ID, model="m", key_id="dev", expires_at_ms=0)
+            self.assertTrue(link.publish_request(head, mock.Mock(frame=b"frame", again=0), bulk))
+            self.assertEqual((self.broker.calls, self.broker.arguments),
+                             (["basic_publish"], [("", queue, b"frame", mock.ANY)]))
+
     def test_a_control_frame_that_is_refused_is_not_sent_again(self):
         link = self.link(basic_publish=[Errors.NackError()])
         self.assertTrue(link.publish_control(b"", ID, "control"))
@@ -1059,10 +1068,12 @@ class ScriptedLink:
         self.script, self.trouble, self.unconfirmed = script(self), None, unconfirmed
         self.sent: list[bytes] = []
         self.epochs: list[int] = []
+        self.bulk: list[bool] = []
         self.controls: list[tuple[bytes, str]] = []
 
-    def publish_request(self, head, copy) -> bool:
+    def publish_request(self, head, copy, bulk=False) -> bool:
         self.sent.append(copy.frame)
+        self.bulk.append(bulk)
         self.epochs.append(copy.again)
         self.at.append(self.clock())
         if self.refuses:
@@ -1102,7 +1113,7 @@ class Address(unittest.TestCase):
 class Command(unittest.TestCase):
     """The command, with a scripted broker and worker in place of RabbitMQ."""
 
-    def ask(self, script, unconfirmed: int = 0) -> tuple[int | str, str, str]:
+    def ask(self, script, unconfirmed: int = 0, options: tuple = ()) -> tuple[int | str, str, str]:
         """Returns the exit code or the error sentence, then stdout and stderr."""
         self.now = 0.0
         out, err = io.StringIO(), io.StringIO()
@@ -1112,7 +1123,7 @@ class Command(unittest.TestCase):
             keyring.touch(0o600)
             keyring.write_text(json.dumps({"schema": 1, "keys": [ring]}))
             args = client.arguments(["--url", "amqp://x", "--keyring", str(keyring), "--model", "m",
-                                     "--tenant", "t", "--seed", "7", "--timeout", "60", "a bear"])
+                                     "--tenant", "t", "--seed", "7", "--timeout", "60", *options, "a bear"])
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 ask = client.Ask(args, clock=lambda: self.now)
                 self.link = ScriptedLink(script, unconfirmed, lambda: self.now)
@@ -1152,6 +1163,20 @@ class Command(unittest.TestCase):
         (frame, key), = self.link.controls
         _, _, root = worker.open_request(self.link.sent[0], KEY)
         self.assertEqual((worker.open_control(frame, root), key), ((CANCEL, b""), "a"))
+
+    def test_every_copy_of_a_bulk_request_is_bulk(self):
+        def script(link):
+            yield False
+            self.now = 26.0
+            yield False
+            b = self.attempt(1)
+            for frame in (b.open, b.data(0, WORDS), b.finish(WORDS)):
+                link.take(frame, "b")
+            yield False
+
+        for options, bulk in (((), False), (("--bulk",), True)):
+            code, _, _ = self.ask(script, unconfirmed=1, options=options)
+            self.assertEqual((code, self.link.bulk), (0, [bulk, bulk]))
 
     def test_codes_and_reasons_that_are_not_known_are_read_as_the_protocol_says(self):
         for kind, body, said in (
