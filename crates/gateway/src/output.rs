@@ -119,6 +119,7 @@ pub(crate) struct OutputParser {
     reasoning: Option<Reasoning>,
     calls: Calls,
     sink: Sink,
+    reasoning_tokens: u64,
 }
 
 /// Parser of the text after the reasoning.
@@ -148,13 +149,19 @@ impl OutputParser {
             ToolFormat::Mistral => Calls::Mistral(Mistral::new()),
             ToolFormat::Forced(forced) => Calls::Forced(ForcedReply::new(forced)),
         };
-        Self { reasoning: reasoning.map(Reasoning::new), calls, sink: Sink::default() }
+        Self {
+            reasoning: reasoning.map(Reasoning::new),
+            calls,
+            sink: Sink::default(),
+            reasoning_tokens: 0,
+        }
     }
 
-    /// Takes the next text of the reply and returns the deltas that it completes.
+    /// Takes the text of the next token of the reply and returns the deltas that it completes.
     ///
     /// Only text that may still be the beginning of a tag or of a call is held back.
     pub(crate) fn push(&mut self, text: &str) -> Vec<Delta> {
+        let before = self.is_reasoning();
         for c in text.chars() {
             match &mut self.reasoning {
                 Some(reasoning) if !reasoning.is_over() => {
@@ -164,7 +171,17 @@ impl OutputParser {
                 _ => self.calls.push_char(c, &mut self.sink),
             }
         }
+        self.reasoning_tokens += u64::from(before || self.is_reasoning());
         self.sink.take()
+    }
+
+    /// Returns the number of tokens so far that are reasoning, with its tags.
+    pub(crate) fn reasoning_tokens(&self) -> u64 {
+        self.reasoning_tokens
+    }
+
+    fn is_reasoning(&self) -> bool {
+        self.reasoning.as_ref().is_some_and(Reasoning::is_inside)
     }
 
     /// Ends the reply and returns the text that was held back. This begins no call.

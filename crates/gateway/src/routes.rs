@@ -157,7 +157,6 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     let status = response.status().as_u16();
     let code = response.extensions().get::<Outcome>().map_or("", |outcome| &outcome.0);
     let route = route.as_ref().map(MatchedPath::as_str);
-    app.metrics.responded(&method, route, status, took);
     if status >= 400 {
         app.metrics.refused(code);
     }
@@ -166,9 +165,12 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     tracing::info!(request = id, %method, path = %shown(&path), status, code, ms = %ms, "request");
     if streams_events(&response) {
         let open = app.metrics.stream_opened();
-        let held = |body: Body| Streamed { body: body.into_data_stream(), _open: open };
+        let request = Measured { app, began, method, route: route.map(str::to_owned), status };
+        let held =
+            |body: Body| Streamed { body: body.into_data_stream(), _open: open, _request: request };
         return response.map(|body| Body::from_stream(held(body)));
     }
+    app.metrics.responded(&method, route, status, took);
     response
 }
 
@@ -181,6 +183,23 @@ fn streams_events(response: &Response) -> bool {
 struct Streamed {
     body: BodyDataStream,
     _open: OpenStream,
+    _request: Measured,
+}
+
+/// Request whose duration is measured when it is dropped.
+struct Measured {
+    app: Arc<App>,
+    began: Instant,
+    method: Method,
+    route: Option<String>,
+    status: u16,
+}
+
+impl Drop for Measured {
+    fn drop(&mut self) {
+        let Self { app, began, method, route, status } = self;
+        app.metrics.responded(method, route.as_deref(), *status, began.elapsed());
+    }
 }
 
 impl Stream for Streamed {

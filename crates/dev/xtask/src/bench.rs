@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -19,7 +19,7 @@ const FOLDER: &str = "crates/dev/bench/src/bin";
 const ON_A_BROKER: [&str; 2] = ["bridge", "gateway"];
 
 /// Suites that need the real model.
-const ON_A_REAL_MODEL: [&str; 1] = ["quality"];
+const ON_A_REAL_MODEL: [&str; 2] = ["gateway", "quality"];
 
 /// Number of turns of both builds in a comparison of the suite `bridge`.
 const TURNS: usize = 5;
@@ -78,6 +78,9 @@ pub(crate) fn run(cargo: &Cargo, suite: &str) -> Result<()> {
     if ON_A_REAL_MODEL.contains(&suite) {
         command.env("NSBRIDGE_BENCH_SMOLLM2", machine::models::smollm2()?);
     }
+    if suite == "gateway" {
+        command.env("NSBRIDGE_BENCH_NSBRIDGE", program(cargo)?);
+    }
     if let Some(broker) = &broker {
         command = broker.tell(command);
     }
@@ -86,6 +89,13 @@ pub(crate) fn run(cargo: &Cargo, suite: &str) -> Result<()> {
     ensure!(done, "the suite `{suite}` failed");
     say::line(&table(&figures(&written)?));
     Ok(())
+}
+
+/// Builds the program `nsbridge` and returns its path.
+fn program(cargo: &Cargo) -> Result<PathBuf> {
+    let build = cargo.command(&["build", "--release", "--package", "nsbridge-cli"]);
+    ensure!(cargo::run(build)?, "the program `nsbridge` does not build");
+    Ok(cargo.target_dir().join("release/nsbridge"))
 }
 
 /// Compares the suite with `binary`, the same suite built from another commit.

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::cargo::{self, Cargo, in_root, root, succeeds};
 use crate::cuda;
 use crate::machine::cuda::Toolkit;
-use crate::{api, prose, say};
+use crate::{alerts, api, boards, prose, say};
 
 /// Folders with sources in other languages than Rust.
 const FOLDERS: [&str; 4] = ["crates", "deploy", "docs", "examples"];
@@ -25,6 +25,16 @@ pub(crate) fn run(cargo: &Cargo) -> Result<()> {
     if let Err(wrong) = prose::check() {
         say::line(&format!("{wrong:#}"));
         failed.push("prose");
+    }
+    say::step("alerts");
+    if let Err(wrong) = alerts::check() {
+        say::line(&format!("{wrong:#}"));
+        failed.push("alerts");
+    }
+    say::step("boards");
+    if let Err(wrong) = boards::run(false) {
+        say::line(&format!("{wrong:#}"));
+        failed.push("boards");
     }
     say::step("api");
     if let Err(changed) = api::run(cargo, false) {

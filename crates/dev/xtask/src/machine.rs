@@ -7,10 +7,11 @@ mod python;
 pub(crate) mod rabbitmq;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-use crate::cargo::root;
+use crate::cargo::{root, succeeds};
 use crate::say;
 
 /// Python interpreters for the tests.
@@ -58,6 +59,20 @@ pub(crate) fn faketime() -> Result<()> {
     Ok(())
 }
 
+/// Makes sure that Prometheus's tool for rules is installed.
+///
+/// # Errors
+///
+/// Returns an error if the tool is missing and may not be installed.
+pub(crate) fn promtool() -> Result<()> {
+    let mut command = Command::new("promtool");
+    command.arg("--version");
+    if !succeeds(command) {
+        apt::install("promtool", &["prometheus"])?;
+    }
+    Ok(())
+}
+
 fn client() -> Result<PathBuf> {
     plain("python-client", "examples/python-client/requirements.txt")
 }
@@ -96,8 +111,9 @@ pub(crate) fn peers(suite: &str) -> Result<PathBuf> {
         // enough here.
         "load" => on_torch("bench-load-peers", &requirements),
         // Building llama.cpp takes minutes, so both suites share one environment.
-        "engine" | "quality" => compiled("bench-engine-peers", ENGINE_PEERS),
-        "gateway" => bail!("the suite `gateway` measures beside the queue's own client alone"),
+        "engine" | "quality" => compiled("bench-engine-peers", ENGINE_PEERS, ""),
+        // llama-server without libraries of its own, which its package leaves without their names.
+        "gateway" => compiled("bench-gateway-peers", &requirements, "-DBUILD_SHARED_LIBS=OFF"),
         _ => plain("bench-peers", &requirements),
     }
 }
@@ -126,13 +142,21 @@ fn plain(name: &str, requirements: &str) -> Result<PathBuf> {
 
 /// Creates an environment from a list of which some packages are compiled for this machine.
 ///
-/// AMX is disabled: llama.cpp's AMX kernels crash on some machines that report AMX.
-fn compiled(name: &str, requirements: &str) -> Result<PathBuf> {
+/// `options` are more options of CMake. AMX is disabled: llama.cpp's AMX kernels crash on some
+/// machines that report AMX.
+fn compiled(name: &str, requirements: &str, options: &str) -> Result<PathBuf> {
     let requirements = root().join(requirements);
-    let native = "-DGGML_NATIVE=ON -DLLAMA_CURL=OFF -DLLAVA_BUILD=OFF";
+    let native = "-DGGML_NATIVE=ON -DLLAMA_CURL=OFF -DLLAVA_BUILD=OFF -DLLAMA_BUILD_TESTS=OFF";
+    let native = format!("{native} {options}");
     let amd64 = cfg!(target_arch = "x86_64");
     let without = if amd64 { "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16" } else { "" };
-    let settings = [("CMAKE_ARGS", native), ("CFLAGS", without), ("CXXFLAGS", without)];
+    let settings = [
+        ("CMAKE_ARGS", &*native),
+        ("CFLAGS", without),
+        ("CXXFLAGS", without),
+        // The package of llama-server starts a compiler for each file at once by default.
+        ("LLAMA_CPP_BUILD_JOBS", "2"),
+    ];
     python::environment(name, &requirements, |folder| {
         let packages = ["python3", "python3-venv", "python3-dev", "g++"];
         let base = find_or_install(python::COMPILER, "Python with venv and g++", &packages)?;

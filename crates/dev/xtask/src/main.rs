@@ -1,9 +1,11 @@
 //! Development chores: `cargo xtask test | lint | api | ci | chaos | attack | fuzz | vocabularies |
 //! cuda | models | bench SUITE`.
 
+mod alerts;
 mod api;
 mod attack;
 mod bench;
+mod boards;
 mod broker;
 mod cargo;
 mod chaos;
@@ -48,6 +50,8 @@ enum Chore {
     },
     /// Checks formatting, lints, documentation and everything else that needs no running tests.
     Lint,
+    /// Writes the Grafana boards into deploy/grafana.
+    Boards,
     /// Compares the public API of each library with its snapshot in docs/api.
     ///
     /// `cargo xtask lint` does the same. After an intended change, write the snapshots anew.
@@ -124,6 +128,7 @@ fn main() -> ExitCode {
         Chore::Test { rabbitmq: None, arguments } => test::run(&Cargo::here(), &arguments),
         Chore::Test { rabbitmq: Some(_), arguments } => test::run_on_rabbitmq_4(&arguments),
         Chore::Lint => lint::run(&Cargo::here()),
+        Chore::Boards => boards::run(true),
         Chore::Api { write } => api::run(&Cargo::here(), write),
         Chore::Ci => ci::run(),
         Chore::Chaos { arguments } => match arguments.mutants() {

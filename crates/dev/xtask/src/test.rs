@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
+use crate::boards;
 use crate::broker::Broker;
 use crate::cargo::{Cargo, in_root, root};
 use crate::machine::{self, Machine};
@@ -68,6 +69,7 @@ pub(crate) fn run(cargo: &Cargo, arguments: &[String]) -> Result<()> {
     }
     if whole {
         python_tests(&mut report, &machine)?;
+        alert_rules(&mut report)?;
     }
     drop(broker);
     report.end()
@@ -99,6 +101,17 @@ fn packages(arguments: &[String]) -> Vec<&str> {
         named.extend(value);
     }
     named
+}
+
+/// Tests the alert rules, and parses the queries of the boards, with Prometheus's own tool.
+fn alert_rules(report: &mut Report) -> Result<()> {
+    machine::promtool()?;
+    let mut tests = in_root("promtool");
+    tests.args(["test", "rules", "deploy/prometheus/alerts.test.yaml"]);
+    report.part("the alert rules", Runner::Whole, tests)?;
+    let mut queries = in_root("promtool");
+    queries.args(["check", "rules"]).arg(boards::rules()?);
+    report.part("the queries of the boards", Runner::Whole, queries)
 }
 
 fn python_tests(report: &mut Report, machine: &Machine) -> Result<()> {

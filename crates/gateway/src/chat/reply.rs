@@ -17,6 +17,8 @@ pub(crate) struct Stream {
     request: ChatRequest,
     head: Map<String, Value>,
     choices: Vec<Choice>,
+    /// Tokens of the replies that have ended which are reasoning.
+    reasoning_tokens: u64,
     run: Arc<Run>,
 }
 
@@ -31,7 +33,7 @@ impl Stream {
         let choices = (0..request.replies).map(|_| Choice { parser: Some(request.parser()) });
         let choices = choices.collect();
         let head = head(&request, run, "chat.completion.chunk");
-        Self { request, head, choices, run: run.clone() }
+        Self { request, head, choices, reasoning_tokens: 0, run: run.clone() }
     }
 
     fn chunk(&self, events: &mut Events, choices: Value, usage: Option<&Usage>) {
@@ -41,7 +43,8 @@ impl Stream {
         }
         chunk["choices"] = choices;
         if self.request.include_usage {
-            chunk["usage"] = usage.map_or(Value::Null, usage_json);
+            chunk["usage"] =
+                usage.map_or(Value::Null, |usage| usage_json(usage, self.reasoning_tokens));
         }
         if events.is_obfuscated() {
             chunk["obfuscation"] = padding(&chunk).into();
@@ -80,6 +83,7 @@ impl Stream {
         else {
             return;
         };
+        self.reasoning_tokens += parser.reasoning_tokens();
         let (rest, calls) = end_of(parser);
         self.deltas(events, index, rest, Value::Null);
         let reason = finish_reason(reason, calls);
@@ -170,14 +174,14 @@ fn finish_reason(reason: FinishReason, calls: usize) -> &'static str {
 }
 
 /// Returns usage in the shape of chat completions.
-pub(crate) fn usage_json(usage: &Usage) -> Value {
+pub(crate) fn usage_json(usage: &Usage, reasoning_tokens: u64) -> Value {
     json!({
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
         "total_tokens": usage.input_tokens + usage.output_tokens,
         "prompt_tokens_details": { "cached_tokens": usage.cached_tokens, "audio_tokens": 0 },
         "completion_tokens_details": {
-            "reasoning_tokens": 0, "audio_tokens": 0,
+            "reasoning_tokens": reasoning_tokens, "audio_tokens": 0,
             "accepted_prediction_tokens": usage.accepted_tokens,
             "rejected_prediction_tokens": usage.drafted_tokens.saturating_sub(usage.accepted_tokens)
         }
@@ -256,23 +260,30 @@ pub(crate) fn whole(
     if let Some(revision) = run.revision() {
         body.insert("system_fingerprint".into(), revision.as_str().into());
     }
-    let choices = (0..request.replies).map(|index| choice(request, run, index, pieces, summary));
-    body.insert("choices".into(), choices.collect());
-    body.insert("usage".into(), usage_json(&summary.usage));
+    let (mut choices, mut reasoning_tokens) = (Vec::new(), 0);
+    for index in 0..request.replies {
+        let (json, tokens) = choice(request, run, index, pieces, summary);
+        choices.push(json);
+        reasoning_tokens += tokens;
+    }
+    body.insert("choices".into(), choices.into());
+    body.insert("usage".into(), usage_json(&summary.usage, reasoning_tokens));
     Value::Object(body)
 }
 
+/// Returns one of the replies, and the number of its tokens that are reasoning.
 fn choice(
     request: &ChatRequest,
     run: &Run,
     index: u32,
     pieces: &[Arc<RawPiece>],
     summary: &Summary,
-) -> Value {
+) -> (Value, u64) {
     let own = pieces.iter().map(|piece| &piece.piece).filter(|piece| piece.index == index);
     let own: Vec<&TextPiece> = own.collect();
     let (mut parser, mut message) = (request.parser(), Message::default());
     own.iter().for_each(|piece| message.extend(parser.push(&piece.text)));
+    let reasoning_tokens = parser.reasoning_tokens();
     message.extend(parser.end());
     let reason = own.last().and_then(|piece| piece.finish_reason).unwrap_or(summary.finish_reason);
     let reason = finish_reason(reason, message.calls.len());
@@ -294,5 +305,7 @@ fn choice(
         json["tool_calls"] = calls.collect();
     }
     let logprobs = if request.logprobs { logprobs_json(&own) } else { Value::Null };
-    json!({ "index": index, "message": json, "logprobs": logprobs, "finish_reason": reason })
+    let json =
+        json!({ "index": index, "message": json, "logprobs": logprobs, "finish_reason": reason });
+    (json, reasoning_tokens)
 }

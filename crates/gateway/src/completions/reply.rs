@@ -29,7 +29,7 @@ impl Stream {
         let mut chunk = Value::Object(head(&self.request, &self.run));
         chunk["choices"] = choices;
         if self.request.include_usage {
-            chunk["usage"] = usage.map_or(Value::Null, usage_json);
+            chunk["usage"] = usage.map_or(Value::Null, |usage| usage_json(usage, 0));
         }
         if events.is_obfuscated() {
             chunk["obfuscation"] = padding(&chunk).into();
@@ -161,7 +161,7 @@ pub(crate) fn whole(
         }
     }
     body.insert("choices".into(), choices.into());
-    body.insert("usage".into(), usage_json(&usage));
+    body.insert("usage".into(), usage_json(&usage, 0));
     Value::Object(body)
 }
 

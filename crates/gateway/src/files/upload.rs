@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use axum::body::Bytes;
 use axum::extract::multipart::{Field, MultipartError, MultipartRejection};
 use axum::extract::{Multipart, State};
 use axum::{Extension, Json};
 use serde_json::Value;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{archive, shortened};
 use crate::access::Caller;
@@ -22,6 +23,30 @@ const TEXT: usize = 1024;
 
 /// Longest name of a file, in characters.
 const NAME: usize = 255;
+
+/// Lowest average rate of an upload, in bytes of its file per second.
+const RATE: u64 = 16 * 1024;
+
+/// Time limits of an upload: each part must arrive within the idle time, and the file at [`RATE`]
+/// or faster.
+struct Pace {
+    began: Instant,
+    idle: Duration,
+    /// Bytes of the file so far.
+    bytes: u64,
+}
+
+impl Pace {
+    fn new(idle: Duration) -> Self {
+        Self { began: Instant::now(), idle, bytes: 0 }
+    }
+
+    /// Returns the time limit of the next part.
+    fn limit(&self) -> Duration {
+        let due = self.idle + Duration::from_millis(self.bytes.saturating_mul(1000) / RATE);
+        due.saturating_sub(self.began.elapsed()).min(self.idle)
+    }
+}
 
 /// Time after which a file is removed, as a client asks for it.
 #[derive(Debug, Default)]
@@ -65,18 +90,20 @@ pub(crate) async fn upload(
         )
     };
     let mut form = form.map_err(refused)?;
-    let idle = app.settings.body_timeout;
+    let mut pace = Pace::new(app.settings.body_timeout);
     let (mut draft, mut purpose, mut expiry) = (None, None, Expiry::default());
-    while let Some(field) = timeout(idle, form.next_field()).await.map_err(late)?.map_err(cut)? {
+    loop {
+        let field = timeout(pace.limit(), form.next_field()).await.map_err(late)?;
+        let Some(field) = field.map_err(cut)? else { break };
         match field.name().unwrap_or_default() {
-            "purpose" => purpose = Some(checked_purpose(&text(field, idle).await?)?),
-            "expires_after[anchor]" => expiry.anchor = Some(text(field, idle).await?),
+            "purpose" => purpose = Some(checked_purpose(&text(field, &pace).await?)?),
+            "expires_after[anchor]" => expiry.anchor = Some(text(field, &pace).await?),
             "expires_after[seconds]" => {
-                let seconds = text(field, idle).await?;
+                let seconds = text(field, &pace).await?;
                 expiry.seconds = Some(seconds.parse().unwrap_or_default());
             }
             "file" if draft.is_none() => {
-                draft = Some(file(archive, &caller, field, idle).await?);
+                draft = Some(file(archive, &caller, field, &mut pace).await?);
             }
             "file" => return Err(ApiError::field("file", "`file` must be there once")),
             other => {
@@ -105,10 +132,10 @@ fn checked_purpose(purpose: &str) -> Result<Purpose> {
 }
 
 /// Reads a field of text.
-async fn text(mut field: Field<'_>, idle: Duration) -> Result<String> {
+async fn text(mut field: Field<'_>, pace: &Pace) -> Result<String> {
     let name = shortened(field.name().unwrap_or_default());
     let mut text = Vec::new();
-    while let Some(bytes) = timeout(idle, field.chunk()).await.map_err(late)?.map_err(cut)? {
+    while let Some(bytes) = chunk(&mut field, pace).await? {
         if text.len() + bytes.len() > TEXT {
             return Err(ApiError::field(&name, format!("`{name}` has more than {TEXT} bytes")));
         }
@@ -123,7 +150,7 @@ async fn file(
     archive: &Archive,
     caller: &Caller,
     mut field: Field<'_>,
-    idle: Duration,
+    pace: &mut Pace,
 ) -> Result<Draft> {
     let named = field.file_name().unwrap_or("file.jsonl");
     let file = File {
@@ -137,7 +164,8 @@ async fn file(
         whole: false,
     };
     let mut draft = archive.draft(file).await?;
-    while let Some(bytes) = timeout(idle, field.chunk()).await.map_err(late)?.map_err(cut)? {
+    while let Some(bytes) = chunk(&mut field, pace).await? {
+        pace.bytes += bytes.len() as u64;
         if draft.exceeds(bytes.len()) {
             let most = archive.limits.max_file;
             let is_large = draft.file.bytes + bytes.len() as u64 > most;
@@ -149,6 +177,11 @@ async fn file(
     Ok(draft)
 }
 
+/// Reads the next part of a field.
+async fn chunk(field: &mut Field<'_>, pace: &Pace) -> Result<Option<Bytes>> {
+    timeout(pace.limit(), field.chunk()).await.map_err(late)?.map_err(cut)
+}
+
 fn late(_: tokio::time::error::Elapsed) -> ApiError {
     ApiError::late_body()
 }
@@ -157,4 +190,29 @@ fn late(_: tokio::time::error::Elapsed) -> ApiError {
 fn cut(error: MultipartError) -> ApiError {
     tracing::debug!(status = %error.status(), "an upload is cut or malformed");
     ApiError::bad_request("the body is cut, or not valid multipart/form-data")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::advance;
+
+    use super::{Pace, RATE};
+
+    #[tokio::test(start_paused = true)]
+    async fn an_upload_below_the_lowest_rate_runs_out_of_time() {
+        let second = Duration::from_secs(1);
+        let mut pace = Pace::new(30 * second);
+        assert_eq!(pace.limit(), 30 * second);
+        // A file that is ahead has no more than the idle time for a part.
+        pace.bytes = 100 * RATE;
+        assert_eq!(pace.limit(), 30 * second);
+        advance(120 * second).await;
+        assert_eq!(pace.limit(), 10 * second);
+        pace.bytes += 5 * RATE;
+        assert_eq!(pace.limit(), 15 * second);
+        advance(15 * second).await;
+        assert_eq!(pace.limit(), Duration::ZERO);
+    }
 }

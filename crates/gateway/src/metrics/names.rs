@@ -28,7 +28,7 @@ macro_rules! names {
 
 names! {
     REQUEST_DURATION = "http.server.request.duration",
-        "From the headers of a request to the headers of its response; a stream goes on after them";
+        "From the headers of a request to the end of its response, of a stream to its last event";
     FIRST_CHUNK = "gen_ai.client.operation.time_to_first_chunk",
         "From the submission of a request to the first piece of its reply";
     DURATION = "gen_ai.client.operation.duration",
@@ -77,17 +77,29 @@ pub(super) const TOKEN_BUCKETS: [f64; 11] =
 
 /// Codes of errors that requests are counted by; any other code counts as [`OTHER`], and those of
 /// workers come in addition.
-pub(super) const CODES: [&str; 21] = [
+pub(super) const CODES: [&str; 38] = [
     "bad_reply",
+    "batch_not_cancellable",
     "broker_unavailable",
     "cancelled",
     "context_length_exceeded",
     "deadline_exceeded",
+    "draining",
+    "duplicate_custom_id",
+    "empty_file",
+    "file_in_use",
     "idempotency_key_reused",
     "invalid_api_key",
+    "invalid_custom_id",
+    "invalid_json_line",
+    "invalid_method",
     "invalid_request_error",
+    "invalid_url",
+    "line_too_long",
+    "missing_required_parameter",
     "model_not_found",
     "not_found",
+    "not_served",
     "previous_response_not_found",
     "queue_full",
     "rate_limit_exceeded",
@@ -96,7 +108,12 @@ pub(super) const CODES: [&str; 21] = [
     "sealing_failed",
     "server_error",
     "slow_consumer",
+    "storage_full",
+    "store_unavailable",
     "tokens_exceed_limit",
+    "too_many_batches",
+    "too_many_files",
+    "too_many_requests",
     "unknown_url",
     "unsupported_parameter",
 ];

@@ -1,12 +1,13 @@
 //! Tests of the exported metrics, from the first moment on.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::http::Method;
 use nsbridge_client::Usage;
 
-use super::{End, Metrics};
+use super::{End, Metrics, names};
 use crate::catalog::{Model, Models, Task};
 
 fn metrics() -> Metrics {
@@ -91,4 +92,28 @@ fn a_stream_is_open_until_it_is_dropped() {
     check(&metrics, "nsbridge_gateway_streams_open", "1");
     drop(open);
     check(&metrics, "nsbridge_gateway_streams_open", "0");
+}
+
+#[test]
+fn every_code_of_an_error_is_counted_under_its_own_name() {
+    let mut folders = vec![PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src")];
+    let mut found = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in folder.read_dir().unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap();
+            // The quotation mark may stand on the next line.
+            for part in text.split(".coded(").skip(1) {
+                let Some(code) = part.trim_start().strip_prefix('"') else { continue };
+                let code = code.split('"').next().unwrap();
+                assert!(names::CODES.contains(&code), "{code} of {}", path.display());
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 30, "{found} codes were found");
 }

@@ -53,6 +53,11 @@ impl Reasoning {
         matches!(self.state, State::Over)
     }
 
+    /// Returns true between the tags.
+    pub(super) fn is_inside(&self) -> bool {
+        matches!(self.state, State::Inside(_))
+    }
+
     /// Takes a character. Returns the text that is part of the answer.
     pub(super) fn push(&mut self, c: char, sink: &mut Sink) -> String {
         match &mut self.state {

@@ -307,3 +307,19 @@ fn debug_shows_nothing_of_the_reply() {
     assert!(!shown.contains("canary"), "{shown}");
     assert!(shown.contains("CallBegin(0)"), "{shown}");
 }
+
+#[test]
+fn the_tokens_of_the_reasoning_are_counted_with_its_tags() {
+    let count = |begun: bool, tokens: &[&str]| {
+        let mut parser = OutputParser::new(ToolFormat::None, Some(ReasoningTags::think(begun)));
+        tokens.iter().for_each(|token| drop(parser.push(token)));
+        parser.reasoning_tokens()
+    };
+    assert_eq!(count(false, &["<think>", "Hm", ".", "</think>", "\n\n", "Yes", "."]), 4);
+    assert_eq!(count(true, &["Hm", ".", "</think>Y", "es"]), 3);
+    assert_eq!(count(false, &["Yes", "<think>", "."]), 0);
+    assert_eq!(count(false, &["<th", "ink>", "Hm"]), 2);
+    let mut parser = OutputParser::new(ToolFormat::Hermes, None);
+    parser.push("<think>Hm");
+    assert_eq!(parser.reasoning_tokens(), 0);
+}

@@ -1,6 +1,6 @@
 //! Response as an object: its state, its output, its usage.
 
-use nsbridge_client::{FinishReason, TextPiece, Usage};
+use nsbridge_client::{FinishReason, Summary, TextPiece, Usage};
 use serde_json::{Map, Value, json};
 
 use super::request::ResponsesRequest;
@@ -75,6 +75,7 @@ pub(super) struct Output {
     open: Option<Item>,
     closed: Vec<Item>,
     calls: usize,
+    reasoning_tokens: u64,
     logprobs: bool,
 }
 
@@ -86,6 +87,7 @@ impl Output {
             open: None,
             closed: Vec::new(),
             calls: 0,
+            reasoning_tokens: 0,
             logprobs: request.logprobs,
         }
     }
@@ -94,6 +96,7 @@ impl Output {
     pub(super) fn push(&mut self, piece: &TextPiece, steps: &mut Vec<Step>) {
         let Some(parser) = &mut self.parser else { return };
         let deltas = parser.push(&piece.text);
+        self.reasoning_tokens = parser.reasoning_tokens();
         let mut logprobs = Vec::new();
         if self.logprobs {
             let top = piece.top_logprobs.iter();
@@ -206,15 +209,16 @@ pub(super) fn created(request: &ResponsesRequest, run: &Run, status: &str) -> Va
 
 /// Returns the object of a response.
 pub(super) fn shown(request: &ResponsesRequest, run: &Run, reply: &Reply) -> Value {
+    let usage = |summary: &Summary| usage(&summary.usage, reply.output.reasoning_tokens);
     let (status, more) = match &reply.ending {
         None if reply.begun => ("in_progress", json!({})),
         None => (if request.background { "queued" } else { "in_progress" }, json!({})),
         Some(Ending::Done(summary)) if summary.finish_reason == FinishReason::Length => (
             "incomplete",
             json!({ "incomplete_details": { "reason": "max_output_tokens" },
-                    "usage": usage(&summary.usage) }),
+                    "usage": usage(summary) }),
         ),
-        Some(Ending::Done(summary)) => ("completed", json!({ "usage": usage(&summary.usage) })),
+        Some(Ending::Done(summary)) => ("completed", json!({ "usage": usage(summary) })),
         Some(Ending::Failed(error)) if error.code() == "cancelled" => ("cancelled", json!({})),
         Some(Ending::Failed(error)) => {
             let code =
@@ -247,12 +251,12 @@ fn body(
     Value::Object(body)
 }
 
-fn usage(usage: &Usage) -> Value {
+fn usage(usage: &Usage, reasoning_tokens: u64) -> Value {
     json!({
         "input_tokens": usage.input_tokens,
         "input_tokens_details": { "cached_tokens": usage.cached_tokens },
         "output_tokens": usage.output_tokens,
-        "output_tokens_details": { "reasoning_tokens": 0 },
+        "output_tokens_details": { "reasoning_tokens": reasoning_tokens },
         "total_tokens": usage.input_tokens + usage.output_tokens
     })
 }

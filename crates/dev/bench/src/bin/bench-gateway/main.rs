@@ -1,13 +1,19 @@
 //! Benchmark of the gateway: the time that it adds to the queue's own client, and memory.
 //!
 //! `cargo xtask bench gateway` starts a node, runs this program, and prints the rows.
-//! `docs/benchmarks.md` defines them. Gateway, worker and clients share this process and its cores.
+//! `docs/benchmarks.md` defines them. Where no other program is named, gateway, worker and clients
+//! share this process and its cores.
 
 #![expect(clippy::disallowed_methods, reason = "a chore is an edge")]
 #![expect(clippy::print_stderr, reason = "progress is for the person who waits")]
 
+mod crowd;
+mod held;
+mod hops;
 mod http;
+mod killed;
 mod place;
+mod real;
 mod words;
 
 use std::path::PathBuf;
@@ -17,8 +23,10 @@ use anyhow::{Context, Result, ensure};
 use nsbridge_bench::report::{Report, Row, median, percentile};
 use tokio::task::JoinSet;
 
-use http::Stream;
+use http::{Call, Stream};
 use place::Place;
+use real::{Programs, resident};
+use words::Pace;
 
 /// Number of rounds; in each, the client alone and then through the gateway.
 const ROUNDS: usize = 5;
@@ -40,13 +48,18 @@ async fn main() -> Result<()> {
     let url = std::env::var("NSBRIDGE_TEST_AMQP_URL")
         .context("NSBRIDGE_TEST_AMQP_URL names no broker: run `cargo xtask bench gateway`")?;
     let mut report = Report::new("gateway")?;
-    let place = Place::start(&url).await?;
+    let place = Place::start(&url, Pace { tasks: 64, every: Duration::ZERO }).await?;
     for at_once in AT_ONCE {
         first(&place, at_once, &mut report).await?;
     }
     tokens(&place, &mut report).await?;
     idle(&place, &mut report).await?;
     place.stop().await?;
+    held::streams(&url, &mut report).await?;
+    let programs = Programs::new(&url)?;
+    hops::measure(&programs, &mut report).await?;
+    killed::measure(&programs, &mut report).await?;
+    crowd::measure(&programs, &mut report).await?;
     report.write(&PathBuf::from("target/bench/gateway.json"))
 }
 
@@ -98,7 +111,9 @@ async fn round(place: &Place, at_once: usize, way: Way) -> Result<Vec<f64>> {
                 let began = Instant::now();
                 let took = match way {
                     Way::Client => place.first(1, began).await?,
-                    Way::Gateway => connection.first(&place, 1, began).await?,
+                    Way::Gateway => {
+                        connection.first(&Call::completion(&place.model, 1), began).await?
+                    }
                 };
                 times.push(took.as_secs_f64() * 1000.0);
             }
@@ -143,7 +158,10 @@ async fn whole(place: &Place, way: Way) -> Result<f64> {
         tasks.spawn(async move {
             match way {
                 Way::Client => place.whole(TOKENS).await,
-                Way::Gateway => Stream::connect(place.address).await?.whole(&place, TOKENS).await,
+                Way::Gateway => {
+                    let call = Call::completion(&place.model, TOKENS);
+                    Stream::connect(place.address).await?.whole(&call).await
+                }
             }
         });
     }
@@ -156,15 +174,15 @@ async fn whole(place: &Place, way: Way) -> Result<f64> {
 /// Measures the memory of streams that wait for their first token.
 async fn idle(place: &Place, report: &mut Report) -> Result<()> {
     words::set(false);
-    let before = resident()?;
+    let before = resident(std::process::id())?;
     let mut streams = Vec::new();
     for _ in 0..IDLE {
         let mut stream = Stream::connect(place.address).await?;
-        stream.wait(place).await?;
+        stream.wait(&Call::chat(&place.model, "Once", 1)).await?;
         streams.push(stream);
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let after = resident()?;
+    let after = resident(std::process::id())?;
     ensure!(streams.len() == IDLE, "not all streams are open");
     drop(streams);
     words::set(true);
@@ -178,12 +196,4 @@ async fn idle(place: &Place, report: &mut Report) -> Result<()> {
         ratio: None,
     });
     Ok(())
-}
-
-/// Returns the resident memory of this process, in KiB.
-fn resident() -> Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")).context("no VmRSS")?;
-    Ok(kib.trim().parse()?)
 }

@@ -12,7 +12,7 @@ use nsbridge_testkit::system::{Running, Setup};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use crate::words::Words;
+use crate::words::{Pace, Words};
 
 /// Running system.
 #[derive(Clone)]
@@ -26,11 +26,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    pub(crate) async fn start(url: &str) -> Result<Self> {
+    pub(crate) async fn start(url: &str, pace: Pace) -> Result<Self> {
         let mut setup = Setup::new()?;
         setup.reply.coalesce_ms = 0;
         let broker: Arc<dyn Broker> = Arc::new(AmqpBroker::new(url)?);
-        let worker = setup.worker_async::<Words>(broker.clone(), ()).await?;
+        let worker = setup.worker_async::<Words>(broker.clone(), pace).await?;
         let client = setup.client(Arc::new(AmqpBroker::new(url)?)).await?;
         let model = setup.model.to_string();
         let text = format!(
