@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::access::Caller;
 use crate::catalog::Task;
-use crate::class::Class;
+use crate::class::{Class, Tier};
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
 use crate::limits;
@@ -49,7 +49,7 @@ pub(crate) async fn create(
         Some(trace) => request.trace(trace),
         None => request,
     };
-    let request = Class::of(client.line.is_some()).set(request);
+    let request = Class::of(&caller, Tier::Unnamed).set(request);
     let replied = async { app.client.submit::<EmbeddingPiece>(request).await?.collect().await };
     let (pieces, summary) = match replied.await {
         Ok(replied) => replied,

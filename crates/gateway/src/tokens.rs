@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::access::Caller;
 use crate::catalog::{Model, Task};
 use crate::chat::request::{messages, tokens};
+use crate::class::{Class, Tier};
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
 use crate::limits;
@@ -171,6 +172,7 @@ pub(crate) async fn read_prompt(
     app.metrics.reserved(cost);
     let mut request = Request::new(model.clone(), caller.tenant.clone());
     request.trace = client.trace;
+    let request = Class::of(caller, Tier::Unnamed).set(request);
     let request = request.input(input).timeout(app.settings.timeout);
     let (pieces, summary) = app.client.submit::<TextPiece>(request).await?.collect().await?;
     reservation.settle(cost);

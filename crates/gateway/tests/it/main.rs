@@ -4,6 +4,7 @@
 
 mod abuse;
 mod batches;
+mod classes;
 mod handler;
 mod limits;
 mod metrics;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-use nsbridge_gateway::access::{self, ApiKey, Entry, Limits};
+use nsbridge_gateway::access::{self, ApiKey, Entry, Limits, Priority};
 use nsbridge_gateway::{Config, Gateway};
 use nsbridge_queue::{Broker, MemoryBroker};
 use nsbridge_testkit::system::{Running, Setup};
@@ -34,6 +34,8 @@ pub(crate) struct Place {
     /// Key of another tenant, with the limits of the place.
     pub(crate) other: String,
     pub(crate) disabled: String,
+    /// Key of a third tenant, for bulk requests.
+    pub(crate) bulk: String,
     pub(crate) drain: CancellationToken,
     pub(crate) gateway: JoinHandle<()>,
     ground: Arc<Ground>,
@@ -45,7 +47,7 @@ struct Ground {
     broker: Arc<dyn Broker>,
     _worker: Running,
     folder: TempDir,
-    keys: [String; 3],
+    keys: [String; 4],
 }
 
 impl Ground {
@@ -56,10 +58,13 @@ impl Ground {
         let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
         let worker = setup.worker::<Words>(broker.clone(), ()).await.unwrap();
         let file = folder.path().join("api-keys.json");
-        let keys = ["one", "two", "three"].map(|tenant| {
+        let keys = ["one", "two", "three", "four"].map(|tenant| {
             let key = ApiKey::generate().unwrap();
             let mut entry = Entry::new(&key, tenant.parse().unwrap());
             entry.disabled = tenant == "three";
+            if tenant == "four" {
+                entry.priority = Priority::Bulk;
+            }
             entry.limits = if tenant == "two" { limits } else { Limits::default() };
             access::add(&file, entry).unwrap();
             key.reveal().to_owned()
@@ -94,8 +99,9 @@ impl Ground {
         let (address, drain) = (gateway.address(), gateway.drain());
         let metrics = gateway.metrics_address().unwrap();
         let gateway = tokio::spawn(gateway.run());
-        let [key, other, disabled] = self.keys.clone();
-        Place { address, metrics, key, other, disabled, drain, gateway, ground: self.clone() }
+        let [key, other, disabled, bulk] = self.keys.clone();
+        let ground = self.clone();
+        Place { address, metrics, key, other, disabled, bulk, drain, gateway, ground }
     }
 }
 
@@ -164,6 +170,13 @@ impl Place {
     ) -> Connection {
         let mut connection = self.connect().await;
         connection.send(&request("POST", path, &self.key, &body.to_string(), headers)).await;
+        connection
+    }
+
+    /// Declares the queues of the model `absent`, which has no worker.
+    pub(crate) async fn declare_absent(&self) -> Arc<dyn nsbridge_queue::Connection> {
+        let connection = self.ground.broker.connect("test").await.unwrap();
+        connection.declare_model(&"absent".parse().unwrap()).await.unwrap();
         connection
     }
 
