@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use self::reply::{Stream, whole};
 use crate::access::Caller;
-use crate::catalog::{Model, Models};
+use crate::catalog::{Model, Models, Task};
 use crate::chat::request::{common, tokens};
 use crate::class::{Class, Tier};
 use crate::error::{ApiError, Result};
@@ -76,7 +76,7 @@ impl CompletionRequest {
     pub(crate) fn parse(body: &[u8], models: &Models, caller: &Caller) -> Result<Self> {
         let mut fields = Fields::parse(body)?;
         let name = models.named(&mut fields)?;
-        let (model, settings) = models.find(&name, caller)?;
+        let (model, settings) = models.serving(&name, caller, Task::Generate)?;
         let prompts = prompts(&mut fields)?;
         let mut input = TextInput::default();
         let seed = sampling(&mut fields, &mut input)?;

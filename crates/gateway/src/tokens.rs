@@ -41,13 +41,7 @@ impl fmt::Debug for Chosen {
 impl Chosen {
     fn of(fields: &mut Fields, app: &App, caller: &Caller) -> Result<Self> {
         let asked = app.models.named(fields)?;
-        let (name, settings) = app.models.find(&asked, caller)?;
-        if settings.task != Task::Generate {
-            let listed: String = asked.chars().take(100).collect();
-            let message =
-                format!("the model `{listed}` makes embeddings: its prompts have no texts");
-            return Err(ApiError::field("model", message));
-        }
+        let (name, settings) = app.models.serving(&asked, caller, Task::Generate)?;
         Ok(Self { name, settings })
     }
 }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::access::Caller;
-use crate::catalog::{Model, Models};
+use crate::catalog::{Model, Models, Task};
 use crate::class::Tier;
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, read};
@@ -50,7 +50,7 @@ impl ChatRequest {
     pub(crate) fn parse(body: &[u8], models: &Models, caller: &Caller) -> Result<Self> {
         let mut fields = Fields::parse(body)?;
         let name = models.named(&mut fields)?;
-        let (model, settings) = models.find(&name, caller)?;
+        let (model, settings) = models.serving(&name, caller, Task::Generate)?;
         let mut input =
             TextInput { messages: messages(fields.need("messages")?)?, ..TextInput::default() };
         let seed = sampling(&mut fields, &mut input)?;

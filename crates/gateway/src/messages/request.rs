@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::content::{messages, system};
 use super::tools::{choice, tools};
 use crate::access::Caller;
-use crate::catalog::{Model, Models};
+use crate::catalog::{Model, Models, Task};
 use crate::chat::request::{apply_tools, tokens};
 use crate::class::Tier;
 use crate::error::{ApiError, Result};
@@ -110,7 +110,7 @@ impl MessagesRequest {
         caller: &Caller,
     ) -> Result<Self> {
         let name = models.named(&mut fields)?;
-        let (model, settings) = models.find(&name, caller)?;
+        let (model, settings) = models.serving(&name, caller, Task::Generate)?;
         let mut chat: Vec<ChatMessage> = system(fields.value("system"))?.into_iter().collect();
         messages(fields.need("messages")?, &mut chat)?;
         let mut input = TextInput { messages: chat, max_tokens: most, ..TextInput::default() };

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::items;
 use crate::access::Caller;
-use crate::catalog::{Model, Models};
+use crate::catalog::{Model, Models, Task};
 use crate::chat::request::{apply_tools, tokens};
 use crate::class::Tier;
 use crate::error::{ApiError, Result};
@@ -91,7 +91,7 @@ impl ResponsesRequest {
     pub(crate) fn parse(body: &[u8], models: &Models, caller: &Caller) -> Result<Self> {
         let mut fields = Fields::parse(body)?;
         let name = models.named(&mut fields)?;
-        let (model, settings) = models.find(&name, caller)?;
+        let (model, settings) = models.serving(&name, caller, Task::Generate)?;
         let given = fields.value("input").unwrap_or_default();
         let instructions: Option<String> = fields.take("instructions")?;
         let mut messages: Vec<ChatMessage> = Vec::new();

@@ -6,6 +6,8 @@ mod abuse;
 mod batches;
 mod classes;
 mod handler;
+mod judge;
+mod judges;
 mod limits;
 mod metrics;
 mod place;

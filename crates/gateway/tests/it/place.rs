@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nsbridge_gateway::access::{self, ApiKey, Entry, Limits, Priority};
 use nsbridge_gateway::{Config, Gateway};
+use nsbridge_handler::{BatchOptions, Batched};
 use nsbridge_queue::{Broker, MemoryBroker};
 use nsbridge_testkit::system::{Running, Setup};
 use serde_json::Value;
@@ -21,6 +22,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::handler::Words;
+use crate::judge::Judge;
 
 /// Time after which a test gives up.
 const LONG: Duration = Duration::from_secs(20);
@@ -45,7 +47,7 @@ pub(crate) struct Place {
 struct Ground {
     setup: Setup,
     broker: Arc<dyn Broker>,
-    _worker: Running,
+    _workers: [Running; 2],
     folder: TempDir,
     keys: [String; 4],
 }
@@ -56,7 +58,10 @@ impl Ground {
         let folder = tempfile::tempdir().unwrap();
         let setup = Setup::new().unwrap();
         let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
-        let worker = setup.worker::<Words>(broker.clone(), ()).await.unwrap();
+        let words = setup.worker::<Words>(broker.clone(), ()).await.unwrap();
+        let judge = Setup { model: "judge".parse().unwrap(), ..setup.clone() };
+        let judge = judge.worker_async::<Batched<Judge>>(broker.clone(), BatchOptions::default());
+        let judge = judge.await.unwrap();
         let file = folder.path().join("api-keys.json");
         let keys = ["one", "two", "three", "four"].map(|tenant| {
             let key = ApiKey::generate().unwrap();
@@ -69,7 +74,7 @@ impl Ground {
             access::add(&file, entry).unwrap();
             key.reveal().to_owned()
         });
-        Arc::new(Self { setup, broker, _worker: worker, folder, keys })
+        Arc::new(Self { setup, broker, _workers: [words, judge], folder, keys })
     }
 
     fn write_store_key(&self) {
@@ -122,6 +127,16 @@ impl Place {
             "[models.absent]\n[store]\npath = \"gateway.redb\"\nkey_file = \"gateway.key\"\n\
              [batches]\n{batches}\n"
         );
+        Ground::new(limits).await.place("grace_s = 1", &tables).await
+    }
+
+    /// Starts a gateway whose model `judge` has these thresholds.
+    pub(crate) async fn judging(thresholds: &str) -> Self {
+        let tables = format!(
+            "[models.judge]\ntask = \"judge\"\naliases = [\"omni-moderation-latest\"]\n{thresholds}\n\
+             [store]\npath = \"gateway.redb\"\nkey_file = \"gateway.key\"\n"
+        );
+        let limits = Limits { requests_per_minute: Some(3), ..Limits::default() };
         Ground::new(limits).await.place("grace_s = 1", &tables).await
     }
 
