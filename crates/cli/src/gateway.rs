@@ -61,6 +61,10 @@ enum Keys {
         /// Maximum number of concurrent requests.
         #[arg(long, value_name = "N")]
         concurrent: Option<u64>,
+        /// Makes all requests of the key bulk requests: workers take them into slots that no other
+        /// request needs.
+        #[arg(long)]
+        bulk: bool,
     },
     /// Lists the keys, without the hashes.
     List {
@@ -102,6 +106,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
             requests_per_minute,
             tokens_per_minute,
             concurrent,
+            bulk,
         })) => {
             let key = ApiKey::generate()?;
             let mut entry = Entry::new(&key, tenant);
@@ -109,6 +114,9 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
             entry.limits.requests_per_minute = requests_per_minute;
             entry.limits.tokens_per_minute = tokens_per_minute;
             entry.limits.concurrent = concurrent;
+            if bulk {
+                entry.priority = access::Priority::Bulk;
+            }
             access::add(&file, entry)?;
             note("the key is shown once: the file has only its hash");
             print_line(key.reveal())?;
@@ -146,7 +154,8 @@ fn list(file: &Path) -> Result<ExitCode> {
             None => "all models".to_owned(),
             Some(models) => models.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
         };
-        print_line(&format!("{}  {state:<8}  {}  {models}", entry.id, entry.tenant))?;
+        let class = if entry.priority == access::Priority::Bulk { "  bulk" } else { "" };
+        print_line(&format!("{}  {state:<8}  {}  {models}{class}", entry.id, entry.tenant))?;
     }
     Ok(ExitCode::SUCCESS)
 }

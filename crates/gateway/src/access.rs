@@ -48,7 +48,7 @@ pub struct Caller {
     pub tenant: Tenant,
     /// True if the caller may use the administrative pages of the gateway.
     pub admin: bool,
-    /// Queue of the caller's requests.
+    /// Class of the caller's requests in the queue.
     pub priority: Priority,
     /// Padding of streamed pieces to a uniform length; `None` means the gateway's default.
     pub obfuscation: Option<bool>,
@@ -175,10 +175,12 @@ impl Caller {
         self.models.as_ref().is_none_or(|models| models.contains(model))
     }
 
-    /// Returns the caller as the caller of a batch's lines. They have an account of their own, with
-    /// equal limits, so that a batch does not use up the limits of the key's other requests.
+    /// Returns the caller as the caller of a batch's lines, which are bulk requests. They have an
+    /// account of their own, with equal limits, so that a batch does not use up the limits of the
+    /// key's other requests.
     pub(crate) fn for_batch(&self) -> Self {
-        let Self { id, priority, admin, obfuscation, .. } = *self;
+        let Self { id, admin, obfuscation, .. } = *self;
+        let priority = Priority::Bulk;
         let (limiter, batches) = (self.batches.clone(), self.batches.clone());
         let (tenant, models) = (self.tenant.clone(), self.models.clone());
         Self { id, tenant, admin, priority, obfuscation, limiter, batches, models }

@@ -27,6 +27,9 @@ pub struct Model {
     pub reasoning: Option<Reasoning>,
     /// Task of the model's workers.
     pub task: Task,
+    /// Scores from which a text is flagged, by category of a model that judges texts;
+    /// [`Model::THRESHOLD`] for a category that has none.
+    pub thresholds: BTreeMap<String, f64>,
     /// Length of the model's context in tokens, which clients are told.
     pub context: Option<u32>,
 }
@@ -62,9 +65,46 @@ pub enum Task {
     Generate,
     /// Vectors of texts.
     Embed,
+    /// Scores of texts.
+    Judge,
+}
+
+impl Task {
+    /// Returns what a model of this task does.
+    fn verb(self) -> &'static str {
+        match self {
+            Self::Generate => "generates text",
+            Self::Embed => "makes embeddings",
+            Self::Judge => "judges texts",
+        }
+    }
 }
 
 impl Model {
+    /// Score from which a category is flagged that has no threshold of its own.
+    pub const THRESHOLD: f64 = 0.5;
+
+    /// Returns the score from which a category is flagged.
+    pub(crate) fn threshold(&self, category: &str) -> f64 {
+        self.thresholds.get(category).copied().unwrap_or(Self::THRESHOLD)
+    }
+
+    /// Returns an error about the thresholds of the model that has this name.
+    fn check_thresholds(&self, name: &str) -> std::result::Result<(), String> {
+        if self.task != Task::Judge && !self.thresholds.is_empty() {
+            return Err(format!(
+                "[models.{name}] thresholds: only a model with task = \"judge\" has some"
+            ));
+        }
+        let is_score = |threshold: f64| (0.0..=1.0).contains(&threshold);
+        match self.thresholds.iter().find(|(_, threshold)| !is_score(**threshold)) {
+            None => Ok(()),
+            Some((category, threshold)) => Err(format!(
+                "[models.{name}] thresholds: that of {category} is {threshold}, and must be from 0 to 1"
+            )),
+        }
+    }
+
     /// Returns the queue of the model that has this name.
     fn queue(&self, name: &str) -> Option<ModelName> {
         self.queue.clone().or_else(|| name.parse().ok())
@@ -116,6 +156,7 @@ impl Models {
                 name.parse::<ModelName>()
                     .map_err(|error| format!("[models.{name}] needs `queue`: {error}"))?;
             }
+            model.check_thresholds(name)?;
             for alias in &model.aliases {
                 let taken = models.aliases.insert(alias.clone(), name.clone()).is_some();
                 if taken || listed.contains_key(alias) {
@@ -163,6 +204,63 @@ impl Models {
         if caller.may_use(&queue) { Ok((queue, model.clone())) } else { Err(none()) }
     }
 
+    /// Returns the queue and the settings of a model of this task.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no such model, if the caller may not use it, or if it has another
+    /// task.
+    pub(crate) fn serving(
+        &self,
+        name: &str,
+        caller: &Caller,
+        task: Task,
+    ) -> Result<(ModelName, Model)> {
+        let (queue, model) = self.find(name, caller)?;
+        if model.task == task {
+            return Ok((queue, model));
+        }
+        let (does, needed) = (model.task.verb(), task.verb());
+        let name: String = name.chars().take(100).collect();
+        let message = format!("the model `{name}` {does}: name a model that {needed}");
+        Err(ApiError::field("model", message))
+    }
+
+    /// Returns the model that judges texts for a request: the one that its field `model` names, or
+    /// the only one that the caller may use.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no such model, or if there are several and none is named.
+    pub(crate) fn judge(
+        &self,
+        fields: &mut Fields,
+        caller: &Caller,
+    ) -> Result<(String, ModelName, Model)> {
+        let name = match fields.take("model")? {
+            Some(name) => name,
+            None => self.only_judge(caller)?.to_owned(),
+        };
+        let (queue, model) = self.serving(&name, caller, Task::Judge)?;
+        Ok((name, queue, model))
+    }
+
+    fn only_judge<'a>(&'a self, caller: &'a Caller) -> Result<&'a str> {
+        let mut judges = self.of(caller).filter(|(_, model)| model.task == Task::Judge);
+        match (judges.next(), judges.next()) {
+            (Some((name, _)), None) => Ok(name),
+            (None, _) => {
+                let message =
+                    "`model` is missing, and there is none that judges texts for this key";
+                Err(ApiError::field("model", message))
+            }
+            (Some(_), Some(_)) => {
+                let message = "`model` is missing, and several models judge texts: name one";
+                Err(ApiError::field("model", message))
+            }
+        }
+    }
+
     /// Returns name, queue and task of each model.
     pub(crate) fn queues(&self) -> impl Iterator<Item = (&str, ModelName, Task)> {
         let listed = self.listed.iter();
@@ -176,5 +274,52 @@ impl Models {
     ) -> impl Iterator<Item = (&'a str, &'a Model)> {
         let own = |(name, _): &(&String, &Model)| self.find(name, caller).is_ok();
         self.listed.iter().filter(own).map(|(name, model)| (name.as_str(), model))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Model, Models, Task};
+    use crate::access::Access;
+    use crate::fields::Fields;
+
+    fn judge() -> Model {
+        Model { task: Task::Judge, ..Model::default() }
+    }
+
+    fn models(all: &[(&str, Model)]) -> Result<Models, String> {
+        let all = all.iter().map(|(name, model)| ((*name).to_owned(), model.clone()));
+        Models::new(all.collect(), None)
+    }
+
+    #[test]
+    fn thresholds_are_scores_of_a_judge() {
+        let with = |task, threshold| {
+            let thresholds = [("hate".to_owned(), threshold)].into();
+            models(&[("m", Model { task, thresholds, ..Model::default() })])
+        };
+        for good in [0.0, 0.3, 1.0] {
+            assert!(with(Task::Judge, good).is_ok(), "{good}");
+        }
+        for odd in [-0.1, 1.1, f64::NAN] {
+            let error = with(Task::Judge, odd).unwrap_err();
+            assert!(error.contains("[models.m] thresholds: that of hate"), "{error}");
+        }
+        assert!(with(Task::Generate, 0.5).unwrap_err().contains("task = \"judge\""));
+    }
+
+    #[test]
+    fn a_request_without_a_model_goes_to_the_only_judge() {
+        let access = Access::open_to_all("t".parse().unwrap());
+        let caller = access.check(None, None).unwrap();
+        let find = |all: &[(&str, Model)]| {
+            let mut fields = Fields::parse(b"{}").unwrap();
+            let found = models(all).unwrap().judge(&mut fields, &caller);
+            found.map(|(name, ..)| name).map_err(|error| error.message().to_owned())
+        };
+        let text = || ("text", Model::default());
+        assert_eq!(find(&[text(), ("guard", judge())]).as_deref(), Ok("guard"));
+        assert!(find(&[text()]).unwrap_err().contains("none that judges texts"));
+        assert!(find(&[("a", judge()), ("b", judge())]).unwrap_err().contains("name one"));
     }
 }

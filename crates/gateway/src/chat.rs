@@ -13,6 +13,7 @@ use axum::{Extension, Json};
 use self::reply::{Stream, whole};
 use self::request::ChatRequest;
 use crate::access::Caller;
+use crate::class::Class;
 use crate::error::Result;
 use crate::runs::{Ask, Client};
 use crate::sse::{Events, stream};
@@ -32,6 +33,7 @@ pub(crate) async fn create(
         seed: request.seed,
         tokens: request.tokens(),
         background: false,
+        class: Class::of(&caller, request.tier),
     };
     let (run, reader) = app.runs.start("chat", ask, &caller, &client, &body).await?;
     if request.stream {

@@ -15,8 +15,9 @@ use serde_json::Value;
 
 use self::reply::{Stream, whole};
 use crate::access::Caller;
-use crate::catalog::{Model, Models};
-use crate::chat::request::{common, service_tier, tokens};
+use crate::catalog::{Model, Models, Task};
+use crate::chat::request::{common, tokens};
+use crate::class::{Class, Tier};
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
 use crate::runs::{Ask, Client};
@@ -43,6 +44,7 @@ pub(crate) struct CompletionRequest {
     pub(crate) obfuscated: bool,
     pub(crate) logprobs: bool,
     pub(crate) replies: u32,
+    tier: Tier,
     settings: Model,
 }
 
@@ -74,7 +76,7 @@ impl CompletionRequest {
     pub(crate) fn parse(body: &[u8], models: &Models, caller: &Caller) -> Result<Self> {
         let mut fields = Fields::parse(body)?;
         let name = models.named(&mut fields)?;
-        let (model, settings) = models.find(&name, caller)?;
+        let (model, settings) = models.serving(&name, caller, Task::Generate)?;
         let prompts = prompts(&mut fields)?;
         let mut input = TextInput::default();
         let seed = sampling(&mut fields, &mut input)?;
@@ -90,7 +92,7 @@ impl CompletionRequest {
         input.response_format = format(&mut fields)?;
         let stream = fields.take("stream")?.unwrap_or_default();
         let options: StreamOptions = fields.take("stream_options")?.unwrap_or_default();
-        service_tier(&mut fields)?;
+        let tier = Tier::take(&mut fields)?;
         common(&mut fields)?;
         fields.ignore(&["add_special_tokens", "truncate_prompt_tokens"]);
         let best_of = fields.take::<u32>("best_of")?;
@@ -116,17 +118,19 @@ impl CompletionRequest {
             obfuscated: options.include_obfuscation,
             logprobs: top.is_some(),
             replies: n,
+            tier,
             settings,
         })
     }
 
-    fn ask(&self, input: &TextInput) -> Ask {
+    fn ask(&self, input: &TextInput, caller: &Caller) -> Ask {
         Ask {
             model: self.model.clone(),
             input: input.clone(),
             seed: self.seed,
             tokens: tokens(input, &self.settings),
             background: false,
+            class: Class::of(caller, self.tier),
         }
     }
 }
@@ -164,14 +168,14 @@ pub(crate) async fn create(
 ) -> Result<Response> {
     let request = CompletionRequest::parse(&body, &app.models, &caller)?;
     if let ([input], true) = (request.inputs.as_slice(), request.stream) {
-        let ask = request.ask(input);
+        let ask = request.ask(input, &caller);
         let (run, reader) = app.runs.start("completion", ask, &caller, &client, &body).await?;
         let events = Events::default().obfuscated(request.obfuscated);
         return Ok(stream(Stream::new(request, &run), events, reader).into_response());
     }
     let mut running = Vec::new();
     for (index, input) in request.inputs.iter().enumerate() {
-        let (ask, of) = (request.ask(input), format!("completion {index}"));
+        let (ask, of) = (request.ask(input, &caller), format!("completion {index}"));
         running.push(app.runs.start(&of, ask, &caller, &client, &body).await?);
     }
     let runs: Vec<_> = running.iter().map(|(run, _)| run.clone()).collect();

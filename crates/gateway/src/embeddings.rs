@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::access::Caller;
 use crate::catalog::Task;
-use crate::class::Class;
-use crate::error::{ApiError, Result};
+use crate::class::{Class, Tier};
+use crate::error::Result;
 use crate::fields::Fields;
 use crate::limits;
 use crate::metrics::End;
@@ -28,10 +28,7 @@ pub(crate) async fn create(
 ) -> Result<impl IntoResponse> {
     let mut fields = Fields::parse(&body)?;
     let name = app.models.named(&mut fields)?;
-    let (model, settings) = app.models.find(&name, &caller)?;
-    if settings.task != Task::Embed {
-        return Err(ApiError::field("model", format!("the model `{name}` makes no embeddings")));
-    }
+    let (model, _) = app.models.serving(&name, &caller, Task::Embed)?;
     let input: Value = fields.need("input")?;
     let dimensions: Option<u32> = fields.take("dimensions")?;
     let encoding = fields.value("encoding_format");
@@ -49,7 +46,7 @@ pub(crate) async fn create(
         Some(trace) => request.trace(trace),
         None => request,
     };
-    let request = Class::of(client.line.is_some()).set(request);
+    let request = Class::of(&caller, Tier::Unnamed).set(request);
     let replied = async { app.client.submit::<EmbeddingPiece>(request).await?.collect().await };
     let (pieces, summary) = match replied.await {
         Ok(replied) => replied,

@@ -21,6 +21,11 @@ pub(crate) fn message(id: RequestId) -> String {
     format!("msg_{}", hex(id))
 }
 
+/// Returns the id of a moderation.
+pub(crate) fn moderation(id: RequestId) -> String {
+    format!("modr-{}", hex(id))
+}
+
 /// Returns the id of a response.
 pub(crate) fn response(id: RequestId) -> String {
     format!("resp_{}", hex(id))

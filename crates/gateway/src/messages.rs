@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use self::reply::{MessageView, whole};
 use self::request::MessagesRequest;
 use crate::access::Caller;
+use crate::class::Class;
 use crate::error::Result;
 use crate::runs::{Ask, Client};
 use crate::sse::{Events, stream};
@@ -39,6 +40,7 @@ pub(crate) async fn create(
         seed: request.seed,
         tokens: request.tokens(),
         background: false,
+        class: Class::of(&caller, request.tier),
     };
     let (run, reader) = app.runs.start("message", ask, &caller, &client, &body).await?;
     if request.stream {

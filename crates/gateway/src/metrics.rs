@@ -82,6 +82,7 @@ impl Metrics {
             let operations: &[&str] = match task {
                 Task::Generate => &["chat", "completion", "message", "response"],
                 Task::Embed => &["embedding"],
+                Task::Judge => &["decision", "moderation"],
             };
             for operation in operations {
                 inner.create(name, operation, task);

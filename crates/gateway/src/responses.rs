@@ -20,6 +20,7 @@ use self::request::ResponsesRequest;
 use self::view::ResponseView;
 use crate::access::Caller;
 use crate::chat::reply::Message;
+use crate::class::Class;
 use crate::error::{ApiError, Result};
 use crate::ids;
 use crate::run::Ending;
@@ -51,6 +52,7 @@ pub(crate) async fn create(
         seed: None,
         tokens: request.tokens(),
         background: request.background,
+        class: Class::of(&caller, request.tier),
     };
     let (run, reader) = app.runs.start(KIND, ask, &caller, &client, &body).await?;
     if request.stream {

@@ -22,7 +22,8 @@ use crate::metrics::OpenStream;
 use crate::runs::Client;
 use crate::state::App;
 use crate::{
-    batches, chat, completions, embeddings, files, messages, models, openapi, responses, tokens,
+    batches, chat, completions, decisions, embeddings, files, messages, models, moderations,
+    openapi, responses, tokens,
 };
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -33,11 +34,13 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
     let api = Router::new()
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/completions", post(completions::create))
+        .route("/v1/decisions", post(decisions::create))
         .route("/v1/embeddings", post(embeddings::create))
         .route("/v1/messages", post(messages::create))
         .route("/v1/messages/count_tokens", post(messages::count_tokens))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*name}", get(models::get))
+        .route("/v1/moderations", post(moderations::create))
         .route("/tokenize", post(tokens::tokenize))
         .route("/v1/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))

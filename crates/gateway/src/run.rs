@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::class::Class;
 use crate::error::ApiError;
 
 /// Piece of a reply, with the bytes that the worker sent.
@@ -64,6 +65,8 @@ pub(crate) struct Run {
     readers: AtomicUsize,
     /// True if the reply goes on without readers.
     background: bool,
+    /// Class of the request in its queue.
+    pub(crate) class: Class,
     cancel: CancellationToken,
     /// True if the gateway ends before the reply.
     released: AtomicBool,
@@ -89,10 +92,16 @@ impl fmt::Debug for Log {
 }
 
 impl Run {
-    pub(crate) fn new(id: RequestId, created_at: SystemTime, background: bool) -> Self {
+    pub(crate) fn new(
+        id: RequestId,
+        created_at: SystemTime,
+        background: bool,
+        class: Class,
+    ) -> Self {
         Self {
             id,
             created_at,
+            class,
             log: Mutex::default(),
             changes: watch::Sender::new(0),
             readers: AtomicUsize::new(0),

@@ -48,6 +48,7 @@ pub(crate) struct Ask {
     pub(crate) tokens: u64,
     /// True if the reply goes on without a connection that reads it.
     pub(crate) background: bool,
+    pub(crate) class: Class,
 }
 
 /// Headers of a request that concern its reply.
@@ -160,6 +161,7 @@ impl Runs {
             clients: 0,
             tokens: ask.tokens,
             of_batch: false,
+            class: ask.class,
         };
         self.begin(record, reservation, client.trace).await
     }
@@ -277,7 +279,7 @@ impl Runs {
         let Record { model, tenant, input, id, seed, created_at, expires_at, .. } = &entry.record;
         let mut request = Request::new(model.clone(), tenant.clone()).input(input).id(*id);
         request.trace = trace;
-        let request = Class::of(entry.record.of_batch).set(request);
+        let request = entry.record.class.set(request);
         let meter = self.metrics.reply(&entry.record.kind, model);
         let (pieces, fingerprint) = entry.run.pieces();
         let clients = entry.record.clients;

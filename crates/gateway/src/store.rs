@@ -19,6 +19,7 @@ use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
+use crate::class::Class;
 use crate::error::ApiError;
 use crate::run::{Change, Ending, RawPiece};
 
@@ -63,6 +64,9 @@ pub(crate) struct Record {
     /// True for a line of a batch.
     #[serde(default)]
     pub(crate) of_batch: bool,
+    /// Class of the request in its queue.
+    #[serde(default)]
+    pub(crate) class: Class,
 }
 
 impl fmt::Debug for Record {

@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::access::Caller;
 use crate::catalog::{Model, Task};
 use crate::chat::request::{messages, tokens};
+use crate::class::{Class, Tier};
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
 use crate::limits;
@@ -40,13 +41,7 @@ impl fmt::Debug for Chosen {
 impl Chosen {
     fn of(fields: &mut Fields, app: &App, caller: &Caller) -> Result<Self> {
         let asked = app.models.named(fields)?;
-        let (name, settings) = app.models.find(&asked, caller)?;
-        if settings.task != Task::Generate {
-            let listed: String = asked.chars().take(100).collect();
-            let message =
-                format!("the model `{listed}` makes embeddings: its prompts have no texts");
-            return Err(ApiError::field("model", message));
-        }
+        let (name, settings) = app.models.serving(&asked, caller, Task::Generate)?;
         Ok(Self { name, settings })
     }
 }
@@ -171,6 +166,7 @@ pub(crate) async fn read_prompt(
     app.metrics.reserved(cost);
     let mut request = Request::new(model.clone(), caller.tenant.clone());
     request.trace = client.trace;
+    let request = Class::of(caller, Tier::Unnamed).set(request);
     let request = request.input(input).timeout(app.settings.timeout);
     let (pieces, summary) = app.client.submit::<TextPiece>(request).await?.collect().await?;
     reservation.settle(cost);

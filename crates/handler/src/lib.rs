@@ -71,9 +71,9 @@ pub use measure::{Measure, MeasureKind};
 pub use models::{Model, Models};
 pub use nsbridge_protocol::{
     AttemptNo, ChatMessage, Embedding, EmbeddingInput, EmbeddingPiece, EmbeddingText,
-    EncodingFormat, Fingerprint, Finish, FinishReason, JsonSchema, NO_ROOM, Pieces, ReplayKey,
-    RequestId, ResponseFormat, Tenant, TextInput, TextPiece, TokenLogprob, TokenText, ToolCall,
-    TraceParent, Usage,
+    EncodingFormat, Fingerprint, Finish, FinishReason, JsonSchema, JudgeInput, JudgeLabel,
+    JudgeScores, NO_ROOM, Pieces, ReplayKey, RequestId, ResponseFormat, Tenant, TextInput,
+    TextPiece, TokenLogprob, TokenText, ToolCall, TraceParent, Usage,
 };
 pub use quote::quote;
 pub use transcript::Stop;

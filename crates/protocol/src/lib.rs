@@ -9,6 +9,7 @@
 //! | the content of a request | [`Request`], [`TextInput`], [`ChatMessage`], [`ResponseFormat`] |
 //! | the pieces of a reply | [`Pieces`], [`TextPiece`], [`ReplayKey`] |
 //! | input and pieces of a model of embeddings | [`EmbeddingInput`], [`EmbeddingPiece`] |
+//! | input and scores of a model that judges texts | [`JudgeInput`], [`JudgeScores`] |
 //! | the first and the last frame of a reply | [`Open`], [`Summary`], [`Failure`], [`Finish`], [`Usage`] |
 //! | control frames | [`ControlKind`], [`Resume`] |
 //! | names, ids and numbers | [`ModelName`], [`Tenant`], [`KeyId`], [`Revision`], [`RequestId`], [`StreamId`], [`Fingerprint`], [`AttemptNo`] |
@@ -36,6 +37,7 @@ mod control;
 mod embedding;
 mod format;
 mod id;
+mod judge;
 mod name;
 mod open;
 mod pieces;
@@ -53,6 +55,7 @@ pub use control::{ControlKind, Resume};
 pub use embedding::{Embedding, EmbeddingInput, EmbeddingPiece, EmbeddingText, EncodingFormat};
 pub use format::{JsonSchema, ResponseFormat};
 pub use id::{Fingerprint, RequestId, StreamId};
+pub use judge::{JudgeInput, JudgeLabel, JudgeScores};
 pub use name::{InvalidName, KeyId, ModelName, Revision, Tenant};
 pub use open::Open;
 pub use pieces::{MalformedPieces, Pieces};

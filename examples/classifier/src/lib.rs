@@ -1,12 +1,16 @@
 //! Language identification with a small network over hashed n-grams, one batch at a time.
 //!
+//! Its input and its scores are those of a judge, so a gateway answers `/v1/decisions` with it.
 //! [`Identifier`] is the only type that uses the bridge. `examples/train.rs` produces the weights.
 
 mod grams;
 mod network;
 
 use nsbridge::checkpoint::Checkpoint;
-use nsbridge::{Batch, Error, Fingerprint, Item, Limits, Models, Result};
+use nsbridge::{
+    Batch, Error, Fingerprint, Item, JudgeInput, JudgeLabel, JudgeScores, Limits, Models, Result,
+    quote,
+};
 use serde::{Deserialize, Serialize};
 
 pub use grams::grams;
@@ -27,22 +31,6 @@ pub struct Config {
     pub labels: Vec<String>,
 }
 
-/// Input of a request.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Text {
-    text: String,
-}
-
-/// Reply to a request.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub struct Language {
-    /// ISO 639-1 code of the most likely language.
-    pub language: String,
-    /// Probability that the network assigns to the language, from 0 to 1.
-    pub probability: f32,
-}
-
 /// Language identification model.
 #[derive(Debug)]
 pub struct Identifier {
@@ -53,8 +41,8 @@ pub struct Identifier {
 
 impl Batch for Identifier {
     type Options = ();
-    type Input = Text;
-    type Output = Language;
+    type Input = JudgeInput;
+    type Output = JudgeScores;
 
     fn load((): (), models: Models) -> Result<Self> {
         let model = models.require("target")?;
@@ -65,8 +53,11 @@ impl Batch for Identifier {
         Ok(Self { config, network, fingerprint })
     }
 
-    fn run(&mut self, batch: &[Item<Text>]) -> Result<Vec<Result<Language>>> {
-        let texts = batch.iter().map(|item| self.read(&item.input.text));
+    fn run(&mut self, batch: &[Item<JudgeInput>]) -> Result<Vec<Result<JudgeScores>>> {
+        let texts = batch.iter().map(|item| {
+            self.check(&item.input.labels)?;
+            self.read(&item.input.text)
+        });
         let (good, read): (Vec<_>, Vec<_>) = texts.map(split).unzip();
         // One product for all valid texts. Refused texts of the batch have no effect on it.
         let good: Vec<Vec<f32>> = good.into_iter().flatten().collect();
@@ -75,7 +66,7 @@ impl Batch for Identifier {
         let answer = |read: Result<()>| {
             read?;
             let row = rows.next().ok_or_else(|| Error::fatal("the network lost a row"))?;
-            Ok(self.likeliest(row))
+            Ok(self.scores(row))
         };
         Ok(read.into_iter().map(answer).collect())
     }
@@ -111,16 +102,25 @@ impl Identifier {
         })
     }
 
-    /// Returns the label of the largest of `[labels]` logits, with its probability.
-    fn likeliest(&self, logits: &[f32]) -> Language {
-        let mut best = 0;
-        for (at, logit) in logits.iter().enumerate() {
-            if *logit > logits[best] {
-                best = at;
+    /// Refuses labels other than the model's.
+    fn check(&self, labels: &[JudgeLabel]) -> Result<()> {
+        let known = &self.config.labels;
+        match labels.iter().find(|asked| !known.contains(&asked.label)) {
+            None => Ok(()),
+            Some(other) => {
+                let (other, known) = (quote(&other.label), known.join(", "));
+                Err(Error::bad_input(format!("`labels` has `{other}`, and may have {known}")))
             }
         }
-        let sum: f32 = logits.iter().map(|logit| libm::expf(logit - logits[best])).sum();
-        Language { language: self.config.labels[best].clone(), probability: 1.0 / sum }
+    }
+
+    /// Returns the probability of each language by its ISO 639-1 code, from `[labels]` logits.
+    fn scores(&self, logits: &[f32]) -> JudgeScores {
+        let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let powers: Vec<f32> = logits.iter().map(|logit| libm::expf(logit - most)).collect();
+        let sum: f32 = powers.iter().sum();
+        let scores = powers.iter().map(|power| f64::from(power / sum));
+        self.config.labels.iter().cloned().zip(scores).collect()
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use nsbridge::checkpoint::Checkpoint;
 use nsbridge::testing::{answer, check, check_batch, load};
-use nsbridge::{Batch, BatchOptions, Batched, Error, Model, Models};
+use nsbridge::{Batch, BatchOptions, Batched, Error, JudgeScores, Model, Models};
 use serde_json::json;
 
 use super::{Config, Identifier, Network, grams};
@@ -32,6 +32,11 @@ fn rows(identifier: &Identifier) -> Vec<Vec<f32>> {
     let long = texts.iter().map(|(_, text)| *text).collect::<Vec<_>>().join(" ");
     let texts = texts.iter().map(|(_, text)| *text).chain(["a", long.as_str()]);
     texts.map(|text| grams(text, identifier.config.buckets).unwrap()).collect()
+}
+
+fn likeliest(scores: &JudgeScores) -> (String, f64) {
+    let best = scores.0.iter().max_by(|one, other| one.1.total_cmp(other.1));
+    best.map(|(language, score)| (language.clone(), *score)).unwrap()
 }
 
 fn bits(numbers: &[f32]) -> Vec<u32> {
@@ -74,6 +79,12 @@ fn what_cannot_be_told_is_refused_in_a_sentence() {
     };
     assert!(says(" 1, 2 ").contains("has no letters"));
     assert!(says(&"a".repeat(20_000)).contains("`text` has 20000 bytes"));
+    let asked = |label: &str| json!({ "text": "the bear", "labels": [{ "label": label }] });
+    match answer(&handler, &asked("xx"), 1, &[]) {
+        Err(Error::BadInput(why)) => assert!(why.contains("and may have") && why.contains("nl")),
+        other => panic!("{other:?}"),
+    }
+    assert!(answer(&handler, &asked("en"), 1, &[]).is_ok());
 }
 
 #[test]
@@ -82,7 +93,7 @@ fn languages_are_told_as_often_as_the_models_card_says() {
     let told = |text: &str| {
         identifier
             .read(text)
-            .map(|row| identifier.likeliest(&identifier.network.forward(&[row])).language)
+            .map(|row| likeliest(&identifier.scores(&identifier.network.forward(&[row]))).0)
     };
     let right = |words: usize| {
         let texts = held_out().into_iter().flat_map(|(language, text)| {
@@ -100,12 +111,15 @@ fn languages_are_told_as_often_as_the_models_card_says() {
 }
 
 #[test]
-fn an_answer_has_the_language_and_how_sure_it_is() {
+fn an_answer_has_the_probability_of_each_language() {
     let handler = load::<Batched<Identifier>, _>(BatchOptions::default(), models()).unwrap();
     let text = "Il ne fait pas beau aujourd'hui, mais demain il fera chaud.";
     let (answers, _) = answer(&handler, &json!({ "text": text }), 1, &[]).unwrap();
-    assert_eq!(answers[0].language, "fr");
-    assert!((0.9..=1.0).contains(&answers[0].probability), "{answers:?}");
+    let (language, probability) = likeliest(&answers[0]);
+    assert_eq!(language, "fr");
+    assert!((0.9..=1.0).contains(&probability), "{:?}", answers[0].0);
+    let sum: f64 = answers[0].0.values().sum();
+    assert!((sum - 1.0).abs() < 1e-6, "{sum}");
 }
 
 #[test]

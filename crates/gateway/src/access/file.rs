@@ -41,21 +41,21 @@ pub struct Entry {
     pub expires: Option<Timestamp>,
     /// Limits of the use of the key.
     pub limits: Limits,
-    /// Queue of the requests of the key.
+    /// Class of the requests of the key in the queue.
     pub priority: Priority,
     /// Padding of streamed pieces to a uniform length; `None` means the gateway's default.
     pub obfuscation: Option<bool>,
     pub(super) hash: KeyHash,
 }
 
-/// Queue that requests are submitted to.
+/// Class of requests in the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
-    /// Queue of requests that a person waits for.
+    /// Requests that a person waits for.
     #[default]
     Interactive,
-    /// Queue of requests of low priority.
+    /// Requests that run in slots that no interactive request needs.
     Bulk,
 }
 

@@ -24,10 +24,13 @@ pub(crate) enum Endpoint {
     Responses,
     #[serde(rename = "/v1/embeddings")]
     Embeddings,
+    #[serde(rename = "/v1/moderations")]
+    Moderations,
 }
 
 impl Endpoint {
-    const ALL: [Self; 4] = [Self::Chat, Self::Completions, Self::Responses, Self::Embeddings];
+    const ALL: [Self; 5] =
+        [Self::Chat, Self::Completions, Self::Responses, Self::Embeddings, Self::Moderations];
 
     pub(crate) fn path(self) -> &'static str {
         match self {
@@ -35,6 +38,7 @@ impl Endpoint {
             Self::Completions => "/v1/completions",
             Self::Responses => "/v1/responses",
             Self::Embeddings => "/v1/embeddings",
+            Self::Moderations => "/v1/moderations",
         }
     }
 

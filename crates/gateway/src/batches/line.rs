@@ -21,7 +21,7 @@ use crate::error::ApiError;
 use crate::runs::{self, Client};
 use crate::state::App;
 use crate::store::Kind;
-use crate::{chat, completions, embeddings, responses};
+use crate::{chat, completions, embeddings, moderations, responses};
 
 /// Pauses between the tries of a line: the first one, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
@@ -178,7 +178,7 @@ async fn asked(
     let holder = app.access.holder(&record.key);
     let holder = holder.map_err(|denied| ApiError::unauthorized(denied.to_string()))?;
     let caller = Arc::new(holder.for_batch());
-    let (_, model) = request.model(&app.models, &caller)?;
+    let (_, model) = request.model(record.endpoint, &app.models, &caller)?;
     let closed = |_| ApiError::internal("the gateway ends");
     let _permit = archive.permits(&model).acquire_owned().await.map_err(closed)?;
     let client = Client { line: Some(line.clone()), ..Client::default() };
@@ -191,6 +191,9 @@ async fn asked(
         }
         Endpoint::Responses => responses::create(app, caller, client, body).await.into_response(),
         Endpoint::Embeddings => embeddings::create(app, caller, client, body).await.into_response(),
+        Endpoint::Moderations => {
+            moderations::create(app, caller, client, body).await.into_response()
+        }
     })
 }
 

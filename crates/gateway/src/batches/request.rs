@@ -43,7 +43,7 @@ impl CreateBatch {
         let path: String = fields.need("endpoint")?;
         let endpoint = Endpoint::of(&path).ok_or_else(|| {
             let message = "`endpoint` must be `/v1/chat/completions`, `/v1/completions`, \
-                           `/v1/responses` or `/v1/embeddings`";
+                           `/v1/responses`, `/v1/embeddings` or `/v1/moderations`";
             ApiError::field("endpoint", message)
         })?;
         let window: String = fields.need("completion_window")?;

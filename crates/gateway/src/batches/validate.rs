@@ -89,10 +89,21 @@ impl LineRequest {
     /// # Errors
     ///
     /// Returns an error if the key may not use the model, or if the reply cannot be part of a batch.
-    pub(super) fn model(&self, models: &Models, caller: &Caller) -> Result<(String, ModelName)> {
+    pub(super) fn model(
+        &self,
+        endpoint: Endpoint,
+        models: &Models,
+        caller: &Caller,
+    ) -> Result<(String, ModelName)> {
         let mut fields = Fields::parse(self.body.get().as_bytes())?;
-        let name = models.named(&mut fields)?;
-        let (queue, _) = models.find(&name, caller)?;
+        let (name, queue) = if endpoint == Endpoint::Moderations {
+            let (name, queue, _) = models.judge(&mut fields, caller)?;
+            (name, queue)
+        } else {
+            let name = models.named(&mut fields)?;
+            let (queue, _) = models.find(&name, caller)?;
+            (name, queue)
+        };
         for field in ["stream", "background"] {
             if fields.take::<bool>(field)? == Some(true) {
                 let message = format!("`{field}` must be false in a batch");
@@ -142,7 +153,7 @@ pub(super) fn validate(
                 let message = "`custom_id` is that of an earlier line";
                 return Err(ApiError::field("custom_id", message).coded("duplicate_custom_id"));
             }
-            Ok(request.model(models, caller)?.0)
+            Ok(request.model(endpoint, models, caller)?.0)
         });
         match checked {
             Ok(name) => {

@@ -7,6 +7,7 @@ use nsbridge_protocol::TokenText;
 use serde_json::{Map, Value, json};
 
 use super::request::ChatRequest;
+use crate::class::{Class, Tier};
 use crate::ids;
 use crate::output::{Delta, OutputParser};
 use crate::run::{Ending, RawPiece, Run};
@@ -137,8 +138,8 @@ fn head(request: &ChatRequest, run: &Run, object: &str) -> Map<String, Value> {
     head.insert("created".into(), ids::seconds(run.created_at).into());
     head.insert("model".into(), request.name.clone().into());
     head.insert("system_fingerprint".into(), Value::Null);
-    if let Some(tier) = request.service_tier {
-        head.insert("service_tier".into(), tier.into());
+    if request.tier != Tier::Unnamed || run.class == Class::Bulk {
+        head.insert("service_tier".into(), run.class.tier().into());
     }
     head
 }

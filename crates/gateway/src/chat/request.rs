@@ -5,7 +5,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::access::Caller;
-use crate::catalog::{Model, Models};
+use crate::catalog::{Model, Models, Task};
+use crate::class::Tier;
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, read};
 use crate::output::{OutputParser, ToolFormat};
@@ -25,7 +26,7 @@ pub(crate) struct ChatRequest {
     pub(crate) obfuscated: bool,
     pub(crate) logprobs: bool,
     pub(crate) replies: u32,
-    pub(crate) service_tier: Option<&'static str>,
+    pub(crate) tier: Tier,
     settings: Model,
     tools: ToolFormat,
 }
@@ -49,7 +50,7 @@ impl ChatRequest {
     pub(crate) fn parse(body: &[u8], models: &Models, caller: &Caller) -> Result<Self> {
         let mut fields = Fields::parse(body)?;
         let name = models.named(&mut fields)?;
-        let (model, settings) = models.find(&name, caller)?;
+        let (model, settings) = models.serving(&name, caller, Task::Generate)?;
         let mut input =
             TextInput { messages: messages(fields.need("messages")?)?, ..TextInput::default() };
         let seed = sampling(&mut fields, &mut input)?;
@@ -71,7 +72,7 @@ impl ChatRequest {
         let tools = tools(&mut fields, &mut input, &settings)?;
         let stream = fields.take("stream")?.unwrap_or_default();
         let options: StreamOptions = fields.take("stream_options")?.unwrap_or_default();
-        let service_tier = service_tier(&mut fields)?;
+        let tier = Tier::take(&mut fields)?;
         common(&mut fields)?;
         fields.only("audio", &Value::Null)?;
         fields.only("functions", &json!([]))?;
@@ -90,7 +91,7 @@ impl ChatRequest {
             obfuscated: options.include_obfuscation && !options.continuous_usage_stats,
             logprobs: input.logprobs,
             replies: n,
-            service_tier,
+            tier,
             settings,
             tools,
             input,
@@ -207,22 +208,6 @@ pub(crate) fn tokens(input: &TextInput, model: &Model) -> u64 {
     let prompt = (bytes / 4 + input.prompt_token_ids.len() + 1) as u64;
     let most = input.max_tokens.map_or(model.reserved_tokens(), u64::from);
     prompt + most * u64::from(input.n.unwrap_or(1))
-}
-
-/// Reads `service_tier`, of which the gateway serves one.
-///
-/// # Errors
-///
-/// Returns an error if the tier is not one of OpenAI's.
-pub(crate) fn service_tier(fields: &mut Fields) -> Result<Option<&'static str>> {
-    match fields.take::<String>("service_tier")?.as_deref() {
-        None => Ok(None),
-        Some("auto" | "default" | "flex" | "priority" | "standard_only") => Ok(Some("default")),
-        Some(_) => Err(ApiError::field(
-            "service_tier",
-            "`service_tier` must be `auto`, `default`, `flex` or `priority`",
-        )),
-    }
 }
 
 /// Drops the fields that clients of all endpoints send and that do not change a reply.

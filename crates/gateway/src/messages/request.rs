@@ -7,8 +7,9 @@ use serde_json::{Map, Value};
 use super::content::{messages, system};
 use super::tools::{choice, tools};
 use crate::access::Caller;
-use crate::catalog::{Model, Models};
-use crate::chat::request::{apply_tools, service_tier, tokens};
+use crate::catalog::{Model, Models, Task};
+use crate::chat::request::{apply_tools, tokens};
+use crate::class::Tier;
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
 use crate::output::{OutputParser, ReasoningTags, ToolFormat};
@@ -26,6 +27,7 @@ pub(crate) struct MessagesRequest {
     pub(crate) input: TextInput,
     pub(crate) seed: Option<u64>,
     pub(crate) stream: bool,
+    pub(crate) tier: Tier,
     /// True if blocks of thinking have no text.
     pub(crate) omits_thinking: bool,
     settings: Model,
@@ -108,7 +110,7 @@ impl MessagesRequest {
         caller: &Caller,
     ) -> Result<Self> {
         let name = models.named(&mut fields)?;
-        let (model, settings) = models.find(&name, caller)?;
+        let (model, settings) = models.serving(&name, caller, Task::Generate)?;
         let mut chat: Vec<ChatMessage> = system(fields.value("system"))?.into_iter().collect();
         messages(fields.need("messages")?, &mut chat)?;
         let mut input = TextInput { messages: chat, max_tokens: most, ..TextInput::default() };
@@ -135,7 +137,7 @@ impl MessagesRequest {
         let (choice, parallel) = choice(&mut fields, &given)?;
         let tools = apply_tools(&given, &choice, parallel, &mut input, &settings)?;
         let stream = fields.take("stream")?.unwrap_or_default();
-        service_tier(&mut fields)?;
+        let tier = Tier::take(&mut fields)?;
         fields.ignore(&["metadata", "cache_control"]);
         fields.only("speed", &"standard".into())?;
         fields.finish()?;
@@ -147,6 +149,7 @@ impl MessagesRequest {
             model,
             seed,
             stream,
+            tier,
             omits_thinking: display == Display::Omitted,
             settings,
             tools,

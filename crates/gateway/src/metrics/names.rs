@@ -126,4 +126,5 @@ pub(super) const METHODS: [&str; 9] =
     ["CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"];
 
 /// Operations of replies.
-pub(super) const OPERATIONS: [&str; 5] = ["chat", "completion", "embedding", "message", "response"];
+pub(super) const OPERATIONS: [&str; 7] =
+    ["chat", "completion", "decision", "embedding", "message", "moderation", "response"];

@@ -62,6 +62,7 @@ const fn listed(operation: Operation, query: &'static [&'static str]) -> Operati
 pub(super) const OPERATIONS: &[Operation] = &[
     post("/v1/chat/completions", "ChatRequest", "ChatCompletion", "Answers a chat"),
     post("/v1/completions", "CompletionRequest", "Completion", "Completes prompts"),
+    post("/v1/decisions", "DecisionRequest", "Decision", "Answers questions about a text"),
     post("/v1/embeddings", "EmbeddingRequest", "List", "Makes vectors of texts"),
     post("/v1/messages", "MessagesRequest", "Message", "Answers a message"),
     post(
@@ -72,6 +73,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     ),
     get("/v1/models", "List", "Lists models"),
     get("/v1/models/{name}", "Model", "Shows a model"),
+    post("/v1/moderations", "ModerationRequest", "Moderation", "Scores texts by category"),
     post("/tokenize", "TokenizeRequest", "Tokens", "Returns the tokens of a text"),
     post("/v1/tokenize", "TokenizeRequest", "Tokens", "Returns the tokens of a text"),
     post("/detokenize", "DetokenizeRequest", "Text", "Returns the text of tokens"),

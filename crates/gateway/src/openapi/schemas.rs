@@ -84,6 +84,21 @@ fn requests() -> Value {
             "model": text, "input": {}, "dimensions": tokens(),
             "encoding_format": nullable(&json!({ "enum": ["float", "base64"] }))
         })),
+        "ModerationRequest": object(&["input"], &json!({
+            "model": nullable(&text),
+            "input": { "anyOf": [text, { "type": "array", "minItems": 1, "maxItems": 2048 }] }
+        })),
+        "DecisionRequest": object(&["input", "questions"], &json!({
+            "model": nullable(&text),
+            "input": { "anyOf": [text, { "type": "array", "minItems": 1 }] },
+            "questions": { "type": "array", "minItems": 1, "maxItems": 400, "items": object(
+                &["type", "instructions"],
+                &json!({
+                    "type": { "enum": ["predicate", "choice", "score"] }, "name": text,
+                    "instructions": {}, "choices": { "type": "array" }, "levels": { "type": "array" }
+                }),
+            ) }
+        })),
         "TokenizeRequest": object(&[], &json!({ "model": text, "prompt": text, "messages": messages() })),
         "DetokenizeRequest": object(&["tokens"], &json!({ "model": text, "tokens": ids })),
         "Upload": object(&["purpose", "file"], &json!({
@@ -96,7 +111,8 @@ fn requests() -> Value {
             "properties": {
                 "input_file_id": text,
                 "endpoint": { "enum": [
-                    "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings"
+                    "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings",
+                    "/v1/moderations"
                 ] },
                 "completion_window": { "type": "string", "pattern": "^([1-9][0-9]?|1[0-5][0-9]|16[0-8])h$" },
                 "metadata": nullable(&json!({
@@ -138,6 +154,19 @@ fn replies() -> Value {
         })),
         "Message": object(&["id", "type", "content"], &json!({
             "id": text, "type": kind("message"), "content": { "type": "array" }
+        })),
+        "Moderation": object(&["id", "model", "results"], &json!({
+            "id": text, "model": text, "results": { "type": "array", "items": object(
+                &["flagged", "categories", "category_scores", "category_applied_input_types"],
+                &json!({
+                    "flagged": { "type": "boolean" }, "categories": { "type": "object" },
+                    "category_scores": { "type": "object" },
+                    "category_applied_input_types": { "type": "object" }
+                }),
+            ) }
+        })),
+        "Decision": object(&["answers", "model", "usage"], &json!({
+            "answers": { "type": "array" }, "model": text, "usage": { "type": "object" }
         })),
         "TokenCount": object(&["input_tokens"], &json!({ "input_tokens": number })),
         "Model": object(&["id", "object"], &json!({ "id": text, "object": kind("model") })),

@@ -245,6 +245,7 @@ fn body(
     body.insert("error".into(), Value::Null);
     body.insert("incomplete_details".into(), Value::Null);
     body.extend(request.echo.clone());
+    body.insert("service_tier".into(), run.class.tier().into());
     body.insert("output".into(), output.into());
     body.insert("usage".into(), Value::Null);
     body.extend(more.as_object().cloned().unwrap_or_default());

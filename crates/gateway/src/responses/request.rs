@@ -6,8 +6,9 @@ use serde_json::{Map, Value, json};
 
 use super::items;
 use crate::access::Caller;
-use crate::catalog::{Model, Models};
-use crate::chat::request::{apply_tools, service_tier, tokens};
+use crate::catalog::{Model, Models, Task};
+use crate::chat::request::{apply_tools, tokens};
+use crate::class::Tier;
 use crate::error::{ApiError, Result};
 use crate::fields::Fields;
 use crate::output::{OutputParser, ToolFormat};
@@ -30,6 +31,7 @@ pub(crate) struct ResponsesRequest {
     pub(crate) model: ModelName,
     pub(crate) input: TextInput,
     pub(crate) stream: bool,
+    pub(crate) tier: Tier,
     pub(crate) background: bool,
     pub(crate) obfuscated: bool,
     pub(crate) logprobs: bool,
@@ -89,7 +91,7 @@ impl ResponsesRequest {
     pub(crate) fn parse(body: &[u8], models: &Models, caller: &Caller) -> Result<Self> {
         let mut fields = Fields::parse(body)?;
         let name = models.named(&mut fields)?;
-        let (model, settings) = models.find(&name, caller)?;
+        let (model, settings) = models.serving(&name, caller, Task::Generate)?;
         let given = fields.value("input").unwrap_or_default();
         let instructions: Option<String> = fields.take("instructions")?;
         let mut messages: Vec<ChatMessage> = Vec::new();
@@ -135,7 +137,7 @@ impl ResponsesRequest {
         let options: StreamOptions = fields.take("stream_options")?.unwrap_or_default();
         let background = fields.take("background")?.unwrap_or_default();
         let store: Option<bool> = fields.take("store")?;
-        let tier = service_tier(&mut fields)?;
+        let tier = Tier::take(&mut fields)?;
         let truncation: Option<String> = fields.take("truncation")?;
         if truncation.as_deref().is_some_and(|truncation| truncation != "disabled") {
             return Err(ApiError::field(
@@ -148,7 +150,7 @@ impl ResponsesRequest {
             "max_output_tokens": input.max_tokens, "max_tool_calls": fields.value("max_tool_calls"),
             "parallel_tool_calls": parallel, "previous_response_id": previous,
             "reasoning": reasoning.unwrap_or(json!({ "effort": null, "summary": null })),
-            "service_tier": tier.unwrap_or("default"), "store": store.unwrap_or_default(),
+            "store": store.unwrap_or_default(),
             "temperature": input.temperature, "text": shown_text(text),
             "tool_choice": choice.unwrap_or("auto".into()), "tools": tools.unwrap_or(json!([])),
             "top_logprobs": input.top_logprobs.unwrap_or_default(), "top_p": input.top_p,
@@ -167,6 +169,7 @@ impl ResponsesRequest {
         Ok(Self {
             model,
             stream,
+            tier,
             background,
             obfuscated: options.include_obfuscation,
             logprobs: input.logprobs,

@@ -77,6 +77,7 @@ impl Runs {
             clients: 0,
             tokens: ask.tokens,
             of_batch: true,
+            class: ask.class,
         };
         let reservation = self.reserve(caller, ask.tokens)?;
         self.begin(record, reservation, client.trace).await

@@ -9,6 +9,7 @@ use nsbridge_protocol::{Fingerprint, RequestId, Uuid};
 use tempfile::TempDir;
 
 use super::{Record, Store};
+use crate::class::Class;
 use crate::error::ApiError;
 use crate::run::{Change, Ending, RawPiece};
 
@@ -37,6 +38,7 @@ pub(crate) fn record(id: u128, created_at: SystemTime) -> Record {
         clients: 0,
         tokens: 0,
         of_batch: false,
+        class: Class::Bulk,
     }
 }
 

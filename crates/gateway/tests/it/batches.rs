@@ -124,6 +124,29 @@ async fn a_batch_ends_with_its_window_and_holds_up_no_other_model() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_may_be_of_moderations() {
+    let place = Place::judging("").await;
+    let line = |id: &str, input: &str| {
+        let body = json!({ "input": input });
+        let line = json!({
+            "custom_id": id, "method": "POST", "url": "/v1/moderations", "body": body
+        });
+        format!("{line}\n")
+    };
+    let file = upload(&place, &place.key, &(line("a", "hate") + &line("b", ""))).await.json();
+    let asked = json!({
+        "input_file_id": file["id"], "endpoint": "/v1/moderations", "completion_window": "24h"
+    });
+    let made = place.post("/v1/batches", &asked, &[]).await.json();
+    let path = format!("/v1/batches/{}", made["id"].as_str().unwrap());
+    let batch = until(&place, &path, "completed").await;
+    assert_eq!(batch["request_counts"], json!({ "total": 2, "completed": 1, "failed": 1 }));
+    let output = read(&place, &batch["output_file_id"]).await;
+    let result = &output[0].1["response"]["body"]["results"][0];
+    assert_eq!((output[0].0.as_str(), &result["category_scores"]["hate"]), ("a", &json!(1.0)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_canceled_batch_keeps_what_is_done_and_stops_what_runs() {
     let place = Place::stored("lines = 2", Limits::default()).await;
     let [quick, slow] = ["1 quick of a canceled batch", "50 slow of a canceled batch"];

@@ -4,7 +4,10 @@
 
 mod abuse;
 mod batches;
+mod classes;
 mod handler;
+mod judge;
+mod judges;
 mod limits;
 mod metrics;
 mod place;

@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-use nsbridge_gateway::access::{self, ApiKey, Entry, Limits};
+use nsbridge_gateway::access::{self, ApiKey, Entry, Limits, Priority};
 use nsbridge_gateway::{Config, Gateway};
+use nsbridge_handler::{BatchOptions, Batched};
 use nsbridge_queue::{Broker, MemoryBroker};
 use nsbridge_testkit::system::{Running, Setup};
 use serde_json::Value;
@@ -21,6 +22,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::handler::Words;
+use crate::judge::Judge;
 
 /// Time after which a test gives up.
 const LONG: Duration = Duration::from_secs(20);
@@ -34,6 +36,8 @@ pub(crate) struct Place {
     /// Key of another tenant, with the limits of the place.
     pub(crate) other: String,
     pub(crate) disabled: String,
+    /// Key of a third tenant, for bulk requests.
+    pub(crate) bulk: String,
     pub(crate) drain: CancellationToken,
     pub(crate) gateway: JoinHandle<()>,
     ground: Arc<Ground>,
@@ -43,9 +47,9 @@ pub(crate) struct Place {
 struct Ground {
     setup: Setup,
     broker: Arc<dyn Broker>,
-    _worker: Running,
+    _workers: [Running; 2],
     folder: TempDir,
-    keys: [String; 3],
+    keys: [String; 4],
 }
 
 impl Ground {
@@ -54,17 +58,23 @@ impl Ground {
         let folder = tempfile::tempdir().unwrap();
         let setup = Setup::new().unwrap();
         let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
-        let worker = setup.worker::<Words>(broker.clone(), ()).await.unwrap();
+        let words = setup.worker::<Words>(broker.clone(), ()).await.unwrap();
+        let judge = Setup { model: "judge".parse().unwrap(), ..setup.clone() };
+        let judge = judge.worker_async::<Batched<Judge>>(broker.clone(), BatchOptions::default());
+        let judge = judge.await.unwrap();
         let file = folder.path().join("api-keys.json");
-        let keys = ["one", "two", "three"].map(|tenant| {
+        let keys = ["one", "two", "three", "four"].map(|tenant| {
             let key = ApiKey::generate().unwrap();
             let mut entry = Entry::new(&key, tenant.parse().unwrap());
             entry.disabled = tenant == "three";
+            if tenant == "four" {
+                entry.priority = Priority::Bulk;
+            }
             entry.limits = if tenant == "two" { limits } else { Limits::default() };
             access::add(&file, entry).unwrap();
             key.reveal().to_owned()
         });
-        Arc::new(Self { setup, broker, _worker: worker, folder, keys })
+        Arc::new(Self { setup, broker, _workers: [words, judge], folder, keys })
     }
 
     fn write_store_key(&self) {
@@ -94,8 +104,9 @@ impl Ground {
         let (address, drain) = (gateway.address(), gateway.drain());
         let metrics = gateway.metrics_address().unwrap();
         let gateway = tokio::spawn(gateway.run());
-        let [key, other, disabled] = self.keys.clone();
-        Place { address, metrics, key, other, disabled, drain, gateway, ground: self.clone() }
+        let [key, other, disabled, bulk] = self.keys.clone();
+        let ground = self.clone();
+        Place { address, metrics, key, other, disabled, bulk, drain, gateway, ground }
     }
 }
 
@@ -116,6 +127,16 @@ impl Place {
             "[models.absent]\n[store]\npath = \"gateway.redb\"\nkey_file = \"gateway.key\"\n\
              [batches]\n{batches}\n"
         );
+        Ground::new(limits).await.place("grace_s = 1", &tables).await
+    }
+
+    /// Starts a gateway whose model `judge` has these thresholds.
+    pub(crate) async fn judging(thresholds: &str) -> Self {
+        let tables = format!(
+            "[models.judge]\ntask = \"judge\"\naliases = [\"omni-moderation-latest\"]\n{thresholds}\n\
+             [store]\npath = \"gateway.redb\"\nkey_file = \"gateway.key\"\n"
+        );
+        let limits = Limits { requests_per_minute: Some(3), ..Limits::default() };
         Ground::new(limits).await.place("grace_s = 1", &tables).await
     }
 
@@ -164,6 +185,13 @@ impl Place {
     ) -> Connection {
         let mut connection = self.connect().await;
         connection.send(&request("POST", path, &self.key, &body.to_string(), headers)).await;
+        connection
+    }
+
+    /// Declares the queues of the model `absent`, which has no worker.
+    pub(crate) async fn declare_absent(&self) -> Arc<dyn nsbridge_queue::Connection> {
+        let connection = self.ground.broker.connect("test").await.unwrap();
+        connection.declare_model(&"absent".parse().unwrap()).await.unwrap();
         connection
     }
 
