@@ -9,6 +9,7 @@ use nsbridge::worker::{LogConfig, LogFormat};
 use nsbridge_gateway::access::{self, ApiKey, ApiKeyId, Entry};
 use nsbridge_gateway::{Config, Gateway};
 use nsbridge_protocol::{ModelName, Tenant};
+use tokio_util::sync::CancellationToken;
 
 use crate::failure::note;
 use crate::place::wait_for;
@@ -135,15 +136,24 @@ fn serve(config: &Path, log: LogFormat) -> Result<ExitCode> {
         let mut terminate =
             tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
                 .context("listening for SIGTERM")?;
+        let again = CancellationToken::new();
+        let second = again.clone();
         tokio::spawn(async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = tokio::signal::ctrl_c() => {}
+            for token in [drain, second] {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = tokio::signal::ctrl_c() => {}
+                }
+                token.cancel();
             }
-            drain.cancel();
         });
-        gateway.run().await;
-        Ok(ExitCode::SUCCESS)
+        tokio::select! {
+            () = gateway.run() => Ok(ExitCode::SUCCESS),
+            () = again.cancelled() => {
+                note("a second signal came: leaving at once");
+                Ok(ExitCode::FAILURE)
+            }
+        }
     })
 }
 

@@ -15,7 +15,7 @@ use std::time::SystemTime;
 use nsbridge_client::{ModelName, Tenant};
 use nsbridge_protocol::Uuid;
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 
 pub(crate) use self::batch::{Batch, BatchRecord};
@@ -34,8 +34,14 @@ const CHUNK: usize = 1 << 20;
 /// Maximum number of files of a tenant, and of its batches.
 const MOST: usize = 10_000;
 
-/// Maximum number of files that clients upload at the same time.
-const UPLOADS: usize = 32;
+/// Maximum number of batches of a tenant that have not ended.
+const UNFINISHED: usize = 64;
+
+/// Maximum number of files that clients upload at the same time, and that those of a tenant do.
+const UPLOADS: [usize; 2] = [32, 4];
+
+/// Maximum size of the lines of a tenant's batches in memory, in KiB.
+const LINES_KIB: usize = 64 << 10;
 
 /// Time for which files and batches are kept, in seconds: 30 days, as in OpenAI's interface.
 pub(crate) const KEPT_S: u64 = 30 * 24 * 3600;
@@ -46,11 +52,23 @@ pub(crate) struct Archive {
     pub(crate) limits: BatchConfig,
     files: Mutex<BTreeMap<Uuid, File>>,
     batches: Mutex<BTreeMap<Uuid, Arc<Batch>>>,
-    /// Permits of the lines that run, by model.
-    permits: Mutex<HashMap<ModelName, Arc<Semaphore>>>,
+    /// Permits of the lines that run: of all tenants by model, and of each tenant by model.
+    permits: Mutex<Permits>,
     uploads: Arc<Semaphore>,
+    /// Limits of each tenant.
+    shares: Mutex<HashMap<Tenant, Share>>,
     /// Tasks of the batches.
     pub(crate) tasks: TaskTracker,
+}
+
+type Permits = HashMap<(Option<Tenant>, ModelName), Arc<Semaphore>>;
+
+/// Limits of a tenant.
+#[derive(Clone)]
+struct Share {
+    uploads: Arc<Semaphore>,
+    /// KiB of lines in memory.
+    memory: Arc<Semaphore>,
 }
 
 impl fmt::Debug for Archive {
@@ -76,7 +94,8 @@ impl Archive {
             files: Mutex::new(whole.into_iter().collect()),
             batches: Mutex::new(batches.collect()),
             permits: Mutex::default(),
-            uploads: Arc::new(Semaphore::new(UPLOADS)),
+            uploads: Arc::new(Semaphore::new(UPLOADS[0])),
+            shares: Mutex::default(),
             tasks: TaskTracker::new(),
         })
     }
@@ -145,6 +164,16 @@ impl Archive {
             let message = format!("this tenant has {MOST} batches, which are the most");
             return Err(ApiError::bad_request(message).coded("too_many_batches"));
         }
+        let of = |batch: &&Arc<Batch>| batch.record().tenant == record.tenant;
+        if self.unfinished().iter().filter(of).count() >= UNFINISHED {
+            let message = format!(
+                "{UNFINISHED} batches of this tenant have not ended, which are the most: wait for \
+                 one, or cancel one"
+            );
+            let error = ApiError::limited(message, std::time::Duration::from_secs(60));
+            return Err(error.coded("too_many_batches"));
+        }
+        self.room(&record.tenant)?;
         let (id, kept) = (Uuid::now_v7(), record.clone());
         let stored = self.with_store(move |store| {
             let edit = store.record(Kind::Batch, id, &kept)?;
@@ -234,11 +263,51 @@ impl Archive {
         }
     }
 
-    /// Returns the permits of the lines of a model.
-    pub(crate) fn permits(&self, model: &ModelName) -> Arc<Semaphore> {
+    /// Waits for the turn of a line: first among those of its tenant, then among those of all
+    /// tenants. So the lines of a tenant wait for at most a few lines of each other tenant.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the gateway ends.
+    pub(crate) async fn turn(&self, tenant: &Tenant, model: &ModelName) -> Result<Turn> {
+        let closed = |_| ApiError::internal("the gateway ends");
+        let own = self.permits(Some(tenant), model).acquire_owned().await.map_err(closed)?;
+        let all = self.permits(None, model).acquire_owned().await.map_err(closed)?;
+        Ok(Turn { _own: own, _all: all })
+    }
+
+    fn permits(&self, tenant: Option<&Tenant>, model: &ModelName) -> Arc<Semaphore> {
         let mut permits = self.permits.lock();
         let new = || Arc::new(Semaphore::new(self.limits.lines));
-        permits.entry(model.clone()).or_insert_with(new).clone()
+        permits.entry((tenant.cloned(), model.clone())).or_insert_with(new).clone()
+    }
+
+    /// Waits for the memory of the next line of a file. [`Room::fit`] gives back what the line does
+    /// not need.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the gateway ends.
+    pub(crate) async fn room_for_line(
+        &self,
+        tenant: &Tenant,
+        file: Uuid,
+        longest: usize,
+    ) -> Result<Room, Unstored> {
+        let bytes = self.files.lock().get(&file).map_or(0, |file| file.bytes);
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(longest);
+        let kib = (bytes / 1024 + 1).min(LINES_KIB);
+        let memory = self.share(tenant).memory;
+        let kib = u32::try_from(kib).unwrap_or(u32::MAX);
+        memory.acquire_many_owned(kib).await.map(Room).map_err(|_| Unstored)
+    }
+
+    fn share(&self, tenant: &Tenant) -> Share {
+        let new = || Share {
+            uploads: Arc::new(Semaphore::new(UPLOADS[1])),
+            memory: Arc::new(Semaphore::new(LINES_KIB)),
+        };
+        self.shares.lock().entry(tenant.clone()).or_insert_with(new).clone()
     }
 
     /// Returns a reader of the lines of a file. A file that was deleted has none.
@@ -255,6 +324,25 @@ impl Archive {
     pub(crate) async fn chunk(&self, id: Uuid, at: u64) -> Result<Vec<u8>, Unstored> {
         let read = self.with_store(move |store| store.read_part(Kind::File, id, at));
         read.await?.ok_or(Unstored)
+    }
+}
+
+/// Turn of a line, which ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    _own: OwnedSemaphorePermit,
+    _all: OwnedSemaphorePermit,
+}
+
+/// Memory of a line, which is free when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Room(OwnedSemaphorePermit);
+
+impl Room {
+    /// Gives back what a line of this size does not need.
+    pub(crate) fn fit(&mut self, bytes: usize) {
+        let surplus = self.0.num_permits().saturating_sub(bytes / 1024 + 1);
+        drop(self.0.split(surplus));
     }
 }
 

@@ -86,7 +86,9 @@ mod tests {
 
     fn caller(priority: Priority) -> Caller {
         let access = Access::open_to_all("t".parse().unwrap());
-        Caller { priority, ..access.check(None, None).unwrap().for_batch() }
+        let mut caller = access.check(None, None).unwrap().for_batch();
+        caller.priority = priority;
+        caller
     }
 
     fn tier(body: &str) -> Result<Tier, String> {

@@ -87,6 +87,11 @@ impl ApiError {
         Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
     }
 
+    pub(crate) fn no_broker() -> Self {
+        Self::unavailable("the message broker cannot be reached", Duration::from_secs(1))
+            .coded("broker_unavailable")
+    }
+
     pub(crate) fn too_large(most: usize) -> Self {
         let message = format!("the body of the request has more than {most} bytes");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
@@ -214,14 +219,21 @@ impl From<Error> for ApiError {
     fn from(error: Error) -> Self {
         let second = Duration::from_secs(1);
         match error {
-            Error::NoSuchModel { model } => Self::no_model(model.as_str()).passing(),
+            Error::NoSuchModel { .. } => {
+                let message = "no worker has served this model yet: try again later";
+                Self::unavailable(message, 5 * second).coded("no_worker").passing()
+            }
             Error::QueueFull { .. } => {
                 Self::unavailable("the queue of the model is full", 5 * second).coded("queue_full")
             }
             Error::Queue(_) | Error::Closed => {
-                Self::unavailable("the message broker cannot be reached", second)
-                    .coded("broker_unavailable")
+                tracing::error!(error = chain(&error), "the message broker cannot be used");
+                Self::no_broker()
             }
+            Error::Deadline { pieces: 0, hint: Some(code) } => Self::timeout(format!(
+                "no worker began the reply before its deadline: a worker reported `{code}`"
+            ))
+            .passing(),
             Error::Deadline { pieces: 0, .. } => unbegun(),
             Error::Deadline { .. } | Error::Truncated { .. } => {
                 Self::timeout("the reply was not complete at its deadline")
@@ -233,12 +245,16 @@ impl From<Error> for ApiError {
             )),
             Error::Failed { code, message } => Self::of_worker(code, message),
             Error::Key(_) | Error::Keyring(_) | Error::Seal(_) => {
+                tracing::error!(error = chain(&error), "a request cannot be sealed");
                 Self::internal("the gateway cannot seal the request").coded("sealing_failed")
             }
             Error::SlowConsumer { .. } => {
                 Self::internal("the gateway read the reply too slowly").coded("slow_consumer")
             }
-            _ => Self::internal("the reply cannot be read").coded("bad_reply"),
+            _ => {
+                tracing::error!(error = chain(&error), "a reply cannot be read");
+                Self::internal("the reply cannot be read").coded("bad_reply")
+            }
         }
     }
 }
@@ -275,6 +291,20 @@ impl ApiError {
     }
 }
 
+/// Formats an error and its causes in one line. A cause that the line ends with is left out.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let words = cause.to_string();
+        if !line.ends_with(&words) {
+            line = format!("{line}: {words}");
+        }
+        next = cause.source();
+    }
+    line
+}
+
 /// Error of a reply that no worker began. A worker may be there later.
 fn unbegun() -> ApiError {
     ApiError::timeout("no worker began the reply before its deadline").passing()
@@ -301,7 +331,7 @@ mod tests {
     #[test]
     fn a_client_is_told_whether_to_try_again() {
         let model = || "m".parse().unwrap();
-        check(Error::NoSuchModel { model: model() }, 404, "model_not_found", None);
+        check(Error::NoSuchModel { model: model() }, 503, "no_worker", Some("true"));
         check(Error::QueueFull { model: model() }, 503, "queue_full", Some("true"));
         check(Error::Closed, 503, "broker_unavailable", Some("true"));
         let late = Error::Deadline { pieces: 0, hint: None };

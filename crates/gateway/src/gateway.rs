@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use nsbridge_client::{AmqpBroker, Client, KeyProvider, Keyring};
-use nsbridge_crypto::Key;
+use nsbridge_client::{AmqpBroker, Client, KeyProvider};
+use nsbridge_crypto::{Key, Reread, WatchedKeyring};
 use nsbridge_queue::Broker;
 use tokio::net::TcpListener;
 use tokio::time::interval;
@@ -19,6 +19,7 @@ use crate::archive::Archive;
 use crate::batches;
 use crate::catalog::Models;
 use crate::config::{Config, ConfigError, Server, StoreConfig};
+use crate::error::chain;
 use crate::metrics::Metrics;
 use crate::private_file::{PrivateFile, PrivateFileError, Reload};
 use crate::routes::routes;
@@ -94,7 +95,17 @@ impl Gateway {
     /// Returns an error if a file, the broker or the address cannot be used.
     pub async fn connect(config: Config) -> Result<Self, Error> {
         let broker = Arc::new(AmqpBroker::new(&config.broker.url)?);
-        let keys = Arc::new(Keyring::load(&config.keys.keyring)?);
+        let shown = config.keys.keyring.display().to_string();
+        let keys = WatchedKeyring::open(&config.keys.keyring, UPKEEP, move |reread| match reread {
+            Reread::Taken(_) | Reread::Removed(_) => {
+                tracing::info!(keyring = shown, "the keyring was reloaded");
+            }
+            Reread::Refused(error) => {
+                let error = chain(error);
+                tracing::error!(keyring = shown, error, "the keyring cannot be reloaded");
+            }
+        });
+        let keys = Arc::new(keys?);
         Self::on(config, broker, keys).await
     }
 
@@ -127,7 +138,9 @@ impl Gateway {
         let mut keep = Duration::from_secs(600);
         getrandom::fill(&mut hash_key).map_err(|_| no_randomness())?;
         if let Some(kept) = &config.store {
-            let key = store_key(&kept.key_file, kept.shared.is_none())?;
+            // A new key would not open what is there.
+            let is_new = kept.path.as_ref().is_none_or(|path| !path.exists());
+            let key = store_key(&kept.key_file, is_new && kept.shared.is_none())?;
             hash_key = blake3::derive_key("nsbridge/1 gateway retries", &key);
             stores = open_stores(kept, key).await?;
             if let Some(own) = &stores.own {

@@ -1,4 +1,6 @@
-//! Limits of callers, as errors and headers of responses.
+//! Limits of callers, as errors, and estimates of what requests use.
+
+use nsbridge_client::{ChatMessage, TextInput};
 
 use crate::access::{Caller, Limit, Refusal, Reservation};
 use crate::error::{ApiError, Result};
@@ -24,4 +26,11 @@ pub(crate) fn reserve(caller: &Caller, tokens: u64) -> Result<Reservation> {
             ApiError::bad_request(refusal.to_string()).coded("tokens_exceed_limit")
         }
     })
+}
+
+/// Returns an estimate of a prompt's tokens: a quarter of its bytes.
+pub(crate) fn prompt_tokens(input: &TextInput) -> u64 {
+    let messages: usize = input.messages.iter().map(ChatMessage::bytes).sum();
+    let bytes = messages + input.prompt.as_ref().map_or(0, String::len);
+    (bytes / 4 + input.prompt_token_ids.len() + 1) as u64
 }

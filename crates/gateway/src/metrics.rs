@@ -50,6 +50,8 @@ struct Inner {
     running: Gauge,
     streams: Gauge,
     replies: Counters,
+    failed: Counters,
+    restarted: Counter,
     reattached: Counter,
     joined: Counter,
     reserved: Counter,
@@ -130,8 +132,17 @@ impl Metrics {
 
     /// Counts a response with an error of this code.
     pub(crate) fn refused(&self, code: &str) {
-        let code = codes().find(|known| *known == code).unwrap_or(names::OTHER);
-        self.0.refused.get_or_create_owned(&[("code", code)]).inc();
+        self.0.refused.get_or_create_owned(&[("code", known(code))]).inc();
+    }
+
+    /// Counts a reply that failed with an error of this code.
+    pub(crate) fn failed(&self, code: &str) {
+        self.0.failed.get_or_create_owned(&[("code", known(code))]).inc();
+    }
+
+    /// Counts a withdrawal of pieces.
+    pub(crate) fn restarted(&self) {
+        self.0.restarted.inc();
     }
 
     /// Counts a response that streams events, until its end.
@@ -170,12 +181,13 @@ impl Inner {
         let durations = all.seconds(&names::DURATION, &durations());
         let token_usage = all.put(&names::TOKEN_USAGE, &token_usage());
         let mut ours = Shelf(registry.sub_registry_with_prefix("nsbridge_gateway"));
-        let (replies, refused) = (Counters::default(), Counters::default());
+        let [replies, failed, refused] = [(); 3].map(|()| Counters::default());
         for end in End::NAMES {
             drop(replies.get_or_create(&[("end", end)]));
         }
         for code in codes() {
             drop(refused.get_or_create(&[("code", code)]));
+            drop(failed.get_or_create(&[("code", code)]));
         }
         Self {
             registry: Registry::default(),
@@ -187,6 +199,8 @@ impl Inner {
             running: ours.put(&names::RUNNING, &Gauge::default()),
             streams: ours.put(&names::STREAMS, &Gauge::default()),
             replies: ours.put(&names::REPLIES, &replies),
+            failed: ours.put(&names::FAILED, &failed),
+            restarted: ours.put(&names::RESTARTED, &Counter::default()),
             reattached: ours.put(&names::REATTACHED, &Counter::default()),
             joined: ours.put(&names::JOINED, &Counter::default()),
             reserved: ours.put(&names::RESERVED, &Counter::default()),
@@ -220,6 +234,11 @@ fn codes() -> impl Iterator<Item = &'static str> {
     let workers = ErrorCode::ALL.into_iter().map(ErrorCode::as_str);
     let own = names::CODES.into_iter().chain([names::OTHER]);
     own.chain(workers.filter(|code| !names::CODES.contains(code) && *code != names::OTHER))
+}
+
+/// Returns the code as it is counted.
+fn known(code: &str) -> &'static str {
+    codes().find(|known| *known == code).unwrap_or(names::OTHER)
 }
 
 fn requests() -> Histograms<3> {

@@ -63,6 +63,8 @@ pub(crate) struct Run {
     changes: watch::Sender<u64>,
     /// Number of connections that read the reply.
     readers: AtomicUsize,
+    /// Number of pieces that an earlier computation had.
+    restored: AtomicUsize,
     /// True if the reply goes on without readers.
     background: bool,
     /// Class of the request in its queue.
@@ -105,6 +107,7 @@ impl Run {
             log: Mutex::default(),
             changes: watch::Sender::new(0),
             readers: AtomicUsize::new(0),
+            restored: AtomicUsize::new(0),
             background,
             cancel: CancellationToken::new(),
             released: AtomicBool::new(false),
@@ -118,6 +121,7 @@ impl Run {
         fingerprint: Option<Fingerprint>,
         ending: Option<Ending>,
     ) {
+        self.restored.store(pieces.len(), Ordering::SeqCst);
         let mut log = self.log.lock();
         (log.pieces, log.fingerprint, log.ending) = (pieces, fingerprint, ending);
     }
@@ -160,6 +164,11 @@ impl Run {
                     told(Change::Restarted { kept });
                 }
                 Some(Ok(Event::Done(summary))) => break Ending::Done(summary),
+                // The client passes on a bounded number of them.
+                Some(Ok(Event::Hint(code))) => {
+                    tracing::warn!(request = %self.id, %code, "a worker reports that it cannot open a request");
+                    continue;
+                }
                 Some(Ok(_)) => continue,
                 Some(Err(error)) => break Ending::Failed(error.into()),
                 None => break Ending::Failed(ApiError::from(nsbridge_client::Error::Closed)),
@@ -183,6 +192,11 @@ impl Run {
     /// Stops the reply.
     pub(crate) fn cancel(&self) {
         self.cancel.cancel();
+    }
+
+    /// Waits until the reply is stopped.
+    pub(crate) async fn cancelled(&self) {
+        self.cancel.cancelled().await;
     }
 
     /// Stops the reply because the gateway ends; another one continues it.
@@ -211,6 +225,22 @@ impl Run {
     pub(crate) fn pieces(&self) -> (Vec<Arc<RawPiece>>, Option<Fingerprint>) {
         let log = self.log.lock();
         (log.pieces.clone(), log.fingerprint)
+    }
+
+    /// Returns the number of tokens that this process has received. Those of an echoed prompt do not
+    /// count.
+    pub(crate) fn received(&self) -> u64 {
+        let log = self.log.lock();
+        let new = log.pieces.get(self.restored.load(Ordering::SeqCst)..).unwrap_or_default();
+        new.iter().filter(|piece| !piece.piece.prompt).count() as u64
+    }
+
+    /// Returns the size of the pieces in memory, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        /// Parsed piece and its allocations.
+        const PIECE: usize = 256;
+        let log = self.log.lock();
+        log.pieces.iter().map(|piece| PIECE + 2 * piece.json.get().len()).sum()
     }
 
     /// Returns a reader of the whole reply. A run that is not in the background is canceled when its

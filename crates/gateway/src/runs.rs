@@ -1,16 +1,18 @@
 //! Replies by their id: started, joined by retries, continued after a restart, kept for a while.
 
+mod compute;
 mod entry;
 mod lines;
 mod replicas;
 mod retries;
 mod settle;
+mod sweep;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use nsbridge_client::{ModelName, Request, ResumePoint, TextInput, TraceParent};
+use nsbridge_client::{ModelName, TextInput, TraceParent};
 use nsbridge_protocol::{RequestId, Uuid};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -19,21 +21,21 @@ use tokio_util::task::TaskTracker;
 pub(crate) use self::entry::Entry;
 use self::entry::Known;
 pub(crate) use self::lines::Line;
-use self::settle::{end, settle};
 use crate::access::{Caller, Reservation};
 use crate::class::Class;
 use crate::error::{ApiError, Result};
 use crate::limits;
-use crate::metrics::{End, Metrics};
-use crate::run::{Change, Ending, RawPiece, Reader, Run};
+use crate::metrics::Metrics;
+use crate::run::{Ending, Reader, Run};
 use crate::shared::Shared;
 use crate::store::{Record, Store};
 
 /// Endpoint whose replies clients read again by their id.
 const READ_BY_ID: &str = "response";
 
-/// Maximum number of replies that are kept in memory after their end.
-const MOST_ENDED: usize = 10_000;
+/// Time limit for the publishing of a request whose client waits. The broker is then taken for
+/// unreachable.
+const PUBLISH: Duration = Duration::from_secs(5);
 
 /// Mask for random seeds: 53 bits, which every JSON parser represents exactly.
 const SEED_BITS: u64 = (1 << 53) - 1;
@@ -129,15 +131,32 @@ impl Runs {
             return self.start_line(kind, ask, caller, client, line, body).await;
         }
         let (join, content) = self.hashes(kind, caller, client, body);
-        let repeats = client.retries || client.idempotency_key.is_some();
+        let named = client.idempotency_key.is_some();
+        // A client tells that it tries again, and not which of its equal requests was refused.
+        let repeats = named || client.retries && !self.known.lock().was_refused(&join);
+        let begun = self.start_or_join(kind, ask, caller, client, body, (join, content), repeats);
+        let begun = begun.await;
+        if begun.is_err() && !named {
+            self.known.lock().refuse(join);
+        }
+        begun
+    }
+
+    /// Joins the reply of this hash if there is one and the request `repeats`, else starts one.
+    #[expect(clippy::too_many_arguments, reason = "one caller, which has all of them")]
+    async fn start_or_join(
+        self: &Arc<Self>,
+        kind: &str,
+        ask: Ask,
+        caller: &Caller,
+        client: &Client,
+        body: &[u8],
+        (join, content): ([u8; 32], [u8; 32]),
+        repeats: bool,
+    ) -> Result<(Arc<Run>, Reader)> {
         let repeated = if repeats { self.joined(&join).await? } else { None };
         if let Some(entry) = repeated {
-            if entry.record.content != content {
-                let message = "this Idempotency-Key belongs to a request with another body";
-                return Err(ApiError::bad_request(message).coded("idempotency_key_reused"));
-            }
-            self.metrics.joined();
-            return self.join(&entry, caller, ask.tokens).await;
+            return self.repeat(&entry, caller, ask.tokens, content).await;
         }
         let reservation = self.reserve(caller, ask.tokens)?;
         let now = SystemTime::now();
@@ -154,7 +173,7 @@ impl Runs {
             tenant: caller.tenant.clone(),
             key: caller.id.to_string(),
             input: ask.input,
-            body: String::from_utf8_lossy(body).into_owned(),
+            body: body_to_keep(kind, body),
             join,
             content,
             background: ask.background,
@@ -163,23 +182,54 @@ impl Runs {
             of_batch: false,
             class: ask.class,
         };
-        self.begin(record, reservation, client.trace).await
+        let named = client.idempotency_key.is_some();
+        let entry = match self.add(record, named) {
+            Ok(entry) => entry,
+            // Another connection began it in the meantime.
+            Err(entry) => {
+                drop(reservation);
+                return self.repeat(&entry, caller, ask.tokens, content).await;
+            }
+        };
+        self.begin(&entry, reservation, client.trace).await
     }
 
-    /// Stores a request and submits it.
+    /// Joins a reply that the request repeats.
+    async fn repeat(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        caller: &Caller,
+        tokens: u64,
+        content: [u8; 32],
+    ) -> Result<(Arc<Run>, Reader)> {
+        if entry.record.content != content {
+            let message = "this Idempotency-Key belongs to a request with another body";
+            return Err(ApiError::bad_request(message).coded("idempotency_key_reused"));
+        }
+        self.metrics.joined();
+        self.join(entry, caller, tokens).await
+    }
+
+    /// Stores the request of a new entry and submits it.
     async fn begin(
         self: &Arc<Self>,
-        record: Record,
+        entry: &Arc<Entry>,
         reservation: Reservation,
         trace: Option<TraceParent>,
     ) -> Result<(Arc<Run>, Reader)> {
-        let entry = self.add(record);
         let reader = entry.run.reader();
         let kept = self.keep(&entry.record);
-        self.submit(&entry, trace, Some(reservation)).await?;
+        if let Err(error) = self.submit(entry, trace, Some(reservation), Some(PUBLISH)).await {
+            if !entry.record.of_batch {
+                // No client has its id, and a retry is a new request.
+                let _ = kept.await;
+                self.remove(entry);
+            }
+            return Err(error);
+        }
         // The client may leave, and this process may end, as soon as the client has the id.
         if let Err(error) = kept.await {
-            self.remove(&entry);
+            self.remove(entry);
             return Err(error);
         }
         Ok((entry.run.clone(), reader))
@@ -230,19 +280,20 @@ impl Runs {
             return Ok((entry.run.clone(), entry.run.reader()));
         }
         let reservation = self.reserve(caller, tokens)?;
-        self.go_on(entry, Some(reservation)).await
+        self.go_on(entry, Some(reservation), Some(PUBLISH)).await
     }
 
-    /// Continues an interrupted reply.
+    /// Continues an interrupted reply. `patience` is the time limit for its publishing.
     async fn go_on(
         self: &Arc<Self>,
         entry: &Entry,
         reservation: Option<Reservation>,
+        patience: Option<Duration>,
     ) -> Result<(Arc<Run>, Reader)> {
         let (entry, new) = self.revive(entry);
         let reader = entry.run.reader();
         if new {
-            self.submit(&entry, None, reservation).await?;
+            self.submit(&entry, None, reservation, patience).await?;
         }
         Ok((entry.run.clone(), reader))
     }
@@ -263,81 +314,21 @@ impl Runs {
         (revived, true)
     }
 
-    fn add(&self, record: Record) -> Arc<Entry> {
+    /// Adds the entry of a new request. The error is the entry that the hash of a request with an
+    /// idempotency key has already.
+    fn add(&self, record: Record, named: bool) -> std::result::Result<Arc<Entry>, Arc<Entry>> {
+        let mut known = self.known.lock();
+        if let Some(other) = known.joined(&record.join).filter(|_| named) {
+            return Err(other);
+        }
         let entry = Entry::new(record, false);
-        self.known.lock().insert(&entry);
-        entry
-    }
-
-    /// Submits the request of an entry, and reads its reply in a task.
-    async fn submit(
-        self: &Arc<Self>,
-        entry: &Arc<Entry>,
-        trace: Option<TraceParent>,
-        reservation: Option<Reservation>,
-    ) -> Result<()> {
-        let Record { model, tenant, input, id, seed, created_at, expires_at, .. } = &entry.record;
-        let mut request = Request::new(model.clone(), tenant.clone()).input(input).id(*id);
-        request.trace = trace;
-        let request = entry.record.class.set(request);
-        let meter = self.metrics.reply(&entry.record.kind, model);
-        let (pieces, fingerprint) = entry.run.pieces();
-        let clients = entry.record.clients;
-        let submitted = if clients == 0 {
-            let left = expires_at.duration_since(SystemTime::now()).unwrap_or_default();
-            let request = request.seed(*seed).timeout(left);
-            self.client.submit::<RawPiece>(request).await
-        } else {
-            self.metrics.reattached();
-            let bytes = |piece: &Arc<RawPiece>| piece.json.get().as_bytes().to_vec();
-            let pieces = pieces.iter().map(bytes).collect();
-            let point = ResumePoint::new(*id, *seed, *created_at, *expires_at)
-                .pieces(pieces, fingerprint)
-                .clients(clients);
-            self.client.reattach::<RawPiece>(request, point).await
-        };
-        let reply = match submitted {
-            Ok(reply) => reply,
-            Err(error) => {
-                let error = ApiError::from(error);
-                meter.end(End::Failed);
-                self.end(entry, &Ending::Failed(error.clone()));
-                return Err(error);
-            }
-        };
-        let (runs, entry) = (self.clone(), entry.clone());
-        self.driving.spawn(async move {
-            let note = |change: Change<'_>| {
-                if matches!(change, Change::Piece { .. }) {
-                    meter.piece();
-                }
-                runs.note(&entry, &change);
-            };
-            entry.run.drive(reply, note).await;
-            meter.end(end(&entry.run));
-            if let Some(reservation) = reservation {
-                runs.metrics.settled(settle(&entry.run, reservation));
-            }
-        });
-        Ok(())
-    }
-
-    fn end(&self, entry: &Entry, ending: &Ending) {
-        entry.run.end(ending, |change| self.note(entry, &change));
-    }
-
-    /// Notes a change of a reply in the stores.
-    fn note(&self, entry: &Entry, change: &Change<'_>) {
-        if matches!(change, Change::Ended(_)) {
-            *entry.ended.lock() = Some(Instant::now());
+        known.insert(&entry);
+        let is_due = known.is_due();
+        drop(known);
+        if is_due {
+            self.make_room();
         }
-        // Another process, or a client that comes back, continues a reply that was interrupted.
-        if let Some(store) = self.store.as_ref().filter(|_| !entry.is_interrupted_by(change)) {
-            store.note(entry.record.id, change);
-        }
-        if let Some(shared) = self.shared.as_ref().filter(|_| !entry.record.of_batch) {
-            replicas::note(shared, entry, change);
-        }
+        Ok(entry)
     }
 
     /// Returns a reply of the caller's key.
@@ -376,7 +367,12 @@ impl Runs {
             // No task reads it.
             entry.run.cancel();
         }
-        self.known.lock().insert(&entry);
+        let mut known = self.known.lock();
+        // Another connection may have read it, and continued it, in the meantime.
+        if let Some(other) = known.entries.get(&id) {
+            return Some(other.clone());
+        }
+        known.insert(&entry);
         Some(entry)
     }
 
@@ -398,9 +394,8 @@ impl Runs {
         };
         if interrupted {
             // The limits of a caller are those of each replica.
-            let tokens = entry.elsewhere.then_some(entry.record.tokens);
-            let reservation = tokens.map(|tokens| self.reserve(caller, tokens)).transpose()?;
-            return self.go_on(entry, reservation).await;
+            let reservation = self.reserve(caller, entry.record.tokens)?;
+            return self.go_on(entry, Some(reservation), Some(PUBLISH)).await;
         }
         Ok((entry.run.clone(), entry.run.reader()))
     }
@@ -424,56 +419,23 @@ impl Runs {
                 *entry.ended.lock() = Some(Instant::now());
                 continue;
             }
-            match self.go_on(&entry, None).await {
-                Ok(_) => count += 1,
-                Err(error) => tracing::warn!(%error, "a reply cannot be continued"),
-            }
+            count += 1;
+            let runs = self.clone();
+            // The gateway serves in the meantime: the broker may be away.
+            self.driving.spawn(async move {
+                if let Err(error) = runs.go_on(&entry, None, None).await {
+                    tracing::warn!(%error, "a reply cannot be continued");
+                }
+            });
         }
         count
     }
+}
 
-    /// Forgets a reply. One in progress is canceled.
-    pub(crate) fn remove(&self, entry: &Entry) {
-        entry.run.cancel();
-        let mut known = self.known.lock();
-        known.entries.remove(&entry.record.id);
-        known.joins.remove(&entry.record.join);
-        drop(known);
-        if let Some(store) = &self.store {
-            store.remove(entry.record.id);
-        }
-        if let Some(shared) = &self.shared {
-            shared.remove(entry.record.id, &entry.record.join);
-        }
-    }
-
-    /// Forgets replies that ended long ago.
-    pub(crate) fn sweep(&self) {
-        let now = Instant::now();
-        let old = |entry: &Arc<Entry>| {
-            entry.ended.lock().filter(|ended| now.duration_since(*ended) >= self.times.keep)
-        };
-        let mut known = self.known.lock();
-        let mut gone: Vec<_> =
-            known.entries.values().filter(|entry| old(entry).is_some()).cloned().collect();
-        let mut ended: Vec<_> = known
-            .entries
-            .values()
-            .filter_map(|entry| Some(((*entry.ended.lock())?, entry.clone())))
-            .collect();
-        if let Some(excess) = ended.len().checked_sub(MOST_ENDED) {
-            ended.sort_by_key(|(at, _)| *at);
-            gone.extend(ended.into_iter().take(excess).map(|(_, entry)| entry));
-        }
-        for entry in &gone {
-            known.entries.remove(&entry.record.id);
-            known.joins.remove(&entry.record.join);
-        }
-        drop(known);
-        if let Some(store) = &self.store {
-            store.sweep(self.times.keep);
-        }
-    }
+/// Returns the body of a request as it is kept: only replies that clients read by their id are shown
+/// again from their requests.
+fn body_to_keep(kind: &str, body: &[u8]) -> String {
+    if kind == READ_BY_ID { String::from_utf8_lossy(body).into_owned() } else { String::new() }
 }
 
 fn no_randomness() -> ApiError {

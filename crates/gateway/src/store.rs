@@ -21,6 +21,7 @@ use tokio::sync::oneshot;
 
 use crate::class::Class;
 use crate::error::ApiError;
+use crate::limits::prompt_tokens;
 use crate::run::{Change, Ending, RawPiece};
 
 pub(crate) use self::objects::{Edit, Kind, Unstored};
@@ -28,6 +29,12 @@ pub(crate) use self::objects::{Edit, Kind, Unstored};
 const REPLIES: TableDefinition<'_, [u8; 16], &[u8]> = TableDefinition::new("replies");
 const ENDINGS: TableDefinition<'_, [u8; 16], &[u8]> = TableDefinition::new("endings");
 const PIECES: TableDefinition<'_, ([u8; 16], u64), &[u8]> = TableDefinition::new("pieces");
+
+/// Values about the database itself.
+const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
+
+/// Name of the value that only the store's key opens.
+const KEY: &str = "key";
 
 /// Maximum number of writes that wait. Pieces beyond it are not kept, and computed again if needed.
 const WAITING: usize = 16 << 10;
@@ -49,7 +56,7 @@ pub(crate) struct Record {
     /// Id of the API key.
     pub(crate) key: String,
     pub(crate) input: TextInput,
-    /// Body of the request.
+    /// Body of the request, if clients read the reply again by its id; else empty.
     pub(crate) body: String,
     /// Hash by which a retry is recognized.
     pub(crate) join: [u8; 32],
@@ -67,6 +74,24 @@ pub(crate) struct Record {
     /// Class of the request in its queue.
     #[serde(default)]
     pub(crate) class: Class,
+}
+
+impl Record {
+    /// Returns an estimate of the prompt's tokens, which is a part of `tokens`.
+    pub(crate) fn prompt_tokens(&self) -> u64 {
+        prompt_tokens(&self.input)
+    }
+
+    /// Returns the size of the request in memory, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        /// Record with its allocations.
+        const RECORD: usize = 2048;
+        let messages: usize =
+            self.input.messages.iter().map(nsbridge_client::ChatMessage::bytes).sum();
+        let prompt = self.input.prompt.as_ref().map_or(0, String::len);
+        let ids = 4 * self.input.prompt_token_ids.len();
+        RECORD + self.body.len() + messages + prompt + ids
+    }
 }
 
 impl fmt::Debug for Record {
@@ -131,6 +156,15 @@ pub enum StoreError {
         #[source]
         cause: Box<redb::Error>,
     },
+    /// The database has replies that another key sealed.
+    #[error(
+        "the store {path} is sealed under another key: give the key file of its first start, or \
+         move the store away"
+    )]
+    OtherKey {
+        /// Path of the file.
+        path: String,
+    },
     /// The thread that writes cannot be started.
     #[error("the thread of the store cannot be started")]
     Thread(#[source] std::io::Error),
@@ -158,9 +192,12 @@ impl Store {
             Ok(())
         };
         tables().map_err(unusable)?;
+        let seal = Arc::new(AtRest::new(key));
+        if !is_own(&database, &seal).map_err(unusable)? {
+            return Err(StoreError::OtherKey { path: path.display().to_string() });
+        }
         let database = Arc::new(database);
         let (writes, waiting) = sync_channel(WAITING);
-        let seal = Arc::new(AtRest::new(key));
         let own = Writer { database: database.clone(), seal: seal.clone() };
         std::thread::Builder::new()
             .name("store".to_owned())
@@ -286,6 +323,32 @@ impl Store {
     }
 }
 
+/// Returns true if the database is sealed under this key. A new database is from now on.
+fn is_own(database: &Database, seal: &AtRest) -> Result<bool, redb::Error> {
+    let transaction = database.begin_write()?;
+    let is_own = {
+        let mut about = transaction.open_table(ABOUT)?;
+        let known = about.get(KEY)?.map(|sealed| sealed.value().to_vec());
+        if let Some(sealed) = known {
+            open::<String>(seal, Place::Key, &sealed).is_some()
+        } else {
+            // Earlier versions did not mark their databases.
+            let replies = transaction.open_table(REPLIES)?;
+            let mine = replies.first()?.is_none_or(|(id, sealed)| {
+                let place = Place::Record(RequestId(Uuid::from_bytes(id.value())));
+                open::<Record>(seal, place, sealed.value()).is_some()
+            });
+            let mark = serde_json::to_vec(KEY).unwrap_or_default();
+            if let Some(sealed) = seal.seal(&Place::Key.bytes(), &mark).ok().filter(|_| mine) {
+                about.insert(KEY, sealed.as_slice())?;
+            }
+            mine
+        }
+    };
+    transaction.commit()?;
+    Ok(is_own)
+}
+
 /// Thread that writes.
 struct Writer {
     database: Arc<Database>,
@@ -376,13 +439,14 @@ impl Writer {
             let key = key.value();
             let place = Place::Record(RequestId(Uuid::from_bytes(key)));
             let expired = || Some(open::<Record>(&self.seal, place, sealed.value())?.expires_at);
-            // What cannot be opened was sealed under another key, and is of no use.
-            let at = ended.get(&key).copied().or_else(expired);
-            let since = at.map(|at| now.duration_since(at).unwrap_or_default());
-            if since.is_none_or(|since| since >= keep) {
+            // What cannot be opened is damaged, and is kept for a look at it.
+            let Some(at) = ended.remove(&key).or_else(expired) else { continue };
+            if now.duration_since(at).unwrap_or_default() >= keep {
                 old.push(key);
             }
         }
+        // An end that was written after its reply was removed.
+        old.extend(ended.into_keys());
         Ok(old)
     }
 }
@@ -397,6 +461,7 @@ enum Place {
     Chunk(Uuid, u64),
     Batch(Uuid),
     Result(Uuid, u64),
+    Key,
 }
 
 impl Place {
@@ -409,6 +474,7 @@ impl Place {
             Self::Chunk(id, at) => (4, id, at),
             Self::Batch(id) => (5, id, 0),
             Self::Result(id, at) => (6, id, at),
+            Self::Key => (7, Uuid::nil(), 0),
         };
         let mut bytes = [kind; 25];
         bytes[1..17].copy_from_slice(id.as_bytes());

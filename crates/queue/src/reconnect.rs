@@ -1,5 +1,6 @@
 //! Connection that is reopened after a loss.
 
+use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -94,7 +95,9 @@ impl ReconnectingConnection {
             match self.try_connection().await {
                 Ok(connection) => return connection,
                 Err(error) => {
-                    tracing::warn!(connection = %self.name, %error, "no connection, trying again");
+                    let cause = error.source().map(ToString::to_string).unwrap_or_default();
+                    let connection = &*self.name;
+                    tracing::warn!(connection, %error, cause, "no connection, trying again");
                     tokio::select! {
                         () = sleep(pauses.next()) => {}
                         () = self.came.notified() => {}

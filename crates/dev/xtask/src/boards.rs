@@ -129,9 +129,10 @@ pub(crate) fn run(write: bool) -> Result<()> {
 pub(crate) fn rules() -> Result<PathBuf> {
     let boards = boards()?;
     let queries = queries(&boards).map(|query| query.replace("$__rate_interval", "5m"));
-    let rules = queries.map(|query| query.replace("$__range", "1h")).enumerate().map(
-        |(number, query)| json!({ "record": format!("board:query:{number}"), "expr": query }),
-    );
+    let rules = queries
+        .map(|query| query.replace("$__range", "1h"))
+        .enumerate()
+        .map(|(number, query)| json!({ "record": format!("board:query:{number}"), "expr": query }));
     let rules: Vec<Value> = rules.collect();
     let groups = json!({ "groups": [{ "name": "boards", "rules": rules }] });
     let path = root().join("target/boards.rules.yaml");
@@ -183,8 +184,7 @@ fn json(board: &Board) -> Value {
             }
             let mut one = shown(panel);
             one["id"] = (panels.len() + 1).into();
-            one["gridPos"] =
-                json!({ "x": x, "y": y, "w": panel.width, "h": panel.kind.height() });
+            one["gridPos"] = json!({ "x": x, "y": y, "w": panel.width, "h": panel.kind.height() });
             panels.push(one);
             x += panel.width;
             height = height.max(panel.kind.height());

@@ -19,7 +19,7 @@ pub(crate) struct Draft {
     buffer: Vec<u8>,
     most: u64,
     done: bool,
-    _permit: Option<OwnedSemaphorePermit>,
+    _permits: Vec<OwnedSemaphorePermit>,
 }
 
 impl fmt::Debug for Draft {
@@ -37,8 +37,8 @@ impl Draft {
     pub(crate) fn begin(store: &Arc<Store>, file: File, most: u64) -> Result<Self, Unstored> {
         let (id, store) = (Uuid::now_v7(), store.clone());
         store.edit(&[store.record(Kind::File, id, &file)?])?;
-        let (buffer, done, _permit) = (Vec::new(), false, None);
-        Ok(Self { id, file, store, buffer, most, done, _permit })
+        let (buffer, done, _permits) = (Vec::new(), false, Vec::new());
+        Ok(Self { id, file, store, buffer, most, done, _permits })
     }
 
     /// Writes bytes at the end of the file. Blocks.
@@ -121,12 +121,14 @@ impl Archive {
         let busy = |_| {
             let after = std::time::Duration::from_secs(5);
             ApiError::unavailable("too many files are uploaded now", after)
+                .coded("too_many_uploads")
         };
-        let permit = self.uploads.clone().try_acquire_owned().map_err(busy)?;
+        let own = self.share(&file.tenant).uploads.try_acquire_owned().map_err(busy)?;
+        let all = self.uploads.clone().try_acquire_owned().map_err(busy)?;
         let left = self.room(&file.tenant)?;
         let most = left.min(self.limits.max_file);
         let mut draft = self.with_store(move |store| Draft::begin(store, file, most)).await?;
-        draft._permit = Some(permit);
+        draft._permits = vec![own, all];
         Ok(draft)
     }
 
@@ -161,7 +163,7 @@ impl Archive {
     }
 
     /// Returns the bytes that a tenant may still store.
-    fn room(&self, tenant: &Tenant) -> Result<u64> {
+    pub(crate) fn room(&self, tenant: &Tenant) -> Result<u64> {
         let files = self.files(tenant);
         if files.len() >= MOST {
             let message = format!("this tenant has {MOST} files, which are the most");

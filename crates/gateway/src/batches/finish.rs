@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::line::Outcome;
 use super::validate::LineRequest;
-use crate::archive::batch::{Status, Tokens};
+use crate::archive::batch::{LineError, Status, Tokens};
 use crate::archive::file::{File, Purpose};
 use crate::archive::{Archive, Batch, BatchRecord, Draft, Lines};
 use crate::ids;
@@ -25,6 +25,8 @@ struct Files {
     completed: u64,
     failed: u64,
     tokens: Tokens,
+    /// True if the files would be larger than the tenant may have, and so were not written.
+    full: bool,
 }
 
 /// Part of an output line that counts its tokens.
@@ -59,8 +61,10 @@ pub(super) async fn finish(
         (_, false) => Status::Completed,
     };
     let lines = archive.lines(record.input, app.settings.max_body);
-    let made = archive.with_store(move |store| assembled(store, id, &record, lines, end));
-    let Files { output, errors, completed, failed, tokens } = made.await?;
+    // What a batch has cost is not lost because of a tenant's other files.
+    let most = archive.room(&record.tenant).unwrap_or(0).max(archive.limits.max_file);
+    let made = archive.with_store(move |store| assembled(store, id, &record, lines, end, most));
+    let Files { output, errors, completed, failed, tokens, full } = made.await?;
     let drafts = [&output, &errors].map(|draft| draft.as_ref().map(|draft| draft.id));
     let files = [&output, &errors].into_iter().flatten();
     let files = files.map(|draft| (draft.id, draft.file.clone())).collect();
@@ -68,7 +72,15 @@ pub(super) async fn finish(
         [record.output, record.error] = drafts;
         (record.completed, record.failed, record.tokens) = (completed, failed, tokens);
         record.total = completed + failed;
-        record.enter(end);
+        if full {
+            record.errors.push(LineError {
+                code: "storage_full".to_owned(),
+                line: None,
+                message: archive.full().message().to_owned(),
+                param: None,
+            });
+        }
+        record.enter(if full { Status::Failed } else { end });
         true
     };
     archive.change(batch, files, change).await?;
@@ -85,8 +97,9 @@ fn assembled(
     record: &BatchRecord,
     mut lines: Lines,
     end: Status,
+    most: u64,
 ) -> Result<Files, Unstored> {
-    let mut files = Files::default();
+    let (mut files, mut bytes) = (Files::default(), 0);
     while let Some(line) = lines.next()? {
         let stored = store.read_part(Kind::Batch, batch, line.number)?;
         let mut outcome = stored.and_then(Outcome::of_stored).unwrap_or_else(|| {
@@ -96,6 +109,10 @@ fn assembled(
             Outcome::unanswered(batch, line.number, custom_id, code, message)
         });
         outcome.text.push(b'\n');
+        bytes += outcome.text.len() as u64;
+        if bytes > most {
+            return Ok(Files { full: true, ..Files::default() });
+        }
         let draft = if outcome.is_ok {
             files.completed += 1;
             count(&mut files.tokens, &outcome.text);

@@ -151,8 +151,13 @@ async fn run_lines(
     done: &Arc<HashSet<u64>>,
     running: &mut JoinSet<()>,
 ) -> Result<(), Unstored> {
-    let mut lines = archive.lines(batch.record().input, app.settings.max_body);
+    let (record, longest) = (batch.record(), app.settings.max_body);
+    let mut lines = archive.lines(record.input, longest);
     loop {
+        while running.len() >= archive.limits.lines {
+            let _ = running.join_next().await;
+        }
+        let mut room = archive.room_for_line(&record.tenant, record.input, longest).await?;
         let done = done.clone();
         let (reader, line) = archive
             .with_store(move |_| {
@@ -165,10 +170,8 @@ async fn run_lines(
             .await?;
         lines = reader;
         let Some(line) = line else { break };
-        while running.len() >= archive.limits.lines {
-            let _ = running.join_next().await;
-        }
-        running.spawn(line::run(app.clone(), archive.clone(), batch.clone(), line));
+        room.fit(line.text.as_ref().map_or(0, Vec::len));
+        running.spawn(line::run(app.clone(), archive.clone(), batch.clone(), line, room));
     }
     while running.join_next().await.is_some() {}
     Ok(())

@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use super::validate::LineRequest;
 use crate::archive::batch::Endpoint;
-use crate::archive::{Archive, Batch, BatchRecord, Line};
+use crate::archive::{Archive, Batch, BatchRecord, Line, Room};
 use crate::error::ApiError;
 use crate::runs::{self, Client};
 use crate::state::App;
@@ -109,7 +109,13 @@ struct Answer {
 }
 
 /// Runs a line and stores its result. Returns when it is on disk.
-pub(super) async fn run(app: Arc<App>, archive: Arc<Archive>, batch: Arc<Batch>, line: Line) {
+pub(super) async fn run(
+    app: Arc<App>,
+    archive: Arc<Archive>,
+    batch: Arc<Batch>,
+    line: Line,
+    room: Room,
+) {
     let record = batch.record();
     let number = line.number;
     let named = format!("{}{number}", runs::Line::of(batch.id));
@@ -122,7 +128,7 @@ pub(super) async fn run(app: Arc<App>, archive: Arc<Archive>, batch: Arc<Batch>,
         // The file was checked before, so this is a line of another version.
         Err(error) => Outcome::unanswered(batch.id, number, None, error.code(), error.message()),
     };
-    drop(line);
+    drop((line, room));
     let (id, stored) = (batch.id, outcome.stored());
     let stored: Arc<[u8]> = stored.into();
     let [mut pause, longest] = PAUSES;
@@ -179,8 +185,7 @@ async fn asked(
     let holder = holder.map_err(|denied| ApiError::unauthorized(denied.to_string()))?;
     let caller = Arc::new(holder.for_batch());
     let (_, model) = request.model(record.endpoint, &app.models, &caller)?;
-    let closed = |_| ApiError::internal("the gateway ends");
-    let _permit = archive.permits(&model).acquire_owned().await.map_err(closed)?;
+    let _turn = archive.turn(&record.tenant, &model).await?;
     let client = Client { line: Some(line.clone()), ..Client::default() };
     let (app, caller, client) = (State(app.clone()), Extension(caller), Extension(client));
     let body = Bytes::copy_from_slice(request.body.get().as_bytes());

@@ -9,6 +9,7 @@ use crate::catalog::{Model, Models, Task};
 use crate::class::Tier;
 use crate::error::{ApiError, Result};
 use crate::fields::{Fields, read};
+use crate::limits;
 use crate::output::{OutputParser, ToolFormat};
 use crate::sampling::{format, replies, sampling};
 use crate::tools::{Shape, ToolChoice, for_template, parse_choice, parse_tools, response_format};
@@ -203,11 +204,8 @@ pub(crate) fn apply_tools(
 /// Returns an upper bound of the tokens of a request: those of its text by its bytes, and those that
 /// its replies may have.
 pub(crate) fn tokens(input: &TextInput, model: &Model) -> u64 {
-    let messages: usize = input.messages.iter().map(nsbridge_client::ChatMessage::bytes).sum();
-    let bytes = messages + input.prompt.as_ref().map_or(0, String::len);
-    let prompt = (bytes / 4 + input.prompt_token_ids.len() + 1) as u64;
     let most = input.max_tokens.map_or(model.reserved_tokens(), u64::from);
-    prompt + most * u64::from(input.n.unwrap_or(1))
+    limits::prompt_tokens(input) + most * u64::from(input.n.unwrap_or(1))
 }
 
 /// Drops the fields that clients of all endpoints send and that do not change a reply.

@@ -84,6 +84,7 @@ mod tests {
     }
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "the values are written in place")]
     fn check(kind: Kind, scores: &[(&str, f64)], expected: Value) {
         let labels: Vec<&str> = scores.iter().map(|(label, _)| *label).collect();
         let scores = scores.iter().copied().chain([("another", 1.0)]).collect();

@@ -226,6 +226,7 @@ mod tests {
     }
 
     #[track_caller]
+    #[expect(clippy::needless_pass_by_value, reason = "the values are written in place")]
     fn refused(input: Value, questions: Value, param: &str) {
         let error = parse(&input, &questions).unwrap_err();
         assert_eq!(error.json()["error"]["param"], param, "{}", error.message());

@@ -41,6 +41,10 @@ names! {
         "Responses that stream events now";
     REPLIES = "replies",
         "Replies that ended, by how";
+    FAILED = "replies_failed",
+        "Replies that failed, by the code of their error; streams of them have the status 200";
+    RESTARTED = "replies_restarted",
+        "Times at which a worker of another version withdrew pieces of a reply";
     REATTACHED = "replies_reattached",
         "Replies that were continued after a disconnect or a restart of the gateway";
     JOINED = "replies_joined",

@@ -3,6 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use nsbridge_protocol::{Fingerprint, RequestId};
 use parking_lot::Mutex;
@@ -15,7 +17,12 @@ use crate::store::{Kept, Record};
 #[derive(Default)]
 pub(super) struct Known {
     pub(super) entries: HashMap<RequestId, Arc<Entry>>,
-    pub(super) joins: HashMap<[u8; 32], RequestId>,
+    /// Replies by the hash of a retry, oldest first.
+    joins: HashMap<[u8; 32], Vec<RequestId>>,
+    /// Numbers of requests that were refused, by the hash of a retry, and the time of the last one.
+    refused: HashMap<[u8; 32], (u32, Instant)>,
+    /// Bytes of the requests that were added since the last sweep.
+    pub(super) added: usize,
     /// Replies to lines of batches, by the name of the line.
     pub(super) lines: HashMap<String, HashSet<RequestId>>,
 }
@@ -28,16 +35,76 @@ pub(crate) struct Entry {
     pub(super) elsewhere: bool,
     /// Name of the replica that received the request, if it is another one.
     pub(super) owner: Mutex<Option<String>>,
+    /// True if its client has deleted it.
+    pub(super) removed: AtomicBool,
     /// Time of the end.
     pub(super) ended: Mutex<Option<Instant>>,
     /// Fingerprint that other replicas know.
     pub(super) marked: Mutex<Option<Fingerprint>>,
 }
 
+/// Bytes of new requests after which the size is looked at before the next sweep.
+const LOOK: usize = 64 << 20;
+
+/// Maximum number of hashes of refused requests.
+const MOST_REFUSED: usize = 10_000;
+
 impl Known {
+    /// Adds an entry. It replaces the one of its id.
     pub(super) fn insert(&mut self, entry: &Arc<Entry>) {
-        self.entries.insert(entry.record.id, entry.clone());
-        self.joins.insert(entry.record.join, entry.record.id);
+        let id = entry.record.id;
+        self.added += entry.record.bytes();
+        if self.entries.insert(id, entry.clone()).is_none() {
+            self.joins.entry(entry.record.join).or_default().push(id);
+        }
+    }
+
+    /// Returns true if many bytes were added since the last sweep.
+    pub(super) fn is_due(&self) -> bool {
+        self.added >= LOOK
+    }
+
+    /// Forgets an entry.
+    pub(super) fn remove(&mut self, entry: &Entry) {
+        self.entries.remove(&entry.record.id);
+        if let Some(ids) = self.joins.get_mut(&entry.record.join) {
+            ids.retain(|id| *id != entry.record.id);
+            if ids.is_empty() {
+                self.joins.remove(&entry.record.join);
+            }
+        }
+    }
+
+    /// Returns the reply that a retry with this hash repeats: one that was interrupted, else one in
+    /// progress, else the last one.
+    pub(super) fn joined(&self, join: &[u8; 32]) -> Option<Arc<Entry>> {
+        let ids = self.joins.get(join)?;
+        let entries = ids.iter().rev().filter_map(|id| self.entries.get(id));
+        entries.min_by_key(|entry| entry.rank()).cloned()
+    }
+
+    /// Counts a request that was refused before it had a reply.
+    pub(super) fn refuse(&mut self, join: [u8; 32]) {
+        if self.refused.len() < MOST_REFUSED || self.refused.contains_key(&join) {
+            let (count, last) = self.refused.entry(join).or_insert((0, Instant::now()));
+            (*count, *last) = (count.saturating_add(1), Instant::now());
+        }
+    }
+
+    /// Returns true if a retry with this hash may repeat a request that was refused, once for each
+    /// of them.
+    pub(super) fn was_refused(&mut self, join: &[u8; 32]) -> bool {
+        let Some((count, _)) = self.refused.get_mut(join) else { return false };
+        *count -= 1;
+        if *count == 0 {
+            self.refused.remove(join);
+        }
+        true
+    }
+
+    /// Forgets the requests that were refused this long ago.
+    pub(super) fn forget_refused(&mut self, after: Duration) {
+        self.refused.retain(|_, (_, last)| last.elapsed() < after);
     }
 }
 
@@ -46,7 +113,8 @@ impl Entry {
         let Record { id, created_at, background, class, .. } = record;
         let run = Arc::new(Run::new(id, created_at, background, class));
         let (ended, marked, owner) = (Mutex::new(None), Mutex::new(None), Mutex::new(None));
-        Arc::new(Self { run, record, elsewhere, owner, ended, marked })
+        let removed = AtomicBool::new(false);
+        Arc::new(Self { run, record, elsewhere, owner, removed, ended, marked })
     }
 
     /// Returns an entry with what was stored of it.
@@ -64,6 +132,16 @@ impl Entry {
     pub(super) fn is_interrupted_by(&self, change: &Change<'_>) -> bool {
         let given_up = self.run.is_released() || self.run.is_cancelled() && !self.record.background;
         given_up && matches!(change, Change::Ended(Ending::Failed(_)))
+    }
+
+    /// Returns the rank of the reply among those that a retry may repeat.
+    fn rank(&self) -> u8 {
+        match self.run.ending() {
+            Some(Ending::Failed(_)) => 0,
+            None if self.run.is_cancelled() => 0,
+            None => 1,
+            Some(Ending::Done(_)) => 2,
+        }
     }
 
     /// Returns true if this process computes the reply.

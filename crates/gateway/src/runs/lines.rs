@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use nsbridge_protocol::{RequestId, Uuid};
 
-use super::{Ask, Client, Entry, Runs, SEED_BITS};
+use super::{Ask, Client, Entry, Runs, SEED_BITS, body_to_keep};
 use crate::access::Caller;
 use crate::error::Result;
 use crate::run::{Ending, Reader, Run};
@@ -70,7 +70,7 @@ impl Runs {
             tenant: caller.tenant.clone(),
             key: caller.id.to_string(),
             input: ask.input,
-            body: String::from_utf8_lossy(body).into_owned(),
+            body: body_to_keep(kind, body),
             join: derived.join,
             content: *blake3::keyed_hash(&self.hash_key, body).as_bytes(),
             background: false,
@@ -80,7 +80,8 @@ impl Runs {
             class: ask.class,
         };
         let reservation = self.reserve(caller, ask.tokens)?;
-        self.begin(record, reservation, client.trace).await
+        let (Ok(entry) | Err(entry)) = self.add(record, false);
+        self.begin(&entry, reservation, client.trace).await
     }
 
     /// Forgets the replies to a line. Those in progress are canceled.

@@ -73,10 +73,12 @@ impl Runs {
         join: &[u8; 32],
     ) -> Result<Option<Arc<Entry>>> {
         let Some(shared) = &self.shared else { return Ok(None) };
-        match shared.joined(join).await.map_err(|error| away(&error))? {
-            Some(id) => self.elsewhere(id).await,
-            None => Ok(None),
-        }
+        let Some(id) = shared.joined(join).await.map_err(|error| away(&error))? else {
+            return Ok(None);
+        };
+        // The name that led to it is not sealed.
+        let found = self.elsewhere(id).await?;
+        Ok(found.filter(|entry| entry.record.join == *join))
     }
 
     /// Continues a reply in the background whose replica is gone; other replies are returned as
@@ -89,7 +91,7 @@ impl Runs {
             return Ok(entry);
         }
         tracing::info!(request = %entry.record.id, "continuing a reply of a replica that is gone");
-        self.go_on(&entry, None).await?;
+        self.go_on(&entry, None, None).await?;
         let known = self.known.lock().entries.get(&entry.record.id).cloned();
         Ok(known.unwrap_or(entry))
     }

@@ -9,10 +9,7 @@ use crate::error::Result;
 impl Runs {
     /// Returns the reply that a retry with this hash repeats.
     pub(super) async fn joined(self: &Arc<Self>, join: &[u8; 32]) -> Result<Option<Arc<Entry>>> {
-        let own = {
-            let known = self.known.lock();
-            known.joins.get(join).and_then(|id| known.entries.get(id).cloned())
-        };
+        let own = self.known.lock().joined(join);
         match own {
             Some(entry) => Ok(Some(entry)),
             None => self.joined_elsewhere(join).await,

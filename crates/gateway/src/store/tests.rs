@@ -6,9 +6,10 @@ use std::time::{Duration, SystemTime};
 use nsbridge_client::{FinishReason, Summary, TextInput, Usage};
 use nsbridge_crypto::Key;
 use nsbridge_protocol::{Fingerprint, RequestId, Uuid};
+use redb::{ReadableDatabase, ReadableTableMetadata};
 use tempfile::TempDir;
 
-use super::{Record, Store};
+use super::{Record, Store, StoreError};
 use crate::class::Class;
 use crate::error::ApiError;
 use crate::run::{Change, Ending, RawPiece};
@@ -110,7 +111,7 @@ async fn a_reply_with_missing_pieces_has_those_before_the_gap_and_no_end() {
 }
 
 #[tokio::test]
-async fn another_key_reads_nothing_and_what_is_old_is_removed() {
+async fn another_key_is_refused_and_what_is_old_is_removed() {
     let dir = TempDir::new().unwrap();
     let long_ago = SystemTime::now() - 3 * KEEP;
     let store = open(&dir, 1);
@@ -127,8 +128,32 @@ async fn another_key_reads_nothing_and_what_is_old_is_removed() {
     assert!(store.get(new.id).is_none());
     store.put(&new).await.unwrap();
     drop(store);
-    let other = until_free(&dir, 2).await;
-    assert!(other.get(new.id).is_none());
+    drop(until_free(&dir, 1).await);
+    let other = loop {
+        match Store::open(&dir.path().join("s.redb"), Key::from_bytes([2; 32])) {
+            Err(StoreError::Database { .. }) => tokio::task::yield_now().await,
+            other => break other,
+        }
+    };
+    assert!(other.unwrap_err().to_string().contains("sealed under another key"));
+    assert!(until_free(&dir, 1).await.get(new.id).is_some());
+}
+
+#[tokio::test]
+async fn an_end_that_comes_after_the_removal_is_swept() {
+    let dir = TempDir::new().unwrap();
+    let (store, record) = (open(&dir, 1), record(1, SystemTime::now()));
+    store.put(&record).await.unwrap();
+    note(&store, record.id, 0);
+    store.remove(record.id);
+    note(&store, record.id, 1);
+    store.note(record.id, &Change::Ended(&done(2)));
+    store.sweep(KEEP);
+    written(&store).await;
+    let transaction = store.database.begin_read().unwrap();
+    let endings = transaction.open_table(super::ENDINGS).unwrap();
+    let pieces = transaction.open_table(super::PIECES).unwrap();
+    assert!(endings.is_empty().unwrap() && pieces.is_empty().unwrap());
 }
 
 /// Opens the store when the thread of the last one has ended.

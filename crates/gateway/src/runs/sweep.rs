@@ -1,0 +1,79 @@
+//! Replies that are forgotten: deleted, old, or too many.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Entry, Runs};
+
+/// Maximum number of replies that are kept in memory after their end.
+const MOST_ENDED: usize = 10_000;
+
+/// Maximum size of all replies in memory, with their requests, in bytes. Replies in progress count,
+/// and replies that have ended make room.
+const MOST_BYTES: usize = 512 << 20;
+
+/// Time for which refused requests are remembered. Clients wait at most 120 s before a retry.
+const REFUSED: Duration = Duration::from_secs(180);
+
+impl Runs {
+    /// Forgets a reply. One in progress is canceled.
+    pub(crate) fn remove(&self, entry: &Entry) {
+        entry.removed.store(true, Ordering::SeqCst);
+        entry.run.cancel();
+        self.known.lock().remove(entry);
+        if let Some(store) = &self.store {
+            store.remove(entry.record.id);
+        }
+        if let Some(shared) = &self.shared {
+            shared.remove(entry.record.id, &entry.record.join);
+        }
+    }
+
+    /// Forgets replies that ended long ago.
+    pub(crate) fn sweep(&self) {
+        let now = Instant::now();
+        let old = |entry: &Arc<Entry>| {
+            entry.ended.lock().filter(|ended| now.duration_since(*ended) >= self.times.keep)
+        };
+        let mut known = self.known.lock();
+        let gone: Vec<_> =
+            known.entries.values().filter(|entry| old(entry).is_some()).cloned().collect();
+        gone.iter().for_each(|entry| known.remove(entry));
+        known.forget_refused(REFUSED);
+        drop(known);
+        self.make_room();
+        if let Some(store) = &self.store {
+            store.sweep(self.times.keep);
+        }
+    }
+
+    /// Forgets the replies that ended first, until the others are few and small enough. A store has
+    /// them still.
+    pub(super) fn make_room(&self) {
+        let mut known = self.known.lock();
+        known.added = 0;
+        let (mut bytes, mut ended) = (0, Vec::new());
+        for entry in known.entries.values() {
+            let size = entry.record.bytes() + entry.run.bytes();
+            bytes += size;
+            if let Some(at) = *entry.ended.lock() {
+                ended.push((at, size, entry.clone()));
+            }
+        }
+        if bytes <= MOST_BYTES && ended.len() <= MOST_ENDED {
+            return;
+        }
+        ended.sort_by_key(|(at, ..)| *at);
+        let mut left = ended.len();
+        for (_, size, entry) in &ended {
+            if bytes <= MOST_BYTES && left <= MOST_ENDED {
+                break;
+            }
+            known.remove(entry);
+            (bytes, left) = (bytes - size, left - 1);
+        }
+    }
+}
