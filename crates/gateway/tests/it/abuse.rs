@@ -174,3 +174,24 @@ async fn the_log_has_no_text_of_requests() {
     assert!(told.is_empty(), "{told:?}");
     assert!(!log.contains(&place.key) && !log.contains(secret(&place.key)));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_body_of_many_prompts_is_not_kept_for_each_of_them() {
+    let place = Place::new().await;
+    let prompts: Vec<String> = (0..128).map(|n| format!("0 many {n}")).collect();
+    // Fields that clients send and that have no effect may be large.
+    let ask = json!({
+        "model": "words", "prompt": prompts, "max_tokens": 1, "user": "x".repeat(4 << 20)
+    });
+    let before = resident();
+    assert_eq!(place.post(PATH, &ask, &[]).await.status, 200);
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 128 << 20, "{} MiB for a body of 4 MiB", grown >> 20);
+}
+
+/// Returns the resident memory of this process, in bytes.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}

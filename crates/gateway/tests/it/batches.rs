@@ -281,3 +281,39 @@ async fn a_gateway_without_a_store_says_that_it_serves_no_batches() {
     assert_eq!(answer.header("x-should-retry"), Some("false"));
     assert_eq!(upload(&place, &place.key, "{}").await.status, 501);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_batches_of_one_tenant_do_not_hold_up_those_of_another() {
+    let place = Place::stored("lines = 1", Limits::default()).await;
+    for number in 0..30 {
+        let content = line("slow", "words", &format!("300 turn {number}"), 1);
+        create(&place, &place.key, &content, "24h").await;
+    }
+    let began = Instant::now();
+    let path = create(&place, &place.other, &line("quick", "words", "1 turn", 1), "24h").await;
+    while place.get_as(&place.other, &path).await.json()["status"] != "completed" {
+        assert!(began.elapsed() < Duration::from_secs(4), "it waits for the other tenant's lines");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_has_a_bounded_number_of_batches_that_have_not_ended() {
+    let place = Place::stored("", Limits::default()).await;
+    let file = upload(&place, &place.key, &line("a", "absent", "1 bound", 1)).await.json();
+    let asked = json!({
+        "input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"
+    });
+    let mut last = Value::Null;
+    for _ in 0..64 {
+        let made = place.post("/v1/batches", &asked, &[]).await;
+        assert_eq!(made.status, 200, "{made:?}");
+        last = made.json()["id"].clone();
+    }
+    let refused = place.post("/v1/batches", &asked, &[]).await;
+    assert_eq!((refused.status, refused.code().as_str()), (429, "too_many_batches"));
+    let path = format!("/v1/batches/{}", last.as_str().unwrap());
+    place.post(&format!("{path}/cancel"), &json!({}), &[]).await;
+    until(&place, &path, "cancelled").await;
+    assert_eq!(place.post("/v1/batches", &asked, &[]).await.status, 200);
+}

@@ -116,3 +116,45 @@ async fn a_response_belongs_to_its_key() {
     assert_eq!(place.raw(&delete).await.status, 404);
     assert_eq!(place.get(&path).await.status, 200);
 }
+
+/// Returns the tokens that the other key may use now.
+async fn left(place: &Place) -> u64 {
+    let answer = place.post_as(&place.other, PATH, &ask("0 look", 0)).await;
+    answer.header("x-ratelimit-remaining-tokens").unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reply_that_is_cut_costs_its_prompt_and_its_tokens() {
+    let place = Place::with("", limits(None, Some(4000), None)).await;
+    let prompt = format!("20 cut {}", "x".repeat(1600));
+    let text = ask(&prompt, 100).to_string().replace('}', ",\"stream\":true}");
+    let before = left(&place).await;
+    let mut first = place.connect().await;
+    first.send(&request("POST", PATH, &place.other, &text, &[])).await;
+    first.until("\"finish_reason\":null").await;
+    drop(first);
+    sleep(Duration::from_millis(500)).await;
+    // A quarter of the prompt's bytes are its tokens. 4000 tokens a minute are 67 a second.
+    let used = before - left(&place).await;
+    assert!((300..=520).contains(&used), "{used} tokens");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reply_that_is_read_again_counts_for_the_limits_again() {
+    let place = Place::with("", limits(None, None, Some(1))).await;
+    let body = json!({
+        "model": "words", "input": "20 read again", "max_output_tokens": 300, "stream": true
+    });
+    let mut first = place.connect().await;
+    first.send(&request("POST", "/v1/responses", &place.other, &body.to_string(), &[])).await;
+    first.until("output_text.delta").await;
+    let id = first.received().events()[0]["response"]["id"].as_str().unwrap().to_owned();
+    drop(first);
+    soon(&place, &ask("1 it is free", 1)).await;
+    let page = format!("/v1/responses/{id}?stream=true");
+    let mut again = place.connect().await;
+    again.send(&request("GET", &page, &place.other, "", &[])).await;
+    again.until("output_text.delta").await;
+    let refused = place.post_as(&place.other, PATH, &ask("1 beside it", 1)).await;
+    assert_eq!((refused.status, refused.code().as_str()), (429, "rate_limit_exceeded"));
+}

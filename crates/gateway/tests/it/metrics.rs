@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::place::Place;
+use crate::place::{Place, logged};
 
 /// Returns the value of a series.
 #[track_caller]
@@ -81,4 +81,23 @@ async fn what_was_served_is_measured_without_any_text_of_clients() {
     assert!(reserved >= 1005.0 && (16.0..500.0).contains(&settled), "{reserved} {settled}");
     assert!(!text.contains("Madagascar") && text.ends_with("# EOF\n"), "{text}");
     assert_eq!(place.get("/metrics").await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_that_fails_is_counted_by_its_code_and_logged_with_model_and_key() {
+    let place = Place::new().await;
+    let body = json!({ "model": "words", "prompt": "Tuvalu", "max_tokens": 3, "stream": true });
+    let failed = place.post("/v1/completions", &body, &[]).await;
+    assert_eq!(failed.status, 200);
+    assert_eq!(failed.events()[0]["error"]["code"], "invalid_request_error");
+    let text = place.measured().await;
+    let series = "nsbridge_gateway_replies_failed_total{code=\"invalid_request_error\"}";
+    assert_eq!(value(&text, series), 1.0);
+    let key = place.key.split('_').nth(1).unwrap();
+    let log = logged();
+    let line = log.lines().find(|line| {
+        line.contains("a reply ended") && line.contains(key) && line.contains("invalid_request")
+    });
+    assert!(line.is_some_and(|line| line.contains("model=test-")), "{line:?}");
+    assert!(!log.contains("Tuvalu"));
 }

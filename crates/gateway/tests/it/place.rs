@@ -47,6 +47,7 @@ pub(crate) struct Place {
 struct Ground {
     setup: Setup,
     broker: Arc<dyn Broker>,
+    memory: Arc<MemoryBroker>,
     _workers: [Running; 2],
     folder: TempDir,
     keys: [String; 4],
@@ -57,7 +58,8 @@ impl Ground {
         log();
         let folder = tempfile::tempdir().unwrap();
         let setup = Setup::new().unwrap();
-        let broker: Arc<dyn Broker> = Arc::new(MemoryBroker::new());
+        let memory = Arc::new(MemoryBroker::new());
+        let broker: Arc<dyn Broker> = memory.clone();
         let words = setup.worker::<Words>(broker.clone(), ()).await.unwrap();
         let judge = Setup { model: "judge".parse().unwrap(), ..setup.clone() };
         let judge = judge.worker_async::<Batched<Judge>>(broker.clone(), BatchOptions::default());
@@ -74,7 +76,7 @@ impl Ground {
             access::add(&file, entry).unwrap();
             key.reveal().to_owned()
         });
-        Arc::new(Self { setup, broker, _workers: [words, judge], folder, keys })
+        Arc::new(Self { setup, broker, memory, _workers: [words, judge], folder, keys })
     }
 
     fn write_store_key(&self) {
@@ -186,6 +188,11 @@ impl Place {
         let mut connection = self.connect().await;
         connection.send(&request("POST", path, &self.key, &body.to_string(), headers)).await;
         connection
+    }
+
+    /// Returns the broker, to disturb it.
+    pub(crate) fn broker(&self) -> &MemoryBroker {
+        &self.ground.memory
     }
 
     /// Declares the queues of the model `absent`, which has no worker.

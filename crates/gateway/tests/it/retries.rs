@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use nsbridge_gateway::access::Limits;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::handler::{runs, said};
-use crate::place::{Place, within};
+use crate::place::{Place, request, within};
+
+const PATH: &str = "/v1/completions";
 
 const RETRY: (&str, &str) = ("x-stainless-retry-count", "1");
 
@@ -132,4 +135,74 @@ async fn a_response_in_the_background_goes_on_without_its_client() {
     assert_eq!(place.get_as(&place.other, &path).await.status, 404);
     let cancel = format!("{path}/cancel");
     assert_eq!(place.post_as(&place.other, &cancel, &json!({})).await.status, 404);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retry_of_a_refused_request_does_not_join_another_reply() {
+    let limits = Limits { concurrent: Some(1), ..Limits::default() };
+    let place = Place::with("", limits).await;
+    let prompt = "20 two samples";
+    let body = json!({ "model": "words", "prompt": prompt, "max_tokens": 40 }).to_string();
+    let send = |headers: &[(&str, &str)]| request("POST", PATH, &place.other, &body, headers);
+    let mut first = place.connect().await;
+    first.send(&send(&[])).await;
+    started(prompt).await;
+    assert_eq!(place.raw(&send(&[])).await.status, 429);
+    let first = first.rest().await;
+    // Only one of its equal requests was refused: the next retry joins.
+    let [second, third] = [place.raw(&send(&[RETRY])).await, place.raw(&send(&[RETRY])).await];
+    assert_eq!([first.status, second.status, third.status], [200; 3]);
+    assert_eq!(runs(prompt).len(), 2);
+    assert_ne!(second.json()["id"], first.json()["id"]);
+    assert_eq!(third.json()["id"], second.json()["id"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_requests_of_one_idempotency_key_at_once_have_one_reply() {
+    let (place, prompt) = (Place::new().await, "5 at once under one key");
+    let (body, key) = (ask(prompt, 10, false), ("idempotency-key", "k-2"));
+    let keys = [key];
+    let ask = || place.post(PATH, &body, &keys);
+    let (one, two, three) = tokio::join!(ask(), ask(), ask());
+    assert_eq!([&one.body, &two.body], [&three.body; 2]);
+    assert_eq!((one.status, runs(prompt).len()), (200, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_does_not_take_a_request_is_told_in_seconds() {
+    let (place, prompt) = (Place::new().await, "1 blocked");
+    place.broker().block();
+    let began = std::time::Instant::now();
+    let refused = place.post(PATH, &ask(prompt, 3, false), &[]).await;
+    assert_eq!((refused.status, refused.code().as_str()), (503, "broker_unavailable"));
+    assert_eq!(refused.header("x-should-retry"), Some("true"));
+    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    place.broker().unblock();
+    let again = place.post(PATH, &ask(prompt, 3, false), &[RETRY]).await;
+    assert_eq!((again.status, again.text()), (200, said(7, 3)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_leaves_before_the_broker_has_its_request_leaves_nothing_behind() {
+    let (place, prompt) = (Place::new().await, "1 left too early");
+    let body = json!({
+        "model": "words", "input": prompt, "max_output_tokens": 3, "background": true
+    });
+    place.broker().block();
+    let first = place.open("/v1/responses", &body, &[]).await;
+    sleep(Duration::from_millis(300)).await;
+    drop(first);
+    place.broker().unblock();
+    // The reply is in the background, so it goes on; the retry finds it and not a dead one.
+    let made = place.post("/v1/responses", &body, &[RETRY]).await.json();
+    let path = format!("/v1/responses/{}", made["id"].as_str().unwrap());
+    for turn in 0.. {
+        let shown = place.get(&path).await.json();
+        if shown["status"] == "incomplete" {
+            break;
+        }
+        assert!(turn < 200, "it does not end: {shown}");
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(runs(prompt).len(), 1);
 }
