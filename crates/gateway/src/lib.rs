@@ -51,6 +51,7 @@ mod metrics;
 mod models;
 mod openapi;
 mod output;
+mod page;
 mod private_file;
 mod responses;
 mod routes;

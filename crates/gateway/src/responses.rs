@@ -48,7 +48,7 @@ pub(crate) async fn create(
     let ask = Ask {
         model: request.model.clone(),
         input: request.input.clone(),
-        seed: None,
+        seed: request.seed,
         tokens: request.tokens(),
         background: request.background,
     };

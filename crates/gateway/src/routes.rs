@@ -22,7 +22,8 @@ use crate::metrics::OpenStream;
 use crate::runs::Client;
 use crate::state::App;
 use crate::{
-    batches, chat, completions, embeddings, files, messages, models, openapi, responses, tokens,
+    batches, chat, completions, embeddings, files, messages, models, openapi, page, responses,
+    tokens,
 };
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -57,8 +58,10 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .layer(from_fn_with_state(app.clone(), read_body))
         .route("/v1/files", post(files::upload))
         .layer(from_fn_with_state(app.clone(), identify));
+    let page = if app.settings.page { page::routes() } else { Router::new() };
     Router::new()
         .merge(api)
+        .merge(page)
         .route("/openapi.json", get(openapi::get))
         .route("/livez", get(|| async { "ok\n" }))
         .route("/health", get(ready))

@@ -201,12 +201,12 @@ impl Reply {
 
 /// Returns the object of a response that has just begun.
 pub(super) fn created(request: &ResponsesRequest, run: &Run, status: &str) -> Value {
-    body(request, run, status, Vec::new(), &json!({}))
+    body(request, run, status, Vec::new(), &json!({ "nsbridge": { "seed": run.seed } }))
 }
 
 /// Returns the object of a response.
 pub(super) fn shown(request: &ResponsesRequest, run: &Run, reply: &Reply) -> Value {
-    let (status, more) = match &reply.ending {
+    let (status, mut more) = match &reply.ending {
         None if reply.begun => ("in_progress", json!({})),
         None => (if request.background { "queued" } else { "in_progress" }, json!({})),
         Some(Ending::Done(summary)) if summary.finish_reason == FinishReason::Length => (
@@ -222,6 +222,7 @@ pub(super) fn shown(request: &ResponsesRequest, run: &Run, reply: &Reply) -> Val
             ("failed", json!({ "error": { "code": code, "message": error.message() } }))
         }
     };
+    more["nsbridge"] = origin(run, reply.ending.as_ref());
     let open = if status == "in_progress" { "in_progress" } else { "incomplete" };
     body(request, run, status, reply.output.items(open), &more)
 }
@@ -245,6 +246,24 @@ fn body(
     body.insert("usage".into(), Value::Null);
     body.extend(more.as_object().cloned().unwrap_or_default());
     Value::Object(body)
+}
+
+/// Returns the facts of a reply for which OpenAI's interface has no field.
+fn origin(run: &Run, ending: Option<&Ending>) -> Value {
+    let worker = run.pieces().1.map(|fingerprint| fingerprint.to_string());
+    let mut origin = json!({
+        "seed": run.seed, "system_fingerprint": run.revision().map(|it| it.as_str().to_owned()),
+        "worker_fingerprint": worker, "attempts": run.attempts(), "continued": run.continued
+    });
+    match ending {
+        Some(Ending::Done(summary)) => {
+            origin["drafted_tokens"] = summary.usage.drafted_tokens.into();
+            origin["accepted_tokens"] = summary.usage.accepted_tokens.into();
+        }
+        Some(Ending::Failed(error)) => origin["error_code"] = error.code().into(),
+        None => {}
+    }
+    origin
 }
 
 fn usage(usage: &Usage) -> Value {

@@ -31,6 +31,7 @@ pub(crate) struct ResponsesRequest {
     pub(crate) input: TextInput,
     pub(crate) stream: bool,
     pub(crate) background: bool,
+    pub(crate) seed: Option<u64>,
     pub(crate) obfuscated: bool,
     pub(crate) logprobs: bool,
     pub(crate) previous: Option<String>,
@@ -104,6 +105,7 @@ impl ResponsesRequest {
         input.temperature = fields.take("temperature")?;
         input.top_p = fields.take("top_p")?;
         input.max_tokens = fields.take("max_output_tokens")?;
+        let seed = fields.take::<i64>("seed")?.map(i64::cast_unsigned);
         input.top_logprobs = fields.take::<u32>("top_logprobs")?.filter(|top| *top > 0);
         input.chat_template_kwargs = fields.take("chat_template_kwargs")?.unwrap_or_default();
         let include: Vec<String> = fields.take("include")?.unwrap_or_default();
@@ -168,6 +170,7 @@ impl ResponsesRequest {
             model,
             stream,
             background,
+            seed,
             obfuscated: options.include_obfuscation,
             logprobs: input.logprobs,
             previous,

@@ -43,7 +43,8 @@ impl Known {
 
 impl Entry {
     pub(super) fn new(record: Record, elsewhere: bool) -> Arc<Self> {
-        let run = Arc::new(Run::new(record.id, record.created_at, record.background));
+        let run = Run::new(record.id, record.created_at, record.background);
+        let run = Arc::new(run.seeded(record.seed, record.clients));
         let (ended, marked, owner) = (Mutex::new(None), Mutex::new(None), Mutex::new(None));
         Arc::new(Self { run, record, elsewhere, owner, ended, marked })
     }
