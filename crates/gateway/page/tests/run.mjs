@@ -9,6 +9,7 @@ import path from 'node:path';
 import { freePort, System, until } from './system.mjs';
 import * as cases from './cases.mjs';
 import * as looks from './looks.mjs';
+import * as pictures from './pictures.mjs';
 import * as survival from './survival.mjs';
 
 const { NSBRIDGE_TEST_BINARY: binary, NSBRIDGE_TEST_AMQP_URL: broker, NSBRIDGE_TEST_SMOLLM2: smollm2,
@@ -153,8 +154,10 @@ class Visit {
     return this.page.locator('.message.assistant').last().locator(`.facts dt:text-is("${name}") + dd`);
   }
 
+  // Takes a picture when all pictures of the page are there and nothing moves.
   async shoot(name) {
-    await this.page.screenshot({ path: path.join(out, `${name}.png`) });
+    await this.page.evaluate(() => document.fonts.ready);
+    await this.page.screenshot({ path: path.join(out, `${name}.png`), animations: 'disabled' });
   }
 
   async close() {
@@ -171,7 +174,9 @@ function letters(text) {
 }
 
 const world = { Visit, system, gateways, out, assert, until, letters, axe };
-const all = Object.entries({ ...cases, ...survival, ...looks }).filter(([name]) => only.length === 0 || only.includes(name));
+const tests = { ...cases, ...survival, ...looks };
+const all = Object.entries({ ...tests, ...(only.includes('pictures') ? pictures : {}) })
+  .filter(([name]) => only.length === 0 || only.includes(name));
 let failed = 0;
 const start = Date.now();
 for (const [name, test] of all) {

@@ -103,11 +103,10 @@ export async function a_lost_network_loses_nothing(world) {
   await visit.context.setOffline(true);
   await visit.page.waitForSelector('.state :text("offline")');
   const before = (await visit.last()).text;
-  await visit.page.waitForTimeout(700);
-  assert.equal((await visit.last()).text, before);
   await visit.context.setOffline(false);
   await visit.ended();
   const node = await visit.checkWhole();
+  assert.ok(node.text.length > before.length);
   await visit.checkGrowth();
   assert.ok(node.facts.reconnections >= 1);
   await visit.close();
