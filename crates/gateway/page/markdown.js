@@ -105,8 +105,8 @@ function build(block, depth) {
     case 'code': return code(block);
     case 'heading': {
       const [, marks, text] = HEADING.exec(block.lines[0]);
-      // The page has the levels 1 and 2.
-      return element(`h${Math.min(marks.length + 2, 6)}`, ...inline(text));
+      // The page has the first level.
+      return element(`h${Math.min(marks.length + 1, 6)}`, ...inline(text));
     }
     case 'rule': return element('hr');
     case 'quote': {

@@ -159,20 +159,21 @@ export class MessageView {
     const { facts, state, replay } = this.node;
     const rows = [];
     const clean = facts.reconnections === 0;
-    if (!open && clean && facts.output > 1 && facts.latest > facts.first && !facts.attempts) {
+    if (!open && clean && facts.output > 1 && facts.latest > facts.first && !(facts.attempts > 1)) {
       const speed = (facts.output - 1) * 1000 / (facts.latest - facts.first);
       rows.push([t('speed'), t('perSecond', { n: number(speed, speed < 10 ? 1 : 0) }), t('speedHint')]);
     }
     if (facts.first) rows.push([t('first'), t('after', { t: duration(facts.first - facts.sent) }), t('speedHint')]);
     if (facts.output !== undefined) {
-      const more = facts.cached ? [`${number(facts.cached)} ${t('cached')}`] : null;
+      const more = facts.cached ? [t('cached', { n: number(facts.cached) })] : null;
       rows.push([t('tokens'), t('inOut', { i: number(facts.input), o: number(facts.output) }), null, null, more]);
     }
     if (facts.drafted_tokens) rows.push([t('drafts'), t('of', { n: number(facts.accepted_tokens), all: number(facts.drafted_tokens) }), t('draftsHint')]);
     if (facts.seed !== undefined) rows.push([t('seedFact'), String(facts.seed)]);
     if (facts.system_fingerprint) rows.push([t('fingerprint'), facts.system_fingerprint.slice(0, 12), `${t('fingerprintHint')}: ${facts.system_fingerprint}`]);
     if (facts.worker_fingerprint) rows.push([t('worker'), facts.worker_fingerprint.slice(0, 8), `${t('workerHint')}: ${facts.worker_fingerprint}`]);
-    if (facts.attempt > 1) rows.push([t('attempt'), number(facts.attempt)]);
+    if (facts.attempts > 1) rows.push([t('attempts'), number(facts.attempts), t('attemptsHint')]);
+    if (facts.continued) rows.push([t('continued'), number(facts.continued), t('continuedHint')]);
     if (facts.reconnections) rows.push([t('reconnections'), number(facts.reconnections)]);
     if (replay && state !== 'waiting') rows.push([t('replayFact'), ...this.replayed(replay)]);
     return rows;

@@ -173,7 +173,7 @@ export async function markdown_becomes_nodes_and_never_markup({ Visit, assert })
   };
   const link = 'target="_blank" rel="noopener noreferrer nofollow"';
   await check('a\nb\n\nc', '<p>a<br>b</p><p>c</p>');
-  await check('# one\n### two', '<h3>one</h3><h5>two</h5>');
+  await check('# one\n### two', '<h2>one</h2><h4>two</h4>');
   await check('**a** *b* `c*d*` ~~e~~ snake_case_name', '<p><strong>a</strong> <em>b</em> <code>c*d*</code> <del>e</del> snake_case_name</p>');
   await check('- a\n- b\n  - c', '<ul><li>a</li><li>b<ul><li>c</li></ul></li></ul>');
   await check('3. a\n4. b', '<ol start="3"><li>a</li><li>b</li></ol>');
