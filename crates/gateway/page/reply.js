@@ -51,6 +51,20 @@ export class Reading {
       this.notice = null;
       this.changed(this.node, true);
     }
+    this.describe();
+  }
+
+  // Adds what the gateway knows of the workers of the reply.
+  async describe() {
+    const { node } = this;
+    if (!node.response) return;
+    try {
+      const response = await call(`v1/responses/${node.response}`, { signal: AbortSignal.timeout(10_000) });
+      Object.assign(node.facts, (await response.json()).nsbridge);
+      this.changed(node, true);
+    } catch {
+      // The reply is whole without it.
+    }
   }
 
   // Reads one connection.

@@ -48,7 +48,7 @@ const en = {
   // Facts of a reply.
   facts: 'About this reply', speed: 'speed', first: 'first token', tokens: 'tokens', cached: '{n} cached', drafts: 'drafts kept',
   seedFact: 'seed', fingerprint: 'model', worker: 'worker', reconnections: 'reconnections', attempts: 'workers', continued: 'gateways before',
-  perSecond: '{n} tokens/s', after: '{t}', inOut: '{i} in, {o} out', of: '{n} of {all}',
+  perSecond: '{n} tokens/s', inOut: '{i} in, {o} out', of: '{n} of {all}',
   replayFact: 'replay', replaying: 'computing …',
   equal: 'equal', equalSome: 'equal as far as it goes',
   differs: 'differs at character {n}', differsHere: 'Here: {a}', differsThere: 'Replay: {b}',
@@ -122,7 +122,7 @@ const ja = {
   reasoning: '推論',
   facts: 'この返答について', speed: '速度', first: '最初のトークン', tokens: 'トークン', cached: 'キャッシュ{n}', drafts: '下書きの採用',
   seedFact: 'シード', fingerprint: 'モデル', worker: 'ワーカー', reconnections: '再接続', attempts: 'ワーカー数', continued: '前のゲートウェイ',
-  perSecond: '毎秒{n}トークン', after: '{t}', inOut: '入力{i}、出力{o}', of: '{all}中{n}',
+  perSecond: '毎秒{n}トークン', inOut: '入力{i}、出力{o}', of: '{all}中{n}',
   replayFact: '再現', replaying: '計算中…',
   equal: '一致', equalSome: 'ここまで一致',
   differs: '{n}文字目から相違', differsHere: 'ここ：{a}', differsThere: '再現：{b}',

@@ -159,11 +159,11 @@ export class MessageView {
     const { facts, state, replay } = this.node;
     const rows = [];
     const clean = facts.reconnections === 0;
-    if (!open && clean && facts.output > 1 && facts.latest > facts.first && !(facts.attempts > 1)) {
+    if (!open && clean && facts.output > 1 && facts.first && facts.latest > facts.first && !(facts.attempts > 1)) {
       const speed = (facts.output - 1) * 1000 / (facts.latest - facts.first);
       rows.push([t('speed'), t('perSecond', { n: number(speed, speed < 10 ? 1 : 0) }), t('speedHint')]);
     }
-    if (facts.first) rows.push([t('first'), t('after', { t: duration(facts.first - facts.sent) }), t('speedHint')]);
+    if (facts.first) rows.push([t('first'), duration(facts.first - facts.sent), t('speedHint')]);
     if (facts.output !== undefined) {
       const more = facts.cached ? [t('cached', { n: number(facts.cached) })] : null;
       rows.push([t('tokens'), t('inOut', { i: number(facts.input), o: number(facts.output) }), null, null, more]);

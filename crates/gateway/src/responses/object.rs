@@ -222,7 +222,7 @@ pub(super) fn shown(request: &ResponsesRequest, run: &Run, reply: &Reply) -> Val
             ("failed", json!({ "error": { "code": code, "message": error.message() } }))
         }
     };
-    more["nsbridge"] = origin(run, reply.ending.as_ref());
+    more["nsbridge"] = extension(run, reply.ending.as_ref());
     let open = if status == "in_progress" { "in_progress" } else { "incomplete" };
     body(request, run, status, reply.output.items(open), &more)
 }
@@ -248,22 +248,30 @@ fn body(
     Value::Object(body)
 }
 
-/// Returns the facts of a reply for which OpenAI's interface has no field.
-fn origin(run: &Run, ending: Option<&Ending>) -> Value {
-    let worker = run.pieces().1.map(|fingerprint| fingerprint.to_string());
-    let mut origin = json!({
-        "seed": run.seed, "system_fingerprint": run.revision().map(|it| it.as_str().to_owned()),
-        "worker_fingerprint": worker, "attempts": run.attempts(), "continued": run.continued
-    });
+/// Returns the fields of a response that OpenAI's interface lacks and that its last event has. They
+/// depend on the request and the end alone, like the rest of the event.
+fn extension(run: &Run, ending: Option<&Ending>) -> Value {
+    let mut fields = json!({ "seed": run.seed });
     match ending {
         Some(Ending::Done(summary)) => {
-            origin["drafted_tokens"] = summary.usage.drafted_tokens.into();
-            origin["accepted_tokens"] = summary.usage.accepted_tokens.into();
+            fields["drafted_tokens"] = summary.usage.drafted_tokens.into();
+            fields["accepted_tokens"] = summary.usage.accepted_tokens.into();
         }
-        Some(Ending::Failed(error)) => origin["error_code"] = error.code().into(),
+        Some(Ending::Failed(error)) => fields["error_code"] = error.code().into(),
         None => {}
     }
-    origin
+    fields
+}
+
+/// Returns the object of a response, with what this gateway knows of its workers.
+pub(super) fn described(request: &ResponsesRequest, run: &Run, reply: &Reply) -> Value {
+    let mut response = shown(request, run, reply);
+    let fields = &mut response["nsbridge"];
+    fields["system_fingerprint"] = run.revision().map(|it| it.as_str().to_owned()).into();
+    fields["worker_fingerprint"] = run.pieces().1.map(|print| print.to_string()).into();
+    fields["attempts"] = run.attempts().into();
+    fields["continued"] = run.continued.into();
+    response
 }
 
 fn usage(usage: &Usage) -> Value {

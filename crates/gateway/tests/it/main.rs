@@ -4,6 +4,7 @@
 
 mod abuse;
 mod batches;
+mod facts;
 mod handler;
 mod limits;
 mod metrics;
