@@ -1,7 +1,7 @@
 // One conversation: a tree of messages, of which one path is shown, and its replies in progress.
 
 import { newId, nodesOf, put } from './store.js';
-import { begin, isOpen, Reading } from './reply.js';
+import { begin, computeAgain, isOpen, Reading } from './reply.js';
 
 const SAVE_EVERY = 250;
 
@@ -126,8 +126,10 @@ export class Chat {
     });
   }
 
-  // Reads on after a failure that passes: a wrong key, for example.
+  // Reads on after a failure: with another key, or by another request for the same reply.
   again(node) {
+    if (![401, 403].includes(node.error?.status)) computeAgain(node);
+    node.notes = [];
     node.state = node.text ? 'streaming' : 'waiting';
     node.error = null;
     this.follow(node);

@@ -22,6 +22,14 @@ export function begin(node, body) {
   });
 }
 
+// Makes the next request for a reply a new one, whose text is compared with the text that is here.
+export function computeAgain(node) {
+  node.response = null;
+  node.last = -1;
+  node.key = newId();
+  node.wanted = node.text || node.reasoning ? { text: '', reasoning: '' } : null;
+}
+
 // Reads the reply of a node. `changed(node, save)` is called after each change.
 export class Reading {
   constructor(node, changed) {
@@ -57,7 +65,7 @@ export class Reading {
   // Adds what the gateway knows of the workers of the reply.
   async describe() {
     const { node } = this;
-    if (!node.response) return;
+    if (!node.response || !node.id) return;
     try {
       const response = await call(`v1/responses/${node.response}`, { signal: AbortSignal.timeout(10_000) });
       Object.assign(node.facts, (await response.json()).nsbridge);
@@ -70,6 +78,7 @@ export class Reading {
   // Reads one connection.
   async connect() {
     const { node } = this;
+    if (this.isStopping && !node.response) return this.finish('stopped');
     this.abort = new AbortController();
     let timer;
     const heard = () => {
@@ -112,12 +121,15 @@ export class Reading {
     const { node } = this;
     const number = event.sequence_number;
     const isEnd = ['response.completed', 'response.incomplete', 'response.failed'].includes(event.type);
-    // The end of a reply that failed may have another number than the next.
-    if (event.type !== 'response.failed') {
+    if (event.type === 'response.failed') {
+      // The end of a reply that failed may have another number than the next. A gateway that shuts
+      // down ends the stream, not the reply: the next one goes on with it.
+      if (event.response.nsbridge?.error_code === 'draining') return false;
+    } else {
       if (number <= node.last) return true;
       if (number > node.last + 1) return false;
+      node.last = number;
     }
-    node.last = number;
     switch (event.type) {
       case 'response.created':
         node.response = event.response.id;
@@ -217,10 +229,7 @@ export class Reading {
     if (failure.status === 404 && node.response && failure.code !== 'model_not_found') {
       // The gateway no longer has the reply: its time is over, or it was never stored.
       if (this.isStopping) return this.finish('stopped');
-      node.response = null;
-      node.last = -1;
-      node.key = newId();
-      node.wanted = node.text || node.reasoning ? { text: '', reasoning: '' } : null;
+      computeAgain(node);
       node.recomputed = (node.recomputed ?? 0) + 1;
       if (node.recomputed > 3) return this.fail(failure);
       this.notice = { kind: 'recomputing' };

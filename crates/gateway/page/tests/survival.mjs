@@ -62,6 +62,19 @@ export async function a_killed_gateway_loses_nothing(world) {
   await visit.close();
 }
 
+export async function a_gateway_that_is_replaced_in_order_loses_nothing(world) {
+  const { assert, gateways } = world;
+  const visit = await slow(world, gateways.stored);
+  await gateways.stored.end();
+  await gateways.stored.start();
+  await visit.ended();
+  const node = await visit.checkWhole();
+  await visit.checkGrowth();
+  assert.equal(node.state, 'cut');
+  assert.equal(node.recomputed ?? 0, 0);
+  await visit.close();
+}
+
 export async function a_reply_that_the_gateway_lost_is_computed_again(world) {
   const { assert, gateways } = world;
   const visit = await slow(world, gateways.unstored);

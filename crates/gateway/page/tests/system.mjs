@@ -106,6 +106,11 @@ class Gateway {
     }, 30, () => this.system.log(this.name));
   }
 
+  async end() {
+    this.child.kill('SIGTERM');
+    await this.child.exited;
+  }
+
   async kill() {
     this.child.kill('SIGKILL');
     await this.child.exited;
