@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 
 use nsbridge_crypto::{ControlFrame, ReplyRoot, ReplySealer, seal_control};
-use nsbridge_protocol::{ControlKind, ErrorCode, Failure, Fingerprint, Pieces, ReplayKey, Resume};
+use nsbridge_protocol::{
+    AttemptNo, ControlKind, ErrorCode, Failure, Fingerprint, Pieces, ReplayKey, Resume,
+};
 use proptest::prelude::{Just, Strategy, any, prop, proptest};
 
 use super::early::{MAX_EARLY, MAX_EARLY_BYTES};
