@@ -80,10 +80,10 @@ pub use error::{Error, Result};
 pub use nsbridge_crypto::{ByProvider, Key, KeyError, KeyProvider, Keyring, KeyringError};
 #[doc(no_inline)]
 pub use nsbridge_protocol::{
-    ChatMessage, Embedding, EmbeddingInput, EmbeddingPiece, EmbeddingText, EncodingFormat,
-    ErrorCode, Fingerprint, FinishReason, JsonSchema, JudgeInput, JudgeLabel, JudgeScores, KeyId,
-    ModelName, Priority, ReplayKey, RequestId, ResponseFormat, Revision, Summary, Tenant,
-    TextInput, TextPiece, TokenLogprob, TokenText, ToolCall, TraceParent, Usage,
+    AttemptNo, ChatMessage, Embedding, EmbeddingInput, EmbeddingPiece, EmbeddingText,
+    EncodingFormat, ErrorCode, Fingerprint, FinishReason, JsonSchema, JudgeInput, JudgeLabel,
+    JudgeScores, KeyId, ModelName, Priority, ReplayKey, RequestId, ResponseFormat, Revision,
+    Summary, Tenant, TextInput, TextPiece, TokenLogprob, TokenText, ToolCall, TraceParent, Usage,
 };
 #[doc(no_inline)]
 pub use nsbridge_queue::{AmqpBroker, Backoff, Broker, MemoryBroker};

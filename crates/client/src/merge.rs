@@ -160,6 +160,11 @@ impl Merge {
         self.revision.as_ref()
     }
 
+    /// Returns the attempt that produced the last piece.
+    pub(crate) fn attempt(&self) -> Option<AttemptNo> {
+        self.author.map(|((_, attempt, _, _), _)| attempt)
+    }
+
     /// Returns the fingerprint of the worker that produced the last piece.
     pub(crate) fn fingerprint(&self) -> Option<Fingerprint> {
         self.author.and_then(|(_, fingerprint)| fingerprint)

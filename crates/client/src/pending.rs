@@ -6,8 +6,8 @@ use std::fmt;
 
 use nsbridge_crypto::{DataKey, RequestHead, Sealed, seal_control};
 use nsbridge_protocol::{
-    ControlKind, ErrorCode, Failure, Fingerprint, Priority, RequestId, Revision, StreamId, Summary,
-    TraceParent,
+    AttemptNo, ControlKind, ErrorCode, Failure, Fingerprint, Priority, RequestId, Revision,
+    StreamId, Summary, TraceParent,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -121,6 +121,8 @@ pub(crate) struct Progress {
     pub(crate) revision: Option<Revision>,
     /// Fingerprint of the worker of the last piece.
     pub(crate) fingerprint: Option<Fingerprint>,
+    /// Attempt that produced the last piece.
+    pub(crate) attempt: Option<AttemptNo>,
 }
 
 /// Request that waits for its reply, or ended recently.
@@ -177,8 +179,9 @@ impl PendingRequest {
     pub(crate) fn progress(&self) -> Progress {
         let (pieces, gap) = (self.merge.len(), self.merge.has_gap());
         let revision = self.merge.revision().cloned();
-        let fingerprint = self.merge.fingerprint();
-        Progress { pieces, gap, heard: self.heard, sealed: self.sealed, revision, fingerprint }
+        let (fingerprint, attempt) = (self.merge.fingerprint(), self.merge.attempt());
+        let (heard, sealed) = (self.heard, self.sealed);
+        Progress { pieces, gap, heard, sealed, revision, fingerprint, attempt }
     }
 
     /// Passes a hint to the caller. Any publisher can send any number of hints, so their number is

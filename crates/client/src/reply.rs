@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::Stream;
-use nsbridge_protocol::{ErrorCode, Fingerprint, RequestId, Revision, Summary};
+use nsbridge_protocol::{AttemptNo, ErrorCode, Fingerprint, RequestId, Revision, Summary};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -116,6 +116,12 @@ impl<O: DeserializeOwned> Reply<O> {
     /// piece, or if its handler has no fingerprint. A [`ResumePoint`](crate::ResumePoint) needs it.
     pub fn fingerprint(&self) -> Option<Fingerprint> {
         self.router.progress(self.id)?.fingerprint
+    }
+
+    /// Returns the attempt that produced the last piece; `None` before the first piece. Another value
+    /// than before means that another worker, or another delivery, continued the reply.
+    pub fn attempt(&self) -> Option<AttemptNo> {
+        self.router.progress(self.id)?.attempt
     }
 
     /// Returns the next event; `None` after the last one, which is [`Event::Done`] or an error.

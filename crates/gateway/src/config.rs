@@ -48,6 +48,8 @@ pub struct Server {
     pub key: Option<PathBuf>,
     /// Name of the model of requests that name none; such requests are refused if absent.
     pub default_model: Option<String>,
+    /// True if the gateway serves the chat page at `/`.
+    pub page: bool,
     /// Address and port of `/metrics`, which has a listener of its own and asks for no key; none if
     /// absent.
     pub metrics: Option<SocketAddr>,
@@ -74,6 +76,7 @@ impl Default for Server {
             certificate: None,
             key: None,
             default_model: None,
+            page: true,
             metrics: None,
             max_body: 8 << 20,
             max_connections: 20_000,
@@ -163,6 +166,8 @@ impl Default for BatchConfig {
 /// Settings that requests need.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
+    /// True if the chat page is served.
+    pub(crate) page: bool,
     pub(crate) timeout: Duration,
     pub(crate) max_body: usize,
     pub(crate) body_timeout: Duration,
@@ -248,6 +253,7 @@ impl Config {
 
     pub(crate) fn settings(&self) -> Settings {
         Settings {
+            page: self.server.page,
             timeout: Duration::from_secs(self.server.timeout_s),
             max_body: self.server.max_body,
             body_timeout: Duration::from_secs(self.server.body_timeout_s),

@@ -54,6 +54,7 @@ mod models;
 mod moderations;
 mod openapi;
 mod output;
+mod page;
 mod private_file;
 mod responses;
 mod routes;

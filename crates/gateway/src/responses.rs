@@ -15,7 +15,7 @@ use nsbridge_client::{ChatMessage, RequestId};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use self::object::{Reply, shown};
+use self::object::{Reply, described};
 use self::request::ResponsesRequest;
 use self::view::ResponseView;
 use crate::access::Caller;
@@ -49,7 +49,7 @@ pub(crate) async fn create(
     let ask = Ask {
         model: request.model.clone(),
         input: request.input.clone(),
-        seed: None,
+        seed: request.seed,
         tokens: request.tokens(),
         background: request.background,
         class: Class::of(&caller, request.tier),
@@ -61,11 +61,11 @@ pub(crate) async fn create(
         return Ok(stream_until(view, events, reader, app.hand_over()));
     }
     if request.background {
-        return Ok(Json(shown(&request, &run, &Reply::of(&request, &run))).into_response());
+        return Ok(Json(described(&request, &run, &Reply::of(&request, &run))).into_response());
     }
     // A failure before the first piece is the failure of the request.
     match reader.whole().await {
-        Ok(_) => Ok(Json(shown(&request, &run, &Reply::of(&request, &run))).into_response()),
+        Ok(_) => Ok(Json(described(&request, &run, &Reply::of(&request, &run))).into_response()),
         Err(error) => Err(error),
     }
 }
@@ -116,7 +116,7 @@ pub(crate) async fn get(
     let request = ResponsesRequest::parse(entry.record.body.as_bytes(), &app.models, &caller)?;
     if !get.stream {
         return Ok(
-            Json(shown(&request, &entry.run, &Reply::of(&request, &entry.run))).into_response()
+            Json(described(&request, &entry.run, &Reply::of(&request, &entry.run))).into_response()
         );
     }
     let (run, reader) = app.runs.read(&entry, &caller).await?;
@@ -137,7 +137,7 @@ pub(crate) async fn cancel(
         return Err(ApiError::bad_request("only a response in the background can be canceled"));
     }
     app.runs.stop(&entry).await?;
-    Ok(Json(shown(&request, &entry.run, &Reply::of(&request, &entry.run))))
+    Ok(Json(described(&request, &entry.run, &Reply::of(&request, &entry.run))))
 }
 
 /// Forgets a response.

@@ -23,7 +23,7 @@ use crate::runs::Client;
 use crate::state::App;
 use crate::{
     batches, chat, completions, decisions, embeddings, files, messages, models, moderations,
-    openapi, responses, tokens,
+    openapi, page, responses, tokens,
 };
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -60,8 +60,10 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .layer(from_fn_with_state(app.clone(), read_body))
         .route("/v1/files", post(files::upload))
         .layer(from_fn_with_state(app.clone(), identify));
+    let page = if app.settings.page { page::routes() } else { Router::new() };
     Router::new()
         .merge(api)
+        .merge(page)
         .route("/openapi.json", get(openapi::get))
         .route("/livez", get(|| async { "ok\n" }))
         .route("/health", get(ready))

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use nsbridge_client::{Event, ReplayKey, Reply, Summary, TextPiece};
-use nsbridge_protocol::{Fingerprint, RequestId, Revision};
+use nsbridge_protocol::{AttemptNo, Fingerprint, RequestId, Revision};
 use parking_lot::Mutex;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -58,6 +58,9 @@ pub(crate) enum Ending {
 pub(crate) struct Run {
     pub(crate) id: RequestId,
     pub(crate) created_at: SystemTime,
+    pub(crate) seed: u64,
+    /// Number of times that a gateway continued the reply.
+    pub(crate) continued: u16,
     log: Mutex<Log>,
     /// Number of changes of the log.
     changes: watch::Sender<u64>,
@@ -83,6 +86,10 @@ struct Log {
     foreign: bool,
     fingerprint: Option<Fingerprint>,
     revision: Option<Revision>,
+    /// Attempt that produced the last piece.
+    attempt: Option<AttemptNo>,
+    /// Number of attempts that produced the pieces.
+    attempts: u32,
     ending: Option<Ending>,
 }
 
@@ -104,6 +111,8 @@ impl Run {
             id,
             created_at,
             class,
+            seed: 0,
+            continued: 0,
             log: Mutex::default(),
             changes: watch::Sender::new(0),
             readers: AtomicUsize::new(0),
@@ -112,6 +121,12 @@ impl Run {
             cancel: CancellationToken::new(),
             released: AtomicBool::new(false),
         }
+    }
+
+    /// Sets the seed, and the number of times that a gateway continued the reply.
+    #[must_use]
+    pub(crate) fn seeded(self, seed: u64, continued: u16) -> Self {
+        Self { seed, continued, ..self }
     }
 
     /// Fills the log with pieces and an end that were stored.
@@ -123,6 +138,7 @@ impl Run {
     ) {
         self.restored.store(pieces.len(), Ordering::SeqCst);
         let mut log = self.log.lock();
+        log.attempts = u32::from(!pieces.is_empty());
         (log.pieces, log.fingerprint, log.ending) = (pieces, fingerprint, ending);
     }
 
@@ -141,13 +157,17 @@ impl Run {
             match event {
                 Some(Ok(Event::Piece(piece))) => {
                     let piece = Arc::new(piece);
-                    let fingerprint = reply.fingerprint();
+                    let (fingerprint, attempt) = (reply.fingerprint(), reply.attempt());
                     let at = {
                         let mut log = self.log.lock();
                         // Pieces that are not there cannot be compared, but their worker can.
                         let known = log.fingerprint.filter(|_| log.pieces.is_empty());
                         log.foreign |= known.is_some_and(|known| Some(known) != fingerprint);
                         log.fingerprint = fingerprint;
+                        if log.attempt != attempt {
+                            log.attempt = attempt;
+                            log.attempts += 1;
+                        }
                         if log.revision.is_none() {
                             log.revision = reply.revision();
                         }
@@ -219,6 +239,11 @@ impl Run {
 
     pub(crate) fn revision(&self) -> Option<Revision> {
         self.log.lock().revision.clone()
+    }
+
+    /// Returns the number of attempts that produced the pieces.
+    pub(crate) fn attempts(&self) -> u32 {
+        self.log.lock().attempts
     }
 
     /// Returns the pieces so far, and the fingerprint of the last one's worker.

@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 
 use nsbridge_crypto::{ControlFrame, ReplyRoot, ReplySealer, seal_control};
-use nsbridge_protocol::{ControlKind, ErrorCode, Failure, Fingerprint, Pieces, ReplayKey, Resume};
+use nsbridge_protocol::{
+    AttemptNo, ControlKind, ErrorCode, Failure, Fingerprint, Pieces, ReplayKey, Resume,
+};
 use proptest::prelude::{Just, Strategy, any, prop, proptest};
 
 use super::early::{MAX_EARLY, MAX_EARLY_BYTES};
@@ -36,11 +38,11 @@ fn apply(text: &mut String, steps: Vec<Step>) -> (usize, bool) {
 }
 
 #[test]
-fn the_revision_is_that_of_the_pieces_whoever_opened_last() {
+fn revision_and_attempt_are_those_of_the_pieces_whoever_opened_last() {
     let root = root();
     let (mut merge, mut text) = (merge(&root), String::new());
     let says = |merge: &Merge| merge.revision().map(ToString::to_string);
-    assert_eq!(says(&merge), None);
+    assert_eq!((says(&merge), merge.attempt()), (None, None));
     let [mut one, mut two] = [1, 2].map(|attempt| Sender::new(&root, attempt, 0));
     merge.accept(&one.open);
     assert_eq!(says(&merge).as_deref(), Some("r1"));
@@ -49,9 +51,10 @@ fn the_revision_is_that_of_the_pieces_whoever_opened_last() {
     assert_eq!(says(&merge).as_deref(), Some("r1"));
     // The second attempt agrees with the known pieces and then continues.
     apply(&mut text, merge.accept(&two.send("hel")));
-    assert_eq!(says(&merge).as_deref(), Some("r1"));
+    assert_eq!((says(&merge).as_deref(), merge.attempt()), (Some("r1"), Some(AttemptNo(1))));
     apply(&mut text, merge.accept(&two.send("lo")));
     assert_eq!((says(&merge).as_deref(), text.as_str()), (Some("r2"), "hello"));
+    assert_eq!(merge.attempt(), Some(AttemptNo(2)));
     merge.end();
     assert_eq!(says(&merge).as_deref(), Some("r2"), "it can be asked for after the end");
 }

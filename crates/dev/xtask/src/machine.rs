@@ -1,6 +1,7 @@
 //! Prerequisites of the tests on this machine, and their installation.
 
 mod apt;
+pub(crate) mod browser;
 pub(crate) mod cuda;
 pub(crate) mod models;
 mod python;

@@ -1,5 +1,5 @@
-//! Development chores: `cargo xtask test | lint | api | ci | chaos | attack | fuzz | vocabularies |
-//! cuda | models | bench SUITE`.
+//! Development chores: `cargo xtask test | lint | api | ci | page | chaos | attack | fuzz |
+//! vocabularies | cuda | models | bench SUITE`.
 
 mod alerts;
 mod api;
@@ -15,6 +15,7 @@ mod fuzz;
 mod lint;
 mod machine;
 mod mutants;
+mod page;
 mod prose;
 mod say;
 mod tally;
@@ -60,9 +61,17 @@ enum Chore {
         #[arg(long)]
         write: bool,
     },
-    /// Runs the lints, the tests, each fault scenario once and the attacks, like the continuous
+    /// Runs the lints, the tests, those of the chat page, each fault scenario once and the attacks, like the continuous
     /// integration.
     Ci,
+    /// Tests the gateway's chat page in a headless Chromium.
+    ///
+    /// Installs Chromium if permitted, and the packages of npm below target/page. Real gateways and
+    /// workers on a private RabbitMQ answer. Example: cargo xtask page a_killed_gateway_loses_nothing
+    Page {
+        #[command(flatten)]
+        arguments: page::Arguments,
+    },
     /// Kills, disconnects and starves real workers, clients and brokers, and checks the outcome.
     ///
     /// Without arguments each scenario runs once, in less than five minutes. The journals are in
@@ -131,6 +140,7 @@ fn main() -> ExitCode {
         Chore::Boards => boards::run(true),
         Chore::Api { write } => api::run(&Cargo::here(), write),
         Chore::Ci => ci::run(),
+        Chore::Page { arguments } => page::run(&Cargo::here(), &arguments),
         Chore::Chaos { arguments } => match arguments.mutants() {
             Some(only) => mutants::run(&Cargo::here(), only),
             None => chaos::run(&Cargo::here(), &arguments),

@@ -204,13 +204,13 @@ impl Reply {
 
 /// Returns the object of a response that has just begun.
 pub(super) fn created(request: &ResponsesRequest, run: &Run, status: &str) -> Value {
-    body(request, run, status, Vec::new(), &json!({}))
+    body(request, run, status, Vec::new(), &json!({ "nsbridge": { "seed": run.seed } }))
 }
 
 /// Returns the object of a response.
 pub(super) fn shown(request: &ResponsesRequest, run: &Run, reply: &Reply) -> Value {
     let usage = |summary: &Summary| usage(&summary.usage, reply.output.reasoning_tokens);
-    let (status, more) = match &reply.ending {
+    let (status, mut more) = match &reply.ending {
         None if reply.begun => ("in_progress", json!({})),
         None => (if request.background { "queued" } else { "in_progress" }, json!({})),
         Some(Ending::Done(summary)) if summary.finish_reason == FinishReason::Length => (
@@ -226,6 +226,7 @@ pub(super) fn shown(request: &ResponsesRequest, run: &Run, reply: &Reply) -> Val
             ("failed", json!({ "error": { "code": code, "message": error.message() } }))
         }
     };
+    more["nsbridge"] = extension(run, reply.ending.as_ref());
     let open = if status == "in_progress" { "in_progress" } else { "incomplete" };
     body(request, run, status, reply.output.items(open), &more)
 }
@@ -250,6 +251,32 @@ fn body(
     body.insert("usage".into(), Value::Null);
     body.extend(more.as_object().cloned().unwrap_or_default());
     Value::Object(body)
+}
+
+/// Returns the fields of a response that OpenAI's interface lacks and that its last event has. They
+/// depend on the request and the end alone, like the rest of the event.
+fn extension(run: &Run, ending: Option<&Ending>) -> Value {
+    let mut fields = json!({ "seed": run.seed });
+    match ending {
+        Some(Ending::Done(summary)) => {
+            fields["drafted_tokens"] = summary.usage.drafted_tokens.into();
+            fields["accepted_tokens"] = summary.usage.accepted_tokens.into();
+        }
+        Some(Ending::Failed(error)) => fields["error_code"] = error.code().into(),
+        None => {}
+    }
+    fields
+}
+
+/// Returns the object of a response, with what this gateway knows of its workers.
+pub(super) fn described(request: &ResponsesRequest, run: &Run, reply: &Reply) -> Value {
+    let mut response = shown(request, run, reply);
+    let fields = &mut response["nsbridge"];
+    fields["system_fingerprint"] = run.revision().map(|it| it.as_str().to_owned()).into();
+    fields["worker_fingerprint"] = run.pieces().1.map(|print| print.to_string()).into();
+    fields["attempts"] = run.attempts().into();
+    fields["continued"] = run.continued.into();
+    response
 }
 
 fn usage(usage: &Usage, reasoning_tokens: u64) -> Value {

@@ -33,6 +33,7 @@ pub(crate) struct ResponsesRequest {
     pub(crate) stream: bool,
     pub(crate) tier: Tier,
     pub(crate) background: bool,
+    pub(crate) seed: Option<u64>,
     pub(crate) obfuscated: bool,
     pub(crate) logprobs: bool,
     pub(crate) previous: Option<String>,
@@ -106,6 +107,7 @@ impl ResponsesRequest {
         input.temperature = fields.take("temperature")?;
         input.top_p = fields.take("top_p")?;
         input.max_tokens = fields.take("max_output_tokens")?;
+        let seed = fields.take::<i64>("seed")?.map(i64::cast_unsigned);
         input.top_logprobs = fields.take::<u32>("top_logprobs")?.filter(|top| *top > 0);
         input.chat_template_kwargs = fields.take("chat_template_kwargs")?.unwrap_or_default();
         let include: Vec<String> = fields.take("include")?.unwrap_or_default();
@@ -171,6 +173,7 @@ impl ResponsesRequest {
             stream,
             tier,
             background,
+            seed,
             obfuscated: options.include_obfuscation,
             logprobs: input.logprobs,
             previous,

@@ -111,7 +111,8 @@ impl Known {
 impl Entry {
     pub(super) fn new(record: Record, elsewhere: bool) -> Arc<Self> {
         let Record { id, created_at, background, class, .. } = record;
-        let run = Arc::new(Run::new(id, created_at, background, class));
+        let run = Run::new(id, created_at, background, class);
+        let run = Arc::new(run.seeded(record.seed, record.clients));
         let (ended, marked, owner) = (Mutex::new(None), Mutex::new(None), Mutex::new(None));
         let removed = AtomicBool::new(false);
         Arc::new(Self { run, record, elsewhere, owner, removed, ended, marked })

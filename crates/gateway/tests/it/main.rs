@@ -5,6 +5,7 @@
 mod abuse;
 mod batches;
 mod classes;
+mod facts;
 mod handler;
 mod judge;
 mod judges;

@@ -1,0 +1,139 @@
+// Replies that outlive a reload, the network and the gateway: no piece twice, none left out.
+
+const LONG = 'Write a story about a bear and a seal at the sea.';
+
+async function slow(world, gateway, options) {
+  const visit = await world.Visit.open(gateway, options);
+  if (gateway === world.gateways.stored) {
+    await visit.page.fill('#key-value', world.system.key);
+    await visit.page.click('#key-save');
+  }
+  await visit.ready('SmolLM2');
+  await visit.settings({ max: 70, temperature: 0.7 });
+  await visit.watch();
+  await visit.send(LONG, false);
+  await visit.grown(30);
+  return visit;
+}
+
+export async function a_reload_in_mid_reply_loses_nothing(world) {
+  const { assert } = world;
+  const visit = await slow(world, world.gateways.open);
+  await visit.page.reload();
+  await visit.ready();
+  await visit.page.waitForSelector('.message.assistant.open');
+  await visit.watch();
+  await visit.ended();
+  const node = await visit.checkWhole();
+  assert.equal(node.state, 'cut');
+  await visit.checkGrowth();
+  assert.equal(node.facts.reconnections, 1);
+  // A time that includes a gap is not told as a speed.
+  assert.equal(await visit.fact('speed').count(), 0);
+  assert.equal(await visit.fact('reconnections').textContent(), '1');
+  await visit.close();
+}
+
+export async function a_closed_tab_loses_nothing(world) {
+  const visit = await slow(world, world.gateways.open);
+  const hash = await visit.page.evaluate(() => location.hash);
+  await visit.page.close();
+  await visit.tab(hash);
+  await visit.ended();
+  await visit.checkWhole();
+  await visit.close();
+}
+
+export async function a_killed_gateway_loses_nothing(world) {
+  const { assert, gateways } = world;
+  const visit = await slow(world, gateways.stored);
+  await gateways.stored.kill();
+  await visit.page.waitForSelector('.state :text("connection is lost")');
+  const before = (await visit.last()).text;
+  await gateways.stored.start();
+  await visit.ended();
+  const node = await visit.checkWhole();
+  await visit.checkGrowth();
+  assert.ok(node.text.startsWith(before) && node.text.length > before.length);
+  assert.ok(node.facts.reconnections >= 1);
+  // The events went on: nothing had to be computed again for the page.
+  assert.equal(node.recomputed ?? 0, 0);
+  assert.equal(node.facts.continued, 1);
+  await visit.close();
+}
+
+export async function a_gateway_that_is_replaced_in_order_loses_nothing(world) {
+  const { assert, gateways } = world;
+  const visit = await slow(world, gateways.stored);
+  await gateways.stored.end();
+  await gateways.stored.start();
+  await visit.ended();
+  const node = await visit.checkWhole();
+  await visit.checkGrowth();
+  assert.equal(node.state, 'cut');
+  assert.equal(node.recomputed ?? 0, 0);
+  await visit.close();
+}
+
+export async function a_reply_that_the_gateway_lost_is_computed_again(world) {
+  const { assert, gateways } = world;
+  const visit = await slow(world, gateways.unstored);
+  await gateways.unstored.kill();
+  await visit.page.waitForSelector('.state :text("connection is lost")');
+  await gateways.unstored.start();
+  await visit.ended();
+  const node = await visit.checkWhole();
+  await visit.checkGrowth();
+  assert.equal(node.recomputed, 1);
+  await visit.page.waitForSelector('.state :text("computed again with the same seed")');
+  await visit.close();
+}
+
+export async function a_worker_that_differs_is_told(world) {
+  const { assert, gateways } = world;
+  const visit = await slow(world, gateways.unstored);
+  await gateways.unstored.kill();
+  await visit.page.waitForSelector('.state :text("connection is lost")');
+  // As if a worker of another version answered now: the seed of the request differs.
+  await visit.page.evaluate(async () => {
+    const { readingOf } = await import('/page/chat.js');
+    const { id } = document.querySelector('.message.assistant').dataset;
+    const { node } = readingOf({ id });
+    node.body = JSON.stringify({ ...JSON.parse(node.body), seed: 1 });
+  });
+  await gateways.unstored.start();
+  await visit.ended();
+  const node = await visit.last();
+  assert.equal(node.state, 'failed');
+  await visit.checkGrowth();
+  await visit.page.waitForSelector('.state .wrong:text("differs after")');
+  await visit.close();
+}
+
+export async function a_lost_network_loses_nothing(world) {
+  const { assert } = world;
+  const visit = await slow(world, world.gateways.open);
+  await visit.context.setOffline(true);
+  await visit.page.waitForSelector('.state :text("offline")');
+  const before = (await visit.last()).text;
+  await visit.context.setOffline(false);
+  await visit.ended();
+  const node = await visit.checkWhole();
+  assert.ok(node.text.length > before.length);
+  await visit.checkGrowth();
+  assert.ok(node.facts.reconnections >= 1);
+  await visit.close();
+}
+
+export async function a_message_without_a_gateway_is_sent_when_it_is_back(world) {
+  const { gateways } = world;
+  const visit = await (await world.Visit.open(gateways.unstored)).ready('tale-7m');
+  await visit.settings({ max: 10 });
+  await gateways.unstored.kill();
+  await visit.send('Once a bear', false);
+  await visit.page.waitForSelector('.state :text("does not answer")');
+  await gateways.unstored.start();
+  await visit.ended();
+  await visit.checkWhole();
+  await visit.close();
+}
