@@ -157,11 +157,14 @@ impl Verdict {
         self.passed > 0 && self.failed.is_empty() && self.unknown.is_empty()
     }
 
-    /// Returns a line for each test that failed and for each unknown name.
+    /// Returns a line for each test that failed and for each unknown name. The file has all that a
+    /// test said.
     pub(crate) fn problems(&self) -> Vec<String> {
         let failed = self.failed.iter().map(|test| {
             let how = if test.outcome == Outcome::Skipped { "skipped" } else { "failed" };
-            format!("  {how}: {}: {}", test.name, test.why)
+            let why: String =
+                test.why.lines().next().unwrap_or_default().chars().take(200).collect();
+            format!("  {how}: {}: {why}", test.name)
         });
         let unknown = self.unknown.iter();
         let unknown = unknown.map(|name| format!("  left out, but not a test: {name}"));

@@ -44,9 +44,9 @@ impl Suite {
 }
 
 /// All suites, in the order in which they run.
-pub(crate) const SUITES: [Suite; 5] = [
+pub(crate) const SUITES: [Suite; 8] = [
     Suite { embedders: &["text-embedding-3-small"], ..Suite::new("openai-npm", Tool::Npm) },
-    Suite::new("langchain", Tool::Pip),
+    Suite { models: &["storyteller"], ..Suite::new("langchain", Tool::Pip) },
     Suite {
         any_key: true,
         models: &["gpt-6-astra", "gpt-3.5-turbo-instruct", "model"],
@@ -55,6 +55,9 @@ pub(crate) const SUITES: [Suite; 5] = [
     },
     Suite::new("codex", Tool::Npm),
     Suite::new("lm-eval", Tool::Pip),
+    Suite::new("schemathesis", Tool::Pip),
+    Suite::new("guidellm", Tool::Pip),
+    Suite { any_key: true, ..Suite::new("llama-server", Tool::Pip) },
 ];
 
 impl Suite {

@@ -27,8 +27,8 @@ class Gateway(ChatModelIntegrationTests):
         return True
 
     @property
-    def returns_usage_metadata(self):
-        return True
+    def model_override_value(self):
+        return "storyteller"
 
 
 class TestChatCompletions(Gateway):

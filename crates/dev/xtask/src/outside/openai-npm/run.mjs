@@ -269,6 +269,19 @@ await test("a response calls a tool and has a format", async () => {
   assert(["happy", "sad"].includes(JSON.parse(parsed.output_text).mood));
 });
 
+await test("a response calls a function of a namespace", async () => {
+  const functions = [{ type: "function", name: "set_mood", parameters, strict: true }];
+  const tools = [{ type: "namespace", name: "feelings", description: "Moods.", tools: functions }];
+  const ask = { model, input: "Once a bear", max_output_tokens: 100, parallel_tool_calls: false, tools };
+  const final = await client.responses.stream({ ...ask, tool_choice: "required" }).finalResponse();
+  const call = final.output.find((item) => item.type === "function_call");
+  assert.equal(call.namespace, "feelings");
+  assert.equal(call.name, "set_mood");
+  const output = { type: "function_call_output", call_id: call.call_id, output: "done" };
+  const input = [{ role: "user", content: "Once a bear" }, call, output];
+  assert((await client.responses.create({ ...ask, input, max_output_tokens: 8 })).usage.output_tokens > 0);
+});
+
 await test("embeddings of a generating model are refused", async () => {
   const error = await failure(OpenAI.BadRequestError, client.embeddings.create({ model, input: "a bear" }));
   assert.equal(error.type, "invalid_request_error");
