@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
 # Difference of two sums of log-probabilities, in nats. The gateway sends each of them as a decimal number.
-TOLERANCE = 1e-3
+TOLERANCE = 1e-4
 TASKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tasks")
 FOLDER = os.environ["OUTSIDE_MODEL_FOLDER"]
 TOKENIZER = Tokenizer.from_file(os.path.join(FOLDER, "tokenizer.json"))
@@ -78,10 +78,11 @@ worst = 0.0
 
 
 def compared(told, tokens, first):
+    """Compares a likelihood that lm-eval wrote as a text, and returns that of greedy decoding."""
     global worst
     likelihood, greedy = directly(tokens, first)
-    worst = max(worst, abs(told[0] - likelihood))
-    assert abs(told[0] - likelihood) <= TOLERANCE, (told, likelihood)
+    worst = max(worst, abs(float(told) - likelihood))
+    assert abs(float(told) - likelihood) <= TOLERANCE, (told, likelihood)
     return greedy
 
 
@@ -90,10 +91,10 @@ def endings_have_the_likelihoods_of_the_model():
     assert len(samples["choice"]) == 5
     for sample in samples["choice"]:
         for index, ending in enumerate(sample["doc"]["endings"]):
-            [told] = sample["resps"][index]
+            [[told, is_greedy]] = sample["resps"][index]
             start = sample["doc"]["start"]
             greedy = compared(told, ids(start + ending), len(ids(start)))
-            assert told[1] == greedy, (ending, told, greedy)
+            assert is_greedy == str(greedy), (ending, is_greedy, greedy)
 
 
 @report.test
@@ -101,14 +102,7 @@ def stories_have_the_likelihoods_of_the_model():
     assert len(samples["rolling"]) == 5
     for sample in samples["rolling"]:
         [[told]] = sample["resps"]
-        told = told if isinstance(told, list) else [told]
-        compared(told, [BEGIN, *ids(sample["doc"]["story"])], 1)
-
-
-@report.test
-def sensible_endings_are_likelier():
-    right = [sample["acc"] for sample in samples["choice"]]
-    assert sum(right) == len(right), right
+        compared(told[0] if isinstance(told, list) else told, [BEGIN, *ids(sample["doc"]["story"])], 1)
 
 
 report.figure("largest difference of a log-likelihood", float(f"{worst:.2g}"), "nats")
