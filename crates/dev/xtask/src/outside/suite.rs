@@ -57,7 +57,11 @@ pub(crate) const SUITES: [Suite; 8] = [
     Suite::new("lm-eval", Tool::Pip),
     Suite::new("schemathesis", Tool::Pip),
     Suite::new("guidellm", Tool::Pip),
-    Suite { any_key: true, ..Suite::new("llama-server", Tool::Pip) },
+    Suite {
+        any_key: true,
+        models: &["test", "gpt-3.5-turbo-instruct", "davinci-002", "gpt-4.1"],
+        ..Suite::new("llama-server", Tool::Pip)
+    },
 ];
 
 impl Suite {

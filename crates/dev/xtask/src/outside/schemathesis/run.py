@@ -32,7 +32,7 @@ subprocess.run(["rm", "-rf", "reports"], check=True)
 command = [
     os.path.join(os.path.dirname(sys.executable), "st"), "run", f"{report.URL}/openapi.json", "--checks", "all",
     "--phases", "examples,coverage,fuzzing", "--max-examples", str(EXAMPLES), "--seed", "1",
-    "--generation-deterministic", "--generation-database", "none", "--continue-on-failure", "--no-color",
+    "--generation-deterministic", "--continue-on-failure", "--no-color",
     "--request-timeout", "60", "--header", f"Authorization: Bearer {report.KEY}",
     "--report", "json", "--report-dir", "reports",
 ]
