@@ -69,6 +69,7 @@ mod store;
 mod tls;
 mod tokens;
 mod tools;
+mod unread;
 
 pub use catalog::{Model, Reasoning, Task, Tools};
 pub use config::{

@@ -56,7 +56,7 @@ fn described(operation: &Operation) -> Value {
         json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string", "minLength": 1 } })
     });
     let in_query = parameters.iter().map(
-        |name| json!({ "name": name, "in": "query", "required": false, "schema": query(name) }),
+        |name| json!({ "name": name, "in": "query", "required": false, "schema": query(path, name) }),
     );
     let all: Vec<Value> = in_path.chain(in_query).collect();
     if !all.is_empty() {

@@ -8,6 +8,7 @@ mod view;
 use std::sync::Arc;
 
 use axum::body::Bytes;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -110,8 +111,15 @@ pub(crate) async fn get(
     State(app): State<Arc<App>>,
     Extension(caller): Extension<Arc<Caller>>,
     Path(id): Path<String>,
-    Query(get): Query<Get>,
+    query: Result<Query<Get>, QueryRejection>,
 ) -> Result<Response> {
+    let refused = |_| {
+        ApiError::bad_request(
+            "the query is invalid: `stream` and `include_obfuscation` must be true or false, and \
+             `starting_after` a number, each once",
+        )
+    };
+    let Query(get) = query.map_err(refused)?;
     let entry = find(&app, &caller, &id).await?;
     let request = ResponsesRequest::parse(entry.record.body.as_bytes(), &app.models, &caller)?;
     if !get.stream {

@@ -9,7 +9,7 @@ use axum::Router;
 use axum::body::{Body, BodyDataStream, Bytes};
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures_util::{Stream, StreamExt};
@@ -23,7 +23,7 @@ use crate::runs::Client;
 use crate::state::App;
 use crate::{
     batches, chat, completions, decisions, embeddings, files, messages, models, moderations,
-    openapi, page, responses, tokens,
+    openapi, page, responses, tokens, unread,
 };
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -59,7 +59,8 @@ pub(crate) fn routes(app: Arc<App>) -> Router {
         .route("/v1/batches/{id}/cancel", post(batches::cancel))
         .layer(from_fn_with_state(app.clone(), read_body))
         .route("/v1/files", post(files::upload))
-        .layer(from_fn_with_state(app.clone(), identify));
+        .layer(from_fn_with_state(app.clone(), identify))
+        .layer(from_fn(unread::read));
     let page = if app.settings.page { page::routes() } else { Router::new() };
     Router::new()
         .merge(api)
@@ -147,7 +148,7 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
     let named = request.headers().get(&REQUEST_ID).filter(|id| is_plain(id)).cloned();
     let id =
         named.or_else(|| HeaderValue::from_str(&format!("req_{}", Uuid::now_v7().simple())).ok());
-    let mut response = next.run(request).await;
+    let mut response = named_fault(next.run(request).await);
     let took = began.elapsed();
     let ms = took.as_millis();
     if let Some(id) = id.as_ref().filter(|_| messages::error::is_path(&path)) {
@@ -176,6 +177,15 @@ async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> R
         return response.map(|body| Body::from_stream(held(body)));
     }
     app.metrics.responded(&method, route, status, took);
+    response
+}
+
+/// Gives the body of an error to a refusal of the framework, such as that of a path that is not UTF-8.
+fn named_fault(response: Response) -> Response {
+    let of_framework = response.extensions().get::<Outcome>().is_none();
+    if response.status() == StatusCode::BAD_REQUEST && of_framework {
+        return ApiError::bad_request("the path of the request is malformed").into_response();
+    }
     response
 }
 

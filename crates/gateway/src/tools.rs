@@ -2,6 +2,7 @@
 //!
 //! Both of OpenAI's interfaces are read, chat completions and responses.
 
+pub(crate) mod namespace;
 mod schema;
 #[cfg(test)]
 mod tests;
@@ -29,8 +30,10 @@ pub(crate) enum Shape {
 /// Function that the model may call.
 #[derive(Clone, PartialEq)]
 pub(crate) struct Tool {
-    /// Name of the function, unique within the request.
+    /// Name of the function as the worker sees it, unique within the request.
     pub(crate) name: String,
+    /// Namespace of the function, whose name is a part of `name`.
+    pub(crate) namespace: Option<String>,
     /// Description of the function for the model.
     pub(crate) description: Option<String>,
     /// JSON schema of the arguments, an object. A function without parameters has the schema of an
@@ -101,21 +104,38 @@ type Result<T> = std::result::Result<T, Refused>;
 ///
 /// # Errors
 ///
-/// Returns the first field that is not valid. A tool of another type than `function` is refused.
+/// Returns the first field that is not valid. A tool of another type than `function` is refused;
+/// responses have namespaces of functions too.
 pub(crate) fn parse_tools(shape: Shape, tools: Option<&Value>) -> Result<Vec<Tool>> {
     let tools = match tools {
         None | Some(Value::Null) => return Ok(Vec::new()),
         Some(Value::Array(tools)) => tools,
         Some(_) => return refuse("tools", "must be a list of tools"),
     };
-    if tools.len() > MOST_TOOLS {
-        let many = format!("has {} tools: give at most {MOST_TOOLS}", tools.len());
+    let mut given: Vec<(String, Option<String>, &Value)> = Vec::with_capacity(tools.len());
+    for (at, tool) in tools.iter().enumerate() {
+        let path = format!("tools[{at}]");
+        match namespace::fields(tool).filter(|_| shape == Shape::Responses) {
+            Some(fields) => {
+                let (name, functions) = namespace::functions(fields, &path)?;
+                let in_namespace = |(path, tool)| (path, Some(name.clone()), tool);
+                given.extend(functions.into_iter().map(in_namespace));
+            }
+            None => given.push((path, None, tool)),
+        }
+    }
+    if given.len() > MOST_TOOLS {
+        let many = format!("has {} tools: give at most {MOST_TOOLS}", given.len());
         return refuse("tools", &many);
     }
     let mut first: HashMap<String, String> = HashMap::new();
-    let mut parsed = Vec::with_capacity(tools.len());
-    for (at, tool) in tools.iter().enumerate() {
-        let (tool, param) = parse_tool(shape, tool, &format!("tools[{at}]"))?;
+    let mut parsed = Vec::with_capacity(given.len());
+    for (path, namespace, tool) in given {
+        let (mut tool, param) = parse_tool(shape, tool, &path)?;
+        if let Some(namespace) = namespace {
+            tool.name = namespace::checked(&namespace, &tool.name, &param)?;
+            tool.namespace = Some(namespace);
+        }
         if let Some(other) = first.insert(tool.name.clone(), param.clone()) {
             let same = format!("is the same as `{other}`: give each function its own name");
             return refuse(&param, &same);
@@ -154,7 +174,7 @@ fn parse_tool(shape: Shape, tool: &Value, path: &str) -> Result<(Tool, String)> 
         Some(_) => return refuse(&format!("{path}.strict"), "must be true or false"),
     };
     let parameters = parameters(function.get("parameters"), &format!("{path}.parameters"))?;
-    Ok((Tool { name, description, parameters, strict }, param))
+    Ok((Tool { name, namespace: None, description, parameters, strict }, param))
 }
 
 fn parameters(given: Option<&Value>, path: &str) -> Result<Value> {
@@ -293,10 +313,17 @@ fn function_type(fields: &Map<String, Value>, path: &str) -> Result<()> {
 
 /// Returns the name of a function, and the path of the name.
 fn function_name(fields: &Map<String, Value>, path: &str) -> Result<(String, String)> {
+    with_name(fields, path, "function")
+}
+
+/// Returns the name of a thing, and the path of the name.
+fn with_name(fields: &Map<String, Value>, path: &str, what: &str) -> Result<(String, String)> {
     let path = format!("{path}.name");
     match fields.get("name") {
         Some(Value::String(name)) if is_name(name) => Ok((name.clone(), path)),
-        None | Some(Value::Null) => refuse(&path, "is missing: give the name of the function"),
+        None | Some(Value::Null) => {
+            refuse(&path, &format!("is missing: give the name of the {what}"))
+        }
         Some(_) => {
             let rule = format!("must have 1 to {LONGEST_NAME} of the characters A-Z a-z 0-9 _ -");
             refuse(&path, &rule)

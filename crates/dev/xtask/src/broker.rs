@@ -52,6 +52,11 @@ impl Broker {
         env::var_os(VARIABLE).is_some()
     }
 
+    /// Returns the URL of the node.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
     /// Passes the URL of the node to a command.
     pub(crate) fn tell(&self, mut command: Command) -> Command {
         command.env(VARIABLE, &self.url);

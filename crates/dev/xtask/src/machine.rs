@@ -100,6 +100,15 @@ pub(crate) fn vocabularies() -> Result<PathBuf> {
     plain("vocabularies", "crates/handlers/llama/tests/vocabularies/requirements.txt")
 }
 
+/// Returns a Python with the packages of an outside suite.
+///
+/// # Errors
+///
+/// Returns an error if Python is missing or pip could not install the packages.
+pub(crate) fn outside(suite: &str, requirements: &Path) -> Result<PathBuf> {
+    plain(&format!("outside-{suite}"), requirements)
+}
+
 /// Returns a Python with the systems that a benchmark suite compares with.
 ///
 /// # Errors
@@ -132,7 +141,7 @@ fn on_torch(name: &str, requirements: &str) -> Result<PathBuf> {
 }
 
 /// Creates an environment with only the packages of a list of requirements.
-fn plain(name: &str, requirements: &str) -> Result<PathBuf> {
+fn plain(name: &str, requirements: impl AsRef<Path>) -> Result<PathBuf> {
     let requirements = root().join(requirements);
     python::environment(name, &requirements, |folder| {
         let base = find_or_install(python::VENV, "Python with venv", &["python3", "python3-venv"])?;

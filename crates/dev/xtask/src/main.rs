@@ -1,5 +1,5 @@
-//! Development chores: `cargo xtask test | lint | api | ci | page | chaos | attack | fuzz |
-//! vocabularies | cuda | models | bench SUITE`.
+//! Development chores: `cargo xtask test | lint | api | boards | ci | page | chaos | attack | fuzz |
+//! vocabularies | cuda | models | outside | bench SUITE`.
 
 mod alerts;
 mod api;
@@ -15,6 +15,7 @@ mod fuzz;
 mod lint;
 mod machine;
 mod mutants;
+mod outside;
 mod page;
 mod prose;
 mod say;
@@ -121,6 +122,15 @@ enum Chore {
         #[command(flatten)]
         arguments: vocabularies::Arguments,
     },
+    /// Runs unmodified clients, test suites and load generators of others against a gateway.
+    ///
+    /// Without arguments each suite runs. Their packages come from PyPI and npm. The results are in
+    /// target/outside; docs/gateway.md has a table of them. It is not a part of the continuous
+    /// integration. Example: cargo xtask outside openai-npm
+    Outside {
+        #[command(flatten)]
+        arguments: outside::Arguments,
+    },
     /// Runs a benchmark suite and compares its figures with those of other systems.
     Bench {
         /// Name of the suite, such as `bridge`.
@@ -149,6 +159,7 @@ fn main() -> ExitCode {
         Chore::Cuda { arguments } => cuda::run(&arguments),
         Chore::Fuzz { arguments } => fuzz::run(&Cargo::here(), &arguments),
         Chore::Models => models(),
+        Chore::Outside { arguments } => outside::run(&Cargo::here(), &arguments),
         Chore::Bench { suite, before: None } => bench::run(&Cargo::here(), &suite),
         Chore::Bench { suite, before: Some(binary) } => {
             bench::against(&Cargo::here(), &suite, &binary)

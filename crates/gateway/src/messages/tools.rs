@@ -93,7 +93,7 @@ fn tool(at: &str, mut value: Value) -> Result<Tool> {
             format!("`{at}.input_schema.type` must be `object`, because an input is an object");
         return Err(ApiError::field(&format!("{at}.input_schema.type"), message));
     }
-    Ok(Tool { name, description, parameters: Value::Object(input_schema), strict })
+    Ok(Tool { name, namespace: None, description, parameters: Value::Object(input_schema), strict })
 }
 
 /// Reads `tool_choice`. Returns it with a flag that is true if the reply may have several calls.

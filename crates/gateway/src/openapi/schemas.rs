@@ -2,10 +2,13 @@
 
 use serde_json::{Map, Value, json};
 
-/// Returns the schema of a parameter of a query.
-pub(super) fn query(name: &str) -> Value {
+/// Returns the schema of a parameter of a path's query.
+pub(super) fn query(path: &str, name: &str) -> Value {
     match name {
-        "limit" => json!({ "type": "integer", "minimum": 1, "maximum": 100 }),
+        "limit" => {
+            let most = if path == "/v1/files" { 10_000 } else { 100 };
+            json!({ "type": "integer", "minimum": 1, "maximum": most })
+        }
         "starting_after" => json!({ "type": "integer", "minimum": 0, "maximum": i64::MAX }),
         "stream" | "include_obfuscation" => json!({ "type": "boolean" }),
         "order" => json!({ "enum": ["asc", "desc"] }),
@@ -27,8 +30,8 @@ pub(super) fn schemas() -> Value {
 /// Returns fields with those that all requests for text have.
 fn sampled(fields: Value) -> Value {
     let mut all = json!({
-        "model": { "type": "string" },
-        "temperature": nullable(&json!({ "type": "number", "minimum": 0, "maximum": 2 })),
+        "model": nullable(&json!({ "type": "string" })),
+        "temperature": nullable(&json!({ "type": "number", "minimum": 0 })),
         "top_p": nullable(&json!({ "type": "number", "exclusiveMinimum": 0, "maximum": 1 })),
         "stream": nullable(&json!({ "type": "boolean" }))
     });
@@ -81,7 +84,7 @@ fn requests() -> Value {
             "messages": messages(), "max_tokens": tokens(), "system": {}, "tools": {}
         }))),
         "EmbeddingRequest": object(&["input"], &json!({
-            "model": text, "input": {}, "dimensions": tokens(),
+            "model": nullable(&text), "input": {}, "dimensions": tokens(),
             "encoding_format": nullable(&json!({ "enum": ["float", "base64"] }))
         })),
         "ModerationRequest": object(&["input"], &json!({
@@ -99,8 +102,10 @@ fn requests() -> Value {
                 }),
             ) }
         })),
-        "TokenizeRequest": object(&[], &json!({ "model": text, "prompt": text, "messages": messages() })),
-        "DetokenizeRequest": object(&["tokens"], &json!({ "model": text, "tokens": ids })),
+        "TokenizeRequest": object(&[], &json!({
+            "model": nullable(&text), "prompt": nullable(&text), "messages": nullable(&messages())
+        })),
+        "DetokenizeRequest": object(&["tokens"], &json!({ "model": nullable(&text), "tokens": ids })),
         "Upload": object(&["purpose", "file"], &json!({
             "purpose": { "const": "batch" },
             "file": { "type": "string", "contentMediaType": "application/octet-stream" }

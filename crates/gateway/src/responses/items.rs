@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::chat::reply::Message;
 use crate::error::{ApiError, Result};
 use crate::ids;
+use crate::tools::namespace;
 
 /// Item of an input.
 #[derive(Deserialize)]
@@ -21,6 +22,8 @@ struct Item {
     call_id: Option<String>,
     #[serde(default)]
     name: Option<String>,
+    #[serde(default)]
+    namespace: Option<String>,
     #[serde(default)]
     arguments: Option<String>,
     #[serde(default)]
@@ -69,9 +72,10 @@ pub(super) fn read(input: Value) -> Result<Vec<ChatMessage>> {
                 let missing = |name: &str| {
                     ApiError::field(&format!("{at}.{name}"), format!("`{name}` is missing"))
                 };
+                let name = item.name.ok_or_else(|| missing("name"))?;
                 let call = ToolCall::new(
                     item.call_id.ok_or_else(|| missing("call_id"))?,
-                    item.name.ok_or_else(|| missing("name"))?,
+                    namespace::of_call(item.namespace.as_deref(), name),
                     item.arguments.ok_or_else(|| missing("arguments"))?,
                 );
                 // Calls of one turn are one message.

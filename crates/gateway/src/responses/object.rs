@@ -1,5 +1,7 @@
 //! Response as an object: its state, its output, its usage.
 
+use std::collections::HashMap;
+
 use nsbridge_client::{FinishReason, Summary, TextPiece, Usage};
 use serde_json::{Map, Value, json};
 
@@ -8,6 +10,7 @@ use crate::chat::reply::token_json;
 use crate::ids;
 use crate::output::{Delta, OutputParser};
 use crate::run::{Ending, Run};
+use crate::tools::namespace;
 
 /// Item of the output in progress.
 #[derive(Clone, Debug)]
@@ -25,7 +28,7 @@ pub(super) struct Item {
 pub(super) enum Kind {
     Message,
     Reasoning,
-    Call { call_id: String, name: String },
+    Call { call_id: String, name: String, namespace: Option<String> },
 }
 
 impl Item {
@@ -42,10 +45,16 @@ impl Item {
                     if status == "in_progress" { json!([]) } else { json!([self.part()]) };
                 json!({ "id": self.id, "type": "reasoning", "summary": [], "content": content, "status": status })
             }
-            Kind::Call { call_id, name } => json!({
-                "id": self.id, "type": "function_call", "call_id": call_id, "name": name,
-                "arguments": self.text, "status": status
-            }),
+            Kind::Call { call_id, name, namespace } => {
+                let mut call = json!({
+                    "id": self.id, "type": "function_call", "call_id": call_id, "name": name,
+                    "arguments": self.text, "status": status
+                });
+                if let Some(namespace) = namespace {
+                    call["namespace"] = namespace.as_str().into();
+                }
+                call
+            }
         }
     }
 
@@ -77,6 +86,8 @@ pub(super) struct Output {
     calls: usize,
     reasoning_tokens: u64,
     logprobs: bool,
+    /// Namespaces of functions by the names that the worker sees.
+    namespaces: HashMap<String, String>,
 }
 
 impl Output {
@@ -89,6 +100,7 @@ impl Output {
             calls: 0,
             reasoning_tokens: 0,
             logprobs: request.logprobs,
+            namespaces: request.namespaces.clone(),
         }
     }
 
@@ -131,7 +143,10 @@ impl Output {
                 Delta::CallBegin { name, .. } => {
                     let call_id = ids::call(self.run, 0, self.calls);
                     self.calls += 1;
-                    self.open(Kind::Call { call_id, name }, steps);
+                    let namespace = self.namespaces.get(&name).cloned();
+                    let own = namespace.as_deref().map(|in_it| namespace::own_name(in_it, &name));
+                    let name = own.map(str::to_owned).unwrap_or(name);
+                    self.open(Kind::Call { call_id, name, namespace }, steps);
                     continue;
                 }
                 Delta::CallArguments { text, .. } => text,

@@ -1,5 +1,7 @@
 //! Request of a response.
 
+use std::collections::HashMap;
+
 use nsbridge_client::{ChatMessage, JsonSchema, ModelName, ResponseFormat, TextInput};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -41,6 +43,8 @@ pub(crate) struct ResponsesRequest {
     pub(crate) has_instructions: bool,
     /// Fields of the response that repeat those of the request.
     pub(crate) echo: Map<String, Value>,
+    /// Namespaces of functions by the names that the worker sees.
+    pub(crate) namespaces: HashMap<String, String>,
     settings: Model,
     tools: ToolFormat,
 }
@@ -134,6 +138,10 @@ impl ResponsesRequest {
         let parsed = parse_tools(Shape::Responses, tools.as_ref())?;
         let chosen = parse_choice(Shape::Responses, choice.as_ref(), &parsed)?;
         let parallel = fields.take::<bool>("parallel_tool_calls")?.unwrap_or(true);
+        let namespaces = parsed.iter();
+        let namespaces =
+            namespaces.filter_map(|tool| Some((tool.name.clone(), tool.namespace.clone()?)));
+        let namespaces = namespaces.collect();
         let format = apply_tools(&parsed, &chosen, parallel, &mut input, &settings)?;
         let stream = fields.take("stream")?.unwrap_or_default();
         let options: StreamOptions = fields.take("stream_options")?.unwrap_or_default();
@@ -179,6 +187,7 @@ impl ResponsesRequest {
             previous,
             has_instructions,
             echo,
+            namespaces,
             settings,
             tools: format,
             input,

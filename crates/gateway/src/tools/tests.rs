@@ -27,6 +27,7 @@ fn both_shapes_are_read() {
     flat["type"] = "function".into();
     let expected = Tool {
         name: "f".to_owned(),
+        namespace: None,
         description: Some("d".to_owned()),
         parameters: schema,
         strict: Some(true),

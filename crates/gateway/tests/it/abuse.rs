@@ -49,6 +49,33 @@ async fn a_body_that_is_too_large_is_not_read_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_before_the_end_of_a_body_is_read_without_a_reset() {
+    let place = Place::new().await;
+    let body = "x".repeat(512 << 10);
+    for (path, key, status) in [(PATH, "", 401), ("/v1/files", &*place.key, 501)] {
+        let kind = ("content-type", "multipart/form-data; boundary=cut");
+        let text = request("POST", path, key, &body, &[kind]);
+        let (first, second) = text.split_at(text.len() / 2);
+        let mut large = place.connect().await;
+        large.send(first).await;
+        large.send(second).await;
+        assert_eq!(large.end().await.status, status, "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_does_not_send_the_rest_of_a_body_is_refused() {
+    let place = Place::new().await;
+    for more in ["", "expect: 100-continue\r\n"] {
+        let head = format!(
+            "POST {PATH} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: 9\r\n{more}\r\n"
+        );
+        let answer = place.raw(&head).await;
+        assert_eq!(answer.status, 401);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_without_a_whole_request_is_closed() {
     let place = strict().await;
     let begun =
@@ -123,6 +150,24 @@ async fn what_cannot_be_read_is_refused() {
     assert_eq!(place.get(PATH).await.status, 405);
     assert_eq!(place.get("/v1/responses/resp_%00").await.status, 404);
     assert_eq!(place.get("/livez").await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_malformed_path_or_query_is_refused_as_json() {
+    let place = Place::new().await;
+    let paths = [
+        "/v1/responses/x?stream=null",
+        "/v1/responses/x?stream=true&stream=true",
+        "/v1/models/%ff",
+    ];
+    for path in paths {
+        let answer = place.get(path).await;
+        assert_eq!(
+            (answer.status, answer.code().as_str()),
+            (400, "invalid_request_error"),
+            "{path}"
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -301,6 +301,13 @@ impl Connection {
         Answer::parse(&self.received)
     }
 
+    /// Reads to the end of the connection, which must not be reset.
+    pub(crate) async fn end(mut self) -> Answer {
+        let read = async { while self.stream.read_buf(&mut self.received).await.unwrap() > 0 {} };
+        timeout(LONG, read).await.expect("the server closes the connection");
+        Answer::parse(&self.received)
+    }
+
     /// Reads to the end of the connection.
     pub(crate) async fn rest(mut self) -> Answer {
         // The connection is reset if the server has not read all.

@@ -1,0 +1,117 @@
+//! `cargo xtask outside`: runs unmodified clients, test suites and load generators against a gateway.
+//!
+//! Each suite has a folder in `outside` with the packages that it needs, a program that runs it, and
+//! the list of the tests that are left out, each with a reason.
+
+mod left_out;
+mod place;
+mod report;
+mod suite;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail, ensure};
+
+use crate::broker::Broker;
+use crate::cargo::{self, Cargo};
+use crate::{machine, say};
+
+use place::Place;
+use report::Report;
+use suite::{SUITES, Suite};
+
+/// Selection of suites.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Runs only these suites, such as `openai-npm`.
+    suites: Vec<String>,
+    /// Uses this build of the `nsbridge` command instead of a new one.
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
+}
+
+/// Runs the suites. Each has a worker with the bundled model and a gateway of its own.
+///
+/// # Errors
+///
+/// Returns an error if a test fails that is not left out, if a test is left out that does not exist,
+/// or if a suite cannot be run.
+pub(crate) fn run(cargo: &Cargo, arguments: &Arguments) -> Result<()> {
+    let suites = selected(&arguments.suites)?;
+    machine::rabbitmq::ready()?;
+    let binary = match &arguments.binary {
+        Some(file) => std::path::absolute(file)?,
+        None => build(cargo)?,
+    };
+    let broker = Broker::start(cargo)?;
+    let mut failed = Vec::new();
+    for suite in suites {
+        say::step(&format!("outside {}", suite.name));
+        let reported = Place::start(&binary, broker.url(), suite)
+            .and_then(|place| suite.run(&place))
+            .and_then(|report| judge(suite, &report));
+        match reported {
+            Ok(true) => {}
+            Ok(false) => failed.push(suite.name),
+            Err(why) => {
+                say::line(&format!("{}: {why:#}", suite.name));
+                failed.push(suite.name);
+            }
+        }
+    }
+    ensure!(failed.is_empty(), "failed: {}; the reasons are above", failed.join(", "));
+    Ok(())
+}
+
+/// Returns the suites with these names; an empty list selects all.
+fn selected(names: &[String]) -> Result<Vec<&'static Suite>> {
+    if names.is_empty() {
+        return Ok(SUITES.iter().collect());
+    }
+    let mut suites = Vec::new();
+    for name in names {
+        let Some(suite) = SUITES.iter().find(|suite| suite.name == name) else {
+            let known: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
+            bail!("there is no suite `{name}`; there is: {}", known.join(", "));
+        };
+        suites.push(suite);
+    }
+    Ok(suites)
+}
+
+/// Builds the `nsbridge` command for release and returns its path.
+fn build(cargo: &Cargo) -> Result<PathBuf> {
+    say::step("the nsbridge command, for release");
+    let command = cargo.command(&["build", "--release", "--package", "nsbridge-cli"]);
+    ensure!(cargo::run(command)?, "the nsbridge command does not build");
+    Ok(cargo.target_dir().join("release/nsbridge"))
+}
+
+/// Compares a report with the list of the suite, writes the result and returns true if it is good.
+fn judge(suite: &Suite, report: &Report) -> Result<bool> {
+    let list = left_out::read(&suite.folder().join("left-out.json"))?;
+    let verdict = report.against(&list);
+    let file = verdict.write(suite.name, report)?;
+    for line in verdict.problems() {
+        say::line(&line);
+    }
+    say::line(&format!("{}: {}; {}", suite.name, verdict.summary(report), file.display()));
+    Ok(verdict.is_good())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::selected;
+
+    #[test]
+    fn suites_are_selected_by_name() {
+        let names = |names: &[&str]| {
+            let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+            selected(&names).map(|suites| suites.iter().map(|s| s.name).collect::<Vec<_>>())
+        };
+        assert_eq!(names(&["codex", "openai-npm"]).unwrap(), ["codex", "openai-npm"]);
+        assert!(names(&[]).unwrap().len() > 2);
+        let error = names(&["codecs"]).unwrap_err().to_string();
+        assert!(error.contains("`codecs`") && error.contains("openai-npm"), "{error}");
+    }
+}

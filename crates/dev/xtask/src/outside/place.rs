@@ -1,0 +1,193 @@
+//! Worker with the bundled model, and gateway, on a private broker.
+
+use std::fs::{self, File, Permissions};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::suite::Suite;
+use crate::cargo::root;
+
+/// Name of the generating model and of its queue.
+const MODEL: &str = "tale-7m";
+
+/// Name of the embedding model and of its queue. The bundled model was not made for embeddings, but
+/// vectors of any quality have the right form.
+const EMBEDDER: &str = "tale-7m-embed";
+
+/// Bundled model.
+const FILES: &str = "examples/models/tale-7m";
+
+/// Time for a process to start.
+const START_WITHIN: Duration = Duration::from_secs(120);
+
+/// Shell that runs a command and ends it when its standard input closes, because the starter ended
+/// it or is gone.
+const KEEPER: &str = r#""$@" </dev/null & cat >/dev/null; kill "$!"; wait "$!""#;
+
+/// Running system of a suite. Dropping it ends its processes; the folder stays for its logs.
+#[derive(Debug)]
+pub(crate) struct Place {
+    folder: PathBuf,
+    binary: PathBuf,
+    key: String,
+    port: u16,
+    keepers: Vec<Child>,
+}
+
+impl Place {
+    /// Starts workers and a gateway for a suite.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error with the end of a process's log if it does not start.
+    pub(crate) fn start(binary: &Path, broker: &str, suite: &Suite) -> Result<Self> {
+        let folder = root().join("target/outside/places").join(suite.name);
+        if folder.exists() {
+            fs::remove_dir_all(&folder)
+                .with_context(|| format!("removing {}", folder.display()))?;
+        }
+        fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+        // A port that was free a moment ago.
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+        let binary = binary.to_owned();
+        let mut place = Self { folder, binary, key: String::new(), port, keepers: Vec::new() };
+        place.nsbridge(&["keys", "generate", "--out", "keys.json"])?;
+        let add = ["gateway", "keys", "add", "api-keys.json", "--tenant", "outside"];
+        place.key = place.nsbridge(&add)?.trim().to_owned();
+        place.write("worker.toml", &worker(broker, MODEL, ""))?;
+        place.launch("worker", &["worker", "--config", "worker.toml"])?;
+        if !suite.embedders.is_empty() {
+            let options = "[handler]\ntask = \"embed\"\npooling = \"mean\"\n";
+            place.write("embedder.toml", &worker(broker, EMBEDDER, options))?;
+            place.launch("embedder", &["worker", "--config", "embedder.toml"])?;
+            place.taking_requests("embedder")?;
+        }
+        place.write("gateway.toml", &gateway(broker, port, suite))?;
+        place.launch("gateway", &["gateway", "--config", "gateway.toml"])?;
+        place.taking_requests("worker")?;
+        place.wait("gateway", || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok())?;
+        Ok(place)
+    }
+
+    /// Passes the address and the key of the gateway to a command, and more that a suite may need.
+    pub(crate) fn tell(&self, mut command: Command) -> Command {
+        command
+            .env("OUTSIDE_URL", format!("http://127.0.0.1:{}", self.port))
+            .env("OUTSIDE_KEY", &self.key)
+            .env("OUTSIDE_MODEL", MODEL)
+            .env("OUTSIDE_MODEL_FOLDER", root().join(FILES))
+            .env("OUTSIDE_BINARY", &self.binary);
+        command
+    }
+
+    /// Returns the path of the gateway's log.
+    pub(crate) fn log(&self) -> String {
+        self.folder.join("gateway.log").display().to_string()
+    }
+
+    /// Runs the command to its end and returns its output.
+    fn nsbridge(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new(&self.binary);
+        let output = command.args(arguments).current_dir(&self.folder).output();
+        let output = output.with_context(|| format!("starting {}", self.binary.display()))?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "nsbridge {}: {}", arguments.join(" "), said.trim());
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Writes a configuration. Only the owner may read it, because it has the broker's URL.
+    fn write(&self, name: &str, text: &str) -> Result<()> {
+        let path = self.folder.join(name);
+        let mut file = File::create(&path).with_context(|| format!("making {}", path.display()))?;
+        file.set_permissions(Permissions::from_mode(0o600))?;
+        file.write_all(text.as_bytes()).with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// Starts a process that ends with this one. Its log is `NAME.log`.
+    fn launch(&mut self, name: &str, arguments: &[&str]) -> Result<()> {
+        let log = File::create(self.folder.join(format!("{name}.log")))?;
+        let mut command = Command::new("sh");
+        command.args(["-c", KEEPER, "keeper"]).arg(&self.binary).args(arguments);
+        command.current_dir(&self.folder).stdin(Stdio::piped());
+        command.stdout(Stdio::from(log.try_clone()?)).stderr(Stdio::from(log));
+        self.keepers.push(command.spawn().with_context(|| format!("starting the {name}"))?);
+        Ok(())
+    }
+
+    /// Waits until a worker takes requests.
+    fn taking_requests(&self, name: &str) -> Result<()> {
+        self.wait(name, || said(&self.folder, name).contains("taking requests"))
+    }
+
+    fn wait(&self, name: &str, ready: impl Fn() -> bool) -> Result<()> {
+        let began = Instant::now();
+        while !ready() {
+            if began.elapsed() > START_WITHIN {
+                let said = said(&self.folder, name);
+                bail!("the {name} did not start: {}", said.lines().last().unwrap_or_default());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // The pipes close first, so that the processes end at the same time.
+        for keeper in &mut self.keepers {
+            drop(keeper.stdin.take());
+        }
+        for keeper in &mut self.keepers {
+            let _ = keeper.wait();
+        }
+    }
+}
+
+/// Returns the log of a process.
+fn said(folder: &Path, name: &str) -> String {
+    let mut text = String::new();
+    if let Ok(mut file) = File::open(folder.join(format!("{name}.log"))) {
+        let _ = file.read_to_string(&mut text);
+    }
+    text
+}
+
+/// Returns the configuration of a worker.
+fn worker(broker: &str, model: &str, more: &str) -> String {
+    let files = root().join(FILES);
+    format!(
+        "[worker]\nmodel = \"{model}\"\ngrace_s = 1\n[broker]\nurl = \"{broker}\"\n\
+         [keys]\nkeyring = \"keys.json\"\n[models]\ntarget = \"{}\"\n{more}",
+        files.display()
+    )
+}
+
+/// Returns the configuration of the gateway.
+fn gateway(broker: &str, port: u16, suite: &Suite) -> String {
+    let access = if suite.any_key { "open_to = \"outside\"" } else { "file = \"api-keys.json\"" };
+    let aliases = |names: &[&str]| {
+        let names: Vec<_> = names.iter().map(|name| format!("\"{name}\"")).collect();
+        names.join(", ")
+    };
+    let mut text = format!(
+        "[server]\nlisten = \"127.0.0.1:{port}\"\ngrace_s = 1\ndefault_model = \"{MODEL}\"\n\
+         [broker]\nurl = \"{broker}\"\n[keys]\nkeyring = \"keys.json\"\n[access]\n{access}\n\
+         [store]\npath = \"gateway.redb\"\nkey_file = \"gateway.key\"\n\
+         [models.{MODEL}]\naliases = [{}]\ncontext = 1024\n",
+        aliases(suite.models)
+    );
+    if !suite.embedders.is_empty() {
+        text += &format!(
+            "[models.{EMBEDDER}]\ntask = \"embed\"\naliases = [{}]\n",
+            aliases(suite.embedders)
+        );
+    }
+    text
+}

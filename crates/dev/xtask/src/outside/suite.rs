@@ -1,0 +1,194 @@
+//! Table of the suites, and the programs that run them.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::place::Place;
+use super::report::Report;
+use crate::cargo::{in_root, root, run, succeeds};
+use crate::{machine, say};
+
+/// Folder of the suites.
+const FOLDER: &str = "crates/dev/xtask/src/outside";
+
+/// Suite of others, and the gateway that it needs.
+#[derive(Debug)]
+pub(crate) struct Suite {
+    pub(crate) name: &'static str,
+    tool: Tool,
+    /// The suite sends a key of its own choice, or none, so the gateway must take any.
+    pub(crate) any_key: bool,
+    /// Names under which the suite asks for the generating model.
+    pub(crate) models: &'static [&'static str],
+    /// Names under which the suite asks for the embedding model.
+    pub(crate) embedders: &'static [&'static str],
+}
+
+/// Package manager of a suite, which also decides the language of its program.
+#[derive(Clone, Copy, Debug)]
+enum Tool {
+    /// `requirements.txt` and `run.py`.
+    Pip,
+    /// `package.json` and `run.mjs`.
+    Npm,
+}
+
+impl Suite {
+    const fn new(name: &'static str, tool: Tool) -> Self {
+        Self { name, tool, any_key: false, models: &[], embedders: &[] }
+    }
+}
+
+/// All suites, in the order in which they run.
+pub(crate) const SUITES: [Suite; 8] = [
+    Suite { embedders: &["text-embedding-3-small"], ..Suite::new("openai-npm", Tool::Npm) },
+    Suite { models: &["storyteller"], ..Suite::new("langchain", Tool::Pip) },
+    Suite {
+        any_key: true,
+        models: &["gpt-6-astra", "gpt-3.5-turbo-instruct", "model"],
+        embedders: &["text-embedding-3-small"],
+        ..Suite::new("openai-python", Tool::Pip)
+    },
+    Suite::new("codex", Tool::Npm),
+    Suite::new("lm-eval", Tool::Pip),
+    Suite::new("schemathesis", Tool::Pip),
+    Suite::new("guidellm", Tool::Pip),
+    Suite {
+        any_key: true,
+        models: &["test", "gpt-3.5-turbo-instruct", "davinci-002", "gpt-4.1"],
+        ..Suite::new("llama-server", Tool::Pip)
+    },
+];
+
+impl Suite {
+    /// Returns the folder with the suite's program and lists.
+    pub(crate) fn folder(&self) -> PathBuf {
+        root().join(FOLDER).join(self.name)
+    }
+
+    /// Installs the packages of the suite, runs its program and returns the report.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a package cannot be installed, or if the program fails, which it does not
+    /// because of a test that fails.
+    pub(crate) fn run(&self, place: &Place) -> Result<Report> {
+        let target = root().join("target/outside");
+        let room = target.join(self.name);
+        fs::create_dir_all(&room).with_context(|| format!("making {}", room.display()))?;
+        let report = target.join(format!("{}.ndjson", self.name));
+        for stale in [report.clone(), target.join(format!("{}.json", self.name))] {
+            remove(&stale)?;
+        }
+        let mut command = match self.tool {
+            Tool::Pip => self.python()?,
+            Tool::Npm => self.node(&room)?,
+        };
+        command
+            .current_dir(&room)
+            .env("OUTSIDE_REPORT", &report)
+            .env("OUTSIDE_LEFT_OUT", self.folder().join("left-out.json"))
+            .env("PYTHONPATH", root().join(FOLDER))
+            .env("PYTHONDONTWRITEBYTECODE", "1");
+        let ran = run(place.tell(command))?;
+        ensure!(ran, "its program failed; it says why above, and the gateway in {}", place.log());
+        Report::read(&report)
+    }
+
+    fn python(&self) -> Result<Command> {
+        let python = machine::outside(self.name, &self.folder().join("requirements.txt"))?;
+        let mut command = Command::new(python);
+        command.arg(self.folder().join("run.py"));
+        Ok(command)
+    }
+
+    /// Installs the packages beside a copy of the program, because Node.js looks for them there.
+    fn node(&self, room: &Path) -> Result<Command> {
+        let mut node = Command::new("node");
+        node.arg("--version");
+        ensure!(succeeds(node), "the suite needs Node.js and npm: install nodejs 20 or later");
+        let manifest = fs::read(self.folder().join("package.json"))
+            .with_context(|| format!("reading package.json of {}", self.name))?;
+        let installed = room.join("package.json");
+        if fs::read(&installed).ok().as_ref() != Some(&manifest) {
+            say::line(&format!("installing the packages of {} in {}", self.name, room.display()));
+            fs::write(room.join("wanted.json"), &manifest)?;
+            remove(&installed)?;
+            let mut npm = in_root("npm");
+            npm.current_dir(room).args(["install", "--no-save", "--no-package-lock"]);
+            npm.args(["--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"]);
+            npm.args(packages(&manifest)?);
+            ensure!(run(npm)?, "npm failed; it says why above");
+            // The manifest comes last, so an installation that was interrupted is repeated.
+            fs::rename(room.join("wanted.json"), installed)?;
+        }
+        for (from, to) in [
+            (self.folder().join("run.mjs"), "run.mjs"),
+            (root().join(FOLDER).join("report.mjs"), "report.mjs"),
+        ] {
+            fs::copy(&from, room.join(to))
+                .with_context(|| format!("copying {}", from.display()))?;
+        }
+        let mut command = Command::new("node");
+        command.arg(room.join("run.mjs"));
+        Ok(command)
+    }
+}
+
+/// Returns the dependencies of a manifest as npm's arguments.
+fn packages(manifest: &[u8]) -> Result<Vec<String>> {
+    let manifest: serde_json::Value =
+        serde_json::from_slice(manifest).context("package.json is not JSON")?;
+    let dependencies = manifest["dependencies"].as_object().context("it lists no dependencies")?;
+    let package = |(name, version): (&String, &serde_json::Value)| {
+        version.as_str().map(|version| format!("{name}@{version}"))
+    };
+    Ok(dependencies.iter().filter_map(package).collect())
+}
+
+/// Removes a file that may be absent.
+fn remove(file: &Path) -> Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("removing {}", file.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+
+    use super::super::left_out;
+    use super::{FOLDER, SUITES, Tool, packages, root};
+
+    #[test]
+    fn each_suite_has_a_folder_and_each_folder_a_suite() {
+        let entries = fs::read_dir(root().join(FOLDER)).unwrap().flatten();
+        let folders = entries.map(|entry| entry.path()).filter(|path| path.is_dir());
+        let folders: BTreeSet<_> =
+            folders.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect();
+        assert_eq!(folders, SUITES.iter().map(|suite| suite.name.to_owned()).collect());
+        for suite in SUITES {
+            left_out::read(&suite.folder().join("left-out.json")).unwrap();
+            let files = match suite.tool {
+                Tool::Pip => ["requirements.txt", "run.py"],
+                Tool::Npm => ["package.json", "run.mjs"],
+            };
+            assert!(files.iter().all(|file| suite.folder().join(file).is_file()), "{}", suite.name);
+        }
+    }
+
+    #[test]
+    fn npm_installs_exact_versions() {
+        let manifest = br#"{"dependencies": {"openai": "7.55.0", "@openai/codex": "0.169.0"}}"#;
+        assert_eq!(packages(manifest).unwrap(), ["openai@7.55.0", "@openai/codex@0.169.0"]);
+        assert!(packages(b"{}").is_err());
+    }
+}
